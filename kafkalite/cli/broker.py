@@ -120,6 +120,7 @@ def status(data: Path | None, as_json: bool) -> int:
       kafkalite status
       kafkalite status --data /tmp/try --json
     """
+    from kafkalite.process.services.table import describe_services
     from kafkalite.process.status.ready import not_ready, running, text_of
 
     directory = chosen(data)
@@ -134,11 +135,8 @@ def status(data: Path | None, as_json: bool) -> int:
         print(f"node {node['id']:<6} {node['role']}, port {node['port']}, pid {node['pid']}")
     for node_id in ready.get("restart", NEVER)["renewing"]:
         print(f"restarting  node {node_id} is still to be renewed")
-    if "metrics" in ready:
-        print(f"metrics     http://{ready['metrics']}/metrics")
-    if "gateway" in ready:
-        where = ready["gateway"]
-        print(f"gateway     {where['push']} (PUSH), {where['dealer']} (DEALER)")
+    for name, text in describe_services(ready).items():
+        print(f"{name:<11} {text}")
     print(f"data        {ready['data']}")
     print(f"durability  {ready['durability']}")
     return 0

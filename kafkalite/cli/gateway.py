@@ -64,7 +64,11 @@ def serve(
     """
     from kafkalite.gateway.serving import serve as serve_gateway
     from kafkalite.process.log_file import LOG_FILE, log_to
-    from kafkalite.process.services.gateway_service import bind_doors, gateway_doors, remove_paths
+    from kafkalite.process.services.gateway_service import (
+        bind_gateway,
+        gateway_endpoints,
+        remove_paths,
+    )
     from kafkalite.process.services.service_output import report_ready
 
     directory = chosen(data)
@@ -79,11 +83,11 @@ def serve(
             lambda bootstrap: producer(bootstrap, settings), sys.stdin.fileno(),
             report_ready,
         )  # fmt: skip
-    doors = gateway_doors(settings, insecure)
-    assert doors is not None
+    endpoints = gateway_endpoints(settings, insecure)
+    assert endpoints is not None
     if not directory.is_dir():
         raise Refusal(f"{directory} is not there: name the broker's data directory with --data")
-    sockets = bind_doors(doors, "--listen")
+    sockets = bind_gateway(endpoints, "--listen")
     log_to(directory / LOG_FILE, "gateway")
     where = listening(sockets)
     say(f"gateway at {where[0].endpoint} (PUSH), {where[1].endpoint} (DEALER)")

@@ -28,6 +28,7 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,8 +56,9 @@ from kafkalite.process.options import (
 from kafkalite.process.ports import Ports, Remembered, recall, remember
 from kafkalite.process.restart import Carried, Restarts, hear_again, lasting
 from kafkalite.process.run_directory import RunDirectory
-from kafkalite.process.services.service_group import Sides, Wanted, wanted_sides
+from kafkalite.process.services.service_group import ServiceGroup
 from kafkalite.process.services.service_process import StartReport
+from kafkalite.process.services.table import SOCKET_KEYS, ConfiguredService, configured_services
 from kafkalite.process.single import SHAPE as SINGLE
 from kafkalite.process.single import Single
 from kafkalite.process.status.announcement import Announcement, NodeThere, role_of
@@ -93,19 +95,19 @@ def start(options: Options, until: int | None = None, runs: Runs | None = None) 
     settings = settings_of(options)
     address = listen_address(settings, options.insecure)
     readiness = ready_file(options)
-    sides = wanted_sides(settings, options.insecure)
+    services = configured_services(settings, options.insecure)
     data = data_directory(options, settings)
     single = workers_of(settings, data) == 0
     if not single:
         runs = runs or real_runs()
     if carried is not None:
-        carried.check(SINGLE if single else SHAPE, lasting(settings, address, data))
+        carried.check(SINGLE if single else SHAPE, lasting(settings, address, data, SOCKET_KEYS))
         if carried.trial:
             return 0
     raise_descriptor_limit()
     if runs is None or single:
-        return Single(settings, data, address, readiness, carried, sides).run(until)
-    return Launcher(settings, data, address, readiness, runs, carried, sides).run(until)
+        return Single(settings, data, address, readiness, carried, services).run(until)
+    return Launcher(settings, data, address, readiness, runs, carried, services).run(until)
 
 
 def workers_of(settings: Settings, data: Path) -> int:
@@ -149,7 +151,7 @@ class Launcher:
         readiness: Path | None,
         runs: Runs,
         carried: Carried | None = None,
-        sides: Wanted | None = None,
+        services: Sequence[ConfiguredService] = (),
     ) -> None:
         self.settings = settings
         self.data = data
@@ -157,12 +159,12 @@ class Launcher:
         self.carried = carried
         self.reactor = Reactor(SystemClock())
         report = StartReport(lambda: None, self.service_failed)
-        self.sides = Sides(self.reactor, data, sides or Wanted(), report)
+        self.services = ServiceGroup(self.reactor, data, services, report)
         self.directory = LogDirectory(data)
         self.remembered = recall(data)
         self.ports = Ports(address, self.remembered, settings[SOCKET_LISTEN_BACKLOG_SIZE])
         self.announcement = Announcement(settings, data, readiness)
-        lasts = lasting(settings, address, data)
+        lasts = lasting(settings, address, data, SOCKET_KEYS)
         self.restarts = Restarts(self.reactor, SHAPE, lasts, lambda: None)
         self.nodes: dict[int, NodeProcess] = {}
         self.watch = SupervisorWatch(self.reactor, settings, lambda: self.node(SUPERVISOR_ID))
@@ -210,7 +212,7 @@ class Launcher:
             self.announcement.clear()
             for node_id in sorted(self.roster):
                 self.node(node_id).listener = self.ports.bind_first(node_id)
-            self.sides.bind()
+            self.services.bind()
         else:
             self.take_over(self.carried)
         log_to(self.data / LOG_FILE, "launcher")
@@ -222,20 +224,20 @@ class Launcher:
         if until is not None:
             self.reactor.watch(until, lambda: self.starter_gone(until))
         turn_when_large(self.reactor, self.data / LOG_FILE)
-        self.sides.start()
+        self.services.start()
         log.info("starting nodes %s, data in %s", sorted(self.roster), self.data)
         rest_collector(self.reactor)
 
     @property
     def over(self) -> bool:
         """True if every process that must end has ended."""
-        if not self.ending or (self.sides.run and not self.killing):
+        if not self.ending or (self.services.is_running and not self.killing):
             return False
         return not any(node.runs for node in self.nodes.values())
 
     def leave_nothing(self) -> None:
         """Kill the remaining processes and remove the files that announce the broker."""
-        self.sides.close()
+        self.services.close()
         for node in self.nodes.values():
             node.kill()
         while any(node.runs for node in self.nodes.values()):
@@ -266,7 +268,7 @@ class Launcher:
         log.info("ending")
         self.ending = True
         self.restarts.withdraw()
-        self.sides.end(lambda: None)
+        self.services.shut_down(lambda: None)
 
     def service_failed(self, sentence: str) -> None:
         """Shut down because a configured service cannot start."""
@@ -285,7 +287,7 @@ class Launcher:
     def wanted(self) -> set[int]:
         """Ids of the nodes that shall run.  During shutdown the supervisor ends last, since workers
         may need it, and no node ends before the gateway, which has messages for them."""
-        if not self.ending or self.sides.run:
+        if not self.ending or self.services.is_running:
             return self.roster
         if any(node.runs for node_id, node in self.nodes.items() if node_id != SUPERVISOR_ID):
             return {SUPERVISOR_ID}
@@ -314,8 +316,8 @@ class Launcher:
             self.restarts.settle()
         self.announce()
         if self.restarts.passed:
-            if self.sides.run:
-                self.sides.end(lambda: None)
+            if self.services.is_running:
+                self.services.shut_down(lambda: None)
             else:
                 self.execute()
 
@@ -482,7 +484,7 @@ class Launcher:
 
     def announce(self) -> None:
         """Update status.json; once all nodes are ready for the first time, print the banner."""
-        greet = not self.was_ready and self.told and self.calm and self.sides.ready
+        greet = not self.was_ready and self.told and self.calm and self.services.is_ready
         self.was_ready |= greet
         if not self.was_ready:
             return
@@ -501,12 +503,12 @@ class Launcher:
             nodes=self.announcement.nodes(there, first),
             restarts=self.restarts.done,
         )
-        self.sides.tell(ready)
+        self.services.add_status(ready)
         if self.restarts.asked:
             ready["restart"] = self.restarts.told(self.renewing)
         self.announcement.say(ready)
         if greet:
-            self.announcement.greet()
+            self.announcement.greet(self.services.descriptions)
 
     # -- restarts ----------------------------------------------------------------------------
 
@@ -544,13 +546,13 @@ class Launcher:
         ]
         held = [node.listener for node in self.nodes.values()]
         held.append(self.orders.socket)
-        sides = self.sides.descriptors
+        service_descriptors = self.services.descriptors
         self.restarts.execute(
             lambda: self.signals > 0,
             [
                 self.directory.descriptor,
                 *(each.fileno() for each in held if each is not None),
-                *itertools.chain.from_iterable(sides.values()),
+                *itertools.chain.from_iterable(service_descriptors.values()),
             ],
             lock=self.directory.descriptor,
             orders=-1 if self.orders.socket is None else self.orders.socket.fileno(),
@@ -560,15 +562,15 @@ class Launcher:
             ports=self.ports.ports,
             free=self.ports.free,
             nodes=nodes,
-            **sides,
+            **service_descriptors,
         )
-        self.sides.start()  # the exec has failed
+        self.services.start()  # the exec has failed
 
     def take_over(self, carried: Carried) -> None:
         """Take over the sockets and processes of the code before the exec."""
         self.directory.adopt(carried["lock"])
         self.restarts.take_over(carried)
-        self.sides.bind(carried)
+        self.services.take_over(carried.service_descriptors)
         self.incarnation = max(self.incarnation, carried["incarnation"])
         self.renewed_from = self.incarnation + 1
         self.roster = set(carried["roster"])

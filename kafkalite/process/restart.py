@@ -21,19 +21,17 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kafkalite.config.broker import (
-    GATEWAY_DEALER_LISTENER,
-    GATEWAY_LISTENER,
     LISTENERS,
     LOG_DIRS,
-    METRICS_LISTENER,
     WORKERS,
     Listener,
 )
+from kafkalite.config.key import Key
 from kafkalite.config.settings import Settings
 from kafkalite.errors import Refusal
 from kafkalite.process.loop import ENDING
@@ -95,30 +93,27 @@ class Carried:
     def __getitem__(self, name: str) -> Any:
         return self.fields[name]
 
-    @property
-    def metrics(self) -> list[int]:
-        """Descriptors of the exporter's listening socket; empty if there is none."""
-        found = self.fields.get("metrics", [])
-        if isinstance(found, int):  # an older version's
-            return [found] if found >= 0 else []
-        return list(found)
-
-    @property
-    def gateway(self) -> list[int]:
-        """Descriptors of the gateway's listening sockets; empty if there are none, as in older
-        versions."""
-        return list(self.fields.get("gateway", []))
+    def service_descriptors(self, key: str) -> list[int]:
+        """Return the descriptors of a service's listening sockets; empty if there are none, as for
+        a service that an older version does not have."""
+        descriptors = self.fields.get(key, [])
+        if isinstance(descriptors, int):  # an older version's exporter
+            return [descriptors] if descriptors >= 0 else []
+        return list(descriptors)
 
 
-def lasting(settings: Settings, address: Listener, data: Path) -> dict[str, Any]:
+def lasting(
+    settings: Settings, address: Listener, data: Path, socket_keys: Iterable[Key[Any]]
+) -> dict[str, Any]:
     """Return the values that no restart can change, by key: the sockets, the lock and the nodes
-    depend on them.  None means that the key is not set and the value in force stays."""
+    depend on them.  None means that the key is not set and the value in force stays.
+
+    `socket_keys` are the keys of the services' sockets.
+    """
     return {
         LOG_DIRS.name: str(data),
         LISTENERS.name: f"{address.host}:{address.port}",
-        METRICS_LISTENER.name: settings[METRICS_LISTENER],
-        GATEWAY_LISTENER.name: settings[GATEWAY_LISTENER],
-        GATEWAY_DEALER_LISTENER.name: settings[GATEWAY_DEALER_LISTENER],
+        **{key.name: settings[key] for key in socket_keys},
         WORKERS.name: settings[WORKERS],
     }
 

@@ -10,10 +10,12 @@ restarts: the node closes, and the process executes itself with the same listene
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import signal
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 from kafkalite.broker.assembly import node_alone
@@ -32,8 +34,9 @@ from kafkalite.process.nodes.readiness_probe import Question
 from kafkalite.process.ports import Ports, Remembered, recall, remember
 from kafkalite.process.restart import Carried, Restarts, hear_again, lasting
 from kafkalite.process.run_directory import RunDirectory
-from kafkalite.process.services.service_group import Sides, Wanted
+from kafkalite.process.services.service_group import ServiceGroup
 from kafkalite.process.services.service_process import StartReport
+from kafkalite.process.services.table import SOCKET_KEYS, ConfiguredService
 from kafkalite.process.status.announcement import Announcement, NodeThere, role_of
 from kafkalite.process.status.ready import Ready
 from kafkalite.storage.log_directory import LogDirectory
@@ -56,7 +59,7 @@ class Single:
         address: Listener,
         ready_file: Path | None,
         carried: Carried | None = None,
-        sides: Wanted | None = None,
+        services: Sequence[ConfiguredService] = (),
     ) -> None:
         self.settings = settings
         self.data = data
@@ -64,10 +67,10 @@ class Single:
         self.carried = carried
         self.reactor = Reactor(SystemClock(), reactor_limits(settings))
         report = StartReport(self.look_whether_ready, self.service_failed)
-        self.sides = Sides(self.reactor, data, sides or Wanted(), report)
+        self.services = ServiceGroup(self.reactor, data, services, report)
         self.directory = LogDirectory(data)
         self.announcement = Announcement(settings, data, ready_file)
-        lasts = lasting(settings, address, data)
+        lasts = lasting(settings, address, data, SOCKET_KEYS)
         self.restarts = Restarts(self.reactor, SHAPE, lasts, self.look_at_restarts)
         self.kept: socket.socket | None = None
         """Duplicate of the listener, kept for a restart while the node closes."""
@@ -96,11 +99,11 @@ class Single:
             self.serve(node_alone(self.settings, self.reactor, logs, listener), listener)
             if self.kept is not None:
                 lock, kept = self.directory.descriptor, self.kept.fileno()
-                sides = self.sides.descriptors
+                services = self.services.descriptors
                 self.restarts.execute(
                     lambda: self.signals > 0,
-                    [lock, kept, *sides["metrics"], *sides["gateway"]],
-                    lock=lock, listener=kept, **sides,
+                    [lock, kept, *itertools.chain.from_iterable(services.values())],
+                    lock=lock, listener=kept, **services,
                 )  # fmt: skip
                 self.kept.close()
         except Refusal:
@@ -109,7 +112,7 @@ class Single:
             log.critical("the broker ends because of a fault", exc_info=True)
             raise
         finally:
-            self.sides.close()
+            self.services.close()
             self.announcement.withdraw()
             if self.run_directory is not None:
                 self.run_directory.remove()
@@ -124,11 +127,11 @@ class Single:
             check_parts(self.data)
             self.announcement.clear()
             listener = ports.bind_first(SUPERVISOR_ID)
-            self.sides.bind()
+            self.services.bind()
         else:
             self.directory.adopt(self.carried["lock"])
             self.restarts.take_over(self.carried)
-            self.sides.bind(self.carried)
+            self.services.take_over(self.carried.service_descriptors)
             os.set_inheritable(self.carried["listener"], False)
             listener = socket.socket(fileno=self.carried["listener"])
         log_to(self.data / LOG_FILE, f"node-{SUPERVISOR_ID}")
@@ -164,7 +167,7 @@ class Single:
         else:
             node.serve_locally(self.run_directory.path)
             keep_page(node, self.run_directory.path)
-        self.sides.start()
+        self.services.start()
 
     def close(self, node: Node) -> None:
         """Shut down cleanly: flush the logs, so that the next start needs no recovery."""
@@ -195,7 +198,7 @@ class Single:
 
     def finish(self) -> None:
         """Shut down once the gateway has produced the messages it accepted."""
-        self.sides.end(self.reactor.stop)
+        self.services.shut_down(self.reactor.stop)
 
     def service_failed(self, sentence: str) -> None:
         """Shut down because a configured service cannot start."""
@@ -209,12 +212,12 @@ class Single:
 
     def look_whether_ready(self) -> None:
         """Write the ready file and the banner once the node responds and the services run."""
-        if self.is_ready or not (self.answers and self.sides.ready):
+        if self.is_ready or not (self.answers and self.services.is_ready):
             return
         self.is_ready = True
         self.look_at_restarts()
         if self.carried is None:
-            self.announcement.greet()
+            self.announcement.greet(self.services.descriptions)
 
     def look_at_restarts(self) -> None:
         """Begin a requested restart, report its progress, and shut down for it once the new code
@@ -241,7 +244,7 @@ class Single:
             ),
             restarts=self.restarts.done,
         )
-        self.sides.tell(ready)
+        self.services.add_status(ready)
         if self.restarts.asked:
             renewing = [SUPERVISOR_ID] if self.restarts.passed else []
             ready["restart"] = self.restarts.told(renewing)

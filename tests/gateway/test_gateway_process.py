@@ -202,7 +202,7 @@ def test_a_place_that_is_taken_is_refused_in_one_sentence(tmp_path):
         taken.listen()
         assert "already in use" in refused(tmp_path, "--gateway", f"ipc://{tmp_path}/sock")
     (tmp_path / "file").touch()
-    assert "no socket" in refused(tmp_path, "--gateway", f"ipc://{tmp_path}/file")
+    assert "not a socket" in refused(tmp_path, "--gateway", f"ipc://{tmp_path}/file")
 
 
 def test_half_of_what_keys_need_is_refused(tmp_path):

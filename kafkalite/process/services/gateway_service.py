@@ -1,4 +1,4 @@
-"""The gateway service: its command line and its sockets (service_process.py).
+"""The gateway service: its command line and its sockets.
 
 The broker binds its two sockets, one for PUSH and one for DEALER clients.  A Unix socket has a mode
 that admits its owner only.  A socket file left by a killed broker is removed; one on which a
@@ -12,7 +12,6 @@ import errno
 import os
 import socket
 import stat
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,65 +26,65 @@ from kafkalite.config.endpoints import Endpoint, beside, parse_endpoint
 from kafkalite.config.settings import Settings, Source
 from kafkalite.errors import InvalidConfig, Refusal
 from kafkalite.process.options import is_loopback
-from kafkalite.process.services.service_process import Side
+from kafkalite.process.services.service import Listeners, Service, ServicePlan
+from kafkalite.process.services.service_sockets import bind_error, bind_tcp
+from kafkalite.process.status.ready import GatewayReady
 
 BACKLOG = 100
-KEYS = "gateway."
+KEY_PREFIX = "gateway."
 
 
-class Doors(NamedTuple):
+class GatewayEndpoints(NamedTuple):
     """Endpoints of the gateway's two sockets."""
 
     push: Endpoint
     dealer: Endpoint
 
 
-def gateway_doors(settings: Settings, insecure: bool) -> Doors | None:
+def gateway_endpoints(settings: Settings, insecure: bool) -> GatewayEndpoints | None:
     """Return the configured endpoints, or None; raise Refusal for an endpoint that other machines
     can reach, unless CURVE is configured or `insecure` is set."""
-    asked = settings[GATEWAY_LISTENER]
-    if asked is None:
+    listener, dealer_listener = settings[GATEWAY_LISTENER], settings[GATEWAY_DEALER_LISTENER]
+    if listener is None:
         return None
     try:
-        push = parse_endpoint(asked)
-        other = settings[GATEWAY_DEALER_LISTENER]
-        doors = Doors(push, parse_endpoint(other) if other is not None else beside(push))
-    except InvalidConfig as fault:
-        raise Refusal(str(fault)) from None
+        push = parse_endpoint(listener)
+        dealer = beside(push) if dealer_listener is None else parse_endpoint(dealer_listener)
+    except InvalidConfig as error:
+        raise Refusal(str(error)) from None
     curve = settings[GATEWAY_CURVE_KEY_FILE] is not None
     if curve != (settings[GATEWAY_CURVE_CLIENTS] is not None):
         raise Refusal(
             f"CURVE needs both {GATEWAY_CURVE_KEY_FILE.name} and {GATEWAY_CURVE_CLIENTS.name}"
         )
-    for door in doors:
-        if not (door.path or insecure or curve or is_loopback(door.host)):
+    for endpoint in (push, dealer):
+        if not (endpoint.path or insecure or curve or is_loopback(endpoint.host)):
             raise Refusal(
-                f"{door.host or 'every address'} can be reached from other machines, and whoever"
-                " reaches the gateway may write to every topic; use 127.0.0.1, or let in only who"
-                f" has a key ({GATEWAY_CURVE_KEY_FILE.name}, {GATEWAY_CURVE_CLIENTS.name}), or add"
-                " --insecure"
+                f"{endpoint.host or 'every address'} can be reached from other machines, whose"
+                " clients could write to every topic; use 127.0.0.1, or require keys"
+                f" ({GATEWAY_CURVE_KEY_FILE.name}, {GATEWAY_CURVE_CLIENTS.name}), or add --insecure"
             )
-    return doors
+    return GatewayEndpoints(push, dealer)
 
 
-def gateway(settings: Settings, insecure: bool) -> Side | None:
-    """Return the gateway service, or None; its command line repeats the `gateway.` settings."""
-    doors = gateway_doors(settings, insecure)
-    if doors is None:
+def plan_gateway(settings: Settings, insecure: bool) -> ServicePlan | None:
+    """Return how to start the gateway, or None; its arguments repeat the `gateway.` settings."""
+    endpoints = gateway_endpoints(settings, insecure)
+    if endpoints is None:
         return None
-    words = ["gateway", "serve"]
+    arguments = ["gateway", "serve"]
     for key in BROKER.values():
-        if key.name.startswith(KEYS) and settings.source(key) is not Source.DEFAULT:
-            words += ["-o", f"{key.name}={key.format(settings[key])}"]
-    return Side("gateway", words, lambda: bind_doors(doors), where_of)
+        if key.name.startswith(KEY_PREFIX) and settings.source(key) is not Source.DEFAULT:
+            arguments += ["-o", f"{key.name}={key.format(settings[key])}"]
+    return ServicePlan(arguments, lambda: bind_gateway(endpoints))
 
 
-def bind_doors(doors: Doors, flag: str = "--gateway") -> list[socket.socket]:
+def bind_gateway(endpoints: GatewayEndpoints, flag: str = "--gateway") -> list[socket.socket]:
     """Bind both sockets; raise Refusal if that fails."""
     bound: list[socket.socket] = []
     try:
-        bound.append(bind(doors.push, f"{flag} tcp://HOST:PORT (port 0 takes a free one)"))
-        bound.append(bind(doors.dealer, f"-o {GATEWAY_DEALER_LISTENER.name}=tcp://HOST:PORT"))
+        bound.append(bind(endpoints.push, f"{flag} tcp://HOST:PORT (port 0 takes a free one)"))
+        bound.append(bind(endpoints.dealer, f"-o {GATEWAY_DEALER_LISTENER.name}=tcp://HOST:PORT"))
     except BaseException:
         for listener in bound:
             listener.close()
@@ -93,26 +92,20 @@ def bind_doors(doors: Doors, flag: str = "--gateway") -> list[socket.socket]:
     return bound
 
 
-def bind(endpoint: Endpoint, instead: str) -> socket.socket:
+def bind(endpoint: Endpoint, alternative: str) -> socket.socket:
     """Bind one listening socket, non-blocking as ZeroMQ requires."""
     try:
-        listener = bind_path(endpoint.path) if endpoint.path else bind_address(endpoint)
-    except OSError as fault:
-        why = (fault.strerror or str(fault)).lower()
-        if fault.errno == errno.EADDRINUSE:
-            why = "address already in use"
+        if endpoint.path:
+            listener = bind_path(endpoint.path)
+        else:
+            listener = bind_tcp(endpoint.host, endpoint.port, BACKLOG)
+    except OSError as error:
         raise Refusal(
-            f"the gateway cannot listen on {endpoint}: {why}; choose another with {instead}"
+            f"the gateway cannot listen on {endpoint}: {bind_error(error)};"
+            f" choose another with {alternative}"
         ) from None
     listener.setblocking(False)
     return listener
-
-
-def bind_address(endpoint: Endpoint) -> socket.socket:
-    host = endpoint.host or "0.0.0.0"
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    where = socket.getaddrinfo(host, endpoint.port, family, socket.SOCK_STREAM)[0][4]
-    return socket.create_server(where, family=family, backlog=BACKLOG)
 
 
 def bind_path(path: str) -> socket.socket:
@@ -135,14 +128,14 @@ def remove_abandoned(path: str) -> None:
     """Remove a socket file on which no process listens; raise OSError if one does, or if the file
     is not a socket."""
     try:
-        found = os.lstat(path)
+        mode = os.lstat(path).st_mode
     except FileNotFoundError:
         return
-    if not stat.S_ISSOCK(found.st_mode):
-        raise OSError(errno.EEXIST, "there is a file that is no socket")
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as asker:
+    if not stat.S_ISSOCK(mode):
+        raise OSError(errno.EEXIST, "the file is not a socket")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         try:
-            asker.connect(path)
+            probe.connect(path)
         except ConnectionRefusedError:
             os.unlink(path)
             return
@@ -157,14 +150,26 @@ def endpoint_of(listener: socket.socket) -> str:
     return str(Endpoint(host, port))
 
 
-def where_of(listeners: Sequence[socket.socket]) -> str:
+def gateway_status(listeners: Listeners) -> GatewayReady:
+    """Return the gateway's entry in status.json."""
     push, dealer = map(endpoint_of, listeners)
-    return f"{push} (PUSH), {dealer} (DEALER)"
+    return GatewayReady(push=push, dealer=dealer)
 
 
-def remove_paths(listeners: Sequence[socket.socket]) -> None:
+def remove_paths(listeners: Listeners) -> None:
     """Remove the socket files of these listeners."""
     for listener in listeners:
         if listener.family == socket.AF_UNIX and listener.fileno() >= 0:
             with contextlib.suppress(OSError):
                 Path(listener.getsockname()).unlink()
+
+
+GATEWAY = Service(
+    name="gateway",
+    key="gateway",
+    socket_keys=(GATEWAY_LISTENER, GATEWAY_DEALER_LISTENER),
+    plan=plan_gateway,
+    status=gateway_status,
+    describe=lambda status: f"{status['push']} (PUSH), {status['dealer']} (DEALER)",
+    remove_files=remove_paths,
+)

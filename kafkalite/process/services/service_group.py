@@ -1,80 +1,112 @@
-"""Sides: the services that run beside the broker, the exporter and the gateway, if configured."""
+"""ServiceGroup: the processes of all configured services, in the order of the table."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import socket
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, cast
 
-from kafkalite.config.settings import Settings
-from kafkalite.process.restart import Carried
-from kafkalite.process.services.exporter_service import exporter
-from kafkalite.process.services.gateway_service import endpoint_of, gateway, remove_paths
-from kafkalite.process.services.service_process import Side, SideProcess, StartReport
-from kafkalite.process.status.ready import GatewayReady, Ready
+from kafkalite.process.services.service_process import ServiceProcess, StartReport
+from kafkalite.process.services.table import SERVICES, ConfiguredService
+from kafkalite.process.status.ready import Ready
 from kafkalite.transport.reactor import Reactor
 
 
-class Wanted(NamedTuple):
-    """The configured services."""
-
-    exporter: Side | None = None
-    gateway: Side | None = None
-
-
-def wanted_sides(settings: Settings, insecure: bool) -> Wanted:
-    """Return the configured services; raise Refusal if a setting is not allowed."""
-    return Wanted(exporter(settings, insecure), gateway(settings, insecure))
-
-
-class Sides:
-    """The processes of both services."""
+class ServiceGroup:
+    """The processes of the configured services."""
 
     def __init__(
-        self, reactor: Reactor, data: Path, wanted: Wanted, report: StartReport
+        self,
+        reactor: Reactor,
+        data: Path,
+        configured: Iterable[ConfiguredService],
+        report: StartReport,
     ) -> None:
-        self.exporter = SideProcess(reactor, data, wanted.exporter, report)
-        self.gateway = SideProcess(reactor, data, wanted.gateway, report)
+        self.processes = [
+            ServiceProcess(reactor, data, service, plan, report) for service, plan in configured
+        ]
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         """True if every configured service has been ready once."""
-        return self.exporter.ready and self.gateway.ready
+        return all(process.is_ready for process in self.processes)
 
     @property
-    def run(self) -> bool:
+    def is_running(self) -> bool:
         """True if the process of a service exists."""
-        return self.exporter.runs or self.gateway.runs
+        return any(process.is_running for process in self.processes)
 
-    def bind(self, carried: Carried | None = None) -> None:
-        """Bind their sockets, or adopt those of an earlier run; raise Refusal if that fails."""
-        self.exporter.bind(carried.metrics if carried is not None else ())
-        self.gateway.bind(carried.gateway if carried is not None else ())
+    def bind(self) -> None:
+        """Bind their sockets; raise Refusal if that fails."""
+        for process in self.processes:
+            process.bind()
+
+    def take_over(self, descriptors_of: Callable[[str], Sequence[int]]) -> None:
+        """Adopt the sockets that were bound before a restart on new code, by the service's key.
+
+        A service that was configured since gets new sockets; those of a service that is no longer
+        configured are closed.
+        """
+        processes = {process.service.key: process for process in self.processes}
+        for service in SERVICES:
+            listeners = [adopt(descriptor) for descriptor in descriptors_of(service.key)]
+            process = processes.get(service.key)
+            if process is None:
+                service.remove_files(listeners)
+                for listener in listeners:
+                    listener.close()
+            elif listeners:
+                process.adopt(listeners)
+            else:
+                process.bind()
+
+    @property
+    def descriptions(self) -> dict[str, str]:
+        """Texts on their addresses for the banner, by the service's key."""
+        return {
+            process.service.key: process.service.describe(process.status)
+            for process in self.processes
+        }
 
     @property
     def descriptors(self) -> dict[str, list[int]]:
-        """Descriptors of their sockets, by their names in the carried state (restart.py)."""
-        return {"metrics": self.exporter.descriptors, "gateway": self.gateway.descriptors}
+        """Descriptors of their sockets, by the service's key."""
+        return {process.service.key: process.descriptors for process in self.processes}
 
     def start(self) -> None:
-        """Start them, and restart each one that ends."""
-        self.exporter.start()
-        self.gateway.start()
+        """Start them, and restart each one that exits."""
+        for process in self.processes:
+            process.start()
 
-    def end(self, ended: Callable[[], object]) -> None:
-        """Shut them down and call `ended`; the gateway first produces the messages it accepted."""
-        self.gateway.end(lambda: self.exporter.end(ended))
+    def shut_down(self, on_exit: Callable[[], object]) -> None:
+        """Shut them down one after another, the last one first, and then call `on_exit`.
+
+        The gateway produces the messages that it has accepted before it exits.
+        """
+        for process in self.processes:
+            on_exit = shutdown_step(process, on_exit)
+        on_exit()
 
     def close(self) -> None:
-        """Kill them and close their sockets."""
-        remove_paths(self.gateway.listeners)
-        self.exporter.close()
-        self.gateway.close()
+        """Kill them, and close their sockets and remove their files."""
+        for process in self.processes:
+            process.close()
 
-    def tell(self, ready: Ready) -> None:
-        """Add their addresses to the broker's state."""
-        if self.exporter.where:
-            ready["metrics"] = self.exporter.where
-        if self.gateway.where:
-            push, dealer = map(endpoint_of, self.gateway.listeners)
-            ready["gateway"] = GatewayReady(push=push, dealer=dealer)
+    def add_status(self, ready: Ready) -> None:
+        """Add their addresses to the state of the broker."""
+        entries = cast(dict[str, Any], ready)
+        for process in self.processes:
+            entries[process.service.key] = process.status
+
+
+def shutdown_step(process: ServiceProcess, then: Callable[[], object]) -> Callable[[], object]:
+    """Return a function that shuts a service down and calls `then` once it has exited."""
+    return lambda: process.shut_down(then)
+
+
+def adopt(descriptor: int) -> socket.socket:
+    """Return the socket with a descriptor that this process had before its exec."""
+    os.set_inheritable(descriptor, False)
+    return socket.socket(fileno=descriptor)

@@ -1,17 +1,17 @@
-"""SideProcess: a service (a command that runs beside the broker) on sockets bound by the broker.
+"""ServiceProcess: the process of a configured service, on sockets bound by the broker.
 
-    python -P -m kafkalite metrics --data DIR --descriptors N …           exporter_service.py
-    python -P -m kafkalite gateway serve --data DIR --descriptors N,M …   gateway_service.py
+    python -P -m kafkalite metrics --data DIR --descriptors N …
+    python -P -m kafkalite gateway serve --data DIR --descriptors N,M …
 
 -P keeps the working directory out of `sys.path`: a folder `kafkalite` in it would be imported.
 
 The listening sockets are bound first, so that their addresses are reserved and known, and clients
 that connect while the service is restarted wait in the backlog.  The broker holds the write end of
 the pipe that is the service's standard input.  At end of file the service shuts down, so it ends
-however the broker's process ends.  A service that does not end in time is killed.
+however the broker's process ends.  A service that does not shut down in time is killed.
 
-The broker is ready only when its services are (service_output.py).  A service that ends before it
-was ready makes the start of the broker fail with its last line of output.  A service that ends
+The broker is ready only when its services are (service_output.py).  A service that exits before it
+was ready makes the start of the broker fail with its last line of output.  A service that exits
 later, or after a restart on new code, is restarted after a growing delay.
 """
 
@@ -26,31 +26,20 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from kafkalite.process.services.service import Service, ServicePlan
 from kafkalite.process.services.service_output import ServiceOutput
 from kafkalite.transport.reactor import Reactor, Timer
 
 log = logging.getLogger("kafkalite.process")
 
-AGAIN_MS_MIN, AGAIN_MS_MAX = 200, 10_000
-LASTED_MS = 10_000
+RESTART_DELAY_MS_MIN, RESTART_DELAY_MS_MAX = 200, 10_000
+STABLE_MS = 10_000
 """A service that ran this long resets the restart delay to its minimum."""
-END_MS_MAX = 10_000
-START_MS_MAX = 60_000
+SHUTDOWN_TIMEOUT_MS = 10_000
+START_TIMEOUT_MS = 60_000
 """Time limit for the first start of a service."""
-
-
-class Side(NamedTuple):
-    """A service: its command, and how its sockets are bound and described."""
-
-    name: str
-    words: Sequence[str]
-    """The command and its flags, without the data directory and the sockets."""
-    bind: Callable[[], list[socket.socket]]
-    """Binds its listening sockets; raises Refusal."""
-    where: Callable[[Sequence[socket.socket]], str]
-    """Formats their addresses."""
 
 
 class StartReport(NamedTuple):
@@ -61,77 +50,88 @@ class StartReport(NamedTuple):
     """Takes the reason as a sentence."""
 
 
-class SideProcess:
-    """Keeps one service running; does nothing if `side` is None."""
+class ServiceProcess:
+    """Keeps the process of one service running."""
 
     def __init__(
-        self, reactor: Reactor, data: Path, side: Side | None, report: StartReport
+        self,
+        reactor: Reactor,
+        data: Path,
+        service: Service,
+        plan: ServicePlan,
+        report: StartReport,
     ) -> None:
         self.reactor = reactor
         self.data = data
-        self.side = side
+        self.service = service
+        self.plan = plan
         self.report = report
-        self.ready = side is None
-        """True if the broker does not wait for it: it has started once, or is not configured."""
-        self._output: ServiceOutput | None = None
+        self.is_ready = False
+        """True once it has started, so that the broker does not wait for it."""
         self.listeners: list[socket.socket] = []
         self.process: subprocess.Popen[bytes] | None = None
-        self._leash = self._pidfd = -1
-        self._began_ms = 0
-        self._again_ms = AGAIN_MS_MIN
+        self._output: ServiceOutput | None = None
+        self._stdin = self._pidfd = -1
+        self._started_ms = 0
+        self._restart_delay_ms = RESTART_DELAY_MS_MIN
         self._timer: Timer | None = None
-        self._ended: Callable[[], object] | None = None
+        self._on_exit: Callable[[], object] | None = None
+        """Set while the service shuts down."""
 
     @property
-    def where(self) -> str:
-        """Addresses that it serves; empty if it is not configured."""
-        return self.side.where(self.listeners) if self.side and self.listeners else ""
+    def status(self) -> Any:
+        """Its entry in status.json."""
+        return self.service.status(self.listeners)
 
-    def bind(self, descriptors: Sequence[int] = ()) -> None:
-        """Bind the sockets, or adopt those of an earlier run; raise Refusal if that fails."""
-        self.ready = self.ready or bool(descriptors)
-        for descriptor in descriptors:
-            os.set_inheritable(descriptor, False)
-            self.listeners.append(socket.socket(fileno=descriptor))
-        if self.side is not None and not descriptors:
-            self.listeners = self.side.bind()
+    def bind(self) -> None:
+        """Bind the sockets; raise Refusal if that fails."""
+        self.listeners = self.plan.bind()
+
+    def adopt(self, listeners: Sequence[socket.socket]) -> None:
+        """Take over the sockets that were bound before a restart on new code."""
+        self.listeners = list(listeners)
+        self.is_ready = True
 
     @property
     def descriptors(self) -> list[int]:
-        """Descriptors of the sockets, to be passed to a later run."""
+        """Descriptors of the sockets."""
         return [listener.fileno() for listener in self.listeners]
 
     @property
-    def runs(self) -> bool:
+    def is_running(self) -> bool:
         """True if its process exists."""
         return self.process is not None
 
     def start(self) -> None:
-        """Start it, and restart it whenever it ends."""
+        """Start it, and restart it whenever it exits."""
         self._timer = None
-        self._ended = None
-        if self.side is None or not self.listeners or self.process is not None:
+        self._on_exit = None
+        if self.is_running:
             return
-        command = [sys.executable, "-P", "-m", "kafkalite", *self.side.words]
+        command = [sys.executable, "-P", "-m", "kafkalite", *self.plan.arguments]
         command += ["--data", str(self.data), "--descriptors", ",".join(map(str, self.descriptors))]
-        self._began_ms = self.reactor.clock.monotonic_ms()
+        self._started_ms = self.reactor.clock.monotonic_ms()
         try:
             self._spawn(command)
-        except OSError as fault:
-            log.error("the %s cannot be started: %s", self.side.name, fault.strerror)
-            self._let_go()
-            self._later(fault.strerror or str(fault))
+        except OSError as error:
+            log.error("%s cannot be started. error=%r", self._subject, error.strerror)
+            self._kill()
+            self._retry(error.strerror or str(error))
             return
-        if not self.ready:
-            self._timer = self.reactor.call_later(START_MS_MAX, self._too_slow)
+        if not self.is_ready:
+            self._timer = self.reactor.call_later(START_TIMEOUT_MS, self._start_timed_out)
+
+    @property
+    def _subject(self) -> str:
+        """The first words of its log lines."""
+        return self.service.name.capitalize()
 
     def _spawn(self, command: Sequence[str]) -> None:
         """Start the process with its pipes; raise OSError if that fails."""
-        assert self.side is not None
-        self._output = ServiceOutput(self.reactor, self.side.name, self._became_ready)
+        self._output = ServiceOutput(self.reactor, self.service.name, self._became_ready)
         stdin = -1
         try:
-            stdin, self._leash = os.pipe2(os.O_CLOEXEC)
+            stdin, self._stdin = os.pipe2(os.O_CLOEXEC)
             self.process = subprocess.Popen(
                 command,
                 stdin=stdin,
@@ -144,46 +144,47 @@ class SideProcess:
             if stdin >= 0:
                 os.close(stdin)
         self._pidfd = os.pidfd_open(self.process.pid)
-        self.reactor.watch(self._pidfd, self._died)
-        log.info("%s at %s (process %d)", self.side.name, self.where, self.process.pid)
+        self.reactor.watch(self._pidfd, self._exited)
+        address = self.service.describe(self.status)
+        log.info("%s started at %s. pid=%d", self._subject, address, self.process.pid)
 
     def _became_ready(self) -> None:
-        if not self.ready and self._ended is None:
-            self._cancel()
-            self.ready = True
+        if not self.is_ready and self._on_exit is None:
+            self._cancel_timer()
+            self.is_ready = True
             self.report.ready()
 
-    def _too_slow(self) -> None:
+    def _start_timed_out(self) -> None:
         self._timer = None
-        self._let_go()
-        self._later(f"it was not ready after {START_MS_MAX // 1000} s")
+        self._kill()
+        self._retry(f"it was not ready after {START_TIMEOUT_MS // 1000} s")
 
-    def _died(self) -> None:
-        assert self.process is not None and self.side is not None and self._output is not None
+    def _exited(self) -> None:
+        assert self.process is not None and self._output is not None
         pid, code = self.process.pid, self.process.wait()
         output = self._output
-        self._let_go()
-        if self._ended is not None:
-            log.info("the %s (process %d) has ended", self.side.name, pid)
-            self._over()
+        self._kill()
+        if self._on_exit is not None:
+            log.info("%s has shut down. pid=%d exit_code=%d", self._subject, pid, code)
+            self._finish_shutdown()
             return
-        log.error("the %s (process %d) is gone, exit code %d", self.side.name, pid, code)
-        if self.reactor.clock.monotonic_ms() - self._began_ms >= LASTED_MS:
-            self._again_ms = AGAIN_MS_MIN
-        self._later(output.last_line or f"it ended with exit code {code}")
+        log.error("%s exited. pid=%d exit_code=%d", self._subject, pid, code)
+        if self.reactor.clock.monotonic_ms() - self._started_ms >= STABLE_MS:
+            self._restart_delay_ms = RESTART_DELAY_MS_MIN
+        self._retry(output.last_line or f"it exited with code {code}")
 
-    def _later(self, why: str) -> None:
+    def _retry(self, reason: str) -> None:
         """Restart it after a delay; if it was never ready, fail the start of the broker."""
-        assert self.side is not None
-        self._cancel()
-        if not self.ready:
-            sentence = f"the {self.side.name} cannot start: {why}"
+        self._cancel_timer()
+        if not self.is_ready:
+            sentence = f"the {self.service.name} cannot start: {reason}"
             self._timer = self.reactor.call_later(0, lambda: self.report.failed(sentence))
             return
-        self._timer = self.reactor.call_later(self._again_ms, self.start)
-        self._again_ms = min(2 * self._again_ms, AGAIN_MS_MAX)
+        self._timer = self.reactor.call_later(self._restart_delay_ms, self.start)
+        self._restart_delay_ms = min(2 * self._restart_delay_ms, RESTART_DELAY_MS_MAX)
 
-    def _let_go(self) -> None:
+    def _kill(self) -> None:
+        """Kill the process if it still runs, and release its descriptors."""
         if self._pidfd >= 0:
             self.reactor.unwatch(self._pidfd)
             os.close(self._pidfd)
@@ -195,51 +196,55 @@ class SideProcess:
         if self._output is not None:
             self._output.close()
             self._output = None
-        self._release()
+        self._close_stdin()
 
-    def _release(self) -> None:
+    def _close_stdin(self) -> None:
         """Close the service's standard input, at whose end it shuts down."""
-        if self._leash >= 0:
-            os.close(self._leash)
-            self._leash = -1
+        if self._stdin >= 0:
+            os.close(self._stdin)
+            self._stdin = -1
 
-    def _cancel(self) -> None:
+    def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _over(self) -> None:
-        self._cancel()
-        ended, self._ended = self._ended, None
-        if ended is not None:
-            ended()
+    def _finish_shutdown(self) -> None:
+        self._cancel_timer()
+        on_exit, self._on_exit = self._on_exit, None
+        if on_exit is not None:
+            on_exit()
 
-    def end(self, ended: Callable[[], object]) -> None:
-        """Shut it down, kill it after END_MS_MAX, then call `ended`; at once if it does not run.
+    def shut_down(self, on_exit: Callable[[], object]) -> None:
+        """Shut it down, kill it after SHUTDOWN_TIMEOUT_MS, then call `on_exit`; at once if it does
+        not run.
 
         `start` starts it again.
         """
-        first = self._ended is None
-        self._ended = ended
+        is_first = self._on_exit is None
+        self._on_exit = on_exit
         if self.process is None:
-            self._over()
-        elif first:
-            self._cancel()
-            self._release()
-            self._timer = self.reactor.call_later(END_MS_MAX, self._give_up)
+            self._finish_shutdown()
+        elif is_first:
+            self._cancel_timer()
+            self._close_stdin()
+            self._timer = self.reactor.call_later(SHUTDOWN_TIMEOUT_MS, self._shutdown_timed_out)
 
-    def _give_up(self) -> None:
-        assert self.side is not None
+    def _shutdown_timed_out(self) -> None:
         self._timer = None
-        log.error("the %s does not end, and is killed", self.side.name)
-        self._let_go()
-        self._over()
+        log.error(
+            "%s did not shut down in time; killing it. timeout_ms=%d",
+            self._subject, SHUTDOWN_TIMEOUT_MS,
+        )  # fmt: skip
+        self._kill()
+        self._finish_shutdown()
 
     def close(self) -> None:
-        """Kill it and close its sockets."""
-        self._cancel()
+        """Kill it, and close its sockets and remove their files."""
+        self._cancel_timer()
+        self.service.remove_files(self.listeners)
         with contextlib.suppress(OSError):
-            self._let_go()
+            self._kill()
         for listener in self.listeners:
             listener.close()
         self.listeners = []

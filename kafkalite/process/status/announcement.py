@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -66,20 +67,19 @@ class Announcement:
                     put_whole(path, text_of(ready))
             except OSError as fault:
                 if first:
-                    raise Refusal(
-                        f"cannot write the ready file {path}: {fault.strerror}"
-                    ) from None
+                    raise Refusal(f"cannot write the ready file {path}: {fault.strerror}") from None
                 log.warning("%s cannot be written: %s", path, fault.strerror)
         if first:
             nodes = ", ".join(f"{node['id']} (port {node['port']})" for node in ready["nodes"])
             log.info("ready: %s, nodes %s", ready["bootstrap"], nodes)
 
-    def greet(self) -> None:
-        """Print the banner."""
+    def greet(self, services: Mapping[str, str]) -> None:
+        """Print the banner with these texts about the services."""
         assert self.said is not None
         warnings = log_file.warnings_since(self.log_file, self.since)
         with contextlib.suppress(OSError):  # a closed standard output is no reason to end
-            print(banner(self.said, self.settings, self.log_file, warnings), flush=True)
+            text = banner(self.said, self.settings, self.log_file, services, warnings)
+            print(text, flush=True)
 
     def bootstrap(self, address: Listener) -> str:
         """Return the bootstrap server for clients of this host, given node 0's listener."""

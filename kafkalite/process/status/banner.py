@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kafkalite.config.settings import Settings
@@ -38,8 +38,17 @@ def promise(settings: Settings) -> str:
     )
 
 
-def banner(ready: Ready, settings: Settings, log_file: Path, warnings: Sequence[str] = ()) -> str:
-    """Return the banner; it has colour and wrapped lines only if standard output is a terminal."""
+def banner(
+    ready: Ready,
+    settings: Settings,
+    log_file: Path,
+    services: Mapping[str, str],
+    warnings: Sequence[str],
+) -> str:
+    """Return the banner; it has colour and wrapped lines only if standard output is a terminal.
+
+    `services` are texts about the services, by name.
+    """
     nodes = ", ".join(
         f"{node['id']} ({node['role']}, port {node['port']}, pid {node['pid']})"
         for node in ready["nodes"]
@@ -51,11 +60,7 @@ def banner(ready: Ready, settings: Settings, log_file: Path, warnings: Sequence[
         "log file": str(log_file),
         "durability": f"{ready['durability']}: {promise(settings)}",
     }
-    if "metrics" in ready:
-        facts["metrics"] = f"http://{ready['metrics']}/metrics"
-    if "gateway" in ready:
-        where = ready["gateway"]
-        facts["gateway"] = f"{where['push']} (PUSH), {where['dealer']} (DEALER)"
+    facts |= services
     broker = ready["bootstrap"]
     ours = "" if broker == DEFAULT_BOOTSTRAP else f" -b {broker}"
     kafkalite = command_name()

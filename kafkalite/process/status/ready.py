@@ -116,7 +116,7 @@ def running(data: Path) -> Ready | None:
         return None
     holder = holder_of(data)
     if holder and holder != found.get("launcher_pid"):
-            return None  # another broker has locked the directory since, and is not ready
+        return None  # another broker has locked the directory since, and is not ready
     return cast(Ready, found)
 
 
