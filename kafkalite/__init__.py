@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from kafkalite.client.producer.async_producer import AsyncProducer
     from kafkalite.client.producer.producer import Producer
     from kafkalite.testing import Broker
+    from kafkalite.version import __version__
 
 __all__ = [
     "AsyncConsumer",
@@ -36,8 +37,6 @@ __all__ = [
     "__version__",
 ]
 
-__version__ = "0.1.0"
-
 _HOME = {
     "AsyncConsumer": "kafkalite.client.consumer.async_consumer",
     "AsyncProducer": "kafkalite.client.producer.async_producer",
@@ -48,6 +47,7 @@ _HOME = {
     "RangeReader": "kafkalite.client.consumer.range_reader",
     "RecordsLost": "kafkalite.client.consumer.range_reader",
     "TopicPartition": "kafkalite.client.net.topology",
+    "__version__": "kafkalite.version",
 }
 
 

@@ -60,3 +60,13 @@ print(*building.get_source_files())
     packages = (ROOT / "kafkalite", ROOT / "spark" / "pyspark_kafkalite")
     whole = {path for package in packages for path in package.rglob("*.py")}
     assert taken == {str(path.relative_to(ROOT)) for path in whole}
+
+
+def test_the_version_is_written_once():
+    written = f'"{kafkalite.__version__}"'
+    files = [*ROOT.glob("*.toml"), *ROOT.glob("*.py")]
+    for package in (ROOT / "kafkalite", ROOT / "spark" / "pyspark_kafkalite"):
+        files += package.rglob("*.py")
+    assert [str(file.relative_to(ROOT)) for file in files if written in file.read_text()] == [
+        "kafkalite/version.py"
+    ]

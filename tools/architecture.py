@@ -19,7 +19,7 @@ PACKAGE = "kafkalite"
 ROOT = Path(__file__).resolve().parent.parent
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("_ext", "errors", "clock", "ids", "metrics"),
+    ("_ext", "errors", "clock", "ids", "metrics", "version"),
     ("config", "records"),
     ("protocol", "http"),
     ("storage", "transport", "coordination"),

@@ -111,9 +111,9 @@ def run(argv: Sequence[str]) -> int:
         print(overview())
         return 0
     if word == "--version":
-        from importlib.metadata import version
+        from kafkalite.version import __version__
 
-        print("kafkalite", version("kafkalite"))
+        print("kafkalite", __version__)
         return 0
     if word not in MODULES:
         kind = "flag" if word.startswith("-") else "command"

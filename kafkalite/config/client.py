@@ -25,8 +25,6 @@ CLIENT = Scope("client")
 
 INT_MAX = (1 << 31) - 1
 SOFTWARE = "kafkalite"
-SOFTWARE_VERSION = "0.1.0"
-"""The package's version; this package may not import the top module, so a test compares them."""
 
 # Addresses and identity.
 

@@ -47,7 +47,6 @@ from kafkalite.config.client import (
     SEND_BUFFER_BYTES,
     SOCKET_CONNECTION_SETUP_TIMEOUT_MS,
     SOFTWARE,
-    SOFTWARE_VERSION,
 )
 from kafkalite.errors import (
     InvalidRequest,
@@ -59,6 +58,7 @@ from kafkalite.errors import (
 from kafkalite.protocol.frame import write_header
 from kafkalite.protocol.schema import Api, Fields
 from kafkalite.protocol.schemas.cluster import API_VERSIONS
+from kafkalite.version import __version__
 
 FIRST_ANSWER_SIZE_MAX = 1 << 20
 """Far more than any ApiVersions response, and less than a TLS alert read as a size."""
@@ -478,7 +478,7 @@ class Connection:
         self._inbox.size_max = FIRST_ANSWER_SIZE_MAX
         words = {
             "client_software_name": SOFTWARE,
-            "client_software_version": SOFTWARE_VERSION,
+            "client_software_version": __version__,
             "cluster_id": self._identity.cluster_id,
             "node_id": self._identity.node_id,
         }
