@@ -20,11 +20,13 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import IntEnum
 from functools import lru_cache
 from typing import NamedTuple
 
 from kafkalite.config.broker import WORKER_DEDICATED_MAX, WORKERS_MAX
 from kafkalite.coordination.image import ClusterImage
+from kafkalite.coordination.topic_names import CONSUMER_OFFSETS
 
 Place = tuple[bytes, int]
 """A partition: topic id and partition index."""
@@ -43,6 +45,18 @@ class Move(NamedTuple):
     partition: int
     from_node: int
     to_node: int
+
+
+class CoordinatorType(IntEnum):
+    """Kafka's types of coordinator keys: group id, transactional id, share group partition."""
+
+    GROUP = 0
+    TRANSACTION = 1
+    SHARE = 2
+
+
+COORDINATOR_TOPICS = {CoordinatorType.GROUP: CONSUMER_OFFSETS}
+"""The internal topics of the coordinators that are served."""
 
 
 class PlacementLimits(NamedTuple):
@@ -285,6 +299,17 @@ class Arrangement:
 
 def _placed(topic_id: bytes, partitions: list[tuple[int, int]]) -> list[tuple[int, Place]]:
     return [(size, (topic_id, index)) for size, index in partitions]
+
+
+def coordinator_of(image: ClusterImage, key_type: CoordinatorType, key: str) -> int | None:
+    """Return the node that coordinates a key, or None until the internal topic exists.
+
+    It is the leader of the key's partition of the internal topic.
+    """
+    topic = image.topics.get(COORDINATOR_TOPICS[key_type])
+    if topic is None:
+        return None
+    return topic.partitions[coordinator_partition(key, len(topic.partitions))].leader
 
 
 @lru_cache(maxsize=10_000)

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 
 from kafkalite.coordination.controller import Controller, Growth, NewTopic
 from kafkalite.coordination.placement import (
+    CoordinatorType,
     Move,
     PlacementLimits,
     Sizes,
+    coordinator_of,
     coordinator_partition,
     drain_moves,
     rebalance_moves,
@@ -385,3 +387,14 @@ def test_a_hash_below_zero_and_two_units_a_character_are_as_in_java():
     # "billing".hashCode() is -109829509.
     assert coordinator_partition("billing", 50) == 9
     assert coordinator_partition("😀", 1 << 31) == 31 * 0xD83D + 0xDE00
+
+
+def test_the_coordinator_of_a_group_leads_its_partition_of_the_offsets_topic():
+    controller = cluster_of(workers=2)
+    assert coordinator_of(controller.image, CoordinatorType.GROUP, "g") is None
+    do(controller, controller.create_internal_topic("__consumer_offsets", bytes(16), 50, {}))
+    partitions = controller.image.topics["__consumer_offsets"].partitions
+    index = coordinator_partition("g", 50)
+    partitions[index] = partitions[index]._replace(leader=2)
+    assert coordinator_of(controller.image, CoordinatorType.GROUP, "g") == 2
+    assert coordinator_of(controller.image, CoordinatorType.GROUP, "h") == 0

@@ -48,8 +48,11 @@ from kafkalite.coordination.group_coordinator import (
     Decision,
     GroupCoordinator,
 )
-from kafkalite.coordination.image import SUPERVISOR_ID
-from kafkalite.coordination.topic_names import CONSUMER_OFFSETS
+from kafkalite.coordination.placement import (
+    COORDINATOR_TOPICS,
+    CoordinatorType,
+    coordinator_of,
+)
 from kafkalite.errors import (
     CoordinatorNotAvailable,
     GroupAuthorizationFailed,
@@ -70,8 +73,6 @@ from kafkalite.protocol.schemas.groups import (
     SYNC_GROUP,
 )
 
-GROUP_KEY, TRANSACTION_KEY, SHARE_KEY = 0, 1, 2
-
 
 class GroupsNode(HandlerNode, Protocol):
     """The components that group requests use."""
@@ -90,57 +91,63 @@ class GroupsNode(HandlerNode, Protocol):
 def find_coordinator(
     node: GroupsNode, request: Any, client: ClientContext
 ) -> Work[Response | Later[Response]]:
-    """Return the coordinator of these groups: node 0, once the offsets topic exists."""
+    """Return the coordinators of these keys; create the internal topic if it does not exist."""
     keys = request.coordinator_keys if client.version >= 4 else [request.key]
-    key_type = request.key_type if client.version >= 1 else GROUP_KEY
-    faults: dict[str, KafkaError] = {}
+    key_type = request.key_type if client.version >= 1 else CoordinatorType.GROUP
+    errors: dict[str, KafkaError] = {}
     for key in keys:
-        refused = _no_coordinator(client, key_type, key)
-        if refused is not None:
-            faults[key] = refused
+        error = _coordinator_error(client, key_type, key)
+        if error is not None:
+            errors[key] = error
         yield
 
-    def respond(fault: KafkaError | None = None) -> Work[Response]:
-        found: list[Response] = []
+    def respond(failure: KafkaError | None = None) -> Work[Response]:
+        coordinators: list[Response] = []
         for key in keys:
-            found.append({"key": key, **_coordinator(node, client, faults.get(key, fault))})
+            error = errors.get(key, failure)
+            coordinators.append({"key": key, **_coordinator(node, client, key_type, key, error)})
             yield
         if client.version >= 4:
-            return {"coordinators": found}
-        del found[0]["key"]
-        return found[0]
+            return {"coordinators": coordinators}
+        del coordinators[0]["key"]
+        return coordinators[0]
 
-    if all(key in faults for key in keys) or CONSUMER_OFFSETS in node.image.topics:
+    if all(key in errors for key in keys):
         return (yield from respond())
-    answer: Later[Response] = Later()
+    topic = COORDINATOR_TOPICS[CoordinatorType(key_type)]
+    if topic in node.image.topics:
+        return (yield from respond())
+    response: Later[Response] = Later()
 
-    def made(_: None, fault: KafkaError | None) -> None:
-        answer.follow(
-            in_steps(node.reactor, respond(fault and CoordinatorNotAvailable(str(fault))))
-        )
+    def created(_: None, error: KafkaError | None) -> None:
+        failure = CoordinatorNotAvailable(str(error)) if error is not None else None
+        response.follow(in_steps(node.reactor, respond(failure)))
 
-    create_internal_topic(node.here, node.settings, CONSUMER_OFFSETS).then(made)
-    return answer
+    create_internal_topic(node.here, node.settings, topic).then(created)
+    return response
 
 
-def _no_coordinator(client: ClientContext, key_type: int, key: str) -> KafkaError | None:
-    if key_type == TRANSACTION_KEY:
+def _coordinator_error(client: ClientContext, key_type: int, key: str) -> KafkaError | None:
+    if key_type == CoordinatorType.TRANSACTION:
         # The only accurate error on which the producers of all clients fail at once.
         return TransactionalIdAuthorizationFailed("Transactions are not served.")
-    if key_type == SHARE_KEY:
+    if key_type == CoordinatorType.SHARE:
         return UnsupportedVersion("Share groups are not served.")
-    if key_type != GROUP_KEY:
+    if key_type != CoordinatorType.GROUP:
         return InvalidRequest(f"There is no coordinator of type {key_type}.")
     return None if client.may(DESCRIBE, GROUP, key) else GroupAuthorizationFailed()
 
 
-def _coordinator(node: GroupsNode, client: ClientContext, fault: KafkaError | None) -> Response:
-    if fault is not None:
-        return {"node_id": -1, "host": "", "port": -1, **error_fields(fault)}
-    there = node.image.nodes[SUPERVISOR_ID]
-    host, port = node.metadata.advertised(client, there)
-    return {"node_id": there.node_id, "host": host, "port": port, "error_code": 0,
-            "error_message": ""}  # fmt: skip
+def _coordinator(
+    node: GroupsNode, client: ClientContext, key_type: int, key: str, error: KafkaError | None
+) -> Response:
+    if error is not None:
+        return {"node_id": -1, "host": "", "port": -1, **error_fields(error)}
+    node_id = coordinator_of(node.image, CoordinatorType(key_type), key)
+    if node_id is None or node_id not in node.image.nodes:
+        return _coordinator(node, client, key_type, key, CoordinatorNotAvailable())
+    host, port = node.metadata.advertised(client, node.image.nodes[node_id])
+    return {"node_id": node_id, "host": host, "port": port, "error_code": 0, "error_message": ""}
 
 
 # -- membership ----------------------------------------------------------------------------------
