@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from kafkalite._ext.message_reader import Message
+    from kafkalite.client.admin.admin import Admin
     from kafkalite.client.consumer.async_consumer import AsyncConsumer
     from kafkalite.client.consumer.consumer import Consumer
     from kafkalite.client.consumer.range_reader import RangeReader, RecordsLost
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from kafkalite.version import __version__
 
 __all__ = [
+    "Admin",
     "AsyncConsumer",
     "AsyncProducer",
     "Broker",
@@ -38,6 +40,7 @@ __all__ = [
 ]
 
 _HOME = {
+    "Admin": "kafkalite.client.admin.admin",
     "AsyncConsumer": "kafkalite.client.consumer.async_consumer",
     "AsyncProducer": "kafkalite.client.producer.async_producer",
     "Broker": "kafkalite.testing",

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from kafkalite.client.net.topology import TopicPartition
+from kafkalite import TopicPartition
 
 Offsets: TypeAlias = dict[TopicPartition, int]
 

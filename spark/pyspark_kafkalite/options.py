@@ -24,8 +24,8 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from kafkalite.client.net.settings import consumer_settings, producer_settings
-from kafkalite.client.net.topology import TopicPartition
+from kafkalite import TopicPartition
+from kafkalite.client import consumer_settings, producer_settings
 from kafkalite.errors import InvalidConfig
 from pyspark_kafkalite.decoding import OPTIONS as DECODING
 from pyspark_kafkalite.offsets import (

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 
-from kafkalite.client.net.topology import TopicPartition
+from kafkalite import TopicPartition
 from pyspark_kafkalite.offsets import EARLIEST, LATEST, OffsetRange, Offsets
 from pyspark_kafkalite.options import SourceOptions, Where, source_options
 from pyspark_kafkalite.topics import RECORD_SIZE_ASSUMED, Topics

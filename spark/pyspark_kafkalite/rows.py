@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from kafkalite.client.producer.producer import Producer
+from kafkalite import Producer
 from kafkalite.errors import (
     KafkaError,
     MessageTooLarge,
@@ -34,7 +34,7 @@ from kafkalite.errors import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from kafkalite.client.producer.column_batches import Deliveries
+    from kafkalite.client import Deliveries
 
 KEPT_MAX = 4
 """Maximum number of producers per worker; each has a thread, and connections to every broker."""

@@ -30,16 +30,17 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from pyspark_kafkalite import planning
+from pyspark_kafkalite.columns import work_of
 from pyspark_kafkalite.fetching import DataLoss
 from pyspark_kafkalite.offsets import EARLIEST, LATEST, OffsetRange, Offsets, heard, told
 from pyspark_kafkalite.options import Where, boolean, source_options
-from pyspark_kafkalite.source import RangePartition, read_range, work_of
+from pyspark_kafkalite.range_partition import RangePartition, read_range
 from pyspark_kafkalite.topics import RECORD_SIZE_ASSUMED, Topics
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from kafkalite.client.net.topology import TopicPartition
+    from kafkalite import TopicPartition
 
 LOOK_S = 0.1
 """Seconds that latestOffset waits for new records before it reports none."""

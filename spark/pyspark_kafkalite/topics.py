@@ -11,15 +11,10 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeVar
 
-from kafkalite.client.net import offset_requests
-from kafkalite.client.net.cluster import Cluster
-from kafkalite.client.net.settings import consumer_settings
-from kafkalite.client.net.topology import TopicMetadata, TopicPartition
-from kafkalite.config.client import ISOLATION_LEVEL
+from kafkalite import Admin, TopicPartition
+from kafkalite.client import TopicMetadata
 from kafkalite.errors import KafkaError, UnknownTopicOrPartition
-from kafkalite.protocol.schemas.offsets import EARLIEST, LATEST
-from kafkalite.protocol.schemas.topics import DESCRIBE_LOG_DIRS
-from pyspark_kafkalite.offsets import Offsets
+from pyspark_kafkalite.offsets import EARLIEST, LATEST, Offsets
 from pyspark_kafkalite.options import SourceOptions
 
 T = TypeVar("T")
@@ -41,15 +36,12 @@ class Topics:
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        settings = {**options.settings, "allow.auto.create.topics": "false"}
-        self._settings = consumer_settings(None, settings)
-        self._cluster = Cluster(self._settings)
-        self._level = int(self._settings[ISOLATION_LEVEL] == "read_committed")
+        self._admin = Admin(options.settings)
         self.ids: dict[str, bytes] = {}
         """Topic ids of the last metadata response."""
 
     def close(self) -> None:
-        self._cluster.close()
+        self._admin.close()
 
     def partitions(self, *, missing_ok: bool = False) -> list[TopicPartition]:
         """Return the partitions to read, sorted.
@@ -87,10 +79,10 @@ class Topics:
         options = self._options
         if options.pattern:
             matches = re.compile(options.pattern).fullmatch
-            told = self._cluster.all_topics()
+            told = self._admin.list_topics()
             return {name: topic for name, topic in told.items() if matches(name)}
         names = options.subscribe or dict.fromkeys(topic for topic, _ in options.assign)
-        return self._cluster.described(names, create=False)
+        return self._admin.describe_topics(names)
 
     def earliest(self, partitions: Iterable[TopicPartition]) -> Offsets:
         """Return the log start offset of each partition."""
@@ -104,9 +96,9 @@ class Topics:
         """Return the same as `at`; None after a retriable error that lasts for `timeout_s`."""
         wanted: dict[tuple[str, int], int] = dict(times.items())
         try:
-            found = offset_requests.list_offsets(self._cluster, wanted, self._level, timeout_s)
-        except KafkaError as fault:
-            if not fault.retriable:
+            found = self._admin.list_offsets(wanted, timeout_s)
+        except KafkaError as error:
+            if not error.retriable:
                 raise
             return None
         return {partition: each.offset for partition, each in found.items()}
@@ -114,24 +106,20 @@ class Topics:
     def at(self, times: Mapping[TopicPartition, int]) -> Offsets:
         """Return the first offset at or after each time (ms since 1970), -1 if there is none."""
         wanted: dict[tuple[str, int], int] = dict(times.items())
-        found = self._retried(
-            lambda: offset_requests.list_offsets(self._cluster, wanted, self._level)
-        )
+        found = self._retried(lambda: self._admin.list_offsets(wanted))
         return {partition: each.offset for partition, each in found.items()}
 
     def committed(self, group: str, partitions: Iterable[TopicPartition]) -> Offsets:
         """Return the committed offsets of a group, without partitions that have none."""
-        found = self._retried(
-            lambda: offset_requests.committed_offsets(self._cluster, group, partitions)
-        )
+        found = self._retried(lambda: self._admin.committed_offsets(group, partitions))
         return {place: offset for place, offset in found.items() if offset is not None}
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit offsets for monitoring; log errors instead of raising them."""
         try:
-            offset_requests.commit_offsets(self._cluster, group, dict(offsets.items()), COMMIT_S)
-        except KafkaError as fault:
-            log.warning("The offsets of group %r were not committed: %s", group, fault)
+            self._admin.commit_offsets(group, dict(offsets.items()), COMMIT_S)
+        except KafkaError as error:
+            log.warning("Offset commit failed.  group=%r error=%s", group, error)
 
     def record_sizes(
         self, partitions: Collection[TopicPartition]
@@ -143,7 +131,7 @@ class Topics:
         if first is None or last is None:
             return None
         try:
-            sizes = self._log_sizes({topic for topic, _ in partitions})
+            sizes = self._admin.log_sizes({topic for topic, _ in partitions}, ANSWER_S)
         except KafkaError as fault:
             log.info("The sizes of logs are not known: %s", fault)
             sizes = {}
@@ -154,30 +142,12 @@ class Topics:
                 found[place] = sizes[place] / count
         return found
 
-    def _log_sizes(self, topics: set[str]) -> dict[TopicPartition, int]:
-        found: dict[TopicPartition, int] = {}
-        asked: dict[int, dict[str, list[int]]] = {}
-        for topic in topics:
-            for number, partition in self._cluster.topic(topic, ANSWER_S).partitions.items():
-                asked.setdefault(partition.leader, {}).setdefault(topic, []).append(number)
-        for node_id, there in asked.items():
-            if node_id < 0:
-                continue
-            body = {"topics": [{"topic": name, "partitions": them} for name, them in there.items()]}
-            answer = self._cluster.request(node_id, DESCRIBE_LOG_DIRS, body)
-            for directory in answer.results:
-                for topic in directory.topics:
-                    for told in topic.partitions:
-                        place = TopicPartition(topic.name, told.partition_index)
-                        found[place] = max(found.get(place, 0), told.partition_size)
-        return found
-
     def _retried(self, ask: Callable[[], T]) -> T:
         """Return the result of a request.
 
         Retries it fetchOffset.numRetries times at most, until the timeout of a call.
         """
-        until_s = time.monotonic() + self._settings.call_timeout_s
+        until_s = time.monotonic() + self._admin.default_timeout_s
         attempts_left = self._options.retries
         while True:
             try:

@@ -73,6 +73,10 @@ class ClientSettings:
         """Return whether the key was set explicitly."""
         return key in self._values
 
+    def replaced(self, key: Key[T], value: T) -> ClientSettings:
+        """Return these settings with another value of one key."""
+        return ClientSettings(self.scope, {**self._values, key: value})
+
     @property
     def call_timeout_s(self) -> float:
         """Timeout in seconds of calls without a timeout of their own."""

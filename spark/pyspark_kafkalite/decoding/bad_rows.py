@@ -20,7 +20,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kafkalite.client.producer.producer import Producer
+from kafkalite import Producer
 from kafkalite.config.client import PRODUCER
 from pyspark_kafkalite.decoding.sifting import Bad
 
