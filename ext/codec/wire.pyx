@@ -12,6 +12,7 @@ is the only state kept here.
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.tuple cimport PyTuple_Check, PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcmp
 
@@ -240,10 +241,9 @@ def encode_produce(
 ):
     """Return the encoded response.
 
-    Topics are `(name or id, partitions)`, partitions `(index, error_code, base_offset,
-    log_append_time_ms, log_start_offset, record_errors, error_message, current_leader)`, a leader
-    `(id, epoch)` or None, record errors `(batch index, message)`, and node endpoints `(id, host,
-    port, rack)`.
+    Topics are `(name or id, partitions)`, partitions PartitionAppendResult (protocol/results.py), a
+    leader `(id, epoch)` or None, record errors `(batch index, message)`, and node endpoints `(id,
+    host, port, rack)`.
     """
     cdef Sink sink
     assert PRODUCE_LOW <= version <= PRODUCE_HIGH
@@ -265,24 +265,38 @@ def encode_produce(
         sink_close(&sink)
 
 
-cdef int put_produced(Sink* sink, int version, tuple partition) except -1:
-    (
-        index, error_code, base_offset, log_append_time_ms, log_start_offset, record_errors,
-        error_message, current_leader,
-    ) = partition
-    put_i32(sink, index)
-    put_i16(sink, error_code)
-    put_i64(sink, base_offset)
-    put_i64(sink, log_append_time_ms)
+cdef int check_result(object result, Py_ssize_t field_count) except -1:
+    """Raise TypeError unless this is a result of so many fields (protocol/results.py).
+
+    A named tuple is a subclass: Cython's own unpacking of exact tuples would iterate over it.
+    """
+    if not PyTuple_Check(result) or PyTuple_GET_SIZE(result) != field_count:
+        raise TypeError(f"expected a result of {field_count} fields, got {result!r}")
+    return 0
+
+
+cdef inline object field(object result, Py_ssize_t index):
+    return <object>PyTuple_GET_ITEM(result, index)
+
+
+cdef int put_produced(Sink* sink, int version, object result) except -1:
+    """Write a PartitionAppendResult."""
+    check_result(result, 8)
+    put_i32(sink, field(result, 0))
+    put_i16(sink, field(result, 1))
+    put_i64(sink, field(result, 2))
+    put_i64(sink, field(result, 3))
     if version >= PRODUCE_LOG_START:
-        put_i64(sink, log_start_offset)
+        put_i64(sink, field(result, 4))
     if version >= PRODUCE_RECORD_ERRORS:
+        record_errors = field(result, 5)
         put_length(sink, len(record_errors), 4)
         for batch_index, message in record_errors:
             put_i32(sink, batch_index)
             put_nullable_text(sink, message)
             put_no_tags(sink)
-        put_nullable_text(sink, error_message)
+        put_nullable_text(sink, field(result, 6))
+    current_leader = field(result, 7)
     if version >= PRODUCE_LEADER and says_more(current_leader):
         put_uvarint(sink, 1)
         put_leader(sink, 0, current_leader)
@@ -518,11 +532,10 @@ def encode_fetch(
 ):
     """Return the response as a list of chunks: encoded bytes, and between them the records objects.
 
-    Topics are `(name or id, partitions)`, partitions `(index, error_code, high_watermark,
-    last_stable_offset, log_start_offset, aborted, preferred_read_replica, records, current_leader,
-    diverging_epoch)`.  Records are None, bytes, a memoryview, or any object with a `size`; aborted
-    transactions are `(producer_id, first_offset)`; the current leader is `(id, epoch)` and the
-    diverging epoch `(epoch, end_offset)`, or None.
+    Topics are `(name or id, partitions)`, partitions PartitionFetchResult (protocol/results.py).
+    Records are None, bytes, a memoryview, or any object with a `size`; aborted transactions are
+    `(producer_id, first_offset)`; the current leader is `(id, epoch)` and the diverging epoch
+    `(epoch, end_offset)`, or None.
     """
     cdef Sink sink
     cdef list chunks = []
@@ -550,27 +563,26 @@ def encode_fetch(
         sink_close(&sink)
 
 
-cdef int put_fetched(Sink* sink, int version, tuple partition, list chunks) except -1:
-    (
-        index, error_code, high_watermark, last_stable_offset, log_start_offset, aborted,
-        preferred_read_replica, records, current_leader, diverging_epoch,
-    ) = partition
-    put_i32(sink, index)
-    put_i16(sink, error_code)
-    put_i64(sink, high_watermark)
-    put_i64(sink, last_stable_offset)
+cdef int put_fetched(Sink* sink, int version, object result, list chunks) except -1:
+    """Write a PartitionFetchResult, and append its records as a chunk of their own."""
+    check_result(result, 10)
+    put_i32(sink, field(result, 0))
+    put_i16(sink, field(result, 1))
+    put_i64(sink, field(result, 2))
+    put_i64(sink, field(result, 3))
     if version >= FETCH_LOG_START:
-        put_i64(sink, log_start_offset)
+        put_i64(sink, field(result, 4))
+    aborted = field(result, 5)
     put_length(sink, NULL_LENGTH if aborted is None else len(aborted), 4)
     for producer_id, first_offset in aborted or ():
         put_i64(sink, producer_id)
         put_i64(sink, first_offset)
         put_no_tags(sink)
     if version >= FETCH_RACK:
-        put_i32(sink, preferred_read_replica)
-    put_records(sink, records, chunks)
+        put_i32(sink, field(result, 6))
+    put_records(sink, field(result, 7), chunks)
     if version >= FETCH_FLEXIBLE:
-        put_fetched_tags(sink, current_leader, diverging_epoch)
+        put_fetched_tags(sink, field(result, 8), field(result, 9))
     return 0
 
 

@@ -33,7 +33,7 @@ from kafkalite.broker.handlers import (  # noqa: F401  (a family enters SERVED w
 from kafkalite.broker.later import Later
 from kafkalite.broker.request_metrics import RequestCounts
 from kafkalite.broker.security import Authorizer
-from kafkalite.broker.served_apis import SERVED, EncodedResponse, Handler, Response, ServingNode
+from kafkalite.broker.served_apis import SERVED, EncodedResponse, Handler, ServingNode
 from kafkalite.errors import InvalidRequest, KafkaError, raise_for
 from kafkalite.protocol.frame import RequestHeader, read_header, response_header
 from kafkalite.protocol.schemas.cluster import API_VERSIONS
@@ -132,14 +132,11 @@ class Dispatcher:
         body = API_VERSIONS.response.write(0, cluster.api_versions_unsupported(self._node))
         return [response_header(header.correlation_id, flexible=False), body]
 
-    def _encode(
-        self, handler: Handler, header: RequestHeader, response: Response | EncodedResponse
-    ) -> Chunks:
+    def _encode(self, handler: Handler, header: RequestHeader, response: Any) -> Chunks:
         version = header.version
         if handler.codec is not None:
-            assert isinstance(response, dict), "an API with a codec is not written by its handler"
-            if response.get("any_fault"):
-                self._counts[handler.api.key].failed_entries(response)
+            if response.has_errors:
+                self._counts[handler.api.key].failed_results(response)
             return handler.codec.encode(version, header.correlation_id, response)
         flexible = handler.api.response_header_flexible(version)
         if isinstance(response, EncodedResponse):
@@ -185,11 +182,13 @@ def _decode(handler: Handler, header: RequestHeader, frame: memoryview) -> Any:
     return request
 
 
-def _refusal(handler: Handler, fault: KafkaError) -> dict[str, Any]:
+def _refusal(handler: Handler, fault: KafkaError) -> Any:
     """Return the response for an error of the whole request.
 
     Raises Disconnect if the response has no top-level error code.
     """
+    if handler.codec is not None and handler.codec.fail is not None:
+        return handler.codec.fail(fault)
     names = handler.api.response.struct.fields
     if "error_code" not in names:
         raise Disconnect(f"{handler.api.name}: {fault}")

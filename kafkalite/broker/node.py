@@ -26,7 +26,6 @@ from kafkalite.broker.dispatch import Dispatcher
 from kafkalite.broker.local.local_listener import LocalDoor, open_door
 from kafkalite.broker.metadata_cache import MetadataCache
 from kafkalite.broker.node_settings import NodeSettings, reactor_limits
-from kafkalite.broker.replica.appending import Appending
 from kafkalite.broker.replica.batch_opener import Opener
 from kafkalite.broker.replica.epoch_renewals import EpochRenewals
 from kafkalite.broker.replica.fetch_sessions import FetchSessions
@@ -83,11 +82,10 @@ class Node:
         self.flusher: Flusher = logs.flusher
         self._settings = NodeSettings(settings, node_id, controller.image)
         self.metadata = MetadataCache(controller, self._settings)
-        self.replicas = ReplicaManager(
-            reactor, self.flusher, self.metadata.topic, clock.monotonic_ns
-        )
         self.opener = Opener()
-        self.appending = Appending(self.replicas, self.opener)
+        self.replicas = ReplicaManager(
+            reactor, self.flusher, self.opener, self.metadata.topic, clock.monotonic_ns
+        )
         slots = self.settings[MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS]
         self.fetch_sessions = FetchSessions(slots, clock)
         self.producer_ids = ProducerIdBlocks(controller, node_id)
@@ -231,9 +229,7 @@ class Node:
         """Run retention, rolls, delayed deletes and checkpoints that are due."""
         next_due_ms = self.logs.tick(self.clock.monotonic_ms())
         for trimmed in self.logs.take_trimmed():
-            partition = self.replicas.of_topic(trimmed.topic_id).get(trimmed.partition)
-            if partition is not None and partition.waiting:
-                self.replicas.touched(partition)
+            self.replicas.log_was_trimmed(trimmed)
         self._tending = self.reactor.call_later(next_due_ms, self._tend)
 
     def _flushed(self) -> None:

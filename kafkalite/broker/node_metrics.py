@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from kafkalite.broker.client_telemetry import Pusher
 from kafkalite.broker.local.direct_reads import DelayedRead
 from kafkalite.broker.replica.delayed_fetch import DelayedFetch
-from kafkalite.broker.replica.purgatory import DelayedProduce
+from kafkalite.broker.replica.delayed_produce import DelayedProduce
 from kafkalite.broker.request_metrics import Traffic
 from kafkalite.errors import BY_CODE
 from kafkalite.metrics import (

@@ -22,6 +22,7 @@ from kafkalite.errors import (
     UnknownTopicOrPartition,
 )
 from kafkalite.metrics import Histogram
+from kafkalite.protocol.results import FetchResponse, ProduceResponse
 from kafkalite.protocol.schema import Api
 from kafkalite.protocol.types import Array, Struct
 
@@ -40,9 +41,6 @@ EXPECTED = frozenset(
 )
 """Errors that Kafka does not count as a topic's failed requests: they are transient or have a
 counter of their own.  They are counted as errors of the API."""
-
-ERROR_CODE_AT = 1
-"""Index of the error code in a partition's entry of Produce and Fetch (ext/codec/wire.pyx)."""
 
 
 class RequestCounts:
@@ -74,14 +72,14 @@ class RequestCounts:
             for code in [code for entry in entries if (code := entry.get("error_code"))]:
                 self.errors[code] += 1
 
-    def failed_entries(self, response: Mapping[str, Any]) -> None:
-        """Count the error codes of a Produce or Fetch response, whose entries are tuples."""
-        if code := response.get("error_code"):
-            self.errors[code] += 1
-        for _, partitions in response.get("topics", ()):
-            for entry in partitions:
-                if entry[ERROR_CODE_AT]:
-                    self.errors[entry[ERROR_CODE_AT]] += 1
+    def failed_results(self, response: ProduceResponse | FetchResponse) -> None:
+        """Count the error codes of a Produce or Fetch response."""
+        if response.error_code:
+            self.errors[response.error_code] += 1
+        for _, results in response.topics:
+            for result in results:
+                if result.error_code:
+                    self.errors[result.error_code] += 1
 
 
 def error_paths(struct: Struct) -> Iterator[Path]:

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from kafkalite.broker.client_context import ClientContext
 from kafkalite.broker.stepping import in_steps
+from kafkalite.errors import KafkaError
 from kafkalite.protocol.schema import Api
 
 Response = dict[str, Any]
@@ -58,11 +59,13 @@ class ApiCodec(NamedTuple):
     """A compiled reader and writer in place of the schema, for the APIs that carry records.
 
     decode(version, frame, position) returns the request or an error code;
-    encode(version, correlation_id, response) returns the response with its header, in chunks.
+    encode(version, correlation_id, response) returns the response with its header, in chunks;
+    fail(error) returns the response for an error of the whole request, if there is one.
     """
 
     decode: Callable[[int, memoryview, int], Any]
     encode: Callable[[int, int, Any], list[Any]]
+    fail: Callable[[KafkaError], Any] | None = None
 
 
 class Handler(NamedTuple):

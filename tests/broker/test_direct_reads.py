@@ -50,8 +50,7 @@ def guest(host: Host) -> Guest:
 def append(host: Host, *values: bytes, topic: str = "t") -> None:
     partition = host.node.replicas.leader(topic, 0)
     for value in values:
-        partition.append(batch_of(value))
-    host.node.replicas.touched(partition)
+        host.node.replicas.append_own(partition, batch_of(value))
     host.reactor.tick(0)
 
 
@@ -281,7 +280,7 @@ def test_an_older_epoch_is_fenced_at_once_and_while_it_waits(host, guest):
     guest.ask(host.topic, leader_epoch=0, wait_ms=60_000)
     host.until(lambda: host.node.replicas.purgatory.size == 1)
     partition.lead(3)
-    host.node.replicas.touched(partition)
+    host.node.replicas.purgatory.wake(partition)
     assert guest.granted()["error_code"] == FencedLeaderEpoch.code
     assert guest.read(host.topic, leader_epoch=0)["error_code"] == FencedLeaderEpoch.code
 

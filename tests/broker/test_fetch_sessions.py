@@ -64,7 +64,7 @@ def remembered(session):
 def news(session, topics, everything):
     """Return the entries of a response that the session includes."""
     told = [
-        (topic, [entry for entry in entries if session.tells(topic, entry, everything)])
+        (topic, [entry for entry in entries if session.must_include(topic, entry, everything)])
         for topic, entries in topics
     ]
     return [(topic, entries) for topic, entries in told if entries]

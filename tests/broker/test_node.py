@@ -220,11 +220,11 @@ def test_more_partitions_than_descriptors_end_nothing(tmp_path, few_descriptors,
     written = []
     for index in range(60):
         try:
-            led(node, "many", index).append(build([Record(timestamp=1, value=b"v")]))
+            batch = build([Record(timestamp=1, value=b"v")])
+            node.node.replicas.append_own(led(node, "many", index), batch)
         except KafkaStorageError:
             continue
         written.append(index)
-        node.node.replicas.touched(led(node, "many", index))
         node.reactor.tick(0)
     assert 5 < len(written) < 60  # a first flush holds four files and its directory
     for index in written:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kafkalite.broker.replica.batch_opener import Opener
 from kafkalite.broker.replica.partition import Partition
 from kafkalite.broker.replica.replica_manager import ReplicaManager
 from kafkalite.clock import ManualClock
@@ -46,7 +47,8 @@ def test_high_watermark_of_an_opened_partition_is_durable(
     assert (log.end_offset, log.durable_offset) == (2, 1)
     flusher = Flusher(disk=QuickDisk())
     timers = Reactor(ManualClock())
-    replicas = ReplicaManager(timers, flusher, lambda topic: None)
+    opener = Opener()
+    replicas = ReplicaManager(timers, flusher, opener, lambda topic: None)
     partition = replicas.add(log, 0, settings({keys.DURABILITY: durability}))
     assert partition.high_watermark == readable
     replicas.settle()  # nothing is appended, and the existing records are flushed
@@ -57,6 +59,7 @@ def test_high_watermark_of_an_opened_partition_is_durable(
             flush.done(flush)
     assert partition.high_watermark == 2
     flusher.close()
+    opener.close()
     timers.close()
 
 
@@ -67,7 +70,10 @@ class Served:
         self.clock = ManualClock()
         self.reactor = Reactor(self.clock)
         self.flusher = Flusher(disk=QuickDisk())
-        self.replicas = ReplicaManager(self.reactor, self.flusher, lambda topic: None)
+        self.opener = Opener()
+        self.replicas = ReplicaManager(
+            self.reactor, self.flusher, self.opener, lambda topic: None
+        )
         self.reactor.at_settle(self.replicas.settle)
         self.reactor.watch(self.flusher.fileno(), self.collect)
 
@@ -84,8 +90,7 @@ class Served:
             flush.done(flush)
 
     def append(self, partition: Partition) -> None:
-        partition.append(batch(b"a"))
-        self.replicas.touched(partition)
+        self.replicas.append_own(partition, batch(b"a"))
 
     def until(self, condition: Callable[[], bool]) -> None:
         for _ in range(1000):
@@ -97,6 +102,7 @@ class Served:
     def close(self) -> None:
         self.reactor.unwatch(self.flusher.fileno())
         self.flusher.close()
+        self.opener.close()
         self.reactor.close()
 
 

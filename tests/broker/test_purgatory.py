@@ -5,14 +5,13 @@ from types import SimpleNamespace
 import pytest
 
 from kafkalite.broker.later import Later
-from kafkalite.broker.replica.delayed_fetch import RECORDS, DelayedFetch, FetchItem, FetchLimits
+from kafkalite.broker.replica.delayed_fetch import DelayedFetch, FetchItem, FetchLimits
+from kafkalite.broker.replica.delayed_produce import DelayedProduce, UncommittedAppend
 from kafkalite.broker.replica.purgatory import (
     AT_ONCE_UNITS,
     SLICE,
     SLICE_UNITS,
     UNITS_PER_TICK,
-    DelayedProduce,
-    OpenEntry,
     Purgatory,
 )
 from kafkalite.errors import (
@@ -21,6 +20,7 @@ from kafkalite.errors import (
     OffsetOutOfRange,
     RequestTimedOut,
 )
+from kafkalite.protocol.results import PartitionAppendResult, ProduceResponse
 
 
 class Timers:
@@ -111,16 +111,19 @@ def purgatory(timers):
 
 
 def produced(*partitions, last_offset=4):
-    entries = [(partition.index, 0, 0, -1, 0, (), None, None) for partition in partitions]
-    open_entries = [
-        OpenEntry(partition, last_offset, entries, position)
+    results = [PartitionAppendResult(partition.index, 0, 0, -1, 0) for partition in partitions]
+    uncommitted = [
+        UncommittedAppend(partition, last_offset, results, position)
         for position, partition in enumerate(partitions)
     ]
-    return DelayedProduce({"topics": [("t", entries)]}, open_entries)
+    return DelayedProduce(uncommitted, ProduceResponse([("t", results)]))
 
 
 def codes(response):
-    return [entry[1] for _, entries in response["topics"] for entry in entries]
+    assert response.has_errors == any(
+        result.error_code for _, results in response.topics for result in results
+    )
+    return [result.error_code for _, results in response.topics for result in results]
 
 
 def test_a_produce_waits_for_all_of_its_partitions(purgatory):
@@ -188,9 +191,9 @@ class Sizes:
             for partition in wanted
         ]
 
-    def add(self, items, entries):
-        for item, entry in zip(items, entries, strict=True):
-            self.sizes[item.index] = 0 if entry[RECORDS] is None else entry[RECORDS].size
+    def add(self, items, results):
+        for item, result in zip(items, results, strict=True):
+            self.sizes[item.partition_index] = 0 if result.records is None else result.records.size
 
     def response(self):
         return self.sizes
@@ -231,7 +234,7 @@ def test_waiting_fetch_holds_no_records(purgatory):
     a.bytes = 6
     fetch = fetch_of(a, b)
     news = heard(purgatory.begin(fetch, 1000))
-    assert [entry[RECORDS] for entry in fetch._entries] == [None, None]
+    assert [result.records for result in fetch._results] == [None, None]
     moved(purgatory, b, 4)
     purgatory.run()
     assert news == [({0: 6, 1: 4}, None)]

@@ -13,6 +13,7 @@ import pytest
 
 from kafkalite.broker.local import ring_host
 from kafkalite.broker.local.ring_host import FRAMES_PER_TICK, NET_MS, NET_MS_MAX
+from kafkalite.broker.replica.replica_manager import ReplicaManager
 from kafkalite.broker.security import Operation
 from kafkalite.errors import (
     CorruptMessage,
@@ -477,7 +478,7 @@ def test_a_fault_of_ours_ends_that_ring_only(host, guest, monkeypatch):
     other = host.visit()
     other.attach()
     monkeypatch.setattr(
-        ring_host, "append", lambda node, caller, acks, *rest: 1 // (acks - 1) or None
+        ReplicaManager, "append", lambda replicas, client, acks, *rest: 1 // (acks - 1) or None
     )
     guest.put(batch_of(b"v"), host.topic, acks=1)
     assert guest.is_left()
@@ -491,7 +492,7 @@ def test_a_disk_that_failed_ends_the_process_as_over_tcp(host, guest, monkeypatc
     def failing(*_):
         raise DiskFailed("the disk is gone")
 
-    monkeypatch.setattr(ring_host, "append", failing)
+    monkeypatch.setattr(ReplicaManager, "append", failing)
     guest.put(batch_of(b"v"), host.topic)
     with pytest.raises(DiskFailed):
         guest.acked()

@@ -155,8 +155,7 @@ class InProcess:
         """Append one batch with a record at each of these times."""
         found = self.node.replicas.leader(name, partition)
         batch = build([Record(timestamp=timestamp, value=b"v") for timestamp in timestamps])
-        last_offset = found.append(batch).last_offset
-        self.node.replicas.touched(found)
+        last_offset = self.node.replicas.append_own(found, batch).last_offset
         self.until(lambda: found.high_watermark > last_offset)
 
 

@@ -21,8 +21,8 @@ SIZE_MAX = 1 << 20
 
 def append(node: InProcess, *values: bytes, topic="a", partition=0) -> None:
     found = node.node.replicas.leader(topic, partition)
-    found.append(build([Record(timestamp=1_000, value=value) for value in values]))
-    node.node.replicas.touched(found)
+    batch = build([Record(timestamp=1_000, value=value) for value in values])
+    node.node.replicas.append_own(found, batch)
     node.reactor.tick(0)
 
 
@@ -176,9 +176,8 @@ def test_nobody_reads_past_the_high_watermark(tmp_path):
     node = InProcess(tmp_path / "data", durability="fsync")
     node.create("a")
     partition = node.node.replicas.leader("a", 0)
-    partition.append(build([Record(timestamp=1, value=b"not flushed")]))
+    node.node.replicas.append_own(partition, build([Record(timestamp=1, value=b"not flushed")]))
     assert len(fetch(node, 0).records) == 0
-    node.node.replicas.touched(partition)
     node.until(lambda: partition.high_watermark == 1)
     assert values_of(fetch(node, 0)) == [b"not flushed"]
     node.close()

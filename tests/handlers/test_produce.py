@@ -8,7 +8,7 @@ import xxhash
 
 from kafkalite import errors
 from kafkalite._ext.record_batch import crc32c
-from kafkalite.broker.replica import appending
+from kafkalite.broker.replica import append_queue
 from kafkalite.broker.security import WRITE
 from kafkalite.protocol.schemas.configs import INCREMENTAL_ALTER_CONFIGS
 from kafkalite.protocol.schemas.produce import PRODUCE
@@ -310,7 +310,7 @@ def test_large_batch_is_opened_on_a_thread_and_order_is_kept(topic):
 
 def test_batch_is_refused_while_too_many_bytes_wait_to_be_opened(topic, monkeypatch):
     large = build([Record(timestamp=1, value=bytes(12 << 20))], codec=Codec.GZIP)
-    monkeypatch.setattr(appending, "WAITING_SIZE_MAX", len(large) + len(batch_of(b"y")))
+    monkeypatch.setattr(append_queue, "WAITING_SIZE_MAX", len(large) + len(batch_of(b"y")))
     sent = [
         topic.send(
             PRODUCE, 13, acks=LEADER, timeout_ms=1_000, topic_data=[asked(topic, 13, batch)]
@@ -329,9 +329,9 @@ def test_batch_is_refused_while_too_many_bytes_wait_to_be_opened(topic, monkeypa
     # An uncompressed batch needs no decompression and does not wait.
     assert produce(topic, batch_of(b"z"), partition=1, acks=LEADER).error_code == 0
     topic.until(lambda: all(wire.sent is not None for wire in sent))
-    assert topic.node.appending._waiting_size == 0
+    assert topic.node.replicas.append_queue._waiting_size == 0
     assert produce(topic, large, partition=1, acks=LEADER).error_code == 0
-    topic.until(lambda: not topic.node.appending._waiting_size)
+    topic.until(lambda: not topic.node.replicas.append_queue._waiting_size)
     assert len(values_in(topic)) == 2
 
 

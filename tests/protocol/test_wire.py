@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafkalite._ext import wire
-from kafkalite.errors import InvalidRequest
+from kafkalite.errors import InvalidRecord, InvalidRequest
 from kafkalite.protocol.frame import response_header
+from kafkalite.protocol.results import PartitionAppendResult, PartitionFetchResult
 from kafkalite.protocol.schemas.fetch import FETCH
 from kafkalite.protocol.schemas.produce import PRODUCE
 from tests.protocol.test_hostile import lies
@@ -153,20 +154,20 @@ def test_a_produce_response_is_written_as_the_schema_writes_it(version):
         ) == header(PRODUCE, version) + PRODUCE.response.write(version, values)
 
 
-def produced(partition: dict[str, Any]) -> tuple[Any, ...]:
+def produced(partition: dict[str, Any]) -> PartitionAppendResult:
     errors = [
         (error["batch_index"], error["batch_index_error_message"])
         for error in partition.get("record_errors", ())
     ]
-    return (
-        partition["index"],
-        partition["error_code"],
-        partition["base_offset"],
-        partition["log_append_time_ms"],
-        partition.get("log_start_offset", -1),
-        errors,
-        partition.get("error_message"),
-        pair(partition.get("current_leader")),
+    return PartitionAppendResult(
+        partition_index=partition["index"],
+        error_code=partition["error_code"],
+        base_offset=partition["base_offset"],
+        log_append_time_ms=partition["log_append_time_ms"],
+        log_start_offset=partition.get("log_start_offset", -1),
+        record_errors=errors,
+        error_message=partition.get("error_message"),
+        current_leader=pair(partition.get("current_leader")),
     )
 
 
@@ -194,23 +195,32 @@ def test_a_fetch_response_is_written_as_the_schema_writes_it(version):
         assert b"".join(chunks) == header(FETCH, version) + FETCH.response.write(version, values)
 
 
-def fetched(partition: dict[str, Any]) -> tuple[Any, ...]:
+def fetched(partition: dict[str, Any]) -> PartitionFetchResult:
     aborted = partition["aborted_transactions"]
-    return (
-        partition["partition_index"],
-        partition["error_code"],
-        partition["high_watermark"],
-        partition["last_stable_offset"],
-        partition.get("log_start_offset", -1),
-        None if aborted is None else [tuple(one.values()) for one in aborted],
-        partition.get("preferred_read_replica", -1),
-        partition["records"] or None,
-        pair(partition.get("current_leader")),
-        pair(partition.get("diverging_epoch")),
+    return PartitionFetchResult(
+        partition_index=partition["partition_index"],
+        error_code=partition["error_code"],
+        high_watermark=partition["high_watermark"],
+        last_stable_offset=partition["last_stable_offset"],
+        log_start_offset=partition.get("log_start_offset", -1),
+        aborted_transactions=None if aborted is None else [tuple(one.values()) for one in aborted],
+        preferred_read_replica=partition.get("preferred_read_replica", -1),
+        records=partition["records"] or None,
+        current_leader=pair(partition.get("current_leader")),
+        diverging_epoch=pair(partition.get("diverging_epoch")),
     )
 
 
-def pair(struct: dict[str, int] | None) -> tuple[int, ...] | None:
+def test_encoders_refuse_a_result_with_another_number_of_fields():
+    result = PartitionAppendResult.failed(0, InvalidRecord())
+    for wrong in (result[:-1], (*result, None), [*result]):
+        with pytest.raises(TypeError, match="expected a result of 8 fields"):
+            wire.encode_produce(3, CORRELATION_ID, [("flights", [wrong])], 0)
+        with pytest.raises(TypeError, match="expected a result of 10 fields"):
+            wire.encode_fetch(4, CORRELATION_ID, 0, 0, 0, [("flights", [wrong])])
+
+
+def pair(struct: dict[str, int] | None) -> Any:
     return None if struct is None else tuple(struct.values())
 
 

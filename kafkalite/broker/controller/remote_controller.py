@@ -51,7 +51,7 @@ if TYPE_CHECKING:
         TopicOutcome,
     )
     from kafkalite.broker.controller.metadata_reader import MetadataReader
-    from kafkalite.broker.replica.purgatory import Timer, Timers
+    from kafkalite.broker.scheduler import ScheduledCall, Scheduler
     from kafkalite.config.settings import Settings
     from kafkalite.coordination.leader_epochs import EpochRenewal
     from kafkalite.protocol.record_kinds import RecordKind
@@ -89,7 +89,7 @@ class RemoteController(ControllerClient):
 
     is_local = False
 
-    def __init__(self, reader: MetadataReader, timers: Timers) -> None:
+    def __init__(self, reader: MetadataReader, timers: Scheduler) -> None:
         self._image = ClusterImage()
         self._heartbeat_state: Callable[[], HeartbeatState] | None = None
         self._reader = reader
@@ -100,7 +100,7 @@ class RemoteController(ControllerClient):
         self._supervisor = -1
         self._is_welcome = False
         self._heartbeat_ms = 0  # set by the supervisor's Welcome
-        self._next_beat: Timer | None = None
+        self._next_beat: ScheduledCall | None = None
         self._request_ids = itertools.count(1)
         self._asked: dict[int, Asked] = {}
         self._forwarded_size = 0
@@ -340,15 +340,11 @@ class RemoteController(ControllerClient):
         if self._is_welcome and self._send is not None:
             self._send(bus.RENEW_EPOCHS(partitions=[renewal._asdict() for renewal in wanted]))
 
-    def _ask(
-        self, message: Callable[[int], Record], wait_ms: int, size: int = 0
-    ) -> Later[Any]:
+    def _ask(self, message: Callable[[int], Record], wait_ms: int, size: int = 0) -> Later[Any]:
         request_id = next(self._request_ids)
         later: Later[Any] = Later()
         timer = self._timers.call_later(wait_ms, lambda: self._fail(request_id))
-        asked = self._asked[request_id] = Asked(
-            message(request_id), later, timer, size
-        )
+        asked = self._asked[request_id] = Asked(message(request_id), later, timer, size)
         self._forwarded_size += size
         if self._is_welcome:
             self._send_asked(request_id, asked)

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kafkalite.broker.replica.purgatory import Delayed
+from kafkalite.broker.replica.delayed_operation import DelayedOperation, WatchedPartition
 from kafkalite.errors import CorruptMessage, KafkaError, KafkaStorageError, UnsupportedVersion
 from kafkalite.records import batch as record_batch
 
@@ -96,8 +96,7 @@ class PartitionJournal:
             record_batch.Record(timestamp=now_ms, key=key, value=value)
             for key, value in map(self._codec.write, records)
         )
-        self.partition.append(batch, from_client=False)
-        self._replicas.touched(self.partition)
+        self._replicas.append_own(self.partition, batch)
         self._written_size += len(batch)
 
     def push(self) -> None:
@@ -216,7 +215,7 @@ class PartitionJournal:
         self._reactor.call_later(REWRITE_AGAIN_MS, again)
 
 
-class HighWatermarkListener(Delayed):
+class HighWatermarkListener(DelayedOperation):
     """Notifies the journal of each change of its partition; stays registered with it."""
 
     urgent = True
@@ -224,6 +223,6 @@ class HighWatermarkListener(Delayed):
     def __init__(self, journal: PartitionJournal) -> None:
         self._journal = journal
 
-    def look(self, partition: Partition) -> bool:
+    def look(self, partition: WatchedPartition) -> bool:
         self._journal.on_commit()
         return False

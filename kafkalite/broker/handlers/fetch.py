@@ -17,7 +17,6 @@ from kafkalite.broker.client_context import ClientContext
 from kafkalite.broker.handler_node import HandlerNode
 from kafkalite.broker.later import Later
 from kafkalite.broker.replica.delayed_fetch import (
-    RECORDS,
     DelayedFetch,
     FetchItem,
     FetchLimits,
@@ -37,6 +36,7 @@ from kafkalite.errors import (
     NotLeaderOrFollower,
     TopicAuthorizationFailed,
 )
+from kafkalite.protocol.results import FetchResponse, PartitionFetchResult, new_tuple
 from kafkalite.protocol.schemas.fetch import FETCH
 
 if TYPE_CHECKING:
@@ -47,19 +47,17 @@ if TYPE_CHECKING:
 TOPIC_IDS_SINCE = 13
 
 STALE = (NotLeaderOrFollower.code, FencedLeaderEpoch.code)
-ERROR_CODE, CURRENT_LEADER = 1, 8
-"""Positions of these fields in a partition's entry (ext/codec/wire.pyx)."""
 
 
-def _encode(version: int, correlation_id: int, response: dict[str, Any]) -> list[Any]:
+def _encode(version: int, correlation_id: int, response: FetchResponse) -> list[Any]:
     return wire.encode_fetch(
         version,
         correlation_id,
         0,
-        response.get("error_code", 0),
-        response.get("session_id", 0),
-        response.get("topics", []),
-        response.get("node_endpoints", ()),
+        response.error_code,
+        response.session_id,
+        response.topics,
+        response.node_endpoints,
     )
 
 
@@ -70,8 +68,15 @@ class FetchNode(HandlerNode, Protocol):
     replicas: ReplicaManager
 
 
-@serves(FETCH, versions="4-18", at=ServingNode.LEADER, codec=ApiCodec(wire.decode_fetch, _encode))
-def fetch(node: FetchNode, request: Any, client: ClientContext) -> dict[str, Any] | Later[Any]:
+@serves(
+    FETCH,
+    versions="4-18",
+    at=ServingNode.LEADER,
+    codec=ApiCodec(wire.decode_fetch, _encode, FetchResponse.failed),
+)
+def fetch(
+    node: FetchNode, request: Any, client: ClientContext
+) -> FetchResponse | Later[FetchResponse]:
     """Read every requested partition; wait while together they hold less than `min_bytes`."""
     (replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch,
      topics, forgotten, _) = request  # fmt: skip
@@ -90,28 +95,28 @@ def fetch(node: FetchNode, request: Any, client: ClientContext) -> dict[str, Any
             client.connection,
             by_id=client.version >= TOPIC_IDS_SINCE,
         )
-    except KafkaError as fault:
-        return {"error_code": fault.code, "any_fault": True}
+    except KafkaError as error:
+        return FetchResponse.failed(error)
     wanted = session.wanted if session is not None else _named(topics)
     max_bytes = min(max_bytes, node.settings[FETCH_MAX_BYTES])
     # Waiting for more than the response may hold is useless.
     min_bytes = min(min_bytes, max_bytes)
     everything = session is None or session_epoch <= 0
-    results = ClientFetch(node, client, replica_id, session, everything)
+    builder = FetchResponseBuilder(node, client, replica_id, session, everything)
     limits = FetchLimits(min_bytes, max_bytes, isolation_level, max_wait_ms > 0)
     purgatory = node.replicas.purgatory
     if len(wanted) > SLICE:
-        response: dict[str, Any] | Later[Any] = purgatory.begin(
-            DelayedFetch(list(wanted.items()), results, limits), max_wait_ms
+        response: FetchResponse | Later[FetchResponse] = purgatory.begin(
+            DelayedFetch(list(wanted.items()), builder, limits), max_wait_ms
         )
         return response
-    items = results.find(wanted.items())
-    reading = entries, size, failed = read(items, limits)
+    items = builder.find(wanted.items())
+    outcome = results, size, failed = read(items, limits)
     if size >= min_bytes or failed or max_wait_ms <= 0 or not items:
-        results.add(items, entries)
-        return results.response()
-    delayed = DelayedFetch((), results, limits)
-    return delayed.register_at_once(items, reading) or purgatory.hold(delayed, max_wait_ms)
+        builder.add(items, results)
+        return builder.response()
+    delayed = DelayedFetch((), builder, limits)
+    return delayed.register_at_once(items, outcome) or purgatory.hold(delayed, max_wait_ms)
 
 
 def _named(topics: list[Any]) -> dict[Key, Wanted]:
@@ -119,8 +124,8 @@ def _named(topics: list[Any]) -> dict[Key, Wanted]:
     return {(topic, wanted[0]): wanted for topic, partitions in topics for wanted in partitions}
 
 
-class ClientFetch:
-    """One Fetch request: its partitions as this node has them, and its response."""
+class FetchResponseBuilder:
+    """One Fetch request: looks up its partitions and builds its response."""
 
     def __init__(
         self,
@@ -135,9 +140,9 @@ class ClientFetch:
         self._replica_id = replica_id
         self._session = session
         self._everything = everything
-        self._topics: dict[str | bytes, list[Any]] = {}
+        self._topics: dict[str | bytes, list[PartitionFetchResult]] = {}
         self._leaders: list[tuple[int, int] | None] = []
-        self._any_fault = False
+        self._has_errors = False
 
     def find(self, wanted: Iterable[tuple[Key, Wanted]]) -> list[FetchItem]:
         """Return these partitions of the request, each with its Partition or an error."""
@@ -159,48 +164,46 @@ class ClientFetch:
                 # Drop the traceback: its frames reference this request.
                 partition, fault = None, raised.with_traceback(None)
             items.append(
-                FetchItem(
-                    topic, index, partition, fault, leader_epoch, offset, fetched_epoch, size_max
+                new_tuple(
+                    FetchItem,
+                    (topic, index, partition, fault, leader_epoch, offset, fetched_epoch, size_max),
                 )
             )
         return items
 
-    def add(self, items: Sequence[FetchItem], entries: Sequence[tuple[Any, ...]]) -> None:
-        """Add these entries to the response; a fetch session omits the unchanged ones."""
+    def add(self, items: Sequence[FetchItem], results: Sequence[PartitionFetchResult]) -> None:
+        """Add these results to the response; a fetch session omits the unchanged ones."""
         session, everything = self._session, self._everything
-        told_topic: str | bytes | None = None
-        told: list[Any] = []
-        for item, entry in zip(items, entries, strict=True):
-            topic, _, partition, *_ = item
-            records = entry[RECORDS]
-            if records is not None and partition is not None:
-                partition.traffic.bytes_out += records.size
-            if session is not None and not session.tells(topic, entry, everything):
+        last_topic: str | bytes | None = None
+        included: list[PartitionFetchResult] = []
+        for item, result in zip(items, results, strict=True):
+            topic, records = item.topic, result.records
+            if records is not None and item.partition is not None:
+                item.partition.traffic.bytes_out += records.size
+            if session is not None and not session.must_include(topic, result, everything):
                 continue
-            if entry[ERROR_CODE]:
-                entry = self._refused(topic, entry)
-            if topic != told_topic:
-                told_topic, told = topic, self._topics.setdefault(topic, [])
-            told.append(entry)
+            if result.error_code:
+                result = self._failed(topic, result)
+            if topic != last_topic:
+                last_topic, included = topic, self._topics.setdefault(topic, [])
+            included.append(result)
 
-    def _refused(self, topic: str | bytes, entry: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Count an error; name the current leader if the client's metadata is stale (KIP-951)."""
-        self._any_fault = True
-        code = entry[ERROR_CODE]
-        if code not in EXPECTED:
+    def _failed(self, topic: str | bytes, result: PartitionFetchResult) -> PartitionFetchResult:
+        """Count an error; add the current leader if the client's metadata is stale (KIP-951)."""
+        self._has_errors = True
+        if result.error_code not in EXPECTED:
             self._node.replicas.traffic_of(topic).failed_fetches += 1
-        if code not in STALE:
-            return entry
-        leader = self._node.metadata.leader_of(topic, entry[0])
+        if result.error_code not in STALE:
+            return result
+        leader = self._node.metadata.leader_of(topic, result.partition_index)
         self._leaders.append(leader)
-        return (*entry[:CURRENT_LEADER], leader, *entry[CURRENT_LEADER + 1 :])
+        return result._replace(current_leader=leader)
 
-    def response(self) -> dict[str, Any]:
-        """Return the response with every entry that was added."""
-        response: dict[str, Any] = {"topics": list(self._topics.items())}
-        if self._session is not None:
-            response["session_id"] = self._session.session_id
-        if self._any_fault:
-            response["any_fault"] = True
-            response["node_endpoints"] = self._node.metadata.endpoints(self._client, self._leaders)
+    def response(self) -> FetchResponse:
+        """Return the response with every result that was added."""
+        session_id = self._session.session_id if self._session is not None else 0
+        response = FetchResponse(list(self._topics.items()), session_id)
+        if self._has_errors:
+            response.has_errors = True
+            response.node_endpoints = self._node.metadata.endpoints(self._client, self._leaders)
         return response

@@ -27,15 +27,12 @@ from kafkalite.broker.later import Later
 from kafkalite.broker.replica.batch_opener import Opener
 from kafkalite.broker.replica.partition import READ_COMMITTED, Partition
 from kafkalite.broker.replica.replica_manager import ReplicaManager
-from kafkalite.broker.security import DELETE, DESCRIBE, TOPIC
+from kafkalite.broker.security import DESCRIBE, TOPIC
 from kafkalite.broker.served_apis import Response, ServingNode, serves
 from kafkalite.broker.stepping import STEP_MS, STEP_PAUSE_MS, Work
-from kafkalite.coordination.topic_names import INTERNAL_TOPICS
 from kafkalite.errors import (
     InvalidRequest,
-    InvalidTopicException,
     KafkaError,
-    OffsetOutOfRange,
     UnsupportedVersion,
 )
 from kafkalite.protocol.schemas.offsets import (
@@ -68,9 +65,6 @@ SPECIAL_SINCE = {
 
 NO_EPOCH = -1
 NOTHING: Response = {"timestamp": -1, "offset": -1, "leader_epoch": NO_EPOCH}
-
-HIGH_WATERMARK = -1
-"""In DeleteRecords: delete up to the high watermark."""
 
 
 class OffsetsNode(HandlerNode, Protocol):
@@ -241,18 +235,8 @@ def delete_records(node: OffsetsNode, request: Any, client: ClientContext) -> Wo
     """Advance log start offsets; earlier records become invisible to readers at once."""
 
     def answer(name: str, entry: Any) -> Response:
-        client.must(DELETE, TOPIC, name)
-        if name in INTERNAL_TOPICS:
-            raise InvalidTopicException()
-        partition = node.replicas.leader(name, entry.partition_index)
-        offset = entry.offset
-        if offset == HIGH_WATERMARK:
-            offset = partition.high_watermark
-        if not 0 <= offset <= partition.high_watermark:
-            raise OffsetOutOfRange()
-        low_watermark = partition.log.delete_records(offset)
-        node.replicas.touched(partition)
-        return {"low_watermark": low_watermark}
+        index, offset = entry.partition_index, entry.offset
+        return {"low_watermark": node.replicas.delete_records(client, name, index, offset)}
 
     return (yield from _by_partition(request.topics, answer, refused={"low_watermark": -1}))
 

@@ -18,21 +18,20 @@ from kafkalite._ext import wire
 from kafkalite.broker.client_context import ClientContext
 from kafkalite.broker.handler_node import HandlerNode
 from kafkalite.broker.later import Later
-from kafkalite.broker.replica.appending import Appending
-from kafkalite.broker.replica.purgatory import DelayedProduce, OpenEntry
-from kafkalite.broker.replica.replica_manager import ReplicaManager
-from kafkalite.broker.security import TOPIC, WRITE
+from kafkalite.broker.replica.delayed_produce import DelayedProduce, UncommittedAppend
+from kafkalite.broker.replica.replica_manager import (
+    ACKS_ALL,
+    ACKS_NONE,
+    ReplicaManager,
+    append_result,
+)
 from kafkalite.broker.served_apis import ApiCodec, ServingNode, serves
-from kafkalite.coordination.topic_names import INTERNAL_TOPICS
 from kafkalite.errors import (
-    InvalidRecord,
-    InvalidRequiredAcks,
-    InvalidTopicException,
     InvalidTxnState,
     KafkaError,
     NotLeaderOrFollower,
-    TopicAuthorizationFailed,
 )
+from kafkalite.protocol.results import PartitionAppendResult, ProduceResponse, Topic
 from kafkalite.protocol.schemas.produce import PRODUCE
 from kafkalite.transport.connection import Disconnect
 
@@ -40,25 +39,19 @@ if TYPE_CHECKING:
     from kafkalite.broker.replica.partition import Partition
     from kafkalite.storage.log import Appended
 
-ALL = -1
-LEADER = 1
-NOBODY = 0
-ADMIN_CLIENT_ID = "__admin_client"
-"""As in Kafka, a client with this client id may write to internal topics."""
+PENDING = PartitionAppendResult(-1, 0, -1, -1, -1)
+"""Takes the place of a result until its batch is decompressed and appended."""
 
 
-def _encode(version: int, correlation_id: int, response: dict[str, Any]) -> list[Any]:
+def _encode(version: int, correlation_id: int, response: ProduceResponse) -> list[Any]:
     return [
-        wire.encode_produce(
-            version, correlation_id, response["topics"], 0, response.get("node_endpoints", ())
-        )
+        wire.encode_produce(version, correlation_id, response.topics, 0, response.node_endpoints)
     ]
 
 
 class ProduceNode(HandlerNode, Protocol):
     """The components that Produce uses."""
 
-    appending: Appending
     replicas: ReplicaManager
 
 
@@ -67,107 +60,111 @@ class ProduceNode(HandlerNode, Protocol):
 )
 def produce(
     node: ProduceNode, request: Any, client: ClientContext
-) -> dict[str, Any] | Later[Any] | None:
+) -> ProduceResponse | Later[ProduceResponse] | None:
     """Append each partition's batch; respond once the acks condition holds."""
-    transactional_id, acks, timeout_ms, topics = request
-    answers = ProduceAnswers(node, client, acks, timeout_ms)
+    transactional_id, required_acks, timeout_ms, topics = request
+    builder = ProduceResponseBuilder(node, client, required_acks, timeout_ms)
+    append = node.replicas.append
     for topic, partitions in topics:
-        entries: list[Any] = []
-        answers.topics.append((topic, entries))
+        results: list[PartitionAppendResult] = []
+        builder.topics.append((topic, results))
         for index, batch in partitions:
             try:
                 if transactional_id is not None:
                     raise InvalidTxnState("transactions are not served yet")
-                partition, appended = append(node, client, acks, topic, index, batch)
-            except KafkaError as fault:
-                answers.refused(topic, index, len(batch or b""), fault, entries)
+                partition, appended = append(client, required_acks, topic, index, batch)
+            except KafkaError as error:
+                results.append(builder.failed(topic, index, len(batch or b""), error))
             else:
-                answers.appended(topic, index, len(batch), partition, appended, entries)
-    return answers.finished()
+                if isinstance(appended, Later):
+                    builder.wait_for(topic, len(batch), partition, appended, results)
+                else:
+                    builder.appended(partition, appended, results)
+    return builder.finished()
 
 
-class ProduceAnswers:
-    """The response to one Produce request, sent once every batch was appended or refused."""
+class ProduceResponseBuilder:
+    """The response to one Produce request, sent once every batch was appended or rejected."""
 
     def __init__(
-        self, node: ProduceNode, client: ClientContext, acks: int, timeout_ms: int
+        self, node: ProduceNode, client: ClientContext, required_acks: int, timeout_ms: int
     ) -> None:
         self._node = node
         self._client = client
-        self._acks = acks
+        self._required_acks = required_acks
         self._timeout_ms = timeout_ms
-        self.topics: list[Any] = []
-        self._open_entries: list[OpenEntry] = []
+        self.topics: list[tuple[Topic, list[PartitionAppendResult]]] = []
+        self._uncommitted: list[UncommittedAppend] = []
         self._leaders: list[tuple[int, int] | None] = []
-        self._any_fault = False
+        self._has_errors = False
         self._opening = 0
-        self._later: Later[Any] | None = None
+        """Number of batches that are being decompressed."""
+        self._later: Later[ProduceResponse] | None = None
 
     def appended(
+        self, partition: Partition, appended: Appended, results: list[PartitionAppendResult]
+    ) -> None:
+        """Add the result of a batch that was appended."""
+        if self._required_acks == ACKS_ALL and partition.high_watermark <= appended.last_offset:
+            self._uncommitted.append(
+                UncommittedAppend(partition, appended.last_offset, results, len(results))
+            )
+        results.append(append_result(partition, appended))
+
+    def wait_for(
         self,
-        topic: str | bytes,
-        index: int,
+        topic: Topic,
         size: int,
         partition: Partition,
-        appended: Appended | Later[Appended],
-        entries: list[Any],
+        appended: Later[Appended],
+        results: list[PartitionAppendResult],
     ) -> None:
-        """Add the entry of a batch that was appended, or will be after decompression."""
-        place = len(entries)
-        if not isinstance(appended, Later):
-            entries.append(self._entry(index, partition, appended, entries, place))
-            return
-        entries.append(None)
+        """Add the result of a batch that will be appended after decompression."""
+        position = len(results)
+        results.append(PENDING)
         self._opening += 1
 
-        def came(appended: Appended | None, fault: KafkaError | None) -> None:
+        def opened(appended: Appended | None, error: KafkaError | None) -> None:
             self._opening -= 1
             if appended is not None:
-                entries[place] = self._entry(index, partition, appended, entries, place)
+                self._note_uncommitted(partition, appended, results, position)
+                results[position] = append_result(partition, appended)
             else:
-                assert fault is not None
-                self.refused(topic, index, size, fault, entries, place)
+                assert error is not None
+                results[position] = self.failed(topic, partition.index, size, error)
             if not self._opening and self._later is not None:
                 self._later.follow(self._response())
 
-        appended.then(came)
+        appended.then(opened)
 
-    def refused(
-        self,
-        topic: str | bytes,
-        index: int,
-        size: int,
-        fault: KafkaError,
-        entries: list[Any],
-        place: int | None = None,
-    ) -> None:
-        """Add the entry of a batch that was refused."""
-        self._any_fault = True
-        self._node.replicas.traffic_of(topic).refused_batch(fault.code, size)
+    def failed(
+        self, topic: Topic, index: int, size: int, error: KafkaError
+    ) -> PartitionAppendResult:
+        """Count a batch that was rejected, and return its result."""
+        self._has_errors = True
+        self._node.replicas.traffic_of(topic).refused_batch(error.code, size)
         leader = None
-        if fault.code == NotLeaderOrFollower.code:
+        if error.code == NotLeaderOrFollower.code:
             leader = self._node.metadata.leader_of(topic, index)
             self._leaders.append(leader)
-        entry = _refused(index, fault, leader)
-        if place is None:
-            entries.append(entry)
-        else:
-            entries[place] = entry
+        return PartitionAppendResult.failed(index, error, leader)
 
-    def _entry(
-        self, index: int, partition: Partition, appended: Appended, entries: list[Any], place: int
-    ) -> tuple[Any, ...]:
-        if self._acks == ALL and partition.high_watermark <= appended.last_offset:
-            self._open_entries.append(OpenEntry(partition, appended.last_offset, entries, place))
-        return (
-            index, 0, appended.base_offset, appended.append_time_ms, appended.log_start_offset,
-            (), None, None,
-        )  # fmt: skip
+    def _note_uncommitted(
+        self,
+        partition: Partition,
+        appended: Appended,
+        results: list[PartitionAppendResult],
+        position: int,
+    ) -> None:
+        if self._required_acks == ACKS_ALL and partition.high_watermark <= appended.last_offset:
+            self._uncommitted.append(
+                UncommittedAppend(partition, appended.last_offset, results, position)
+            )
 
-    def finished(self) -> dict[str, Any] | Later[Any] | None:
+    def finished(self) -> ProduceResponse | Later[ProduceResponse] | None:
         """Return the response, or a Later of it; call it after the last batch of the request."""
-        if self._acks == NOBODY:
-            if self._any_fault:
+        if self._required_acks == ACKS_NONE:
+            if self._has_errors:
                 # With acks=0 a closed connection is the only sign of an error, as in Kafka.
                 raise Disconnect("a produce with acks=0 failed")
             return None
@@ -176,43 +173,12 @@ class ProduceAnswers:
             return self._later
         return self._response()
 
-    def _response(self) -> dict[str, Any] | Later[Any]:
-        response: dict[str, Any] = {"topics": self.topics, "any_fault": self._any_fault}
+    def _response(self) -> ProduceResponse | Later[ProduceResponse]:
+        response = ProduceResponse(self.topics)
+        response.has_errors = self._has_errors
         if self._leaders:
-            response["node_endpoints"] = self._node.metadata.endpoints(self._client, self._leaders)
-        if self._open_entries:
-            delayed = DelayedProduce(response, self._open_entries)
+            response.node_endpoints = self._node.metadata.endpoints(self._client, self._leaders)
+        if self._uncommitted:
+            delayed = DelayedProduce(self._uncommitted, response)
             return self._node.replicas.purgatory.park(delayed, max(0, self._timeout_ms))
         return response
-
-
-def append(
-    node: ProduceNode,
-    client: ClientContext,
-    acks: int,
-    topic: str | bytes,
-    index: int,
-    batch: memoryview | bytes | None,
-) -> tuple[Partition, Appended | Later[Appended]]:
-    """Append one batch to its partition, now or after decompression.
-
-    Raises a KafkaError if the request is invalid or not authorized.
-    """
-    if acks not in (ALL, LEADER, NOBODY):
-        raise InvalidRequiredAcks()
-    partition = node.replicas.leader(topic, index)
-    _check_may_write(client, partition.topic)
-    if not batch:
-        raise InvalidRecord("a produce request holds exactly one batch a partition")
-    return partition, node.appending.append(partition, batch)
-
-
-def _check_may_write(client: ClientContext, topic: str) -> None:
-    if not client.may(WRITE, TOPIC, topic):
-        raise TopicAuthorizationFailed()
-    if topic in INTERNAL_TOPICS and client.client_id != ADMIN_CLIENT_ID:
-        raise InvalidTopicException("What stands in an internal topic only the broker writes.")
-
-
-def _refused(index: int, fault: KafkaError, leader: tuple[int, int] | None) -> tuple[Any, ...]:
-    return (index, fault.code, -1, -1, -1, fault.record_errors, str(fault), leader)

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kafkalite.broker.later import Later
-from kafkalite.broker.replica.purgatory import Delayed
+from kafkalite.broker.replica.delayed_operation import DelayedOperation, WatchedPartition
 from kafkalite.broker.request_metrics import EXPECTED
 from kafkalite.broker.security import READ, TOPIC
 from kafkalite.errors import (
@@ -55,7 +55,7 @@ Place = tuple[bytes, int]
 """A partition: topic id and index."""
 
 
-class DelayedRead(Delayed):
+class DelayedRead(DelayedOperation):
     """A read of a partition that has no bytes to read yet.
 
     Complete when
@@ -73,7 +73,7 @@ class DelayedRead(Delayed):
         self._read = read
         self._respond = respond
 
-    def look(self, partition: Partition) -> bool:
+    def look(self, partition: WatchedPartition) -> bool:
         read = self._read
         try:
             self._partition.check_epoch(read["leader_epoch"])

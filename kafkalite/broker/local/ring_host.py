@@ -29,12 +29,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kafkalite.broker.handlers.produce import ALL, append
 from kafkalite.broker.later import Later
 from kafkalite.broker.local.direct_reads import DESCRIPTORS_RESERVED
-from kafkalite.broker.replica.purgatory import DelayedProduce, OpenEntry
+from kafkalite.broker.replica.delayed_produce import DelayedProduce, UncommittedAppend
+from kafkalite.broker.replica.replica_manager import ACKS_ALL, append_result
 from kafkalite.config.broker import NATIVE_RING_BYTES, NATIVE_RINGS_BYTES_MAX
 from kafkalite.errors import Fatal, KafkaError, KafkaStorageError, ThrottlingQuotaExceeded
+from kafkalite.protocol.results import PartitionAppendResult
 from kafkalite.transport.ring import REASONS, WorkerRing, frame_size_max
 
 if TYPE_CHECKING:
@@ -55,9 +56,6 @@ the fifth, and then the worker waits for the producer."""
 
 NET_MS, NET_MS_MAX = 20, 160
 """Poll interval for frames without a wake-up: with recent frames, and the maximum when idle."""
-
-Answer = tuple[int, int, int, int, int]
-"""Correlation id, error code, base offset, append time, log start offset."""
 
 
 class RingHost:
@@ -192,7 +190,8 @@ class HostedRing:
         self._reader = ring.reader
         self._client = client
         self._leave = leave
-        self._answers: list[Answer] = []
+        self._answers: list[tuple[int, PartitionAppendResult]] = []
+        """(correlation id, result) of the responses of this tick."""
         self._refusals: list[tuple[int, int]] = []
         self._waiting: dict[int, Later[Any]] = {}
         self._count = 0
@@ -284,10 +283,11 @@ class HostedRing:
         timeout_ms: int,
         batch: memoryview,
     ) -> None:
-        node = self._node
         self._host.counts["frames"] += 1
         try:
-            partition, appended = append(node, self._client, acks, topic_id, index, batch)
+            partition, appended = self._node.replicas.append(
+                self._client, acks, topic_id, index, batch
+            )
         except KafkaError as fault:
             self._refused(correlation, acks, topic_id, len(batch), fault)
             return
@@ -326,7 +326,7 @@ class HostedRing:
         if self._ring.closed:
             return
         if acks:
-            self._answer((correlation, fault.code, -1, -1, -1))
+            self._answer(correlation, PartitionAppendResult.failed(-1, fault))
         else:
             self._refusals.append((correlation, fault.code))
             self._host.has_answers(self)
@@ -335,44 +335,47 @@ class HostedRing:
         self, correlation: int, acks: int, timeout_ms: int, partition: Partition,
         appended: Appended,
     ) -> None:  # fmt: skip
-        node = self._node
-        topic_id, index = partition.topic_id, partition.index
         if not acks or self._ring.closed:
             return
-        entry = (
-            index, 0, appended.base_offset, appended.append_time_ms, appended.log_start_offset,
-            (), None, None,
-        )  # fmt: skip
-        if acks == ALL and partition.high_watermark <= appended.last_offset:
-            entries: list[Any] = [entry]
-            delayed = DelayedProduce(
-                {"topics": [(topic_id, entries)]},
-                [OpenEntry(partition, appended.last_offset, entries, 0)],
-            )
+        result = append_result(partition, appended)
+        if acks == ACKS_ALL and partition.high_watermark <= appended.last_offset:
+            results = [result]
+            uncommitted = UncommittedAppend(partition, appended.last_offset, results, 0)
             number = self._count = self._count + 1
-            later = node.replicas.purgatory.park(delayed, max(0, timeout_ms))
+            later = self._node.replicas.purgatory.park(
+                DelayedProduce([uncommitted]), max(0, timeout_ms)
+            )
             self._waiting[number] = later
-            later.then(lambda response, fault: self._committed(number, correlation, entries[0]))
+            later.then(lambda _, fault: self._committed(number, correlation, results[0]))
         else:
-            self._answer((correlation, *entry[1:5]))
+            self._answer(correlation, result)
 
-    def _committed(self, number: int, correlation: int, entry: Any) -> None:
+    def _committed(self, number: int, correlation: int, result: PartitionAppendResult) -> None:
         self._waiting.pop(number, None)
-        if entry[1]:
-            self._host.errors[entry[1]] += 1
-        self._answer((correlation, *entry[1:5]))
+        if result.error_code:
+            self._host.errors[result.error_code] += 1
+        self._answer(correlation, result)
 
     # -- responses ---------------------------------------------------------------------------
 
-    def _answer(self, answer: Answer) -> None:
-        self._answers.append(answer)
+    def _answer(self, correlation: int, result: PartitionAppendResult) -> None:
+        self._answers.append((correlation, result))
         self._host.has_answers(self)
 
     def give_out(self) -> None:
         """Write the responses of the tick into the ring, and wake the producer if it sleeps."""
         wakes, self._wakes = self._wakes, False
-        for answer in self._answers:
-            wakes = self._reader.answer(*answer) or wakes
+        for correlation, result in self._answers:
+            wakes = (
+                self._reader.answer(
+                    correlation,
+                    result.error_code,
+                    result.base_offset,
+                    result.log_append_time_ms,
+                    result.log_start_offset,
+                )
+                or wakes
+            )
         for refusal in self._refusals:
             wakes = self._reader.refuse(*refusal) or wakes
         self._answers.clear()

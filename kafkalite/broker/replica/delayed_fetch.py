@@ -15,22 +15,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from kafkalite.broker.replica.delayed_operation import SteppedOperation, WatchedPartition
 from kafkalite.broker.replica.partition import READ_COMMITTED
-from kafkalite.broker.replica.purgatory import SLICE, SLICE_UNITS, SteppedRequest
+from kafkalite.broker.replica.purgatory import SLICE, SLICE_UNITS
 from kafkalite.errors import KafkaError, KafkaStorageError, OffsetOutOfRange
+from kafkalite.protocol.results import FetchResponse, PartitionFetchResult, new_tuple
 
 if TYPE_CHECKING:
     from kafkalite.broker.replica.partition import Partition
-
-RECORDS = 7
-"""Index of the records in a partition's response entry (ext/codec/wire.pyx)."""
 
 
 class FetchItem(NamedTuple):
     """One partition of a fetch: the partition or the lookup error, and the offset to read from."""
 
     topic: str | bytes
-    index: int  # type: ignore[assignment]  # hides tuple.index, which is not used
+    partition_index: int
     partition: Partition | None
     fault: KafkaError | None
     current_leader_epoch: int
@@ -61,11 +60,11 @@ class FetchRequest(Protocol):
     def find(self, wanted: Iterable[Any]) -> list[FetchItem]:
         """Look up these partitions of the request; return an item for each, found or not."""
 
-    def add(self, items: Sequence[FetchItem], entries: Sequence[tuple[Any, ...]]) -> None:
-        """Add the entries of these partitions to the response."""
+    def add(self, items: Sequence[FetchItem], results: Sequence[PartitionFetchResult]) -> None:
+        """Add the results of these partitions to the response."""
 
-    def response(self) -> dict[str, Any]:
-        """Return the response, with every entry that was added."""
+    def response(self) -> FetchResponse:
+        """Return the response, with every result that was added."""
 
 
 class FetchLimits(NamedTuple):
@@ -78,12 +77,12 @@ class FetchLimits(NamedTuple):
     """True if the request may wait for `min_bytes`."""
 
 
-Reading = tuple[list[tuple[Any, ...]], int, bool]
-"""The result of a read: response entries, the size of all records read so far in bytes, and whether
-an entry has an error or a diverging epoch.  A plain tuple, since every Fetch creates one."""
+ReadOutcome = tuple[list[PartitionFetchResult], int, bool]
+"""The outcome of a read: results, the size of all records read so far in bytes, and whether a
+result has an error or a diverging epoch.  A plain tuple, since every Fetch creates one."""
 
 
-class DelayedFetch(SteppedRequest):
+class DelayedFetch(SteppedOperation):
     """A fetch that is being read, is waiting, or is being completed.
 
     Due when
@@ -98,7 +97,7 @@ class DelayedFetch(SteppedRequest):
         self._context = context
         self._limits = limits
         self._items: list[FetchItem] = []
-        self._entries: list[tuple[Any, ...]] = []
+        self._results: list[PartitionFetchResult] = []
         self._size = 0
         self._failed = False
         self._moved: set[int] = set()
@@ -109,13 +108,15 @@ class DelayedFetch(SteppedRequest):
 
     # -- steps -------------------------------------------------------------------------------
 
-    def register_at_once(self, items: list[FetchItem], reading: Reading) -> dict[str, Any] | None:
+    def register_at_once(
+        self, items: list[FetchItem], outcome: ReadOutcome
+    ) -> FetchResponse | None:
         """Register with a few partitions that were read already and had too few bytes.
 
         Returns the response if they have enough bytes by now, else None.
         """
         self._items = items
-        self._entries, self._size, self._failed = reading
+        self._results, self._size, self._failed = outcome
         for _ in self._register():
             pass
         if not self._is_due():
@@ -123,10 +124,10 @@ class DelayedFetch(SteppedRequest):
         self.detach()
         return self.answer()
 
-    def answer(self) -> dict[str, Any]:
+    def answer(self) -> FetchResponse:
         for position in sorted(self._moved):
             self._read_again(position)
-        self._context.add(self._items, self._entries)
+        self._context.add(self._items, self._results)
         return self._context.response()
 
     def begin(self) -> Iterator[int]:
@@ -134,7 +135,7 @@ class DelayedFetch(SteppedRequest):
         for begin in range(0, len(self._wanted), SLICE):
             items = self._context.find(self._wanted[begin : begin + SLICE])
             self._items += items
-            self._entries += self._read(items)
+            self._results += self._read(items)
             yield SLICE_UNITS
         self._wanted = ()
         if self._has_enough():
@@ -167,14 +168,14 @@ class DelayedFetch(SteppedRequest):
 
     def _release(self, position: int) -> None:
         """Drop the records read at this position, so that a waiting request keeps no file open."""
-        entry = self._entries[position]
-        if entry[RECORDS] is not None:
-            self._size -= entry[RECORDS].size
-            self._entries[position] = (*entry[:RECORDS], None, *entry[RECORDS + 1 :])
+        result = self._results[position]
+        if result.records is not None:
+            self._size -= result.records.size
+            self._results[position] = result._replace(records=None)
 
     def _read_again(self, position: int) -> None:
         self._release(position)
-        (self._entries[position],) = self._read((self._items[position],))
+        (self._results[position],) = self._read((self._items[position],))
 
     def _respond(self) -> Iterator[int]:
         context = self._context
@@ -182,7 +183,7 @@ class DelayedFetch(SteppedRequest):
             if begin:
                 yield SLICE_UNITS
             end = begin + SLICE
-            context.add(self._items[begin:end], self._entries[begin:end])
+            context.add(self._items[begin:end], self._results[begin:end])
         self._items = []
         self.resolve(context.response())
 
@@ -200,7 +201,7 @@ class DelayedFetch(SteppedRequest):
 
     # -- waiting -----------------------------------------------------------------------------
 
-    def look(self, partition: Partition) -> bool:
+    def look(self, partition: WatchedPartition) -> bool:
         position = partition.waiting[self]
         assert position is not None
         self._moved.add(position)
@@ -239,14 +240,14 @@ class DelayedFetch(SteppedRequest):
 
     # -- reading -----------------------------------------------------------------------------
 
-    def _read(self, items: Sequence[FetchItem]) -> list[tuple[Any, ...]]:
-        """Read these partitions; return their response entries."""
-        entries, self._size, failed = read(items, self._limits, self._size)
+    def _read(self, items: Sequence[FetchItem]) -> list[PartitionFetchResult]:
+        """Read these partitions; return their results."""
+        results, self._size, failed = read(items, self._limits, self._size)
         self._failed = self._failed or failed
-        return entries
+        return results
 
 
-def read(items: Sequence[FetchItem], limits: FetchLimits, size: int = 0) -> Reading:
+def read(items: Sequence[FetchItem], limits: FetchLimits, size: int = 0) -> ReadOutcome:
     """Read these partitions of a request, for which `size` bytes were read before.
 
     The first batch found is returned whole even if it exceeds the limits, so that a consumer with
@@ -254,14 +255,14 @@ def read(items: Sequence[FetchItem], limits: FetchLimits, size: int = 0) -> Read
     """
     _, max_bytes, isolation_level, _ = limits
     aborted = () if isolation_level == READ_COMMITTED else None
-    entries: list[tuple[Any, ...]] = []
+    results: list[PartitionFetchResult] = []
     failed = False
     for item in items:
         _, index, partition, fault, leader_epoch, offset, fetched_epoch, size_max = item
         if partition is None:
             assert fault is not None
             failed = True
-            entries.append(_refused(item, fault))
+            results.append(_failed(item, fault))
             continue
         try:
             partition.check_epoch(leader_epoch)
@@ -278,30 +279,33 @@ def read(items: Sequence[FetchItem], limits: FetchLimits, size: int = 0) -> Read
                 failed = True
         except KafkaError as raised:
             failed = True
-            entries.append(_refused(item, raised))
+            results.append(_failed(item, raised))
             continue
         except OSError as error:
             failed = True
             unreadable = KafkaStorageError(f"{partition} cannot be read: {error}")
-            entries.append(_refused(item, unreadable))
+            results.append(_failed(item, unreadable))
             continue
         if records is not None:
             size += records.size
-        entries.append(
-            (
-                index,
-                0,
-                partition.high_watermark,
-                partition.last_stable_offset,
-                partition.log.log_start_offset,
-                aborted,
-                -1,
-                records,
-                None,
-                diverging,
+        results.append(
+            new_tuple(
+                PartitionFetchResult,
+                (
+                    index,
+                    0,
+                    partition.high_watermark,
+                    partition.last_stable_offset,
+                    partition.log.log_start_offset,
+                    aborted,
+                    -1,
+                    records,
+                    None,
+                    diverging,
+                ),
             )
         )
-    return entries, size, failed
+    return results, size, failed
 
 
 def _diverging(partition: Partition, item: FetchItem) -> tuple[int, int] | None:
@@ -314,8 +318,8 @@ def _diverging(partition: Partition, item: FetchItem) -> tuple[int, int] | None:
     return epoch, end_offset
 
 
-def _refused(item: FetchItem, fault: KafkaError) -> tuple[Any, ...]:
+def _failed(item: FetchItem, error: KafkaError) -> PartitionFetchResult:
     # As in Kafka: an empty list of aborted transactions if the partition is not led here, null if
     # it is.
     aborted = () if item.partition is None else None
-    return (item.index, fault.code, -1, -1, -1, aborted, -1, None, None, None)
+    return PartitionFetchResult.failed(item.partition_index, error, aborted)

@@ -38,6 +38,7 @@ from kafkalite.errors import (
     FetchSessionTopicIdError,
     InvalidFetchSessionEpoch,
 )
+from kafkalite.protocol.results import PartitionFetchResult
 
 NO_SESSION = 0
 FINAL_EPOCH = -1
@@ -92,21 +93,22 @@ class FetchSession:
                 self.wanted.pop((topic, index), None)
                 self.told.pop((topic, index), None)
 
-    def tells(self, topic: str | bytes, entry: tuple[Any, ...], everything: bool) -> bool:
-        """Return whether the response must include this entry, and store its offsets as sent.
+    def must_include(
+        self, topic: str | bytes, result: PartitionFetchResult, everything: bool
+    ) -> bool:
+        """Return whether the response must include this result, and store its offsets as sent.
 
-        It must if the entry has records, an error or changed offsets.
+        It must if the result has records, an error or changed offsets.
         """
-        index, error_code, high_watermark, _, log_start_offset, *_ = entry
-        records = entry[7]
+        index, error_code, high_watermark, _, log_start_offset, _, _, records, _, _ = result
         key = (topic, index)
         offsets = (error_code, high_watermark, log_start_offset)
-        gave = records is not None and _size(records) > 0
+        has_records = records is not None and _size(records) > 0
         wanted = self.wanted.get(key)
-        if gave and wanted is not None:
+        if has_records and wanted is not None:
             del self.wanted[key]
             self.wanted[key] = wanted
-        if not (everything or gave or error_code or self.told.get(key) != offsets):
+        if not (everything or has_records or error_code or self.told.get(key) != offsets):
             return False
         if wanted is not None:
             self.told[key] = offsets

@@ -20,7 +20,7 @@ from kafkalite.storage.durability import Durability
 from kafkalite.storage.segment_grants import Loan, lend
 
 if TYPE_CHECKING:
-    from kafkalite.broker.replica.purgatory import Delayed
+    from kafkalite.broker.replica.delayed_operation import DelayedOperation
     from kafkalite.config.settings import Settings
     from kafkalite.records.file_slice import FileSlice
     from kafkalite.records.opening import Steps
@@ -49,8 +49,8 @@ class Partition:
         if Durability.of(settings).flushes_each_append:
             self.high_watermark = min(log.end_offset, log.durable_offset)
         self.lead(leader_epoch)
-        self.waiting: dict[Delayed, int | None] = {}
-        """Delayed requests that wait for this partition; for a fetch, its position there."""
+        self.waiting: dict[DelayedOperation, int | None] = {}
+        """Delayed operations that wait for this partition; for a fetch, its position there."""
         self.fault: KafkaError | None = None
         self.flushing = False
         self.flush_timer: object | None = None

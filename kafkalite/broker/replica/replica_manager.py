@@ -13,11 +13,14 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from kafkalite.broker.later import Later
 from kafkalite.broker.metadata_cache import Topic
+from kafkalite.broker.replica.append_queue import AppendQueue
 from kafkalite.broker.replica.offline_partitions import OfflinePartitions
 from kafkalite.broker.replica.partition import Partition
-from kafkalite.broker.replica.purgatory import Purgatory, Timers
+from kafkalite.broker.replica.purgatory import Purgatory
 from kafkalite.broker.request_metrics import Traffic
+from kafkalite.broker.security import DELETE, TOPIC, WRITE
 from kafkalite.config.settings import Settings, Source
 from kafkalite.config.topic import (
     FLUSH_BYTES,
@@ -25,26 +28,45 @@ from kafkalite.config.topic import (
     FLUSH_MS,
     LONG_MAX,
 )
+from kafkalite.coordination.topic_names import INTERNAL_TOPICS
 from kafkalite.errors import (
+    InvalidRecord,
+    InvalidRequiredAcks,
+    InvalidTopicException,
     KafkaError,
     KafkaStorageError,
     NotLeaderOrFollower,
+    OffsetOutOfRange,
+    TopicAuthorizationFailed,
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
 from kafkalite.metrics import Histogram
+from kafkalite.protocol.results import PartitionAppendResult, new_tuple
 from kafkalite.storage.durability import Durability
 
 if TYPE_CHECKING:
+    from kafkalite.broker.client_context import ClientContext
+    from kafkalite.broker.replica.batch_opener import Opener
+    from kafkalite.broker.scheduler import Scheduler
     from kafkalite.coordination.image import TopicImage
     from kafkalite.storage.flusher import Flush, Flusher
-    from kafkalite.storage.log import Log
+    from kafkalite.storage.log import Appended, Log
 
 
 log = logging.getLogger("kafkalite.broker")
 
 FLUSH_AGAIN_MS = 1_000
 """Delay before a flush that failed for lack of a descriptor is retried."""
+
+
+ACKS_ALL, ACKS_LEADER, ACKS_NONE = -1, 1, 0
+
+HIGH_WATERMARK = -1
+"""In DeleteRecords: delete up to the high watermark."""
+
+ADMIN_CLIENT_ID = "__admin_client"
+"""As in Kafka, a client with this client id may write to internal topics."""
 
 
 class FlushRule(NamedTuple):
@@ -79,14 +101,16 @@ class ReplicaManager:
 
     def __init__(
         self,
-        timers: Timers,
+        scheduler: Scheduler,
         flusher: Flusher,
+        opener: Opener,
         topic_image: Callable[[Topic], TopicImage | None],
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
-        self.purgatory = Purgatory(timers)
+        self.purgatory = Purgatory(scheduler)
+        self.append_queue = AppendQueue(opener, self._append_now, self.leader)
         self._topic_image = topic_image
-        self._timers = timers
+        self._scheduler = scheduler
         self._flusher = flusher
         self._topics: dict[Topic, dict[int, Partition]] = {}
         self._offline = OfflinePartitions()
@@ -122,7 +146,7 @@ class ReplicaManager:
         self._resized[partition] = None
         self.reconfigure(partition, settings)
         if log.durable_offset < log.end_offset:
-            self.touched(partition)  # there may be no further append to trigger the flush
+            self._mark_dirty(partition)  # there may be no further append to trigger the flush
         return partition
 
     @property
@@ -156,7 +180,7 @@ class ReplicaManager:
         """
         self._lead_no_more(partition)
         self._retiring[partition] = then
-        self.touched(partition)
+        self._mark_dirty(partition)
 
     def _lead_no_more(self, partition: Partition) -> None:
         self._total_size -= self._sizes.pop(partition)
@@ -227,7 +251,7 @@ class ReplicaManager:
         partition.reconfigure(settings)
         self._flush_rules[partition] = flush_rule(settings)
         if partition.waiting:
-            self.touched(partition)  # a weaker durability may be reached already
+            self._mark_dirty(partition)  # a weaker durability may be reached already
 
     def leader(self, topic: Topic, index: int) -> Partition:
         """Return a partition led here, by its topic's name or id.
@@ -250,10 +274,66 @@ class ReplicaManager:
             return UnknownTopicId() if isinstance(topic, bytes) else UnknownTopicOrPartition()
         return NotLeaderOrFollower() if index in image.partitions else UnknownTopicOrPartition()
 
+    # -- appends and deletes -----------------------------------------------------------------
+
+    def append(
+        self,
+        client: ClientContext,
+        required_acks: int,
+        topic: Topic,
+        index: int,
+        batch: memoryview | bytes | None,
+    ) -> tuple[Partition, Appended | Later[Appended]]:
+        """Append a client's batch, now or after decompression; it is flushed as configured.
+
+        Raises a KafkaError if the request is invalid or not authorized.
+        """
+        if required_acks not in (ACKS_ALL, ACKS_LEADER, ACKS_NONE):
+            raise InvalidRequiredAcks()
+        partition = self.leader(topic, index)
+        _check_may_write(client, partition.topic)
+        if not batch:
+            raise InvalidRecord("A produce request must have exactly one batch per partition.")
+        return partition, self.append_queue.append(partition, batch)
+
+    def _append_now(
+        self, partition: Partition, batch: memoryview | bytes, *, opened: bool = False
+    ) -> Appended:
+        appended = partition.append(batch, opened=opened)
+        partition.traffic.produces += 1
+        self._dirty[partition] = None
+        return appended
+
+    def append_own(self, partition: Partition, batch: bytes) -> Appended:
+        """Append a batch that this node built, such as a coordinator's records."""
+        appended = partition.append(batch, from_client=False)
+        self._dirty[partition] = None
+        return appended
+
+    def delete_records(self, client: ClientContext, topic: str, index: int, offset: int) -> int:
+        """Advance the log start offset to `offset` (-1: the high watermark) and return it."""
+        client.must(DELETE, TOPIC, topic)
+        if topic in INTERNAL_TOPICS:
+            raise InvalidTopicException()
+        partition = self.leader(topic, index)
+        if offset == HIGH_WATERMARK:
+            offset = partition.high_watermark
+        if not 0 <= offset <= partition.high_watermark:
+            raise OffsetOutOfRange()
+        low_watermark = partition.log.delete_records(offset)
+        self._dirty[partition] = None
+        return low_watermark
+
+    def log_was_trimmed(self, log: Log) -> None:
+        """Check the requests that wait for a partition whose oldest segments were deleted."""
+        partition = self.of_topic(log.topic_id).get(log.partition)
+        if partition is not None and partition.waiting:
+            self._dirty[partition] = None
+
     # -- the end of the tick -----------------------------------------------------------------
 
-    def touched(self, partition: Partition) -> None:
-        """Mark a partition as appended to, or its offsets as changed, in this tick."""
+    def _mark_dirty(self, partition: Partition) -> None:
+        """Settle this partition at the end of the tick: its log or its offsets changed."""
         self._dirty[partition] = None
 
     def settle(self) -> None:
@@ -302,7 +382,7 @@ class ReplicaManager:
             self.purgatory.wake(partition)
         if partition in self._retiring or (partition.log.durable_offset < partition.log.end_offset):
             # Records appended during the flush: flush them now, or start their flush timer.
-            self.touched(partition)
+            self._mark_dirty(partition)
 
     def _flush(self, partition: Partition, flushes: list[Flush]) -> None:
         if partition.flushing or partition.fault is not None:
@@ -324,12 +404,12 @@ class ReplicaManager:
             partition, FLUSH_AGAIN_MS, str(fault),
         )  # fmt: skip
         partition.flushing = True
-        self._timers.call_later(FLUSH_AGAIN_MS, lambda: self._flush_again(partition))
+        self._scheduler.call_later(FLUSH_AGAIN_MS, lambda: self._flush_again(partition))
 
     def _flush_again(self, partition: Partition) -> None:
         partition.flushing = False
         if partition.fault is None:
-            self.touched(partition)
+            self._mark_dirty(partition)
 
     def _flush_by_rule(self, partition: Partition, rule: FlushRule, flushes: list[Flush]) -> None:
         log = partition.log
@@ -337,7 +417,7 @@ class ReplicaManager:
         if unflushed >= rule.messages_max or log.unflushed_size >= rule.bytes_max:
             self._flush(partition, flushes)
         elif partition.flush_timer is None:
-            partition.flush_timer = self._timers.call_later(
+            partition.flush_timer = self._scheduler.call_later(
                 rule.ms_max, lambda: self._flush_by_time(partition)
             )
 
@@ -347,3 +427,20 @@ class ReplicaManager:
         self._flush(partition, flushes)
         if flushes:
             self._flusher.submit(flushes)
+
+
+def append_result(partition: Partition, appended: Appended) -> PartitionAppendResult:
+    """Return the result of a batch that was appended, for the response to its client."""
+    offset, time_ms = appended.base_offset, appended.append_time_ms
+    start_offset = appended.log_start_offset
+    return new_tuple(
+        PartitionAppendResult,
+        (partition.index, 0, offset, time_ms, start_offset, (), None, None),
+    )
+
+
+def _check_may_write(client: ClientContext, topic: str) -> None:
+    if not client.may(WRITE, TOPIC, topic):
+        raise TopicAuthorizationFailed()
+    if topic in INTERNAL_TOPICS and client.client_id != ADMIN_CLIENT_ID:
+        raise InvalidTopicException("Clients cannot write to an internal topic.")

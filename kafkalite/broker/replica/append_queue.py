@@ -1,4 +1,4 @@
-"""Appending: appends clients' batches to their logs, per partition in the order of arrival.
+"""AppendQueue: appends clients' batches to their logs, per partition in the order of arrival.
 
 Opening a batch may take longer than one tick allows (batch_opener.py).  The batch is then appended
 in a later tick, and later batches for the same partition are queued behind it: producers have
@@ -11,34 +11,48 @@ Queued batches use memory, and with acks=0 no client limits their number.  A bat
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kafkalite.broker.later import Later
 from kafkalite.errors import KafkaError, NotLeaderOrFollower, RequestTimedOut
 
 if TYPE_CHECKING:
+    from kafkalite.broker.metadata_cache import Topic
     from kafkalite.broker.replica.batch_opener import Opener
     from kafkalite.broker.replica.partition import Partition
-    from kafkalite.broker.replica.replica_manager import ReplicaManager
     from kafkalite.storage.log import Appended
 
 WAITING_SIZE_MAX = 64 << 20
 """Maximum size in bytes of all queued batches, as clients sent them."""
 
 
-class Appending:
-    """The batches that wait to be appended, by partition; see the module."""
+class AppendNow(Protocol):
+    """The append of a batch to the log in this tick."""
 
-    def __init__(self, replicas: ReplicaManager, opener: Opener) -> None:
-        self._replicas = replicas
+    def __call__(
+        self, partition: Partition, batch: memoryview | bytes, *, opened: bool = False
+    ) -> Appended:
+        """Append a batch; `opened` is true if its records were decompressed and checked."""
+
+
+class AppendQueue:
+    """The batches that wait to be appended, by partition; see the module.
+
+    `append_now` appends to the log; `leader` returns the partition that is led here now, or raises.
+    """
+
+    def __init__(
+        self, opener: Opener, append_now: AppendNow, leader: Callable[[Topic, int], Partition]
+    ) -> None:
         self._opener = opener
+        self._append_now = append_now
+        self._leader = leader
         self._queues: dict[Partition, deque[tuple[bytes, Later[Appended]]]] = {}
         self._waiting_size = 0
 
-    def append(
-        self, partition: Partition, batch: memoryview | bytes
-    ) -> Appended | Later[Appended]:
+    def append(self, partition: Partition, batch: memoryview | bytes) -> Appended | Later[Appended]:
         """Append a client's batch now or later.
 
         Raises KafkaError if the batch is not valid.
@@ -51,11 +65,11 @@ class Appending:
             return later
         steps = partition.opening(batch)
         if steps is None:
-            return self._place(partition, batch)
+            return self._append_now(partition, batch)
         self._check_room(batch)
         kept = self._opener.run(steps)
         if not isinstance(kept, Later):
-            return self._place(partition, kept, opened=True)
+            return self._append_now(partition, kept, opened=True)
         self._queues[partition] = deque()
         self._waiting_size += len(batch)
         later = Later()
@@ -66,14 +80,6 @@ class Appending:
         """Raise RequestTimedOut if queueing this batch would exceed the limit."""
         if self._waiting_size and self._waiting_size + len(batch) > WAITING_SIZE_MAX:
             raise RequestTimedOut("Too many batches wait to be decompressed; retry later.")
-
-    def _place(
-        self, partition: Partition, batch: memoryview | bytes, *, opened: bool = False
-    ) -> Appended:
-        appended = partition.append(batch, opened=opened)
-        partition.traffic.produces += 1
-        self._replicas.touched(partition)
-        return appended
 
     def _opened(
         self,
@@ -91,7 +97,7 @@ class Appending:
                 raise fault
             assert kept is not None
             self._check_led(partition)
-            appended = self._place(partition, kept, opened=True)
+            appended = self._append_now(partition, kept, opened=True)
         except KafkaError as raised:
             later.fail(raised)
         else:
@@ -111,5 +117,5 @@ class Appending:
                 return
 
     def _check_led(self, partition: Partition) -> None:
-        if self._replicas.leader(partition.topic_id, partition.index) is not partition:
+        if self._leader(partition.topic_id, partition.index) is not partition:
             raise NotLeaderOrFollower()
