@@ -15,7 +15,11 @@ from benchmarks.harness import Bench
 from benchmarks.report import OURS, Figure
 from kafkalite.clock import SystemClock
 from kafkalite.config.settings import Settings
+from kafkalite.storage.disk import DISK
 from kafkalite.storage.log import Log
+from kafkalite.storage.log_config import LogConfig
+from kafkalite.storage.log_environment import LogEnvironment
+from kafkalite.storage.partition_metadata import Owner
 
 SIZES = {"16 KiB": 16 << 10, "1 MB": 1_000_000}
 BYTES_A_REPEAT = 300_000_000
@@ -33,13 +37,11 @@ def run(bench: Bench) -> None:
 
 
 def append_us(bench: Bench, batch: bytes, count: int, name: str) -> float:
-    settings = Settings.broker({"durability": "os"}).for_topic({})
+    config = LogConfig.of(Settings.broker({"durability": "os"}).for_topic({}))
     directory = bench.scratch / f"{name}-0"
     directory.mkdir()
-    log = Log.open(
-        directory, topic=name, partition=0, topic_id=bytes(16),
-        config=settings, clock=SystemClock(), new=True,
-    )  # fmt: skip
+    environment = LogEnvironment.of(directory, SystemClock(), DISK)
+    log = Log.open(directory, Owner(name, 0, bytes(16)), config, environment)
     begun = time.perf_counter()
     for _ in range(count):
         log.append(batch, 0)

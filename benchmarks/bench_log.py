@@ -30,7 +30,12 @@ import pytest
 from kafkalite.clock import SystemClock
 from kafkalite.config.settings import Settings
 from kafkalite.records.batch import Record, build
+from kafkalite.storage.disk import DISK
 from kafkalite.storage.log import Log
+from kafkalite.storage.log_config import LogConfig
+from kafkalite.storage.log_environment import LogEnvironment
+from kafkalite.storage.log_reader import read
+from kafkalite.storage.partition_metadata import Owner
 
 BATCH_SIZE = 16 << 10
 REPEATS = 7
@@ -49,10 +54,9 @@ def workplace() -> Iterator[Path]:
 
 def opened(directory: Path) -> Log:
     directory.mkdir(exist_ok=True)
-    settings = Settings.broker({"durability": "os"}).for_topic()
-    return Log.open(
-        directory, topic="t", partition=0, topic_id=bytes(16), config=settings, clock=SystemClock()
-    )
+    config = LogConfig.of(Settings.broker({"durability": "os"}).for_topic())
+    environment = LogEnvironment.of(directory, SystemClock(), DISK)
+    return Log.open(directory, Owner("t", 0, bytes(16)), config, environment)
 
 
 def batch_of(size: int, sequence: int = -1) -> memoryview:
@@ -100,7 +104,7 @@ def read_us(directory: Path, count: int) -> dict[str, float]:
     end = log.end_offset
 
     def best(offsets: list[int]) -> float:
-        return best_of(lambda: [log.read(offset, 1 << 20, end) for offset in offsets]) / 1000
+        return best_of(lambda: [read(log, offset, 1 << 20, end) for offset in offsets]) / 1000
 
     steps = range(1000)
     return {

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from functools import partial
 
 from kafkalite.errors import KafkaStorageError
 from kafkalite.storage.disk import PASSING
-from kafkalite.storage.flusher import Flush, Flusher
+from kafkalite.storage.flusher import Flusher
 from kafkalite.storage.log import Log
+from kafkalite.storage.log_flushes import LogFlush
 
 log = logging.getLogger("kafkalite.storage")
 
@@ -57,13 +59,13 @@ class BackgroundFlush:
                 return
             if flush is not None:
                 self._in_flight = True
-                flush.done = lambda flush: self._done(flush, flusher)
+                flush.done = partial(self._done, found, flusher)
                 flusher.submit([flush])
 
-    def _done(self, flush: Flush, flusher: Flusher) -> None:
+    def _done(self, found: Log, flusher: Flusher, flush: LogFlush) -> None:
         self._in_flight = False
         try:
-            flush.log.flush_end(flush)
+            found.flush_end(flush)
         except KafkaStorageError as error:
             log.warning("Background flush failed; a later one repeats it. error=%r", str(error))
         self._begin(flusher)

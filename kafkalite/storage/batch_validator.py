@@ -106,9 +106,7 @@ class Intake:
 
     # -- before the append -------------------------------------------------------------------
 
-    def opening(
-        self, batch: bytes | bytearray | memoryview, clock: Clock
-    ) -> Steps[bytes] | None:
+    def opening(self, batch: bytes | bytearray | memoryview, clock: Clock) -> Steps[bytes] | None:
         """Return the steps that open a client's batch and return the bytes to append as `opened`,
         or None if the batch need not be opened.
 
@@ -139,9 +137,7 @@ class Intake:
             if self.codec is None:
                 yield from walk(opened, scan, strict=True)
             else:
-                kept = yield from recompress(
-                    opened, self.codec, self.level, scan=scan, strict=True
-                )
+                kept = yield from recompress(opened, self.codec, self.level, scan=scan, strict=True)
         except CorruptMessage as error:
             raise InvalidRecord(str(error)) from None
         except MessageTooLarge:
@@ -212,9 +208,7 @@ class Intake:
             f" is more; {remedy}."
         )
 
-    def _refuse_timestamps(
-        self, hits: list[tuple[int, int]], oldest: int, newest: int
-    ) -> None:
+    def _refuse_timestamps(self, hits: list[tuple[int, int]], oldest: int, newest: int) -> None:
         # The offset deltas of a client's batch are the indexes of its records.
         error = InvalidTimestamp("Records bear timestamps out of bounds.")
         error.record_errors = [

@@ -3,8 +3,8 @@
     loop:     log.flush_begin() ─▶ submit ┄┄ threads: fdatasync ┄┄▶ eventfd ─▶ collect ─▶ flush_end
 
 A few threads flush files in parallel.  If many files are dirty, one syncfs flushes all of them,
-which for a hundred files is ten times as fast (file_system.py says where it is used).  A Flush
-holds its files open until it is done.
+which for a hundred files is ten times as fast (file_system.py says where it is used).  A job holds
+its files open until it is done: a LogFlush (log_flushes.py), a checkpoint, a removal.
 
 A failed flush is never retried (disk.py says why): the directory of every node on this file system
 gets a mark for its next start, collect raises WriteBackFailed, and their processes must end.
@@ -12,22 +12,17 @@ gets a mark for its next start, collect raises WriteBackFailed, and their proces
 
 from __future__ import annotations
 
-import errno
 import os
 import queue
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from kafkalite.records.file_slice import OpenFile
-from kafkalite.storage import layout
-from kafkalite.storage.disk import DISK, PASSING, Disk, put_file, sync_directory
+from kafkalite.storage.disk import DISK, Disk
 from kafkalite.storage.file_system import FileSystem
 from kafkalite.storage.write_back import write_back_failed
-
-if TYPE_CHECKING:
-    from kafkalite.storage.log import Log
 
 SYNCFS_FROM = 16
 """Number of files from which flushing the whole file system is faster than flushing each."""
@@ -53,100 +48,10 @@ class Flushable(Protocol):
         """Flush, on any thread."""
 
 
-class EpochsFile(NamedTuple):
-    """A log's leader epochs, to be written to the directory's current path: the log may be deleted
-    meanwhile, and another log may take its name."""
-
-    directory: OpenFile | None
-    """None if the directory was removed."""
-    content: bytes
-
-    def write(self, disk: Disk) -> None:
-        if self.directory is None:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-        directory = f"/proc/self/fd/{self.directory.fileno()}"
-        put_file(disk, Path(directory, layout.LEADER_EPOCHS), self.content)
-
-
-class Flush:
-    """The flush that makes one log durable up to `end_offset`."""
-
-    __slots__ = ("directories", "done", "end_offset", "epochs", "error", "files", "is_lost",
-                 "log", "position", "refused", "segments_made", "written_size")  # fmt: skip
-
-    def __init__(
-        self,
-        log: Log,
-        end_offset: int,
-        files: list[OpenFile],
-        epochs: EpochsFile | None,
-        directories: list[Path],
-    ) -> None:
-        self.log = log
-        self.end_offset = end_offset
-        self.files = files
-        self.epochs = epochs
-        self.directories = directories
-        self.position = log.active.size
-        self.written_size = log.written_size
-        self.segments_made = log.segments_made
-        self.error: OSError | None = None
-        self.refused: OSError | None = None
-        """The error if the epochs file could not be written; the flush is then repeated."""
-        self.is_lost = False
-        """True if the log's directory was removed by another program meanwhile."""
-        self.done: Callable[[Flush], None] | None = None
-
-    @property
-    def where(self) -> Path:
-        return self.log.directory
-
-    def run(self, disk: Disk, *, files_flushed: bool = False) -> None:
-        """Flush, on any thread; an error is kept for collect.
-
-        Flushes of one log run one after another, and after a failed one all fail: the kernel
-        reports an error once per descriptor, and the flushes of a log share descriptors.
-
-        A log that is deleted meanwhile need not be durable.  If its directory was removed by
-        another program, the log is lost, but the disk is not at fault.
-        """
-        flushes = self.log.flushes
-        with flushes.one_at_a_time:
-            if flushes.error is None:
-                try:
-                    self._run(disk, files_flushed)
-                except OSError as error:
-                    if error.errno == errno.ENOENT and (
-                        self.log.released or not self.log.directory.exists()
-                    ):
-                        self.is_lost = not self.log.released
-                    else:
-                        flushes.error = error
-            self.error = flushes.error
-
-    def _run(self, disk: Disk, files_flushed: bool) -> None:
-        if not files_flushed:
-            for file in self.files:
-                disk.fdatasync(file.fileno())
-        if self.log.released:
-            return
-        try:
-            if self.epochs is not None:
-                self.epochs.write(disk)
-        except OSError as error:
-            # Replacing a file loses no old content, and no record with it.
-            if error.errno not in PASSING:
-                raise
-            self.refused = error
-            return
-        for directory in () if files_flushed else self.directories:
-            sync_directory(disk, directory)
-
-
 def flush_all(
     flushes: Sequence[Flushable], disk: Disk, file_system: FileSystem | None = None
 ) -> None:
-    """Flush synchronously; each Flush keeps its error.
+    """Flush synchronously; each flush keeps its error.
 
     Many files on `file_system` share one syncfs; all others are flushed one by one.
     """
@@ -164,9 +69,7 @@ def flush_all(
             flush.error = flush.error or error
 
 
-def _shared(
-    flushes: Sequence[Flushable], file_system: FileSystem | None
-) -> frozenset[Flushable]:
+def _shared(flushes: Sequence[Flushable], file_system: FileSystem | None) -> frozenset[Flushable]:
     """Return the flushes that one syncfs can replace."""
     if file_system is None or not file_system.can_sync:
         return frozenset()

@@ -20,15 +20,12 @@ import os
 import struct
 from bisect import bisect_left, bisect_right
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from kafkalite._ext.offset_index import floor_offset, floor_time, sound_offsets, sound_times
 from kafkalite.errors import KafkaStorageError
 from kafkalite.records.file_slice import OpenFile
 from kafkalite.storage.disk import Disk, write_all
-
-if TYPE_CHECKING:
-    from kafkalite.storage.open_segments import OpenSegments
+from kafkalite.storage.open_segments import OpenSegments
 
 
 class Entries:

@@ -23,8 +23,6 @@ time-based retention delete segments, as in Kafka too.
 from __future__ import annotations
 
 import logging
-import random
-from bisect import bisect_right
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,30 +33,22 @@ from kafkalite._ext.record_batch import (
     judge,
     place,
 )
-from kafkalite.clock import Clock
 from kafkalite.config.settings import Settings
-from kafkalite.config.topic import (
-    DURABILITY,
-    FILE_DELETE_DELAY_MS,
-    INDEX_INTERVAL_BYTES,
-    SEGMENT_BYTES,
-    SEGMENT_INDEX_BYTES,
-    SEGMENT_JITTER_MS,
-    SEGMENT_MS,
-)
 from kafkalite.errors import KafkaStorageError, OffsetOutOfRange, raise_for
-from kafkalite.records.file_slice import FileSlice
 from kafkalite.records.opening import Steps
 from kafkalite.storage import layout, retention
 from kafkalite.storage.batch_validator import Intake
-from kafkalite.storage.deferred_delete import Doomed
-from kafkalite.storage.disk import DISK, OF_ONE_LOG, PASSING, Disk, DiskFailed, FreeSpace, failed
-from kafkalite.storage.flusher import Flush
-from kafkalite.storage.log_flushes import LogFlushes
-from kafkalite.storage.open_segments import OpenSegments
+from kafkalite.storage.disk import OF_ONE_LOG, PASSING, DiskFailed, failed
+from kafkalite.storage.flush_state import FlushState
+from kafkalite.storage.known_state import NOTHING_KNOWN, KnownEnd, KnownLogState
+from kafkalite.storage.log_config import LogConfig
+from kafkalite.storage.log_environment import LogEnvironment
+from kafkalite.storage.log_flushes import LogFlush, LogFlushes
 from kafkalite.storage.opening_lock import OpeningLock
-from kafkalite.storage.recovery import NOTES_FROM, Flushing, KnownEnd, Recovery
-from kafkalite.storage.segment import AHEAD_FIRST, RELATIVE_OFFSET_MAX, LogSegment
+from kafkalite.storage.partition_metadata import Owner
+from kafkalite.storage.recovery import NOTES_FROM, Flushing, Recovery
+from kafkalite.storage.segment import LogSegment
+from kafkalite.storage.segments import Segments
 from kafkalite.storage.write_back import write_back_failed
 
 log = logging.getLogger("kafkalite.storage")
@@ -79,157 +69,137 @@ class Appended(NamedTuple):
     duplicate: bool
 
 
+class OpenOptions(NamedTuple):
+    """The circumstances in which a log is opened."""
+
+    is_new: bool = False
+    """True if its directory was just made: there is nothing to recover."""
+    shares_flush: bool = False
+    """True if the caller flushes the log when it `awaits_flush` (shared_flush.py)."""
+    lock: OpeningLock | None = None
+    """Held by the caller, and released during long scans."""
+
+
+RECOVERED = OpenOptions()
+"""Recovered and flushed at once, on the calling thread."""
+
+
 class Log:
     """The log of one partition."""
 
     def __init__(
         self,
-        found: Recovery,
-        *,
-        topic: str,
-        partition: int,
-        topic_id: bytes,
-        config: Settings,
-        clock: Clock,
-        space: FreeSpace,
-        doomed: Doomed,
-        open_segments: OpenSegments,
+        recovered: Recovery,
+        owner: Owner,
+        config: LogConfig,
+        environment: LogEnvironment,
         log_start_offset: int,
-        flushes_always: bool,
     ) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.topic_id = topic_id
-        self.directory = found.directory
-        self.fault = found.fault
-        self.quarantined = found.fault is not None
-        self.damaged_to = found.damaged_to
-        self.awaits_flush = found.awaits_flush
-        self.may_have_lost_tail = found.may_have_lost_tail and not flushes_always
+        self.topic, self.partition, self.topic_id = owner
+        self.directory = recovered.directory
+        self.fault = recovered.fault
+        self.quarantined = recovered.fault is not None
+        self.damaged_to = recovered.damaged_to
+        self.awaits_flush = recovered.awaits_flush
+        self.may_have_lost_tail = recovered.may_have_lost_tail and not config.is_metadata_log
         """True if the log needs a new leader epoch before the next append."""
-        self.released = False
-        self.producers = found.producers
-        self.leader_epochs = found.leader_epochs
-        self.end_offset = found.end_offset
+        self.producers = recovered.producers
+        self.leader_epochs = recovered.leader_epochs
+        self.end_offset = recovered.end_offset
         # Position of the last batch, so that reads near the end need no index lookup.
-        self._last_base_offset = found.end_offset
-        self._last_position = 0
-        self.log_start_offset = max(log_start_offset, found.segments[0].base_offset)
-        self.segments = found.segments
+        self.last_batch_offset = recovered.end_offset
+        self.last_batch_position = 0
         self.written_size = 0
-        self.segments_made = found.segments_made
-        self._bases = [segment.base_offset for segment in self.segments]
-        self.active = self.segments[-1]
-        self._open_segments = open_segments
-        durable = found.unflushed_from or (found.end_offset, self.active.size)
-        self.flushes = LogFlushes(found.disk, *durable)
-        for segment in self.segments[:-1]:
-            segment.share(open_segments)
-        self.active.share(open_segments, self.flushes)
-        self._noted_size = 0
-        self._noted_offset = 0
-        self._clock = clock
-        self._disk = found.disk
-        self._space = space
-        self._flushes_always = flushes_always
+        """Number of bytes written by this process."""
+        durable = recovered.unflushed_from or (recovered.end_offset, recovered.segments[-1].size)
+        self.flush_state = FlushState(*durable)
+        self.segments = Segments(
+            recovered.segments, config, environment, self.flush_state, recovered.created_count
+        )
+        self._flushes = LogFlushes(
+            self.segments, self.leader_epochs, self.flush_state, environment.disk
+        )
+        self.log_start_offset = max(log_start_offset, self.segments[0].base_offset)
+        self._snapshot_size = 0
+        """Value of `written_size` at the last producer snapshot between two segments."""
+        self._snapshot_offset = 0
+        self._clock = environment.clock
+        self._disk = environment.disk
+        self._space = environment.space
         self._header = bytearray(HEADER_SIZE)
-        self.doomed = doomed
-        """The deferred deletes, which get the files of removed segments."""
-        self.reconfigure(config)
-        self.doomed.add(found.removed, config[FILE_DELETE_DELAY_MS])
+        self.doomed = environment.doomed
+        self.config = config
+        self._apply_config()
+        self.doomed.add(recovered.removed, config.file_delete_delay_ms)
 
     @classmethod
     def open(
         cls,
         directory: Path,
-        *,
-        topic: str,
-        partition: int,
-        topic_id: bytes,
-        config: Settings,
-        clock: Clock,
-        recovery_point: int = 0,
-        log_start_offset: int = 0,
-        clean: KnownEnd | None = None,
-        drop_cache: bool = False,
-        same_boot: bool = False,
-        space: FreeSpace | None = None,
-        doomed: Doomed | None = None,
-        open_segments: OpenSegments | None = None,
-        disk: Disk = DISK,
-        flushes_always: bool = False,
-        shares_flush: bool = False,
-        opening_lock: OpeningLock | None = None,
-        new: bool = False,
+        owner: Owner,
+        config: LogConfig,
+        environment: LogEnvironment,
+        known: KnownLogState = NOTHING_KNOWN,
+        options: OpenOptions = RECOVERED,
     ) -> Log:
         """Open the log in a directory.  Recover it, unless it is new or was closed cleanly and its
-        files agree with the known end.
-
-        With `shares_flush` the caller flushes a log that `awaits_flush` (shared_flush.py).  The
-        caller holds `opening_lock`, which is released during long scans.
-        """
-        now_ms = clock.wall_ms()
-        found = Recovery(directory, disk, config[INDEX_INTERVAL_BYTES], now_ms, opening_lock)
-        found.list_segments(log_start_offset)
-        if not new and (clean is None or not found.believe(clean)):
-            flushing = Flushing.SHARED if shares_flush else Flushing.NOW
-            if config[DURABILITY] == "os" and same_boot and not (flushes_always or drop_cache):
+        files agree with the known end."""
+        recovery = Recovery(
+            directory, environment.disk, config.index_interval_bytes,
+            environment.clock.wall_ms(), options.lock,
+        )  # fmt: skip
+        recovery.list_segments(known.log_start_offset)
+        if not options.is_new and (known.end is None or not recovery.believe(known.end)):
+            flushing = Flushing.SHARED if options.shares_flush else Flushing.NOW
+            if config.durability.is_left_to_kernel and known.same_boot and not known.drop_cache:
                 flushing = Flushing.KERNEL
-            found.recover(recovery_point, log_start_offset, drop_cache, same_boot, flushing)
-        found.release()
-        return cls(
-            found,
-            topic=topic,
-            partition=partition,
-            topic_id=topic_id,
-            config=config,
-            clock=clock,
-            space=space or FreeSpace(directory, 0, disk),
-            doomed=doomed or Doomed(clock, disk),
-            open_segments=OpenSegments() if open_segments is None else open_segments,
-            log_start_offset=log_start_offset,
-            flushes_always=flushes_always,
-        )
+            recovery.recover(known, flushing)
+        recovery.release()
+        return cls(recovery, owner, config, environment, known.log_start_offset)
 
     def __repr__(self) -> str:
         return f"Log({self.directory}, {self.log_start_offset}..{self.end_offset})"
 
-    def reconfigure(self, config: Settings) -> None:
-        """Apply new settings; those that appends need are looked up here, once."""
-        self.config = config
-        self._intake = Intake(config)
-        self._segment_size_max = config[SEGMENT_BYTES]
-        self.is_left_to_kernel = config[DURABILITY] == "os" and not self._flushes_always
-        self._answers_durable = config[DURABILITY] == "fsync" or self._flushes_always
-        # Writing into preallocated space is 1.6 times as fast; small logs do not need it.
-        self._sets_aside_from = 0 if self._answers_durable else AHEAD_FIRST
-        self._entries_max = config[SEGMENT_INDEX_BYTES] // 12 - 1
-        for segment in self.segments:
-            segment.index_interval = config[INDEX_INTERVAL_BYTES]
-        self._segment_age_ms_max = self._drawn_age()
-        self.producers.reconfigure(config)
+    def reconfigure(self, settings: Settings) -> None:
+        """Apply new settings of the topic."""
+        self.config = LogConfig.of(settings, is_metadata_log=self.config.is_metadata_log)
+        self.segments.reconfigure(self.config)
+        self._apply_config()
 
-    def _drawn_age(self) -> int:
-        """Return the maximum age of the next segment, with jitter so that many logs do not roll at
-        once."""
-        age_ms = self.config[SEGMENT_MS]
-        jitter = min(self.config[SEGMENT_JITTER_MS], age_ms)
-        return age_ms - (random.randrange(jitter) if jitter > 0 else 0)
+    def _apply_config(self) -> None:
+        self._intake = Intake(self.config.settings)
+        self.producers.reconfigure(self.config.settings)
+
+    @property
+    def active(self) -> LogSegment:
+        """The segment that appends go to."""
+        return self.segments.active
 
     @property
     def size(self) -> int:
         """Size of all segments in bytes."""
-        return sum(segment.size for segment in self.segments)
+        return self.segments.size
+
+    @property
+    def is_released(self) -> bool:
+        """True once the log is closed."""
+        return self.flush_state.is_released
+
+    @property
+    def is_left_to_kernel(self) -> bool:
+        """True if no append is flushed before the kernel writes it."""
+        return self.config.durability.is_left_to_kernel
 
     @property
     def unflushed_size(self) -> int:
         """Number of bytes that a power cut now would lose."""
-        return self.written_size - self.flushes.flushed_size
+        return self.written_size - self.flush_state.flushed_size
 
     @property
     def readable_offset(self) -> int:
         """The offset below which records are not truncated any more; retention never passes it."""
-        return self.durable_offset if self._answers_durable else self.end_offset
+        flushed = self.config.durability.flushes_each_append
+        return self.durable_offset if flushed else self.end_offset
 
     # -- appending ---------------------------------------------------------------------------
 
@@ -288,8 +258,8 @@ class Log:
             )  # fmt: skip
         self.end_offset = last_offset + 1
         self.written_size += size
-        self._last_base_offset = base_offset
-        self._last_position = self.active.size - size
+        self.last_batch_offset = base_offset
+        self.last_batch_position = self.segments.active.size - size
         return Appended(base_offset, last_offset, append_time_ms, self.log_start_offset, False)
 
     def _write(
@@ -303,85 +273,59 @@ class Log:
     ) -> None:
         """Write the batch to the active segment, or to a new one if a roll is due."""
         self._space.take(size)
-        segment = self.active
-        end = segment.size + size
+        segments = self.segments
         try:
-            if (
-                end > self._segment_size_max
-                or last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
-                or segment.offset_index.count >= self._entries_max
-                or max_timestamp - segment.first_timestamp > self._segment_age_ms_max
-                or max_timestamp < 0
-            ) and self._roll_due(segment, size, last_offset, max_timestamp):
-                segment = self._roll()
-                end = size
-            if end > segment.allocated and segment.size >= self._sets_aside_from:
-                segment.set_aside(size, self._segment_size_max)
+            if segments.is_roll_due(size, last_offset, max_timestamp):
+                self._roll()
+            active = segments.active
+            position = active.size
+            if position + size > active.allocated and position >= segments.preallocated_from:
+                active.preallocate(size, self.config.segment_bytes)
             view = memoryview(batch)
             head = self._header
             head[:] = view[:HEADER_SIZE]
             place(head, base_offset, leader_epoch)
-            segment.append(head, view[HEADER_SIZE:], size, last_offset, max_timestamp)
+            active.append(head, view[HEADER_SIZE:], size, last_offset, max_timestamp)
         except DiskFailed as error:
             self.fault = str(error)
             raise
-
-    def _roll_due(
-        self, segment: LogSegment, size: int, last_offset: int, max_timestamp: int
-    ) -> bool:
-        if segment.size == 0:
-            return last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
-        return (
-            segment.size + size > self._segment_size_max
-            or last_offset - segment.base_offset > RELATIVE_OFFSET_MAX
-            or segment.indexes_full(self.config[SEGMENT_INDEX_BYTES])
-            or segment.age_ms(max_timestamp, self._clock.wall_ms()) > self._segment_age_ms_max
-        )
 
     def roll(self) -> None:
         """Close the active segment and begin a new one, unless it is empty."""
         if self.active.size:
             self._roll()
 
-    def _roll(self) -> LogSegment:
+    def _roll(self) -> None:
         """Roll the active segment; after an error nothing has changed and it may be retried."""
         try:
             self.active.finish()
             self.producers.take_snapshot(self.end_offset)
-            made = LogSegment.create(
-                self.directory, self.end_offset, self._disk, self.active.index_interval,
-                self._clock.wall_ms(),
-            )  # fmt: skip
+            self.segments.roll(self.end_offset)
         except OSError as error:
             failed(error, f"{self.directory} cannot begin a segment")
-        self.active.share(self._open_segments)
-        self._open_segments.used(self.active)
-        made.share(self._open_segments, self.flushes)
-        self.segments.append(made)
-        self._bases.append(made.base_offset)
-        self.active = made
-        self._last_base_offset = self.end_offset
-        self.segments_made += 1
-        self._segment_age_ms_max = self._drawn_age()
-        return made
+        self.last_batch_offset = self.end_offset
 
     def leave_snapshot(self) -> None:
         """Take a producer snapshot and write the index entries once enough was written since the
         last one, so that recovery after a crash need not scan from further back."""
         due = SNAPSHOT_EVERY + SNAPSHOT_EVERY_PRODUCER * len(self.producers)
-        if self.fault is not None or self.written_size - self._noted_size < due:
+        if self.fault is not None or self.written_size - self._snapshot_size < due:
             return
-        if self._noted_offset > self.durable_offset:
+        if self._snapshot_offset > self.durable_offset:
             return  # no recovery point has reached the last snapshot, so the one before is needed
-        self._noted_size = self.written_size
+        self._snapshot_size = self.written_size
         self.active.settle(size_min=0)
-        between = [offset for offset in self.producers.snapshots() if offset not in self._bases]
+        between = [
+            offset
+            for offset in self.producers.snapshots()
+            if not self.segments.has_base_offset(offset)
+        ]
         try:
             # The last snapshot is needed until a recovery point reaches the new one.
             for offset in between[:-1]:
                 self._disk.unlink(self.producers.snapshot_path(offset))
             self.producers.take_snapshot(self.end_offset)
-            self._noted_offset = self.end_offset
+            self._snapshot_offset = self.end_offset
         except OSError as error:
             if error.errno not in PASSING | OF_ONE_LOG:
                 failed(error, f"{self.directory} cannot be written")
@@ -399,20 +343,22 @@ class Log:
     @property
     def durable_offset(self) -> int:
         """The offset below which the log is durable."""
-        return self.flushes.durable_offset
-
-    def flush_begin(self, *, closed_only: bool = False) -> Flush | None:
-        """Begin a flush, to be submitted to a Flusher; see LogFlushes.begin."""
-        return self.flushes.begin(self, closed_only=closed_only)
-
-    def flush_end(self, flush: Flush) -> None:
-        """Take the result of a flush; see LogFlushes.end."""
-        self.flushes.end(flush)
+        return self.flush_state.durable_offset
 
     @property
-    def flushing(self) -> bool:
+    def is_flushing(self) -> bool:
         """True if a flush is in flight, however it was begun."""
-        return self.flushes.in_flight > 0
+        return self.flush_state.in_flight > 0
+
+    def flush_begin(self, *, closed_only: bool = False) -> LogFlush | None:
+        """Begin a flush, to be submitted to a Flusher; see LogFlushes.begin."""
+        return self._flushes.begin(self.end_offset, self.written_size, closed_only=closed_only)
+
+    def flush_end(self, flush: LogFlush) -> None:
+        """Take the result of a flush; see LogFlushes.end."""
+        self._flushes.end(flush)
+        if flush.is_lost:
+            self.fault = f"{self.directory} was removed"
 
     def flush(self) -> None:
         """Flush synchronously."""
@@ -423,76 +369,11 @@ class Log:
                 raise write_back_failed(self._disk, self.directory, flush.error)
             self.flush_end(flush)
 
-    # -- reading -----------------------------------------------------------------------------
+    def flushed_with_file_system(self) -> None:
+        """Note that the whole log was flushed, with its file system."""
+        self._flushes.reach(self.end_offset, self.written_size)
 
-    def read(
-        self, offset: int, size_max: int, upper_offset: int, *, whole_first: bool = True
-    ) -> FileSlice | None:
-        """Return a slice from the batch that holds `offset` on, within one segment and below
-        `upper_offset`; None if there are no records there yet.
-
-        If the first batch is larger than `size_max` it is returned whole, or, without
-        `whole_first`, nothing is.
-        """
-        found = self.locate(offset, upper_offset)
-        if found is None:
-            return None
-        segment, position, size, end = found
-        if size > size_max:
-            return FileSlice(segment.file, position, size) if whole_first else None
-        return FileSlice(segment.file, position, min(size_max, end - position))
-
-    def available(self, offset: int, upper_offset: int, size_max: int) -> int:
-        """Return the number of bytes such a read would return; `size_max` if it ends in a closed
-        segment, since waiting would not add to it."""
-        found = self.locate(offset, upper_offset)
-        if found is None:
-            return 0
-        segment, position, _, end = found
-        return size_max if segment is not self.active else min(size_max, end - position)
-
-    def locate(self, offset: int, upper_offset: int) -> tuple[LogSegment, int, int, int] | None:
-        """Return the start of such a read as (segment, position, size of the first batch, end
-        position in this segment); None if there are no records there yet."""
-        if self.fault is not None:
-            raise KafkaStorageError(self.fault)
-        if not self.log_start_offset <= offset <= self.end_offset:
-            raise OffsetOutOfRange(
-                f"Offset {offset} is outside {self.log_start_offset} to {self.end_offset}."
-            )
-        if offset >= upper_offset or offset == self.end_offset:
-            return None
-        if offset >= self._last_base_offset:
-            if self._last_base_offset >= upper_offset:
-                return None
-            size = self.active.size - self._last_position
-            return self.active, self._last_position, size, self.active.size
-        number = self._number_of(offset)
-        found = self.segments[number].find(offset)
-        while found is None and number + 1 < len(self.segments):
-            number += 1
-            found = self.segments[number].find(offset)
-        if found is None or found.base_offset >= upper_offset:
-            return None
-        segment = self.segments[number]
-        return segment, found.position, found.size, self._end_in(segment, number, upper_offset)
-
-    def _number_of(self, offset: int) -> int:
-        if offset >= self.active.base_offset:
-            return len(self.segments) - 1
-        return bisect_right(self._bases, offset) - 1
-
-    def _end_in(self, segment: LogSegment, number: int, upper_offset: int) -> int:
-        """Return the position in this segment at which the batches before `upper_offset` end."""
-        if segment is not self.active:
-            if upper_offset >= self._bases[number + 1]:
-                return segment.size
-        elif upper_offset >= self.end_offset:
-            return segment.size
-        elif upper_offset == self.flushes.durable_offset:
-            return self.flushes.durable_position
-        beyond = segment.find(upper_offset)
-        return segment.size if beyond is None else beyond.position
+    # -- epochs ------------------------------------------------------------------------------
 
     def end_of_epoch(self, leader_epoch: int) -> tuple[int, int]:
         """Return (epoch, end offset) of the greatest leader epoch at or below; see
@@ -530,20 +411,18 @@ class Log:
             self.roll()
             count = min(count, len(self.segments) - 1)
         if count:
-            start = max(self.log_start_offset, self._bases[count])
+            start = max(self.log_start_offset, self.segments[count].base_offset)
             self.log_start_offset = start
             self.leader_epochs.truncate_from_start(start)
             self._remove_first(count)
 
     def _remove_first(self, count: int) -> None:
-        removed, self.segments = self.segments[:count], self.segments[count:]
-        del self._bases[:count]
-        paths = [path for segment in removed for path in segment.mark_deleted()]
+        paths = self.segments.remove_first(count)
         kept = self.segments[0].base_offset
         for offset in self.producers.snapshots():
             if offset < kept:
                 self._disk.unlink(self.producers.snapshot_path(offset))
-        self.doomed.add(paths, self.config[FILE_DELETE_DELAY_MS])
+        self.doomed.add(paths, self.config.file_delete_delay_ms)
 
     # -- closing -----------------------------------------------------------------------------
 
@@ -558,7 +437,7 @@ class Log:
         self.active.finish()
         snapshots = self.producers.snapshots()
         for offset in snapshots:
-            if offset not in self._bases and offset != self.end_offset:
+            if offset != self.end_offset and not self.segments.has_base_offset(offset):
                 self._disk.unlink(self.producers.snapshot_path(offset))
         self.producers.take_snapshot(self.end_offset)
         if self.leader_epochs.unsaved:
@@ -569,7 +448,6 @@ class Log:
 
     def release(self) -> None:
         """Release the files; readers that hold slices keep theirs."""
-        self.released = True
+        self.flush_state.is_released = True
         self.fault = self.fault or "The log is closed."
-        for segment in self.segments:
-            segment.release()
+        self.segments.release()

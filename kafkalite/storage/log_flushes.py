@@ -1,133 +1,232 @@
-"""LogFlushes: the durable offset of a log, and the flushes that advance it.
+"""LogFlushes: begins the flushes of a log, and advances its durable offset when they end.
 
-    begin ─▶ Flush ┄┄ a flusher's thread ┄┄▶ end: durable up to where the log ended at `begin`
+    begin ─▶ LogFlush ┄┄ a flusher's thread ┄┄▶ end: durable up to where the log ended at `begin`
 
 A flush covers the segments from the one that holds the durable offset on, their indexes, the
 snapshots taken when they were rolled, the leader epochs, and, for files made since the last flush,
 the names in the directory.
 
-Not thread-safe: used on the event loop of the worker that owns the log, except `one_at_a_time`
-and `error`, which are used by the thread that runs a flush.
+Not thread-safe: used on the event loop of the worker that owns the log; a thread only runs a
+LogFlush.
 """
 
 from __future__ import annotations
 
-import threading
-from bisect import bisect_left
-from operator import attrgetter
-from typing import TYPE_CHECKING
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
 
 from kafkalite.errors import KafkaStorageError
+from kafkalite.records.file_slice import OpenFile
 from kafkalite.storage import layout
-from kafkalite.storage.flusher import EpochsFile, Flush
+from kafkalite.storage.disk import PASSING, Disk, put_file, sync_directory
+from kafkalite.storage.flush_state import FlushState
+from kafkalite.storage.leader_epochs import LeaderEpochCache
+from kafkalite.storage.segments import Segments
 
-if TYPE_CHECKING:
-    from kafkalite.records.file_slice import OpenFile
-    from kafkalite.storage.disk import Disk
-    from kafkalite.storage.log import Log
+
+class EpochsFile(NamedTuple):
+    """A log's leader epochs, to be written to the directory's current path: the log may be deleted
+    meanwhile, and another log may take its name."""
+
+    directory: OpenFile | None
+    """None if the directory was removed."""
+    content: bytes
+
+    def write(self, disk: Disk) -> None:
+        if self.directory is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        directory = f"/proc/self/fd/{self.directory.fileno()}"
+        put_file(disk, Path(directory, layout.LEADER_EPOCHS), self.content)
+
+
+class FlushTarget(NamedTuple):
+    """The part of a log that is durable after a flush."""
+
+    end_offset: int
+    position: int
+    """Position of the log's end in the active segment."""
+    written_size: int
+    """Number of bytes written by this process until then."""
+    created_count: int
+    """Number of segments created by this process until then."""
+
+
+class LogFlush:
+    """The flush that makes one log durable up to `target` (flusher.Flushable)."""
+
+    __slots__ = ("directories", "directory", "done", "epochs", "error", "files", "is_lost",
+                 "refused", "state", "target")  # fmt: skip
+
+    def __init__(
+        self,
+        directory: Path,
+        state: FlushState,
+        target: FlushTarget,
+        files: list[OpenFile],
+        epochs: EpochsFile | None,
+        directories: list[Path],
+    ) -> None:
+        self.directory = directory
+        self.state = state
+        self.target = target
+        self.files = files
+        self.epochs = epochs
+        self.directories = directories
+        self.error: OSError | None = None
+        self.refused: OSError | None = None
+        """The error if the epochs file could not be written; the flush is then repeated."""
+        self.is_lost = False
+        """True if the log's directory was removed by another program meanwhile."""
+        self.done: Callable[[LogFlush], None] | None = None
+
+    @property
+    def where(self) -> Path:
+        return self.directory
+
+    def run(self, disk: Disk, *, files_flushed: bool = False) -> None:
+        """Flush, on any thread; an error is kept for collect.
+
+        Flushes of one log run one after another, and after a failed one all fail: the kernel
+        reports an error once per descriptor, and the flushes of a log share descriptors.
+
+        A log that is deleted meanwhile need not be durable.  If its directory was removed by
+        another program, the log is lost, but the disk is not at fault.
+        """
+        state = self.state
+        with state.lock:
+            if state.error is None:
+                try:
+                    self._run(disk, files_flushed)
+                except OSError as error:
+                    if error.errno == errno.ENOENT and (
+                        state.is_released or not self.directory.exists()
+                    ):
+                        self.is_lost = not state.is_released
+                    else:
+                        state.error = error
+            self.error = state.error
+
+    def _run(self, disk: Disk, files_flushed: bool) -> None:
+        if not files_flushed:
+            for file in self.files:
+                disk.fdatasync(file.fileno())
+        if self.state.is_released:
+            return
+        try:
+            if self.epochs is not None:
+                self.epochs.write(disk)
+        except OSError as error:
+            # Replacing a file loses no old content, and no record with it.
+            if error.errno not in PASSING:
+                raise
+            self.refused = error
+            return
+        for directory in () if files_flushed else self.directories:
+            sync_directory(disk, directory)
 
 
 class LogFlushes:
     """The flushes of one log."""
 
-    __slots__ = ("_directory_flushed", "_disk", "_epochs_in_flight", "durable_offset",
-                 "durable_position", "error", "flushed_size", "in_flight",
-                 "one_at_a_time")  # fmt: skip
+    __slots__ = ("_created_count_flushed", "_disk", "_epochs", "_is_epochs_in_flight", "_segments",
+                 "_state")  # fmt: skip
 
-    def __init__(self, disk: Disk, durable_offset: int, durable_position: int) -> None:
+    def __init__(
+        self, segments: Segments, epochs: LeaderEpochCache, state: FlushState, disk: Disk
+    ) -> None:
+        self._segments = segments
+        self._epochs = epochs
+        self._state = state
         self._disk = disk
-        self.durable_offset = durable_offset
-        self.durable_position = durable_position
-        """Position of the durable offset in the active segment."""
-        self.flushed_size = 0
-        """Number of bytes written by this process that were flushed."""
-        self.in_flight = 0
-        """Number of flushes that were begun and have not ended."""
-        self._epochs_in_flight = False
-        self._directory_flushed = 0
-        self.one_at_a_time = threading.Lock()
-        """Held by the thread that runs a flush."""
-        self.error: OSError | None = None
-        """The error of a failed flush, which all later flushes repeat."""
+        self._is_epochs_in_flight = False
+        self._created_count_flushed = 0
+        """Number of created segments whose names in the directory were flushed."""
 
-    # The log is passed as an argument: a reference back to it would be a cycle, and a released log
-    # must free its descriptors at once.
-
-    def begin(self, log: Log, *, closed_only: bool = False) -> Flush | None:
+    def begin(
+        self, end_offset: int, written_size: int, *, closed_only: bool = False
+    ) -> LogFlush | None:
         """Return the flush that makes the log durable up to its end, or with `closed_only` up to
         the active segment; None if it is durable already.
 
         Raises KafkaStorageError if descriptors are short; a later call may succeed.
         """
-        end_offset = log.active.base_offset if closed_only else log.end_offset
-        if end_offset <= self.durable_offset:
+        segments = self._segments
+        if closed_only:
+            end_offset = segments.active.base_offset
+        if end_offset <= self._state.durable_offset:
             return None
-        files = self._closed_files(log)
+        files = self._closed_files()
         if not closed_only:
-            files.append(log.active.file)
+            files.append(segments.active.file)
+        directory = segments.directory
         directories = []
-        if self._directory_flushed < log.segments_made:
-            directories += [log.directory, log.directory.parent]
-            metadata = log.directory / layout.PARTITION_METADATA
-            if self._directory_flushed == 0 and metadata.exists():
+        if self._created_count_flushed < segments.created_count:
+            directories += [directory, directory.parent]
+            metadata = directory / layout.PARTITION_METADATA
+            if self._created_count_flushed == 0 and metadata.exists():
                 files.append(self._disk.open_to_flush(metadata))
-        epochs = self._epochs_to_save(log)
-        self.in_flight += 1
-        return Flush(log, end_offset, files, epochs, directories)
+        epochs = self._epochs_to_save()
+        self._state.in_flight += 1
+        target = self._target(end_offset, written_size)
+        return LogFlush(directory, self._state, target, files, epochs, directories)
 
-    def _closed_files(self, log: Log) -> list[OpenFile]:
+    def _target(self, end_offset: int, written_size: int) -> FlushTarget:
+        segments = self._segments
+        return FlushTarget(end_offset, segments.active.size, written_size, segments.created_count)
+
+    def _closed_files(self) -> list[OpenFile]:
         """Return the files of closed segments that may not be durable."""
-        # A segment that ends at the durable offset was truncated when it was closed, maybe since.
-        number = bisect_left(log.segments, self.durable_offset, key=attrgetter("base_offset"))
-        first = max(0, number - 1)
         files = []
-        for segment, later in zip(log.segments[first:], log.segments[first + 1 :], strict=False):
+        for segment, end_offset in self._segments.closed_from(self._state.durable_offset):
             files += [segment.file, segment.offset_index.file, segment.time_index.file]
-            snapshot = log.producers.snapshot_path(later.base_offset)
+            snapshot = segment.directory / layout.file_name(end_offset, layout.SNAPSHOT)
             if snapshot.exists():
                 files.append(self._disk.open_to_flush(snapshot))
         return files
 
-    def _epochs_to_save(self, log: Log) -> EpochsFile | None:
-        epochs = log.leader_epochs
-        if not epochs.unsaved or self._epochs_in_flight:
+    def _epochs_to_save(self) -> EpochsFile | None:
+        epochs = self._epochs
+        if not epochs.unsaved or self._is_epochs_in_flight:
             # One flush at a time writes this file: two would share the name of its replacement,
             # and the older content might be written last.  The next flush writes it, and recovery
             # checks that the file has the epoch it starts in.
             return None
         directory = None
-        if log.directory.exists():
-            directory = self._disk.open_to_flush(log.directory)
+        if self._segments.directory.exists():
+            directory = self._disk.open_to_flush(self._segments.directory)
         epochs.unsaved = False
-        self._epochs_in_flight = True
+        self._is_epochs_in_flight = True
         return EpochsFile(directory, epochs.encoded())
 
-    def reach(self, log: Log) -> None:
+    def reach(self, end_offset: int, written_size: int) -> None:
         """Note that the log was flushed up to its end, with its whole file system."""
-        self._directory_flushed = log.segments_made
-        self.durable_offset, self.durable_position = log.end_offset, log.active.size
-        self.flushed_size = log.written_size
+        self._advance(self._target(end_offset, written_size))
 
-    def end(self, flush: Flush) -> None:
-        """Take the result of a flush.
+    def end(self, flush: LogFlush) -> None:
+        """Take the result of a flush of a log that is not lost.
 
         Raises KafkaStorageError if the disk had no room for a small file, or descriptors were
         short; the flush must be repeated, and the durable offset has not moved.
         """
         assert flush.error is None, "a failed flush ends the process"
-        self.in_flight -= 1
+        self._state.in_flight -= 1
         if flush.epochs is not None:
-            self._epochs_in_flight = False
+            self._is_epochs_in_flight = False
         if flush.refused is not None:
-            flush.log.leader_epochs.unsaved = True
+            self._epochs.unsaved = True
             raise KafkaStorageError(
-                f"{flush.log.directory} cannot be flushed: {flush.refused.strerror}"
+                f"{flush.directory} cannot be flushed: {flush.refused.strerror}"
             )
-        if flush.is_lost:
-            flush.log.fault = f"{flush.log.directory} was removed"
-            return
-        self._directory_flushed = max(self._directory_flushed, flush.segments_made)
-        if flush.end_offset > self.durable_offset:
-            self.durable_offset = flush.end_offset
-            self.durable_position = flush.position
-            self.flushed_size = max(self.flushed_size, flush.written_size)
+        if not flush.is_lost:
+            self._advance(flush.target)
+
+    def _advance(self, target: FlushTarget) -> None:
+        self._created_count_flushed = max(self._created_count_flushed, target.created_count)
+        state = self._state
+        if target.end_offset > state.durable_offset:
+            state.durable_offset = target.end_offset
+            state.durable_position = target.position
+            state.flushed_size = max(state.flushed_size, target.written_size)

@@ -12,17 +12,15 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from kafkalite.clock import Clock
 from kafkalite.config.settings import Settings
 from kafkalite.storage import layout
-from kafkalite.storage.deferred_delete import Doomed
-from kafkalite.storage.disk import Disk, FreeSpace
 from kafkalite.storage.file_system import FileSystem
-from kafkalite.storage.log import Log
-from kafkalite.storage.open_segments import OpenSegments
+from kafkalite.storage.known_state import NOTHING_KNOWN
+from kafkalite.storage.log import RECOVERED, Log, OpenOptions
+from kafkalite.storage.log_config import LogConfig
+from kafkalite.storage.log_environment import LogEnvironment
 from kafkalite.storage.opening_lock import OpeningLock
-from kafkalite.storage.partition_metadata import Owner, read_topic_id
-from kafkalite.storage.partition_transfer import Known
+from kafkalite.storage.partition_metadata import Owner
 from kafkalite.storage.recovery_points import RecoveryPoints
 from kafkalite.storage.shared_flush import flush_recovered
 
@@ -37,58 +35,29 @@ class LogLoader:
         data: Path,
         file_system: FileSystem,
         points: RecoveryPoints,
-        space: FreeSpace,
-        doomed: Doomed,
-        clock: Clock,
-        disk: Disk,
+        environment: LogEnvironment,
     ) -> None:
         self._data = data
         self._file_system = file_system
         self._points = points
-        self._space = space
-        self._doomed = doomed
-        self._open_segments = OpenSegments()
-        self._clock = clock
-        self._disk = disk
+        self._environment = environment
 
     def open(
         self,
         directory: Path,
-        key: LogKey,
-        settings: Settings,
-        *,
-        flushes_always: bool = False,
-        new_id: bytes | None = None,
-        owner: Owner | None = None,
-        shares_flush: bool = False,
-        opening_lock: OpeningLock | None = None,
+        owner: Owner,
+        config: LogConfig,
+        options: OpenOptions = RECOVERED,
     ) -> Log:
-        """Open one log; with `new_id` it was just made, for the topic with that id."""
-        topic_id = new_id or (owner.topic_id if owner else read_topic_id(directory))
-        known = Known() if new_id else self._points.known(directory, topic_id)
-        opened = Log.open(
-            directory,
-            topic=key[0],
-            partition=key[1],
-            topic_id=topic_id,
-            config=settings,
-            clock=self._clock,
-            recovery_point=known.recovery_point,
-            log_start_offset=known.log_start_offset,
-            clean=known.end,
-            drop_cache=known.drop_cache,
-            same_boot=known.same_boot,
-            # The metadata log may use the reserved space, since deleting topics writes to it.
-            space=None if flushes_always else self._space,
-            doomed=self._doomed,
-            open_segments=self._open_segments,
-            disk=self._disk,
-            flushes_always=flushes_always,
-            shares_flush=shares_flush,
-            opening_lock=opening_lock,
-            new=new_id is not None,
-        )
-        self._points.keep(directory.name, topic_id, known, opened.damaged_to)
+        """Open one log."""
+        known = NOTHING_KNOWN
+        if not options.is_new:
+            known = self._points.known(directory, owner.topic_id)
+        environment = self._environment
+        if config.is_metadata_log:  # deleting topics writes to it, which must not need free space
+            environment = environment.without_reserve(directory)
+        opened = Log.open(directory, owner, config, environment, known, options)
+        self._points.keep(directory.name, owner.topic_id, known, opened.damaged_to)
         self._points.set_pending(directory.name, opened.may_have_lost_tail)
         if os.path.exists(directory / layout.HANDOVER):
             self._points.left_behind(directory.name)
@@ -111,6 +80,7 @@ class LogLoader:
             todo.put(entry)
         raised: list[Exception] = []
         lock = OpeningLock()
+        options = OpenOptions(shares_flush=shares_flush, lock=lock)
 
         def work() -> None:
             with lock:
@@ -120,14 +90,8 @@ class LogLoader:
                     except queue.Empty:
                         return
                     try:
-                        logs[owner.key] = self.open(
-                            path,
-                            owner.key,
-                            settings[owner.topic],
-                            owner=owner,
-                            shares_flush=shares_flush,
-                            opening_lock=lock,
-                        )
+                        config = LogConfig.of(settings[owner.topic])
+                        logs[owner.key] = self.open(path, owner, config, options)
                     except Exception as error:  # raised again below, on the calling thread
                         raised.append(error)
 
@@ -147,6 +111,6 @@ class LogLoader:
             [log for log in logs.values() if log.awaits_flush],
             self._data,
             self._file_system,
-            self._disk,
+            self._environment.disk,
             was_marked=was_marked,
         )

@@ -28,7 +28,7 @@ from kafkalite.config.broker import (
     STORAGE_MIN_FREE_BYTES,
 )
 from kafkalite.config.settings import Settings
-from kafkalite.config.topic import DURABILITY, FILE_DELETE_DELAY_MS
+from kafkalite.config.topic import FILE_DELETE_DELAY_MS
 from kafkalite.errors import KafkaStorageError, Refusal
 from kafkalite.ids import METADATA_ID, METADATA_TOPIC, NO_ID
 from kafkalite.storage import layout
@@ -48,14 +48,17 @@ from kafkalite.storage.disk import (
 from kafkalite.storage.file_system import FileSystem
 from kafkalite.storage.flusher import Flusher, flush_all
 from kafkalite.storage.housekeeping import Upkeep
-from kafkalite.storage.log import Log
+from kafkalite.storage.known_state import KnownEnd, KnownLogState
+from kafkalite.storage.log import Log, OpenOptions
+from kafkalite.storage.log_config import LogConfig
 from kafkalite.storage.log_directory import open_node_directory
+from kafkalite.storage.log_environment import LogEnvironment
+from kafkalite.storage.log_flushes import LogFlush
 from kafkalite.storage.log_loader import LogKey, LogLoader
 from kafkalite.storage.misplaced import MisplacedLogs
 from kafkalite.storage.names_flush import NamesFlush
+from kafkalite.storage.open_segments import OpenSegments
 from kafkalite.storage.partition_metadata import Owner, metadata_text, read_topic_id
-from kafkalite.storage.partition_transfer import Known
-from kafkalite.storage.recovery import KnownEnd
 from kafkalite.storage.recovery_points import RecoveryPoints
 from kafkalite.storage.write_back import sync_names, write_back_failed
 
@@ -113,10 +116,10 @@ class LogManager:
         self._misplaced = MisplacedLogs(self.data, self._points, self._disk)
         self._names_flush = NamesFlush(self.data)
         self._upkeep = Upkeep(self._logs, self._points, self._settings, self._clock, self._disk)
-        self._loader = LogLoader(
-            self.data, self.file_system, self._points, self._space, self._upkeep.doomed,
-            self._clock, self._disk,
-        )  # fmt: skip
+        environment = LogEnvironment(
+            self._clock, self._disk, self._space, self._upkeep.doomed, OpenSegments()
+        )
+        self._loader = LogLoader(self.data, self.file_system, self._points, environment)
 
     def reconfigure(self, settings: Settings) -> None:
         """Apply the node's new settings; each log gets its topic's from its partition."""
@@ -137,17 +140,18 @@ class LogManager:
         key = (METADATA_TOPIC, 0)
         if key not in self._logs:
             directory = self.data / layout.directory_name(*key)
-            new_id = None
-            if not directory.exists():
+            is_new = not directory.exists()
+            if is_new:
                 if self._points.found_some:
                     raise Refusal(
                         f"{self.data} has lost its metadata log, {directory.name}, and nobody else"
                         " knows its topics; restore it from a copy, or start with another --data"
                     )
-                new_id = METADATA_ID
-                self._make(directory, new_id)
+                self._make(directory, METADATA_ID)
+            owner = Owner(*key, METADATA_ID if is_new else read_topic_id(directory))
+            config = LogConfig.of(self._settings, is_metadata_log=True)
             self._logs[key] = self._loader.open(
-                directory, key, self._settings, flushes_always=True, new_id=new_id
+                directory, owner, config, OpenOptions(is_new=is_new)
             )
         return self._logs[key]
 
@@ -188,7 +192,7 @@ class LogManager:
 
     # -- making and removing -----------------------------------------------------------------
 
-    def create(self, topic: str, topic_id: bytes, partition: int, config: Settings) -> Log:
+    def create(self, topic: str, topic_id: bytes, partition: int, settings: Settings) -> Log:
         """Make a partition's log, empty.
 
         A log of another topic id in its place is set aside; one whose topic id was lost is taken as
@@ -199,7 +203,7 @@ class LogManager:
         present = self._logs.get(key)
         if present is not None and present.topic_id == NO_ID:
             self._give_id(present, topic_id)
-            present.reconfigure(config)
+            present.reconfigure(settings)
             return present
         try:
             if present is not None:
@@ -211,7 +215,12 @@ class LogManager:
             failed(error, f"{directory} cannot be made")
         try:
             self._make(directory, topic_id)
-            made = self._loader.open(directory, key, config, new_id=topic_id)
+            made = self._loader.open(
+                directory,
+                Owner(*key, topic_id),
+                LogConfig.of(settings),
+                OpenOptions(is_new=True),
+            )
         except OSError as error:
             # A partly made log would be taken for a partition's by the next start.
             if directory.exists():
@@ -248,7 +257,7 @@ class LogManager:
                     # The next start finds that it is in no topic.
                     log.error("%s cannot be renamed: %s", deleted.directory, error)
                 else:
-                    self._upkeep.doomed.add([aside], deleted.config[FILE_DELETE_DELAY_MS])
+                    self._upkeep.doomed.add([aside], deleted.config.file_delete_delay_ms)
         if self.flusher is None:
             sync_names(self._disk, self.data)
         else:
@@ -335,7 +344,8 @@ class LogManager:
                     return None
                 if not owner.is_also(read_topic_id(directory)):
                     return None
-            found = self._loader.open(directory, owner.key, settings)
+            kept = owner._replace(topic_id=read_topic_id(directory))
+            found = self._loader.open(directory, kept, LogConfig.of(settings))
             if found.topic_id == NO_ID:
                 self._give_id(found, topic_id)
         except OSError as error:
@@ -386,7 +396,7 @@ class LogManager:
         assert self._logs.get(owner.key) is log, f"{log} is not this node's"
         if self._has_failed():
             raise DiskFailed(f"{log.directory} is not handed over: a flush has failed")
-        if log.flushing:
+        if log.is_flushing:
             raise KafkaStorageError(f"{log.directory} is being flushed; it moves after that")
         try:
             known = self._ended(log)
@@ -399,16 +409,16 @@ class LogManager:
         del self._logs[owner.key]
         log.release()
 
-    def _ended(self, log: Log) -> Known:
+    def _ended(self, log: Log) -> KnownLogState:
         """Finish a log and return its known state."""
         end = log.finish(flushed=False)
         if end is None:
             return self._points.known(log.directory, log.topic_id)._replace(end=None)
-        if log.config[DURABILITY] != "os":
+        if not log.is_left_to_kernel:
             log.flush()
         end = end._replace(durable_offset=log.durable_offset)
         same_boot = not log.may_have_lost_tail
-        return Known(log.durable_offset, log.log_start_offset, end, same_boot=same_boot)
+        return KnownLogState(log.durable_offset, log.log_start_offset, end, same_boot=same_boot)
 
     # -- periodic work -----------------------------------------------------------------------
 
@@ -466,7 +476,7 @@ class LogManager:
     def _finish(self, logs: Sequence[Log]) -> dict[str, KnownEnd]:
         """Close some logs cleanly, and release their files."""
         ends: dict[str, KnownEnd] = {}
-        flushes = []
+        flushes: dict[LogFlush, Log] = {}
         for found in logs:
             try:
                 end = found.finish()
@@ -477,18 +487,18 @@ class LogManager:
             if end is not None:
                 ends[found.directory.name] = end
             if flush is not None:
-                flushes.append(flush)
-        flush_all(flushes, self._disk, self.file_system)
-        for flush in flushes:
+                flushes[flush] = found
+        flush_all(list(flushes), self._disk, self.file_system)
+        for flush, found in flushes.items():
             if flush.error is not None:
                 raise write_back_failed(self._disk, flush.where, flush.error)
             try:
-                flush.log.flush_end(flush)
+                found.flush_end(flush)
             except KafkaStorageError as fault:
-                _log_unclean(flush.log, fault)
-                del ends[flush.log.directory.name]
+                _log_unclean(found, fault)
+                del ends[found.directory.name]
             if flush.is_lost:
-                del ends[flush.log.directory.name]
+                del ends[found.directory.name]
         for found in logs:
             found.release()
         return {name: end._replace(durable_offset=None, joined=False) for name, end in ends.items()}

@@ -15,13 +15,10 @@ from __future__ import annotations
 import resource
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from kafkalite.errors import KafkaStorageError
-
-if TYPE_CHECKING:
-    from kafkalite.records.file_slice import OpenFile
-    from kafkalite.storage.segment import LogSegment
+from kafkalite.records.file_slice import OpenFile
 
 OPEN_MAX = 1000
 """Maximum number of closed segments; each may have three files open."""
@@ -36,6 +33,21 @@ LOOKED_AT_ONCE = 256
 opened: a request may need thousands of files."""
 
 
+class ReleasableSegment(Protocol):
+    """A segment whose files can be closed, and are opened again when next needed."""
+
+    @property
+    def is_active(self) -> bool:
+        """True if this is the active segment of its log."""
+
+    @property
+    def is_idle(self) -> bool:
+        """True if everything written to the active segment is durable."""
+
+    def release(self) -> None:
+        """Release the files."""
+
+
 class OpenSegments:
     """Segments with open files, the closed ones in the order of their use."""
 
@@ -44,13 +56,13 @@ class OpenSegments:
             limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
             count_max = min(OPEN_MAX, limit // SHARE // 3)
         self._count_max = max(1, count_max)
-        self._segments: OrderedDict[LogSegment, None] = OrderedDict()
-        self._active: OrderedDict[LogSegment, None] = OrderedDict()
+        self._segments: OrderedDict[ReleasableSegment, None] = OrderedDict()
+        self._active: OrderedDict[ReleasableSegment, None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._segments)
 
-    def used(self, segment: LogSegment) -> None:
+    def used(self, segment: ReleasableSegment) -> None:
         """Note that this segment has open files and is used now."""
         if segment.is_active:
             self._active[segment] = None
@@ -62,7 +74,7 @@ class OpenSegments:
         if len(self._segments) > self._count_max:
             next(iter(self._segments)).release()
 
-    def released(self, segment: LogSegment) -> None:
+    def released(self, segment: ReleasableSegment) -> None:
         """Note that this segment has released its files."""
         self._segments.pop(segment, None)
         self._active.pop(segment, None)

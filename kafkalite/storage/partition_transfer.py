@@ -24,32 +24,18 @@ from __future__ import annotations
 import errno
 import logging
 from pathlib import Path
-from typing import NamedTuple
 
 from kafkalite.errors import KafkaStorageError
 from kafkalite.ids import read_id, written_id
 from kafkalite.storage import checkpoint, layout
 from kafkalite.storage.disk import Disk, put_file, read_small_file
+from kafkalite.storage.known_state import KnownEnd, KnownLogState
 from kafkalite.storage.log_directory import make_node_directory
 from kafkalite.storage.partition_metadata import Owner, read_topic_id
-from kafkalite.storage.recovery import KnownEnd
 
 log = logging.getLogger("kafkalite.storage")
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-
-
-class Known(NamedTuple):
-    """The state of a log that is known before it is opened."""
-
-    recovery_point: int = 0
-    log_start_offset: int = 0
-    end: KnownEnd | None = None
-    drop_cache: bool = False
-    """True if a flush failed on its file system: the page cache may differ from the disk."""
-    same_boot: bool = False
-    """True if the machine was not restarted since the log was written: all writes are present,
-    flushed or not, and only the last write of a process that was killed may be torn."""
 
 
 def boot_id() -> str:
@@ -61,7 +47,7 @@ def boot_id() -> str:
         return ""
 
 
-def write(disk: Disk, directory: Path, owner: Owner, known: Known) -> None:
+def write(disk: Disk, directory: Path, owner: Owner, known: KnownLogState) -> None:
     """Write the handover file into a directory that is about to be transferred."""
     content = {
         "topic": owner.topic,
@@ -74,7 +60,7 @@ def write(disk: Disk, directory: Path, owner: Owner, known: Known) -> None:
     put_file(disk, directory / layout.HANDOVER, checkpoint.sealed(content), flushed=False)
 
 
-def read(directory: Path) -> tuple[Owner, Known] | None:
+def read(directory: Path) -> tuple[Owner, KnownLogState] | None:
     """Return the content of a directory's handover file; None if it is missing or damaged."""
     try:
         content = checkpoint.unsealed(read_small_file(directory / layout.HANDOVER))
@@ -82,7 +68,7 @@ def read(directory: Path) -> tuple[Owner, Known] | None:
         # Without a boot id no two boots are known to be the same.
         same_boot = content["boot_id"] == boot_id() != ""
         end = KnownEnd(*content["end"]) if content["end"] is not None and same_boot else None
-        return owner, Known(
+        return owner, KnownLogState(
             content["recovery_point"],
             content["log_start_offset"],
             end,
@@ -97,7 +83,9 @@ def read(directory: Path) -> tuple[Owner, Known] | None:
         return None
 
 
-def send(disk: Disk, directory: Path, owner: Owner, known: Known, to_directory: Path) -> None:
+def send(
+    disk: Disk, directory: Path, owner: Owner, known: KnownLogState, to_directory: Path
+) -> None:
     """Transfer a directory; it has not moved if this raises OSError or KafkaStorageError."""
     make_node_directory(disk, to_directory)
     write(disk, directory, owner, known)

@@ -42,9 +42,10 @@ from kafkalite._ext.segment_walk import AT_END, GAP, STORAGE_ERROR, ZEROS
 from kafkalite.errors import KafkaStorageError
 from kafkalite.storage import layout
 from kafkalite.storage.disk import NO_ROOM, Disk, DiskFailed, sync_directory
+from kafkalite.storage.known_state import KnownEnd, KnownLogState
 from kafkalite.storage.leader_epochs import LeaderEpochCache
 from kafkalite.storage.opening_lock import OpeningLock
-from kafkalite.storage.producer_state import Handed, ProducerStateManager
+from kafkalite.storage.producer_state import ProducerStateManager
 from kafkalite.storage.segment import LogSegment, Scanned
 
 log = logging.getLogger("kafkalite.storage")
@@ -57,18 +58,6 @@ FIRST at first, as most producers write small batches, then GROWTH times as many
 
 NOTES_FROM = 1 << 20
 """Number of scanned bytes that are worth a snapshot: their scan takes a tenth of a millisecond."""
-
-
-class KnownEnd(NamedTuple):
-    """The end of a log when it was closed, and the state its process had in memory."""
-
-    end_offset: int
-    active_size: int
-    durable_offset: int | None = None
-    """Offset up to which it was flushed; None: to its end."""
-    remembered: Handed = []
-    joined: bool = False
-    """True if its segments were known to be contiguous, and no other process has had it since."""
 
 
 class Flushing(enum.Enum):
@@ -118,7 +107,7 @@ class Recovery:
         write-back."""
         self._same_boot = False
         self.removed: list[Path] = []
-        self.segments_made = 0
+        self.created_count = 0
         self.awaits_flush = False
         """True if the caller must flush the log before it is served."""
         self._was_cut = False
@@ -159,7 +148,7 @@ class Recovery:
             LogSegment.create(self.directory, offset, self.disk, self.index_interval, self.now_ms)
         )
         self.end_offset = offset
-        self.segments_made += 1
+        self.created_count += 1
 
     def release(self) -> None:
         """Release the files: at a start few of many logs are read or written soon."""
@@ -203,7 +192,7 @@ class Recovery:
                 return False
             self.unflushed_from = (offset, position)
             # The names of its files may be unflushed as well.
-            self.segments_made += 1
+            self.created_count += 1
         return True
 
     def _check_joined(self, count: int) -> None:
@@ -220,28 +209,20 @@ class Recovery:
 
     # -- any other end -----------------------------------------------------------------------
 
-    def recover(
-        self,
-        recovery_point: int,
-        log_start_offset: int,
-        drop_cache: bool,
-        same_boot: bool,
-        flushing: Flushing = Flushing.NOW,
-    ) -> None:
+    def recover(self, known: KnownLogState, flushing: Flushing = Flushing.NOW) -> None:
         """Scan the log from where its state is known; see the module."""
-        self._same_boot = same_boot and not drop_cache
+        self._same_boot = known.same_boot and not known.drop_cache
         self.may_have_lost_tail = not self._same_boot
         try:
-            self._recover(recovery_point, log_start_offset, drop_cache, flushing)
+            self._recover(known, flushing)
         except KafkaStorageError as fault:
             self._quarantine(str(fault))
 
-    def _recover(
-        self, recovery_point: int, log_start_offset: int, drop_cache: bool, flushing: Flushing
-    ) -> None:
+    def _recover(self, known: KnownLogState, flushing: Flushing) -> None:
+        recovery_point, log_start_offset = known.recovery_point, known.log_start_offset
         begin = self._beginning(recovery_point)
-        if drop_cache:
-            self._flush(begin.number, drop_cache)
+        if known.drop_cache:
+            self._flush(begin.number, drop_cache=True)
         self._check_joined(begin.number + 1)
         self._scan_from(begin, recovery_point)
         if self.end_offset < recovery_point:
@@ -267,7 +248,7 @@ class Recovery:
         self.unflushed_from = self._unflushed_from(begin, recovery_point)
         if self.unflushed_from is not None:
             # The names of its files may be unflushed as well.
-            self.segments_made += 1
+            self.created_count += 1
             self.awaits_flush = flushing is Flushing.SHARED
 
     def _unflushed_from(self, begin: Beginning, recovery_point: int) -> tuple[int, int] | None:

@@ -34,8 +34,7 @@ from kafkalite.records.file_slice import OpenFile
 from kafkalite.storage import checkpoint, layout
 from kafkalite.storage import partition_transfer as hand_over
 from kafkalite.storage.disk import FAILURE_MARK, PASSING, Disk, put_file, sync_directory
-from kafkalite.storage.partition_transfer import Known
-from kafkalite.storage.recovery import KnownEnd
+from kafkalite.storage.known_state import KnownEnd, KnownLogState
 
 log = logging.getLogger("kafkalite.storage")
 
@@ -86,10 +85,10 @@ class RecoveryPoints:
             self._disk.unlink(clean)
             sync_directory(self._disk, self.directory)
 
-    def known(self, directory: Path, topic_id: bytes) -> Known:
+    def known(self, directory: Path, topic_id: bytes) -> KnownLogState:
         """Return the known state of the log in a directory."""
         name = directory.name
-        known = Known(drop_cache=self.drop_cache, same_boot=self._same_boot)
+        known = KnownLogState(drop_cache=self.drop_cache, same_boot=self._same_boot)
         point = self._points.get(name)
         if point is not None and _speaks_of(point, topic_id):
             known = known._replace(recovery_point=point[0], log_start_offset=point[1])
@@ -102,7 +101,7 @@ class RecoveryPoints:
             known = _handed_over(known, left[1])
         return known
 
-    def _known_elsewhere(self, known: Known, name: str, topic_id: bytes) -> Known:
+    def _known_elsewhere(self, known: KnownLogState, name: str, topic_id: bytes) -> KnownLogState:
         """Return `known` with greater offsets from the checkpoints of other nodes, which may have
         had the log later."""
         if self._elsewhere is None:
@@ -120,7 +119,7 @@ class RecoveryPoints:
                 )
         return known
 
-    def keep(self, name: str, topic_id: bytes, known: Known, damaged_to: int = 0) -> None:
+    def keep(self, name: str, topic_id: bytes, known: KnownLogState, damaged_to: int = 0) -> None:
         """Keep what is known of a log that was opened or transferred, until a checkpoint has newer
         points; a damaged log is not truncated below `damaged_to` by later starts either."""
         recovery_point = max(known.recovery_point, damaged_to)
@@ -278,7 +277,7 @@ def _speaks_of(point: Point, topic_id: bytes) -> bool:
     return topic_id == NO_ID or point[2] in (written_id(topic_id), written_id(NO_ID))
 
 
-def _handed_over(own: Known, last_owners: Known) -> Known:
+def _handed_over(own: KnownLogState, last_owners: KnownLogState) -> KnownLogState:
     """Return the points of the log's last owner, with those of this node that are newer."""
     return last_owners._replace(
         log_start_offset=max(own.log_start_offset, last_owners.log_start_offset),

@@ -4,12 +4,12 @@ Three reasons, as in Kafka: every record is older than retention.ms, by the reco
 the log is at least retention.bytes large without it; or it is below the log start offset.  Only
 whole segments are removed, from the log's beginning, and never past the readable offset.
 """
+
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kafkalite.config.settings import Settings
-from kafkalite.config.topic import RETENTION_BYTES, RETENTION_MS
+from kafkalite.storage.log_config import LogConfig
 from kafkalite.storage.segment import LogSegment
 
 
@@ -23,7 +23,7 @@ def before(segments: Sequence[LogSegment], offset: int) -> int:
 
 def removable(
     segments: Sequence[LogSegment],
-    settings: Settings,
+    config: LogConfig,
     now_ms: int,
     log_start_offset: int,
     readable_offset: int,
@@ -37,8 +37,8 @@ def removable(
     candidates = segments[:allowed]
     return max(
         before(segments, log_start_offset),
-        by_time(candidates, settings[RETENTION_MS], now_ms),
-        by_size(candidates, settings[RETENTION_BYTES], sum(segment.size for segment in segments)),
+        by_time(candidates, config.retention_ms, now_ms),
+        by_size(candidates, config.retention_bytes, sum(segment.size for segment in segments)),
     )
 
 

@@ -15,20 +15,19 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from kafkalite._ext import segment_walk
 from kafkalite._ext.record_batch import HEADER_SIZE, header
 from kafkalite._ext.segment_walk import AT_END, GAP, STORAGE_ERROR, WHOLE, ZEROS
+from kafkalite.clock import Clock
 from kafkalite.errors import KafkaStorageError
 from kafkalite.records.file_slice import OpenFile
 from kafkalite.storage import layout
 from kafkalite.storage.disk import NO_ROOM, PASSING, Disk, failed, pwritev_all
+from kafkalite.storage.flush_state import FlushState
 from kafkalite.storage.index import OffsetIndex, TimeIndex
 from kafkalite.storage.open_segments import OpenSegments
-
-if TYPE_CHECKING:
-    from kafkalite.storage.log_flushes import LogFlushes
 
 AHEAD = 4 << 20
 AHEAD_FIRST = 64 << 10
@@ -45,7 +44,9 @@ LEADER_EPOCHS_KNOWN = RELATIVE_OFFSET_MAX
 NOT_READ = -2
 """Marks that the first batch's timestamp was not read yet; no batch has this timestamp."""
 
-NOT_SET_ASIDE = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+PREALLOCATION_ERRORS_IGNORED = frozenset(
+    {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+)
 """Errors of preallocation that are ignored: the write itself reports a real one."""
 
 
@@ -81,10 +82,10 @@ class LogSegment:
     """One segment of a log."""
 
     __slots__ = ("_descriptor", "_disk", "_file", "_pwritev", "_timestamps_known", "allocated",
-                 "base_offset", "created_ms", "directory", "first_timestamp", "flushes",
-                 "index_interval",
-                 "max_timestamp", "offset_index", "offset_of_max", "open_segments", "path",
-                 "since_entry", "size", "time_index", "timestamp_entered")  # fmt: skip
+                 "base_offset", "created_ms", "directory", "first_timestamp", "flush_state",
+                 "index_interval", "max_timestamp", "offset_index", "offset_of_max",
+                 "open_segments", "path", "since_entry", "size", "time_index",
+                 "timestamp_entered")  # fmt: skip
 
     def __init__(
         self, directory: Path, base_offset: int, disk: Disk, index_interval: int, now_ms: int
@@ -96,8 +97,8 @@ class LogSegment:
         self._timestamps_known = False
         self.open_segments: OpenSegments | None = None
         """Limits the number of open files, and may release those of this segment."""
-        self.flushes: LogFlushes | None = None
-        """The flushes of its log while it is the active segment; None once it is closed."""
+        self.flush_state: FlushState | None = None
+        """The flush state of its log while it is the active segment; None once it is closed."""
         self.directory = directory
         self.base_offset = base_offset
         self.path = self.file_path(layout.LOG)
@@ -159,26 +160,26 @@ class LogSegment:
     def _opened(self, open_file: Callable[[], OpenFile]) -> OpenFile:
         return open_file() if self.open_segments is None else self.open_segments.open(open_file)
 
-    def share(self, open_segments: OpenSegments, flushes: LogFlushes | None = None) -> None:
-        """Let `open_segments` release the files when there are too many; with the log's `flushes`,
-        as the active segment."""
-        self.flushes = flushes
+    def share(self, open_segments: OpenSegments, flush_state: FlushState | None = None) -> None:
+        """Let `open_segments` release the files when there are too many; with the log's
+        `flush_state`, as the active segment."""
+        self.flush_state = flush_state
         self.open_segments = open_segments
         self.offset_index.open_segments = self.time_index.open_segments = open_segments
 
     @property
     def is_active(self) -> bool:
         """True if this is the active segment of its log."""
-        return self.flushes is not None
+        return self.flush_state is not None
 
     @property
     def is_idle(self) -> bool:
         """True if everything written to the active segment is durable."""
-        flushes = self.flushes
+        state = self.flush_state
         return self.size == 0 or (
-            flushes is not None
-            and flushes.durable_offset > self.base_offset
-            and flushes.durable_position == self.size
+            state is not None
+            and state.durable_offset > self.base_offset
+            and state.durable_position == self.size
         )
 
     # -- writing -----------------------------------------------------------------------------
@@ -236,7 +237,7 @@ class LogSegment:
             index.count += 1
             self.timestamp_entered = self.max_timestamp
 
-    def set_aside(self, size: int, segment_size_max: int) -> None:
+    def preallocate(self, size: int, segment_size_max: int) -> None:
         """Preallocate file space for the next `size` bytes, and some more."""
         # In proportion to the segment, so that small partitions use little space.
         ahead = min(AHEAD, max(AHEAD_FIRST, self.size))
@@ -244,7 +245,7 @@ class LogSegment:
         try:
             self._disk.posix_fallocate(self.descriptor, self.size, wanted)
         except OSError as error:
-            if error.errno not in NOT_SET_ASIDE:
+            if error.errno not in PREALLOCATION_ERRORS_IGNORED:
                 failed(error, f"{self.path} cannot be written")
         self.allocated = self.size + wanted
 
@@ -271,14 +272,6 @@ class LogSegment:
             self._enter_time()
         self.write_indexes()
         self.trim()
-
-    def indexes_full(self, size_max: int) -> bool:
-        """Return whether an index of at most `size_max` bytes has no room for another entry."""
-        # The time index keeps room for the entry that is added when the segment is closed.
-        return (
-            self.offset_index.count >= size_max // 8
-            or self.time_index.count >= size_max // 12 - 1
-        )
 
     def trim(self) -> None:
         """Truncate the file to `size`, which frees preallocated space."""
@@ -380,16 +373,15 @@ class LogSegment:
             return self.max_timestamp
         return int(self.path.stat().st_mtime * 1000)
 
-    def age_ms(self, timestamp: int, now_ms: int) -> int:
-        """Return the age of the segment: by the records' timestamps, else by the clock."""
-        if self.size == 0:
-            return 0
+    def age_ms(self, timestamp: int, clock: Clock) -> int:
+        """Return the age at this timestamp of a segment that is not empty: by the records'
+        timestamps, else by the clock."""
         if self.first_timestamp == NOT_READ:
             first = self.find(self.base_offset)
             self.first_timestamp = first.max_timestamp if first else NOT_READ
         if self.first_timestamp >= 0 and timestamp >= 0:
             return timestamp - self.first_timestamp
-        return now_ms - self.created_ms
+        return clock.wall_ms() - self.created_ms
 
     # -- recovery ----------------------------------------------------------------------------
 

@@ -16,16 +16,14 @@ file is truncated (deferred_delete.py), and a short read makes the reader reques
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from kafkalite._ext.record_batch import HEADER_SIZE, header
 from kafkalite._ext.segment_walk import STORAGE_ERROR
 from kafkalite.errors import KafkaStorageError
-
-if TYPE_CHECKING:
-    from kafkalite.storage.log import Log
-    from kafkalite.storage.segment import LogSegment
+from kafkalite.storage.log import Log
+from kafkalite.storage.log_reader import locate
+from kafkalite.storage.segment import LogSegment
 
 
 class Loan(NamedTuple):
@@ -44,7 +42,7 @@ def lend(log: Log, offset: int, size_max: int, upper_offset: int) -> Loan | None
     The first batch is included even if it is larger than `size_max`, and of the others those that
     fit, to within the distance of two index entries.
     """
-    found = log.locate(offset, upper_offset)
+    found = locate(log, offset, upper_offset)
     if found is None:
         return None
     segment, position, first_size, end = found
@@ -71,8 +69,7 @@ def _offset_at(log: Log, segment: LogSegment, position: int) -> int:
     if position == segment.size:
         if segment is log.active:
             return log.end_offset
-        later = bisect_right(log.segments, segment.base_offset, key=lambda each: each.base_offset)
-        return log.segments[later].base_offset
+        return log.segments.end_offset_of(log.segments.number_of(segment.base_offset))
     head = _header(segment, position)
     if len(head) < HEADER_SIZE:
         raise KafkaStorageError(f"{segment.path} ends before its byte {position}")

@@ -15,15 +15,12 @@ import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from kafkalite.storage import layout
 from kafkalite.storage.disk import FAILURE_MARK, PASSING, Disk
 from kafkalite.storage.file_system import FileSystem
+from kafkalite.storage.log import Log
 from kafkalite.storage.write_back import write_back_failed
-
-if TYPE_CHECKING:
-    from kafkalite.storage.log import Log
 
 _log = logging.getLogger("kafkalite.storage")
 
@@ -48,14 +45,12 @@ def flush_recovered(
         except OSError as error:
             raise write_back_failed(disk, data / "*", error) from error
         if not was_marked and (data / FAILURE_MARK).exists():
-            raise write_back_failed(
-                disk, data / "*", OSError(errno.EIO, os.strerror(errno.EIO))
-            )
+            raise write_back_failed(disk, data / "*", OSError(errno.EIO, os.strerror(errno.EIO)))
     for log in logs:
         if log in refused:
             pass  # its next flush saves the epochs; until then its durable offset stays
         elif log in together:
-            log.flushes.reach(log)
+            log.flushed_with_file_system()
         else:
             log.flush()  # its directory is on another file system
         log.awaits_flush = False

@@ -14,15 +14,13 @@ and its maximum timestamp.
 from __future__ import annotations
 
 from collections.abc import Generator
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from kafkalite.config.topic import LONG_MAX
 from kafkalite.errors import KafkaStorageError, MessageTooLarge
 from kafkalite.records.batch import RecordBatch, TimestampType
 from kafkalite.records.opening import Steps, scan_of, walk
-
-if TYPE_CHECKING:
-    from kafkalite.storage.log import Log
+from kafkalite.storage.log import Log
 
 
 class TimestampOffset(NamedTuple):
@@ -40,8 +38,8 @@ Search: TypeAlias = Generator[
 
 def first_since(log: Log, timestamp: int) -> Search:
     """Search for the first record at or after a timestamp."""
-    segments = log.segments
-    for segment in segments:
+    first = log.segments[0]
+    for segment in log.segments:
         if segment.largest_timestamp < timestamp:
             continue
         start = log.log_start_offset
@@ -53,7 +51,7 @@ def first_since(log: Log, timestamp: int) -> Search:
                 return record
             if log.fault is not None:
                 raise KafkaStorageError(log.fault)
-            if log.segments is not segments:
+            if log.segments[0] is not first:  # segments were removed meanwhile
                 return (yield from first_since(log, timestamp))
             found = None
             if batch.header.base_offset < start:

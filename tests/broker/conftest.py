@@ -13,6 +13,7 @@ from kafkalite.protocol.schema import Fields
 from kafkalite.protocol.schemas.produce import PRODUCE
 from kafkalite.protocol.schemas.topics import CREATE_TOPICS, DELETE_TOPICS
 from kafkalite.records.batch import Record, batches, build
+from kafkalite.storage.log_reader import read
 from tests.simulation.cluster import Asking, Cluster
 
 ALL = -1
@@ -72,7 +73,7 @@ class Clients(Cluster):
     def values(self, name: str, partition: int = 0) -> list[bytes | None]:
         """Return the values in the leader's log."""
         log = self.node(self.leader(name, partition)).replicas.leader(name, partition).log
-        found = log.read(log.log_start_offset, 1 << 20, log.end_offset)
+        found = read(log, log.log_start_offset, 1 << 20, log.end_offset)
         if found is None:
             return []
         return [record.value for batch in batches(found.read()) for record in batch]

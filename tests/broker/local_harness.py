@@ -18,6 +18,7 @@ from kafkalite.protocol.schemas import local
 from kafkalite.protocol.schemas.local import Record, read_packet, write_packet
 from kafkalite.records.batch import Record as Row
 from kafkalite.records.batch import batches, build
+from kafkalite.storage.log_reader import read
 from kafkalite.transport.ring import ProducerRing
 from kafkalite.transport.run_directory import local_path
 from tests.handlers.conftest import InProcess
@@ -76,7 +77,7 @@ class Host(InProcess):
         log = self.node.replicas.leader(topic, partition).log
         values: list[bytes | None] = []
         offset = log.log_start_offset
-        while (found := log.read(offset, 64 << 20, log.end_offset)) is not None:
+        while (found := read(log, offset, 64 << 20, log.end_offset)) is not None:
             rows = [row for batch in batches(found.read()) for row in batch]
             values += [row.value for row in rows]
             offset += len(rows)

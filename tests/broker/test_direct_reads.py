@@ -28,6 +28,7 @@ from kafkalite.errors import (
 from kafkalite.protocol.schemas.offsets import DELETE_RECORDS
 from kafkalite.protocol.schemas.topics import DELETE_TOPICS
 from kafkalite.records.batch import batches
+from kafkalite.storage.log_reader import read
 from tests.broker.local_harness import Guest, Host, batch_of, descriptor_count
 from tests.handlers.denying import Denying
 
@@ -330,7 +331,7 @@ def test_a_segment_that_nobody_was_lent_is_removed_uncut(host):
     """A connection that was given a slice of it over TCP may still be sending."""
     fill(host, 2)
     log = host.node.replicas.leader("t", 0).log
-    held = log.read(0, 100, log.end_offset)
+    held = read(log, 0, 100, log.end_offset)
     delete_before(host, 5)
     later(host, DELAY_MS)
     assert len(held.read()) == held.size > 0

@@ -23,8 +23,12 @@ from kafkalite.coordination.image import NodeImage
 from kafkalite.errors import Fatal, KafkaStorageError, Refusal
 from kafkalite.protocol.schemas import internal
 from kafkalite.records.file_slice import OpenFile
-from kafkalite.storage.disk import DISK, FreeSpace
+from kafkalite.storage.disk import DISK
+from kafkalite.storage.known_state import KnownLogState
 from kafkalite.storage.log import Log
+from kafkalite.storage.log_config import LogConfig
+from kafkalite.storage.log_environment import LogEnvironment
+from kafkalite.storage.partition_metadata import Owner
 
 
 class HeldFlusher:
@@ -54,15 +58,15 @@ class Hosted:
         self.topics = 0
         self.open()
 
-    def open(self, **options: Any) -> None:
+    def open(self, kept_free: int = 0, **known: Any) -> None:
+        environment = LogEnvironment.of(self.directory, ManualClock(), DISK)
+        environment.space.kept_free = kept_free
         self.log = Log.open(
             self.directory,
-            topic="__cluster_metadata",
-            partition=0,
-            topic_id=bytes(16),
-            config=Settings.broker().for_topic(),
-            clock=ManualClock(),
-            **options,
+            Owner("__cluster_metadata", 0, bytes(16)),
+            LogConfig.of(Settings.broker().for_topic()),
+            environment,
+            KnownLogState(**known),
         )
         self.flusher = HeldFlusher()
         self.timers: list[Any] = []
@@ -181,7 +185,7 @@ def test_decisions_that_come_while_a_flush_is_under_way_share_the_next(hosted):
 def test_a_full_disk_fails_the_request_and_changes_nothing(hosted):
     before = hosted.state
     hosted.log.release()
-    hosted.open(space=FreeSpace(hosted.directory, kept_free=1 << 60))
+    hosted.open(kept_free=1 << 60)
     with pytest.raises(errors.KafkaStorageError):
         hosted.ask(hosted.create("a"))
     assert hosted.state == before
@@ -201,7 +205,7 @@ def test_a_start_that_cannot_enter_the_log_is_refused_in_one_sentence(hosted):
     ):
         hosted.host.decide_at_start(lambda controller: controller.found("another"))
     hosted.log.release()
-    hosted.open(space=FreeSpace(hosted.directory, kept_free=1 << 60))
+    hosted.open(kept_free=1 << 60)
     with pytest.raises(Refusal, match="cannot enter the metadata log"):
         hosted.host.decide_at_start(
             lambda controller: controller.settle_nodes({0: ("localhost", 9093)}, None)
@@ -243,7 +247,7 @@ def test_a_damaged_log_is_refused_in_one_sentence(hosted):
         file.write(b"\xff\xff\xff")
     for clean in (end, None):
         with pytest.raises(Refusal, match="cannot be read at offset"):
-            hosted.open(clean=clean, recovery_point=end.end_offset)
+            hosted.open(end=clean, recovery_point=end.end_offset)
 
 
 def test_bytes_that_change_after_the_recovery_are_not_replayed(hosted):
@@ -260,8 +264,8 @@ def test_a_log_that_cannot_be_read_at_the_start_is_refused(hosted):
     active = hosted.log.active
     active._file = OpenFile(active.path, os.O_WRONLY)  # pread: EBADF
     active._descriptor = active._file.fileno()
-    hosted.log._last_position = 0  # otherwise the scan to the batch would fail first
-    hosted.log._last_base_offset = 0
+    hosted.log.last_batch_position = 0  # otherwise the scan to the batch would fail first
+    hosted.log.last_batch_offset = 0
     with pytest.raises(Refusal, match="cannot be read at offset 0"):
         hosted.host.load()
 

@@ -17,7 +17,7 @@ from kafkalite.broker.replica.replica_manager import ReplicaManager
 from kafkalite.clock import ManualClock
 from kafkalite.config import topic as keys
 from kafkalite.errors import KafkaStorageError
-from kafkalite.storage import flusher
+from kafkalite.storage import log_flushes
 from kafkalite.storage.disk import Disk
 from kafkalite.storage.flusher import Flusher
 from kafkalite.storage.log import Log
@@ -36,7 +36,7 @@ def moved_log(directory: Path, durability: str) -> Log:
     log.append(batch(b"b"), 0)
     end = log.finish(flushed=False)
     log.release()
-    return open_log(directory, {**LARGE, keys.DURABILITY: durability}, clean=end)
+    return open_log(directory, {**LARGE, keys.DURABILITY: durability}, end=end)
 
 
 @pytest.mark.parametrize(("durability", "readable"), [("fsync", 1), ("os", 2)])
@@ -146,10 +146,10 @@ def test_a_flush_without_room_for_the_leader_epochs_is_tried_again(
 
     partition = served.add(tmp_path / "t", QuickDisk(), "fsync")
     with monkeypatch.context() as context:
-        context.setattr(flusher, "put_file", full)
+        context.setattr(log_flushes, "put_file", full)
         served.append(partition)
         served.reactor.tick(0)
-        served.until(lambda: not partition.log.flushing)
+        served.until(lambda: not partition.log.is_flushing)
         assert (partition.log.durable_offset, partition.high_watermark) == (0, 0)
     served.clock.advance(1_000)
     served.until(lambda: partition.high_watermark == 1)

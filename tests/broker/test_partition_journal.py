@@ -15,6 +15,7 @@ from kafkalite.broker.machine_host import MachineHost
 from kafkalite.coordination.machine import Result
 from kafkalite.errors import CorruptMessage, KafkaStorageError
 from kafkalite.records.batch import batches
+from kafkalite.storage import log_reader
 from tests.handlers.conftest import InProcess
 
 
@@ -78,7 +79,7 @@ class Kept:
         return self.partition.log
 
     def stored(self):
-        found = self.log.read(self.log.log_start_offset, 1 << 30, self.log.end_offset)
+        found = log_reader.read(self.log, self.log.log_start_offset, 1 << 30, self.log.end_offset)
         return [record for batch in batches(found.read()) for record in batch.records()]
 
 

@@ -67,7 +67,7 @@ def test_a_topics_new_value_counts_in_the_logs_of_every_leader(cluster):
     cluster.create("a", 4)
     logs = [cluster.node(n).replicas.leader("a", i).log for i, n in enumerate((1, 2, 1, 2))]
     assert alter(cluster, 1, TOPIC, "a", max_message_bytes="100") == 0
-    assert [log.config[MAX_MESSAGE_BYTES] for log in logs] == [100] * 4
+    assert [log.config.settings[MAX_MESSAGE_BYTES] for log in logs] == [100] * 4
     answer = cluster.produce("a", b"x" * 200)
     assert answer.error_code == errors.MessageTooLarge.code
     assert alter(cluster, 2, TOPIC, "a", max_message_bytes=None) == 0
@@ -79,7 +79,7 @@ def test_the_new_default_of_all_nodes_counts_in_the_logs_of_topics_that_leave_it
     cluster.create("b", 2, segment_bytes=str(2 << 20))
     assert alter(cluster, 0, BROKER, "", log_segment_bytes=str(3 << 20)) == 0
     sizes = {
-        (p.topic, p.index): p.log.config[SEGMENT_BYTES]
+        (p.topic, p.index): p.log.config.settings[SEGMENT_BYTES]
         for n in (1, 2)
         for p in cluster.node(n).replicas
     }
@@ -91,13 +91,13 @@ def test_what_topics_go_by_is_set_of_node_0_for_all_nodes_where_a_tool_must_name
     logs = [cluster.node(n).replicas.leader("a", n - 1).log for n in (1, 2)]
     assert alter(cluster, 0, BROKER, "", message_max_bytes="200") == 0
     assert alter(cluster, 1, BROKER, "0", message_max_bytes="100") == 0
-    assert [log.config[MAX_MESSAGE_BYTES] for log in logs] == [100, 100]
+    assert [log.config.settings[MAX_MESSAGE_BYTES] for log in logs] == [100, 100]
     assert told(cluster, 0, BROKER, "0", "message.max.bytes") == ("100", 2)
     assert told(cluster, 1, BROKER, "1", "message.max.bytes") == ("100", 3)
     assert told(cluster, 2, TOPIC, "a", "max.message.bytes") == ("100", 3)
     assert alter(cluster, 1, BROKER, "2", message_max_bytes="50") == errors.InvalidRequest.code
     assert alter(cluster, 1, BROKER, "0", message_max_bytes=None) == 0
-    assert [log.config[MAX_MESSAGE_BYTES] for log in logs] == [200, 200]
+    assert [log.config.settings[MAX_MESSAGE_BYTES] for log in logs] == [200, 200]
 
 
 @pytest.mark.parametrize("killed", [False, True])
@@ -111,7 +111,7 @@ def test_what_is_set_outlives_a_restart(cluster, workers, killed):
     cluster.restart(workers, killed=killed)
     assert fetch_max(cluster) == [1500, 2000, 3000, 2000][: workers + 1]
     log = cluster.node(cluster.leader("a")).replicas.leader("a", 0).log
-    assert log.config[SEGMENT_BYTES] == 2 << 20
+    assert log.config.settings[SEGMENT_BYTES] == 2 << 20
 
 
 def test_what_was_set_among_workers_counts_in_one_process_and_the_other_way_round(cluster):
@@ -122,7 +122,7 @@ def test_what_was_set_among_workers_counts_in_one_process_and_the_other_way_roun
     cluster.locked.close()
     alone = InProcess(cluster.directory)
     assert alone.node.settings[FETCH_MAX_BYTES] == 2000
-    assert alone.node.replicas.leader("a", 0).log.config[SEGMENT_BYTES] == 2 << 20
+    assert alone.node.replicas.leader("a", 0).log.config.settings[SEGMENT_BYTES] == 2 << 20
     changes = [{"name": "fetch.max.bytes", "value": "3000"}]
     resource = {"resource_type": BROKER, "resource_name": "", "configs": changes}
     alone.ask(INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource])

@@ -12,7 +12,7 @@ from kafkalite.broker.security import Operation
 from kafkalite.config.broker import BROKER, FETCH_MAX_BYTES, LOG_RETENTION_CHECK_INTERVAL_MS
 from kafkalite.config.resources import LOGGER, SCOPES, Resource
 from kafkalite.config.settings import Settings
-from kafkalite.config.topic import MAX_MESSAGE_BYTES, RETENTION_MS, SEGMENT_BYTES, TOPIC
+from kafkalite.config.topic import MAX_MESSAGE_BYTES, RETENTION_MS, TOPIC
 from kafkalite.protocol.schemas.cluster import METADATA
 from kafkalite.protocol.schemas.configs import (
     ALTER_CONFIGS,
@@ -368,13 +368,13 @@ def test_a_running_log_takes_its_topics_new_values_and_the_brokers_where_the_top
     broker.create("b", segment_bytes=str(2 << 20))
     here, own = (broker.node.replicas.leader(name, 0).log for name in "ab")
     put(broker, ALL, log_segment_bytes=str(3 << 20))
-    assert (here.config[SEGMENT_BYTES], own.config[SEGMENT_BYTES]) == (3 << 20, 2 << 20)
+    assert (here.config.segment_bytes, own.config.segment_bytes) == (3 << 20, 2 << 20)
     put(broker, A_TOPIC, segment_bytes=str(4 << 20))
-    assert here.config[SEGMENT_BYTES] == 4 << 20
+    assert here.config.segment_bytes == 4 << 20
     alter(broker, (A_TOPIC, ("segment.bytes", None, DELETE)))
-    assert here.config[SEGMENT_BYTES] == 3 << 20
+    assert here.config.segment_bytes == 3 << 20
     alter(broker, (ALL, ("log.segment.bytes", None, DELETE)))
-    assert here.config[SEGMENT_BYTES] == 1 << 30
+    assert here.config.segment_bytes == 1 << 30
 
 
 def test_a_batch_that_has_become_too_large_is_refused(broker):
@@ -387,7 +387,7 @@ def test_a_batch_that_has_become_too_large_is_refused(broker):
         partition.append(batch)
     put(broker, A_TOPIC, max_message_bytes="5000")
     partition.append(batch)
-    assert partition.log.config[MAX_MESSAGE_BYTES] == 5000
+    assert partition.log.config.settings[MAX_MESSAGE_BYTES] == 5000
 
 
 def test_retention_that_is_shortened_removes_at_the_next_look_which_may_come_sooner(broker):

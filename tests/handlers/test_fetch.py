@@ -13,6 +13,7 @@ from kafkalite.broker.security import READ
 from kafkalite.protocol.schemas.fetch import FETCH
 from kafkalite.protocol.schemas.topics import DELETE_TOPICS
 from kafkalite.records.batch import Record, batches, build
+from kafkalite.storage import log_reader
 from tests.handlers.conftest import InProcess
 from tests.handlers.denying import Denying
 
@@ -300,10 +301,14 @@ def test_fetch_of_many_unknown_partitions_is_answered_over_several_ticks(filled)
 
 
 def test_file_that_cannot_be_opened_is_an_error_of_its_partition(filled, monkeypatch):
-    def fail(*_, **__):
-        raise OSError(5, "Input/output error")
+    broken = filled.node.replicas.leader("a", 0).log
 
-    monkeypatch.setattr(filled.node.replicas.leader("a", 0).log, "read", fail)
+    def read(log, *args, **options):
+        if log is broken:
+            raise OSError(5, "Input/output error")
+        return log_reader.read(log, *args, **options)
+
+    monkeypatch.setattr("kafkalite.broker.replica.partition.read", read)
     assert fetch(filled, 0).error_code == errors.KafkaStorageError.code
     assert fetch(filled, 0, partition=1).error_code == 0
 

@@ -14,6 +14,7 @@ from kafkalite.protocol.schemas.configs import INCREMENTAL_ALTER_CONFIGS
 from kafkalite.protocol.schemas.produce import PRODUCE
 from kafkalite.records.batch import Record, RecordBatch, batches, build
 from kafkalite.records.compression import Codec, compress, decompress
+from kafkalite.storage.log_reader import read
 from kafkalite.transport.connection import Disconnect
 from tests.handlers.conftest import InProcess
 from tests.handlers.denying import Denying
@@ -42,7 +43,7 @@ def produce(node: InProcess, batch: bytes | None, version=13, acks=ALL, **where)
 
 def values_in(node: InProcess, topic="a", partition=0) -> list[bytes | None]:
     log = node.node.replicas.leader(topic, partition).log
-    found = log.read(log.log_start_offset, 1 << 20, log.end_offset)
+    found = read(log, log.log_start_offset, 1 << 20, log.end_offset)
     if found is None:
         return []
     return [record.value for batch in batches(found.read()) for record in batch]
@@ -74,7 +75,7 @@ def test_what_the_leader_writes_is_offset_and_epoch_and_nothing_else(topic):
     produce(topic, batch_of(b"before"))
     produce(topic, batch)
     log = topic.node.replicas.leader("a", 0).log
-    placed = log.read(1, 1 << 20, 2).read()
+    placed = read(log, 1, 1 << 20, 2).read()
     assert placed[16:] == batch[16:]
     header = RecordBatch(placed).header
     assert (header.base_offset, header.leader_epoch) == (1, 0)
@@ -284,7 +285,7 @@ def test_max_timestamp_of_a_compressed_batch_is_corrected(topic):
     batch[35:43] = (5_000).to_bytes(8, "big")
     assert produce(topic, resealed(bytes(batch))).error_code == 0
     log = topic.node.replicas.leader("a", 0).log
-    (stored,) = batches(log.read(0, 1 << 20, 1).read())
+    (stored,) = batches(read(log, 0, 1 << 20, 1).read())
     assert stored.header.max_timestamp == 1_000
 
 
@@ -340,7 +341,7 @@ def test_recompression_of_a_large_batch_is_left_to_the_thread(broker):
     entry = produce(broker, batch_of(bytes(500_000)))
     assert (entry.error_code, broker.node.opener.handed_over) == (0, 1)
     log = broker.node.replicas.leader("a", 0).log
-    (stored,) = batches(log.read(0, 1 << 20, 1).read())
+    (stored,) = batches(read(log, 0, 1 << 20, 1).read())
     assert stored.header.codec is Codec.GZIP
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from kafkalite.ids import METADATA_TOPIC
 from kafkalite.records.batch import batches
 from kafkalite.storage import layout, node_directories
+from kafkalite.storage.log_reader import read
 from kafkalite.storage.partition_metadata import Owner
 from tests.simulation.cluster import Cluster
 from tests.simulation.workload import ClusterWorkload, TopicIdPartition
@@ -49,7 +50,7 @@ class ClusterChecker:
         assert leader == node_id, f"{leader} and {node_id} lead {partition} in epoch {epoch}"
         assert epoch >= self.newest.get(place, 0), f"{partition} went back to epoch {epoch}"
         self.newest[place] = epoch
-        assert not partition.log.released, f"{partition} has a leader without its log"
+        assert not partition.log.is_released, f"{partition} has a leader without its log"
 
     def check_healed(self) -> None:
         """Check the invariants of a healed cluster."""
@@ -71,7 +72,7 @@ class ClusterChecker:
 
     def _check_records(self, place: TopicIdPartition, log: Any) -> None:
         stream = self.workload.streams.get(place)
-        found = log.read(0, 1 << 30, log.end_offset)
+        found = read(log, 0, 1 << 30, log.end_offset)
         records = [r for batch in batches(found.read()) for r in batch] if found else []
         values = {record.offset: record.value for record in records}
         assert len(values) == len(set(values.values())) == log.end_offset, "a duplicate record"

@@ -21,6 +21,7 @@ from kafkalite.clock import ManualClock
 from kafkalite.config import topic as keys
 from kafkalite.errors import OffsetOutOfRange, OutOfOrderSequenceNumber
 from kafkalite.records.batch import Codec
+from kafkalite.storage.log_reader import read
 from kafkalite.storage.segment import LogSegment
 from tests.simulation.disk import QuickDisk
 from tests.storage.factories import NOW, batch, close, found_since, open_log, produced, records_of
@@ -119,7 +120,9 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(size=st.sampled_from([0, 500, 2000]))
     def retain(self, size: int) -> None:
-        self.log.reconfigure(self.log.config.replacing({**self.values, keys.RETENTION_BYTES: size}))
+        self.log.reconfigure(
+            self.log.config.settings.replacing({**self.values, keys.RETENTION_BYTES: size})
+        )
         self.log.flush()
         self.flushed = self.end
         self.log.retain()
@@ -135,7 +138,7 @@ class LogMachine(RuleBasedStateMachine):
         assert end is not None
         self.flushed = self.end
         self.log = open_log(
-            self.directory, self.values, self.clock, clean=end, log_start_offset=self.start
+            self.directory, self.values, self.clock, end=end, log_start_offset=self.start
         )
         self.reopened = True
 
@@ -180,7 +183,7 @@ class LogMachine(RuleBasedStateMachine):
     def read_outside(self, offset: int) -> None:
         if not self.start <= offset <= self.end:
             with pytest.raises(OffsetOutOfRange):
-                self.log.read(offset, 100, self.end)
+                read(self.log, offset, 100, self.end)
 
     @rule(late=st.integers(-1001, 1005))
     def find_timestamp(self, late: int) -> None:

@@ -11,14 +11,19 @@ from kafkalite.config.settings import Settings
 from kafkalite.records.batch import Record, batches, build
 from kafkalite.records.opening import finish
 from kafkalite.storage.disk import Disk
+from kafkalite.storage.known_state import KnownEnd, KnownLogState
 from kafkalite.storage.log import Log
+from kafkalite.storage.log_config import LogConfig
 from kafkalite.storage.log_directory import LogDirectory
+from kafkalite.storage.log_environment import LogEnvironment
 from kafkalite.storage.log_manager import LogManager
-from kafkalite.storage.recovery import KnownEnd
+from kafkalite.storage.log_reader import read
+from kafkalite.storage.partition_metadata import Owner
 from kafkalite.storage.timestamps import Search, TimestampOffset, first_since
 from tests.simulation.disk import QuickDisk
 
 TOPIC_ID = bytes(range(16))
+OWNER = Owner("t", 0, TOPIC_ID)
 NOW = ManualClock().wall_ms()
 
 SMALL = {
@@ -40,19 +45,16 @@ def open_log(
     values: dict[Any, Any] | None = None,
     clock: Clock | None = None,
     disk: Disk | None = None,
-    **how: Any,
+    *,
+    shared: dict[str, Any] | None = None,
+    **known: Any,
 ) -> Log:
+    """Open a log; `shared` are fields of its LogEnvironment, `known` those of KnownLogState."""
     directory.mkdir(exist_ok=True)
-    return Log.open(
-        directory,
-        topic="t",
-        partition=0,
-        topic_id=TOPIC_ID,
-        config=settings(values),
-        clock=clock or ManualClock(),
-        disk=disk or QuickDisk(),
-        **how,
-    )
+    environment = LogEnvironment.of(directory, clock or ManualClock(), disk or QuickDisk())
+    environment = environment._replace(**(shared or {}))
+    config = LogConfig.of(settings(values))
+    return Log.open(directory, OWNER, config, environment, KnownLogState(**known))
 
 
 def close(log: Log) -> KnownEnd | None:
@@ -98,7 +100,7 @@ def records_of(log: Log, offset: int | None = None) -> list[Record]:
     """Return every record from an offset on, read slice by slice as a consumer does."""
     offset = log.log_start_offset if offset is None else offset
     found: list[Record] = []
-    while (piece := log.read(offset, 300, log.end_offset)) is not None:
+    while (piece := read(log, offset, 300, log.end_offset)) is not None:
         for whole in batches(piece.read()):
             found += [record for record in whole if record.offset >= offset]
         assert found and found[-1].offset >= offset, "a read did not get on"

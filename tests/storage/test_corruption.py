@@ -17,8 +17,9 @@ import pytest
 from kafkalite.errors import KafkaError, KafkaStorageError
 from kafkalite.records.batch import batches
 from kafkalite.storage import layout
+from kafkalite.storage.known_state import KnownEnd
 from kafkalite.storage.log import Log
-from kafkalite.storage.recovery import KnownEnd
+from kafkalite.storage.log_reader import read
 from tests.storage.factories import NOW, batch, close, open_log, produced, values_of
 
 COUNT = 60
@@ -85,7 +86,7 @@ def read_as_a_consumer(log: Log) -> dict[int, bytes | None]:
     """Return the records a client sees: slices whose batches it checks by CRC."""
     seen: dict[int, bytes | None] = {}
     offset = log.log_start_offset
-    while (piece := log.read(offset, 400, log.end_offset)) is not None:
+    while (piece := read(log, offset, 400, log.end_offset)) is not None:
         before = offset
         for whole in batches(piece.read()):
             for record in whole:
@@ -108,7 +109,7 @@ def test_no_damage_makes_a_log_give_what_was_not_written(
         directory = tmp_path / str(seed)
         shutil.copytree(log.directory, directory)
         damage(directory / KINDS[kind](log).name, random.Random(seed))
-        again = open_log(directory, clean=end if clean else None, recovery_point=COUNT)
+        again = open_log(directory, end=end if clean else None, recovery_point=COUNT)
         try:
             seen = read_as_a_consumer(again)
         except KafkaError:
@@ -135,10 +136,10 @@ def test_records_lost_below_the_recovery_point_quarantine_the_log(
         with (directory / damaged.name).open("r+b") as file:
             file.truncate(damaged.stat().st_size - 3)
         before = {path.name: path.read_bytes() for path in directory.glob("*.log")}
-        again = open_log(directory, clean=end if clean else None, recovery_point=COUNT)
+        again = open_log(directory, end=end if clean else None, recovery_point=COUNT)
         assert again.quarantined
         for forbidden in (
-            lambda log=again: log.read(0, 100, COUNT),
+            lambda log=again: read(log, 0, 100, COUNT),
             lambda log=again: log.append(batch(b"v"), 0),
             lambda log=again: log.delete_records(1),
         ):
@@ -182,7 +183,7 @@ def test_an_index_found_wrong_is_made_again(
     true = path.read_bytes()
     (position,) = struct.unpack_from(">i", true, 4)
     path.write_bytes(true[:4] + struct.pack(">i", beside(position, log)) + true[8:])
-    again = open_log(tmp_path / "t-0", clean=end)
+    again = open_log(tmp_path / "t-0", end=end)
     offset = again.segments[1].base_offset + int.from_bytes(true[:4], "big") + 1
     assert values_of(again, offset)[0][0] == offset
     assert path.read_bytes() == true
@@ -196,5 +197,5 @@ def test_a_segment_truncated_while_it_is_read_is_an_error_and_no_signal(tmp_path
     with victim.path.open("r+b") as file:
         file.truncate(victim.size // 2)
     with pytest.raises(KafkaStorageError):
-        log.read(log.segments[2].base_offset - 1, 100, COUNT)
+        read(log, log.segments[2].base_offset - 1, 100, COUNT)
     assert values_of(log, log.segments[2].base_offset)[0][0] == log.segments[2].base_offset

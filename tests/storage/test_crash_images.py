@@ -72,7 +72,7 @@ def check(target: Path, notes: dict[str, Any], values: list[bytes], kind: str) -
     found = values_of(log)
     assert found == list(enumerate(values))[log.log_start_offset : log.end_offset], kind
     for offset in range(log.log_start_offset, log.end_offset):
-        segment = log.segments[log._number_of(offset)]
+        segment = log.segments[log.segments.number_of(offset)]
         at = segment.find(offset)
         assert at is not None and at.base_offset <= offset <= at.last_offset, kind
     first = contents(target)

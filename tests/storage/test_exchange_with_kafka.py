@@ -19,7 +19,12 @@ from kafkalite.clock import ManualClock
 from kafkalite.config.settings import Settings
 from kafkalite.records.batch import Record, batches, build
 from kafkalite.records.compression import Codec
+from kafkalite.storage.disk import DISK
 from kafkalite.storage.log import Log
+from kafkalite.storage.log_config import LogConfig
+from kafkalite.storage.log_environment import LogEnvironment
+from kafkalite.storage.log_reader import read
+from kafkalite.storage.partition_metadata import Owner
 from tests.storage.factories import close
 from tools import apache_kafka
 
@@ -32,14 +37,10 @@ DISAGREEMENTS = re.compile(r"mismatch|out of order|non-consecutive|not found|cor
 
 def open_log(directory, topic_id, **topic):
     topic = {"segment.bytes": str(1 << 20), "index.interval.bytes": "256"} | topic
-    return Log.open(
-        directory,
-        topic=TOPIC,
-        partition=0,
-        topic_id=topic_id,
-        config=Settings.broker({"durability": "os"}).for_topic(topic),
-        clock=ManualClock(wall_ms=NOW + 60_000),
-    )
+    settings = Settings.broker({"durability": "os"}).for_topic(topic)
+    environment = LogEnvironment.of(directory, ManualClock(wall_ms=NOW + 60_000), DISK)
+    owner = Owner(TOPIC, 0, topic_id)
+    return Log.open(directory, owner, LogConfig.of(settings), environment)
 
 
 def filled(directory, topic_id, second_epoch=2):
@@ -239,7 +240,7 @@ def test_we_open_a_partition_that_kafka_wrote(kafka):
     assert (log.log_start_offset, log.end_offset) == (0, count)
     found = []
     while len(found) < count:
-        part = log.read(len(found), 1 << 20, log.end_offset)
+        part = read(log, len(found), 1 << 20, log.end_offset)
         found += [
             (record.offset, record.value)
             for batch in batches(part.read())

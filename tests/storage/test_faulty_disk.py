@@ -203,7 +203,7 @@ def test_a_log_is_recovered_and_read_on_a_full_disk(tmp_path: Path) -> None:
 def test_appends_are_refused_before_the_disk_is_full(tmp_path: Path) -> None:
     found = os.statvfs(tmp_path)
     space = FreeSpace(tmp_path, kept_free=found.f_blocks * found.f_frsize)
-    log = open_log(tmp_path, space=space)
+    log = open_log(tmp_path, shared={"space": space})
     with pytest.raises(KafkaStorageError, match=r"storage\.min\.free\.bytes") as refused:
         log.append(batch(b"v"), 0)
     assert refused.value.retriable

@@ -19,9 +19,11 @@ from kafkalite.records.file_slice import OpenFile
 from kafkalite.storage import file_system, layout
 from kafkalite.storage.disk import DISK, FAILURE_MARK, Disk, DiskFailed, WriteBackFailed
 from kafkalite.storage.file_system import FileSystem
-from kafkalite.storage.flusher import SYNCFS_FROM, Flush, Flusher, flush_all
+from kafkalite.storage.flusher import SYNCFS_FROM, Flusher, flush_all
 from kafkalite.storage.leader_epochs import LeaderEpochCache
 from kafkalite.storage.log import Log
+from kafkalite.storage.log_flushes import LogFlush
+from kafkalite.storage.log_reader import read
 from kafkalite.storage.write_back import sync_names, write_back_failed
 from tests.process.waiting import until
 from tests.simulation.disk import FaultyDisk, QuickDisk, ReportingDisk
@@ -47,15 +49,15 @@ class CountingDisk(QuickDisk):
             raise OSError(self.code, os.strerror(self.code))
 
 
-def begun(log: Log) -> Flush:
+def begun(log: Log) -> LogFlush:
     log.append(batch(b"v"), 0)
     flush = log.flush_begin()
     assert flush is not None
     return flush
 
 
-def collected(flusher: Flusher, count: int) -> list[Flush]:
-    done: list[Flush] = []
+def collected(flusher: Flusher, count: int) -> list[LogFlush]:
+    done: list[LogFlush] = []
     while len(done) < count:
         assert select.select([flusher], [], [], 30)[0], "no flush came back"
         done += flusher.collect()
@@ -71,7 +73,7 @@ def test_a_log_is_durable_up_to_what_a_flush_took(tmp_path: Path) -> None:
     (done,) = collected(flusher, 1)
     assert log.durable_offset == 0
     log.flush_end(done)
-    assert (log.durable_offset, log.unflushed_size) == (1, log.size - flush.position)
+    assert (log.durable_offset, log.unflushed_size) == (1, log.size - flush.target.position)
     assert log.flush_begin() is not None
     flusher.close()
 
@@ -84,7 +86,7 @@ def test_a_reader_bound_by_what_is_durable_sees_nothing_behind_it(tmp_path: Path
     flush = begun(log)
     log.append(batch(b"later"), 0)
     log.flush_end(flush)
-    found = log.read(0, 1 << 20, log.durable_offset)
+    found = read(log, 0, 1 << 20, log.durable_offset)
     assert found is not None
     assert size < found.size < log.size
     assert [whole.header.base_offset for whole in batches(found.read())] == [0, 1, 2, 3, 4, 5]
@@ -140,7 +142,7 @@ def test_an_epochs_file_without_room_is_no_failed_write_back(
     assert flush.error is None and not list(tmp_path.rglob(FAILURE_MARK))
     with pytest.raises(KafkaStorageError, match="cannot be flushed"):
         log.flush_end(flush)
-    assert log.durable_offset == 0 and log.leader_epochs.unsaved and not log.flushing
+    assert log.durable_offset == 0 and log.leader_epochs.unsaved and not log.is_flushing
     log.flush()
     found = LeaderEpochCache.load(tmp_path / "t-0" / layout.LEADER_EPOCHS)
     assert log.durable_offset == 1 and found is not None and found.epochs == [1]
@@ -197,7 +199,7 @@ def test_a_failed_flush_ends_everything_and_is_not_tried_again(tmp_path: Path, c
     assert (tmp_path / FAILURE_MARK).exists()
     with pytest.raises(DiskFailed):
         flusher.collect()
-    assert flushes[0].log.durable_offset == 0
+    assert flushes[0].state.durable_offset == 0
     flusher.close()
 
 
@@ -351,7 +353,7 @@ def test_a_log_with_nothing_but_names_to_flush_goes_with_the_others(tmp_path: Pa
     assert not flushes[0].files and len(flushes) == 8
     flusher = Flusher(disk=CountingDisk())
     flusher.submit(flushes)
-    assert {flush.log for flush in collected(flusher, 8)} == set(logs)
+    assert {flush.directory for flush in collected(flusher, 8)} == {log.directory for log in logs}
     flusher.close()
 
 

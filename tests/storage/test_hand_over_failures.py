@@ -100,7 +100,7 @@ def live(nodes: Nodes, sent: Sent) -> None:
 def restored(nodes: Nodes, log: Log, sent: Sent) -> None:
     """Assert that a log that could not be transferred is unchanged and accepts appends."""
     nodes.leader = 1
-    assert nodes[1].logs[T] is log and not log.released
+    assert nodes[1].logs[T] is log and not log.is_released
     sent.append(log)
 
 

@@ -23,6 +23,7 @@ from kafkalite.errors import (
 )
 from kafkalite.records.batch import Codec, Record, RecordBatch, batches, build
 from kafkalite.storage.log import Appended, Log
+from kafkalite.storage.log_reader import available, read
 from kafkalite.storage.segment import AHEAD_FIRST
 from kafkalite.storage.timestamps import TimestampOffset, newest
 from tests.storage.factories import (
@@ -60,7 +61,7 @@ def test_the_leader_epoch_is_written_into_the_batch_and_remembered(tmp_path: Pat
     log = open_log(tmp_path)
     log.append(batch(b"a"), 3)
     log.append(batch(b"b"), 5)
-    found = log.read(0, 10_000, 2)
+    found = read(log, 0, 10_000, 2)
     assert found is not None
     assert [whole.header.leader_epoch for whole in batches(found.read())] == [3, 5]
     assert [log.end_of_epoch(epoch) for epoch in (2, 3, 4, 5, 6)] == [
@@ -87,7 +88,7 @@ def test_a_read_stops_before_its_upper_offset(tmp_path: Path) -> None:
     log = filled(tmp_path, 40)
     for upper in range(41):
         seen, offset = [], 0
-        while (found := log.read(offset, 1 << 20, upper)) is not None:
+        while (found := read(log, offset, 1 << 20, upper)) is not None:
             for whole in batches(found.read()):
                 seen.append(whole.header.base_offset)
             offset = seen[-1] + 1
@@ -97,28 +98,28 @@ def test_a_read_stops_before_its_upper_offset(tmp_path: Path) -> None:
 def test_the_first_batch_is_given_whole_or_not_at_all(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     log.append(batch(b"x" * 500), 0)
-    found = log.read(0, 1, 1)
+    found = read(log, 0, 1, 1)
     assert found is not None
     assert found.size == log.size
-    assert log.read(0, 1, 1, whole_first=False) is None
+    assert read(log, 0, 1, 1, whole_first=False) is None
 
 
 def test_reading_outside_the_log_is_refused_and_at_its_end_is_nothing(tmp_path: Path) -> None:
     log = filled(tmp_path, 3)
     log.delete_records(1)
-    assert log.read(3, 100, 3) is None
+    assert read(log, 3, 100, 3) is None
     for offset in (0, 4, -1):
         with pytest.raises(OffsetOutOfRange):
-            log.read(offset, 100, 3)
+            read(log, offset, 100, 3)
 
 
 def test_what_is_available_is_what_a_read_gives(tmp_path: Path) -> None:
     log = filled(tmp_path, 40)
     for offset in range(log.active.base_offset, 40):
         for upper in range(offset, 41):
-            found = log.read(offset, 1 << 20, upper)
-            assert log.available(offset, upper, 1 << 20) == (found.size if found else 0)
-    assert log.available(0, 40, 12345) == 12345
+            found = read(log, offset, 1 << 20, upper)
+            assert available(log, offset, upper, 1 << 20) == (found.size if found else 0)
+    assert available(log, 0, 40, 12345) == 12345
 
 
 def test_a_segment_ends_before_segment_bytes_is_passed(tmp_path: Path) -> None:
@@ -163,7 +164,7 @@ def test_a_segment_ends_when_its_offset_index_is_full(tmp_path: Path) -> None:
 def test_a_segment_ends_before_its_relative_offsets_overflow(tmp_path: Path) -> None:
     log = open_log(tmp_path, {keys.SEGMENT_BYTES: 1 << 20})
     log.append(batch(b"v"), 0)
-    log.end_offset = log.flushes.durable_offset = (1 << 31) - 2
+    log.end_offset = log.flush_state.durable_offset = (1 << 31) - 2
     log.append(batch(b"a", b"b"), 0)
     log.append(batch(b"c"), 0)
     assert [segment.base_offset for segment in log.segments] == [0, 1 << 31]
@@ -270,14 +271,12 @@ def test_before_max_ms_holds_before_1970_as_well(tmp_path: Path, codec: Codec) -
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD])
-def test_append_sets_no_max_timestamp_for_records_before_1970(
-    tmp_path: Path, codec: Codec
-) -> None:
+def test_append_sets_no_max_timestamp_for_records_before_1970(tmp_path: Path, codec: Codec) -> None:
     log = open_log(tmp_path)
     claiming = bytearray(batch(b"a", timestamp=BEFORE_1970, codec=codec))
     correct_max_timestamp(claiming, NOW)
     log.append(claiming, 0)
-    found = log.read(0, 1 << 20, 1)
+    found = read(log, 0, 1 << 20, 1)
     assert found is not None
     (stored,) = batches(found.read())
     assert (stored.header.max_timestamp, log.active.max_timestamp) == (-1, -1)
@@ -306,7 +305,7 @@ def test_a_topic_with_a_codec_of_its_own_stores_everything_in_it(
     log = open_log(tmp_path, {keys.COMPRESSION_TYPE: name, keys.SEGMENT_BYTES: 1 << 20})
     for given in Codec:
         log.append(batch(b"a" * 200, b"b" * 200, codec=given), 0)
-    found = log.read(0, 1 << 20, log.end_offset)
+    found = read(log, 0, 1 << 20, log.end_offset)
     assert found is not None
     assert {RecordBatch(whole.view).header.codec for whole in batches(found.read())} == {codec}
     assert [value for _, value in values_of(log)] == [b"a" * 200, b"b" * 200] * 5
@@ -379,7 +378,7 @@ def test_deleting_records_moves_the_start_and_removes_whole_segments(tmp_path: P
 def test_a_reader_keeps_the_file_of_a_removed_segment(tmp_path: Path) -> None:
     clock = ManualClock()
     log = filled(tmp_path, 60, clock=clock)
-    held = log.read(0, 100, 60)
+    held = read(log, 0, 100, 60)
     assert held is not None
     log.delete_records(60)
     clock.advance(1000)

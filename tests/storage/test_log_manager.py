@@ -18,10 +18,11 @@ from kafkalite.ids import METADATA_ID, NO_ID
 from kafkalite.records.file_slice import OpenFile
 from kafkalite.storage import layout
 from kafkalite.storage.disk import FAILURE_MARK, DiskFailed
-from kafkalite.storage.flusher import Flush, Flusher
+from kafkalite.storage.flusher import Flusher
 from kafkalite.storage.layout import CLEAN_SHUTDOWN, RECOVERY_CHECKPOINT
 from kafkalite.storage.log import Log
 from kafkalite.storage.log_manager import LogManager
+from kafkalite.storage.log_reader import read
 from kafkalite.storage.recovery import Recovery
 from tests.simulation.disk import QuickDisk
 from tests.storage.factories import TOPIC_ID, batch, manager, settings, values_of
@@ -113,7 +114,7 @@ def test_one_damaged_log_is_quarantined_and_the_others_serve(tmp_path: Path) -> 
     logs = manager(tmp_path)
     loaded = load(logs)
     with pytest.raises(KafkaStorageError, match="not served until its files are restored"):
-        loaded["t", 0].read(0, 100, 1)
+        read(loaded["t", 0], 0, 100, 1)
     assert values_of(loaded["t", 1]) == [(0, b"v" * 100)]
     logs.close()
     # The checkpoint still knows the log: the next start does not accept the shortened file.
@@ -155,7 +156,7 @@ def test_a_deleted_log_is_renamed_at_once_and_removed_after_its_delay(tmp_path: 
     logs = manager(tmp_path, clock)
     log = logs.create("t", TOPIC_ID, 0, settings())
     log.append(batch(b"v"), 0)
-    held = log.read(0, 1000, 1)
+    held = read(log, 0, 1000, 1)
     assert held is not None
     logs.delete(log)
     (aside,) = names(tmp_path)
@@ -343,7 +344,8 @@ def test_a_failed_flush_is_known_although_the_disk_took_no_mark_of_it(tmp_path: 
     disk.dead = True
     logs.flusher.submit([flush])
     logs.flusher.close()
-    log.flush_end(Flush(log, 1, [], [], []))  # as if the flush had succeeded
+    flush.error = None  # as if it had succeeded
+    log.flush_end(flush)
     disk.dead = False
     with pytest.raises(DiskFailed):
         logs.hand_over(log, tmp_path / "nodes" / "1")

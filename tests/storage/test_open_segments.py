@@ -15,6 +15,7 @@ import pytest
 from kafkalite.config import topic as keys
 from kafkalite.errors import KafkaStorageError
 from kafkalite.storage.log import Log
+from kafkalite.storage.log_reader import read
 from kafkalite.storage.open_segments import OpenSegments
 from tests.storage.factories import (
     NOW,
@@ -36,7 +37,7 @@ def open_here(directory: Path) -> list[str]:
 
 def of_segments(directory: Path, count: int, open_segments: OpenSegments) -> Log:
     """Return a log of `count` closed segments, with one batch each."""
-    log = open_log(directory, {keys.RETENTION_MS: 10**9}, open_segments=open_segments)
+    log = open_log(directory, {keys.RETENTION_MS: 10**9}, shared={"open_segments": open_segments})
     for number in range(count):
         log.append(batch(b"%d" % number, timestamp=NOW + number), 0)
         log.roll()
@@ -51,7 +52,7 @@ def test_of_many_segments_that_were_read_a_few_stay_open(tmp_path: Path) -> None
         assert len(open_segments) == 5
         assert len(open_here(tmp_path)) <= 3 * 6
     for offset in random.Random(1).choices(range(50), k=200):
-        found = log.read(offset, 1000, 50)
+        found = read(log, offset, 1000, 50)
         assert found is not None and found.read().endswith(b"%d\0" % offset)
     assert len(open_segments) == 5
     del found
@@ -62,14 +63,14 @@ def test_of_many_segments_that_were_read_a_few_stay_open(tmp_path: Path) -> None
 def test_the_segment_that_was_used_longest_ago_goes_first(tmp_path: Path) -> None:
     log = of_segments(tmp_path, 4, OpenSegments(2))
     for offset in (0, 1, 0, 2):
-        assert log.read(offset, 1000, 4) is not None
+        assert read(log, offset, 1000, 4) is not None
     names = {Path(path).name for path in open_here(tmp_path) if path.endswith(".log")}
     assert names == {log.segments[number].path.name for number in (0, 2)}
 
 
 def test_who_holds_a_slice_of_a_segment_reads_on(tmp_path: Path) -> None:
     log = of_segments(tmp_path, 4, OpenSegments(1))
-    slices = [log.read(offset, 1000, 4) for offset in range(4)]
+    slices = [read(log, offset, 1000, 4) for offset in range(4)]
     assert [held is not None and held.read()[-2:-1] for held in slices] == [b"0", b"1", b"2", b"3"]
 
 
@@ -84,7 +85,9 @@ def test_a_log_that_rolls_keeps_few_files_open(tmp_path: Path) -> None:
 def test_retention_asks_for_times_and_leaves_nothing_open(tmp_path: Path) -> None:
     end = close(of_segments(tmp_path, 30, OpenSegments(3)))
     open_segments = OpenSegments(3)
-    log = open_log(tmp_path, {keys.RETENTION_MS: 10**9}, clean=end, open_segments=open_segments)
+    log = open_log(
+        tmp_path, {keys.RETENTION_MS: 10**9}, end=end, shared={"open_segments": open_segments}
+    )
     assert not open_here(tmp_path)
     log.retain()
     assert len(log.segments) == 31
@@ -120,7 +123,7 @@ def many_logs(directory: Path, count: int) -> tuple[OpenSegments, list[Log]]:
     open_segments = OpenSegments(5)
     values = {keys.SEGMENT_BYTES: 1 << 20}
     logs = [
-        open_log(directory / str(number), values, open_segments=open_segments)
+        open_log(directory / str(number), values, shared={"open_segments": open_segments})
         for number in range(count)
     ]
     return open_segments, logs
@@ -177,7 +180,7 @@ def test_a_slice_of_an_idle_log_stays_whole(tmp_path: Path) -> None:
     with descriptors(32 + 40):
         logs[0].append(batch(b"first"), 0)
         logs[0].flush()
-        held = logs[0].read(0, 1000, 1)
+        held = read(logs[0], 0, 1000, 1)
         for log in logs[1:]:
             log.append(batch(b"other"), 0)
             log.flush()

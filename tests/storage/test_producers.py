@@ -114,7 +114,7 @@ def test_what_a_producer_wrote_is_known_after_opening_again(tmp_path: Path, how:
     if how.endswith("snapshot"):
         for path in tmp_path.glob("*" + layout.SNAPSHOT):
             path.unlink()
-    log = open_log(tmp_path, clean=end)
+    log = open_log(tmp_path, end=end)
     assert log.append(produced(39, b"39"), 0).base_offset == 78
     with pytest.raises(OutOfOrderSequenceNumber):
         log.append(produced(41), 0)
@@ -224,7 +224,7 @@ def test_a_snapshot_that_does_not_check_is_passed_over(tmp_path: Path) -> None:
         content = bytearray(path.read_bytes())
         content[-1] ^= 1
         path.write_bytes(content)
-    log = open_log(tmp_path, clean=end)
+    log = open_log(tmp_path, end=end)
     assert log.append(produced(39, b"39"), 0).duplicate
     assert len(values_of(log)) == 40
 
@@ -260,9 +260,9 @@ def test_producers_with_open_transactions_are_never_forgotten(tmp_path: Path) ->
         log.append(produced(0, b"v", producer_id=producer_id), 0)
         if producer_id < 3:
             next(p for p in log.producers if p.producer_id == producer_id).txn_first_offset = 0
-    log.reconfigure(log.config.replacing({PRODUCER_STATE_MAX_PER_PARTITION: 5}))
+    log.reconfigure(log.config.settings.replacing({PRODUCER_STATE_MAX_PER_PARTITION: 5}))
     assert {producer.producer_id for producer in log.producers} == {0, 1, 2, 10, 11}
-    log.reconfigure(log.config.replacing({PRODUCER_STATE_MAX_PER_PARTITION: 1}))
+    log.reconfigure(log.config.settings.replacing({PRODUCER_STATE_MAX_PER_PARTITION: 1}))
     assert {producer.producer_id for producer in log.producers} == {0, 1, 2}
     log.append(produced(0, b"v", producer_id=12), 0)
     assert len(log.producers) == 4

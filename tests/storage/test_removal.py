@@ -12,9 +12,8 @@ from kafkalite.clock import ManualClock
 from kafkalite.storage import deferred_delete as module
 from kafkalite.storage.deferred_delete import Doomed
 from kafkalite.storage.flusher import Flusher
-from kafkalite.storage.log import Log
 from tests.simulation.disk import QuickDisk
-from tests.storage.factories import TOPIC_ID, batch, manager, settings
+from tests.storage.factories import TOPIC_ID, batch, manager, open_log, settings
 from tests.storage.test_upkeep import collect, collect_from
 
 
@@ -115,10 +114,7 @@ def test_deleted_segments_found_at_open_are_removed_after_it(tmp_path: Path) -> 
     left = tmp_path / "00000000000000000007.log.deleted"
     left.write_bytes(b"content")
     doomed = Doomed(clock, disk)
-    log = Log.open(
-        tmp_path, topic="t", partition=0, topic_id=TOPIC_ID, config=settings({}), clock=clock,
-        disk=disk, doomed=doomed,
-    )  # fmt: skip
+    log = open_log(tmp_path, clock=clock, disk=disk, shared={"doomed": doomed})
     assert left.exists() and not disk.calls
     clock.advance(60_000)
     doomed.remove_due()

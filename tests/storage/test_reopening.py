@@ -209,7 +209,7 @@ def test_leader_epoch_that_its_file_does_not_tell_of_is_read_from_the_log(tmp_pa
     log.append(produced(life.sequence + 200, VALUE), 7)
     second = log.flush_begin()
     assert second is not None and not second.epochs
-    second.run(log.flushes._disk)
+    second.run(log._disk)
     log.flush_end(second)
     life.checkpoint(2)
     assert log.durable_offset == log.end_offset == log.producers.snapshots()[-1]

@@ -57,10 +57,10 @@ def killed(data: Path, durability: str, *, unflushed: bool = False) -> dict[str,
     for log in made:
         log.leader_epochs.assign(0, 0)
         log.append(batch(b"one", b"two"), 0)
-    flushes = [flush for log in made if (flush := log.flush_begin()) is not None]
-    flush_all(flushes, QuickDisk())
-    for flush in flushes:
-        flush.log.flush_end(flush)
+    flushes = {flush: log for log in made if (flush := log.flush_begin()) is not None}
+    flush_all(list(flushes), QuickDisk())
+    for flush, log in flushes.items():
+        log.flush_end(flush)
     logs.checkpoint()
     for log in made if unflushed else ():
         log.append(batch(b"three"), 0)

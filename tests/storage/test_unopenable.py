@@ -15,8 +15,9 @@ from kafkalite.records.file_slice import OpenFile
 from kafkalite.storage import layout
 from kafkalite.storage import segment_grants as loans
 from kafkalite.storage.background_flush import BackgroundFlush
-from kafkalite.storage.flusher import Flush
 from kafkalite.storage.log import Log
+from kafkalite.storage.log_flushes import LogFlush
+from kafkalite.storage.log_reader import read
 from tests.simulation.disk import FaultyDisk
 from tests.storage.factories import batch, found_since, manager, open_log, settings, values_of
 
@@ -43,8 +44,8 @@ def test_a_file_that_cannot_be_opened_is_an_error_of_its_log(tmp_path: Path, cod
     log = closed_log(tmp_path / "t-0", disk)
     for failing in (
         lambda: log.append(batch(b"more"), 0),
-        lambda: log.read(0, 1000, log.end_offset),
-        lambda: log.read(19, 1000, log.end_offset),
+        lambda: read(log, 0, 1000, log.end_offset),
+        lambda: read(log, 19, 1000, log.end_offset),
         lambda: loans.lend(log, 0, 100, log.end_offset),
         lambda: found_since(log, 0),
         log.flush_begin,
@@ -127,9 +128,9 @@ class Submitted:
     """A flusher that runs submitted work only on request."""
 
     def __init__(self) -> None:
-        self.flushes: list[Flush] = []
+        self.flushes: list[LogFlush] = []
 
-    def submit(self, flushes: list[Flush]) -> None:
+    def submit(self, flushes: list[LogFlush]) -> None:
         self.flushes += flushes
 
 

@@ -137,7 +137,7 @@ def test_background_flush_moves_the_recovery_point_of_an_os_log(tmp_path: Path) 
         log.append(batch(b"v"), 0)
     clock.advance(3 * MINUTE_MS)
     logs.tick(clock.monotonic_ms())
-    assert sum(log.flushing for log in made) == 1, "one flush is in flight at a time"
+    assert sum(log.is_flushing for log in made) == 1, "one flush is in flight at a time"
     collect(logs, 4)  # one flush after the other, and a checkpoint
     assert [log.durable_offset for log in made] == [1, 1, 1]
     assert (made[0].directory / LEADER_EPOCHS).exists()
@@ -146,7 +146,7 @@ def test_background_flush_moves_the_recovery_point_of_an_os_log(tmp_path: Path) 
     logs.tick(clock.monotonic_ms())
     collect(logs)
     assert points(tmp_path)["t-0"][0] == 1
-    assert not made[0].flushing, "not before the next interval"
+    assert not made[0].is_flushing, "not before the next interval"
     logs.flusher.close()
     logs.close()
 
@@ -214,7 +214,7 @@ def test_closed_segments_of_an_os_log_are_flushed_when_a_checkpoint_is_due(tmp_p
         assert points(tmp_path)["t-0"][0] == expected
     clock.advance(MINUTE_MS)
     logs.tick(clock.monotonic_ms())
-    assert not log.flushing
+    assert not log.is_flushing
     logs.flusher.close()
     logs.close()
 

@@ -29,12 +29,14 @@ from kafkalite.protocol.schemas import internal
 from kafkalite.records import batch as record_batch
 from kafkalite.storage.disk import DISK, put_file
 from kafkalite.storage.layout import file_name
+from kafkalite.storage.log_reader import read
 from kafkalite.storage.write_back import write_back_failed
 
 if TYPE_CHECKING:
     from kafkalite.clock import Clock
-    from kafkalite.storage.flusher import Flush, Flusher
+    from kafkalite.storage.flusher import Flusher
     from kafkalite.storage.log import Log
+    from kafkalite.storage.log_flushes import LogFlush
 
 LEADER_EPOCH = 0
 READ_SIZE = 1 << 20
@@ -110,7 +112,7 @@ class MetadataLog:
         self._flushing = False
         self.push()
 
-    def _flushed(self, flush: Flush) -> None:
+    def _flushed(self, flush: LogFlush) -> None:
         self._flushing = False
         try:
             self.log.flush_end(flush)
@@ -158,7 +160,7 @@ class MetadataLog:
         )
 
     def _load_from(self, machine: Machine, offset: int) -> int:
-        found = self.log.read(offset, READ_SIZE, self.log.end_offset)
+        found = read(self.log, offset, READ_SIZE, self.log.end_offset)
         next_offset = offset
         for batch in record_batch.batches(found.read()) if found is not None else ():
             if batch.header.base_offset > next_offset:

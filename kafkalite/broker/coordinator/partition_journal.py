@@ -27,12 +27,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from kafkalite.broker.replica.delayed_operation import DelayedOperation, WatchedPartition
 from kafkalite.errors import CorruptMessage, KafkaError, KafkaStorageError, UnsupportedVersion
 from kafkalite.records import batch as record_batch
+from kafkalite.storage.log_reader import read
 
 if TYPE_CHECKING:
     from kafkalite.broker.replica.partition import Partition
     from kafkalite.broker.replica.replica_manager import ReplicaManager
     from kafkalite.coordination.machine import Machine
-    from kafkalite.storage.flusher import Flush, Flusher
+    from kafkalite.storage.flusher import Flusher
+    from kafkalite.storage.log_flushes import LogFlush
     from kafkalite.transport.reactor import Reactor
 
 READ_SIZE = 1 << 20
@@ -139,7 +141,7 @@ class PartitionJournal:
         offset = stored.log_start_offset
         while offset < stored.end_offset:
             try:
-                found = stored.read(offset, READ_SIZE, stored.end_offset)
+                found = read(stored, offset, READ_SIZE, stored.end_offset)
                 content = found.read() if found is not None else b""
             except OSError as error:
                 reason = f"{stored.directory} cannot be read at offset {offset}: {error.strerror}"
@@ -188,7 +190,7 @@ class PartitionJournal:
         flush.done = lambda flush: self._flushed(flush, begin)
         self._flusher.submit([flush])
 
-    def _flushed(self, flush: Flush, begin: int) -> None:
+    def _flushed(self, flush: LogFlush, begin: int) -> None:
         try:
             self.partition.log.flush_end(flush)
         except KafkaError as fault:

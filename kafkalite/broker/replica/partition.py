@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from kafkalite.broker.request_metrics import Traffic
 from kafkalite.errors import FencedLeaderEpoch, KafkaError, OffsetOutOfRange, UnknownLeaderEpoch
 from kafkalite.storage.durability import Durability
+from kafkalite.storage.log_reader import available, read
 from kafkalite.storage.segment_grants import Loan, lend
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ class Partition:
         if offset > upper:
             self._refuse_beyond(offset)
             return None
-        return self.log.read(offset, size_max, upper, whole_first=whole_first)
+        return read(self.log, offset, size_max, upper, whole_first=whole_first)
 
     def lend(self, offset: int, size_max: int, isolation_level: int) -> Loan | None:
         """Return a segment grant of whole batches for the same range, or None if it is empty."""
@@ -141,7 +142,7 @@ class Partition:
         """Return the number of bytes that a read at `offset` would return."""
         if not self.readable(offset, isolation_level):
             return 0
-        return self.log.available(offset, self.upper_offset(isolation_level), size_max)
+        return available(self.log, offset, self.upper_offset(isolation_level), size_max)
 
     def _refuse_beyond(self, offset: int) -> None:
         # An offset between the high watermark and the log end offset is valid; it has no data yet.

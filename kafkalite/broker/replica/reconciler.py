@@ -166,7 +166,7 @@ class Reconciler:
             (topic_id, index)
             for index, partition in topic.partitions.items()
             if partition.leader == self._node.node_id
-            and (index not in present or present[index].log.config is not settings)
+            and (index not in present or present[index].log.config.settings is not settings)
         ])  # fmt: skip
         self._step()
 
@@ -232,7 +232,7 @@ class Reconciler:
         partition = self._node.replicas.of_topic(topic_id).get(index)
         if partition is None:
             self._make(topic, index, settings)
-        elif partition.log.config is not settings:
+        elif partition.log.config.settings is not settings:
             partition.log.reconfigure(settings)
             self._node.replicas.reconfigure(partition, settings)
 

@@ -50,8 +50,9 @@ if TYPE_CHECKING:
     from kafkalite.broker.replica.batch_opener import Opener
     from kafkalite.broker.scheduler import Scheduler
     from kafkalite.coordination.image import TopicImage
-    from kafkalite.storage.flusher import Flush, Flusher
+    from kafkalite.storage.flusher import Flusher
     from kafkalite.storage.log import Appended, Log
+    from kafkalite.storage.log_flushes import LogFlush
 
 
 log = logging.getLogger("kafkalite.broker")
@@ -345,7 +346,7 @@ class ReplicaManager:
     def _settle_dirty(self) -> None:
         dirty, self._dirty = self._dirty, {}
         self._resized.update(dirty)
-        flushes: list[Flush] = []
+        flushes: list[LogFlush] = []
         for partition in dirty:
             partition.log.settle()
             if partition.flushes_always:
@@ -359,7 +360,7 @@ class ReplicaManager:
         if self._retiring:
             self._retire()
 
-    def flushed(self, partition: Partition, flush: Flush, began_ns: int) -> None:
+    def flushed(self, partition: Partition, flush: LogFlush, began_ns: int) -> None:
         """Complete a flush."""
         self.flush_times.add(self._now_ns() - began_ns)
         partition.flushing = False
@@ -384,7 +385,7 @@ class ReplicaManager:
             # Records appended during the flush: flush them now, or start their flush timer.
             self._mark_dirty(partition)
 
-    def _flush(self, partition: Partition, flushes: list[Flush]) -> None:
+    def _flush(self, partition: Partition, flushes: list[LogFlush]) -> None:
         if partition.flushing or partition.fault is not None:
             return
         try:
@@ -411,7 +412,9 @@ class ReplicaManager:
         if partition.fault is None:
             self._mark_dirty(partition)
 
-    def _flush_by_rule(self, partition: Partition, rule: FlushRule, flushes: list[Flush]) -> None:
+    def _flush_by_rule(
+        self, partition: Partition, rule: FlushRule, flushes: list[LogFlush]
+    ) -> None:
         log = partition.log
         unflushed = log.end_offset - log.durable_offset
         if unflushed >= rule.messages_max or log.unflushed_size >= rule.bytes_max:
@@ -423,7 +426,7 @@ class ReplicaManager:
 
     def _flush_by_time(self, partition: Partition) -> None:
         partition.flush_timer = None
-        flushes: list[Flush] = []
+        flushes: list[LogFlush] = []
         self._flush(partition, flushes)
         if flushes:
             self._flusher.submit(flushes)

@@ -1,0 +1,52 @@
+"""LogConfig: the settings of one log, read once when they change and not with every append."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kafkalite.config.settings import Settings
+from kafkalite.config.topic import (
+    FILE_DELETE_DELAY_MS,
+    INDEX_INTERVAL_BYTES,
+    RETENTION_BYTES,
+    RETENTION_MS,
+    SEGMENT_BYTES,
+    SEGMENT_INDEX_BYTES,
+    SEGMENT_JITTER_MS,
+    SEGMENT_MS,
+)
+from kafkalite.storage.durability import Durability
+
+
+@dataclass(frozen=True, slots=True)
+class LogConfig:
+    """The settings of a topic that its logs use; those of batches are in BatchValidator."""
+
+    settings: Settings
+    is_metadata_log: bool
+    """True for the metadata log: every append is flushed, whatever the topic's durability."""
+    durability: Durability
+    segment_bytes: int
+    segment_ms: int
+    segment_jitter_ms: int
+    segment_index_bytes: int
+    index_interval_bytes: int
+    retention_bytes: int
+    retention_ms: int
+    file_delete_delay_ms: int
+
+    @classmethod
+    def of(cls, settings: Settings, *, is_metadata_log: bool = False) -> LogConfig:
+        return cls(
+            settings=settings,
+            is_metadata_log=is_metadata_log,
+            durability=Durability.FSYNC if is_metadata_log else Durability.of(settings),
+            segment_bytes=settings[SEGMENT_BYTES],
+            segment_ms=settings[SEGMENT_MS],
+            segment_jitter_ms=settings[SEGMENT_JITTER_MS],
+            segment_index_bytes=settings[SEGMENT_INDEX_BYTES],
+            index_interval_bytes=settings[INDEX_INTERVAL_BYTES],
+            retention_bytes=settings[RETENTION_BYTES],
+            retention_ms=settings[RETENTION_MS],
+            file_delete_delay_ms=settings[FILE_DELETE_DELAY_MS],
+        )

@@ -1,0 +1,31 @@
+"""LogEnvironment: the objects that the logs of one node share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from kafkalite.clock import Clock
+from kafkalite.storage.deferred_delete import Doomed
+from kafkalite.storage.disk import Disk, FreeSpace
+from kafkalite.storage.open_segments import OpenSegments
+
+
+class LogEnvironment(NamedTuple):
+    """Clock, disk and limits of the logs of one node."""
+
+    clock: Clock
+    disk: Disk
+    space: FreeSpace
+    doomed: Doomed
+    """The deferred deletes, which get the files of removed segments."""
+    open_segments: OpenSegments
+
+    @classmethod
+    def of(cls, directory: Path, clock: Clock, disk: Disk) -> LogEnvironment:
+        """Return the environment of logs in a directory that keeps no space free."""
+        return cls(clock, disk, FreeSpace(directory, 0, disk), Doomed(clock, disk), OpenSegments())
+
+    def without_reserve(self, directory: Path) -> LogEnvironment:
+        """Return an environment whose logs may use the space that others keep free."""
+        return self._replace(space=FreeSpace(directory, 0, self.disk))
