@@ -23,7 +23,7 @@ from kafkalite.broker.controller.local_controller import LocalController
 from kafkalite.broker.coordinator.group_coordinators import GroupCoordinators
 from kafkalite.broker.coordinator.producer_ids import ProducerIdBlocks
 from kafkalite.broker.dispatch import Dispatcher
-from kafkalite.broker.local.local_listener import LocalDoor, open_door
+from kafkalite.broker.local.local_listener import LocalListener, open_local_listener
 from kafkalite.broker.metadata_cache import MetadataCache
 from kafkalite.broker.node_settings import NodeSettings, reactor_limits
 from kafkalite.broker.replica.batch_opener import Opener
@@ -98,9 +98,9 @@ class Node:
         self.renewals = EpochRenewals(self)
         self.reconciler = Reconciler(self)
         self._applied_offset = 0
-        self.local_door: LocalDoor | None = None
+        self.local_listener: LocalListener | None = None
         """The local listener; None if it is disabled or not opened yet."""
-        self._local_place: Path | None = None
+        self._run_directory: Path | None = None
         self._listens = False
         self._tending: Timer | None = None
 
@@ -169,18 +169,18 @@ class Node:
     def _listen(self) -> None:
         if not self._listens:
             self._listens = True
-            self._open_local_door()
+            self._open_local_listener()
             self.reactor.listen(self.listener, self.dispatcher.serve)
 
     def serve_locally(self, run_directory: Path) -> None:
         """Open the local listener in the run directory, as soon as clients are served."""
-        self._local_place = run_directory
+        self._run_directory = run_directory
         if self._listens:
-            self._open_local_door()
+            self._open_local_listener()
 
-    def _open_local_door(self) -> None:
-        if self._local_place is not None:
-            self.local_door = open_door(self, self._local_place)
+    def _open_local_listener(self) -> None:
+        if self._run_directory is not None:
+            self.local_listener = open_local_listener(self, self._run_directory)
 
     def _welcomed(self) -> None:
         """Start to serve once the supervisor has confirmed this node's image.
@@ -196,8 +196,8 @@ class Node:
 
     def close(self) -> None:
         """Flush and close all logs (clean shutdown)."""
-        if self.local_door is not None:
-            self.local_door.close()
+        if self.local_listener is not None:
+            self.local_listener.close()
         self.reactor.close()
         self.reconciler.close()
         self.opener.close()

@@ -144,8 +144,8 @@ class NodeMetrics:
 
     def look(self) -> None:
         """Write the page if values may have changed, and schedule the next call."""
-        door = self.node.local_door
-        frames = self.node.reactor.counters["frames"] + (door.work if door is not None else 0)
+        local = self.node.local_listener
+        frames = self.node.reactor.counters["frames"] + (local.work if local is not None else 0)
         self._periods += 1
         if frames == self._frames and self._periods < IDLE_PERIODS:
             self.node.reactor.call_later(PERIOD_MS, self.look)
@@ -329,10 +329,10 @@ class NodeMetrics:
 
     def _local(self) -> Iterator[Family]:
         """Yield the metrics of the local listener and its rings, if there is one."""
-        door = self.node.local_door
-        if door is None:
+        local = self.node.local_listener
+        if local is None:
             return
-        rings, listener = door.rings, door.listener
+        rings, listener = local.rings, local.listener
         for name, kind, sentence, value in (
             ("local_connections", GAUGE, "Programs that are there.", len(listener.connections)),
             (
@@ -354,7 +354,7 @@ class NodeMetrics:
             "kafkalite_ring_errors_total", COUNTER, "Batches of rings that were refused.",
             [({"error": error_name(code)}, count) for code, count in rings.errors.items()],
         )  # fmt: skip
-        for counts, names in ((rings.counts, RING_COUNTERS), (door.counts, LOCAL_COUNTERS)):
+        for counts, names in ((rings.counts, RING_COUNTERS), (local.counts, LOCAL_COUNTERS)):
             for field, (name, sentence) in names.items():
                 yield one(name, COUNTER, sentence, counts[field])
 

@@ -46,10 +46,10 @@ class Host(InProcess):
         self.node.serve_locally(self.run_directory)
 
     @property
-    def door(self) -> Any:
+    def local_listener(self) -> Any:
         """The node's local listener, which is open."""
-        assert self.node.local_door is not None
-        return self.node.local_door
+        assert self.node.local_listener is not None
+        return self.node.local_listener
 
     @property
     def path(self) -> Path:

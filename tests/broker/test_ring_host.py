@@ -165,12 +165,12 @@ def test_when_the_time_is_up_the_producer_is_told(host, guest, stuck):
     assert guest.take_acks() == []
     host.clock.advance(5_000)
     assert guest.acked() == [(stuck, RequestTimedOut.code, *NOTHING)]
-    assert host.door.rings.errors == {RequestTimedOut.code: 1}
+    assert host.local_listener.rings.errors == {RequestTimedOut.code: 1}
 
 
 def test_a_producer_that_goes_is_waited_for_no_more(host, guest, stuck):
     guest.close()
-    host.until(lambda: not host.door.rings.rings)
+    host.until(lambda: not host.local_listener.rings.rings)
     assert host.node.replicas.purgatory.size == 0
     host.clock.advance(5_000)
     host.reactor.tick(0)
@@ -213,7 +213,7 @@ def test_what_is_refused_over_tcp_is_refused_here_and_the_ring_goes_on(host, gue
     good = guest.put(batch_of(b"good"), host.topic)
     assert guest.acked(2) == [(refused, fault.code, *NOTHING), (good, OK, 0, -1, 0)]
     assert host.values() == [b"good"]
-    assert host.door.rings.errors == {fault.code: 1}
+    assert host.local_listener.rings.errors == {fault.code: 1}
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("acks")])
@@ -351,7 +351,7 @@ def test_what_nobody_was_woken_for_is_found_by_the_net(host, guest):
     assert host.values() == []
     host.clock.advance(NET_MS)
     assert guest.acked()[0][:2] == (1, OK)
-    assert host.door.rings.counts["found_late"] == 1
+    assert host.local_listener.rings.counts["found_late"] == 1
 
 
 def test_the_net_is_cast_the_more_seldom_the_longer_nothing_came(host, guest):
@@ -359,12 +359,12 @@ def test_the_net_is_cast_the_more_seldom_the_longer_nothing_came(host, guest):
 
     def looks(span_ms: int) -> int:
         seen = []
-        for ring in host.door.rings.rings:
+        for ring in host.local_listener.rings.rings:
             ring.look = lambda: seen.append(1)
         for _ in range(span_ms):
             host.clock.advance(1)
             host.reactor.tick(0)
-        for ring in host.door.rings.rings:
+        for ring in host.local_listener.rings.rings:
             del ring.look
         return len(seen)
 
@@ -377,14 +377,14 @@ def test_the_net_is_cast_the_more_seldom_the_longer_nothing_came(host, guest):
 
 def test_nobody_looks_while_there_is_no_ring(host):
     guest = host.visit()
-    assert host.door.rings._net is None
+    assert host.local_listener.rings._net is None
     guest.attach()
-    assert host.door.rings._net is not None
+    assert host.local_listener.rings._net is not None
     guest.close()
-    host.until(lambda: not host.door.rings.rings)
+    host.until(lambda: not host.local_listener.rings.rings)
     host.clock.advance(NET_MS)
     host.reactor.tick(0)
-    assert host.door.rings._net is None
+    assert host.local_listener.rings._net is None
 
 
 # -- closing -------------------------------------------------------------------------------------
@@ -427,8 +427,8 @@ def test_a_ring_that_breaks_the_layout_is_left_and_its_lease_ends(host, caplog):
     os.close(ring)
     assert guest.is_left()
     assert host.values() == [b"v"]
-    assert host.door.rings.left == {"violation": 1}
-    assert host.door.rings.size == 0 and not host.door.rings.rings
+    assert host.local_listener.rings.left == {"violation": 1}
+    assert host.local_listener.rings.size == 0 and not host.local_listener.rings.rings
     assert caplog.text.count(f"its ring is left: {REASONS[1]}") == 1
     other = host.visit()
     other.attach()
@@ -440,9 +440,9 @@ def test_what_a_producer_had_committed_when_it_went_is_taken(host, guest):
     for _ in range(3 * FRAMES_PER_TICK):
         guest.put(batch_of(b"v"), host.topic, acks=0)
     guest.close()
-    host.until(lambda: not host.door.rings.rings)
+    host.until(lambda: not host.local_listener.rings.rings)
     assert len(host.values()) == 3 * FRAMES_PER_TICK
-    assert host.door.rings.size == 0
+    assert host.local_listener.rings.size == 0
 
 
 def test_a_producer_that_goes_and_writes_on_is_taken_from_for_one_ring_at_the_most(host, guest):
@@ -450,14 +450,14 @@ def test_a_producer_that_goes_and_writes_on_is_taken_from_for_one_ring_at_the_mo
     guest.socket.close()
     batch = batch_of(b"x" * 100_000)
     for count in range(1_000):
-        if not host.door.rings.rings:
+        if not host.local_listener.rings.rings:
             break
         room = guest.ring.writer.reserve(len(batch))
         if room is not None:
             room[:] = batch
             guest.ring.writer.commit(host.topic, 0, count, 0, 0, len(batch))
         host.reactor.tick(0)
-    assert not host.door.rings.rings
+    assert not host.local_listener.rings.rings
     assert len(host.values()) <= (1 << 20) // 100_000 + 2
 
 
@@ -482,7 +482,7 @@ def test_a_fault_of_ours_ends_that_ring_only(host, guest, monkeypatch):
     )
     guest.put(batch_of(b"v"), host.topic, acks=1)
     assert guest.is_left()
-    assert host.door.rings.left == {"fault": 1}
+    assert host.local_listener.rings.left == {"fault": 1}
     monkeypatch.undo()
     other.put(batch_of(b"v"), host.topic)
     assert other.acked()[0][1] == OK

@@ -70,7 +70,7 @@ def damaged() -> bytes:
 
 
 def taken(host: Host, count: int) -> None:
-    host.until(lambda: host.door.rings.counts["frames"] == count)
+    host.until(lambda: host.local_listener.rings.counts["frames"] == count)
 
 
 def test_what_comes_after_a_batch_that_is_opened_keeps_its_order(host, guest, let_go):
@@ -87,7 +87,7 @@ def test_what_comes_after_a_batch_that_is_opened_keeps_its_order(host, guest, le
     assert guest.acked(4)[1:] == [(number, OK, at, -1, 0) for at, number in enumerate(numbers[:3])]
     assert host.values() == [b"a", b"b", b"c"]
     assert host.node.opener.handed_over == 3
-    assert host.door.rings.errors == {}
+    assert host.local_listener.rings.errors == {}
 
 
 @pytest.mark.parametrize("acks", [0, 1, -1])
@@ -98,19 +98,19 @@ def test_a_batch_that_is_found_damaged_on_the_thread_is_refused(host, guest, ack
         [(refused, InvalidRecord.code, *NOTHING), (good, OK, 0, -1, 0)]
     )
     assert host.values() == [b"good"]
-    assert host.door.rings.errors == {InvalidRecord.code: 1}
+    assert host.local_listener.rings.errors == {InvalidRecord.code: 1}
 
 
 def test_of_a_ring_whose_batches_are_opened_only_so_many_bytes_are_taken(host, guest, let_go):
     batch = packed(os.urandom(30_000))
-    (ring,) = host.door.rings.rings
+    (ring,) = host.local_listener.rings.rings
     count = 0
     while guest.ring.writer.reserve(len(batch)) is not None:
         guest.put(batch, host.topic)
         count += 1
         for _ in range(5):
             host.reactor.tick(0)
-    taken_size = host.door.rings.counts["frames"] * len(batch)
+    taken_size = host.local_listener.rings.counts["frames"] * len(batch)
     assert ring.size <= taken_size < ring.size + len(batch), "the rest stays in the ring"
     assert count * len(batch) > 1.5 * ring.size
     let_go()
@@ -123,10 +123,10 @@ def test_a_producer_that_goes_while_its_batch_is_opened_has_it_appended(host, gu
     guest.put(batch_of(b"b"), host.topic)
     taken(host, 2)
     guest.close()
-    host.until(lambda: not host.door.rings.rings)
+    host.until(lambda: not host.local_listener.rings.rings)
     let_go()
     host.until(lambda: len(host.values()) == 2)
-    assert host.values() == [b"a", b"b"] and host.door.rings.left["fault"] == 0
+    assert host.values() == [b"a", b"b"] and host.local_listener.rings.left["fault"] == 0
 
 
 def test_a_topic_deleted_while_its_batch_is_opened_is_unknown(host, guest, let_go):

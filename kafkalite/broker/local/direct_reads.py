@@ -37,7 +37,7 @@ from kafkalite.records.file_slice import OpenFile
 
 if TYPE_CHECKING:
     from kafkalite.broker.client_context import ClientContext
-    from kafkalite.broker.node import Node
+    from kafkalite.broker.local.local_node import LocalNode
     from kafkalite.broker.replica.partition import Partition
     from kafkalite.storage.segment import LogSegment
     from kafkalite.storage.segment_grants import Loan
@@ -90,7 +90,7 @@ class DirectReads:
 
     def __init__(
         self,
-        node: Node,
+        node: LocalNode,
         client: ClientContext,
         counts: Counter[str],
         send: Callable[..., object],

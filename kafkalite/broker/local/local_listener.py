@@ -46,7 +46,7 @@ from kafkalite.transport.packet_socket import PacketConnection, PacketListener
 from kafkalite.transport.run_directory import local_path
 
 if TYPE_CHECKING:
-    from kafkalite.broker.node import Node
+    from kafkalite.broker.local.local_node import LocalNode
     from kafkalite.transport.reactor import Timer
 
 log = logging.getLogger("kafkalite.broker")
@@ -58,10 +58,10 @@ OUTSTANDING_MAX = 1_000
 """Maximum number of waiting reads of one connection."""
 
 
-class LocalDoor:
+class LocalListener:
     """The local listener of a node and its rings; see the module."""
 
-    def __init__(self, node: Node, path: Path) -> None:
+    def __init__(self, node: LocalNode, path: Path) -> None:
         self.node = node
         # Random, so that a client of an earlier process does not mistake this one for it.
         self.generation = int.from_bytes(os.urandom(8), "big") >> 1
@@ -83,7 +83,7 @@ class LocalDoor:
         return self.counts["packets"] + self.rings.counts["frames"]
 
     def _opened(self, connection: PacketConnection) -> None:
-        Visitor(self, connection)
+        LocalConnection(self, connection)
 
     def close(self) -> None:
         """Close the listener and the rings; producers resend unconsumed frames another way."""
@@ -91,22 +91,22 @@ class LocalDoor:
         self.rings.close()
 
 
-class Visitor:
+class LocalConnection:
     """One connection of a local program: its principal, its ring and its reads."""
 
-    def __init__(self, door: LocalDoor, connection: PacketConnection) -> None:
-        self._door = door
-        self._node = door.node
+    def __init__(self, listener: LocalListener, connection: PacketConnection) -> None:
+        self._listener = listener
+        self._node = listener.node
         self._connection = connection
         self._client: ClientContext | None = None
         self._ring: HostedRing | None = None
         self._reads: DirectReads | None = None
-        self._silence: Timer = door.node.reactor.call_later(SILENT_MS_MAX, self._said_nothing)
+        self._silence: Timer = listener.node.reactor.call_later(SILENT_MS_MAX, self._said_nothing)
         connection.received = self._received
         connection.on_close = self._closed
 
     def _received(self, packet: memoryview) -> None:
-        self._door.counts["packets"] += 1
+        self._listener.counts["packets"] += 1
         try:
             message = local.read_packet(packet)
         except (CorruptMessage, UnsupportedVersion) as fault:
@@ -148,7 +148,7 @@ class Visitor:
                 cluster_id=node.cluster_id,
                 node_id=node.node_id,
                 port=node.listener.getsockname()[1],
-                generation=self._door.generation,
+                generation=self._listener.generation,
                 reads=uid == os.geteuid(),
             )
         )
@@ -177,7 +177,7 @@ class Visitor:
         try:
             if self._ring is not None:
                 raise InvalidRequest("There is one ring a connection, and it has been given.")
-            self._ring = ring = self._door.rings.attach(self._client, self._ring_left)
+            self._ring = ring = self._listener.rings.attach(self._client, self._ring_left)
         except KafkaError as fault:
             self._send(_attached(request_id, fault))
             return
@@ -193,7 +193,7 @@ class Visitor:
     def _read(self, read: dict[str, Any]) -> None:
         assert self._client is not None
         if self._reads is None:
-            self._reads = DirectReads(self._node, self._client, self._door.counts, self._send)
+            self._reads = DirectReads(self._node, self._client, self._listener.counts, self._send)
         if self._reads.outstanding >= OUTSTANDING_MAX:
             raise Disconnect(f"it waits for more than {OUTSTANDING_MAX} reads")
         if self._connection.uid != os.geteuid():
@@ -217,7 +217,7 @@ def _attached(
     )
 
 
-def open_door(node: Node, run_directory: Path) -> LocalDoor | None:
+def open_local_listener(node: LocalNode, run_directory: Path) -> LocalListener | None:
     """Open a node's local listener in the run directory.
 
     Returns None if it is disabled or cannot be opened: local programs are then served over TCP.
@@ -225,7 +225,7 @@ def open_door(node: Node, run_directory: Path) -> LocalDoor | None:
     if not node.settings[NATIVE_ENABLE]:
         return None
     try:
-        return LocalDoor(node, local_path(run_directory, node.node_id))
+        return LocalListener(node, local_path(run_directory, node.node_id))
     except Refusal as refusal:
         log.warning("programs of this host are served over TCP only: %s", refusal)
         return None

@@ -40,7 +40,7 @@ from kafkalite.transport.ring import REASONS, WorkerRing, frame_size_max
 
 if TYPE_CHECKING:
     from kafkalite.broker.client_context import ClientContext
-    from kafkalite.broker.node import Node
+    from kafkalite.broker.local.local_node import LocalNode
     from kafkalite.broker.replica.partition import Partition
     from kafkalite.storage.log import Appended
     from kafkalite.transport.reactor import Timer
@@ -61,7 +61,7 @@ NET_MS, NET_MS_MAX = 20, 160
 class RingHost:
     """The rings of a node; see the module."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: LocalNode) -> None:
         self.node = node
         self.rings: dict[HostedRing, None] = {}
         self.size = 0

@@ -14,8 +14,7 @@ import pytest
 import xxhash
 
 from kafkalite.broker import node_metrics
-from kafkalite.broker.local import direct_reads, ring_host
-from kafkalite.broker.local import local_listener as local_door
+from kafkalite.broker.local import direct_reads, local_listener, ring_host
 from kafkalite.broker.security import principal_of
 from kafkalite.errors import (
     BrokerNotAvailable,
@@ -89,14 +88,14 @@ def test_a_node_that_ends_takes_its_own_socket_away_and_no_others(host):
 
 def test_without_native_enable_nobody_is_met(host):
     host.restart(**{"native.enable": "false"})
-    assert host.node.local_door is None and not host.path.exists()
+    assert host.node.local_listener is None and not host.path.exists()
 
 
 def test_a_node_that_cannot_be_met_serves_all_the_same(host, caplog):
     host.close()
     host.path.mkdir()
     host.open()
-    assert host.node.local_door is None
+    assert host.node.local_listener is None
     assert "served over TCP only" in caplog.text
     assert host.create("t")
     host.path.rmdir()
@@ -121,7 +120,7 @@ def test_what_does_not_read_or_begins_wrong_ends_the_connection(host, packets):
     for packet in packets:
         guest.say(packet)
     assert guest.is_left()
-    assert host.door.listener.refused == 1
+    assert host.local_listener.listener.refused == 1
 
 
 @pytest.mark.parametrize(
@@ -144,7 +143,7 @@ def test_an_empty_packet_is_an_end(host):
     guest = host.visit()
     guest.say(b"")
     assert guest.is_left()
-    assert host.door.listener.refused == 0
+    assert host.local_listener.listener.refused == 0
 
 
 def test_one_that_is_left_does_not_disturb_another(host):
@@ -157,21 +156,21 @@ def test_one_that_is_left_does_not_disturb_another(host):
 
 def test_who_says_nothing_is_closed_after_a_while_and_who_was_welcomed_is_not(host):
     silent, welcomed = host.guest(), host.visit()
-    host.clock.advance(local_door.SILENT_MS_MAX)
+    host.clock.advance(local_listener.SILENT_MS_MAX)
     assert silent.is_left()
-    host.clock.advance(100 * local_door.SILENT_MS_MAX)
+    host.clock.advance(100 * local_listener.SILENT_MS_MAX)
     assert welcomed.read(bytes(16))["error_code"]
 
 
 def test_there_is_a_bound_on_connections_and_room_again_when_one_leaves(tmp_path, monkeypatch):
-    monkeypatch.setattr(local_door, "CONNECTIONS_MAX", 2)
+    monkeypatch.setattr(local_listener, "CONNECTIONS_MAX", 2)
     host = Host(tmp_path / "data")
     first, _ = host.visit(), host.visit()
     third = host.guest()
     assert third.is_left()
-    assert host.door.listener.refused == 1
+    assert host.local_listener.listener.refused == 1
     first.close()
-    host.until(lambda: len(host.door.listener.connections) == 1)
+    host.until(lambda: len(host.local_listener.listener.connections) == 1)
     assert host.visit()
     host.remove()
 
@@ -181,12 +180,12 @@ def test_descriptors_that_a_program_sends_along_are_not_kept(host):
     before = descriptor_count()
     for _ in range(10):
         socket.send_fds(guest.socket, [READ_NOTHING], [guest.socket.fileno()] * 20)
-    host.until(lambda: host.door.counts["packets"] == 11)
+    host.until(lambda: host.local_listener.counts["packets"] == 11)
     assert descriptor_count() == before
 
 
 def test_there_is_a_bound_on_reads_that_wait(host, monkeypatch):
-    monkeypatch.setattr(local_door, "OUTSTANDING_MAX", 3)
+    monkeypatch.setattr(local_listener, "OUTSTANDING_MAX", 3)
     topic = host.create("t")
     guest = host.visit()
     for _ in range(3):
@@ -209,10 +208,10 @@ def test_there_is_a_bound_on_reads_that_wait_at_a_node_and_room_again(host, monk
     assert refused["error_code"] == ThrottlingQuotaExceeded.code
     assert second.read(topic)["error_code"] == 0
     first.close()
-    host.until(lambda: host.door.counts["waiting"] == 2)
+    host.until(lambda: host.local_listener.counts["waiting"] == 2)
     host.append("t", [1])
     assert [second.granted()["end_offset"] for _ in range(2)] == [1, 1]
-    assert host.door.counts["waiting"] == 0
+    assert host.local_listener.counts["waiting"] == 0
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -237,9 +236,9 @@ def test_mangled_packets_end_their_connection_or_are_answered_and_disturb_nobody
         heard = []
         host.until(lambda guest=guest, heard=heard: guest.ended or heard or waits(guest, heard))
         guest.close()
-    assert host.door.listener.faults == 0
+    assert host.local_listener.listener.faults == 0
     assert host.visit().read(topic)["error_code"] == 0
-    host.until(lambda: len(host.door.listener.connections) == 1)
+    host.until(lambda: len(host.local_listener.listener.connections) == 1)
 
 
 def waits(guest, heard):
@@ -259,7 +258,7 @@ def test_a_share_of_packets_is_handled_in_a_tick_and_the_rest_after(host, monkey
     for _ in range(5):
         guest.ask(topic)
     host.reactor.tick(1_000)
-    assert host.door.counts["reads"] == 2
+    assert host.local_listener.counts["reads"] == 2
     assert [guest.granted()["request_id"] for _ in range(5)] == [*range(5)]
 
 
@@ -268,7 +267,7 @@ def test_answers_wait_for_a_program_that_does_not_read_and_come_whole_and_in_ord
     topic = host.create("t")
     host.append("t", [1])
     guest = host.visit()
-    (connection,) = host.door.listener.connections
+    (connection,) = host.local_listener.listener.connections
     connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     asked = 0
     while not connection.waits:
@@ -278,7 +277,7 @@ def test_answers_wait_for_a_program_that_does_not_read_and_come_whole_and_in_ord
     for _ in range(50):
         guest.ask(topic, offset=1)
         host.reactor.tick(0)
-    assert host.door.counts["reads"] == asked
+    assert host.local_listener.counts["reads"] == asked
     guest.ask(topic)
     heard = [guest.granted() for _ in range(asked + 51)]
     assert [grant["request_id"] for grant in heard] == [*range(asked + 51)]
@@ -290,23 +289,23 @@ def test_answers_wait_for_a_program_that_does_not_read_and_come_whole_and_in_ord
 def test_a_program_that_leaves_while_answers_wait_for_it_is_forgotten(host):
     topic = host.create("t")
     guest = host.visit()
-    (connection,) = host.door.listener.connections
+    (connection,) = host.local_listener.listener.connections
     connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     while not connection.waits:
         guest.ask(topic)
         host.reactor.tick(0)
     guest.close()
-    host.until(lambda: not host.door.listener.connections)
+    host.until(lambda: not host.local_listener.listener.connections)
     assert host.visit().read(topic)["error_code"] == 0
 
 
 def test_a_fault_of_ours_ends_that_connection_only(host, monkeypatch):
     guest, other = host.visit(), host.visit()
-    monkeypatch.setattr(local_door.DirectReads, "read", lambda self, read: 1 // 0)
+    monkeypatch.setattr(local_listener.DirectReads, "read", lambda self, read: 1 // 0)
     guest.ask(bytes(16))
     assert guest.is_left()
     monkeypatch.undo()
-    assert host.door.listener.faults == 1
+    assert host.local_listener.listener.faults == 1
     assert other.read(host.create("t"))["error_code"] == 0
 
 
@@ -333,7 +332,7 @@ def test_a_user_without_a_name_is_called_by_number():
     assert principal_of(0) == "User:root"
 
 
-def test_the_metrics_tell_what_came_by_the_local_door(host):
+def test_metrics_count_the_local_listener(host):
     page = node_metrics.NodeMetrics(host.node, host.run_directory)
     topic = host.create("t")
     guest = host.visit()
@@ -375,7 +374,7 @@ def test_the_metrics_tell_what_came_by_the_local_door(host):
     assert told[purgatory, "DirectRead"] == 1
 
 
-def test_what_came_by_the_local_door_is_news_to_the_page(host):
+def test_metrics_page_is_written_after_local_packets(host):
     page = node_metrics.NodeMetrics(host.node, host.run_directory)
     topic = host.create("t")
     guest = host.visit()
@@ -411,9 +410,9 @@ def test_rings_take_no_more_memory_than_they_may_and_there_is_room_again(tmp_pat
     assert second.attach().writer.frame_size_max == 16_384
     answer, descriptors = third.ask_for_ring()
     assert answer["error_code"] == 89 and "native.rings.bytes.max=131072" in answer["error_message"]
-    assert descriptors == [] and host.door.rings.counts["refused"] == 1
+    assert descriptors == [] and host.local_listener.rings.counts["refused"] == 1
     first.close()
-    host.until(lambda: host.door.rings.size == 65_536)
+    host.until(lambda: host.local_listener.rings.size == 65_536)
     third.attach()
     host.remove()
 
@@ -452,14 +451,14 @@ def test_without_memory_or_descriptors_there_is_no_ring_and_the_program_is_told(
         answer, _ = guest.ask_for_ring()
         assert answer["error_code"] == 56 and "ulimit -n" in answer["error_message"]
     assert descriptor_count() == before
-    assert host.door.rings.size == 0
+    assert host.local_listener.rings.size == 0
     guest.attach()
 
 
 def test_a_ring_waits_with_the_other_answers_for_a_program_that_does_not_read(host):
     topic = host.create("t")
     guest = host.visit()
-    (connection,) = host.door.listener.connections
+    (connection,) = host.local_listener.listener.connections
     connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     asked = 0
     while not connection.waits:
@@ -468,7 +467,7 @@ def test_a_ring_waits_with_the_other_answers_for_a_program_that_does_not_read(ho
             guest.ask(topic)
         asked += 1
         host.reactor.tick(0)
-    assert host.door.rings.rings
+    assert host.local_listener.rings.rings
     while not guest.ring:
         answer, descriptors = guest.hear()
         if answer.kind is local.ATTACHED:
@@ -481,7 +480,7 @@ def test_nothing_is_left_open_when_programs_have_gone(host):
     topic = host.create("t")
     host.append("t", [1])
     host.visit().close()
-    host.until(lambda: not host.door.listener.connections)
+    host.until(lambda: not host.local_listener.listener.connections)
     before = descriptor_count()
     for _ in range(5):
         guest = host.visit()
@@ -490,7 +489,8 @@ def test_nothing_is_left_open_when_programs_have_gone(host):
         guest.acked()
         guest.read(topic)
         guest.close()
-    host.until(lambda: not host.door.listener.connections and not host.door.rings.rings)
+    there = host.local_listener
+    host.until(lambda: not there.listener.connections and not there.rings.rings)
     assert descriptor_count() == before
 
 
