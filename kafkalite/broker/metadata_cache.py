@@ -1,21 +1,26 @@
 """MetadataCache: the cluster metadata of this node, as handlers and replica manager read it.
 
-It looks up topics and leaders in the ClusterImage, and knows the addresses at which clients reach
-the nodes.
+It looks up topics and leaders in the ClusterImage, and knows the settings of topics and the
+addresses at which clients reach the nodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from kafkalite.broker.client_context import ClientContext
 from kafkalite.broker.node_settings import NodeSettings
 from kafkalite.config.broker import ADVERTISED_LISTENERS, parse_listener
+from kafkalite.config.settings import Settings
 from kafkalite.coordination.image import SUPERVISOR_ID, ClusterImage, NodeImage, TopicImage
 
 Topic = str | bytes
 """A topic as in a request: its name, or its id of 16 bytes."""
+
+
+OVERRIDES_MAX = 1_000
+"""Maximum number of topic configurations that are cached with their settings."""
 
 
 class ImageSource(Protocol):
@@ -29,9 +34,14 @@ class ImageSource(Protocol):
 class MetadataCache:
     """The cluster metadata of one node; see the module."""
 
-    def __init__(self, source: ImageSource, settings: NodeSettings) -> None:
+    def __init__(self, source: ImageSource, settings: NodeSettings, node_id: int) -> None:
+        self.node_id = node_id
         self._source = source
         self._settings = settings
+        self._topic_settings: dict[tuple[tuple[str, str], ...], Settings] = {}
+        """Settings of topics, by their overrides."""
+        self._topic_settings_base: Settings | None = None
+        """The node's settings that those are derived from."""
 
     @property
     def image(self) -> ClusterImage:
@@ -46,6 +56,21 @@ class MetadataCache:
     def is_deleted(self, topic_id: bytes) -> bool:
         """Return whether a topic is known to be deleted, as opposed to unknown."""
         return topic_id in self._source.image.deleted
+
+    def settings_of(self, overrides: Mapping[str, str]) -> Settings:
+        """Return the settings of a topic.
+
+        Topics with the same overrides share one object until the node's settings change.
+        """
+        base = self._settings.current
+        if self._topic_settings_base is not base or len(self._topic_settings) >= OVERRIDES_MAX:
+            self._topic_settings_base = base
+            self._topic_settings = {}
+        key = tuple(overrides.items())
+        settings = self._topic_settings.get(key)
+        if settings is None:
+            settings = self._topic_settings[key] = base.for_topic(dict(overrides))
+        return settings
 
     def leader_of(self, topic: Topic, index: int) -> tuple[int, int] | None:
         """Return the leader and leader epoch of a partition, for a stale client (KIP-951)."""

@@ -13,7 +13,7 @@ With `workers=0`, one node is the whole cluster.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from socket import socket
 
@@ -43,6 +43,8 @@ from kafkalite.ids import NO_ID
 from kafkalite.protocol.schemas.internal import CONFIG, Record
 from kafkalite.storage.flusher import Flusher
 from kafkalite.storage.layout import node_directory
+from kafkalite.storage.log import Log
+from kafkalite.storage.log_loader import LogKey
 from kafkalite.storage.log_manager import LogManager
 from kafkalite.transport.reactor import Reactor, Timer
 
@@ -81,7 +83,7 @@ class Node:
         assert logs.flusher is not None
         self.flusher: Flusher = logs.flusher
         self._settings = NodeSettings(settings, node_id, controller.image)
-        self.metadata = MetadataCache(controller, self._settings)
+        self.metadata = MetadataCache(controller, self._settings, node_id)
         self.opener = Opener()
         self.replicas = ReplicaManager(
             reactor, self.flusher, self.opener, self.metadata.topic, clock.monotonic_ns
@@ -95,8 +97,12 @@ class Node:
         self.telemetry = ClientTelemetry(clock)
         self.dispatcher = Dispatcher(self)
         reactor.slow_ticks.name_api = self.dispatcher.name_of
-        self.renewals = EpochRenewals(self)
-        self.reconciler = Reconciler(self)
+        self.renewals = EpochRenewals(
+            self.metadata, logs, reactor, controller.renew_epochs, self.tend_soon
+        )
+        self.reconciler = Reconciler(
+            self.metadata, logs, self.replicas, self.renewals, reactor, self._report_applied
+        )
         self._applied_offset = 0
         self.local_listener: LocalListener | None = None
         """The local listener; None if it is disabled or not opened yet."""
@@ -137,7 +143,7 @@ class Node:
         self.logs.hand_over_misplaced(self.place_of, sure=self.controller.is_local)
         loaded = self.logs.load(self._topic_settings)
         if self._local_controller is not None:
-            self.renewals.ask_at_start(self._local_controller, loaded)
+            self._renew_epochs_at_start(self._local_controller, loaded)
         for topic in self.image.topics.values():
             self.reconciler.open_topic(topic, loaded)
         for stray in loaded.values():
@@ -166,6 +172,13 @@ class Node:
         if not when_welcome:
             self._listen()
 
+    def _renew_epochs_at_start(
+        self, controller: LocalController, loaded: Mapping[LogKey, Log]
+    ) -> None:
+        renewals = self.renewals.at_start(loaded)
+        if renewals:
+            controller.decide_at_start(lambda machine: machine.renew_epochs(self.node_id, renewals))
+
     def _listen(self) -> None:
         if not self._listens:
             self._listens = True
@@ -190,7 +203,7 @@ class Node:
         nodes are not touched.
         """
         self.logs.set_strays()
-        self.renewals.ask()
+        self.renewals.request_all()
         self.producer_ids.refill()
         self._listen()
 
@@ -281,20 +294,20 @@ class Node:
             self.groups.delete_topics(deleted)
         self._applied_offset = end_offset
         if self.reconciler.mark(end_offset) or self.reconciler.is_done:
-            self.made_so()
+            self._report_applied()
 
     @property
     def _made_offset(self) -> int:
         """The offset of the metadata log that the logs match."""
         return self.reconciler.made_offset(self._applied_offset)
 
-    def made_so(self) -> None:
+    def _report_applied(self) -> None:
         """Report to the controller how far the logs match the image."""
         self.controller.report_applied(self._made_offset)
 
     def _topic_settings(self, topic: str) -> Settings:
         known = self.image.topics.get(topic)
-        return self.reconciler.settings_of(known.config if known else {})
+        return self.metadata.settings_of(known.config if known else {})
 
     def _topic_of(self, record: Record) -> bytes | None:
         if record.kind is CONFIG:

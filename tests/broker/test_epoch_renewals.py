@@ -109,14 +109,14 @@ def test_a_node_that_falls_while_it_waits_asks_again(cut):
 @pytest.fixture
 def waiting(cut, monkeypatch):
     """Return the cluster with node 0, whose new epochs wait for `hear()`."""
-    ask = EpochRenewals.ask
-    monkeypatch.setattr(EpochRenewals, "ask", lambda renewals: None)
+    request_all = EpochRenewals.request_all
+    monkeypatch.setattr(EpochRenewals, "request_all", lambda renewals: None)
     cut.held_down.clear()
     cut.until(lambda: 0 in cut.running)
     cut.until(lambda: all(there.welcomed for there in cut.supervisor.membership.members.values()))
     cut.steps(50)
     assert epoch(cut) == 0
-    cut.hear = lambda: monkeypatch.setattr(EpochRenewals, "ask", ask)
+    cut.hear = lambda: monkeypatch.setattr(EpochRenewals, "request_all", request_all)
     return cut
 
 
@@ -141,7 +141,7 @@ def test_a_topic_whose_partition_waits_can_be_deleted(waiting):
 
 
 def test_all_partitions_of_a_large_topic_get_their_epochs(begun, reboot, monkeypatch):
-    monkeypatch.setattr("kafkalite.broker.replica.epoch_renewals.ASKED_AT_ONCE", 3)
+    monkeypatch.setattr("kafkalite.broker.replica.epoch_renewals.RENEWALS_PER_REQUEST", 3)
     cluster = begun(2)
     cluster.create("a", 20)
     reboot()

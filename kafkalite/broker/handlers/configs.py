@@ -30,7 +30,6 @@ from kafkalite.broker.error_responses import error_fields
 from kafkalite.broker.handler_node import HandlerNode
 from kafkalite.broker.later import Later
 from kafkalite.broker.node_settings import levels
-from kafkalite.broker.replica.reconciler import Reconciler
 from kafkalite.broker.security import (
     ALTER_CONFIGS,
     CLUSTER,
@@ -79,7 +78,6 @@ class ConfigsNode(HandlerNode, Protocol):
     """The components that config requests use."""
 
     listener: socket
-    reconciler: Reconciler
     root: Path
 
     @property
@@ -145,7 +143,7 @@ class Description:
             which = tuple(overrides.items()), tuple(keys or ())
             if which in self._alike:
                 return self._alike[which]
-            settings = self._node.reconciler.settings_of(overrides)
+            settings = self._node.metadata.settings_of(overrides)
             described = _in_force(SCOPES[kind].values(), settings)
         else:
             described = _DESCRIBE[kind](self._node, self._client, name)

@@ -31,7 +31,6 @@ from kafkalite.broker.error_responses import error_fields
 from kafkalite.broker.handler_node import HandlerNode
 from kafkalite.broker.later import Later
 from kafkalite.broker.node_settings import placement_limits
-from kafkalite.broker.replica.reconciler import Reconciler
 from kafkalite.broker.replica.replica_manager import ReplicaManager
 from kafkalite.broker.security import (
     ALTER,
@@ -84,7 +83,6 @@ class TopicsNode(HandlerNode, Protocol):
 
     controller: ControllerClient
     logs: LogManager
-    reconciler: Reconciler
     replicas: ReplicaManager
 
     @property
@@ -165,7 +163,7 @@ class CreatedTopics:
         """Return a topic's configs with their sources; topics with equal overrides share them."""
         which = tuple(overrides.items())
         if which not in self._alike:
-            settings = self._node.reconciler.settings_of(overrides)
+            settings = self._node.metadata.settings_of(overrides)
             self._alike[which] = [
                 {
                     "name": key.name,

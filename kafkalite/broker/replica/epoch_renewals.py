@@ -14,32 +14,45 @@ pending: a process that is killed before that requests them again (RecoveryPoint
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from kafkalite.coordination.leader_epochs import EpochRenewal
 
 if TYPE_CHECKING:
-    from kafkalite.broker.controller.local_controller import LocalController
-    from kafkalite.broker.node import Node
+    from kafkalite.broker.metadata_cache import MetadataCache
     from kafkalite.storage.log import Log
     from kafkalite.storage.log_loader import LogKey
+    from kafkalite.storage.log_manager import LogManager
+    from kafkalite.transport.reactor import Reactor
 
 log = logging.getLogger("kafkalite.broker")
 
-ASK_AGAIN_MS = 1_000
-ASKED_AT_ONCE = 1_000
+RETRY_MS = 1_000
+RENEWALS_PER_REQUEST = 1_000
 """Maximum number of renewals in one request, and in one decision of the controller."""
 
 
 class EpochRenewals:
     """The pending renewals of one node; see the module."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(
+        self,
+        metadata: MetadataCache,
+        logs: LogManager,
+        reactor: Reactor,
+        request: Callable[[int, Sequence[EpochRenewal]], None],
+        on_all_renewed: Callable[[], object],
+    ) -> None:
+        self._metadata = metadata
+        self._logs = logs
+        self._reactor = reactor
+        self._request = request
+        """Requests next leader epochs for a node at the controller."""
+        self._on_all_renewed = on_all_renewed
         self._waiting: dict[bytes, dict[Log, EpochRenewal]] = {}
         """The waiting logs and their renewals, by topic id."""
-        self._is_timed = False
+        self._is_scheduled = False
         self._logged_count = 0
 
     def waiting(self, topic_id: bytes | None = None) -> list[tuple[Log, EpochRenewal]]:
@@ -54,18 +67,18 @@ class EpochRenewals:
             return False
         renewal = self._waiting.get(topic_id, {}).get(found)
         if renewal is not None and leader_epoch > renewal.leader_epoch:
-            self._node.logs.has_new_epoch(found)
+            self._logs.has_new_epoch(found)
             self.forget(found, topic_id)
             return False
         if renewal is None:
             renewal = EpochRenewal(topic_id, found.partition, leader_epoch)
             self._waiting.setdefault(topic_id, {})[found] = renewal
             log.debug(
-                "Log may have lost its tail; asking for a new leader epoch. partition=%s-%d"
+                "Log may have lost its tail; requesting a new leader epoch. partition=%s-%d"
                 " log_end_offset=%d leader_epoch=%d",
                 found.topic, found.partition, found.end_offset, leader_epoch,
             )  # fmt: skip
-            self._time(0)
+            self._schedule(0)
         return True
 
     def forget(self, found: Log, topic_id: bytes) -> None:
@@ -73,47 +86,40 @@ class EpochRenewals:
         of_topic = self._waiting.get(topic_id, {})
         of_topic.pop(found, None)
         if not of_topic and self._waiting.pop(topic_id, None) is not None and not self._waiting:
-            self._node.tend_soon()  # the checkpoint may now record this boot for all logs
+            self._on_all_renewed()  # the checkpoint may now record this boot for all logs
 
-    def ask_at_start(self, controller: LocalController, loaded: Mapping[LogKey, Log]) -> None:
-        """Renew the epochs of loaded logs at the controller's own node, before any is led."""
-        for topic in controller.image.topics.values():
+    def at_start(self, loaded: Mapping[LogKey, Log]) -> list[EpochRenewal]:
+        """Return the renewals of the loaded logs that this node leads, before any is led."""
+        for topic in self._metadata.image.topics.values():
             for index, partition in topic.partitions.items():
                 found = loaded.get((topic.name, index))
-                if found is not None and partition.leader == self._node.node_id:
+                if found is not None and partition.leader == self._metadata.node_id:
                     self.must_wait(found, topic.topic_id, partition.leader_epoch)
-        wanted = self._wanted()
-        if wanted:
-            controller.decide_at_start(
-                lambda machine: machine.renew_epochs(self._node.node_id, wanted)
-            )
+        return self._wanted()
 
-    def ask(self) -> None:
+    def request_all(self) -> None:
         """Request all pending renewals."""
         wanted = self._wanted()
-        for first in range(0, len(wanted), ASKED_AT_ONCE):
-            self._ask(wanted[first : first + ASKED_AT_ONCE])
+        for first in range(0, len(wanted), RENEWALS_PER_REQUEST):
+            self._request(self._metadata.node_id, wanted[first : first + RENEWALS_PER_REQUEST])
 
     def _wanted(self) -> list[EpochRenewal]:
         wanted = [renewal for _, renewal in self.waiting()]
         if len(wanted) not in (0, self._logged_count):
             log.info(
-                "Logs may have lost their tails; asking for new leader epochs. partitions=%d",
+                "Logs may have lost their tails; requesting new leader epochs. partitions=%d",
                 len(wanted),
             )
         self._logged_count = len(wanted)
         return wanted
 
-    def _ask(self, wanted: Sequence[EpochRenewal]) -> None:
-        self._node.controller.renew_epochs(self._node.node_id, wanted)
+    def _schedule(self, delay_ms: int) -> None:
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._reactor.call_later(delay_ms, self._retry)
 
-    def _time(self, delay_ms: int) -> None:
-        if not self._is_timed:
-            self._is_timed = True
-            self._node.reactor.call_later(delay_ms, self._ask_again)
-
-    def _ask_again(self) -> None:
-        self._is_timed = False
+    def _retry(self) -> None:
+        self._is_scheduled = False
         if self._waiting:
-            self.ask()
-            self._time(ASK_AGAIN_MS)
+            self.request_all()
+            self._schedule(RETRY_MS)

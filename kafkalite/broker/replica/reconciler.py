@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from kafkalite.config.settings import Settings
@@ -28,9 +28,13 @@ from kafkalite.errors import KafkaError, KafkaStorageError, NotLeaderOrFollower
 from kafkalite.storage.layout import node_directory
 
 if TYPE_CHECKING:
-    from kafkalite.broker.node import Node
+    from kafkalite.broker.metadata_cache import MetadataCache
+    from kafkalite.broker.replica.epoch_renewals import EpochRenewals
     from kafkalite.broker.replica.partition import Partition
+    from kafkalite.broker.replica.replica_manager import ReplicaManager
     from kafkalite.storage.log import Log
+    from kafkalite.storage.log_manager import LogManager
+    from kafkalite.transport.reactor import Reactor
 
 log = logging.getLogger("kafkalite.broker")
 
@@ -39,9 +43,6 @@ STEP_MS = 10
 
 STEP_PAUSE_MS = 1
 """Pause between two steps, in which the loop serves clients."""
-
-ALIKE_MAX = 1_000
-"""Maximum number of topic configurations that are cached with their settings."""
 
 MAKE_AGAIN_MS = 1_000
 """Delay before creation of a log is retried."""
@@ -73,8 +74,22 @@ class Awaited(NamedTuple):
 class Reconciler:
     """The reconciliation of one node; see the module."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(
+        self,
+        metadata: MetadataCache,
+        logs: LogManager,
+        replicas: ReplicaManager,
+        renewals: EpochRenewals,
+        reactor: Reactor,
+        on_progress: Callable[[], object],
+    ) -> None:
+        self._metadata = metadata
+        self._logs = logs
+        self._replicas = replicas
+        self._renewals = renewals
+        self._reactor = reactor
+        self._on_progress = on_progress
+        """Called when the logs match the image up to a later offset than before."""
         self._queue: deque[tuple[bytes, int] | Log] = deque()
         """Partitions to create or reconfigure, and logs to delete."""
         self._queued_count = self._done_count = 0
@@ -85,8 +100,6 @@ class Reconciler:
         self._step_is_due = False
         self._step_end_ns: int | None = None
         """Deadline of this tick's steps; None before the first of them."""
-        self._alike: dict[tuple[tuple[str, str], ...], Settings] = {}
-        self._alike_of: Settings | None = None
         self._unmade: set[bytes] = set()
         self.awaited: dict[tuple[bytes, int], Awaited] = {}
         self._looking = False
@@ -125,64 +138,50 @@ class Reconciler:
     def unmade(self) -> Iterator[tuple[bytes, int]]:
         """Yield (topic id, index) of the partitions assigned to this node that it cannot serve."""
         yield from self.awaited
-        for _, renewal in self._node.renewals.waiting():
+        for _, renewal in self._renewals.waiting():
             yield renewal.topic_id, renewal.partition
         for topic_id in self._unmade:
-            topic = self._node.image.topics_by_id.get(topic_id)
-            present = self._node.replicas.of_topic(topic_id)
+            topic = self._metadata.image.topics_by_id.get(topic_id)
+            present = self._replicas.of_topic(topic_id)
             for index, partition in topic.partitions.items() if topic is not None else ():
-                if partition.leader == self._node.node_id and index not in present:
+                if partition.leader == self._metadata.node_id and index not in present:
                     yield topic_id, index
 
     def close(self) -> None:
         """Delete the logs still queued for deletion; the next start creates missing logs."""
         for item in self._queue:
             if not isinstance(item, tuple):
-                self._node.logs.delete(item)
+                self._logs.delete(item)
         self._queue.clear()
 
     # -- the queue ---------------------------------------------------------------------------
 
     def reconcile(self, topic_id: bytes) -> None:
         """Bring the logs of a topic to the state in the image."""
-        topic = self._node.image.topics_by_id.get(topic_id)
+        topic = self._metadata.image.topics_by_id.get(topic_id)
         if topic is None:
             self._delete_topic(topic_id)
             self._step()
             return
-        present = self._node.replicas.of_topic(topic_id)
+        present = self._replicas.of_topic(topic_id)
         for partition in list(present.values()):
             leader = topic.partitions[partition.index]
-            if leader.leader != self._node.node_id:
+            if leader.leader != self._metadata.node_id:
                 self._give_up(partition)
             elif leader.leader_epoch != partition.leader_epoch:
                 partition.lead(leader.leader_epoch)
-        for found, renewal in self._node.renewals.waiting(topic_id):
-            if topic.partitions[renewal.partition].leader != self._node.node_id:
-                self._node.renewals.forget(found, topic_id)
+        for found, renewal in self._renewals.waiting(topic_id):
+            if topic.partitions[renewal.partition].leader != self._metadata.node_id:
+                self._renewals.forget(found, topic_id)
                 self._hand_over(found, topic_id)
-        settings = self.settings_of(topic.config)
+        settings = self._metadata.settings_of(topic.config)
         self._enqueue([
             (topic_id, index)
             for index, partition in topic.partitions.items()
-            if partition.leader == self._node.node_id
+            if partition.leader == self._metadata.node_id
             and (index not in present or present[index].log.config.settings is not settings)
         ])  # fmt: skip
         self._step()
-
-    def settings_of(self, overrides: Mapping[str, str]) -> Settings:
-        """Return the settings of a topic.
-
-        Topics with the same overrides share one object until the node's settings change.
-        """
-        if self._alike_of is not self._node.settings or len(self._alike) >= ALIKE_MAX:
-            self._alike_of = self._node.settings
-            self._alike = {}
-        key = tuple(overrides.items())
-        settings = self._alike.get(key)
-        if settings is None:
-            settings = self._alike[key] = self._alike_of.for_topic(dict(overrides))
-        return settings
 
     def _enqueue(self, items: Sequence[tuple[bytes, int] | Log]) -> None:
         self._queue += items
@@ -195,7 +194,7 @@ class Reconciler:
         """
         if self._step_is_due or not self._queue:
             return
-        now_ns = self._node.clock.monotonic_ns
+        now_ns = self._reactor.clock.monotonic_ns
         if self._step_end_ns is None:
             self._step_end_ns = now_ns() + STEP_MS * 1_000_000
             self._do_first()
@@ -203,7 +202,7 @@ class Reconciler:
             self._do_first()
         if self._queue:
             self._step_is_due = True
-            self._node.reactor.call_later(STEP_PAUSE_MS, self._go_on)
+            self._reactor.call_later(STEP_PAUSE_MS, self._go_on)
 
     def end_tick(self) -> None:
         """Give the next step the whole of STEP_MS."""
@@ -215,45 +214,44 @@ class Reconciler:
         if isinstance(item, tuple):
             self._make_or_reconfigure(*item)
         else:
-            self._node.logs.delete(item)
+            self._logs.delete(item)
 
     def _go_on(self) -> None:
         self._step_is_due = False
         self._step_end_ns = None
         self._step()
         if self._pass_marks() or not self._queue:
-            self._node.made_so()
+            self._on_progress()
 
     def _make_or_reconfigure(self, topic_id: bytes, index: int) -> None:
-        topic = self._node.image.topics_by_id.get(topic_id)
+        topic = self._metadata.image.topics_by_id.get(topic_id)
         if topic is None:
             return
-        settings = self.settings_of(topic.config)
-        partition = self._node.replicas.of_topic(topic_id).get(index)
+        settings = self._metadata.settings_of(topic.config)
+        partition = self._replicas.of_topic(topic_id).get(index)
         if partition is None:
             self._make(topic, index, settings)
         elif partition.log.config.settings is not settings:
             partition.log.reconfigure(settings)
-            self._node.replicas.reconfigure(partition, settings)
+            self._replicas.reconfigure(partition, settings)
 
     def _make_again(self) -> None:
         """Retry the logs that could not be created, once the queue is empty."""
         if self._queue:
-            self._node.reactor.call_later(MAKE_AGAIN_MS, self._make_again)
+            self._reactor.call_later(MAKE_AGAIN_MS, self._make_again)
             return
         unmade, self._unmade = self._unmade, set()
         for topic_id in unmade:
-            if topic_id in self._node.image.topics_by_id:
+            if topic_id in self._metadata.image.topics_by_id:
                 self.reconcile(topic_id)
 
     # -- making ------------------------------------------------------------------------------
 
     def open_topic(self, topic: TopicImage, loaded: dict[tuple[str, int], Log]) -> None:
         """Lead the topic's partitions that were loaded at startup; create missing logs."""
-        node = self._node
-        settings = self.settings_of(topic.config)
+        settings = self._metadata.settings_of(topic.config)
         for index, partition in topic.partitions.items():
-            if partition.leader != node.node_id:
+            if partition.leader != self._metadata.node_id:
                 continue
             found = loaded.pop((topic.name, index), None)
             if found is not None and found.topic_id == topic.topic_id:
@@ -265,21 +263,20 @@ class Reconciler:
 
     def _make(self, topic: TopicImage, index: int, settings: Settings) -> None:
         """Open or create a partition's log and lead it; if that fails, retry later."""
-        node = self._node
         partition = topic.partitions[index]
-        if partition.leader != node.node_id:
+        if partition.leader != self._metadata.node_id:
             return
         try:
             found = self._found_or_made(topic, index, partition.leader_epoch, settings)
         except KafkaError as fault:
-            if node.replicas.take_offline(topic.name, topic.topic_id, index, fault):
+            if self._replicas.take_offline(topic.name, topic.topic_id, index, fault):
                 reason = str(fault).rstrip(".")
                 log.error(
                     "Partition %s-%d cannot be served yet: %s. topic=%s partition=%d retry_ms=%d",
                     topic.name, index, reason, topic.name, index, MAKE_AGAIN_MS,
                 )  # fmt: skip
             if not self._unmade:
-                node.reactor.call_later(MAKE_AGAIN_MS, self._make_again)
+                self._reactor.call_later(MAKE_AGAIN_MS, self._make_again)
             self._unmade.add(topic.topic_id)
             return
         if found is not None:
@@ -289,9 +286,9 @@ class Reconciler:
 
     def _lead(self, topic: TopicImage, index: int, found: Log, settings: Settings) -> None:
         """Lead a partition whose log is open, unless it must wait for its next leader epoch."""
-        replicas = self._node.replicas
+        replicas = self._replicas
         leader_epoch = topic.partitions[index].leader_epoch
-        if self._node.renewals.must_wait(found, topic.topic_id, leader_epoch):
+        if self._renewals.must_wait(found, topic.topic_id, leader_epoch):
             replicas.take_offline(topic.name, topic.topic_id, index, NotLeaderOrFollower())
         else:
             replicas.add(found, leader_epoch, settings)
@@ -299,9 +296,9 @@ class Reconciler:
     def _found_or_made(
         self, topic: TopicImage, index: int, leader_epoch: int, settings: Settings
     ) -> Log | None:
-        node, logs = self._node, self._node.logs
+        logs = self._logs
         present = logs.logs.get((topic.name, index))
-        if present is not None and node.is_deleted(present.topic_id):
+        if present is not None and self._metadata.is_deleted(present.topic_id):
             logs.delete(present)  # of an older topic of this name
         found = logs.find(topic.name, index, topic.topic_id, settings)
         if found is not None:
@@ -316,28 +313,28 @@ class Reconciler:
         return logs.create(topic.name, topic.topic_id, index, settings)
 
     def _delete_topic(self, topic_id: bytes) -> None:
-        partitions = list(self._node.replicas.of_topic(topic_id).values())
+        partitions = list(self._replicas.of_topic(topic_id).values())
         for partition in partitions:
-            self._node.replicas.remove(partition)
-        waiting = [found for found, _ in self._node.renewals.waiting(topic_id)]
+            self._replicas.remove(partition)
+        waiting = [found for found, _ in self._renewals.waiting(topic_id)]
         for found in waiting:
-            self._node.renewals.forget(found, topic_id)
+            self._renewals.forget(found, topic_id)
         self._enqueue([*(partition.log for partition in partitions), *waiting])
-        self._node.replicas.forget_offline(topic_id)
+        self._replicas.forget_offline(topic_id)
 
     # -- partition transfers -----------------------------------------------------------------
 
     def _await(self, topic: TopicImage, index: int) -> None:
-        now_ms = self._node.clock.monotonic_ms()
+        now_ms = self._reactor.clock.monotonic_ms()
         self.awaited.setdefault((topic.topic_id, index), Awaited(topic.name, now_ms))
-        self._node.replicas.take_offline(topic.name, topic.topic_id, index, NotLeaderOrFollower())
+        self._replicas.take_offline(topic.name, topic.topic_id, index, NotLeaderOrFollower())
         if not self._looking:
             self._looking = True
-            self._node.reactor.call_later(LOOK_FOR_MS, self._look_for_awaited)
+            self._reactor.call_later(LOOK_FOR_MS, self._look_for_awaited)
 
     def _look_for_awaited(self) -> None:
         """Check for STEP_MS whether awaited partitions have arrived; schedule the next check."""
-        now_ns = self._node.clock.monotonic_ns
+        now_ns = self._reactor.clock.monotonic_ns
         end_ns = now_ns() + STEP_MS * 1_000_000
         before = len(self.awaited)
         if not self._to_look_for:
@@ -347,24 +344,24 @@ class Reconciler:
             if now_ns() >= end_ns:
                 break
         if len(self.awaited) < before:
-            self._node.made_so()
+            self._on_progress()
         if not self.awaited:
             self._to_look_for.clear()
         self._looking = bool(self.awaited)
         if self._to_look_for:
-            self._node.reactor.call_later(LOOK_PAUSE_MS, self._look_for_awaited)
+            self._reactor.call_later(LOOK_PAUSE_MS, self._look_for_awaited)
         elif self.awaited:
-            now_ms = self._node.clock.monotonic_ms()
+            now_ms = self._reactor.clock.monotonic_ms()
             waited_ms = now_ms - max(awaited.since_ms for awaited in self.awaited.values())
             next_ms = min(LOOK_FOR_MS_MAX, max(LOOK_FOR_MS, waited_ms // 8))
-            self._node.reactor.call_later(next_ms, self._look_for_awaited)
+            self._reactor.call_later(next_ms, self._look_for_awaited)
 
     def _look_for(self, topic_id: bytes, index: int) -> None:
         """Check whether one partition has arrived, if it is still awaited."""
         awaited = self.awaited.get((topic_id, index))
         if awaited is None:
             return
-        waited_ms = self._node.clock.monotonic_ms() - awaited.since_ms
+        waited_ms = self._reactor.clock.monotonic_ms() - awaited.since_ms
         late = waited_ms >= LATE_MS
         if self._arrived(topic_id, index, awaited.topic, late):
             del self.awaited[topic_id, index]
@@ -373,23 +370,23 @@ class Reconciler:
             log.error(
                 "Partition %s-%d is in no node's directory; put it back into %s, or delete the"
                 " topic. topic=%s partition=%d waited_ms=%d", awaited.topic, index,
-                self._node.logs.data, awaited.topic, index, waited_ms,
+                self._logs.data, awaited.topic, index, waited_ms,
             )  # fmt: skip
 
     def _arrived(self, topic_id: bytes, index: int, name: str, late: bool) -> bool:
         """Return whether an awaited partition has arrived or is no longer awaited."""
-        topic = self._node.image.topics_by_id.get(topic_id)
+        topic = self._metadata.image.topics_by_id.get(topic_id)
         if topic is None:
             # Deleted during the transfer: delete the directory when it arrives.
             return self._discarded(name, index, topic_id) or late
-        if topic.partitions[index].leader != self._node.node_id:
+        if topic.partitions[index].leader != self._metadata.node_id:
             return True
-        self._make(topic, index, self.settings_of(topic.config))
-        return index in self._node.replicas.of_topic(topic_id)
+        self._make(topic, index, self._metadata.settings_of(topic.config))
+        return index in self._replicas.of_topic(topic_id)
 
     def _discarded(self, topic: str, index: int, topic_id: bytes) -> bool:
         try:
-            return self._node.logs.discard(topic, index, topic_id)
+            return self._logs.discard(topic, index, topic_id)
         except KafkaStorageError as fault:
             log.warning(
                 "Partition of a deleted topic cannot be removed yet; retrying."
@@ -399,23 +396,21 @@ class Reconciler:
 
     def _give_up(self, partition: Partition) -> None:
         """Stop leading a partition, then transfer its directory to the leader of that time."""
-        self._node.replicas.retire(
-            partition, lambda: self._hand_over(partition.log, partition.topic_id)
-        )
+        self._replicas.retire(partition, lambda: self._hand_over(partition.log, partition.topic_id))
 
     def _hand_over(self, found: Log, topic_id: bytes, again_ms: int = HAND_OVER_AGAIN_MS) -> None:
         """Transfer a log's directory to the node that leads its partition; retry on failure."""
-        if self._node.logs.logs.get((found.topic, found.partition)) is not found:
+        if self._logs.logs.get((found.topic, found.partition)) is not found:
             return  # transferred since: it was led here and moved away again
-        topic = self._node.image.topics_by_id.get(topic_id)
+        topic = self._metadata.image.topics_by_id.get(topic_id)
         if topic is None:
-            self._node.logs.delete(found)
+            self._logs.delete(found)
             return
         leader = topic.partitions[found.partition].leader
-        if leader == self._node.node_id:
+        if leader == self._metadata.node_id:
             return  # reassigned to this node since, and led here with the same log
         try:
-            self._node.logs.hand_over(found, node_directory(self._node.root, leader))
+            self._logs.hand_over(found, node_directory(self._logs.root, leader))
         except KafkaStorageError as fault:
             if again_ms >= MAKE_AGAIN_MS:
                 log.error(
@@ -424,6 +419,4 @@ class Reconciler:
                     found.topic, found.partition, leader, again_ms,
                 )  # fmt: skip
             next_ms = min(MAKE_AGAIN_MS, 2 * again_ms)
-            self._node.reactor.call_later(
-                again_ms, lambda: self._hand_over(found, topic_id, next_ms)
-            )
+            self._reactor.call_later(again_ms, lambda: self._hand_over(found, topic_id, next_ms))
