@@ -23,7 +23,7 @@ _AUTHORIZATION_ERRORS: dict[ResourceType, type[KafkaError]] = {
 
 
 class ClientConnection(Protocol):
-    """The connection that sent a request, to this node or to another one (Membership)."""
+    """The connection that sent a request, to this node or to another one (WorkerManager)."""
 
     peer: tuple[str, int]
     local: tuple[str, int]

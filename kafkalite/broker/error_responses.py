@@ -50,3 +50,8 @@ def error_fields(error: KafkaError, messages: bool = True) -> dict[str, Any]:
     if messages:
         return {"error_code": error.code, "error_message": str(error)[:MESSAGE_LENGTH_MAX]}
     return {"error_code": error.code}
+
+
+def outcome_fields(error: KafkaError | None) -> dict[str, Any]:
+    """Return the response fields of a success or an error."""
+    return error_fields(error) if error is not None else {"error_code": 0, "error_message": None}

@@ -4,7 +4,7 @@
 
 The controller's records say which nodes exist.  The launcher receives the whole list of desired
 nodes whenever it changes, and reports the processes it has.  Workers connect to the bus
-(broker/controller/membership.py).
+(broker/controller/worker_manager.py).
 
 The configured number of workers counts only when the broker itself starts.  A supervisor that is
 restarted while workers run takes the nodes from its metadata log.
@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from kafkalite.broker.assembly import controller_node, local_controller, make_missing, settle
-from kafkalite.broker.controller.admin_commands import NodeOrders
+from kafkalite.broker.controller.admin_commands import AdminCommands
 from kafkalite.broker.controller.local_controller import LocalController
-from kafkalite.broker.controller.membership import BACKOFF, Membership, Process
-from kafkalite.broker.controller.reassigner import Mover
+from kafkalite.broker.controller.reassigner import Reassigner
+from kafkalite.broker.controller.worker_manager import BACKOFF, ProcessReport, WorkerManager
 from kafkalite.broker.node import Node
 from kafkalite.broker.node_metrics import keep_page
 from kafkalite.broker.node_settings import placement_limits, reactor_limits
@@ -113,9 +113,9 @@ class Supervisor:
         self._reactor = reactor
         self._roster: list[int] | None = None
         self._bus = BusServer(reactor, birth.run_directory / BUS, self._received)
-        self.membership = Membership(
+        self.worker_manager = WorkerManager(
             controller,
-            node.dispatcher,
+            node.dispatcher.serve,
             NodeSessions(
                 birth.settings[BROKER_SESSION_TIMEOUT_MS], birth.settings[BROKER_TICK_TIMEOUT_MS]
             ),
@@ -126,16 +126,22 @@ class Supervisor:
             incarnation=birth.incarnation,
             heartbeat_ms=birth.settings[BROKER_HEARTBEAT_INTERVAL_MS],
         )
-        self.mover = Mover(
+        self.reassigner = Reassigner(
             controller,
-            self.membership,
+            self.worker_manager,
             reactor,
             birth.data,
             limits=lambda: placement_limits(node.settings),
         )
         self._node = node
         self._data = birth.data
-        self.node_orders = NodeOrders(node, self.membership, self.mover, birth.data)
+        self.admin_commands = AdminCommands(
+            controller,
+            lambda: node.settings,
+            self.worker_manager,
+            self.reassigner,
+            birth.data,
+        )
         self._born_among = birth.nodes.keys()
         controller.on_change(self._changed)
         self._orders.setblocking(False)
@@ -155,9 +161,9 @@ class Supervisor:
 
     def _received(self, identity: bytes, message: bus.Record) -> None:
         if message.kind is bus.NODE_ORDER:
-            self.node_orders.received(message, lambda report: self._bus.send(identity, report))
+            self.admin_commands.execute(message, lambda report: self._bus.send(identity, report))
         else:
-            self.membership.received(identity, message)
+            self.worker_manager.received(identity, message)
 
     # -- the launcher ------------------------------------------------------------------------
 
@@ -208,22 +214,22 @@ class Supervisor:
     def _nodes_are(self, nodes: list[dict[str, Any]]) -> None:
         processes = {}
         for told in nodes:
-            process = Process(
+            process = ProcessReport(
                 told["incarnation"], told["pid"], told["host"], told["port"], told["state"]
             )
             if told["node_id"] == SUPERVISOR_ID:
                 continue
             processes[told["node_id"]] = process
             self._locate(told["node_id"], process)
-        gone = self.membership.processes.keys() - processes.keys()
-        self.membership.processes_are(processes)
+        gone = self.worker_manager.processes.keys() - processes.keys()
+        self.worker_manager.update_processes(processes)
         if gone:
             self._evacuate()
 
     def _evacuate(self) -> None:
         """Move partition directories, deferred deletes included, away from nodes that do not
         exist: to the nodes they belong to, or delete them."""
-        processes = self.membership.processes.keys() or self._born_among
+        processes = self.worker_manager.processes.keys() or self._born_among
         there = {*self._controller.image.nodes, *processes}
         node = self._node
         evacuate(
@@ -234,7 +240,7 @@ class Supervisor:
         self._evacuate()
         self._reactor.call_later(CLEAR_MS, self._clear)
 
-    def _locate(self, node_id: int, process: Process) -> None:
+    def _locate(self, node_id: int, process: ProcessReport) -> None:
             # Without a listener the node has no address: another program may have its port by now
             # and would receive the records of our clients.
         port = 0 if process.state == BACKOFF else process.port

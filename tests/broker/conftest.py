@@ -86,7 +86,7 @@ class Clients(Cluster):
         """Decide a partition move; it is carried out in later steps."""
         topic = self.image.topics[name]
         from_node = topic.partitions[partition].leader
-        self.supervisor.mover.plan([Move(topic.topic_id, partition, from_node, to_node)])
+        self.supervisor.reassigner.plan([Move(topic.topic_id, partition, from_node, to_node)])
 
     def move_of(self, topic_id: bytes, from_node: int, to_node: int) -> Move:
         return Move(topic_id, 0, from_node, to_node)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kafkalite import errors
-from kafkalite.broker.controller.membership import MADE_WAIT_MS_MAX
 from kafkalite.broker.controller.remote_controller import ANSWER_MS_MAX, AUTO_CREATE_MS_MAX
+from kafkalite.broker.controller.worker_manager import APPLY_WAIT_MS_MAX
 from kafkalite.config.broker import BROKER_SESSION_TIMEOUT_MS
 from kafkalite.protocol.schemas.cluster import METADATA
 from kafkalite.protocol.schemas.topics import CREATE_PARTITIONS
@@ -171,7 +171,7 @@ def test_a_creation_does_not_wait_for_a_worker_that_cannot_be_born(cluster):
     cluster.steps(3)
     begun_ms = cluster.clock.monotonic_ms()
     cluster.create("a", 1, at=1)
-    assert cluster.clock.monotonic_ms() - begun_ms < MADE_WAIT_MS_MAX / 10
+    assert cluster.clock.monotonic_ms() - begun_ms < APPLY_WAIT_MS_MAX / 10
 
 
 def test_a_creation_waits_only_so_long_for_a_worker_that_hangs(cluster):
@@ -180,7 +180,7 @@ def test_a_creation_waits_only_so_long_for_a_worker_that_hangs(cluster):
     asking = cluster.begin_create(1, "a", 2)
     cluster.until(lambda: asking.over, pace_ms=10)
     assert asking.answer.topics[0].error_code == 0
-    assert MADE_WAIT_MS_MAX <= cluster.clock.monotonic_ms() - begun_ms < MADE_WAIT_MS_MAX + 200
+    assert APPLY_WAIT_MS_MAX <= cluster.clock.monotonic_ms() - begun_ms < APPLY_WAIT_MS_MAX + 200
 
 
 def test_a_worker_that_hangs_is_ended_once_and_leads_again_what_it_led(cluster):

@@ -113,7 +113,8 @@ def waiting(cut, monkeypatch):
     monkeypatch.setattr(EpochRenewals, "request_all", lambda renewals: None)
     cut.held_down.clear()
     cut.until(lambda: 0 in cut.running)
-    cut.until(lambda: all(there.welcomed for there in cut.supervisor.membership.members.values()))
+    workers = cut.supervisor.worker_manager.workers
+    cut.until(lambda: all(worker.welcomed for worker in workers.values()))
     cut.steps(50)
     assert epoch(cut) == 0
     cut.hear = lambda: monkeypatch.setattr(EpochRenewals, "request_all", request_all)

@@ -259,8 +259,8 @@ def test_a_drain_goes_on_under_the_next_supervisor(begun):
         ("remove", 1, "still leads"),
         ("drain", 0, "supervisor"),
         ("drain", -1, "no node -1"),
-        ("sing", 1, "No order is called 'sing'"),
-        ("?" * 32_000, 1, "No order is called"),
+        ("sing", 1, "There is no node command 'sing'"),
+        ("?" * 32_000, 1, "There is no node command"),
     ],
 )
 def test_an_order_that_makes_no_sense_is_refused_in_a_sentence(begun, verb, node_id, sentence):
@@ -279,7 +279,7 @@ def test_a_move_that_is_not_granted_is_not_waited_for(begun):
     cluster.running[3].paused = True
     cluster.begin_create(1, "a")
     cluster.steps(20)
-    cluster.supervisor.mover.plan([cluster.move_of(topic_id, cluster.leader("d"), 3)])
+    cluster.supervisor.reassigner.plan([cluster.move_of(topic_id, cluster.leader("d"), 3)])
     cluster.steps(20)
     assert cluster.order("list")["moves_left"] == 0
     assert cluster.leader("d") == 4
@@ -307,5 +307,5 @@ def test_few_partitions_are_on_their_way_at_once(begun):
     most = 0
     while cluster.image.led_count(1):
         cluster.step()
-        most = max(most, len(cluster.supervisor.mover._moving))
+        most = max(most, len(cluster.supervisor.reassigner._moving))
     assert 1 < most <= MOVING_MAX

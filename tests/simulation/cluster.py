@@ -19,8 +19,8 @@ from unittest import mock
 
 from kafkalite.broker import assembly
 from kafkalite.broker.controller import metadata_log
-from kafkalite.broker.controller.membership import BACKOFF, READY, STARTING
 from kafkalite.broker.controller.remote_controller import RemoteController
+from kafkalite.broker.controller.worker_manager import BACKOFF, READY, STARTING
 from kafkalite.broker.node import Node
 from kafkalite.clock import ManualClock
 from kafkalite.config.settings import Settings
@@ -400,7 +400,7 @@ class Cluster:
         if supervisor is None or self.running.keys() != {0, *self.roster}:
             return False
         image = supervisor.node.image
-        members = self.supervisor.membership.members
+        members = self.supervisor.worker_manager.workers
         end_offset = supervisor.node.here.log.end_offset
         return (
             {n for n in image.nodes if n} == self.roster
@@ -409,7 +409,7 @@ class Cluster:
             and all(member.made_offset >= end_offset for member in members.values())
             and not any(member.unmade for member in members.values())
             and all(there.remote.offset == end_offset for there in self.workers)
-            and self.supervisor.mover.left_count == 0
+            and self.supervisor.reassigner.remaining_count == 0
         )
 
     def until(self, holds: Callable[[], object], pace_ms: int = 1) -> None:
@@ -481,7 +481,7 @@ class Cluster:
         """Send a node order; the report is appended to the returned list."""
         reports: list[Record] = []
         order = bus.NODE_ORDER(request_id=1, verb=verb, node_id=node_id, dry_run=dry_run)
-        self.supervisor.node_orders.received(order, reports.append)
+        self.supervisor.admin_commands.execute(order, reports.append)
         return reports
 
     def order(self, verb: str, node_id: int = -1, dry_run: bool = False) -> dict[str, Any]:

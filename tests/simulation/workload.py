@@ -190,7 +190,7 @@ class ClusterWorkload:
             for topic in self.cluster.image.topics.values()
             for index, partition in topic.partitions.items()
         ]
-        self.cluster.supervisor.mover.plan(moves)
+        self.cluster.supervisor.reassigner.plan(moves)
 
     # -- responses ---------------------------------------------------------------------------
 

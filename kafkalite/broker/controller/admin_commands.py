@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kafkalite.broker.controller.membership import READY, STARTING, Process
-from kafkalite.broker.controller.reassigner import Mover, sizes_on_disk
-from kafkalite.broker.error_responses import MESSAGE_LENGTH_MAX
+from kafkalite.broker.controller.reassigner import Reassigner, sizes_on_disk
+from kafkalite.broker.controller.worker_manager import READY, STARTING, ProcessReport
+from kafkalite.broker.error_responses import outcome_fields
 from kafkalite.broker.later import Later
 from kafkalite.broker.node_settings import placement_limits
 from kafkalite.coordination.image import SUPERVISOR_ID, NodeImage
@@ -29,24 +29,33 @@ from kafkalite.errors import InvalidRequest, KafkaError
 from kafkalite.protocol.schemas import bus
 
 if TYPE_CHECKING:
-    from kafkalite.broker.controller.membership import Membership
-    from kafkalite.broker.node import Node
+    from kafkalite.broker.controller.local_controller import LocalController
+    from kafkalite.broker.controller.worker_manager import WorkerManager
+    from kafkalite.config.settings import Settings
     from kafkalite.protocol.schemas.bus import Record
 
 
 log = logging.getLogger("kafkalite.broker")
 
 
-class NodeOrders:
+class AdminCommands:
     """Executes node commands."""
 
-    def __init__(self, node: Node, membership: Membership, mover: Mover, root: Path) -> None:
-        self._node = node
-        self._membership = membership
-        self._mover = mover
+    def __init__(
+        self,
+        controller: LocalController,
+        settings: Callable[[], Settings],
+        workers: WorkerManager,
+        reassigner: Reassigner,
+        root: Path,
+    ) -> None:
+        self._controller = controller
+        self._settings = settings
+        self._workers = workers
+        self._reassigner = reassigner
         self._root = root
         self._verbs: dict[str, Callable[[int, bool], Later[list[Move]]]] = {
-            "list": lambda node_id, dry_run: self._nothing(),
+            "list": lambda node_id, dry_run: self._no_moves(),
             "add": lambda node_id, dry_run: self._add(),
             "remove": lambda node_id, dry_run: self._remove(node_id),
             "drain": self._drain,
@@ -54,75 +63,74 @@ class NodeOrders:
             "rebalance": lambda node_id, dry_run: self._rebalance(dry_run),
         }
 
-    def received(self, order: Record, answer: Callable[[Record], object]) -> None:
+    def execute(self, command: Record, respond: Callable[[Record], object]) -> None:
         """Execute a command and respond with a report."""
-        fields = order.fields
+        fields = command.fields
         request_id = fields["request_id"]
 
-        def report(moves: list[Move] | None, fault: KafkaError | None) -> None:
-            answer(self._report(request_id, moves or [], fault))
+        def report(moves: list[Move] | None, error: KafkaError | None) -> None:
+            respond(self._report(request_id, moves or [], error))
 
         verb = self._verbs.get(fields["verb"])
         if fields["verb"] != "list":
-            log.info("ordered: %.20s, node %d", fields["verb"], fields["node_id"])
+            log.info("Node command. verb=%.20s node=%d", fields["verb"], fields["node_id"])
         try:
             if verb is None:
-                raise InvalidRequest(f"No order is called {fields['verb']!r}.")
+                raise InvalidRequest(f"There is no node command {fields['verb']!r}.")
             verb(fields["node_id"], fields["dry_run"]).then(report)
-        except KafkaError as fault:
-            report(None, fault)
+        except KafkaError as error:
+            report(None, error)
 
     # -- commands ----------------------------------------------------------------------------
 
-    def _nothing(self) -> Later[list[Move]]:
+    def _no_moves(self) -> Later[list[Move]]:
         later: Later[list[Move]] = Later()
         later.resolve([])
         return later
 
     def _add(self) -> Later[list[Move]]:
-        return self._node.here.decide(lambda controller: controller.add_node()).map(lambda _: [])
+        return self._controller.decide(lambda controller: controller.add_node()).map(lambda _: [])
 
     def _remove(self, node_id: int) -> Later[list[Move]]:
-        removed = self._node.here.decide(lambda controller: controller.remove_node(node_id))
+        removed = self._controller.decide(lambda controller: controller.remove_node(node_id))
         return removed.map(lambda _: [])
 
     def _drain(self, node_id: int, dry_run: bool) -> Later[list[Move]]:
-        image = self._node.image
+        image = self._controller.image
         sizes = sizes_on_disk(self._root, image)
         if node_id in image.nodes and dry_run:
-            return self._nothing().map(lambda _: drain_moves(image, node_id, sizes, self._limits))
+            return self._no_moves().map(lambda _: drain_moves(image, node_id, sizes, self._limits))
 
         def begin(_: None) -> list[Move]:
             moves: list[Move] = []
             # A command executed meanwhile may have removed the node.
             if node_id in image.nodes:
                 moves = drain_moves(image, node_id, sizes, self._limits)
-            self._mover.look()
+            self._reassigner.advance()
             return moves
 
-        drained = self._node.here.decide(lambda machine: machine.set_draining(node_id, True))
+        drained = self._controller.decide(lambda machine: machine.set_draining(node_id, True))
         return drained.map(begin)
 
     def _undrain(self, node_id: int) -> Later[list[Move]]:
-        kept = self._node.here.decide(lambda controller: controller.set_draining(node_id, False))
+        kept = self._controller.decide(lambda controller: controller.set_draining(node_id, False))
         return kept.map(lambda _: [])
 
     def _rebalance(self, dry_run: bool) -> Later[list[Move]]:
-        image = self._node.image
+        image = self._controller.image
         moves = rebalance_moves(image, sizes_on_disk(self._root, image), self._limits)
         if not dry_run:
-            self._mover.plan(moves)
-        return self._nothing().map(lambda _: moves)
+            self._reassigner.plan(moves)
+        return self._no_moves().map(lambda _: moves)
 
     # -- report ------------------------------------------------------------------------------
 
-    def _report(self, request_id: int, moves: Sequence[Move], fault: KafkaError | None) -> Record:
-        topics = self._node.image.topics_by_id
+    def _report(self, request_id: int, moves: Sequence[Move], error: KafkaError | None) -> Record:
+        topics = self._controller.image.topics_by_id
         return bus.NODE_REPORT(
             request_id=request_id,
-            error_code=fault.code if fault is not None else 0,
-            error_message=str(fault)[:MESSAGE_LENGTH_MAX] if fault is not None else None,
-            nodes=[self._described(node) for node in self._node.image.nodes.values()],
+            **outcome_fields(error),
+            nodes=[self._described(node) for node in self._controller.image.nodes.values()],
             moves=[
                 {
                     "topic": topics[move.topic_id].name,
@@ -133,17 +141,17 @@ class NodeOrders:
                 for move in moves
                 if move.topic_id in topics
             ],
-            moves_left=self._mover.left_count,
+            moves_left=self._reassigner.remaining_count,
         )
 
     def _described(self, node: NodeImage) -> dict[str, Any]:
-        member = self._membership.members.get(node.node_id)
+        worker = self._workers.workers.get(node.node_id)
         here = node.node_id == SUPERVISOR_ID
-        process = self._membership.processes.get(
+        process = self._workers.processes.get(
             node.node_id,
-            Process(-1, os.getpid(), node.host, node.port, READY)
+            ProcessReport(-1, os.getpid(), node.host, node.port, READY)
             if here
-            else Process(-1, -1, node.host, node.port, STARTING),
+            else ProcessReport(-1, -1, node.host, node.port, STARTING),
         )
         return {
             "node_id": node.node_id,
@@ -152,8 +160,8 @@ class NodeOrders:
             "port": process.port,
             "pid": process.pid,
             "state": process.state,
-            "led_count": self._node.image.led_count(node.node_id),
-            "size": member.size if member is not None else 0,
+            "led_count": self._controller.image.led_count(node.node_id),
+            "size": worker.size if worker is not None else 0,
             "draining": node.draining,
         }
 
@@ -162,13 +170,13 @@ class NodeOrders:
             return "supervisor"
         if node.dedicated:
             return "dedicated"
-        image = self._node.image
+        image = self._controller.image
         leads = node.draining or image.led_count(node.node_id) > 0
         return "worker" if leads or node.node_id in self._leading() else "standby"
 
     def _leading(self) -> Sequence[int]:
-        return leading(self._node.image.placeable, self._limits)
+        return leading(self._controller.image.placeable, self._limits)
 
     @property
     def _limits(self) -> PlacementLimits:
-        return placement_limits(self._node.settings)
+        return placement_limits(self._settings())

@@ -46,8 +46,8 @@ class LocalController(MachineHost[Controller], ControllerClient):
     is_local = True
     journal: MetadataLog
     applied_everywhere: Callable[[int], Later[None]] | None = None
-    """Completes when all workers have applied the log up to an offset: set by Membership.  Without
-    workers, completes when the attached node has applied it; None before a node is attached."""
+    """Completes when all workers have applied the log up to an offset; set by WorkerManager.
+    Without workers, completes when the attached node has; None before a node is attached."""
 
     def __init__(
         self,
@@ -110,8 +110,8 @@ class LocalController(MachineHost[Controller], ControllerClient):
     def carry_out(self, decision: Callable[[Controller], Result[T]]) -> Later[T]:
         """Make a decision; complete when every running node has applied it.
 
-        The wait for a slow node is bounded (Membership): the decision holds, and that node applies
-        it later.
+        The wait for a slow node is bounded (WorkerManager): the decision holds, and that node
+        applies it later.
         """
         before = self.log.end_offset
         decided = self.decide(decision)

@@ -1,4 +1,4 @@
-"""Mover: moves partitions to other workers, a few at a time.
+"""Reassigner: moves partitions to other workers, a few at a time.
 
     plan ─▶ controller.move (leader, epoch + 1) ─▶ partition transfer from old to new leader
         ◀─ the new leader's heartbeat no longer lists it as unmade ─ next
@@ -26,7 +26,7 @@ from kafkalite.storage import layout
 
 if TYPE_CHECKING:
     from kafkalite.broker.controller.local_controller import LocalController
-    from kafkalite.broker.controller.membership import Membership
+    from kafkalite.broker.controller.worker_manager import WorkerManager
     from kafkalite.errors import KafkaError
     from kafkalite.transport.reactor import Reactor
 
@@ -34,45 +34,45 @@ log = logging.getLogger("kafkalite.broker")
 
 MOVING_MAX = 8
 """Maximum number of partitions that move at once."""
-MEASURE_AGAIN_MS = 10_000
+SIZES_MAX_AGE_MS = 10_000
 """Time for which measured partition sizes are reused."""
-LOOK_AGAIN_MS = 500
+CHECK_MS = 500
 """Interval between checks if no heartbeat arrives."""
 
 
-class OnItsWay(NamedTuple):
+class PendingMove(NamedTuple):
     """A move that was decided, and the metadata log end offset after the decision."""
 
     move: Move
     end_offset: int
 
 
-class Mover:
+class Reassigner:
     """Plans and tracks partition moves."""
 
     def __init__(
         self,
         controller: LocalController,
-        membership: Membership,
+        workers: WorkerManager,
         reactor: Reactor,
         root: Path,
         limits: Callable[[], PlacementLimits],
     ) -> None:
         self._controller = controller
-        self._membership = membership
+        self._workers = workers
         self._reactor = reactor
         self._root = root
         self._limits = limits
         self._plan: deque[Move] = deque()
-        self._moving: dict[tuple[bytes, int], OnItsWay] = {}
+        self._moving: dict[tuple[bytes, int], PendingMove] = {}
         self._deciding = False
         self._sizes: dict[tuple[bytes, int], int] = {}
         self._measure_at_ms = 0
-        membership.heard.append(self.look)
-        self._look_again()
+        workers.heartbeat_listeners.append(self.advance)
+        self._check()
 
     @property
-    def left_count(self) -> int:
+    def remaining_count(self) -> int:
         """Number of partitions that are still to move or are moving."""
         image = self._controller.image
         draining = sum(
@@ -83,14 +83,14 @@ class Mover:
     def plan(self, moves: Iterable[Move]) -> None:
         """Execute these moves, in place of earlier planned ones."""
         self._plan = deque(moves)
-        self.look()
+        self.advance()
 
-    def look(self) -> None:
+    def advance(self) -> None:
         """Drop the moves that are complete and begin the next ones."""
-        for place, on_its_way in list(self._moving.items()):
-            move, end_offset = on_its_way
+        for place, pending in list(self._moving.items()):
+            move, end_offset = pending
             topic = self._controller.image.topics_by_id.get(move.topic_id)
-            if topic is None or self._membership.has_made(move.to_node, *place, end_offset):
+            if topic is None or self._workers.has_applied(move.to_node, *place, end_offset):
                 del self._moving[place]
         if self._deciding or len(self._moving) >= MOVING_MAX:
             return
@@ -128,45 +128,53 @@ class Mover:
         now_ms = self._reactor.clock.monotonic_ms()
         if image.led_count(node_id) and now_ms >= self._measure_at_ms:
             self._sizes = sizes_on_disk(self._root, image)
-            self._measure_at_ms = now_ms + MEASURE_AGAIN_MS
+            self._measure_at_ms = now_ms + SIZES_MAX_AGE_MS
         return self._sizes
 
     def _can_move(self, move: Move) -> bool:
         place = (move.topic_id, move.partition)
-        member = self._membership.members.get(move.to_node)
+        worker = self._workers.workers.get(move.to_node)
         return (
             place not in self._moving
-            and member is not None
-            and member.made_offset >= 0
-            and self._membership.has_made(move.from_node, *place, self._controller.log.end_offset)
+            and worker is not None
+            and worker.made_offset >= 0
+            and self._workers.has_applied(move.from_node, *place, self._controller.log.end_offset)
         )
 
     def _decide(self, moves: list[Move]) -> None:
         self._deciding = True
 
-        def decided(granted: list[Move] | None, fault: KafkaError | None) -> None:
+        def decided(granted: list[Move] | None, error: KafkaError | None) -> None:
             self._deciding = False
             for move in moves:
                 if granted is None or move not in granted:
                     self._moving.pop(move[:2], None)
             if granted is None:
-                log.error("partitions cannot be moved: %s", fault)
+                log.error(
+                    "Partition moves were not decided. partitions=%d error=%r",
+                    len(moves), str(error),
+                )  # fmt: skip
                 return
             for move in granted:
                 topic = self._controller.image.topics_by_id.get(move.topic_id)
                 if topic is not None:
-                    log.info("%s-%d moves from node %d to node %d", topic.name, *move[1:])
-            self.look()
+                    log.info(
+                        "Partition %s-%d is moving to node %d. partition=%s-%d from_node=%d"
+                        " to_node=%d",
+                        topic.name, move.partition, move.to_node,
+                        topic.name, *move[1:],
+                    )  # fmt: skip
+            self.advance()
 
         answer = self._controller.decide(lambda controller: controller.move(moves))
         end_offset = self._controller.log.end_offset
         for move in moves:
-            self._moving[move.topic_id, move.partition] = OnItsWay(move, end_offset)
+            self._moving[move.topic_id, move.partition] = PendingMove(move, end_offset)
         answer.then(decided)
 
-    def _look_again(self) -> None:
-        self.look()
-        self._reactor.call_later(LOOK_AGAIN_MS, self._look_again)
+    def _check(self) -> None:
+        self.advance()
+        self._reactor.call_later(CHECK_MS, self._check)
 
 
 def sizes_on_disk(root: Path, image: ClusterImage) -> dict[tuple[bytes, int], int]:

@@ -1,4 +1,4 @@
-"""Membership: the supervisor's view of the workers.
+"""WorkerManager: the supervisor's view of the workers, and its end of the bus.
 
     launcher   ─▶ Nodes        the running processes, each with its incarnation
     worker     ─▶ Hello        ─▶ Welcome: the end of the metadata log; deltas follow
@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from kafkalite.broker.error_responses import MESSAGE_LENGTH_MAX
+from kafkalite.broker.error_responses import outcome_fields
 from kafkalite.broker.later import Later
 from kafkalite.broker.served_apis import SERVED, ServingNode
 from kafkalite.coordination.image import SUPERVISOR_ID
@@ -35,19 +35,20 @@ from kafkalite.transport.bus import Peer, identity_of, peer_of
 from kafkalite.transport.connection import Disconnect
 
 if TYPE_CHECKING:
+    from kafkalite.broker.client_context import ClientConnection
     from kafkalite.broker.controller.local_controller import LocalController
-    from kafkalite.broker.dispatch import Dispatcher
     from kafkalite.coordination.sessions import NodeSessions
+    from kafkalite.protocol.record_kinds import RecordKind
     from kafkalite.protocol.schemas.bus import Record
     from kafkalite.transport.reactor import Reactor
 
 log = logging.getLogger("kafkalite.broker")
 
-MADE_WAIT_MS_MAX = 5_000
+APPLY_WAIT_MS_MAX = 5_000
 """Maximum wait for workers to apply a decision; the decision holds anyway."""
-LOOK_MS = 50
+CHECK_MS = 50
 """Interval between checks for expired sessions and workers that were not welcomed."""
-AWAY_MS = 500
+LATE_CHECK_MS = 500
 """A check that is late by this much means that this process itself did not run."""
 
 STARTING, READY, ENDING, BACKOFF = "starting", "ready", "ending", "backoff"
@@ -60,7 +61,7 @@ class Send(Protocol):
         """Return False if the worker is not connected or its queue is full."""
 
 
-class Process(NamedTuple):
+class ProcessReport(NamedTuple):
     """A node's process, as reported by the launcher."""
 
     incarnation: int
@@ -71,7 +72,7 @@ class Process(NamedTuple):
 
 
 @dataclass(slots=True)
-class Member:
+class Worker:
     """A worker of the current incarnation, with the state from its heartbeats."""
 
     peer: Peer
@@ -83,7 +84,7 @@ class Member:
 
 
 @dataclass(slots=True, eq=False)
-class Waiting:
+class ApplyWait:
     """A response that waits until all workers have applied the metadata log up to an offset."""
 
     end_offset: int
@@ -92,13 +93,13 @@ class Waiting:
     for_new_nodes: bool = False
 
 
-class Membership:
+class WorkerManager:
     """The supervisor's end of the bus."""
 
     def __init__(
         self,
         controller: LocalController,
-        dispatcher: Dispatcher,
+        serve: Callable[[ClientConnection, memoryview], Any],
         sessions: NodeSessions,
         reactor: Reactor,
         *,
@@ -108,14 +109,14 @@ class Membership:
         incarnation: int,
         heartbeat_ms: int,
     ) -> None:
-        self.processes: dict[int, Process] = {}
-        self.members: dict[int, Member] = {}
-        self.heard: list[Callable[[], object]] = []
+        self.processes: dict[int, ProcessReport] = {}
+        self.workers: dict[int, Worker] = {}
+        self.heartbeat_listeners: list[Callable[[], object]] = []
         """Called after each heartbeat."""
         self.refused = 0
         """Number of refused messages, such as those of an older incarnation."""
         self._controller = controller
-        self._dispatcher = dispatcher
+        self._serve = serve
         self._sessions = sessions
         self._reactor = reactor
         self._send = send
@@ -124,64 +125,64 @@ class Membership:
         self._busy: set[int] = set()
         self._incarnation = incarnation
         self._heartbeat_ms = heartbeat_ms
-        self._waiting: list[Waiting] = []
-        self._looked_ms = reactor.clock.monotonic_ms()
+        self._apply_waits: list[ApplyWait] = []
+        self._checked_ms = reactor.clock.monotonic_ms()
         controller.on_change(self._changed)
         controller.applied_everywhere = self.applied_everywhere
-        reactor.call_later(LOOK_MS, self._look)
+        reactor.call_later(CHECK_MS, self._check)
 
     # -- processes and sessions --------------------------------------------------------------
 
-    def processes_are(self, processes: dict[int, Process]) -> None:
+    def update_processes(self, processes: dict[int, ProcessReport]) -> None:
         """Apply the launcher's list of all worker processes."""
-        for node_id, member in list(self.members.items()):
+        for node_id, worker in list(self.workers.items()):
             process = processes.get(node_id)
             if (
                 process is None
                 or process.state == BACKOFF  # it is dead, and the next one not started yet
-                or process.incarnation != member.peer.incarnation
+                or process.incarnation != worker.peer.incarnation
             ):
-                self._sessions.ended(*member.peer)
-                del self.members[node_id]
+                self._sessions.ended(*worker.peer)
+                del self.workers[node_id]
         for node_id, process in processes.items():
-            if process.state != BACKOFF and node_id not in self.members:
+            if process.state != BACKOFF and node_id not in self.workers:
                 peer = Peer(node_id, process.incarnation)
                 self._sessions.started(*peer)
-                self.members[node_id] = Member(peer)
-            if process.state in (READY, ENDING) and not self._had_served(node_id, process):
+                self.workers[node_id] = Worker(peer)
+            if process.state in (READY, ENDING) and not self._was_serving(node_id, process):
                 # Its listener responds, so its session can expire from now on.
                 now_ms = self._reactor.clock.monotonic_ms()
                 self._sessions.heard(node_id, process.incarnation, now_ms)
         self.processes = processes
         self._release()
 
-    def _had_served(self, node_id: int, process: Process) -> bool:
+    def _was_serving(self, node_id: int, process: ProcessReport) -> bool:
         known = self.processes.get(node_id)
         return known is not None and known[:2] == process[:2] and known.state in (READY, ENDING)
 
-    def has_made(self, node_id: int, topic_id: bytes, partition: int, end_offset: int) -> bool:
+    def has_applied(self, node_id: int, topic_id: bytes, partition: int, end_offset: int) -> bool:
         """Return whether a node leads a partition that it was assigned before `end_offset`."""
-        member = self.members.get(node_id)
+        worker = self.workers.get(node_id)
         return (
-            member is not None
-            and member.made_offset >= end_offset
-            and (topic_id, partition) not in member.unmade
+            worker is not None
+            and worker.made_offset >= end_offset
+            and (topic_id, partition) not in worker.unmade
         )
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         now_ms = self._reactor.clock.monotonic_ms()
-        late_ms = now_ms - self._looked_ms - LOOK_MS
-        if late_ms >= AWAY_MS:
+        late_ms = now_ms - self._checked_ms - CHECK_MS
+        if late_ms >= LATE_CHECK_MS:
             # While this process was stopped it received nothing: extend all sessions.
             self._sessions.excuse(late_ms)
-        self._looked_ms = now_ms
+        self._checked_ms = now_ms
         for node_id, incarnation in self._sessions.silent(now_ms, self._is_busy):
             log.warning("Node %d missed its heartbeats and is fenced. node=%d", node_id, node_id)
             self._fence(Peer(node_id, incarnation))
-        for member in self.members.values():
-            if not member.welcomed:
-                self._welcome(member)
-        self._reactor.call_later(LOOK_MS, self._look)
+        for worker in self.workers.values():
+            if not worker.welcomed:
+                self._welcome(worker)
+        self._reactor.call_later(CHECK_MS, self._check)
 
     def _is_busy(self, node_id: int) -> bool:
         """Return whether a node that missed its heartbeats has a running process."""
@@ -197,9 +198,9 @@ class Membership:
             )  # fmt: skip
         return True
 
-    def _welcome(self, member: Member) -> None:
-        member.welcomed = self._send(
-            identity_of(member.peer),
+    def _welcome(self, worker: Worker) -> None:
+        worker.welcomed = self._send(
+            identity_of(worker.peer),
             bus.WELCOME(
                 incarnation=self._incarnation,
                 image_offset=self._controller.log.end_offset,
@@ -213,57 +214,61 @@ class Membership:
     def received(self, identity: bytes, message: Record) -> None:
         """Handle a worker's message; refuse one of an older incarnation."""
         peer = peer_of(identity)
-        member = self.members.get(peer.node_id) if peer is not None else None
-        if peer is None or (member is not None and member.peer.incarnation > peer.incarnation):
-            self._refuse(f"a {message.kind} of {identity!r}, which does not run")
+        worker = self.workers.get(peer.node_id) if peer is not None else None
+        if peer is None or (worker is not None and worker.peer.incarnation > peer.incarnation):
+            self._refuse(identity, message.kind, "the sender's process has ended")
             return
-        if member is None or member.peer != peer:
+        if worker is None or worker.peer != peer:
             return  # it is earlier than the launcher's report, after which it is welcomed
-        take = self._RECEIVED.get(message.kind.key)
-        if take is None:
-            self._refuse(f"a {message.kind} of {identity!r}, which is not for the supervisor")
+        handle = self._HANDLERS.get(message.kind.key)
+        if handle is None:
+            self._refuse(identity, message.kind, "the supervisor handles no such message")
             return
         self._sessions.heard(*peer, self._reactor.clock.monotonic_ms())
         self._busy.discard(peer.node_id)
-        take(self, member, message.fields)
+        handle(self, worker, message.fields)
 
-    def _refuse(self, what: str) -> None:
+    def _refuse(self, identity: bytes, kind: RecordKind, reason: str) -> None:
         self.refused += 1
         if self.refused & (self.refused - 1) == 0:  # log the first, second, fourth … only
-            log.warning("refused: %s (%d so far)", what, self.refused)
+            log.warning(
+                "Message of a worker is dropped: %s. kind=%s identity=%r dropped=%d",
+                reason, kind, identity, self.refused,
+            )  # fmt: skip
 
-    def _hello(self, member: Member, fields: dict[str, Any]) -> None:
-        self._welcome(member)
+    def _hello(self, worker: Worker, fields: dict[str, Any]) -> None:
+        self._welcome(worker)
 
-    def _heartbeat(self, member: Member, fields: dict[str, Any]) -> None:
+    def _heartbeat(self, worker: Worker, fields: dict[str, Any]) -> None:
         if fields["image_offset"] > self._controller.log.end_offset:
-            self._refuse(f"a {bus.HEARTBEAT} of node {member.peer.node_id}, which knows the future")
+            self._refuse(
+                identity_of(worker.peer), bus.HEARTBEAT, "its offset is past the metadata log"
+            )
             return
-        member.made_offset = fields["image_offset"]
-        member.led_count = fields["led_count"]
-        member.size = fields["size"]
-        member.unmade = frozenset(
+        worker.made_offset = fields["image_offset"]
+        worker.led_count = fields["led_count"]
+        worker.size = fields["size"]
+        worker.unmade = frozenset(
             (entry["topic_id"], entry["partition"]) for entry in fields["unmade"]
         )
         self._release()
-        for told in self.heard:
-            told()
+        for on_heartbeat in self.heartbeat_listeners:
+            on_heartbeat()
 
-    def _forward(self, member: Member, fields: dict[str, Any]) -> None:
-        request_id, peer = fields["request_id"], member.peer
+    def _forward(self, worker: Worker, fields: dict[str, Any]) -> None:
+        request_id, peer = fields["request_id"], worker.peer
 
-        def answer(frame: bytes | None, fault: KafkaError | None = None) -> None:
+        def answer(frame: bytes | None, error: KafkaError | None = None) -> None:
             self._send(
                 identity_of(peer),
                 bus.ANSWER(
                     request_id=request_id,
-                    error_code=fault.code if fault is not None else 0,
-                    error_message=str(fault)[:MESSAGE_LENGTH_MAX] if fault is not None else None,
+                    **outcome_fields(error),
                     frame=frame,
                 ),
             )
 
-        requester = Requester(
+        connection = ForwardedConnection(
             (fields["peer_host"], fields["peer_port"]),
             (fields["local_host"], fields["local_port"]),
             answer,
@@ -271,42 +276,44 @@ class Membership:
         api_key = int.from_bytes(fields["frame"][:2], "big")
         handler = SERVED.get(api_key)
         if handler is None or handler.at is not ServingNode.CONTROLLER:
-            answer(None, InvalidRequest("Only what the controller answers comes from other nodes."))
+            answer(None, InvalidRequest("Only requests for the controller are forwarded."))
             return
         try:
-            chunks = self._dispatcher.serve(requester, memoryview(fields["frame"]))
+            chunks = self._serve(connection, memoryview(fields["frame"]))
         except (AssertionError, Fatal):
             raise
         except Disconnect as reason:
             answer(None, InvalidRequest(str(reason)))
         except Exception:
-            log.exception("a request of %s, forwarded by node %d, failed", requester.peer, peer[0])
-            requester.close()
+            log.exception(
+                "Forwarded request failed. node=%d client=%s:%d api_key=%d",
+                peer.node_id, *connection.peer, api_key,
+            )  # fmt: skip
+            connection.close()
         else:
             if isinstance(chunks, list):
-                requester.send(chunks)
+                connection.send(chunks)
             self._reactor.end_step(api_key)
 
-    def _allocate_ids(self, member: Member, fields: dict[str, Any]) -> None:
-        def answer(block: Block | None, fault: KafkaError | None) -> None:
+    def _allocate_ids(self, worker: Worker, fields: dict[str, Any]) -> None:
+        def answer(block: Block | None, error: KafkaError | None) -> None:
             self._send(
-                identity_of(member.peer),
+                identity_of(worker.peer),
                 bus.IDS(
                     request_id=fields["request_id"],
-                    error_code=fault.code if fault is not None else 0,
-                    error_message=str(fault)[:MESSAGE_LENGTH_MAX] if fault is not None else None,
+                    **outcome_fields(error),
                     first_id=block.first_id if block is not None else -1,
                     end_id=block.end_id if block is not None else -1,
                 ),
             )
 
-        self._controller.allocate_producer_ids(member.peer.node_id).then(answer)
+        self._controller.allocate_producer_ids(worker.peer.node_id).then(answer)
 
-    def _renew_epochs(self, member: Member, fields: dict[str, Any]) -> None:
+    def _renew_epochs(self, worker: Worker, fields: dict[str, Any]) -> None:
         wanted = [EpochRenewal(**partition) for partition in fields["partitions"]]
-        self._controller.renew_epochs(member.peer.node_id, wanted)
+        self._controller.renew_epochs(worker.peer.node_id, wanted)
 
-    _RECEIVED: dict[int, Callable[[Membership, Member, dict[str, Any]], None]] = {
+    _HANDLERS: dict[int, Callable[[WorkerManager, Worker, dict[str, Any]], None]] = {
         bus.HELLO.key: _hello,
         bus.HEARTBEAT.key: _heartbeat,
         bus.FORWARD.key: _forward,
@@ -322,36 +329,36 @@ class Membership:
             end_offset=end_offset,
             records=[internal.write(record) for record in records],
         )
-        for member in self.members.values():
-            if member.welcomed:
+        for worker in self.workers.values():
+            if worker.welcomed:
                 # A worker that could not be sent to is welcomed again, and reads on in the files;
                 # one that was removed is about to end, or has ended.
-                removed = member.peer.node_id not in self._controller.image.nodes
-                member.welcomed = self._send(identity_of(member.peer), delta, quiet=removed)
+                removed = worker.peer.node_id not in self._controller.image.nodes
+                worker.welcomed = self._send(identity_of(worker.peer), delta, quiet=removed)
 
     def applied_everywhere(self, end_offset: int) -> Later[None]:
         """Complete when every running worker has applied this offset, or after the maximum wait."""
-        waiting = Waiting(end_offset, Later())
-        waiting.timer = self._reactor.call_later(MADE_WAIT_MS_MAX, lambda: self._let_go(waiting))
-        self._waiting.append(waiting)
+        wait = ApplyWait(end_offset, Later())
+        wait.timer = self._reactor.call_later(APPLY_WAIT_MS_MAX, lambda: self._complete(wait))
+        self._apply_waits.append(wait)
         self._release()
-        return waiting.later
+        return wait.later
 
     def _release(self) -> None:
-        if not self._waiting:
+        if not self._apply_waits:
             return
         if self._awaits_nodes():
-            for waiting in self._waiting:
-                waiting.for_new_nodes = True
+            for wait in self._apply_waits:
+                wait.for_new_nodes = True
             return
-        made = min((member.made_offset for member in self.members.values()), default=1 << 62)
-        for waiting in list(self._waiting):
-            if waiting.for_new_nodes:
+        made = min((worker.made_offset for worker in self.workers.values()), default=1 << 62)
+        for wait in list(self._apply_waits):
+            if wait.for_new_nodes:
                 # The listeners of the new nodes have to be known everywhere, too.
-                waiting.for_new_nodes = False
-                waiting.end_offset = self._controller.log.end_offset
-            if waiting.end_offset <= made:
-                self._let_go(waiting)
+                wait.for_new_nodes = False
+                wait.end_offset = self._controller.log.end_offset
+            if wait.end_offset <= made:
+                self._complete(wait)
 
     def _awaits_nodes(self) -> bool:
         """Return whether a new node, such as a dedicated one, has no known listener yet.
@@ -365,13 +372,13 @@ class Membership:
             for node_id, node in self._controller.image.nodes.items()
         )
 
-    def _let_go(self, waiting: Waiting) -> None:
-        self._waiting.remove(waiting)
-        waiting.timer.cancel()
-        waiting.later.resolve(None)
+    def _complete(self, wait: ApplyWait) -> None:
+        self._apply_waits.remove(wait)
+        wait.timer.cancel()
+        wait.later.resolve(None)
 
 
-class Requester:
+class ForwardedConnection:
     """Represents a client of another node in the dispatcher."""
 
     def __init__(
@@ -385,7 +392,7 @@ class Requester:
         self.abandoned: Callable[[], None] | None = None
         self._answer = answer
 
-    def expect(self) -> Requester:
+    def expect(self) -> ForwardedConnection:
         """Respond later, by `send`."""
         return self
 
@@ -399,4 +406,4 @@ class Requester:
 
     def close(self) -> None:
         """Respond with an error: the client's connection is to be closed."""
-        self._answer(None, InvalidRequest("The controller closes the connection."))
+        self._answer(None, InvalidRequest("The controller closed the connection."))

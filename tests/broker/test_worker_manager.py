@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from kafkalite import errors
-from kafkalite.broker.controller.membership import LOOK_MS, Process
+from kafkalite.broker.controller.worker_manager import CHECK_MS, ProcessReport
 from kafkalite.config.broker import BROKER_TICK_TIMEOUT_MS
 from kafkalite.process.nodes.control_channel import PACKET_MAX
 from kafkalite.protocol.frame import write_header
@@ -137,13 +137,13 @@ def test_nobody_of_an_older_incarnation_is_heard(cluster, incarnation):
     old = identity_of(cluster.running[1].peer)
     cluster.kill(1)
     cluster.settle()
-    before = dict(vars_of(cluster.supervisor.membership.members[1]))
-    refused = cluster.supervisor.membership.refused
+    before = dict(vars_of(cluster.supervisor.worker_manager.workers[1]))
+    refused = cluster.supervisor.worker_manager.refused
     identity = old if incarnation else b"1.0"
     for message in (heartbeat(0, 77), bus.HELLO(image_offset=0), bus.ALLOCATE_IDS(request_id=1)):
         say(cluster, message, identity)
-    assert cluster.supervisor.membership.refused == refused + 3
-    assert vars_of(cluster.supervisor.membership.members[1]) == before
+    assert cluster.supervisor.worker_manager.refused == refused + 3
+    assert vars_of(cluster.supervisor.worker_manager.workers[1]) == before
 
 
 def vars_of(member) -> dict[str, object]:
@@ -154,12 +154,12 @@ def test_nobody_is_heard_whom_the_launcher_does_not_know(cluster):
     for identity in (b"0.1", b"9.1", b"1.99999", b"-1.1", b"x", b"", b"\0" * 5):
         say(cluster, heartbeat(0), identity)
         say(cluster, forward(b"x"), identity)
-    assert cluster.supervisor.membership.members.keys() == {1, 2}
+    assert cluster.supervisor.worker_manager.workers.keys() == {1, 2}
     assert cluster.faults == cluster.deaths == []
 
 
 def test_a_worker_that_knows_the_future_is_not_believed(cluster):
-    member = cluster.supervisor.membership.members[1]
+    member = cluster.supervisor.worker_manager.workers[1]
     before = member.made_offset
     say(cluster, heartbeat(LONG, 5))
     assert (member.made_offset, member.led_count) == (before, 0)
@@ -194,13 +194,13 @@ def test_messages_that_are_the_supervisors_own_are_refused(cluster):
         bus.NODES(nodes=[]),
     ):
         say(cluster, message)
-    assert cluster.supervisor.membership.refused == 5
+    assert cluster.supervisor.worker_manager.refused == 5
     cluster.settle()
     assert cluster.fenced == []
 
 
 def test_a_worker_that_comes_before_the_launchers_word_is_welcomed_after_it(cluster):
-    members = cluster.supervisor.membership.members
+    members = cluster.supervisor.worker_manager.workers
     peer = Peer(1, cluster.running[1].peer.incarnation + 100)
     cluster.bus.connected.add(identity_of(peer))
     cluster.bus.to_worker[identity_of(peer)] = cluster.bus.to_worker.pop(
@@ -208,17 +208,17 @@ def test_a_worker_that_comes_before_the_launchers_word_is_welcomed_after_it(clus
     )
     say(cluster, bus.HELLO(image_offset=0), identity_of(peer))
     assert members[1].peer != peer
-    processes = cluster.supervisor.membership.processes
+    processes = cluster.supervisor.worker_manager.processes
     news = processes[1]._replace(incarnation=peer.incarnation)
-    cluster.supervisor.membership.processes_are({**processes, 1: news})
-    cluster.clock.advance(LOOK_MS)
+    cluster.supervisor.worker_manager.update_processes({**processes, 1: news})
+    cluster.clock.advance(CHECK_MS)
     cluster.tick(0)
     assert members[1].peer == peer
     assert members[1].welcomed
 
 
 def test_one_that_hangs_as_it_ends_is_fenced_by_a_supervisor_that_never_heard_it(cluster):
-    cluster.supervisor.membership.processes_are({1: Process(99, 1, "h", 1, "ending")})
+    cluster.supervisor.worker_manager.update_processes({1: ProcessReport(99, 1, "h", 1, "ending")})
     cluster.until(lambda: Peer(1, 99) in cluster.fenced, pace_ms=500)
 
 
@@ -227,7 +227,7 @@ def test_worker_without_heartbeats_whose_process_runs_is_fenced_after_the_tick_t
 ):
     cluster.busy.add(7)
     began_ms = cluster.clock.monotonic_ms()
-    cluster.supervisor.membership.processes_are({1: Process(99, 7, "h", 1, "ready")})
+    cluster.supervisor.worker_manager.update_processes({1: ProcessReport(99, 7, "h", 1, "ready")})
     cluster.until(lambda: Peer(1, 99) in cluster.fenced, pace_ms=500)
     silent_ms = cluster.clock.monotonic_ms() - began_ms
     assert silent_ms >= cluster.settings[BROKER_TICK_TIMEOUT_MS]
@@ -253,7 +253,7 @@ def test_whose_queue_is_full_is_told_again_all_it_missed(cluster):
     for there in (0, 2):
         for _ in range(3):
             cluster.tick(there)
-    assert not cluster.supervisor.membership.members[1].welcomed
+    assert not cluster.supervisor.worker_manager.workers[1].welcomed
     cluster.bus.cut.clear()
     cluster.bus.connected.add(worker.identity)
     cluster.until(lambda: asking.over)
@@ -261,7 +261,7 @@ def test_whose_queue_is_full_is_told_again_all_it_missed(cluster):
 
 
 def test_an_answer_waits_until_clients_can_find_a_node_that_was_decided_on(cluster):
-    membership = cluster.supervisor.membership
+    membership = cluster.supervisor.worker_manager
     assert membership.applied_everywhere(0).settled
     cluster.node(0).here.decide(lambda controller: controller.add_node())
     waiting = membership.applied_everywhere(0)
