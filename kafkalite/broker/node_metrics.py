@@ -348,7 +348,7 @@ class NodeMetrics:
         yield Family(
             "kafkalite_rings_left_total", COUNTER,
             "Rings that were left because they were broken, or because we failed.",
-            [({"reason": reason}, rings.left[reason]) for reason in ("violation", "fault")],
+            [({"reason": cause}, rings.closed_counts[cause]) for cause in ("violation", "fault")],
         )  # fmt: skip
         yield Family(
             "kafkalite_ring_errors_total", COUNTER, "Batches of rings that were refused.",

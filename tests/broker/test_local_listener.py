@@ -50,12 +50,12 @@ def test_whoever_looks_for_this_node_is_welcomed_and_told_which_it_is(host):
 
 
 @pytest.mark.parametrize(
-    "wrong, fault",
+    "wrong, error",
     [({"cluster_id": "x"}, InconsistentClusterId), ({"node_id": 1}, BrokerNotAvailable)],
 )
-def test_whoever_looks_for_another_node_is_told_so_and_closed(host, wrong, fault):
+def test_whoever_looks_for_another_node_is_told_so_and_closed(host, wrong, error):
     guest = host.guest()
-    assert guest.hello(**wrong).fields["error_code"] == fault.code
+    assert guest.hello(**wrong).fields["error_code"] == error.code
     assert guest.is_left()
 
 
@@ -156,9 +156,9 @@ def test_one_that_is_left_does_not_disturb_another(host):
 
 def test_who_says_nothing_is_closed_after_a_while_and_who_was_welcomed_is_not(host):
     silent, welcomed = host.guest(), host.visit()
-    host.clock.advance(local_listener.SILENT_MS_MAX)
+    host.clock.advance(local_listener.HELLO_TIMEOUT_MS)
     assert silent.is_left()
-    host.clock.advance(100 * local_listener.SILENT_MS_MAX)
+    host.clock.advance(100 * local_listener.HELLO_TIMEOUT_MS)
     assert welcomed.read(bytes(16))["error_code"]
 
 
@@ -185,7 +185,7 @@ def test_descriptors_that_a_program_sends_along_are_not_kept(host):
 
 
 def test_there_is_a_bound_on_reads_that_wait(host, monkeypatch):
-    monkeypatch.setattr(local_listener, "OUTSTANDING_MAX", 3)
+    monkeypatch.setattr(local_listener, "PENDING_READS_MAX", 3)
     topic = host.create("t")
     guest = host.visit()
     for _ in range(3):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kafkalite.broker.local import ring_host
-from kafkalite.broker.local.ring_host import FRAMES_PER_TICK, NET_MS, NET_MS_MAX
+from kafkalite.broker.local.ring_host import FRAMES_PER_TICK, POLL_MS, POLL_MS_MAX
 from kafkalite.broker.replica.replica_manager import ReplicaManager
 from kafkalite.broker.security import Operation
 from kafkalite.errors import (
@@ -309,7 +309,7 @@ def test_one_that_takes_no_answers_is_taken_from_no_more_until_it_does(host, gue
         host.reactor.tick(0)
     more = guest.put(batch, host.topic)
     for _ in range(10):
-        host.clock.advance(NET_MS)
+        host.clock.advance(POLL_MS)
         host.reactor.tick(0)
     assert len(host.values()) == 1_024
     acks = guest.acked(1_025)
@@ -349,7 +349,7 @@ def test_what_nobody_was_woken_for_is_found_by_the_net(host, guest):
     for _ in range(5):
         host.reactor.tick(0)
     assert host.values() == []
-    host.clock.advance(NET_MS)
+    host.clock.advance(POLL_MS)
     assert guest.acked()[0][:2] == (1, OK)
     assert host.local_listener.rings.counts["found_late"] == 1
 
@@ -369,22 +369,22 @@ def test_the_net_is_cast_the_more_seldom_the_longer_nothing_came(host, guest):
         return len(seen)
 
     looks(1_000)
-    assert looks(10 * NET_MS_MAX) == 10
+    assert looks(10 * POLL_MS_MAX) == 10
     guest.put(batch_of(b"v"), host.topic)
     guest.acked()
-    assert looks(NET_MS_MAX + NET_MS) >= 2
+    assert looks(POLL_MS_MAX + POLL_MS) >= 2
 
 
 def test_nobody_looks_while_there_is_no_ring(host):
     guest = host.visit()
-    assert host.local_listener.rings._net is None
+    assert host.local_listener.rings._poll_timer is None
     guest.attach()
-    assert host.local_listener.rings._net is not None
+    assert host.local_listener.rings._poll_timer is not None
     guest.close()
     host.until(lambda: not host.local_listener.rings.rings)
-    host.clock.advance(NET_MS)
+    host.clock.advance(POLL_MS)
     host.reactor.tick(0)
-    assert host.local_listener.rings._net is None
+    assert host.local_listener.rings._poll_timer is None
 
 
 # -- closing -------------------------------------------------------------------------------------
@@ -410,7 +410,7 @@ def test_a_producer_cannot_hold_up_the_node_by_its_event(host):
         host.reactor.tick(0)
         host.clock.advance(1)
     os.close(event)
-    host.clock.advance(NET_MS_MAX)  # a wake-up may be lost if the producer drains the event
+    host.clock.advance(POLL_MS_MAX)  # a wake-up may be lost if the producer drains the event
     assert len(guest.acked(3 * FRAMES_PER_TICK)) == 3 * FRAMES_PER_TICK
 
 
@@ -427,9 +427,9 @@ def test_a_ring_that_breaks_the_layout_is_left_and_its_lease_ends(host, caplog):
     os.close(ring)
     assert guest.is_left()
     assert host.values() == [b"v"]
-    assert host.local_listener.rings.left == {"violation": 1}
+    assert host.local_listener.rings.closed_counts == {"violation": 1}
     assert host.local_listener.rings.size == 0 and not host.local_listener.rings.rings
-    assert caplog.text.count(f"its ring is left: {REASONS[1]}") == 1
+    assert caplog.text.count(f"its ring was closed: {REASONS[1]}") == 1
     other = host.visit()
     other.attach()
     other.put(batch_of(b"w"), host.topic)
@@ -482,7 +482,7 @@ def test_a_fault_of_ours_ends_that_ring_only(host, guest, monkeypatch):
     )
     guest.put(batch_of(b"v"), host.topic, acks=1)
     assert guest.is_left()
-    assert host.local_listener.rings.left == {"fault": 1}
+    assert host.local_listener.rings.closed_counts == {"fault": 1}
     monkeypatch.undo()
     other.put(batch_of(b"v"), host.topic)
     assert other.acked()[0][1] == OK

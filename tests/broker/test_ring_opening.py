@@ -126,7 +126,7 @@ def test_a_producer_that_goes_while_its_batch_is_opened_has_it_appended(host, gu
     host.until(lambda: not host.local_listener.rings.rings)
     let_go()
     host.until(lambda: len(host.values()) == 2)
-    assert host.values() == [b"a", b"b"] and host.local_listener.rings.left["fault"] == 0
+    assert host.values() == [b"a", b"b"] and host.local_listener.rings.closed_counts["fault"] == 0
 
 
 def test_a_topic_deleted_while_its_batch_is_opened_is_unknown(host, guest, let_go):

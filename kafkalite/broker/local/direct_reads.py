@@ -51,7 +51,7 @@ DESCRIPTORS_RESERVED = 128
 WAITING_MAX = 10_000
 """Maximum number of waiting reads of all connections together."""
 
-Place = tuple[bytes, int]
+PartitionKey = tuple[bytes, int]
 """A partition: topic id and index."""
 
 
@@ -101,15 +101,15 @@ class DirectReads:
         self._send = send
         self._waiting: dict[int, Later[Any]] = {}
         self._count = 0
-        self._files: OrderedDict[LogSegment, tuple[int, Place]] = OrderedDict()
+        self._files: OrderedDict[LogSegment, tuple[int, PartitionKey]] = OrderedDict()
         """(file number, partition) of the granted files, least recently used first."""
         self._file_count = 0
         self._dropped: list[int] = []
-        self._first: dict[Place, LogSegment] = {}
+        self._first: dict[PartitionKey, LogSegment] = {}
         """The first segment of each partition when it was last checked for removed segments."""
 
     @property
-    def outstanding(self) -> int:
+    def pending_count(self) -> int:
         """Number of waiting reads."""
         return len(self._waiting)
 
@@ -119,36 +119,38 @@ class DirectReads:
         self._counts["reads"] += 1
         try:
             if read["wait_ms"] > 0 and self._counts["waiting"] >= WAITING_MAX:
-                raise ThrottlingQuotaExceeded(f"{WAITING_MAX} reads wait at this node.")
+                raise ThrottlingQuotaExceeded(
+                    f"{WAITING_MAX} reads wait at this node; retry later."
+                )
             partition = self._node.replicas.leader(*place)
             partition.traffic.fetches += 1
             if not self._client.may(READ, TOPIC, partition.topic):
                 raise TopicAuthorizationFailed()
             if self._grant(partition, read):
                 return
-        except KafkaError as fault:
-            self.refuse(read, fault)
+        except KafkaError as error:
+            self.refuse(read, error)
             return
         if read["wait_ms"] <= 0:
-            self._answer(read, partition)
+            self._respond(read, partition)
             return
-        delayed = DelayedRead(partition, read, lambda: self._look_again(partition, read))
+        delayed = DelayedRead(partition, read, lambda: self._retry(partition, read))
         number = self._count = self._count + 1
         later = self._node.replicas.purgatory.park(delayed, read["wait_ms"])
         self._waiting[number] = later
         self._counts["waiting"] += 1
-        later.then(lambda answered, fault: self._answered(number))
+        later.then(lambda answered, error: self._completed(number))
 
-    def _answered(self, number: int) -> None:
+    def _completed(self, number: int) -> None:
         if self._waiting.pop(number, None) is not None:
             self._counts["waiting"] -= 1
 
-    def _look_again(self, partition: Partition, read: dict[str, Any]) -> None:
+    def _retry(self, partition: Partition, read: dict[str, Any]) -> None:
         try:
             if not self._grant(partition, read):
-                self._answer(read, partition)
-        except KafkaError as fault:
-            self.refuse(read, fault)
+                self._respond(read, partition)
+        except KafkaError as error:
+            self.refuse(read, error)
 
     def close(self) -> None:
         """Abandon the waiting reads of a closed connection."""
@@ -167,20 +169,20 @@ class DirectReads:
         self._drop_removed(partition)
         if loan is None:
             return False
-        lent = self._files.get(loan.segment)
-        fresh: list[OpenFile] = []
-        if lent is None:
-            fresh.append(loan.segment.reopened(DESCRIPTORS_RESERVED))
-            lent = self._file_count, (partition.topic_id, partition.index)
+        granted = self._files.get(loan.segment)
+        new_files: list[OpenFile] = []
+        if granted is None:
+            new_files.append(loan.segment.reopened(DESCRIPTORS_RESERVED))
+            granted = self._file_count, (partition.topic_id, partition.index)
             self._file_count += 1
             self._make_room()
-            self._files[loan.segment] = lent
+            self._files[loan.segment] = granted
         else:
             self._files.move_to_end(loan.segment)
         partition.traffic.bytes_out += loan.size
         self._counts["read_bytes"] += loan.size
-        self._counts["descriptors"] += len(fresh)
-        self._answer(read, partition, loan, lent[0], fresh)
+        self._counts["descriptors"] += len(new_files)
+        self._respond(read, partition, loan, granted[0], new_files)
         return True
 
     def _make_room(self) -> None:
@@ -197,7 +199,7 @@ class DirectReads:
             there = set(partition.log.segments)
             self._drop(place, lambda segment: segment not in there)
 
-    def _drop(self, place: Place, gone: Callable[[LogSegment], bool]) -> None:
+    def _drop(self, place: PartitionKey, gone: Callable[[LogSegment], bool]) -> None:
         for segment, (number, of) in list(self._files.items()):
             if of == place and gone(segment):
                 del self._files[segment]
@@ -205,45 +207,45 @@ class DirectReads:
 
     # -- responses ---------------------------------------------------------------------------
 
-    def _answer(
+    def _respond(
         self,
         read: dict[str, Any],
         partition: Partition,
         loan: Loan | None = None,
         file: int = -1,
-        fresh: list[OpenFile] | None = None,
+        new_files: list[OpenFile] | None = None,
     ) -> None:
         self._granted(
             read,
             None,
-            *(fresh or ()),
+            *(new_files or ()),
             high_watermark=partition.high_watermark,
             last_stable_offset=partition.last_stable_offset,
             log_start_offset=partition.log.log_start_offset,
             file=file,
-            fresh=bool(fresh),
+            fresh=bool(new_files),
             position=loan.position if loan else 0,
             size=loan.size if loan else 0,
             end_offset=loan.end_offset if loan else -1,
         )
 
-    def refuse(self, read: dict[str, Any], fault: KafkaError) -> None:
+    def refuse(self, read: dict[str, Any], error: KafkaError) -> None:
         """Respond to a READ with an error.
 
         For an offset out of range, the response includes the log's offsets.
         """
         place = read["topic_id"], read["partition"]
         traffic = self._node.replicas.traffic_of(place[0])
-        traffic.failed_fetches += fault.code not in EXPECTED
+        traffic.failed_fetches += error.code not in EXPECTED
         partition = self._node.replicas.of_topic(place[0]).get(place[1])
         if partition is None:
             self._drop(place, lambda segment: True)
             self._first.pop(place, None)
-        if not isinstance(fault, OffsetOutOfRange):
+        if not isinstance(error, OffsetOutOfRange):
             partition = None
         self._granted(
             read,
-            fault,
+            error,
             high_watermark=partition.high_watermark if partition else -1,
             last_stable_offset=partition.last_stable_offset if partition else -1,
             log_start_offset=partition.log.log_start_offset if partition else -1,
@@ -255,16 +257,16 @@ class DirectReads:
         )
 
     def _granted(
-        self, read: dict[str, Any], fault: KafkaError | None, *files: OpenFile, **fields: Any
+        self, read: dict[str, Any], error: KafkaError | None, *files: OpenFile, **fields: Any
     ) -> None:
         dropped, self._dropped = self._dropped, []
-        if fault is not None:
+        if error is not None:
             self._counts["reads_refused"] += 1
         self._send(
             local.GRANTED(
                 request_id=read["request_id"],
-                error_code=fault.code if fault else 0,
-                error_message=str(fault) if fault else None,
+                error_code=error.code if error else 0,
+                error_message=str(error) if error else None,
                 dropped=dropped,
                 aborted=[],
                 **fields,

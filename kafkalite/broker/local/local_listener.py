@@ -52,9 +52,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("kafkalite.broker")
 
 CONNECTIONS_MAX = 1_000
-SILENT_MS_MAX = 10_000
+HELLO_TIMEOUT_MS = 10_000
 """Timeout for the HELLO of a new connection."""
-OUTSTANDING_MAX = 1_000
+PENDING_READS_MAX = 1_000
 """Maximum number of waiting reads of one connection."""
 
 
@@ -70,7 +70,7 @@ class LocalListener:
         self.listener = PacketListener(
             node.reactor,
             path,
-            self._opened,
+            self._accept,
             size_max=REQUEST_SIZE_MAX,
             connections_max=CONNECTIONS_MAX,
         )
@@ -82,7 +82,7 @@ class LocalListener:
         """A counter that grows with each packet and each ring frame."""
         return self.counts["packets"] + self.rings.counts["frames"]
 
-    def _opened(self, connection: PacketConnection) -> None:
+    def _accept(self, connection: PacketConnection) -> None:
         LocalConnection(self, connection)
 
     def close(self) -> None:
@@ -101,7 +101,9 @@ class LocalConnection:
         self._client: ClientContext | None = None
         self._ring: HostedRing | None = None
         self._reads: DirectReads | None = None
-        self._silence: Timer = listener.node.reactor.call_later(SILENT_MS_MAX, self._said_nothing)
+        self._hello_timer: Timer = listener.node.reactor.call_later(
+            HELLO_TIMEOUT_MS, self._hello_timed_out
+        )
         connection.received = self._received
         connection.on_close = self._closed
 
@@ -109,28 +111,28 @@ class LocalConnection:
         self._listener.counts["packets"] += 1
         try:
             message = local.read_packet(packet)
-        except (CorruptMessage, UnsupportedVersion) as fault:
-            raise Disconnect(str(fault)) from None
+        except (CorruptMessage, UnsupportedVersion) as error:
+            raise Disconnect(str(error)) from None
         if self._client is None:
             if message.kind is not local.HELLO:
-                raise Disconnect(f"it began with a {message.kind}")
-            self._silence.cancel()
+                raise Disconnect(f"its first packet is a {message.kind}, not a HELLO")
+            self._hello_timer.cancel()
             self._hello(message.fields)
         elif message.kind is local.ATTACH:
             self._attach(message.fields["request_id"])
         elif message.kind is local.READ:
             self._read(message.fields)
         else:
-            raise Disconnect(f"it said a {message.kind} out of turn")
+            raise Disconnect(f"an unexpected {message.kind} packet")
 
-    def _said_nothing(self) -> None:
-        self._connection.end("it did not say whom it looks for", kind="silent")
+    def _hello_timed_out(self) -> None:
+        self._connection.end("no HELLO was received before the timeout", kind="silent")
 
     def _send(self, message: Record, *descriptors: Any) -> None:
         self._connection.send(write_packet(message), descriptors)
 
     def _closed(self) -> None:
-        self._silence.cancel()
+        self._hello_timer.cancel()
         if self._reads is not None:
             self._reads.close()
         if self._ring is not None:
@@ -140,11 +142,11 @@ class LocalConnection:
 
     def _hello(self, hello: dict[str, Any]) -> None:
         node, uid = self._node, self._connection.uid
-        fault = self._not_here(hello)
+        error = self._identity_error(hello)
         self._send(
             local.WELCOME(
-                error_code=fault.code if fault else 0,
-                error_message=str(fault) if fault else None,
+                error_code=error.code if error else 0,
+                error_message=str(error) if error else None,
                 cluster_id=node.cluster_id,
                 node_id=node.node_id,
                 port=node.listener.getsockname()[1],
@@ -152,7 +154,7 @@ class LocalConnection:
                 reads=uid == os.geteuid(),
             )
         )
-        if fault is not None:
+        if error is not None:
             self._connection.close()
             return
         self._client = ClientContext(
@@ -162,10 +164,10 @@ class LocalConnection:
             principal=principal_of(uid),
         )
 
-    def _not_here(self, hello: dict[str, Any]) -> KafkaError | None:
+    def _identity_error(self, hello: dict[str, Any]) -> KafkaError | None:
         """Return an error if HELLO has another cluster id or node id, else None."""
         if hello["cluster_id"] != self._node.cluster_id:
-            return InconsistentClusterId(f"This is the cluster {self._node.cluster_id}.")
+            return InconsistentClusterId(f"The cluster id of this node is {self._node.cluster_id}.")
         if hello["node_id"] != self._node.node_id:
             return BrokerNotAvailable(f"This is node {self._node.node_id}.")
         return None
@@ -176,17 +178,17 @@ class LocalConnection:
         assert self._client is not None
         try:
             if self._ring is not None:
-                raise InvalidRequest("There is one ring a connection, and it has been given.")
-            self._ring = ring = self._listener.rings.attach(self._client, self._ring_left)
-        except KafkaError as fault:
-            self._send(_attached(request_id, fault))
+                raise InvalidRequest("This connection has a ring already.")
+            self._ring = ring = self._listener.rings.attach(self._client, self._ring_failed)
+        except KafkaError as error:
+            self._send(_attached(request_id, error))
             return
         self._send(_attached(request_id, None, ring.size, ring.frame_size_max), *ring.descriptors)
         if not self._connection.waits:  # else the descriptors stay open until the ring is closed
             ring.sent()
 
-    def _ring_left(self, why: str) -> None:
-        self._connection.end(f"its ring is left: {why}", kind="ring")
+    def _ring_failed(self, reason: str) -> None:
+        self._connection.end(f"its ring was closed: {reason}", kind="ring")
 
     # -- READ --------------------------------------------------------------------------------
 
@@ -194,24 +196,25 @@ class LocalConnection:
         assert self._client is not None
         if self._reads is None:
             self._reads = DirectReads(self._node, self._client, self._listener.counts, self._send)
-        if self._reads.outstanding >= OUTSTANDING_MAX:
-            raise Disconnect(f"it waits for more than {OUTSTANDING_MAX} reads")
+        if self._reads.pending_count >= PENDING_READS_MAX:
+            raise Disconnect(f"more than {PENDING_READS_MAX} reads wait")
         if self._connection.uid != os.geteuid():
             # A descriptor gives access to the whole file, not only to the granted range.
             self._reads.refuse(
-                read, ClusterAuthorizationFailed("Files are read by the broker's own user only.")
+                read,
+                ClusterAuthorizationFailed("Only the broker's own user may read segment files."),
             )
         else:
             self._reads.read(read)
 
 
 def _attached(
-    request_id: int, fault: KafkaError | None, ring_size: int = 0, frame_size_max: int = 0
+    request_id: int, error: KafkaError | None, ring_size: int = 0, frame_size_max: int = 0
 ) -> Record:
     return local.ATTACHED(
         request_id=request_id,
-        error_code=fault.code if fault else 0,
-        error_message=str(fault) if fault else None,
+        error_code=error.code if error else 0,
+        error_message=str(error) if error else None,
         ring_size=ring_size,
         frame_size_max=frame_size_max,
     )
@@ -227,5 +230,8 @@ def open_local_listener(node: LocalNode, run_directory: Path) -> LocalListener |
     try:
         return LocalListener(node, local_path(run_directory, node.node_id))
     except Refusal as refusal:
-        log.warning("programs of this host are served over TCP only: %s", refusal)
+        log.warning(
+            "Local listener is not available; local programs are served over TCP only. error=%r",
+            str(refusal),
+        )
         return None

@@ -5,13 +5,15 @@ from __future__ import annotations
 from socket import socket
 from typing import Protocol
 
-from kafkalite.broker.handlers.produce import ProduceNode
+from kafkalite.broker.handler_node import HandlerNode
+from kafkalite.broker.replica.replica_manager import ReplicaManager
 from kafkalite.broker.security import Authorizer
 
 
-class LocalNode(ProduceNode, Protocol):
+class LocalNode(HandlerNode, Protocol):
     """The components of a node; Node has them all."""
 
     authorizer: Authorizer
     cluster_id: str
     listener: socket
+    replicas: ReplicaManager

@@ -11,7 +11,7 @@ out, and with acks=0 only if the batch was rejected.
 Each ring has a share of each tick.  A ring with more frames continues in the next tick, triggered
 by an eventfd of this node: the producer also holds the ring's own descriptors, so a write to them
 could block.  An idle producer costs nothing.  If a wake-up is lost, its frames are found by a poll
-of all rings after NET_MS, or after up to NET_MS_MAX if no frames came for a while: a poll of idle
+of all rings after POLL_MS, or after up to POLL_MS_MAX if no frames came for a while: a poll of idle
 rings costs a sleeping process as much as a request.  Without rings there is no poll.
 
 A ring that violates the layout is closed along with its connection, and its contents are dropped.
@@ -54,7 +54,7 @@ Responses are written at the end of a tick, and a producer has five batches of a
 flight: with a larger share, it waits for the response to the first batch while the worker processes
 the fifth, and then the worker waits for the producer."""
 
-NET_MS, NET_MS_MAX = 20, 160
+POLL_MS, POLL_MS_MAX = 20, 160
 """Poll interval for frames without a wake-up: with recent frames, and the maximum when idle."""
 
 
@@ -69,20 +69,20 @@ class RingHost:
         self.counts: Counter[str] = Counter()
         self.errors: Counter[int] = Counter()
         """Number of error responses by error code."""
-        self.left: Counter[str] = Counter()
+        self.closed_counts: Counter[str] = Counter()
         """Number of rings closed by this node, by reason: "violation" or "fault"."""
         self._scratch = bytearray()
-        self._answered: dict[HostedRing, None] = {}
-        self._again: dict[HostedRing, None] = {}
+        self._responding: dict[HostedRing, None] = {}
+        self._scheduled: dict[HostedRing, None] = {}
         """Rings to be consumed in the next tick."""
-        self._more = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._net: Timer | None = None
-        self._net_ms = NET_MS
+        self._schedule_event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._poll_timer: Timer | None = None
+        self._poll_interval_ms = POLL_MS
         self._frames_seen = 0
-        node.reactor.watch(self._more, self._look_again)
+        node.reactor.watch(self._schedule_event, self._consume_scheduled)
 
-    def attach(self, client: ClientContext, leave: Callable[[str], object]) -> HostedRing:
-        """Create a ring for a producer; `leave(why)` is called when this node closes it.
+    def attach(self, client: ClientContext, on_error: Callable[[str], object]) -> HostedRing:
+        """Create a ring for a producer; `on_error(reason)` is called when this node closes it.
 
         Raises ThrottlingQuotaExceeded if native.rings.bytes.max is used up, and KafkaStorageError
         if the ring cannot be created or descriptors are short.
@@ -92,83 +92,84 @@ class RingHost:
         if self.size + size > room:
             self.counts["refused"] += 1
             raise ThrottlingQuotaExceeded(
-                f"{self.size} bytes of native.rings.bytes.max={room} are taken by other rings."
+                f"Other rings use {self.size} bytes of native.rings.bytes.max={room}."
             )
         if len(self._scratch) < frame_size_max(size):
             self._scratch = bytearray(frame_size_max(size))
         try:
-            made = WorkerRing.make(size, self._scratch)
-        except OSError as fault:
+            worker_ring = WorkerRing.make(size, self._scratch)
+        except OSError as error:
             self.counts["refused"] += 1
-            raise KafkaStorageError(f"A ring cannot be made: {fault.strerror}.") from None
+            raise KafkaStorageError(f"A ring could not be created: {error.strerror}.") from None
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if max(made.descriptors) >= descriptors - DESCRIPTORS_RESERVED:
-            made.close()
+        if max(worker_ring.descriptors) >= descriptors - DESCRIPTORS_RESERVED:
+            worker_ring.close()
             self.counts["refused"] += 1
-            raise KafkaStorageError("There are too few descriptors for a ring (see ulimit -n).")
-        ring = HostedRing(self, made, size, client, leave)
+            raise KafkaStorageError("Too few file descriptors for a ring; raise ulimit -n.")
+        ring = HostedRing(self, worker_ring, size, client, on_error)
         self.rings[ring] = None
         self.size += size
         self.counts["attached"] += 1
-        if self._net is None:
-            self._net = self.node.reactor.call_later(NET_MS, self._look)
+        if self._poll_timer is None:
+            self._poll_timer = self.node.reactor.call_later(POLL_MS, self._poll)
         return ring
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         for ring in list(self.rings):
-            ring.look()
+            ring.poll()
         if not self.rings:
-            self._net = None
+            self._poll_timer = None
             return
         frames = self.counts["frames"]
-        self._net_ms = NET_MS if frames != self._frames_seen else min(2 * self._net_ms, NET_MS_MAX)
+        slower_ms = min(2 * self._poll_interval_ms, POLL_MS_MAX)
+        self._poll_interval_ms = POLL_MS if frames != self._frames_seen else slower_ms
         self._frames_seen = frames
-        self._net = self.node.reactor.call_later(self._net_ms, self._look)
+        self._poll_timer = self.node.reactor.call_later(self._poll_interval_ms, self._poll)
 
-    def take_up_again(self, ring: HostedRing) -> None:
+    def schedule(self, ring: HostedRing) -> None:
         """Consume this ring in the next tick, without a wake-up by the producer."""
-        if not self._again:
-            os.eventfd_write(self._more, 1)
-        self._again[ring] = None
+        if not self._scheduled:
+            os.eventfd_write(self._schedule_event, 1)
+        self._scheduled[ring] = None
 
-    def takes_up_again(self, ring: HostedRing) -> bool:
+    def is_scheduled(self, ring: HostedRing) -> bool:
         """Return whether this ring is to be consumed in the next tick."""
-        return ring in self._again
+        return ring in self._scheduled
 
-    def _look_again(self) -> None:
-        os.eventfd_read(self._more)
-        again, self._again = self._again, {}
+    def _consume_scheduled(self) -> None:
+        os.eventfd_read(self._schedule_event)
+        again, self._scheduled = self._scheduled, {}
         for ring in again:
-            ring.take_share()
+            ring.consume_share()
 
-    def has_answers(self, ring: HostedRing) -> None:
+    def schedule_responses(self, ring: HostedRing) -> None:
         """Schedule the ring's responses for the end of the tick."""
-        self._answered[ring] = None
+        self._responding[ring] = None
 
     def settle(self) -> None:
         """Write the responses of the tick into the rings."""
-        if self._answered:
-            answered, self._answered = self._answered, {}
+        if self._responding:
+            answered, self._responding = self._responding, {}
             for ring in answered:
-                ring.give_out()
+                ring.write_responses()
             self.node.reactor.look_out()
 
-    def closed(self, ring: HostedRing) -> None:
+    def remove(self, ring: HostedRing) -> None:
         """Remove a closed ring."""
         del self.rings[ring]
-        self._answered.pop(ring, None)
-        self._again.pop(ring, None)
+        self._responding.pop(ring, None)
+        self._scheduled.pop(ring, None)
         self.size -= ring.size
 
     def close(self) -> None:
         """Close all rings without consuming them."""
         for ring in list(self.rings):
             ring.close()
-        if self._net is not None:
-            self._net.cancel()
-            self._net = None
-        self.node.reactor.unwatch(self._more)
-        os.close(self._more)
+        if self._poll_timer is not None:
+            self._poll_timer.cancel()
+            self._poll_timer = None
+        self.node.reactor.unwatch(self._schedule_event)
+        os.close(self._schedule_event)
 
 
 class HostedRing:
@@ -180,7 +181,7 @@ class HostedRing:
         ring: WorkerRing,
         size: int,
         client: ClientContext,
-        leave: Callable[[str], object],
+        on_error: Callable[[str], object],
     ) -> None:
         self.size = size
         self.frame_size_max = ring.reader.frame_size_max
@@ -189,7 +190,7 @@ class HostedRing:
         self._ring = ring
         self._reader = ring.reader
         self._client = client
-        self._leave = leave
+        self._on_error = on_error
         self._answers: list[tuple[int, PartitionAppendResult]] = []
         """(correlation id, result) of the responses of this tick."""
         self._refusals: list[tuple[int, int]] = []
@@ -197,13 +198,13 @@ class HostedRing:
         self._count = 0
         self._opening = 0
         """Size in bytes of the batches being opened on the opener's thread."""
-        self._wakes = False
+        self._is_wake_due = False
         """True if the producer is to be woken at the end of the tick."""
-        self._rests = False
-        self._left_size: int | None = None
+        self._is_idle = False
+        self._drain_size: int | None = None
         """Number of bytes still to consume at most after the producer disconnected; else None."""
         host.node.reactor.watch(ring.fileno(), self._woken)
-        host.take_up_again(self)
+        host.schedule(self)
 
     @property
     def descriptors(self) -> tuple[int, ...]:
@@ -216,36 +217,39 @@ class HostedRing:
 
     # -- consuming ---------------------------------------------------------------------------
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Schedule the ring if it has frames for which no wake-up came."""
-        if self._rests and not self._reader.rest():
+        if self._is_idle and not self._reader.rest():
             self._host.counts["found_late"] += 1
-            self._rests = False
-            self._host.take_up_again(self)
+            self._is_idle = False
+            self._host.schedule(self)
 
     def _woken(self) -> None:
         # Cleared before the ring is read, so that no wake-up for a later frame is lost.
         self._ring.clear()
-        if not self._host.takes_up_again(self):
-            self.take_share()
+        if not self._host.is_scheduled(self):
+            self.consume_share()
 
-    def take_share(self) -> None:
+    def consume_share(self) -> None:
         """Consume one tick's share of the ring."""
         if self._ring.closed:
             return
         try:
-            self._take_some()
+            self._consume()
         except (AssertionError, Fatal):
             raise
         except Exception:
-            log.exception("taking from a ring of %s failed", self._client.principal)
-            self._give_up("serving it failed", "fault")
+            log.exception(
+                "Ring of %s is closed: its frames could not be consumed. principal=%s",
+                self._client.principal, self._client.principal,
+            )  # fmt: skip
+            self._close_for_error("consuming its frames failed", "fault")
 
-    def _take_some(self) -> None:
+    def _consume(self) -> None:
         if self._opening >= self.size:
             return  # continues when some of these batches are opened
-        if self._rests:
-            self._rests = False
+        if self._is_idle:
+            self._is_idle = False
             self._reader.woke()
         take = self._reader.take
         size = 0
@@ -254,25 +258,25 @@ class HostedRing:
             if frame is None:
                 break
             if isinstance(frame, int):
-                self._give_up(REASONS[frame], "violation")
+                self._close_for_error(REASONS[frame], "violation")
                 return
             size += len(frame[-1])
             self._append(*frame)
             if size >= SIZE_PER_TICK:
                 break
         self._host.counts["bytes"] += size
-        self._wakes = self._reader.freed() or self._wakes
-        if self._wakes:
-            self._host.has_answers(self)
-        if self._left_size is not None:
-            self._left_size -= size
-            if frame is None or self._left_size <= 0:
+        self._is_wake_due = self._reader.freed() or self._is_wake_due
+        if self._is_wake_due:
+            self._host.schedule_responses(self)
+        if self._drain_size is not None:
+            self._drain_size -= size
+            if frame is None or self._drain_size <= 0:
                 self.close()
                 return
         elif frame is None:
-            self._rests = self._reader.rest()
-        if not self._rests:
-            self._host.take_up_again(self)
+            self._is_idle = self._reader.rest()
+        if not self._is_idle:
+            self._host.schedule(self)
 
     def _append(
         self,
@@ -288,8 +292,8 @@ class HostedRing:
             partition, appended = self._node.replicas.append(
                 self._client, acks, topic_id, index, batch
             )
-        except KafkaError as fault:
-            self._refused(correlation, acks, topic_id, len(batch), fault)
+        except KafkaError as error:
+            self._refused(correlation, acks, topic_id, len(batch), error)
             return
         if isinstance(appended, Later):
             self._opening += len(batch)
@@ -306,30 +310,30 @@ class HostedRing:
         size: int,
         partition: Partition,
         appended: Appended | None,
-        fault: KafkaError | None,
+        error: KafkaError | None,
     ) -> None:
         """Respond to a batch that was opened on the thread and then appended or rejected."""
         self._opening -= size
         if not self._ring.closed:
-            self._host.take_up_again(self)
+            self._host.schedule(self)
         if appended is not None:
             self._appended(correlation, acks, timeout_ms, partition, appended)
         else:
-            assert fault is not None
-            self._refused(correlation, acks, partition.topic_id, size, fault)
+            assert error is not None
+            self._refused(correlation, acks, partition.topic_id, size, error)
 
     def _refused(
-        self, correlation: int, acks: int, topic_id: bytes, size: int, fault: KafkaError
+        self, correlation: int, acks: int, topic_id: bytes, size: int, error: KafkaError
     ) -> None:
-        self._node.replicas.traffic_of(topic_id).refused_batch(fault.code, size)
-        self._host.errors[fault.code] += 1
+        self._node.replicas.traffic_of(topic_id).refused_batch(error.code, size)
+        self._host.errors[error.code] += 1
         if self._ring.closed:
             return
         if acks:
-            self._answer(correlation, PartitionAppendResult.failed(-1, fault))
+            self._answer(correlation, PartitionAppendResult.failed(-1, error))
         else:
-            self._refusals.append((correlation, fault.code))
-            self._host.has_answers(self)
+            self._refusals.append((correlation, error.code))
+            self._host.schedule_responses(self)
 
     def _appended(
         self, correlation: int, acks: int, timeout_ms: int, partition: Partition,
@@ -346,7 +350,7 @@ class HostedRing:
                 DelayedProduce([uncommitted]), max(0, timeout_ms)
             )
             self._waiting[number] = later
-            later.then(lambda _, fault: self._committed(number, correlation, results[0]))
+            later.then(lambda _, error: self._committed(number, correlation, results[0]))
         else:
             self._answer(correlation, result)
 
@@ -360,11 +364,11 @@ class HostedRing:
 
     def _answer(self, correlation: int, result: PartitionAppendResult) -> None:
         self._answers.append((correlation, result))
-        self._host.has_answers(self)
+        self._host.schedule_responses(self)
 
-    def give_out(self) -> None:
+    def write_responses(self) -> None:
         """Write the responses of the tick into the ring, and wake the producer if it sleeps."""
-        wakes, self._wakes = self._wakes, False
+        wakes, self._is_wake_due = self._is_wake_due, False
         for correlation, result in self._answers:
             wakes = (
                 self._reader.answer(
@@ -385,19 +389,19 @@ class HostedRing:
 
     # -- closing -----------------------------------------------------------------------------
 
-    def _give_up(self, why: str, kind: str) -> None:
-        self._host.left[kind] += 1
+    def _close_for_error(self, reason: str, kind: str) -> None:
+        self._host.closed_counts[kind] += 1
         self.close()
-        self._leave(why)
+        self._on_error(reason)
 
     def end(self) -> None:
         """Consume what the disconnected producer had committed, at most the ring's size."""
-        if not self._ring.closed and self._left_size is None:
-            self._forget_waiting()
-            self._left_size = self.size
-            self._host.take_up_again(self)
+        if not self._ring.closed and self._drain_size is None:
+            self._abandon_waiting()
+            self._drain_size = self.size
+            self._host.schedule(self)
 
-    def _forget_waiting(self) -> None:
+    def _abandon_waiting(self) -> None:
         waiting, self._waiting = self._waiting, {}
         for later in waiting.values():
             later.abandon()
@@ -405,7 +409,7 @@ class HostedRing:
     def close(self) -> None:
         """Close the ring immediately."""
         if not self._ring.closed:
-            self._forget_waiting()
+            self._abandon_waiting()
             self._node.reactor.unwatch(self._ring.fileno())
-            self._host.closed(self)
+            self._host.remove(self)
             self._ring.close()
