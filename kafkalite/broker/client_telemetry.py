@@ -74,7 +74,7 @@ class Subscription(NamedTuple):
 class Instance:
     """One client instance: its subscription, and the times of its last requests."""
 
-    __slots__ = ("fault", "interval_ms", "last_get_ms", "last_push_ms", "metrics",
+    __slots__ = ("interval_ms", "last_get_ms", "last_push_ms", "metrics", "refusal",
                  "subscription_id", "terminating")  # fmt: skip
 
     def __init__(self, instance_id: bytes, metrics: list[str], interval_ms: int) -> None:
@@ -85,7 +85,7 @@ class Instance:
         self.subscription_id = crc - (1 << 32) if crc >> 31 else crc
         self.last_get_ms = self.last_push_ms = LONG_AGO
         self.terminating = False
-        self.fault: type[KafkaError] | None = None
+        self.refusal: type[KafkaError] | None = None
 
     def may_ask(self, now_ms: int) -> bool:
         """Return whether the client may get its subscription now; if so, store the time."""
@@ -127,8 +127,8 @@ class Pusher:
         """
         try:
             self._socket.sendto(push.packed(), self._path)
-        except OSError as fault:
-            if fault.errno == errno.EMSGSIZE:
+        except OSError as error:
+            if error.errno == errno.EMSGSIZE:
                 raise TelemetryTooLarge() from None
             return False
         return True
@@ -180,10 +180,10 @@ class ClientTelemetry:
         Raises ThrottlingQuotaExceeded if the client's push interval has not passed.
         """
         instance = self._instance(instance_id, client)
-        told_to = instance.fault in (UnknownSubscriptionId, UnsupportedCompressionType)
+        told_to = instance.refusal in (UnknownSubscriptionId, UnsupportedCompressionType)
         if not (instance.may_ask(self._clock.monotonic_ms()) or told_to):
             raise ThrottlingQuotaExceeded("It asks again before its push interval has passed.")
-        instance.fault = None
+        instance.refusal = None
         return instance
 
     def push(self, request: Any, client: ClientContext, size_max: int) -> None:
@@ -196,12 +196,12 @@ class ClientTelemetry:
             self._judge(instance, request, size_max)
             if request.metrics:
                 self._pass_on(instance, request, client)
-        except KafkaError as fault:
-            instance.fault = type(fault)
+        except KafkaError as error:
+            instance.refusal = type(error)
             raise
         finally:
             instance.terminating = request.terminating
-        instance.fault = None
+        instance.refusal = None
 
     def _judge(self, instance: Instance, request: Any, size_max: int) -> None:
         if instance.terminating:

@@ -86,8 +86,8 @@ class Dispatcher:
         began_ns = self._now_ns()
         try:
             header = read_header(frame)
-        except InvalidRequest as fault:
-            raise Disconnect(f"a header that cannot be read: {fault}") from None
+        except InvalidRequest as error:
+            raise Disconnect(f"a header that cannot be read: {error}") from None
         handler = SERVED.get(header.api_key)
         if handler is None:
             raise Disconnect(f"API key {header.api_key} is not served")
@@ -107,9 +107,9 @@ class Dispatcher:
         )
         try:
             request = _decode(handler, header, frame)
-        except InvalidRequest as fault:
+        except InvalidRequest as error:
             raise Disconnect(
-                f"{handler.api.name} v{header.version} cannot be read: {fault}"
+                f"{handler.api.name} v{header.version} cannot be read: {error}"
             ) from None
         if handler.at is ServingNode.CONTROLLER and not self._node.controller.is_local:
             came = self._node.controller.forward(frame, connection.peer, connection.local)
@@ -117,8 +117,8 @@ class Dispatcher:
             return self._expect(connection, handler, header, forwarded, began_ns)
         try:
             response = handler.handle(self._node, request, client)
-        except KafkaError as fault:
-            response = _refusal(handler, fault)
+        except KafkaError as error:
+            response = _refusal(handler, error)
         if isinstance(response, Later):
             encoded = response.map(lambda response: self._encode(handler, header, response))
             return self._expect(connection, handler, header, encoded, began_ns)
@@ -157,10 +157,10 @@ class Dispatcher:
         answer: Answer = connection.expect()
         answer.abandoned = later.abandon
 
-        def send(chunks: Chunks | None, fault: KafkaError | None) -> None:
-            if fault is not None:
+        def send(chunks: Chunks | None, error: KafkaError | None) -> None:
+            if error is not None:
                 try:
-                    chunks = self._encode(handler, header, _refusal(handler, fault))
+                    chunks = self._encode(handler, header, _refusal(handler, error))
                 except Disconnect:
                     connection.close()
                     return
@@ -182,14 +182,14 @@ def _decode(handler: Handler, header: RequestHeader, frame: memoryview) -> Any:
     return request
 
 
-def _refusal(handler: Handler, fault: KafkaError) -> Any:
+def _refusal(handler: Handler, error: KafkaError) -> Any:
     """Return the response for an error of the whole request.
 
     Raises Disconnect if the response has no top-level error code.
     """
     if handler.codec is not None and handler.codec.fail is not None:
-        return handler.codec.fail(fault)
+        return handler.codec.fail(error)
     names = handler.api.response.struct.fields
     if "error_code" not in names:
-        raise Disconnect(f"{handler.api.name}: {fault}")
-    return error_fields(fault, messages="error_message" in names)
+        raise Disconnect(f"{handler.api.name}: {error}")
+    return error_fields(error, messages="error_message" in names)

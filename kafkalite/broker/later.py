@@ -22,11 +22,11 @@ _WAITING: Any = object()
 class Later(Generic[T]):
     """A value that will be available later; see the module."""
 
-    __slots__ = ("_callbacks", "_fault", "_value", "abandoned")
+    __slots__ = ("_callbacks", "_error", "_value", "abandoned")
 
     def __init__(self, abandoned: Callable[[], None] | None = None) -> None:
         self._value: T = _WAITING
-        self._fault: KafkaError | None = None
+        self._error: KafkaError | None = None
         self._callbacks: list[Callable[[T | None, KafkaError | None], None]] = []
         self.abandoned = abandoned
 
@@ -40,7 +40,7 @@ class Later(Generic[T]):
     @property
     def settled(self) -> bool:
         """True if the value or the error is set."""
-        return self._value is not _WAITING or self._fault is not None
+        return self._value is not _WAITING or self._error is not None
 
     def resolve(self, value: T) -> None:
         """Settle with a value."""
@@ -48,12 +48,12 @@ class Later(Generic[T]):
         self._value = value
         self._run()
 
-    def fail(self, fault: KafkaError) -> None:
+    def fail(self, error: KafkaError) -> None:
         """Settle with an error."""
         assert not self.settled, "a Later is settled once"
         # The traceback references the request and this Later: a cycle as large as the request.
-        self._fault = fault.with_traceback(None)
-        fault.__context__ = fault.__cause__ = None
+        self._error = error.with_traceback(None)
+        error.__context__ = error.__cause__ = None
         self._run()
 
     def follow(self, other: T | Later[T]) -> None:
@@ -62,9 +62,9 @@ class Later(Generic[T]):
             self.resolve(other)
             return
 
-        def pass_on(value: Any, fault: KafkaError | None) -> None:
-            if fault is not None:
-                self.fail(fault)
+        def pass_on(value: Any, error: KafkaError | None) -> None:
+            if error is not None:
+                self.fail(error)
             else:
                 self.resolve(value)
 
@@ -74,7 +74,7 @@ class Later(Generic[T]):
     def then(self, callback: Callable[[T | None, KafkaError | None], None]) -> None:
         """Call `callback(value, error)`, one of them None, once this is settled."""
         if self.settled:
-            callback(None if self._fault else self._value, self._fault)
+            callback(None if self._error else self._value, self._error)
         else:
             self._callbacks.append(callback)
 
@@ -82,9 +82,9 @@ class Later(Generic[T]):
         """Return a Later of `change(value)`; errors, also those of `change`, pass through."""
         result: Later[U] = Later(self.abandon)
 
-        def pass_on(value: Any, fault: KafkaError | None) -> None:
-            if fault is not None:
-                result.fail(fault)
+        def pass_on(value: Any, error: KafkaError | None) -> None:
+            if error is not None:
+                result.fail(error)
                 return
             try:
                 changed = change(value)
@@ -100,8 +100,8 @@ class Later(Generic[T]):
         """Return a Later of this value, or of `change(error)` if this fails."""
         result: Later[T] = Later(self.abandon)
 
-        def pass_on(value: Any, fault: KafkaError | None) -> None:
-            result.resolve(value if fault is None else change(fault))
+        def pass_on(value: Any, error: KafkaError | None) -> None:
+            result.resolve(value if error is None else change(error))
 
         self.then(pass_on)
         return result
@@ -118,7 +118,7 @@ class Later(Generic[T]):
         self.abandoned = None
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
-            callback(None if self._fault else self._value, self._fault)
+            callback(None if self._error else self._value, self._error)
 
 
 def all_of(laters: Sequence[Later[T]]) -> Later[list[T]]:
@@ -133,12 +133,12 @@ def all_of(laters: Sequence[Later[T]]) -> Later[list[T]]:
     waiting = [number for number, value in enumerate(values) if value is _WAITING]
     left = len(waiting)
 
-    def came(number: int, value: Any, fault: KafkaError | None) -> None:
+    def came(number: int, value: Any, error: KafkaError | None) -> None:
         nonlocal left
         if result.settled:
             return
-        if fault is not None:
-            result.fail(fault)
+        if error is not None:
+            result.fail(error)
             return
         values[number] = value
         left -= 1

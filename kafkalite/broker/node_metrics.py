@@ -165,10 +165,10 @@ class NodeMetrics:
             while not is_done and took_ns < STEP_MS * 1_000_000:
                 is_done = next(left, WRITTEN) is WRITTEN
                 took_ns = self.node.clock.monotonic_ns() - began_ns
-        except OSError as fault:
+        except OSError as error:
             log.warning(
                 "Metrics page cannot be written; retrying. path=%s error=%r",
-                self.page.path, fault.strerror,
+                self.page.path, error.strerror,
             )  # fmt: skip
             is_done = True
         self._took_ns += took_ns
@@ -424,8 +424,8 @@ def one(name: str, kind: str, sentence: str, value: float) -> Family:
 
 def error_name(code: int) -> str:
     """Return Kafka's name of an error code, or the number if it has none."""
-    fault = BY_CODE.get(code)
-    return fault.name if fault is not None else str(code)
+    error = BY_CODE.get(code)
+    return error.name if error is not None else str(code)
 
 
 def resident_size() -> int:
@@ -443,9 +443,9 @@ def keep_page(node: Node, run_directory: Path) -> NodeMetrics | None:
         keeper = NodeMetrics(node, run_directory)
         node.telemetry.deliver = Pusher(run_directory / PUSHES)
         return keeper
-    except OSError as fault:
+    except OSError as error:
         log.warning(
             "Metrics are not available: the run directory cannot be written. path=%s error=%r",
-            fault.filename or run_directory, fault.strerror,
+            error.filename or run_directory, error.strerror,
         )  # fmt: skip
         return None

@@ -66,8 +66,8 @@ def _known(texts: Mapping[str, str]) -> dict[str, str]:
     for name, text in texts.items():
         try:
             BROKER.named(name).parse(text)
-        except InvalidConfig as fault:
-            log.warning("what is set of %s is passed over: %s", name, fault)
+        except InvalidConfig as error:
+            log.warning("what is set of %s is passed over: %s", name, error)
         else:
             known[name] = text
     return known

@@ -29,8 +29,8 @@ from kafkalite.protocol.types import Array, Struct
 Path = tuple[str, ...]
 
 EXPECTED = frozenset(
-    fault.code
-    for fault in (
+    error.code
+    for error in (
         CorruptMessage,
         KafkaStorageError,
         MessageTooLarge,

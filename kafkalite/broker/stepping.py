@@ -83,8 +83,8 @@ class Steps(Generic[T]):
             return
         try:
             is_done = self.step()
-        except KafkaError as fault:
-            later.fail(fault)
+        except KafkaError as error:
+            later.fail(error)
             return
         then = self._end if is_done else self._go_on
         self._reactor.call_later(STEP_PAUSE_MS, lambda: then(later))

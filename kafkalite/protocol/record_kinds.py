@@ -109,8 +109,8 @@ class RecordKinds:
             )
         try:
             fields = kind.message.read(value[1], value, START_SIZE)
-        except InvalidRequest as fault:
-            raise CorruptMessage(str(fault)) from None
+        except InvalidRequest as error:
+            raise CorruptMessage(str(error)) from None
         # Clients may leave bytes after a request; no writer of the log does after a record.
         if self.exact and kind.message.write(value[1], fields) != value[START_SIZE:]:
             raise CorruptMessage(f"A {self.noun}, {kind}, has more than its fields.")

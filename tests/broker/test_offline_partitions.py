@@ -18,8 +18,8 @@ def test_offline_partition_is_found_by_name_and_by_id(offline):
     assert offline.add("a", OLD, 3, fault)
     assert not offline.add("a", OLD, 3, fault)
     assert offline.of("a") == offline.of(OLD) == {3}
-    assert offline.fault("a", 3) is offline.fault(OLD, 3) is fault
-    assert (offline.fault("a", 4), offline.fault("b", 3), offline.of("b")) == (None, None, set())
+    assert offline.error("a", 3) is offline.error(OLD, 3) is fault
+    assert (offline.error("a", 4), offline.error("b", 3), offline.of("b")) == (None, None, set())
     assert len(offline) == 1
 
 

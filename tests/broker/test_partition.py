@@ -164,7 +164,7 @@ def test_a_partition_whose_directory_was_removed_is_offline_and_others_are_serve
     for partition in (lost, whole):
         served.append(partition)
     shutil.rmtree(lost.log.directory)
-    served.until(lambda: lost.fault is not None)
+    served.until(lambda: lost.error is not None)
     served.until(lambda: whole.high_watermark == 1)
     with pytest.raises(KafkaStorageError, match="was removed"):
         lost.append(batch(b"b"))

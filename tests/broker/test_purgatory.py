@@ -63,7 +63,7 @@ class Partition:
         self.index = index
         self.reads_of_high_watermark = 0
         self.high_watermark = high_watermark
-        self.fault = None
+        self.error = None
         self.waiting = {}
         self.bytes = self.looks = self.reads = 0
 
@@ -77,8 +77,8 @@ class Partition:
         self._high_watermark = offset
 
     def check_epoch(self, leader_epoch):
-        if self.fault:
-            raise self.fault
+        if self.error:
+            raise self.error
 
     def read(self, offset, size_max, isolation_level, *, whole_first):
         self.reads += 1
@@ -159,7 +159,7 @@ def test_a_produce_out_of_time_says_so_for_the_open_partitions_only(purgatory, t
 def test_a_produce_to_a_partition_taken_away_is_answered_with_the_reason(purgatory):
     partition = Partition()
     news = heard(purgatory.park(produced(partition), 1000))
-    partition.fault = NotLeaderOrFollower()
+    partition.error = NotLeaderOrFollower()
     purgatory.wake(partition)
     ((response, _),) = news
     assert codes(response) == [NotLeaderOrFollower.code]
@@ -261,7 +261,7 @@ def test_fetch_gives_no_more_than_max_bytes_of_what_came_while_it_waited(purgato
 def test_fetch_that_would_fail_is_answered_in_the_same_tick(purgatory):
     partition = Partition()
     news = begun(purgatory, partition)
-    partition.fault = OffsetOutOfRange()
+    partition.error = OffsetOutOfRange()
     purgatory.wake(partition)
     purgatory.run()
     assert len(news) == 1

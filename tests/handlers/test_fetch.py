@@ -391,7 +391,7 @@ def test_a_fault_that_stays_gathers_nothing_of_those_it_is_told(broker):
     broker.create("a", partitions=2)
     append(broker, b"v")
     gone = broker.node.replicas.leader("a", 1)
-    gone.fault = errors.NotLeaderOrFollower()
+    gone.error = errors.NotLeaderOrFollower()
     broker.node.replicas.take_offline("lost", b"!" * 16, 0, errors.KafkaStorageError("away"))
     topics = (wanted(broker, 12, (0, 0), (1, 0)), wanted(broker, 12, (0, 0), topic="lost"))
     asked = request(broker, 12, *topics)
@@ -402,7 +402,7 @@ def test_a_fault_that_stays_gathers_nothing_of_those_it_is_told(broker):
         answer = broker.ask(FETCH, 12, **asked)
         codes = [entry.error_code for topic in answer.responses for entry in topic.partitions]
         assert codes == [0, errors.NotLeaderOrFollower.code, errors.KafkaStorageError.code]
-        assert gone.fault.__traceback__ is None
+        assert gone.error.__traceback__ is None
         assert gc.collect() == 0
     finally:
         gc.enable()

@@ -112,7 +112,7 @@ class CoordinatorHost(MachineHost[M]):
     @property
     def is_closed(self) -> bool:
         """True if the partition is deleted, closed or no longer led here."""
-        return self.partition.fault is not None
+        return self.partition.error is not None
 
     def now_ms(self) -> int:
         """Return the monotonic time of the event loop."""

@@ -171,7 +171,7 @@ class PartitionJournal:
         self._rewrite(machine.records(), self.end_offset)
 
     def _rewrite(self, left: Iterator[Any], begin: int) -> None:
-        if self.partition.fault is not None:
+        if self.partition.error is not None:
             return  # it is deleted or closed
         some = list(islice(left, REWRITE_COUNT))
         try:
@@ -196,7 +196,7 @@ class PartitionJournal:
         except KafkaError as fault:
             self._put_off(fault)
             return
-        if self.partition.fault is None:
+        if self.partition.error is None:
             self._begin_with(begin)
 
     def _begin_with(self, offset: int) -> None:

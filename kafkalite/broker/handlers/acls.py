@@ -31,8 +31,8 @@ NO_AUTHORIZER = "No Authorizer is configured."
 def _refusal(client: ClientContext, operation: Operation, why: str = NO_AUTHORIZER) -> Response:
     try:
         client.must(operation, CLUSTER, CLUSTER_NAME)
-    except KafkaError as fault:
-        return error_fields(fault)
+    except KafkaError as error:
+        return error_fields(error)
     return error_fields(SecurityDisabled(why))
 
 

@@ -129,23 +129,23 @@ def metadata(
         return (yield from _told(node, request, client, _all_topics(node, request, client)))
     try:
         names, ids = yield from _wanted(wanted, client.version)
-    except InvalidRequest as fault:
-        return _metadata_refused(wanted, fault)
-    faults: dict[str, KafkaError] = {}
-    missing = yield from _to_create(node, request, client, names, faults)
+    except InvalidRequest as error:
+        return _metadata_refused(wanted, error)
+    errors: dict[str, KafkaError] = {}
+    missing = yield from _to_create(node, request, client, names, errors)
 
     def told() -> Work[EncodedResponse]:
-        return _told(node, request, client, _chosen(node, request, client, names, ids, faults))
+        return _told(node, request, client, _chosen(node, request, client, names, ids, errors))
 
     if not missing:
         return (yield from told())
     answer: Later[EncodedResponse] = Later()
 
     def created(came: Mapping[str, TopicImage | KafkaError | None] | None, _: Any) -> None:
-        assert came is not None, "a fault is each topic's"
+        assert came is not None, "errors are per topic"
         for name, outcome in came.items():
             if isinstance(outcome, KafkaError):
-                faults[name] = outcome
+                errors[name] = outcome
         answer.follow(in_steps(node.reactor, told()))
 
     node.controller.auto_create_topics(missing, client.client_id).then(created)
@@ -185,9 +185,9 @@ def _to_create(
     request: Any,
     client: ClientContext,
     names: Iterable[str],
-    faults: dict[str, KafkaError],
+    errors: dict[str, KafkaError],
 ) -> Work[list[str]]:
-    """Return the topics to create for this request; authorization errors are put into `faults`."""
+    """Return the topics to create for this request; authorization errors are put into `errors`."""
     if not (request.allow_auto_topic_creation and node.settings[AUTO_CREATE_TOPICS_ENABLE]):
         return []
     missing = []
@@ -200,7 +200,7 @@ def _to_create(
         if client.may(CREATE, CLUSTER, CLUSTER_NAME) or client.may(CREATE, TOPIC, name):
             missing.append(name)
         else:
-            faults[name] = TopicAuthorizationFailed()
+            errors[name] = TopicAuthorizationFailed()
     return missing
 
 
@@ -216,9 +216,9 @@ def _chosen(
     client: ClientContext,
     names: Iterable[str],
     ids: Iterable[bytes],
-    faults: Mapping[str, KafkaError],
+    errors: Mapping[str, KafkaError],
 ) -> Iterator[Response]:
-    """Yield the requested topics; `faults` has the errors of topics that could not be created."""
+    """Yield the requested topics; `errors` has the errors of topics that could not be created."""
     for topic_id in ids:
         by_id = node.image.topics_by_id.get(topic_id)
         if by_id is None or not client.may(DESCRIBE, TOPIC, by_id.name):
@@ -227,22 +227,22 @@ def _chosen(
             yield _topic(node, by_id, request, client)
     for name in names:
         try:
-            topic = _named(node, client, name, faults)
-        except KafkaError as fault:
-            yield {"error_code": fault.code, "name": name}
+            topic = _named(node, client, name, errors)
+        except KafkaError as error:
+            yield {"error_code": error.code, "name": name}
         else:
             yield _topic(node, topic, request, client)
 
 
 def _named(
-    node: ClusterNode, client: ClientContext, name: str, faults: Mapping[str, KafkaError]
+    node: ClusterNode, client: ClientContext, name: str, errors: Mapping[str, KafkaError]
 ) -> TopicImage:
     if not client.may(DESCRIBE, TOPIC, name):
         raise TopicAuthorizationFailed()
     if name not in node.image.topics:
         topic_names.check(name)
-        if name in faults:
-            raise faults[name]
+        if name in errors:
+            raise errors[name]
     return node.image.topic(name)
 
 
@@ -312,13 +312,13 @@ def _metadata(node: ClusterNode, request: Any, client: ClientContext) -> Respons
     return response
 
 
-def _metadata_refused(wanted: Sequence[Any], fault: InvalidRequest) -> Response:
+def _metadata_refused(wanted: Sequence[Any], error: InvalidRequest) -> Response:
     # Before version 13 the response has no error field outside its topics.
     topics = [
-        {"error_code": fault.code, "name": topic.name or "", "topic_id": topic.topic_id}
+        {"error_code": error.code, "name": topic.name or "", "topic_id": topic.topic_id}
         for topic in wanted
     ]
-    return {"topics": topics, "error_code": fault.code}
+    return {"topics": topics, "error_code": error.code}
 
 
 def _brokers(node: ClusterNode, client: ClientContext, id_field: str) -> list[Response]:
@@ -370,10 +370,10 @@ def describe_topic_partitions(
         yield PAUSE  # sorting 65,000 names takes 30 ms, and decoding them was in this tick
     try:
         names, first_partition = _page_begin(node, request)
-    except InvalidRequest as fault:
+    except InvalidRequest as error:
         # The response has no error field outside its topics.
         return {
-            "topics": [{"error_code": fault.code, "name": topic.name} for topic in request.topics]
+            "topics": [{"error_code": error.code, "name": topic.name} for topic in request.topics]
         }
     yield
     seen = []
@@ -425,9 +425,9 @@ def _topic_page(
 ) -> tuple[Response, int | None]:
     """Return one topic's entry from partition `first` on, and the next partition, or None."""
     try:
-        topic = _named(node, client, name, faults={})
-    except KafkaError as fault:
-        return {**error_fields(fault, messages=False), "name": name}, None
+        topic = _named(node, client, name, errors={})
+    except KafkaError as error:
+        return {**error_fields(error, messages=False), "name": name}, None
     end = min(first + count_max, len(topic.partitions))
     answer = {
         "name": name,

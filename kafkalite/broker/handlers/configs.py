@@ -130,8 +130,8 @@ class Description:
             kind = check_kind(wanted.resource_type)
             _must(self._client, DESCRIBE_CONFIGS, kind, wanted.resource_name)
             configs = self._configs(kind, wanted.resource_name, wanted.configuration_keys)
-        except KafkaError as fault:
-            return {**who, **error_fields(fault)}
+        except KafkaError as error:
+            return {**who, **error_fields(error)}
         return {**who, "error_message": None, "configs": configs}
 
     def _configs(self, kind: Resource, name: str, keys: Sequence[str] | None) -> list[Response]:
@@ -294,12 +294,12 @@ def _altered(
             if alteration.replaces and alteration.kind == Resource.BROKER_LOGGER:
                 raise InvalidRequest("The levels of loggers are altered one by one, incrementally.")
             may.append(alteration)
-        except KafkaError as fault:
-            results[alteration.resource] = _result(alteration.resource, fault)
+        except KafkaError as error:
+            results[alteration.resource] = _result(alteration.resource, error)
         yield
 
     def decided(came: Mapping[tuple[int, str], KafkaError | None]) -> None:
-        results.update((resource, _result(resource, fault)) for resource, fault in came.items())
+        results.update((resource, _result(resource, error)) for resource, error in came.items())
 
     return (
         Decisions(
@@ -315,9 +315,9 @@ def _altered(
     )
 
 
-def _result(resource: tuple[int, str], fault: KafkaError | None) -> Response:
+def _result(resource: tuple[int, str], error: KafkaError | None) -> Response:
     who = {"resource_type": resource[0], "resource_name": resource[1]}
-    return {**who, "error_message": None} if fault is None else {**who, **error_fields(fault)}
+    return {**who, "error_message": None} if error is None else {**who, **error_fields(error)}
 
 
 # -- ListConfigResources -------------------------------------------------------------------------

@@ -150,7 +150,7 @@ class FetchResponseBuilder:
         allowed: str | bytes | None = None
         items = []
         for (topic, index), (_, leader_epoch, offset, fetched_epoch, _, size_max) in wanted:
-            partition, fault = None, None
+            partition, error = None, None
             try:
                 partition = leader(topic, index)
                 partition.traffic.fetches += 1
@@ -162,11 +162,11 @@ class FetchResponseBuilder:
                     allowed = topic
             except KafkaError as raised:
                 # Drop the traceback: its frames reference this request.
-                partition, fault = None, raised.with_traceback(None)
+                partition, error = None, raised.with_traceback(None)
             items.append(
                 new_tuple(
                     FetchItem,
-                    (topic, index, partition, fault, leader_epoch, offset, fetched_epoch, size_max),
+                    (topic, index, partition, error, leader_epoch, offset, fetched_epoch, size_max),
                 )
             )
         return items

@@ -165,12 +165,12 @@ def ask_group(
     try:
         client.must(operation, GROUP, group_id)
         return node.groups.host_of(group_id).request(decide).recover(refuse)
-    except KafkaError as fault:
-        return Later.of(refuse(fault))
+    except KafkaError as error:
+        return Later.of(refuse(error))
 
 
-def refusal(fault: KafkaError) -> Response:
-    return error_fields(fault, messages=False)
+def refusal(error: KafkaError) -> Response:
+    return error_fields(error, messages=False)
 
 
 @serves(JOIN_GROUP, versions="0-9", at=ServingNode.COORDINATOR)
@@ -184,7 +184,7 @@ def join_group(node: GroupsNode, request: Any, client: ClientContext) -> Later[R
         lambda groups, token, now_ms, wall_ms: groups.join(
             request.group_id, request, asker, client.version, token, now_ms, wall_ms
         ),
-        lambda fault: {**refusal(fault), "member_id": request.member_id},
+        lambda error: {**refusal(error), "member_id": request.member_id},
     ).map(lambda answer: {"protocol_name": None if client.version >= 7 else "", **answer})
 
 
@@ -280,8 +280,8 @@ def describe_groups(node: GroupsNode, request: Any, client: ClientContext) -> Wo
 def _described(
     node: GroupsNode, request: Any, client: ClientContext, group_id: str, named: int
 ) -> Later[Response]:
-    def refuse(fault: KafkaError) -> Response:
-        return {"group_id": group_id, **error_fields(fault)}
+    def refuse(error: KafkaError) -> Response:
+        return {"group_id": group_id, **error_fields(error)}
 
     def respond(answer: Response) -> Response:
         if request.include_authorized_operations:
@@ -293,8 +293,8 @@ def _described(
         check_repetitions(named)
         host = node.groups.host_of(group_id)
         found = host.read(lambda groups: groups.describe(group_id, client.version))
-    except KafkaError as fault:
-        return Later.of(refuse(fault))
+    except KafkaError as error:
+        return Later.of(refuse(error))
     return found.map(respond).recover(refuse)
 
 
@@ -333,14 +333,14 @@ def delete_groups(node: GroupsNode, request: Any, client: ClientContext) -> Work
 
 def _deleted(node: GroupsNode, client: ClientContext, group_id: str) -> Later[Response]:
     def respond(answer: Response) -> Response:
-        fault = answer[group_id]
-        return {"group_id": group_id, **(error_fields(fault) if fault is not None else {})}
+        error = answer[group_id]
+        return {"group_id": group_id, **(error_fields(error) if error is not None else {})}
 
     return ask_group(
         node,
         client,
         group_id,
         lambda groups, token, now_ms, _: groups.delete_groups([group_id], token, now_ms),
-        lambda fault: {group_id: fault},
+        lambda error: {group_id: error},
         DELETE,
     ).map(respond)

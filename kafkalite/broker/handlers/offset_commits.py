@@ -64,9 +64,9 @@ class Entries:
         opened, self.open = self.open, []
 
         def settle(answer: Response) -> None:
-            fault = answer.get("fault")
+            error = answer.get("error")
             for entry, place in opened:
-                entry["error_code"] = answer["codes"][place] if fault is None else fault.code
+                entry["error_code"] = answer["codes"][place] if error is None else error.code
 
         return settle
 
@@ -85,7 +85,7 @@ def offset_commit(
         nonlocal commits
         asked = ask_group(
             node, client, request.group_id, partial(_commit, request, commits, client.version),
-            lambda fault: {"codes": {}, "fault": fault},
+            lambda error: {"codes": {}, "error": error},
         )  # fmt: skip
         decided.append(asked.map(entries.settling()))
         commits = []
@@ -95,10 +95,10 @@ def offset_commit(
         yield from turns.wait(request.group_id, turn)
         for topic in request.topics:
             answers = entries.topic(**_named(topic))
-            there, fault = _readable(node, client, topic)
+            there, error = _readable(node, client, topic)
             for part in topic.partitions:
                 index = part.partition_index
-                code = _code(there, fault, index)
+                code = _code(there, error, index)
                 answers.append({"partition_index": index, "error_code": code})
                 if there is not None and not code:
                     entries.open.append((answers[-1], (there.name, index)))
@@ -138,11 +138,11 @@ def _commit(
     return groups.commit_offsets(request, commits, token, now_ms, wall_ms, version)
 
 
-def _code(there: TopicImage | None, fault: KafkaError | None, index: int) -> int:
+def _code(there: TopicImage | None, error: KafkaError | None, index: int) -> int:
     """Return the error code of a partition before the coordinator is involved, 0 if none."""
-    if fault is not None:
-        return fault.code
-    assert there is not None, "a topic that is there, or the fault"
+    if error is not None:
+        return error.code
+    assert there is not None, "either a topic or an error"
     return 0 if index in there.partitions else UnknownTopicOrPartition.code
 
 
@@ -201,8 +201,8 @@ def _fetched(
     """Return one group's offsets, of the requested topics or of all that may be described."""
     group_id = group.group_id
 
-    def refuse(fault: KafkaError) -> Response:
-        return {"group_id": group_id, "topics": [], "error_code": fault.code}
+    def refuse(error: KafkaError) -> Response:
+        return {"group_id": group_id, "topics": [], "error_code": error.code}
 
     try:
         client.must(DESCRIBE, GROUP, group_id)
@@ -213,8 +213,8 @@ def _fetched(
             yield from _look_at_all(node, client, looks)
         else:
             yield from _look_at(node, client, group.topics, looks)
-    except KafkaError as fault:
-        return Later.of(refuse(fault))
+    except KafkaError as error:
+        return Later.of(refuse(error))
     return (
         looks.found()
         .map(lambda topics: {"group_id": group_id, "topics": topics, "error_code": 0})
@@ -378,10 +378,10 @@ def offset_delete(node: GroupsNode, request: Any, client: ClientContext) -> Work
 
     for topic in request.topics:
         answers = entries.topic(name=topic.name)
-        there, fault = _readable(node, client, topic)
+        there, error = _readable(node, client, topic)
         for part in topic.partitions:
             index = part.partition_index
-            code = _code(there, fault, index)
+            code = _code(there, error, index)
             answers.append({"partition_index": index, "error_code": code})
             if there is not None and not code:
                 entries.open.append((answers[-1], (there.name, index)))

@@ -142,8 +142,8 @@ class OffsetListing:
         try:
             partition = self._partition(name, entry)
             found = self._find(partition, entry.timestamp)
-        except KafkaError as fault:
-            answers.append({**who, **error_fields(fault, messages=False)})
+        except KafkaError as error:
+            answers.append({**who, **error_fields(error, messages=False)})
             return True
         if isinstance(found, Later):
             found.then(partial(self._came, later, who, partition, answers))
@@ -192,13 +192,13 @@ class OffsetListing:
         partition: Partition,
         answers: list[Response],
         found: TimestampOffset | None,
-        fault: KafkaError | None,
+        error: KafkaError | None,
     ) -> None:
         """Add the entry of a partition whose search has finished, and continue with the others."""
-        if fault is None:
+        if error is None:
             answers.append({**who, "error_code": 0, **self._readable(partition, found)})
         else:
-            answers.append({**who, **error_fields(fault, messages=False)})
+            answers.append({**who, **error_fields(error, messages=False)})
         self.go_on(later)
 
 

@@ -99,19 +99,19 @@ def create_topics(
 ) -> Work[Later[EncodedResponse]]:
     """Create topics; with `validate_only`, only validate."""
     names = [topic.name for topic in request.topics]
-    faults: dict[str, KafkaError] = _twice(names)
+    errors: dict[str, KafkaError] = _twice(names)
     for name in names:
         if not (client.may(CREATE, CLUSTER, CLUSTER_NAME) or client.may(CREATE, TOPIC, name)):
-            faults.setdefault(name, TopicAuthorizationFailed())
+            errors.setdefault(name, TopicAuthorizationFailed())
             yield
     wanted = []
     for topic in request.topics:
-        if topic.name not in faults:
+        if topic.name not in errors:
             wanted.append(_new_topic(topic))
             yield
     results = CreatedTopics(node, client)
-    for name, fault in faults.items():
-        results.add({name: fault})
+    for name, error in errors.items():
+        results.add({name: error})
         yield
     return topic_creation.create_topics(
         node.here,
@@ -199,16 +199,16 @@ def delete_topics(
     responses: list[Response] = []
     if not node.settings[DELETE_TOPIC_ENABLE]:
         # Clients before version 3 do not know TOPIC_DELETION_DISABLED.
-        fault = TopicDeletionDisabled() if client.version >= 3 else InvalidRequest()
+        error = TopicDeletionDisabled() if client.version >= 3 else InvalidRequest()
         for name, topic_id in wanted:
-            responses.append(_deleted(name, topic_id, fault))
+            responses.append(_deleted(name, topic_id, error))
             yield
         return {"responses": responses}
     found = yield from _to_delete(node, client, wanted, responses)
     ids = {name: topic_id for topic_id, name in found.items()}
 
     def decided(came: Mapping[str, None | KafkaError]) -> None:
-        responses.extend(_deleted(name, ids[name], fault) for name, fault in came.items())
+        responses.extend(_deleted(name, ids[name], error) for name, error in came.items())
 
     return (
         Decisions(
@@ -243,8 +243,8 @@ def _to_delete(
             if (name, topic_id) in twice:
                 raise twice[name, topic_id].again()
             topics.append(_meant(node, client, name, topic_id))
-        except KafkaError as fault:
-            refused.append(_deleted(name, topic_id, fault))
+        except KafkaError as error:
+            refused.append(_deleted(name, topic_id, error))
         yield
     names = {topic.topic_id: topic.name for topic in topics}
     for topic_id, again in _twice(topic.topic_id for topic in topics).items():
@@ -273,9 +273,9 @@ def _meant(
     return node.image.topic(name)
 
 
-def _deleted(name: str | None, topic_id: bytes, fault: KafkaError | None) -> Response:
+def _deleted(name: str | None, topic_id: bytes, error: KafkaError | None) -> Response:
     answer: Response = {"name": name, "topic_id": topic_id}
-    return answer if fault is None else {**answer, **error_fields(fault)}
+    return answer if error is None else {**answer, **error_fields(error)}
 
 
 # -- CreatePartitions ----------------------------------------------------------------------------
@@ -287,24 +287,24 @@ def create_partitions(
 ) -> Work[Later[Response]]:
     """Increase the partition counts of topics; with `validate_only`, only validate."""
     names = [topic.name for topic in request.topics]
-    faults: dict[str, KafkaError] = _twice(names)
+    errors: dict[str, KafkaError] = _twice(names)
     for name in names:
         if not client.may(ALTER, TOPIC, name):
-            faults.setdefault(name, TopicAuthorizationFailed())
+            errors.setdefault(name, TopicAuthorizationFailed())
             yield
     wanted = []
     for topic in request.topics:
-        if topic.name not in faults:
+        if topic.name not in errors:
             wanted.append(_growth(topic))
             yield
     results: dict[str, Response] = {}
-    for name, fault in faults.items():
-        results[name] = {"name": name, **error_fields(fault)}
+    for name, error in errors.items():
+        results[name] = {"name": name, **error_fields(error)}
         yield
 
     def decided(grown: Mapping[str, None | KafkaError]) -> None:
-        for name, fault in grown.items():
-            results[name] = {"name": name, **_outcome(fault)}
+        for name, error in grown.items():
+            results[name] = {"name": name, **_outcome(error)}
 
     added_count = 0
 
@@ -347,8 +347,8 @@ def _growth(topic: Any) -> Growth:
     return Growth(topic.name, topic.count, assignments)
 
 
-def _outcome(fault: KafkaError | None) -> Response:
-    return {"error_code": 0} if fault is None else error_fields(fault)
+def _outcome(error: KafkaError | None) -> Response:
+    return {"error_code": 0} if error is None else error_fields(error)
 
 
 def _twice(names: Iterable[Any]) -> dict[Any, KafkaError]:
@@ -407,11 +407,11 @@ def elect_leaders(node: TopicsNode, request: Any, client: ClientContext) -> Work
         client.must(ALTER, CLUSTER, CLUSTER_NAME)
         if request.election_type not in (PREFERRED, UNCLEAN):
             raise InvalidRequest(f"There is no election type {request.election_type}.")
-    except KafkaError as fault:
-        refused = error_fields(fault)
+    except KafkaError as error:
+        refused = error_fields(error)
         # Version 0 has an error field in the partitions only.
         return {
-            "error_code": fault.code,
+            "error_code": error.code,
             "replica_election_results": [
                 _elected(topic.topic, dict.fromkeys(topic.partitions, refused))
                 for topic in asked or ()
@@ -428,13 +428,13 @@ def elect_leaders(node: TopicsNode, request: Any, client: ClientContext) -> Work
             yield
         results.append(_elected(name, needed))
     for wanted in asked or ():
-        faults: dict[int, Response] = {}
+        errors: dict[int, Response] = {}
         for index in wanted.partitions:
-            faults[index] = error_fields(
+            errors[index] = error_fields(
                 _election(node, wanted.topic, index, request.election_type)
             )
             yield
-        results.append(_elected(wanted.topic, faults))
+        results.append(_elected(wanted.topic, errors))
         yield
     return {"replica_election_results": results}
 

@@ -67,8 +67,8 @@ def init_producer_id(
     """Allocate a producer id for an idempotent producer."""
     try:
         _check(node, request, client)
-    except KafkaError as fault:
-        return {**error_fields(fault, messages=False), "producer_epoch": NONE}
+    except KafkaError as error:
+        return {**error_fields(error, messages=False), "producer_epoch": NONE}
     return node.producer_ids.take().map(
         lambda producer_id: {"producer_id": producer_id, "producer_epoch": 0}
     )

@@ -87,14 +87,14 @@ class AppendQueue:
         size: int,
         later: Later[Appended],
         kept: bytes | None,
-        fault: KafkaError | None,
+        error: KafkaError | None,
     ) -> None:
         """Append an opened batch, then the batches queued behind it."""
         waiting = self._queues.pop(partition)
         self._waiting_size -= size
         try:
-            if fault is not None:
-                raise fault
+            if error is not None:
+                raise error
             assert kept is not None
             self._check_led(partition)
             appended = self._append_now(partition, kept, opened=True)

@@ -31,7 +31,7 @@ class FetchItem(NamedTuple):
     topic: str | bytes
     partition_index: int
     partition: Partition | None
-    fault: KafkaError | None
+    error: KafkaError | None
     current_leader_epoch: int
     offset: int
     last_fetched_epoch: int
@@ -40,8 +40,8 @@ class FetchItem(NamedTuple):
     def checked(self) -> Partition:
         """Return the partition; raise the lookup error or the error of a stale leader epoch."""
         if self.partition is None:
-            assert self.fault is not None
-            raise self.fault.again()
+            assert self.error is not None
+            raise self.error.again()
         self.partition.check_epoch(self.current_leader_epoch)
         return self.partition
 
@@ -258,11 +258,11 @@ def read(items: Sequence[FetchItem], limits: FetchLimits, size: int = 0) -> Read
     results: list[PartitionFetchResult] = []
     failed = False
     for item in items:
-        _, index, partition, fault, leader_epoch, offset, fetched_epoch, size_max = item
+        _, index, partition, error, leader_epoch, offset, fetched_epoch, size_max = item
         if partition is None:
-            assert fault is not None
+            assert error is not None
             failed = True
-            results.append(_failed(item, fault))
+            results.append(_failed(item, error))
             continue
         try:
             partition.check_epoch(leader_epoch)

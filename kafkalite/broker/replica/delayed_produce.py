@@ -79,8 +79,8 @@ class DelayedProduce(DelayedOperation):
         partition = append.partition
         if partition.high_watermark > append.last_offset:  # A
             return True
-        if partition.fault is not None:  # B
-            self._fail(append, partition.fault)
+        if partition.error is not None:  # B
+            self._fail(append, partition.error)
             return True
         return False
 

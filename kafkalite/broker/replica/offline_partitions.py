@@ -21,22 +21,22 @@ class OfflinePartitions:
         """The newest topic id of each name: a deleted topic may have had the same name."""
 
     def __len__(self) -> int:
-        return sum(len(faults) for _, faults in self._by_id.values())
+        return sum(len(errors) for _, errors in self._by_id.values())
 
-    def add(self, topic: str, topic_id: bytes, index: int, fault: KafkaError) -> bool:
+    def add(self, topic: str, topic_id: bytes, index: int, error: KafkaError) -> bool:
         """Store the error of an offline partition; return whether it was online before."""
         self._ids[topic] = topic_id
-        _, faults = self._by_id.setdefault(topic_id, (topic, {}))
-        news = index not in faults
-        faults[index] = fault
+        _, errors = self._by_id.setdefault(topic_id, (topic, {}))
+        news = index not in errors
+        errors[index] = error
         return news
 
     def discard(self, topic_id: bytes, index: int) -> None:
         """Remove a partition that is online."""
         if topic_id in self._by_id:
-            _, faults = self._by_id[topic_id]
-            faults.pop(index, None)
-            if not faults:
+            _, errors = self._by_id[topic_id]
+            errors.pop(index, None)
+            if not errors:
                 self.forget_topic(topic_id)
 
     def forget_topic(self, topic_id: bytes) -> None:
@@ -47,13 +47,13 @@ class OfflinePartitions:
 
     def of(self, topic: str | bytes) -> Set[int]:
         """Return the offline partitions of a topic."""
-        return self._faults(topic).keys()
+        return self._errors(topic).keys()
 
-    def fault(self, topic: str | bytes, index: int) -> KafkaError | None:
+    def error(self, topic: str | bytes, index: int) -> KafkaError | None:
         """Return the error of an offline partition, or None if it is online."""
-        return self._faults(topic).get(index)
+        return self._errors(topic).get(index)
 
-    def _faults(self, topic: str | bytes) -> dict[int, KafkaError]:
+    def _errors(self, topic: str | bytes) -> dict[int, KafkaError]:
         topic_id = self._ids.get(topic) if isinstance(topic, str) else topic
         found = self._by_id.get(topic_id) if topic_id is not None else None
         return found[1] if found is not None else {}

@@ -34,7 +34,7 @@ READ_COMMITTED = 1
 class Partition:
     """One partition led by this node."""
 
-    __slots__ = ("fault", "flush_timer", "flushes_always", "flushing", "high_watermark", "index",
+    __slots__ = ("error", "flush_timer", "flushes_always", "flushing", "high_watermark", "index",
                  "leader_epoch", "log", "topic", "topic_id", "traffic", "waiting")  # fmt: skip
 
     def __init__(
@@ -52,7 +52,7 @@ class Partition:
         self.lead(leader_epoch)
         self.waiting: dict[DelayedOperation, int | None] = {}
         """Delayed operations that wait for this partition; for a fetch, its position there."""
-        self.fault: KafkaError | None = None
+        self.error: KafkaError | None = None
         self.flushing = False
         self.flush_timer: object | None = None
         self.reconfigure(settings)
@@ -78,8 +78,8 @@ class Partition:
 
     def opening(self, batch: memoryview | bytes) -> Steps[bytes] | None:
         """Return the steps that open a client's batch for `append`, or None if it needs none."""
-        if self.fault is not None:
-            raise self.fault.again()
+        if self.error is not None:
+            raise self.error.again()
         return self.log.opening(batch)
 
     def append(
@@ -89,8 +89,8 @@ class Partition:
 
         Raises KafkaError if the log rejects the batch or the partition has failed.
         """
-        if self.fault is not None:
-            raise self.fault.again()
+        if self.error is not None:
+            raise self.error.again()
         appended = self.log.append(batch, self.leader_epoch, from_client=from_client, opened=opened)
         if not self.flushes_always:
             self.high_watermark = self.log.end_offset
@@ -154,8 +154,8 @@ class Partition:
 
         A negative epoch means that the client sent none.
         """
-        if self.fault is not None:
-            raise self.fault.again()
+        if self.error is not None:
+            raise self.error.again()
         if current_leader_epoch < 0 or current_leader_epoch == self.leader_epoch:
             return
         if current_leader_epoch < self.leader_epoch:

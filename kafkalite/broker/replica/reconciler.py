@@ -268,9 +268,9 @@ class Reconciler:
             return
         try:
             found = self._found_or_made(topic, index, partition.leader_epoch, settings)
-        except KafkaError as fault:
-            if self._replicas.take_offline(topic.name, topic.topic_id, index, fault):
-                reason = str(fault).rstrip(".")
+        except KafkaError as error:
+            if self._replicas.take_offline(topic.name, topic.topic_id, index, error):
+                reason = str(error).rstrip(".")
                 log.error(
                     "Partition %s-%d cannot be served yet: %s. topic=%s partition=%d retry_ms=%d",
                     topic.name, index, reason, topic.name, index, MAKE_AGAIN_MS,
@@ -387,10 +387,10 @@ class Reconciler:
     def _discarded(self, topic: str, index: int, topic_id: bytes) -> bool:
         try:
             return self._logs.discard(topic, index, topic_id)
-        except KafkaStorageError as fault:
+        except KafkaStorageError as error:
             log.warning(
                 "Partition of a deleted topic cannot be removed yet; retrying."
-                " topic=%s partition=%d error=%r", topic, index, str(fault),
+                " topic=%s partition=%d error=%r", topic, index, str(error),
             )  # fmt: skip
             return False
 
@@ -411,11 +411,11 @@ class Reconciler:
             return  # reassigned to this node since, and led here with the same log
         try:
             self._logs.hand_over(found, node_directory(self._logs.root, leader))
-        except KafkaStorageError as fault:
+        except KafkaStorageError as error:
             if again_ms >= MAKE_AGAIN_MS:
                 log.error(
                     "Partition %s-%d cannot be handed over yet: %s. topic=%s partition=%d"
-                    " node=%d retry_ms=%d", found.topic, found.partition, str(fault).rstrip("."),
+                    " node=%d retry_ms=%d", found.topic, found.partition, str(error).rstrip("."),
                     found.topic, found.partition, leader, again_ms,
                 )  # fmt: skip
             next_ms = min(MAKE_AGAIN_MS, 2 * again_ms)

@@ -192,10 +192,10 @@ class ReplicaManager:
         if partition.topic not in self._topics:
             self.past_traffic.add(self.traffic.pop(partition.topic))
 
-    def _forget(self, partition: Partition, fault: KafkaError) -> None:
+    def _forget(self, partition: Partition, error: KafkaError) -> None:
         self._dirty.pop(partition, None)
         self._flush_rules.pop(partition, None)
-        partition.fault = fault
+        partition.error = error
         self.purgatory.wake(partition)
 
     def _retire(self) -> None:
@@ -214,12 +214,12 @@ class ReplicaManager:
             topic = image.name if image is not None else ""
         return self.traffic.get(topic, self.past_traffic)
 
-    def take_offline(self, topic: str, topic_id: bytes, index: int, fault: KafkaError) -> bool:
+    def take_offline(self, topic: str, topic_id: bytes, index: int, error: KafkaError) -> bool:
         """Fail requests for a partition without a log with this error.
 
         Returns whether the partition was not offline before.
         """
-        return self._offline.add(topic, topic_id, index, fault)
+        return self._offline.add(topic, topic_id, index, error)
 
     @property
     def offline_count(self) -> int:
@@ -267,9 +267,9 @@ class ReplicaManager:
         return partition
 
     def _why_absent(self, topic: Topic, index: int) -> KafkaError:
-        fault = self._offline.fault(topic, index)
-        if fault is not None:
-            return fault.again()
+        error = self._offline.error(topic, index)
+        if error is not None:
+            return error.again()
         image = self._topic_image(topic)
         if image is None:
             return UnknownTopicId() if isinstance(topic, bytes) else UnknownTopicOrPartition()
@@ -366,17 +366,17 @@ class ReplicaManager:
         partition.flushing = False
         try:
             partition.log.flush_end(flush)
-        except KafkaStorageError as fault:
-            self._flush_later(partition, fault)
+        except KafkaStorageError as error:
+            self._flush_later(partition, error)
             return
-        if partition.fault is not None:
+        if partition.error is not None:
             return
         if partition.log.fault is not None:
             log.error(
                 "Partition %s is offline: its log failed. partition=%s error=%r",
                 partition, partition, partition.log.fault,
             )  # fmt: skip
-            partition.fault = KafkaStorageError(partition.log.fault)
+            partition.error = KafkaStorageError(partition.log.fault)
             self.purgatory.wake(partition)
             return
         if partition.advance():
@@ -386,12 +386,12 @@ class ReplicaManager:
             self._mark_dirty(partition)
 
     def _flush(self, partition: Partition, flushes: list[LogFlush]) -> None:
-        if partition.flushing or partition.fault is not None:
+        if partition.flushing or partition.error is not None:
             return
         try:
             flush = partition.log.flush_begin()
-        except KafkaStorageError as fault:
-            self._flush_later(partition, fault)
+        except KafkaStorageError as error:
+            self._flush_later(partition, error)
             return
         if flush is not None:
             partition.flushing = True
@@ -399,17 +399,17 @@ class ReplicaManager:
             flush.done = lambda flush: self.flushed(partition, flush, began_ns)
             flushes.append(flush)
 
-    def _flush_later(self, partition: Partition, fault: KafkaStorageError) -> None:
+    def _flush_later(self, partition: Partition, error: KafkaStorageError) -> None:
         log.warning(
             "Log could not be flushed; retrying. partition=%s retry_ms=%d error=%r",
-            partition, FLUSH_AGAIN_MS, str(fault),
+            partition, FLUSH_AGAIN_MS, str(error),
         )  # fmt: skip
         partition.flushing = True
         self._scheduler.call_later(FLUSH_AGAIN_MS, lambda: self._flush_again(partition))
 
     def _flush_again(self, partition: Partition) -> None:
         partition.flushing = False
-        if partition.fault is None:
+        if partition.error is None:
             self._mark_dirty(partition)
 
     def _flush_by_rule(

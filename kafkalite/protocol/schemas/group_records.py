@@ -264,8 +264,8 @@ def _versioned(message: Message, value: bytes) -> dict[str, Any]:
 def _whole(message: Message, version: int, content: bytes) -> dict[str, Any]:
     try:
         return message.read(version, content, SHORT.size)
-    except InvalidRequest as fault:
-        raise CorruptMessage(str(fault)) from None
+    except InvalidRequest as error:
+        raise CorruptMessage(str(error)) from None
 
 
 def subscribed_topics(metadata: bytes) -> set[str] | None:
