@@ -354,28 +354,28 @@ def test_what_nobody_was_woken_for_is_found_by_the_net(host, guest):
     assert host.local_listener.rings.counts["found_late"] == 1
 
 
-def test_the_net_is_cast_the_more_seldom_the_longer_nothing_came(host, guest):
+def test_poll_interval_of_idle_rings_grows(host, guest):
     """The interval is short again after a frame has come."""
 
-    def looks(span_ms: int) -> int:
+    def polls(span_ms: int) -> int:
         seen = []
         for ring in host.local_listener.rings.rings:
-            ring.look = lambda: seen.append(1)
+            ring.poll = lambda: seen.append(1)
         for _ in range(span_ms):
             host.clock.advance(1)
             host.reactor.tick(0)
         for ring in host.local_listener.rings.rings:
-            del ring.look
+            del ring.poll
         return len(seen)
 
-    looks(1_000)
-    assert looks(10 * POLL_MS_MAX) == 10
+    polls(1_000)
+    assert polls(10 * POLL_MS_MAX) == 10
     guest.put(batch_of(b"v"), host.topic)
     guest.acked()
-    assert looks(POLL_MS_MAX + POLL_MS) >= 2
+    assert polls(POLL_MS_MAX + POLL_MS) >= 2
 
 
-def test_nobody_looks_while_there_is_no_ring(host):
+def test_rings_are_not_polled_while_there_is_none(host):
     guest = host.visit()
     assert host.local_listener.rings._poll_timer is None
     guest.attach()
