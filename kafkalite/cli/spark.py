@@ -43,7 +43,7 @@ def run(file: Path, arguments: list[str], master: str | None, conf: list[tuple[s
       kafkalite spark run --master spark://127.0.0.1:7077 job.py --topic flights
     """
     try:
-        from pyspark_kafkalite.run import start
+        from pyspark_kafkalite.launch.run_job import start
     except ImportError as fault:
         raise not_installed(fault) from None
     for key, _ in conf:
@@ -67,7 +67,7 @@ def doctor(as_json: bool) -> int:
       kafkalite spark doctor --json
     """
     try:
-        from pyspark_kafkalite.doctor import WRONG, examined
+        from pyspark_kafkalite.launch.spark_doctor import WRONG, examined
     except ImportError as fault:
         raise not_installed(fault) from None
     from kafkalite.cli.doctor import told

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 
 from benchmarks.spark import jars
 from pyspark_kafkalite import read, session
-from pyspark_kafkalite.java import NoJava
+from pyspark_kafkalite.launch.java import NoJava
 from tests.spark.settling import settings_in
 from tools.apache_kafka import ApacheKafka, Unavailable
 

@@ -45,8 +45,8 @@ def broker() -> Iterator[Broker]:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The session, on two cores of this machine; its files are in a temporary directory."""
     pytest.importorskip("pyspark", reason="pyspark is not installed: pip install '.[spark]'")
-    from pyspark_kafkalite.java import NoJava
-    from pyspark_kafkalite.session import session
+    from pyspark_kafkalite.launch.java import NoJava
+    from pyspark_kafkalite.launch.session import session
 
     directory = tmp_path_factory.mktemp("spark")
     settings = settings_in(directory) | {

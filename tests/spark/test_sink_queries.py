@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from kafkalite import Consumer
 from kafkalite.testing import Broker
-from pyspark_kafkalite.sink import appending
+from pyspark_kafkalite.connector.sink import appending
 
 pytestmark = pytest.mark.spark_session
 
@@ -352,7 +352,7 @@ def test_a_task_that_spark_tries_again_leaves_no_row_out(broker, tmp_path):
     topic = broker.topic(2)
     code = """
         import os, sys
-        from pyspark_kafkalite.session import session
+        from pyspark_kafkalite.launch.session import session
 
         bootstrap, topic, mark = sys.argv[1:]
 

@@ -14,11 +14,11 @@ from kafkalite.client.net.cluster import Cluster
 from kafkalite.client.net.settings import consumer_settings
 from kafkalite.errors import UnknownTopicOrPartition
 from kafkalite.testing import Broker
-from pyspark_kafkalite import planning
-from pyspark_kafkalite import stream as stream_module
-from pyspark_kafkalite.fetching import DataLoss
-from pyspark_kafkalite.offsets import OffsetRange
-from pyspark_kafkalite.stream import StreamReader
+from pyspark_kafkalite.connector import range_planning
+from pyspark_kafkalite.connector import stream_reader as stream_module
+from pyspark_kafkalite.connector.offset_ranges import OffsetRange
+from pyspark_kafkalite.connector.range_batches import DataLoss
+from pyspark_kafkalite.connector.stream_reader import StreamReader
 from tests.spark.topics import delete, grow, trim
 
 
@@ -338,7 +338,7 @@ def test_a_trimmed_log_begins_where_it_begins(broker, topic, reader):
 
 def batch_ranges(broker, topic, **options):
     said = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic, **options}
-    return [each[:4] for each in planning.batch_ranges(said)]
+    return [each[:4] for each in range_planning.batch_ranges(said)]
 
 
 def test_a_batch_is_a_range_a_partition_and_empty_ones_are_left_out(broker, topic):
@@ -382,4 +382,4 @@ def test_large_records_count_for_more_tasks(broker, topic):
 
 def test_a_range_is_not_cut_into_more_parts_than_it_has_offsets():
     whole = OffsetRange("t", 0, 5, 8)
-    assert [each[2:4] for each in planning.parts(whole, 10)] == [(5, 6), (6, 7), (7, 8)]
+    assert [each[2:4] for each in range_planning.parts(whole, 10)] == [(5, 6), (6, 7), (7, 8)]

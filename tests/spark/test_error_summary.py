@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import AnalysisException, PySparkValueError
 
-from pyspark_kafkalite.run import main
-from pyspark_kafkalite.sentence import is_sparks, sentence_of
+from pyspark_kafkalite.launch.error_summary import is_sparks, sentence_of
+from pyspark_kafkalite.launch.run_job import main
 
 LOST = "Records of t-0 are lost, of the offsets 3 to 9: the log begins at offset 10."
 TRACE = f"""[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job aborted due to
@@ -14,9 +14,9 @@ stage failure: Task 0 in stage 0.0 failed 1 times, most recent failure: Lost tas
 org.apache.spark.api.python.PythonException: Traceback (most recent call last):
   File "worker.py", line 1, in main
     process()
-  File "fetching.py", line 9, in run
+  File "range_batches.py", line 9, in run
     raise DataLoss(words)
-pyspark_kafkalite.fetching.DataLoss: {LOST}
+pyspark_kafkalite.connector.range_batches.DataLoss: {LOST}
 
 \tat org.apache.spark.api.python.BasePythonRunner.handlePythonException(Runner.scala:1)
 \tat java.base/java.lang.Thread.run(Thread.java:1)

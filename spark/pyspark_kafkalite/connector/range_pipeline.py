@@ -1,7 +1,8 @@
 """Per-range work in an executor: fetch, decode, filter, project, map.
 
-A Work is created on the driver, where invalid options are a ValueError, and pickled.  The source
-uses the first two steps and leaves the rest to Spark; the fast path (fast.py) uses all of them.
+A RangePipeline is created on the driver, where invalid options are a ValueError, and pickled.  The
+source uses the first two steps and leaves the rest to Spark; the fast path (fast_path.py) uses all
+of them.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_kafkalite import bad_row_counts, fetching
+from pyspark_kafkalite.connector import bad_row_counts, range_batches
+from pyspark_kafkalite.connector.offset_ranges import OffsetRange
+from pyspark_kafkalite.connector.source_options import SourceOptions
 from pyspark_kafkalite.decoding import Decode, decode_of
 from pyspark_kafkalite.decoding.ddl import arrow_schema
-from pyspark_kafkalite.offsets import OffsetRange
-from pyspark_kafkalite.options import SourceOptions
 
 Filter = Any
 """A pyarrow.compute.Expression, or a function from a RecordBatch to a boolean mask."""
@@ -40,7 +41,7 @@ def spark_schema(schema: pa.Schema) -> Any:
     return from_arrow_schema(schema)
 
 
-class Work:
+class RangePipeline:
     """Pipeline from an offset range to batches of the requested columns."""
 
     def __init__(
@@ -60,7 +61,7 @@ class Work:
         self._filter = filter
         self._map = map_arrow
         self._names, self._fetched = self._chosen(columns)
-        whole = fetching.schema_of(self._fetched)
+        whole = range_batches.schema_of(self._fetched)
         if decode is not None:
             whole = decode.schema_of(whole)
         self._projected = pa.schema([whole.field(name) for name in self._names])
@@ -76,7 +77,7 @@ class Work:
         options = self._options
         bad_rows = 0
         try:
-            for batch in fetching.fetched(
+            for batch in range_batches.fetched(
                 wanted,
                 self._fetched,
                 options.settings,
@@ -116,24 +117,24 @@ class Work:
     def _chosen(self, columns: Sequence[str] | None) -> tuple[list[str], list[str]]:
         """Return the names of the output columns, and of the columns to fetch for them."""
         own = self.decoded_names
-        record = [name for name in fetching.TYPES if self._decode is None or name != "value"]
+        record = [name for name in range_batches.TYPES if self._decode is None or name != "value"]
         if columns is None:
-            default = [name for name in record if name in fetching.COLUMNS]
+            default = [name for name in record if name in range_batches.COLUMNS]
             names = [*default, *own]
             if self._decode is not None:
-                self._decode.schema_of(fetching.schema_of(default))
+                self._decode.schema_of(range_batches.schema_of(default))
         else:
-            names = fetching.checked(columns, [*record, *own])
+            names = range_batches.checked(columns, [*record, *own])
         needed = {name for name in names if name not in own}
         needed |= set(self._decode.needs if self._decode is not None else ())
         needed |= self._looked_at([name for name in record if name not in own], own)
-        return names, [name for name in fetching.TYPES if name in needed]
+        return names, [name for name in range_batches.TYPES if name in needed]
 
     def _looked_at(self, record: list[str], own: list[str]) -> set[str]:
         """Return the record's columns that the filter needs, found on an empty batch."""
         if self._filter is None:
             return set()
-        kinds = dict(fetching.TYPES)
+        kinds = dict(range_batches.TYPES)
         if self._decode is not None:
             kinds |= {field.name: field.type for field in self._decode.columns}
         looked_at = set()

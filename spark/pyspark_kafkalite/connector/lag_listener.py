@@ -31,8 +31,8 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from pyspark_kafkalite.bad_row_counts import BadRowCounts
-from pyspark_kafkalite.offsets import heard
+from pyspark_kafkalite.connector.bad_row_counts import BadRowCounts
+from pyspark_kafkalite.connector.offset_ranges import heard
 
 log = logging.getLogger("pyspark_kafkalite")
 

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from kafkalite.client.consumer import range_reader
 from kafkalite.client.consumer.consumer import Consumer
 from kafkalite.testing import Broker
-from pyspark_kafkalite import fetching
-from pyspark_kafkalite.fetching import TYPES, DataLoss, fetched, headers_of
-from pyspark_kafkalite.offsets import OffsetRange
+from pyspark_kafkalite.connector import range_batches
+from pyspark_kafkalite.connector.offset_ranges import OffsetRange
+from pyspark_kafkalite.connector.range_batches import TYPES, DataLoss, fetched, headers_of
 from tests.client.consuming import PATIENCE_S, delete, descriptors, numbered, produce, until
 
 EVERY = tuple(TYPES)
@@ -52,7 +52,7 @@ def read(topic, start, end, said, columns=("offset", "value"), partition=0, **ke
     batches = list(fetched(OffsetRange(topic, partition, start, end), columns, said, **keywords))
     for batch in batches:
         batch.validate(full=True)
-    return pa.Table.from_batches(batches, fetching.schema_of(columns))
+    return pa.Table.from_batches(batches, range_batches.schema_of(columns))
 
 
 def offsets_of(table):
@@ -97,7 +97,7 @@ def test_the_types_are_those_that_spark_wants():
         ("headers", types.ArrayType(header)),
     ):  # fmt: skip
         schema.add(name, kind)
-    told = fetching.schema_of(schema.names)
+    told = range_batches.schema_of(schema.names)
     assert told.equals(to_arrow_schema(schema, timezone="UTC"), check_metadata=True)
     assert told.field("headers").type.value_field.name == "element"
 
@@ -137,8 +137,8 @@ def test_batches_are_of_the_size_that_spark_likes(served, native, monkeypatch):
     produce(served.bootstrap, topic, [b"x" * 10] * 100_000)
     said = client(served, native=native)
     sizes = [len(each) for each in fetched(OffsetRange(topic, 0, 0, 100_000), ["value"], said)]
-    assert sum(sizes) == 100_000 and max(sizes) <= fetching.ROWS_MAX
-    monkeypatch.setattr(fetching, "BATCH_SIZE_MAX", 1000)
+    assert sum(sizes) == 100_000 and max(sizes) <= range_batches.ROWS_MAX
+    monkeypatch.setattr(range_batches, "BATCH_SIZE_MAX", 1000)
     batches = list(fetched(OffsetRange(topic, 0, 0, 1000), ["value"], said))
     assert max(each.nbytes for each in batches) <= 2000 and sum(map(len, batches)) == 1000
 
@@ -168,12 +168,12 @@ def test_the_next_range_needs_no_new_connection(served, native):
     said = client(served, native=native, client_id=f"kept-{topic}")
     for partition in range(2):  # each has a descriptor from a segment grant
         assert len(read(topic, 0, 100, said, partition=partition)) == 100
-    (pooled,) = fetching._pool._readers[frozenset(said.items())]
+    (pooled,) = range_batches._pool._readers[frozenset(said.items())]
     before = descriptors()
     for partition in (1, 0, 1):
         assert len(read(topic, 10, 90, said, partition=partition)) == 80
     assert descriptors() <= before
-    assert fetching._pool._readers[frozenset(said.items())] == [pooled]
+    assert range_batches._pool._readers[frozenset(said.items())] == [pooled]
     assert pooled.reader.metrics()["transports"]
 
 
@@ -186,7 +186,7 @@ def test_a_reader_that_was_left_amid_a_range_is_not_used_again(served, native):
         batches = fetched(OffsetRange(topic, 0, 0, 20_000), ["value"], said)
         next(batches)
         batches.close()
-    assert frozenset(said.items()) not in fetching._pool._readers
+    assert frozenset(said.items()) not in range_batches._pool._readers
     gc.collect()
     until(lambda: descriptors() <= before, "the closing of descriptors")
 

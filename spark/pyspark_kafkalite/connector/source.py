@@ -31,12 +31,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pyspark_kafkalite import planning
-from pyspark_kafkalite.columns import schema_of, work_of
-from pyspark_kafkalite.options import source_options
-from pyspark_kafkalite.pushdown import Bound, bound_of
-from pyspark_kafkalite.range_partition import RangePartition, read_range
-from pyspark_kafkalite.topics import Topics
+from pyspark_kafkalite.connector import range_planning
+from pyspark_kafkalite.connector.columns import schema_of, work_of
+from pyspark_kafkalite.connector.pushdown import Bound, bound_of
+from pyspark_kafkalite.connector.range_partition import RangePartition, read_range
+from pyspark_kafkalite.connector.source_options import source_options
+from pyspark_kafkalite.connector.topic_offsets import Topics
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,7 +48,7 @@ there are filters.  In other workers a reader must not have pushFilters.
 
 
 class DefaultSource(DataSource):
-    """Spark data source for topics; options.py and sink.py document the options."""
+    """Spark data source for topics; source_options.py and sink.py document the options."""
 
     @classmethod
     def name(cls) -> str:
@@ -67,20 +67,20 @@ class DefaultSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream."""
-        from pyspark_kafkalite.stream import StreamReader
+        from pyspark_kafkalite.connector.stream_reader import StreamReader
 
         self._check(schema)
         return StreamReader(dict(self.options))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return the writer of a batch."""
-        from pyspark_kafkalite import sink
+        from pyspark_kafkalite.connector import sink
 
         return sink.batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """Return the writer of a stream."""
-        from pyspark_kafkalite import sink
+        from pyspark_kafkalite.connector import sink
 
         return sink.stream_writer(self.options, schema, overwrite)
 
@@ -104,7 +104,7 @@ class Reader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         topics = Topics(self._options)
         try:
-            ranges = planning.bounded(topics, self._options)
+            ranges = range_planning.bounded(topics, self._options)
             for narrow in self._bounds:
                 ranges = narrow(ranges, topics)
             return [RangePartition(each) for each in ranges]

@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyspark_kafkalite.offsets import OffsetRange
+    from pyspark_kafkalite.connector.offset_ranges import OffsetRange
 
 log = logging.getLogger("pyspark_kafkalite")
 

@@ -27,8 +27,7 @@ from typing import NamedTuple
 from kafkalite import TopicPartition
 from kafkalite.client import consumer_settings, producer_settings
 from kafkalite.errors import InvalidConfig
-from pyspark_kafkalite.decoding import OPTIONS as DECODING
-from pyspark_kafkalite.offsets import (
+from pyspark_kafkalite.connector.offset_ranges import (
     EARLIEST,
     INT64_MAX,
     LATEST,
@@ -36,6 +35,7 @@ from pyspark_kafkalite.offsets import (
     by_partition,
     parsed,
 )
+from pyspark_kafkalite.decoding import OPTIONS as DECODING
 
 log = logging.getLogger("pyspark_kafkalite")
 

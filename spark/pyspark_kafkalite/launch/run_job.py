@@ -31,9 +31,9 @@ from types import TracebackType
 from typing import NoReturn
 
 from kafkalite.errors import Refusal
-from pyspark_kafkalite.sentence import is_sparks, sentence_of
-from pyspark_kafkalite.session import LOCAL, complete, defaults, submitted
-from pyspark_kafkalite.versions import check
+from pyspark_kafkalite.launch.error_summary import is_sparks, sentence_of
+from pyspark_kafkalite.launch.session import LOCAL, complete, defaults, submitted
+from pyspark_kafkalite.launch.versions import check
 
 SUBMITTED = "PYSPARK_SUBMIT_ARGS"
 SHELL = "pyspark-shell"

@@ -14,8 +14,8 @@ from typing import TypeVar
 from kafkalite import Admin, TopicPartition
 from kafkalite.client import TopicMetadata
 from kafkalite.errors import KafkaError, UnknownTopicOrPartition
-from pyspark_kafkalite.offsets import EARLIEST, LATEST, Offsets
-from pyspark_kafkalite.options import SourceOptions
+from pyspark_kafkalite.connector.offset_ranges import EARLIEST, LATEST, Offsets
+from pyspark_kafkalite.connector.source_options import SourceOptions
 
 T = TypeVar("T")
 

@@ -17,10 +17,10 @@ from pyspark.sql.datasource import (
 )
 
 from kafkalite.client.net.topology import TopicPartition
-from pyspark_kafkalite.columns import schema_of
-from pyspark_kafkalite.offsets import EARLIEST, LATEST, OffsetRange, heard, told
-from pyspark_kafkalite.options import source_options
-from pyspark_kafkalite.pushdown import bound_of
+from pyspark_kafkalite.connector.columns import schema_of
+from pyspark_kafkalite.connector.offset_ranges import EARLIEST, LATEST, OffsetRange, heard, told
+from pyspark_kafkalite.connector.pushdown import bound_of
+from pyspark_kafkalite.connector.source_options import source_options
 
 GOOD = {"kafka.bootstrap.servers": "127.0.0.1:9092", "subscribe": "flights"}
 

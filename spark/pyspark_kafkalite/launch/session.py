@@ -25,8 +25,8 @@ from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark_kafkalite import java
-from pyspark_kafkalite.versions import check
+from pyspark_kafkalite.launch import java
+from pyspark_kafkalite.launch.versions import check
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -148,7 +148,7 @@ def roots() -> Iterator[Path]:
     """Yield the directories that contain kafkalite and pyspark_kafkalite."""
     import kafkalite
 
-    yield Path(__file__).resolve().parents[1]
+    yield Path(__file__).resolve().parents[2]
     yield Path(kafkalite.__file__).resolve().parents[1]
 
 

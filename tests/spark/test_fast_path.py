@@ -1,4 +1,4 @@
-"""The fast path (Work): it returns the columns requested, and fetches nothing in vain."""
+"""The fast path (RangePipeline): it returns the columns requested, and fetches nothing in vain."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from pyspark_kafkalite import fast
+from pyspark_kafkalite.connector import fast_path
+from pyspark_kafkalite.connector.fast_path import read, read_stream
+from pyspark_kafkalite.connector.offset_ranges import OffsetRange
+from pyspark_kafkalite.connector.range_batches import COLUMNS
+from pyspark_kafkalite.connector.range_pipeline import RangePipeline
+from pyspark_kafkalite.connector.source_options import source_options
 from pyspark_kafkalite.decoding import Decode
-from pyspark_kafkalite.fast import read, read_stream
-from pyspark_kafkalite.fetching import COLUMNS
-from pyspark_kafkalite.offsets import OffsetRange
-from pyspark_kafkalite.options import source_options
-from pyspark_kafkalite.work import Work
 from tests.client.consuming import numbered, produce
 
 SCHEMA = "carrier STRING, delay INT"
@@ -44,7 +44,7 @@ def flights(broker):
 
 def work(broker, topic="t", decode=None, columns=None, **keywords):
     said = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic}
-    return Work(source_options(said, stream=False), decode, columns, **keywords)
+    return RangePipeline(source_options(said, stream=False), decode, columns, **keywords)
 
 
 def rows(made, topic, partition=0, end=COUNT // 2):
@@ -144,7 +144,7 @@ def test_work_is_pickled(broker, flights):
 
 def test_options_are_told_once():
     given = {"startingOffsets": "earliest", "failOnDataLoss": False, "value_schema": SCHEMA}
-    said, decoding = fast.options_of(["a", "b"], "h:1", "json", given)
+    said, decoding = fast_path.options_of(["a", "b"], "h:1", "json", given)
     assert said == {"startingOffsets": "earliest", "failOnDataLoss": "false", "subscribe": "a,b",
                     "kafka.bootstrap.servers": "h:1"}  # fmt: skip
     assert decoding == {"value_schema": SCHEMA, "value_format": "json"}
@@ -155,7 +155,7 @@ def test_options_are_told_once():
         (None, None, Decode("string"), {"value_schema": SCHEMA}),
     ):
         with pytest.raises(ValueError, match="leave"):
-            fast.options_of(*wrong)
+            fast_path.options_of(*wrong)
 
 
 # With Spark.

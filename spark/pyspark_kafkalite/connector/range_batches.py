@@ -32,7 +32,7 @@ import pyarrow.compute as pc
 from kafkalite import RangeReader, RecordsLost
 
 if TYPE_CHECKING:
-    from pyspark_kafkalite.offsets import OffsetRange
+    from pyspark_kafkalite.connector.offset_ranges import OffsetRange
 
 ROWS_MAX = 32_768
 STEP_SIZE = 2 << 20

@@ -20,8 +20,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from pyspark_kafkalite import java
-from pyspark_kafkalite.versions import numbers, packages
+from pyspark_kafkalite.launch import java
+from pyspark_kafkalite.launch.versions import numbers, packages
 
 OK, WARNING, WRONG = "ok", "warning", "wrong"
 ANSWER_S_MAX = 30.0
@@ -126,12 +126,12 @@ def python_version(command: str) -> str | None:
 
 def connector() -> Finding:
     """Check that Spark finds the connector: it loads top-level modules pyspark_… on sys.path."""
-    name = __package__
+    name = __package__.partition(".")[0]
     there = [each for each in pkgutil.iter_modules() if each.name == name]
     if there:
         place = getattr(there[0].module_finder, "path", "")
         return Finding(OK, "connector", f"{name} in {place}")
-    here = Path(__file__).resolve().parents[1]
+    here = Path(__file__).resolve().parents[2]
     advice = f"put {here} on PYTHONPATH; `kafkalite spark run` and session() do it by themselves"
     return Finding(WARNING, "connector", f"{name} can be imported and is on no path", advice)
 

@@ -29,13 +29,20 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from pyspark_kafkalite import planning
-from pyspark_kafkalite.columns import work_of
-from pyspark_kafkalite.fetching import DataLoss
-from pyspark_kafkalite.offsets import EARLIEST, LATEST, OffsetRange, Offsets, heard, told
-from pyspark_kafkalite.options import Where, boolean, source_options
-from pyspark_kafkalite.range_partition import RangePartition, read_range
-from pyspark_kafkalite.topics import RECORD_SIZE_ASSUMED, Topics
+from pyspark_kafkalite.connector import range_planning
+from pyspark_kafkalite.connector.columns import work_of
+from pyspark_kafkalite.connector.offset_ranges import (
+    EARLIEST,
+    LATEST,
+    OffsetRange,
+    Offsets,
+    heard,
+    told,
+)
+from pyspark_kafkalite.connector.range_batches import DataLoss
+from pyspark_kafkalite.connector.range_partition import RangePartition, read_range
+from pyspark_kafkalite.connector.source_options import Where, boolean, source_options
+from pyspark_kafkalite.connector.topic_offsets import RECORD_SIZE_ASSUMED, Topics
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -104,7 +111,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         partitions = self._topics.partitions(missing_ok=bool(self._options.pattern))
-        found = planning.resolved(
+        found = range_planning.resolved(
             self._topics, self._options.starting, partitions, self._options
         )
         self._initial = told(found)
@@ -171,9 +178,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Raise DataLoss if records of an AvailableNow query that existed at its start are gone."""
         assert self._frozen is not None
         gone = sorted(self._frozen.keys() - ends.keys())
-        short = sorted(
-            place for place, end in self._frozen.items() if end > ends.get(place, end)
-        )
+        short = sorted(place for place, end in self._frozen.items() if end > ends.get(place, end))
         for places, words in ((gone, "are gone"), (short, "have become shorter")):
             if places:
                 raise DataLoss(f"{named(places)} {words} since this run of Trigger.AvailableNow"
@@ -205,11 +210,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return begin
         if count:
             self._batch_s = now_s
-        return planning.limited(starts, ends, options, self._record_sizes(ends, count))
+        return range_planning.limited(starts, ends, options, self._record_sizes(ends, count))
 
-    def _record_sizes(
-        self, ends: Offsets, count: int
-    ) -> dict[TopicPartition, float] | None:
+    def _record_sizes(self, ends: Offsets, count: int) -> dict[TopicPartition, float] | None:
         """Return record sizes if maxBytesPerTrigger may apply to this many records, else None."""
         if not count:
             return None
@@ -257,10 +260,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 self._lost(f"the log of partition {place.partition} of {place.topic!r} begins at"
                            f" {begin[place]}, and {until} was its end")  # fmt: skip
             if begin[place] < until:
-                ranges.append(planning.ranged(place, begin[place], until, self._topics))
+                ranges.append(range_planning.ranged(place, begin[place], until, self._topics))
         return [
             RangePartition(each)
-            for each in planning.divided(ranges, self._options, self._topics)
+            for each in range_planning.divided(ranges, self._options, self._topics)
         ]
 
     def _firsts(self, new: Collection[TopicPartition]) -> Offsets:

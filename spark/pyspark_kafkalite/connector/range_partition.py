@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
-from pyspark_kafkalite.offsets import OffsetRange
-from pyspark_kafkalite.work import Work
+from pyspark_kafkalite.connector.offset_ranges import OffsetRange
+from pyspark_kafkalite.connector.range_pipeline import RangePipeline
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -35,7 +35,7 @@ class RangePartition(InputPartition):
         return OffsetRange(*self.value)
 
 
-def read_range(partition: InputPartition, work: Work | None) -> Iterator[pa.RecordBatch]:
+def read_range(partition: InputPartition, work: RangePipeline | None) -> Iterator[pa.RecordBatch]:
     """Return the records of a Spark partition, in an executor.
 
     Without work it returns the range itself.  Spark creates a partition of its own for an empty

@@ -21,8 +21,8 @@ from pyspark.sql.datasource import (
 )
 
 from kafkalite import TopicPartition
-from pyspark_kafkalite.offsets import OffsetRange
-from pyspark_kafkalite.topics import Topics
+from pyspark_kafkalite.connector.offset_ranges import OffsetRange
+from pyspark_kafkalite.connector.topic_offsets import Topics
 
 Bound = Callable[[list[OffsetRange], Topics], list[OffsetRange]]
 

@@ -1,9 +1,9 @@
 """Planning: from options to offset ranges, their size and number.
 
-    batch_ranges(options)      of a batch: fixed now, read at any time
-    resolved(…)                the offset of a bound, by partition
-    limited(…)                 end of a micro-batch
-    divided(…)                 ranges split into the requested number of tasks
+batch_ranges(options)      of a batch: fixed now, read at any time
+resolved(…)                the offset of a bound, by partition
+limited(…)                 end of a micro-batch
+divided(…)                 ranges split into the requested number of tasks
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 
 from kafkalite import TopicPartition
-from pyspark_kafkalite.offsets import EARLIEST, LATEST, OffsetRange, Offsets
-from pyspark_kafkalite.options import SourceOptions, Where, source_options
-from pyspark_kafkalite.topics import RECORD_SIZE_ASSUMED, Topics
+from pyspark_kafkalite.connector.offset_ranges import EARLIEST, LATEST, OffsetRange, Offsets
+from pyspark_kafkalite.connector.source_options import SourceOptions, Where, source_options
+from pyspark_kafkalite.connector.topic_offsets import RECORD_SIZE_ASSUMED, Topics
 
 Sizes = Mapping[TopicPartition, float]
 """Approximate bytes per record."""
@@ -110,9 +110,7 @@ def timed(topics: Topics, place: Where, times: Offsets, options: SourceOptions) 
 # Size of a micro-batch.
 
 
-def limited(
-    starts: Offsets, ends: Offsets, options: SourceOptions, sizes: Sizes | None
-) -> Offsets:
+def limited(starts: Offsets, ends: Offsets, options: SourceOptions, sizes: Sizes | None) -> Offsets:
     """Return the ends, reduced to the limits on offsets and bytes.
 
     Each partition gets a share in proportion to its backlog, and at least one offset.
@@ -162,9 +160,7 @@ def divided(
     small = [weight for weight in weights if weight < share]
     large = sum(weights) - sum(small)
     left = max(1, wanted - len(small))
-    counts = [
-        1 if weight < share else max(1, round(weight / large * left)) for weight in weights
-    ]
+    counts = [1 if weight < share else max(1, round(weight / large * left)) for weight in weights]
     return [one for each, count in zip(cut, counts, strict=True) for one in parts(each, count)]
 
 
@@ -173,6 +169,5 @@ def parts(whole: OffsetRange, count: int) -> list[OffsetRange]:
     count = min(count, whole.span)
     bounds = [whole.start + whole.span * part // count for part in range(count + 1)]
     return [
-        whole._replace(start=start, end=end)
-        for start, end in zip(bounds, bounds[1:], strict=False)
+        whole._replace(start=start, end=end) for start, end in zip(bounds, bounds[1:], strict=False)
     ]

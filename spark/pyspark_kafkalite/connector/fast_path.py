@@ -36,12 +36,18 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from pyspark_kafkalite import planning
+from pyspark_kafkalite.connector import range_planning
+from pyspark_kafkalite.connector.offset_ranges import OffsetRange
+from pyspark_kafkalite.connector.range_pipeline import (
+    Filter,
+    RangePipeline,
+    Turn,
+    decoded,
+    spark_schema,
+)
+from pyspark_kafkalite.connector.source_options import source_options
 from pyspark_kafkalite.decoding import OPTIONS as DECODING
 from pyspark_kafkalite.decoding import Decode
-from pyspark_kafkalite.offsets import OffsetRange
-from pyspark_kafkalite.options import source_options
-from pyspark_kafkalite.work import Filter, Turn, Work, decoded, spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -82,8 +88,10 @@ def read(
     """
     said, decoding = options_of(topic, bootstrap, decode, options)
     chosen = source_options(said, stream=False)
-    work = Work(chosen, decoded(decode, decoding, chosen), columns, filter, map_arrow, schema)
-    ranges = planning.batch_ranges(said)
+    work = RangePipeline(
+        chosen, decoded(decode, decoding, chosen), columns, filter, map_arrow, schema
+    )
+    ranges = range_planning.batch_ranges(said)
     if not ranges:
         return spark.createDataFrame([], spark_schema(work.schema))
 
@@ -129,7 +137,9 @@ def read_stream(
     """
     said, decoding = options_of(topic, bootstrap, decode, options)
     chosen = source_options(said, stream=True)
-    work = Work(chosen, decoded(decode, decoding, chosen), columns, filter, map_arrow, schema)
+    work = RangePipeline(
+        chosen, decoded(decode, decoding, chosen), columns, filter, map_arrow, schema
+    )
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

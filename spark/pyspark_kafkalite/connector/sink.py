@@ -13,7 +13,7 @@ the driver, before a row is read.
 
 Delivery is at least once.  Batches have sequence numbers, so retries within a task write no
 duplicates; the rows of a failed task may have been written when the task runs again.  A task
-succeeds when all its rows are acknowledged (rows.py).
+succeeds when all its rows are acknowledged (row_writer.py).
 
 Rows are appended, whatever the mode.  Spark itself rejects three modes for every Python data
 source: `ignore` and `errorIfExists` (its default), so a batch needs `.mode("append")`; and a
@@ -41,8 +41,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pyspark_kafkalite.options import boolean, client_settings
-from pyspark_kafkalite.rows import Destination, Written, write
+from pyspark_kafkalite.connector.row_writer import Destination, Written, write
+from pyspark_kafkalite.connector.source_options import boolean, client_settings
 
 if TYPE_CHECKING:
     import pyarrow as pa

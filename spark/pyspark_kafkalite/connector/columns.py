@@ -15,10 +15,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from pyspark_kafkalite.connector.range_partition import RANGES
+from pyspark_kafkalite.connector.range_pipeline import RangePipeline, decoded, spark_schema
+from pyspark_kafkalite.connector.source_options import boolean, source_options
 from pyspark_kafkalite.decoding import OPTIONS as DECODING
-from pyspark_kafkalite.options import boolean, source_options
-from pyspark_kafkalite.range_partition import RANGES
-from pyspark_kafkalite.work import Work, decoded, spark_schema
 
 SCHEMA = StructType([
     StructField("key", BinaryType()),
@@ -71,15 +71,15 @@ def columns_of(said: Mapping[str, str]) -> list[str] | None:
     return names
 
 
-def work_of(options: Mapping[str, str]) -> Work:
+def work_of(options: Mapping[str, str]) -> RangePipeline:
     """Return the per-range work for these options, for a batch or a stream."""
     read = source_options(options, stream=None)
     said = {name.lower(): value for name, value in options.items()}
     decode = decoded(None, {name: said[name] for name in DECODING if name in said}, read)
     names = columns_of(said)
     if names is None and boolean(options, "includeHeaders", False):
-        names = [*Work(read, decode).schema.names, HEADERS.name]
+        names = [*RangePipeline(read, decode).schema.names, HEADERS.name]
     elif names is not None:
         known = {name.lower(): name for name in (*SCHEMA.fieldNames(), HEADERS.name)}
         names = [known.get(name.lower(), name) for name in names]
-    return Work(read, decode, names)
+    return RangePipeline(read, decode, names)
