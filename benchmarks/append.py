@@ -19,7 +19,7 @@ from kafkalite.storage.disk import DISK
 from kafkalite.storage.log import Log
 from kafkalite.storage.log_config import LogConfig
 from kafkalite.storage.log_environment import LogEnvironment
-from kafkalite.storage.partition_metadata import Owner
+from kafkalite.storage.partition_metadata import TopicIdPartition
 
 SIZES = {"16 KiB": 16 << 10, "1 MB": 1_000_000}
 BYTES_A_REPEAT = 300_000_000
@@ -41,7 +41,7 @@ def append_us(bench: Bench, batch: bytes, count: int, name: str) -> float:
     directory = bench.scratch / f"{name}-0"
     directory.mkdir()
     environment = LogEnvironment.of(directory, SystemClock(), DISK)
-    log = Log.open(directory, Owner(name, 0, bytes(16)), config, environment)
+    log = Log.open(directory, TopicIdPartition(name, 0, bytes(16)), config, environment)
     begun = time.perf_counter()
     for _ in range(count):
         log.append(batch, 0)

@@ -35,7 +35,7 @@ from kafkalite.storage.log import Log
 from kafkalite.storage.log_config import LogConfig
 from kafkalite.storage.log_environment import LogEnvironment
 from kafkalite.storage.log_reader import read
-from kafkalite.storage.partition_metadata import Owner
+from kafkalite.storage.partition_metadata import TopicIdPartition
 
 BATCH_SIZE = 16 << 10
 REPEATS = 7
@@ -56,7 +56,7 @@ def opened(directory: Path) -> Log:
     directory.mkdir(exist_ok=True)
     config = LogConfig.of(Settings.broker({"durability": "os"}).for_topic())
     environment = LogEnvironment.of(directory, SystemClock(), DISK)
-    return Log.open(directory, Owner("t", 0, bytes(16)), config, environment)
+    return Log.open(directory, TopicIdPartition("t", 0, bytes(16)), config, environment)
 
 
 def batch_of(size: int, sequence: int = -1) -> memoryview:

@@ -21,7 +21,7 @@ from kafkalite.storage.flusher import Flusher
 from kafkalite.storage.layout import directory_name
 from kafkalite.storage.log_manager import LogManager
 from kafkalite.storage.node_directories import evacuate, make_never_made
-from kafkalite.storage.partition_metadata import Owner
+from kafkalite.storage.partition_metadata import TopicIdPartition
 from kafkalite.transport.reactor import Reactor
 
 log = logging.getLogger("kafkalite.broker")
@@ -82,7 +82,7 @@ def make_missing(controller: LocalController, data: Path) -> None:
     Must be called before any node runs.
     """
     moved = [
-        (Owner(topic.name, index, topic.topic_id), partition.leader)
+        (TopicIdPartition(topic.name, index, topic.topic_id), partition.leader)
         for topic in controller.image.topics.values()
         for index, partition in topic.partitions.items()
         if partition.leader_epoch > 0
@@ -112,9 +112,7 @@ def remote_controller(logs: LogManager, reactor: Reactor, root: Path) -> RemoteC
     Raises Refusal if they cannot be read.
     """
     logs.flusher = Flusher(file_system=logs.file_system)
-    controller = RemoteController(
-        MetadataReader(root / directory_name(METADATA_TOPIC, 0)), reactor
-    )
+    controller = RemoteController(MetadataReader(root / directory_name(METADATA_TOPIC, 0)), reactor)
     controller.load()
     return controller
 

@@ -26,7 +26,7 @@ from kafkalite.records.file_slice import OpenFile
 from kafkalite.storage import layout
 from kafkalite.storage.leader_epochs import LeaderEpochCache
 from kafkalite.storage.producer_state import decoded
-from kafkalite.storage.segment import LEADER_EPOCHS_KNOWN, RELATIVE_OFFSET_MAX, Scanned
+from kafkalite.storage.segment import LEADER_EPOCHS_KNOWN, RELATIVE_OFFSET_MAX, SegmentScan
 
 KINDS = (layout.LOG, layout.OFFSET_INDEX, layout.TIME_INDEX, layout.SNAPSHOT)
 PROGRESS_S = 0.2
@@ -279,7 +279,7 @@ def segment_damages(path: Path) -> Iterator[Damage]:
     position, next_offset = 0, base
     progress = Progress(path, end)
     while True:
-        step = Scanned(
+        step = SegmentScan(
             *segment_walk.scan(
                 file.fileno(), position, end, base, next_offset, 1 << 62, 0, -1, base, -1,
                 LEADER_EPOCHS_KNOWN,

@@ -82,7 +82,7 @@ LEVELS = {
 }
 
 
-class Intake:
+class BatchValidator:
     """The validation rules of one topic, read once from its settings."""
 
     __slots__ = ("after_max_ms", "before_max_ms", "codec", "level", "message_size_max",

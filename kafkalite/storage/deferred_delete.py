@@ -1,6 +1,6 @@
 """Deferred deletes: removed files and directories, deleted after `file.delete.delay.ms`.
 
-    add ─▶ delay ─▶ remove_due ─▶ Removal ┄┄ on a flusher's thread ┄┄▶ done ─▶ the next Removal
+    add ─▶ delay ─▶ remove_due ─▶ FileRemoval ┄┄ on a flusher's thread ┄┄▶ done ─▶ the next
 
 Deleting a file costs 0.4 s/GiB of its cached pages, so it is done off the event loop, in steps
 bounded in files and bytes, one at a time: the flusher's other threads stay free for flushes.
@@ -47,15 +47,15 @@ LOOK_AGAIN_MS = 1_000
 """Interval of checks while a removal is running and another is due."""
 
 
-class Doomed:
+class DeferredDeletes:
     """The deferred deletes of one node."""
 
     def __init__(self, clock: Clock, disk: Disk) -> None:
         self._clock = clock
         self._disk = disk
         self._due: list[tuple[int, Path]] = []
-        self._lent: set[tuple[int, int]] = set()
-        self._removal: Removal | None = None
+        self._granted: set[tuple[int, int]] = set()
+        self._removal: FileRemoval | None = None
         """The removal in flight."""
 
     def add(self, paths: Iterable[Path], delay_ms: int) -> None:
@@ -64,9 +64,9 @@ class Doomed:
         for path in paths:
             heapq.heappush(self._due, (due_ms, path))
 
-    def lend(self, file: OpenFile) -> None:
+    def note_grant(self, file: OpenFile) -> None:
         """Note that another process may hold a descriptor of this file for any length of time."""
-        self._lent.add(_file_id(os.fstat(file.fileno())))
+        self._granted.add(_file_id(os.fstat(file.fileno())))
 
     def remove_due(self, flusher: Flusher | None = None) -> int | None:
         """Begin to delete the paths whose delay is over, or delete them synchronously if there is
@@ -86,7 +86,7 @@ class Doomed:
             paths.append(heapq.heappop(self._due)[1])
         if not paths:
             return
-        removal = Removal(paths, self._lent)
+        removal = FileRemoval(paths, self._granted)
         if flusher is None:
             while removal.paths:
                 removal.run(self._disk)
@@ -95,7 +95,7 @@ class Doomed:
         removal.done = lambda removal: self._step_done(removal, flusher)
         flusher.submit([removal])
 
-    def _step_done(self, removal: Removal, flusher: Flusher) -> None:
+    def _step_done(self, removal: FileRemoval, flusher: Flusher) -> None:
         if removal.paths:
             flusher.submit([removal])
             return
@@ -103,21 +103,21 @@ class Doomed:
         self._begin(flusher)
 
 
-class Removal:
+class FileRemoval:
     """Deletes files and directories, one step in each run (flusher.Flushable).
 
-    While it is in flight only the flusher's thread uses `paths`.  `lent` is shared with the event
-    loop, which only adds to it.
+    While it is in flight only the flusher's thread uses `paths`.  `granted` is
+    shared with the event loop, which only adds to it.
     """
 
-    def __init__(self, paths: deque[Path], lent: set[tuple[int, int]]) -> None:
+    def __init__(self, paths: deque[Path], granted: set[tuple[int, int]]) -> None:
         self.where = paths[0]
         self.paths = paths
-        self.lent = lent
+        self.granted = granted
         self._listed: set[Path] = set()
         self.files: list[OpenFile] = []
         self.error: OSError | None = None
-        self.done: Callable[[Removal], None] | None = None
+        self.done: Callable[[FileRemoval], None] | None = None
 
     def run(self, disk: Disk, *, files_flushed: bool = False) -> None:
         """Run one step; paths that cannot be deleted are deleted by the next start."""
@@ -148,8 +148,8 @@ class Removal:
                 disk.rmdir(path)
             return 0
         found = path.stat()
-        if _file_id(found) in self.lent:
-            self.lent.discard(_file_id(found))
+        if _file_id(found) in self.granted:
+            self.granted.discard(_file_id(found))
             for size in range(found.st_size - TRUNCATE_BYTES, 0, -TRUNCATE_BYTES):
                 disk.truncate(path, size)
             disk.truncate(path, 0)

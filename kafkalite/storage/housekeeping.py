@@ -23,7 +23,7 @@ from kafkalite.config.settings import Settings
 from kafkalite.errors import KafkaStorageError
 from kafkalite.ids import METADATA_TOPIC, written_id
 from kafkalite.storage.background_flush import BackgroundFlush
-from kafkalite.storage.deferred_delete import Doomed
+from kafkalite.storage.deferred_delete import DeferredDeletes
 from kafkalite.storage.disk import Disk, failed
 from kafkalite.storage.flusher import Flusher
 from kafkalite.storage.log import Log
@@ -44,7 +44,7 @@ CHECKPOINT_MS_PER_LOG = 5
 a thousandth of the time is spent on checkpoints."""
 
 
-class Upkeep:
+class Housekeeping:
     """The maintenance of a set of logs."""
 
     def __init__(
@@ -55,7 +55,7 @@ class Upkeep:
         clock: Clock,
         disk: Disk,
     ) -> None:
-        self.doomed = Doomed(clock, disk)
+        self.deferred_deletes = DeferredDeletes(clock, disk)
         self._logs = logs
         self._points = points
         self._disk = disk
@@ -110,9 +110,9 @@ class Upkeep:
             due.append(self._looked_ms + self._look_ms())
         if self._to_retain or self._to_note is not None:
             due.append(now_ms)
-        doomed_ms = self.doomed.remove_due(flusher)
-        if doomed_ms is not None:
-            due.append(doomed_ms)
+        deletes_due_ms = self.deferred_deletes.remove_due(flusher)
+        if deletes_due_ms is not None:
+            due.append(deletes_due_ms)
         return min(due)
 
     def _look_ms(self) -> int:

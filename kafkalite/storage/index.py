@@ -28,7 +28,7 @@ from kafkalite.storage.disk import Disk, write_all
 from kafkalite.storage.open_segments import OpenSegments
 
 
-class Entries:
+class SegmentIndex:
     """Index entries of one size: a file of written entries, and a tail of unwritten ones."""
 
     __slots__ = ("_disk", "_file", "_soundness_known", "count", "open_segments", "path", "tail",
@@ -110,7 +110,7 @@ class Entries:
         return self.file.fileno() if self.written else -1
 
 
-class OffsetIndex(Entries):
+class OffsetIndex(SegmentIndex):
     """Index by offset: gives a position at or before a batch."""
 
     __slots__ = ()
@@ -155,7 +155,7 @@ class OffsetIndex(Entries):
         return self.unpack(found) if len(found) == self.entry_size else (-1, 0)
 
 
-class TimeIndex(Entries):
+class TimeIndex(SegmentIndex):
     """Index by timestamp: gives an offset before which no record has a later timestamp."""
 
     __slots__ = ()

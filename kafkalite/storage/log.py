@@ -37,7 +37,7 @@ from kafkalite.config.settings import Settings
 from kafkalite.errors import KafkaStorageError, OffsetOutOfRange, raise_for
 from kafkalite.records.opening import Steps
 from kafkalite.storage import layout, retention
-from kafkalite.storage.batch_validator import Intake
+from kafkalite.storage.batch_validator import BatchValidator
 from kafkalite.storage.disk import OF_ONE_LOG, PASSING, DiskFailed, failed
 from kafkalite.storage.flush_state import FlushState
 from kafkalite.storage.known_state import NOTHING_KNOWN, KnownEnd, KnownLogState
@@ -45,8 +45,8 @@ from kafkalite.storage.log_config import LogConfig
 from kafkalite.storage.log_environment import LogEnvironment
 from kafkalite.storage.log_flushes import LogFlush, LogFlushes
 from kafkalite.storage.opening_lock import OpeningLock
-from kafkalite.storage.partition_metadata import Owner
-from kafkalite.storage.recovery import NOTES_FROM, Flushing, Recovery
+from kafkalite.storage.partition_metadata import TopicIdPartition
+from kafkalite.storage.recovery import NOTES_FROM, Recovery, RecoveryFlush
 from kafkalite.storage.segment import LogSegment
 from kafkalite.storage.segments import Segments
 from kafkalite.storage.write_back import write_back_failed
@@ -59,7 +59,7 @@ SNAPSHOT_EVERY_PRODUCER = 4 << 10
 between two segments: scanning them again would take longer than writing it."""
 
 
-class Appended(NamedTuple):
+class LogAppendResult(NamedTuple):
     """The result of an append: the offsets and timestamps of the batch."""
 
     base_offset: int
@@ -90,7 +90,7 @@ class Log:
     def __init__(
         self,
         recovered: Recovery,
-        owner: Owner,
+        owner: TopicIdPartition,
         config: LogConfig,
         environment: LogEnvironment,
         log_start_offset: int,
@@ -127,16 +127,16 @@ class Log:
         self._disk = environment.disk
         self._space = environment.space
         self._header = bytearray(HEADER_SIZE)
-        self.doomed = environment.doomed
+        self.deferred_deletes = environment.deferred_deletes
         self.config = config
         self._apply_config()
-        self.doomed.add(recovered.removed, config.file_delete_delay_ms)
+        self.deferred_deletes.add(recovered.removed, config.file_delete_delay_ms)
 
     @classmethod
     def open(
         cls,
         directory: Path,
-        owner: Owner,
+        owner: TopicIdPartition,
         config: LogConfig,
         environment: LogEnvironment,
         known: KnownLogState = NOTHING_KNOWN,
@@ -150,9 +150,9 @@ class Log:
         )  # fmt: skip
         recovery.list_segments(known.log_start_offset)
         if not options.is_new and (known.end is None or not recovery.believe(known.end)):
-            flushing = Flushing.SHARED if options.shares_flush else Flushing.NOW
+            flushing = RecoveryFlush.SHARED if options.shares_flush else RecoveryFlush.NOW
             if config.durability.is_left_to_kernel and known.same_boot and not known.drop_cache:
-                flushing = Flushing.KERNEL
+                flushing = RecoveryFlush.KERNEL
             recovery.recover(known, flushing)
         recovery.release()
         return cls(recovery, owner, config, environment, known.log_start_offset)
@@ -167,7 +167,7 @@ class Log:
         self._apply_config()
 
     def _apply_config(self) -> None:
-        self._intake = Intake(self.config.settings)
+        self._validator = BatchValidator(self.config.settings)
         self.producers.reconfigure(self.config.settings)
 
     @property
@@ -204,8 +204,9 @@ class Log:
     # -- appending ---------------------------------------------------------------------------
 
     def opening(self, batch: bytes | memoryview) -> Steps[bytes] | None:
-        """Return the steps that check a client's batch before the append; see Intake.opening."""
-        return self._intake.opening(batch, self._clock)
+        """Return the steps that check a client's batch before the append; see
+        BatchValidator.opening."""
+        return self._validator.opening(batch, self._clock)
 
     def append(
         self,
@@ -214,7 +215,7 @@ class Log:
         *,
         from_client: bool = True,
         opened: bool = False,
-    ) -> Appended:
+    ) -> LogAppendResult:
         """Append one batch; raise the error of an invalid one, in which case nothing was written.
 
         `opened` is true for a client's batch whose records were checked by `opening`.
@@ -229,12 +230,12 @@ class Log:
         append_time_ms = -1
         if from_client:
             now_ms = self._clock.wall_ms()
-            kept = self._intake.admit(
+            kept = self._validator.admit(
                 batch, attributes, max_timestamp, count, now_ms, opened=opened
             )
             if kept is not batch:  # recompressed, corrected or stamped
                 batch, max_timestamp = kept, header(kept)[8]
-            if self._intake.stamps:
+            if self._validator.stamps:
                 append_time_ms = max_timestamp = now_ms
         size = len(batch)
         if producer_id >= 0 and from_client:
@@ -242,7 +243,7 @@ class Log:
                 producer_id, producer_epoch, base_sequence, last_offset_delta
             )
             if retried is not None:
-                return Appended(
+                return LogAppendResult(
                     retried.base_offset, retried.last_offset, retried.timestamp,
                     self.log_start_offset, True,
                 )  # fmt: skip
@@ -260,7 +261,9 @@ class Log:
         self.written_size += size
         self.last_batch_offset = base_offset
         self.last_batch_position = self.segments.active.size - size
-        return Appended(base_offset, last_offset, append_time_ms, self.log_start_offset, False)
+        return LogAppendResult(
+            base_offset, last_offset, append_time_ms, self.log_start_offset, False
+        )
 
     def _write(
         self,
@@ -422,7 +425,7 @@ class Log:
         for offset in self.producers.snapshots():
             if offset < kept:
                 self._disk.unlink(self.producers.snapshot_path(offset))
-        self.doomed.add(paths, self.config.file_delete_delay_ms)
+        self.deferred_deletes.add(paths, self.config.file_delete_delay_ms)
 
     # -- closing -----------------------------------------------------------------------------
 

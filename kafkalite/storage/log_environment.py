@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kafkalite.clock import Clock
-from kafkalite.storage.deferred_delete import Doomed
+from kafkalite.storage.deferred_delete import DeferredDeletes
 from kafkalite.storage.disk import Disk, FreeSpace
 from kafkalite.storage.open_segments import OpenSegments
 
@@ -17,14 +17,16 @@ class LogEnvironment(NamedTuple):
     clock: Clock
     disk: Disk
     space: FreeSpace
-    doomed: Doomed
+    deferred_deletes: DeferredDeletes
     """The deferred deletes, which get the files of removed segments."""
     open_segments: OpenSegments
 
     @classmethod
     def of(cls, directory: Path, clock: Clock, disk: Disk) -> LogEnvironment:
         """Return the environment of logs in a directory that keeps no space free."""
-        return cls(clock, disk, FreeSpace(directory, 0, disk), Doomed(clock, disk), OpenSegments())
+        return cls(
+            clock, disk, FreeSpace(directory, 0, disk), DeferredDeletes(clock, disk), OpenSegments()
+        )
 
     def without_reserve(self, directory: Path) -> LogEnvironment:
         """Return an environment whose logs may use the space that others keep free."""

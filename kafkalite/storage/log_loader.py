@@ -20,7 +20,7 @@ from kafkalite.storage.log import RECOVERED, Log, OpenOptions
 from kafkalite.storage.log_config import LogConfig
 from kafkalite.storage.log_environment import LogEnvironment
 from kafkalite.storage.opening_lock import OpeningLock
-from kafkalite.storage.partition_metadata import Owner
+from kafkalite.storage.partition_metadata import TopicIdPartition
 from kafkalite.storage.recovery_points import RecoveryPoints
 from kafkalite.storage.shared_flush import flush_recovered
 
@@ -45,7 +45,7 @@ class LogLoader:
     def open(
         self,
         directory: Path,
-        owner: Owner,
+        owner: TopicIdPartition,
         config: LogConfig,
         options: OpenOptions = RECOVERED,
     ) -> Log:
@@ -65,7 +65,7 @@ class LogLoader:
 
     def open_all(
         self,
-        directories: Mapping[Path, Owner],
+        directories: Mapping[Path, TopicIdPartition],
         settings: Mapping[str, Settings],
         logs: dict[LogKey, Log],
         *,
@@ -75,7 +75,7 @@ class LogLoader:
         recovered ones; raise the first error."""
         was_marked = self._points.drop_cache
         shares_flush = self._file_system.can_sync and not was_marked
-        todo: queue.SimpleQueue[tuple[Path, Owner]] = queue.SimpleQueue()
+        todo: queue.SimpleQueue[tuple[Path, TopicIdPartition]] = queue.SimpleQueue()
         for entry in directories.items():
             todo.put(entry)
         raised: list[Exception] = []

@@ -47,7 +47,7 @@ from kafkalite.storage.disk import (
 )
 from kafkalite.storage.file_system import FileSystem
 from kafkalite.storage.flusher import Flusher, flush_all
-from kafkalite.storage.housekeeping import Upkeep
+from kafkalite.storage.housekeeping import Housekeeping
 from kafkalite.storage.known_state import KnownEnd, KnownLogState
 from kafkalite.storage.log import Log, OpenOptions
 from kafkalite.storage.log_config import LogConfig
@@ -58,7 +58,7 @@ from kafkalite.storage.log_loader import LogKey, LogLoader
 from kafkalite.storage.misplaced import MisplacedLogs
 from kafkalite.storage.names_flush import NamesFlush
 from kafkalite.storage.open_segments import OpenSegments
-from kafkalite.storage.partition_metadata import Owner, metadata_text, read_topic_id
+from kafkalite.storage.partition_metadata import TopicIdPartition, metadata_text, read_topic_id
 from kafkalite.storage.recovery_points import RecoveryPoints
 from kafkalite.storage.write_back import sync_names, write_back_failed
 
@@ -115,9 +115,15 @@ class LogManager:
         self._points.believe_once()
         self._misplaced = MisplacedLogs(self.data, self._points, self._disk)
         self._names_flush = NamesFlush(self.data)
-        self._upkeep = Upkeep(self._logs, self._points, self._settings, self._clock, self._disk)
+        self._housekeeping = Housekeeping(
+            self._logs, self._points, self._settings, self._clock, self._disk
+        )
         environment = LogEnvironment(
-            self._clock, self._disk, self._space, self._upkeep.doomed, OpenSegments()
+            self._clock,
+            self._disk,
+            self._space,
+            self._housekeeping.deferred_deletes,
+            OpenSegments(),
         )
         self._loader = LogLoader(self.data, self.file_system, self._points, environment)
 
@@ -127,7 +133,7 @@ class LogManager:
         self._settings = settings
         self._space.kept_free = self._min_free()
         self._space.measure()
-        self._upkeep.reconfigure(settings)
+        self._housekeeping.reconfigure(settings)
 
     def _min_free(self) -> int:
         wanted = self._settings[STORAGE_MIN_FREE_BYTES]
@@ -148,7 +154,7 @@ class LogManager:
                         " knows its topics; restore it from a copy, or start with another --data"
                     )
                 self._make(directory, METADATA_ID)
-            owner = Owner(*key, METADATA_ID if is_new else read_topic_id(directory))
+            owner = TopicIdPartition(*key, METADATA_ID if is_new else read_topic_id(directory))
             config = LogConfig.of(self._settings, is_metadata_log=True)
             self._logs[key] = self._loader.open(
                 directory, owner, config, OpenOptions(is_new=is_new)
@@ -164,7 +170,7 @@ class LogManager:
     def load(self, settings_of: Callable[[str], Settings]) -> dict[LogKey, Log]:
         """Open every log except the metadata log, given each topic's settings."""
         all_are_here = True
-        found: dict[LogKey, tuple[Path, Owner]] = {}
+        found: dict[LogKey, tuple[Path, TopicIdPartition]] = {}
         for path, owner in parts.logs_in(self.data):
             if self._misplaced.is_elsewhere(owner):
                 all_are_here = False
@@ -179,7 +185,9 @@ class LogManager:
             found[owner.key] = path, owner
         for path in self.data.iterdir():
             if layout.is_set_aside(path.name, layout.DELETE_DIRECTORY):
-                self._upkeep.doomed.add([path], self._settings[FILE_DELETE_DELAY_MS])
+                self._housekeeping.deferred_deletes.add(
+                    [path], self._settings[FILE_DELETE_DELAY_MS]
+                )
         settings = {topic: settings_of(topic) for topic, _ in found}
         threads = self._settings[NUM_RECOVERY_THREADS_PER_DATA_DIR]
         self._loader.open_all(dict(found.values()), settings, self._logs, threads=threads)
@@ -209,7 +217,7 @@ class LogManager:
             if present is not None:
                 self.set_stray(present)
             elif directory.exists():
-                hand_over.set_aside(self._disk, directory, Owner(*key, NO_ID))
+                hand_over.set_aside(self._disk, directory, TopicIdPartition(*key, NO_ID))
                 sync_names(self._disk, self.data)
         except OSError as error:
             failed(error, f"{directory} cannot be made")
@@ -217,7 +225,7 @@ class LogManager:
             self._make(directory, topic_id)
             made = self._loader.open(
                 directory,
-                Owner(*key, topic_id),
+                TopicIdPartition(*key, topic_id),
                 LogConfig.of(settings),
                 OpenOptions(is_new=True),
             )
@@ -257,7 +265,9 @@ class LogManager:
                     # The next start finds that it is in no topic.
                     log.error("%s cannot be renamed: %s", deleted.directory, error)
                 else:
-                    self._upkeep.doomed.add([aside], deleted.config.file_delete_delay_ms)
+                    self._housekeeping.deferred_deletes.add(
+                        [aside], deleted.config.file_delete_delay_ms
+                    )
         if self.flusher is None:
             sync_names(self._disk, self.data)
         else:
@@ -274,7 +284,7 @@ class LogManager:
         log.may_have_lost_tail = False
         self._points.set_pending(log.directory.name, False)
         if self._points.is_of_this_boot and not self._points.says_this_boot:
-            self._upkeep.checkpoint_soon()
+            self._housekeeping.checkpoint_soon()
 
     def leave(self, log: Log) -> None:
         """Close a log whose topic is unknown, and leave its directory; it can be found again."""
@@ -322,7 +332,7 @@ class LogManager:
     def find(self, topic: str, index: int, topic_id: bytes, settings: Settings) -> Log | None:
         """Return the log of a partition that another node transfers to this one, opened; None
         until it has arrived.  Raises KafkaStorageError if it cannot be opened yet."""
-        owner = Owner(topic, index, topic_id)
+        owner = TopicIdPartition(topic, index, topic_id)
         present = self._logs.get(owner.key)
         if present is not None and present.topic_id == topic_id:
             return present
@@ -366,7 +376,7 @@ class LogManager:
         except OSError as error:
             failed(error, f"{arrived} cannot be renamed")
         self._misplaced.taken_up(arrived)
-        self._upkeep.doomed.add([aside], self._settings[FILE_DELETE_DELAY_MS])
+        self._housekeeping.deferred_deletes.add([aside], self._settings[FILE_DELETE_DELAY_MS])
         return True
 
     def had(self, topic: str, index: int, topic_id: bytes) -> bool:
@@ -381,7 +391,7 @@ class LogManager:
         return self._points.is_of(layout.directory_name(topic, index), topic_id)
 
     def _lies(self, topic: str, index: int, topic_id: bytes) -> bool:
-        owner = Owner(topic, index, topic_id)
+        owner = TopicIdPartition(topic, index, topic_id)
         # Checked twice: between two checks it may move from a node not checked yet to one that was.
         return bool(parts.holders(self.root, owner) or parts.holders(self.root, owner))
 
@@ -392,7 +402,7 @@ class LogManager:
         Nothing may be appended, and a flush in flight must end first: it would write to names that
         are another node's by then.
         """
-        owner = Owner(log.topic, log.partition, log.topic_id)
+        owner = TopicIdPartition(log.topic, log.partition, log.topic_id)
         assert self._logs.get(owner.key) is log, f"{log} is not this node's"
         if self._has_failed():
             raise DiskFailed(f"{log.directory} is not handed over: a flush has failed")
@@ -426,7 +436,7 @@ class LogManager:
         """Do what is due at this monotonic time; return the milliseconds until the next call."""
         if self._space is not None:
             self._space.measure()
-        due_ms = self._upkeep.tick(now_ms, self.flusher)
+        due_ms = self._housekeeping.tick(now_ms, self.flusher)
         if self.root != self.data or self._misplaced.paths:
             self._misplaced.look()
             due_ms = min(due_ms, now_ms + LOOK_FOR_MISPLACED_MS)
@@ -434,12 +444,12 @@ class LogManager:
 
     def take_trimmed(self) -> list[Log]:
         """Return the logs whose start offset retention has moved since the last call."""
-        trimmed, self._upkeep.trimmed = self._upkeep.trimmed, []
+        trimmed, self._housekeeping.trimmed = self._housekeeping.trimmed, []
         return trimmed
 
     def checkpoint(self) -> None:
         """Write the durable offset and start offset of each log."""
-        self._upkeep.checkpoint()
+        self._housekeeping.checkpoint()
 
     # -- shutdown ----------------------------------------------------------------------------
 

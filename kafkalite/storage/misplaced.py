@@ -15,7 +15,7 @@ from kafkalite.errors import KafkaStorageError
 from kafkalite.storage import node_directories as parts
 from kafkalite.storage import partition_transfer as hand_over
 from kafkalite.storage.disk import Disk
-from kafkalite.storage.partition_metadata import Owner
+from kafkalite.storage.partition_metadata import TopicIdPartition
 from kafkalite.storage.recovery_points import RecoveryPoints
 
 log = logging.getLogger("kafkalite.storage")
@@ -28,7 +28,7 @@ class MisplacedLogs:
         self._data = data
         self._points = points
         self._disk = disk
-        self.paths: dict[Path, Owner] = {}
+        self.paths: dict[Path, TopicIdPartition] = {}
         """Directories that belong elsewhere, or have arrived and were not taken up."""
         self._belongs: parts.Belongs = lambda *_: None
         self._sure = True
@@ -55,7 +55,7 @@ class MisplacedLogs:
         self._sure = True
         self._hand_over_some()
 
-    def is_elsewhere(self, owner: Owner) -> bool:
+    def is_elsewhere(self, owner: TopicIdPartition) -> bool:
         """Return whether the log belongs to another node."""
         return self._target(owner) is not None
 
@@ -83,7 +83,7 @@ class MisplacedLogs:
         self._looked_ns = changed_ns
         self._hand_over_some()
 
-    def _target(self, owner: Owner) -> Path | None:
+    def _target(self, owner: TopicIdPartition) -> Path | None:
         """Return the other node's directory that a log belongs in, or None."""
         directory = self._belongs(*owner)
         return directory if directory != self._data else None

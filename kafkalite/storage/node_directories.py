@@ -22,7 +22,7 @@ from kafkalite.storage import partition_transfer as hand_over
 from kafkalite.storage.disk import DISK, SHORTAGES, Disk, remove_tree, write_file
 from kafkalite.storage.file_system import FileSystem
 from kafkalite.storage.log_directory import make_node_directory
-from kafkalite.storage.partition_metadata import Owner, metadata_text, read_topic_id
+from kafkalite.storage.partition_metadata import TopicIdPartition, metadata_text, read_topic_id
 from kafkalite.storage.recovery_points import RecoveryPoints
 from kafkalite.storage.write_back import sync_names, write_back_failed
 
@@ -33,7 +33,7 @@ Belongs = Callable[[str, int, bytes], Path | None]
 if it is in no topic."""
 
 
-def logs_in(directory: Path) -> Iterator[tuple[Path, Owner]]:
+def logs_in(directory: Path) -> Iterator[tuple[Path, TopicIdPartition]]:
     """Yield the log directories in a node's directory and their owners, but the metadata log's."""
     for name in sorted(os.listdir(directory)):
         path = directory / name
@@ -85,7 +85,7 @@ def _holds_records(directory: Path) -> bool:
     return any(path.stat().st_size for path in directory.glob(f"*{layout.LOG}"))
 
 
-def holders(data: Path, owner: Owner) -> list[Path]:
+def holders(data: Path, owner: TopicIdPartition) -> list[Path]:
     """Return the directories, of any node, that hold a partition, taken up or not."""
     names = (layout.directory_name(*owner.key), layout.arrived(*owner))
     return [
@@ -97,7 +97,7 @@ def holders(data: Path, owner: Owner) -> list[Path]:
 
 
 def make_never_made(
-    data: Path, moved: Iterable[tuple[Owner, int]], disk: Disk = DISK
+    data: Path, moved: Iterable[tuple[TopicIdPartition, int]], disk: Disk = DISK
 ) -> list[Path]:
     """Make empty logs for moved partitions whose logs were never made, at the nodes that lead them
     now; those nodes would wait for a transfer.  Called only at the start, when running nodes make
@@ -126,7 +126,7 @@ def make_never_made(
     return made
 
 
-def _make(directory: Path, owner: Owner, disk: Disk) -> Path:
+def _make(directory: Path, owner: TopicIdPartition, disk: Disk) -> Path:
     make_node_directory(disk, directory.parent)
     disk.mkdir(directory)
     write_file(disk, directory / layout.PARTITION_METADATA, metadata_text(owner.topic_id))

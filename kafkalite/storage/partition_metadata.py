@@ -20,7 +20,7 @@ from kafkalite.storage.layout import PARTITION_METADATA
 log = logging.getLogger("kafkalite.storage")
 
 
-class Owner(NamedTuple):
+class TopicIdPartition(NamedTuple):
     """The partition whose log a directory holds."""
 
     topic: str

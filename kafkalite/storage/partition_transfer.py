@@ -31,7 +31,7 @@ from kafkalite.storage import checkpoint, layout
 from kafkalite.storage.disk import Disk, put_file, read_small_file
 from kafkalite.storage.known_state import KnownEnd, KnownLogState
 from kafkalite.storage.log_directory import make_node_directory
-from kafkalite.storage.partition_metadata import Owner, read_topic_id
+from kafkalite.storage.partition_metadata import TopicIdPartition, read_topic_id
 
 log = logging.getLogger("kafkalite.storage")
 
@@ -47,7 +47,7 @@ def boot_id() -> str:
         return ""
 
 
-def write(disk: Disk, directory: Path, owner: Owner, known: KnownLogState) -> None:
+def write(disk: Disk, directory: Path, owner: TopicIdPartition, known: KnownLogState) -> None:
     """Write the handover file into a directory that is about to be transferred."""
     content = {
         "topic": owner.topic,
@@ -60,11 +60,13 @@ def write(disk: Disk, directory: Path, owner: Owner, known: KnownLogState) -> No
     put_file(disk, directory / layout.HANDOVER, checkpoint.sealed(content), flushed=False)
 
 
-def read(directory: Path) -> tuple[Owner, KnownLogState] | None:
+def read(directory: Path) -> tuple[TopicIdPartition, KnownLogState] | None:
     """Return the content of a directory's handover file; None if it is missing or damaged."""
     try:
         content = checkpoint.unsealed(read_small_file(directory / layout.HANDOVER))
-        owner = Owner(content["topic"], content["partition"], read_id(content["topic_id"]))
+        owner = TopicIdPartition(
+            content["topic"], content["partition"], read_id(content["topic_id"])
+        )
         # Without a boot id no two boots are known to be the same.
         same_boot = content["boot_id"] == boot_id() != ""
         end = KnownEnd(*content["end"]) if content["end"] is not None and same_boot else None
@@ -84,7 +86,7 @@ def read(directory: Path) -> tuple[Owner, KnownLogState] | None:
 
 
 def send(
-    disk: Disk, directory: Path, owner: Owner, known: KnownLogState, to_directory: Path
+    disk: Disk, directory: Path, owner: TopicIdPartition, known: KnownLogState, to_directory: Path
 ) -> None:
     """Transfer a directory; it has not moved if this raises OSError or KafkaStorageError."""
     make_node_directory(disk, to_directory)
@@ -105,7 +107,7 @@ def send(
         disk.rename(directory, target)
 
 
-def take_up(disk: Disk, arrived: Path, owner: Owner) -> Path:
+def take_up(disk: Disk, arrived: Path, owner: TopicIdPartition) -> Path:
     """Rename an arrived directory to its log's name; a directory of that name is set aside."""
     directory = arrived.with_name(layout.directory_name(*owner.key))
     if directory.exists():
@@ -114,7 +116,7 @@ def take_up(disk: Disk, arrived: Path, owner: Owner) -> Path:
     return directory
 
 
-def set_aside(disk: Disk, directory: Path, owner: Owner) -> Path:
+def set_aside(disk: Disk, directory: Path, owner: TopicIdPartition) -> Path:
     """Rename a directory to a name that no log has."""
     aside = directory.with_name(layout.set_aside(*owner.key, layout.STRAY_DIRECTORY))
     log.warning("%s is in the way: set aside as %s", directory, aside.name)
@@ -127,7 +129,7 @@ def has_arrived(directory: Path) -> bool:
     return layout.is_set_aside(directory.name, layout.ARRIVED_DIRECTORY)
 
 
-def arrived_in(data: Path) -> dict[Path, Owner]:
+def arrived_in(data: Path) -> dict[Path, TopicIdPartition]:
     """Return the directories that were transferred to this node directory, with their owners."""
     arrived = (path for path in data.iterdir() if has_arrived(path))
     return {path: owner for path in arrived if (owner := owner_of(path)) is not None}
@@ -143,7 +145,7 @@ def key_of(path: Path) -> tuple[str, int] | None:
     return key if key is not None and path.is_dir() else None
 
 
-def owner_of(path: Path) -> Owner | None:
+def owner_of(path: Path) -> TopicIdPartition | None:
     """Return the owner of the log in a directory, or None if it is not a log's."""
     key = key_of(path)
-    return Owner(*key, read_topic_id(path)) if key is not None else None
+    return TopicIdPartition(*key, read_topic_id(path)) if key is not None else None

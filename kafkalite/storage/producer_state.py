@@ -64,7 +64,7 @@ SNAPSHOT_COUNT = struct.Struct(">i")
 SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
 
 
-class Remembered(NamedTuple):
+class BatchMetadata(NamedTuple):
     """A batch that its producer may send again."""
 
     base_sequence: int
@@ -74,11 +74,11 @@ class Remembered(NamedTuple):
     timestamp: int
 
 
-Handed = list[tuple[int, list[Remembered]]]
+Handed = list[tuple[int, list[BatchMetadata]]]
 """Producer ids, each with the kept batches of that producer."""
 
 
-class Producer:
+class ProducerStateEntry:
     """One producer: its epoch and its last batches."""
 
     __slots__ = ("batches", "coordinator_epoch", "epoch", "last_timestamp", "producer_id",
@@ -87,13 +87,13 @@ class Producer:
     def __init__(self, producer_id: int, epoch: int) -> None:
         self.producer_id = producer_id
         self.epoch = epoch
-        self.batches: list[Remembered] = []
+        self.batches: list[BatchMetadata] = []
         self.last_timestamp = -1
         self.coordinator_epoch = -1
         self.txn_first_offset = -1
 
     def packed(self) -> bytes:
-        last = self.batches[-1] if self.batches else Remembered(-1, -1, -1, -1, -1)
+        last = self.batches[-1] if self.batches else BatchMetadata(-1, -1, -1, -1, -1)
         return SNAPSHOT_ENTRY.pack(
             self.producer_id,
             self.epoch,
@@ -114,11 +114,11 @@ class ProducerStateManager:
     def __init__(self, directory: Path, disk: Disk) -> None:
         self._directory = directory
         self._disk = disk
-        self._producers: dict[int, Producer] = {}
+        self._producers: dict[int, ProducerStateEntry] = {}
         self._count_max = self._expiration_ms = UNBOUNDED
         self.end_offset = 0
 
-    def __iter__(self) -> Iterator[Producer]:
+    def __iter__(self) -> Iterator[ProducerStateEntry]:
         return iter(self._producers.values())
 
     def __len__(self) -> int:
@@ -126,7 +126,7 @@ class ProducerStateManager:
 
     def judge(
         self, producer_id: int, epoch: int, base_sequence: int, last_offset_delta: int
-    ) -> Remembered | None:
+    ) -> BatchMetadata | None:
         """Return the kept batch if this is a retry, or None if it is the next; raise otherwise."""
         producer = self._producers.get(producer_id)
         if producer is None:
@@ -169,7 +169,7 @@ class ProducerStateManager:
         if producer is None:
             if len(self._producers) >= self._count_max:
                 self._forget_some(self._count_max - 1)
-            producer = self._producers[producer_id] = Producer(producer_id, epoch)
+            producer = self._producers[producer_id] = ProducerStateEntry(producer_id, epoch)
         elif producer.epoch != epoch:
             producer.epoch = epoch
             producer.batches.clear()
@@ -186,7 +186,7 @@ class ProducerStateManager:
         if last_sequence > SEQUENCE_MAX:
             last_sequence -= SEQUENCE_MAX + 1
         batches.append(
-            Remembered(
+            BatchMetadata(
                 base_sequence,
                 last_sequence,
                 base_offset,
@@ -241,7 +241,7 @@ class ProducerStateManager:
         """Add batches that were passed on to those of a snapshot, if the last ones agree."""
         for producer_id, entries in remembered:
             producer = self._producers.get(producer_id)
-            batches = [Remembered(*entry) for entry in entries]
+            batches = [BatchMetadata(*entry) for entry in entries]
             if producer is None or not producer.batches or not batches:
                 continue
             if batches[-1][:4] == producer.batches[-1][:4]:
@@ -295,7 +295,7 @@ class ProducerStateManager:
         return True
 
 
-def _last_offset(producer: Producer) -> int:
+def _last_offset(producer: ProducerStateEntry) -> int:
     return producer.batches[-1].last_offset if producer.batches else -1
 
 
@@ -305,7 +305,7 @@ def after(sequence: int, count: int) -> int:
     return later if later <= SEQUENCE_MAX else later - SEQUENCE_MAX - 1
 
 
-def decoded(snapshot: bytes) -> list[Producer]:
+def decoded(snapshot: bytes) -> list[ProducerStateEntry]:
     """Return the producers in a snapshot; raise ValueError if it is damaged."""
     start = SNAPSHOT_HEADER.size
     if len(snapshot) < start + SNAPSHOT_COUNT.size:
@@ -331,8 +331,8 @@ def unpacked(
     timestamp: int,
     coordinator_epoch: int,
     txn_first_offset: int,
-) -> Producer:
-    producer = Producer(producer_id, epoch)
+) -> ProducerStateEntry:
+    producer = ProducerStateEntry(producer_id, epoch)
     producer.last_timestamp = timestamp
     producer.coordinator_epoch = coordinator_epoch
     producer.txn_first_offset = txn_first_offset
@@ -341,7 +341,7 @@ def unpacked(
         if base_sequence < 0:
             base_sequence += SEQUENCE_MAX + 1
         producer.batches.append(
-            Remembered(
+            BatchMetadata(
                 base_sequence, last_sequence, last_offset - offset_delta, last_offset, timestamp
             )
         )

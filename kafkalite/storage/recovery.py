@@ -46,7 +46,7 @@ from kafkalite.storage.known_state import KnownEnd, KnownLogState
 from kafkalite.storage.leader_epochs import LeaderEpochCache
 from kafkalite.storage.opening_lock import OpeningLock
 from kafkalite.storage.producer_state import ProducerStateManager
-from kafkalite.storage.segment import LogSegment, Scanned
+from kafkalite.storage.segment import LogSegment, SegmentScan
 
 log = logging.getLogger("kafkalite.storage")
 
@@ -60,7 +60,7 @@ NOTES_FROM = 1 << 20
 """Number of scanned bytes that are worth a snapshot: their scan takes a tenth of a millisecond."""
 
 
-class Flushing(enum.Enum):
+class RecoveryFlush(enum.Enum):
     """The time at which the records kept by a recovery are flushed."""
 
     NOW = enum.auto()
@@ -70,7 +70,7 @@ class Flushing(enum.Enum):
     """As after any append to a log with `durability=os`, in the same boot."""
 
 
-class Beginning(NamedTuple):
+class ScanStart(NamedTuple):
     """The place in a log where its scan starts."""
 
     number: int
@@ -209,7 +209,7 @@ class Recovery:
 
     # -- any other end -----------------------------------------------------------------------
 
-    def recover(self, known: KnownLogState, flushing: Flushing = Flushing.NOW) -> None:
+    def recover(self, known: KnownLogState, flushing: RecoveryFlush = RecoveryFlush.NOW) -> None:
         """Scan the log from where its state is known; see the module."""
         self._same_boot = known.same_boot and not known.drop_cache
         self.may_have_lost_tail = not self._same_boot
@@ -218,7 +218,7 @@ class Recovery:
         except KafkaStorageError as fault:
             self._quarantine(str(fault))
 
-    def _recover(self, known: KnownLogState, flushing: Flushing) -> None:
+    def _recover(self, known: KnownLogState, flushing: RecoveryFlush) -> None:
         recovery_point, log_start_offset = known.recovery_point, known.log_start_offset
         begin = self._beginning(recovery_point)
         if known.drop_cache:
@@ -239,7 +239,7 @@ class Recovery:
         for offset in self._snapshots():
             if offset > self.end_offset:
                 self.disk.unlink(self.producers.snapshot_path(offset))
-        now = flushing is Flushing.NOW or self._was_cut
+        now = flushing is RecoveryFlush.NOW or self._was_cut
         self._leave_notes(begin.number, epochs=now)
         if now:
             self._flush(begin.number)
@@ -249,9 +249,9 @@ class Recovery:
         if self.unflushed_from is not None:
             # The names of its files may be unflushed as well.
             self.created_count += 1
-            self.awaits_flush = flushing is Flushing.SHARED
+            self.awaits_flush = flushing is RecoveryFlush.SHARED
 
-    def _unflushed_from(self, begin: Beginning, recovery_point: int) -> tuple[int, int] | None:
+    def _unflushed_from(self, begin: ScanStart, recovery_point: int) -> tuple[int, int] | None:
         """Return the offset and position in the last segment of the first record that is not known
         to be durable, or None."""
         active = self.segments[-1]
@@ -290,7 +290,7 @@ class Recovery:
             return None
         return epochs
 
-    def _beginning(self, recovery_point: int) -> Beginning:
+    def _beginning(self, recovery_point: int) -> ScanStart:
         """Return the latest place at or before the recovery point where the producer state and the
         leader epochs are known, and load both."""
         epochs = self._known_epochs()
@@ -309,13 +309,13 @@ class Recovery:
                     continue
                 if self.producers.load_snapshot(offset):
                     self._recall(number, position)
-                    return Beginning(number, position, offset)
+                    return ScanStart(number, position, offset)
         else:
             self.leader_epochs.unsaved = True
         first_offset = self.segments[0].base_offset
         if not self.producers.load_snapshot(first_offset):
             self.producers.clear()
-        return Beginning(0, 0, first_offset)
+        return ScanStart(0, 0, first_offset)
 
     def _are_epochs_known(self, number: int, offset: int) -> bool:
         """Return whether the epochs file has the epoch of the record before `offset`, at which the
@@ -384,7 +384,7 @@ class Recovery:
             if drop_cache:
                 os.posix_fadvise(segment.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
-    def _scan_from(self, begin: Beginning, recovery_point: int) -> None:
+    def _scan_from(self, begin: ScanStart, recovery_point: int) -> None:
         self.end_offset = begin.offset
         position = begin.position
         for number, segment in enumerate(self.segments[begin.number :], begin.number):
@@ -412,7 +412,7 @@ class Recovery:
     def _scanning(self, size: int) -> AbstractContextManager[None]:
         return nullcontext() if self._opening_lock is None else self._opening_lock.scanning(size)
 
-    def _is_followed(self, segment: LogSegment, ended: Scanned, number: int) -> bool:
+    def _is_followed(self, segment: LogSegment, ended: SegmentScan, number: int) -> bool:
         """Return whether valid batches follow the place where a scan ended.
 
         Left out: a record value that is itself a batch of a later offset, within a batch that a
@@ -435,7 +435,7 @@ class Recovery:
     def _begins_at(self, offset: int, number: int) -> bool:
         return number < len(self.segments) and self.segments[number].base_offset == offset
 
-    def _replay(self, step: Scanned) -> None:
+    def _replay(self, step: SegmentScan) -> None:
         for batch in step.produced:
             self.producers.replay(*batch)
         for epoch, base_offset in step.began:
@@ -453,7 +453,7 @@ class Recovery:
             log.warning("%s is removed: what stood before it is lost", segment.path)
             self._remove_from(number)
 
-    def _cut(self, segment: LogSegment, ended: Scanned, number: int) -> None:
+    def _cut(self, segment: LogSegment, ended: SegmentScan, number: int) -> None:
         behind = sum(later.size for later in self.segments[number:])
         if ended.code == ZEROS and number == len(self.segments):
             segment.size = ended.position  # preallocated space stays for the next append

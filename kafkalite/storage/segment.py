@@ -50,7 +50,7 @@ PREALLOCATION_ERRORS_IGNORED = frozenset(
 """Errors of preallocation that are ignored: the write itself reports a real one."""
 
 
-class Found(NamedTuple):
+class BatchPosition(NamedTuple):
     """The position of a batch and fields of its header."""
 
     position: int
@@ -60,7 +60,7 @@ class Found(NamedTuple):
     max_timestamp: int
 
 
-class Scanned(NamedTuple):
+class SegmentScan(NamedTuple):
     """The result of a scan, and the state from which the next one continues (segment_walk.scan)."""
 
     code: int
@@ -288,7 +288,7 @@ class LogSegment:
 
     # -- reading -----------------------------------------------------------------------------
 
-    def find(self, offset: int) -> Found | None:
+    def find(self, offset: int) -> BatchPosition | None:
         """Return the batch that holds `offset`, or else the first one after it; None if there is
         none."""
         if self.open_segments is not None:
@@ -308,12 +308,12 @@ class LogSegment:
             if code in (WHOLE, AT_END):
                 self.rebuild()
         if code == WHOLE:
-            return Found(*found)
+            return BatchPosition(*found)
         if code == AT_END:
             return None
         raise KafkaStorageError(self.fault(code, found[0]))
 
-    def find_timestamp(self, timestamp: int, offset: int) -> Found | None:
+    def find_timestamp(self, timestamp: int, offset: int) -> BatchPosition | None:
         """Return the first batch, of those that end at `offset` or later, whose maximum timestamp
         is at least `timestamp`; None if there is none."""
         start = self.find(max(self._time_floor(timestamp), offset))
@@ -326,14 +326,14 @@ class LogSegment:
             return None
         if code != WHOLE:
             raise KafkaStorageError(self.fault(code, position))
-        return Found(position, size, -1, -1, -1)
+        return BatchPosition(position, size, -1, -1, -1)
 
     def _time_floor(self, timestamp: int) -> int:
         if not self.time_index.sound(RELATIVE_OFFSET_MAX):
             self.rebuild()
         return self.base_offset + self.time_index.floor(timestamp)[1]
 
-    def read(self, found: Found) -> bytes:
+    def read(self, found: BatchPosition) -> bytes:
         """Return the bytes of a whole batch, for the few times its records are needed."""
         try:
             batch = os.pread(self.descriptor, found.size, found.position)
@@ -432,7 +432,7 @@ class LogSegment:
         if next_offset < 0:
             next_offset = self.base_offset
         if code != AT_END:
-            ended = Scanned(
+            ended = SegmentScan(
                 *segment_walk.scan(
                     self.descriptor, at, self.size, self.base_offset, next_offset, 0, 0, 0, 0, 0,
                     LEADER_EPOCHS_KNOWN,
@@ -449,18 +449,18 @@ class LogSegment:
         position: int,
         next_offset: int,
         leader_epoch: int = LEADER_EPOCHS_KNOWN,
-        note: Callable[[Scanned], None] | None = None,
+        note: Callable[[SegmentScan], None] | None = None,
         *,
         gapless: bool = False,
-    ) -> Scanned:
+    ) -> SegmentScan:
         """Check every batch from a position on and add their index entries."""
         self.resume(position, next_offset)
-        step = Scanned(
+        step = SegmentScan(
             WHOLE, position, next_offset, self.since_entry, self.max_timestamp,
             self.offset_of_max, self.timestamp_entered, leader_epoch, 0, b"", b"", [], [],
         )  # fmt: skip
         while step.code == WHOLE:
-            step = Scanned(
+            step = SegmentScan(
                 *segment_walk.scan(
                     self.descriptor, step.position, self.size, self.base_offset, step.next_offset,
                     self.index_interval, step.since_entry, step.max_timestamp, step.offset_of_max,
@@ -487,7 +487,7 @@ class LogSegment:
         found: list[tuple[int, ...]] = []
         code = WHOLE
         while code == WHOLE:
-            step = Scanned(
+            step = SegmentScan(
                 *segment_walk.scan(
                     self.descriptor, begin, position, self.base_offset, self.base_offset,
                     self.index_interval, 0, 0, 0, 0, LEADER_EPOCHS_KNOWN,

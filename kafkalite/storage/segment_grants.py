@@ -1,6 +1,6 @@
 """Segment grants: ranges of segment files that other processes of this host may read.
 
-    request again from end_offset ──▶ lend ──▶ Loan(segment, position, size, end_offset)
+    request again from end_offset ──▶ grant ──▶ SegmentGrant(segment, position, size, end_offset)
                                                │ whole batches of one segment, below the bound
                                                ▼
                                     the reader's own descriptor of that file
@@ -26,7 +26,7 @@ from kafkalite.storage.log_reader import locate
 from kafkalite.storage.segment import LogSegment
 
 
-class Loan(NamedTuple):
+class SegmentGrant(NamedTuple):
     """A segment grant: the range that may be read, and the offset after it."""
 
     segment: LogSegment
@@ -35,7 +35,7 @@ class Loan(NamedTuple):
     end_offset: int
 
 
-def lend(log: Log, offset: int, size_max: int, upper_offset: int) -> Loan | None:
+def grant(log: Log, offset: int, size_max: int, upper_offset: int) -> SegmentGrant | None:
     """Return a grant from the batch that holds `offset` on, within one segment and below
     `upper_offset`; None if there are no records there yet.
 
@@ -48,8 +48,8 @@ def lend(log: Log, offset: int, size_max: int, upper_offset: int) -> Loan | None
     segment, position, first_size, end = found
     if end - position > size_max:
         end = max(position + first_size, _batch_at(segment, position + size_max))
-    log.doomed.lend(segment.file)
-    return Loan(segment, position, end - position, _offset_at(log, segment, end))
+    log.deferred_deletes.note_grant(segment.file)
+    return SegmentGrant(segment, position, end - position, _offset_at(log, segment, end))
 
 
 def _batch_at(segment: LogSegment, position: int) -> int:

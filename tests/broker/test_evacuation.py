@@ -9,7 +9,7 @@ from kafkalite.storage import partition_transfer as hand_over
 from kafkalite.storage.disk import DISK
 from kafkalite.storage.known_state import KnownLogState
 from kafkalite.storage.layout import directory_name, node_directory
-from kafkalite.storage.partition_metadata import Owner
+from kafkalite.storage.partition_metadata import TopicIdPartition
 from tests.handlers.conftest import InProcess
 
 
@@ -21,7 +21,7 @@ def test_what_a_worker_that_began_with_an_older_image_sent_to_a_removed_node_is_
     cluster.settle()
     cluster.kill(leader)
     lies = node_directory(cluster.directory, leader) / directory_name("a", 0)
-    owner = Owner("a", 0, topic_id)
+    owner = TopicIdPartition("a", 0, topic_id)
     hand_over.send(DISK, lies, owner, KnownLogState(), node_directory(cluster.directory, 9))
     cluster.start(leader)
     cluster.until(lambda: cluster.node(leader).replicas.of_topic(topic_id), pace_ms=100)

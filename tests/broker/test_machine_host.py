@@ -28,7 +28,7 @@ from kafkalite.storage.known_state import KnownLogState
 from kafkalite.storage.log import Log
 from kafkalite.storage.log_config import LogConfig
 from kafkalite.storage.log_environment import LogEnvironment
-from kafkalite.storage.partition_metadata import Owner
+from kafkalite.storage.partition_metadata import TopicIdPartition
 
 
 class HeldFlusher:
@@ -63,7 +63,7 @@ class Hosted:
         environment.space.kept_free = kept_free
         self.log = Log.open(
             self.directory,
-            Owner("__cluster_metadata", 0, bytes(16)),
+            TopicIdPartition("__cluster_metadata", 0, bytes(16)),
             LogConfig.of(Settings.broker().for_topic()),
             environment,
             KnownLogState(**known),

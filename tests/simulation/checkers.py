@@ -14,9 +14,9 @@ from kafkalite.ids import METADATA_TOPIC
 from kafkalite.records.batch import batches
 from kafkalite.storage import layout, node_directories
 from kafkalite.storage.log_reader import read
-from kafkalite.storage.partition_metadata import Owner
+from kafkalite.storage.partition_metadata import TopicIdPartition
 from tests.simulation.cluster import Cluster
-from tests.simulation.workload import ClusterWorkload, TopicIdPartition
+from tests.simulation.workload import ClusterWorkload, PartitionKey
 
 
 class ClusterChecker:
@@ -25,14 +25,14 @@ class ClusterChecker:
     def __init__(self, cluster: Cluster, workload: ClusterWorkload) -> None:
         self.cluster = cluster
         self.workload = workload
-        self.leaders: dict[tuple[TopicIdPartition, int], int] = {}
+        self.leaders: dict[tuple[PartitionKey, int], int] = {}
         """The leader of each (partition, leader epoch)."""
-        self.newest: dict[TopicIdPartition, int] = {}
+        self.newest: dict[PartitionKey, int] = {}
         """The newest leader epoch of each partition."""
 
     def check(self) -> None:
         """Check the invariants that hold at any moment."""
-        opened: dict[TopicIdPartition, int] = {}
+        opened: dict[PartitionKey, int] = {}
         for node_id, there in self.cluster.running.items():
             for log in there.logs.logs.values():
                 if log.topic != METADATA_TOPIC:
@@ -44,7 +44,7 @@ class ClusterChecker:
         assert not self.cluster.deaths, self.cluster.deaths
         assert not self.cluster.faults, self.cluster.faults
 
-    def _check_leader(self, node_id: int, place: TopicIdPartition, partition: Any) -> None:
+    def _check_leader(self, node_id: int, place: PartitionKey, partition: Any) -> None:
         epoch = partition.leader_epoch
         leader = self.leaders.setdefault((place, epoch), node_id)
         assert leader == node_id, f"{leader} and {node_id} lead {partition} in epoch {epoch}"
@@ -62,7 +62,7 @@ class ClusterChecker:
             for index, partition in topic.partitions.items():
                 led = cluster.node(partition.leader).replicas.leader(topic.name, index)
                 assert led.leader_epoch == partition.leader_epoch
-                owner = Owner(topic.name, index, topic.topic_id)
+                owner = TopicIdPartition(topic.name, index, topic.topic_id)
                 (directory,) = node_directories.holders(cluster.directory, owner)
                 name = layout.directory_name(topic.name, index)
                 node_directory = layout.node_directory(cluster.directory, partition.leader)
@@ -70,7 +70,7 @@ class ClusterChecker:
                 self._check_records((topic.topic_id, index), led.log)
         node_directories.check_parts(cluster.directory)
 
-    def _check_records(self, place: TopicIdPartition, log: Any) -> None:
+    def _check_records(self, place: PartitionKey, log: Any) -> None:
         stream = self.workload.streams.get(place)
         found = read(log, 0, 1 << 30, log.end_offset)
         records = [r for batch in batches(found.read()) for r in batch] if found else []

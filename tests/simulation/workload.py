@@ -22,7 +22,7 @@ from kafkalite.protocol.schemas.transactions import INIT_PRODUCER_ID
 from kafkalite.records.batch import Record, batches, build
 from tests.simulation.cluster import Asking, Cluster
 
-TopicIdPartition = tuple[bytes, int]
+PartitionKey = tuple[bytes, int]
 
 ALL = -1
 TOPICS = ("a", "b", "c")
@@ -48,7 +48,7 @@ REFUSED = {
 class ProducerStream:
     """The batches of one idempotent producer for one partition, one record each."""
 
-    partition: TopicIdPartition
+    partition: PartitionKey
     producer_id: int
     sequence: int = 0
     asking: Asking | None = None
@@ -66,13 +66,13 @@ class ClusterWorkload:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.random = cluster.random
-        self.streams: dict[TopicIdPartition, ProducerStream] = {}
-        self.names: dict[TopicIdPartition, str] = {}
+        self.streams: dict[PartitionKey, ProducerStream] = {}
+        self.names: dict[PartitionKey, str] = {}
         self.topic_requests: list[tuple[str, Asking]] = []
         self.id_requests: list[Asking] = []
         self.producer_ids: list[int] = []
         """Producer ids that no stream uses yet."""
-        self.seen: dict[TopicIdPartition, dict[int, bytes | None]] = {}
+        self.seen: dict[PartitionKey, dict[int, bytes | None]] = {}
         """Values that consumers read, by offset."""
         self.counts: Counter[str] = Counter()
         for node_id in (1, 2, 3) * 5:
@@ -95,7 +95,7 @@ class ClusterWorkload:
             node_id = self.random.choice([self._leader_of(partition), *self.cluster.running])
             self._send(stream, node_id)
 
-    def _leader_of(self, partition: TopicIdPartition) -> int:
+    def _leader_of(self, partition: PartitionKey) -> int:
         """Return the leader according to a random node."""
         for there in self.cluster.some_running():
             topic = there.node.image.topics_by_id.get(partition[0])

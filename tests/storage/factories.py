@@ -18,12 +18,12 @@ from kafkalite.storage.log_directory import LogDirectory
 from kafkalite.storage.log_environment import LogEnvironment
 from kafkalite.storage.log_manager import LogManager
 from kafkalite.storage.log_reader import read
-from kafkalite.storage.partition_metadata import Owner
+from kafkalite.storage.partition_metadata import TopicIdPartition
 from kafkalite.storage.timestamps import Search, TimestampOffset, first_since
 from tests.simulation.disk import QuickDisk
 
 TOPIC_ID = bytes(range(16))
-OWNER = Owner("t", 0, TOPIC_ID)
+OWNER = TopicIdPartition("t", 0, TOPIC_ID)
 NOW = ManualClock().wall_ms()
 
 SMALL = {

@@ -50,7 +50,7 @@ def lived(directory: Path, steps: int) -> tuple[list[tuple[Any, ...]], list[byte
         if step % 8 == 7:
             log.delete_records(log.durable_offset // 2)
             clock.advance(2000)
-            log.doomed.remove_due()
+            log.deferred_deletes.remove_due()
             disk.note("start", log.log_start_offset)
     close(log)
     disk.note("durable", log.durable_offset)

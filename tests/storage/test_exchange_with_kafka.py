@@ -24,7 +24,7 @@ from kafkalite.storage.log import Log
 from kafkalite.storage.log_config import LogConfig
 from kafkalite.storage.log_environment import LogEnvironment
 from kafkalite.storage.log_reader import read
-from kafkalite.storage.partition_metadata import Owner
+from kafkalite.storage.partition_metadata import TopicIdPartition
 from tests.storage.factories import close
 from tools import apache_kafka
 
@@ -39,7 +39,7 @@ def open_log(directory, topic_id, **topic):
     topic = {"segment.bytes": str(1 << 20), "index.interval.bytes": "256"} | topic
     settings = Settings.broker({"durability": "os"}).for_topic(topic)
     environment = LogEnvironment.of(directory, ManualClock(wall_ms=NOW + 60_000), DISK)
-    owner = Owner(TOPIC, 0, topic_id)
+    owner = TopicIdPartition(TOPIC, 0, topic_id)
     return Log.open(directory, owner, LogConfig.of(settings), environment)
 
 

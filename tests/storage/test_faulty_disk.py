@@ -93,7 +93,7 @@ def live(directory: Path, disk: FaultyDisk, history: History) -> None:
     history.check(log, log.end_offset)
     log.delete_records(min(2, log.end_offset))
     clock.advance(10_000)
-    log.doomed.remove_due()
+    log.deferred_deletes.remove_due()
     close(log)
 
 

@@ -22,7 +22,7 @@ from kafkalite.errors import (
     RecordListTooLarge,
 )
 from kafkalite.records.batch import Codec, Record, RecordBatch, batches, build
-from kafkalite.storage.log import Appended, Log
+from kafkalite.storage.log import Log, LogAppendResult
 from kafkalite.storage.log_reader import available, read
 from kafkalite.storage.segment import AHEAD_FIRST
 from kafkalite.storage.timestamps import TimestampOffset, newest
@@ -51,8 +51,8 @@ def filled(directory: Path, count: int = 30, **how: object) -> Log:
 
 def test_offsets_are_given_in_order_and_records_are_read_under_them(tmp_path: Path) -> None:
     log = open_log(tmp_path)
-    assert log.append(batch(b"a", b"b"), 0) == Appended(0, 1, -1, 0, False)
-    assert log.append(batch(b"c"), 0) == Appended(2, 2, -1, 0, False)
+    assert log.append(batch(b"a", b"b"), 0) == LogAppendResult(0, 1, -1, 0, False)
+    assert log.append(batch(b"c"), 0) == LogAppendResult(2, 2, -1, 0, False)
     assert log.end_offset == 3
     assert values_of(log) == [(0, b"a"), (1, b"b"), (2, b"c")]
 
@@ -367,9 +367,9 @@ def test_deleting_records_moves_the_start_and_removes_whole_segments(tmp_path: P
     assert values_of(log)[0] == (33, b"value 33")
     assert log.segments[0].base_offset <= 33 < log.segments[1].base_offset
     assert files(tmp_path, ".log.deleted")
-    assert log.doomed.remove_due() == clock.monotonic_ms() + 1000
+    assert log.deferred_deletes.remove_due() == clock.monotonic_ms() + 1000
     clock.advance(1000)
-    assert log.doomed.remove_due() is None
+    assert log.deferred_deletes.remove_due() is None
     assert not files(tmp_path, ".deleted")
     with pytest.raises(OffsetOutOfRange):
         log.delete_records(61)
@@ -382,7 +382,7 @@ def test_a_reader_keeps_the_file_of_a_removed_segment(tmp_path: Path) -> None:
     assert held is not None
     log.delete_records(60)
     clock.advance(1000)
-    log.doomed.remove_due()
+    log.deferred_deletes.remove_due()
     assert next(iter(batches(held.read()))).records()[0].value == b"value 0"
 
 

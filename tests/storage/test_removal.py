@@ -10,11 +10,11 @@ import pytest
 
 from kafkalite.clock import ManualClock
 from kafkalite.storage import deferred_delete as module
-from kafkalite.storage.deferred_delete import Doomed
+from kafkalite.storage.deferred_delete import DeferredDeletes
 from kafkalite.storage.flusher import Flusher
 from tests.simulation.disk import QuickDisk
 from tests.storage.factories import TOPIC_ID, batch, manager, open_log, settings
-from tests.storage.test_upkeep import collect, collect_from
+from tests.storage.test_housekeeping import collect, collect_from
 
 
 class NotedDisk(QuickDisk):
@@ -54,12 +54,12 @@ def test_removal_unlinks_on_a_flusher_thread_in_steps(tmp_path, flusher, monkeyp
     directory.mkdir()
     for number in range(9):
         (directory / f"{number}.log").write_bytes(b"content")
-    doomed = Doomed(clock, disk)
-    doomed.add([directory], 1_000)
-    assert doomed.remove_due(flusher) == clock.monotonic_ms() + 1_000
+    deferred_deletes = DeferredDeletes(clock, disk)
+    deferred_deletes.add([directory], 1_000)
+    assert deferred_deletes.remove_due(flusher) == clock.monotonic_ms() + 1_000
     assert not disk.calls
     clock.advance(1_000)
-    doomed.remove_due(flusher)
+    deferred_deletes.remove_due(flusher)
     for _ in range(3):
         before = len(disk.calls)
         collect_from(flusher)
@@ -74,19 +74,19 @@ def test_removal_step_ends_with_the_file_that_reaches_its_bytes(tmp_path, monkey
     files = [tmp_path / f"{number}.log.deleted" for number in range(5)]
     for path in files:
         path.write_bytes(b"7 bytes")
-    removal = module.Removal(module.deque(files), set())
+    removal = module.FileRemoval(module.deque(files), set())
     removal.run(QuickDisk())
     assert [path.exists() for path in files] == [False, False, True, True, True]
 
 
 def test_removal_cuts_a_lent_file_in_steps(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(module, "TRUNCATE_BYTES", 3)
-    disk, lent = NotedDisk(), tmp_path / "lent"
-    lent.write_bytes(b"content")
-    doomed = Doomed(ManualClock(), disk)
-    doomed.lend(disk.open(lent, os.O_RDONLY))
-    doomed.add([lent], 0)
-    doomed.remove_due()
+    disk, granted = NotedDisk(), tmp_path / "granted"
+    granted.write_bytes(b"content")
+    deferred_deletes = DeferredDeletes(ManualClock(), disk)
+    deferred_deletes.note_grant(disk.open(granted, os.O_RDONLY))
+    deferred_deletes.add([granted], 0)
+    deferred_deletes.remove_due()
     assert [call for call, _, _ in disk.calls] == [
         "truncate 4", "truncate 1", "truncate 0", "unlink",
     ]  # fmt: skip
@@ -94,30 +94,30 @@ def test_removal_cuts_a_lent_file_in_steps(tmp_path, monkeypatch) -> None:
 
 def test_removal_of_what_became_due_meanwhile_follows(tmp_path, flusher) -> None:
     clock = ManualClock()
-    doomed = Doomed(clock, flusher._disk)
+    deferred_deletes = DeferredDeletes(clock, flusher._disk)
     first, second = tmp_path / "first", tmp_path / "second"
     for path in (first, second):
         path.write_bytes(b"content")
-    doomed.add([first], 0)
-    doomed.add([second], 10)
-    doomed.remove_due(flusher)
+    deferred_deletes.add([first], 0)
+    deferred_deletes.add([second], 10)
+    deferred_deletes.remove_due(flusher)
     clock.advance(10)
-    assert doomed.remove_due(flusher) == clock.monotonic_ms() + module.LOOK_AGAIN_MS
+    assert deferred_deletes.remove_due(flusher) == clock.monotonic_ms() + module.LOOK_AGAIN_MS
     collect_from(flusher)
     collect_from(flusher)
     assert not first.exists() and not second.exists()
-    assert doomed.remove_due(flusher) is None
+    assert deferred_deletes.remove_due(flusher) is None
 
 
 def test_deleted_segments_found_at_open_are_removed_after_it(tmp_path: Path) -> None:
     clock, disk = ManualClock(), NotedDisk()
     left = tmp_path / "00000000000000000007.log.deleted"
     left.write_bytes(b"content")
-    doomed = Doomed(clock, disk)
-    log = open_log(tmp_path, clock=clock, disk=disk, shared={"doomed": doomed})
+    deferred_deletes = DeferredDeletes(clock, disk)
+    log = open_log(tmp_path, clock=clock, disk=disk, shared={"deferred_deletes": deferred_deletes})
     assert left.exists() and not disk.calls
     clock.advance(60_000)
-    doomed.remove_due()
+    deferred_deletes.remove_due()
     assert not left.exists()
     log.release()
 

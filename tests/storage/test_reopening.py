@@ -20,7 +20,7 @@ from kafkalite.storage.log import Log
 from kafkalite.storage.recovery import RECALLED_FIRST, RECALLED_SIZE
 from tests.simulation.disk import QuickDisk
 from tests.storage.factories import NOW, TOPIC_ID, batch, manager, open_log, produced, settings
-from tests.storage.test_upkeep import collect_from
+from tests.storage.test_housekeeping import collect_from
 
 MEGABYTE = 1 << 20
 VALUE = random.Random(31).randbytes(16 << 10)

@@ -12,8 +12,7 @@ import pytest
 from kafkalite.config import topic as keys
 from kafkalite.errors import KafkaStorageError
 from kafkalite.records.file_slice import OpenFile
-from kafkalite.storage import layout
-from kafkalite.storage import segment_grants as loans
+from kafkalite.storage import layout, segment_grants
 from kafkalite.storage.background_flush import BackgroundFlush
 from kafkalite.storage.log import Log
 from kafkalite.storage.log_flushes import LogFlush
@@ -46,7 +45,7 @@ def test_a_file_that_cannot_be_opened_is_an_error_of_its_log(tmp_path: Path, cod
         lambda: log.append(batch(b"more"), 0),
         lambda: read(log, 0, 1000, log.end_offset),
         lambda: read(log, 19, 1000, log.end_offset),
-        lambda: loans.lend(log, 0, 100, log.end_offset),
+        lambda: segment_grants.grant(log, 0, 100, log.end_offset),
         lambda: found_since(log, 0),
         log.flush_begin,
         log.roll,
@@ -84,7 +83,7 @@ def test_a_batch_that_cannot_be_read_is_not_lent(tmp_path: Path) -> None:
     first._file = OpenFile(first.path, os.O_WRONLY)
     first._descriptor = first._file.fileno()
     with pytest.raises(KafkaStorageError, match="cannot be read"):
-        loans._header(first, 0)
+        segment_grants._header(first, 0)
 
 
 def test_a_log_whose_directory_was_removed_goes_offline_at_its_flush(tmp_path: Path) -> None:

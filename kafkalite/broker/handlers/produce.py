@@ -37,7 +37,7 @@ from kafkalite.transport.connection import Disconnect
 
 if TYPE_CHECKING:
     from kafkalite.broker.replica.partition import Partition
-    from kafkalite.storage.log import Appended
+    from kafkalite.storage.log import LogAppendResult
 
 PENDING = PartitionAppendResult(-1, 0, -1, -1, -1)
 """Takes the place of a result until its batch is decompressed and appended."""
@@ -102,7 +102,7 @@ class ProduceResponseBuilder:
         self._later: Later[ProduceResponse] | None = None
 
     def appended(
-        self, partition: Partition, appended: Appended, results: list[PartitionAppendResult]
+        self, partition: Partition, appended: LogAppendResult, results: list[PartitionAppendResult]
     ) -> None:
         """Add the result of a batch that was appended."""
         if self._required_acks == ACKS_ALL and partition.high_watermark <= appended.last_offset:
@@ -116,7 +116,7 @@ class ProduceResponseBuilder:
         topic: Topic,
         size: int,
         partition: Partition,
-        appended: Later[Appended],
+        appended: Later[LogAppendResult],
         results: list[PartitionAppendResult],
     ) -> None:
         """Add the result of a batch that will be appended after decompression."""
@@ -124,7 +124,7 @@ class ProduceResponseBuilder:
         results.append(PENDING)
         self._opening += 1
 
-        def opened(appended: Appended | None, error: KafkaError | None) -> None:
+        def opened(appended: LogAppendResult | None, error: KafkaError | None) -> None:
             self._opening -= 1
             if appended is not None:
                 self._note_uncommitted(partition, appended, results, position)
@@ -152,7 +152,7 @@ class ProduceResponseBuilder:
     def _note_uncommitted(
         self,
         partition: Partition,
-        appended: Appended,
+        appended: LogAppendResult,
         results: list[PartitionAppendResult],
         position: int,
     ) -> None:

@@ -48,7 +48,7 @@ from kafkalite.errors import (
 from kafkalite.protocol.schemas.transactions import DESCRIBE_PRODUCERS, INIT_PRODUCER_ID
 
 if TYPE_CHECKING:
-    from kafkalite.storage.producer_state import Producer
+    from kafkalite.storage.producer_state import ProducerStateEntry
 
 NONE = -1
 
@@ -124,7 +124,7 @@ def describe_producers(
     return {"topics": topics}
 
 
-def _described(producer: Producer) -> Response:
+def _described(producer: ProducerStateEntry) -> Response:
     return {
         "producer_id": producer.producer_id,
         "producer_epoch": producer.epoch,

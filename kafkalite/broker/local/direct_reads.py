@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from kafkalite.broker.local.local_node import LocalNode
     from kafkalite.broker.replica.partition import Partition
     from kafkalite.storage.segment import LogSegment
-    from kafkalite.storage.segment_grants import Loan
+    from kafkalite.storage.segment_grants import SegmentGrant
 
 FILES_MAX = 256
 """Maximum number of files granted to one connection at a time."""
@@ -164,25 +164,25 @@ class DirectReads:
     def _grant(self, partition: Partition, read: dict[str, Any]) -> bool:
         """Respond with a grant of the readable bytes; return False if there are none yet."""
         partition.check_epoch(read["leader_epoch"])
-        loan = partition.lend(read["offset"], max(0, read["size_max"]), read["isolation_level"])
+        grant = partition.grant(read["offset"], max(0, read["size_max"]), read["isolation_level"])
         # Also without a grant: a reader at the log end gets the dropped files when its wait ends.
         self._drop_removed(partition)
-        if loan is None:
+        if grant is None:
             return False
-        granted = self._files.get(loan.segment)
+        granted = self._files.get(grant.segment)
         new_files: list[OpenFile] = []
         if granted is None:
-            new_files.append(loan.segment.reopened(DESCRIPTORS_RESERVED))
+            new_files.append(grant.segment.reopened(DESCRIPTORS_RESERVED))
             granted = self._file_count, (partition.topic_id, partition.index)
             self._file_count += 1
             self._make_room()
-            self._files[loan.segment] = granted
+            self._files[grant.segment] = granted
         else:
-            self._files.move_to_end(loan.segment)
-        partition.traffic.bytes_out += loan.size
-        self._counts["read_bytes"] += loan.size
+            self._files.move_to_end(grant.segment)
+        partition.traffic.bytes_out += grant.size
+        self._counts["read_bytes"] += grant.size
         self._counts["descriptors"] += len(new_files)
-        self._respond(read, partition, loan, granted[0], new_files)
+        self._respond(read, partition, grant, granted[0], new_files)
         return True
 
     def _make_room(self) -> None:
@@ -211,7 +211,7 @@ class DirectReads:
         self,
         read: dict[str, Any],
         partition: Partition,
-        loan: Loan | None = None,
+        grant: SegmentGrant | None = None,
         file: int = -1,
         new_files: list[OpenFile] | None = None,
     ) -> None:
@@ -224,9 +224,9 @@ class DirectReads:
             log_start_offset=partition.log.log_start_offset,
             file=file,
             fresh=bool(new_files),
-            position=loan.position if loan else 0,
-            size=loan.size if loan else 0,
-            end_offset=loan.end_offset if loan else -1,
+            position=grant.position if grant else 0,
+            size=grant.size if grant else 0,
+            end_offset=grant.end_offset if grant else -1,
         )
 
     def refuse(self, read: dict[str, Any], error: KafkaError) -> None:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from kafkalite.broker.client_context import ClientContext
     from kafkalite.broker.local.local_node import LocalNode
     from kafkalite.broker.replica.partition import Partition
-    from kafkalite.storage.log import Appended
+    from kafkalite.storage.log import LogAppendResult
     from kafkalite.transport.reactor import Timer
 
 log = logging.getLogger("kafkalite.broker")
@@ -309,7 +309,7 @@ class HostedRing:
         timeout_ms: int,
         size: int,
         partition: Partition,
-        appended: Appended | None,
+        appended: LogAppendResult | None,
         error: KafkaError | None,
     ) -> None:
         """Respond to a batch that was opened on the thread and then appended or rejected."""
@@ -337,7 +337,7 @@ class HostedRing:
 
     def _appended(
         self, correlation: int, acks: int, timeout_ms: int, partition: Partition,
-        appended: Appended,
+        appended: LogAppendResult,
     ) -> None:  # fmt: skip
         if not acks or self._ring.closed:
             return

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kafkalite.broker.metadata_cache import Topic
     from kafkalite.broker.replica.batch_opener import Opener
     from kafkalite.broker.replica.partition import Partition
-    from kafkalite.storage.log import Appended
+    from kafkalite.storage.log import LogAppendResult
 
 WAITING_SIZE_MAX = 64 << 20
 """Maximum size in bytes of all queued batches, as clients sent them."""
@@ -33,7 +33,7 @@ class AppendNow(Protocol):
 
     def __call__(
         self, partition: Partition, batch: memoryview | bytes, *, opened: bool = False
-    ) -> Appended:
+    ) -> LogAppendResult:
         """Append a batch; `opened` is true if its records were decompressed and checked."""
 
 
@@ -49,17 +49,19 @@ class AppendQueue:
         self._opener = opener
         self._append_now = append_now
         self._leader = leader
-        self._queues: dict[Partition, deque[tuple[bytes, Later[Appended]]]] = {}
+        self._queues: dict[Partition, deque[tuple[bytes, Later[LogAppendResult]]]] = {}
         self._waiting_size = 0
 
-    def append(self, partition: Partition, batch: memoryview | bytes) -> Appended | Later[Appended]:
+    def append(
+        self, partition: Partition, batch: memoryview | bytes
+    ) -> LogAppendResult | Later[LogAppendResult]:
         """Append a client's batch now or later.
 
         Raises KafkaError if the batch is not valid.
         """
         if self._queues and (queue := self._queues.get(partition)) is not None:
             self._check_room(batch)
-            later: Later[Appended] = Later()
+            later: Later[LogAppendResult] = Later()
             self._waiting_size += len(batch)
             queue.append((bytes(batch), later))
             return later
@@ -85,7 +87,7 @@ class AppendQueue:
         self,
         partition: Partition,
         size: int,
-        later: Later[Appended],
+        later: Later[LogAppendResult],
         kept: bytes | None,
         error: KafkaError | None,
     ) -> None:

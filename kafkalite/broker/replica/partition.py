@@ -18,14 +18,14 @@ from kafkalite.broker.request_metrics import Traffic
 from kafkalite.errors import FencedLeaderEpoch, KafkaError, OffsetOutOfRange, UnknownLeaderEpoch
 from kafkalite.storage.durability import Durability
 from kafkalite.storage.log_reader import available, read
-from kafkalite.storage.segment_grants import Loan, lend
+from kafkalite.storage.segment_grants import SegmentGrant, grant
 
 if TYPE_CHECKING:
     from kafkalite.broker.replica.delayed_operation import DelayedOperation
     from kafkalite.config.settings import Settings
     from kafkalite.records.file_slice import FileSlice
     from kafkalite.records.opening import Steps
-    from kafkalite.storage.log import Appended, Log
+    from kafkalite.storage.log import Log, LogAppendResult
 
 READ_COMMITTED = 1
 """Kafka's isolation level for reads up to the last stable offset."""
@@ -84,7 +84,7 @@ class Partition:
 
     def append(
         self, batch: memoryview | bytes, *, from_client: bool = True, opened: bool = False
-    ) -> Appended:
+    ) -> LogAppendResult:
         """Append a batch to the log.
 
         Raises KafkaError if the log rejects the batch or the partition has failed.
@@ -123,13 +123,13 @@ class Partition:
             return None
         return read(self.log, offset, size_max, upper, whole_first=whole_first)
 
-    def lend(self, offset: int, size_max: int, isolation_level: int) -> Loan | None:
+    def grant(self, offset: int, size_max: int, isolation_level: int) -> SegmentGrant | None:
         """Return a segment grant of whole batches for the same range, or None if it is empty."""
         upper = self.upper_offset(isolation_level)
         if offset > upper:
             self._refuse_beyond(offset)
             return None
-        return lend(self.log, offset, size_max, upper)
+        return grant(self.log, offset, size_max, upper)
 
     def readable(self, offset: int, isolation_level: int) -> bool:
         """Return whether a read at `offset` would return any bytes."""

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from kafkalite.broker.scheduler import Scheduler
     from kafkalite.coordination.image import TopicImage
     from kafkalite.storage.flusher import Flusher
-    from kafkalite.storage.log import Appended, Log
+    from kafkalite.storage.log import Log, LogAppendResult
     from kafkalite.storage.log_flushes import LogFlush
 
 
@@ -284,7 +284,7 @@ class ReplicaManager:
         topic: Topic,
         index: int,
         batch: memoryview | bytes | None,
-    ) -> tuple[Partition, Appended | Later[Appended]]:
+    ) -> tuple[Partition, LogAppendResult | Later[LogAppendResult]]:
         """Append a client's batch, now or after decompression; it is flushed as configured.
 
         Raises a KafkaError if the request is invalid or not authorized.
@@ -299,13 +299,13 @@ class ReplicaManager:
 
     def _append_now(
         self, partition: Partition, batch: memoryview | bytes, *, opened: bool = False
-    ) -> Appended:
+    ) -> LogAppendResult:
         appended = partition.append(batch, opened=opened)
         partition.traffic.produces += 1
         self._dirty[partition] = None
         return appended
 
-    def append_own(self, partition: Partition, batch: bytes) -> Appended:
+    def append_own(self, partition: Partition, batch: bytes) -> LogAppendResult:
         """Append a batch that this node built, such as a coordinator's records."""
         appended = partition.append(batch, from_client=False)
         self._dirty[partition] = None
@@ -432,7 +432,7 @@ class ReplicaManager:
             self._flusher.submit(flushes)
 
 
-def append_result(partition: Partition, appended: Appended) -> PartitionAppendResult:
+def append_result(partition: Partition, appended: LogAppendResult) -> PartitionAppendResult:
     """Return the result of a batch that was appended, for the response to its client."""
     offset, time_ms = appended.base_offset, appended.append_time_ms
     start_offset = appended.log_start_offset

@@ -11,9 +11,10 @@ import pytest
 from kafkalite.clock import ManualClock
 from kafkalite.config import topic as keys
 from kafkalite.errors import KafkaStorageError, OffsetOutOfRange
-from kafkalite.storage.deferred_delete import Doomed
+from kafkalite.storage import segment_grants
+from kafkalite.storage.deferred_delete import DeferredDeletes
 from kafkalite.storage.log import Log
-from kafkalite.storage.segment_grants import Loan, lend
+from kafkalite.storage.segment_grants import SegmentGrant
 from tests.simulation.disk import QuickDisk
 from tests.storage.factories import batch, open_log
 
@@ -28,10 +29,10 @@ def log(tmp_path: Path) -> Log:
     return log
 
 
-def batches_of(loan: Loan) -> list[tuple[int, int]]:
+def batches_of(grant: SegmentGrant) -> list[tuple[int, int]]:
     """Return the base offset and size of each granted batch; none may be cut off."""
-    content = os.pread(loan.segment.descriptor, loan.size, loan.position)
-    assert len(content) == loan.size
+    content = os.pread(grant.segment.descriptor, grant.size, grant.position)
+    assert len(content) == grant.size
     found = []
     while content:
         size = 12 + int.from_bytes(content[8:12], "big")
@@ -46,12 +47,12 @@ def walk(log: Log, size_max: int, upper: int | None = None) -> list[int]:
     upper = log.end_offset if upper is None else upper
     found: list[int] = []
     offset = log.log_start_offset
-    while (loan := lend(log, offset, size_max, upper)) is not None:
-        lent = batches_of(loan)
-        assert loan.size <= size_max or len(lent) == 1
-        assert offset == lent[0][0] < loan.end_offset <= upper
-        found += [base for base, _ in lent]
-        offset = loan.end_offset
+    while (grant := segment_grants.grant(log, offset, size_max, upper)) is not None:
+        granted = batches_of(grant)
+        assert grant.size <= size_max or len(granted) == 1
+        assert offset == granted[0][0] < grant.end_offset <= upper
+        found += [base for base, _ in granted]
+        offset = grant.end_offset
     assert offset == upper
     return found
 
@@ -77,8 +78,8 @@ def test_most_of_what_was_asked_is_lent_at_once(tmp_path):
     log = open_log(tmp_path / "t-0", {keys.SEGMENT_BYTES: 1 << 20})
     for _ in range(1_000):
         log.append(batch(b"v" * 50), 0)
-    loan = lend(log, 0, 50_000, log.end_offset)
-    assert 49_000 < loan.size <= 50_000
+    grant = segment_grants.grant(log, 0, 50_000, log.end_offset)
+    assert 49_000 < grant.size <= 50_000
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -106,8 +107,8 @@ def test_an_index_that_was_cut_under_us_is_not_believed(log):
 
 def test_an_offset_that_is_not_there_is_refused(log):
     with pytest.raises(OffsetOutOfRange):
-        lend(log, log.end_offset + 1, 100, log.end_offset)
-    assert lend(log, log.end_offset, 100, log.end_offset) is None
+        segment_grants.grant(log, log.end_offset + 1, 100, log.end_offset)
+    assert segment_grants.grant(log, log.end_offset, 100, log.end_offset) is None
 
 
 def test_a_segment_cut_from_outside_is_a_fault_and_no_loan(log):
@@ -122,7 +123,7 @@ def test_a_reopened_file_is_that_file_whatever_it_is_called_by_now(log):
     log.delete_records(log.segments[1].base_offset)
     with pytest.raises(FileNotFoundError):
         first.path.stat()
-    kept = lend(log, log.log_start_offset, 100, log.end_offset).segment
+    kept = segment_grants.grant(log, log.log_start_offset, 100, log.end_offset).segment
     again = kept.reopened(32)
     assert os.path.sameopenfile(again.fileno(), kept.descriptor)
 
@@ -156,8 +157,8 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def doomed(clock) -> Doomed:
-    return Doomed(clock, QuickDisk())
+def deferred_deletes(clock) -> DeferredDeletes:
+    return DeferredDeletes(clock, QuickDisk())
 
 
 def made(path: Path) -> Path:
@@ -169,31 +170,31 @@ def made(path: Path) -> Path:
 @pytest.mark.parametrize("renamed", [False, True])
 @pytest.mark.parametrize("in_directory", [False, True])
 def test_a_lent_file_is_emptied_when_it_is_removed_and_no_other(
-    tmp_path, clock, doomed, in_directory, renamed
+    tmp_path, clock, deferred_deletes, in_directory, renamed
 ):
     disk = QuickDisk()
-    lent, other = made(tmp_path / "d" / "lent"), made(tmp_path / "d" / "other")
-    readers = [disk.open(path, os.O_RDONLY) for path in (lent, other)]
-    doomed.lend(readers[0])
+    granted, other = made(tmp_path / "d" / "granted"), made(tmp_path / "d" / "other")
+    readers = [disk.open(path, os.O_RDONLY) for path in (granted, other)]
+    deferred_deletes.note_grant(readers[0])
     directory = tmp_path / "d"
     if renamed:
-        lent = lent.rename(lent.with_name("lent.deleted"))
+        granted = granted.rename(granted.with_name("granted.deleted"))
         directory = directory.rename(tmp_path / "d-delete") if in_directory else directory
-    doomed.add([directory] if in_directory else [lent, other], 1_000)
-    doomed.remove_due()
+    deferred_deletes.add([directory] if in_directory else [granted, other], 1_000)
+    deferred_deletes.remove_due()
     assert [os.fstat(reader.fileno()).st_size for reader in readers] == [7, 7]
     clock.advance(1_000)
-    doomed.remove_due()
+    deferred_deletes.remove_due()
     assert [os.fstat(reader.fileno()).st_size for reader in readers] == [0, 7]
-    assert not lent.exists() and directory.exists() != in_directory
+    assert not granted.exists() and directory.exists() != in_directory
 
 
-def test_a_lent_file_that_is_gone_already_holds_up_nothing(tmp_path, clock, doomed):
-    lent, other = made(tmp_path / "lent"), made(tmp_path / "other")
-    doomed.lend(QuickDisk().open(lent, os.O_RDONLY))
-    doomed.add([lent, other], 0)
-    lent.unlink()
-    doomed.remove_due()
+def test_a_lent_file_that_is_gone_already_holds_up_nothing(tmp_path, clock, deferred_deletes):
+    granted, other = made(tmp_path / "granted"), made(tmp_path / "other")
+    deferred_deletes.note_grant(QuickDisk().open(granted, os.O_RDONLY))
+    deferred_deletes.add([granted, other], 0)
+    granted.unlink()
+    deferred_deletes.remove_due()
     assert not other.exists()
 
 
@@ -204,9 +205,9 @@ def test_a_lent_file_that_cannot_be_emptied_is_spoken_of_and_holds_up_nothing(
         def truncate(self, path, size):
             raise OSError(5, "Input/output error")
 
-    doomed = Doomed(clock, Refusing())
-    lent, other = made(tmp_path / "lent"), made(tmp_path / "other")
-    doomed.lend(QuickDisk().open(lent, os.O_RDONLY))
-    doomed.add([lent, other], 0)
-    doomed.remove_due()
+    deferred_deletes = DeferredDeletes(clock, Refusing())
+    granted, other = made(tmp_path / "granted"), made(tmp_path / "other")
+    deferred_deletes.note_grant(QuickDisk().open(granted, os.O_RDONLY))
+    deferred_deletes.add([granted, other], 0)
+    deferred_deletes.remove_due()
     assert "cannot be removed" in caplog.text and not other.exists()

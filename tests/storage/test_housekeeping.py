@@ -21,7 +21,7 @@ from kafkalite.storage.flusher import Flusher
 from kafkalite.storage.housekeeping import RETAINED_AT_ONCE
 from kafkalite.storage.layout import LEADER_EPOCHS, RECOVERY_CHECKPOINT
 from kafkalite.storage.log_manager import LogManager
-from kafkalite.storage.segment import LogSegment, Scanned
+from kafkalite.storage.segment import LogSegment, SegmentScan
 from tests.simulation.disk import QuickDisk
 from tests.storage.factories import TOPIC_ID, batch, manager, produced, settings
 from tests.storage.nodes import Nodes
@@ -188,7 +188,9 @@ def test_recovery_of_an_os_log_begins_where_the_background_flush_was(
     begun = []
     scan = LogSegment.scan
 
-    def seen(segment: LogSegment, position: int, offset: int, *how: Any, **more: Any) -> Scanned:
+    def seen(
+        segment: LogSegment, position: int, offset: int, *how: Any, **more: Any
+    ) -> SegmentScan:
         begun.append(offset)
         return scan(segment, position, offset, *how, **more)
 
