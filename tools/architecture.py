@@ -1,6 +1,6 @@
 """Layers of the package and the imports between its parts, read from the code and printed.
 
-    python tools/architecture.py
+    python tools/architecture.py      imports of each part, then the files near the size limit
 
 A part is a folder or a file directly under `kafkalite/`.  A module may import from its own part
 and from lower layers, not from other parts of its own layer.  The client side (CLIENT_SIDE) and
@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterable, Iterator
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 PACKAGE = "kafkalite"
+LINES_NEAR = 550
+"""Such a file is near the limit of 600 lines: look for a part of it with a name of its own."""
 ROOT = Path(__file__).resolve().parent.parent
 
 LAYERS: tuple[tuple[str, ...], ...] = (
@@ -30,8 +33,39 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("__init__", "__main__"),
 )
 
+INNER_LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "broker": (("replica",), ("controller", "coordinator", "local"), ("handlers",)),
+    "client": (("net",), ("producer", "consumer")),
+}
+"""The order of packages inside a package; files directly in it may be imported from each."""
+
 CLIENT_SIDE = {"client", "exporter", "gateway", "registry", "connect", "mirror", "sql", "console"}
 BROKER_SIDE = {"storage", "coordination", "broker", "process"}
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    """Return the syntax tree of a Python file or stub."""
+    return ast.parse(path.read_text(), str(path))
+
+
+class Definition(NamedTuple):
+    """A class or function in a Python file."""
+
+    is_class: bool
+    name: str
+    line: int
+    end_line: int
+
+
+@cache
+def definitions(path: Path) -> tuple[Definition, ...]:
+    """Return the classes and functions of a Python file, nested ones included."""
+    return tuple(
+        Definition(isinstance(node, ast.ClassDef), node.name, node.lineno, node.end_lineno or 0)
+        for node in ast.walk(ast.parse(path.read_text(), str(path)))
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    )
 
 
 class Module:
@@ -41,7 +75,7 @@ class Module:
         self.name = name
         self.path = path
         self.text = path.read_text()
-        self.tree = ast.parse(self.text, str(path))
+        self.tree = parsed(path)
 
     @property
     def package(self) -> str:
@@ -55,12 +89,10 @@ class Module:
         values = (node.value for node in ast.walk(self.tree) if isinstance(node, ast.Constant))
         return {value for value in values if isinstance(value, str)}
 
-    def imports(self, at_run_time: bool = False) -> Iterator[str]:
-        """Return the full names it imports anywhere, `from a import b` as `a.b`.
-
-        With `at_run_time`, imports for the type checker alone are excluded.
-        """
-        return self._imported(running(self.tree) if at_run_time else ast.walk(self.tree))
+    @cached_property
+    def imports(self) -> set[str]:
+        """The full names it imports, also for the type checker only; `from a import b` is a.b."""
+        return set(self._imported(ast.walk(self.tree)))
 
     def imports_required(self, at_import: bool) -> Iterator[str]:
         """Return the names that must be installed: to import the module, or to use all of it."""
@@ -129,10 +161,25 @@ class SourceTree:
         sources = sorted((self.root / "ext").glob("*/*.pyx"))
         return {f"{PACKAGE}._ext.{path.stem}": path for path in sources}
 
-    def modules_imported_by(self, module: Module, at_run_time: bool = False) -> set[str]:
+    @cached_property
+    def stubs(self) -> dict[str, Module]:
+        """The stub of each compiled module, by the name of the module."""
+        paths = sorted((self.root / PACKAGE / "_ext").glob("*.pyi"))
+        names = {f"{PACKAGE}._ext.{path.stem}": path for path in paths}
+        return {name: Module(name, path) for name, path in names.items()}
+
+    @cached_property
+    def import_graph(self) -> dict[str, set[str]]:
+        """The package's own modules that each module or stub imports."""
+        graph = {name: self.modules_imported_by(module) for name, module in self.stubs.items()}
+        for name, module in self.modules.items():
+            graph[name] = self.modules_imported_by(module)
+        return graph
+
+    def modules_imported_by(self, module: Module) -> set[str]:
         """Return the package's own modules that a module imports."""
         imported = set()
-        for name in module.imports(at_run_time):
+        for name in module.imports:
             while name and name not in self.modules and name not in self.compiled:
                 name = name.rpartition(".")[0]
             if name and name != module.name:
@@ -168,5 +215,14 @@ def draw(tree: SourceTree) -> Iterator[str]:
                 yield f"{layer}  {package:<13} {' '.join(lower)}".rstrip()
 
 
+def long_files(tree: SourceTree) -> Iterator[str]:
+    """Yield the files of the package and of ext/ with LINES_NEAR lines or more, longest first."""
+    paths = [*(tree.root / PACKAGE).rglob("*.py"), *(tree.root / "ext").glob("*/*.p*")]
+    counts = {path: len(path.read_text().splitlines()) for path in paths}
+    for path, count in sorted(counts.items(), key=lambda item: -item[1]):
+        if count >= LINES_NEAR:
+            yield f"{count}  {path.relative_to(tree.root)}"
+
+
 if __name__ == "__main__":
-    print("\n".join(draw(SourceTree())))
+    print(*draw(SourceTree()), "", *long_files(SourceTree()), sep="\n")
