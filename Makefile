@@ -25,7 +25,7 @@ SOURCES := setup.py $(wildcard ext/*/*.pyx ext/*/*.pxd ext/*/*.pxi ext/*/*.h)
 
 .DEFAULT_GOAL := help
 .PHONY: help start demo build check test test-spark clients bench oracle faults disks fuzz
-.PHONY: docs reference pythons clean
+.PHONY: docs reference wheel pythons clean
 
 help:
 	@echo "make start      run the broker in the foreground (ARGS='--listen 127.0.0.1:0 …')"
@@ -44,6 +44,7 @@ help:
 	@echo "make pythons    the tests on CPython 3.13 and 3.14, from Debian's packages (as root)"
 	@echo "make docs       the site of the documentation, in build/site"
 	@echo "make reference  update the generated pages on keys, APIs and errors"
+	@echo "make wheel      a source distribution and a manylinux wheel, in dist, tested in empty environments"
 	@echo "make clean      remove all that was made"
 
 start: build
@@ -98,6 +99,16 @@ docs: build .venv/docs
 	PATH="$(CURDIR)/$(BIN):$$PATH" NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build -q --strict $(ARGS)
 	@echo "the site: build/site/index.html"
 
+# The wheel is built from the source distribution, which so proves to be complete.
+wheel: build .venv/developer .venv/release
+	rm -rf dist build/dist && mkdir -p dist
+	$(BIN)/python -m build --no-isolation --outdir build/dist .
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --strip --wheel-dir dist build/dist/*.whl
+	cp build/dist/*.tar.gz dist
+	KAFKALITE_WHEEL="$$(ls dist/*.whl)" $(BIN)/python -m pytest -q -m "spark or not spark" \
+		tests/test_installation.py $(ARGS)
+	@ls -l dist
+
 reference: build .venv/developer
 	$(BIN)/python -m tools.gen_reference
 
@@ -130,6 +141,11 @@ clean:
 .venv/docs: .venv/installed
 	@echo "installing what the site of the documentation needs"
 	@$(PIP) install --no-build-isolation -e '.[docs]'
+	@touch $@
+
+.venv/release: .venv/installed
+	@echo "installing what a release needs"
+	@$(PIP) install --no-build-isolation -e '.[release]'
 	@touch $@
 
 .venv/developer: .venv/installed
