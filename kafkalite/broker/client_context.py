@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from kafkalite.broker.security import ANONYMOUS, Authorizer, Operation, ResourceType
+from kafkalite.broker.security import ANONYMOUS, AclOperation, Authorizer, ResourceType
 from kafkalite.errors import (
     ClusterAuthorizationFailed,
     GroupAuthorizationFailed,
@@ -64,11 +64,11 @@ class ClientContext:
         self.local = local
         self.principal = principal
 
-    def may(self, operation: Operation, resource_type: ResourceType, name: str) -> bool:
+    def may(self, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
         """Return whether the principal may perform `operation` on the resource `name`."""
         return self.authorizer.allows(self.principal, operation, resource_type, name)
 
-    def must(self, operation: Operation, resource_type: ResourceType, name: str) -> None:
+    def must(self, operation: AclOperation, resource_type: ResourceType, name: str) -> None:
         """Raise Kafka's authorization error for that resource type unless the principal may."""
         if not self.may(operation, resource_type, name):
             raise _AUTHORIZATION_ERRORS[resource_type]()

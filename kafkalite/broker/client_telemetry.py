@@ -59,7 +59,7 @@ LONG_AGO = -(1 << 62)
 Configs = Mapping[str, Mapping[str, str]]
 
 
-class Subscription(NamedTuple):
+class TelemetrySubscription(NamedTuple):
     """A client-metrics resource: the requested metrics, the interval and the client patterns."""
 
     metrics: tuple[str, ...]
@@ -71,7 +71,7 @@ class Subscription(NamedTuple):
         return all(pattern.fullmatch(labels[of]) for of, pattern in self.match.items())
 
 
-class Instance:
+class ClientInstance:
     """One client instance: its subscription, and the times of its last requests."""
 
     __slots__ = ("interval_ms", "last_get_ms", "last_push_ms", "metrics", "refusal",
@@ -112,7 +112,7 @@ class Instance:
         return now_ms - max(self.last_get_ms, self.last_push_ms) > kept_ms
 
 
-class Pusher:
+class PushSender:
     """A non-blocking sender of pushes to the exporter's socket."""
 
     def __init__(self, path: Path) -> None:
@@ -142,15 +142,15 @@ class ClientTelemetry:
     """The client instances known to this node; see the module."""
 
     def __init__(self, clock: Clock) -> None:
-        self.deliver: Pusher | None = None
+        self.deliver: PushSender | None = None
         """Sends pushes to the exporter; None without a run directory."""
         self.counts: Counter[str] = Counter()
         """Number of pushes by result: "taken" or "dropped"."""
         self._clock = clock
-        self._instances: OrderedDict[bytes, Instance] = OrderedDict()
+        self._instances: OrderedDict[bytes, ClientInstance] = OrderedDict()
         self._software: OrderedDict[tuple[str, int], tuple[str, str]] = OrderedDict()
         self._configs: dict[str, dict[str, str]] = {}
-        self._subscriptions: list[Subscription] = []
+        self._subscriptions: list[TelemetrySubscription] = []
 
     def named(self, peer: tuple[str, int], name: str, version: str) -> None:
         """Store the software name and version that a connection sent in ApiVersions."""
@@ -174,7 +174,7 @@ class ClientTelemetry:
             self._subscriptions = [subscription(config) for _, config in sorted(wanted.items())]
             self._instances.clear()
 
-    def ask(self, instance_id: bytes, client: ClientContext) -> Instance:
+    def ask(self, instance_id: bytes, client: ClientContext) -> ClientInstance:
         """Return the client's instance with its subscription.
 
         Raises ThrottlingQuotaExceeded if the client's push interval has not passed.
@@ -203,7 +203,7 @@ class ClientTelemetry:
             instance.terminating = request.terminating
         instance.refusal = None
 
-    def _judge(self, instance: Instance, request: Any, size_max: int) -> None:
+    def _judge(self, instance: ClientInstance, request: Any, size_max: int) -> None:
         if instance.terminating:
             raise InvalidRequest("The client said with its last push that it ends.")
         in_time = instance.may_push(self._clock.monotonic_ms())
@@ -216,21 +216,21 @@ class ClientTelemetry:
         if len(request.metrics) > size_max:
             raise TelemetryTooLarge()
 
-    def _pass_on(self, instance: Instance, request: Any, client: ClientContext) -> None:
+    def _pass_on(self, instance: ClientInstance, request: Any, client: ClientContext) -> None:
         labels = self._client(request.client_instance_id, client)
         del labels["client_source_port"]  # the instance id identifies the client
         push = Push(labels, request.compression_type, instance.interval_ms, bytes(request.metrics))
         taken = self.deliver is not None and self.deliver(push)
         self.counts["taken" if taken else "dropped"] += 1
 
-    def _instance(self, instance_id: bytes, client: ClientContext) -> Instance:
+    def _instance(self, instance_id: bytes, client: ClientContext) -> ClientInstance:
         instance = self._instances.pop(instance_id, None)
         if instance is None or instance.forgotten(self._clock.monotonic_ms()):
             labels = self._client(instance_id, client)
             asking = [each for each in self._subscriptions if each.matches(labels)]
             metrics = sorted({name for each in asking for name in each.metrics})
             intervals = [each.interval_ms for each in asking]
-            instance = Instance(
+            instance = ClientInstance(
                 instance_id,
                 [ALL] if ALL in metrics else metrics,
                 min([INTERVAL_MS.default, *intervals]),
@@ -254,7 +254,7 @@ class ClientTelemetry:
         }
 
 
-def subscription(config: Mapping[str, str]) -> Subscription:
+def subscription(config: Mapping[str, str]) -> TelemetrySubscription:
     """Return the subscription of a client-metrics resource.
 
     Patterns are validated when they are set; one that is invalid gives an empty subscription.
@@ -262,8 +262,8 @@ def subscription(config: Mapping[str, str]) -> Subscription:
     try:
         match = parse_match(value_of(MATCH, config))
     except InvalidConfig:
-        return Subscription((), INTERVAL_MS.default, {})
-    return Subscription(value_of(METRICS, config), value_of(INTERVAL_MS, config), match)
+        return TelemetrySubscription((), INTERVAL_MS.default, {})
+    return TelemetrySubscription(value_of(METRICS, config), value_of(INTERVAL_MS, config), match)
 
 
 def value_of(key: Key[Any], config: Mapping[str, str]) -> Any:

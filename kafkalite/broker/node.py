@@ -40,7 +40,7 @@ from kafkalite.config.resources import Resource
 from kafkalite.config.settings import Settings
 from kafkalite.coordination.image import SUPERVISOR_ID, ClusterImage
 from kafkalite.ids import NO_ID
-from kafkalite.protocol.schemas.internal import CONFIG, Record
+from kafkalite.protocol.schemas.internal import CONFIG, TypedRecord
 from kafkalite.storage.flusher import Flusher
 from kafkalite.storage.layout import node_directory
 from kafkalite.storage.log import Log
@@ -272,7 +272,7 @@ class Node:
         """Return whether a topic is known to be deleted, as opposed to unknown."""
         return self.metadata.is_deleted(topic_id)
 
-    def _changed(self, records: Sequence[Record], end_offset: int) -> None:
+    def _changed(self, records: Sequence[TypedRecord], end_offset: int) -> None:
         set_on = dict.fromkeys(
             (record.fields["resource_type"], record.fields["resource_name"])
             for record in records
@@ -309,7 +309,7 @@ class Node:
         known = self.image.topics.get(topic)
         return self.metadata.settings_of(known.config if known else {})
 
-    def _topic_of(self, record: Record) -> bytes | None:
+    def _topic_of(self, record: TypedRecord) -> bytes | None:
         if record.kind is CONFIG:
             if record.fields["resource_type"] != Resource.TOPIC:
                 return None

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kafkalite.broker.client_telemetry import Pusher
+from kafkalite.broker.client_telemetry import PushSender
 from kafkalite.broker.local.direct_reads import DelayedRead
 from kafkalite.broker.replica.delayed_fetch import DelayedFetch
 from kafkalite.broker.replica.delayed_produce import DelayedProduce
@@ -441,7 +441,7 @@ def keep_page(node: Node, run_directory: Path) -> NodeMetrics | None:
     """
     try:
         keeper = NodeMetrics(node, run_directory)
-        node.telemetry.deliver = Pusher(run_directory / PUSHES)
+        node.telemetry.deliver = PushSender(run_directory / PUSHES)
         return keeper
     except OSError as error:
         log.warning(

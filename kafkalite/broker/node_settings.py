@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kafkalite.broker")
 
-Told = Callable[["Settings"], object]
+SettingsListener = Callable[["Settings"], object]
 
 
 def in_force(static: Settings, image: ClusterImage, node_id: int) -> Settings:
@@ -105,12 +105,12 @@ class NodeSettings:
         self.current = in_force(static, image, node_id)
         self._static = static
         self._node_id = node_id
-        self._told: list[Told] = []
+        self._told: list[SettingsListener] = []
         levels = image.config_of(Resource.BROKER_LOGGER, str(node_id))
         if levels:
             set_levels(levels)
 
-    def tell(self, told: Told) -> None:
+    def tell(self, told: SettingsListener) -> None:
         """Call `told(settings)` now and after each change."""
         self._told.append(told)
         told(self.current)

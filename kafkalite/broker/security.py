@@ -22,7 +22,7 @@ ANONYMOUS = "User:ANONYMOUS"
 """The principal of an unauthenticated connection."""
 
 
-class Operation(IntEnum):
+class AclOperation(IntEnum):
     """An operation on a resource, with Kafka's ACL code."""
 
     READ = 3
@@ -47,17 +47,17 @@ class ResourceType(IntEnum):
 
 
 READ, WRITE, CREATE, DELETE, ALTER, DESCRIBE = (
-    Operation.READ,
-    Operation.WRITE,
-    Operation.CREATE,
-    Operation.DELETE,
-    Operation.ALTER,
-    Operation.DESCRIBE,
+    AclOperation.READ,
+    AclOperation.WRITE,
+    AclOperation.CREATE,
+    AclOperation.DELETE,
+    AclOperation.ALTER,
+    AclOperation.DESCRIBE,
 )
-CLUSTER_ACTION = Operation.CLUSTER_ACTION
-DESCRIBE_CONFIGS = Operation.DESCRIBE_CONFIGS
-ALTER_CONFIGS = Operation.ALTER_CONFIGS
-IDEMPOTENT_WRITE = Operation.IDEMPOTENT_WRITE
+CLUSTER_ACTION = AclOperation.CLUSTER_ACTION
+DESCRIBE_CONFIGS = AclOperation.DESCRIBE_CONFIGS
+ALTER_CONFIGS = AclOperation.ALTER_CONFIGS
+IDEMPOTENT_WRITE = AclOperation.IDEMPOTENT_WRITE
 
 TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = (
     ResourceType.TOPIC,
@@ -102,7 +102,7 @@ class Authorizer:
     """An authorizer that allows everything."""
 
     def allows(
-        self, principal: str, operation: Operation, resource_type: ResourceType, name: str
+        self, principal: str, operation: AclOperation, resource_type: ResourceType, name: str
     ) -> bool:
         """Return whether `principal` may perform `operation` on the resource called `name`."""
         return True

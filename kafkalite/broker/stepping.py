@@ -99,7 +99,7 @@ class Steps(Generic[T]):
             self._work = None
 
 
-class Turns:
+class WorkQueues:
     """Queues of stepped work by name: work on the same name runs in the order in which it began.
 
     Otherwise the steps of two requests that change the same object could interleave, and the older

@@ -25,7 +25,7 @@ from kafkalite.clock import SystemClock
 from kafkalite.errors import Refusal, raise_for
 from kafkalite.process.run_directory import bus_path
 from kafkalite.process.status.ready import Ready, not_ready, running
-from kafkalite.protocol.schemas.bus import NODE_ORDER, NODE_REPORT, Record
+from kafkalite.protocol.schemas.bus import NODE_ORDER, NODE_REPORT, TypedRecord
 from kafkalite.transport.bus import BusClient
 from kafkalite.transport.reactor import Reactor
 
@@ -256,7 +256,7 @@ class Supervisor:
     def _reached(self, connected: bool) -> None:
         self._lost = self._lost or not connected
 
-    def _heard(self, message: Record) -> None:
+    def _heard(self, message: TypedRecord) -> None:
         if message.kind is NODE_REPORT and message.fields["request_id"] == self._asked:
             self._report = message.fields
 

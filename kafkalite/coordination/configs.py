@@ -32,7 +32,7 @@ from kafkalite.errors import (
     PolicyViolation,
     UnknownTopicOrPartition,
 )
-from kafkalite.protocol.schemas.internal import Record
+from kafkalite.protocol.schemas.internal import TypedRecord
 
 CONFIGURED_MAX = 10_000
 """Maximum number of resources that exist by their configs only: groups, subscriptions."""
@@ -84,11 +84,11 @@ Config = Mapping[str, str]
 
 def alter(
     image: ClusterImage, wanted: Sequence[Alteration]
-) -> tuple[dict[tuple[int, str], KafkaError | None], list[Record]]:
+) -> tuple[dict[tuple[int, str], KafkaError | None], list[TypedRecord]]:
     """Alter resources; return None or an error for each, and the records."""
     assert len({each.resource for each in wanted}) == len(wanted)
     answers: dict[tuple[int, str], KafkaError | None] = {}
-    records: list[Record] = []
+    records: list[TypedRecord] = []
     room = ALTERED_SIZE_MAX
     configured = len(image.configs)
     for alteration in wanted:

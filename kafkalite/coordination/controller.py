@@ -59,7 +59,7 @@ from kafkalite.protocol.schemas.internal import (
     REMOVE_NODE,
     REMOVE_TOPIC,
     TOPIC,
-    Record,
+    TypedRecord,
 )
 
 NEW_PARTITIONS_MAX = 10_000
@@ -111,7 +111,7 @@ class Controller:
 
     # -- replay ------------------------------------------------------------------------------
 
-    def replay(self, record: Record) -> None:
+    def replay(self, record: TypedRecord) -> None:
         """Apply one record."""
         if record.kind is PRODUCER_IDS_BLOCK:
             self.producer_ids.replay(record)
@@ -124,7 +124,7 @@ class Controller:
             del self._metric_names[topic_names.metric_name(name)]
         self.image.replay(record)
 
-    def records(self) -> Iterator[Record]:
+    def records(self) -> Iterator[TypedRecord]:
         """Yield the fewest records that reproduce this state."""
         yield from self.producer_ids.records()
         yield from self.image.records()
@@ -202,7 +202,7 @@ class Controller:
         placer = Placer.over(self.image, sizes, limits)
         assert len({new.name for new in wanted}) == len(wanted) == len(topic_ids)
         answers: dict[str, TopicImage | KafkaError] = {}
-        records: list[Record] = []
+        records: list[TypedRecord] = []
         new_metric_names: dict[str, str] = {}
         room = NEW_PARTITIONS_MAX - created_count
         for new, topic_id in zip(wanted, topic_ids, strict=True):
@@ -238,7 +238,7 @@ class Controller:
         Return None or an error for each name.
         """
         answers: dict[str, None | KafkaError] = {}
-        records: list[Record] = []
+        records: list[TypedRecord] = []
         for topic_id, name in names.items():
             topic = self.image.topics_by_id.get(topic_id)
             if topic is None or topic.internal:
@@ -267,7 +267,7 @@ class Controller:
         placer = Placer.over(self.image, sizes, limits)
         assert len({growth.name for growth in wanted}) == len(wanted)
         answers: dict[str, None | KafkaError] = {}
-        records: list[Record] = []
+        records: list[TypedRecord] = []
         room = NEW_PARTITIONS_MAX - created_count
         for growth in wanted:
             try:

@@ -31,7 +31,7 @@ from kafkalite.protocol.schemas.internal import (
     REMOVE_NODE,
     REMOVE_TOPIC,
     TOPIC,
-    Record,
+    TypedRecord,
 )
 
 SUPERVISOR_ID = 0
@@ -181,11 +181,11 @@ class ClusterImage:
             return self.topic(name).config
         return self.configs.get((kind, name), {})
 
-    def replay(self, record: Record) -> None:
+    def replay(self, record: TypedRecord) -> None:
         """Apply one record."""
         self._REPLAY[record.kind.key](self, record)
 
-    def records(self) -> Iterator[Record]:
+    def records(self) -> Iterator[TypedRecord]:
         """Yield the fewest records that reproduce this image."""
         if self.cluster_id:
             yield CLUSTER(cluster_id=self.cluster_id)
@@ -202,16 +202,16 @@ class ClusterImage:
         for (kind, name), config in self.configs.items():
             yield from config_records(kind, name, config)
 
-    def _cluster(self, record: Record) -> None:
+    def _cluster(self, record: TypedRecord) -> None:
         assert self.cluster_id in ("", record.fields["cluster_id"]), "a cluster keeps its id"
         self.cluster_id = record.fields["cluster_id"]
 
-    def _node(self, record: Record) -> None:
+    def _node(self, record: TypedRecord) -> None:
         node = NodeImage(**record.fields)
         self.nodes[node.node_id] = node
         self.next_node_id = max(self.next_node_id, node.node_id + 1)
 
-    def _remove_node(self, record: Record) -> None:
+    def _remove_node(self, record: TypedRecord) -> None:
         node_id = record.fields["node_id"]
         assert not self.led_count(node_id), "a node that leads partitions is not removed"
         # A snapshot has such a record for an unknown node, so that its id is not used again.
@@ -220,12 +220,12 @@ class ClusterImage:
             self.configs.pop((kind, str(node_id)), None)
         self.next_node_id = max(self.next_node_id, node_id + 1)
 
-    def _topic(self, record: Record) -> None:
+    def _topic(self, record: TypedRecord) -> None:
         topic = TopicImage(record.fields["name"], record.fields["topic_id"])
         assert topic.name not in self.topics and topic.topic_id not in self.topics_by_id
         self.topics[topic.name] = self.topics_by_id[topic.topic_id] = topic
 
-    def _partition(self, record: Record) -> None:
+    def _partition(self, record: TypedRecord) -> None:
         fields = record.fields
         topic = self.topics_by_id[fields["topic_id"]]
         topic.told = None
@@ -242,7 +242,7 @@ class ClusterImage:
             tuple(fields["isr"]),
         )
 
-    def _partitions(self, record: Record) -> None:
+    def _partitions(self, record: TypedRecord) -> None:
         fields = record.fields
         topic = self.topics_by_id[fields["topic_id"]]
         topic.told = None
@@ -252,7 +252,7 @@ class ClusterImage:
         for leader, count in Counter(leaders).items():
             self._leads(leader, count)
 
-    def _remove_topic(self, record: Record) -> None:
+    def _remove_topic(self, record: TypedRecord) -> None:
         topic = self.topics_by_id.pop(record.fields["topic_id"])
         self.deleted[topic.topic_id] = topic.name
         if len(self.deleted) > DELETED_MAX:
@@ -262,7 +262,7 @@ class ClusterImage:
         for leader, count in leaders.items():
             self._leads(leader, -count)
 
-    def _config(self, record: Record) -> None:
+    def _config(self, record: TypedRecord) -> None:
         fields = record.fields
         kind, name = fields["resource_type"], fields["resource_name"]
         assert kind in SCOPES, "a config is of a kind that has configs"
@@ -280,7 +280,7 @@ class ClusterImage:
     def _leads(self, node_id: int, more: int) -> None:
         self._led_count[node_id] = self._led_count.get(node_id, 0) + more
 
-    _REPLAY: dict[int, Callable[[ClusterImage, Record], None]] = {
+    _REPLAY: dict[int, Callable[[ClusterImage, TypedRecord], None]] = {
         CLUSTER.key: _cluster,
         NODE.key: _node,
         REMOVE_NODE.key: _remove_node,
@@ -292,12 +292,12 @@ class ClusterImage:
     }
 
 
-def node_record(node: NodeImage) -> Record:
+def node_record(node: NodeImage) -> TypedRecord:
     """Return the record that adds or changes a node."""
     return NODE(**node._asdict())
 
 
-def topic_records(topic: TopicImage) -> Iterator[Record]:
+def topic_records(topic: TopicImage) -> Iterator[TypedRecord]:
     """Yield the records that add a topic with its partitions and configs."""
     yield TOPIC(name=topic.name, topic_id=topic.topic_id)
     yield from new_partition_records(topic.topic_id, topic.partitions)
@@ -306,7 +306,7 @@ def topic_records(topic: TopicImage) -> Iterator[Record]:
 
 def new_partition_records(
     topic_id: bytes, partitions: dict[int, PartitionImage]
-) -> Iterator[Record]:
+) -> Iterator[TypedRecord]:
     """Yield the records that add consecutive partitions: one per run of new ones."""
     for is_new, run in groupby(partitions.items(), lambda item: item[1].is_new):
         if not is_new:
@@ -317,7 +317,9 @@ def new_partition_records(
             yield PARTITIONS(topic_id=topic_id, first=some[0][0], leaders=leaders)
 
 
-def partition_records(topic_id: bytes, partitions: dict[int, PartitionImage]) -> Iterator[Record]:
+def partition_records(
+    topic_id: bytes, partitions: dict[int, PartitionImage]
+) -> Iterator[TypedRecord]:
     """Yield the records that change partitions, or add ones that are not new."""
     for index, partition in partitions.items():
         yield PARTITION(
@@ -330,7 +332,7 @@ def partition_records(topic_id: bytes, partitions: dict[int, PartitionImage]) ->
         )
 
 
-def config_records(kind: int, name: str, config: Mapping[str, str | None]) -> Iterator[Record]:
+def config_records(kind: int, name: str, config: Mapping[str, str | None]) -> Iterator[TypedRecord]:
     """Yield the records that set configs of a resource; None deletes a key."""
     for key, text in config.items():
         yield CONFIG(resource_type=kind, resource_name=name, name=key, value=text)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from kafkalite.coordination.image import ClusterImage, PartitionImage, partition_records
 from kafkalite.coordination.machine import Result
-from kafkalite.protocol.schemas.internal import Record
+from kafkalite.protocol.schemas.internal import TypedRecord
 
 
 class EpochRenewal(NamedTuple):
@@ -33,7 +33,7 @@ def renew(
 ) -> Result[list[EpochRenewal]]:
     """Increase the leader epoch of partitions that still have this leader and this epoch."""
     granted: list[EpochRenewal] = []
-    records: list[Record] = []
+    records: list[TypedRecord] = []
     for renewal in dict.fromkeys(wanted):
         topic = image.topics_by_id.get(renewal.topic_id)
         partition = topic.partitions.get(renewal.partition) if topic is not None else None

@@ -29,7 +29,7 @@ from kafkalite.coordination.image import (
 from kafkalite.coordination.machine import Result
 from kafkalite.coordination.placement import Load, Move, PlacementLimits, Sizes, leading
 from kafkalite.errors import InvalidRequest, PolicyViolation
-from kafkalite.protocol.schemas.internal import REMOVE_NODE, Record
+from kafkalite.protocol.schemas.internal import REMOVE_NODE, TypedRecord
 
 Addresses = Mapping[int, tuple[str, int]]
 """The host and port of each node's listener."""
@@ -112,7 +112,7 @@ def settle(
         dedicated_count=sum(node.dedicated for node in nodes.values()),
         next_node_id=max(image.next_node_id, *(node_id + 1 for node_id in nodes)),
     )
-    moved: list[Record] = []
+    moved: list[TypedRecord] = []
     for topic in image.topics.values():
         leaders = _settled_leaders(topic, nodes, placer)
         changed = {
@@ -261,7 +261,7 @@ def move(image: ClusterImage, moves: Sequence[Move]) -> Result[list[Move]]:
     """
     targets = set(image.workers) & set(image.placeable)
     granted: dict[tuple[bytes, int], Move] = {}
-    records: list[Record] = []
+    records: list[TypedRecord] = []
     for wanted in moves:
         topic = image.topics_by_id.get(wanted.topic_id)
         partition = topic.partitions.get(wanted.partition) if topic is not None else None

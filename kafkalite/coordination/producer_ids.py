@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from kafkalite.coordination.machine import Result
 from kafkalite.errors import UnknownServerError
-from kafkalite.protocol.schemas.internal import PRODUCER_IDS_BLOCK, Record
+from kafkalite.protocol.schemas.internal import PRODUCER_IDS_BLOCK, TypedRecord
 
 BLOCK_COUNT = 1000
 """Number of ids in a block."""
@@ -42,13 +42,13 @@ class ProducerIds:
         record = PRODUCER_IDS_BLOCK(first_id=block.first_id, count=BLOCK_COUNT, node_id=node_id)
         return Result(block, [record])
 
-    def replay(self, record: Record) -> None:
+    def replay(self, record: TypedRecord) -> None:
         """Apply a block, so that it is not allocated again."""
         assert record.kind is PRODUCER_IDS_BLOCK
         assert record.fields["first_id"] >= self.next_id, "a block was given twice"
         self.next_id = record.fields["first_id"] + record.fields["count"]
 
-    def records(self) -> Iterator[Record]:
+    def records(self) -> Iterator[TypedRecord]:
         """Yield an empty block that says where the next one begins."""
         if self.next_id:
             yield PRODUCER_IDS_BLOCK(first_id=self.next_id, count=0, node_id=-1)

@@ -159,7 +159,7 @@ class Supervisor:
 
     # -- the bus -----------------------------------------------------------------------------
 
-    def _received(self, identity: bytes, message: bus.Record) -> None:
+    def _received(self, identity: bytes, message: bus.TypedRecord) -> None:
         if message.kind is bus.NODE_ORDER:
             self.admin_commands.execute(message, lambda report: self._bus.send(identity, report))
         else:
@@ -167,7 +167,7 @@ class Supervisor:
 
     # -- the launcher ------------------------------------------------------------------------
 
-    def _changed(self, records: Sequence[internal.Record], end_offset: int) -> None:
+    def _changed(self, records: Sequence[internal.TypedRecord], end_offset: int) -> None:
         self._tell_roster()
 
     def _tell_roster(self) -> None:
@@ -188,7 +188,7 @@ class Supervisor:
         beat = bus.HEARTBEAT(image_offset=offset, led_count=0, size=0, unmade=[])
         send_unless_unread(self._orders, bus.write_frame(beat))
 
-    def _order(self, message: bus.Record) -> None:
+    def _order(self, message: bus.TypedRecord) -> None:
         try:
             self._orders.send(bus.write_frame(message))
         except OSError as fault:

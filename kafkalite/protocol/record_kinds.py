@@ -43,15 +43,15 @@ class RecordKind:
             name, fields, versions=versions, flexible="0+", may_drop=False, units_max=units_max
         )
 
-    def __call__(self, **fields: Any) -> Record:
+    def __call__(self, **fields: Any) -> TypedRecord:
         assert fields.keys() == self.names, f"{self.name} has the fields {', '.join(self.names)}"
-        return Record(self, fields)
+        return TypedRecord(self, fields)
 
     def __repr__(self) -> str:
         return self.name
 
 
-class Record(NamedTuple):
+class TypedRecord(NamedTuple):
     """One record: its kind and its fields."""
 
     kind: RecordKind
@@ -78,18 +78,18 @@ class RecordKinds:
         kind = self.by_key[key] = RecordKind(key, name, versions, fields, self.units_max)
         return kind
 
-    def write(self, record: Record) -> bytes:
+    def write(self, record: TypedRecord) -> bytes:
         """Return the bytes of a record, in its kind's newest version."""
         kind = record.kind
         assert self.by_key.get(kind.key) is kind, f"{kind} is no {self.noun}"
         return bytes((kind.key, kind.version)) + kind.message.write(kind.version, record.fields)
 
-    def write_frame(self, record: Record) -> bytes:
+    def write_frame(self, record: TypedRecord) -> bytes:
         """Return the frame of a record, in its kind's newest version."""
         said = self.write(record)
         return said + xxhash.xxh3_64_digest(said)
 
-    def read_frame(self, frame: bytes | memoryview) -> Record:
+    def read_frame(self, frame: bytes | memoryview) -> TypedRecord:
         """Decode a frame; raise CorruptMessage, or UnsupportedVersion for an unknown kind or
         version."""
         frame = memoryview(frame)
@@ -98,7 +98,7 @@ class RecordKinds:
             raise CorruptMessage(f"The checksum of a {self.noun} does not hold.")
         return self.read(said)
 
-    def read(self, value: bytes | memoryview) -> Record:
+    def read(self, value: bytes | memoryview) -> TypedRecord:
         """Decode a record; raise CorruptMessage, or UnsupportedVersion for a newer one."""
         if len(value) < START_SIZE:
             raise CorruptMessage(f"A {self.noun} is too short.")
@@ -114,4 +114,4 @@ class RecordKinds:
         # Clients may leave bytes after a request; no writer of the log does after a record.
         if self.exact and kind.message.write(value[1], fields) != value[START_SIZE:]:
             raise CorruptMessage(f"A {self.noun}, {kind}, has more than its fields.")
-        return Record(kind, fields)
+        return TypedRecord(kind, fields)

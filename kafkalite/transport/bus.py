@@ -39,7 +39,7 @@ from typing import NamedTuple
 import zmq
 
 from kafkalite.errors import CorruptMessage, Fatal, Refusal, UnsupportedVersion
-from kafkalite.protocol.schemas.bus import FRAME_SIZE_MAX, Record, read_frame, write_frame
+from kafkalite.protocol.schemas.bus import FRAME_SIZE_MAX, TypedRecord, read_frame, write_frame
 from kafkalite.transport.reactor import Complaints, Reactor, raised_at
 from kafkalite.transport.run_directory import file_of
 
@@ -91,7 +91,7 @@ class BusServer:
     """The supervisor's end of the bus."""
 
     def __init__(
-        self, reactor: Reactor, path: Path, received: Callable[[bytes, Record], object]
+        self, reactor: Reactor, path: Path, received: Callable[[bytes, TypedRecord], object]
     ) -> None:
         self._received = received
         self._path = path
@@ -121,7 +121,7 @@ class BusServer:
         """Number of messages whose handling failed."""
         return self._end.faults
 
-    def send(self, identity: bytes, message: Record, *, quiet: bool = False) -> bool:
+    def send(self, identity: bytes, message: TypedRecord, *, quiet: bool = False) -> bool:
         """Queue a message to a client; return False if it is not connected or its queue is full.
 
         `quiet` suppresses the log line in that case.
@@ -154,7 +154,7 @@ class BusClient:
         reactor: Reactor,
         path: Path,
         identity: bytes | None,
-        received: Callable[[Record], object],
+        received: Callable[[TypedRecord], object],
         changed: Callable[[bool], object] | None = None,
     ) -> None:
         self.connected = False
@@ -181,7 +181,7 @@ class BusClient:
         """Number of messages whose handling failed."""
         return self._end.faults
 
-    def send(self, message: Record) -> bool:
+    def send(self, message: TypedRecord) -> bool:
         """Queue a message to the server, which may be down; return False if the queue is full."""
         return self._end.send("the supervisor", [], message)
 
@@ -224,7 +224,7 @@ class End:
         """Pass received messages to `take` from now on."""
         self._drain = Drain(self._reactor, self.socket, take)
 
-    def send(self, peer: str, address: Parts, message: Record, quiet: bool = False) -> bool:
+    def send(self, peer: str, address: Parts, message: TypedRecord, quiet: bool = False) -> bool:
         """Queue a message and return True if that succeeded; never waits, never raises."""
         assert self.is_open and self._drain is not None, "the bus is closed"
         frame = write_frame(message)
@@ -245,7 +245,7 @@ class End:
             self._complaints.about(peer, f"was not sent a {message.kind}: {why}", kind="unsent")
         return False
 
-    def hear(self, peer: str, parts: Parts, handle: Callable[[Record], object]) -> None:
+    def hear(self, peer: str, parts: Parts, handle: Callable[[TypedRecord], object]) -> None:
         """Decode and handle a message; count and log it if either fails."""
         try:
             if len(parts) != 1:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kafkalite.protocol.schemas import local
-from kafkalite.protocol.schemas.local import Record, read_packet, write_packet
+from kafkalite.protocol.schemas.local import TypedRecord, read_packet, write_packet
 from kafkalite.records.batch import Record as Row
 from kafkalite.records.batch import batches, build
 from kafkalite.storage.log_reader import read
@@ -104,10 +104,10 @@ class Guest:
         self.ids = itertools.count()
         self.ended = False
 
-    def say(self, packet: bytes | Record) -> None:
+    def say(self, packet: bytes | TypedRecord) -> None:
         self.socket.send(packet if isinstance(packet, bytes) else write_packet(packet))
 
-    def heard(self) -> tuple[Record, list[int]] | None:
+    def heard(self) -> tuple[TypedRecord, list[int]] | None:
         """Return the next message, or None; set `ended` when the connection has ended."""
         descriptors = array.array("i")
         room = socket.CMSG_LEN(DESCRIPTORS_MAX * descriptors.itemsize)
@@ -125,9 +125,9 @@ class Guest:
             descriptors.frombytes(sent)
         return read_packet(packet), list(descriptors)
 
-    def hear(self) -> tuple[Record, list[int]]:
+    def hear(self) -> tuple[TypedRecord, list[int]]:
         """Wait for the next message and return it."""
-        found: list[tuple[Record, list[int]]] = []
+        found: list[tuple[TypedRecord, list[int]]] = []
 
         def came() -> bool:
             heard = self.heard()
@@ -149,7 +149,7 @@ class Guest:
         self.until(ends)
         return True
 
-    def hello(self, **hello: Any) -> Record:
+    def hello(self, **hello: Any) -> TypedRecord:
         said = {
             "cluster_id": self.cluster_id, "node_id": self.node_id, "client_id": "guest",
         }  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from kafkalite.broker.local import direct_reads
-from kafkalite.broker.security import Operation
+from kafkalite.broker.security import AclOperation
 from kafkalite.errors import (
     ClusterAuthorizationFailed,
     FencedLeaderEpoch,
@@ -288,7 +288,7 @@ def test_an_older_epoch_is_fenced_at_once_and_while_it_waits(host, guest):
 
 def test_who_may_not_read_is_told_nothing_of_the_topic(host):
     append(host, b"a")
-    host.node.authorizer = Denying(Operation.READ)
+    host.node.authorizer = Denying(AclOperation.READ)
     guest = host.visit()
     grant = guest.read(host.topic)
     assert (grant["error_code"], grant["high_watermark"]) == (TopicAuthorizationFailed.code, -1)

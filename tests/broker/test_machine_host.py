@@ -112,7 +112,7 @@ class Hosted:
         return lambda controller: controller.create_partitions(growth)
 
     @property
-    def state(self) -> list[internal.Record]:
+    def state(self) -> list[internal.TypedRecord]:
         return [*self.host.machine.records()]
 
 

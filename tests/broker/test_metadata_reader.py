@@ -39,9 +39,9 @@ def write(directory: Path, base: int, begin: int, end: int) -> None:
 def test_records_are_durable_before_they_are_replayed(tmp_path: Path) -> None:
     disk = SizingDisk()
     reader = MetadataReader(tmp_path, disk)
-    replayed: list[internal.Record] = []
+    replayed: list[internal.TypedRecord] = []
 
-    def replay(record: internal.Record) -> None:
+    def replay(record: internal.TypedRecord) -> None:
         sizes = {str(path): path.stat().st_size for path in tmp_path.glob("*.log")}
         sizes = {path: size for path, size in sizes.items() if path in disk.flushed}
         assert sizes and all(disk.flushed[path] == size for path, size in sizes.items())
@@ -78,6 +78,6 @@ def test_shortage_of_descriptors_ends_the_reader_alone(tmp_path: Path, code: int
         reader.load(lambda record: pytest.fail("it may be gone after a power cut"))
     assert not isinstance(raised.value, WriteBackFailed)
     assert not (tmp_path / FAILURE_MARK).exists()
-    replayed: list[internal.Record] = []
+    replayed: list[internal.TypedRecord] = []
     reader.load(replayed.append)
     assert len(replayed) == 2

@@ -33,7 +33,7 @@ from kafkalite.transport.reactor import Reactor
 NOBODY = ("", 0)
 
 
-def node(node_id: int) -> internal.Record:
+def node(node_id: int) -> internal.TypedRecord:
     return NODE(node_id=node_id, host="", port=1, rack=None, dedicated=False, draining=False)
 
 
@@ -45,11 +45,11 @@ class Followed:
         directory.mkdir()
         self.end_offset = 0
         self.segment = 0
-        self.sent: list[bus.Record] = []
+        self.sent: list[bus.TypedRecord] = []
         self.changes: list[int] = []
         self.takes = True
 
-    def write(self, *records: internal.Record) -> None:
+    def write(self, *records: internal.TypedRecord) -> None:
         """Append one more decision to the log."""
         batch = packed(records, self.end_offset, now_ms=1)
         with (self.directory / f"{self.segment:020d}.log").open("ab") as file:
@@ -76,7 +76,7 @@ class Followed:
         controller.reached(True)
         return controller
 
-    def send(self, message: bus.Record) -> bool:
+    def send(self, message: bus.TypedRecord) -> bool:
         self.sent.append(bus.read_frame(bus.write_frame(message)))
         return self.takes
 
@@ -88,13 +88,13 @@ class Followed:
         self.reactor.tick(0)
 
 
-def welcome(offset: int, incarnation: int = 1, heartbeat_ms: int = 100) -> bus.Record:
+def welcome(offset: int, incarnation: int = 1, heartbeat_ms: int = 100) -> bus.TypedRecord:
     return bus.WELCOME(
         incarnation=incarnation, image_offset=offset, heartbeat_ms=heartbeat_ms
     )  # fmt: skip
 
 
-def delta(begin: int, *records: internal.Record, end: int | None = None) -> bus.Record:
+def delta(begin: int, *records: internal.TypedRecord, end: int | None = None) -> bus.TypedRecord:
     written = [internal.write(record) for record in records]
     end = begin + len(records) if end is None else end
     return bus.DELTA(begin_offset=begin, end_offset=end, records=written)
@@ -349,13 +349,13 @@ def test_forwarded_requests_are_bounded_by_their_bytes(followed, controller):
     assert large == []
 
 
-def answer(request_id: int, frame: bytes | None, error_code: int = 0) -> bus.Record:
+def answer(request_id: int, frame: bytes | None, error_code: int = 0) -> bus.TypedRecord:
     return bus.ANSWER(
         request_id=request_id, error_code=error_code, error_message=None, frame=frame
     )  # fmt: skip
 
 
-def ids(request_id: int, first_id: int, end_id: int) -> bus.Record:
+def ids(request_id: int, first_id: int, end_id: int) -> bus.TypedRecord:
     return bus.IDS(
         request_id=request_id, error_code=0, error_message=None, first_id=first_id, end_id=end_id
     )  # fmt: skip

@@ -14,7 +14,7 @@ import pytest
 from kafkalite.broker.local import ring_host
 from kafkalite.broker.local.ring_host import FRAMES_PER_TICK, POLL_MS, POLL_MS_MAX
 from kafkalite.broker.replica.replica_manager import ReplicaManager
-from kafkalite.broker.security import Operation
+from kafkalite.broker.security import AclOperation
 from kafkalite.errors import (
     CorruptMessage,
     InvalidRecord,
@@ -224,7 +224,7 @@ def test_with_acks_0_a_refusal_is_told_all_the_same(host, guest, name):
 
 
 def test_who_may_not_write_writes_nothing(host, guest):
-    host.node.authorizer = Denying(Operation.WRITE)
+    host.node.authorizer = Denying(AclOperation.WRITE)
     other = host.visit()
     other.attach()
     other.put(batch_of(b"v"), host.topic)

@@ -29,12 +29,12 @@ def request(api: Api, version: int, **fields: object) -> bytes:
     return header + api.request.write(version, fields)
 
 
-def forward(frame: bytes, request_id: int = 1_000, **where: object) -> bus.Record:
+def forward(frame: bytes, request_id: int = 1_000, **where: object) -> bus.TypedRecord:
     told = {"peer_host": "h", "peer_port": 1, "local_host": "h", "local_port": 1, **where}
     return bus.FORWARD(request_id=request_id, frame=frame, **told)
 
 
-def heartbeat(offset: int, led_count: int = 0, size: int = 0, unmade=()) -> bus.Record:
+def heartbeat(offset: int, led_count: int = 0, size: int = 0, unmade=()) -> bus.TypedRecord:
     return bus.HEARTBEAT(
         image_offset=offset,
         led_count=led_count,
@@ -43,17 +43,17 @@ def heartbeat(offset: int, led_count: int = 0, size: int = 0, unmade=()) -> bus.
     )
 
 
-def say(cluster, message: bus.Record, identity: bytes | None = None) -> None:
+def say(cluster, message: bus.TypedRecord, identity: bytes | None = None) -> None:
     """Have the supervisor receive a message from worker 1 or another identity."""
     cluster.said_up(identity or cluster.running[1].identity, bus.write_frame(message))
 
 
-def told(cluster) -> list[bus.Record]:
+def told(cluster) -> list[bus.TypedRecord]:
     """Return the unread messages sent to worker 1."""
     return [bus.read_frame(frame) for frame in cluster.bus.to_worker[cluster.running[1].identity]]
 
 
-def answered(cluster, frame: bytes) -> bus.Record:
+def answered(cluster, frame: bytes) -> bus.TypedRecord:
     """Return the response to a request that worker 1 forwards without having received it."""
     cluster.running[1].paused = True
     say(cluster, forward(frame))
@@ -122,7 +122,7 @@ def test_numbers_of_requests_are_the_workers_own(cluster, number):
     frame = request(CREATE_TOPICS, 7, topics=[topic], timeout_ms=0)
     say(cluster, forward(frame, number, peer_port=-(2**31), local_port=2**31 - 1))
     say(cluster, bus.ALLOCATE_IDS(request_id=number))
-    found: list[bus.Record] = []
+    found: list[bus.TypedRecord] = []
 
     def both() -> bool:
         found[:] = [m for m in told(cluster) if m.kind in (bus.ANSWER, bus.IDS)]

@@ -6,7 +6,7 @@ import pytest
 
 from kafkalite import errors
 from kafkalite.broker.handlers import telemetry
-from kafkalite.broker.security import Operation
+from kafkalite.broker.security import AclOperation
 from kafkalite.broker.served_apis import SERVED
 from kafkalite.ids import NO_ID
 from kafkalite.protocol.frame import write_header
@@ -256,7 +256,7 @@ def test_allowed_operations_are_told_when_they_are_asked_for(broker):
 
 def test_a_forbidden_topic_is_not_told_from_one_that_is_not_there(broker):
     topic_id = broker.create("secret")
-    broker.node.authorizer = Denying(Operation.DESCRIBE, names="secret|nothing")
+    broker.node.authorizer = Denying(AclOperation.DESCRIBE, names="secret|nothing")
     there, not_there = metadata(broker, 12, ["secret", "nothing"]).topics
     assert there.error_code == not_there.error_code == errors.TopicAuthorizationFailed.code
     assert metadata(broker, 12, [topic_id]).topics[0].error_code == errors.UnknownTopicId.code
@@ -264,7 +264,7 @@ def test_a_forbidden_topic_is_not_told_from_one_that_is_not_there(broker):
 
 
 def test_who_may_not_create_topics_creates_none_by_asking(broker):
-    broker.node.authorizer = Denying(Operation.CREATE)
+    broker.node.authorizer = Denying(AclOperation.CREATE)
     (topic,) = metadata(broker, 12, ["new"]).topics
     assert topic.error_code == errors.TopicAuthorizationFailed.code
     assert broker.node.image.topics == {}
@@ -295,7 +295,7 @@ def test_only_brokers_are_described_here(broker, endpoint_type, fault):
 
 
 def test_who_may_not_describe_the_cluster_is_told_of_no_operations(broker):
-    broker.node.authorizer = Denying(Operation.DESCRIBE)
+    broker.node.authorizer = Denying(AclOperation.DESCRIBE)
     answer = broker.ask(DESCRIBE_CLUSTER, 0, include_cluster_authorized_operations=True)
     assert (answer.error_code, answer.cluster_authorized_operations) == (0, 0)
 
@@ -369,7 +369,7 @@ def test_a_cursor_to_a_topic_deleted_meanwhile_goes_on_with_the_next(broker):
 
 def test_a_forbidden_topic_is_described_to_nobody(broker):
     broker.create("secret")
-    broker.node.authorizer = Denying(Operation.DESCRIBE)
+    broker.node.authorizer = Denying(AclOperation.DESCRIBE)
     assert page(broker).topics == []
     (topic,) = page(broker, "secret").topics
     assert topic.error_code == errors.TopicAuthorizationFailed.code
@@ -427,7 +427,7 @@ def test_of_no_other_log_a_quorum_is_known(broker, asked):
 
 @pytest.mark.parametrize("version", range(3))
 def test_who_may_not_describe_the_cluster_learns_nothing_of_its_quorum(broker, version):
-    broker.node.authorizer = Denying(Operation.DESCRIBE)
+    broker.node.authorizer = Denying(AclOperation.DESCRIBE)
     answer = quorum(broker, version, ("__cluster_metadata", [0]))
     assert (answer.error_code, answer.topics) == (errors.ClusterAuthorizationFailed.code, [])
 

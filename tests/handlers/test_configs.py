@@ -8,7 +8,7 @@ import pytest
 
 from kafkalite import errors
 from kafkalite.broker.node_settings import reactor_limits
-from kafkalite.broker.security import Operation
+from kafkalite.broker.security import AclOperation
 from kafkalite.config.broker import BROKER, FETCH_MAX_BYTES, LOG_RETENTION_CHECK_INTERVAL_MS
 from kafkalite.config.resources import LOGGER, SCOPES, Resource
 from kafkalite.config.settings import Settings
@@ -332,7 +332,7 @@ def test_a_request_for_nothing_is_answered_with_nothing(broker):
 )
 def test_who_may_not_is_told_so_and_nothing_else(broker, resource, code):
     broker.create("a")
-    broker.node.authorizer = Denying(Operation.DESCRIBE_CONFIGS, Operation.ALTER_CONFIGS)
+    broker.node.authorizer = Denying(AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS)
     assert describe(broker, resource)[resource].error_code == code
     assert describe(broker, resource)[resource].configs == []
     (answer,) = alter(broker, (resource, ("retention.ms", "7")))
@@ -555,6 +555,6 @@ def test_a_kind_that_has_no_configs_is_not_listed(broker):
 
 
 def test_who_may_not_see_configs_sees_no_names(broker):
-    broker.node.authorizer = Denying(Operation.DESCRIBE_CONFIGS)
+    broker.node.authorizer = Denying(AclOperation.DESCRIBE_CONFIGS)
     answer = broker.ask(LIST_CONFIG_RESOURCES, 1, resource_types=[])
     assert answer.error_code == errors.ClusterAuthorizationFailed.code

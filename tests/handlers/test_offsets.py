@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kafkalite import errors
-from kafkalite.broker.security import Authorizer, Operation
+from kafkalite.broker.security import AclOperation, Authorizer
 from kafkalite.protocol.schemas.offsets import (
     DELETE_RECORDS,
     LIST_OFFSETS,
@@ -203,7 +203,7 @@ def test_a_partition_asked_for_twice_is_refused_and_the_others_are_not(filled):
 
 
 def test_who_may_not_describe_a_topic_is_told_no_offsets(filled):
-    filled.node.authorizer = Denying(Operation.DESCRIBE)
+    filled.node.authorizer = Denying(AclOperation.DESCRIBE)
     for topic in ("a", "gone"):
         assert listed(filled, LATEST, topic=topic)[0] == errors.TopicAuthorizationFailed.code
 
@@ -258,7 +258,7 @@ def test_the_end_of_an_epoch_is_not_told_under_stale_metadata(led):
 
 
 def test_who_may_not_describe_a_topic_is_told_no_epochs(led):
-    led.node.authorizer = Denying(Operation.DESCRIBE)
+    led.node.authorizer = Denying(AclOperation.DESCRIBE)
     assert end_of(led, 0)[0] == errors.TopicAuthorizationFailed.code
 
 
@@ -315,7 +315,7 @@ def test_records_of_what_is_not_there_are_not_deleted(filled):
 
 
 def test_who_may_not_delete_records_deletes_none(filled):
-    filled.node.authorizer = Denying(Operation.DELETE)
+    filled.node.authorizer = Denying(AclOperation.DELETE)
     assert deleted(filled, -1) == (errors.TopicAuthorizationFailed.code, -1)
     filled.node.authorizer = Authorizer()
     assert listed(filled, EARLIEST) == (0, -1, 0)

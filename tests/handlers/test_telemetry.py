@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from kafkalite import errors
-from kafkalite.broker.client_telemetry import INSTANCES_MAX, KEPT_MS_MIN, Pusher
+from kafkalite.broker.client_telemetry import INSTANCES_MAX, KEPT_MS_MIN, PushSender
 from kafkalite.ids import METADATA_ID, NO_ID, new_id
 from kafkalite.metrics import Push, read_push
 from kafkalite.protocol.schemas.cluster import API_VERSIONS
@@ -259,7 +259,7 @@ def test_a_subscription_that_is_gone_asks_for_nothing(broker):
 
 @pytest.fixture
 def pusher(tmp_path):
-    pusher = Pusher(tmp_path / "pushes")
+    pusher = PushSender(tmp_path / "pushes")
     yield pusher
     pusher.close()
 

@@ -9,7 +9,7 @@ import pytest
 
 from kafkalite import errors
 from kafkalite.broker.controller import decisions
-from kafkalite.broker.replica.reconciler import STEP_MS, Awaited
+from kafkalite.broker.replica.reconciler import STEP_MS, AwaitedPartition
 from kafkalite.config.settings import Settings
 from kafkalite.coordination import controller
 from kafkalite.coordination.controller import Growth
@@ -269,7 +269,8 @@ def test_awaited_partitions_are_looked_for_in_steps(broker, monkeypatch):
     monkeypatch.setattr(reconciler, "_discarded", discard)
     topic_id = bytes(15) + b"g"
     now_ms = broker.clock.monotonic_ms()
-    reconciler.awaited |= {(topic_id, index): Awaited("gone", now_ms) for index in range(100)}
+    awaited = AwaitedPartition("gone", now_ms)
+    reconciler.awaited |= {(topic_id, index): awaited for index in range(100)}
     lengths = []
     reconciler._look_for_awaited()
     while len(looked) < 100:

@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from kafkalite import errors
-from kafkalite.broker.security import Operation
+from kafkalite.broker.security import AclOperation
 from kafkalite.config.topic import RETENTION_MS
 from kafkalite.coordination.controller import NEW_PARTITIONS_MAX
 from kafkalite.ids import NO_ID, new_id
@@ -206,13 +206,13 @@ def test_a_topic_twice_in_a_request_is_created_not_once(broker):
 
 
 def test_who_may_not_create_is_told_so(broker):
-    broker.node.authorizer = Denying(Operation.CREATE)
+    broker.node.authorizer = Denying(AclOperation.CREATE)
     assert create(broker, {"name": "a"})["a"].error_code == errors.TopicAuthorizationFailed.code
     assert names(broker) == set()
 
 
 def test_who_may_not_see_configs_is_told_of_none(broker):
-    broker.node.authorizer = Denying(Operation.DESCRIBE_CONFIGS)
+    broker.node.authorizer = Denying(AclOperation.DESCRIBE_CONFIGS)
     answer = create(broker, {"name": "a"})["a"]
     assert (answer.error_code, answer.configs) == (0, [])
     assert answer.topic_config_error_code == errors.TopicAuthorizationFailed.code
@@ -298,7 +298,7 @@ def test_deletion_may_be_forbidden(broker, version, fault):
 
 def test_who_may_not_describe_a_topic_does_not_learn_its_name_from_its_id(broker):
     topic_id = broker.create("a")
-    broker.node.authorizer = Denying(Operation.DESCRIBE)
+    broker.node.authorizer = Denying(AclOperation.DESCRIBE)
     (answer,) = delete(broker, topic_id)
     assert (answer.error_code, answer.name) == (errors.UnknownTopicId.code, None)
     (answer,) = delete(broker, "a")
@@ -308,7 +308,7 @@ def test_who_may_not_describe_a_topic_does_not_learn_its_name_from_its_id(broker
 
 def test_who_may_not_delete_is_told_so(broker):
     topic_id = broker.create("a")
-    broker.node.authorizer = Denying(Operation.DELETE)
+    broker.node.authorizer = Denying(AclOperation.DELETE)
     for topic in ("a", topic_id):
         (answer,) = delete(broker, topic)
         assert answer.error_code == errors.TopicAuthorizationFailed.code
@@ -360,7 +360,7 @@ def test_a_topic_twice_in_a_request_is_not_widened(broker):
 
 def test_who_may_not_alter_a_topic_does_not_widen_it(broker):
     broker.create("a")
-    broker.node.authorizer = Denying(Operation.ALTER)
+    broker.node.authorizer = Denying(AclOperation.ALTER)
     assert grow(broker, ("a", 2)) == {"a": errors.TopicAuthorizationFailed.code}
 
 
@@ -414,7 +414,7 @@ def test_only_the_logs_asked_for_are_told_and_what_is_not_here_is_passed_over(br
 
 @pytest.mark.parametrize(("version", "code"), [(2, 0), (3, errors.ClusterAuthorizationFailed.code)])
 def test_who_may_not_describe_the_cluster_learns_of_no_directory(broker, version, code):
-    broker.node.authorizer = Denying(Operation.DESCRIBE)
+    broker.node.authorizer = Denying(AclOperation.DESCRIBE)
     answer = broker.ask(DESCRIBE_LOG_DIRS, version, topics=None)
     assert not answer.results
     assert (answer.error_code if version >= 3 else 0) == code
@@ -463,7 +463,7 @@ def test_an_unknown_kind_of_election_and_a_caller_who_may_not_are_refused(broker
     invalid, denied = errors.InvalidRequest.code, errors.ClusterAuthorizationFailed.code
     asked = [("a", [0])]
     assert elected(broker, asked, election_type=2) == ({("a", 0): invalid}, invalid)
-    broker.node.authorizer = Denying(Operation.ALTER)
+    broker.node.authorizer = Denying(AclOperation.ALTER)
     assert elected(broker, asked, version=0) == ({("a", 0): denied}, 0)
     assert elected(broker, None) == ({}, denied)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kafkalite import errors
-from kafkalite.broker.security import Authorizer, Operation, ResourceType
+from kafkalite.broker.security import AclOperation, Authorizer, ResourceType
 from kafkalite.coordination.producer_ids import BLOCK_COUNT
 from kafkalite.protocol.frame import write_header
 from kafkalite.protocol.schemas.transactions import DESCRIBE_PRODUCERS, INIT_PRODUCER_ID
@@ -16,7 +16,7 @@ from tests.handlers.denying import Denying
 class OnlyTopics(Authorizer):
     """Allows the given operations on topics, and nothing else."""
 
-    def __init__(self, *operations: Operation) -> None:
+    def __init__(self, *operations: AclOperation) -> None:
         self.operations = operations
 
     def allows(self, principal, operation, resource_type, name):  # type: ignore[no-untyped-def]
@@ -107,13 +107,13 @@ def test_an_empty_transactional_id_is_refused(broker):
 
 
 def test_who_may_write_somewhere_may_write_idempotently(broker):
-    broker.node.authorizer = OnlyTopics(Operation.WRITE)
+    broker.node.authorizer = OnlyTopics(AclOperation.WRITE)
     assert init(broker).error_code == errors.ClusterAuthorizationFailed.code
     broker.node.authorizer = Authorizer()
     broker.create("a")
-    broker.node.authorizer = OnlyTopics(Operation.WRITE)
+    broker.node.authorizer = OnlyTopics(AclOperation.WRITE)
     assert init(broker).error_code == 0
-    broker.node.authorizer = OnlyTopics(Operation.READ)
+    broker.node.authorizer = OnlyTopics(AclOperation.READ)
     assert init(broker).error_code == errors.ClusterAuthorizationFailed.code
 
 
@@ -159,7 +159,7 @@ def test_each_partition_that_cannot_be_described_says_why(broker):
 def test_who_may_not_read_a_topic_learns_nothing_of_its_producers(broker):
     broker.create("a")
     broker.create("b")
-    broker.node.authorizer = Denying(Operation.READ, names="a")
+    broker.node.authorizer = Denying(AclOperation.READ, names="a")
     found = producers(broker, ("a", [0, 1]), ("b", [0]))
     denied = errors.TopicAuthorizationFailed.code
     assert [entry.error_code for entry in found.values()] == [denied, denied, 0]

@@ -9,7 +9,7 @@ import pytest
 from kafkalite import errors
 from kafkalite.broker import node_metrics
 from kafkalite.broker.request_metrics import RequestCounts, Traffic
-from kafkalite.broker.security import Operation
+from kafkalite.broker.security import AclOperation
 from kafkalite.broker.served_apis import SERVED
 from kafkalite.metrics import SAMPLES_PER_STEP
 from kafkalite.protocol.schemas.cluster import METADATA
@@ -106,7 +106,7 @@ def test_errors_are_counted_by_request_and_code_wherever_in_an_answer_they_stand
     asked = [{"partition_index": index, "timestamp": -1} for index in (0, 7)]
     broker.ask(LIST_OFFSETS, 5, topics=[{"name": "a", "partitions": asked}])
     broker.ask(DELETE_TOPICS, 6, topics=[{"name": "gone"}, {"name": "gone2"}])
-    broker.node.authorizer = Denying(Operation.DESCRIBE)
+    broker.node.authorizer = Denying(AclOperation.DESCRIBE)
     broker.ask(DESCRIBE_LOG_DIRS, 4, topics=[])
     told = metered.told
     unknown, corrupt = "UNKNOWN_TOPIC_OR_PARTITION", "CORRUPT_MESSAGE"

@@ -30,7 +30,7 @@ from kafkalite.process.nodes.spawn_spec import Birth
 from kafkalite.protocol.frame import write_header
 from kafkalite.protocol.schema import Api, Fields
 from kafkalite.protocol.schemas import bus
-from kafkalite.protocol.schemas.bus import Record
+from kafkalite.protocol.schemas.bus import TypedRecord
 from kafkalite.storage.log_directory import LogDirectory
 from kafkalite.storage.log_manager import LogManager
 from kafkalite.storage.node_directories import check_parts, evacuate
@@ -477,9 +477,9 @@ class Cluster:
         self.until(lambda: asking.over)
         return asking.answer
 
-    def begin_order(self, verb: str, node_id: int = -1, dry_run: bool = False) -> list[Record]:
+    def begin_order(self, verb: str, node_id: int = -1, dry_run: bool = False) -> list[TypedRecord]:
         """Send a node order; the report is appended to the returned list."""
-        reports: list[Record] = []
+        reports: list[TypedRecord] = []
         order = bus.NODE_ORDER(request_id=1, verb=verb, node_id=node_id, dry_run=dry_run)
         self.supervisor.admin_commands.execute(order, reports.append)
         return reports

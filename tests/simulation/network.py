@@ -10,27 +10,27 @@ from collections import deque
 from collections.abc import Callable
 
 from kafkalite.protocol.schemas import bus
-from kafkalite.protocol.schemas.bus import Record
+from kafkalite.protocol.schemas.bus import TypedRecord
 
 
 class MemoryBus:
     """Ordered queues of frames between the supervisor and each worker."""
 
     def __init__(self) -> None:
-        self.server: Callable[[bytes, Record], object] | None = None
+        self.server: Callable[[bytes, TypedRecord], object] | None = None
         self.connected: set[bytes] = set()
         self.to_server: dict[bytes, deque[bytes]] = {}
         self.to_worker: dict[bytes, deque[bytes]] = {}
         self.cut: set[bytes] = set()
         """Identities of workers that cannot connect to the supervisor now."""
 
-    def send_down(self, identity: bytes, message: Record, *, quiet: bool = False) -> bool:
+    def send_down(self, identity: bytes, message: TypedRecord, *, quiet: bool = False) -> bool:
         if identity not in self.connected:
             return False
         self.to_worker[identity].append(bus.write_frame(message))
         return True
 
-    def send_up(self, identity: bytes, message: Record) -> bool:
+    def send_up(self, identity: bytes, message: TypedRecord) -> bool:
         self.to_server.setdefault(identity, deque()).append(bus.write_frame(message))
         return True
 
@@ -49,7 +49,7 @@ class MemoryBus:
 class BusEnd:
     """The supervisor's end of the bus: replaces BusServer."""
 
-    def __init__(self, memory: MemoryBus, received: Callable[[bytes, Record], object]) -> None:
+    def __init__(self, memory: MemoryBus, received: Callable[[bytes, TypedRecord], object]) -> None:
         self._memory = memory
         memory.server = received
         self.send = memory.send_down

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from kafkalite.broker.controller.local_controller import LocalController
     from kafkalite.broker.controller.worker_manager import WorkerManager
     from kafkalite.config.settings import Settings
-    from kafkalite.protocol.schemas.bus import Record
+    from kafkalite.protocol.schemas.bus import TypedRecord
 
 
 log = logging.getLogger("kafkalite.broker")
@@ -63,7 +63,7 @@ class AdminCommands:
             "rebalance": lambda node_id, dry_run: self._rebalance(dry_run),
         }
 
-    def execute(self, command: Record, respond: Callable[[Record], object]) -> None:
+    def execute(self, command: TypedRecord, respond: Callable[[TypedRecord], object]) -> None:
         """Execute a command and respond with a report."""
         fields = command.fields
         request_id = fields["request_id"]
@@ -125,7 +125,9 @@ class AdminCommands:
 
     # -- report ------------------------------------------------------------------------------
 
-    def _report(self, request_id: int, moves: Sequence[Move], error: KafkaError | None) -> Record:
+    def _report(
+        self, request_id: int, moves: Sequence[Move], error: KafkaError | None
+    ) -> TypedRecord:
         topics = self._controller.image.topics_by_id
         return bus.NODE_REPORT(
             request_id=request_id,

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from kafkalite.coordination.leader_epochs import EpochRenewal
     from kafkalite.coordination.producer_ids import Block
     from kafkalite.errors import KafkaError
-    from kafkalite.protocol.schemas.internal import Record
+    from kafkalite.protocol.record_kinds import TypedRecord
     from kafkalite.transport.connection import Address
 
-MetadataListener: TypeAlias = "Callable[[Sequence[Record], int], None]"
+MetadataListener: TypeAlias = "Callable[[Sequence[TypedRecord], int], None]"
 """`listener(records, end_offset)`: the records of the metadata log up to an offset."""
 
 TopicOutcome: TypeAlias = "TopicImage | KafkaError | None"
@@ -81,9 +81,7 @@ class ControllerClient(ABC):
         """Report that the logs of this node match the metadata log up to an offset."""
 
     @abstractmethod
-    def forward(
-        self, frame: bytes | memoryview, peer: Address, local: Address
-    ) -> Later[bytes]:
+    def forward(self, frame: bytes | memoryview, peer: Address, local: Address) -> Later[bytes]:
         """Forward a client's request; return the controller's response with its header.
 
         Not called on the controller's node.

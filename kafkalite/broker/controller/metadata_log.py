@@ -81,7 +81,7 @@ class MetadataLog:
         """The offset after the last record that is on the disk."""
         return self.log.durable_offset
 
-    def append(self, records: Sequence[internal.Record]) -> None:
+    def append(self, records: Sequence[internal.TypedRecord]) -> None:
         """Append these records as one batch."""
         batch = packed(records, self.log.end_offset, self._clock.wall_ms())
         self.log.append(batch, LEADER_EPOCH, from_client=False)
@@ -204,7 +204,7 @@ class MetadataLog:
         return self.log.directory.glob("?" * 20 + SNAPSHOT)
 
 
-def packed(records: Sequence[internal.Record], base_offset: int, now_ms: int) -> bytes:
+def packed(records: Sequence[internal.TypedRecord], base_offset: int, now_ms: int) -> bytes:
     """Return one batch of these records, without keys."""
     return record_batch.build(
         (record_batch.Record(timestamp=now_ms, value=internal.write(record)) for record in records),
@@ -213,7 +213,7 @@ def packed(records: Sequence[internal.Record], base_offset: int, now_ms: int) ->
     )
 
 
-def write_snapshot(path: Path, records: Iterable[internal.Record], now_ms: int) -> None:
+def write_snapshot(path: Path, records: Iterable[internal.TypedRecord], now_ms: int) -> None:
     """Write a machine's fewest records to a file, completely or not at all."""
     left = iter(records)
     content = bytearray()
@@ -224,7 +224,7 @@ def write_snapshot(path: Path, records: Iterable[internal.Record], now_ms: int) 
     put_file(DISK, path, bytes(content) + xxhash.xxh3_64_digest(content))
 
 
-def read_snapshot(path: Path) -> list[internal.Record]:
+def read_snapshot(path: Path) -> list[internal.TypedRecord]:
     """Return the records of a snapshot; raise CorruptMessage if its checksum is wrong."""
     content = memoryview(path.read_bytes())
     batches, digest = content[:-DIGEST_SIZE], bytes(content[-DIGEST_SIZE:])

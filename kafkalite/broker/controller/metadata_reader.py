@@ -29,7 +29,7 @@ from kafkalite.storage.write_back import write_back_failed
 
 log = logging.getLogger("kafkalite.broker")
 
-Replay = Callable[[internal.Record], None]
+Replay = Callable[[internal.TypedRecord], None]
 
 OFFSET_MAX = 2**63 - 1
 ROLLED_TIMES_MAX = 10

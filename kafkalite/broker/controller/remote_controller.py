@@ -41,7 +41,7 @@ from kafkalite.errors import (
 )
 from kafkalite.protocol.frame import response_header, write_header
 from kafkalite.protocol.schemas import bus, internal
-from kafkalite.protocol.schemas.internal import PRODUCER_IDS_BLOCK, Record
+from kafkalite.protocol.schemas.internal import PRODUCER_IDS_BLOCK, TypedRecord
 from kafkalite.protocol.schemas.topics import CREATE_TOPICS
 
 if TYPE_CHECKING:
@@ -69,14 +69,14 @@ FORWARDED_SIZE_MAX = 64 << 20
 AUTO_CREATE_MS_MAX = 1_000
 """Time that Metadata waits for the controller: later responses on the connection wait as well."""
 
-Send = Callable[[Record], bool]
+Send = Callable[[TypedRecord], bool]
 
 
 @dataclass(slots=True)
 class Asked:
     """A request to the supervisor without a response yet."""
 
-    message: Record
+    message: TypedRecord
     later: Later[Any]
     timer: Any
     size: int
@@ -146,7 +146,7 @@ class RemoteController(ControllerClient):
         if connected and self._send is not None:
             self._send(bus.HELLO(image_offset=self.offset))
 
-    def received(self, message: Record) -> None:
+    def received(self, message: TypedRecord) -> None:
         """Handle a message of the supervisor."""
         take = self._RECEIVED.get(message.kind.key)
         if take is None:
@@ -209,9 +209,9 @@ class RemoteController(ControllerClient):
 
         Not further: a new supervisor would then appear to know less than this image.
         """
-        records: list[Record] = []
+        records: list[TypedRecord] = []
 
-        def replay(record: Record) -> None:
+        def replay(record: TypedRecord) -> None:
             self._replay(record)
             records.append(record)
 
@@ -224,7 +224,7 @@ class RemoteController(ControllerClient):
             raise Fatal(f"the metadata log ends at {self.offset}, and should reach {end_offset}")
         self._tell(records)
 
-    def _replay(self, record: Record) -> None:
+    def _replay(self, record: TypedRecord) -> None:
         if record.kind is PRODUCER_IDS_BLOCK:
             return  # an image has no producer ids
         try:
@@ -232,7 +232,7 @@ class RemoteController(ControllerClient):
         except (AssertionError, LookupError) as fault:
             raise CorruptMessage(f"A {record.kind} contradicts the records before it.") from fault
 
-    def _tell(self, records: Sequence[Record]) -> None:
+    def _tell(self, records: Sequence[TypedRecord]) -> None:
         for listener in self._listeners:
             listener(records, self.offset)
 
@@ -340,7 +340,9 @@ class RemoteController(ControllerClient):
         if self._is_welcome and self._send is not None:
             self._send(bus.RENEW_EPOCHS(partitions=[renewal._asdict() for renewal in wanted]))
 
-    def _ask(self, message: Callable[[int], Record], wait_ms: int, size: int = 0) -> Later[Any]:
+    def _ask(
+        self, message: Callable[[int], TypedRecord], wait_ms: int, size: int = 0
+    ) -> Later[Any]:
         request_id = next(self._request_ids)
         later: Later[Any] = Later()
         timer = self._timers.call_later(wait_ms, lambda: self._fail(request_id))

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from kafkalite.broker.controller.local_controller import LocalController
     from kafkalite.coordination.sessions import NodeSessions
     from kafkalite.protocol.record_kinds import RecordKind
-    from kafkalite.protocol.schemas.bus import Record
+    from kafkalite.protocol.schemas.bus import TypedRecord
     from kafkalite.transport.reactor import Reactor
 
 log = logging.getLogger("kafkalite.broker")
@@ -57,7 +57,7 @@ STARTING, READY, ENDING, BACKOFF = "starting", "ready", "ending", "backoff"
 class Send(Protocol):
     """Queues a message to a worker (BusServer.send)."""
 
-    def __call__(self, identity: bytes, message: Record, *, quiet: bool = False) -> bool:
+    def __call__(self, identity: bytes, message: TypedRecord, *, quiet: bool = False) -> bool:
         """Return False if the worker is not connected or its queue is full."""
 
 
@@ -211,7 +211,7 @@ class WorkerManager:
 
     # -- messages from workers ---------------------------------------------------------------
 
-    def received(self, identity: bytes, message: Record) -> None:
+    def received(self, identity: bytes, message: TypedRecord) -> None:
         """Handle a worker's message; refuse one of an older incarnation."""
         peer = peer_of(identity)
         worker = self.workers.get(peer.node_id) if peer is not None else None
@@ -323,7 +323,7 @@ class WorkerManager:
 
     # -- messages to workers -----------------------------------------------------------------
 
-    def _changed(self, records: Sequence[internal.Record], end_offset: int) -> None:
+    def _changed(self, records: Sequence[internal.TypedRecord], end_offset: int) -> None:
         delta = bus.DELTA(
             begin_offset=end_offset - len(records),
             end_offset=end_offset,

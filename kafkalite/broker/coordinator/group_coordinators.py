@@ -19,7 +19,7 @@ from kafkalite.broker.coordinator.coordinator_host import (
     RequestDecision,
 )
 from kafkalite.broker.coordinator.partition_journal import RecordCodec
-from kafkalite.broker.stepping import Turns
+from kafkalite.broker.stepping import WorkQueues
 from kafkalite.config.broker import (
     GROUP_INITIAL_REBALANCE_DELAY_MS,
     GROUP_MAX_SESSION_TIMEOUT_MS,
@@ -92,7 +92,7 @@ class GroupCoordinators(Coordinators[GroupCoordinator]):
         self._limits = group_limits(settings)
         self._deleted: dict[int, dict[str, set[bytes]]] = {}
         """Topics that were deleted while a partition was loading, by name with their ids."""
-        self.commit_turns = Turns()
+        self.commit_turns = WorkQueues()
         """Keeps the OffsetCommits of a group in order until they are decided."""
 
     def reconfigure(self, settings: Settings) -> None:

@@ -22,13 +22,13 @@ from kafkalite.errors import KafkaError, SecurityDisabled
 from kafkalite.protocol.schemas.security import CREATE_ACLS, DELETE_ACLS, DESCRIBE_ACLS
 
 if TYPE_CHECKING:
-    from kafkalite.broker.security import Operation
+    from kafkalite.broker.security import AclOperation
 
 
 NO_AUTHORIZER = "No Authorizer is configured."
 
 
-def _refusal(client: ClientContext, operation: Operation, why: str = NO_AUTHORIZER) -> Response:
+def _refusal(client: ClientContext, operation: AclOperation, why: str = NO_AUTHORIZER) -> Response:
     try:
         client.must(operation, CLUSTER, CLUSTER_NAME)
     except KafkaError as error:

@@ -37,7 +37,7 @@ from kafkalite.broker.security import (
     DESCRIBE_CONFIGS,
     GROUP,
     TOPIC,
-    Operation,
+    AclOperation,
 )
 from kafkalite.broker.served_apis import EncodedResponse, Response, ServingNode, serves
 from kafkalite.broker.stepping import Work
@@ -52,7 +52,7 @@ from kafkalite.errors import InvalidRequest, KafkaError, UnsupportedVersion
 from kafkalite.protocol.schemas import configs as schemas
 
 
-def _must(client: ClientContext, operation: Operation, kind: Resource, name: str) -> None:
+def _must(client: ClientContext, operation: AclOperation, kind: Resource, name: str) -> None:
     """Raise an authorization error unless the principal may do this to the resource's configs."""
     if kind is Resource.TOPIC:
         client.must(operation, TOPIC, name)
@@ -65,7 +65,7 @@ def _must(client: ClientContext, operation: Operation, kind: Resource, name: str
 # -- DescribeConfigs -----------------------------------------------------------------------------
 
 
-class Described(NamedTuple):
+class ConfigEntries(NamedTuple):
     """One key of a resource, with its value, as described to clients."""
 
     key: Key[Any]
@@ -90,7 +90,7 @@ def describe_configs(
     node: ConfigsNode, request: Any, client: ClientContext
 ) -> Work[EncodedResponse]:
     """Return the configs in force on resources, and their sources."""
-    description = Description(node, request, client)
+    description = ConfigDescriptions(node, request, client)
     # A resource named several times is described once: clients match results by resource.
     wanted = {(each.resource_type, each.resource_name): each for each in request.resources}
     for resource in wanted.values():
@@ -99,7 +99,7 @@ def describe_configs(
     return description.written()
 
 
-class Description:
+class ConfigDescriptions:
     """The response to one DescribeConfigs, encoded resource by resource: a topic costs 40 µs."""
 
     def __init__(self, node: ConfigsNode, request: Any, client: ClientContext) -> None:
@@ -107,7 +107,7 @@ class Description:
         self._client = client
         self._synonyms = request.include_synonyms
         self._documentation = request.include_documentation
-        self._alike: Alike = {}
+        self._alike: SharedConfigs = {}
         self._results: list[bytes] = []
         self._errors: list[Response] = []
 
@@ -156,11 +156,11 @@ class Description:
         return configs
 
 
-Alike = dict[tuple[Any, ...], list[Response]]
+SharedConfigs = dict[tuple[Any, ...], list[Response]]
 """Descriptions that topics share, by their config and the requested keys."""
 
 
-def _entry(described: Described, synonyms: bool, documentation: bool) -> Response:
+def _entry(described: ConfigEntries, synonyms: bool, documentation: bool) -> Response:
     key = described.key
     return {
         "name": key.name,
@@ -177,13 +177,13 @@ def _entry(described: Described, synonyms: bool, documentation: bool) -> Respons
     }
 
 
-def _in_force(keys: Iterable[Key[Any]], settings: Settings) -> Iterable[Described]:
+def _in_force(keys: Iterable[Key[Any]], settings: Settings) -> Iterable[ConfigEntries]:
     for key in keys:
         synonyms = list(settings.synonyms(key))
-        yield Described(key, spoken(key, settings[key]), synonyms, settings.source(key))
+        yield ConfigEntries(key, spoken(key, settings[key]), synonyms, settings.source(key))
 
 
-def _of_broker(node: ConfigsNode, client: ClientContext, name: str) -> Iterable[Described]:
+def _of_broker(node: ConfigsNode, client: ClientContext, name: str) -> Iterable[ConfigEntries]:
     keys = SCOPES[Resource.BROKER]
     if not name:
         # Only what is set cluster-wide, nothing else.
@@ -219,16 +219,16 @@ def _check_own_id(node: ConfigsNode, name: str) -> None:
         raise InvalidRequest(f"This is broker {node.node_id}: ask broker {name} for its configs.")
 
 
-def _of_loggers(node: ConfigsNode, client: ClientContext, name: str) -> Iterable[Described]:
+def _of_loggers(node: ConfigsNode, client: ClientContext, name: str) -> Iterable[ConfigEntries]:
     _check_own_id(node, name)
     for logger, level in levels().items():
-        yield Described(SCOPES[Resource.BROKER_LOGGER][logger], level, [], Source.BROKER_LOGGER)
+        yield ConfigEntries(SCOPES[Resource.BROKER_LOGGER][logger], level, [], Source.BROKER_LOGGER)
 
 
 def _of_named(
     kind: Resource, source: Source
-) -> Callable[[ConfigsNode, ClientContext, str], Iterable[Described]]:
-    def described(node: ConfigsNode, client: ClientContext, name: str) -> Iterable[Described]:
+) -> Callable[[ConfigsNode, ClientContext, str], Iterable[ConfigEntries]]:
+    def described(node: ConfigsNode, client: ClientContext, name: str) -> Iterable[ConfigEntries]:
         if not name:
             raise InvalidRequest("The resource has no name.")
         settings = Settings.of(source, SCOPES[kind], node.image.config_of(kind, name))
@@ -237,7 +237,7 @@ def _of_named(
     return described
 
 
-_DESCRIBE: dict[Resource, Callable[[ConfigsNode, ClientContext, str], Iterable[Described]]] = {
+_DESCRIBE: dict[Resource, Callable[[ConfigsNode, ClientContext, str], Iterable[ConfigEntries]]] = {
     Resource.BROKER: _of_broker,
     Resource.BROKER_LOGGER: _of_loggers,
     Resource.CLIENT_METRICS: _of_named(Resource.CLIENT_METRICS, Source.CLIENT_METRICS),

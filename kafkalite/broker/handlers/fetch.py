@@ -42,7 +42,7 @@ from kafkalite.protocol.schemas.fetch import FETCH
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from kafkalite.broker.replica.fetch_sessions import FetchSession, Key, Wanted
+    from kafkalite.broker.replica.fetch_sessions import FetchKey, FetchPartition, FetchSession
 
 TOPIC_IDS_SINCE = 13
 
@@ -119,7 +119,7 @@ def fetch(
     return delayed.register_at_once(items, outcome) or purgatory.hold(delayed, max_wait_ms)
 
 
-def _named(topics: list[Any]) -> dict[Key, Wanted]:
+def _named(topics: list[Any]) -> dict[FetchKey, FetchPartition]:
     # A partition named twice is read once, with its last entry: as in Kafka.
     return {(topic, wanted[0]): wanted for topic, partitions in topics for wanted in partitions}
 
@@ -144,7 +144,7 @@ class FetchResponseBuilder:
         self._leaders: list[tuple[int, int] | None] = []
         self._has_errors = False
 
-    def find(self, wanted: Iterable[tuple[Key, Wanted]]) -> list[FetchItem]:
+    def find(self, wanted: Iterable[tuple[FetchKey, FetchPartition]]) -> list[FetchItem]:
         """Return these partitions of the request, each with its Partition or an error."""
         leader, is_follower = self._node.replicas.leader, self._replica_id >= 0
         allowed: str | bytes | None = None

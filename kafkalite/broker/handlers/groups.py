@@ -39,7 +39,7 @@ from kafkalite.broker.security import (
     DESCRIBE,
     GROUP,
     READ,
-    Operation,
+    AclOperation,
 )
 from kafkalite.broker.served_apis import Response, ServingNode, serves
 from kafkalite.broker.stepping import ENTRIES_AT_ONCE, Work, in_steps
@@ -159,7 +159,7 @@ def ask_group(
     group_id: str,
     decide: GroupDecision,
     refuse: Callable[[KafkaError], Response],
-    operation: Operation = READ,
+    operation: AclOperation = READ,
 ) -> Later[Response]:
     """Return the coordinator's response, or the error response if it is not authorized."""
     try:

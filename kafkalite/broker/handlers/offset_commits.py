@@ -40,15 +40,15 @@ from kafkalite.protocol.schemas.groups import OFFSET_COMMIT, OFFSET_DELETE, OFFS
 
 NO_OFFSET = -1
 
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 
 
-class Entries:
+class PendingEntries:
     """The response entries of a request; the coordinator completes those in `open`."""
 
     def __init__(self) -> None:
         self.topics: list[Response] = []
-        self.open: list[tuple[Response, Place]] = []
+        self.open: list[tuple[Response, TopicPartition]] = []
 
     def topic(self, **named: Any) -> list[Response]:
         """Begin the next topic's entry and return its list of partitions."""
@@ -76,7 +76,7 @@ def offset_commit(
     node: GroupsNode, request: Any, client: ClientContext
 ) -> Work[Response | Later[Response]]:
     """Commit offsets; each partition succeeds or fails on its own, in slices of the request."""
-    entries = Entries()
+    entries = PendingEntries()
     commits: list[Commit] = []
     decided: list[Later[None]] = []
 
@@ -208,7 +208,7 @@ def _fetched(
         client.must(DESCRIBE, GROUP, group_id)
         check_repetitions(named)
         host = node.groups.host_of(group_id)
-        looks = OffsetLooks(node, host, group_id, every=group.topics is None)
+        looks = OffsetLookup(node, host, group_id, every=group.topics is None)
         if group.topics is None:
             yield from _look_at_all(node, client, looks)
         else:
@@ -222,7 +222,7 @@ def _fetched(
     )
 
 
-class OffsetLooks:
+class OffsetLookup:
     """Reads one group's offsets in slices; with `every`, only those that were committed."""
 
     def __init__(self, node: GroupsNode, host: GroupHost, group_id: str, *, every: bool) -> None:
@@ -282,7 +282,7 @@ class OffsetLooks:
         self._looks.append(looked.map(answer))
 
 
-def _look_at_all(node: GroupsNode, client: ClientContext, looks: OffsetLooks) -> Work[None]:
+def _look_at_all(node: GroupsNode, client: ClientContext, looks: OffsetLookup) -> Work[None]:
     for name, indexes in looks.places().items():
         there = node.image.topics.get(name)
         if client.may(DESCRIBE, TOPIC, name) and (there is not None or client.version < 10):
@@ -292,10 +292,10 @@ def _look_at_all(node: GroupsNode, client: ClientContext, looks: OffsetLooks) ->
 
 
 def _look_at(
-    node: GroupsNode, client: ClientContext, topics: Sequence[Any], looks: OffsetLooks
+    node: GroupsNode, client: ClientContext, topics: Sequence[Any], looks: OffsetLookup
 ) -> Work[None]:
     wanted = []
-    counts: Counter[Place] = Counter()
+    counts: Counter[TopicPartition] = Counter()
     for topic in topics:
         there = _describable(node, client, topic)
         wanted.append((there, topic))
@@ -356,8 +356,8 @@ def _nowhere(indexes: Iterable[int], code: int) -> list[Response]:
 @serves(OFFSET_DELETE, versions="0", at=ServingNode.COORDINATOR, to_the_end=True)
 def offset_delete(node: GroupsNode, request: Any, client: ClientContext) -> Work[Later[Response]]:
     """Delete a group's committed offsets of partitions, in slices of the request."""
-    entries = Entries()
-    places: list[Place] = []
+    entries = PendingEntries()
+    places: list[TopicPartition] = []
     decided: list[Later[Response | None]] = []
 
     def decide() -> None:
@@ -399,7 +399,7 @@ def offset_delete(node: GroupsNode, request: Any, client: ClientContext) -> Work
 
 def _delete_offsets(
     group_id: str,
-    places: Sequence[Place],
+    places: Sequence[TopicPartition],
     groups: GroupCoordinator,
     token: Any,
     now_ms: int,

@@ -40,7 +40,7 @@ from kafkalite.errors import (
     UnsupportedVersion,
 )
 from kafkalite.protocol.schemas import local
-from kafkalite.protocol.schemas.local import REQUEST_SIZE_MAX, Record, write_packet
+from kafkalite.protocol.schemas.local import REQUEST_SIZE_MAX, TypedRecord, write_packet
 from kafkalite.transport.connection import Disconnect
 from kafkalite.transport.packet_socket import PacketConnection, PacketListener
 from kafkalite.transport.run_directory import local_path
@@ -128,7 +128,7 @@ class LocalConnection:
     def _hello_timed_out(self) -> None:
         self._connection.end("no HELLO was received before the timeout", kind="silent")
 
-    def _send(self, message: Record, *descriptors: Any) -> None:
+    def _send(self, message: TypedRecord, *descriptors: Any) -> None:
         self._connection.send(write_packet(message), descriptors)
 
     def _closed(self) -> None:
@@ -210,7 +210,7 @@ class LocalConnection:
 
 def _attached(
     request_id: int, error: KafkaError | None, ring_size: int = 0, frame_size_max: int = 0
-) -> Record:
+) -> TypedRecord:
     return local.ATTACHED(
         request_id=request_id,
         error_code=error.code if error else 0,

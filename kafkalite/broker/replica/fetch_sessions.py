@@ -55,11 +55,11 @@ PARTITIONS_MAX = 20_000
 PARTITIONS_MAX_IN_ALL = 250_000
 """Maximum number of partitions in all sessions together, at about 500 bytes each."""
 
-Wanted = tuple[int, int, int, int, int, int]
+FetchPartition = tuple[int, int, int, int, int, int]
 """One partition of a request: index, current leader epoch, fetch offset, last fetched epoch, log
 start offset, size limit."""
 
-Key = tuple[str | bytes, int]
+FetchKey = tuple[str | bytes, int]
 """The topic as in the request (name, or id of 16 bytes) and the partition's index."""
 
 
@@ -69,7 +69,7 @@ class FetchSession:
     __slots__ = ("began_ms", "by_id", "epoch", "listed_size", "owner", "session_id", "told",
                  "used_ms", "wanted")  # fmt: skip
 
-    def __init__(self, session_id: int, by_id: bool, owner: Owner, now_ms: int) -> None:
+    def __init__(self, session_id: int, by_id: bool, owner: SessionOwner, now_ms: int) -> None:
         self.owner = owner
         self.session_id = session_id
         self.by_id = by_id
@@ -78,10 +78,10 @@ class FetchSession:
         self.listed_size = -1
         """Number of partitions with which it is in the heap of sessions that larger ones evict."""
         self.epoch = INITIAL_EPOCH + 1
-        self.wanted: dict[Key, Wanted] = {}
+        self.wanted: dict[FetchKey, FetchPartition] = {}
         """The requested partitions; one that returned records moves to the end, so that the others
         come first under the next response's byte limit."""
-        self.told: dict[Key, tuple[int, int, int]] = {}
+        self.told: dict[FetchKey, tuple[int, int, int]] = {}
 
     def change(self, topics: list[Any], forgotten: list[Any]) -> None:
         """Apply the changed and forgotten partitions of a request."""
@@ -115,7 +115,7 @@ class FetchSession:
         return True
 
 
-class Owner(Protocol):
+class SessionOwner(Protocol):
     """The connection that a session belongs to."""
 
     def on_close(self, callback: Callable[[], object]) -> None:
@@ -132,7 +132,7 @@ class FetchSessions:
         self._by_size: list[tuple[int, int]] = []
         """Heap of (number of partitions, session id) of sessions older than EVICTION_MS_MIN.
         Entries of sessions that have ended or changed size are skipped."""
-        self._of: dict[Owner, set[int]] = {}
+        self._of: dict[SessionOwner, set[int]] = {}
         """Ids of the sessions that each open connection created."""
         self.partition_count = 0
         """Number of partitions in all sessions together."""
@@ -152,7 +152,7 @@ class FetchSessions:
         epoch: int,
         topics: list[Any],
         forgotten: list[Any],
-        owner: Owner,
+        owner: SessionOwner,
         *,
         by_id: bool = False,
     ) -> FetchSession | None:
@@ -191,7 +191,7 @@ class FetchSessions:
             return None
         return session
 
-    def _begin(self, topics: list[Any], owner: Owner, by_id: bool) -> FetchSession | None:
+    def _begin(self, topics: list[Any], owner: SessionOwner, by_id: bool) -> FetchSession | None:
         session_id = NO_SESSION
         while session_id == NO_SESSION or session_id in self._sessions:
             session_id = secrets.randbelow(EPOCH_MAX) + 1
@@ -269,7 +269,7 @@ class FetchSessions:
             self.partition_count -= len(session.wanted)
             self._of[session.owner].discard(session_id)
 
-    def _closed(self, owner: Owner) -> None:
+    def _closed(self, owner: SessionOwner) -> None:
         for session_id in list(self._of[owner]):
             self._remove(session_id)
         del self._of[owner]

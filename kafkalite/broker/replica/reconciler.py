@@ -62,7 +62,7 @@ LATE_MS = 10_000
 """Time after which an awaited partition that has not arrived is reported in the log."""
 
 
-class Awaited(NamedTuple):
+class AwaitedPartition(NamedTuple):
     """A partition assigned to this node that another node has not transferred yet."""
 
     topic: str
@@ -101,7 +101,7 @@ class Reconciler:
         self._step_end_ns: int | None = None
         """Deadline of this tick's steps; None before the first of them."""
         self._unmade: set[bytes] = set()
-        self.awaited: dict[tuple[bytes, int], Awaited] = {}
+        self.awaited: dict[tuple[bytes, int], AwaitedPartition] = {}
         self._looking = False
         self._to_look_for: deque[tuple[bytes, int]] = deque()
         """The awaited partitions that the current check has not reached yet."""
@@ -326,7 +326,7 @@ class Reconciler:
 
     def _await(self, topic: TopicImage, index: int) -> None:
         now_ms = self._reactor.clock.monotonic_ms()
-        self.awaited.setdefault((topic.topic_id, index), Awaited(topic.name, now_ms))
+        self.awaited.setdefault((topic.topic_id, index), AwaitedPartition(topic.name, now_ms))
         self._replicas.take_offline(topic.name, topic.topic_id, index, NotLeaderOrFollower())
         if not self._looking:
             self._looking = True

@@ -38,7 +38,7 @@ from kafkalite.errors import (
     NetworkException,
     ThrottlingQuotaExceeded,
 )
-from kafkalite.protocol.schemas.local import GRANTED, READ, Record
+from kafkalite.protocol.schemas.local import GRANTED, READ, TypedRecord
 
 GRANT_SIZE_MAX = 16 << 20
 """Maximum size of a grant in bytes; far more than a fetch's, since it is not held in memory."""
@@ -133,7 +133,7 @@ class DirectLane:
         self._local.close()
         self._files.clear()
 
-    def _granted(self, record: Record, descriptors: list[int]) -> Outcome | None:
+    def _granted(self, record: TypedRecord, descriptors: list[int]) -> Outcome | None:
         if record.kind is not GRANTED:
             close_all(descriptors)
             raise NetworkException(f"The node said {record.kind} where it should grant.")

@@ -28,7 +28,7 @@ from kafkalite.protocol.schemas.local import (
     HELLO,
     PACKET_SIZE_MAX,
     WELCOME,
-    Record,
+    TypedRecord,
     read_packet,
     write_packet,
 )
@@ -70,7 +70,7 @@ class LocalSocket:
         except BaseException:
             self.socket.close()
             raise
-        self.welcome = Record(WELCOME, {})
+        self.welcome = TypedRecord(WELCOME, {})
 
     def met(
         self, cluster_id: str, node_id: int, port: int, client_id: str | None, deadline: float
@@ -102,7 +102,7 @@ class LocalSocket:
     def fileno(self) -> int:
         return self.socket.fileno()
 
-    def send(self, record: Record) -> bool:
+    def send(self, record: TypedRecord) -> bool:
         """Send a packet; return False if the socket's buffer is full, to be retried later."""
         try:
             self.socket.send(write_packet(record))
@@ -112,7 +112,7 @@ class LocalSocket:
             raise NetworkException(f"The local socket ended: {fault.strerror}.") from None
         return True
 
-    def receive(self, timeout_s: float | None = 0.0) -> tuple[Record, list[int]] | None:
+    def receive(self, timeout_s: float | None = 0.0) -> tuple[TypedRecord, list[int]] | None:
         """Return the next packet and its descriptors; None after the timeout."""
         if timeout_s != 0.0:
             waiting = select.poll()

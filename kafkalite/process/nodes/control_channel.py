@@ -19,7 +19,7 @@ from kafkalite.protocol.schemas.bus import (
     HEARTBEAT,
     NODES,
     ROSTER,
-    Record,
+    TypedRecord,
     read_frame,
     write_frame,
 )
@@ -105,7 +105,7 @@ class Orders:
             except KafkaError as fault:
                 self.complain(str(fault))
 
-    def obey(self, message: Record) -> None:
+    def obey(self, message: TypedRecord) -> None:
         fields = message.fields
         if message.kind is ROSTER:
             roster, dedicated = set(fields["node_ids"]), frozenset(fields["dedicated"])

@@ -11,8 +11,8 @@ does not know.
 
 from __future__ import annotations
 
-from kafkalite.protocol.record_kinds import Record as Record
 from kafkalite.protocol.record_kinds import RecordKinds
+from kafkalite.protocol.record_kinds import TypedRecord as TypedRecord
 from kafkalite.protocol.types import (
     Array,
     Bool,

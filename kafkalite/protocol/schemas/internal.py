@@ -9,8 +9,8 @@ Left out: a checksum for each record.  Within a checked batch it would add nothi
 
 from __future__ import annotations
 
-from kafkalite.protocol.record_kinds import Record as Record
 from kafkalite.protocol.record_kinds import RecordKinds
+from kafkalite.protocol.record_kinds import TypedRecord as TypedRecord
 from kafkalite.protocol.types import Array, Bool, Int8, Int32, Int64, String, Struct, Uuid
 
 KINDS = RecordKinds("record of the metadata log")

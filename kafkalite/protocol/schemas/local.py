@@ -19,8 +19,8 @@ message that cannot be decoded or is out of order closes it.
 
 from __future__ import annotations
 
-from kafkalite.protocol.record_kinds import Record as Record
 from kafkalite.protocol.record_kinds import RecordKinds
+from kafkalite.protocol.record_kinds import TypedRecord as TypedRecord
 from kafkalite.protocol.types import Array, Bool, Int8, Int16, Int32, Int64, String, Struct, Uuid
 
 PACKET_SIZE_MAX = 64 << 10
