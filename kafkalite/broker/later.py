@@ -44,7 +44,7 @@ class Later(Generic[T]):
 
     def resolve(self, value: T) -> None:
         """Settle with a value."""
-        assert not self.settled, "a Later is settled once"
+        assert self._value is _WAITING and self._error is None, "a Later is settled once"
         self._value = value
         self._run()
 
@@ -73,10 +73,10 @@ class Later(Generic[T]):
 
     def then(self, callback: Callable[[T | None, KafkaError | None], None]) -> None:
         """Call `callback(value, error)`, one of them None, once this is settled."""
-        if self.settled:
-            callback(None if self._error else self._value, self._error)
-        else:
+        if self._value is _WAITING and self._error is None:
             self._callbacks.append(callback)
+        else:
+            callback(None if self._error else self._value, self._error)
 
     def map(self, change: Callable[[T], U]) -> Later[U]:
         """Return a Later of `change(value)`; errors, also those of `change`, pass through."""

@@ -84,10 +84,11 @@ class Node:
         self.flusher: Flusher = logs.flusher
         self._settings = NodeSettings(settings, node_id, controller.image)
         self.metadata = MetadataCache(controller, self._settings, node_id)
-        self.opener = Opener()
+        self.opener = Opener(lambda: reactor.tick_number)
         self.replicas = ReplicaManager(
             reactor, self.flusher, self.opener, self.metadata.topic, clock.monotonic_ns
         )
+        self.replicas.on_led_count = self._reserve_files
         slots = self.settings[MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS]
         self.fetch_sessions = FetchSessions(slots, clock)
         self.producer_ids = ProducerIdBlocks(controller, node_id)
@@ -162,10 +163,7 @@ class Node:
             self.logs.set_strays()
         self.groups.open()
         self.on_settings(self.groups.reconfigure)
-        self.reactor.at_settle(self._reserve_files)
         self.reactor.at_settle(self.replicas.settle)
-        self.reactor.at_settle(self.opener.settle)
-        self.reactor.at_settle(self.reconciler.end_tick)
         self.reactor.watch(self.flusher.fileno(), self._flushed)
         self.reactor.watch(self.opener.fileno(), self.opener.collect)
         self._tend()
@@ -232,11 +230,9 @@ class Node:
             self._tending.cancel()
             self._tending = self.reactor.call_later(0, self._tend)
 
-    def _reserve_files(self) -> None:
+    def _reserve_files(self, led_count: int) -> None:
         """Reserve descriptors for the files of all partitions led here."""
-        count = FILES_PER_LOG * self.replicas.led_count
-        if count != self.reactor.files_reserved:
-            self.reactor.reserve_files(count)
+        self.reactor.reserve_files(FILES_PER_LOG * led_count)
 
     def _tend(self) -> None:
         """Run retention, rolls, delayed deletes and checkpoints that are due."""

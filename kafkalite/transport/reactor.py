@@ -172,6 +172,11 @@ class Reactor:
         heapq.heappush(self._timers, (due_ms, next(self._order), timer))
         return timer
 
+    @property
+    def tick_number(self) -> int:
+        """The number of the current tick."""
+        return self._loop.ticks
+
     def at_settle(self, callback: Callable[[], object]) -> None:
         """Call `callback()` in every tick, after the handling and before responses are written."""
         self._settle.append(callback)
@@ -194,7 +199,8 @@ class Reactor:
             callback()
             self._loop.end_step(callback)
         self._loop.give_out()
-        self._slow_readers.close_soon()
+        if self._loop.queued_size > self._slow_readers.size_max:
+            self._slow_readers.close_soon()
 
     def close(self) -> None:
         """Close the listeners and every connection."""

@@ -327,7 +327,7 @@ def ticks_until(purgatory, holds):
 @pytest.mark.parametrize("min_bytes", [1, 1 << 30])
 def test_move_costs_one_look_however_many_partitions_a_fetch_names(purgatory, many, min_bytes):
     begun(purgatory, *many, min_bytes=min_bytes, max_bytes=1 << 30)
-    ticks_until(purgatory, lambda: not purgatory._work)
+    ticks_until(purgatory, lambda: not purgatory.steps)
     before = looks(many), reads(many)
     assert before == (MANY, MANY)
     for _ in range(100):
@@ -338,7 +338,7 @@ def test_move_costs_one_look_however_many_partitions_a_fetch_names(purgatory, ma
 
 def test_answer_reads_the_partitions_that_moved_only(purgatory, many):
     news = begun(purgatory, *many, min_bytes=1)
-    ticks_until(purgatory, lambda: not purgatory._work)
+    ticks_until(purgatory, lambda: not purgatory.steps)
     moved(purgatory, many[3], 5)
     moved(purgatory, many[4999], 6)
     ticks_until(purgatory, lambda: news)
@@ -351,7 +351,7 @@ def test_fetch_of_many_partitions_is_read_in_slices(purgatory, many):
     before = Partition.touches
     news = begun(purgatory, *many, min_bytes=1)
     at_once = Partition.touches - before
-    most, count = ticks_until(purgatory, lambda: not purgatory._work)
+    most, count = ticks_until(purgatory, lambda: not purgatory.steps)
     assert at_once <= AT_ONCE_UNITS // SLICE_UNITS * SLICE
     assert most <= (UNITS_PER_TICK // SLICE_UNITS + 1) * SLICE
     assert count > 10
@@ -383,7 +383,7 @@ def test_client_gone_while_its_fetch_is_read_is_forgotten(purgatory, many):
     before = Partition.touches
     purgatory.run()
     assert Partition.touches == before
-    assert (purgatory.size, len(purgatory._work)) == (0, 0)
+    assert (purgatory.size, len(purgatory.steps)) == (0, 0)
 
 
 def test_one_move_that_wakes_many_fetches_answers_a_bounded_number_a_tick(purgatory):

@@ -30,7 +30,6 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     made = Host(tmp_path / "data", **{"native.ring.bytes": str(256 << 10)})
     made.topic = made.create("t", 2)
     monkeypatch.setattr(opener, "BUDGET", 0)  # every compressed batch goes to the thread
-    made.node.opener.settle()
     yield made
     made.remove()
 

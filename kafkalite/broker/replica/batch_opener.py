@@ -17,6 +17,7 @@ import logging
 import os
 import queue
 import threading
+from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -34,15 +35,21 @@ BUDGET = 4 << 20
 
 
 class Opener:
-    """Runs the steps that open batches; see the module."""
+    """Runs the steps that open batches; see the module.
 
-    def __init__(self) -> None:
+    `tick_number` returns the number of the loop's current tick; each tick has its own budget.
+    """
+
+    def __init__(self, tick_number: Callable[[], int] = int) -> None:
+        self._tick_number = tick_number
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._jobs: queue.SimpleQueue[tuple[Steps[Any], Later[Any]] | None] = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[Later[Any], Any, KafkaError | None]]
         self._done = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._budget = BUDGET
+        self._budget = 0
+        self._budget_tick = -1
+        """The tick that `_budget` is for."""
         self.handed_over = 0
         """Number of jobs queued for the thread."""
 
@@ -52,6 +59,9 @@ class Opener:
 
     def run(self, steps: Steps[T]) -> T | Later[T]:
         """Run these steps; return their result, or a Later of it if the tick's budget is spent."""
+        tick = self._tick_number()
+        if tick != self._budget_tick:
+            self._budget, self._budget_tick = BUDGET, tick
         try:
             while self._budget > 0:
                 self._budget -= next(steps)
@@ -106,10 +116,6 @@ class Opener:
             result.fail(raised)
         else:
             opened.then(partial(self._continue, search, result))
-
-    def settle(self) -> None:
-        """Reset the budget at the end of the tick."""
-        self._budget = BUDGET
 
     def collect(self) -> None:
         """Resolve or fail the Laters of the jobs that the thread has completed."""

@@ -37,22 +37,6 @@ class FetchItem(NamedTuple):
     last_fetched_epoch: int
     size_max: int
 
-    def checked(self) -> Partition:
-        """Return the partition; raise the lookup error or the error of a stale leader epoch."""
-        if self.partition is None:
-            assert self.error is not None
-            raise self.error.again()
-        self.partition.check_epoch(self.current_leader_epoch)
-        return self.partition
-
-    def readable(self, isolation_level: int) -> bool:
-        """Return whether a read of this item would return any bytes."""
-        return self.checked().readable(self.offset, isolation_level)
-
-    def available(self, isolation_level: int) -> int:
-        """Return the number of bytes that a read of this item would return."""
-        return self.checked().available(self.offset, self.size_max, isolation_level)
-
 
 class FetchRequest(Protocol):
     """The protocol side of a fetch: looks up its partitions and builds its response."""
@@ -117,8 +101,8 @@ class DelayedFetch(SteppedOperation):
         """
         self._items = items
         self._results, self._size, self._failed = outcome
-        for _ in self._register():
-            pass
+        for position in range(len(items)):
+            self._register_at(position)
         if not self._is_due():
             return None
         self.detach()
@@ -188,16 +172,20 @@ class DelayedFetch(SteppedOperation):
         self.resolve(context.response())
 
     def _register(self) -> Iterator[int]:
-        for position, item in enumerate(self._items):
+        for position in range(len(self._items)):
             if position and position % SLICE == 0:
                 if self._is_due():
                     return
                 yield SLICE_UNITS
-            assert item.partition is not None, "a fetch with an error does not wait"
-            item.partition.waiting[self] = position
-            if self._measure(position):
-                self._moved.add(position)  # it may have changed after it was read
-                self._release(position)
+            self._register_at(position)
+
+    def _register_at(self, position: int) -> None:
+        partition = self._items[position].partition
+        assert partition is not None, "a fetch with an error does not wait"
+        partition.waiting[self] = position
+        if self._measure(position):
+            self._moved.add(position)  # it may have changed after it was read
+            self._release(position)
 
     # -- waiting -----------------------------------------------------------------------------
 
@@ -221,14 +209,16 @@ class DelayedFetch(SteppedOperation):
 
     def _measure(self, position: int) -> bool:
         """Update the available bytes of one partition; return whether it has any or an error."""
-        item = self._items[position]
-        limits = self._limits
+        _, _, partition, _, leader_epoch, offset, _, size_max = self._items[position]
+        min_bytes, _, isolation_level, _ = self._limits
+        assert partition is not None, "a fetch with an error does not wait"
         try:
+            partition.check_epoch(leader_epoch)
             # Most requests have min_bytes=1; whether any bytes are readable is cheaper to find.
-            if limits.min_bytes > 1:
-                size = item.available(limits.isolation_level)
+            if min_bytes > 1:
+                size = partition.available(offset, size_max, isolation_level)
             else:
-                size = int(item.readable(limits.isolation_level))
+                size = int(partition.readable(offset, isolation_level))
         except (KafkaError, OSError):  # B
             self._failed = True
             return True

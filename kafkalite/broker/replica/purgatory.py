@@ -44,7 +44,8 @@ class Purgatory:
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
-        self._work: deque[tuple[DelayedOperation | None, Iterator[int] | None]] = deque()
+        self.steps: deque[tuple[DelayedOperation | None, Iterator[int] | None]] = deque()
+        """The requests to complete, and the steps to run, from the end of this tick on."""
         self._moving: set[WatchedPartition] = set()
         """Partitions whose check of many waiting requests is queued and has not begun."""
         self.counts: Counter[type[DelayedOperation]] = Counter()
@@ -93,14 +94,15 @@ class Purgatory:
                 self._finish(delayed)
         if len(patient) <= SLICE:
             for delayed in patient:
-                self._look(delayed, partition)
+                if delayed in partition.waiting and delayed.look(partition):
+                    self._due(delayed)
         elif partition not in self._moving:
             self._moving.add(partition)
-            self._work.append((None, self._look_at_all(partition)))
+            self.steps.append((None, self._look_at_all(partition)))
 
     def run(self) -> None:
         """Run queued steps up to UNITS_PER_TICK; called at the end of each tick."""
-        work = self._work
+        work = self.steps
         left = UNITS_PER_TICK
         while work and left > 0:
             delayed, steps = work.popleft()
@@ -130,13 +132,10 @@ class Purgatory:
         # A change from here on queues another check.
         self._moving.discard(partition)
         for count, delayed in enumerate(list(partition.waiting), start=1):
-            self._look(delayed, partition)
+            if delayed in partition.waiting and delayed.look(partition):
+                self._due(delayed)
             if count % SLICE == 0:
                 yield 1
-
-    def _look(self, delayed: DelayedOperation, partition: WatchedPartition) -> None:
-        if delayed in partition.waiting and delayed.look(partition):
-            self._due(delayed)
 
     def _expire(self, delayed: DelayedOperation) -> None:
         delayed.expired = True
@@ -150,7 +149,7 @@ class Purgatory:
 
     def _queue(self, delayed: DelayedOperation, steps: Iterator[int] | None) -> None:
         delayed.queued = True
-        self._work.append((delayed, steps))
+        self.steps.append((delayed, steps))
 
     def _step_ended(self, delayed: DelayedOperation) -> None:
         """Remove the request if its steps completed it; otherwise it waits."""

@@ -98,8 +98,9 @@ class Reconciler:
         that number of items is done."""
         self._made_offset = 0
         self._step_is_due = False
-        self._step_end_ns: int | None = None
-        """Deadline of this tick's steps; None before the first of them."""
+        self._step_tick = -1
+        self._step_end_ns = 0
+        """Deadline of the steps of the tick `_step_tick`, which share STEP_MS."""
         self._unmade: set[bytes] = set()
         self.awaited: dict[tuple[bytes, int], AwaitedPartition] = {}
         self._looking = False
@@ -195,7 +196,8 @@ class Reconciler:
         if self._step_is_due or not self._queue:
             return
         now_ns = self._reactor.clock.monotonic_ns
-        if self._step_end_ns is None:
+        if self._step_tick != self._reactor.tick_number:
+            self._step_tick = self._reactor.tick_number
             self._step_end_ns = now_ns() + STEP_MS * 1_000_000
             self._do_first()
         while self._queue and now_ns() < self._step_end_ns:
@@ -203,10 +205,6 @@ class Reconciler:
         if self._queue:
             self._step_is_due = True
             self._reactor.call_later(STEP_PAUSE_MS, self._go_on)
-
-    def end_tick(self) -> None:
-        """Give the next step the whole of STEP_MS."""
-        self._step_end_ns = None
 
     def _do_first(self) -> None:
         item = self._queue.popleft()
@@ -218,7 +216,6 @@ class Reconciler:
 
     def _go_on(self) -> None:
         self._step_is_due = False
-        self._step_end_ns = None
         self._step()
         if self._pass_marks() or not self._queue:
             self._on_progress()

@@ -124,6 +124,8 @@ class ReplicaManager:
         self.flush_times = Histogram()
         """Time from the start of a flush until it was collected."""
         self._now_ns = now_ns
+        self.on_led_count: Callable[[int], object] | None = None
+        """Called with the number of partitions led here when it changes."""
         self.traffic: dict[str, Traffic] = {}
         """Counters of each topic that has partitions led here."""
         self.past_traffic = Traffic()
@@ -145,6 +147,7 @@ class ReplicaManager:
         self._offline.discard(partition.topic_id, partition.index)
         self._sizes[partition] = 0
         self._resized[partition] = None
+        self._led_count_changed()
         self.reconfigure(partition, settings)
         if log.durable_offset < log.end_offset:
             self._mark_dirty(partition)  # there may be no further append to trigger the flush
@@ -154,6 +157,10 @@ class ReplicaManager:
     def led_count(self) -> int:
         """Number of partitions led here."""
         return len(self._sizes)
+
+    def _led_count_changed(self) -> None:
+        if self.on_led_count is not None:
+            self.on_led_count(len(self._sizes))
 
     def total_size(self) -> int:
         """Return the size of all partitions led here, in bytes.
@@ -185,6 +192,7 @@ class ReplicaManager:
 
     def _lead_no_more(self, partition: Partition) -> None:
         self._total_size -= self._sizes.pop(partition)
+        self._led_count_changed()
         for topic in (partition.topic, partition.topic_id):
             del self._topics[topic][partition.index]
             if not self._topics[topic]:
@@ -341,7 +349,8 @@ class ReplicaManager:
         """Finish the tick's appends; see the module."""
         if self._dirty:
             self._settle_dirty()
-        self.purgatory.run()
+        if self.purgatory.steps:
+            self.purgatory.run()
 
     def _settle_dirty(self) -> None:
         dirty, self._dirty = self._dirty, {}
