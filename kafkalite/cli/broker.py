@@ -229,10 +229,10 @@ def found(directory: Path, nothing: str) -> tuple[int, int]:
 
 def launcher_of(directory: Path) -> int:
     """The process of the broker that is there; 0 where there is none."""
-    from kafkalite.process.status.ready import keeper_of, running
+    from kafkalite.process.status.ready import lock_holder, running
 
     ready = running(directory)
-    return keeper_of(directory) if ready is None else ready["launcher_pid"]
+    return lock_holder(directory) if ready is None else ready["launcher_pid"]
 
 
 def tell(launcher: int, number: signal.Signals, directory: Path, pid: int) -> None:

@@ -315,7 +315,7 @@ def meeting_place() -> Finding:
 def ports(directory: Path, listen: str | None, ready: Ready | None) -> Iterator[Finding]:
     """Whether node 0 and the workers can listen where they would."""
     from kafkalite.config.broker import LISTENERS, parse_listener
-    from kafkalite.process.ports import recall
+    from kafkalite.process.ports import load_ports
 
     if ready is not None:
         taken = ", ".join(str(node["port"]) for node in ready["nodes"])
@@ -323,7 +323,7 @@ def ports(directory: Path, listen: str | None, ready: Ready | None) -> Iterator[
         return
     default = parse_listener(LISTENERS.default[0])
     asked = parse_listener(f"PLAINTEXT://{listen}") if listen else default
-    remembered = recall(directory)
+    remembered = load_ports(directory)
     wanted = [asked.port]
     if remembered is not None and not remembered.free and remembered.ports[0] == asked.port:
         wanted = sorted(remembered.ports.values())
@@ -416,12 +416,12 @@ def broker(directory: Path, ready: Ready | None) -> Iterator[Finding]:
 
 def silent(host: str, port: int) -> str:
     """Why a node does not answer; empty when it does."""
-    from kafkalite.process.nodes.readiness_probe import ANSWER_START, API_VERSIONS_REQUEST
+    from kafkalite.process.nodes.readiness_probe import API_VERSIONS_REQUEST, RESPONSE_HEAD_SIZE
     from kafkalite.process.ports import reachable
 
     try:
         with socket.create_connection((reachable(host), port), ANSWER_S_MAX) as client:
             client.sendall(API_VERSIONS_REQUEST)
-            return "" if client.recv(ANSWER_START) else "it hangs up"
+            return "" if client.recv(RESPONSE_HEAD_SIZE) else "it hangs up"
     except OSError as fault:
         return str(fault.strerror or fault)

@@ -5,7 +5,7 @@
 
 The launcher is not a node.  It holds the listeners, so that no client is refused while a node is
 restarted.  After every event it compares the nodes desired by the supervisor with the processes
-that exist, and starts or ends processes (`settle`).
+that exist, and starts or ends processes (`reconcile`).
 
     supervisor ─▶ Roster    all nodes that shall run
                ─▶ Fence     the node's session expired: kill its process, reap it, start it again
@@ -38,11 +38,11 @@ from kafkalite.config.settings import Settings
 from kafkalite.config.topic import DURABILITY
 from kafkalite.coordination.image import SUPERVISOR_ID
 from kafkalite.errors import Refusal
-from kafkalite.process.log_file import LOG_FILE, log_to, turn_when_large
-from kafkalite.process.loop import ENDING, hear_signals, rest_collector
-from kafkalite.process.nodes.control_channel import Orders
-from kafkalite.process.nodes.node_process import Death, NodeProcess, State
-from kafkalite.process.nodes.spawn_spec import REFUSED, WRITE_BACK_FAILED, Birth, Run
+from kafkalite.process.log_file import LOG_FILE, log_to, rotate_when_large
+from kafkalite.process.loop import SHUTDOWN_SIGNALS, disable_automatic_gc, handle_signals
+from kafkalite.process.nodes.control_channel import ControlChannel
+from kafkalite.process.nodes.node_process import NodeProcess, NodeProcessState, ProcessExit
+from kafkalite.process.nodes.spawn_spec import REFUSED, WRITE_BACK_FAILED, NodeMain, SpawnSpec
 from kafkalite.process.nodes.supervisor_watch import SupervisorWatch
 from kafkalite.process.options import (
     Options,
@@ -53,15 +53,15 @@ from kafkalite.process.options import (
     ready_file,
     settings_of,
 )
-from kafkalite.process.ports import Ports, Remembered, recall, remember
-from kafkalite.process.restart import Carried, Restarts, hear_again, lasting
+from kafkalite.process.ports import Ports, SavedPorts, load_ports, save_ports
+from kafkalite.process.restart import CarriedState, RestartManager, fixed_settings, unblock_signals
 from kafkalite.process.run_directory import RunDirectory
 from kafkalite.process.services.service_group import ServiceGroup
 from kafkalite.process.services.service_process import StartReport
 from kafkalite.process.services.table import SOCKET_KEYS, ConfiguredService, configured_services
 from kafkalite.process.single import SHAPE as SINGLE
-from kafkalite.process.single import Single
-from kafkalite.process.status.announcement import Announcement, NodeThere, role_of
+from kafkalite.process.single import SingleProcessBroker
+from kafkalite.process.status.publisher import RunningNode, StatusPublisher, role_of
 from kafkalite.process.status.ready import Ready
 from kafkalite.storage.log_directory import LogDirectory
 from kafkalite.storage.node_directories import check_parts
@@ -70,18 +70,18 @@ from kafkalite.transport.reactor import Reactor
 log = logging.getLogger("kafkalite.process")
 
 SHAPE = "many"
-GIVEN_UP = 3
+FAILED_STARTS_MAX = 3
 """Number of exits before it is ready after which a node counts as failing on new code."""
 
 
-class Runs(NamedTuple):
+class NodeMains(NamedTuple):
     """The main functions of the two kinds of node processes."""
 
-    supervisor: Run
-    worker: Run
+    supervisor: NodeMain
+    worker: NodeMain
 
 
-def start(options: Options, until: int | None = None, runs: Runs | None = None) -> int:
+def start(options: Options, until: int | None = None, mains: NodeMains | None = None) -> int:
     """Run a broker until it is shut down and return the exit code of the process.
 
     End of file on the descriptor `until` shuts the broker down, too.
@@ -90,7 +90,7 @@ def start(options: Options, until: int | None = None, runs: Runs | None = None) 
         raise Refusal(
             f"the broker runs on Linux, not on {sys.platform}; its clients run here as well"
         )
-    carried = Carried.taken()
+    carried = CarriedState.take_from_environment()
     os.umask(0o077)
     settings = settings_of(options)
     address = listen_address(settings, options.insecure)
@@ -99,15 +99,16 @@ def start(options: Options, until: int | None = None, runs: Runs | None = None) 
     data = data_directory(options, settings)
     single = workers_of(settings, data) == 0
     if not single:
-        runs = runs or real_runs()
+        mains = mains or import_node_mains()
     if carried is not None:
-        carried.check(SINGLE if single else SHAPE, lasting(settings, address, data, SOCKET_KEYS))
-        if carried.trial:
+        fixed = fixed_settings(settings, address, data, SOCKET_KEYS)
+        carried.check(SINGLE if single else SHAPE, fixed)
+        if carried.is_trial:
             return 0
     raise_descriptor_limit()
-    if runs is None or single:
-        return Single(settings, data, address, readiness, carried, services).run(until)
-    return Launcher(settings, data, address, readiness, runs, carried, services).run(until)
+    if mains is None or single:
+        return SingleProcessBroker(settings, data, address, readiness, carried, services).run(until)
+    return Launcher(settings, data, address, readiness, mains, carried, services).run(until)
 
 
 def workers_of(settings: Settings, data: Path) -> int:
@@ -115,27 +116,27 @@ def workers_of(settings: Settings, data: Path) -> int:
     asked = settings[WORKERS]
     if asked is not None:
         return asked
-    remembered = recall(data)
+    remembered = load_ports(data)
     if remembered is not None:
         return len(remembered.ports) - 1
     return default_workers()
 
 
-def real_runs() -> Runs:
+def import_node_mains() -> NodeMains:
     """Import all modules that nodes need, so that forked processes share them."""
     from kafkalite.process import supervisor, worker
 
-    return Runs(supervisor.run, worker.run)
+    return NodeMains(supervisor.run, worker.run)
 
 
-def first_roster(workers: int | None, default: int, remembered: Remembered | None) -> set[int]:
+def initial_nodes(workers: int | None, default: int, saved: SavedPorts | None) -> set[int]:
     """Return the ids of the nodes to start before the supervisor has sent its list."""
-    if remembered is None:
+    if saved is None:
         return set(range((default if workers is None else workers) + 1))
     if workers is None:
-        return set(remembered.ports)
-    ordinary = sorted(remembered.ports.keys() - remembered.dedicated - {SUPERVISOR_ID})[:workers]
-    known = {SUPERVISOR_ID, *ordinary, *remembered.dedicated}
+        return set(saved.ports)
+    ordinary = sorted(saved.ports.keys() - saved.dedicated - {SUPERVISOR_ID})[:workers]
+    known = {SUPERVISOR_ID, *ordinary, *saved.dedicated}
     unknown = (node_id for node_id in itertools.count(1) if node_id not in known)
     return known.union(itertools.islice(unknown, workers - len(ordinary)))
 
@@ -149,38 +150,41 @@ class Launcher:
         data: Path,
         address: Listener,
         readiness: Path | None,
-        runs: Runs,
-        carried: Carried | None = None,
+        mains: NodeMains,
+        carried: CarriedState | None = None,
         services: Sequence[ConfiguredService] = (),
     ) -> None:
         self.settings = settings
         self.data = data
-        self.runs = runs
+        self.mains = mains
         self.carried = carried
         self.reactor = Reactor(SystemClock())
         report = StartReport(lambda: None, self.service_failed)
         self.services = ServiceGroup(self.reactor, data, services, report)
         self.directory = LogDirectory(data)
-        self.remembered = recall(data)
-        self.ports = Ports(address, self.remembered, settings[SOCKET_LISTEN_BACKLOG_SIZE])
-        self.announcement = Announcement(settings, data, readiness)
-        lasts = lasting(settings, address, data, SOCKET_KEYS)
-        self.restarts = Restarts(self.reactor, SHAPE, lasts, lambda: None)
+        self.saved_ports = load_ports(data)
+        self.ports = Ports(address, self.saved_ports, settings[SOCKET_LISTEN_BACKLOG_SIZE])
+        self.publisher = StatusPublisher(settings, data, readiness)
+        fixed = fixed_settings(settings, address, data, SOCKET_KEYS)
+        self.restarts = RestartManager(self.reactor, SHAPE, fixed, lambda: None)
         self.nodes: dict[int, NodeProcess] = {}
         self.watch = SupervisorWatch(self.reactor, settings, lambda: self.node(SUPERVISOR_ID))
-        self.orders = Orders(self.reactor, self.told_roster, self.fence, self.watch.heard)
-        self.roster = first_roster(settings[WORKERS], workers_of(settings, data), self.remembered)
-        self.dedicated = self.remembered.dedicated if self.remembered else frozenset()
-        self.told = False
+        self.control = ControlChannel(
+            self.reactor, self.set_desired_nodes, self.fence, self.watch.record_heartbeat
+        )
+        workers = workers_of(settings, data)
+        self.desired = initial_nodes(settings[WORKERS], workers, self.saved_ports)
+        self.dedicated = self.saved_ports.dedicated if self.saved_ports else frozenset()
+        self.has_desired_nodes = False
         """True if a supervisor has sent the list of nodes."""
         self.incarnation = self.reactor.clock.wall_ms()
-        self.renewed_from = 0
+        self.new_code_from = 0
         """Incarnations below this one were started on old code; 0 if none are left."""
         self.was_ready = False
-        self.ending = self.killing = False
+        self.is_ending = self.is_killing = False
         self.signals = 0
         self.refusal: Refusal | None = None
-        self.taken: set[int] = set()
+        self.blocked: set[int] = set()
         """The nodes whose port another program has, and for which that was logged."""
 
     # -- start and shutdown ------------------------------------------------------------------
@@ -189,149 +193,153 @@ class Launcher:
         """Start the nodes, keep the desired nodes running, and return the exit code."""
         self.begin(until)
         try:
-            while not self.over:
-                self.settle()
+            while not self.is_shut_down:
+                self.reconcile()
                 self.reactor.tick()
         except Refusal:
             raise
         except Exception:
-            log.critical("the broker ends because of a fault", exc_info=True)
+            log.critical("Launcher exits because of an unexpected error.", exc_info=True)
             raise
         finally:
-            self.leave_nothing()
+            self.kill_and_clean_up()
         if self.refusal is not None:
             raise self.refusal
-        log.info("ended")
-        return 1 if self.killing else 0
+        log.info("Broker has shut down.")
+        return 1 if self.is_killing else 0
 
     def begin(self, until: int | None) -> None:
         """Lock the data directory and bind the listeners, or adopt those of the last run."""
         if self.carried is None:
             self.directory.lock()
             check_parts(self.data)
-            self.announcement.clear()
-            for node_id in sorted(self.roster):
+            self.publisher.remove_files_or_refuse()
+            for node_id in sorted(self.desired):
                 self.node(node_id).listener = self.ports.bind_first(node_id)
             self.services.bind()
         else:
             self.take_over(self.carried)
         log_to(self.data / LOG_FILE, "launcher")
         self.run_directory = RunDirectory(self.directory.cluster_id, self.data)
-        hear_signals(
-            self.reactor, self.heard, *ENDING, signal.SIGUSR2, at_once=self.signalled_at_once
+        handle_signals(
+            self.reactor,
+            self.handle_signal,
+            *SHUTDOWN_SIGNALS,
+            signal.SIGUSR2,
+            at_once=self.count_signal,
         )
-        hear_again()
+        unblock_signals()
         if until is not None:
-            self.reactor.watch(until, lambda: self.starter_gone(until))
-        turn_when_large(self.reactor, self.data / LOG_FILE)
+            self.reactor.watch(until, lambda: self.starter_exited(until))
+        rotate_when_large(self.reactor, self.data / LOG_FILE)
         self.services.start()
-        log.info("starting nodes %s, data in %s", sorted(self.roster), self.data)
-        rest_collector(self.reactor)
+        log.info("Broker starts. nodes=%s data=%s", sorted(self.desired), self.data)
+        disable_automatic_gc(self.reactor)
 
     @property
-    def over(self) -> bool:
+    def is_shut_down(self) -> bool:
         """True if every process that must end has ended."""
-        if not self.ending or (self.services.is_running and not self.killing):
+        if not self.is_ending or (self.services.is_running and not self.is_killing):
             return False
-        return not any(node.runs for node in self.nodes.values())
+        return not any(node.is_running for node in self.nodes.values())
 
-    def leave_nothing(self) -> None:
+    def kill_and_clean_up(self) -> None:
         """Kill the remaining processes and remove the files that announce the broker."""
         self.services.close()
         for node in self.nodes.values():
             node.kill()
-        while any(node.runs for node in self.nodes.values()):
+        while any(node.is_running for node in self.nodes.values()):
             self.reactor.tick()
-        self.announcement.withdraw()
+        self.publisher.remove_files()
         self.run_directory.remove()
 
-    def signalled_at_once(self, number: int) -> None:
+    def count_signal(self, number: int) -> None:
         """Count a signal at once, before the event loop handles it: an exec must not lose it."""
-        self.signals += number in ENDING
+        self.signals += number in SHUTDOWN_SIGNALS
 
-    def heard(self, number: int) -> None:
+    def handle_signal(self, number: int) -> None:
         """Restart on SIGUSR2; else shut down, and kill on the second signal."""
         if number == signal.SIGUSR2:
-            self.restarts.asked += 1
-        elif self.ending:
-            self.killing = True
+            self.restarts.requested += 1
+        elif self.is_ending:
+            self.is_killing = True
         else:
-            self.end()
+            self.shut_down()
 
-    def starter_gone(self, until: int) -> None:
+    def starter_exited(self, until: int) -> None:
         """Shut down because the starter closed its end of the descriptor `until`."""
         self.reactor.unwatch(until)
-        self.end()
+        self.shut_down()
 
-    def end(self) -> None:
+    def shut_down(self) -> None:
         """Begin the shutdown: services first, then nodes."""
-        log.info("ending")
-        self.ending = True
-        self.restarts.withdraw()
+        log.info("Broker shuts down. nodes=%s", sorted(self.desired))
+        self.is_ending = True
+        self.restarts.cancel()
         self.services.shut_down(lambda: None)
 
     def service_failed(self, sentence: str) -> None:
         """Shut down because a configured service cannot start."""
         self.refusal = Refusal(sentence)
-        self.end()
+        self.shut_down()
 
     # -- starting and ending processes -------------------------------------------------------
 
     def node(self, node_id: int) -> NodeProcess:
         """Return the record of a node's process, created if it is missing."""
         if node_id not in self.nodes:
-            self.nodes[node_id] = NodeProcess(self.reactor, node_id, self.died)
+            self.nodes[node_id] = NodeProcess(self.reactor, node_id, self.node_exited)
         return self.nodes[node_id]
 
     @property
-    def wanted(self) -> set[int]:
+    def nodes_to_run(self) -> set[int]:
         """Ids of the nodes that shall run.  During shutdown the supervisor ends last, since workers
         may need it, and no node ends before the gateway, which has messages for them."""
-        if not self.ending or self.services.is_running:
-            return self.roster
-        if any(node.runs for node_id, node in self.nodes.items() if node_id != SUPERVISOR_ID):
+        if not self.is_ending or self.services.is_running:
+            return self.desired
+        if any(node.is_running for node_id, node in self.nodes.items() if node_id != SUPERVISOR_ID):
             return {SUPERVISOR_ID}
         return set()
 
-    def settle(self) -> None:
+    def reconcile(self) -> None:
         """Start and end processes towards the desired nodes, and publish the state."""
-        wanted = self.wanted
+        node_ids = self.nodes_to_run
         for node_id, node in sorted(self.nodes.items()):
-            if self.killing:
+            if self.is_killing:
                 node.kill()
-            elif node_id not in wanted:
-                self.dismiss(node)
-        if self.ending:
+            elif node_id not in node_ids:
+                self.remove_node(node)
+        if self.is_ending:
             return
-        for node_id in sorted(wanted):
-            if self.node(node_id).state is State.DUE:
-                self.bear(self.node(node_id))
-                if self.ending:
-                    self.settle()  # now: no event would end the tick that follows
+        for node_id in sorted(node_ids):
+            if self.node(node_id).state is NodeProcessState.DUE:
+                self.start_node(self.node(node_id))
+                if self.is_ending:
+                    self.reconcile()  # now: no event would end the tick that follows
                     return
-        self.renew_one()
-        self.remember()
-        self.orders.tell(self.nodes.values(), self.address_of)
+        self.restart_one_node()
+        self.save_ports()
+        self.control.send_nodes(self.nodes.values(), self.address_of)
         if self.was_ready:
-            self.restarts.settle()
-        self.announce()
+            self.restarts.start_trial()
+        self.publish()
         if self.restarts.passed:
             if self.services.is_running:
                 self.services.shut_down(lambda: None)
             else:
-                self.execute()
+                self.execute_new_code()
 
-    def dismiss(self, node: NodeProcess) -> None:
+    def remove_node(self, node: NodeProcess) -> None:
         """Remove a node: close its listener, end its process, delete its record."""
         node.close_listener()
-        node.end()
-        if not node.runs:
+        node.terminate()
+        if not node.is_running:
             node.close()
             del self.nodes[node.node_id]
-            if not self.ending:
+            if not self.is_ending:
                 self.ports.forget(node.node_id)
 
-    def bear(self, node: NodeProcess) -> None:
+    def start_node(self, node: NodeProcess) -> None:
         """Start a node's process, or schedule a retry.
 
         If it cannot listen before the broker was ever ready, the start of the broker fails.
@@ -344,37 +352,40 @@ class Launcher:
         except Refusal as refusal:
             if not self.was_ready:
                 self.refusal = refusal
-                self.end()
+                self.shut_down()
                 return
-            if node_id not in self.taken:
-                log.error("%s; it is tried again and again", refusal)
-            self.taken.add(node_id)
-            node.fail()
+            if node_id not in self.blocked:
+                log.error(
+                    "Node %d has no listener; retrying. node=%d error=%r",
+                    node_id, node_id, str(refusal),
+                )  # fmt: skip
+            self.blocked.add(node_id)
+            node.back_off()
             return
-        self.taken.discard(node_id)
+        self.blocked.discard(node_id)
         self.incarnation += 1
         try:
-            self.bear_among(node)
-        except OSError as fault:
+            self.fork_node(node)
+        except OSError as error:
             log.error(
                 "Node %d cannot be forked; retrying. node=%d error=%r",
-                node_id, node_id, fault.strerror,
+                node_id, node_id, error.strerror,
             )  # fmt: skip
-            node.fail()
+            node.back_off()
 
-    def bear_among(self, node: NodeProcess) -> None:
+    def fork_node(self, node: NodeProcess) -> None:
         """Fork a node's process with its arguments; raise OSError if that fails."""
         assert node.listener is not None
         kept = [self.directory.descriptor, self.run_directory.descriptor]
-        orders: socket.socket | None = None
+        control_socket: socket.socket | None = None
         if node.node_id == SUPERVISOR_ID:
-            orders = self.orders.open()
-            kept.append(orders.fileno())
-        birth = Birth(
+            control_socket = self.control.open()
+            kept.append(control_socket.fileno())
+        spec = SpawnSpec(
             node_id=node.node_id,
             incarnation=self.incarnation,
             listener=node.listener,
-            orders=orders,
+            control_socket=control_socket,
             settings=self.settings,
             data=self.data,
             cluster_id=self.directory.cluster_id,
@@ -382,42 +393,49 @@ class Launcher:
             nodes={
                 other_id: self.address_of(other)
                 for other_id, other in sorted(self.nodes.items())
-                if other.listener is not None or other.runs
+                if other.listener is not None or other.is_running
             },
             explicit_workers=self.settings[WORKERS],
-            first=not self.was_ready,
+            is_first_start=not self.was_ready,
         )
-        run = self.runs.worker if orders is None else self.runs.supervisor
+        main = self.mains.worker if control_socket is None else self.mains.supervisor
         try:
-            node.bear(birth, run, kept)
+            node.fork(spec, main, kept)
         finally:
-            if orders is not None:
-                orders.close()
+            if control_socket is not None:
+                control_socket.close()
 
-    def died(self, death: Death) -> None:
+    def node_exited(self, exited: ProcessExit) -> None:
         """Log the exit.  NodeProcess restarts a node that shall run, at once or after a delay."""
-        node_id = death.node.node_id
+        node_id = exited.node.node_id
         if node_id == SUPERVISOR_ID:
-            self.orders.close()
-        who = f"node {node_id} (process {death.pid})"
-        how = death.how.rstrip(".")
-        fields = f"node={node_id} pid={death.pid} exit_code={death.code}"
-        if death.code == WRITE_BACK_FAILED:
-            self.end_writers(who)
-        if self.ending or death.state is State.ENDING:
+            self.control.close()
+        description = exited.description.rstrip(".")
+        fields = f"node={node_id} pid={exited.pid} exit_code={exited.code}"
+        if exited.code == WRITE_BACK_FAILED:
+            self.kill_writers(node_id)
+        if self.is_ending or exited.state is NodeProcessState.ENDING:
             log.info("Node %d has shut down. %s", node_id, fields)
-        elif death.state is State.READY:
-            log.error("Node %d exited: %s; restarting it. %s", node_id, how, fields)
-        elif not self.was_ready and (node_id == SUPERVISOR_ID or death.code == REFUSED):
-            said = f"{who} ended before it was ready: {death.how}; see {self.data / LOG_FILE}"
-            self.refusal = Refusal(death.words or said)
-            self.end()
+        elif exited.state is NodeProcessState.READY:
+            log.error("Node %d exited: %s; restarting it. %s", node_id, description, fields)
+        elif not self.was_ready and (node_id == SUPERVISOR_ID or exited.code == REFUSED):
+            self.refusal = Refusal(
+                exited.reason or f"node {node_id} (process {exited.pid}) exited before it was"
+                f" ready: {description}; see {self.data / LOG_FILE}"
+            )
+            self.shut_down()
         else:
-            log.error("Node %d exited before it was ready: %s; retrying. %s", node_id, how, fields)
-            if self.renewing and death.node.failures >= GIVEN_UP and not self.restarts.under_way:
-                self.restarts.fail(f"node {node_id} does not start on the new code: {death.how}")
+            log.error(
+                "Node %d exited before it was ready: %s; retrying. %s",
+                node_id, description, fields,
+            )  # fmt: skip
+            failed = exited.node.failures >= FAILED_STARTS_MAX
+            if self.nodes_to_restart and failed and not self.restarts.is_in_progress:
+                self.restarts.fail(
+                    f"node {node_id} does not start on the new code: {exited.description}"
+                )
 
-    def end_writers(self, who: str) -> None:
+    def kill_writers(self, failed_node_id: int) -> None:
         """Kill every process that writes to the file system on which a flush failed.
 
         The kernel reports a write-back error at most once to each descriptor, so the other
@@ -429,24 +447,26 @@ class Launcher:
         used only by the broker avoids that.
         """
         for node in self.nodes.values():
-            if node.runs:
+            if node.is_running:
                 log.error(
-                    "Node %d is killed and recovers its logs: %s reported a failed flush of their"
-                    " file system. node=%d pid=%d", node.node_id, who, node.node_id, node.pid,
+                    "Node %d is killed and recovers its logs: node %d reported a failed flush of"
+                    " their file system. node=%d pid=%d",
+                    node.node_id, failed_node_id, node.node_id, node.pid,
                 )  # fmt: skip
                 node.kill()
 
     # -- messages of the supervisor, and the listeners ---------------------------------------
 
-    def told_roster(self, roster: set[int], dedicated: frozenset[int]) -> None:
+    def set_desired_nodes(self, node_ids: set[int], dedicated: frozenset[int]) -> None:
         """Replace the desired nodes by the supervisor's list."""
-        self.roster, self.dedicated, self.told = {SUPERVISOR_ID, *roster}, dedicated, True
-        self.ports.forget_all_but({*self.roster, *self.nodes})
+        self.desired, self.dedicated = {SUPERVISOR_ID, *node_ids}, dedicated
+        self.has_desired_nodes = True
+        self.ports.forget_all_but({*self.desired, *self.nodes})
 
     def fence(self, node_id: int, incarnation: int) -> None:
         """Kill a process whose session has expired, if it is still the same incarnation."""
         node = self.nodes.get(node_id)
-        if node is not None and node.runs and node.incarnation == incarnation:
+        if node is not None and node.is_running and node.incarnation == incarnation:
             log.error(
                 "Node %d missed its heartbeat deadline; killing its process. node=%d pid=%d"
                 " incarnation=%d", node_id, node_id, node.pid, incarnation,
@@ -462,77 +482,80 @@ class Launcher:
                 return Listener(host, self.ports.of(node.node_id))
         return self.ports.address._replace(port=self.ports.of(node.node_id))
 
-    def remember(self) -> None:
+    def save_ports(self) -> None:
         """Write the nodes' ports to the data directory if they have changed."""
-        if not self.told or self.roster != self.nodes.keys():
+        if not self.has_desired_nodes or self.desired != self.nodes.keys():
             return
-        known = {node_id: self.ports.of(node_id) for node_id in self.roster}
-        now = Remembered(known, self.dedicated & self.roster, self.ports.free)
-        if now != self.remembered and all(known.values()):
-            self.remembered = now
+        known = {node_id: self.ports.of(node_id) for node_id in self.desired}
+        now = SavedPorts(known, self.dedicated & self.desired, self.ports.free)
+        if now != self.saved_ports and all(known.values()):
+            self.saved_ports = now
             try:
-                remember(self.data, now)
-            except OSError as fault:
-                log.warning("the listeners cannot be remembered: %s", fault.strerror)
+                save_ports(self.data, now)
+            except OSError as error:
+                log.warning("Ports cannot be saved for the next start. error=%r", error.strerror)
 
-    # -- what is published -------------------------------------------------------------------
+    # -- published state ---------------------------------------------------------------------
 
     @property
-    def calm(self) -> bool:
+    def all_ready(self) -> bool:
         """True if every desired node has responded."""
-        return all(self.node(node_id).state is State.READY for node_id in self.roster)
+        return all(self.node(node_id).state is NodeProcessState.READY for node_id in self.desired)
 
-    def announce(self) -> None:
+    def publish(self) -> None:
         """Update status.json; once all nodes are ready for the first time, print the banner."""
-        greet = not self.was_ready and self.told and self.calm and self.services.is_ready
-        self.was_ready |= greet
-        if not self.was_ready:
+        is_first_time = not self.was_ready
+        if is_first_time and not (
+            self.has_desired_nodes and self.all_ready and self.services.is_ready
+        ):
             return
+        self.was_ready = True
         first = self.address_of(self.node(SUPERVISOR_ID))
-        there = [
-            NodeThere(node_id, role_of(node_id, self.dedicated), self.address_of(node), node.pid)
+        running = [
+            RunningNode(node_id, role_of(node_id, self.dedicated), self.address_of(node), node.pid)
             for node_id, node in self.nodes.items()
-            if node.state is State.READY
+            if node.state is NodeProcessState.READY
         ]
         ready = Ready(
-            bootstrap=self.announcement.bootstrap(first),
+            bootstrap=self.publisher.bootstrap(first),
             cluster_id=self.directory.cluster_id,
             data=str(self.data),
             durability=self.settings[DURABILITY],
             launcher_pid=os.getpid(),
-            nodes=self.announcement.nodes(there, first),
-            restarts=self.restarts.done,
+            nodes=self.publisher.node_entries(running, first),
+            restarts=self.restarts.completed,
         )
         self.services.add_status(ready)
-        if self.restarts.asked:
-            ready["restart"] = self.restarts.told(self.renewing)
-        self.announcement.say(ready)
-        if greet:
-            self.announcement.greet(self.services.descriptions)
+        if self.restarts.requested:
+            ready["restart"] = self.restarts.status(self.nodes_to_restart)
+        self.publisher.publish(ready)
+        if is_first_time:
+            self.publisher.print_banner(self.services.descriptions)
 
     # -- restarts ----------------------------------------------------------------------------
 
     @property
-    def renewing(self) -> list[int]:
+    def nodes_to_restart(self) -> list[int]:
         """Ids of the nodes that are not yet ready on the new code."""
-        if not self.renewed_from:
+        if not self.new_code_from:
             return []
         return [
             node_id
-            for node_id in sorted(self.roster)
-            if self.node(node_id).incarnation < self.renewed_from
-            or self.node(node_id).state is not State.READY
+            for node_id in sorted(self.desired)
+            if self.node(node_id).incarnation < self.new_code_from
+            or self.node(node_id).state is not NodeProcessState.READY
         ]
 
-    def renew_one(self) -> None:
+    def restart_one_node(self) -> None:
         """End a node that runs old code if all nodes are ready; the supervisor last."""
-        left = self.renewing
-        if not left:
-            self.renewed_from = 0
-        elif self.calm:
-            self.node(next((node_id for node_id in left if node_id != SUPERVISOR_ID), 0)).end()
+        node_ids = self.nodes_to_restart
+        if not node_ids:
+            self.new_code_from = 0
+        elif self.all_ready:
+            workers = (node_id for node_id in node_ids if node_id != SUPERVISOR_ID)
+            self.node(next(workers, SUPERVISOR_ID)).terminate()
 
-    def execute(self) -> None:
+    def execute_new_code(self) -> None:
         """Execute the new code, which takes over all sockets and processes."""
         nodes = [
             {
@@ -545,7 +568,7 @@ class Launcher:
             for node_id, node in self.nodes.items()
         ]
         held = [node.listener for node in self.nodes.values()]
-        held.append(self.orders.socket)
+        held.append(self.control.socket)
         service_descriptors = self.services.descriptors
         self.restarts.execute(
             lambda: self.signals > 0,
@@ -555,9 +578,9 @@ class Launcher:
                 *itertools.chain.from_iterable(service_descriptors.values()),
             ],
             lock=self.directory.descriptor,
-            orders=-1 if self.orders.socket is None else self.orders.socket.fileno(),
+            orders=-1 if self.control.socket is None else self.control.socket.fileno(),
             incarnation=self.incarnation,
-            roster=sorted(self.roster),
+            roster=sorted(self.desired),
             dedicated=sorted(self.dedicated),
             ports=self.ports.ports,
             free=self.ports.free,
@@ -566,24 +589,25 @@ class Launcher:
         )
         self.services.start()  # the exec has failed
 
-    def take_over(self, carried: Carried) -> None:
+    def take_over(self, carried: CarriedState) -> None:
         """Take over the sockets and processes of the code before the exec."""
         self.directory.adopt(carried["lock"])
         self.restarts.take_over(carried)
         self.services.take_over(carried.service_descriptors)
         self.incarnation = max(self.incarnation, carried["incarnation"])
-        self.renewed_from = self.incarnation + 1
-        self.roster = set(carried["roster"])
+        self.new_code_from = self.incarnation + 1
+        self.desired = set(carried["roster"])
         self.dedicated = frozenset(carried["dedicated"])
         self.ports.free = carried["free"]
         self.ports.ports = {int(node_id): port for node_id, port in carried["ports"].items()}
-        self.told = self.was_ready = True
+        self.has_desired_nodes = self.was_ready = True
         for fields in carried["nodes"]:
             node = self.node(fields["node_id"])
             if fields["listener"] >= 0:
                 os.set_inheritable(fields["listener"], False)
                 node.listener = socket.socket(fileno=fields["listener"])
             if fields["pid"]:
-                node.take_over(fields["pid"], fields["incarnation"], State(fields["state"]))
+                state = NodeProcessState(fields["state"])
+                node.take_over(fields["pid"], fields["incarnation"], state)
         if carried["orders"] >= 0:
-            self.orders.take_over(carried["orders"])
+            self.control.take_over(carried["orders"])

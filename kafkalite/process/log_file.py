@@ -21,10 +21,10 @@ from kafkalite.transport.reactor import Reactor
 LOG_FILE = "kafkalite.log"
 SIZE_MAX = 10 << 20
 FILES_KEPT = 3
-LOOK_MS = 5_000
+SIZE_CHECK_MS = 5_000
 """Interval of the size check."""
 
-READ_BACK_MAX = 1 << 20
+READ_SIZE_MAX = 1 << 20
 LINE = re.compile(r"\S+ \S+ (?:WARNING|ERROR|CRITICAL) \S+ \S+: (.*)")
 
 
@@ -57,15 +57,15 @@ def log_to(path: Path, who: str) -> None:
             other.close()
 
 
-def turn_when_large(reactor: Reactor, path: Path) -> None:
+def rotate_when_large(reactor: Reactor, path: Path) -> None:
     """Rotate the log file whenever it is large, as long as the event loop runs."""
     with contextlib.suppress(OSError):
         if path.stat().st_size >= SIZE_MAX:
-            turn(path)
-    reactor.call_later(LOOK_MS, lambda: turn_when_large(reactor, path))
+            rotate(path)
+    reactor.call_later(SIZE_CHECK_MS, lambda: rotate_when_large(reactor, path))
 
 
-def turn(path: Path) -> None:
+def rotate(path: Path) -> None:
     """Start a new file and delete the oldest."""
     for number in range(FILES_KEPT, 0, -1):
         younger = path.with_name(f"{path.name}.{number - 1}") if number > 1 else path
@@ -73,29 +73,29 @@ def turn(path: Path) -> None:
             younger.rename(path.with_name(f"{path.name}.{number}"))
 
 
-class Mark(NamedTuple):
+class LogPosition(NamedTuple):
     """A position in the log file."""
 
     file: int
     position: int
 
 
-def mark(path: Path) -> Mark:
+def end_position(path: Path) -> LogPosition:
     """Return the position of the end of the log file."""
     try:
         found = path.stat()
     except OSError:
-        return Mark(-1, 0)
-    return Mark(found.st_ino, found.st_size)
+        return LogPosition(-1, 0)
+    return LogPosition(found.st_ino, found.st_size)
 
 
-def warnings_since(path: Path, since: Mark) -> list[str]:
+def warnings_since(path: Path, since: LogPosition) -> list[str]:
     """Return the messages that any process logged after that position at WARNING or above."""
     try:
         with path.open("rb") as file:
-            if mark(path).file == since.file:
+            if end_position(path).file == since.file:
                 file.seek(since.position)
-            text = file.read(READ_BACK_MAX).decode(errors="replace")
+            text = file.read(READ_SIZE_MAX).decode(errors="replace")
     except OSError:
         return []
     return [found[1] for line in text.splitlines() if (found := LINE.fullmatch(line))]

@@ -11,19 +11,19 @@ from collections.abc import Callable
 
 from kafkalite.transport.reactor import Reactor
 
-LOOK_MS = 60_000
+MEMORY_CHECK_MS = 60_000
 """Interval of the check of allocated memory."""
 
-GROWN_BLOCKS = 3_000_000
+GROWTH_BLOCKS_MIN = 3_000_000
 """Minimum growth, in blocks of about 100 bytes, before a full collection."""
 
 log = logging.getLogger("kafkalite.process")
 
-ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+SHUTDOWN_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """Signals that shut a broker down; a node's process in a cluster handles SIGTERM only."""
 
 
-def hear_signals(
+def handle_signals(
     reactor: Reactor,
     heard: Callable[[int], None],
     *numbers: int,
@@ -48,7 +48,7 @@ def hear_signals(
             signal.signal(number, lambda number, _: at_once(number))
 
 
-def rest_collector(reactor: Reactor) -> None:
+def disable_automatic_gc(reactor: Reactor) -> None:
     """Disable automatic garbage collection: no request creates reference cycles, and each pass is
     part of a tick.
 
@@ -69,7 +69,7 @@ def watch_memory(reactor: Reactor) -> None:
     def look() -> None:
         nonlocal kept
         blocks = sys.getallocatedblocks()
-        if blocks >= 2 * kept + GROWN_BLOCKS:
+        if blocks >= 2 * kept + GROWTH_BLOCKS_MIN:
             freed = gc.collect()
             kept = sys.getallocatedblocks()
             log.info(
@@ -77,6 +77,6 @@ def watch_memory(reactor: Reactor) -> None:
                 " blocks_before=%d blocks=%d unreachable=%d",
                 blocks, kept, freed,
             )  # fmt: skip
-        reactor.call_later(LOOK_MS, look)
+        reactor.call_later(MEMORY_CHECK_MS, look)
 
-    reactor.call_later(LOOK_MS, look)
+    reactor.call_later(MEMORY_CHECK_MS, look)

@@ -34,15 +34,15 @@ from kafkalite.storage.disk import DISK, put_file
 
 LISTENERS_FILE = "listeners"
 PORT_MAX = 65_535
-LET_GO_S_MAX = 0.2
-TRY_AGAIN_S = 0.01
+RELEASE_TIMEOUT_S = 0.2
+BIND_RETRY_S = 0.01
 
 
-class Taken(Refusal):
+class PortInUse(Refusal):
     """The port is in use by another process, possibly only for a moment."""
 
 
-class Remembered(NamedTuple):
+class SavedPorts(NamedTuple):
     """The ports of the nodes; `free` if the configured port was 0."""
 
     ports: dict[int, int]
@@ -50,12 +50,12 @@ class Remembered(NamedTuple):
     free: bool = False
 
 
-def recall(data: Path) -> Remembered | None:
+def load_ports(data: Path) -> SavedPorts | None:
     """Return what the last run stored; None if it is missing or not valid."""
     try:
         found: Any = checkpoint.unsealed((data / LISTENERS_FILE).read_bytes())
         ports = {int(node_id): int(port) for node_id, port in found["ports"].items()}
-        remembered = Remembered(ports, frozenset(found["dedicated"]), bool(found["free"]))
+        remembered = SavedPorts(ports, frozenset(found["dedicated"]), bool(found["free"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     sound = 0 in ports and all(
@@ -64,7 +64,7 @@ def recall(data: Path) -> Remembered | None:
     return remembered if sound else None
 
 
-def remember(data: Path, remembered: Remembered) -> None:
+def save_ports(data: Path, remembered: SavedPorts) -> None:
     """Store the ports for the next run."""
     content = {
         "dedicated": sorted(remembered.dedicated),
@@ -77,11 +77,11 @@ def remember(data: Path, remembered: Remembered) -> None:
 class Ports:
     """The ports of the nodes; see the module."""
 
-    def __init__(self, address: Listener, remembered: Remembered | None, backlog: int) -> None:
+    def __init__(self, address: Listener, remembered: SavedPorts | None, backlog: int) -> None:
         self.address = address
         self.backlog = backlog
         if remembered is None or remembered.ports[0] != address.port:
-            remembered = Remembered({}, free=address.port == 0)
+            remembered = SavedPorts({}, free=address.port == 0)
         self.free = remembered.free
         self.ports = dict(remembered.ports)
 
@@ -109,16 +109,16 @@ class Ports:
         Retries for a moment: a process killed just before may release the lock of the data
         directory before its listener.  After that, a port that was only a free one is replaced.
         """
-        given_up = time.monotonic() + LET_GO_S_MAX
+        given_up = time.monotonic() + RELEASE_TIMEOUT_S
         while True:
             try:
                 return self.bind(node_id)
-            except Taken:
+            except PortInUse:
                 if time.monotonic() >= given_up:
                     if node_id == 0 or not self.free:
                         raise
                     self.forget(node_id)
-            time.sleep(TRY_AGAIN_S)
+            time.sleep(BIND_RETRY_S)
 
     def forget(self, node_id: int) -> None:
         """Release the port of a node that was removed."""
@@ -149,7 +149,7 @@ def bind(address: Listener, backlog: int, node_id: int = 0) -> socket.socket:
         raise Refusal(f"{cannot} {host}: {reason}; {instead}") from None
     except OSError as fault:
         reason = os.strerror(fault.errno or 0).lower()
-        refused = Taken if fault.errno == errno.EADDRINUSE else Refusal
+        refused = PortInUse if fault.errno == errno.EADDRINUSE else Refusal
         raise refused(f"{cannot} {host}:{address.port}: {reason}; {instead}{ports}") from None
 
 

@@ -6,7 +6,7 @@ The trial runs the same command line in a process of its own, which reads its fl
 file, imports every module, checks what it would take over, and ends.  Only if it succeeds does the
 launcher execute itself; otherwise nothing changes, and status.json gives the reason.  From then on
 the new content of the config file applies, except for what lasts as long as the launcher
-(`lasting`): a change of that is refused, not ignored.
+(`fixed_settings`): a change of that is refused, not ignored.
 
 The process keeps its id, its children and its descriptors.  The environment variable
 KAFKALITE_CARRIED describes them as JSON; only the process named in it accepts it, and removes it
@@ -34,55 +34,57 @@ from kafkalite.config.broker import (
 from kafkalite.config.key import Key
 from kafkalite.config.settings import Settings
 from kafkalite.errors import Refusal
-from kafkalite.process.loop import ENDING
+from kafkalite.process.loop import SHUTDOWN_SIGNALS
 from kafkalite.process.status.ready import RestartReady
 from kafkalite.transport.reactor import Reactor, Timer
 
 log = logging.getLogger("kafkalite.process")
 
-CARRIED = "KAFKALITE_CARRIED"
+STATE_VARIABLE = "KAFKALITE_CARRIED"
 VERSION = 1
 """Version of the carried fields; fields of another version are refused."""
 
 TRIAL_MS_MAX = 60_000
-HEARD = {*ENDING, signal.SIGUSR2}
-SAID_MAX = 4096
+HANDLED_SIGNALS = {*SHUTDOWN_SIGNALS, signal.SIGUSR2}
+OUTPUT_SIZE_MAX = 4096
 
 
-class Carried:
+class CarriedState:
     """The state that one run of the launcher passes to the next in the same process."""
 
     def __init__(self, fields: Mapping[str, Any]) -> None:
         self.fields = fields
 
     @classmethod
-    def taken(cls) -> Carried | None:
+    def take_from_environment(cls) -> CarriedState | None:
         """Remove the carried state from the environment and return it; None if there is none."""
-        text = os.environ.pop(CARRIED, None)
+        text = os.environ.pop(STATE_VARIABLE, None)
         try:
             fields = json.loads(text or "null")
             # A trial has the pid of its parent in it, which may have been killed meanwhile.
-            meant = fields["trial"] or fields["pid"] == os.getpid()
+            is_for_us = fields["trial"] or fields["pid"] == os.getpid()
         except (ValueError, KeyError, TypeError):
             return None
-        return cls(fields) if meant else None
+        return cls(fields) if is_for_us else None
 
     @property
-    def trial(self) -> bool:
+    def is_trial(self) -> bool:
         """True if this process is only a trial of the new code."""
         return bool(self.fields["trial"])
 
-    def check(self, shape: str, asked: Mapping[str, Any]) -> None:
+    def check(self, shape: str, configured: Mapping[str, Any]) -> None:
         """Raise Refusal if this state cannot be taken over, which the trial finds out in time.
 
-        `asked` holds the configured values of what must not change (`lasting`).
+        `configured` holds the configured values of what must not change (`fixed_settings`).
         """
         if self.fields.get("version") != VERSION:
-            raise Refusal("this version cannot take over from the one that runs")
-        lasts = self.fields.get("lasting", {})  # an older version did not write it
-        for key, value in asked.items():
-            if value is not None and lasts.get(key, value) != value:
-                was = "not set" if lasts[key] is None else lasts[key]
+            raise Refusal(
+                "this version cannot take over from the running one, which needs a stop and a start"
+            )
+        lasting = self.fields.get("lasting", {})  # an older version did not write it
+        for key, value in configured.items():
+            if value is not None and lasting.get(key, value) != value:
+                was = "not set" if lasting[key] is None else lasting[key]
                 raise Refusal(
                     f"{key} was {was} when the broker was started and is {value} now, which needs"
                     " a stop and a start"
@@ -102,7 +104,7 @@ class Carried:
         return list(descriptors)
 
 
-def lasting(
+def fixed_settings(
     settings: Settings, address: Listener, data: Path, socket_keys: Iterable[Key[Any]]
 ) -> dict[str, Any]:
     """Return the values that no restart can change, by key: the sockets, the lock and the nodes
@@ -118,111 +120,114 @@ def lasting(
     }
 
 
-class Restarts:
-    """The requested restarts, tried one at a time; `changed` is called after a trial."""
+class RestartManager:
+    """The requested restarts, tried one at a time; `on_change` is called after a trial."""
 
     def __init__(
         self,
         reactor: Reactor,
         shape: str,
-        lasting: Mapping[str, Any],
-        changed: Callable[[], None],
+        fixed: Mapping[str, Any],
+        on_change: Callable[[], None],
     ) -> None:
         self.reactor = reactor
         self.shape = shape
-        self.lasting = lasting
-        self.changed = changed
-        self.asked = self.tried = self.done = 0
+        self.fixed = fixed
+        self.on_change = on_change
+        self.requested = self.tried = self.completed = 0
         self.failed = ""
         self.passed = False
         """True if the new code has passed its trial."""
-        self.trial: Trial | None = None
+        self.trial: RestartTrial | None = None
 
-    def take_over(self, carried: Carried) -> None:
+    def take_over(self, carried: CarriedState) -> None:
         """Continue the counts of the earlier run."""
-        self.asked, self.tried = carried["asked"], carried["tried"]
-        self.done = carried["done"] + 1
+        self.requested, self.tried = carried["asked"], carried["tried"]
+        self.completed = carried["done"] + 1
 
     @property
-    def under_way(self) -> bool:
+    def is_in_progress(self) -> bool:
         """True if a restart was requested and its trial has not ended."""
-        return self.trial is not None or self.tried < self.asked
+        return self.trial is not None or self.tried < self.requested
 
-    def settle(self) -> None:
+    def start_trial(self) -> None:
         """Start a trial of the new code if a restart was requested since the last trial."""
-        if self.trial is None and self.tried < self.asked:
-            self.tried = self.asked
+        if self.trial is None and self.tried < self.requested:
+            self.tried = self.requested
             self.failed = ""
-            log.info("a restart was asked for: trying the new code")
+            log.info("Restart was requested; trying the new code.")
             try:
-                carried = self.left(trial=True, pid=os.getpid())
-                self.trial = Trial(self.reactor, carried, self.judge)
-            except OSError as fault:
-                self.fail(f"the new code does not start: {fault.strerror}")
+                carried = self.carried_text(trial=True, pid=os.getpid())
+                self.trial = RestartTrial(self.reactor, carried, self.end_trial)
+            except OSError as error:
+                self.fail(f"the new code does not start: {error.strerror}")
 
-    def judge(self, complaint: str) -> None:
-        """Handle the end of the trial; `complaint` is its error, or empty if it passed."""
+    def end_trial(self, error: str) -> None:
+        """Handle the end of the trial; `error` is empty if it passed."""
         self.trial = None
-        if complaint:
-            self.fail(f"the new code does not start: {complaint}")
+        if error:
+            self.fail(f"the new code does not start: {error}")
         else:
             self.passed = True
-        self.changed()
+        self.on_change()
 
-    def fail(self, sentence: str) -> None:
+    def fail(self, reason: str) -> None:
         """Note why the restart failed."""
-        log.error("no restart: %s", sentence)
-        self.failed = f"{sentence}; the broker goes on as it was"
+        log.error("Restart failed; the broker continues on the old code. reason=%r", reason)
+        self.failed = f"{reason}; the broker continues on the old code"
 
-    def withdraw(self) -> None:
+    def cancel(self) -> None:
         """Cancel all requested restarts, because the broker shuts down."""
-        self.tried = self.asked
+        self.tried = self.requested
         if self.trial is not None:
-            self.trial.withdraw()
+            self.trial.cancel()
             self.trial = None
 
-    def told(self, renewing: list[int]) -> RestartReady:
+    def status(self, nodes_to_restart: list[int]) -> RestartReady:
         """Return the restart fields of status.json."""
-        return RestartReady(asked=self.asked, renewing=renewing, failed=self.failed)
+        return RestartReady(
+            asked=self.requested, renewing=nodes_to_restart, failed=self.failed
+        )
 
-    def left(self, **fields: Any) -> str:
+    def carried_text(self, **fields: Any) -> str:
         """Return the carried state as JSON."""
-        said = {"version": VERSION, "shape": self.shape, "lasting": self.lasting, "trial": False}
-        counted = {"asked": self.asked, "tried": self.tried, "done": self.done}
-        return json.dumps(said | counted | fields)
+        state = {"version": VERSION, "shape": self.shape, "lasting": self.fixed, "trial": False}
+        counts = {"asked": self.requested, "tried": self.tried, "done": self.completed}
+        return json.dumps(state | counts | fields)
 
     def execute(
-        self, unless: Callable[[], bool], descriptors: Sequence[int], **fields: Any
+        self, is_cancelled: Callable[[], bool], descriptors: Sequence[int], **fields: Any
     ) -> None:
         """Execute the new code with these descriptors.
 
-        Returns only if that fails, or if `unless` is true because of a signal received meanwhile.
+        Returns only if that fails, or if `is_cancelled` returns True because of a signal received
+        meanwhile.
         """
         self.passed = False
-        log.info("executing %s", " ".join(command()))
+        log.info("Launcher executes the new code. command=%r", " ".join(command()))
         # A signal from now on stays pending until the new code handles it; otherwise it would end
         # the process.
-        signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
-        if not unless():
+        signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_SIGNALS)
+        if not is_cancelled():
             for descriptor in descriptors:
                 os.set_inheritable(descriptor, True)
-            os.environ[CARRIED] = self.left(pid=os.getpid(), **fields)
+            os.environ[STATE_VARIABLE] = self.carried_text(pid=os.getpid(), **fields)
             for stream in (sys.stdout, sys.stderr):
                 with contextlib.suppress(OSError):
                     stream.flush()
             try:
                 os.execv(sys.executable, command())
-            except OSError as fault:
-                self.fail(f"the new code cannot be executed: {fault.strerror}")
-            del os.environ[CARRIED]
+            except OSError as error:
+                self.fail(f"the new code cannot be executed: {error.strerror}")
+            del os.environ[STATE_VARIABLE]
             for descriptor in descriptors:
                 os.set_inheritable(descriptor, False)
-        hear_again()
+        unblock_signals()
 
 
-def hear_again() -> None:
+def unblock_signals() -> None:
     """Unblock signals after an exec, once they have handlers, and so receive the pending ones."""
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, HEARD)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED_SIGNALS)
 
 
 def command() -> list[str]:
@@ -230,32 +235,32 @@ def command() -> list[str]:
     return [sys.executable, *sys.orig_argv[1:]]
 
 
-class Trial:
+class RestartTrial:
     """The same command line in a process of its own, which ends before it changes anything."""
 
-    def __init__(self, reactor: Reactor, carried: str, ended: Callable[[str], None]) -> None:
+    def __init__(self, reactor: Reactor, carried: str, on_end: Callable[[str], None]) -> None:
         import subprocess
         import tempfile
 
         self.reactor = reactor
-        self.ended = ended
-        self.said = tempfile.TemporaryFile()
+        self.on_end = on_end
+        self.output = tempfile.TemporaryFile()
         try:
             self.process = subprocess.Popen(
                 command(),
                 stdout=subprocess.DEVNULL,
-                stderr=self.said,
-                env={**os.environ, CARRIED: carried},
+                stderr=self.output,
+                env={**os.environ, STATE_VARIABLE: carried},
             )
         except OSError:
-            self.said.close()
+            self.output.close()
             raise
         self.pidfd = os.pidfd_open(self.process.pid)
-        reactor.watch(self.pidfd, self.over)
+        reactor.watch(self.pidfd, self.exited)
         self.timer: Timer = reactor.call_later(TRIAL_MS_MAX, self.process.kill)
 
-    def withdraw(self) -> None:
-        """Kill and reap it without calling `ended`."""
+    def cancel(self) -> None:
+        """Kill and reap it without calling `on_end`."""
         self.process.kill()
         self.reap()
 
@@ -265,13 +270,13 @@ class Trial:
         self.timer.cancel()
         return self.process.wait()
 
-    def over(self) -> None:
+    def exited(self) -> None:
         code = self.reap()
-        self.said.seek(0)
-        lines = self.said.read(SAID_MAX).decode(errors="replace").strip().splitlines()
-        self.said.close()
+        self.output.seek(0)
+        lines = self.output.read(OUTPUT_SIZE_MAX).decode(errors="replace").strip().splitlines()
+        self.output.close()
         if code == 0:
-            self.ended("")
+            self.on_end("")
         else:
             last = lines[-1].removeprefix("kafkalite: ") if lines else ""
-            self.ended(last or f"it ended with exit code {code}")
+            self.on_end(last or f"it exited with code {code}")

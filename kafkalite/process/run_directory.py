@@ -20,7 +20,7 @@ import stat
 from pathlib import Path
 
 from kafkalite.errors import Refusal
-from kafkalite.process.status.ready import Ready, put_whole
+from kafkalite.process.status.ready import Ready, write_atomically
 from kafkalite.transport.run_directory import BUS, NAME, file_of, is_private, name_of, place_of_user
 
 REMEMBERED = "run-directory"
@@ -132,7 +132,7 @@ def remember(data: Path, path: Path) -> None:
     broker runs."""
     if remembered_by(data) != path:
         try:
-            put_whole(data / REMEMBERED, f"{path}\n")
+            write_atomically(data / REMEMBERED, f"{path}\n")
         except OSError as fault:
             raise Refusal(f"cannot write {data / REMEMBERED}: {fault.strerror}") from None
 

@@ -1,4 +1,4 @@
-"""Single: the broker as one process (`workers=0`), from its settings to a clean shutdown.
+"""SingleProcessBroker: the broker as one process (`workers=0`), from start to clean shutdown.
 
     data directory locked → listener bound → node opened → responds, services started → ready
 
@@ -28,16 +28,16 @@ from kafkalite.config.settings import Settings
 from kafkalite.config.topic import DURABILITY
 from kafkalite.coordination.image import SUPERVISOR_ID
 from kafkalite.errors import Refusal
-from kafkalite.process.log_file import LOG_FILE, log_to, turn_when_large
-from kafkalite.process.loop import ENDING, hear_signals, rest_collector
-from kafkalite.process.nodes.readiness_probe import Question
-from kafkalite.process.ports import Ports, Remembered, recall, remember
-from kafkalite.process.restart import Carried, Restarts, hear_again, lasting
+from kafkalite.process.log_file import LOG_FILE, log_to, rotate_when_large
+from kafkalite.process.loop import SHUTDOWN_SIGNALS, disable_automatic_gc, handle_signals
+from kafkalite.process.nodes.readiness_probe import ReadinessProbe
+from kafkalite.process.ports import Ports, SavedPorts, load_ports, save_ports
+from kafkalite.process.restart import CarriedState, RestartManager, fixed_settings, unblock_signals
 from kafkalite.process.run_directory import RunDirectory
 from kafkalite.process.services.service_group import ServiceGroup
 from kafkalite.process.services.service_process import StartReport
 from kafkalite.process.services.table import SOCKET_KEYS, ConfiguredService
-from kafkalite.process.status.announcement import Announcement, NodeThere, role_of
+from kafkalite.process.status.publisher import RunningNode, StatusPublisher, role_of
 from kafkalite.process.status.ready import Ready
 from kafkalite.storage.log_directory import LogDirectory
 from kafkalite.storage.log_manager import LogManager
@@ -49,7 +49,7 @@ log = logging.getLogger("kafkalite.process")
 SHAPE = "single"
 
 
-class Single:
+class SingleProcessBroker:
     """One run of the broker on one data directory, in this process."""
 
     def __init__(
@@ -58,7 +58,7 @@ class Single:
         data: Path,
         address: Listener,
         ready_file: Path | None,
-        carried: Carried | None = None,
+        carried: CarriedState | None = None,
         services: Sequence[ConfiguredService] = (),
     ) -> None:
         self.settings = settings
@@ -66,15 +66,15 @@ class Single:
         self.address = address
         self.carried = carried
         self.reactor = Reactor(SystemClock(), reactor_limits(settings))
-        report = StartReport(self.look_whether_ready, self.service_failed)
+        report = StartReport(self.check_ready, self.service_failed)
         self.services = ServiceGroup(self.reactor, data, services, report)
         self.directory = LogDirectory(data)
-        self.announcement = Announcement(settings, data, ready_file)
-        lasts = lasting(settings, address, data, SOCKET_KEYS)
-        self.restarts = Restarts(self.reactor, SHAPE, lasts, self.look_at_restarts)
-        self.kept: socket.socket | None = None
+        self.publisher = StatusPublisher(settings, data, ready_file)
+        fixed = fixed_settings(settings, address, data, SOCKET_KEYS)
+        self.restarts = RestartManager(self.reactor, SHAPE, fixed, self.check_restarts)
+        self.listener_copy: socket.socket | None = None
         """Duplicate of the listener, kept for a restart while the node closes."""
-        self.answers = self.is_ready = False
+        self.is_responding = self.is_ready = False
         self.refusal: Refusal | None = None
         self.signals = 0
         self.run_directory: RunDirectory | None = None
@@ -84,48 +84,48 @@ class Single:
         self.listener = listener = self.begin()
         logs = LogManager(self.data, self.settings, self.reactor.clock)
         logs.open_directory(self.directory.cluster_id, SUPERVISOR_ID)
-        hear_signals(
+        handle_signals(
             self.reactor,
-            self.signalled,
-            *ENDING,
+            self.handle_signal,
+            *SHUTDOWN_SIGNALS,
             signal.SIGUSR2,
-            at_once=self.signalled_at_once,
+            at_once=self.exit_on_second_signal,
         )
-        hear_again()
+        unblock_signals()
         if until is not None:
-            self.reactor.watch(until, lambda: self.starter_gone(until))
-        turn_when_large(self.reactor, self.data / LOG_FILE)
+            self.reactor.watch(until, lambda: self.starter_exited(until))
+        rotate_when_large(self.reactor, self.data / LOG_FILE)
         try:
             self.serve(node_alone(self.settings, self.reactor, logs, listener), listener)
-            if self.kept is not None:
-                lock, kept = self.directory.descriptor, self.kept.fileno()
+            if self.listener_copy is not None:
+                lock, copy = self.directory.descriptor, self.listener_copy.fileno()
                 services = self.services.descriptors
                 self.restarts.execute(
                     lambda: self.signals > 0,
-                    [lock, kept, *itertools.chain.from_iterable(services.values())],
-                    lock=lock, listener=kept, **services,
+                    [lock, copy, *itertools.chain.from_iterable(services.values())],
+                    lock=lock, listener=copy, **services,
                 )  # fmt: skip
-                self.kept.close()
+                self.listener_copy.close()
         except Refusal:
             raise
         except Exception:
-            log.critical("the broker ends because of a fault", exc_info=True)
+            log.critical("Broker exits because of an unexpected error.", exc_info=True)
             raise
         finally:
             self.services.close()
-            self.announcement.withdraw()
+            self.publisher.remove_files()
             if self.run_directory is not None:
                 self.run_directory.remove()
         return 0
 
     def begin(self) -> socket.socket:
         """Lock the data directory and bind the listener, or adopt those of the last run."""
-        before = recall(self.data)
+        before = load_ports(self.data)
         ports = Ports(self.address, before, self.settings[SOCKET_LISTEN_BACKLOG_SIZE])
         if self.carried is None:
             self.directory.lock()
             check_parts(self.data)
-            self.announcement.clear()
+            self.publisher.remove_files_or_refuse()
             listener = ports.bind_first(SUPERVISOR_ID)
             self.services.bind()
         else:
@@ -136,19 +136,20 @@ class Single:
             listener = socket.socket(fileno=self.carried["listener"])
         log_to(self.data / LOG_FILE, f"node-{SUPERVISOR_ID}")
         self.where = Listener(*listener.getsockname()[:2])
-        remembered = Remembered({SUPERVISOR_ID: self.where.port}, free=ports.free)
-        if remembered != before:
-            remember(self.data, remembered)
+        saved = SavedPorts({SUPERVISOR_ID: self.where.port}, free=ports.free)
+        if saved != before:
+            save_ports(self.data, saved)
         return listener
 
     def serve(self, node: Node, listener: socket.socket) -> None:
         """Open the node, run the event loop, and close the node."""
-        log.info("starting on %s, data in %s", listener.getsockname(), self.data)
+        host, port = listener.getsockname()[:2]
+        log.info("Broker starts. host=%s port=%d data=%s", host, port, self.data)
         node.open()
-        self.meet_in_run_directory(node)
-        rest_collector(self.reactor)
+        self.serve_run_directory(node)
+        disable_automatic_gc(self.reactor)
         try:
-            Question(self.reactor, listener, self.answered)
+            ReadinessProbe(self.reactor, listener, self.responded)
             self.reactor.run()
         except Refusal:
             self.close(node)
@@ -157,13 +158,16 @@ class Single:
         if self.refusal is not None:
             raise self.refusal
 
-    def meet_in_run_directory(self, node: Node) -> None:
+    def serve_run_directory(self, node: Node) -> None:
         """Create the run directory with the local listener and the node's metrics page, then start
         the services.  Without a run directory the node serves TCP only."""
         try:
             self.run_directory = RunDirectory(self.directory.cluster_id, self.data)
         except Refusal as refusal:
-            log.warning("no metrics, and TCP only: %s", refusal)
+            log.warning(
+                "Run directory cannot be created: no metrics, and clients use TCP only. error=%r",
+                str(refusal),
+            )
         else:
             node.serve_locally(self.run_directory.path)
             keep_page(node, self.run_directory.path)
@@ -171,81 +175,81 @@ class Single:
 
     def close(self, node: Node) -> None:
         """Shut down cleanly: flush the logs, so that the next start needs no recovery."""
-        log.info("ending")
-        self.restarts.withdraw()
+        log.info("Broker shuts down.")
+        self.restarts.cancel()
         node.close()
-        log.info("ended")
+        log.info("Broker has shut down.")
 
-    def signalled_at_once(self, number: int) -> None:
+    def exit_on_second_signal(self, number: int) -> None:
         """Exit at once on the second signal that ends the broker."""
-        if number in ENDING:
+        if number in SHUTDOWN_SIGNALS:
             self.signals += 1
             if self.signals > 1:
                 os._exit(1)
 
-    def signalled(self, number: int) -> None:
+    def handle_signal(self, number: int) -> None:
         """Shut down or restart, by the number of the signal."""
-        if number in ENDING:
-            self.finish()
+        if number in SHUTDOWN_SIGNALS:
+            self.shut_down()
         else:
-            self.restarts.asked += 1
-            self.look_at_restarts()
+            self.restarts.requested += 1
+            self.check_restarts()
 
-    def starter_gone(self, until: int) -> None:
+    def starter_exited(self, until: int) -> None:
         """Shut down because the starter closed its end of the descriptor `until`."""
         self.reactor.unwatch(until)
-        self.finish()
+        self.shut_down()
 
-    def finish(self) -> None:
+    def shut_down(self) -> None:
         """Shut down once the gateway has produced the messages it accepted."""
         self.services.shut_down(self.reactor.stop)
 
     def service_failed(self, sentence: str) -> None:
         """Shut down because a configured service cannot start."""
         self.refusal = Refusal(sentence)
-        self.finish()
+        self.shut_down()
 
-    def answered(self) -> None:
+    def responded(self) -> None:
         """Note that the node has responded to a request."""
-        self.answers = True
-        self.look_whether_ready()
+        self.is_responding = True
+        self.check_ready()
 
-    def look_whether_ready(self) -> None:
+    def check_ready(self) -> None:
         """Write the ready file and the banner once the node responds and the services run."""
-        if self.is_ready or not (self.answers and self.services.is_ready):
+        if self.is_ready or not (self.is_responding and self.services.is_ready):
             return
         self.is_ready = True
-        self.look_at_restarts()
+        self.check_restarts()
         if self.carried is None:
-            self.announcement.greet(self.services.descriptions)
+            self.publisher.print_banner(self.services.descriptions)
 
-    def look_at_restarts(self) -> None:
+    def check_restarts(self) -> None:
         """Begin a requested restart, report its progress, and shut down for it once the new code
         has passed its trial."""
         if not self.is_ready:
             return
-        self.restarts.settle()
-        self.tell()
-        if self.restarts.passed and self.kept is None:
-            self.kept = self.listener.dup()  # the node closes its own
-            self.finish()
+        self.restarts.start_trial()
+        self.publish()
+        if self.restarts.passed and self.listener_copy is None:
+            self.listener_copy = self.listener.dup()  # the node closes its own
+            self.shut_down()
 
-    def tell(self) -> None:
+    def publish(self) -> None:
         """Write the current state to status.json if it has changed."""
         ready = Ready(
-            bootstrap=self.announcement.bootstrap(self.where),
+            bootstrap=self.publisher.bootstrap(self.where),
             cluster_id=self.directory.cluster_id,
             data=str(self.data),
             durability=self.settings[DURABILITY],
             launcher_pid=os.getpid(),
-            nodes=self.announcement.nodes(
-                [NodeThere(SUPERVISOR_ID, role_of(SUPERVISOR_ID), self.where, os.getpid())],
+            nodes=self.publisher.node_entries(
+                [RunningNode(SUPERVISOR_ID, role_of(SUPERVISOR_ID), self.where, os.getpid())],
                 self.where,
             ),
-            restarts=self.restarts.done,
+            restarts=self.restarts.completed,
         )
         self.services.add_status(ready)
-        if self.restarts.asked:
+        if self.restarts.requested:
             renewing = [SUPERVISOR_ID] if self.restarts.passed else []
-            ready["restart"] = self.restarts.told(renewing)
-        self.announcement.say(ready)
+            ready["restart"] = self.restarts.status(renewing)
+        self.publisher.publish(ready)

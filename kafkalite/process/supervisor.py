@@ -35,10 +35,10 @@ from kafkalite.config.broker import (
 from kafkalite.coordination.image import SUPERVISOR_ID
 from kafkalite.coordination.sessions import NodeSessions
 from kafkalite.errors import CorruptMessage, Fatal, UnsupportedVersion
-from kafkalite.process.loop import hear_signals, rest_collector
+from kafkalite.process.loop import disable_automatic_gc, handle_signals
 from kafkalite.process.nodes.process_state import is_running
-from kafkalite.process.nodes.spawn_spec import Birth
-from kafkalite.process.nodes.supervisor_watch import send_unless_unread
+from kafkalite.process.nodes.spawn_spec import SpawnSpec
+from kafkalite.process.nodes.supervisor_watch import send_if_all_read
 from kafkalite.process.options import default_workers
 from kafkalite.protocol.schemas import bus, internal
 from kafkalite.protocol.schemas.bus import FRAME_SIZE_MAX
@@ -50,108 +50,108 @@ from kafkalite.transport.run_directory import BUS
 
 log = logging.getLogger("kafkalite.process")
 
-CLEAR_MS = 1_000
+EVACUATION_MS = 1_000
 """Interval of the search for partition directories of nodes that were removed.  A worker that
 started with an older image may have moved some there, or a full disk kept them there."""
 
 
-def run(birth: Birth) -> int:
+def run(spec: SpawnSpec) -> int:
     """Run the supervisor until SIGTERM and return the exit code of the process."""
-    reactor = Reactor(SystemClock(), reactor_limits(birth.settings))
-    hear_signals(reactor, lambda _: reactor.stop(), signal.SIGTERM)
-    logs = LogManager(birth.data, birth.settings, reactor.clock)
-    logs.open_directory(birth.cluster_id, SUPERVISOR_ID)
+    reactor = Reactor(SystemClock(), reactor_limits(spec.settings))
+    handle_signals(reactor, lambda _: reactor.stop(), signal.SIGTERM)
+    logs = LogManager(spec.data, spec.settings, reactor.clock)
+    logs.open_directory(spec.cluster_id, SUPERVISOR_ID)
     controller = local_controller(logs, reactor)
-    addresses = wanted_nodes(birth, controller)
-    settle(controller, birth.cluster_id, birth.settings, addresses)
-    node = controller_node(controller, birth.settings, reactor, logs, birth.listener, birth.data)
-    if birth.first:
-        make_missing(controller, birth.data)
-    there = {*controller.image.nodes, *birth.nodes}
+    addresses = initial_addresses(spec, controller)
+    settle(controller, spec.cluster_id, spec.settings, addresses)
+    node = controller_node(controller, spec.settings, reactor, logs, spec.listener, spec.data)
+    if spec.is_first_start:
+        make_missing(controller, spec.data)
+    existing = {*controller.image.nodes, *spec.nodes}
     evacuate(
-        birth.data, there, node.place_of, logs.file_system, is_deleted=node.is_deleted
+        spec.data, existing, node.place_of, logs.file_system, is_deleted=node.is_deleted
     )
-    node.serve_locally(birth.run_directory)
+    node.serve_locally(spec.run_directory)
     node.open()
-    supervisor = Supervisor(birth, node, controller, reactor)
-    keep_page(node, birth.run_directory)
-    rest_collector(reactor)
-    log.info("supervising nodes %s", [*controller.image.nodes])
+    supervisor = Supervisor(spec, node, controller, reactor)
+    keep_page(node, spec.run_directory)
+    disable_automatic_gc(reactor)
+    log.info("Supervisor runs. nodes=%s", [*controller.image.nodes])
     reactor.run()
-    log.info("ending")
+    log.info("Node %d shuts down. node=%d", spec.node_id, spec.node_id)
     supervisor.close()
     node.close()
-    log.info("ended")
+    log.info("Node %d has shut down. node=%d", spec.node_id, spec.node_id)
     return 0
 
 
-def wanted_nodes(birth: Birth, controller: LocalController) -> dict[int, tuple[str, int]]:
+def initial_addresses(spec: SpawnSpec, controller: LocalController) -> dict[int, tuple[str, int]]:
     """Return the addresses of the nodes that shall exist; port 0 for a node without a listener."""
     image = controller.image
     known = [n for n, node in image.nodes.items() if n != SUPERVISOR_ID and not node.dedicated]
     ids = set(known)
-    if birth.first:
-        count = birth.explicit_workers or len(known) or default_workers()
+    if spec.is_first_start:
+        count = spec.explicit_workers or len(known) or default_workers()
         ids = set(sorted(known)[:count])
         free = (n for n in range(1, count + len(image.nodes) + 1) if n not in image.nodes)
         while len(ids) < count:
             ids.add(next(free))
-    ids |= {n for n, node in image.nodes.items() if node.dedicated and n in birth.nodes}
-    return {n: birth.nodes.get(n, ("", 0)) for n in sorted({SUPERVISOR_ID, *ids})}
+    ids |= {n for n, node in image.nodes.items() if node.dedicated and n in spec.nodes}
+    return {n: spec.nodes.get(n, ("", 0)) for n in sorted({SUPERVISOR_ID, *ids})}
 
 
 class Supervisor:
     """Connects the controller with the launcher and the bus."""
 
     def __init__(
-        self, birth: Birth, node: Node, controller: LocalController, reactor: Reactor
+        self, spec: SpawnSpec, node: Node, controller: LocalController, reactor: Reactor
     ) -> None:
-        assert birth.orders is not None
-        self._orders = birth.orders
+        assert spec.control_socket is not None
+        self._control_socket = spec.control_socket
         self._controller = controller
-        self._rack = birth.settings[BROKER_RACK]
+        self._rack = spec.settings[BROKER_RACK]
         self._reactor = reactor
-        self._roster: list[int] | None = None
-        self._bus = BusServer(reactor, birth.run_directory / BUS, self._received)
+        self._sent_node_ids: list[int] | None = None
+        self._bus = BusServer(reactor, spec.run_directory / BUS, self._received)
         self.worker_manager = WorkerManager(
             controller,
             node.dispatcher.serve,
             NodeSessions(
-                birth.settings[BROKER_SESSION_TIMEOUT_MS], birth.settings[BROKER_TICK_TIMEOUT_MS]
+                spec.settings[BROKER_SESSION_TIMEOUT_MS], spec.settings[BROKER_TICK_TIMEOUT_MS]
             ),
             reactor,
             send=self._bus.send,
             fence=self._fence,
             is_running=is_running,
-            incarnation=birth.incarnation,
-            heartbeat_ms=birth.settings[BROKER_HEARTBEAT_INTERVAL_MS],
+            incarnation=spec.incarnation,
+            heartbeat_ms=spec.settings[BROKER_HEARTBEAT_INTERVAL_MS],
         )
         self.reassigner = Reassigner(
             controller,
             self.worker_manager,
             reactor,
-            birth.data,
+            spec.data,
             limits=lambda: placement_limits(node.settings),
         )
         self._node = node
-        self._data = birth.data
+        self._data = spec.data
         self.admin_commands = AdminCommands(
             controller,
             lambda: node.settings,
             self.worker_manager,
             self.reassigner,
-            birth.data,
+            spec.data,
         )
-        self._born_among = birth.nodes.keys()
+        self._nodes_at_start = spec.nodes.keys()
         controller.on_change(self._changed)
-        self._orders.setblocking(False)
-        reactor.watch(self._orders.fileno(), self._launcher_tells)
-        reactor.call_later(CLEAR_MS, self._clear)
-        self._heartbeat_ms = birth.settings[BROKER_HEARTBEAT_INTERVAL_MS]
+        self._control_socket.setblocking(False)
+        reactor.watch(self._control_socket.fileno(), self._read_launcher)
+        reactor.call_later(EVACUATION_MS, self._evacuate_periodically)
+        self._heartbeat_ms = spec.settings[BROKER_HEARTBEAT_INTERVAL_MS]
         # Before any other message: a heartbeat is not sent while an earlier message is unread, and
         # a process that is stopped before its second heartbeat would not be watched.
         self._heartbeat()
-        self._tell_roster()
+        self._send_desired_nodes()
 
     def close(self) -> None:
         """Close the bus.  The launcher notices the end of this process by its pidfd."""
@@ -168,77 +168,80 @@ class Supervisor:
     # -- the launcher ------------------------------------------------------------------------
 
     def _changed(self, records: Sequence[internal.TypedRecord], end_offset: int) -> None:
-        self._tell_roster()
+        self._send_desired_nodes()
 
-    def _tell_roster(self) -> None:
+    def _send_desired_nodes(self) -> None:
         nodes = self._controller.image.nodes
-        roster = [node_id for node_id in nodes if node_id != SUPERVISOR_ID]
-        if roster != self._roster:
-            self._roster = roster
-            dedicated = [node_id for node_id in roster if nodes[node_id].dedicated]
-            self._order(bus.ROSTER(node_ids=roster, dedicated=dedicated))
+        node_ids = [node_id for node_id in nodes if node_id != SUPERVISOR_ID]
+        if node_ids != self._sent_node_ids:
+            self._sent_node_ids = node_ids
+            dedicated = [node_id for node_id in node_ids if nodes[node_id].dedicated]
+            self._send(bus.ROSTER(node_ids=node_ids, dedicated=dedicated))
 
     def _fence(self, peer: Peer) -> None:
-        self._order(bus.FENCE(node_id=peer.node_id, incarnation=peer.incarnation))
+        self._send(bus.FENCE(node_id=peer.node_id, incarnation=peer.incarnation))
 
     def _heartbeat(self) -> None:
         """Send the launcher a heartbeat from this event loop (supervisor_watch.py)."""
         self._reactor.call_later(self._heartbeat_ms, self._heartbeat)
         offset = self._controller.log.end_offset
         beat = bus.HEARTBEAT(image_offset=offset, led_count=0, size=0, unmade=[])
-        send_unless_unread(self._orders, bus.write_frame(beat))
+        send_if_all_read(self._control_socket, bus.write_frame(beat))
 
-    def _order(self, message: bus.TypedRecord) -> None:
+    def _send(self, message: bus.TypedRecord) -> None:
         try:
-            self._orders.send(bus.write_frame(message))
-        except OSError as fault:
+            self._control_socket.send(bus.write_frame(message))
+        except OSError as error:
             # The supervisor must not run without the launcher, and is killed with it anyway.
-            raise Fatal(f"the launcher cannot be told anything: {fault}") from None
+            raise Fatal(f"no message can be sent to the launcher: {error}") from None
 
-    def _launcher_tells(self) -> None:
+    def _read_launcher(self) -> None:
         while True:
             try:
-                frame = self._orders.recv(FRAME_SIZE_MAX)
+                frame = self._control_socket.recv(FRAME_SIZE_MAX)
             except BlockingIOError:
                 return
             if not frame:
-                raise Fatal("the launcher is gone")
+                raise Fatal("the launcher has exited")
             try:
                 message = bus.read_frame(frame)
-            except (CorruptMessage, UnsupportedVersion) as fault:
-                log.warning("the launcher said something that does not read: %s", fault)
+            except (CorruptMessage, UnsupportedVersion) as error:
+                log.warning(
+                    "Control channel ignores an invalid message of the launcher. error=%r",
+                    str(error),
+                )
                 continue
             if message.kind is bus.NODES:
-                self._nodes_are(message.fields["nodes"])
+                self._update_processes(message.fields["nodes"])
 
-    def _nodes_are(self, nodes: list[dict[str, Any]]) -> None:
+    def _update_processes(self, nodes: list[dict[str, Any]]) -> None:
         processes = {}
-        for told in nodes:
+        for entry in nodes:
             process = ProcessReport(
-                told["incarnation"], told["pid"], told["host"], told["port"], told["state"]
+                entry["incarnation"], entry["pid"], entry["host"], entry["port"], entry["state"]
             )
-            if told["node_id"] == SUPERVISOR_ID:
+            if entry["node_id"] == SUPERVISOR_ID:
                 continue
-            processes[told["node_id"]] = process
-            self._locate(told["node_id"], process)
-        gone = self.worker_manager.processes.keys() - processes.keys()
+            processes[entry["node_id"]] = process
+            self._locate(entry["node_id"], process)
+        removed = self.worker_manager.processes.keys() - processes.keys()
         self.worker_manager.update_processes(processes)
-        if gone:
+        if removed:
             self._evacuate()
 
     def _evacuate(self) -> None:
         """Move partition directories, deferred deletes included, away from nodes that do not
         exist: to the nodes they belong to, or delete them."""
-        processes = self.worker_manager.processes.keys() or self._born_among
-        there = {*self._controller.image.nodes, *processes}
+        processes = self.worker_manager.processes.keys() or self._nodes_at_start
+        existing = {*self._controller.image.nodes, *processes}
         node = self._node
         evacuate(
-            self._data, there, node.place_of, node.logs.file_system, is_deleted=node.is_deleted
+            self._data, existing, node.place_of, node.logs.file_system, is_deleted=node.is_deleted
         )
 
-    def _clear(self) -> None:
+    def _evacuate_periodically(self) -> None:
         self._evacuate()
-        self._reactor.call_later(CLEAR_MS, self._clear)
+        self._reactor.call_later(EVACUATION_MS, self._evacuate_periodically)
 
     def _locate(self, node_id: int, process: ProcessReport) -> None:
             # Without a listener the node has no address: another program may have its port by now

@@ -17,8 +17,8 @@ from kafkalite.broker.assembly import remote_controller, worker_node
 from kafkalite.broker.node_metrics import keep_page
 from kafkalite.broker.node_settings import reactor_limits
 from kafkalite.clock import SystemClock
-from kafkalite.process.loop import hear_signals, rest_collector
-from kafkalite.process.nodes.spawn_spec import Birth
+from kafkalite.process.loop import disable_automatic_gc, handle_signals
+from kafkalite.process.nodes.spawn_spec import SpawnSpec
 from kafkalite.storage.log_manager import LogManager
 from kafkalite.transport.bus import BusClient, Peer, identity_of
 from kafkalite.transport.reactor import Reactor
@@ -27,33 +27,36 @@ from kafkalite.transport.run_directory import BUS
 log = logging.getLogger("kafkalite.process")
 
 
-def run(birth: Birth) -> int:
+def run(spec: SpawnSpec) -> int:
     """Run a worker until SIGTERM and return the exit code of the process."""
-    reactor = Reactor(SystemClock(), reactor_limits(birth.settings))
-    hear_signals(reactor, lambda _: reactor.stop(), signal.SIGTERM)
-    logs = LogManager(birth.data, birth.settings, reactor.clock)
-    logs.open_directory(birth.cluster_id, birth.node_id)
-    controller = remote_controller(logs, reactor, birth.data)
+    reactor = Reactor(SystemClock(), reactor_limits(spec.settings))
+    handle_signals(reactor, lambda _: reactor.stop(), signal.SIGTERM)
+    logs = LogManager(spec.data, spec.settings, reactor.clock)
+    logs.open_directory(spec.cluster_id, spec.node_id)
+    controller = remote_controller(logs, reactor, spec.data)
     node = worker_node(
-        controller, birth.settings, reactor, logs, birth.listener, birth.data, birth.node_id
+        controller, spec.settings, reactor, logs, spec.listener, spec.data, spec.node_id
     )
-    node.serve_locally(birth.run_directory)
-    node.open(when_welcome=birth.first)
+    node.serve_locally(spec.run_directory)
+    node.open(when_welcome=spec.is_first_start)
 
     bus = BusClient(
         reactor,
-        birth.run_directory / BUS,
-        identity_of(Peer(birth.node_id, birth.incarnation)),
+        spec.run_directory / BUS,
+        identity_of(Peer(spec.node_id, spec.incarnation)),
         controller.received,
         controller.reached,
     )
     controller.connect(bus.send)
-    keep_page(node, birth.run_directory)
-    rest_collector(reactor)
-    log.info("serving %d partitions", sum(1 for _ in node.replicas))
+    keep_page(node, spec.run_directory)
+    disable_automatic_gc(reactor)
+    log.info(
+        "Node %d serves its partitions. node=%d partitions=%d",
+        spec.node_id, spec.node_id, sum(1 for _ in node.replicas),
+    )  # fmt: skip
     reactor.run()
-    log.info("ending")
+    log.info("Node %d shuts down. node=%d", spec.node_id, spec.node_id)
     bus.close()
     node.close()
-    log.info("ended")
+    log.info("Node %d has shut down. node=%d", spec.node_id, spec.node_id)
     return 0

@@ -85,7 +85,7 @@ def test_judge_finds_a_dead_worker(observed, after):
         "WARNING node-0: Node 1 missed its heartbeats and is fenced. node=1",
         "ERROR launcher: Node 1 missed its heartbeat deadline; killing its process. node=1 pid=11",
         "ERROR launcher: Supervisor missed its heartbeats and is killed. pid=10 silent_ms=9100",
-        "ERROR launcher: Node 1 exited: it was ended by signal 9; restarting it. node=1 pid=11",
+        "ERROR launcher: Node 1 exited: it was killed by signal 9; restarting it. node=1 pid=11",
         "ERROR launcher: Node 1 exited before it was ready: it ended; retrying. node=1 pid=11",
     ],
 )

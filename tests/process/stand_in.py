@@ -22,8 +22,8 @@ from pathlib import Path
 from kafkalite.clock import SystemClock
 from kafkalite.errors import Refusal
 from kafkalite.process import launcher
-from kafkalite.process.loop import hear_signals
-from kafkalite.process.nodes import child_setup as child
+from kafkalite.process.loop import handle_signals
+from kafkalite.process.nodes import child_setup
 from kafkalite.process.options import Options
 from kafkalite.protocol.schemas.bus import ROSTER, read_frame, write_frame
 from kafkalite.storage.disk import WriteBackFailed
@@ -37,68 +37,68 @@ def serve(connection, frame):
     return [bytes(frame[4:8]) + bytes(6)]
 
 
-def worker(birth):
+def worker(spec):
     """Run a node that responds until it is stopped."""
-    return live(birth, Reactor(SystemClock()))
+    return run_child(spec, Reactor(SystemClock()))
 
 
-def supervisor(birth):
+def supervisor(spec):
     """Run a node that responds, and sends the launcher the frames that the test gives it."""
     reactor = Reactor(SystemClock())
-    place = birth.data.parent
+    place = spec.data.parent
     said = 0
     with (place / "company").open("a") as file:
-        file.write(f"{sorted(birth.nodes)}\n")
+        file.write(f"{sorted(spec.nodes)}\n")
 
     def hear():
         with contextlib.suppress(BlockingIOError):
-            while frame := birth.orders.recv(1 << 20):
+            while frame := spec.control_socket.recv(1 << 20):
                 told = read_frame(frame).fields
                 with (place / "heard").open("a") as file:
                     file.write(json.dumps(told) + "\n")
-            reactor.unwatch(birth.orders.fileno())
+            reactor.unwatch(spec.control_socket.fileno())
 
-    def say():
+    def send_frames():
         nonlocal said
         with contextlib.suppress(FileNotFoundError):
             lines = (place / "script" / "say").read_text().split("\n")[:-1]
             for line in lines[said:]:
-                birth.orders.send(bytes.fromhex(line))
+                spec.control_socket.send(bytes.fromhex(line))
             said = len(lines)
-        reactor.call_later(LOOK_MS, say)
+        reactor.call_later(LOOK_MS, send_frames)
 
     if not (place / "script" / "say").exists() and not (place / "script" / "mute").exists():
-        roster = [node_id for node_id in birth.nodes if node_id]
-        birth.orders.send(write_frame(ROSTER(node_ids=roster, dedicated=[])))
-    reactor.watch(birth.orders.fileno(), hear)
-    say()
-    return live(birth, reactor)
+        node_ids = [node_id for node_id in spec.nodes if node_id]
+        spec.control_socket.send(write_frame(ROSTER(node_ids=node_ids, dedicated=[])))
+    reactor.watch(spec.control_socket.fileno(), hear)
+    send_frames()
+    return run_child(spec, reactor)
 
 
-def live(birth, reactor):
+def run_child(spec, reactor):
     """Run the part that both kinds of nodes share."""
-    place = birth.data.parent
+    place = spec.data.parent
 
     def note(event):
         with (place / "lives").open("a") as file:
-            file.write(f"{birth.node_id} {os.getpid()} {birth.incarnation} {event}\n")
+            file.write(f"{spec.node_id} {os.getpid()} {spec.incarnation} {event}\n")
 
     note("born")
-    script = place / "script" / f"node-{birth.node_id}"
+    script = place / "script" / f"node-{spec.node_id}"
     words = script.read_text().split() if script.exists() else []
     if "orphan" in words:
-        child.libc.prctl(child.PR_SET_PDEATHSIG, 0, 0, 0, 0)
+        child_setup.libc.prctl(child_setup.PR_SET_PDEATHSIG, 0, 0, 0, 0)
     if "die" in words:
         return 3
     if "refuse" in words:
-        raise Refusal(f"node {birth.node_id} has seen enough")
+        raise Refusal(f"node {spec.node_id} has seen enough")
     if "fault" in words:
         raise ValueError("a fault that was planted")
-    hear_signals(reactor, lambda _: reactor.stop(), signal.SIGTERM)
+    handle_signals(reactor, lambda _: reactor.stop(), signal.SIGTERM)
     while "wait" in words:
         time.sleep(0.005)
         words = script.read_text().split()
-    reactor.listen(birth.listener, serve)
+    reactor.listen(spec.listener, serve)
     reactor.run()
     note("ending")
     reactor.close()
@@ -119,6 +119,6 @@ if __name__ == "__main__":
     if (options["data"].parent / "script" / "broken").exists():
         raise ImportError("the new code is broken")
     try:
-        sys.exit(launcher.start(Options(**options), runs=launcher.Runs(supervisor, worker)))
+        sys.exit(launcher.start(Options(**options), mains=launcher.NodeMains(supervisor, worker)))
     except Refusal as refusal:
         sys.exit(f"kafkalite: {refusal}")

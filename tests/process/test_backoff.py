@@ -6,7 +6,12 @@ import socket
 
 import pytest
 
-from kafkalite.process.nodes.node_process import BACKOFF_MS_MAX, BACKOFF_MS_MIN, NodeProcess, State
+from kafkalite.process.nodes.node_process import (
+    BACKOFF_MS_MAX,
+    BACKOFF_MS_MIN,
+    NodeProcess,
+    NodeProcessState,
+)
 from kafkalite.process.status.ready import is_locked
 from kafkalite.transport.reactor import Reactor
 from tests.process.harness import answers, is_refused
@@ -29,7 +34,7 @@ def test_a_node_that_dies_three_times_is_refused_meanwhile_and_then_serves_again
     stage.play(2)
     stage.renewed(2, pid)
     assert stage.port(2) == port and answers(port)
-    assert "Node 2 exited before it was ready: it ended with exit code 3; retrying." in stage.log
+    assert "Node 2 exited before it was ready: it exited with code 3; retrying." in stage.log
     # A later failure counts as the first one: the restart has no delay.
     stage.play(2, "wait")
     os.kill(stage.pid(2), signal.SIGKILL)
@@ -37,15 +42,15 @@ def test_a_node_that_dies_three_times_is_refused_meanwhile_and_then_serves_again
     assert not is_refused(port)
 
 
-def test_it_is_waited_twice_as_long_each_time_and_not_for_ever(manual_reactor):
+def test_backoff_doubles_up_to_its_maximum(manual_reactor):
     clock, reactor = manual_reactor
-    node = NodeProcess(reactor, 1, died=None)
+    node = NodeProcess(reactor, 1, on_exit=None)
     waited = []
     for _ in range(12):
-        node.fail()
-        assert node.state is State.BACKOFF
+        node.back_off()
+        assert node.state is NodeProcessState.BACKOFF
         began = clock.monotonic_ms()
-        while node.state is State.BACKOFF:
+        while node.state is NodeProcessState.BACKOFF:
             clock.advance(1)
             reactor.tick(0)
         waited.append(clock.monotonic_ms() - began)
@@ -145,7 +150,7 @@ def test_when_all_refuse_one_sentence_is_said(stage):
 
 @pytest.mark.parametrize(
     ("word", "reason"),
-    [("die", "it ended with exit code 3"), ("fault", "ValueError: a fault that was planted")],
+    [("die", "it exited with code 3"), ("fault", "ValueError: a fault that was planted")],
 )
 def test_a_supervisor_that_dies_before_it_was_ready_ends_all(stage, word, reason):
     stage.play(0, word)

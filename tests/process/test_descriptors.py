@@ -14,7 +14,7 @@ from tests.process.waiting import until
 def test_without_descriptors_a_node_is_back_when_there_are_some(stage, node_id, spare):
     stage.start(workers=2)
     pid = stage.launcher.pid
-    until(lambda: " ready: " in stage.log, stage.launcher)  # its log file stays open
+    until(lambda: " Broker is ready. " in stage.log, stage.launcher)  # its log file stays open
     before = os.listdir(f"/proc/{pid}/fd")
     enough = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     victim = stage.pid(node_id)

@@ -31,7 +31,8 @@ def test_every_node_is_a_process_of_its_own_that_answers_on_its_own_port(stage):
     ]
     assert ready["bootstrap"] == f"127.0.0.1:{stage.port(0)}"
     nodes = ", ".join(f"{node['id']} (port {node['port']})" for node in ready["nodes"])
-    until(lambda: f"ready: {ready['bootstrap']}, nodes {nodes}\n" in stage.log, launcher)
+    line = f"Broker is ready. bootstrap={ready['bootstrap']} nodes='{nodes}'\n"
+    until(lambda: line in stage.log, launcher)
     ports = {node["port"] for node in ready["nodes"]}
     assert len(ports) == 3 and all(map(answers, ports))
     pids = {node["id"]: node["pid"] for node in ready["nodes"]}
@@ -93,7 +94,7 @@ def test_a_killed_node_is_back_at_once_on_its_port_and_the_others_go_on(stage, n
     born = [life for life in stage.lives("born") if life[0] == node_id]
     assert len(born) == 2 and born[1][2] > max(life[2] for life in stage.lives("born")[:3])
     until(lambda: stage.heard()[node_id]["incarnation"] == born[1][2])
-    assert "exited: it was ended by signal 9; restarting it. node=" in stage.log
+    assert "exited: it was killed by signal 9; restarting it. node=" in stage.log
 
 
 def test_a_failed_flush_of_one_node_restarts_every_node(stage):
@@ -187,7 +188,7 @@ def test_told_to_end_while_a_node_starts_it_ends_without_having_been_ready(stage
     until(lambda: len(stage.lives("born")) == 3, stage.launcher)
     stage.watch()
     stage.launcher.send_signal(signal.SIGTERM)
-    until(lambda: "ending" in stage.log)
+    until(lambda: "Broker shuts down." in stage.log)
     stage.play(waiting)
     printed, _ = stage.launcher.communicate(timeout=WAIT_S_MAX)
     assert stage.launcher.returncode == 0
@@ -207,7 +208,7 @@ def test_a_broker_that_is_not_ready_is_told_of_and_stopped(stage, kafkalite):
     assert (told.returncode, told.stderr.count("\n")) == (1, 1) and starting in told.stderr
 
     def let_it_end():
-        until(lambda: "ending" in stage.log)
+        until(lambda: "Broker shuts down." in stage.log)
         stage.play(1)
 
     letting = threading.Thread(target=let_it_end)

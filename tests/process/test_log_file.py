@@ -35,9 +35,9 @@ def test_a_line_names_the_process_and_the_room(said):
 
 def test_warnings_of_all_processes_since_the_start_are_read_back(said):
     path, say = said
-    assert log_file.warnings_since(path, log_file.mark(path)) == []
+    assert log_file.warnings_since(path, log_file.end_position(path)) == []
     say("node-0", logging.WARNING, "of the run before")
-    since = log_file.mark(path)
+    since = log_file.end_position(path)
     say("node-0", logging.INFO, "all is well")
     say("node-1", logging.WARNING, "flights-0 is odd: WARNING")
     try:
@@ -51,8 +51,8 @@ def test_warnings_of_all_processes_since_the_start_are_read_back(said):
 def test_a_file_that_was_turned_since_is_read_from_its_beginning(said):
     path, say = said
     say("node-0", logging.WARNING, "of the run before, and long enough to be behind")
-    since = log_file.mark(path)
-    log_file.turn(path)
+    since = log_file.end_position(path)
+    log_file.rotate(path)
     say("node-0", logging.WARNING, "new")
     assert log_file.warnings_since(path, since) == ["new"]
 
@@ -62,10 +62,10 @@ def test_a_large_file_is_turned_and_the_oldest_goes(said, monkeypatch):
     monkeypatch.setattr(log_file, "SIZE_MAX", 40)
     clock = ManualClock()
     reactor = Reactor(clock)
-    log_file.turn_when_large(reactor, path)
+    log_file.rotate_when_large(reactor, path)
     for number in range(6):
         say("node-0", logging.INFO, f"line {number}, and some more of it")
-        clock.advance(log_file.LOOK_MS)
+        clock.advance(log_file.SIZE_CHECK_MS)
         reactor.tick(0)
     reactor.close()
     kept = {file.name: file.read_text().split("line ")[1][0] for file in path.parent.iterdir()}
@@ -77,7 +77,7 @@ def test_who_has_the_file_open_writes_to_the_new_one_after_a_turn(said):
     log_file.log_to(path, "node-1")
     logger = logging.getLogger("kafkalite.storage")
     logger.warning("before")
-    log_file.turn(path)
+    log_file.rotate(path)
     logger.warning("after")
     assert "after" in path.read_text() and "before" not in path.read_text()
 

@@ -13,9 +13,9 @@ from kafkalite.transport.reactor import Reactor
 PROGRAM = """
 import gc
 from kafkalite.clock import ManualClock
-from kafkalite.process.loop import rest_collector
+from kafkalite.process.loop import disable_automatic_gc
 from kafkalite.transport.reactor import Reactor
-rest_collector(Reactor(ManualClock()))
+disable_automatic_gc(Reactor(ManualClock()))
 searched = []
 gc.callbacks.append(lambda phase, info: searched.append(phase))
 kept = [[] for _ in range(300_000)]
@@ -37,7 +37,7 @@ def test_all_objects_are_searched_once_memory_has_doubled(monkeypatch):
 
     def a_minute_later(now_blocks):
         blocks[0] = now_blocks
-        clock.advance(loop.LOOK_MS)
+        clock.advance(loop.MEMORY_CHECK_MS)
         reactor.tick(0)
         return len(searched)
 
@@ -45,8 +45,8 @@ def test_all_objects_are_searched_once_memory_has_doubled(monkeypatch):
     monkeypatch.setattr(gc, "collect", lambda: searched.append(blocks[0]) or 0)
     blocks[0] = 1_000_000
     loop.watch_memory(reactor)
-    assert a_minute_later(1_900_000 + loop.GROWN_BLOCKS) == 0
-    assert a_minute_later(2_000_000 + loop.GROWN_BLOCKS) == 1
+    assert a_minute_later(1_900_000 + loop.GROWTH_BLOCKS_MIN) == 0
+    assert a_minute_later(2_000_000 + loop.GROWTH_BLOCKS_MIN) == 1
     assert a_minute_later(2 * blocks[0]) == 1
-    assert a_minute_later(2 * (2_000_000 + loop.GROWN_BLOCKS) + loop.GROWN_BLOCKS) == 2
+    assert a_minute_later(2 * (2_000_000 + loop.GROWTH_BLOCKS_MIN) + loop.GROWTH_BLOCKS_MIN) == 2
     reactor.close()

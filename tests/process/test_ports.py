@@ -12,9 +12,9 @@ from kafkalite.errors import Refusal
 from kafkalite.process.ports import (
     LISTENERS_FILE,
     Ports,
-    Remembered,
-    recall,
-    remember,
+    SavedPorts,
+    load_ports,
+    save_ports,
 )
 from kafkalite.storage import checkpoint
 from tests.process.harness import Stage, free_range
@@ -37,7 +37,7 @@ def test_nodes_take_the_ports_after_the_one_asked_for():
 
 
 def test_a_new_node_takes_the_lowest_port_that_no_other_node_has_whatever_its_id():
-    ports = Ports(Listener("127.0.0.1", 9092), Remembered({0: 9092, 1: 9093, 4: 9095}), backlog=5)
+    ports = Ports(Listener("127.0.0.1", 9092), SavedPorts({0: 9092, 1: 9093, 4: 9095}), backlog=5)
     assert [ports.of(node_id) for node_id in (60_000, 60_001, 4)] == [9094, 9096, 9095]
     assert ports.of(60_000) == 9094, "it is its own before it is bound"
     ports.forget(1)
@@ -54,13 +54,13 @@ def test_asked_for_any_port_all_get_free_ones():
 def test_who_asks_for_the_port_of_node_0_again_gets_all_of_them_again():
     port = free_range(5)
     ports = {0: port, 1: port + 4, 2: port + 2}
-    remembered = Remembered(ports, free=True)
+    remembered = SavedPorts(ports, free=True)
     assert bound(Listener("127.0.0.1", ports[0]), remembered, (0, 1, 2)) == ports
 
 
 def test_who_asks_for_another_port_gets_new_ones_by_the_rule():
     port = free_range(3)
-    remembered = Remembered({0: port - 1, 1: 1234, 2: 1235})
+    remembered = SavedPorts({0: port - 1, 1: 1234, 2: 1235})
     found = bound(Listener("127.0.0.1", port), remembered, (0, 1, 2))
     assert found == {0: port, 1: port + 1, 2: port + 2}
     assert bound(Listener("127.0.0.1", 0), remembered, (0, 1))[1] != 1234
@@ -71,15 +71,15 @@ def test_a_port_that_only_was_free_is_not_insisted_on_and_one_asked_for_is():
         port = taken.getsockname()[1]
         first = free_range(1)
         address = Listener("127.0.0.1", first)
-        found = bound(address, Remembered({0: first, 1: port}, free=True), (0, 1))
+        found = bound(address, SavedPorts({0: first, 1: port}, free=True), (0, 1))
         assert found[0] == first and found[1] not in (0, port)
         with pytest.raises(Refusal, match=f"node 1 cannot listen on 127.0.0.1:{port}"):
-            bound(address, Remembered({0: first, 1: port}), (0, 1))
+            bound(address, SavedPorts({0: first, 1: port}), (0, 1))
         with pytest.raises(Refusal, match=f"cannot listen on 127.0.0.1:{port}"):
-            bound(Listener("127.0.0.1", port), Remembered({0: port}, free=True), (0,))
+            bound(Listener("127.0.0.1", port), SavedPorts({0: port}, free=True), (0,))
         # Once started, its clients know the node by this port.
         with pytest.raises(Refusal, match="node 1"):
-            bound(address, Remembered({0: first, 1: port}, free=True), (1,), first=False)
+            bound(address, SavedPorts({0: first, 1: port}, free=True), (1,), first=False)
 
 
 def test_a_port_that_is_let_go_in_a_moment_is_waited_for():
@@ -93,17 +93,17 @@ def test_a_port_that_is_let_go_in_a_moment_is_waited_for():
 
 def test_ports_end_at_65535():
     with pytest.raises(Refusal, match="node 2 cannot listen on port 65536"):
-        bound(Listener("127.0.0.1", 65534), Remembered({0: 65534, 1: 65535}), (2,))
+        bound(Listener("127.0.0.1", 65534), SavedPorts({0: 65534, 1: 65535}), (2,))
 
 
 def test_what_is_remembered_is_recalled(tmp_path):
-    assert recall(tmp_path) is None
+    assert load_ports(tmp_path) is None
     for remembered in (
-        Remembered({0: 9092, 1: 9093}),
-        Remembered({0: 1, 7: 65535}, frozenset({7}), free=True),
+        SavedPorts({0: 9092, 1: 9093}),
+        SavedPorts({0: 1, 7: 65535}, frozenset({7}), free=True),
     ):
-        remember(tmp_path, remembered)
-        assert recall(tmp_path) == remembered
+        save_ports(tmp_path, remembered)
+        assert load_ports(tmp_path) == remembered
 
 
 @pytest.mark.parametrize(
@@ -123,21 +123,21 @@ def test_what_is_remembered_is_recalled(tmp_path):
 )
 def test_what_makes_no_sense_is_not_believed(tmp_path, content):
     (tmp_path / LISTENERS_FILE).write_bytes(checkpoint.sealed(content))
-    assert recall(tmp_path) is None
+    assert load_ports(tmp_path) is None
 
 
 def test_what_is_damaged_is_not_believed(tmp_path):
-    remember(tmp_path, Remembered({0: 9092}))
+    save_ports(tmp_path, SavedPorts({0: 9092}))
     file = tmp_path / LISTENERS_FILE
     whole = file.read_bytes()
     for at in range(len(whole)):
         file.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-        assert recall(tmp_path) is None
+        assert load_ports(tmp_path) is None
     file.write_bytes(b"")
-    assert recall(tmp_path) is None
+    assert load_ports(tmp_path) is None
     file.unlink()
     file.mkdir()
-    assert recall(tmp_path) is None
+    assert load_ports(tmp_path) is None
 
 
 def test_a_taken_port_of_the_range_is_one_sentence_that_names_it_and_the_node(tmp_path):
@@ -158,7 +158,7 @@ def test_a_taken_port_of_the_range_is_one_sentence_that_names_it_and_the_node(tm
 def test_started_again_the_nodes_are_where_they_were_and_as_many(stage):
     stage.start()
     stage.roster(1, 2, 3)
-    until(lambda: stage.node(3) and 3 in recall(stage.data).ports)
+    until(lambda: stage.node(3) and 3 in load_ports(stage.data).ports)
     ports = {node["id"]: node["port"] for node in stage.status()["nodes"]}
     stage.end()
     (stage.script / "say").unlink()

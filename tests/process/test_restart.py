@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from kafkalite.clock import SystemClock
-from kafkalite.process.nodes.node_process import NodeProcess, State
-from kafkalite.process.restart import Restarts
+from kafkalite.process.nodes.node_process import NodeProcess, NodeProcessState
+from kafkalite.process.restart import RestartManager
 from kafkalite.process.status.ready import is_locked
 from kafkalite.transport.reactor import Reactor
 from tests.process.harness import answers, descriptors
@@ -103,7 +103,7 @@ def test_code_that_is_broken_is_found_out_before_anything_ends(stage, kafkalite)
     done = kafkalite("restart", "--data", stage.data)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "the new code does not start: ImportError: the new code is broken" in done.stderr
-    assert "the broker goes on as it was" in done.stderr
+    assert "the broker continues on the old code" in done.stderr
     now = stage.status()
     assert now["nodes"] == before["nodes"] and now["restarts"] == 0
     (stage.script / "broken").unlink()
@@ -143,7 +143,7 @@ def test_what_no_restart_can_change_is_refused_by_its_key_and_the_rest_goes_on(
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
         key = line.partition("=")[0]
         assert f"{key} was {was} when the broker was started and is {now} now" in done.stderr
-        assert "needs a stop and a start; the broker goes on as it was" in done.stderr
+        assert "needs a stop and a start; the broker continues on the old code" in done.stderr
     assert stage.pids() == before
     config.write_text(f"{stays.replace('workers=1', '')}durability=os\n")  # does not set workers
     assert kafkalite("restart", "--data", stage.data).returncode == 0
@@ -199,7 +199,7 @@ def test_a_signal_to_end_is_not_lost_in_a_restart(stage):
     for _ in range(2):
         stage.start()
         stage.launcher.send_signal(signal.SIGUSR2)
-        until(lambda: "executing" in stage.log, stage.launcher)
+        until(lambda: "executes the new code" in stage.log, stage.launcher)
         stage.launcher.send_signal(signal.SIGTERM)
         assert stage.launcher.wait(WAIT_S_MAX) == 0
         stage.watch()
@@ -224,28 +224,29 @@ def reactor():
 
 @pytest.fixture
 def restarts(reactor):
-    return Restarts(reactor, "many", {}, lambda: None)
+    return RestartManager(reactor, "many", {}, lambda: None)
 
 
-def test_a_node_that_died_during_the_exec_is_found_dead(reactor):
+def test_node_that_exits_during_the_exec_is_reaped(reactor):
     node = subprocess.Popen([sys.executable, "-c", "raise SystemExit(5)"])
     until(lambda: is_gone(node.pid))  # and not reaped yet
-    deaths = []
-    NodeProcess(reactor, 1, deaths.append).take_over(node.pid, incarnation=7, state=State.READY)
-    until(lambda: reactor.tick(10) or deaths)
-    (death,) = deaths
-    assert (death.pid, death.state, death.code) == (node.pid, State.READY, 5)
-    assert death.node.state is State.DUE and not death.node.runs
+    exits = []
+    adopted = NodeProcess(reactor, 1, exits.append)
+    adopted.take_over(node.pid, incarnation=7, state=NodeProcessState.READY)
+    until(lambda: reactor.tick(10) or exits)
+    (exited,) = exits
+    assert (exited.pid, exited.state, exited.code) == (node.pid, NodeProcessState.READY, 5)
+    assert adopted.state is NodeProcessState.DUE and not adopted.is_running
     node.returncode = 5  # another than its Popen has reaped it
 
 
-def test_a_signal_that_came_before_the_exec_speaks_against_it(restarts, monkeypatch):
+def test_signal_before_the_exec_cancels_it(restarts, monkeypatch):
     monkeypatch.setattr(os, "execv", lambda *_: pytest.fail("it did not end"))
     restarts.execute(lambda: True, [])
     assert "KAFKALITE_CARRIED" not in os.environ and restarts.failed == ""
 
 
-def test_an_exec_that_fails_leaves_all_as_it_was(restarts, monkeypatch):
+def test_failed_exec_changes_nothing(restarts, monkeypatch):
     def execv(path, words):
         assert signal.SIGTERM in signal.pthread_sigmask(signal.SIG_BLOCK, [])
         assert os.get_inheritable(held) and "KAFKALITE_CARRIED" in os.environ
@@ -299,7 +300,7 @@ def test_one_process_restarts_too_with_its_data_and_its_clients_waiting(start, k
     assert born_on(broker.process.pid) == began
     assert "kept" in kafkalite("topic", "list", "-b", bootstrap).stdout
     log = (broker.data / "kafkalite.log").read_text()
-    assert log.count("executing") == 2 and log.count("ended") == 2
+    assert log.count("executes the new code") == 2 and log.count("has shut down") == 2
     printed, code = broker.end(signal.SIGTERM)
     assert code == 0 and printed.count("is ready") == 1
     assert not broker.ready_file.exists() and not is_locked(broker.data)

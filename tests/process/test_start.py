@@ -16,7 +16,7 @@ from kafkalite.config.broker import LISTENERS, NUM_PARTITIONS
 from kafkalite.config.topic import DURABILITY, MAX_MESSAGE_BYTES
 from kafkalite.process import options
 from kafkalite.process.options import Options
-from kafkalite.process.single import Single
+from kafkalite.process.single import SingleProcessBroker
 from kafkalite.process.status import banner
 from kafkalite.process.status.ready import default_data_directory
 
@@ -88,7 +88,7 @@ def test_sigterm_ends_it_cleanly_and_the_banner_told_what_to_do(start, kafkalite
     ):
         assert str(words) in printed
     assert "\x1b" not in printed
-    assert "ended" in log_file.read_text()
+    assert "has shut down" in log_file.read_text()
 
 
 def test_what_was_found_wrong_at_the_start_is_told_in_the_banner(start, kafkalite):
@@ -138,11 +138,11 @@ def test_a_second_signal_does_not_wait_for_a_clean_end(monkeypatch):
     monkeypatch.setattr(os, "_exit", codes.append)
     settings = options.settings_of(Options())
     address = options.listen_address(settings, insecure=False)
-    broker = Single(settings, default_data_directory(), address, ready_file=None)
-    broker.signalled_at_once(signal.SIGUSR2)
-    broker.signalled_at_once(signal.SIGTERM)
+    broker = SingleProcessBroker(settings, default_data_directory(), address, ready_file=None)
+    broker.exit_on_second_signal(signal.SIGUSR2)
+    broker.exit_on_second_signal(signal.SIGTERM)
     assert codes == []
-    broker.signalled_at_once(signal.SIGTERM)
+    broker.exit_on_second_signal(signal.SIGTERM)
     assert codes == [1]
     broker.reactor.close()
 

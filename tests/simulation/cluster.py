@@ -26,7 +26,7 @@ from kafkalite.clock import ManualClock
 from kafkalite.config.settings import Settings
 from kafkalite.errors import Fatal
 from kafkalite.process import supervisor as supervising
-from kafkalite.process.nodes.spawn_spec import Birth
+from kafkalite.process.nodes.spawn_spec import SpawnSpec
 from kafkalite.protocol.frame import write_header
 from kafkalite.protocol.schema import Api, Fields
 from kafkalite.protocol.schemas import bus
@@ -179,15 +179,15 @@ class Cluster:
         self.orders.setblocking(False)
         self._told = b""
         addresses = {n: bound.getsockname()[:2] for n, bound in self.listeners.items()}
-        birth = Birth(
+        spec = SpawnSpec(
             0, made.peer.incarnation, listener, others, self.settings, self.directory,
             self.locked.cluster_id, self.directory, addresses, workers, first,
         )  # fmt: skip
         controller = assembly.local_controller(made.logs, made.reactor)
         if first:
             check_parts(self.directory)
-        wanted = supervising.wanted_nodes(birth, controller)
-        assembly.settle(controller, birth.cluster_id, self.settings, wanted)
+        wanted = supervising.initial_addresses(spec, controller)
+        assembly.settle(controller, spec.cluster_id, self.settings, wanted)
         made.node = assembly.controller_node(
             controller, self.settings, made.reactor, made.logs, listener, self.directory
         )
@@ -207,7 +207,7 @@ class Cluster:
         )
         running = mock.patch.object(supervising, "is_running", lambda pid: pid in self.busy)
         with end, running:
-            made.supervisor = supervising.Supervisor(birth, made.node, controller, made.reactor)
+            made.supervisor = supervising.Supervisor(spec, made.node, controller, made.reactor)
 
     def _work(self, made: Running, listener: socket.socket) -> None:
         made.remote = assembly.remote_controller(made.logs, made.reactor, self.directory)
@@ -243,7 +243,7 @@ class Cluster:
     def _supervisor_gone(self, gone: Running) -> None:
         assert self.orders is not None and gone.supervisor is not None
         self.orders.close()
-        gone.supervisor._orders.close()
+        gone.supervisor._control_socket.close()
         self.orders = None
         lost = [there for there in self.workers if there.identity in self.bus.connected]
         self.bus.lose_server()

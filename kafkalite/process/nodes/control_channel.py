@@ -1,4 +1,4 @@
-"""Orders: the launcher's end of the control channel, a socket pair to the supervisor.
+"""ControlChannel: the launcher's end of the control channel, a socket pair to the supervisor.
 
 Both sides always send the whole state, never a change: a message may be repeated or skip earlier
 ones without harm.  Messages are validated like any input from outside the process.
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 from kafkalite.config.broker import Listener
 from kafkalite.errors import KafkaError
-from kafkalite.process.nodes.node_process import NodeProcess, State
+from kafkalite.process.nodes.node_process import NodeProcess, NodeProcessState
 from kafkalite.protocol.schemas.bus import (
     FENCE,
     HEARTBEAT,
@@ -32,49 +32,53 @@ PACKETS_PER_TICK = 16
 NODES_MAX = 1024
 """More nodes than there can be; a longer list is refused."""
 
-TELL_AGAIN_MS = 50
-COMPLAINT_MS = 10_000
+RESEND_MS = 50
+LOG_INTERVAL_MS = 10_000
 
-STATES = {State.READY: "ready", State.ENDING: "ending", State.BACKOFF: "backoff"}
+STATES = {
+    NodeProcessState.READY: "ready",
+    NodeProcessState.ENDING: "ending",
+    NodeProcessState.BACKOFF: "backoff",
+}
 """Names of the states in messages to the supervisor; every other state is `starting`."""
 
 
-class Orders:
+class ControlChannel:
     """The launcher's end of the control channel; see the module."""
 
     def __init__(
         self,
         reactor: Reactor,
-        roster: Callable[[set[int], frozenset[int]], None],
-        fence: Callable[[int, int], None],
-        heartbeat: Callable[[], None] = lambda: None,
+        on_nodes: Callable[[set[int], frozenset[int]], None],
+        on_fence: Callable[[int, int], None],
+        on_heartbeat: Callable[[], None] = lambda: None,
     ) -> None:
         self.reactor = reactor
-        self.roster = roster
-        self.fence = fence
-        self.heartbeat = heartbeat
+        self.on_nodes = on_nodes
+        self.on_fence = on_fence
+        self.on_heartbeat = on_heartbeat
         self.socket: socket.socket | None = None
         self.sent = b""
-        self._waits = False
-        self._quiet_until_ms = 0
+        self._is_waiting = False
+        self._silent_until_ms = 0
 
     def open(self) -> socket.socket:
         """Create a new pair for a new supervisor and return the supervisor's end."""
         self.close()
-        mine, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.adopt(mine)
-        other.setblocking(False)
-        return other
+        launcher_end, supervisor_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.adopt(launcher_end)
+        supervisor_end.setblocking(False)
+        return supervisor_end
 
     def take_over(self, descriptor: int) -> None:
         """Adopt a pair that was created before an exec."""
         os.set_inheritable(descriptor, False)
         self.adopt(socket.socket(fileno=descriptor))
 
-    def adopt(self, mine: socket.socket) -> None:
-        mine.setblocking(False)
-        self.socket = mine
-        self.reactor.watch(mine.fileno(), self.hear)
+    def adopt(self, launcher_end: socket.socket) -> None:
+        launcher_end.setblocking(False)
+        self.socket = launcher_end
+        self.reactor.watch(launcher_end.fileno(), self.receive)
 
     def close(self) -> None:
         """Close the channel, because the supervisor has ended or closed its end."""
@@ -86,7 +90,7 @@ class Orders:
 
     # Messages of the supervisor.
 
-    def hear(self) -> None:
+    def receive(self) -> None:
         """Read and handle a limited number of messages for one tick."""
         for _ in range(PACKETS_PER_TICK):
             if self.socket is None:
@@ -101,40 +105,43 @@ class Orders:
                 self.close()
                 return
             try:
-                self.obey(read_frame(packet))
-            except KafkaError as fault:
-                self.complain(str(fault))
+                self.handle(read_frame(packet))
+            except KafkaError as error:
+                self.log_invalid(str(error))
 
-    def obey(self, message: TypedRecord) -> None:
+    def handle(self, message: TypedRecord) -> None:
         fields = message.fields
         if message.kind is ROSTER:
-            roster, dedicated = set(fields["node_ids"]), frozenset(fields["dedicated"])
-            if len(roster) > NODES_MAX or any(node_id < 0 for node_id in roster):
-                self.complain(f"a roster of {len(roster)} nodes")
+            node_ids, dedicated = set(fields["node_ids"]), frozenset(fields["dedicated"])
+            if len(node_ids) > NODES_MAX or any(node_id < 0 for node_id in node_ids):
+                self.log_invalid(f"a list of {len(node_ids)} nodes")
             else:
-                self.roster(roster, dedicated)
+                self.on_nodes(node_ids, dedicated)
         elif message.kind is FENCE:
-            self.fence(fields["node_id"], fields["incarnation"])
+            self.on_fence(fields["node_id"], fields["incarnation"])
         elif message.kind is HEARTBEAT:
-            self.heartbeat()
+            self.on_heartbeat()
         else:
-            self.complain(f"a message {message.kind}")
+            self.log_invalid(f"a message {message.kind}")
 
-    def complain(self, about: str) -> None:
+    def log_invalid(self, reason: str) -> None:
+        """Log an invalid message, at a limited rate."""
         now_ms = self.reactor.clock.monotonic_ms()
-        if now_ms >= self._quiet_until_ms:
-            self._quiet_until_ms = now_ms + COMPLAINT_MS
-            log.error("what the supervisor sent is not obeyed: %s", about)
+        if now_ms >= self._silent_until_ms:
+            self._silent_until_ms = now_ms + LOG_INTERVAL_MS
+            log.error(
+                "Control channel ignores an invalid message of the supervisor. reason=%r", reason
+            )
 
     # Messages to the supervisor.
 
-    def tell(
+    def send_nodes(
         self, nodes: Iterable[NodeProcess], address_of: Callable[[NodeProcess], Listener]
     ) -> None:
         """Send the list of all node processes, unless it is the last list sent."""
         if self.socket is None:
             return
-        told = [
+        entries = [
             {
                 "node_id": node.node_id,
                 "incarnation": node.incarnation,
@@ -144,19 +151,19 @@ class Orders:
             }
             for node in sorted(nodes, key=lambda node: node.node_id)
         ]
-        frame = write_frame(NODES(nodes=told))
+        frame = write_frame(NODES(nodes=entries))
         if frame == self.sent:
             return
         try:
             self.socket.send(frame)
             self.sent = frame
         except BlockingIOError:  # stopped or busy: it gets the list that is current by then
-            if not self._waits:
-                self._waits = True
-                self.reactor.call_later(TELL_AGAIN_MS, self.waited)
+            if not self._is_waiting:
+                self._is_waiting = True
+                self.reactor.call_later(RESEND_MS, self.end_wait)
         except OSError:
             pass  # it has ended, which its pidfd reports
 
-    def waited(self) -> None:
-        """Do nothing but cause a tick, in which the launcher calls `tell` again."""
-        self._waits = False
+    def end_wait(self) -> None:
+        """Do nothing but cause a tick, in which the launcher calls `send_nodes` again."""
+        self._is_waiting = False

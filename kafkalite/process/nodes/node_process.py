@@ -5,7 +5,7 @@
      ▲ ▲                  │ exited           │
      │ └──── timer ──── BACKOFF              │          100 ms, doubled with each failure
      │                                       │
-     └──────── exited ─ ENDING ◀─────────────┘          told to shut down, or killed
+     └──────── exited ─ ENDING ◀─────────────┘          SIGTERM sent, or killed
 
 Only a node that is DUE is forked, and only the reaping of its process leaves another state: there
 are never two processes of one node.  The launcher decides which nodes start and end (launcher.py).
@@ -24,9 +24,9 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from kafkalite.process.nodes import child_setup as child
-from kafkalite.process.nodes.readiness_probe import Question
-from kafkalite.process.nodes.spawn_spec import Birth, Run
+from kafkalite.process.nodes.child_setup import HANDLED_IN_CHILD, REASON_SIZE_MAX, run_child
+from kafkalite.process.nodes.readiness_probe import ReadinessProbe
+from kafkalite.process.nodes.spawn_spec import NodeMain, SpawnSpec
 from kafkalite.transport.reactor import Reactor, Timer
 
 log = logging.getLogger("kafkalite.process")
@@ -34,7 +34,7 @@ log = logging.getLogger("kafkalite.process")
 BACKOFF_MS_MIN, BACKOFF_MS_MAX = 100, 10_000
 
 
-class State(enum.Enum):
+class NodeProcessState(enum.Enum):
     """State of a node's process; see the module."""
 
     DUE = "due"
@@ -44,85 +44,87 @@ class State(enum.Enum):
     BACKOFF = "backoff"
 
 
-class Death(NamedTuple):
+class ProcessExit(NamedTuple):
     """The exit of a process."""
 
     node: NodeProcess
     pid: int
-    state: State
+    state: NodeProcessState
     """The state before the exit."""
     code: int
-    words: str
+    reason: str
     """The reason that it sent, if any."""
 
     @property
-    def how(self) -> str:
+    def description(self) -> str:
         """The reason in words, for the log."""
-        if self.words:
-            return self.words
+        if self.reason:
+            return self.reason
         if self.code < 0:
-            return f"it was ended by signal {-self.code}"
-        return f"it ended with exit code {self.code}"
+            return f"it was killed by signal {-self.code}"
+        return f"it exited with code {self.code}"
 
 
 class NodeProcess:
     """One node's process, across its restarts; see the module."""
 
     def __init__(
-        self, reactor: Reactor, node_id: int, died: Callable[[Death], None]
+        self, reactor: Reactor, node_id: int, on_exit: Callable[[ProcessExit], None]
     ) -> None:
         self.reactor = reactor
         self.node_id = node_id
-        self.died = died
-        self.state = State.DUE
+        self.on_exit = on_exit
+        self.state = NodeProcessState.DUE
         self.listener: socket.socket | None = None
         self.incarnation = 0
         self.pid = 0
         self.failures = 0
         """Number of exits in a row before it was ready."""
         self._pidfd = -1
-        self._words = -1
-        self._question: Question | None = None
+        self._reason_pipe = -1
+        self._probe: ReadinessProbe | None = None
         self._timer: Timer | None = None
 
     @property
-    def runs(self) -> bool:
+    def is_running(self) -> bool:
         """True if there is a process that was not reaped."""
         return self.pid != 0
 
     # Start and exit.
 
-    def bear(self, birth: Birth, run: Run, kept: Sequence[int]) -> None:
-        """Fork the process; raise OSError if that fails."""
-        assert self.state is State.DUE and not self.runs and self.listener is birth.listener
-        words, said = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    def fork(self, spec: SpawnSpec, main: NodeMain, kept: Sequence[int]) -> None:
+        """Fork the process with these further descriptors; raise OSError if that fails."""
+        assert self.state is NodeProcessState.DUE and not self.is_running
+        assert self.listener is spec.listener
+        reason_pipe, reason_writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         # The probe connects first, so that it is ahead of all clients in the backlog.
-        question = Question(self.reactor, birth.listener, self._answered)
+        probe = ReadinessProbe(self.reactor, spec.listener, self._responded)
         launcher_pid = os.getpid()
         # Between fork and its own handlers, the child would run the launcher's signal handlers.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, child.HANDLED)
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED_IN_CHILD)
         try:
             pid = os.fork()
             if pid == 0:
-                child.live(birth, run, launcher_pid, said, [birth.listener.fileno(), *kept])
+                descriptors = [spec.listener.fileno(), *kept]
+                run_child(spec, main, launcher_pid, reason_writer, descriptors)
             self._watch(pid)
         except OSError:
-            question.withdraw()
-            os.close(words)
+            probe.cancel()
+            os.close(reason_pipe)
             raise
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            os.close(said)
-        self.incarnation, self._words, self._question = birth.incarnation, words, question
-        self.state = State.STARTING
+            os.close(reason_writer)
+        self.incarnation, self._reason_pipe, self._probe = spec.incarnation, reason_pipe, probe
+        self.state = NodeProcessState.STARTING
 
-    def take_over(self, pid: int, incarnation: int, state: State) -> None:
+    def take_over(self, pid: int, incarnation: int, state: NodeProcessState) -> None:
         """Adopt a process that was forked before the launcher executed itself."""
         self.incarnation, self.state = incarnation, state
         self._watch(pid)
-        if state is State.STARTING:
+        if state is NodeProcessState.STARTING:
             assert self.listener is not None
-            self._question = Question(self.reactor, self.listener, self._answered)
+            self._probe = ReadinessProbe(self.reactor, self.listener, self._responded)
 
     def _watch(self, pid: int) -> None:
         try:
@@ -135,62 +137,62 @@ class NodeProcess:
         self.pid = pid
         self.reactor.watch(self._pidfd, self._reap)
 
-    def _answered(self) -> None:
-        self._question = None
-        if self.state is State.STARTING:
-            self.state = State.READY
+    def _responded(self) -> None:
+        self._probe = None
+        if self.state is NodeProcessState.STARTING:
+            self.state = NodeProcessState.READY
             self.failures = 0
 
-    def end(self) -> None:
+    def terminate(self) -> None:
         """Send SIGTERM, once."""
-        if self.runs and self.state is not State.ENDING:
-            self.state = State.ENDING
+        if self.is_running and self.state is not NodeProcessState.ENDING:
+            self.state = NodeProcessState.ENDING
             signal.pidfd_send_signal(self._pidfd, signal.SIGTERM)
 
     def kill(self) -> None:
         """Send SIGKILL."""
-        if self.runs:
-            self.state = State.ENDING
+        if self.is_running:
+            self.state = NodeProcessState.ENDING
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def _reap(self) -> None:
         _, status = os.waitpid(self.pid, 0)
         self.reactor.unwatch(self._pidfd)
         os.close(self._pidfd)
-        if self._question is not None:
-            self._question.withdraw()
-            self._question = None
+        if self._probe is not None:
+            self._probe.cancel()
+            self._probe = None
         code = os.waitstatus_to_exitcode(status)
-        death = Death(self, self.pid, self.state, code, self._sentence())
+        exited = ProcessExit(self, self.pid, self.state, code, self._read_reason())
         self.pid, self._pidfd = 0, -1
-        if self.state is State.STARTING:
-            self.fail()
+        if self.state is NodeProcessState.STARTING:
+            self.back_off()
         else:
-            self.state = State.DUE
-        self.died(death)
+            self.state = NodeProcessState.DUE
+        self.on_exit(exited)
 
-    def _sentence(self) -> str:
-        said = b""
-        if self._words >= 0:
+    def _read_reason(self) -> str:
+        reason = b""
+        if self._reason_pipe >= 0:
             with contextlib.suppress(BlockingIOError):
-                said = os.read(self._words, child.SAID_MAX)
-            os.close(self._words)
-            self._words = -1
-        return said.decode(errors="replace")
+                reason = os.read(self._reason_pipe, REASON_SIZE_MAX)
+            os.close(self._reason_pipe)
+            self._reason_pipe = -1
+        return reason.decode(errors="replace")
 
     # Failed starts.
 
-    def fail(self) -> None:
+    def back_off(self) -> None:
         """Close the listener and wait before the next start."""
         self.failures += 1
-        self.state = State.BACKOFF
+        self.state = NodeProcessState.BACKOFF
         self.close_listener()
         delay_ms = min(BACKOFF_MS_MIN << min(self.failures - 1, 10), BACKOFF_MS_MAX)
-        self._timer = self.reactor.call_later(delay_ms, self._due)
+        self._timer = self.reactor.call_later(delay_ms, self._end_backoff)
 
-    def _due(self) -> None:
+    def _end_backoff(self) -> None:
         self._timer = None
-        self.state = State.DUE
+        self.state = NodeProcessState.DUE
 
     def close_listener(self) -> None:
         """Close the listener, so that clients are refused."""
@@ -200,7 +202,7 @@ class NodeProcess:
 
     def close(self) -> None:
         """Close the record of a node without a process."""
-        assert not self.runs
+        assert not self.is_running
         self.close_listener()
         if self._timer is not None:
             self._timer.cancel()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-HALTED = frozenset("TtZXx")
+STOPPED_STATES = frozenset("TtZXx")
 """Stopped by a signal or by a debugger, dead and not reaped, dead."""
 
 
@@ -22,4 +22,4 @@ def is_running(pid: int) -> bool:
     except OSError:
         return False
     state = stat.rpartition(b")")[2].split()[0].decode()
-    return state not in HALTED
+    return state not in STOPPED_STATES

@@ -1,4 +1,4 @@
-"""Question: an ApiVersions request to a node's own listener, to learn when it responds."""
+"""ReadinessProbe: an ApiVersions request to a node's own listener, to learn when it responds."""
 
 from __future__ import annotations
 
@@ -16,79 +16,82 @@ log = logging.getLogger("kafkalite.process")
 API_VERSIONS_REQUEST = struct.pack(">ihhih", 10, 18, 0, 0, -1)
 """The smallest possible request: ApiVersions v0, correlation id 0, no client id."""
 
-ANSWER_START = 10
+RESPONSE_HEAD_SIZE = 10
 """Bytes of size, correlation id and error code, which the node sends in one piece."""
 
-ASK_AGAIN_MS = 20
-CONNECT_AGAIN_MS = 1_000
+RETRY_MS = 20
+DESCRIPTOR_RETRY_MS = 1_000
 """Retry interval when the process has no free descriptor."""
 
 
-class Question:
-    """One ApiVersions request to a listener; calls `answered` once a response has arrived.
+class ReadinessProbe:
+    """One ApiVersions request to a listener; calls `on_response` once a response has arrived.
 
-    If the connection closes without a response the request is repeated, until `withdraw`.
+    If the connection closes without a response the request is repeated, until `cancel`.
     """
 
     def __init__(
-        self, reactor: Reactor, listener: socket.socket, answered: Callable[[], None]
+        self, reactor: Reactor, listener: socket.socket, on_response: Callable[[], None]
     ) -> None:
         self.reactor = reactor
         self.family = listener.family
         host, port = listener.getsockname()[:2]
         self.address = (reachable(host), port)
-        self.answered = answered
-        self.client: socket.socket | None = None
+        self.on_response = on_response
+        self.connection: socket.socket | None = None
         self.timer: Timer | None = None
         self.connect()
 
-    def withdraw(self) -> None:
+    def cancel(self) -> None:
         """Cancel the request."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
-        if self.client is not None:
-            self.reactor.unwatch(self.client.fileno())
-            self.client.close()
-            self.client = None
+        if self.connection is not None:
+            self.reactor.unwatch(self.connection.fileno())
+            self.connection.close()
+            self.connection = None
 
     def connect(self) -> None:
         self.timer = None
         try:
-            self.client = socket.socket(self.family)
-        except OSError as fault:
-            log.error("it cannot be asked whether a node answers: %s", fault.strerror)
-            self.timer = self.reactor.call_later(CONNECT_AGAIN_MS, self.connect)
+            self.connection = socket.socket(self.family)
+        except OSError as error:
+            log.error(
+                "Readiness probe cannot open a socket; retrying. retry_ms=%d error=%r",
+                DESCRIPTOR_RETRY_MS, error.strerror,
+            )  # fmt: skip
+            self.timer = self.reactor.call_later(DESCRIPTOR_RETRY_MS, self.connect)
             return
-        self.client.setblocking(False)
-        self.client.connect_ex(self.address)
-        self.reactor.watch(self.client.fileno(), self.read)
-        self.ask()
+        self.connection.setblocking(False)
+        self.connection.connect_ex(self.address)
+        self.reactor.watch(self.connection.fileno(), self.read)
+        self.send_request()
 
-    def ask(self) -> None:
-        assert self.client is not None
+    def send_request(self) -> None:
+        assert self.connection is not None
         self.timer = None
         try:
-            self.client.send(API_VERSIONS_REQUEST)
+            self.connection.send(API_VERSIONS_REQUEST)
         except BlockingIOError:
             # The backlog is full of early clients; the kernel connects once the node accepts them.
-            self.timer = self.reactor.call_later(ASK_AGAIN_MS, self.ask)
+            self.timer = self.reactor.call_later(RETRY_MS, self.send_request)
         except OSError:
-            self.begin_again()
+            self.retry()
 
     def read(self) -> None:
-        assert self.client is not None
-        reply = b""
+        assert self.connection is not None
+        response = b""
         with contextlib.suppress(OSError):
-            reply = self.client.recv(ANSWER_START)
-        if reply[4:] != bytes(ANSWER_START - 4):
-            if reply:
-                log.error("ApiVersions is answered by %r", reply)
-            self.begin_again()
+            response = self.connection.recv(RESPONSE_HEAD_SIZE)
+        if response[4:] != bytes(RESPONSE_HEAD_SIZE - 4):
+            if response:
+                log.error("Readiness probe got an unexpected response. response=%r", response)
+            self.retry()
             return
-        self.withdraw()
-        self.answered()
+        self.cancel()
+        self.on_response()
 
-    def begin_again(self) -> None:
-        self.withdraw()
-        self.timer = self.reactor.call_later(ASK_AGAIN_MS, self.connect)
+    def retry(self) -> None:
+        self.cancel()
+        self.timer = self.reactor.call_later(RETRY_MS, self.connect)

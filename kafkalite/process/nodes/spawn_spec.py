@@ -1,6 +1,6 @@
-"""Birth: the arguments of a node's process when it is forked.
+"""SpawnSpec: the arguments of a node's process when it is forked.
 
-The child calls `supervisor.run(birth)` or `worker.run(birth)`.  By then the process keeps of the
+The child calls `supervisor.run(spec)` or `worker.run(spec)`.  By then the process keeps of the
 launcher only what is listed here: its descriptors are the listener, the control channel, the lock
 of the data directory, the run directory and the log file; SIGINT and SIGHUP are ignored; SIGTERM
 has the default action until the node's event loop handles it (loop.py).  The kernel kills it when
@@ -26,14 +26,14 @@ WRITE_BACK_FAILED = 74
 """Exit code of a process whose flush failed (sysexits.h: EX_IOERR)."""
 
 
-class Birth(NamedTuple):
+class SpawnSpec(NamedTuple):
     """The arguments of one node's process; see the module."""
 
     node_id: int
     incarnation: int
     """Increases with every fork, across restarts of the broker too."""
     listener: socket
-    orders: socket | None
+    control_socket: socket | None
     """The supervisor's end of the SOCK_SEQPACKET pair to the launcher; None in a worker."""
     settings: Settings
     data: Path
@@ -44,9 +44,9 @@ class Birth(NamedTuple):
     """Addresses of the nodes that have a listener or a process at this moment."""
     explicit_workers: int | None
     """The configured number of workers; None if it is not set."""
-    first: bool
+    is_first_start: bool
     """True if the broker itself is starting.  A supervisor that restarts among running workers
     takes the nodes from its metadata log, whatever number was configured."""
 
 
-Run = Callable[[Birth], int]
+NodeMain = Callable[[SpawnSpec], int]

@@ -37,19 +37,19 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kafkalite.process")
 
-LOOK_MS_MAX = 1_000
-LOOKS = 4
+CHECK_MS_MAX = 1_000
+CHECKS_PER_SESSION = 4
 """Number of checks in one session timeout."""
 
 
-def send_unless_unread(orders: socket.socket, packet: bytes) -> bool:
+def send_if_all_read(channel: socket.socket, packet: bytes) -> bool:
     """Send a packet over a Unix socket if its peer has read every earlier one; return True if
     it was sent."""
-    (unread,) = struct.unpack("i", fcntl.ioctl(orders, termios.TIOCOUTQ, bytes(4)))
+    (unread,) = struct.unpack("i", fcntl.ioctl(channel, termios.TIOCOUTQ, bytes(4)))
     if unread:
         return False
     try:
-        orders.send(packet)
+        channel.send(packet)
     except BlockingIOError:
         return False
     return True
@@ -65,31 +65,33 @@ class SupervisorWatch:
         self._supervisor = supervisor
         self._session_timeout_ms = settings[BROKER_SESSION_TIMEOUT_MS]
         self._tick_timeout_ms = settings[BROKER_TICK_TIMEOUT_MS]
-        self._look_ms = max(1, min(LOOK_MS_MAX, self._session_timeout_ms // LOOKS))
-        self._heard_ms: int | None = None
+        self._check_ms = max(1, min(CHECK_MS_MAX, self._session_timeout_ms // CHECKS_PER_SESSION))
+        self._heartbeat_ms: int | None = None
         self._incarnation = -1
         self._warned = False
-        self._looked_ms = reactor.clock.monotonic_ms()
-        reactor.call_later(self._look_ms, self._look)
+        self._checked_ms = reactor.clock.monotonic_ms()
+        reactor.call_later(self._check_ms, self._check)
 
-    def heard(self) -> None:
+    def record_heartbeat(self) -> None:
         """Record a heartbeat of the current supervisor process."""
-        self._heard_ms = self._reactor.clock.monotonic_ms()
+        self._heartbeat_ms = self._reactor.clock.monotonic_ms()
         self._incarnation = self._supervisor().incarnation
         self._warned = False
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         now_ms = self._reactor.clock.monotonic_ms()
-        late_ms = now_ms - self._looked_ms - self._look_ms
-        self._looked_ms = now_ms
-        self._reactor.call_later(self._look_ms, self._look)
+        late_ms = now_ms - self._checked_ms - self._check_ms
+        self._checked_ms = now_ms
+        self._reactor.call_later(self._check_ms, self._check)
         node = self._supervisor()
-        if self._heard_ms is None or not node.runs or node.incarnation != self._incarnation:
+        if self._heartbeat_ms is None or node.incarnation != self._incarnation:
             return
-        if late_ms > self._look_ms:
+        if not node.is_running:
+            return
+        if late_ms > self._check_ms:
             # This process itself was stopped: read what was sent meanwhile before deciding.
-            self._heard_ms = min(now_ms, self._heard_ms + late_ms)
-        silent_ms = now_ms - self._heard_ms
+            self._heartbeat_ms = min(now_ms, self._heartbeat_ms + late_ms)
+        silent_ms = now_ms - self._heartbeat_ms
         if silent_ms <= self._session_timeout_ms:
             return
         running = is_running(node.pid)
@@ -100,7 +102,7 @@ class SupervisorWatch:
             "Supervisor missed its heartbeats and is killed. pid=%d silent_ms=%d running=%s",
             node.pid, silent_ms, running,
         )  # fmt: skip
-        self._heard_ms = None
+        self._heartbeat_ms = None
         node.kill()
 
     def _warn(self, node: NodeProcess, silent_ms: int) -> None:

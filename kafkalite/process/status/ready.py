@@ -76,7 +76,7 @@ def text_of(ready: Ready) -> str:
     return json.dumps(ready, indent=2) + "\n"
 
 
-def put_whole(path: Path, text: str) -> None:
+def write_atomically(path: Path, text: str) -> None:
     """Write a file atomically.  It is not flushed: after a crash of the machine the broker it
     describes does not run."""
     beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
@@ -120,7 +120,7 @@ def running(data: Path) -> Ready | None:
     return cast(Ready, found)
 
 
-def keeper_of(data: Path) -> int:
+def lock_holder(data: Path) -> int:
     """Return the pid of the broker that holds this data directory, ready or not; 0 if none does.
 
     It is the process that wrote its pid into the lock file and has that file open.  The lock is
@@ -138,7 +138,7 @@ def keeper_of(data: Path) -> int:
 
 def not_ready(data: Path) -> str:
     """Return the error text for a data directory without a ready broker."""
-    keeper = keeper_of(data)
+    keeper = lock_holder(data)
     if keeper:
         return f"a broker is starting or ending on {data} (process {keeper})"
     return f"no broker runs on {data}"

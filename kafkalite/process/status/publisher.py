@@ -1,4 +1,4 @@
-"""Announcement: the ready file, status.json and the banner, kept up to date."""
+"""StatusPublisher: the ready file, status.json and the banner, kept up to date."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from kafkalite.process import log_file
 from kafkalite.process.log_file import LOG_FILE
 from kafkalite.process.ports import reachable
 from kafkalite.process.status.banner import banner
-from kafkalite.process.status.ready import STATUS_FILE, NodeReady, Ready, put_whole, text_of
+from kafkalite.process.status.ready import STATUS_FILE, NodeReady, Ready, text_of, write_atomically
 
 log = logging.getLogger("kafkalite.process")
 
 
-class NodeThere(NamedTuple):
+class RunningNode(NamedTuple):
     """A node that has responded: its process, and the address it listens on."""
 
     node_id: int
@@ -30,7 +30,7 @@ class NodeThere(NamedTuple):
     pid: int
 
 
-class Announcement:
+class StatusPublisher:
     """The published state of a broker; see the module."""
 
     def __init__(self, settings: Settings, data: Path, ready_file: Path | None) -> None:
@@ -38,63 +38,66 @@ class Announcement:
         self.log_file = data / LOG_FILE
         self.status_file = data / STATUS_FILE
         self.ready_file = ready_file
-        self.since = log_file.mark(self.log_file)
-        self.said: Ready | None = None
+        self.log_start = log_file.end_position(self.log_file)
+        self.published: Ready | None = None
 
-    def clear(self) -> None:
-        """Remove the files of a killed broker; the data directory must be locked by then."""
+    def remove_files_or_refuse(self) -> None:
+        """Remove the files that a killed broker left; the data directory must be locked by then.
+
+        Raises Refusal if that fails.
+        """
         for path in (self.status_file, self.ready_file):
             try:
                 if path is not None:
                     path.unlink(missing_ok=True)
-            except OSError as fault:
-                raise Refusal(f"{path} cannot be the ready file: {fault.strerror}") from None
+            except OSError as error:
+                raise Refusal(f"{path} cannot be the ready file: {error.strerror}") from None
 
-    def withdraw(self) -> None:
+    def remove_files(self) -> None:
         """Remove the files at shutdown."""
         with contextlib.suppress(Refusal):
-            self.clear()
+            self.remove_files_or_refuse()
 
-    def say(self, ready: Ready) -> None:
+    def publish(self, ready: Ready) -> None:
         """Write the state to the files if it has changed; the first time, log it."""
-        if ready == self.said:
+        if ready == self.published:
             return
-        first = self.said is None
-        self.said = ready
+        first = self.published is None
+        self.published = ready
         for path in (self.status_file, self.ready_file) if first else (self.status_file,):
             try:
                 if path is not None:
-                    put_whole(path, text_of(ready))
-            except OSError as fault:
+                    write_atomically(path, text_of(ready))
+            except OSError as error:
                 if first:
-                    raise Refusal(f"cannot write the ready file {path}: {fault.strerror}") from None
-                log.warning("%s cannot be written: %s", path, fault.strerror)
+                    raise Refusal(f"cannot write the ready file {path}: {error.strerror}") from None
+                log.warning("Status file cannot be written. file=%s error=%r", path, error.strerror)
         if first:
             nodes = ", ".join(f"{node['id']} (port {node['port']})" for node in ready["nodes"])
-            log.info("ready: %s, nodes %s", ready["bootstrap"], nodes)
+            log.info("Broker is ready. bootstrap=%s nodes=%r", ready["bootstrap"], nodes)
 
-    def greet(self, services: Mapping[str, str]) -> None:
+    def print_banner(self, services: Mapping[str, str]) -> None:
         """Print the banner with these texts about the services."""
-        assert self.said is not None
-        warnings = log_file.warnings_since(self.log_file, self.since)
+        assert self.published is not None
+        warnings = log_file.warnings_since(self.log_file, self.log_start)
         with contextlib.suppress(OSError):  # a closed standard output is no reason to end
-            text = banner(self.said, self.settings, self.log_file, services, warnings)
+            text = banner(self.published, self.settings, self.log_file, services, warnings)
             print(text, flush=True)
 
     def bootstrap(self, address: Listener) -> str:
         """Return the bootstrap server for clients of this host, given node 0's listener."""
-        told = self.told(address, address)
-        return f"[{told.host}]:{told.port}" if ":" in told.host else f"{told.host}:{told.port}"
+        host, port = self.advertised_address(address, address)
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
-    def nodes(self, there: list[NodeThere], first: Listener) -> list[NodeReady]:
+    def node_entries(self, running: list[RunningNode], first: Listener) -> list[NodeReady]:
         """Return the nodes with the addresses sent to clients, by id."""
-        nodes = []
-        for node_id, role, address, pid in sorted(there):
-            host, port = self.told(address, first)
-            nodes.append(NodeReady(id=node_id, role=role, host=host, port=port, pid=pid))
-        return nodes
+        entries = []
+        for node_id, role, address, pid in sorted(running):
+            host, port = self.advertised_address(address, first)
+            entries.append(NodeReady(id=node_id, role=role, host=host, port=port, pid=pid))
+        return entries
 
-    def told(self, address: Listener, first: Listener) -> Listener:
+    def advertised_address(self, address: Listener, first: Listener) -> Listener:
         """Return the address by which clients reach a node.
 
         Advertised ports have the same distances from each other as the ports of the listeners.

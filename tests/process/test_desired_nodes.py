@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from kafkalite.process.launcher import first_roster
-from kafkalite.process.ports import Remembered, recall
+from kafkalite.process.launcher import initial_nodes
+from kafkalite.process.ports import SavedPorts, load_ports
 from kafkalite.protocol.schemas.bus import HEARTBEAT, HELLO, ROSTER, write_frame
 from tests.process.harness import answers, is_refused
 from tests.process.waiting import until
@@ -33,8 +33,8 @@ def test_a_node_that_is_added_is_started_and_one_that_is_removed_is_no_more(stag
     assert is_refused(port)
     assert removed in [pid for _, pid, _ in stage.lives("ended")], "it was asked to end"
     until(lambda: set(stage.heard()) == {0, 2, 4, 5})
-    until(lambda: set(recall(stage.data).ports) == {0, 2, 4, 5})
-    assert recall(stage.data).dedicated == {5}
+    until(lambda: set(load_ports(stage.data).ports) == {0, 2, 4, 5})
+    assert load_ports(stage.data).dedicated == {5}
 
 
 def test_a_node_that_is_removed_and_wanted_again_while_it_ends_is_started_anew(stage):
@@ -185,7 +185,7 @@ def test_what_cannot_be_meant_is_not_obeyed(stage, frame):
     stage.say(frame, frame, write_frame(ROSTER(node_ids=[1, 2, 3], dedicated=[])))
     until(lambda: stage.node(3))
     assert [node for node in stage.status()["nodes"] if node["id"] != 3] == before["nodes"]
-    assert stage.log.count("is not obeyed") == 1
+    assert stage.log.count("ignores an invalid message") == 1
 
 
 def test_a_stopped_supervisor_keeps_nobody_from_being_started_again(stage):
@@ -211,7 +211,7 @@ def test_a_supervisor_that_hears_nothing_for_long_is_told_the_last_word(stage):
     until(lambda: stage.heard()[1]["state"] == "backoff")
 
 
-REMEMBERED = Remembered({0: 9092, 1: 9093, 3: 9095, 4: 9096}, frozenset({4}))
+REMEMBERED = SavedPorts({0: 9092, 1: 9093, 3: 9095, 4: 9096}, frozenset({4}))
 
 
 @pytest.mark.parametrize(
@@ -223,8 +223,8 @@ REMEMBERED = Remembered({0: 9092, 1: 9093, 3: 9095, 4: 9096}, frozenset({4}))
         (2, REMEMBERED, {0, 1, 3, 4}),
         (1, REMEMBERED, {0, 1, 4}),
         (4, REMEMBERED, {0, 1, 2, 3, 4, 5}),
-        (3, Remembered({0: 9092}), {0, 1, 2, 3}),
+        (3, SavedPorts({0: 9092}), {0, 1, 2, 3}),
     ],
 )
 def test_it_begins_with_the_nodes_there_were_or_were_asked_for(workers, remembered, roster):
-    assert first_roster(workers, 3, remembered) == roster
+    assert initial_nodes(workers, 3, remembered) == roster
