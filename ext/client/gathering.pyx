@@ -134,25 +134,75 @@ cdef class Delivery:
         return f"<Delivery {state}: {self.batch!r}, place {self.place}>"
 
 
+@cython.final
+@cython.no_gc           # as Delivery
+@cython.freelist(64)
+cdef class Piece:
+    """Consecutive rows of a table that were sent in one batch, perhaps beside others."""
+    cdef readonly object batch
+    cdef readonly int32_t place             # of the first row in the batch
+    cdef readonly int32_t row_count
+
+    def __init__(self, batch, int32_t place, int32_t row_count):
+        self.batch = batch
+        self.place = place
+        self.row_count = row_count
+
+
+@cython.final
+cdef class TableLayout:
+    """The columns of a schema that can be encoded without a conversion; -1: there is none."""
+    cdef object schema
+    cdef int value, key, timestamp          # indexes
+    cdef bint value_wide, key_wide          # offsets of 64 bits
+
+    def __init__(
+        self, schema, int value, bint value_wide, int key, bint key_wide, int timestamp
+    ):
+        self.schema = schema
+        self.value, self.value_wide = value, value_wide
+        self.key, self.key_wide = key, key_wide
+        self.timestamp = timestamp
+
+    cdef tuple bytes_of(self, table, int index, bint wide):
+        """Return a column of one chunk as `BatchBuilder.append_table` takes it, or None."""
+        cdef list buffers
+        cdef object array = column_array(table, index)
+        if array is None:
+            return None
+        buffers = array.buffers()
+        if PyList_GET_SIZE(buffers) != 3:
+            return None     # an array of another type than the schema says
+        return buffers[0], buffers[1], buffers[2], array.offset, wide
+
+
+cdef object column_array(table, int index):
+    """Return the array of a column that has one chunk, or None."""
+    column = table.column(index)
+    return column.chunk(0) if column.num_chunks == 1 else None
+
+
 cdef class OpenLine:
     """The open batch of a partition queue, and the function that appends to it."""
     cdef readonly int32_t index
     cdef readonly object open_batch
     cdef object append
+    cdef object append_table
 
     def __init__(self, int32_t index):
         self.index = index
 
-    def begin_batch(self, batch, append):
-        """Set the open batch."""
+    def begin_batch(self, batch, append, append_table=None):
+        """Set the open batch, and the functions that append a record or a small table."""
         assert self.open_batch is None, "a line has one open batch"
         self.append = append
+        self.append_table = append_table
         self.open_batch = batch
 
     def end_batch(self):
         """Unset the open batch and return it, or None."""
         batch = self.open_batch
-        self.open_batch = self.append = None
+        self.open_batch = self.append = self.append_table = None
         return batch
 
 
@@ -176,10 +226,25 @@ cdef class Gatherer:
     cdef public bint is_open
     cdef object last_name
     cdef OpenTopic last_topic
+    cdef object table_type                  # pyarrow.Table; None: gather_table refuses all
+    cdef object layout_of                   # schema → TableLayout
+    cdef TableLayout layout                 # of the last table
+    cdef int64_t largest_max, table_size_max
 
     def __init__(self, partitioner=None):
         self.topics = {}
         self.partitioner = partitioner
+
+    def gather_tables(self, table_type, layout_of, int64_t largest_max, int64_t table_size_max):
+        """Have `gather_table` append tables of this type.
+
+        `layout_of` returns the TableLayout of a schema.  The limits are those of
+        `BatchBuilder.append_table`.
+        """
+        self.layout_of = layout_of
+        self.largest_max = largest_max
+        self.table_size_max = table_size_max
+        self.table_type = table_type
 
     cdef OpenTopic topic_of(self, object name):
         """Return the topic, or None if it is unknown."""
@@ -300,3 +365,63 @@ cdef class Gatherer:
             if line is not None and (key is not None or self.partitioner is not None):
                 partition = line.index      # the partitioner is called once per record
         return self._send_slowly(topic, value, key, headers, timestamp, partition, on_delivery)
+
+    def gather_table(self, topic, table):
+        """Append a small table to an open batch and return its Piece; None in all other cases.
+
+        The table has a topic that is known, one partition or no keys, columns of one chunk that
+        need no conversion, and rows that fit the open batch.  The general path treats it alike.
+        """
+        cdef OpenTopic known
+        cdef OpenLine line
+        cdef TableLayout layout = self.layout
+        cdef tuple value, key = None, timestamps = None
+        cdef list buffers
+        cdef Piece piece
+        cdef int64_t count
+        cdef int32_t place
+        if self.table_type is None or type(table) is not self.table_type:
+            return None
+        if self.partitioner is not None or not self.is_open:
+            return None
+        schema = table.schema
+        if layout is None or schema != layout.schema:
+            layout = self.layout = self.layout_of(schema)
+        if layout.value < 0:
+            return None
+        value = layout.bytes_of(table, layout.value, layout.value_wide)
+        if value is None:
+            return None
+        if layout.key >= 0:
+            key = layout.bytes_of(table, layout.key, layout.key_wide)
+            if key is None:
+                return None
+        if layout.timestamp >= 0:
+            array = column_array(table, layout.timestamp)
+            if array is None:
+                return None
+            buffers = array.buffers()
+            if PyList_GET_SIZE(buffers) != 2:
+                return None
+            timestamps = buffers[0], buffers[1], array.offset
+        count = table.num_rows
+        known = self.topic_of(topic)
+        # From here on no other Python code runs.
+        if known is None or not self.is_open:
+            return None
+        if layout.key >= 0 and PyList_GET_SIZE(known.lines) != 1:
+            return None
+        line = known.sticky
+        if line is None or line.append_table is None:
+            return None
+        batch = line.open_batch
+        place = line.append_table(
+            count, value, key, timestamps, now_ms(), self.largest_max, self.table_size_max
+        )
+        if place < 0:
+            return None
+        piece = Piece.__new__(Piece)
+        piece.batch = batch
+        piece.place = place
+        piece.row_count = <int32_t> count
+        return piece

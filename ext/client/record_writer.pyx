@@ -15,17 +15,22 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_RawFree, PyMem_RawRealloc
 from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdlib cimport realloc
 from libc.string cimport memcpy
 
-from arrow_columns cimport (
-    Column, Columns, give_back, lend, load_offset, longest_cell, take_cell, take_columns, take_list,
-    time_of,
-)
+from arrow_columns cimport Columns, give_back, lend, take_columns
 from batch_check cimport crc32c
 from batch_layout cimport *
 from big_endian cimport store_i16, store_i32, store_i64, store_u32
 from column_records cimport *
+from column_sizes cimport LENGTH_SIZE_MAX, Sizes, measure_rows
 from field_store cimport Field, field_size, store_field, store_number, number_size
+
+
+cdef extern from "kept_memory.h" nogil:
+    void* kept_take(size_t size, size_t* room) noexcept
+    void kept_give(void* piece, size_t room) noexcept
+    void kept_want(long more) noexcept
 
 
 cdef enum:
@@ -38,7 +43,6 @@ cdef enum:
     FIRST_ROOM_SIZE = 4096
     # Maximum size of a length, attributes, both deltas and a header count.
     AROUND_SIZE_MAX = 5 + 1 + 10 + 5 + 5
-    LENGTH_SIZE_MAX = 5
     # Maximum size of both deltas.
     DELTAS_SIZE_MAX = 10 + 5
 
@@ -98,91 +102,6 @@ def encode_columns(
     finally:
         give_back(&columns)
         PyBuffer_Release(&room)
-
-
-cdef struct Sizes:
-    int64_t largest             # size of the largest record, at the beginning of a batch
-    int64_t largest_row
-    int64_t all                 # upper bound for all records in one batch
-    int64_t newest              # the largest timestamp; -1: there is none
-    int64_t faulty_row
-
-
-cdef int measure_rows(int64_t count, const Columns* columns, Sizes* sizes) noexcept nogil:
-    cdef int64_t row, begin, end, size, timestamp, in_headers = 1
-    # Upper bound for a record's length and both deltas.
-    cdef int64_t around_sizes = LENGTH_SIZE_MAX + number_size(count)
-    cdef Field key, value
-    cdef int fault
-    around_sizes += 1 if columns.times.values == NULL else 10
-    sizes.largest = sizes.all = 0
-    sizes.largest_row = sizes.newest = -1
-    if count and measure_values(count, columns, around_sizes, sizes):
-        return SOUND
-    for row in range(count):
-        sizes.faulty_row = row
-        if not take_cell(&columns.value, row, &value):
-            return LYING_VALUE
-        if not take_cell(&columns.key, row, &key):
-            return LYING_KEY
-        if columns.times.values != NULL:
-            timestamp = time_of(&columns.times, row, 0)
-            if timestamp < 0:
-                return NEGATIVE_TIMESTAMP
-            sizes.newest = max(sizes.newest, timestamp)
-        if columns.headers.offsets != NULL:
-            if not take_list(&columns.headers, row, &begin, &end):
-                return LYING_HEADERS
-            fault = headers_size(&columns.headers, begin, end, &in_headers)
-            if fault:
-                return fault
-        size = 1 + field_size(key) + field_size(value) + in_headers
-        if size > sizes.largest:
-            sizes.largest, sizes.largest_row = size, row
-        sizes.all += size + around_sizes
-    if count:
-        enclose_largest(sizes)
-    return SOUND
-
-
-cdef inline void enclose_largest(Sizes* sizes) noexcept nogil:
-    """Add the length and both deltas, which are 0 in the first record."""
-    sizes.largest += 2
-    sizes.largest += number_size(sizes.largest)
-
-
-cdef bint measure_values(
-    int64_t count, const Columns* columns, int64_t around_sizes, Sizes* sizes
-) noexcept nogil:
-    """Measure rows that have only values; return False for others, or if an offset is invalid.
-
-    Row by row, measuring a large table costs a twentieth of sending it, before the first row is
-    sent.
-    """
-    cdef const Column* values = &columns.value
-    cdef int64_t begin, end, longest
-    if (
-        values.offsets == NULL or values.validity != NULL or columns.key.offsets != NULL
-        or columns.headers.offsets != NULL or columns.times.values != NULL
-    ):
-        return False
-    longest = longest_cell(values, count)
-    if longest < 0:
-        return False
-    begin = load_offset(values.offsets, values.start, values.wide)
-    end = load_offset(values.offsets, values.start + count, values.wide)
-    if end < begin:
-        return False    # the column is being written to
-    # Attributes, no key, no headers.
-    sizes.largest = 3 + number_size(longest) + longest
-    sizes.all = end - begin + count * (3 + number_size(longest) + around_sizes)
-    for sizes.largest_row in range(count):
-        begin = load_offset(values.offsets, values.start + sizes.largest_row, values.wide)
-        end = load_offset(values.offsets, values.start + sizes.largest_row + 1, values.wide)
-        if end - begin == longest:
-            break
-    enclose_largest(sizes)
-    return True
 
 
 def measure_columns(
@@ -331,6 +250,11 @@ cdef inline int point_at(object content, Field* field) except -1:
     return 0
 
 
+def keep_memory(long more) -> None:
+    """Count producers that are open, or closed: while one is, large builders reuse memory."""
+    kept_want(more)
+
+
 cdef class BatchBuilder:
     """The records of one batch, appended row by row; grows as needed, up to a capacity.
 
@@ -357,23 +281,27 @@ cdef class BatchBuilder:
         self.base_timestamp = self.max_timestamp = -1
 
     def __dealloc__(self):
-        PyMem_RawFree(self.room)
+        kept_give(self.room, self.room_size)
         PyMem_RawFree(self.fields)
 
     cdef int make_room(self, int64_t size) except -1:
         """Allocate memory for a payload of this size, which the capacity allows."""
         cdef uint8_t* room
-        cdef int64_t room_size = max(self.room_size, FIRST_ROOM_SIZE)
+        # In one or two steps: each may copy what is there, and memory is used when it is written.
+        cdef size_t room_size = self.capacity if size > FIRST_ROOM_SIZE else FIRST_ROOM_SIZE
         if size <= self.room_size:
             return 0
         if self.export_count:
             raise BufferError("a payload that is looked at cannot grow")
-        while room_size < size:
-            room_size *= 2
-        room_size = min(room_size, self.capacity)
-        room = <uint8_t*> PyMem_RawRealloc(self.room, room_size)
+        room_size = min(room_size, <size_t> self.capacity)
+        room = <uint8_t*> kept_take(room_size, &room_size)
         if room == NULL:
-            raise MemoryError
+            room = <uint8_t*> realloc(self.room, room_size)
+            if room == NULL:
+                raise MemoryError
+        else:
+            memcpy(room, self.room, self.size)
+            kept_give(self.room, self.room_size)
         self.room = room
         self.room_size = room_size
         return 0
@@ -476,6 +404,49 @@ cdef class BatchBuilder:
             self.base_timestamp = written.base_timestamp
             self.max_timestamp = written.max_timestamp
             return self.count - written.taken, written.taken
+        finally:
+            give_back(&columns)
+
+    def append_table(
+        self, int64_t count, tuple value, tuple key, tuple timestamps, int64_t now_ms,
+        int64_t largest_max, int64_t size_max,
+    ) -> int:
+        """Append `count` rows of columns, all or none; return the place of the first, or -1.
+
+        Measures and appends the rows in one call, for small tables.  -1: they may not fit, the
+        builder is closed, a batch of one row takes more than `largest_max` bytes, a batch of all
+        more than `size_max`, or a row is invalid, which `measure_columns` reports.
+        """
+        cdef Columns columns
+        cdef Written written
+        cdef Sizes sizes
+        cdef int64_t room_size
+        columns.buffer_count = 0
+        try:
+            take_columns(&columns, value, key, None, timestamps)
+            # From here on no user code runs.
+            if self.closed or self.export_count or not 0 < count <= columns.count:
+                return -1
+            if count > 0x7FFFFFFF - self.count or measure_rows(count, &columns, &sizes):
+                return -1
+            if HEADER_SIZE + sizes.largest > largest_max or HEADER_SIZE + sizes.all > size_max:
+                return -1
+            room_size = self.size + sizes.all + count * DELTAS_SIZE_MAX
+            if room_size > self.capacity:
+                return -1
+            self.make_room(room_size)
+            written.base_timestamp = self.base_timestamp
+            written.max_timestamp = self.max_timestamp
+            if write_rows(
+                self.room + self.size, self.room_size - self.size, NULL, 0, count, &columns,
+                now_ms, self.count, &written,
+            ) or written.taken < count:
+                return -1       # the columns are being written to
+            self.size += written.size
+            self.count += <int32_t> count
+            self.base_timestamp = written.base_timestamp
+            self.max_timestamp = written.max_timestamp
+            return self.count - count
         finally:
             give_back(&columns)
 

@@ -29,6 +29,30 @@ class Delivery:
     def exception(self, timeout: float | None = None) -> KafkaError | None: ...
     def add_done_callback(self, callback: Callable[[Delivery], object]) -> None: ...
 
+class Piece:
+    """Consecutive rows of a table that were sent in one batch, perhaps beside others."""
+
+    @property
+    def batch(self) -> Any: ...
+    @property
+    def place(self) -> int: ...
+    @property
+    def row_count(self) -> int: ...
+    def __init__(self, batch: Any, place: int, row_count: int) -> None: ...
+
+class TableLayout:
+    """The columns of a schema that can be encoded without a conversion; -1: there is none."""
+
+    def __init__(
+        self,
+        schema: Any,
+        value: int,
+        value_wide: bool,
+        key: int,
+        key_wide: bool,
+        timestamp: int,
+    ) -> None: ...
+
 class OpenLine:
     """The open batch of a partition queue, and the function that appends to it."""
 
@@ -37,7 +61,9 @@ class OpenLine:
     @property
     def open_batch(self) -> Any: ...
     def __init__(self, index: int) -> None: ...
-    def begin_batch(self, batch: Any, append: _Append) -> None: ...
+    def begin_batch(
+        self, batch: Any, append: _Append, append_table: Callable[..., int] | None = None
+    ) -> None: ...
     def end_batch(self) -> Any: ...
 
 class OpenTopic:
@@ -60,6 +86,14 @@ class Gatherer:
     value_serializer: _Serializer | None
     is_open: bool
     def __init__(self, partitioner: _Partitioner | None = None) -> None: ...
+    def gather_tables(
+        self,
+        table_type: type,
+        layout_of: Callable[[Any], TableLayout],
+        largest_max: int,
+        table_size_max: int,
+    ) -> None: ...
+    def gather_table(self, topic: str, table: Any) -> Piece | None: ...
     def send(
         self,
         topic: str,

@@ -13,8 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kafkalite._ext.record_writer import encode_columns, seal
-from kafkalite.client.producer.arrow_columns import columns_of
+from kafkalite._ext import records as record_bytes
+from kafkalite._ext.gathering import Gatherer, OpenLine, OpenTopic
+from kafkalite._ext.record_writer import BatchBuilder, encode_columns, seal
+from kafkalite.client.producer.arrow_columns import columns_of, layout_of
 from kafkalite.records.batch import RecordBatch
 
 RUNS = settings(max_examples=100, deadline=None)
@@ -330,3 +332,138 @@ def test_a_large_list_that_lies_is_refused_before_it_is_followed():
     lying = pa.Array.from_buffers(pa.large_list(PAIRS), 2, [None, offsets], children=[pairs])
     with pytest.raises(ValueError, match="column headers"):
         columns_of(pa.table({"value": ["v", "w"], "headers": lying}))
+
+
+# Small tables: appended by compiled code, to the same bytes.
+
+
+class Table(Gatherer):
+    """A Gatherer of one topic `t` with an open batch of its own."""
+
+    def __init__(self, partitions=1):
+        super().__init__(None)
+        self.builder = BatchBuilder(1 << 16)
+        topic = self.topics["t"] = OpenTopic("t")
+        topic.lines.extend(OpenLine(index) for index in range(partitions))
+        topic.sticky = topic.lines[-1]
+        self.batch = object()
+        topic.sticky.begin_batch(self.batch, self.builder.append, self.builder.append_table)
+        self.gather_tables(pa.Table, layout_of, 1 << 16, 1 << 16)
+        self.is_open = True
+
+
+def general(rows, before):
+    """Return the payload that the general path makes of a record and these rows."""
+    builder = BatchBuilder(1 << 16)
+    builder.append(*before)
+    for columns in columns_of(rows):
+        builder.append_columns(0, columns.row_count, None, *columns[1:5], NOW, columns.size_max)
+    return bytes(builder.payload()), builder.count, builder.max_timestamp
+
+
+TIMES = st.integers(NOW - 100_000, NOW + 100_000)
+
+
+@RUNS
+@given(
+    st.lists(st.tuples(FIELD, FIELD, TIMES), max_size=9),
+    st.sampled_from(TEXTS),
+    st.sampled_from(TEXTS),
+    st.sampled_from([pa.timestamp("ms"), pa.timestamp("ms", "Asia/Tokyo"), pa.timestamp("us")]),
+    st.permutations(["key", "value", "timestamp"]),
+    st.integers(0, 9),
+    st.booleans(),
+)
+def test_small_table_is_appended_as_the_general_path_does(
+    drawn, value_kind, key_kind, time_kind, names, start, is_chunked
+):
+    keys, values, times = zip(*drawn, strict=True) if drawn else ((), (), ())
+    arrays = {
+        "key": pa.array(keys, key_kind),
+        "value": pa.array(values, value_kind),
+        "timestamp": pa.array(times, pa.timestamp("ms")).cast(time_kind),
+    }
+    table = pa.table({name: arrays[name] for name in names})
+    table = pa.concat_tables([table, table]) if is_chunked else table
+    table = table.slice(start)
+    gatherer, before = Table(), (b"k", b"before", None, NOW - 5)
+    gatherer.builder.append(*before)
+    piece = gatherer.gather_table("t", table)
+    is_plain = {value_kind, key_kind}.isdisjoint((pa.binary_view(), pa.string_view()))
+    is_plain = is_plain and time_kind.unit == "ms" and table.num_rows > 0
+    is_one_chunk = all(column.num_chunks == 1 for column in table.columns)
+    assert (piece is not None) == (is_plain and is_one_chunk)
+    if piece is not None:
+        assert (piece.batch, piece.place, piece.row_count) == (gatherer.batch, 1, len(table))
+        made = gatherer.builder
+        found = bytes(made.payload()), made.count, made.max_timestamp
+        assert found == general(table, before)
+
+
+@pytest.mark.parametrize("kind", TEXTS[:4])
+def test_layout_of_the_last_schema_is_not_used_for_another(kind):
+    gatherer = Table()
+    for names in (("value",), ("key", "value"), ("value", "key"), ("value",)):
+        for other in (kind, pa.large_string(), pa.binary()):
+            cells = {
+                name: pa.array([name + str(other)], other if name == "key" else kind)
+                for name in names
+            }
+            assert gatherer.gather_table("t", pa.table(cells)) is not None
+    payload = bytes(gatherer.builder.payload())
+    found = record_bytes.decode(payload, gatherer.builder.count)
+    for (_, _, key, value, _), names in zip(
+        found, [names for names in ("v", "kv", "kv", "v") for _ in range(3)], strict=True
+    ):
+        assert value.startswith(b"value") and (key is None) == (names == "v")
+        assert key is None or key.startswith(b"key")
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pa.table({"value": [1]}),
+        pa.table({"value": ["v"], "other": ["x"]}),
+        pa.table([["v"], ["v"]], names=["value", "value"]),
+        pa.table({"key": ["k"]}),
+        pa.table({"value": ["v"], "headers": pa.array([None], pa.map_(pa.string(), pa.binary()))}),
+        pa.table({"value": ["v"], "partition": [0]}),
+        pa.table({"value": ["v"], "timestamp": [NOW]}),
+        pa.table({"value": pa.array(["v"]).dictionary_encode()}),
+        pa.table({"value": ["v" * 100_000]}),
+        pa.record_batch({"value": ["v"]}),
+        pd.DataFrame({"value": ["v"]}),
+        [{"value": "v"}],
+    ],
+)
+def test_other_rows_are_left_to_the_general_path(rows):
+    gatherer = Table()
+    assert gatherer.gather_table("t", rows) is None
+    assert gatherer.builder.count == 0
+
+
+def test_small_table_is_left_to_the_general_path_where_its_partition_is_to_be_chosen():
+    keyed, plain = pa.table({"value": ["v"], "key": ["k"]}), pa.table({"value": ["v"]})
+    several = Table(partitions=3)
+    assert several.gather_table("t", keyed) is None
+    assert several.gather_table("t", plain).row_count == 1
+    assert several.gather_table("unknown", plain) is None
+    several.topics["t"].sticky.end_batch()
+    assert several.gather_table("t", plain) is None
+    chosen = Table()
+    chosen.partitioner = lambda topic, key, count: 0
+    assert chosen.gather_table("t", plain) is None
+    closed = Table()
+    closed.is_open = False
+    assert closed.gather_table("t", plain) is None
+
+
+def test_small_table_that_lies_about_its_buffers_is_left_to_the_general_path():
+    offsets = pa.py_buffer(struct.pack("<iii", 0, 999, 3))
+    lying = pa.Array.from_buffers(pa.binary(), 2, [None, offsets, pa.py_buffer(b"abc")])
+    honest = pa.array([b"a", b"b"])
+    gatherer = Table()
+    for columns in ({"value": lying}, {"value": honest, "key": lying}):
+        assert gatherer.gather_table("t", pa.table(columns)) is None
+        assert gatherer.builder.count == 0
+    assert gatherer.gather_table("t", pa.table({"value": honest})) is not None

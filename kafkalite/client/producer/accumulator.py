@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from kafkalite._ext.gathering import OpenTopic
 from kafkalite._ext.record_batch import HEADER_SIZE
-from kafkalite._ext.record_writer import BatchBuilder, record_size_max
+from kafkalite._ext.record_writer import BatchBuilder, keep_memory, record_size_max
 from kafkalite.client.producer.batch import Batch
 from kafkalite.client.producer.partition_queue import Line
 from kafkalite.client.producer.payload import Rows
@@ -95,6 +95,12 @@ class Accumulator:
         self.widest = min(WIDENED_MAX * self.batch_size, record_size_max, memory_size)
         """Maximum size in bytes of a batch that grows while it waits."""
 
+        keep_memory(1)
+
+    def close(self) -> None:
+        """Release the memory that is kept for the next batches; call it once."""
+        keep_memory(-1)
+
     def room_for(
         self,
         key: bytes | None,
@@ -145,5 +151,5 @@ class Accumulator:
         builder = BatchBuilder(size - HEADER_SIZE)
         batch = Batch(line, Rows(builder), now_s, now_s + self.linger_s, size)
         line.batches.append(batch)
-        line.begin_batch(batch, builder.append)
+        line.begin_batch(batch, builder.append, builder.append_table)
         return batch

@@ -27,6 +27,7 @@ import warnings
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kafkalite._ext.gathering import TableLayout
 from kafkalite._ext.record_batch import HEADER_SIZE
 from kafkalite._ext.record_writer import measure_columns
 from kafkalite.errors import MessageTooLarge
@@ -94,6 +95,29 @@ def columns_of(rows: Any) -> list[Columns]:
     if newest >= 0:
         _warn_of_unit(newest, table.schema.field("timestamp").type)
     return found
+
+
+def layout_of(schema: pa.Schema) -> TableLayout:
+    """Return the columns of a schema if none needs a conversion or a check beyond its buffers."""
+    import pyarrow as pa
+
+    wide = {
+        pa.binary(): False, pa.string(): False, pa.large_binary(): True, pa.large_string(): True,
+    }  # fmt: skip
+    kinds = dict(zip(schema.names, schema.types, strict=True))
+    value, key, timestamp = (schema.get_field_index(name) for name in ("value", "key", "timestamp"))
+    is_plain = (
+        len(kinds) == len(schema)
+        and kinds.keys() <= {"value", "key", "timestamp"}
+        and kinds.get("value") in wide
+        and (key < 0 or kinds["key"] in wide)
+        and (timestamp < 0 or str(kinds["timestamp"]).startswith("timestamp[ms"))
+    )
+    if not is_plain:
+        return TableLayout(schema, -1, False, -1, False, -1)
+    return TableLayout(
+        schema, value, wide[kinds["value"]], key, key >= 0 and wide[kinds["key"]], timestamp
+    )
 
 
 def check_sizes(pieces: list[Columns], size_max: int) -> None:

@@ -24,6 +24,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from kafkalite._ext.gathering import Piece
 from kafkalite._ext.hashing import group_rows, partitions_of
 from kafkalite._ext.record_batch import HEADER_SIZE
 from kafkalite._ext.record_writer import encode_columns, seal
@@ -208,21 +209,13 @@ def keys_of(column: Bytes | None, count: int) -> Iterator[bytes | None]:
             yield bytes(bytes_of_all[offsets[place] : offsets[place + 1]])
 
 
-class Piece(NamedTuple):
-    """Consecutive rows of a table that were sent in one batch, perhaps beside others."""
-
-    batch: Batch
-    place: int
-    """The place of the first row in the batch."""
-    row_count: int
-
-    def leaves(self) -> Iterator[tuple[Batch, int, int]]:
-        """Yield the batches the rows were sent in, each with first place and row count."""
-        for first, leaf in self.batch.placed_leaves():
-            begin = max(self.place, first)
-            end = min(self.place + self.row_count, first + leaf.count)
-            if begin < end:
-                yield leaf, begin - first, end - begin
+def leaves_of(piece: Piece) -> Iterator[tuple[Batch, int, int]]:
+    """Yield the batches a piece was sent in, each with first place and row count."""
+    for first, leaf in piece.batch.placed_leaves():
+        begin = max(piece.place, first)
+        end = min(piece.place + piece.row_count, first + leaf.count)
+        if begin < end:
+            yield leaf, begin - first, end - begin
 
 
 class Deliveries:
@@ -268,7 +261,7 @@ class Deliveries:
         return [
             (leaf.line.index, leaf.base_offset + place if leaf.base_offset >= 0 else -1, count)
             for piece in self.pieces
-            for leaf, place, count in piece.leaves()
+            for leaf, place, count in leaves_of(piece)
         ]
 
     def exception(self, timeout: float | None = None) -> KafkaError | None:
@@ -289,7 +282,7 @@ class Deliveries:
             left_s = None if end_s is None else max(0.0, end_s - time.monotonic())
             if not batch.done and not batch.line.topic.wait(batch, left_s):
                 raise TimeoutError(f"{batch!r} is not decided yet")
-        faults = [leaf.fault for piece in self.pieces for leaf, _, _ in piece.leaves()]
+        faults = [leaf.fault for piece in self.pieces for leaf, _, _ in leaves_of(piece)]
         return next((fault for fault in faults if fault is not None), None)
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:

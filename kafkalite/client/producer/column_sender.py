@@ -7,13 +7,13 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
+from kafkalite._ext.gathering import Piece
 from kafkalite.client.net.deadline import Deadline
 from kafkalite.client.producer.arrow_columns import Columns
 from kafkalite.client.producer.batch import NOBODY, Batch
 from kafkalite.client.producer.column_batches import (
     CHANGED_COLUMNS,
     CHUNK_SIZE_MAX,
-    Piece,
     Run,
     stretch_of,
 )
@@ -149,9 +149,7 @@ class ColumnSender:
         if lane is None or (line.under_way and line.lane is not lane):
             return self._keep_stretch(run, now_ms)
         try:
-            room = lane.reserve(
-                min(run.columns.size_max, lane.batch_size_max, self.chunk_size)
-            )
+            room = lane.reserve(min(run.columns.size_max, lane.batch_size_max, self.chunk_size))
             if room is None:
                 return None
             stretch = stretch_of(run, room, now_ms)

@@ -30,7 +30,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from kafkalite._ext.gathering import Delivery, Gatherer
+from kafkalite._ext.gathering import Delivery, Gatherer, Piece
 from kafkalite._ext.hashing import partition_of
 from kafkalite._ext.record_batch import HEADER_SIZE
 from kafkalite.client.net import foreign_names as hints
@@ -39,9 +39,10 @@ from kafkalite.client.net.deadline import Deadline, limit_s
 from kafkalite.client.net.requirements import require_pyarrow
 from kafkalite.client.net.settings import Bootstrap, producer_settings
 from kafkalite.client.producer.accumulator import Accumulator, Topic
-from kafkalite.client.producer.arrow_columns import check_sizes, columns_of
+from kafkalite.client.producer.arrow_columns import check_sizes, columns_of, layout_of
 from kafkalite.client.producer.batch import Batch, OnDelivery
-from kafkalite.client.producer.column_batches import Deliveries, Piece, runs_of
+from kafkalite.client.producer.column_batches import Deliveries, runs_of
+from kafkalite.client.producer.column_sender import GATHERED_SIZE_MAX
 from kafkalite.client.producer.lifetime import Lifetime, exit_timeout_s
 from kafkalite.client.producer.partition_queue import Line
 from kafkalite.client.producer.partitioner import partitioner_of
@@ -190,9 +191,19 @@ class Producer(Gatherer):
                 the rows sent before.
             RuntimeError: The producer is closed.
         """
+        piece = self.gather_table(topic, rows)
+        if piece is None:
+            return self._send_columns(topic, rows)
+        if not self._sender.accumulator.linger_s:
+            self._sender.turn(self._sender.push, piece.batch.line)
+        return Deliveries([piece])
+
+    def _send_columns(self, topic: str, rows: Any) -> Deliveries:
+        """Send rows that are not a small table for an open batch (Gatherer.gather_table)."""
         self._check_open()
         require_pyarrow("send_arrow() and send_table() take Arrow columns")
         columns = self._sender.columns
+        self._gather_tables()
         parts = columns_of(rows)
         check_sizes(parts, columns.record_size_max)
         known = self._topic(topic)
@@ -208,6 +219,13 @@ class Producer(Gatherer):
         finally:
             self._sender.outcomes.tell_soon()
         return Deliveries(pieces)
+
+    def _gather_tables(self) -> None:
+        """Have Gatherer append small tables, once pyarrow is known to be there."""
+        import pyarrow as pa
+
+        size_max = self._sender.columns.record_size_max
+        self.gather_tables(pa.Table, layout_of, size_max, GATHERED_SIZE_MAX)
 
     def send_table(
         self,

@@ -601,6 +601,7 @@ class Sender:
             if node.tcp is not None:
                 node.tcp.close()
                 node.tcp = None
+        self.accumulator.close()
         self.epoll.close()
         self._kicked = True  # so that kick() does not write to the closed descriptor
         os.close(self.kick_event)
