@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from kafkalite.broker.later import Later
-from kafkalite.coordination.machine import Machine, Result
+from kafkalite.coordination.machine import Result, StateMachine
 from kafkalite.errors import KafkaError
 
-M = TypeVar("M", bound=Machine)
+M = TypeVar("M", bound=StateMachine)
 T = TypeVar("T")
 
 Listener = Callable[[Sequence[Any], int], None]

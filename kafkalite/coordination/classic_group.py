@@ -28,16 +28,16 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping
 from typing import Any
 
-from kafkalite.coordination.group_members import Member, Members, State
-from kafkalite.coordination.group_turn import (
+from kafkalite.coordination.decision_draft import (
     JOIN,
-    NOBODY,
+    NO_TOKEN,
     SESSION,
     SYNC,
-    Asker,
-    Due,
-    Turn,
+    DeadlineKey,
+    DecisionDraft,
+    GroupClient,
 )
+from kafkalite.coordination.group_members import GroupMember, GroupMembers, GroupState
 from kafkalite.errors import (
     FencedInstanceId,
     GroupMaxSizeReached,
@@ -89,14 +89,14 @@ class ClassicGroup:
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
         self.kept: dict[str, Any] | None = None
-        self.state = State.EMPTY
+        self.state = GroupState.EMPTY
         self.since_ms = NO_TIME
         """Time of the last state change, by the wall clock."""
         self.generation = 0
         self.protocol_type: str | None = None
         self.protocol: str | None = None
-        self.leader: Member | None = None
-        self.members = Members()
+        self.leader: GroupMember | None = None
+        self.members = GroupMembers()
         self.pending: set[str] = set()
         """Member ids that were handed out and not used to join yet."""
         self.unsynced: set[str] = set()
@@ -116,7 +116,7 @@ class ClassicGroup:
     @property
     def idle(self) -> bool:
         """True if the group has no members and none is about to join."""
-        return self.state is State.EMPTY and not self.pending
+        return self.state is GroupState.EMPTY and not self.pending
 
     @property
     def subscribed(self) -> Container[str]:
@@ -128,10 +128,10 @@ class ClassicGroup:
     def join(
         self,
         request: Fields,
-        asker: Asker,
+        client: GroupClient,
         new_id: Callable[[], str],
         version: int,
-        turn: Turn,
+        draft: DecisionDraft,
         token: Any,
     ) -> None:
         """Add a member to the next generation, or return the current one to it.
@@ -139,28 +139,28 @@ class ClassicGroup:
         `new_id` creates a unique member id for a member that has none.  Two versions of the request
         changed its meaning: KIP-394 and KIP-814.
         """
-        if not self._accepts(request.member_id, turn.limits.max_size):
-            self._turn_away(request.member_id, turn, token)
+        if not self._accepts(request.member_id, draft.limits.max_size):
+            self._reject_unknown(request.member_id, draft, token)
             return
         protocols = {protocol.name: protocol.metadata for protocol in request.protocols}
         self._check_protocols(request.protocol_type, protocols)
         static = request.group_instance_id is not None
         if request.member_id:
             if request.member_id in self.pending and not static:
-                self._add(request.member_id, request, asker, turn, token)
+                self._add(request.member_id, request, client, draft, token)
             else:
                 member = self.members.known(request.member_id, request.group_instance_id)
-                self._join_again(member, request, protocols, turn, token)
+                self._rejoin(member, request, protocols, draft, token)
         elif static and (known := self.members.by_instance.get(request.group_instance_id)):
             may_skip = version >= SKIP_ASSIGNMENT_SINCE
-            self._replace(known, new_id(), request, protocols, may_skip, turn, token)
+            self._replace(known, new_id(), request, protocols, may_skip, draft, token)
         elif version >= MEMBER_ID_REQUIRED_SINCE and not static:
             member_id = new_id()
             self.pending.add(member_id)
-            turn.put_off(self._session(member_id), request.session_timeout_ms)
-            turn.refuse(token, MemberIdRequired, member_id=member_id)
+            draft.set_deadline(self._session(member_id), request.session_timeout_ms)
+            draft.fail(token, MemberIdRequired, member_id=member_id)
         else:
-            self._add(new_id(), request, asker, turn, token)
+            self._add(new_id(), request, client, draft, token)
 
     def _accepts(self, member_id: str, size_max: int) -> bool:
         """Return whether the group has room; a current member is not removed while the group is
@@ -170,35 +170,42 @@ class ClassicGroup:
         loses the members that join last.
         """
         member = self.members.by_id.get(member_id)
-        if self.state is State.EMPTY:
+        if self.state is GroupState.EMPTY:
             return True
-        if self.state is State.PREPARING:
-            joined = member is not None and member.join_token is not NOBODY
+        if self.state is GroupState.PREPARING:
+            joined = member is not None and member.join_token is not NO_TOKEN
             return joined or self.members.joined_count < size_max
         return member is not None or len(self.members) < size_max
 
-    def _turn_away(self, member_id: str, turn: Turn, token: Any) -> None:
-        self._forget_pending(member_id, turn)
+    def _reject_unknown(self, member_id: str, draft: DecisionDraft, token: Any) -> None:
+        self._forget_pending(member_id, draft)
         member = self.members.by_id.get(member_id)
         if member is not None:
-            self._remove(member, turn)
-        turn.refuse(token, GroupMaxSizeReached, member_id="")
-        if self.state is State.PREPARING:
-            self._complete_if_joined(turn)
+            self._remove(member, draft)
+        draft.fail(token, GroupMaxSizeReached, member_id="")
+        if self.state is GroupState.PREPARING:
+            self._complete_if_joined(draft)
 
     def _check_protocols(self, protocol_type: str, protocols: dict[str, bytes]) -> None:
-        if self.state is State.EMPTY:
+        if self.state is GroupState.EMPTY:
             fits = bool(protocol_type and protocols)
         else:
-            fits = protocol_type == self.protocol_type and self.members.understand(protocols)
+            fits = protocol_type == self.protocol_type and self.members.supports(protocols)
         if not fits:
             raise InconsistentGroupProtocol()
 
-    def _add(self, member_id: str, request: Fields, asker: Asker, turn: Turn, token: Any) -> None:
-        member = Member(
+    def _add(
+        self,
+        member_id: str,
+        request: Fields,
+        client: GroupClient,
+        draft: DecisionDraft,
+        token: Any,
+    ) -> None:
+        member = GroupMember(
             member_id,
             request.group_instance_id,
-            *asker,
+            *client,
             rebalance_timeout_ms=request.rebalance_timeout_ms,
             session_timeout_ms=request.session_timeout_ms,
             protocols={protocol.name: protocol.metadata for protocol in request.protocols},
@@ -212,157 +219,171 @@ class ClassicGroup:
         if self.leader is None:
             self.leader = member
         self._grew = True
-        turn.waiting[token] = member
-        turn.put_off(self._session(member_id), NEW_MEMBER_WAIT_MS)
-        self._rebalance(turn)
+        draft.waiting[token] = member
+        draft.set_deadline(self._session(member_id), NEW_MEMBER_WAIT_MS)
+        self._rebalance(draft)
 
-    def _join_again(
-        self, member: Member, request: Fields, protocols: dict[str, bytes], turn: Turn, token: Any
+    def _rejoin(
+        self,
+        member: GroupMember,
+        request: Fields,
+        protocols: dict[str, bytes],
+        draft: DecisionDraft,
+        token: Any,
     ) -> None:
         unchanged = [*member.protocols.items()] == [*protocols.items()]
         leads = member is self.leader
         # The leader of a stable group joins again to trigger a new assignment.
-        told = self.state is State.COMPLETING or (self.state is State.STABLE and not leads)
+        told = self.state is GroupState.COMPLETING or (
+            self.state is GroupState.STABLE and not leads
+        )
         if unchanged and told:
-            turn.answer(token, self._joined(member))
+            draft.complete(token, self._joined(member))
             return
-        self._update(member, request, protocols, turn, token)
-        self._rebalance(turn)
+        self._update(member, request, protocols, draft, token)
+        self._rebalance(draft)
 
     def _update(
-        self, member: Member, request: Fields, protocols: dict[str, bytes], turn: Turn, token: Any
+        self,
+        member: GroupMember,
+        request: Fields,
+        protocols: dict[str, bytes],
+        draft: DecisionDraft,
+        token: Any,
     ) -> None:
-        self.members.speak(member, protocols)
+        self.members.set_protocols(member, protocols)
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
         member.session_timeout_ms = request.session_timeout_ms
-        turn.refuse(
+        draft.fail(
             self.members.wait_to_join(member, token),
             RebalanceInProgress,
             member_id=member.member_id,
         )
-        turn.waiting[token] = member
+        draft.waiting[token] = member
 
     def _replace(
         self,
-        member: Member,
+        member: GroupMember,
         member_id: str,
         request: Fields,
         protocols: dict[str, bytes],
         may_skip: bool,
-        turn: Turn,
+        draft: DecisionDraft,
         token: Any,
     ) -> None:
         """Replace a static member by a new process with its instance id; fence the old one."""
         old_id = member.member_id
-        self._dismiss(member, FencedInstanceId, old_id, turn)
-        turn.deadlines.drop(self._session(old_id))
+        self._fail_pending(member, FencedInstanceId, old_id, draft)
+        draft.deadlines.drop(self._session(old_id))
         self.members.rename(member, member_id)
         member.is_new = False
         if old_id in self.unsynced:
             self.unsynced.remove(old_id)
             self.unsynced.add(member_id)
-        self._hear(member, turn)
-        self._update(member, request, protocols, turn, token)
-        if self.state is not State.STABLE or self.members.vote() != self.protocol:
-            self._rebalance(turn)
+        self._extend_session(member, draft)
+        self._update(member, request, protocols, draft, token)
+        if self.state is not GroupState.STABLE or self.members.choose_protocol() != self.protocol:
+            self._rebalance(draft)
             return
         # It keeps its assignment, and the generation stays.
-        turn.records.append(group_record(self.group_id, self._value(turn.wall_ms)))
+        draft.records.append(group_record(self.group_id, self._value(draft.wall_ms)))
         answer = self._joined(member)
         if member is self.leader:
             # A client that cannot be told to skip the assignment must not take itself for the
             # leader.
             answer |= {"skip_assignment": True} if may_skip else {"leader": old_id, "members": []}
-        turn.answer(self.members.wait_to_join(member, NOBODY), answer)
+        draft.complete(self.members.wait_to_join(member, NO_TOKEN), answer)
 
     # -- join phase --------------------------------------------------------------------------
 
-    def _rebalance(self, turn: Turn) -> None:
+    def _rebalance(self, draft: DecisionDraft) -> None:
         """Begin a rebalance after a change of membership, or complete it if all have joined."""
-        if self.state is State.PREPARING:
-            self._complete_if_joined(turn)
+        if self.state is GroupState.PREPARING:
+            self._complete_if_joined(draft)
         else:
-            self._prepare(turn)
+            self._prepare(draft)
 
-    def _prepare(self, turn: Turn) -> None:
-        if self.state is State.COMPLETING:
+    def _prepare(self, draft: DecisionDraft) -> None:
+        if self.state is GroupState.COMPLETING:
             for member in self.members:
                 self.members.assign(member, b"")
-                self._answer_sync(member, {"error_code": RebalanceInProgress.code}, turn)
-        turn.deadlines.drop(self._due(SYNC))
-        was_empty = self.state is State.EMPTY
-        self._enter(State.PREPARING, turn)
+                self._complete_sync(member, {"error_code": RebalanceInProgress.code}, draft)
+        draft.deadlines.drop(self._due(SYNC))
+        was_empty = self.state is GroupState.EMPTY
+        self._enter(GroupState.PREPARING, draft)
         if was_empty:
-            self._gather(turn)
+            self._gather(draft)
         elif self._all_joined:
-            self._complete_join(turn)
+            self._complete_join(draft)
         else:
-            turn.put_off(self._due(JOIN), self.members.rebalance_timeout_ms)
+            draft.set_deadline(self._due(JOIN), self.members.rebalance_timeout_ms)
 
-    def _gather(self, turn: Turn) -> None:
+    def _gather(self, draft: DecisionDraft) -> None:
         """Wait for more members of a group that was empty, while more can be expected."""
         patience_ms = self.members.rebalance_timeout_ms
-        self._pause_ms = turn.limits.initial_rebalance_delay_ms
+        self._pause_ms = draft.limits.initial_rebalance_delay_ms
         if not self._pause_ms and self.members.by_instance:
             self._pause_ms, patience_ms = STATIC_GATHER_MS, min(patience_ms, GATHER_MS)
         self._gathering_ms = max(patience_ms - self._pause_ms, 0)
         self._grew = False
         if self._pause_ms or self.pending:
-            turn.put_off(self._due(JOIN), self._pause_ms or GATHER_MS)
+            draft.set_deadline(self._due(JOIN), self._pause_ms or GATHER_MS)
         else:
-            self._complete_join(turn)
+            self._complete_join(draft)
 
     @property
     def _all_joined(self) -> bool:
         return self.members.joined_count == len(self.members) and not self.pending
 
-    def _complete_if_joined(self, turn: Turn) -> None:
+    def _complete_if_joined(self, draft: DecisionDraft) -> None:
         paused = self._gathering_ms is not None and self._pause_ms
         if self._all_joined and not paused:
-            self._complete_join(turn)
+            self._complete_join(draft)
 
-    def expire_join(self, turn: Turn) -> None:
+    def expire_join(self, draft: DecisionDraft) -> None:
         """End the join phase at its timeout, or extend it while new members join."""
-        if self.state is not State.PREPARING:
+        if self.state is not GroupState.PREPARING:
             return
         if self._gathering_ms and self._grew and self._pause_ms:
             self._grew = False
-            turn.put_off(self._due(JOIN), min(self._pause_ms, self._gathering_ms))
+            draft.set_deadline(self._due(JOIN), min(self._pause_ms, self._gathering_ms))
             self._gathering_ms = max(self._gathering_ms - self._pause_ms, 0)
         else:
-            self._complete_join(turn)
+            self._complete_join(draft)
 
-    def _complete_join(self, turn: Turn) -> None:
+    def _complete_join(self, draft: DecisionDraft) -> None:
         """Begin the next generation with the members that have joined and all static members."""
-        turn.deadlines.drop(self._due(JOIN))
+        draft.deadlines.drop(self._due(JOIN))
         for member in self.members:
-            if member.join_token is NOBODY and member.instance_id is None:
-                self._remove(member, turn)
-        joined = next((member for member in self.members if member.join_token is not NOBODY), None)
+            if member.join_token is NO_TOKEN and member.instance_id is None:
+                self._remove(member, draft)
+        joined = next(
+            (member for member in self.members if member.join_token is not NO_TOKEN), None
+        )
         if self.members and joined is None:
             # There are static members only, and none has joined: wait for their sessions to expire.
             wait_ms = max(self.members.rebalance_timeout_ms, SESSIONS_WAIT_MS_MIN)
-            turn.put_off(self._due(JOIN), wait_ms)
+            draft.set_deadline(self._due(JOIN), wait_ms)
             return
-        if self.leader is None or self.leader.join_token is NOBODY:
+        if self.leader is None or self.leader.join_token is NO_TOKEN:
             self.leader = joined
         self._gathering_ms = None
         self.generation = self.generation + 1 if self.generation < GENERATION_MAX else 1
         if self.members:
-            self.protocol = self.members.vote()
-            self._enter(State.COMPLETING, turn)
+            self.protocol = self.members.choose_protocol()
+            self._enter(GroupState.COMPLETING, draft)
             for member in self.members:
-                turn.answer(self.members.wait_to_join(member, NOBODY), self._joined(member))
+                draft.complete(self.members.wait_to_join(member, NO_TOKEN), self._joined(member))
                 member.is_new = False
-                self._hear(member, turn)
+                self._extend_session(member, draft)
             self.unsynced = set(self.members.by_id)
-            turn.put_off(self._due(SYNC), self.members.rebalance_timeout_ms)
+            draft.set_deadline(self._due(SYNC), self.members.rebalance_timeout_ms)
         else:
             self.protocol = None
-            self._enter(State.EMPTY, turn)
-            turn.records.append(group_record(self.group_id, self._value(turn.wall_ms)))
+            self._enter(GroupState.EMPTY, draft)
+            draft.records.append(group_record(self.group_id, self._value(draft.wall_ms)))
 
-    def _joined(self, member: Member) -> dict[str, Any]:
+    def _joined(self, member: GroupMember) -> dict[str, Any]:
         """Return the response to a JoinGroup: the generation, and for the leader its members."""
         assert self.leader is not None and self.protocol is not None
         members = self.members if member is self.leader else ()
@@ -386,7 +407,7 @@ class ClassicGroup:
 
     # -- sync phase --------------------------------------------------------------------------
 
-    def sync(self, request: Fields, turn: Turn, token: Any) -> None:
+    def sync(self, request: Fields, draft: DecisionDraft, token: Any) -> None:
         """Respond with a member's assignment, now or when the leader has sent it."""
         member = self._current(request)
         for said, known in (
@@ -395,27 +416,27 @@ class ClassicGroup:
         ):
             if said is not None and known is not None and said != known:
                 raise InconsistentGroupProtocol()
-        if self.state is State.PREPARING:
+        if self.state is GroupState.PREPARING:
             raise RebalanceInProgress()
         self.unsynced.discard(member.member_id)
-        if self.state is State.STABLE:
+        if self.state is GroupState.STABLE:
             if not self.unsynced:
-                turn.deadlines.drop(self._due(SYNC))
-            turn.answer(token, self._synced(member.assignment))
+                draft.deadlines.drop(self._due(SYNC))
+            draft.complete(token, self._synced(member.assignment))
             return
         before = self.members.wait_to_sync(member, token)
-        turn.refuse(before, RebalanceInProgress)
-        turn.waiting[token] = member
+        draft.fail(before, RebalanceInProgress)
+        draft.waiting[token] = member
         if member is self.leader:
-            self._assign(request, turn)
+            self._assign(request, draft)
 
-    def _assign(self, request: Fields, turn: Turn) -> None:
+    def _assign(self, request: Fields, draft: DecisionDraft) -> None:
         """Record the leader's assignment; `replay` then makes the group stable."""
         assigned = {each.member_id: each.assignment for each in request.assignments}
-        value = self._value(turn.wall_ms, assigned)
-        turn.records.append(group_record(self.group_id, value))
+        value = self._value(draft.wall_ms, assigned)
+        draft.records.append(group_record(self.group_id, value))
         for member in self.members:
-            self._answer_sync(member, self._synced(assigned.get(member.member_id, b"")), turn)
+            self._complete_sync(member, self._synced(assigned.get(member.member_id, b"")), draft)
 
     def _synced(self, assignment: bytes) -> dict[str, Any]:
         return {
@@ -425,112 +446,118 @@ class ClassicGroup:
             "assignment": assignment,
         }
 
-    def _answer_sync(self, member: Member, response: dict[str, Any], turn: Turn) -> None:
-        token = self.members.wait_to_sync(member, NOBODY)
-        if token is not NOBODY:
-            turn.answer(token, response)
-            self._hear(member, turn)
+    def _complete_sync(
+        self, member: GroupMember, response: dict[str, Any], draft: DecisionDraft
+    ) -> None:
+        token = self.members.wait_to_sync(member, NO_TOKEN)
+        if token is not NO_TOKEN:
+            draft.complete(token, response)
+            self._extend_session(member, draft)
 
-    def expire_sync(self, turn: Turn) -> None:
+    def expire_sync(self, draft: DecisionDraft) -> None:
         """Remove the members that did not send SyncGroup in time, and rebalance."""
-        if self.state is State.COMPLETING or (self.state is State.STABLE and self.unsynced):
+        if self.state is GroupState.COMPLETING or (
+            self.state is GroupState.STABLE and self.unsynced
+        ):
             for member in self.members:
                 if member.member_id in self.unsynced:
-                    self._remove(member, turn)
-            self._prepare(turn)
+                    self._remove(member, draft)
+            self._prepare(draft)
 
     # -- heartbeats, commits and leaving -----------------------------------------------------
 
-    def heartbeat(self, request: Fields, turn: Turn) -> KafkaError | None:
+    def heartbeat(self, request: Fields, draft: DecisionDraft) -> KafkaError | None:
         """Extend a member's session; return RebalanceInProgress if it has to join again."""
         member = self._current(request)
-        self._hear(member, turn)
-        return RebalanceInProgress() if self.state is State.PREPARING else None
+        self._extend_session(member, draft)
+        return RebalanceInProgress() if self.state is GroupState.PREPARING else None
 
-    def check_commit(self, request: Fields, turn: Turn) -> None:
+    def check_commit(self, request: Fields, draft: DecisionDraft) -> None:
         """Raise an error unless a member may commit offsets now; extend its session.
 
         A request without a generation comes from an admin tool or from a consumer with manual
         assignment; those may commit while there are no members.
         """
         generation = request.generation_id_or_member_epoch
-        if generation < 0 and self.state is State.EMPTY:
+        if generation < 0 and self.state is GroupState.EMPTY:
             return
         if generation < 0 and not request.member_id and request.group_instance_id is None:
             raise UnknownMemberId()
         member = self.members.known(request.member_id, request.group_instance_id)
         if generation != self.generation:
             raise IllegalGeneration()
-        if self.state is State.COMPLETING:
+        if self.state is GroupState.COMPLETING:
             # The member knows the generation, but not its assignment yet.
             raise RebalanceInProgress()
-        self._hear(member, turn)
+        self._extend_session(member, draft)
 
-    def leave(self, member_id: str, instance_id: str | None, turn: Turn) -> None:
+    def leave(self, member_id: str, instance_id: str | None, draft: DecisionDraft) -> None:
         """Remove a member; an admin tool names a static member by its instance id alone."""
         if not member_id:
             if instance_id not in self.members.by_instance:
                 raise UnknownMemberId()
-            self._remove(self.members.by_instance[instance_id], turn)
+            self._remove(self.members.by_instance[instance_id], draft)
         elif member_id in self.pending:
-            self._forget_pending(member_id, turn)
+            self._forget_pending(member_id, draft)
         else:
-            self._remove(self.members.known(member_id, instance_id), turn)
+            self._remove(self.members.known(member_id, instance_id), draft)
 
-    def go_on(self, size_before: int, turn: Turn) -> None:
+    def rebalance_after_leave(self, size_before: int, draft: DecisionDraft) -> None:
         """Rebalance once after a LeaveGroup; there were `size_before` members before it."""
-        if self.state is State.PREPARING or len(self.members) < size_before:
-            self._rebalance(turn)
+        if self.state is GroupState.PREPARING or len(self.members) < size_before:
+            self._rebalance(draft)
 
-    def expire_session(self, member_id: str, turn: Turn) -> None:
+    def expire_session(self, member_id: str, draft: DecisionDraft) -> None:
         """Remove a member whose session expired, or a member id that was not used in time."""
         member = self.members.by_id.get(member_id)
         if member_id in self.pending:
             self.pending.remove(member_id)
-            if self.state is State.PREPARING:
-                self._complete_if_joined(turn)
+            if self.state is GroupState.PREPARING:
+                self._complete_if_joined(draft)
         elif member is not None and not member.excused:
-            self._remove(member, turn)
-            self._rebalance(turn)
+            self._remove(member, draft)
+            self._rebalance(draft)
 
-    def _current(self, request: Fields) -> Member:
+    def _current(self, request: Fields) -> GroupMember:
         """Return the member that sent the request; raise unless its generation is current."""
         member = self.members.known(request.member_id, request.group_instance_id)
         if request.generation_id != self.generation:
             raise IllegalGeneration()
         return member
 
-    def _remove(self, member: Member, turn: Turn) -> None:
-        self._dismiss(member, UnknownMemberId, "", turn)
-        turn.deadlines.drop(self._session(member.member_id))
+    def _remove(self, member: GroupMember, draft: DecisionDraft) -> None:
+        self._fail_pending(member, UnknownMemberId, "", draft)
+        draft.deadlines.drop(self._session(member.member_id))
         self.members.remove(member)
         self.unsynced.discard(member.member_id)
         if member is self.leader:
             self.leader = next(iter(self.members), None)
 
-    def _dismiss(self, member: Member, fault: type[KafkaError], member_id: str, turn: Turn) -> None:
+    def _fail_pending(
+        self, member: GroupMember, error: type[KafkaError], member_id: str, draft: DecisionDraft
+    ) -> None:
         """Refuse the pending requests of a member that is removed or replaced."""
-        joining = self.members.wait_to_join(member, NOBODY)
-        turn.refuse(joining, fault, member_id=member_id)
-        turn.refuse(self.members.wait_to_sync(member, NOBODY), fault)
+        joining = self.members.wait_to_join(member, NO_TOKEN)
+        draft.fail(joining, error, member_id=member_id)
+        draft.fail(self.members.wait_to_sync(member, NO_TOKEN), error)
 
-    def _forget_pending(self, member_id: str, turn: Turn) -> None:
+    def _forget_pending(self, member_id: str, draft: DecisionDraft) -> None:
         if member_id in self.pending:
             self.pending.remove(member_id)
-            turn.deadlines.drop(self._session(member_id))
+            draft.deadlines.drop(self._session(member_id))
 
-    def _hear(self, member: Member, turn: Turn) -> None:
-        turn.put_off(self._session(member.member_id), member.session_timeout_ms)
+    def _extend_session(self, member: GroupMember, draft: DecisionDraft) -> None:
+        draft.set_deadline(self._session(member.member_id), member.session_timeout_ms)
 
-    def _session(self, member_id: str) -> Due:
-        return Due(SESSION, self.group_id, member_id)
+    def _session(self, member_id: str) -> DeadlineKey:
+        return DeadlineKey(SESSION, self.group_id, member_id)
 
-    def _due(self, kind: str) -> Due:
-        return Due(kind, self.group_id)
+    def _due(self, kind: str) -> DeadlineKey:
+        return DeadlineKey(kind, self.group_id)
 
-    def _enter(self, state: State, turn: Turn) -> None:
+    def _enter(self, state: GroupState, draft: DecisionDraft) -> None:
         self.state = state
-        self.since_ms = turn.wall_ms
+        self.since_ms = draft.wall_ms
 
     # -- records -----------------------------------------------------------------------------
 
@@ -548,15 +575,15 @@ class ClassicGroup:
     def replay(self, value: dict[str, Any]) -> bool:
         """Apply a record's value; return whether it completed a rebalance."""
         self.kept = value
-        awaited = self.state is State.COMPLETING and value["generation"] == self.generation
+        awaited = self.state is GroupState.COMPLETING and value["generation"] == self.generation
         if awaited:
             for kept in value["members"]:
                 self.members.assign(self.members.by_id[kept["member_id"]], kept["assignment"])
-            self.state = State.STABLE
+            self.state = GroupState.STABLE
             self.since_ms = value["current_state_timestamp"]
         return awaited
 
-    def restore(self, turn: Turn) -> None:
+    def restore(self, draft: DecisionDraft) -> None:
         """Restore the group after a load; each member gets a full session timeout to come back."""
         if self.kept is None:
             return
@@ -565,23 +592,23 @@ class ClassicGroup:
         self.protocol_type = kept["protocol_type"] or None
         self.since_ms = kept["current_state_timestamp"]
         for each in kept["members"]:
-            member = Member.restored(each, kept["protocol"])
+            member = GroupMember.restored(each, kept["protocol"])
             twin = self.members.by_instance.get(member.instance_id or "")
             if member.member_id not in self.members and twin is None:
                 self.members.add(member)
-                self._hear(member, turn)
+                self._extend_session(member, draft)
         if self.members:
-            self.state = State.STABLE
+            self.state = GroupState.STABLE
             self.protocol = kept["protocol"] or ""
             self.leader = self.members.by_id.get(kept["leader"]) or next(iter(self.members))
-        if len(self.members) > turn.limits.max_size:
-            self._prepare(turn)
+        if len(self.members) > draft.limits.max_size:
+            self._prepare(draft)
 
     # -- descriptions ------------------------------------------------------------------------
 
     def described(self) -> dict[str, Any]:
         """Return the group as in a DescribeGroups response."""
-        agreed = self.protocol if self.state is State.STABLE else None
+        agreed = self.protocol if self.state is GroupState.STABLE else None
         return {
             "error_code": 0,
             "error_message": None,

@@ -26,7 +26,7 @@ GROUP_SIZE = 500
 """Approximate memory use of a group besides its id."""
 
 
-class Committed(NamedTuple):
+class CommittedOffset(NamedTuple):
     """A committed offset as returned to clients."""
 
     offset: int
@@ -66,19 +66,19 @@ class CommittedOffsets:
         group_id: str,
         wanted: Mapping[str, Iterable[int]] | None,
         id_of: Callable[[str], bytes],
-    ) -> dict[str, dict[int, Committed]]:
+    ) -> dict[str, dict[int, CommittedOffset]]:
         """Return the committed offsets among `wanted`, or all if it is None.
 
         Offsets with another topic id were committed to a deleted topic of the same name and are
         skipped.
         """
         topics = self._groups.get(group_id, {})
-        found: dict[str, dict[int, Committed]] = {}
+        found: dict[str, dict[int, CommittedOffset]] = {}
         for topic in topics if wanted is None else wanted:
             partitions = topics.get(topic, {})
             topic_id = id_of(topic)
             there = {
-                index: Committed(*partitions[index][:3])
+                index: CommittedOffset(*partitions[index][:3])
                 for index in (partitions if wanted is None else wanted[topic])
                 if index in partitions and _may_be_one(topic_id, partitions[index].topic_id)
             }

@@ -47,7 +47,7 @@ CHANGES_MAX = 1_000
 NAME_LENGTH_MAX = 249
 
 
-class Operation(enum.IntEnum):
+class ConfigOperation(enum.IntEnum):
     """The effect of a change on a key; the values are those of IncrementalAlterConfigs."""
 
     SET = 0
@@ -56,20 +56,20 @@ class Operation(enum.IntEnum):
     SUBTRACT = 3
 
 
-class Change(NamedTuple):
+class ConfigChange(NamedTuple):
     """A requested change of one key."""
 
     key: str
     text: str | None = None
-    operation: int = Operation.SET
+    operation: int = ConfigOperation.SET
 
 
-class Alteration(NamedTuple):
+class ConfigAlteration(NamedTuple):
     """The requested changes of one resource."""
 
     kind: int
     name: str
-    changes: Sequence[Change]
+    changes: Sequence[ConfigChange]
     replaces: bool = False
     """True for AlterConfigs: keys that are not named are deleted."""
 
@@ -83,7 +83,7 @@ Config = Mapping[str, str]
 
 
 def alter(
-    image: ClusterImage, wanted: Sequence[Alteration]
+    image: ClusterImage, wanted: Sequence[ConfigAlteration]
 ) -> tuple[dict[tuple[int, str], KafkaError | None], list[TypedRecord]]:
     """Alter resources; return None or an error for each, and the records."""
     assert len({each.resource for each in wanted}) == len(wanted)
@@ -125,7 +125,7 @@ def broker_id(name: str) -> int:
     return int(name)
 
 
-def _difference(image: ClusterImage, alteration: Alteration) -> dict[str, str | None]:
+def _difference(image: ClusterImage, alteration: ConfigAlteration) -> dict[str, str | None]:
     """Return the changed values by key, None for deleted keys."""
     kind = check_kind(alteration.kind)
     _check_changes(alteration)
@@ -144,7 +144,7 @@ def _difference(image: ClusterImage, alteration: Alteration) -> dict[str, str | 
     return {name: after.get(name) for name in changed}
 
 
-def _check_changes(alteration: Alteration) -> None:
+def _check_changes(alteration: ConfigAlteration) -> None:
     if len(alteration.changes) > CHANGES_MAX:
         raise InvalidRequest(f"At most {CHANGES_MAX} keys of a resource are altered at once.")
     counts = Counter(change.key for change in alteration.changes)
@@ -152,9 +152,9 @@ def _check_changes(alteration: Alteration) -> None:
     if twice:
         raise InvalidRequest(f"The key {quoted(twice[0])} is named twice.")
     for change in alteration.changes:
-        if change.operation not in set(Operation):
+        if change.operation not in set(ConfigOperation):
             raise InvalidRequest(f"There is no operation {change.operation}.")
-        if change.text is None and change.operation != Operation.DELETE:
+        if change.text is None and change.operation != ConfigOperation.DELETE:
             raise InvalidRequest(f"The key {quoted(change.key)} has no value.")
 
 
@@ -181,11 +181,11 @@ def _check_name(image: ClusterImage, kind: Resource, name: str) -> None:
 
 
 def _apply(
-    kind: Resource, resource: str, change: Change, before: Config, after: dict[str, str]
+    kind: Resource, resource: str, change: ConfigChange, before: Config, after: dict[str, str]
 ) -> None:
     """Apply one change to `after`, once it has passed every check."""
     scope, name = SCOPES[kind], change.key
-    if change.operation == Operation.DELETE and name not in scope:
+    if change.operation == ConfigOperation.DELETE and name not in scope:
         if kind is not Resource.BROKER_LOGGER:
             # A key of another version, or of none: Kafka's tools delete throttle keys on any topic.
             after.pop(name, None)
@@ -193,7 +193,7 @@ def _apply(
     key: Key[Any] | None = None
     try:
         key = scope.named(name)
-        if change.operation == Operation.DELETE:
+        if change.operation == ConfigOperation.DELETE:
             after.pop(name, None)
         else:
             after[name] = _text(kind, key, change, before.get(name))
@@ -206,19 +206,19 @@ def _apply(
         raise
 
 
-def _text(kind: Resource, key: Key[Any], change: Change, text: str | None) -> str:
+def _text(kind: Resource, key: Key[Any], change: ConfigChange, text: str | None) -> str:
     """Return the new value of a key whose current value is `text`."""
     assert change.text is not None
-    if change.operation == Operation.SET:
+    if change.operation == ConfigOperation.SET:
         return change.text
     if key.type is not Type.LIST:
         refused = InvalidRequest if kind is Resource.BROKER_LOGGER else InvalidConfig
         raise refused(f"{key.name} is no list: nothing is appended to it, or subtracted.")
     entries = list(key.parse(text) if text is not None else key.default or ())
     for entry in entries_of(change.text):
-        if change.operation == Operation.APPEND and entry not in entries:
+        if change.operation == ConfigOperation.APPEND and entry not in entries:
             entries.append(entry)
-        elif change.operation == Operation.SUBTRACT and entry in entries:
+        elif change.operation == ConfigOperation.SUBTRACT and entry in entries:
             entries.remove(entry)
     return ",".join(entries)
 

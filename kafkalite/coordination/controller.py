@@ -34,11 +34,11 @@ from kafkalite.coordination.nodes import Placer
 from kafkalite.coordination.placement import (
     NO_LIMITS,
     UNMEASURED,
-    Move,
+    PartitionMove,
     PlacementLimits,
     Sizes,
 )
-from kafkalite.coordination.producer_ids import Block, ProducerIds
+from kafkalite.coordination.producer_ids import ProducerIdBlock, ProducerIds
 from kafkalite.errors import (
     InconsistentClusterId,
     InvalidConfig,
@@ -81,14 +81,14 @@ class NewTopic(NamedTuple):
     config: Mapping[str, str | None] = {}
 
 
-class Defaults(NamedTuple):
+class TopicDefaults(NamedTuple):
     """Defaults of a new topic."""
 
     partition_count: int
     replication_factor: int
 
 
-class Growth(NamedTuple):
+class PartitionGrowth(NamedTuple):
     """A topic whose partition count is to grow."""
 
     name: str
@@ -167,7 +167,7 @@ class Controller:
         """Set whether a worker is draining: it loses its partitions and gets no new ones."""
         return nodes.set_draining(self.image, node_id, draining)
 
-    def move(self, moves: Sequence[Move]) -> Result[list[Move]]:
+    def move(self, moves: Sequence[PartitionMove]) -> Result[list[PartitionMove]]:
         """Move partitions to other workers; return the moves that are still valid."""
         return nodes.move(self.image, moves)
 
@@ -177,7 +177,7 @@ class Controller:
         """Increase the leader epochs of partitions whose logs may have lost records."""
         return leader_epochs.renew(self.image, node_id, wanted)
 
-    def allocate_producer_ids(self, node_id: int) -> Result[Block]:
+    def allocate_producer_ids(self, node_id: int) -> Result[ProducerIdBlock]:
         """Allocate a node's next block of producer ids."""
         return self.producer_ids.allocate(node_id)
 
@@ -187,7 +187,7 @@ class Controller:
         self,
         wanted: Sequence[NewTopic],
         topic_ids: Sequence[bytes],
-        defaults: Defaults,
+        defaults: TopicDefaults,
         *,
         sizes: Sizes = UNMEASURED,
         limits: PlacementLimits = NO_LIMITS,
@@ -253,7 +253,7 @@ class Controller:
 
     def create_partitions(
         self,
-        wanted: Sequence[Growth],
+        wanted: Sequence[PartitionGrowth],
         *,
         sizes: Sizes = UNMEASURED,
         limits: PlacementLimits = NO_LIMITS,
@@ -288,7 +288,7 @@ class Controller:
     # -- configs -----------------------------------------------------------------------------
 
     def alter_configs(
-        self, wanted: Sequence[configs.Alteration], *, validate_only: bool = False
+        self, wanted: Sequence[configs.ConfigAlteration], *, validate_only: bool = False
     ) -> Result[dict[tuple[int, str], None | KafkaError]]:
         """Alter configs of resources; return None or an error for each."""
         answers, records = configs.alter(self.image, wanted)
@@ -309,7 +309,7 @@ class Controller:
                 f"The topic {name} would collide with {other}: in metric names '.' and '_' are one."
             )
 
-    def _first_partitions(self, new: NewTopic, defaults: Defaults, room: int) -> Assigned:
+    def _first_partitions(self, new: NewTopic, defaults: TopicDefaults, room: int) -> Assigned:
         if new.assignments:
             if new.partition_count != DEFAULT or new.replication_factor != DEFAULT:
                 raise InvalidRequest(
@@ -339,7 +339,7 @@ class Controller:
         _check_room(count, room)
         return dict.fromkeys(range(count))
 
-    def _more_partitions(self, topic: TopicImage, growth: Growth, room: int) -> Assigned:
+    def _more_partitions(self, topic: TopicImage, growth: PartitionGrowth, room: int) -> Assigned:
         present = len(topic.partitions)
         if growth.partition_count <= present:
             raise InvalidPartitions(

@@ -29,22 +29,22 @@ from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
 from kafkalite.coordination.classic_group import CONSUMER, ClassicGroup
-from kafkalite.coordination.committed_offsets import Committed, CommittedOffsets
+from kafkalite.coordination.committed_offsets import CommittedOffset, CommittedOffsets
 from kafkalite.coordination.deadlines import Deadlines
-from kafkalite.coordination.group_members import State, spoken_size
-from kafkalite.coordination.group_turn import (
-    GONE,
+from kafkalite.coordination.decision_draft import (
+    CLOSED_TOKEN,
     JOIN,
-    NOBODY,
+    NO_TOKEN,
     REFUSED,
     RETENTION,
     SESSION,
     SYNC,
-    Asker,
-    Due,
+    DeadlineKey,
+    DecisionDraft,
+    GroupClient,
     GroupLimits,
-    Turn,
 )
+from kafkalite.coordination.group_members import GroupState, protocols_size
 from kafkalite.coordination.machine import Reply, Result
 from kafkalite.errors import (
     GroupIdNotFound,
@@ -74,7 +74,14 @@ from kafkalite.protocol.schemas.group_records import (
     offset_record,
 )
 
-__all__ = ["Asker", "Commit", "Committed", "Decision", "GroupCoordinator", "GroupLimits"]
+__all__ = [
+    "GroupClient",
+    "Commit",
+    "CommittedOffset",
+    "Decision",
+    "GroupCoordinator",
+    "GroupLimits",
+]
 
 Decision: TypeAlias = Result[list[Reply]]
 
@@ -106,10 +113,10 @@ PROTOCOLS_MAX = 1_000
 """Maximum number of protocols of a member; clients have a few."""
 
 
-class Unwritten(NamedTuple):
+class UnwrittenDecision(NamedTuple):
     """The replies of the last decision, until its records are replayed."""
 
-    asker: Any
+    token: Any
     replies: Sequence[Reply]
 
 
@@ -136,9 +143,9 @@ class GroupCoordinator:
         self._groups: dict[str, ClassicGroup] = {}
         self._sizes: dict[str, int] = {}
         self._size = 0
-        self._deadlines: Deadlines[Due] = Deadlines()
+        self._deadlines: Deadlines[DeadlineKey] = Deadlines()
         self._waiting: dict[Any, Any] = {}
-        self._unwritten: Unwritten | None = None
+        self._unwritten: UnwrittenDecision | None = None
         self._refused: list[Reply] = []
         self._sweep: Iterator[str] | None = None
 
@@ -148,7 +155,7 @@ class GroupCoordinator:
         self,
         group_id: str,
         request: Fields,
-        asker: Asker,
+        client: GroupClient,
         version: int,
         token: Any,
         now_ms: int,
@@ -172,16 +179,16 @@ class GroupCoordinator:
                 raise UnknownMemberId()
             group = ClassicGroup(group_id)
         before = group.members.size_of(request.member_id, request.group_instance_id)
-        spoken = spoken_size((each.name, each.metadata) for each in request.protocols)
-        self._check_room(spoken, before)
+        spoken = protocols_size((each.name, each.metadata) for each in request.protocols)
+        self._check_memory(spoken, before)
         names = [protocol.name for protocol in request.protocols]
         _check_texts(request.group_instance_id, request.protocol_type, *names)
-        turn = self._turn(now_ms, wall_ms)
-        beginning = (request.group_instance_id or asker.client_id)[:MEMBER_ID_BEGINNING_MAX]
+        draft = self._draft(now_ms, wall_ms)
+        beginning = (request.group_instance_id or client.client_id)[:MEMBER_ID_BEGINNING_MAX]
         new_id = partial(self._new_member_id, beginning)
-        group.join(request, asker, new_id, version, turn, token)
+        group.join(request, client, new_id, version, draft, token)
         self._groups[group_id] = group
-        return self._decided(turn, token, group)
+        return self._decided(draft, token, group)
 
     def sync(
         self, request: Fields, version: int, token: Any, now_ms: int, wall_ms: int
@@ -189,18 +196,18 @@ class GroupCoordinator:
         """SyncGroup: record the leader's assignment, or wait for it."""
         group = self._group(request.group_id)
         before = sum(len(member.assignment) for member in group.members)
-        self._check_room(sum(len(each.assignment) for each in request.assignments), before)
-        turn = self._turn(now_ms, wall_ms)
-        group.sync(request, turn, token)
-        return self._decided(turn, token, group)
+        self._check_memory(sum(len(each.assignment) for each in request.assignments), before)
+        draft = self._draft(now_ms, wall_ms)
+        group.sync(request, draft, token)
+        return self._decided(draft, token, group)
 
     def heartbeat(self, request: Fields, token: Any, now_ms: int) -> Decision:
         """Heartbeat: extend the member's session and report a rebalance."""
         group = self._group(request.group_id)
-        turn = self._turn(now_ms, NO_TIME)
-        fault = group.heartbeat(request, turn)
-        turn.answer(token, {"error_code": 0 if fault is None else fault.code})
-        return self._decided(turn, token)
+        draft = self._draft(now_ms, NO_TIME)
+        error = group.heartbeat(request, draft)
+        draft.complete(token, {"error_code": 0 if error is None else error.code})
+        return self._decided(draft, token)
 
     def leave(
         self,
@@ -213,23 +220,23 @@ class GroupCoordinator:
         """LeaveGroup: remove members, given as (member id, instance id, reason), independently."""
         _check_id(group_id)
         group = self._groups.get(group_id) or ClassicGroup(group_id)
-        turn = self._turn(now_ms, wall_ms)
+        draft = self._draft(now_ms, wall_ms)
         size_before = len(group.members)
         answers = []
         for member_id, instance_id, _ in members:
             code = 0
             try:
-                group.leave(member_id, instance_id, turn)
-            except KafkaError as fault:
-                code = fault.code
+                group.leave(member_id, instance_id, draft)
+            except KafkaError as error:
+                code = error.code
             answers.append({
                 "member_id": member_id,
                 "group_instance_id": instance_id,
                 "error_code": code,
             })  # fmt: skip
-        group.go_on(size_before, turn)
-        turn.answer(token, {"error_code": 0, "members": answers})
-        return self._decided(turn, token, group)
+        group.rebalance_after_leave(size_before, draft)
+        draft.complete(token, {"error_code": 0, "members": answers})
+        return self._decided(draft, token, group)
 
     # -- offsets -----------------------------------------------------------------------------
 
@@ -245,10 +252,10 @@ class GroupCoordinator:
         """OffsetCommit: return the error code of each (topic, partition), as `codes`."""
         group_id = request.group_id
         _check_texts(group_id)
-        turn = self._turn(now_ms, wall_ms)
+        draft = self._draft(now_ms, wall_ms)
         group = self._groups.get(group_id)
         if group is not None:
-            group.check_commit(request, turn)
+            group.check_commit(request, draft)
         elif request.generation_id_or_member_epoch >= 0:
             raise GroupIdNotFound() if version >= UNKNOWN_GROUP_SINCE else IllegalGeneration()
         full = self.offsets.size > OFFSETS_SIZE_MAX
@@ -257,7 +264,7 @@ class GroupCoordinator:
             expire_ms = min(max(wall_ms + request.retention_time_ms, 0), TIME_MAX)
         codes = {}
         for topic, index, offset, epoch, metadata, topic_id in commits:
-            if metadata and not self._may_keep(metadata):
+            if metadata and not self._fits_metadata(metadata):
                 codes[topic, index] = OffsetMetadataTooLarge.code
                 continue
             if full and not self.offsets.has(group_id, topic, index):
@@ -265,11 +272,11 @@ class GroupCoordinator:
                 continue
             codes[topic, index] = 0
             committed = Offset(offset, epoch, metadata or "", wall_ms, expire_ms, topic_id)
-            turn.records.append(offset_record(OffsetKey(group_id, topic, index), committed))
-        turn.answer(token, {"codes": codes})
-        return self._decided(turn, token)
+            draft.records.append(offset_record(OffsetKey(group_id, topic, index), committed))
+        draft.complete(token, {"codes": codes})
+        return self._decided(draft, token)
 
-    def _may_keep(self, metadata: str) -> bool:
+    def _fits_metadata(self, metadata: str) -> bool:
         return len(metadata) <= self.limits.metadata_size_max and _fits(metadata)
 
     def delete_offsets(
@@ -278,9 +285,9 @@ class GroupCoordinator:
         """OffsetDelete: return the error code of each (topic, partition), as `codes`."""
         _check_id(group_id)
         group = self._known(group_id)
-        if group.state is not State.EMPTY and group.protocol_type != CONSUMER:
+        if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER:
             raise NonEmptyGroup()
-        turn = self._turn(now_ms, NO_TIME)
+        draft = self._draft(now_ms, NO_TIME)
         codes = {}
         subscribed = group.subscribed
         for topic, index in partitions:
@@ -288,16 +295,16 @@ class GroupCoordinator:
             if topic in subscribed:
                 codes[topic, index] = GroupSubscribedToTopic.code
             elif self.offsets.has(group_id, topic, index):
-                turn.records.append(offset_record(OffsetKey(group_id, topic, index), None))
-        turn.answer(token, {"codes": codes})
-        return self._decided(turn, token)
+                draft.records.append(offset_record(OffsetKey(group_id, topic, index), None))
+        draft.complete(token, {"codes": codes})
+        return self._decided(draft, token)
 
     def fetch_offsets(
         self,
         group_id: str,
         wanted: Mapping[str, Sequence[int]] | None,
         id_of: Callable[[str], bytes] = lambda topic: NO_ID,
-    ) -> dict[str, dict[int, Committed]]:
+    ) -> dict[str, dict[int, CommittedOffset]]:
         """Return a group's committed offsets by topic and partition; all if `wanted` is None.
 
         `id_of` returns the id of the topic that currently has a name, if known.
@@ -307,47 +314,47 @@ class GroupCoordinator:
     def topic_tombstones(
         self, topics: Mapping[str, Collection[bytes]]
     ) -> Iterator[GroupRecord | None]:
-        """Yield the tombstones of the offsets of deleted topics, for `forget_offsets` in parts."""
+        """Yield the tombstones of the offsets of deleted topics, to be written in parts."""
         return self.offsets.topic_tombstones(topics)
 
-    def forget_offsets(self, tombstones: Sequence[GroupRecord], now_ms: int) -> Decision:
+    def write_tombstones(self, tombstones: Sequence[GroupRecord], now_ms: int) -> Decision:
         """Delete these offsets of deleted topics."""
-        turn = self._turn(now_ms, NO_TIME)
-        turn.records += tombstones
-        return self._decided(turn, NOBODY)
+        draft = self._draft(now_ms, NO_TIME)
+        draft.records += tombstones
+        return self._decided(draft, NO_TOKEN)
 
     # -- administration ----------------------------------------------------------------------
 
     def delete_groups(self, group_ids: Sequence[str], token: Any, now_ms: int) -> Decision:
         """DeleteGroups: return None or an error for each group."""
-        turn = self._turn(now_ms, NO_TIME)
-        faults: dict[str, KafkaError | None] = {}
+        draft = self._draft(now_ms, NO_TIME)
+        errors: dict[str, KafkaError | None] = {}
         for group_id in dict.fromkeys(group_ids):
             try:
                 # Offsets may be committed under an empty group id, so it can be deleted as well.
                 group = self._known(group_id)
-                if group.state is not State.EMPTY:
+                if group.state is not GroupState.EMPTY:
                     raise NonEmptyGroup()
-            except KafkaError as fault:
-                faults[group_id] = fault.again()
+            except KafkaError as error:
+                errors[group_id] = error.again()
                 continue
-            faults[group_id] = None
-            turn.records += self.offsets.tombstones(group_id)
-            self._bury_group(group, turn)
-        turn.answer(token, faults)
-        return self._decided(turn, token)
+            errors[group_id] = None
+            draft.records += self.offsets.tombstones(group_id)
+            self._delete_group(group, draft)
+        draft.complete(token, errors)
+        return self._decided(draft, token)
 
     def describe(self, group_id: str, version: int) -> dict[str, Any]:
         """Return a group as in a DescribeGroups response; an unknown group is Dead."""
         try:
             return self._known(group_id).described()
-        except GroupIdNotFound as fault:
+        except GroupIdNotFound as error:
             unknown = version >= UNKNOWN_DESCRIBED_SINCE
             return {
-                "error_code": fault.code if unknown else 0,
-                "error_message": str(fault) if unknown else None,
+                "error_code": error.code if unknown else 0,
+                "error_message": str(error) if unknown else None,
                 "group_id": group_id,
-                "group_state": str(State.DEAD),
+                "group_state": str(GroupState.DEAD),
                 "protocol_type": "",
                 "protocol_data": "",
                 "members": [],
@@ -374,53 +381,53 @@ class GroupCoordinator:
     def tick(self, now_ms: int, wall_ms: int) -> Decision:
         """Handle expired deadlines; if there are many, handle a part and leave `next_due_ms` in the
         past."""
-        turn = self._turn(now_ms, wall_ms)
-        self._give_up_unwritten()
+        draft = self._draft(now_ms, wall_ms)
+        self._fail_unwritten()
         for token, _ in self._refused:
-            turn.refuse(token, NotCoordinator)
+            draft.fail(token, NotCoordinator)
         self._refused = []
         for _, due in zip(range(TICK_COUNT_MAX), self._deadlines.due(now_ms), strict=False):
             if due.kind == RETENTION:
-                self._expire_offsets(turn)
+                self._expire_offsets(draft)
                 break  # the rest of a long search is due at once, in a later tick
             group = self._groups.get(due.group_id)
             if group is not None:
-                self._expire(group, due, turn)
-                self._weigh(group, turn)
-        return self._decided(turn, NOBODY)
+                self._expire(group, due, draft)
+                self._update_size(group, draft)
+        return self._decided(draft, NO_TOKEN)
 
-    def _expire(self, group: ClassicGroup, due: Due, turn: Turn) -> None:
+    def _expire(self, group: ClassicGroup, due: DeadlineKey, draft: DecisionDraft) -> None:
         if due.kind == SESSION:
-            group.expire_session(due.member_id, turn)
+            group.expire_session(due.member_id, draft)
         elif due.kind == JOIN:
-            group.expire_join(turn)
+            group.expire_join(draft)
         else:
             assert due.kind == SYNC
-            group.expire_sync(turn)
+            group.expire_sync(draft)
 
-    def _expire_offsets(self, turn: Turn) -> None:
+    def _expire_offsets(self, draft: DecisionDraft) -> None:
         """Search some groups for expired offsets; delete empty groups without offsets."""
         if self._sweep is None:
             self._sweep = iter([*{**self._groups, **dict.fromkeys(self.offsets)}])
         group_ids = [*islice(self._sweep, SWEEP_COUNT)]
         for group_id in group_ids:
             group = self._groups.get(group_id) or ClassicGroup(group_id)
-            gone = [*self._expired(group, turn.wall_ms)]
-            turn.records += gone
+            gone = [*self._expired(group, draft.wall_ms)]
+            draft.records += gone
             if group.idle and len(gone) == self.offsets.count_of(group_id):
-                self._bury_group(group, turn)
+                self._delete_group(group, draft)
         if len(group_ids) == SWEEP_COUNT:
-            turn.put_off(Due(RETENTION), 0)
+            draft.set_deadline(DeadlineKey(RETENTION), 0)
         else:
             self._sweep = None
-            turn.put_off(Due(RETENTION), self.limits.retention_check_ms)
+            draft.set_deadline(DeadlineKey(RETENTION), self.limits.retention_check_ms)
 
     def _expired(self, group: ClassicGroup, wall_ms: int) -> Iterator[GroupRecord]:
         retention_ms = self.limits.retention_ms
         since_ms = NO_TIME
-        if group.state is State.EMPTY:
+        if group.state is GroupState.EMPTY:
             since_ms = group.since_ms if group.protocol_type is not None else NO_TIME
-        elif group.state is not State.STABLE or group.protocol_type != CONSUMER:
+        elif group.state is not GroupState.STABLE or group.protocol_type != CONSUMER:
             return
         yield from self.offsets.expired(
             group.group_id, group.subscribed, since_ms, retention_ms, wall_ms
@@ -430,9 +437,9 @@ class GroupCoordinator:
         """Drop a token whose connection has closed; its member may come back."""
         member = self._waiting.pop(token, None)
         if member is not None and member.join_token is token:
-            member.join_token = GONE
+            member.join_token = CLOSED_TOKEN
         elif member is not None and member.sync_token is token:
-            member.sync_token = GONE
+            member.sync_token = CLOSED_TOKEN
 
     # -- replay ------------------------------------------------------------------------------
 
@@ -441,7 +448,7 @@ class GroupCoordinator:
         if self._unwritten is not None:
             self._unwritten = None
             if not self._refused:
-                self._deadlines.drop(Due(REFUSED))
+                self._deadlines.drop(DeadlineKey(REFUSED))
         if record.kind is OFFSET_COMMIT:
             self.offsets.replay(record.key, record.value)
             self.commit_count += record.value is not None
@@ -454,7 +461,7 @@ class GroupCoordinator:
         if group is None:
             group = self._groups[record.key] = ClassicGroup(record.key)
         self.rebalance_count += group.replay(record.value)
-        self._weigh(group)
+        self._update_size(group)
 
     def records(self) -> Iterator[GroupRecord]:
         """Yield the records of this state, each as of the time it is yielded."""
@@ -466,46 +473,48 @@ class GroupCoordinator:
 
     def loaded(self, now_ms: int) -> None:
         """Begin after the last record of the log was replayed."""
-        turn = self._turn(now_ms, NO_TIME)
+        draft = self._draft(now_ms, NO_TIME)
         for group in self._groups.values():
-            group.restore(turn)
-            self._weigh(group)
+            group.restore(draft)
+            self._update_size(group)
         self.commit_count = 0
-        turn.put_off(Due(RETENTION), self.limits.retention_check_ms)
+        draft.set_deadline(DeadlineKey(RETENTION), self.limits.retention_check_ms)
 
     def reconfigure(self, limits: GroupLimits, now_ms: int) -> None:
         """Apply new limits; a new check interval counts from now."""
         before, self.limits = self.limits, limits
         if limits.retention_check_ms != before.retention_check_ms and self._sweep is None:
-            self._deadlines.set(Due(RETENTION), now_ms + limits.retention_check_ms)
+            self._deadlines.set(DeadlineKey(RETENTION), now_ms + limits.retention_check_ms)
 
     @property
     def counts(self) -> dict[str, int]:
         """Metrics: the number of groups by state, of all groups, and of offsets."""
         groups = Counter(group.state for group in self._all())
-        states = {str(state): groups[state] for state in State if state is not State.DEAD}
+        states = {str(state): groups[state] for state in GroupState if state is not GroupState.DEAD}
         return {**states, "groups": sum(states.values()), "offsets": self.offsets.count}
 
     # -- internals ---------------------------------------------------------------------------
 
-    def _turn(self, now_ms: int, wall_ms: int) -> Turn:
-        return Turn(now_ms, wall_ms, self.limits, self._deadlines, self._waiting)
+    def _draft(self, now_ms: int, wall_ms: int) -> DecisionDraft:
+        return DecisionDraft(now_ms, wall_ms, self.limits, self._deadlines, self._waiting)
 
-    def _decided(self, turn: Turn, asker: Any, group: ClassicGroup | None = None) -> Decision:
+    def _decided(
+        self, draft: DecisionDraft, token: Any, group: ClassicGroup | None = None
+    ) -> Decision:
         if group is not None:
-            self._weigh(group, turn)
-        self._give_up_unwritten()
-        if turn.records:
-            self._unwritten = Unwritten(asker, turn.replies)
-            turn.put_off(Due(REFUSED), 0)
-        return Result(turn.replies, turn.records)
+            self._update_size(group, draft)
+        self._fail_unwritten()
+        if draft.records:
+            self._unwritten = UnwrittenDecision(token, draft.replies)
+            draft.set_deadline(DeadlineKey(REFUSED), 0)
+        return Result(draft.replies, draft.records)
 
-    def _give_up_unwritten(self) -> None:
+    def _fail_unwritten(self) -> None:
         """Mark the replies of a decision that was not written for refusal; its own request has
         failed."""
         if self._unwritten is not None:
-            asker, replies = self._unwritten
-            self._refused += [reply for reply in replies if reply.token is not asker]
+            token, replies = self._unwritten
+            self._refused += [reply for reply in replies if reply.token is not token]
             self._unwritten = None
 
     def _group(self, group_id: str) -> ClassicGroup:
@@ -531,19 +540,19 @@ class GroupCoordinator:
             if group_id not in self._groups:
                 yield ClassicGroup(group_id)
 
-    def _bury_group(self, group: ClassicGroup, turn: Turn) -> None:
+    def _delete_group(self, group: ClassicGroup, draft: DecisionDraft) -> None:
         if group.kept is not None:
-            turn.records.append(group_record(group.group_id, None))
+            draft.records.append(group_record(group.group_id, None))
         else:
             self._drop(group)
 
     def _drop(self, group: ClassicGroup) -> None:
         for member_id in group.pending:
-            self._deadlines.drop(Due(SESSION, group.group_id, member_id))
+            self._deadlines.drop(DeadlineKey(SESSION, group.group_id, member_id))
         self._groups.pop(group.group_id, None)
         self._size -= self._sizes.pop(group.group_id, 0)
 
-    def _check_room(self, size: int, before: int) -> None:
+    def _check_memory(self, size: int, before: int) -> None:
         """Raise GroupMaxSizeReached unless `size` bytes fit in place of `before` bytes."""
         bound = SIZE_MAX if size <= SMALL_SIZE else SIZE_MAX // 2
         if size > before and self._size + size - before > bound:
@@ -552,11 +561,11 @@ class GroupCoordinator:
                 " assigned; have fewer members, or members that say less."
             )
 
-    def _weigh(self, group: ClassicGroup, turn: Turn | None = None) -> None:
+    def _update_size(self, group: ClassicGroup, draft: DecisionDraft | None = None) -> None:
         """Update a group's memory use; drop a group that has no state left."""
         if self._groups.get(group.group_id) is not group:
             return
-        if group.idle and group.kept is None and (turn is None or not turn.records):
+        if group.idle and group.kept is None and (draft is None or not draft.records):
             self._drop(group)
             return
         size = group.size

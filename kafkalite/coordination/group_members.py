@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from kafkalite.coordination.group_turn import NOBODY
+from kafkalite.coordination.decision_draft import NO_TOKEN
 from kafkalite.errors import FencedInstanceId, UnknownMemberId
 from kafkalite.protocol.schemas.group_records import subscribed_topics
 
@@ -19,7 +19,7 @@ PROTOCOL_SIZE = 300
 TOPICS_MAX = 100_000
 
 
-class State(StrEnum):
+class GroupState(StrEnum):
     """The state of a group; a Dead group does not exist."""
 
     EMPTY = "Empty"
@@ -30,7 +30,7 @@ class State(StrEnum):
 
 
 @dataclass(slots=True)
-class Member:
+class GroupMember:
     """One member; `protocols` are in the order of its preference."""
 
     member_id: str
@@ -42,20 +42,20 @@ class Member:
     protocols: dict[str, bytes]
     assignment: bytes = b""
     is_new: bool = False  # its member id was not sent to it yet
-    join_token: Any = NOBODY
-    sync_token: Any = NOBODY
+    join_token: Any = NO_TOKEN
+    sync_token: Any = NO_TOKEN
     size: int = field(default=0, compare=False)
 
     @property
     def excused(self) -> bool:
         """True if its session cannot expire, since it waits for a response."""
-        waits = self.join_token is not NOBODY or self.sync_token is not NOBODY
+        waits = self.join_token is not NO_TOKEN or self.sync_token is not NO_TOKEN
         return waits and not self.is_new
 
-    def weighed(self) -> int:
+    def total_size(self) -> int:
         """Return the approximate memory use in bytes."""
         texts = (self.member_id, self.instance_id or "", self.client_id, self.client_host)
-        return spoken_size(self.protocols.items()) + sum(map(len, texts)) + len(self.assignment)
+        return protocols_size(self.protocols.items()) + sum(map(len, texts)) + len(self.assignment)
 
     def kept(self, protocol: str | None, assignment: bytes) -> dict[str, Any]:
         """Return the member as in the group's record."""
@@ -71,7 +71,7 @@ class Member:
         }
 
     @classmethod
-    def restored(cls, kept: dict[str, Any], protocol: str | None) -> Member:
+    def restored(cls, kept: dict[str, Any], protocol: str | None) -> GroupMember:
         """Return a member from a group's record, which has its agreed protocol only."""
         rebalance_timeout_ms = kept["rebalance_timeout"]
         if rebalance_timeout_ms < 0:
@@ -99,7 +99,7 @@ class Member:
         }
 
 
-def spoken_size(protocols: Iterable[tuple[str, bytes]]) -> int:
+def protocols_size(protocols: Iterable[tuple[str, bytes]]) -> int:
     """Return the approximate memory use of a member with these protocols."""
     return MEMBER_SIZE + sum(
         PROTOCOL_SIZE + len(name) + len(metadata) for name, metadata in protocols
@@ -116,12 +116,12 @@ class AnyTopic:
 ANY_TOPIC = AnyTopic()
 
 
-class Members:
+class GroupMembers:
     """The members of one group, in the order in which they joined."""
 
     def __init__(self) -> None:
-        self.by_id: dict[str, Member] = {}
-        self.by_instance: dict[str, Member] = {}
+        self.by_id: dict[str, GroupMember] = {}
+        self.by_instance: dict[str, GroupMember] = {}
         self.joined_count = 0
         """Number of members with a pending JoinGroup."""
         self.size = 0
@@ -131,7 +131,7 @@ class Members:
     def __len__(self) -> int:
         return len(self.by_id)
 
-    def __iter__(self) -> Iterator[Member]:
+    def __iter__(self) -> Iterator[GroupMember]:
         return iter([*self.by_id.values()])
 
     def __contains__(self, member_id: str) -> bool:
@@ -139,34 +139,34 @@ class Members:
 
     # -- membership --------------------------------------------------------------------------
 
-    def add(self, member: Member) -> None:
+    def add(self, member: GroupMember) -> None:
         assert member.member_id not in self.by_id
         self.by_id[member.member_id] = member
         if member.instance_id is not None:
             assert member.instance_id not in self.by_instance
             self.by_instance[member.instance_id] = member
         self._speakers.update([*member.protocols])
-        self.joined_count += member.join_token is not NOBODY
-        self.weigh(member)
+        self.joined_count += member.join_token is not NO_TOKEN
+        self.update_size(member)
 
-    def remove(self, member: Member) -> None:
+    def remove(self, member: GroupMember) -> None:
         """Remove a member; its pending requests must have been completed before."""
-        assert member.join_token is member.sync_token is NOBODY
+        assert member.join_token is member.sync_token is NO_TOKEN
         del self.by_id[member.member_id]
         if member.instance_id is not None:
             del self.by_instance[member.instance_id]
-        self._silence(member)
+        self._remove_protocols(member)
         self.size -= member.size
         member.size = 0
 
-    def rename(self, member: Member, member_id: str) -> None:
+    def rename(self, member: GroupMember, member_id: str) -> None:
         """Give a static member the member id of the process that replaces it."""
         del self.by_id[member.member_id]
         member.member_id = member_id
         self.by_id[member_id] = member
-        self.weigh(member)
+        self.update_size(member)
 
-    def known(self, member_id: str, instance_id: str | None) -> Member:
+    def known(self, member_id: str, instance_id: str | None) -> GroupMember:
         """Return the member; raise FencedInstanceId if its instance has another member id."""
         if instance_id is not None:
             owner = self.by_instance.get(instance_id)
@@ -179,48 +179,48 @@ class Members:
             raise UnknownMemberId()
         return member
 
-    def assign(self, member: Member, assignment: bytes) -> None:
+    def assign(self, member: GroupMember, assignment: bytes) -> None:
         member.assignment = assignment
-        self.weigh(member)
+        self.update_size(member)
 
     def size_of(self, member_id: str, instance_id: str | None) -> int:
         """Return the memory use of this member, or of the one it replaces; 0 for a new one."""
         member = self.by_id.get(member_id) or self.by_instance.get(instance_id or "")
         return 0 if member is None else member.size
 
-    def weigh(self, member: Member) -> None:
+    def update_size(self, member: GroupMember) -> None:
         """Update the memory use of a member."""
         self.size -= member.size
-        member.size = member.weighed()
+        member.size = member.total_size()
         self.size += member.size
 
     # -- pending requests --------------------------------------------------------------------
 
-    def wait_to_join(self, member: Member, token: Any) -> Any:
+    def wait_to_join(self, member: GroupMember, token: Any) -> Any:
         """Set the token of the pending JoinGroup and return the previous one."""
         before, member.join_token = member.join_token, token
-        self.joined_count += (token is not NOBODY) - (before is not NOBODY)
+        self.joined_count += (token is not NO_TOKEN) - (before is not NO_TOKEN)
         return before
 
-    def wait_to_sync(self, member: Member, token: Any) -> Any:
+    def wait_to_sync(self, member: GroupMember, token: Any) -> Any:
         """Set the token of the pending SyncGroup and return the previous one."""
         before, member.sync_token = member.sync_token, token
         return before
 
     # -- protocols ---------------------------------------------------------------------------
 
-    def speak(self, member: Member, protocols: dict[str, bytes]) -> None:
+    def set_protocols(self, member: GroupMember, protocols: dict[str, bytes]) -> None:
         """Replace a member's protocols."""
-        self._silence(member)
+        self._remove_protocols(member)
         member.protocols = protocols
         self._speakers.update([*protocols])
-        self.weigh(member)
+        self.update_size(member)
 
-    def understand(self, protocols: dict[str, bytes]) -> bool:
+    def supports(self, protocols: dict[str, bytes]) -> bool:
         """Return whether every member supports one of these protocols."""
         return any(self._speakers[name] == len(self.by_id) for name in protocols)
 
-    def vote(self) -> str:
+    def choose_protocol(self) -> str:
         """Return the protocol that most members prefer, among those that all support.
 
         There is one: a member is accepted, or changes its protocols, only with a common one.
@@ -233,7 +233,7 @@ class Members:
         )
         return max(votes, key=lambda name: votes[name])
 
-    def _silence(self, member: Member) -> None:
+    def _remove_protocols(self, member: GroupMember) -> None:
         for name in member.protocols:
             self._speakers[name] -= 1
             if not self._speakers[name]:

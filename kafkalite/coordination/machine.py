@@ -1,4 +1,4 @@
-"""Machine: the interface of the state machines, which decide, record and replay.
+"""StateMachine: the interface of the state machines, which decide, record and replay.
 
     decide   a method of the machine: reads the state, changes nothing, returns a Result
     record   the host appends the Result's records to the machine's log as one batch
@@ -33,7 +33,7 @@ class Reply(NamedTuple):
     response: dict[str, Any]
 
 
-class Machine(Protocol):
+class StateMachine(Protocol):
     """The methods of a machine that a host needs, besides its decisions."""
 
     def replay(self, record: Any) -> None:

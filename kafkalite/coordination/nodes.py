@@ -27,7 +27,13 @@ from kafkalite.coordination.image import (
     partition_records,
 )
 from kafkalite.coordination.machine import Result
-from kafkalite.coordination.placement import Load, Move, PlacementLimits, Sizes, leading
+from kafkalite.coordination.placement import (
+    NodeLoads,
+    PartitionMove,
+    PlacementLimits,
+    Sizes,
+    leading,
+)
 from kafkalite.errors import InvalidRequest, PolicyViolation
 from kafkalite.protocol.schemas.internal import REMOVE_NODE, TypedRecord
 
@@ -54,7 +60,7 @@ class Placer:
         self.room = max(0, limits.dedicated_max - dedicated_count)
         self.made: list[NodeImage] = []
         """The dedicated nodes that this decision creates."""
-        self._load = Load(image, leading(nodes, limits), sizes)
+        self._load = NodeLoads(image, leading(nodes, limits), sizes)
         self._sizes = sizes
         self._next_node_id = next_node_id
 
@@ -253,14 +259,14 @@ def _check_others(image: ClusterImage, node_id: int) -> None:
         )
 
 
-def move(image: ClusterImage, moves: Sequence[Move]) -> Result[list[Move]]:
+def move(image: ClusterImage, moves: Sequence[PartitionMove]) -> Result[list[PartitionMove]]:
     """Move partitions to other workers; return the moves that are still valid.
 
     A partition stays if it has another leader by now, is deleted, or is led by a dedicated worker;
     a node that may not get partitions is no target.
     """
     targets = set(image.workers) & set(image.placeable)
-    granted: dict[tuple[bytes, int], Move] = {}
+    granted: dict[tuple[bytes, int], PartitionMove] = {}
     records: list[TypedRecord] = []
     for wanted in moves:
         topic = image.topics_by_id.get(wanted.topic_id)

@@ -38,7 +38,7 @@ WORTH_IT = 0.9
 """Two partitions are swapped if the fuller of their nodes then has at most this share."""
 
 
-class Move(NamedTuple):
+class PartitionMove(NamedTuple):
     """A partition to move from its leader to another node."""
 
     topic_id: bytes
@@ -75,7 +75,7 @@ def leading(nodes: Sequence[int], limits: PlacementLimits) -> Sequence[int]:
     return nodes[: limits.leading_max]
 
 
-class Load:
+class NodeLoads:
     """Partition counts and sizes of nodes, including the partitions it places."""
 
     def __init__(self, image: ClusterImage, nodes: Iterable[int], sizes: Sizes) -> None:
@@ -112,12 +112,12 @@ class Load:
 
 def drain_moves(
     image: ClusterImage, node_id: int, sizes: Sizes, limits: PlacementLimits = NO_LIMITS
-) -> list[Move]:
+) -> list[PartitionMove]:
     """Return the moves that leave a worker without partitions; none for a dedicated one."""
     if image.nodes[node_id].dedicated:
         return []
     others = leading([other for other in image.placeable if other != node_id], limits)
-    load = Load(image, others, sizes)
+    load = NodeLoads(image, others, sizes)
     moves = []
     for topic in image.topics.values():
         leaving = [i for i, partition in topic.partitions.items() if partition.leader == node_id]
@@ -127,7 +127,7 @@ def drain_moves(
         leaving.sort(key=lambda index: -sizes.get((topic.topic_id, index), 0))
         placed = load.place(topic.topic_id, [sizes.get((topic.topic_id, i), 0) for i in leaving])
         moves += [
-            Move(topic.topic_id, index, node_id, to_node)
+            PartitionMove(topic.topic_id, index, node_id, to_node)
             for index, to_node in sorted(zip(leaving, placed, strict=True))
         ]
     return moves
@@ -135,7 +135,7 @@ def drain_moves(
 
 def rebalance_moves(
     image: ClusterImage, sizes: Sizes, limits: PlacementLimits = NO_LIMITS
-) -> list[Move]:
+) -> list[PartitionMove]:
     """Return the moves that balance the leading workers, by count and then by size.
 
     Counts then differ by at most one, and standbys lose their partitions.  Balancing the counts
@@ -143,14 +143,14 @@ def rebalance_moves(
     partitions are swapped while a swap reduces the fuller of two nodes by a tenth and spreads no
     topic worse.  Draining workers are left to drain_moves.
     """
-    arrangement = Arrangement(image, sizes, limits)
+    arrangement = TentativeAssignment(image, sizes, limits)
     arrangement.level_counts()
     if sizes:
         arrangement.level_sizes()
     return list(arrangement.moves())
 
 
-class Arrangement:
+class TentativeAssignment:
     """A tentative assignment of partitions to the placeable workers."""
 
     def __init__(self, image: ClusterImage, sizes: Sizes, limits: PlacementLimits) -> None:
@@ -169,12 +169,12 @@ class Arrangement:
                 if partition.leader in self._there and not topic.internal:
                     self._put((topic.topic_id, index), partition.leader)
 
-    def moves(self) -> Iterator[Move]:
+    def moves(self) -> Iterator[PartitionMove]:
         """Yield the differences from the image."""
         for (topic_id, index), node_id in self._at.items():
             leader = self._image.topics_by_id[topic_id].partitions[index].leader
             if leader != node_id:
-                yield Move(topic_id, index, leader, node_id)
+                yield PartitionMove(topic_id, index, leader, node_id)
 
     def _put(self, place: Place, node_id: int) -> None:
         topic_id, index = place

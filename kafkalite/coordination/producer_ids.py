@@ -20,7 +20,7 @@ ID_MAX = 2**63 - 1
 """The greatest producer id that the protocol can carry."""
 
 
-class Block(NamedTuple):
+class ProducerIdBlock(NamedTuple):
     """Consecutive producer ids for one node; `end_id` is exclusive."""
 
     first_id: int
@@ -33,12 +33,12 @@ class ProducerIds:
     def __init__(self) -> None:
         self.next_id = 0
 
-    def allocate(self, node_id: int) -> Result[Block]:
+    def allocate(self, node_id: int) -> Result[ProducerIdBlock]:
         """Return the next block for a node and the record that reserves it."""
         assert node_id >= 0
         if self.next_id > ID_MAX - BLOCK_COUNT:
             raise UnknownServerError("Every producer id there is has been given out.")
-        block = Block(self.next_id, self.next_id + BLOCK_COUNT)
+        block = ProducerIdBlock(self.next_id, self.next_id + BLOCK_COUNT)
         record = PRODUCER_IDS_BLOCK(first_id=block.first_id, count=BLOCK_COUNT, node_id=node_id)
         return Result(block, [record])
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True)
-class Session:
+class NodeSession:
     """The session of one incarnation: the time of its last message, and if it has expired."""
 
     incarnation: int
@@ -33,7 +33,7 @@ class NodeSessions:
     def __init__(self, session_timeout_ms: int, tick_timeout_ms: int = 0) -> None:
         self.session_timeout_ms = session_timeout_ms
         self.tick_timeout_ms = tick_timeout_ms
-        self._sessions: dict[int, Session] = {}
+        self._sessions: dict[int, NodeSession] = {}
 
     @property
     def alive(self) -> set[int]:
@@ -48,7 +48,7 @@ class NodeSessions:
         """Begin the session of a new process; it replaces the session of an older one."""
         session = self._sessions.get(node_id)
         if session is None or session.incarnation < incarnation:
-            self._sessions[node_id] = Session(incarnation)
+            self._sessions[node_id] = NodeSession(incarnation)
 
     def ended(self, node_id: int, incarnation: int) -> None:
         """End the session of this incarnation; a newer one is not affected."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kafkalite.coordination.placement import Move
+from kafkalite.coordination.placement import PartitionMove
 from kafkalite.protocol.schema import Fields
 from kafkalite.protocol.schemas.produce import PRODUCE
 from kafkalite.protocol.schemas.topics import CREATE_TOPICS, DELETE_TOPICS
@@ -86,10 +86,12 @@ class Clients(Cluster):
         """Decide a partition move; it is carried out in later steps."""
         topic = self.image.topics[name]
         from_node = topic.partitions[partition].leader
-        self.supervisor.reassigner.plan([Move(topic.topic_id, partition, from_node, to_node)])
+        self.supervisor.reassigner.plan(
+            [PartitionMove(topic.topic_id, partition, from_node, to_node)]
+        )
 
-    def move_of(self, topic_id: bytes, from_node: int, to_node: int) -> Move:
-        return Move(topic_id, 0, from_node, to_node)
+    def move_of(self, topic_id: bytes, from_node: int, to_node: int) -> PartitionMove:
+        return PartitionMove(topic_id, 0, from_node, to_node)
 
     def restart(self, workers: int | None, *, killed: bool = False) -> None:
         """Stop or kill the broker, and start it with this many workers."""

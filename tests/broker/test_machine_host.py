@@ -18,7 +18,7 @@ from kafkalite.broker.controller import metadata_log
 from kafkalite.broker.controller.local_controller import LocalController
 from kafkalite.clock import ManualClock
 from kafkalite.config.settings import Settings
-from kafkalite.coordination.controller import Controller, Defaults, Growth, NewTopic
+from kafkalite.coordination.controller import Controller, NewTopic, PartitionGrowth, TopicDefaults
 from kafkalite.coordination.image import NodeImage
 from kafkalite.errors import Fatal, KafkaStorageError, Refusal
 from kafkalite.protocol.schemas import internal
@@ -99,7 +99,7 @@ class Hosted:
         self.topics += 1
         topic_id = self.topics.to_bytes(16, "big")
         new = NewTopic(name, partitions)
-        return lambda controller: controller.create_topics([new], [topic_id], Defaults(1, 1))
+        return lambda controller: controller.create_topics([new], [topic_id], TopicDefaults(1, 1))
 
     def decision(self, kind: str) -> Any:
         """Return a decision of that kind that is valid in the current state."""
@@ -108,7 +108,9 @@ class Hosted:
         topics = self.host.machine.image.topics
         if kind == "create" or not topics:
             return self.create(f"t{self.topics}", 3)
-        growth = [Growth(name, len(topic.partitions) + 2) for name, topic in topics.items()]
+        growth = [
+            PartitionGrowth(name, len(topic.partitions) + 2) for name, topic in topics.items()
+        ]
         return lambda controller: controller.create_partitions(growth)
 
     @property
@@ -218,7 +220,7 @@ def test_a_start_that_cannot_enter_the_log_is_refused_in_one_sentence(hosted):
 
 def test_a_log_makes_its_machine_again(hosted):
     hosted.ask(hosted.create("a", 3))
-    hosted.ask(lambda controller: controller.create_partitions([Growth("a", 5)]))
+    hosted.ask(lambda controller: controller.create_partitions([PartitionGrowth("a", 5)]))
     hosted.ask(lambda controller: controller.allocate_producer_ids(0))
     before = hosted.state
     hosted.crash()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
-from kafkalite.coordination.controller import Controller, Defaults, Growth, NewTopic
+from kafkalite.coordination.controller import Controller, NewTopic, PartitionGrowth, TopicDefaults
 from kafkalite.coordination.image import TopicImage
 
 DEDICATED = {"worker.dedicated": "true"}
@@ -42,11 +42,11 @@ def cluster_of(workers: int) -> Controller:
 
 def create(controller: Controller, *wanted: NewTopic, **options: Any) -> dict[str, Any]:
     ids = [topic_id() for _ in wanted]
-    options.setdefault("defaults", Defaults(1, 1))
+    options.setdefault("defaults", TopicDefaults(1, 1))
     return do(controller, controller.create_topics(wanted, ids, **options))
 
 
-def grow(controller: Controller, *wanted: Growth, **options: Any) -> dict[str, Any]:
+def grow(controller: Controller, *wanted: PartitionGrowth, **options: Any) -> dict[str, Any]:
     return do(controller, controller.create_partitions(wanted, **options))
 
 

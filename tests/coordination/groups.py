@@ -11,10 +11,10 @@ from typing import Any
 
 from kafkalite.coordination.classic_group import STATIC_GATHER_MS
 from kafkalite.coordination.group_coordinator import (
-    Asker,
     Commit,
-    Committed,
+    CommittedOffset,
     Decision,
+    GroupClient,
     GroupCoordinator,
     GroupLimits,
 )
@@ -237,7 +237,7 @@ class Stage:
     def offsets(self, group_id: str) -> dict[tuple[str, int], int]:
         return {place: each.offset for place, each in self.committed(group_id).items()}
 
-    def committed(self, group_id: str) -> dict[tuple[str, int], Committed]:
+    def committed(self, group_id: str) -> dict[tuple[str, int], CommittedOffset]:
         found = self.machine.fetch_offsets(group_id, None)
         return {(topic, at): each for topic, by in found.items() for at, each in by.items()}
 
@@ -326,7 +326,7 @@ class Client:
             lambda token: self.stage.machine.join(
                 self.group_id,
                 request,
-                Asker(self.name, "/127.0.0.1"),
+                GroupClient(self.name, "/127.0.0.1"),
                 self.version,
                 token,
                 self.stage.now_ms,
@@ -417,4 +417,4 @@ def forget_topics(stage: Stage, *names: str) -> Any:
     """Have the coordinator remove the offsets of topics, for any topic id, in one part."""
     found = stage.machine.topic_tombstones(dict.fromkeys(names, [NO_ID]))
     tombstones = [record for record in found if record is not None]
-    return stage.machine.forget_offsets(tombstones, stage.now_ms)
+    return stage.machine.write_tombstones(tombstones, stage.now_ms)

@@ -6,7 +6,7 @@ import pytest
 
 from kafkalite.config.resources import SCOPES, Resource
 from kafkalite.coordination import configs
-from kafkalite.coordination.configs import Alteration, Change, Operation
+from kafkalite.coordination.configs import ConfigAlteration, ConfigChange, ConfigOperation
 from kafkalite.coordination.controller import Controller, NewTopic
 from kafkalite.coordination.image import config_records
 from kafkalite.errors import (
@@ -22,12 +22,12 @@ from tests.coordination.factories import DEDICATED, cluster_of, create, do
 
 TOPIC, BROKER, LOGGER = Resource.TOPIC, Resource.BROKER, Resource.BROKER_LOGGER
 METRICS, GROUP = Resource.CLIENT_METRICS, Resource.GROUP
-SET, DELETE, APPEND, SUBTRACT = Operation
+SET, DELETE, APPEND, SUBTRACT = ConfigOperation
 
 
 def alter(controller, kind, name, *changes, replaces=False, **options):
     """Alter one resource by (key, text) or (key, text, operation); return the error, if any."""
-    wanted = Alteration(kind, name, [Change(*change) for change in changes], replaces)
+    wanted = ConfigAlteration(kind, name, [ConfigChange(*change) for change in changes], replaces)
     answers = do(controller, controller.alter_configs([wanted], **options))
     return answers[kind, name]
 
@@ -86,7 +86,9 @@ def test_deleting_a_key_that_is_unknown_or_not_set_changes_nothing(controller, k
 
 def test_only_what_changes_becomes_a_record(controller):
     topic_with(controller, retention_ms="5", segment_ms="6")
-    wanted = Alteration(TOPIC, "a", [Change("retention.ms", "5"), Change("segment.ms", "7")])
+    wanted = ConfigAlteration(
+        TOPIC, "a", [ConfigChange("retention.ms", "5"), ConfigChange("segment.ms", "7")]
+    )
     result = controller.alter_configs([wanted])
     assert [record.fields["name"] for record in result.records] == ["segment.ms"]
 
@@ -115,8 +117,10 @@ def test_a_replacement_leaves_what_is_read_only(controller):
 def test_a_resource_with_one_bad_change_is_not_altered_at_all_and_the_others_are(controller):
     topic_with(controller)
     wanted = [
-        Alteration(TOPIC, "a", [Change("retention.ms", "5"), Change("segment.ms", "soon")]),
-        Alteration(BROKER, "", [Change("num.partitions", "3")]),
+        ConfigAlteration(
+            TOPIC, "a", [ConfigChange("retention.ms", "5"), ConfigChange("segment.ms", "soon")]
+        ),
+        ConfigAlteration(BROKER, "", [ConfigChange("num.partitions", "3")]),
     ]
     answers = do(controller, controller.alter_configs(wanted))
     assert isinstance(answers[TOPIC, "a"], InvalidConfig)
@@ -267,7 +271,7 @@ def test_resources_that_are_made_by_setting_something_are_bounded(controller, mo
 
 def test_what_one_request_sets_is_bounded(controller, monkeypatch):
     monkeypatch.setattr(configs, "ALTERED_SIZE_MAX", 100)
-    wanted = [Alteration(METRICS, name, [Change("metrics", "x" * 60)]) for name in "ab"]
+    wanted = [ConfigAlteration(METRICS, name, [ConfigChange("metrics", "x" * 60)]) for name in "ab"]
     answers = do(controller, controller.alter_configs(wanted))
     assert answers[METRICS, "a"] is None
     assert isinstance(answers[METRICS, "b"], PolicyViolation)

@@ -9,12 +9,12 @@ from kafkalite import errors
 from kafkalite.coordination.controller import (
     NEW_PARTITIONS_MAX,
     Controller,
-    Defaults,
-    Growth,
     NewTopic,
+    PartitionGrowth,
+    TopicDefaults,
 )
 from kafkalite.coordination.image import ClusterImage, PartitionImage, TopicImage
-from kafkalite.coordination.placement import Move
+from kafkalite.coordination.placement import PartitionMove
 from kafkalite.protocol.schemas import internal
 from tests.coordination.factories import cluster_of, create, do, grow, leaders_of, topic_id
 
@@ -25,7 +25,7 @@ def controller() -> Controller:
 
 
 def test_a_topic_is_there_once_its_records_are_replayed(controller):
-    result = controller.create_topics([NewTopic("flights", 3)], [topic_id()], Defaults(1, 1))
+    result = controller.create_topics([NewTopic("flights", 3)], [topic_id()], TopicDefaults(1, 1))
     assert controller.image.topics == {}
     answer = do(controller, result)["flights"]
     assert controller.image.topics == {"flights": answer}
@@ -36,12 +36,12 @@ def test_a_topic_is_there_once_its_records_are_replayed(controller):
 def test_a_topic_of_many_partitions_is_two_records():
     controller = cluster_of(workers=2)
     wanted = NewTopic("many", NEW_PARTITIONS_MAX)
-    result = controller.create_topics([wanted], [topic_id()], Defaults(1, 1))
+    result = controller.create_topics([wanted], [topic_id()], TopicDefaults(1, 1))
     assert [record.kind for record in result.records] == [internal.TOPIC, internal.PARTITIONS]
     answer = do(controller, result)["many"]
     assert controller.image.topics == {"many": answer}
     assert [controller.image.led_count(node) for node in (0, 1, 2)] == [0, 5_000, 5_000]
-    result = controller.create_partitions([Growth("many", NEW_PARTITIONS_MAX + 3)])
+    result = controller.create_partitions([PartitionGrowth("many", NEW_PARTITIONS_MAX + 3)])
     assert [record.kind for record in result.records] == [internal.PARTITIONS]
     do(controller, result)
     assert leaders_of(controller, "many")[-3:] == [1, 2, 1]
@@ -51,7 +51,9 @@ def test_a_topic_of_many_partitions_is_two_records():
 def test_a_snapshot_of_moved_partitions_makes_the_same_image():
     controller = cluster_of(workers=2)
     topic = create(controller, NewTopic("a", 7))["a"]
-    moves = [Move(topic.topic_id, index, topic.partitions[index].leader, 2) for index in (0, 4)]
+    moves = [
+        PartitionMove(topic.topic_id, index, topic.partitions[index].leader, 2) for index in (0, 4)
+    ]
     assert len(do(controller, controller.move(moves))) == 2
     again = Controller()
     kinds = []
@@ -88,7 +90,7 @@ def test_the_nodes_that_may_be_assigned_are_found_once(monkeypatch):
 
 
 def test_what_a_topic_leaves_open_the_defaults_fill(controller):
-    answer = create(controller, NewTopic("a"), defaults=Defaults(7, 1))
+    answer = create(controller, NewTopic("a"), defaults=TopicDefaults(7, 1))
     assert len(answer["a"].partitions) == 7
 
 
@@ -99,7 +101,7 @@ def test_a_topic_keeps_the_config_it_was_created_with(controller):
 
 def test_validating_gives_the_answer_and_no_records(controller):
     result = controller.create_topics(
-        [NewTopic("a")], [topic_id()], Defaults(2, 1), validate_only=True
+        [NewTopic("a")], [topic_id()], TopicDefaults(2, 1), validate_only=True
     )
     assert isinstance(result.response["a"], TopicImage)
     assert result.records == []
@@ -182,7 +184,7 @@ def test_partitions_placed_by_hand_lie_where_they_were_put():
     controller = cluster_of(workers=3)
     answer = create(controller, NewTopic("a", assignments=[(1, [2]), (0, [3])]))["a"]
     assert {i: partition.leader for i, partition in answer.partitions.items()} == {0: 3, 1: 2}
-    grow(controller, Growth("a", 4, [[2], [2]]))
+    grow(controller, PartitionGrowth("a", 4, [[2], [2]]))
     assert leaders_of(controller, "a") == [3, 2, 2, 2]
 
 
@@ -195,22 +197,22 @@ def test_a_deleted_topic_is_gone_with_its_config_and_frees_its_name(controller):
 
 def test_a_topic_grows_after_its_last_partition(controller):
     create(controller, NewTopic("a", 2))
-    assert grow(controller, Growth("a", 5)) == {"a": None}
+    assert grow(controller, PartitionGrowth("a", 5)) == {"a": None}
     assert [*controller.image.topics["a"].partitions] == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(
     ("wanted", "fault"),
     [
-        (Growth("nowhere", 3), errors.UnknownTopicOrPartition),
-        (Growth("a", 2), errors.InvalidPartitions),
-        (Growth("a", 1), errors.InvalidPartitions),
-        (Growth("a", -1), errors.InvalidPartitions),
-        (Growth("a", 2**31 - 1), errors.PolicyViolation),
-        (Growth("a", 4, [[0]]), errors.InvalidReplicaAssignment),
-        (Growth("a", 3, []), errors.InvalidReplicaAssignment),
-        (Growth("a", 3, [[0, 0]]), errors.InvalidReplicaAssignment),
-        (Growth("a", 3, [[9]]), errors.InvalidReplicaAssignment),
+        (PartitionGrowth("nowhere", 3), errors.UnknownTopicOrPartition),
+        (PartitionGrowth("a", 2), errors.InvalidPartitions),
+        (PartitionGrowth("a", 1), errors.InvalidPartitions),
+        (PartitionGrowth("a", -1), errors.InvalidPartitions),
+        (PartitionGrowth("a", 2**31 - 1), errors.PolicyViolation),
+        (PartitionGrowth("a", 4, [[0]]), errors.InvalidReplicaAssignment),
+        (PartitionGrowth("a", 3, []), errors.InvalidReplicaAssignment),
+        (PartitionGrowth("a", 3, [[0, 0]]), errors.InvalidReplicaAssignment),
+        (PartitionGrowth("a", 3, [[9]]), errors.InvalidReplicaAssignment),
     ],
     ids=repr,
 )
@@ -222,7 +224,7 @@ def test_a_topic_that_cannot_grow_so_is_refused(controller, wanted, fault):
 
 def test_growing_may_be_validated_only(controller):
     create(controller, NewTopic("a", 2))
-    assert grow(controller, Growth("a", 3), validate_only=True) == {"a": None}
+    assert grow(controller, PartitionGrowth("a", 3), validate_only=True) == {"a": None}
     assert len(controller.image.topics["a"].partitions) == 2
 
 

@@ -1,4 +1,4 @@
-"""Committed offsets: valid commits, retention, expiration; and groups as admins see them."""
+"""CommittedOffset offsets: valid commits, retention, expiration; and groups as admins see them."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def test_each_topic_of_a_name_that_was_deleted_twice_has_been_read_by_nobody(sta
         stage.commit("g", {("t", index): 7}, topic_id=topic_id)
     found = stage.machine.topic_tombstones({"t": {one, other}})
     tombstones = [record for record in found if record is not None]
-    stage.take(stage.machine.forget_offsets(tombstones, stage.now_ms))
+    stage.take(stage.machine.write_tombstones(tombstones, stage.now_ms))
     assert stage.offsets("g") == {("t", 2): 7}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafkalite.coordination import group_coordinator, group_turn
+from kafkalite.coordination import decision_draft, group_coordinator
 from kafkalite.protocol.schemas.group_records import group_record
 from tests.coordination.groups import (
     CHECK_MS,
@@ -286,7 +286,7 @@ def test_nothing_is_left_of_groups_that_are_gone(stage):
         assert (machine._size, machine._sizes, machine._groups) == (0, {}, {})
         assert machine._waiting == {}
     stage.after(REBALANCE_MS)
-    assert [due.kind for due in stage.machine._deadlines._due_ms] == [group_turn.RETENTION]
+    assert [due.kind for due in stage.machine._deadlines._due_ms] == [decision_draft.RETENTION]
 
 
 LONG = "é" * 20_000

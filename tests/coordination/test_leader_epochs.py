@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kafkalite.coordination.controller import Controller, NewTopic
 from kafkalite.coordination.leader_epochs import EpochRenewal
-from kafkalite.coordination.placement import Move
+from kafkalite.coordination.placement import PartitionMove
 from tests.coordination.factories import cluster_of, create, do, epochs_of, leaders_of
 
 
@@ -28,7 +28,7 @@ def test_a_renewal_that_is_repeated_or_late_changes_nothing():
     wanted = EpochRenewal(topic.topic_id, 0, 0)
     assert renew(controller, 1, wanted) == [wanted]
     assert renew(controller, 1, wanted) == []
-    do(controller, controller.move([Move(topic.topic_id, 0, 1, 2)]))
+    do(controller, controller.move([PartitionMove(topic.topic_id, 0, 1, 2)]))
     assert renew(controller, 1, wanted._replace(leader_epoch=2)) == []
     assert epochs_of(controller, "a") == [2, 0]
 

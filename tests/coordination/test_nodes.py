@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kafkalite.config.broker import WORKERS_MAX
-from kafkalite.coordination.controller import Controller, Defaults, Growth, NewTopic
+from kafkalite.coordination.controller import Controller, NewTopic, PartitionGrowth, TopicDefaults
 from kafkalite.coordination.image import NodeImage, topic_records
-from kafkalite.coordination.placement import Move, PlacementLimits
+from kafkalite.coordination.placement import PartitionMove, PlacementLimits
 from kafkalite.errors import InvalidReplicaAssignment, InvalidRequest, PolicyViolation
 from kafkalite.protocol.schemas import internal
 from tests.coordination.factories import (
@@ -209,7 +209,7 @@ def test_there_are_no_more_workers_than_may_be_asked_for():
 def test_a_move_changes_the_leader_under_the_next_epoch():
     controller = cluster_of(workers=2)
     topic = laid_out(controller, "a", [1, 1])
-    moves = [Move(topic.topic_id, 1, 1, 2)]
+    moves = [PartitionMove(topic.topic_id, 1, 1, 2)]
     assert do(controller, controller.move(moves)) == moves
     moved = controller.image.topics["a"].partitions[1]
     assert moved == (2, 1, (2,), (2,))
@@ -222,20 +222,20 @@ def test_moves_that_make_no_sense_by_now_are_left_out():
     alone = create(controller, NewTopic("alone", 1, config=DEDICATED))["alone"]
     do(controller, controller.set_draining(3, True))
     do(controller, controller.locate_node(4, "", 0, None))
-    good = Move(topic.topic_id, 0, 1, 2)
+    good = PartitionMove(topic.topic_id, 0, 1, 2)
     moves = [
-        Move(topic.topic_id, 1, 2, 1),  # it is not led by node 2
-        Move(topic.topic_id, 1, 1, 1),
-        Move(topic.topic_id, 1, 1, 0),
-        Move(topic.topic_id, 1, 1, 3),  # draining
-        Move(topic.topic_id, 1, 1, 4),  # without a listener
-        Move(topic.topic_id, 1, 1, 6),  # dedicated
-        Move(topic.topic_id, 1, 1, 9),
-        Move(topic.topic_id, 7, 1, 2),
-        Move(topic_id(), 0, 1, 2),
-        Move(alone.topic_id, 0, 6, 2),  # stays with its dedicated worker
+        PartitionMove(topic.topic_id, 1, 2, 1),  # it is not led by node 2
+        PartitionMove(topic.topic_id, 1, 1, 1),
+        PartitionMove(topic.topic_id, 1, 1, 0),
+        PartitionMove(topic.topic_id, 1, 1, 3),  # draining
+        PartitionMove(topic.topic_id, 1, 1, 4),  # without a listener
+        PartitionMove(topic.topic_id, 1, 1, 6),  # dedicated
+        PartitionMove(topic.topic_id, 1, 1, 9),
+        PartitionMove(topic.topic_id, 7, 1, 2),
+        PartitionMove(topic_id(), 0, 1, 2),
+        PartitionMove(alone.topic_id, 0, 6, 2),  # stays with its dedicated worker
         good,
-        Move(topic.topic_id, 0, 1, 5),  # its move to node 2 was accepted above
+        PartitionMove(topic.topic_id, 0, 1, 5),  # its move to node 2 was accepted above
     ]
     assert do(controller, controller.move(moves)) == [good]
     assert leaders_of(controller, "a") == [2, 1]
@@ -244,7 +244,7 @@ def test_moves_that_make_no_sense_by_now_are_left_out():
 def test_nothing_moves_in_a_cluster_without_workers():
     controller = cluster_of(workers=0)
     topic = laid_out(controller, "a", [0])
-    assert controller.move([Move(topic.topic_id, 0, 0, 0)]) == ([], [])
+    assert controller.move([PartitionMove(topic.topic_id, 0, 0, 0)]) == ([], [])
 
 
 # -- dedicated workers ---------------------------------------------------------------------------
@@ -256,7 +256,7 @@ def test_each_partition_of_a_dedicated_topic_gets_a_worker_that_comes_and_goes_w
     assert leaders_of(controller, "alone") == [3, 4]
     assert controller.image.nodes[4] == NodeImage(4, "", 0, dedicated=True)
     assert controller.image.workers == [1, 2]
-    grow(controller, Growth("alone", 3))
+    grow(controller, PartitionGrowth("alone", 3))
     assert leaders_of(controller, "alone") == [3, 4, 5]
     do(controller, controller.delete_topics({topic.topic_id: topic.name}))
     assert controller.image.nodes.keys() == {0, 1, 2}
@@ -269,7 +269,7 @@ def test_validating_a_dedicated_topic_makes_no_node():
     result = controller.create_topics(
         [NewTopic("alone", 2, 1, config=DEDICATED)],
         [topic_id()],
-        Defaults(1, 1),
+        TopicDefaults(1, 1),
         validate_only=True,
     )
     assert (len(result.response["alone"].partitions), result.records) == (2, [])
@@ -288,7 +288,9 @@ def test_dedicated_workers_are_bounded_within_a_request_as_across_requests():
     assert "asks for 2 dedicated workers, and 1 of worker.dedicated.max=4" in str(answers["b"])
     assert (leaders_of(controller, "a"), leaders_of(controller, "c")) == ([2, 3, 4], [5])
     limits = PlacementLimits(dedicated_max=4)
-    assert isinstance(grow(controller, Growth("c", 2), limits=limits)["c"], PolicyViolation)
+    assert isinstance(
+        grow(controller, PartitionGrowth("c", 2), limits=limits)["c"], PolicyViolation
+    )
     assert controller.image.nodes.keys() == {0, 1, 2, 3, 4, 5}
 
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kafkalite.coordination.controller import Controller, Growth, NewTopic
+from kafkalite.coordination.controller import Controller, NewTopic, PartitionGrowth
 from kafkalite.coordination.placement import (
     CoordinatorType,
-    Move,
+    PartitionMove,
     PlacementLimits,
     Sizes,
     coordinator_of,
@@ -104,7 +104,7 @@ def test_among_equals_a_new_partition_goes_where_fewest_bytes_are():
 def test_a_growing_topic_goes_on_where_it_is_rare():
     controller = cluster_of(workers=3)
     laid_out(controller, "a", [1, 1, 2])
-    grow(controller, Growth("a", 6))
+    grow(controller, PartitionGrowth("a", 6))
     assert leaders_of(controller, "a") == [1, 1, 2, 3, 2, 3]
 
 
@@ -118,7 +118,7 @@ def test_new_partitions_go_to_the_leading_workers_only():
     controller = cluster_of(workers=3)
     create(controller, NewTopic("a", 4), limits=TWO_LEAD)
     assert leaders_of(controller, "a") == [1, 2, 1, 2]
-    grow(controller, Growth("a", 6), limits=ONE_LEADS)
+    grow(controller, PartitionGrowth("a", 6), limits=ONE_LEADS)
     assert leaders_of(controller, "a") == [1, 2, 1, 2, 1, 1]
 
 
@@ -132,7 +132,7 @@ def test_an_assignment_to_node_0_means_any_leading_worker():
     controller = cluster_of(workers=3)
     create(controller, NewTopic("a", assignments=[(0, [0]), (1, [0]), (2, [3])]), limits=TWO_LEAD)
     assert leaders_of(controller, "a") == [1, 2, 3]
-    grow(controller, Growth("a", 5, [[0], [0]]), limits=TWO_LEAD)
+    grow(controller, PartitionGrowth("a", 5, [[0], [0]]), limits=TWO_LEAD)
     assert leaders_of(controller, "a") == [1, 2, 3, 1, 2]
 
 
@@ -221,8 +221,8 @@ def test_nothing_is_drained_from_a_dedicated_worker_nor_onto_a_draining_one():
     do(controller, controller.set_draining(2, True))
     assert drain_moves(controller.image, 4, {}) == []
     assert drain_moves(controller.image, 1, {}) == [
-        Move(topic.topic_id, 0, 1, 3),
-        Move(topic.topic_id, 1, 1, 3),
+        PartitionMove(topic.topic_id, 0, 1, 3),
+        PartitionMove(topic.topic_id, 1, 1, 3),
     ]
 
 
@@ -250,7 +250,7 @@ def test_of_what_must_move_the_topic_that_is_crowded_here_and_rare_there_does():
     controller = cluster_of(workers=2)
     laid_out(controller, "even", [1, 1, 1, 2, 2, 2])
     crowded = laid_out(controller, "crowded", [1, 1])
-    assert rebalance_moves(controller.image, {}) == [Move(crowded.topic_id, 0, 1, 2)]
+    assert rebalance_moves(controller.image, {}) == [PartitionMove(crowded.topic_id, 0, 1, 2)]
 
 
 def test_partitions_are_swapped_for_their_bytes():
@@ -281,7 +281,7 @@ def test_what_moves_for_the_count_is_large_where_it_comes_from_the_fuller_worker
         (b.topic_id, 0): 80,
         (c.topic_id, 0): 60,
     }
-    assert rebalance_moves(controller.image, sizes) == [Move(a.topic_id, 1, 1, 2)]
+    assert rebalance_moves(controller.image, sizes) == [PartitionMove(a.topic_id, 1, 1, 2)]
 
 
 def test_what_would_bring_less_than_a_tenth_stays():

@@ -13,10 +13,21 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from kafkalite.config.resources import Resource
-from kafkalite.coordination.configs import Alteration, Change
-from kafkalite.coordination.controller import DEFAULT, Controller, Defaults, Growth, NewTopic
+from kafkalite.coordination.configs import ConfigAlteration, ConfigChange
+from kafkalite.coordination.controller import (
+    DEFAULT,
+    Controller,
+    NewTopic,
+    PartitionGrowth,
+    TopicDefaults,
+)
 from kafkalite.coordination.image import SUPERVISOR_ID, TopicImage
-from kafkalite.coordination.placement import Move, PlacementLimits, drain_moves, rebalance_moves
+from kafkalite.coordination.placement import (
+    PartitionMove,
+    PlacementLimits,
+    drain_moves,
+    rebalance_moves,
+)
 from kafkalite.errors import InvalidRequest
 from kafkalite.protocol.schemas import internal
 
@@ -51,20 +62,20 @@ GOOD_TOPICS = st.builds(
     st.sampled_from([{}, DEDICATED]),
 )
 GROWTHS = st.builds(
-    Growth,
+    PartitionGrowth,
     NAMES,
     st.integers(-1, 12),
     st.one_of(st.none(), st.lists(st.lists(NODE_IDS, max_size=2), max_size=3)),
 )
 CHANGES = st.builds(
-    Change,
+    ConfigChange,
     st.sampled_from(["retention.ms", "cleanup.policy", "num.partitions", "metrics", "kafkalite"]),
     st.sampled_from([None, "1", "delete", "a,b", "INFO"]),
     st.integers(0, 4),
 )
 GOOD_ALTERATIONS = st.sampled_from(
     [
-        Alteration(kind, name, [Change(key, text, 0 if text else 1)])
+        ConfigAlteration(kind, name, [ConfigChange(key, text, 0 if text else 1)])
         for kind, name, key in [
             (Resource.BROKER, "", "num.partitions"),
             (Resource.BROKER, "1", "fetch.max.bytes"),
@@ -76,7 +87,7 @@ GOOD_ALTERATIONS = st.sampled_from(
     ]
 )
 ANY_ALTERATIONS = st.builds(
-    Alteration,
+    ConfigAlteration,
     st.sampled_from([*Resource, 3]),
     st.sampled_from(["", "0", "1", "2", "9", "a", "b", "c"]),
     st.lists(CHANGES, max_size=3),
@@ -202,7 +213,7 @@ class ControllerMachine(RuleBasedStateMachine):
     def move(self, data: st.DataObject) -> None:
         places = [*self.leaders] or [(b"nobody's", 0)]
         wanted = st.builds(
-            lambda place, from_node, to_node: Move(*place, from_node, to_node),
+            lambda place, from_node, to_node: PartitionMove(*place, from_node, to_node),
             st.sampled_from(places),
             self.a_node_id(),
             self.a_node_id(),
@@ -225,7 +236,7 @@ class ControllerMachine(RuleBasedStateMachine):
     def rebalance(self, data: st.DataObject, sizes: dict[int, int]) -> None:
         crowded = data.draw(st.sampled_from(self.image.placeable))
         leaders = {place: leader for place, (_, leader) in self.leaders.items()}
-        self.do(self.controller.move([Move(*p, at, crowded) for p, at in leaders.items()]))
+        self.do(self.controller.move([PartitionMove(*p, at, crowded) for p, at in leaders.items()]))
         moves = rebalance_moves(self.image, self.measured(sizes))
         assert self.do(self.controller.move(moves)) == moves
         counts = [self.image.led_count(node_id) for node_id in self.image.placeable]
@@ -249,7 +260,7 @@ class ControllerMachine(RuleBasedStateMachine):
         ),
         validate_only=st.booleans(),
     )
-    def alter_configs(self, wanted: list[Alteration], validate_only: bool) -> None:
+    def alter_configs(self, wanted: list[ConfigAlteration], validate_only: bool) -> None:
         before = {each.resource: self.set_on(*each.resource) for each in wanted}
         answers = self.do(self.controller.alter_configs(wanted, validate_only=validate_only))
         assert answers.keys() == before.keys()
@@ -300,7 +311,7 @@ class ControllerMachine(RuleBasedStateMachine):
             self.controller.create_topics(
                 wanted,
                 ids,
-                Defaults(2, 1),
+                TopicDefaults(2, 1),
                 sizes=self.measured(sizes),
                 limits=LIMITS,
                 validate_only=validate_only,
@@ -321,7 +332,7 @@ class ControllerMachine(RuleBasedStateMachine):
             self.do(self.controller.delete_topics(names))
 
     @rule(wanted=st.lists(GROWTHS, max_size=3, unique_by=lambda growth: growth.name))
-    def create_partitions(self, wanted: list[Growth]) -> None:
+    def create_partitions(self, wanted: list[PartitionGrowth]) -> None:
         self.do(self.controller.create_partitions(wanted, limits=LIMITS))
 
     @rule(node_id=st.integers(0, 3))

@@ -77,13 +77,13 @@ def test_offsets_of_deleted_topics_are_forgotten_in_parts(groups, monkeypatch):
     (host,) = groups.node.groups
     assert host.machine.offsets.count == 4
     counts = []
-    forget = host.machine.forget_offsets
+    forget = host.machine.write_tombstones
 
     def noted(tombstones, now_ms):
         counts.append(len(tombstones))
         return forget(tombstones, now_ms)
 
-    monkeypatch.setattr(host.machine, "forget_offsets", noted)
+    monkeypatch.setattr(host.machine, "write_tombstones", noted)
     groups.ask(DELETE_TOPICS, 5, topic_names=["t"], timeout_ms=1_000)
     groups.create("t", 2)
     assert host.machine.offsets.count > 0

@@ -12,7 +12,7 @@ from kafkalite.broker.controller import decisions
 from kafkalite.broker.replica.reconciler import STEP_MS, AwaitedPartition
 from kafkalite.config.settings import Settings
 from kafkalite.coordination import controller
-from kafkalite.coordination.controller import Growth
+from kafkalite.coordination.controller import PartitionGrowth
 from kafkalite.protocol.schemas.internal import REMOVE_TOPIC, TOPIC
 from kafkalite.protocol.schemas.topics import CREATE_PARTITIONS, CREATE_TOPICS, DELETE_TOPICS
 from tests.handlers.test_topics import create
@@ -134,11 +134,11 @@ def test_topic_whose_directory_names_would_be_too_long_is_refused(broker):
     )  # fmt: skip
     assert answers[name].error_code == 0
     machine = broker.node.here.machine
-    growth = Growth(name, 100_001)
+    growth = PartitionGrowth(name, 100_001)
     with pytest.raises(errors.InvalidPartitions, match="longer than 255"):
         machine._more_partitions(machine.image.topics[name], growth, 1 << 20)
     assert len(machine._more_partitions(
-        machine.image.topics[name], Growth(name, 100_000), 1 << 20
+        machine.image.topics[name], PartitionGrowth(name, 100_000), 1 << 20
     )) == 99_999  # fmt: skip
 
 

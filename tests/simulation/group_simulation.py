@@ -16,8 +16,8 @@ import random
 from typing import Any
 
 from kafkalite.coordination.classic_group import ClassicGroup
-from kafkalite.coordination.group_members import State
-from kafkalite.coordination.group_turn import JOIN, NOBODY, SESSION, SYNC, Due
+from kafkalite.coordination.decision_draft import JOIN, NO_TOKEN, SESSION, SYNC, DeadlineKey
+from kafkalite.coordination.group_members import GroupState
 from tests.coordination.groups import RETENTION_MS, Asked, Client, Stage, subscription
 
 PARTITIONS = range(12)
@@ -89,7 +89,7 @@ class World:
 
     def live(self, steps: int) -> None:
         happenings = [
-            (self.go_on, 60),
+            (self.rebalance_after_leave, 60),
             (self.join_again, 1),
             (self.leave, 0.5),
             (self.die, 0.5),
@@ -117,7 +117,7 @@ class World:
     def somebody(self) -> Person:
         return self.dice.choice(self.people)
 
-    def go_on(self) -> None:
+    def rebalance_after_leave(self) -> None:
         """Have a random client send its next request."""
         person = self.somebody()
         if person.joined is None:
@@ -273,7 +273,7 @@ class World:
 
     def restart(self) -> None:
         group = self.group()
-        stable = group.state is State.STABLE and self.stage.failed_count == self.failed_count
+        stable = group.state is GroupState.STABLE and self.stage.failed_count == self.failed_count
         if len(group.members) > self.stage.limits.max_size:
             stable = False  # absent static members exceed the limit; the group shrinks now
         before = self.stage.machine.describe(GROUP, 5)
@@ -351,7 +351,7 @@ class World:
         self.check_offsets()
         self.check_group(self.group())
         machine = self.stage.machine
-        if self.group().state is not State.STABLE:
+        if self.group().state is not GroupState.STABLE:
             self.failed_count = self.stage.failed_count
         assert machine._size == sum(group.size for group in machine._groups.values())
         waiting = {asked for asked in self.waiting if asked.waits}
@@ -372,24 +372,26 @@ class World:
 
     def check_group(self, group: ClassicGroup) -> None:
         members = [*group.members]
-        assert group.members.joined_count == sum(m.join_token is not NOBODY for m in members)
-        assert group.members.size == sum(member.weighed() for member in members)
+        assert group.members.joined_count == sum(m.join_token is not NO_TOKEN for m in members)
+        assert group.members.size == sum(member.total_size() for member in members)
         assert group.unsynced <= {member.member_id for member in members}
         assert (group.leader in members) if members else (group.leader is None)
-        if group.state is State.EMPTY:
+        if group.state is GroupState.EMPTY:
             assert not members
         deadlines = self.stage.machine._deadlines
         for member in members:
-            assert member.excused or Due(SESSION, GROUP, member.member_id) in deadlines
+            assert member.excused or DeadlineKey(SESSION, GROUP, member.member_id) in deadlines
         for member_id in group.pending:
-            assert Due(SESSION, GROUP, member_id) in deadlines
-        if group.state is State.PREPARING:
-            assert Due(JOIN, GROUP) in deadlines
-        if group.state is State.COMPLETING or (group.state is State.STABLE and group.unsynced):
-            assert Due(SYNC, GROUP) in deadlines
-        if group.state is State.STABLE:
-            assert not any(member.join_token is not NOBODY for member in members)
-            assert not any(member.sync_token is not NOBODY for member in members)
+            assert DeadlineKey(SESSION, GROUP, member_id) in deadlines
+        if group.state is GroupState.PREPARING:
+            assert DeadlineKey(JOIN, GROUP) in deadlines
+        if group.state is GroupState.COMPLETING or (
+            group.state is GroupState.STABLE and group.unsynced
+        ):
+            assert DeadlineKey(SYNC, GROUP) in deadlines
+        if group.state is GroupState.STABLE:
+            assert not any(member.join_token is not NO_TOKEN for member in members)
+            assert not any(member.sync_token is not NO_TOKEN for member in members)
 
     def check_replay(self) -> None:
         machine = self.stage.machine

@@ -14,9 +14,9 @@ import pytest
 
 from kafkalite.coordination.classic_group import ClassicGroup
 from kafkalite.coordination.committed_offsets import CommittedOffsets
+from kafkalite.coordination.decision_draft import DecisionDraft
 from kafkalite.coordination.group_coordinator import GroupCoordinator
-from kafkalite.coordination.group_members import Members
-from kafkalite.coordination.group_turn import Turn
+from kafkalite.coordination.group_members import GroupMembers
 from tests.simulation.group_simulation import World
 
 LIVES = int(os.environ.get("KAFKALITE_GROUP_LIVES", "60"))
@@ -37,38 +37,38 @@ def test_whatever_happens_a_group_keeps_its_promises(part):
 BUGS = [
     # (class, method, source text, its replacement)
     (ClassicGroup, "check_commit", "generation != self.generation", "False"),
-    (ClassicGroup, "check_commit", "and self.state is State.EMPTY", ""),
+    (ClassicGroup, "check_commit", "and self.state is GroupState.EMPTY", ""),
     (ClassicGroup, "_current", "request.generation_id != self.generation", "False"),
     (ClassicGroup, "_complete_join", "self.generation + 1 if", "self.generation if"),
-    (ClassicGroup, "_complete_join", "self._hear(member, turn)", "pass"),
-    (ClassicGroup, "_complete_join", "turn.put_off(self._due(SYNC),", "print("),
+    (ClassicGroup, "_complete_join", "self._extend_session(member, draft)", "pass"),
+    (ClassicGroup, "_complete_join", "draft.set_deadline(self._due(SYNC),", "print("),
     (ClassicGroup, "_joined", "self.members if member is self.leader else ()", "self.members"),
     (ClassicGroup, "_joined", "self.leader.member_id", "member.member_id"),
     (ClassicGroup, "_prepare", "self._due(JOIN), self.members", "self._due('x'), self.members"),
-    (ClassicGroup, "_prepare", "self._answer_sync(", "print("),
+    (ClassicGroup, "_prepare", "self._complete_sync(", "print("),
     (ClassicGroup, "_assign", "assigned.get(member.member_id, b\"\")", "request.assignments[0][1]"),
-    (ClassicGroup, "_answer_sync", "self._hear(member, turn)", "pass"),
+    (ClassicGroup, "_complete_sync", "self._extend_session(member, draft)", "pass"),
     (ClassicGroup, "_update", "self.members.wait_to_join(member, token),", "None,"),
-    (ClassicGroup, "_replace", "turn.records.append(", "print("),
+    (ClassicGroup, "_replace", "draft.records.append(", "print("),
     (ClassicGroup, "_remove", "if member is self.leader:", "if False:"),
     (ClassicGroup, "_remove", "self.unsynced.discard(member.member_id)", "pass"),
-    (ClassicGroup, "expire_session", "self._rebalance(turn)", "pass"),
+    (ClassicGroup, "expire_session", "self._rebalance(draft)", "pass"),
     (ClassicGroup, "replay", "self.kept = value", "pass"),
     (ClassicGroup, "replay", "self.members.assign(", "print("),
     (ClassicGroup, "restore", "max(kept[\"generation\"], 0)", "0"),
-    (ClassicGroup, "restore", "self._hear(member, turn)", "pass"),
-    (Members, "rename", "del self.by_id[member.member_id]", "pass"),
-    (Members, "wait_to_sync", "member.sync_token, token", "member.sync_token, NOBODY"),
+    (ClassicGroup, "restore", "self._extend_session(member, draft)", "pass"),
+    (GroupMembers, "rename", "del self.by_id[member.member_id]", "pass"),
+    (GroupMembers, "wait_to_sync", "member.sync_token, token", "member.sync_token, NO_TOKEN"),
     (CommittedOffsets, "replay", "partitions[index] = offset", "partitions[0] = offset"),
     (CommittedOffsets, "_remove", ".pop(index, None)", ".get(index)"),
     (CommittedOffsets, "expired", "wall_ms >= end_ms", "wall_ms >= begin_ms"),
     (CommittedOffsets, "records", "offset is not None", "offset.offset % 7"),
-    (GroupCoordinator, "_give_up_unwritten", "if reply.token is not asker", "if False"),
-    (GroupCoordinator, "_decided", "self._weigh(group, turn)", "pass"),
+    (GroupCoordinator, "_fail_unwritten", "if reply.token is not token", "if False"),
+    (GroupCoordinator, "_decided", "self._update_size(group, draft)", "pass"),
     (GroupCoordinator, "replay", "self._drop(group)", "pass"),
     (GroupCoordinator, "records", "group.kept is not None", "group.kept[\"members\"]"),
     (GroupCoordinator, "_drop", "self._size -= self._sizes.pop(group.group_id, 0)", "pass"),
-    (Turn, "answer", "self.waiting.pop(token, None)", "pass"),
+    (DecisionDraft, "complete", "self.waiting.pop(token, None)", "pass"),
 ]  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from kafkalite import errors
-from kafkalite.coordination.placement import Move
+from kafkalite.coordination.placement import PartitionMove
 from kafkalite.errors import BY_CODE
 from kafkalite.protocol.schema import Api
 from kafkalite.protocol.schemas import bus
@@ -186,7 +186,7 @@ class ClusterWorkload:
             return
         workers = [*self.cluster.roster]
         moves = [
-            Move(topic.topic_id, index, partition.leader, self.random.choice(workers))
+            PartitionMove(topic.topic_id, index, partition.leader, self.random.choice(workers))
             for topic in self.cluster.image.topics.values()
             for index, partition in topic.partitions.items()
         ]

@@ -19,7 +19,7 @@ from kafkalite.broker.later import Later
 from kafkalite.broker.node_settings import placement_limits
 from kafkalite.coordination.image import SUPERVISOR_ID, NodeImage
 from kafkalite.coordination.placement import (
-    Move,
+    PartitionMove,
     PlacementLimits,
     drain_moves,
     leading,
@@ -54,7 +54,7 @@ class AdminCommands:
         self._workers = workers
         self._reassigner = reassigner
         self._root = root
-        self._verbs: dict[str, Callable[[int, bool], Later[list[Move]]]] = {
+        self._verbs: dict[str, Callable[[int, bool], Later[list[PartitionMove]]]] = {
             "list": lambda node_id, dry_run: self._no_moves(),
             "add": lambda node_id, dry_run: self._add(),
             "remove": lambda node_id, dry_run: self._remove(node_id),
@@ -68,7 +68,7 @@ class AdminCommands:
         fields = command.fields
         request_id = fields["request_id"]
 
-        def report(moves: list[Move] | None, error: KafkaError | None) -> None:
+        def report(moves: list[PartitionMove] | None, error: KafkaError | None) -> None:
             respond(self._report(request_id, moves or [], error))
 
         verb = self._verbs.get(fields["verb"])
@@ -83,26 +83,26 @@ class AdminCommands:
 
     # -- commands ----------------------------------------------------------------------------
 
-    def _no_moves(self) -> Later[list[Move]]:
-        later: Later[list[Move]] = Later()
+    def _no_moves(self) -> Later[list[PartitionMove]]:
+        later: Later[list[PartitionMove]] = Later()
         later.resolve([])
         return later
 
-    def _add(self) -> Later[list[Move]]:
+    def _add(self) -> Later[list[PartitionMove]]:
         return self._controller.decide(lambda controller: controller.add_node()).map(lambda _: [])
 
-    def _remove(self, node_id: int) -> Later[list[Move]]:
+    def _remove(self, node_id: int) -> Later[list[PartitionMove]]:
         removed = self._controller.decide(lambda controller: controller.remove_node(node_id))
         return removed.map(lambda _: [])
 
-    def _drain(self, node_id: int, dry_run: bool) -> Later[list[Move]]:
+    def _drain(self, node_id: int, dry_run: bool) -> Later[list[PartitionMove]]:
         image = self._controller.image
         sizes = sizes_on_disk(self._root, image)
         if node_id in image.nodes and dry_run:
             return self._no_moves().map(lambda _: drain_moves(image, node_id, sizes, self._limits))
 
-        def begin(_: None) -> list[Move]:
-            moves: list[Move] = []
+        def begin(_: None) -> list[PartitionMove]:
+            moves: list[PartitionMove] = []
             # A command executed meanwhile may have removed the node.
             if node_id in image.nodes:
                 moves = drain_moves(image, node_id, sizes, self._limits)
@@ -112,11 +112,11 @@ class AdminCommands:
         drained = self._controller.decide(lambda machine: machine.set_draining(node_id, True))
         return drained.map(begin)
 
-    def _undrain(self, node_id: int) -> Later[list[Move]]:
+    def _undrain(self, node_id: int) -> Later[list[PartitionMove]]:
         kept = self._controller.decide(lambda controller: controller.set_draining(node_id, False))
         return kept.map(lambda _: [])
 
-    def _rebalance(self, dry_run: bool) -> Later[list[Move]]:
+    def _rebalance(self, dry_run: bool) -> Later[list[PartitionMove]]:
         image = self._controller.image
         moves = rebalance_moves(image, sizes_on_disk(self._root, image), self._limits)
         if not dry_run:
@@ -126,7 +126,7 @@ class AdminCommands:
     # -- report ------------------------------------------------------------------------------
 
     def _report(
-        self, request_id: int, moves: Sequence[Move], error: KafkaError | None
+        self, request_id: int, moves: Sequence[PartitionMove], error: KafkaError | None
     ) -> TypedRecord:
         topics = self._controller.image.topics_by_id
         return bus.NODE_REPORT(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from kafkalite.config.settings import Settings
     from kafkalite.coordination.image import ClusterImage, TopicImage
     from kafkalite.coordination.leader_epochs import EpochRenewal
-    from kafkalite.coordination.producer_ids import Block
+    from kafkalite.coordination.producer_ids import ProducerIdBlock
     from kafkalite.errors import KafkaError
     from kafkalite.protocol.record_kinds import TypedRecord
     from kafkalite.transport.connection import Address
@@ -94,7 +94,7 @@ class ControllerClient(ABC):
         """Create topics with all defaults, for a Metadata request; an error is each topic's own."""
 
     @abstractmethod
-    def allocate_producer_ids(self, node_id: int) -> Later[Block]:
+    def allocate_producer_ids(self, node_id: int) -> Later[ProducerIdBlock]:
         """Return the next block of producer ids for this node."""
 
     @abstractmethod

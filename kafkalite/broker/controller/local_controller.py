@@ -18,7 +18,7 @@ from kafkalite.broker.machine_host import MachineHost
 from kafkalite.coordination.controller import Controller, NewTopic
 from kafkalite.coordination.image import ClusterImage
 from kafkalite.coordination.machine import Result
-from kafkalite.coordination.producer_ids import Block
+from kafkalite.coordination.producer_ids import ProducerIdBlock
 from kafkalite.errors import KafkaError, Refusal
 
 if TYPE_CHECKING:
@@ -157,6 +157,6 @@ class LocalController(MachineHost[Controller], ControllerClient):
         """Decide on the next leader epochs of these partitions."""
         self.decide(lambda machine: machine.renew_epochs(node_id, wanted))
 
-    def allocate_producer_ids(self, node_id: int) -> Later[Block]:
+    def allocate_producer_ids(self, node_id: int) -> Later[ProducerIdBlock]:
         """Return the next block of producer ids."""
         return self.decide(lambda machine: machine.allocate_producer_ids(node_id))

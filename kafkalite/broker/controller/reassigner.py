@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from kafkalite.coordination.image import ClusterImage
-from kafkalite.coordination.placement import Move, PlacementLimits, drain_moves
+from kafkalite.coordination.placement import PartitionMove, PlacementLimits, drain_moves
 from kafkalite.storage import layout
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ CHECK_MS = 500
 class PendingMove(NamedTuple):
     """A move that was decided, and the metadata log end offset after the decision."""
 
-    move: Move
+    move: PartitionMove
     end_offset: int
 
 
@@ -63,7 +63,7 @@ class Reassigner:
         self._reactor = reactor
         self._root = root
         self._limits = limits
-        self._plan: deque[Move] = deque()
+        self._plan: deque[PartitionMove] = deque()
         self._moving: dict[tuple[bytes, int], PendingMove] = {}
         self._deciding = False
         self._sizes: dict[tuple[bytes, int], int] = {}
@@ -80,7 +80,7 @@ class Reassigner:
         )
         return len(self._moving) + len(self._plan) + draining
 
-    def plan(self, moves: Iterable[Move]) -> None:
+    def plan(self, moves: Iterable[PartitionMove]) -> None:
         """Execute these moves, in place of earlier planned ones."""
         self._plan = deque(moves)
         self.advance()
@@ -98,11 +98,11 @@ class Reassigner:
         if moves:
             self._decide(moves)
 
-    def _next(self, count_max: int) -> list[Move]:
+    def _next(self, count_max: int) -> list[PartitionMove]:
         """Return the next possible moves; drop planned moves that are no longer valid."""
         image = self._controller.image
-        chosen: list[Move] = []
-        kept: deque[Move] = deque()
+        chosen: list[PartitionMove] = []
+        kept: deque[PartitionMove] = deque()
         while self._plan and len(chosen) < count_max:
             move = self._plan.popleft()
             topic = image.topics_by_id.get(move.topic_id)
@@ -131,7 +131,7 @@ class Reassigner:
             self._measure_at_ms = now_ms + SIZES_MAX_AGE_MS
         return self._sizes
 
-    def _can_move(self, move: Move) -> bool:
+    def _can_move(self, move: PartitionMove) -> bool:
         place = (move.topic_id, move.partition)
         worker = self._workers.workers.get(move.to_node)
         return (
@@ -141,10 +141,10 @@ class Reassigner:
             and self._workers.has_applied(move.from_node, *place, self._controller.log.end_offset)
         )
 
-    def _decide(self, moves: list[Move]) -> None:
+    def _decide(self, moves: list[PartitionMove]) -> None:
         self._deciding = True
 
-        def decided(granted: list[Move] | None, error: KafkaError | None) -> None:
+        def decided(granted: list[PartitionMove] | None, error: KafkaError | None) -> None:
             self._deciding = False
             for move in moves:
                 if granted is None or move not in granted:

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 from kafkalite.broker.controller.controller_client import ControllerClient
 from kafkalite.broker.later import Later
 from kafkalite.coordination.image import ClusterImage
-from kafkalite.coordination.producer_ids import Block
+from kafkalite.coordination.producer_ids import ProducerIdBlock
 from kafkalite.errors import (
     BY_CODE,
     CorruptMessage,
@@ -73,7 +73,7 @@ Send = Callable[[TypedRecord], bool]
 
 
 @dataclass(slots=True)
-class Asked:
+class ControllerRequest:
     """A request to the supervisor without a response yet."""
 
     message: TypedRecord
@@ -102,7 +102,7 @@ class RemoteController(ControllerClient):
         self._heartbeat_ms = 0  # set by the supervisor's Welcome
         self._next_beat: ScheduledCall | None = None
         self._request_ids = itertools.count(1)
-        self._asked: dict[int, Asked] = {}
+        self._asked: dict[int, ControllerRequest] = {}
         self._forwarded_size = 0
 
     @property
@@ -328,7 +328,7 @@ class RemoteController(ControllerClient):
         ).then(came)  # fmt: skip
         return outcomes
 
-    def allocate_producer_ids(self, node_id: int) -> Later[Block]:
+    def allocate_producer_ids(self, node_id: int) -> Later[ProducerIdBlock]:
         """Return the next block of producer ids for this node."""
         return self._ask(lambda request_id: bus.ALLOCATE_IDS(request_id=request_id), ANSWER_MS_MAX)
 
@@ -346,19 +346,19 @@ class RemoteController(ControllerClient):
         request_id = next(self._request_ids)
         later: Later[Any] = Later()
         timer = self._timers.call_later(wait_ms, lambda: self._fail(request_id))
-        asked = self._asked[request_id] = Asked(message(request_id), later, timer, size)
+        asked = self._asked[request_id] = ControllerRequest(message(request_id), later, timer, size)
         self._forwarded_size += size
         if self._is_welcome:
             self._send_asked(request_id, asked)
         return later
 
-    def _send_asked(self, request_id: int, asked: Asked) -> None:
+    def _send_asked(self, request_id: int, asked: ControllerRequest) -> None:
         assert self._send is not None
         asked.sent = True
         if not self._send(asked.message):
             self._fail(request_id)
 
-    def _take(self, request_id: int) -> Asked:
+    def _take(self, request_id: int) -> ControllerRequest:
         """Remove a request that is complete."""
         asked = self._asked.pop(request_id)
         self._forwarded_size -= asked.size
@@ -398,10 +398,10 @@ class RemoteController(ControllerClient):
         self._answered(bus.FORWARD, fields, response)
 
     def _ids(self, fields: dict[str, Any]) -> None:
-        def block() -> Block:
+        def block() -> ProducerIdBlock:
             if not 0 <= fields["first_id"] < fields["end_id"]:
                 raise UnknownServerError("The controller's block of producer ids is empty.")
-            return Block(fields["first_id"], fields["end_id"])
+            return ProducerIdBlock(fields["first_id"], fields["end_id"])
 
         self._answered(bus.ALLOCATE_IDS, fields, block)
 

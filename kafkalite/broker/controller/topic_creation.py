@@ -17,7 +17,7 @@ from kafkalite.config.broker import (
     OFFSETS_TOPIC_SEGMENT_BYTES,
 )
 from kafkalite.config.topic import RETENTION_BYTES, RETENTION_MS, SEGMENT_BYTES
-from kafkalite.coordination.controller import Controller, Defaults, NewTopic
+from kafkalite.coordination.controller import Controller, NewTopic, TopicDefaults
 from kafkalite.coordination.image import TopicImage
 from kafkalite.coordination.machine import Result
 from kafkalite.coordination.topic_names import CONSUMER_OFFSETS
@@ -45,7 +45,7 @@ def create_topics(
     Left out: with `validate_only`, two names of one request that collide as metric names are found
     only within one decision.
     """
-    defaults = Defaults(settings[NUM_PARTITIONS], settings[DEFAULT_REPLICATION_FACTOR])
+    defaults = TopicDefaults(settings[NUM_PARTITIONS], settings[DEFAULT_REPLICATION_FACTOR])
     created_count = 0
 
     def decide(

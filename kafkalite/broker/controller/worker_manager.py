@@ -28,7 +28,7 @@ from kafkalite.broker.later import Later
 from kafkalite.broker.served_apis import SERVED, ServingNode
 from kafkalite.coordination.image import SUPERVISOR_ID
 from kafkalite.coordination.leader_epochs import EpochRenewal
-from kafkalite.coordination.producer_ids import Block
+from kafkalite.coordination.producer_ids import ProducerIdBlock
 from kafkalite.errors import Fatal, InvalidRequest, KafkaError
 from kafkalite.protocol.schemas import bus, internal
 from kafkalite.transport.bus import Peer, identity_of, peer_of
@@ -296,7 +296,7 @@ class WorkerManager:
             self._reactor.end_step(api_key)
 
     def _allocate_ids(self, worker: Worker, fields: dict[str, Any]) -> None:
-        def answer(block: Block | None, error: KafkaError | None) -> None:
+        def answer(block: ProducerIdBlock | None, error: KafkaError | None) -> None:
             self._send(
                 identity_of(worker.peer),
                 bus.IDS(

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias,
 from kafkalite.broker.coordinator.partition_journal import PartitionJournal, RecordCodec
 from kafkalite.broker.later import Later
 from kafkalite.broker.machine_host import MachineHost
-from kafkalite.coordination.machine import Machine, Reply, Result
+from kafkalite.coordination.machine import Reply, Result, StateMachine
 from kafkalite.coordination.placement import coordinator_partition
 from kafkalite.errors import (
     CoordinatorLoadInProgress,
@@ -53,7 +53,7 @@ LOAD_MS, LOAD_PAUSE_MS = 10, 1
 log = logging.getLogger("kafkalite.broker")
 
 
-class CoordinatorMachine(Machine, Protocol):
+class CoordinatorMachine(StateMachine, Protocol):
     """A state machine with requests that wait, and deadlines."""
 
     @property

@@ -140,7 +140,7 @@ class GroupCoordinators(Coordinators[GroupCoordinator]):
         tombstones = [record for record in some if record is not None]
         if tombstones:
             response = host.request(
-                lambda groups, _, now_ms, __: groups.forget_offsets(tombstones, now_ms)
+                lambda groups, _, now_ms, __: groups.write_tombstones(tombstones, now_ms)
             )
             response.abandoned = None  # it gets no response, and would keep a reference to itself
         if len(some) == DELETE_COUNT:

@@ -32,7 +32,7 @@ from kafkalite.storage.log_reader import read
 if TYPE_CHECKING:
     from kafkalite.broker.replica.partition import Partition
     from kafkalite.broker.replica.replica_manager import ReplicaManager
-    from kafkalite.coordination.machine import Machine
+    from kafkalite.coordination.machine import StateMachine
     from kafkalite.storage.flusher import Flusher
     from kafkalite.storage.log_flushes import LogFlush
     from kafkalite.transport.reactor import Reactor
@@ -106,7 +106,7 @@ class PartitionJournal:
 
     # -- loading -----------------------------------------------------------------------------
 
-    def load(self, machine: Machine) -> Iterator[int]:
+    def load(self, machine: StateMachine) -> Iterator[int]:
         """Replay the last record of each key, in steps of about a millisecond; yield how many.
 
         Nothing may be appended meanwhile.  A KafkaError means that the log is damaged and its
@@ -157,7 +157,7 @@ class PartitionJournal:
 
     # -- rewriting the live records ----------------------------------------------------------
 
-    def keep_small(self, machine: Machine) -> None:
+    def keep_small(self, machine: StateMachine) -> None:
         """Begin to rewrite the live records, if enough was written since the last time."""
         if self._rewriting or self._written_size < max(REWRITE_AFTER_SIZE, 2 * self._short_size):
             return

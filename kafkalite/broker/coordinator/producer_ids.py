@@ -15,7 +15,7 @@ from kafkalite.coordination.producer_ids import BLOCK_COUNT
 
 if TYPE_CHECKING:
     from kafkalite.broker.controller.controller_client import ControllerClient
-    from kafkalite.coordination.producer_ids import Block
+    from kafkalite.coordination.producer_ids import ProducerIdBlock
     from kafkalite.errors import KafkaError
 
 LOW_COUNT = BLOCK_COUNT // 2
@@ -45,7 +45,7 @@ class ProducerIdBlocks:
             self._asking = True
             self._controller.allocate_producer_ids(self._node_id).then(self._refilled)
 
-    def _refilled(self, block: Block | None, fault: KafkaError | None) -> None:
+    def _refilled(self, block: ProducerIdBlock | None, fault: KafkaError | None) -> None:
         self._asking = False
         if block is not None:
             self._blocks.append(range(block.first_id, block.end_id))

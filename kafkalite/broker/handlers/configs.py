@@ -46,7 +46,7 @@ from kafkalite.config.key import Key
 from kafkalite.config.resources import SCOPES, Resource
 from kafkalite.config.settings import Settings, Source, Synonym, spoken
 from kafkalite.coordination import topic_names
-from kafkalite.coordination.configs import Alteration, Change, broker_id, check_kind
+from kafkalite.coordination.configs import ConfigAlteration, ConfigChange, broker_id, check_kind
 from kafkalite.coordination.image import NodeImage
 from kafkalite.errors import InvalidRequest, KafkaError, UnsupportedVersion
 from kafkalite.protocol.schemas import configs as schemas
@@ -253,8 +253,10 @@ def alter_configs(node: ConfigsNode, request: Any, client: ClientContext) -> Wor
     """Replace all configs set on resources; with `validate_only`, only validate."""
     wanted = []
     for asked in request.resources:
-        changes = [Change(config.name, config.value) for config in asked.configs]
-        wanted.append(Alteration(asked.resource_type, asked.resource_name, changes, replaces=True))
+        changes = [ConfigChange(config.name, config.value) for config in asked.configs]
+        wanted.append(
+            ConfigAlteration(asked.resource_type, asked.resource_name, changes, replaces=True)
+        )
         yield
     return (yield from _altered(node, client, wanted, request.validate_only))
 
@@ -269,15 +271,16 @@ def incremental_alter_configs(
     wanted = []
     for asked in request.resources:
         changes = [
-            Change(config.name, config.value, config.config_operation) for config in asked.configs
+            ConfigChange(config.name, config.value, config.config_operation)
+            for config in asked.configs
         ]
-        wanted.append(Alteration(asked.resource_type, asked.resource_name, changes))
+        wanted.append(ConfigAlteration(asked.resource_type, asked.resource_name, changes))
         yield
     return (yield from _altered(node, client, wanted, request.validate_only))
 
 
 def _altered(
-    node: ConfigsNode, client: ClientContext, wanted: list[Alteration], validate_only: bool
+    node: ConfigsNode, client: ClientContext, wanted: list[ConfigAlteration], validate_only: bool
 ) -> Work[Later[Response]]:
     """Submit the authorized alterations to the controller; respond in the order of the request."""
     counts: Counter[tuple[int, str]] = Counter()

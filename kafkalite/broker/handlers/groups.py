@@ -44,8 +44,8 @@ from kafkalite.broker.security import (
 from kafkalite.broker.served_apis import Response, ServingNode, serves
 from kafkalite.broker.stepping import ENTRIES_AT_ONCE, Work, in_steps
 from kafkalite.coordination.group_coordinator import (
-    Asker,
     Decision,
+    GroupClient,
     GroupCoordinator,
 )
 from kafkalite.coordination.placement import (
@@ -176,13 +176,13 @@ def refusal(error: KafkaError) -> Response:
 @serves(JOIN_GROUP, versions="0-9", at=ServingNode.COORDINATOR)
 def join_group(node: GroupsNode, request: Any, client: ClientContext) -> Later[Response]:
     """Join a group or its next generation; the response is sent when the generation is complete."""
-    asker = Asker(client.client_id or "", f"/{client.peer[0]}")
+    member = GroupClient(client.client_id or "", f"/{client.peer[0]}")
     return ask_group(
         node,
         client,
         request.group_id,
         lambda groups, token, now_ms, wall_ms: groups.join(
-            request.group_id, request, asker, client.version, token, now_ms, wall_ms
+            request.group_id, request, member, client.version, token, now_ms, wall_ms
         ),
         lambda error: {**refusal(error), "member_id": request.member_id},
     ).map(lambda answer: {"protocol_name": None if client.version >= 7 else "", **answer})

@@ -1,4 +1,4 @@
-"""Committed offsets: commit, fetch and delete.
+"""CommittedOffset offsets: commit, fetch and delete.
 
 OffsetCommit      v2–v10   v10 by topic id
 OffsetFetch       v1–v10   v8 for many groups at once, v10 by topic id
@@ -27,7 +27,12 @@ from kafkalite.broker.later import Later, all_of
 from kafkalite.broker.security import DELETE, DESCRIBE, GROUP, READ, TOPIC
 from kafkalite.broker.served_apis import Response, ServingNode, serves
 from kafkalite.broker.stepping import ENTRIES_AT_ONCE, Work
-from kafkalite.coordination.group_coordinator import Commit, Committed, Decision, GroupCoordinator
+from kafkalite.coordination.group_coordinator import (
+    Commit,
+    CommittedOffset,
+    Decision,
+    GroupCoordinator,
+)
 from kafkalite.coordination.image import TopicImage
 from kafkalite.errors import (
     KafkaError,
@@ -271,7 +276,7 @@ class OffsetLookup:
             names.setdefault(name, []).extend(indexes)
         id_of = partial(_id_of, self._node)
 
-        def answer(found: Mapping[str, Mapping[int, Committed]]) -> None:
+        def answer(found: Mapping[str, Mapping[int, CommittedOffset]]) -> None:
             for name, indexes, answers in gathered:
                 there = found.get(name, {})
                 for index in indexes:
@@ -329,7 +334,7 @@ def _describable(node: GroupsNode, client: ClientContext, topic: Any) -> str | K
     return name if client.may(DESCRIBE, TOPIC, name) else TopicAuthorizationFailed()
 
 
-def _one_committed(index: int, committed: Committed | None) -> Response:
+def _one_committed(index: int, committed: CommittedOffset | None) -> Response:
     if committed is None:
         return _nowhere([index], 0)[0]
     return {

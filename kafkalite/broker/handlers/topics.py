@@ -49,7 +49,7 @@ from kafkalite.config.broker import (
 )
 from kafkalite.config.settings import spoken
 from kafkalite.config.topic import TOPIC as TOPIC_SCOPE
-from kafkalite.coordination.controller import Controller, Growth, NewTopic
+from kafkalite.coordination.controller import Controller, NewTopic, PartitionGrowth
 from kafkalite.coordination.image import TopicImage
 from kafkalite.coordination.machine import Result
 from kafkalite.errors import (
@@ -309,7 +309,7 @@ def create_partitions(
     added_count = 0
 
     def decide(
-        controller: Controller, some: Sequence[Growth]
+        controller: Controller, some: Sequence[PartitionGrowth]
     ) -> Result[dict[str, None | KafkaError]]:
         nonlocal added_count
         topics = controller.image.topics
@@ -340,11 +340,11 @@ def create_partitions(
     )
 
 
-def _growth(topic: Any) -> Growth:
+def _growth(topic: Any) -> PartitionGrowth:
     assignments = topic.assignments
     if assignments is not None:
         assignments = [assigned.broker_ids for assigned in assignments]
-    return Growth(topic.name, topic.count, assignments)
+    return PartitionGrowth(topic.name, topic.count, assignments)
 
 
 def _outcome(error: KafkaError | None) -> Response:

@@ -1,6 +1,6 @@
-"""Turn: the context of one decision of a group coordinator, and its outcome.
+"""DecisionDraft: a decision of a group coordinator while it is made, with its inputs.
 
-A Turn lasts from a request or an expired deadline to the Result.
+It lasts from a request or an expired deadline to the Result.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from kafkalite.coordination.machine import Reply
 from kafkalite.errors import KafkaError
 from kafkalite.protocol.schemas.group_records import GroupRecord
 
-NOBODY = None
+NO_TOKEN = None
 """In place of a token: no request is pending."""
-GONE: Any = object()
+CLOSED_TOKEN: Any = object()
 """In place of a token: the connection with the pending request has closed; the member may come
 back."""
 
@@ -31,14 +31,14 @@ class GroupLimits(NamedTuple):
     retention_check_ms: int
 
 
-class Asker(NamedTuple):
+class GroupClient(NamedTuple):
     """The client of a request, as a description of the group shows it."""
 
     client_id: str
     host: str
 
 
-class Due(NamedTuple):
+class DeadlineKey(NamedTuple):
     """The subject of a deadline: a member, or the group if the member id is empty."""
 
     kind: str
@@ -49,7 +49,7 @@ class Due(NamedTuple):
 SESSION, JOIN, SYNC, RETENTION, REFUSED = "session", "join", "sync", "retention", "refused"
 
 
-class Turn:
+class DecisionDraft:
     """One decision in progress."""
 
     __slots__ = ("deadlines", "limits", "now_ms", "records", "replies", "waiting", "wall_ms")
@@ -59,7 +59,7 @@ class Turn:
         now_ms: int,
         wall_ms: int,
         limits: GroupLimits,
-        deadlines: Deadlines[Due],
+        deadlines: Deadlines[DeadlineKey],
         waiting: dict[Any, Any],
     ) -> None:
         self.now_ms = now_ms
@@ -70,16 +70,16 @@ class Turn:
         self.replies: list[Reply] = []
         self.records: list[GroupRecord] = []
 
-    def answer(self, token: Any, response: dict[str, Any]) -> None:
+    def complete(self, token: Any, response: dict[str, Any]) -> None:
         """Complete a pending request, unless there is none or its connection has closed."""
-        if token is not NOBODY and token is not GONE:
+        if token is not NO_TOKEN and token is not CLOSED_TOKEN:
             self.waiting.pop(token, None)
             self.replies.append(Reply(token, response))
 
-    def refuse(self, token: Any, fault: type[KafkaError], **response: Any) -> None:
+    def fail(self, token: Any, error: type[KafkaError], **response: Any) -> None:
         """Complete a pending request with an error."""
-        self.answer(token, {"error_code": fault.code, **response})
+        self.complete(token, {"error_code": error.code, **response})
 
-    def put_off(self, due: Due, wait_ms: int) -> None:
+    def set_deadline(self, due: DeadlineKey, wait_ms: int) -> None:
         """Set a deadline relative to now, replacing the previous one."""
         self.deadlines.set(due, self.now_ms + wait_ms)
