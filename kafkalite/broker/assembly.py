@@ -88,7 +88,7 @@ def make_missing(controller: LocalController, data: Path) -> None:
         if partition.leader_epoch > 0
     ]
     for path in make_never_made(data, moved):
-        log.warning("%s is made, empty: nobody had it", path)
+        log.warning("Log is missing on all nodes; created it empty. directory=%s", path)
 
 
 def controller_node(

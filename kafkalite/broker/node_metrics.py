@@ -235,7 +235,7 @@ class NodeMetrics:
     def _traffic(self) -> Iterator[Family]:
         replicas = self.node.replicas
         whole = Traffic()
-        whole.add(replicas.past_traffic)
+        whole.add(replicas.other_traffic)
         for traffic in replicas.traffic.values():
             whole.add(traffic)
         for field, (name, sentence) in TOPIC_COUNTERS.items():

@@ -67,7 +67,11 @@ def _known(texts: Mapping[str, str]) -> dict[str, str]:
         try:
             BROKER.named(name).parse(text)
         except InvalidConfig as error:
-            log.warning("what is set of %s is passed over: %s", name, error)
+            log.warning(
+                "Config is not valid in this version; ignoring it. key=%s error=%r",
+                name,
+                str(error),
+            )
         else:
             known[name] = text
     return known

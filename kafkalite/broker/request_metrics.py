@@ -115,7 +115,7 @@ class Traffic:
         for name in self.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
-    def refused_batch(self, code: int, size: int) -> None:
+    def batch_rejected(self, code: int, size: int) -> None:
         """Count a batch that was rejected."""
         self.produces += 1
         if code == MessageTooLarge.code:

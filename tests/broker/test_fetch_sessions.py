@@ -44,8 +44,8 @@ class Sessions(FetchSessions):
         self.clock = ManualClock()
         super().__init__(slots, self.clock)
 
-    def enter(self, session_id, epoch, topics, forgotten, owner=None):
-        return super().enter(session_id, epoch, topics, forgotten, owner or self.connection)
+    def open(self, session_id, epoch, topics, forgotten, owner=None):
+        return super().open(session_id, epoch, topics, forgotten, owner or self.connection)
 
 
 @pytest.fixture
@@ -63,27 +63,27 @@ def remembered(session):
 
 def news(session, topics, everything):
     """Return the entries of a response that the session includes."""
-    told = [
+    sent_offsets = [
         (topic, [entry for entry in entries if session.must_include(topic, entry, everything)])
         for topic, entries in topics
     ]
-    return [(topic, entries) for topic, entries in told if entries]
+    return [(topic, entries) for topic, entries in sent_offsets if entries]
 
 
 def test_a_request_without_a_session_makes_none(sessions):
-    assert sessions.enter(0, -1, asked(0), []) is None
+    assert sessions.open(0, -1, asked(0), []) is None
     assert len(sessions) == 0
 
 
 def test_epoch_zero_makes_a_session_that_remembers_the_list(sessions):
-    session = sessions.enter(0, 0, asked(0, 1), [])
+    session = sessions.open(0, 0, asked(0, 1), [])
     assert session.session_id != 0
     assert remembered(session) == asked(0, 1)
 
 
 def test_an_incremental_request_changes_adds_and_forgets(sessions):
-    session = sessions.enter(0, 0, asked(0, 1), [])
-    again = sessions.enter(
+    session = sessions.open(0, 0, asked(0, 1), [])
+    again = sessions.open(
         session.session_id, 1, [("t", [wanted(1, offset=9)]), ("u", [wanted(0)])], [("t", [0])]
     )
     assert again is session
@@ -92,56 +92,56 @@ def test_an_incremental_request_changes_adds_and_forgets(sessions):
 
 def test_an_unknown_session_is_refused(sessions):
     with pytest.raises(FetchSessionIdNotFound):
-        sessions.enter(12345, 1, [], [])
+        sessions.open(12345, 1, [], [])
 
 
 @pytest.mark.parametrize("epoch", [2, 7])
 def test_a_skipped_epoch_is_refused(sessions, epoch):
-    session = sessions.enter(0, 0, asked(0), [])
+    session = sessions.open(0, 0, asked(0), [])
     with pytest.raises(InvalidFetchSessionEpoch):
-        sessions.enter(session.session_id, epoch, [], [])
+        sessions.open(session.session_id, epoch, [], [])
 
 
 def test_a_repeated_epoch_is_refused(sessions):
-    session = sessions.enter(0, 0, asked(0), [])
-    sessions.enter(session.session_id, 1, [], [])
+    session = sessions.open(0, 0, asked(0), [])
+    sessions.open(session.session_id, 1, [], [])
     with pytest.raises(InvalidFetchSessionEpoch):
-        sessions.enter(session.session_id, 1, [], [])
+        sessions.open(session.session_id, 1, [], [])
 
 
 def test_the_epoch_after_the_largest_is_one(sessions):
-    session = sessions.enter(0, 0, asked(0), [])
+    session = sessions.open(0, 0, asked(0), [])
     session.epoch = fetch_sessions.EPOCH_MAX
-    sessions.enter(session.session_id, fetch_sessions.EPOCH_MAX, [], [])
+    sessions.open(session.session_id, fetch_sessions.EPOCH_MAX, [], [])
     assert session.epoch == 1
 
 
 def test_the_final_epoch_closes_the_session(sessions):
-    session = sessions.enter(0, 0, asked(0), [])
-    assert sessions.enter(session.session_id, -1, asked(0), []) is None
+    session = sessions.open(0, 0, asked(0), [])
+    assert sessions.open(session.session_id, -1, asked(0), []) is None
     assert len(sessions) == 0
 
 
 def test_the_session_used_longest_ago_makes_room_once_it_was_unused_for_two_minutes(sessions):
-    first = sessions.enter(0, 0, asked(0), [])
-    second = sessions.enter(0, 0, asked(0), [])
+    first = sessions.open(0, 0, asked(0), [])
+    second = sessions.open(0, 0, asked(0), [])
     sessions.clock.advance(1)
-    sessions.enter(first.session_id, 1, [], [])
+    sessions.open(first.session_id, 1, [], [])
     sessions.clock.advance(EVICTION_MS_MIN - 1)
-    assert sessions.enter(0, 0, asked(0, 1), []) is None
+    assert sessions.open(0, 0, asked(0, 1), []) is None
     sessions.clock.advance(1)
-    third = sessions.enter(0, 0, asked(0), [])
-    sessions.enter(first.session_id, 2, [], [])
-    sessions.enter(third.session_id, 1, [], [])
+    third = sessions.open(0, 0, asked(0), [])
+    sessions.open(first.session_id, 2, [], [])
+    sessions.open(third.session_id, 1, [], [])
     with pytest.raises(FetchSessionIdNotFound):
-        sessions.enter(second.session_id, 1, [], [])
+        sessions.open(second.session_id, 1, [], [])
 
 
 def test_more_clients_than_slots_do_not_displace_one_another(sessions):
     """Clients with a session keep it; the others are served in full without one."""
     epochs = {}
     for client in range(5):
-        session = sessions.enter(0, 0, asked(0), [])
+        session = sessions.open(0, 0, asked(0), [])
         if session is not None:
             epochs[session.session_id] = 0
         assert (session is not None) == (client < 2)
@@ -149,62 +149,62 @@ def test_more_clients_than_slots_do_not_displace_one_another(sessions):
         sessions.clock.advance(1000)
         for session_id in epochs:
             epochs[session_id] += 1
-            assert sessions.enter(session_id, epochs[session_id], [], []) is not None
-        assert sessions.enter(0, 0, asked(0), []) is None
+            assert sessions.open(session_id, epochs[session_id], [], []) is not None
+        assert sessions.open(0, 0, asked(0), []) is None
     assert len(sessions) == 2 and sessions.partition_count == 2
 
 
 def test_a_slot_is_free_for_another_once_its_session_is_closed(sessions):
-    first = sessions.enter(0, 0, asked(0), [])
-    sessions.enter(0, 0, asked(0), [])
-    renewed = sessions.enter(first.session_id, 0, asked(0), [])
+    first = sessions.open(0, 0, asked(0), [])
+    sessions.open(0, 0, asked(0), [])
+    renewed = sessions.open(first.session_id, 0, asked(0), [])
     assert renewed is not None
-    assert sessions.enter(0, 0, asked(0), []) is None
-    assert sessions.enter(renewed.session_id, -1, [], []) is None
-    assert sessions.enter(0, 0, asked(0), []) is not None
+    assert sessions.open(0, 0, asked(0), []) is None
+    assert sessions.open(renewed.session_id, -1, [], []) is None
+    assert sessions.open(0, 0, asked(0), []) is not None
 
 
 def test_a_larger_session_displaces_the_smallest_of_those_older_than_two_minutes(sessions):
-    two, three = sessions.enter(0, 0, asked(0, 1), []), sessions.enter(0, 0, asked(0, 1, 2), [])
+    two, three = sessions.open(0, 0, asked(0, 1), []), sessions.open(0, 0, asked(0, 1, 2), [])
     sessions.clock.advance(EVICTION_MS_MIN)
-    sessions.enter(two.session_id, 1, [], [])
-    sessions.enter(three.session_id, 1, [], [])
-    assert sessions.enter(0, 0, asked(0, 1, 2, 3), []) is None
+    sessions.open(two.session_id, 1, [], [])
+    sessions.open(three.session_id, 1, [], [])
+    assert sessions.open(0, 0, asked(0, 1, 2, 3), []) is None
     sessions.clock.advance(1)
-    sessions.enter(two.session_id, 2, [], [])
-    sessions.enter(three.session_id, 2, [], [])
-    assert sessions.enter(0, 0, asked(0, 1), []) is None, "it is as large, and no larger"
-    larger = sessions.enter(0, 0, asked(0, 1, 2, 3), [])
-    sessions.enter(larger.session_id, 1, [], [])
-    sessions.enter(three.session_id, 3, [], [("t", [0, 1])])
+    sessions.open(two.session_id, 2, [], [])
+    sessions.open(three.session_id, 2, [], [])
+    assert sessions.open(0, 0, asked(0, 1), []) is None, "it is as large, and no larger"
+    larger = sessions.open(0, 0, asked(0, 1, 2, 3), [])
+    sessions.open(larger.session_id, 1, [], [])
+    sessions.open(three.session_id, 3, [], [("t", [0, 1])])
     with pytest.raises(FetchSessionIdNotFound):
-        sessions.enter(two.session_id, 3, [], [])
+        sessions.open(two.session_id, 3, [], [])
     # It has one partition by now, and the larger one is too young to be evicted.
-    assert sessions.enter(0, 0, asked(0, 1), []) is not None
+    assert sessions.open(0, 0, asked(0, 1), []) is not None
     with pytest.raises(FetchSessionIdNotFound):
-        sessions.enter(three.session_id, 4, [], [])
-    assert sessions.enter(0, 0, asked(*range(9)), []) is None
+        sessions.open(three.session_id, 4, [], [])
+    assert sessions.open(0, 0, asked(*range(9)), []) is None
 
 
 def test_list_of_old_sessions_does_not_grow_with_their_changes(sessions):
-    session = sessions.enter(0, 0, asked(0), [])
+    session = sessions.open(0, 0, asked(0), [])
     sessions.clock.advance(EVICTION_MS_MIN + 1)
     for epoch in range(1, 1001):
         add, forget = (asked(1), []) if epoch % 2 else ([], [("t", [1])])
-        assert sessions.enter(session.session_id, epoch, add, forget) is session
-    assert len(sessions._by_size) <= 102
+        assert sessions.open(session.session_id, epoch, add, forget) is session
+    assert len(sessions._size_heap) <= 102
 
 
 def test_a_client_that_names_endless_partitions_loses_its_session(sessions, monkeypatch):
     monkeypatch.setattr(fetch_sessions, "PARTITIONS_MAX", 3)
-    session = sessions.enter(0, 0, asked(0), [])
+    session = sessions.open(0, 0, asked(0), [])
     with pytest.raises(FetchSessionIdNotFound):
-        sessions.enter(session.session_id, 1, asked(1, 2, 3), [])
+        sessions.open(session.session_id, 1, asked(1, 2, 3), [])
     assert len(sessions) == 0
 
 
 def test_an_answer_leaves_out_what_the_client_was_told(sessions):
-    session = sessions.enter(0, 0, asked(0, 1), [])
+    session = sessions.open(0, 0, asked(0, 1), [])
     full = [("t", [entry(0, 5), entry(1, 5)])]
     assert news(session, full, everything=True) == full
     assert news(session, full, everything=False) == []
@@ -221,20 +221,20 @@ def test_an_answer_leaves_out_what_the_client_was_told(sessions):
     ids=["high watermark", "log start", "error", "records"],
 )
 def test_an_answer_tells_what_changed(sessions, changed):
-    session = sessions.enter(0, 0, asked(0, 1), [])
+    session = sessions.open(0, 0, asked(0, 1), [])
     news(session, [("t", [entry(0, 5), entry(1, 5)])], everything=True)
     assert news(session, [("t", [entry(0, 5), changed])], everything=False) == [("t", [changed])]
 
 
 def test_an_error_is_told_every_time(sessions):
-    session = sessions.enter(0, 0, asked(0), [])
+    session = sessions.open(0, 0, asked(0), [])
     faulty = [("t", [entry(0, -1, error_code=6)])]
     news(session, faulty, everything=True)
     assert news(session, faulty, everything=False) == faulty
 
 
 def test_a_partition_that_gave_records_goes_to_the_end_of_the_line(sessions):
-    session = sessions.enter(0, 0, asked(0, 1, 2), [])
+    session = sessions.open(0, 0, asked(0, 1, 2), [])
     news(session, [("t", [entry(0, 1, records=b"x")])], everything=False)
     assert remembered(session) == [("t", [wanted(1), wanted(2), wanted(0)])]
 
@@ -249,55 +249,55 @@ def crowded(monkeypatch):
 
 
 def test_sessions_that_remember_too_much_in_all_displace_only_unused_ones(crowded):
-    first = crowded.enter(0, 0, asked(0, 1, 2), [])
-    second = crowded.enter(0, 0, asked(0, 1), [])
+    first = crowded.open(0, 0, asked(0, 1, 2), [])
+    second = crowded.open(0, 0, asked(0, 1), [])
     assert crowded.partition_count == 5
-    assert crowded.enter(0, 0, asked(0), []) is None
+    assert crowded.open(0, 0, asked(0), []) is None
     crowded.clock.advance(EVICTION_MS_MIN + 1)
-    crowded.enter(second.session_id, 1, [], [])
-    third = crowded.enter(0, 0, asked(0), [])
+    crowded.open(second.session_id, 1, [], [])
+    third = crowded.open(0, 0, asked(0), [])
     assert (len(crowded), crowded.partition_count) == (2, 3)
     with pytest.raises(FetchSessionIdNotFound):
-        crowded.enter(first.session_id, 1, [], [])
+        crowded.open(first.session_id, 1, [], [])
     # A session that grows too large is closed; other sessions stay.
     with pytest.raises(FetchSessionIdNotFound):
-        crowded.enter(third.session_id, 1, asked(1, 2, 3), [])
+        crowded.open(third.session_id, 1, asked(1, 2, 3), [])
     assert (len(crowded), crowded.partition_count) == (1, 2)
-    assert crowded.enter(second.session_id, 2, [], []) is second
+    assert crowded.open(second.session_id, 2, [], []) is second
     crowded.clock.advance(EVICTION_MS_MIN + 1)
-    grown = crowded.enter(0, 0, asked(0), [])
-    crowded.enter(grown.session_id, 1, asked(1, 2, 3, 4), [])
+    grown = crowded.open(0, 0, asked(0), [])
+    crowded.open(grown.session_id, 1, asked(1, 2, 3, 4), [])
     assert (len(crowded), crowded.partition_count) == (1, 5)
 
 
 def test_partition_count_follows_every_change_of_a_session(crowded):
-    session = crowded.enter(0, 0, asked(0, 1, 2), [])
-    crowded.enter(session.session_id, 1, asked(3), [("t", [0, 1, 7])])
+    session = crowded.open(0, 0, asked(0, 1, 2), [])
+    crowded.open(session.session_id, 1, asked(3), [("t", [0, 1, 7])])
     assert crowded.partition_count == 2
-    crowded.enter(session.session_id, 2, [], [("t", [2, 3])])
+    crowded.open(session.session_id, 2, [], [("t", [2, 3])])
     assert (len(crowded), crowded.partition_count) == (0, 0)
-    crowded.enter(0, 0, asked(0), [])
+    crowded.open(0, 0, asked(0), [])
     crowded.resize(0)
     assert (len(crowded), crowded.partition_count) == (0, 0)
 
 
 def test_session_ends_with_the_connection_that_began_it(sessions):
     ours, other = Connection(), Connection()
-    first = sessions.enter(0, 0, asked(0), [], ours)
-    second = sessions.enter(first.session_id, 0, asked(0, 1), [], ours)
-    kept = sessions.enter(0, 0, asked(0), [], other)
+    first = sessions.open(0, 0, asked(0), [], ours)
+    second = sessions.open(first.session_id, 0, asked(0, 1), [], ours)
+    kept = sessions.open(0, 0, asked(0), [], other)
     assert len(ours.callbacks) == 1
     ours.gone()
     with pytest.raises(FetchSessionIdNotFound):
-        sessions.enter(second.session_id, 1, [], [], other)
-    assert sessions.enter(kept.session_id, 1, [], [], other) is kept
+        sessions.open(second.session_id, 1, [], [], other)
+    assert sessions.open(kept.session_id, 1, [], [], other) is kept
     assert sessions.partition_count == 1
     other.gone()
-    assert (len(sessions), sessions.partition_count, sessions._of) == (0, 0, {})
+    assert (len(sessions), sessions.partition_count, sessions._ids_by_owner) == (0, 0, {})
 
 
 def test_session_remembers_nothing_of_partitions_it_has_forgotten(sessions):
-    session = sessions.enter(0, 0, asked(0, 1), [])
-    sessions.enter(session.session_id, 1, [], [("t", [0])])
+    session = sessions.open(0, 0, asked(0, 1), [])
+    sessions.open(session.session_id, 1, [], [("t", [0])])
     news(session, [("t", [entry(0, 5), entry(1, 5)])], everything=False)
-    assert list(session.told) == [("t", 1)]
+    assert list(session.sent_offsets) == [("t", 1)]

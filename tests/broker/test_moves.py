@@ -6,7 +6,7 @@ import pytest
 
 from kafkalite import errors
 from kafkalite.broker.controller.reassigner import MOVING_MAX
-from kafkalite.broker.replica.reconciler import LATE_MS
+from kafkalite.broker.replica.reconciler import ARRIVAL_WARNING_MS
 from kafkalite.protocol.schemas.cluster import METADATA
 from kafkalite.protocol.schemas.fetch import FETCH
 from tests.broker.conftest import produced
@@ -197,7 +197,7 @@ def test_a_partition_that_does_not_come_is_spoken_of_once(written, caplog):
     written.fenced.clear()
     for _ in range(300):
         written.tick(2)
-        written.clock.advance(LATE_MS // 100)
+        written.clock.advance(ARRIVAL_WARNING_MS // 100)
     said = [record for record in caplog.records if "is in no node's directory" in record.message]
     assert len(said) == 1
 

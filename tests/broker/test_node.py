@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from kafkalite.broker.replica.partition import Partition
-from kafkalite.broker.replica.reconciler import MAKE_AGAIN_MS
+from kafkalite.broker.replica.reconciler import CREATE_RETRY_MS
 from kafkalite.broker.replica.replica_manager import flush_rule
 from kafkalite.config.settings import Settings
 from kafkalite.errors import KafkaStorageError, UnknownTopicId, UnknownTopicOrPartition
@@ -85,7 +85,7 @@ def test_a_log_that_is_gone_is_not_made_empty_and_serves_when_it_is_put_back(nod
         led(node)
     assert not (node.directory / "a-0").exists()
     node.directory.with_name("aside").rename(node.directory / "a-0")
-    node.clock.advance(MAKE_AGAIN_MS)
+    node.clock.advance(CREATE_RETRY_MS)
     node.until(lambda: node.node.replicas.of_topic(node.node.image.topics["a"].topic_id))
     assert led(node).high_watermark == end_offset > 0
 

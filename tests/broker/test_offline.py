@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from kafkalite.broker.replica.reconciler import MAKE_AGAIN_MS
+from kafkalite.broker.replica.reconciler import CREATE_RETRY_MS
 from kafkalite.errors import KafkaStorageError, LeaderNotAvailable
 from kafkalite.protocol.schemas.cluster import DESCRIBE_TOPIC_PARTITIONS, METADATA
 from tests.handlers.conftest import InProcess
@@ -56,7 +56,7 @@ def test_the_other_way_to_ask_says_so_as_well(blocked):
 def test_a_log_that_could_not_be_made_is_made_when_it_can_be(blocked, monkeypatch):
     topic_id = blocked.create("a", 3)
     monkeypatch.undo()
-    blocked.clock.advance(MAKE_AGAIN_MS)
+    blocked.clock.advance(CREATE_RETRY_MS)
     blocked.until(lambda: len(blocked.node.replicas.of_topic(topic_id)) == 3)
     assert described(blocked).leader_id == 0
     blocked.append("a", [1])
@@ -70,7 +70,7 @@ def test_trying_again_is_one_timer_however_many_logs_are_missing(blocked):
     blocked.create("b", 20)
     for _ in range(5):
         tried.clear()
-        blocked.clock.advance(MAKE_AGAIN_MS)
+        blocked.clock.advance(CREATE_RETRY_MS)
         blocked.reactor.tick(0)
         assert len(tried) == 40
 
@@ -79,7 +79,7 @@ def test_a_topic_deleted_while_its_log_could_not_be_made_is_not_tried_again(bloc
     topic_id = blocked.create("a")
     blocked.node.reconciler._delete_topic(topic_id)
     del blocked.node.image.topics_by_id[topic_id]
-    blocked.clock.advance(MAKE_AGAIN_MS)
+    blocked.clock.advance(CREATE_RETRY_MS)
     blocked.reactor.tick(0)
     assert not blocked.node.replicas.is_offline("a", 0)
 
@@ -95,7 +95,7 @@ def test_what_was_begun_of_a_log_that_could_not_be_made_is_taken_away(node, monk
     topic_id = node.create("a")
     assert list(node.directory.glob("a-0*")) == []
     monkeypatch.setattr(loader, "open", made)
-    node.clock.advance(MAKE_AGAIN_MS)
+    node.clock.advance(CREATE_RETRY_MS)
     node.until(lambda: len(node.node.replicas.of_topic(topic_id)) == 1)
     assert [path.name for path in node.directory.glob("a-0*")] == ["a-0"]
 

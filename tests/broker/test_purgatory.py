@@ -419,15 +419,15 @@ def test_produce_is_answered_before_the_many_fetches_that_wait(purgatory):
     assert len(news) == 1
 
 
-@pytest.mark.parametrize("urgent", [True, False])
-def test_delayed_request_whose_files_cannot_be_read_fails_alone(purgatory, urgent):
+@pytest.mark.parametrize("is_urgent", [True, False])
+def test_delayed_request_whose_files_cannot_be_read_fails_alone(purgatory, is_urgent):
     partition = Partition(0)
     broken, whole = produced(partition), produced(partition)
 
     def answer():
         raise FileNotFoundError(2, "No such file or directory", "00000000000000000000.log")
 
-    broken.answer, broken.urgent = answer, urgent
+    broken.answer, broken.is_urgent = answer, is_urgent
     failed, answered = (heard(purgatory.park(each, 1000)) for each in (broken, whole))
     partition.high_watermark = 5
     purgatory.wake(partition)

@@ -51,7 +51,7 @@ def let_go(host: Host) -> Iterator[Callable[[], None]]:
         return b""
         yield 0
 
-    host.node.opener._hand_over(waiting(), Later())
+    host.node.opener._submit(waiting(), Later())
     yield gate.set
     gate.set()
 
@@ -85,7 +85,7 @@ def test_what_comes_after_a_batch_that_is_opened_keeps_its_order(host, guest, le
     let_go()
     assert guest.acked(4)[1:] == [(number, OK, at, -1, 0) for at, number in enumerate(numbers[:3])]
     assert host.values() == [b"a", b"b", b"c"]
-    assert host.node.opener.handed_over == 3
+    assert host.node.opener.submitted_count == 3
     assert host.local_listener.rings.errors == {}
 
 

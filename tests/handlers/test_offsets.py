@@ -91,12 +91,12 @@ def test_search_by_time_in_large_batches_goes_on_beside_the_loop(broker):
         LIST_OFFSETS, 11, replica_id=-1, topics=[{"name": "a", "partitions": asked}],
         isolation_level=0,
     )  # fmt: skip
-    assert (opener.handed_over, wire.sent) == (1, None)  # one batch at a time
+    assert (opener.submitted_count, wire.sent) == (1, None)  # one batch at a time
     broker.until(lambda: wire.sent is not None)
     answer = broker.answer(wire, LIST_OFFSETS, 11)
     found = [(p.error_code, p.timestamp, p.offset) for p in answer.topics[0].partitions]
     assert found == [(0, NOW + 5, 1)] * 3
-    assert opener.handed_over == 3
+    assert opener.submitted_count == 3
     assert listed(broker, MAX_TIMESTAMP) == (0, NOW + 5, 1)
 
 

@@ -298,7 +298,7 @@ def test_large_batch_is_opened_on_a_thread_and_order_is_kept(topic):
         )
         for batch in (large, batch_of(b"y"))
     ]
-    assert opener.handed_over == 1
+    assert opener.submitted_count == 1
     assert [wire.sent for wire in sent] == [None, None]
     # A batch for another partition does not wait.
     assert produce(topic, batch_of(b"z"), partition=1, acks=LEADER).base_offset == 0
@@ -339,7 +339,7 @@ def test_batch_is_refused_while_too_many_bytes_wait_to_be_opened(topic, monkeypa
 def test_recompression_of_a_large_batch_is_left_to_the_thread(broker):
     broker.create("a", compression_type="gzip")
     entry = produce(broker, batch_of(bytes(500_000)))
-    assert (entry.error_code, broker.node.opener.handed_over) == (0, 1)
+    assert (entry.error_code, broker.node.opener.submitted_count) == (0, 1)
     log = broker.node.replicas.leader("a", 0).log
     (stored,) = batches(read(log, 0, 1 << 20, 1).read())
     assert stored.header.codec is Codec.GZIP

@@ -272,7 +272,7 @@ def test_awaited_partitions_are_looked_for_in_steps(broker, monkeypatch):
     awaited = AwaitedPartition("gone", now_ms)
     reconciler.awaited |= {(topic_id, index): awaited for index in range(100)}
     lengths = []
-    reconciler._look_for_awaited()
+    reconciler._check_arrivals()
     while len(looked) < 100:
         broker.clock.advance(1)
         before = broker.clock.monotonic_ms()

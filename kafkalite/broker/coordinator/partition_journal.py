@@ -220,7 +220,7 @@ class PartitionJournal:
 class HighWatermarkListener(DelayedOperation):
     """Notifies the journal of each change of its partition; stays registered with it."""
 
-    urgent = True
+    is_urgent = True
 
     def __init__(self, journal: PartitionJournal) -> None:
         self._journal = journal

@@ -79,7 +79,7 @@ def fetch(
 ) -> FetchResponse | Later[FetchResponse]:
     """Read every requested partition; wait while together they hold less than `min_bytes`."""
     (replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch,
-     topics, forgotten, _) = request  # fmt: skip
+     topics, forgotten_topics, _) = request  # fmt: skip
     if topics is None:
         raise InvalidRequest(
             f"A fetch names more than {wire.FETCH_NAMES_MAX} topics and partitions; send several"
@@ -87,11 +87,11 @@ def fetch(
         )
     assert client.connection is not None, "a fetch comes by a connection"
     try:
-        session = node.fetch_sessions.enter(
+        session = node.fetch_sessions.open(
             session_id,
             session_epoch,
             topics,
-            forgotten,
+            forgotten_topics,
             client.connection,
             by_id=client.version >= TOPIC_IDS_SINCE,
         )
@@ -116,7 +116,7 @@ def fetch(
         builder.add(items, results)
         return builder.response()
     delayed = DelayedFetch((), builder, limits)
-    return delayed.register_at_once(items, outcome) or purgatory.hold(delayed, max_wait_ms)
+    return delayed.register_read_partitions(items, outcome) or purgatory.hold(delayed, max_wait_ms)
 
 
 def _named(topics: list[Any]) -> dict[FetchKey, FetchPartition]:

@@ -50,7 +50,7 @@ class Opener:
         self._budget = 0
         self._budget_tick = -1
         """The tick that `_budget` is for."""
-        self.handed_over = 0
+        self.submitted_count = 0
         """Number of jobs queued for the thread."""
 
     def fileno(self) -> int:
@@ -73,7 +73,7 @@ class Opener:
         except BaseException as error:
             raise _unknown(error) from None
         later: Later[T] = Later()
-        self._hand_over(steps, later)
+        self._submit(steps, later)
         return later
 
     def search(self, search: Search) -> TimestampOffset | None | Later[TimestampOffset | None]:
@@ -142,12 +142,12 @@ class Opener:
             os.close(self._event)
             self._event = -1
 
-    def _hand_over(self, steps: Steps[Any], later: Later[Any]) -> None:
+    def _submit(self, steps: Steps[Any], later: Later[Any]) -> None:
         if self._thread is None:
             # Started on first use, so never before the launcher has forked.
             self._thread = threading.Thread(target=self._work, name="opener", daemon=True)
             self._thread.start()
-        self.handed_over += 1
+        self.submitted_count += 1
         self._jobs.put((steps, later))
 
     def _work(self) -> None:

@@ -41,7 +41,7 @@ class FetchItem(NamedTuple):
 class FetchRequest(Protocol):
     """The protocol side of a fetch: looks up its partitions and builds its response."""
 
-    def find(self, wanted: Iterable[Any]) -> list[FetchItem]:
+    def find(self, requested: Iterable[Any]) -> list[FetchItem]:
         """Look up these partitions of the request; return an item for each, found or not."""
 
     def add(self, items: Sequence[FetchItem], results: Sequence[PartitionFetchResult]) -> None:
@@ -76,23 +76,25 @@ class DelayedFetch(SteppedOperation):
     C  its wait has timed out.
     """
 
-    def __init__(self, wanted: Sequence[Any], context: FetchRequest, limits: FetchLimits) -> None:
-        self._wanted = wanted
+    def __init__(
+        self, requested: Sequence[Any], context: FetchRequest, limits: FetchLimits
+    ) -> None:
+        self._requested = requested
         self._context = context
         self._limits = limits
         self._items: list[FetchItem] = []
         self._results: list[PartitionFetchResult] = []
         self._size = 0
         self._failed = False
-        self._moved: set[int] = set()
+        self._changed: set[int] = set()
         self._available: dict[int, int] = {}
         """Number of bytes that a read would return, by position; positions with none are absent."""
         self._available_size = 0
-        self.stepped = len(wanted) > SLICE
+        self.takes_steps = len(requested) > SLICE
 
     # -- steps -------------------------------------------------------------------------------
 
-    def register_at_once(
+    def register_read_partitions(
         self, items: list[FetchItem], outcome: ReadOutcome
     ) -> FetchResponse | None:
         """Register with a few partitions that were read already and had too few bytes.
@@ -109,24 +111,24 @@ class DelayedFetch(SteppedOperation):
         return self.answer()
 
     def answer(self) -> FetchResponse:
-        for position in sorted(self._moved):
-            self._read_again(position)
+        for position in sorted(self._changed):
+            self._reread(position)
         self._context.add(self._items, self._results)
         return self._context.response()
 
     def begin(self) -> Iterator[int]:
         """Read all partitions; then respond, or register with all of them and wait."""
-        for begin in range(0, len(self._wanted), SLICE):
-            items = self._context.find(self._wanted[begin : begin + SLICE])
+        for begin in range(0, len(self._requested), SLICE):
+            items = self._context.find(self._requested[begin : begin + SLICE])
             self._items += items
             self._results += self._read(items)
             yield SLICE_UNITS
-        self._wanted = ()
+        self._requested = ()
         if self._has_enough():
             yield from self._respond()
             return
         yield from self._register()
-        if self._is_due() or self.expired:
+        if self._is_due() or self.is_expired:
             yield from self.finish()
 
     def _has_enough(self) -> bool:
@@ -136,7 +138,7 @@ class DelayedFetch(SteppedOperation):
             or self._failed
             or not self._items
             or not limits.waits
-            or self.expired
+            or self.is_expired
         )
 
     def finish(self) -> Iterator[int]:
@@ -144,8 +146,8 @@ class DelayedFetch(SteppedOperation):
             if begin:
                 yield SLICE_UNITS
             self._detach(begin)
-        for count, position in enumerate(sorted(self._moved), start=1):
-            self._read_again(position)
+        for count, position in enumerate(sorted(self._changed), start=1):
+            self._reread(position)
             if count % SLICE == 0:
                 yield SLICE_UNITS
         yield from self._respond()
@@ -157,7 +159,7 @@ class DelayedFetch(SteppedOperation):
             self._size -= result.records.size
             self._results[position] = result._replace(records=None)
 
-    def _read_again(self, position: int) -> None:
+    def _reread(self, position: int) -> None:
         self._release(position)
         (self._results[position],) = self._read((self._items[position],))
 
@@ -184,7 +186,7 @@ class DelayedFetch(SteppedOperation):
         assert partition is not None, "a fetch with an error does not wait"
         partition.waiting[self] = position
         if self._measure(position):
-            self._moved.add(position)  # it may have changed after it was read
+            self._changed.add(position)  # it may have changed after it was read
             self._release(position)
 
     # -- waiting -----------------------------------------------------------------------------
@@ -192,7 +194,7 @@ class DelayedFetch(SteppedOperation):
     def look(self, partition: WatchedPartition) -> bool:
         position = partition.waiting[self]
         assert position is not None
-        self._moved.add(position)
+        self._changed.add(position)
         self._measure(position)
         return self._is_due()
 

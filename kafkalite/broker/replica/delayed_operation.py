@@ -25,10 +25,10 @@ class DelayedOperation:
 
     partitions: Collection[WatchedPartition] = ()
 
-    urgent = False
+    is_urgent = False
     """True if the response is cheap and is sent as soon as the request is due."""
 
-    stepped = False
+    takes_steps = False
     """True if its response takes several steps; otherwise `answer()` returns it."""
 
     later: Later[Any] | None = None
@@ -36,11 +36,11 @@ class DelayedOperation:
 
     response: Any = None
     timer: ScheduledCall | None = None
-    expired = False
-    queued = False
+    is_expired = False
+    is_queued = False
     """True while its steps are queued or running."""
 
-    gone = False
+    is_removed = False
 
     def resolve(self, response: Any) -> None:
         """Store the response, and resolve the Later if there is one."""

@@ -48,7 +48,7 @@ class DelayedProduce(DelayedOperation):
     The results are those in the lists of `uncommitted`; `response`, if given, is made of them.
     """
 
-    urgent = True
+    is_urgent = True
 
     def __init__(
         self, uncommitted: Iterable[UncommittedAppend], response: ProduceResponse | None = None

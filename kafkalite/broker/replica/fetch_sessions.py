@@ -66,32 +66,32 @@ FetchKey = tuple[str | bytes, int]
 class FetchSession:
     """One fetch session: the requested partitions, and the offsets last sent for each."""
 
-    __slots__ = ("began_ms", "by_id", "epoch", "listed_size", "owner", "session_id", "told",
-                 "used_ms", "wanted")  # fmt: skip
+    __slots__ = ("by_id", "created_ms", "epoch", "heap_size", "last_used_ms", "owner",
+                 "sent_offsets", "session_id", "wanted")  # fmt: skip
 
     def __init__(self, session_id: int, by_id: bool, owner: SessionOwner, now_ms: int) -> None:
         self.owner = owner
         self.session_id = session_id
         self.by_id = by_id
-        self.began_ms = now_ms
-        self.used_ms = now_ms
-        self.listed_size = -1
+        self.created_ms = now_ms
+        self.last_used_ms = now_ms
+        self.heap_size = -1
         """Number of partitions with which it is in the heap of sessions that larger ones evict."""
         self.epoch = INITIAL_EPOCH + 1
         self.wanted: dict[FetchKey, FetchPartition] = {}
         """The requested partitions; one that returned records moves to the end, so that the others
         come first under the next response's byte limit."""
-        self.told: dict[FetchKey, tuple[int, int, int]] = {}
+        self.sent_offsets: dict[FetchKey, tuple[int, int, int]] = {}
 
-    def change(self, topics: list[Any], forgotten: list[Any]) -> None:
+    def change(self, topics: list[Any], forgotten_topics: list[Any]) -> None:
         """Apply the changed and forgotten partitions of a request."""
         for topic, partitions in topics:
             for partition in partitions:
                 self.wanted[topic, partition[0]] = partition
-        for topic, indexes in forgotten:
+        for topic, indexes in forgotten_topics:
             for index in indexes:
                 self.wanted.pop((topic, index), None)
-                self.told.pop((topic, index), None)
+                self.sent_offsets.pop((topic, index), None)
 
     def must_include(
         self, topic: str | bytes, result: PartitionFetchResult, everything: bool
@@ -108,10 +108,10 @@ class FetchSession:
         if has_records and wanted is not None:
             del self.wanted[key]
             self.wanted[key] = wanted
-        if not (everything or has_records or error_code or self.told.get(key) != offsets):
+        if not (everything or has_records or error_code or self.sent_offsets.get(key) != offsets):
             return False
         if wanted is not None:
-            self.told[key] = offsets
+            self.sent_offsets[key] = offsets
         return True
 
 
@@ -129,10 +129,10 @@ class FetchSessions:
         self._slots = slots
         self._clock = clock
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
-        self._by_size: list[tuple[int, int]] = []
+        self._size_heap: list[tuple[int, int]] = []
         """Heap of (number of partitions, session id) of sessions older than EVICTION_MS_MIN.
         Entries of sessions that have ended or changed size are skipped."""
-        self._of: dict[SessionOwner, set[int]] = {}
+        self._ids_by_owner: dict[SessionOwner, set[int]] = {}
         """Ids of the sessions that each open connection created."""
         self.partition_count = 0
         """Number of partitions in all sessions together."""
@@ -146,12 +146,12 @@ class FetchSessions:
         while len(self._sessions) > slots:
             self._remove(next(iter(self._sessions)))
 
-    def enter(
+    def open(
         self,
         session_id: int,
         epoch: int,
         topics: list[Any],
-        forgotten: list[Any],
+        forgotten_topics: list[Any],
         owner: SessionOwner,
         *,
         by_id: bool = False,
@@ -177,11 +177,11 @@ class FetchSessions:
         if by_id is not session.by_id:
             raise FetchSessionTopicIdError()
         session.epoch = 1 if epoch == EPOCH_MAX else epoch + 1
-        self._use(session)
+        self._mark_used(session)
         before = len(session.wanted)
-        session.change(topics, forgotten)
+        session.change(topics, forgotten_topics)
         self.partition_count += len(session.wanted) - before
-        self._list(session)
+        self._update_size_heap(session)
         if len(session.wanted) > PARTITIONS_MAX or not self._fits(0):
             self._remove(session_id)
             raise FetchSessionIdNotFound()
@@ -197,36 +197,37 @@ class FetchSessions:
             session_id = secrets.randbelow(EPOCH_MAX) + 1
         session = FetchSession(session_id, by_id, owner, self._clock.monotonic_ms())
         session.change(topics, [])
-        if not self._has_room(session):
+        if not self._make_room(session):
             return None
         self._sessions[session_id] = session
         self.partition_count += len(session.wanted)
-        if owner not in self._of:
-            self._of[owner] = set()
+        if owner not in self._ids_by_owner:
+            self._ids_by_owner[owner] = set()
             owner.on_close(lambda: self._closed(owner))
-        self._of[owner].add(session_id)
+        self._ids_by_owner[owner].add(session_id)
         return session
 
-    def _use(self, session: FetchSession) -> None:
-        session.used_ms = self._clock.monotonic_ms()
+    def _mark_used(self, session: FetchSession) -> None:
+        session.last_used_ms = self._clock.monotonic_ms()
         self._sessions.move_to_end(session.session_id)
 
-    def _list(self, session: FetchSession) -> None:
+    def _update_size_heap(self, session: FetchSession) -> None:
         """Add a session that is old enough for larger ones to evict to the heap, by its size."""
         size = len(session.wanted)
-        if session.listed_size == size or session.used_ms - session.began_ms <= EVICTION_MS_MIN:
+        age_ms = session.last_used_ms - session.created_ms
+        if session.heap_size == size or age_ms <= EVICTION_MS_MIN:
             return
-        session.listed_size = size
-        heapq.heappush(self._by_size, (size, session.session_id))
-        if len(self._by_size) > 2 * len(self._sessions) + 100:
-            self._by_size = [
-                (each.listed_size, session_id)
+        session.heap_size = size
+        heapq.heappush(self._size_heap, (size, session.session_id))
+        if len(self._size_heap) > 2 * len(self._sessions) + 100:
+            self._size_heap = [
+                (each.heap_size, session_id)
                 for session_id, each in self._sessions.items()
-                if each.listed_size >= 0
+                if each.heap_size >= 0
             ]
-            heapq.heapify(self._by_size)
+            heapq.heapify(self._size_heap)
 
-    def _has_room(self, session: FetchSession) -> bool:
+    def _make_room(self, session: FetchSession) -> bool:
         """Return whether a new session fits, evicting another one if necessary."""
         size = len(session.wanted)
         if not self._fits(size):
@@ -245,34 +246,34 @@ class FetchSessions:
     def _remove_unused(self) -> bool:
         """Remove the least recently used session if it was unused for EVICTION_MS_MIN."""
         oldest = next(iter(self._sessions.values()), None)
-        if oldest is None or self._clock.monotonic_ms() - oldest.used_ms <= EVICTION_MS_MIN:
+        if oldest is None or self._clock.monotonic_ms() - oldest.last_used_ms <= EVICTION_MS_MIN:
             return False
         self._remove(oldest.session_id)
         return True
 
     def _remove_smaller(self, size: int) -> bool:
         """Remove the smallest session in the heap if it has fewer than `size` partitions."""
-        while self._by_size:
-            listed_size, session_id = self._by_size[0]
+        while self._size_heap:
+            heap_size, session_id = self._size_heap[0]
             session = self._sessions.get(session_id)
-            if session is not None and session.listed_size == listed_size:
-                if listed_size >= size:
+            if session is not None and session.heap_size == heap_size:
+                if heap_size >= size:
                     return False
                 self._remove(session_id)
                 return True
-            heapq.heappop(self._by_size)
+            heapq.heappop(self._size_heap)
         return False
 
     def _remove(self, session_id: int) -> None:
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self.partition_count -= len(session.wanted)
-            self._of[session.owner].discard(session_id)
+            self._ids_by_owner[session.owner].discard(session_id)
 
     def _closed(self, owner: SessionOwner) -> None:
-        for session_id in list(self._of[owner]):
+        for session_id in list(self._ids_by_owner[owner]):
             self._remove(session_id)
-        del self._of[owner]
+        del self._ids_by_owner[owner]
 
 
 def _size(records: Any) -> int:

@@ -46,7 +46,7 @@ class Purgatory:
         self._scheduler = scheduler
         self.steps: deque[tuple[DelayedOperation | None, Iterator[int] | None]] = deque()
         """The requests to complete, and the steps to run, from the end of this tick on."""
-        self._moving: set[WatchedPartition] = set()
+        self._changed: set[WatchedPartition] = set()
         """Partitions whose check of many waiting requests is queued and has not begun."""
         self.counts: Counter[type[DelayedOperation]] = Counter()
         """Number of delayed requests by class."""
@@ -85,20 +85,20 @@ class Purgatory:
         """Check the requests that wait for a partition that changed."""
         if not partition.waiting:
             return
-        patient = []
+        others = []
         for delayed in list(partition.waiting):
-            if not delayed.urgent:
-                patient.append(delayed)
+            if not delayed.is_urgent:
+                others.append(delayed)
             # Completing one request may, through its connection, remove another.
             elif delayed in partition.waiting and delayed.look(partition):
                 self._finish(delayed)
-        if len(patient) <= SLICE:
-            for delayed in patient:
+        if len(others) <= SLICE:
+            for delayed in others:
                 if delayed in partition.waiting and delayed.look(partition):
-                    self._due(delayed)
-        elif partition not in self._moving:
-            self._moving.add(partition)
-            self.steps.append((None, self._look_at_all(partition)))
+                    self._complete_when_due(delayed)
+        elif partition not in self._changed:
+            self._changed.add(partition)
+            self.steps.append((None, self._check_all(partition)))
 
     def run(self) -> None:
         """Run queued steps up to UNITS_PER_TICK; called at the end of each tick."""
@@ -106,7 +106,7 @@ class Purgatory:
         left = UNITS_PER_TICK
         while work and left > 0:
             delayed, steps = work.popleft()
-            if delayed is not None and delayed.gone:
+            if delayed is not None and delayed.is_removed:
                 continue
             if steps is None:
                 assert delayed is not None
@@ -128,32 +128,32 @@ class Purgatory:
         if work:
             self._scheduler.call_later(0, _wake_the_loop)
 
-    def _look_at_all(self, partition: WatchedPartition) -> Iterator[int]:
+    def _check_all(self, partition: WatchedPartition) -> Iterator[int]:
         # A change from here on queues another check.
-        self._moving.discard(partition)
+        self._changed.discard(partition)
         for count, delayed in enumerate(list(partition.waiting), start=1):
             if delayed in partition.waiting and delayed.look(partition):
-                self._due(delayed)
+                self._complete_when_due(delayed)
             if count % SLICE == 0:
                 yield 1
 
     def _expire(self, delayed: DelayedOperation) -> None:
-        delayed.expired = True
-        self._due(delayed)
+        delayed.is_expired = True
+        self._complete_when_due(delayed)
 
-    def _due(self, delayed: DelayedOperation) -> None:
-        if delayed.urgent:
+    def _complete_when_due(self, delayed: DelayedOperation) -> None:
+        if delayed.is_urgent:
             self._finish(delayed)
-        elif not delayed.queued:
-            self._queue(delayed, delayed.finish() if delayed.stepped else None)
+        elif not delayed.is_queued:
+            self._queue(delayed, delayed.finish() if delayed.takes_steps else None)
 
     def _queue(self, delayed: DelayedOperation, steps: Iterator[int] | None) -> None:
-        delayed.queued = True
+        delayed.is_queued = True
         self.steps.append((delayed, steps))
 
     def _step_ended(self, delayed: DelayedOperation) -> None:
         """Remove the request if its steps completed it; otherwise it waits."""
-        delayed.queued = False
+        delayed.is_queued = False
         if delayed.later is None or delayed.later.settled:
             self._forget(delayed)
 
@@ -166,9 +166,9 @@ class Purgatory:
             _unreadable(delayed, error)
 
     def _forget(self, delayed: DelayedOperation) -> None:
-        if delayed.gone:
+        if delayed.is_removed:
             return
-        delayed.gone = True
+        delayed.is_removed = True
         self.counts[type(delayed)] -= 1
         delayed.detach()
         if delayed.timer is not None:
@@ -177,9 +177,9 @@ class Purgatory:
 
 def _unreadable(delayed: DelayedOperation, error: OSError) -> None:
     """Fail a request whose log cannot be read; other requests of this tick are not affected."""
-    log.error("Delayed request failed: a log cannot be read. error=%s", error)
+    log.error("Delayed request failed: a log cannot be read. error=%r", str(error))
     if delayed.later is not None and not delayed.later.settled:
-        delayed.later.fail(KafkaStorageError("A log's files cannot be read."))
+        delayed.later.fail(KafkaStorageError("A segment file of the log cannot be read."))
 
 
 def _wake_the_loop() -> None:

@@ -44,21 +44,21 @@ STEP_MS = 10
 STEP_PAUSE_MS = 1
 """Pause between two steps, in which the loop serves clients."""
 
-MAKE_AGAIN_MS = 1_000
+CREATE_RETRY_MS = 1_000
 """Delay before creation of a log is retried."""
 
-HAND_OVER_AGAIN_MS = 5
+TRANSFER_RETRY_MS = 5
 """First delay before a partition transfer is retried; doubled each time."""
 
-LOOK_FOR_MS = 5
-LOOK_FOR_MS_MAX = 500
+ARRIVAL_CHECK_MS_MIN = 5
+ARRIVAL_CHECK_MS_MAX = 500
 """Minimum and maximum interval between checks for awaited partitions; grows with the wait."""
 
-LOOK_PAUSE_MS = 3 * STEP_MS
+ARRIVAL_CHECK_PAUSE_MS = 3 * STEP_MS
 """Pause within a check that takes longer than STEP_MS: thousands of partitions may be awaited, each
 costs a few file operations, and the loop must serve clients meanwhile."""
 
-LATE_MS = 10_000
+ARRIVAL_WARNING_MS = 10_000
 """Time after which an awaited partition that has not arrived is reported in the log."""
 
 
@@ -101,10 +101,10 @@ class Reconciler:
         self._step_tick = -1
         self._step_end_ns = 0
         """Deadline of the steps of the tick `_step_tick`, which share STEP_MS."""
-        self._unmade: set[bytes] = set()
+        self._not_created: set[bytes] = set()
         self.awaited: dict[tuple[bytes, int], AwaitedPartition] = {}
-        self._looking = False
-        self._to_look_for: deque[tuple[bytes, int]] = deque()
+        self._is_checking = False
+        self._to_check: deque[tuple[bytes, int]] = deque()
         """The awaited partitions that the current check has not reached yet."""
 
     @property
@@ -141,7 +141,7 @@ class Reconciler:
         yield from self.awaited
         for _, renewal in self._renewals.waiting():
             yield renewal.topic_id, renewal.partition
-        for topic_id in self._unmade:
+        for topic_id in self._not_created:
             topic = self._metadata.image.topics_by_id.get(topic_id)
             present = self._replicas.of_topic(topic_id)
             for index, partition in topic.partitions.items() if topic is not None else ():
@@ -168,13 +168,13 @@ class Reconciler:
         for partition in list(present.values()):
             leader = topic.partitions[partition.index]
             if leader.leader != self._metadata.node_id:
-                self._give_up(partition)
+                self._stop_leading(partition)
             elif leader.leader_epoch != partition.leader_epoch:
                 partition.lead(leader.leader_epoch)
         for found, renewal in self._renewals.waiting(topic_id):
             if topic.partitions[renewal.partition].leader != self._metadata.node_id:
                 self._renewals.forget(found, topic_id)
-                self._hand_over(found, topic_id)
+                self._transfer(found, topic_id)
         settings = self._metadata.settings_of(topic.config)
         self._enqueue([
             (topic_id, index)
@@ -199,45 +199,45 @@ class Reconciler:
         if self._step_tick != self._reactor.tick_number:
             self._step_tick = self._reactor.tick_number
             self._step_end_ns = now_ns() + STEP_MS * 1_000_000
-            self._do_first()
+            self._process_first()
         while self._queue and now_ns() < self._step_end_ns:
-            self._do_first()
+            self._process_first()
         if self._queue:
             self._step_is_due = True
-            self._reactor.call_later(STEP_PAUSE_MS, self._go_on)
+            self._reactor.call_later(STEP_PAUSE_MS, self._continue_steps)
 
-    def _do_first(self) -> None:
+    def _process_first(self) -> None:
         item = self._queue.popleft()
         self._done_count += 1
         if isinstance(item, tuple):
-            self._make_or_reconfigure(*item)
+            self._create_or_reconfigure(*item)
         else:
             self._logs.delete(item)
 
-    def _go_on(self) -> None:
+    def _continue_steps(self) -> None:
         self._step_is_due = False
         self._step()
         if self._pass_marks() or not self._queue:
             self._on_progress()
 
-    def _make_or_reconfigure(self, topic_id: bytes, index: int) -> None:
+    def _create_or_reconfigure(self, topic_id: bytes, index: int) -> None:
         topic = self._metadata.image.topics_by_id.get(topic_id)
         if topic is None:
             return
         settings = self._metadata.settings_of(topic.config)
         partition = self._replicas.of_topic(topic_id).get(index)
         if partition is None:
-            self._make(topic, index, settings)
+            self._open_or_create(topic, index, settings)
         elif partition.log.config.settings is not settings:
             partition.log.reconfigure(settings)
             self._replicas.reconfigure(partition, settings)
 
-    def _make_again(self) -> None:
+    def _retry_creation(self) -> None:
         """Retry the logs that could not be created, once the queue is empty."""
         if self._queue:
-            self._reactor.call_later(MAKE_AGAIN_MS, self._make_again)
+            self._reactor.call_later(CREATE_RETRY_MS, self._retry_creation)
             return
-        unmade, self._unmade = self._unmade, set()
+        unmade, self._not_created = self._not_created, set()
         for topic_id in unmade:
             if topic_id in self._metadata.image.topics_by_id:
                 self.reconcile(topic_id)
@@ -256,25 +256,25 @@ class Reconciler:
                 continue
             # A loaded log without a topic id belongs to this topic, one with another id does not:
             # LogManager.find and create distinguish them.
-            self._make(topic, index, settings)
+            self._open_or_create(topic, index, settings)
 
-    def _make(self, topic: TopicImage, index: int, settings: Settings) -> None:
+    def _open_or_create(self, topic: TopicImage, index: int, settings: Settings) -> None:
         """Open or create a partition's log and lead it; if that fails, retry later."""
         partition = topic.partitions[index]
         if partition.leader != self._metadata.node_id:
             return
         try:
-            found = self._found_or_made(topic, index, partition.leader_epoch, settings)
+            found = self._opened_or_created(topic, index, partition.leader_epoch, settings)
         except KafkaError as error:
             if self._replicas.take_offline(topic.name, topic.topic_id, index, error):
                 reason = str(error).rstrip(".")
                 log.error(
                     "Partition %s-%d cannot be served yet: %s. topic=%s partition=%d retry_ms=%d",
-                    topic.name, index, reason, topic.name, index, MAKE_AGAIN_MS,
+                    topic.name, index, reason, topic.name, index, CREATE_RETRY_MS,
                 )  # fmt: skip
-            if not self._unmade:
-                self._reactor.call_later(MAKE_AGAIN_MS, self._make_again)
-            self._unmade.add(topic.topic_id)
+            if not self._not_created:
+                self._reactor.call_later(CREATE_RETRY_MS, self._retry_creation)
+            self._not_created.add(topic.topic_id)
             return
         if found is not None:
             self._lead(topic, index, found, settings)
@@ -290,7 +290,7 @@ class Reconciler:
         else:
             replicas.add(found, leader_epoch, settings)
 
-    def _found_or_made(
+    def _opened_or_created(
         self, topic: TopicImage, index: int, leader_epoch: int, settings: Settings
     ) -> Log | None:
         logs = self._logs
@@ -325,42 +325,42 @@ class Reconciler:
         now_ms = self._reactor.clock.monotonic_ms()
         self.awaited.setdefault((topic.topic_id, index), AwaitedPartition(topic.name, now_ms))
         self._replicas.take_offline(topic.name, topic.topic_id, index, NotLeaderOrFollower())
-        if not self._looking:
-            self._looking = True
-            self._reactor.call_later(LOOK_FOR_MS, self._look_for_awaited)
+        if not self._is_checking:
+            self._is_checking = True
+            self._reactor.call_later(ARRIVAL_CHECK_MS_MIN, self._check_arrivals)
 
-    def _look_for_awaited(self) -> None:
+    def _check_arrivals(self) -> None:
         """Check for STEP_MS whether awaited partitions have arrived; schedule the next check."""
         now_ns = self._reactor.clock.monotonic_ns
         end_ns = now_ns() + STEP_MS * 1_000_000
         before = len(self.awaited)
-        if not self._to_look_for:
-            self._to_look_for.extend(self.awaited)
-        while self._to_look_for:
-            self._look_for(*self._to_look_for.popleft())
+        if not self._to_check:
+            self._to_check.extend(self.awaited)
+        while self._to_check:
+            self._check_arrival(*self._to_check.popleft())
             if now_ns() >= end_ns:
                 break
         if len(self.awaited) < before:
             self._on_progress()
         if not self.awaited:
-            self._to_look_for.clear()
-        self._looking = bool(self.awaited)
-        if self._to_look_for:
-            self._reactor.call_later(LOOK_PAUSE_MS, self._look_for_awaited)
+            self._to_check.clear()
+        self._is_checking = bool(self.awaited)
+        if self._to_check:
+            self._reactor.call_later(ARRIVAL_CHECK_PAUSE_MS, self._check_arrivals)
         elif self.awaited:
             now_ms = self._reactor.clock.monotonic_ms()
             waited_ms = now_ms - max(awaited.since_ms for awaited in self.awaited.values())
-            next_ms = min(LOOK_FOR_MS_MAX, max(LOOK_FOR_MS, waited_ms // 8))
-            self._reactor.call_later(next_ms, self._look_for_awaited)
+            next_ms = min(ARRIVAL_CHECK_MS_MAX, max(ARRIVAL_CHECK_MS_MIN, waited_ms // 8))
+            self._reactor.call_later(next_ms, self._check_arrivals)
 
-    def _look_for(self, topic_id: bytes, index: int) -> None:
+    def _check_arrival(self, topic_id: bytes, index: int) -> None:
         """Check whether one partition has arrived, if it is still awaited."""
         awaited = self.awaited.get((topic_id, index))
         if awaited is None:
             return
         waited_ms = self._reactor.clock.monotonic_ms() - awaited.since_ms
-        late = waited_ms >= LATE_MS
-        if self._arrived(topic_id, index, awaited.topic, late):
+        late = waited_ms >= ARRIVAL_WARNING_MS
+        if self._has_arrived(topic_id, index, awaited.topic, late):
             del self.awaited[topic_id, index]
         elif late and not awaited.reported:
             self.awaited[topic_id, index] = awaited._replace(reported=True)
@@ -370,18 +370,18 @@ class Reconciler:
                 self._logs.data, awaited.topic, index, waited_ms,
             )  # fmt: skip
 
-    def _arrived(self, topic_id: bytes, index: int, name: str, late: bool) -> bool:
+    def _has_arrived(self, topic_id: bytes, index: int, name: str, late: bool) -> bool:
         """Return whether an awaited partition has arrived or is no longer awaited."""
         topic = self._metadata.image.topics_by_id.get(topic_id)
         if topic is None:
             # Deleted during the transfer: delete the directory when it arrives.
-            return self._discarded(name, index, topic_id) or late
+            return self._discard(name, index, topic_id) or late
         if topic.partitions[index].leader != self._metadata.node_id:
             return True
-        self._make(topic, index, self._metadata.settings_of(topic.config))
+        self._open_or_create(topic, index, self._metadata.settings_of(topic.config))
         return index in self._replicas.of_topic(topic_id)
 
-    def _discarded(self, topic: str, index: int, topic_id: bytes) -> bool:
+    def _discard(self, topic: str, index: int, topic_id: bytes) -> bool:
         try:
             return self._logs.discard(topic, index, topic_id)
         except KafkaStorageError as error:
@@ -391,11 +391,11 @@ class Reconciler:
             )  # fmt: skip
             return False
 
-    def _give_up(self, partition: Partition) -> None:
+    def _stop_leading(self, partition: Partition) -> None:
         """Stop leading a partition, then transfer its directory to the leader of that time."""
-        self._replicas.retire(partition, lambda: self._hand_over(partition.log, partition.topic_id))
+        self._replicas.retire(partition, lambda: self._transfer(partition.log, partition.topic_id))
 
-    def _hand_over(self, found: Log, topic_id: bytes, again_ms: int = HAND_OVER_AGAIN_MS) -> None:
+    def _transfer(self, found: Log, topic_id: bytes, retry_ms: int = TRANSFER_RETRY_MS) -> None:
         """Transfer a log's directory to the node that leads its partition; retry on failure."""
         if self._logs.logs.get((found.topic, found.partition)) is not found:
             return  # transferred since: it was led here and moved away again
@@ -409,11 +409,11 @@ class Reconciler:
         try:
             self._logs.hand_over(found, node_directory(self._logs.root, leader))
         except KafkaStorageError as error:
-            if again_ms >= MAKE_AGAIN_MS:
+            if retry_ms >= CREATE_RETRY_MS:
                 log.error(
-                    "Partition %s-%d cannot be handed over yet: %s. topic=%s partition=%d"
+                    "Partition %s-%d cannot be transferred yet: %s. topic=%s partition=%d"
                     " node=%d retry_ms=%d", found.topic, found.partition, str(error).rstrip("."),
-                    found.topic, found.partition, leader, again_ms,
+                    found.topic, found.partition, leader, retry_ms,
                 )  # fmt: skip
-            next_ms = min(MAKE_AGAIN_MS, 2 * again_ms)
-            self._reactor.call_later(again_ms, lambda: self._hand_over(found, topic_id, next_ms))
+            next_ms = min(CREATE_RETRY_MS, 2 * retry_ms)
+            self._reactor.call_later(retry_ms, lambda: self._transfer(found, topic_id, next_ms))

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kafkalite.broker")
 
-FLUSH_AGAIN_MS = 1_000
+FLUSH_RETRY_MS = 1_000
 """Delay before a flush that failed for lack of a descriptor is retried."""
 
 
@@ -128,7 +128,7 @@ class ReplicaManager:
         """Called with the number of partitions led here when it changes."""
         self.traffic: dict[str, Traffic] = {}
         """Counters of each topic that has partitions led here."""
-        self.past_traffic = Traffic()
+        self.other_traffic = Traffic()
         """Counters of all other topics: no longer led here, or never."""
 
     def __iter__(self) -> Iterator[Partition]:
@@ -177,7 +177,7 @@ class ReplicaManager:
 
     def remove(self, partition: Partition) -> None:
         """Remove a deleted partition; requests that wait for it get UnknownTopicOrPartition."""
-        self._lead_no_more(partition)
+        self._stop_leading(partition)
         self._forget(partition, UnknownTopicOrPartition())
 
     def retire(self, partition: Partition, then: Callable[[], object]) -> None:
@@ -186,11 +186,11 @@ class ReplicaManager:
         New requests get an error immediately.  `then()` is called once all records are flushed as
         the topic's durability requires and waiting requests are completed.
         """
-        self._lead_no_more(partition)
+        self._stop_leading(partition)
         self._retiring[partition] = then
         self._mark_dirty(partition)
 
-    def _lead_no_more(self, partition: Partition) -> None:
+    def _stop_leading(self, partition: Partition) -> None:
         self._total_size -= self._sizes.pop(partition)
         self._led_count_changed()
         for topic in (partition.topic, partition.topic_id):
@@ -198,7 +198,7 @@ class ReplicaManager:
             if not self._topics[topic]:
                 del self._topics[topic]
         if partition.topic not in self._topics:
-            self.past_traffic.add(self.traffic.pop(partition.topic))
+            self.other_traffic.add(self.traffic.pop(partition.topic))
 
     def _forget(self, partition: Partition, error: KafkaError) -> None:
         self._dirty.pop(partition, None)
@@ -206,7 +206,7 @@ class ReplicaManager:
         partition.error = error
         self.purgatory.wake(partition)
 
-    def _retire(self) -> None:
+    def _complete_retirements(self) -> None:
         for partition, then in list(self._retiring.items()):
             log = partition.log
             unsafe = partition.flushes_always and log.durable_offset < log.end_offset
@@ -220,7 +220,7 @@ class ReplicaManager:
         if isinstance(topic, bytes):
             image = self._topic_image(topic)
             topic = image.name if image is not None else ""
-        return self.traffic.get(topic, self.past_traffic)
+        return self.traffic.get(topic, self.other_traffic)
 
     def take_offline(self, topic: str, topic_id: bytes, index: int, error: KafkaError) -> bool:
         """Fail requests for a partition without a log with this error.
@@ -271,10 +271,10 @@ class ReplicaManager:
         partitions = self._topics.get(topic)
         partition = partitions.get(index) if partitions else None
         if partition is None:
-            raise self._why_absent(topic, index)
+            raise self._lookup_error(topic, index)
         return partition
 
-    def _why_absent(self, topic: Topic, index: int) -> KafkaError:
+    def _lookup_error(self, topic: Topic, index: int) -> KafkaError:
         error = self._offline.error(topic, index)
         if error is not None:
             return error.again()
@@ -367,7 +367,7 @@ class ReplicaManager:
         if flushes:
             self._flusher.submit(flushes)
         if self._retiring:
-            self._retire()
+            self._complete_retirements()
 
     def flushed(self, partition: Partition, flush: LogFlush, began_ns: int) -> None:
         """Complete a flush."""
@@ -376,7 +376,7 @@ class ReplicaManager:
         try:
             partition.log.flush_end(flush)
         except KafkaStorageError as error:
-            self._flush_later(partition, error)
+            self._schedule_retry(partition, error)
             return
         if partition.error is not None:
             return
@@ -400,7 +400,7 @@ class ReplicaManager:
         try:
             flush = partition.log.flush_begin()
         except KafkaStorageError as error:
-            self._flush_later(partition, error)
+            self._schedule_retry(partition, error)
             return
         if flush is not None:
             partition.flushing = True
@@ -408,15 +408,15 @@ class ReplicaManager:
             flush.done = lambda flush: self.flushed(partition, flush, began_ns)
             flushes.append(flush)
 
-    def _flush_later(self, partition: Partition, error: KafkaStorageError) -> None:
+    def _schedule_retry(self, partition: Partition, error: KafkaStorageError) -> None:
         log.warning(
             "Log could not be flushed; retrying. partition=%s retry_ms=%d error=%r",
-            partition, FLUSH_AGAIN_MS, str(error),
+            partition, FLUSH_RETRY_MS, str(error),
         )  # fmt: skip
         partition.flushing = True
-        self._scheduler.call_later(FLUSH_AGAIN_MS, lambda: self._flush_again(partition))
+        self._scheduler.call_later(FLUSH_RETRY_MS, lambda: self._retry_flush(partition))
 
-    def _flush_again(self, partition: Partition) -> None:
+    def _retry_flush(self, partition: Partition) -> None:
         partition.flushing = False
         if partition.error is None:
             self._mark_dirty(partition)
@@ -430,10 +430,10 @@ class ReplicaManager:
             self._flush(partition, flushes)
         elif partition.flush_timer is None:
             partition.flush_timer = self._scheduler.call_later(
-                rule.ms_max, lambda: self._flush_by_time(partition)
+                rule.ms_max, lambda: self._flush_when_due(partition)
             )
 
-    def _flush_by_time(self, partition: Partition) -> None:
+    def _flush_when_due(self, partition: Partition) -> None:
         partition.flush_timer = None
         flushes: list[LogFlush] = []
         self._flush(partition, flushes)
