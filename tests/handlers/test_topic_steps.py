@@ -266,7 +266,7 @@ def test_awaited_partitions_are_looked_for_in_steps(broker, monkeypatch):
         broker.clock.advance(2)
         return index < 30
 
-    monkeypatch.setattr(reconciler, "_discarded", discard)
+    monkeypatch.setattr(reconciler, "_discard", discard)
     topic_id = bytes(15) + b"g"
     now_ms = broker.clock.monotonic_ms()
     awaited = AwaitedPartition("gone", now_ms)
