@@ -67,7 +67,7 @@ class Codec(IntEnum):
         """Return the codec in a batch's attributes."""
         number = attributes & 0x07
         if number > cls.ZSTD:
-            raise UnsupportedCompressionType(f"No compression codec has the number {number}.")
+            raise UnsupportedCompressionType(f"Unknown compression codec {number}.")
         return cls(number)
 
 
@@ -142,7 +142,7 @@ def _frames(
     bound: _Bound,
     begin: Callable[[], Any],
     rest: Callable[[Any], bytes | None],
-    fault: type[Exception],
+    error_type: type[Exception],
     count_max: int = _FRAME_COUNT_MAX,
 ) -> Iterator[bytes]:
     """Yield the output of frame after frame, from decoders with zlib's interface.
@@ -171,7 +171,7 @@ def _frames(
             position -= len(decoder.unused_data or b"")
             if position == len(payload):
                 return
-    except fault as error:
+    except error_type as error:
         raise CorruptMessage(f"The compressed records are damaged: {error}.") from None
     if count_max == 1:
         raise CorruptMessage(

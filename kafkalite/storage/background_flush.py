@@ -45,7 +45,7 @@ class BackgroundFlush:
         while self._pending and not self._in_flight:
             found = next(iter(self._pending))
             closed_only = self._pending.pop(found)
-            if found.fault is not None:
+            if found.failure is not None:
                 continue  # closed or damaged since it was queued
             try:
                 if not closed_only:

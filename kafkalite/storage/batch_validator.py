@@ -172,7 +172,7 @@ class BatchValidator:
         if len(batch) > self.size_max:
             self.refuse_size(len(batch))
         if attributes & TRANSACTIONAL:
-            raise InvalidTxnState("The partition knows of no transaction of this producer.")
+            raise InvalidTxnState("The producer has not added this partition to a transaction.")
         if not opened and (
             attributes & self.opened_codecs
             or self.opens_all
@@ -210,9 +210,9 @@ class BatchValidator:
 
     def _refuse_timestamps(self, hits: list[tuple[int, int]], oldest: int, newest: int) -> None:
         # The offset deltas of a client's batch are the indexes of its records.
-        error = InvalidTimestamp("Records bear timestamps out of bounds.")
+        error = InvalidTimestamp("Record timestamps are out of range.")
         error.record_errors = [
-            (place, f"Timestamp {timestamp} lies outside {oldest} to {newest}.")
+            (place, f"Timestamp {timestamp} is outside the range {oldest} to {newest}.")
             for place, timestamp in hits
         ]
         raise error

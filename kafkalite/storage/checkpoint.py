@@ -32,7 +32,7 @@ def unsealed(file: bytes) -> Any:
     """Return the content of a file; raise ValueError if its checksum does not match."""
     line, newline, rest = file.partition(b"\n")
     if not newline or line != MARK + xxhash.xxh3_64_hexdigest(rest).encode():
-        raise ValueError("its checksum does not hold")
+        raise ValueError("the checksum does not match")
     return json.loads(rest)
 
 

@@ -94,7 +94,9 @@ class Disk:
             raise KafkaStorageError(f"{path} cannot be opened: {error.strerror}") from error
         if file.fileno() >= limit - reserved:
             file.close()
-            raise KafkaStorageError(f"{path} cannot be opened: too many files are (see ulimit -n)")
+            raise KafkaStorageError(
+                f"{path} cannot be opened: too many open files; raise ulimit -n"
+            )
         return file
 
     def open_to_flush(self, path: str | Path) -> OpenFile:
@@ -138,7 +140,10 @@ def remove_tree(disk: Disk, directory: Path) -> None:
             disk.unlink(path)
         disk.rmdir(directory)
     except OSError as error:
-        log.warning("%s cannot be removed: %s", directory, error)
+        log.warning(
+            "Directory cannot be removed; the next start removes it. path=%s error=%r",
+            directory, error.strerror,
+        )  # fmt: skip
 
 
 def write_file(disk: Disk, path: Path, content: bytes, *, flushed: bool = False) -> None:
@@ -214,8 +219,8 @@ class FreeSpace:
             self.measure()
             if size > self.room and self._short_of(size):
                 raise KafkaStorageError(
-                    f"less than storage.min.free.bytes ({self.kept_free}) would stay free on the"
-                    " disk; nothing was written, and writing resumes when space returns"
+                    "The disk is nearly full: the append would leave less than"
+                    f" storage.min.free.bytes ({self.kept_free}) free.  Free some space."
                 )
         self.room -= size
 

@@ -164,8 +164,8 @@ class Flusher:
             return False
         try:
             flush_all(flushes, self._disk, self._file_system)
-        except Exception as fault:  # raised again by collect: the process cannot run without it
-            self._failed = self._failed or fault
+        except Exception as error:  # raised again by collect: the process cannot run without it
+            self._failed = self._failed or error
         for flush in flushes:
             if flush.error is not None and self._failed is None:
                 self._failed = write_back_failed(self._disk, flush.where, flush.error)

@@ -136,8 +136,11 @@ class Housekeeping:
             before = found.log_start_offset
             try:
                 found.retain()
-            except (OSError, KafkaStorageError) as fault:
-                log.error("%s: retention failed: %s", found.directory, fault)
+            except (OSError, KafkaStorageError) as error:
+                log.error(
+                    "Retention failed; the next check repeats it. path=%s error=%r",
+                    found.directory, str(error),
+                )  # fmt: skip
             if found.log_start_offset != before:
                 self.trimmed.append(found)
             if self._clock.monotonic_ns() >= end_ns:
@@ -195,7 +198,7 @@ class Housekeeping:
         self._points.written(write)
 
     def _note(self, found: Log) -> None:
-        if found.quarantined:
+        if found.is_quarantined:
             return  # its known point stays
         if not found.is_left_to_kernel:  # the others take a snapshot with their flush
             found.leave_snapshot()

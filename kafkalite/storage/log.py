@@ -13,8 +13,8 @@ Not thread-safe: each log belongs to one worker process and is used on its event
 Partition decides who may append and the upper bound of reads (broker/replica/partition.py),
 `record_batch` knows the layout of a batch, and batch_validator.py the rules of its topic.
 
-A log with a `fault` is not served: it is damaged below its recovery point, or a write to it failed
-for a reason other than a full disk.
+A log with a `failure` is not served: it is damaged below its recovery point, or a write to it
+failed for a reason other than a full disk.
 
 Left out: time-based rolling without an append, as in Kafka.  A clock that jumps years ahead makes
 time-based retention delete segments, as in Kafka too.
@@ -97,8 +97,8 @@ class Log:
     ) -> None:
         self.topic, self.partition, self.topic_id = owner
         self.directory = recovered.directory
-        self.fault = recovered.fault
-        self.quarantined = recovered.fault is not None
+        self.failure = recovered.failure
+        self.is_quarantined = recovered.failure is not None
         self.damaged_to = recovered.damaged_to
         self.awaits_flush = recovered.awaits_flush
         self.may_have_lost_tail = recovered.may_have_lost_tail and not config.is_metadata_log
@@ -220,8 +220,8 @@ class Log:
 
         `opened` is true for a client's batch whose records were checked by `opening`.
         """
-        if self.fault is not None:
-            raise KafkaStorageError(self.fault)
+        if self.failure is not None:
+            raise KafkaStorageError(self.failure)
         code = 0 if opened else judge(batch) if from_client else check(batch)
         if code:
             raise_for(code)
@@ -290,7 +290,7 @@ class Log:
             place(head, base_offset, leader_epoch)
             active.append(head, view[HEADER_SIZE:], size, last_offset, max_timestamp)
         except DiskFailed as error:
-            self.fault = str(error)
+            self.failure = str(error)
             raise
 
     def roll(self) -> None:
@@ -305,14 +305,14 @@ class Log:
             self.producers.take_snapshot(self.end_offset)
             self.segments.roll(self.end_offset)
         except OSError as error:
-            failed(error, f"{self.directory} cannot begin a segment")
+            failed(error, f"{self.directory} cannot create a segment")
         self.last_batch_offset = self.end_offset
 
     def leave_snapshot(self) -> None:
         """Take a producer snapshot and write the index entries once enough was written since the
         last one, so that recovery after a crash need not scan from further back."""
         due = SNAPSHOT_EVERY + SNAPSHOT_EVERY_PRODUCER * len(self.producers)
-        if self.fault is not None or self.written_size - self._snapshot_size < due:
+        if self.failure is not None or self.written_size - self._snapshot_size < due:
             return
         if self._snapshot_offset > self.durable_offset:
             return  # no recovery point has reached the last snapshot, so the one before is needed
@@ -361,7 +361,7 @@ class Log:
         """Take the result of a flush; see LogFlushes.end."""
         self._flushes.end(flush)
         if flush.is_lost:
-            self.fault = f"{self.directory} was removed"
+            self.failure = f"{self.directory} was removed"
 
     def flush(self) -> None:
         """Flush synchronously."""
@@ -387,8 +387,8 @@ class Log:
 
     def delete_records(self, before_offset: int) -> int:
         """Advance the log start offset and return it; whole segments before it are removed."""
-        if self.fault is not None:
-            raise KafkaStorageError(self.fault)
+        if self.failure is not None:
+            raise KafkaStorageError(self.failure)
         if not 0 <= before_offset <= self.end_offset:
             raise OffsetOutOfRange(
                 f"Records before {before_offset} cannot be deleted: the log ends at"
@@ -402,7 +402,7 @@ class Log:
 
     def retain(self) -> None:
         """Remove the segments that retention no longer keeps, and expire producers."""
-        if self.fault is not None:
+        if self.failure is not None:
             return
         now_ms = self._clock.wall_ms()
         self.producers.expire(now_ms)
@@ -435,7 +435,7 @@ class Log:
 
         Without `flushed` the result is valid only until the machine stops.
         """
-        if self.fault is not None:
+        if self.failure is not None:
             return None
         self.active.finish()
         snapshots = self.producers.snapshots()
@@ -452,5 +452,5 @@ class Log:
     def release(self) -> None:
         """Release the files; readers that hold slices keep theirs."""
         self.flush_state.is_released = True
-        self.fault = self.fault or "The log is closed."
+        self.failure = self.failure or "The log is closed."
         self.segments.release()

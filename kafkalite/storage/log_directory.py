@@ -133,8 +133,8 @@ class LogDirectory:
                 )
             if time.monotonic() >= given_up:
                 raise Refusal(
-                    f"{self.path} is still in use by what process {holder} left running; end that,"
-                    f" or {NOT_OURS}"
+                    f"{self.path} is still in use by a child of process {holder}, which has ended;"
+                    f" stop that child, or {NOT_OURS}"
                 )
             time.sleep(ASK_AGAIN_S)
 
@@ -203,8 +203,8 @@ def read_meta(directory: Path) -> dict[str, str]:
         return {"node.id": "0", **properties}
     except (KeyError, Refusal, KafkaError):
         raise Refusal(
-            f"{path} is damaged: it does not say version={META_VERSION} and cluster.id;"
-            " restore it from a copy, and the data directory with it"
+            f"{path} is damaged: it lacks version={META_VERSION} or cluster.id.  Restore it from a"
+            " copy, with the data directory."
         ) from None
 
 

@@ -150,8 +150,8 @@ class LogManager:
             if is_new:
                 if self._points.found_some:
                     raise Refusal(
-                        f"{self.data} has lost its metadata log, {directory.name}, and nobody else"
-                        " knows its topics; restore it from a copy, or start with another --data"
+                        f"The metadata log {directory.name} is missing in {self.data}, which has"
+                        " logs of topics.  Restore it from a copy, or start with another --data."
                     )
                 self._make(directory, METADATA_ID)
             owner = TopicIdPartition(*key, METADATA_ID if is_new else read_topic_id(directory))
@@ -263,7 +263,10 @@ class LogManager:
                     aside = self._aside(deleted, layout.DELETE_DIRECTORY)
                 except OSError as error:
                     # The next start finds that it is in no topic.
-                    log.error("%s cannot be renamed: %s", deleted.directory, error)
+                    log.error(
+                        "Directory of a deleted log cannot be renamed; the next start deletes it."
+                        " path=%s error=%r", deleted.directory, error.strerror,
+                    )  # fmt: skip
                 else:
                     self._housekeeping.deferred_deletes.add(
                         [aside], deleted.config.file_delete_delay_ms
@@ -307,7 +310,7 @@ class LogManager:
             if owner is None or owner.topic == METADATA_TOPIC:
                 continue
             if self._belongs(*owner) is None:
-                log.warning("%s is in no topic", path)
+                log.warning("Log belongs to no topic; setting it aside as stray. path=%s", path)
                 hand_over.set_aside(self._disk, path, owner)
                 self._points.forget(path.name)
         self._points.forget_deleted(lambda *of: self._belongs(*of) is not None)
@@ -405,15 +408,17 @@ class LogManager:
         owner = TopicIdPartition(log.topic, log.partition, log.topic_id)
         assert self._logs.get(owner.key) is log, f"{log} is not this node's"
         if self._has_failed():
-            raise DiskFailed(f"{log.directory} is not handed over: a flush has failed")
+            raise DiskFailed(f"{log.directory} cannot be transferred: a flush has failed")
         if log.is_flushing:
-            raise KafkaStorageError(f"{log.directory} is being flushed; it moves after that")
+            raise KafkaStorageError(
+                f"{log.directory} cannot be transferred while it is being flushed"
+            )
         try:
             known = self._ended(log)
             hand_over.send(self._disk, log.directory, owner, known, to_directory)
         except OSError as error:
             self._points.left_behind(log.directory.name)
-            failed(error, f"{log.directory} cannot be handed over")
+            failed(error, f"{log.directory} cannot be transferred")
         self._points.keep(log.directory.name, log.topic_id, known)
         self._points.set_pending(log.directory.name, False)
         del self._logs[owner.key]
@@ -460,11 +465,15 @@ class LogManager:
         """
         try:
             if self._has_failed():
-                log.error("the end is not a clean one: a flush has failed")
+                log.error(
+                    "Shutdown is not clean, a flush has failed; the next start recovers the logs."
+                )
             else:
                 self._end_cleanly()
         except OSError as error:
-            log.error("the end is not a clean one: %s", error)
+            log.error(
+                "Shutdown is not clean; the next start recovers the logs. error=%r", str(error)
+            )
         finally:
             for found in self._logs.values():
                 found.release()
@@ -491,8 +500,8 @@ class LogManager:
             try:
                 end = found.finish()
                 flush = found.flush_begin() if end is not None else None
-            except (KafkaStorageError, OSError) as fault:
-                _log_unclean(found, fault)
+            except (KafkaStorageError, OSError) as error:
+                _log_unclean(found, error)
                 continue
             if end is not None:
                 ends[found.directory.name] = end
@@ -504,8 +513,8 @@ class LogManager:
                 raise write_back_failed(self._disk, flush.where, flush.error)
             try:
                 found.flush_end(flush)
-            except KafkaStorageError as fault:
-                _log_unclean(found, fault)
+            except KafkaStorageError as error:
+                _log_unclean(found, error)
                 del ends[found.directory.name]
             if flush.is_lost:
                 del ends[found.directory.name]
@@ -514,8 +523,8 @@ class LogManager:
         return {name: end._replace(durable_offset=None, joined=False) for name, end in ends.items()}
 
 
-def _log_unclean(found: Log, fault: Exception) -> None:
+def _log_unclean(found: Log, error: Exception) -> None:
     log.error(
         "Log cannot be closed cleanly; the next start recovers it. path=%s error=%r",
-        found.directory, str(fault),
+        found.directory, str(error),
     )  # fmt: skip

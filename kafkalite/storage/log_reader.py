@@ -43,12 +43,12 @@ def available(log: Log, offset: int, upper_offset: int, size_max: int) -> int:
 def locate(log: Log, offset: int, upper_offset: int) -> tuple[LogSegment, int, int, int] | None:
     """Return the start of such a read as (segment, position, size of the first batch, end position
     in this segment); None if there are no records there yet."""
-    if log.fault is not None:
-        raise KafkaStorageError(log.fault)
+    if log.failure is not None:
+        raise KafkaStorageError(log.failure)
     end_offset = log.end_offset
     if not log.log_start_offset <= offset <= end_offset:
         raise OffsetOutOfRange(
-            f"Offset {offset} is outside {log.log_start_offset} to {end_offset}."
+            f"Offset {offset} is out of range: the log has {log.log_start_offset} to {end_offset}."
         )
     if offset >= upper_offset or offset == end_offset:
         return None

@@ -100,11 +100,11 @@ class MisplacedLogs:
                 known = self._points.known(path, owner.topic_id)
                 try:
                     hand_over.send(self._disk, path, owner, known, to_directory)
-                except (OSError, KafkaStorageError) as fault:
+                except (OSError, KafkaStorageError) as error:
                     if path not in self._complained:
                         log.error(
-                            "Log of another node cannot be handed over yet; retrying."
-                            " path=%s error=%r", path, str(fault),
+                            "Log of another node cannot be transferred yet; retrying."
+                            " path=%s error=%r", path, str(error),
                         )  # fmt: skip
                         self._complained.add(path)
                     continue

@@ -53,8 +53,8 @@ def check_parts(data: Path) -> None:
         path = layout.node_directory(data, node_id)
         if node_id not in directories:
             raise Refusal(
-                f"{path} is missing, and with it the partitions of node {node_id}; put it back, or,"
-                f" if it is gone for good, make an empty one: mkdir {path}"
+                f"{path} is missing, the directory of node {node_id} with its partitions.  Restore"
+                f" it, or, if it is lost for good, create an empty one: mkdir {path}"
             )
     seen: dict[tuple[str, int], list[Path]] = {}
     for directory in directories.values():
@@ -65,8 +65,8 @@ def check_parts(data: Path) -> None:
         for one, other in itertools.combinations(sorted(paths), 2):
             if _are_the_same(one, other):
                 raise Refusal(
-                    f"partition {topic}-{partition} is there twice, as {one} and as {other}; move"
-                    f" the one that is a copy out of {data}"
+                    f"Partition {topic}-{partition} exists twice, as {one} and as {other}.  Move"
+                    f" the copy out of {data}."
                 )
 
 
@@ -149,8 +149,11 @@ def evacuate(
         if node_id and node_id not in node_ids:
             try:
                 _evacuate(data, directory, belongs, file_system, disk, is_deleted)
-            except (OSError, KafkaStorageError) as fault:
-                log.error("%s cannot be cleared yet: %s", directory, fault)
+            except (OSError, KafkaStorageError) as error:
+                log.error(
+                    "Directory of a removed node cannot be evacuated yet; retrying."
+                    " path=%s error=%r", directory, str(error),
+                )  # fmt: skip
                 done = False
     return done
 
@@ -170,7 +173,7 @@ def _evacuate(
         if to_directory is None and is_deleted(owner.topic_id):
             remove_tree(disk, path)
         elif to_directory is None:
-            log.warning("%s is in no topic: set aside", path)
+            log.warning("Log belongs to no topic; setting it aside as stray. path=%s", path)
             disk.rename(path, data / layout.set_aside(*owner.key, layout.STRAY_DIRECTORY))
         else:
             known = points.known(path, owner.topic_id)

@@ -50,6 +50,6 @@ def read_topic_id(directory: Path) -> bytes:
         if lines["version"] != "0":
             raise ValueError(f"version {lines['version']}")
         return read_id(lines["topic_id"])
-    except (OSError, ValueError, KeyError) as fault:
-        log.warning("%s does not say whose log it is (%s)", path, fault)
+    except (OSError, ValueError, KeyError) as error:
+        log.warning("Topic id of a log cannot be read. path=%s error=%r", path, str(error))
         return NO_ID

@@ -80,8 +80,11 @@ def read(directory: Path) -> tuple[TopicIdPartition, KnownLogState] | None:
         )
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as fault:
-        log.warning("%s is not believed: %s", directory / layout.HANDOVER, fault)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        log.warning(
+            "Handover file is invalid; ignoring it. path=%s error=%r",
+            directory / layout.HANDOVER, str(error),
+        )  # fmt: skip
         return None
 
 
@@ -97,8 +100,8 @@ def send(
     except OSError as error:
         if error.errno == errno.EXDEV:
             raise KafkaStorageError(
-                f"{directory} and {to_directory} are on different file systems, and a partition"
-                " moves by a rename; have all of a data directory on one"
+                f"{directory} and {to_directory} are on different file systems, but a partition is"
+                " transferred by a rename; keep the whole data directory on one file system"
             ) from error
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
@@ -119,7 +122,7 @@ def take_up(disk: Disk, arrived: Path, owner: TopicIdPartition) -> Path:
 def set_aside(disk: Disk, directory: Path, owner: TopicIdPartition) -> Path:
     """Rename a directory to a name that no log has."""
     aside = directory.with_name(layout.set_aside(*owner.key, layout.STRAY_DIRECTORY))
-    log.warning("%s is in the way: set aside as %s", directory, aside.name)
+    log.warning("Log directory set aside. path=%s new_name=%s", directory, aside.name)
     disk.rename(directory, aside)
     return aside
 

@@ -142,15 +142,16 @@ class ProducerStateManager:
                 if batch.base_sequence == base_sequence and batch.last_sequence == last_sequence:
                     return batch
             raise OutOfOrderSequenceNumber(
-                f"Producer {producer_id} sent sequence {base_sequence} where {expected} follows."
+                f"Producer {producer_id} sent sequence {base_sequence}; expected {expected}."
             )
         if epoch < producer.epoch:
             raise InvalidProducerEpoch(
-                f"Producer {producer_id} sent epoch {epoch}, which {producer.epoch} has replaced."
+                f"Producer {producer_id} sent epoch {epoch}, older than its epoch {producer.epoch}."
             )
         if base_sequence != 0:
             raise OutOfOrderSequenceNumber(
-                f"Producer {producer_id} began epoch {epoch} with sequence {base_sequence}, not 0."
+                f"Producer {producer_id} sent sequence {base_sequence} first in epoch {epoch};"
+                " expected 0."
             )
         return None
 
@@ -309,16 +310,16 @@ def decoded(snapshot: bytes) -> list[ProducerStateEntry]:
     """Return the producers in a snapshot; raise ValueError if it is damaged."""
     start = SNAPSHOT_HEADER.size
     if len(snapshot) < start + SNAPSHOT_COUNT.size:
-        raise ValueError("shorter than its header")
+        raise ValueError("the snapshot is shorter than its header")
     version, crc = SNAPSHOT_HEADER.unpack_from(snapshot)
     if version != SNAPSHOT_VERSION:
-        raise ValueError(f"version {version} is not known")
+        raise ValueError(f"version {version} of the snapshot is not supported")
     if crc != crc32c(snapshot[start:]):
-        raise ValueError("its CRC does not hold")
+        raise ValueError("the CRC of the snapshot does not match")
     (count,) = SNAPSHOT_COUNT.unpack_from(snapshot, start)
     start += SNAPSHOT_COUNT.size
     if len(snapshot) - start != count * SNAPSHOT_ENTRY.size:
-        raise ValueError(f"it does not hold the {count} producers it announces")
+        raise ValueError(f"the snapshot does not have the {count} producers of its header")
     return [unpacked(*entry) for entry in SNAPSHOT_ENTRY.iter_unpack(snapshot[start:])]
 
 

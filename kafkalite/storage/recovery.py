@@ -99,7 +99,7 @@ class Recovery:
         self.end_offset = 0
         self.unflushed_from: tuple[int, int] | None = None
         """(offset, position) of the first record that is not known to be durable."""
-        self.fault: str | None = None
+        self.failure: str | None = None
         self.damaged_to = 0
         """Offset after damage above the recovery point; nothing below it may be truncated."""
         self.may_have_lost_tail = False
@@ -137,7 +137,7 @@ class Recovery:
             self.segments.append(segment)
             for index in (segment.offset_index, segment.time_index):
                 if index.path.name not in names and segment.size:
-                    log.warning("%s is missing: made again", index.path)
+                    log.warning("Index is missing; rebuilding it. path=%s", index.path)
                     segment.rebuild()
                     segment.release()
         if not self.segments:
@@ -172,7 +172,7 @@ class Recovery:
                 self._check_joined(len(self.segments))
         except KafkaStorageError:
             return False
-        if self.fault is None and not self.producers.load_snapshot(end.end_offset):
+        if self.failure is None and not self.producers.load_snapshot(end.end_offset):
             return False
         self.producers.recall(end.remembered)
         self.leader_epochs = epochs
@@ -201,7 +201,7 @@ class Recovery:
         for segment, later in zip(self.segments, self.segments[1:count], strict=False):
             end_offset = segment.end_offset()
             segment.release()
-            if end_offset != later.base_offset and self.fault is None:
+            if end_offset != later.base_offset and self.failure is None:
                 self._quarantine(
                     f"{segment.path} ends at offset {end_offset}, the next segment begins at"
                     f" {later.base_offset}"
@@ -215,8 +215,8 @@ class Recovery:
         self.may_have_lost_tail = not self._same_boot
         try:
             self._recover(known, flushing)
-        except KafkaStorageError as fault:
-            self._quarantine(str(fault))
+        except KafkaStorageError as error:
+            self._quarantine(str(error))
 
     def _recover(self, known: KnownLogState, flushing: RecoveryFlush) -> None:
         recovery_point, log_start_offset = known.recovery_point, known.log_start_offset
@@ -229,7 +229,7 @@ class Recovery:
             self._quarantine(
                 f"it ends at offset {self.end_offset}, but was flushed up to {recovery_point}"
             )
-        if self.fault is not None:
+        if self.failure is not None:
             return
         if self.end_offset < log_start_offset:
             self._remove_from(0)
@@ -281,7 +281,10 @@ class Recovery:
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
-            log.warning("%s is recovered, but the disk is full: %s", self.directory, error)
+            log.warning(
+                "Recovered state cannot be written, the next start recovers it again."
+                " path=%s error=%r", self.directory, error.strerror,
+            )  # fmt: skip
 
     def _known_epochs(self) -> LeaderEpochCache | None:
         """Return the epochs in the file; None if they are lost, since every batch has an epoch."""
@@ -402,9 +405,9 @@ class Recovery:
             elif ended.code != AT_END:
                 # A write that was torn leaves no valid batch of a later offset behind it.
                 if self.end_offset < recovery_point or ended.code in (STORAGE_ERROR, GAP):
-                    self._quarantine(segment.fault(ended.code, ended.position))
+                    self._quarantine(segment.error_text(ended.code, ended.position))
                 elif self._same_boot and self._is_followed(segment, ended, number + 1):
-                    self._quarantine_unflushed(segment.fault(ended.code, ended.position))
+                    self._quarantine_unflushed(segment.error_text(ended.code, ended.position))
                 else:
                     self._cut(segment, ended, number + 1)
                 return
@@ -430,7 +433,9 @@ class Recovery:
     def _quarantine_unflushed(self, reason: str) -> None:
         """Quarantine the log for damage above the recovery point, at later starts as well."""
         self.damaged_to = self.end_offset + 1
-        self._quarantine(f"{reason}; records follow, and the machine has run on since", "written")
+        self._quarantine(
+            f"{reason}; valid batches follow, and the machine was not restarted since", "written"
+        )
 
     def _begins_at(self, offset: int, number: int) -> bool:
         return number < len(self.segments) and self.segments[number].base_offset == offset
@@ -450,7 +455,7 @@ class Recovery:
                 f"offsets {self.end_offset} to {segment.base_offset - 1} are missing"
             )
         else:
-            log.warning("%s is removed: what stood before it is lost", segment.path)
+            log.warning("Segment removed: records before it are lost. path=%s", segment.path)
             self._remove_from(number)
 
     def _cut(self, segment: LogSegment, ended: SegmentScan, number: int) -> None:
@@ -460,8 +465,8 @@ class Recovery:
             return
         if ended.code != ZEROS or behind:
             log.warning(
-                "%s is cut at byte %d, offset %d: %d bytes were not written whole, %d more stand"
-                " in later segments, which are removed",
+                "Log truncated at an incomplete write. path=%s position=%d end_offset=%d"
+                " truncated_bytes=%d removed_segment_bytes=%d",
                 segment.path, ended.position, self.end_offset, segment.size - ended.position,
                 behind,
             )  # fmt: skip
@@ -475,9 +480,10 @@ class Recovery:
         del self.segments[number:]
 
     def _quarantine(self, reason: str, already: str = "flushed") -> None:
-        if self.fault is None:
-            self.fault = (
-                f"{self.directory.name} is damaged where it was already {already} ({reason});"
-                " nothing was cut, and it is not served until its files are restored"
+        if self.failure is None:
+            self.failure = (
+                f"{self.directory.name} is damaged in records that were already {already}"
+                f" ({reason}); nothing was truncated, and it is not served until its files are"
+                " restored"
             )
-            log.error("%s", self.fault)
+            log.error("Log is not served. path=%s error=%r", self.directory, self.failure)

@@ -194,7 +194,7 @@ class RecoveryPoints:
         """Take the result of a write, which may have failed for lack of space."""
         if write.refused is not None:
             log.warning(
-                "%s cannot be written: %s; the one before stays in force",
+                "Checkpoint cannot be written; the previous one stays valid. path=%s error=%r",
                 write.where, write.refused.strerror,
             )  # fmt: skip
             self._words |= write.words
@@ -210,7 +210,9 @@ class RecoveryPoints:
             except FileNotFoundError:
                 pass
             except OSError as error:
-                log.warning("%s keeps its handover file: %s", name, error)
+                log.warning(
+                    "Handover file cannot be removed. log=%s error=%r", name, error.strerror
+                )
 
     def write_end(self, ends: dict[str, KnownEnd]) -> None:
         """Write the clean-shutdown file."""
@@ -261,7 +263,9 @@ def _checked(content: Any) -> dict[str, Point]:
             case [int(), int()]:  # as written before topics' ids were
                 points[name] = [*point, written_id(NO_ID)]
             case _:
-                log.warning("of %s nothing is known that could be read: %s", name, point)
+                log.warning(
+                    "Checkpoint entry is invalid; ignoring it. log=%s entry=%r", name, point
+                )
     return points
 
 

@@ -311,7 +311,7 @@ class LogSegment:
             return BatchPosition(*found)
         if code == AT_END:
             return None
-        raise KafkaStorageError(self.fault(code, found[0]))
+        raise KafkaStorageError(self.error_text(code, found[0]))
 
     def find_timestamp(self, timestamp: int, offset: int) -> BatchPosition | None:
         """Return the first batch, of those that end at `offset` or later, whose maximum timestamp
@@ -325,7 +325,7 @@ class LogSegment:
         if code == AT_END:
             return None
         if code != WHOLE:
-            raise KafkaStorageError(self.fault(code, position))
+            raise KafkaStorageError(self.error_text(code, position))
         return BatchPosition(position, size, -1, -1, -1)
 
     def _time_floor(self, timestamp: int) -> int:
@@ -338,12 +338,12 @@ class LogSegment:
         try:
             batch = os.pread(self.descriptor, found.size, found.position)
         except OSError as error:
-            raise KafkaStorageError(self.fault(STORAGE_ERROR, found.position)) from error
+            raise KafkaStorageError(self.error_text(STORAGE_ERROR, found.position)) from error
         if len(batch) != found.size:
-            raise KafkaStorageError(self.fault(segment_walk.TORN, found.position))
+            raise KafkaStorageError(self.error_text(segment_walk.TORN, found.position))
         return batch
 
-    def fault(self, code: int, position: int) -> str:
+    def error_text(self, code: int, position: int) -> str:
         """Return the error message for a result code of a walk."""
         if code == GAP:
             return f"{self.path} lacks offsets before byte {position}"
@@ -439,7 +439,7 @@ class LogSegment:
                 )
             )  # fmt: skip
             if ended.code != ZEROS:
-                raise KafkaStorageError(self.fault(code, at))
+                raise KafkaStorageError(self.error_text(code, at))
             # Preallocated space that was truncated, but came back with a power cut.
             self.cut(at)
         return next_offset

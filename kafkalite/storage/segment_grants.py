@@ -72,7 +72,7 @@ def _offset_at(log: Log, segment: LogSegment, position: int) -> int:
         return log.segments.end_offset_of(log.segments.number_of(segment.base_offset))
     head = _header(segment, position)
     if len(head) < HEADER_SIZE:
-        raise KafkaStorageError(f"{segment.path} ends before its byte {position}")
+        raise KafkaStorageError(f"{segment.path} ends before byte {position}")
     return header(head)[0]
 
 
@@ -80,7 +80,7 @@ def _header(segment: LogSegment, position: int) -> bytes:
     try:
         return os.pread(segment.descriptor, HEADER_SIZE, position)
     except OSError as error:
-        raise KafkaStorageError(segment.fault(STORAGE_ERROR, position)) from error
+        raise KafkaStorageError(segment.error_text(STORAGE_ERROR, position)) from error
 
 
 def _last_offset(head: bytes) -> int:

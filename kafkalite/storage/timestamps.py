@@ -49,8 +49,8 @@ def first_since(log: Log, timestamp: int) -> Search:
             record = yield _first_record(batch, timestamp, LONG_MAX, start)
             if record is not None:
                 return record
-            if log.fault is not None:
-                raise KafkaStorageError(log.fault)
+            if log.failure is not None:
+                raise KafkaStorageError(log.failure)
             if log.segments[0] is not first:  # segments were removed meanwhile
                 return (yield from first_since(log, timestamp))
             found = None

@@ -448,10 +448,10 @@ def test_a_partition_whose_log_is_damaged_has_no_leader_until_it_is_well(broker)
     broker.create("flights", 2)
     assert metadata(broker, 12, ["flights"]).topics[0].partitions[1].leader_id == 0
     log = broker.node.replicas.leader("flights", 1).log
-    log.fault = "damaged"
+    log.failure = "damaged"
     well, damaged = metadata(broker, 12, ["flights"]).topics[0].partitions
     assert (well.error_code, well.leader_id) == (0, 0)
     assert (damaged.error_code, damaged.leader_id) == (5, -1)
     assert list(damaged.offline_replicas) == [0]
-    log.fault = None
+    log.failure = None
     assert metadata(broker, 12, ["flights"]).topics[0].partitions[1].leader_id == 0

@@ -191,7 +191,7 @@ def test_partitions_logs_and_the_cluster_are_told(metered):
 def test_a_partition_that_cannot_be_served_is_offline(metered):
     broker = metered.broker
     topic_id = broker.create("a", 2)
-    broker.node.replicas.leader("a", 0).log.fault = "damaged"
+    broker.node.replicas.leader("a", 0).log.failure = "damaged"
     broker.node.replicas.remove(broker.node.replicas.leader("a", 1))
     broker.node.replicas.take_offline("a", topic_id, 1, errors.KafkaStorageError())
     told = metered.told

@@ -51,7 +51,7 @@ def test_a_partition_that_was_copied_to_another_node_is_refused_however_often(st
     shutil.copytree(original, copy)
     for flags in ((), ("--workers", "0"), ()):
         said = refusal(broker, *flags)
-        assert str(original) in said and str(copy) in said and "is there twice" in said
+        assert str(original) in said and str(copy) in said and "exists twice" in said
 
 
 def test_a_nodes_part_that_is_missing_is_refused_and_serves_when_it_is_put_back(stopped):

@@ -119,7 +119,7 @@ def test_no_damage_makes_a_log_give_what_was_not_written(
         assert sorted(seen) == list(range(again.log_start_offset, len(seen)))
         if not kind.startswith("log"):
             assert len(seen) == COUNT
-            assert again.fault is None
+            assert again.failure is None
             assert again.end_of_epoch(0) == (0, 25)
             again.append(batch(b"next"), 2)
             assert values_of(again, COUNT) == [(COUNT, b"next")]
@@ -137,13 +137,13 @@ def test_records_lost_below_the_recovery_point_quarantine_the_log(
             file.truncate(damaged.stat().st_size - 3)
         before = {path.name: path.read_bytes() for path in directory.glob("*.log")}
         again = open_log(directory, end=end if clean else None, recovery_point=COUNT)
-        assert again.quarantined
+        assert again.is_quarantined
         for forbidden in (
             lambda log=again: read(log, 0, 100, COUNT),
             lambda log=again: log.append(batch(b"v"), 0),
             lambda log=again: log.delete_records(1),
         ):
-            with pytest.raises(KafkaStorageError, match="nothing was cut"):
+            with pytest.raises(KafkaStorageError, match="nothing was truncated"):
                 forbidden()
         assert again.finish() is None
         assert {path.name: path.read_bytes() for path in directory.glob("*.log")} == before
@@ -163,7 +163,7 @@ def test_a_batch_whose_offset_does_not_follow_on_is_never_cut_off(
     for old in directory.glob("*.snapshot"):
         old.unlink()
     again = open_log(directory, recovery_point=recovery_point)
-    assert again.quarantined
+    assert again.is_quarantined
     assert path.read_bytes() == content
 
 

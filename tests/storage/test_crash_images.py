@@ -67,7 +67,7 @@ def check(target: Path, notes: dict[str, Any], values: list[bytes], kind: str) -
     durable, start = notes.get("durable", 0), notes.get("start", 0)
     how = {"recovery_point": durable, "log_start_offset": start}
     log = open_log(target, VALUES, **how)
-    assert log.fault is None, kind
+    assert log.failure is None, kind
     assert log.end_offset >= durable, kind
     found = values_of(log)
     assert found == list(enumerate(values))[log.log_start_offset : log.end_offset], kind

@@ -105,7 +105,7 @@ def survives(directory: Path, disk: FaultyDisk) -> None:
         pass
     directory.mkdir(exist_ok=True)
     log = open_log(directory, VALUES, recovery_point=history.flushed)
-    assert log.fault is None
+    assert log.failure is None
     history.check(log, history.flushed)
     log.append(batch(b"after"), 0)
     assert values_of(log)[-1][1] == b"after"
@@ -181,7 +181,7 @@ def test_a_full_disk_refuses_writes_and_takes_them_again_when_there_is_room(
     disk.room = 1 << 20
     history.append(log)
     history.check(log, log.end_offset)
-    assert log.fault is None
+    assert log.failure is None
 
 
 def test_a_log_is_recovered_and_read_on_a_full_disk(tmp_path: Path) -> None:

@@ -245,7 +245,7 @@ def test_a_recovery_point_from_an_earlier_time_is_not_believed_when_the_log_come
     nodes[2].hand_over(nodes.found(), nodes.path(1))
     nodes.leader = 1
     again = nodes.found()
-    assert (again.fault, again.end_offset, again.durable_offset) == (None, 5, 0)
+    assert (again.failure, again.end_offset, again.durable_offset) == (None, 5, 0)
 
 
 @pytest.mark.parametrize("word", ["lost", "torn", "another boot's"])
@@ -477,7 +477,7 @@ def test_a_node_on_another_file_system_is_said_to_be_out_of_reach(
     nodes.crash()
     for _ in range(3):
         nodes[1].tick(nodes.clock.monotonic_ms())
-    assert caplog.text.count("cannot be handed over yet") == 1
+    assert caplog.text.count("cannot be transferred yet") == 1
     assert not evacuate(tmp_path, [0, 2], nodes.belongs, FileSystem(tmp_path, disk), disk)
     disk.full = False
     nodes[1].tick(nodes.clock.monotonic_ms())
@@ -558,4 +558,4 @@ def test_a_damaged_log_is_handed_over_with_what_was_known_of_it(nodes: Nodes) ->
     os.truncate(log.active.path, 50)
     for to in (2, 3):
         log = nodes.move(to)
-        assert log.quarantined and "already flushed" in str(log.fault)
+        assert log.is_quarantined and "already flushed" in str(log.failure)

@@ -70,7 +70,7 @@ class Sent:
 
     def check(self, nodes: Nodes, log: Log) -> None:
         """Assert that the leader's log holds every batch and no other node has the log."""
-        assert log.fault is None
+        assert log.failure is None
         assert log.log_start_offset >= self.start
         assert values_of(log) == self.values[log.log_start_offset :]
         last = len(self.values) - 1
@@ -221,7 +221,7 @@ def check_image(target: Path, crash: Crash, sent: Sent, kind: str, values: Setti
     if log is None:
         assert not durable, kind
     else:
-        assert log.fault is None, kind
+        assert log.failure is None, kind
         assert log.end_offset >= durable and log.log_start_offset >= start, kind
         assert values_of(log) == sent.values[log.log_start_offset : log.end_offset], kind
         places = [node_id for node_id in (1, 2, 3) if nodes.names(node_id)]

@@ -94,7 +94,7 @@ def test_children_that_do_not_die_are_not_waited_for_for_ever(
     monkeypatch.setattr(log_directory, "DYING_S_MAX", 0.02)
     holder = dead_process()
     kept = left_behind(tmp_path, holder)
-    assert f"still in use by what process {holder} left running" in refused(tmp_path)
+    assert f"still in use by a child of process {holder}" in refused(tmp_path)
     os.close(kept)
 
 

@@ -119,7 +119,7 @@ def test_one_damaged_log_is_quarantined_and_the_others_serve(tmp_path: Path) -> 
     logs.close()
     # The checkpoint still knows the log: the next start does not accept the shortened file.
     logs = manager(tmp_path)
-    assert load(logs)["t", 0].quarantined
+    assert load(logs)["t", 0].is_quarantined
     logs.close()
 
 
@@ -278,7 +278,7 @@ def test_a_checkpoint_of_a_deleted_topic_says_nothing_of_the_next_one(
     crash(logs)
     logs = manager(tmp_path)
     again = load(logs)["t", 0]
-    assert again.fault is None
+    assert again.failure is None
     assert values_of(again) == [(0, b"new")]
     logs.close()
 
@@ -369,6 +369,6 @@ def test_a_data_directory_without_its_metadata_log_is_refused(tmp_path: Path) ->
     logs.close()
     shutil.rmtree(tmp_path / "data" / "__cluster_metadata-0")
     logs = manager(tmp_path / "data")
-    with pytest.raises(Refusal, match="lost its metadata log"):
+    with pytest.raises(Refusal, match="metadata log .* is missing"):
         logs.open_metadata()
     logs.close()

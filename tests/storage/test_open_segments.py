@@ -165,7 +165,7 @@ def test_a_log_that_is_not_flushed_keeps_its_descriptor(tmp_path: Path) -> None:
         assert all(log.active.descriptor >= 0 for log in unflushed)
         held = open_here(tmp_path)
         assert all(str(log.active.path) in held for log in unflushed)
-        with pytest.raises(KafkaStorageError, match="too many files"):  # no open file is idle
+        with pytest.raises(KafkaStorageError, match="too many open files"):  # no open file is idle
             for log in logs[30:]:
                 log.append(batch(b"not on the disk"), 0)
         for log in unflushed:

@@ -69,7 +69,7 @@ def test_a_partition_that_is_there_twice_is_named_with_both_places(tmp_path: Pat
     for name in (nodes.path(2) / "t-0", nodes.path(2) / layout.arrived("t", 0, TOPIC_ID)):
         shutil.copytree(original, name)
         said = refused(tmp_path)
-        assert "t-0 is there twice" in said and str(original) in said and str(name) in said
+        assert "t-0 exists twice" in said and str(original) in said and str(name) in said
         shutil.rmtree(name)
     shutil.copytree(original, tmp_path / "t-0")
     assert f"as {original} and as {tmp_path / 't-0'}" in refused(tmp_path)

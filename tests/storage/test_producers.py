@@ -185,7 +185,7 @@ def test_a_recovery_begins_at_the_last_snapshot_before_the_recovery_point(
     log.active.path.write_bytes(content)
     log.release()
     again = open_log(tmp_path, {keys.SEGMENT_BYTES: 1 << 20}, recovery_point=between[1] - 1)
-    assert (again.fault, again.end_offset) == (None, 200)
+    assert (again.failure, again.end_offset) == (None, 200)
     for sequence in range(195, 200):
         assert again.append(produced(sequence, b"%d" % sequence), 0).duplicate
 

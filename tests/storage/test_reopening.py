@@ -86,7 +86,7 @@ def test_log_is_read_from_its_last_checkpoint_on(tmp_path: Path, numbered: bool)
     end_offset = life.log.end_offset
     life.kill()
     again = Life(tmp_path, clock)
-    assert (again.log.fault, again.log.end_offset) == (None, end_offset)
+    assert (again.log.failure, again.log.end_offset) == (None, end_offset)
     recalled = RECALLED_FIRST + 8 * RECALLED_FIRST if numbered else 0
     assert again.bytes_read < tail + recalled + NOT_OF_LOGS
     if numbered:
@@ -145,7 +145,7 @@ def test_torn_write_behind_what_is_known_is_cut(tmp_path: Path) -> None:
         file.seek(size)
         file.write(produced(life.sequence, VALUE)[:-1])
     again = Life(tmp_path, life.clock)
-    assert (again.log.fault, again.log.end_offset) == (None, end_offset)
+    assert (again.log.failure, again.log.end_offset) == (None, end_offset)
     assert again.bytes_read < 4 * MEGABYTE  # one of these is scanned for whole batches
     assert path.stat().st_size == size
     again.logs.close()
@@ -166,7 +166,7 @@ def test_snapshot_that_is_not_true_is_not_believed(tmp_path: Path, how: str) -> 
         snapshot.rename(life.log.producers.snapshot_path(end_offset + 5))
     again = Life(tmp_path, life.clock)
     assert again.bytes_read > life.log.size
-    assert (again.log.fault, again.log.end_offset) == (None, end_offset)
+    assert (again.log.failure, again.log.end_offset) == (None, end_offset)
     assert again.log.append(produced(life.sequence - 5, VALUE), 0).duplicate
     again.logs.close()
 
@@ -176,7 +176,7 @@ def test_log_that_ends_before_its_recovery_point_is_not_served(tmp_path: Path) -
     with path.open("r+b") as file:
         file.truncate(MEGABYTE)
     again = Life(tmp_path, ManualClock())
-    assert again.log.quarantined
+    assert again.log.is_quarantined
     assert path.stat().st_size == MEGABYTE
 
 
@@ -191,7 +191,7 @@ def test_nothing_is_known_of_a_log_made_again_for_another_topic(tmp_path: Path) 
     made.append(produced(0), 0)
     made.release()  # crash before the next checkpoint
     again = Life(tmp_path, clock)
-    assert (again.log.fault, again.log.end_offset) == (None, 1) != (None, end_offset)
+    assert (again.log.failure, again.log.end_offset) == (None, 1) != (None, end_offset)
     assert again.log.append(produced(0), 0).duplicate
     again.logs.close()
 
@@ -253,7 +253,7 @@ def test_space_set_aside_is_looked_at_and_holes_in_it_are_not_read(
             file.write(bytes(4 * MEGABYTE))
         file.truncate(size + 4 * MEGABYTE)
     again = Life(tmp_path, life.clock)
-    assert (again.log.fault, again.log.end_offset) == (None, end_offset)
+    assert (again.log.failure, again.log.end_offset) == (None, end_offset)
     assert (again.bytes_read < MEGABYTE) is (zeros == "a hole")
     again.logs.close()
 

@@ -54,7 +54,7 @@ def test_damage_before_whole_batches_quarantines_the_log(tmp_path: Path) -> None
     flip_bit(log.active.path, log.active.size // 2)
     before = log.active.path.read_bytes()
     again = open_log(tmp_path / "t-0", ONE_SEGMENT, same_boot=True)
-    assert again.quarantined and "records follow" in str(again.fault)
+    assert again.is_quarantined and "valid batches follow" in str(again.failure)
     assert log.active.path.read_bytes() == before
     assert 0 < again.damaged_to <= COUNT
 
@@ -66,7 +66,7 @@ def test_the_same_damage_is_a_torn_tail_after_a_power_cut(
     log = written(tmp_path / "t-0")
     flip_bit(log.active.path, log.active.size // 2)
     again = open_log(tmp_path / "t-0", ONE_SEGMENT, **how)
-    assert again.fault is None and 0 < again.end_offset < COUNT
+    assert again.failure is None and 0 < again.end_offset < COUNT
 
 
 @pytest.mark.parametrize("zeros", [0, 4096])
@@ -76,7 +76,7 @@ def test_a_batch_that_was_not_written_whole_is_cut(tmp_path: Path, zeros: int) -
         file.truncate(log.active.size - 3)
         file.truncate(log.active.size - 3 + zeros)  # preallocated space
     again = open_log(tmp_path / "t-0", ONE_SEGMENT, same_boot=True)
-    assert again.fault is None
+    assert again.failure is None
     assert [offset for offset, _ in values_of(again)] == list(range(COUNT - 1))
 
 
@@ -92,7 +92,7 @@ def test_a_hole_before_a_later_segment_quarantines_the_log(tmp_path: Path, lost:
         second.path.unlink()
     names = sorted(path.name for path in (tmp_path / "t-0").glob("*.log"))
     again = open_log(tmp_path / "t-0", {keys.SEGMENT_BYTES: 200}, same_boot=True)
-    assert again.quarantined
+    assert again.is_quarantined
     assert sorted(path.name for path in (tmp_path / "t-0").glob("*.log")) == names
 
 
@@ -111,7 +111,7 @@ def test_a_quarantined_log_is_not_cut_after_a_power_cut_either(
     for _ in range(2):
         logs = manager(tmp_path)
         log = loaded(logs)
-        assert log.quarantined and path.read_bytes() == before
+        assert log.is_quarantined and path.read_bytes() == before
         logs.checkpoint()
         log.release()
         reboot()
@@ -130,7 +130,7 @@ def test_damage_is_a_torn_tail_where_the_checkpoint_is_of_an_earlier_boot(
     reboot()
     logs = manager(tmp_path)
     log = loaded(logs)
-    assert log.fault is None and log.end_offset < COUNT
+    assert log.failure is None and log.end_offset < COUNT
     logs.checkpoint()
     assert checkpoint.read(tmp_path / layout.RECOVERY_CHECKPOINT)["boot_id"] == ""
     logs.has_new_epoch(log)

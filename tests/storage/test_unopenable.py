@@ -96,7 +96,7 @@ def test_a_log_whose_directory_was_removed_goes_offline_at_its_flush(tmp_path: P
     assert flush.error is None, "every process of the file system would end"
     log.flush_end(flush)
     assert log.durable_offset == 0
-    assert log.fault is not None and "was removed" in log.fault
+    assert log.failure is not None and "was removed" in log.failure
     with pytest.raises(KafkaStorageError):
         log.append(batch(b"b"), 0)
 

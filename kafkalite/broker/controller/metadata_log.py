@@ -119,8 +119,8 @@ class MetadataLog:
         except KafkaStorageError as error:
             self._push_later(error)
             return
-        if self.log.fault is not None:
-            raise Fatal(f"{self.log.fault}; a broker cannot run without its metadata log")
+        if self.log.failure is not None:
+            raise Fatal(f"{self.log.failure}; a broker cannot run without its metadata log")
         self.log.settle()
         self.push()
         self.on_commit()
@@ -138,8 +138,8 @@ class MetadataLog:
 
     def load(self, machine: StateMachine) -> None:
         """Restore a machine from snapshot and log; raise Refusal if they cannot be read."""
-        if self.log.fault is not None:
-            raise self._unreadable(self.log.end_offset, self.log.fault)
+        if self.log.failure is not None:
+            raise self._unreadable(self.log.end_offset, self.log.failure)
         begin = self._load_snapshot(machine)
         if not self.log.log_start_offset <= begin <= self.log.end_offset:
             raise self._unreadable(begin, "the log does not reach there.")

@@ -112,8 +112,8 @@ class PartitionJournal:
         Nothing may be appended meanwhile.  A KafkaError means that the log is damaged and its
         content unknown.
         """
-        if self.partition.log.fault is not None:
-            raise KafkaStorageError(self.partition.log.fault)
+        if self.partition.log.failure is not None:
+            raise KafkaStorageError(self.partition.log.failure)
         latest: dict[bytes, bytes | None] = {}
         for number, record in enumerate(self._records()):
             if record.key is not None:

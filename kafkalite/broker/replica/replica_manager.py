@@ -232,19 +232,19 @@ class ReplicaManager:
     @property
     def offline_count(self) -> int:
         """Number of partitions of this node that cannot be served."""
-        return len(self._offline) + sum(partition.log.fault is not None for partition in self)
+        return len(self._offline) + sum(partition.log.failure is not None for partition in self)
 
     def is_offline(self, topic: str, index: int) -> bool:
         """Return whether a partition of this node is offline: its log is missing or failed."""
         partition = self._topics.get(topic, {}).get(index)
         if partition is None:
             return index in self._offline.of(topic)
-        return partition.log.fault is not None
+        return partition.log.failure is not None
 
     def offline(self, topic: str) -> set[int]:
         """Return the partitions of a topic for which `is_offline` is true."""
         led = self._topics.get(topic, {})
-        found = {index for index, partition in led.items() if partition.log.fault is not None}
+        found = {index for index, partition in led.items() if partition.log.failure is not None}
         return found | self._offline.of(topic)
 
     def forget_offline(self, topic_id: bytes) -> None:
@@ -380,12 +380,12 @@ class ReplicaManager:
             return
         if partition.error is not None:
             return
-        if partition.log.fault is not None:
+        if partition.log.failure is not None:
             log.error(
                 "Partition %s is offline: its log failed. partition=%s error=%r",
-                partition, partition, partition.log.fault,
+                partition, partition, partition.log.failure,
             )  # fmt: skip
-            partition.error = KafkaStorageError(partition.log.fault)
+            partition.error = KafkaStorageError(partition.log.failure)
             self.purgatory.wake(partition)
             return
         if partition.advance():
