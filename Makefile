@@ -24,13 +24,14 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq
 SOURCES := setup.py $(wildcard ext/*/*.pyx ext/*/*.pxd ext/*/*.pxi ext/*/*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help start demo build check test test-spark clients bench oracle faults disks fuzz
+.PHONY: help start demo build check quick test test-spark clients bench oracle faults disks fuzz
 .PHONY: docs reference wheel pythons clean
 
 help:
 	@echo "make start      run the broker in the foreground (ARGS='--listen 127.0.0.1:0 …')"
 	@echo "make demo       stream real flights through a broker and check that all arrive"
 	@echo "make test       the checks and the tests"
+	@echo "make quick      the fast tests: units, twins and architecture, in a minute on two cores"
 	@echo "make check      ruff, mypy, cython-lint and the architecture tests"
 	@echo "make build      the compiled modules"
 	@echo "make test-spark  the Spark connector's tests, its long ones among them, in one process"
@@ -60,6 +61,12 @@ check: build .venv/developer
 	$(BIN)/mypy
 	PATH="$(CURDIR)/$(BIN):$$PATH" cython-lint ext
 	$(BIN)/python -m pytest -q tests/test_architecture.py
+
+# Chosen by measured time; hypothesis tries fewer examples than in `make test`.
+quick: build .venv/developer
+	$(BIN)/python -m pytest -q -n 2 --hypothesis-profile=quick $(addprefix tests/, \
+		test_architecture.py test_twins.py test_errors.py test_clock.py test_package.py config \
+		records protocol coordination storage) $(ARGS)
 
 test: check
 	$(BIN)/python -m pytest -q -n $(JOBS) --ignore=tests/test_architecture.py $(ARGS)

@@ -10,6 +10,7 @@ from hypothesis import settings
 
 # A busy machine may stop in the middle of an example, and no example tests time.
 settings.register_profile("untimed", deadline=None)
+settings.register_profile("quick", deadline=None, max_examples=20)
 settings.load_profile("untimed")
 
 DESCRIPTORS_MORE = 200
