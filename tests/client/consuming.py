@@ -13,7 +13,7 @@ import confluent_kafka
 import confluent_kafka.admin
 
 PATIENCE_S = 60.0
-LANE = {"auto": "direct", "off": "tcp"}
+TRANSPORT = {"auto": "direct", "off": "tcp"}
 
 
 def produce(

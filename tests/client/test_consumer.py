@@ -27,8 +27,8 @@ from kafkalite.errors import (
 )
 from kafkalite.records import compression
 from tests.client.consuming import (
-    LANE,
     PATIENCE_S,
+    TRANSPORT,
     descriptors,
     in_thread,
     no_more_than,
@@ -46,7 +46,9 @@ def test_every_message_comes_once_and_in_order(served, native):
     with Consumer(served.bootstrap, topics=[topic], native=native) as consumer:
         messages = take(consumer, 1500)
         assert consumer.poll(0.1) is None
-        assert set(consumer.metrics()["lanes"].values()) == {LANE[native]}
+        metrics = consumer.metrics()
+        assert set(metrics["transports"].values()) == {TRANSPORT[native]}
+        assert metrics["lanes"] == metrics["transports"], "the former name is kept"
     for partition in range(3):
         of_it = [message for message in messages if message.partition == partition]
         assert [message.value for message in of_it] == numbered(500, 1000 * partition)
@@ -370,7 +372,7 @@ def test_a_close_from_another_thread_ends_an_iteration(served, native):
     consumer = Consumer(served.bootstrap, topics=[topic], native=native)
     seen: list[bytes] = []
     thread, outcome = in_thread(lambda: seen.extend(m.value for m in consumer))
-    until(lambda: consumer.metrics()["lanes"])
+    until(lambda: consumer.metrics()["transports"])
     time.sleep(0.05)
     consumer.close()
     thread.join(PATIENCE_S)
@@ -388,7 +390,7 @@ def test_a_close_from_another_thread_is_told_to_who_polls(served, native):
     consumer = Consumer(served.bootstrap, topics=[topic], native=native)
     consumer.poll(0)
     thread, outcome = in_thread(consumer.poll)
-    until(lambda: consumer.intake._inside)
+    until(lambda: consumer.buffer._owner_thread)
     consumer.close()
     thread.join(PATIENCE_S)
     assert isinstance(outcome[0], Closed)
@@ -398,7 +400,7 @@ def test_another_thread_is_told_that_the_consumer_is_in_use(served):
     topic = served.topic()
     with Consumer(served.bootstrap, topics=[topic]) as consumer:
         thread, _ = in_thread(consumer.poll)
-        until(lambda: consumer.intake._inside)
+        until(lambda: consumer.buffer._owner_thread)
         with pytest.raises(RuntimeError, match="one thread at a time"):
             consumer.poll(0)
         consumer.close()
@@ -412,7 +414,7 @@ def test_a_handler_of_a_signal_may_close_the_consumer_it_interrupts(served, nati
     try:
         main = threading.main_thread().ident
         thread, _ = in_thread(
-            lambda: (until(lambda: consumer.intake._inside), signal.pthread_kill(main, 10))
+            lambda: (until(lambda: consumer.buffer._owner_thread), signal.pthread_kill(main, 10))
         )
         assert list(consumer) == []
         thread.join(PATIENCE_S)
@@ -430,7 +432,10 @@ def test_an_interrupt_ends_the_wait_and_nothing_is_lost(served, native):
         with Consumer(served.bootstrap, topics=[topic], native=native) as consumer:
             main = threading.main_thread().ident
             thread, _ = in_thread(
-                lambda: (until(lambda: consumer.intake._inside), signal.pthread_kill(main, 10))
+                lambda: (
+                    until(lambda: consumer.buffer._owner_thread),
+                    signal.pthread_kill(main, 10),
+                )
             )
             with pytest.raises(KeyboardInterrupt):
                 consumer.poll()

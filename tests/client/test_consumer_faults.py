@@ -11,7 +11,7 @@ import confluent_kafka
 import confluent_kafka.admin
 import pytest
 
-from kafkalite.client.consumer import record_range as stretch
+from kafkalite.client.consumer import record_range as record_range
 from kafkalite.client.consumer.consumer import Consumer
 from kafkalite.client.net.topology import PartitionMetadata, TopicMetadata
 from kafkalite.errors import (
@@ -23,8 +23,8 @@ from kafkalite.errors import (
 )
 from kafkalite.testing import Broker
 from tests.client.consuming import (
-    LANE,
     PATIENCE_S,
+    TRANSPORT,
     delete,
     in_thread,
     numbered,
@@ -56,8 +56,8 @@ def test_reading_goes_on_when_the_broker_is_started_again(alone, native):
         alone.restart()
         produce(alone.bootstrap, topic, numbered(10, 10), 1)
         assert values(take(consumer, 10)) == numbered(10, 10)
-        ways = consumer.intake.reading.lanes
-        until(lambda: consumer.poll(0.1) or set(ways.ways.values()) == {LANE[native]})
+        kinds = consumer.buffer.assignment_reader.transports
+        until(lambda: consumer.poll(0.1) or set(kinds.kinds.values()) == {TRANSPORT[native]})
 
 
 def test_reading_goes_on_when_a_worker_is_killed(alone, native):
@@ -98,13 +98,13 @@ def test_a_local_socket_that_ends_is_replaced_by_tcp_and_tried_again_later(serve
     produce(served.bootstrap, topic, numbered(5))
     with Consumer(served.bootstrap, topics=[topic]) as consumer:
         take(consumer, 5)
-        lanes = consumer.intake.reading.lanes
-        (lane,) = lanes._lanes.values()
-        lane._local.socket.shutdown(2)
+        transports = consumer.buffer.assignment_reader.transports
+        (transport,) = transports._transports.values()
+        transport._local.socket.shutdown(2)
         produce(served.bootstrap, topic, numbered(5, 5))
         assert values(take(consumer, 5)) == numbered(5, 5)
-        assert set(lanes.ways.values()) == {"tcp"}
-        until(lambda: consumer.poll(0.05) or set(lanes.ways.values()) == {"direct"})
+        assert set(transports.kinds.values()) == {"tcp"}
+        until(lambda: consumer.poll(0.05) or set(transports.kinds.values()) == {"direct"})
         produce(served.bootstrap, topic, numbered(5, 10))
         assert values(take(consumer, 5)) == numbered(5, 10)
 
@@ -136,7 +136,7 @@ def test_what_was_read_of_a_topic_says_nothing_of_one_made_again(served, native,
     ) as consumer:
         consumer.seek_to_beginning()
         take(consumer, 5)
-        (position,) = consumer.intake.reading.assignment
+        (position,) = consumer.buffer.assignment_reader.assignment
         old_id = position.topic_id
         delete(served.bootstrap, topic)
         made_again(served, topic)
@@ -287,12 +287,12 @@ def test_a_poll_keeps_its_time_while_nobody_is_there(alone, native):
 
 
 def test_files_in_which_less_is_to_be_read_than_granted_are_left_for_tcp(served, monkeypatch):
-    monkeypatch.setattr(stretch, "pread_all", lambda *_: 0)
+    monkeypatch.setattr(record_range, "pread_all", lambda *_: 0)
     topic = served.topic()
     produce(served.bootstrap, topic, numbered(5))
     with Consumer(served.bootstrap, topics=[topic]) as consumer:
         assert values(take(consumer, 5)) == numbered(5)
-        assert set(consumer.intake.reading.lanes.ways.values()) == {"tcp"}
+        assert set(consumer.buffer.assignment_reader.transports.kinds.values()) == {"tcp"}
 
 
 def test_a_node_that_lags_behind_takes_no_reader_back_to_a_topic_that_is_gone(served, monkeypatch):
@@ -300,15 +300,15 @@ def test_a_node_that_lags_behind_takes_no_reader_back_to_a_topic_that_is_gone(se
     produce(served.bootstrap, topic, numbered(5))
     with Consumer(served.bootstrap, topics=[topic]) as consumer:
         take(consumer, 5)
-        reading = consumer.intake.reading
-        (position,) = reading.assignment
+        assignment_reader = consumer.buffer.assignment_reader
+        (position,) = assignment_reader.assignment
         leader = PartitionMetadata(position.leader, position.leader_epoch)
         former, now = position.topic_id, bytes(16)[:-1] + b"n"
-        reading._learn(topic, TopicMetadata(topic, now, {0: leader}))
-        reading._wonder([topic])
-        reading._learn(topic, TopicMetadata(topic, former, {0: leader}))
+        assignment_reader._update_topic(topic, TopicMetadata(topic, now, {0: leader}))
+        assignment_reader._mark_unknown([topic])
+        assignment_reader._update_topic(topic, TopicMetadata(topic, former, {0: leader}))
         assert position.topic_id == now
-        assert topic in reading._unknown, "it is asked about again"
+        assert topic in assignment_reader._unknown, "it is asked about again"
         monkeypatch.setattr("kafkalite.client.consumer.assignment_reader.LAG_S_MAX", 0)
-        reading._learn(topic, TopicMetadata(topic, former, {0: leader}))
+        assignment_reader._update_topic(topic, TopicMetadata(topic, former, {0: leader}))
         assert position.topic_id == former, "by now no node can lag: it was the other one that did"

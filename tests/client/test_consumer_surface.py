@@ -94,7 +94,7 @@ def test_pattern_that_matches_nothing_creates_no_topic(broker):
     with Consumer(broker.bootstrap, topics=["^nothing-is-called-so$"]) as consumer:
         assert consumer.poll(0.2) is None
         assert consumer.to_table().num_rows == 0
-        assert "nothing-is-called-so" not in consumer.intake.cluster.all_topics()
+        assert "nothing-is-called-so" not in consumer.buffer.cluster.all_topics()
 
 
 def test_pattern_that_is_no_regular_expression_is_refused():
@@ -104,7 +104,7 @@ def test_pattern_that_is_no_regular_expression_is_refused():
 
 def test_an_interrupted_consume_loses_no_message(broker, topics, monkeypatch):
     with Consumer(broker.bootstrap, topics=topics[0]) as consumer:
-        fill, calls = consumer.intake.fill, []
+        fill, calls = consumer.buffer.fill, []
 
         def interrupted(deadline):
             calls.append(deadline)
@@ -112,7 +112,7 @@ def test_an_interrupted_consume_loses_no_message(broker, topics, monkeypatch):
                 raise KeyboardInterrupt
             return fill(deadline)
 
-        monkeypatch.setattr(consumer.intake, "fill", interrupted)
+        monkeypatch.setattr(consumer.buffer, "fill", interrupted)
         with pytest.raises(KeyboardInterrupt):
             consumer.consume(100, PATIENCE_S)
         assert [m.offset for m in consumer.consume(10, PATIENCE_S)] == list(range(10))
@@ -188,7 +188,7 @@ def test_commit_refuses_negative_offsets(offset):
 def test_consumer_takes_settings_in_a_dictionary():
     settings = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g"}
     with Consumer(settings) as consumer:
-        assert consumer.intake.settings.addresses == [("127.0.0.1", 1)]
+        assert consumer.buffer.settings.addresses == [("127.0.0.1", 1)]
         with pytest.raises(AttributeError, match=r"no store_offsets\(\): use commit"):
             consumer.store_offsets()
 

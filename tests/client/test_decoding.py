@@ -11,7 +11,7 @@ from kafkalite._ext.record_batch import crc32c
 from kafkalite._ext.record_reader import KEY, VALUE, ColumnBuilder
 from kafkalite.client.consumer.decoding import decode
 from kafkalite.client.consumer.positions import Position
-from kafkalite.client.consumer.record_range import Answer
+from kafkalite.client.consumer.record_range import BufferedRange
 from kafkalite.client.net.topology import TopicPartition
 from kafkalite.errors import CorruptMessage
 from kafkalite.protocol.schemas.offsets import EARLIEST
@@ -47,14 +47,14 @@ def spoilt(data):
 
 def stretch_of(*found, aborted=()):
     position = Position(TopicPartition("t", 0), EARLIEST)
-    return Answer(position, 0, (0, 1_000), tuple(aborted), memoryview(b"".join(found)))
+    return BufferedRange(position, 0, (0, 1_000), tuple(aborted), memoryview(b"".join(found)))
 
 
-def read(stretch, size_max=PLENTY):
+def read(record_range, size_max=PLENTY):
     """Decode a fetched range step by step to its end, and return the offsets."""
     builder, steps = RowBuilder("t", 0), []
     while True:
-        more = decode(stretch, builder, size_max)
+        more = decode(record_range, builder, size_max)
         steps.append([message.offset for message in builder.take()])
         if not more:
             return [offset for step in steps for offset in step]
@@ -76,13 +76,13 @@ def test_aborted_records_are_passed_over_and_all_others_given(size_max):
 
 @pytest.mark.parametrize("aborted", [(), [(99, 0)]], ids=["none aborted", "some aborted"])
 def test_a_damaged_batch_is_told_behind_what_stands_before_it_and_never_passed_over(aborted):
-    stretch = stretch_of(batch(0), batch(2), spoilt(batch(4)), batch(6), aborted=aborted)
+    record_range = stretch_of(batch(0), batch(2), spoilt(batch(4)), batch(6), aborted=aborted)
     builder = RowBuilder("t", 0)
-    assert decode(stretch, builder, PLENTY)
+    assert decode(record_range, builder, PLENTY)
     assert [message.offset for message in builder.take()] == [0, 1, 2, 3]
     for _ in range(2):
         with pytest.raises(CorruptMessage, match="t-0: At offset 4"):
-            decode(stretch, builder, PLENTY)
+            decode(record_range, builder, PLENTY)
         assert builder.count == 0
 
 
@@ -96,6 +96,6 @@ def test_a_batch_whose_last_records_are_gone_is_passed_over_however_large_it_is(
     struct.pack_into(">I", gone_from, CRC, crc32c(memoryview(gone_from)[ATTRIBUTES:]))
     position = Position(TopicPartition("t", 0), EARLIEST)
     records = memoryview(bytes(gone_from) + batch(10))
-    stretch = Answer(position, 0, (5, 12), (), records)
-    assert not decode(stretch, builder, size_max)
-    assert (builder.count, stretch.first_offset) == (2, 12)
+    record_range = BufferedRange(position, 0, (5, 12), (), records)
+    assert not decode(record_range, builder, size_max)
+    assert (builder.count, record_range.first_offset) == (2, 12)

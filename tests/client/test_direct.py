@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from kafkalite.client.consumer.consumer import Consumer
-from kafkalite.client.consumer.direct_reader import OUTSTANDING_MAX, DirectLane
+from kafkalite.client.consumer.direct_reader import OUTSTANDING_MAX, DirectReader
 from kafkalite.client.consumer.positions import Position
-from kafkalite.client.consumer.record_range import Window
+from kafkalite.client.consumer.record_range import ReadWindow
 from kafkalite.client.net.local_socket import LocalSocket, open_local
 from kafkalite.client.net.settings import consumer_settings
 from kafkalite.client.net.topology import TopicPartition
@@ -52,10 +52,10 @@ class Door:
         self.local = LocalSocket(str(path))
         self.socket, _ = self.listener.accept()
         self.socket.settimeout(10)
-        self.lane = DirectLane(0, self.local, Window(), consumer_settings(None, {}), 0)
+        self.transport = DirectReader(0, self.local, ReadWindow(), consumer_settings(None, {}), 0)
 
     def close(self):
-        self.lane.close()
+        self.transport.close()
         self.socket.close()
         self.listener.close()
 
@@ -105,45 +105,45 @@ READABLE = {"file": 0, "fresh": True, "size": 100, "end_offset": 5}
 
 def test_a_grant_is_a_stretch_up_to_its_end(door, file):
     here = position(2)
-    door.lane.ask([here])
-    door.lane.ask([here])
+    door.transport.fetch([here])
+    door.transport.fetch([here])
     asked = door.heard()
     assert (asked["offset"], asked["partition"], asked["topic_id"]) == (2, 0, here.topic_id)
     door.grant(file, **READABLE)
-    (outcome,) = door.lane.receive()
+    (outcome,) = door.transport.receive()
     assert outcome.position is here
-    assert (outcome.stretch.first_offset, outcome.stretch.end_offset) == (2, 5)
-    assert door.lane.receive() == []
+    assert (outcome.record_range.first_offset, outcome.record_range.end_offset) == (2, 5)
+    assert door.transport.receive() == []
 
 
 def test_what_was_asked_before_a_seek_is_dropped_when_it_comes(door, file):
     here = position(2)
-    door.lane.ask([here])
+    door.transport.fetch([here])
     here.seek(7)
-    door.lane.ask([here])
+    door.transport.fetch([here])
     assert [door.heard()["offset"] for _ in range(2)] == [2, 7]
     door.grant(file, **READABLE)
-    assert door.lane.receive() == []
+    assert door.transport.receive() == []
     door.grant(request_id=1, file=0, size=10, end_offset=9)
-    (outcome,) = door.lane.receive()
-    assert outcome.stretch.first_offset == 7
+    (outcome,) = door.transport.receive()
+    assert outcome.record_range.first_offset == 7
 
 
 def test_a_refusal_of_the_partition_is_an_outcome_with_its_sentence(door):
-    door.lane.ask([position()])
+    door.transport.fetch([position()])
     door.grant(error_code=NotLeaderOrFollower.code, error_message="not here")
-    (outcome,) = door.lane.receive()
-    assert (outcome.error_code, outcome.message, outcome.stretch) == (6, "not here", None)
+    (outcome,) = door.transport.receive()
+    assert (outcome.error_code, outcome.message, outcome.record_range) == (6, "not here", None)
 
 
 @pytest.mark.parametrize(
     "fault", [KafkaStorageError, ThrottlingQuotaExceeded, ClusterAuthorizationFailed]
 )
 def test_a_refusal_of_the_way_ends_the_lane(door, fault):
-    door.lane.ask([position()])
+    door.transport.fetch([position()])
     door.grant(error_code=fault.code, error_message="not like this")
     with pytest.raises(NetworkException, match="not like this"):
-        door.lane.receive()
+        door.transport.receive()
 
 
 def descriptors():
@@ -167,24 +167,24 @@ LIES = {
 @pytest.mark.parametrize("lie", LIES)
 def test_a_grant_that_cannot_be_ends_the_lane_and_leaves_no_descriptor(door, file, lie):
     said, count = LIES[lie]
-    door.lane.ask([position(2)])
+    door.transport.fetch([position(2)])
     before = descriptors()
     door.grant(*[file] * count, **said)
     if lie == "a descriptor with an empty answer":
-        door.lane.receive()
+        door.transport.receive()
     else:
         with pytest.raises(NetworkException):
-            door.lane.receive()
-    door.lane.close()
+            door.transport.receive()
+    door.transport.close()
     assert descriptors() == before - 1  # the transport's own socket
 
 
 def test_a_file_that_is_none_is_not_read(door):
     ends = os.pipe()
-    door.lane.ask([position(2)])
+    door.transport.fetch([position(2)])
     door.grant(ends[0], **READABLE)
     with pytest.raises(NetworkException, match="not a new file"):
-        door.lane.receive()
+        door.transport.receive()
     for end in ends:
         os.close(end)
 
@@ -195,46 +195,46 @@ def test_a_file_that_is_none_is_not_read(door):
     ids=["short", "garbage", "zeros", "huge"],
 )
 def test_a_packet_that_does_not_read_ends_the_lane(door, packet):
-    door.lane.ask([position()])
+    door.transport.fetch([position()])
     try:
         door.say(packet)
     except OSError:
         door.say(packet[:60_000])
     with pytest.raises(NetworkException):
-        door.lane.receive()
+        door.transport.receive()
 
 
 def test_a_packet_of_another_kind_ends_the_lane(door):
     welcome = WELCOME(
         error_code=0, error_message=None, cluster_id="", node_id=0, port=1, generation=1, reads=True
     )
-    door.lane.ask([position()])
+    door.transport.fetch([position()])
     door.say(write_packet(welcome))
     with pytest.raises(NetworkException, match="where it should grant"):
-        door.lane.receive()
+        door.transport.receive()
 
 
 def test_the_end_of_the_socket_ends_the_lane(door):
-    door.lane.ask([position()])
+    door.transport.fetch([position()])
     door.socket.close()
     with pytest.raises(NetworkException):
-        door.lane.receive()
-        door.lane.receive()
+        door.transport.receive()
+        door.transport.receive()
 
 
 def test_a_file_that_is_dropped_is_closed_once_it_is_read(door, file):
     here = position()
-    door.lane.ask([here])
+    door.transport.fetch([here])
     before = descriptors()
     door.grant(file, **READABLE)
-    (outcome,) = door.lane.receive()
+    (outcome,) = door.transport.receive()
     assert descriptors() == before + 1
     here.ahead = 5
-    door.lane.ask([here])
+    door.transport.fetch([here])
     door.grant(request_id=1, dropped=[0, 77])
-    door.lane.receive()
+    door.transport.receive()
     assert descriptors() == before + 1
-    outcome.stretch.close()
+    outcome.record_range.close()
     assert descriptors() == before
 
 
@@ -251,9 +251,9 @@ def test_more_partitions_than_may_be_asked_for_take_turns(door):
     listening = threading.Thread(target=listen, daemon=True)
     listening.start()
     while listening.is_alive():
-        door.lane.ask(many)
-        assert len(door.lane._outstanding) <= OUTSTANDING_MAX
-        door.lane.receive()
+        door.transport.fetch(many)
+        assert len(door.transport._outstanding) <= OUTSTANDING_MAX
+        door.transport.receive()
         listening.join(0.001)
     assert set(heard[: 2 * len(many)]) == set(range(len(many)))
 
@@ -305,10 +305,10 @@ def test_only_the_node_that_was_looked_for_is_met(place, monkeypatch, answer, fo
 
     serving = threading.Thread(target=serve)
     serving.start()
-    lane = open_local(CLUSTER, 4, 9092, "me", timeout_s=0.3 if answer is None else 10)
-    assert (lane is not None) is found
-    if lane is not None:
-        lane.close()
+    transport = open_local(CLUSTER, 4, 9092, "me", timeout_s=0.3 if answer is None else 10)
+    assert (transport is not None) is found
+    if transport is not None:
+        transport.close()
     serving.join(10)
     assert descriptors() == before
     listener.close()
@@ -324,7 +324,7 @@ def test_a_consumer_closed_while_it_reads_a_file_leaves_no_descriptor(served):
     try:
         consumer = Consumer(served.bootstrap, topics=[topic])
         take(consumer, 1)
-        assert list(consumer.metrics()["lanes"].values()) == ["direct"]
+        assert list(consumer.metrics()["transports"].values()) == ["direct"]
         consumer.close()
         assert descriptors() <= before
     finally:

@@ -17,7 +17,7 @@ def test_a_success_ends_the_rest_and_the_next_failure_is_the_first():
     for _ in range(3):
         backoff.failed(NetworkException("away"))
     assert backoff.rest_left_s > 150
-    assert str(backoff.fault()) == "away"
+    assert str(backoff.last_error()) == "away"
     backoff.succeeded()
     assert backoff.rest_left_s == 0
     backoff.failed(NetworkException())

@@ -30,7 +30,15 @@ from kafkalite.protocol.schemas.fetch import FETCH
 from kafkalite.protocol.schemas.offsets import LIST_OFFSETS
 from kafkalite.records.batch import Record, build
 from kafkalite.testing import Broker
-from tests.client.consuming import LANE, PATIENCE_S, delete, descriptors, numbered, produce, until
+from tests.client.consuming import (
+    PATIENCE_S,
+    TRANSPORT,
+    delete,
+    descriptors,
+    numbered,
+    produce,
+    until,
+)
 from tests.client.impostor import Impostor, metadata
 from tests.client.test_decoding import marker
 
@@ -103,7 +111,7 @@ def test_next_range_uses_the_open_connection(served, native):
         for partition in (1, 0, 1):
             assert offsets_of(reader.read((topic, partition), 10, 90)) == list(range(10, 90))
         assert descriptors() <= before
-        assert set(reader.metrics()["transports"].values()) == {LANE[native]}
+        assert set(reader.metrics()["transports"].values()) == {TRANSPORT[native]}
 
 
 def test_range_that_was_not_read_to_its_end_leaves_nothing_for_the_next(served, native):

@@ -284,7 +284,7 @@ def test_a_topic_made_anew_is_not_taken_for_the_former(served, native, caplog, q
     topic = served.topic()
     produce(served.bootstrap, topic, numbered(10))
     with Consumer(served.bootstrap, topics=[topic]) as consumer:
-        former = consumer.intake.cluster.topic(topic).topic_id
+        former = consumer.buffer.cluster.topic(topic).topic_id
     said = client(served, native=native)
     assert len(read(topic, 0, 10, said, topic_id=former)) == 10
     delete(served.bootstrap, topic)

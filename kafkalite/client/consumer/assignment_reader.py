@@ -1,7 +1,7 @@
 """Assignment reader: first offsets, leaders and fetched record ranges of an assignment.
 
-    stretch = reading.stretch(deadline)      the next range to decode; None when the time is up
-    reading.done(stretch)                    it was decoded to its end
+    fetched = reader.next_range(deadline)     the next range to decode; None when the time is up
+    reader.release(fetched)                   it was decoded to its end
 
 Runs in the thread of its client, step by step: refreshes metadata, resolves first offsets, sends
 fetch requests and handles responses.  Conditions that may pass (a leader change, a restarting node,
@@ -24,18 +24,18 @@ import time
 from collections import deque
 from collections.abc import Collection, Iterable
 
-from kafkalite.client.consumer.fetch_transport import NEVER, Outcome
+from kafkalite.client.consumer.fetch_transport import NEVER, FetchOutcome
 from kafkalite.client.consumer.positions import (
     COMMITTED,
-    NOT_OVERTAKEN,
+    NOT_OUT_OF_RANGE,
     NOWHERE,
     Assignment,
     Position,
     shown,
 )
-from kafkalite.client.consumer.record_range import Stretch
+from kafkalite.client.consumer.record_range import RecordRange
 from kafkalite.client.consumer.subscription import Subscription
-from kafkalite.client.consumer.transport_pool import Lanes
+from kafkalite.client.consumer.transport_pool import TransportPool
 from kafkalite.client.net import offset_requests
 from kafkalite.client.net.cluster import Cluster
 from kafkalite.client.net.deadline import Backoff, Deadline
@@ -62,7 +62,7 @@ from kafkalite.errors import (
 from kafkalite.ids import NO_ID
 from kafkalite.protocol.schemas.offsets import EARLIEST, LATEST
 
-UPKEEP_S_MIN = 1.0
+REFRESH_S_MIN = 1.0
 """Minimum timeout in seconds for metadata and offset requests, however short a poll is: with no
 time at all they would never complete.
 """
@@ -75,15 +75,15 @@ RESETS = {"earliest": EARLIEST, "latest": LATEST, "none": NOWHERE}
 log = logging.getLogger(__name__)
 
 
-class Hopeless(Exception):
+class NotRetriable(Exception):
     """An error that is raised instead of retried, although its class is retriable."""
 
-    def __init__(self, fault: KafkaError) -> None:
-        super().__init__(str(fault))
-        self.fault = fault
+    def __init__(self, error: KafkaError) -> None:
+        super().__init__(str(error))
+        self.error = error
 
 
-class Reading:
+class AssignmentReader:
     """Reads the partitions of one assignment.  One thread at a time.
 
     `strict`: a deleted or recreated log is an error, since the result must be complete.
@@ -98,7 +98,7 @@ class Reading:
         strict: bool = False,
     ) -> None:
         self.assignment = Assignment()
-        self.lanes = Lanes(cluster, settings, purpose, waker)
+        self.transports = TransportPool(cluster, settings, purpose, waker)
         self.subscription = Subscription()
         """Topics of which all partitions are read, including partitions created later."""
         self.resets = 0
@@ -109,18 +109,18 @@ class Reading:
         self._waker = waker
         self._reset = NOWHERE if strict else RESETS[settings[AUTO_OFFSET_RESET]]
         self._strict = strict
-        self._queue: deque[Stretch] = deque()
+        self._queue: deque[RecordRange] = deque()
         self._known: set[str] = set()
         """Topics for which metadata has been received."""
         self._unknown: set[str] = set()
         """Topics whose metadata must be requested before their partitions are fetched."""
-        self._left_s: dict[bytes, float] = {}
+        self._replaced_ids: dict[bytes, float] = {}
         """Former topic ids and when they were replaced; a node with old metadata may return them
         for a while.
         """
         self._asked_s = -NEVER
         self._backoff = Backoff(settings[RETRY_BACKOFF_MS], settings[RETRY_BACKOFF_MAX_MS])
-        self._patience = Deadline(0.0)
+        self._metadata_deadline = Deadline(0.0)
         """Deadline for metadata of a topic that was never seen."""
 
     # Subscription and assignment.
@@ -132,7 +132,7 @@ class Reading:
         subscription.assume(self._known)
         self.subscription = subscription
         self._read_subscribed()
-        self._patience = Deadline(self._settings.call_timeout_s)
+        self._metadata_deadline = Deadline(self._settings.call_timeout_s)
 
     def _read_subscribed(self) -> None:
         """Read the partitions of the topics that match the subscription, and no others."""
@@ -159,25 +159,25 @@ class Reading:
         self.assignment.assign(partitions, COMMITTED if grouped else self._reset)
         self._known &= set(self.assignment.topics)
         self._unknown.clear()
-        self._wonder(p.partition.topic for p in self.assignment if p.leader == NOBODY)
+        self._mark_unknown(p.partition.topic for p in self.assignment if p.leader == NOBODY)
 
     def assign_position(self, position: Position) -> None:
         """Read exactly the partition of this position, and from it."""
         self.assign(())
         self.assignment.put(position)
-        self._wonder([position.partition.topic])
+        self._mark_unknown([position.partition.topic])
 
-    def _wonder(self, topics: Iterable[str]) -> None:
+    def _mark_unknown(self, topics: Iterable[str]) -> None:
         self._unknown.update(topics)
-        self._patience = Deadline(self._settings.call_timeout_s)
+        self._metadata_deadline = Deadline(self._settings.call_timeout_s)
 
     def close(self) -> None:
         self._queue.clear()
-        self.lanes.close()
+        self.transports.close()
 
     # Steps.
 
-    def stretch(self, deadline: Deadline) -> Stretch | None:
+    def next_range(self, deadline: Deadline) -> RecordRange | None:
         """Return the next range to decode; None when the time is up or the waker was set."""
         while True:
             while self._queue:
@@ -186,82 +186,82 @@ class Reading:
                 self._queue.popleft().close()
             if self._waker.is_set:
                 return None
-            rest_s = min(self.keep_up(deadline), self._ask(deadline))
-            self._take_in(self.lanes.wait(min(rest_s, deadline.left_s)))
+            rest_s = min(self.refresh(deadline), self._fetch(deadline))
+            self._handle_outcomes(self.transports.wait(min(rest_s, deadline.left_s)))
             if self._queue:
-                self._ask(deadline)  # fetch ahead while this range is decoded
+                self._fetch(deadline)  # fetch ahead while this range is decoded
             elif deadline.passed:
                 return None
 
-    def done(self, stretch: Stretch) -> None:
+    def release(self, record_range: RecordRange) -> None:
         """Release a range that was decoded to its end."""
-        self._drop(stretch)
-        if not stretch.stale and stretch.first_offset != stretch.end_offset:
+        self._drop(record_range)
+        if not record_range.stale and record_range.first_offset != record_range.end_offset:
             # Fewer records than announced: fetch the missing ones again.
-            stretch.position.begin_turn()
-            stretch.position.ahead = stretch.first_offset
+            record_range.position.start_epoch()
+            record_range.position.ahead = record_range.first_offset
 
-    def again(self, stretch: Stretch) -> None:
+    def refetch(self, record_range: RecordRange) -> None:
         """Fetch a range that could not be read again from the position.
 
         A second failure at the same offset switches the node to TCP.
         """
-        self._drop(stretch)
-        position = stretch.position
-        if not stretch.stale:
+        self._drop(record_range)
+        position = record_range.position
+        if not record_range.stale:
             position.rewind()
             if position.short_at == position.offset:
-                self.lanes.read_over_tcp(position.leader)
+                self.transports.read_over_tcp(position.leader)
             position.short_at = position.ahead
 
-    def _drop(self, stretch: Stretch) -> None:
-        stretch.close()
-        if self._queue and self._queue[0] is stretch:
+    def _drop(self, record_range: RecordRange) -> None:
+        record_range.close()
+        if self._queue and self._queue[0] is record_range:
             self._queue.popleft()
 
-    def keep_up(self, deadline: Deadline, begin: bool = True) -> float:
+    def refresh(self, deadline: Deadline, begin: bool = True) -> float:
         """Refresh metadata, and resolve first offsets if `begin`, where due.
 
         Returns the seconds until that is due again.
         """
         if self._backoff.rest_left_s:
             return self._backoff.rest_left_s
-        patience = Deadline(max(deadline.left_s, UPKEEP_S_MIN)).within(
+        call_deadline = Deadline(max(deadline.left_s, REFRESH_S_MIN)).within(
             self._settings.call_timeout_s
         )
         try:
-            self._ask_metadata(patience)
+            self._refresh_metadata(call_deadline)
             if begin:
-                self._ask_offsets(patience)
-        except Hopeless as found:
-            raise found.fault from None
-        except KafkaError as fault:
+                self._resolve_offsets(call_deadline)
+        except NotRetriable as found:
+            raise found.error from None
+        except KafkaError as error:
             new = not self._known.issuperset(self._unknown)
-            if not fault.retriable or (new and self._patience.passed):
+            if not error.retriable or (new and self._metadata_deadline.passed):
                 raise
             self._unknown.update(p.partition.topic for p in self.assignment.unresolved())
-            self._rest(fault)
+            self._back_off(error)
             return self._backoff.rest_left_s
         if self._unknown:
             return self._backoff.rest_left_s
         age_s = time.monotonic() - self._asked_s
         return max(0.0, self._settings[METADATA_MAX_AGE_MS] / 1000 - age_s)
 
-    def _ask(self, deadline: Deadline) -> float:
+    def _fetch(self, deadline: Deadline) -> float:
         """Send fetch requests where none is in flight.
 
         Returns the seconds until an unreachable node may be retried.
         """
-        rest_s = self.lanes.ask((p for p in self.assignment if p.fetchable), deadline)
-        while self.lanes.lost:
-            node_id = self.lanes.lost.pop()
+        rest_s = self.transports.fetch((p for p in self.assignment if p.fetchable), deadline)
+        while self.transports.unreachable:
+            node_id = self.transports.unreachable.pop()
             self._unknown.update(p.partition.topic for p in self.assignment if p.leader == node_id)
         return rest_s
 
-    def _rest(self, fault: KafkaError) -> None:
+    def _back_off(self, error: KafkaError) -> None:
         """Start the retry backoff; errors during a backoff count as one failure."""
         if not self._backoff.rest_left_s:
-            self._backoff.failed(fault)
+            self._backoff.failed(error)
 
     def await_offsets(self, positions: Iterable[Position], deadline: Deadline) -> None:
         """Wait until the metadata of all topics and the first offsets of `positions` are known.
@@ -275,46 +275,50 @@ class Reading:
             return bool(due) or any(position.offset is None for position in wanted)
 
         while waiting():
-            rest_s = self.keep_up(deadline, begin=bool(wanted))
+            rest_s = self.refresh(deadline, begin=bool(wanted))
             if waiting():
                 if deadline.passed:
-                    raise RequestTimedOut(str(self._backoff.fault()))
+                    raise RequestTimedOut(str(self._backoff.last_error()))
                 self._cluster.rest(min(rest_s, deadline.left_s))
 
     # Metadata.
 
-    def _ask_metadata(self, patience: Deadline) -> None:
+    def _refresh_metadata(self, call_deadline: Deadline) -> None:
         age_s = time.monotonic() - self._asked_s
         if age_s >= self._settings[METADATA_MAX_AGE_MS] / 1000:
             self._unknown.update(self.topics)
-            self.subscription.grow_old()
+            self.subscription.expire()
         if self.subscription.is_due:
-            existing = self._cluster.all_topics(patience.left_s)
+            existing = self._cluster.all_topics(call_deadline.left_s)
             self.subscription.match(existing)
             self._asked_s = time.monotonic()
             self._read_subscribed()
         new = {
             name for name in self._unknown - self._known
-            if not self.subscription.only_matches(name)
+            if not self.subscription.is_pattern_only(name)
         }  # fmt: skip
         for topics, create in ((new, not self._strict), (self._unknown - new, False)):
             if topics:
-                told = self._cluster.described(sorted(topics), patience.left_s, create=create)
+                described = self._cluster.described(
+                    sorted(topics), call_deadline.left_s, create=create
+                )
                 self._asked_s = time.monotonic()
-                for name, topic in told.items():
-                    self._learn(name, topic)
+                for name, topic in described.items():
+                    self._update_topic(name, topic)
 
-    def _learn(self, name: str, topic: TopicMetadata | KafkaError) -> None:
+    def _update_topic(self, name: str, topic: TopicMetadata | KafkaError) -> None:
         if isinstance(topic, KafkaError):
-            self._miss(name, topic)
+            self._handle_missing(name, topic)
             return
-        if time.monotonic() - self._left_s.get(topic.topic_id, -NEVER) < LAG_S_MAX:
-            self._rest(LeaderNotAvailable(f"Topic {name!r}: the node asked does not know it yet."))
+        if time.monotonic() - self._replaced_ids.get(topic.topic_id, -NEVER) < LAG_S_MAX:
+            self._back_off(
+                LeaderNotAvailable(f"Topic {name!r}: the node asked does not know it yet.")
+            )
             return
         self._unknown.discard(name)
         if name in self.subscription.topics:
             start = self._reset
-            later = name in self._known or self.subscription.came_later(name)
+            later = name in self._known or self.subscription.is_new(name)
             if later and self._reset != NOWHERE:
                 start = EARLIEST
             for number in topic.partitions:
@@ -323,57 +327,59 @@ class Reading:
                     self.assignment.add(partition, start)
         for position in self.assignment:
             if position.partition.topic == name:
-                self._lead(position, topic)
+                self._update_leader(position, topic)
         self._known.add(name)
 
-    def _lead(self, position: Position, topic: TopicMetadata) -> None:
+    def _update_leader(self, position: Position, topic: TopicMetadata) -> None:
         """Update the leader of a partition, and detect a recreated topic."""
         shown_id = shown(position.partition)
         if NO_ID != position.topic_id != topic.topic_id != NO_ID:
             words = f"{shown_id}: the topic was deleted and made again."
             if self._strict:
-                raise Hopeless(UnknownTopicId(words))
+                raise NotRetriable(UnknownTopicId(words))
             log.warning("%s  It is read from its beginning.", words)
             now_s = time.monotonic()
-            self._left_s = {i: at for i, at in self._left_s.items() if now_s - at < LAG_S_MAX}
-            self._left_s[position.topic_id] = now_s
+            self._replaced_ids = {
+                i: at for i, at in self._replaced_ids.items() if now_s - at < LAG_S_MAX
+            }
+            self._replaced_ids[position.topic_id] = now_s
             position.restart(NOWHERE if self._reset == NOWHERE else EARLIEST)
         found = topic.partitions.get(position.partition.partition)
-        if found is None and not position.told:
+        if found is None and not position.is_known:
             words = f"the topic has {len(topic.partitions)} partitions, counted from 0."
-            raise Hopeless(fault_of(UnknownTopicOrPartition.code, shown_id, words))
+            raise NotRetriable(fault_of(UnknownTopicOrPartition.code, shown_id, words))
         if topic.topic_id != NO_ID:
             position.topic_id = topic.topic_id
-        position.told = True
+        position.is_known = True
         if found is None or found.leader == NOBODY:
             position.lose_leader()
             self._unknown.add(topic.name)
-            self._rest(LeaderNotAvailable(f"{shown_id} has no leader."))
+            self._back_off(LeaderNotAvailable(f"{shown_id} has no leader."))
         else:
             position.leader, position.leader_epoch = found
 
-    def _miss(self, name: str, fault: KafkaError) -> None:
+    def _handle_missing(self, name: str, error: KafkaError) -> None:
         """Handle a metadata error of a topic: retry if the topic may appear, else raise."""
         known = name in self._known
         creates = self._settings[ALLOW_AUTO_CREATE_TOPICS] and not self._strict
-        may_come = fault.retriable and (known or creates) and not (known and self._strict)
-        if not may_come or (not known and self._patience.passed):
-            raise Hopeless(fault)
+        may_come = error.retriable and (known or creates) and not (known and self._strict)
+        if not may_come or (not known and self._metadata_deadline.passed):
+            raise NotRetriable(error)
         for position in self.assignment:
             if position.partition.topic == name and position.leader != NOBODY:
                 position.lose_leader()
-                log.warning("%s cannot be read: %s", shown(position.partition), fault)
-        self._rest(fault)
+                log.warning("%s cannot be read: %s", shown(position.partition), error)
+        self._back_off(error)
 
     # First offsets.
 
-    def _ask_offsets(self, patience: Deadline) -> None:
+    def _resolve_offsets(self, call_deadline: Deadline) -> None:
         waiting = [p for p in self.assignment.unresolved() if p.leader != NOBODY]
         group = self._settings[GROUP_ID]
         grouped = [p for p in waiting if p.start == COMMITTED]
         if grouped and group is not None:
             found = offset_requests.committed_offsets(
-                self._cluster, group, [p.partition for p in grouped], patience.left_s
+                self._cluster, group, [p.partition for p in grouped], call_deadline.left_s
             )
             for position in grouped:
                 offset = found[position.partition]
@@ -390,10 +396,10 @@ class Reading:
                 )
         # The ends first: a record appended after this request is later than any requested time.
         timed = [p for p in waiting if p.start not in (LATEST, EARLIEST)]
-        ends = self._found({p.partition: LATEST for p in timed}, patience)
-        found = self._found({p.partition: p.start for p in waiting}, patience)
-        overtaken = [p for p in waiting if p.overtaken_at != NOT_OVERTAKEN]
-        lows = self._found({p.partition: EARLIEST for p in overtaken}, patience)
+        ends = self._found({p.partition: LATEST for p in timed}, call_deadline)
+        found = self._found({p.partition: p.start for p in waiting}, call_deadline)
+        out_of_range = [p for p in waiting if p.out_of_range_at != NOT_OUT_OF_RANGE]
+        lows = self._found({p.partition: EARLIEST for p in out_of_range}, call_deadline)
         for position in waiting:
             offset = found[position.partition]
             if offset < 0:
@@ -408,7 +414,7 @@ class Reading:
 
         Those between `low` and `offset` are skipped by auto.offset.reset=latest, and not counted.
         """
-        before = position.overtaken_at
+        before = position.out_of_range_at
         missed = max(0, min(low, offset) - before)
         if missed:
             self.missed_records += missed
@@ -419,50 +425,50 @@ class Reading:
             )  # fmt: skip
 
     def _found(
-        self, sought: dict[tuple[str, int], int], patience: Deadline
+        self, sought: dict[tuple[str, int], int], call_deadline: Deadline
     ) -> dict[TopicPartition, int]:
         """Return the first offset at or after each timestamp; -1 if there is none."""
         if not sought:
             return {}
         found = offset_requests.list_offsets(
-            self._cluster, sought, self.lanes.isolation_level, patience.left_s
+            self._cluster, sought, self.transports.isolation_level, call_deadline.left_s
         )
         return {partition: at.offset for partition, at in found.items()}
 
     # Fetch responses.
 
-    def _take_in(self, outcomes: list[Outcome]) -> None:
+    def _handle_outcomes(self, outcomes: list[FetchOutcome]) -> None:
         """Handle every outcome, then raise the last error among them."""
-        fault: KafkaError | None = None
+        error: KafkaError | None = None
         for outcome in outcomes:
             position = outcome.position
             if outcome.stale:
                 continue
             if outcome.error_code:
-                fault = self._failed(outcome) or fault
+                error = self._handle_error(outcome) or error
                 continue
             if not self._unknown:
                 self._backoff.succeeded()
-            if outcome.stretch is not None:
-                position.ahead = outcome.stretch.end_offset
-                self._queue.append(outcome.stretch)
-        if fault is not None:
-            raise fault
+            if outcome.record_range is not None:
+                position.ahead = outcome.record_range.end_offset
+                self._queue.append(outcome.record_range)
+        if error is not None:
+            raise error
 
-    def _failed(self, outcome: Outcome) -> KafkaError | None:
+    def _handle_error(self, outcome: FetchOutcome) -> KafkaError | None:
         """Handle a partition error: return it if it must be raised, None if it is retried."""
         position = outcome.position
-        fault = fault_of(outcome.error_code, shown(position.partition), outcome.message)
-        if isinstance(fault, OffsetOutOfRange):
-            return self._out_of_range(position, outcome)
-        if not fault.retriable or isinstance(fault, CorruptMessage):
-            return fault
+        error = fault_of(outcome.error_code, shown(position.partition), outcome.message)
+        if isinstance(error, OffsetOutOfRange):
+            return self._handle_out_of_range(position, outcome)
+        if not error.retriable or isinstance(error, CorruptMessage):
+            return error
         position.lose_leader()
         self._unknown.add(position.partition.topic)
-        self._rest(fault)
+        self._back_off(error)
         return None
 
-    def _out_of_range(self, position: Position, outcome: Outcome) -> KafkaError | None:
+    def _handle_out_of_range(self, position: Position, outcome: FetchOutcome) -> KafkaError | None:
         words = f"{shown(position.partition)}: there is no offset {position.ahead} (any more)."
         if outcome.log_start_offset >= 0:
             words += f"  The log begins at {outcome.log_start_offset}."
@@ -470,8 +476,8 @@ class Reading:
             return OffsetOutOfRange(words)
         self.resets += 1
         log.warning("%s  It is read from the %s.", words, self._settings[AUTO_OFFSET_RESET])
-        overtaken_at = position.offset
+        out_of_range_at = position.offset
         position.restart(self._reset)
-        if overtaken_at is not None:
-            position.overtaken_at = overtaken_at
+        if out_of_range_at is not None:
+            position.out_of_range_at = out_of_range_at
         return None

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from kafkalite._ext.message_reader import Message
 from kafkalite.client.consumer.arrow_batches import ColumnReader
 from kafkalite.client.consumer.consumer import BATCH_SIZE, Consumer, Watermarks
-from kafkalite.client.consumer.fetch_buffer import Wait
+from kafkalite.client.consumer.fetch_buffer import FetchCall
 from kafkalite.client.consumer.tables import Bounds
 from kafkalite.client.net import foreign_names as hints
 from kafkalite.client.net.cluster import Closed
@@ -65,7 +65,7 @@ class AsyncConsumer:
             InvalidConfig: As for Consumer.
         """
         self._consumer = Consumer(bootstrap, topics, group, **settings)
-        self._intake = self._consumer.intake
+        self._buffer = self._consumer.buffer
         self._thread = ThreadPoolExecutor(1, "kafkalite-consumer")
         self._urgent = 0
         """Number of pending calls that take precedence over waiting for records."""
@@ -108,10 +108,10 @@ class AsyncConsumer:
         """
         deadline = Deadline(limit_s(timeout))
         while True:
-            message = self._intake.take()
+            message = self._buffer.take()
             if message is not None:
                 return message
-            if not await self._wait(deadline, self._intake.fill):
+            if not await self._wait(deadline, self._buffer.fill):
                 return None
 
     async def getmany(
@@ -139,17 +139,17 @@ class AsyncConsumer:
             place = TopicPartition(message.topic, message.partition)
             found.setdefault(place, []).append(message)
             count += 1
-            message = self._intake.take() if count != max_records else None
+            message = self._buffer.take() if count != max_records else None
         return found
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         """Iterate over messages; ends as iteration over a Consumer does."""
-        self._intake.check()
+        self._buffer.check()
         while True:
-            while (message := self._intake.take()) is not None:
+            while (message := self._buffer.take()) is not None:
                 yield message
             try:
-                if not await self._wait(self._intake.patience(None), self._intake.fill):
+                if not await self._wait(self._buffer.poll_deadline(None), self._buffer.fill):
                     return
             except Closed:
                 return
@@ -187,14 +187,14 @@ class AsyncConsumer:
     async def _batches(
         self, reader: ColumnReader, max_bytes: int, timeout: float | None
     ) -> AsyncIterator[pa.RecordBatch]:
-        intake = self._intake
+        buffer = self._buffer
         while True:
             try:
                 if not await self._wait(
-                    intake.patience(timeout), intake.fill_columns, reader, max_bytes
+                    buffer.poll_deadline(timeout), buffer.fill_columns, reader, max_bytes
                 ):
                     return
-                found = intake.take_columns()
+                found = buffer.take_columns()
             except Closed:
                 return
             for batch in found:
@@ -457,8 +457,9 @@ class AsyncConsumer:
         """Return the consumer's metrics.
 
         Returns:
-            `lanes`: the transport of each node id, "direct" or "tcp"; `offset_resets`: how often
-            auto.offset.reset was used; `missed_records`: offsets deleted before they were read.
+            `transports`: the transport of each node id, "direct" or "tcp" (also under its former
+            name, `lanes`); `offset_resets`: how often auto.offset.reset was used;
+            `missed_records`: offsets deleted before they were read.
         """
         return self._consumer.metrics()
 
@@ -474,8 +475,8 @@ class AsyncConsumer:
             # _call and _submit set their flag before the waker; so clear the waker, then check.
             self._waiting = True
             try:
-                self._intake.waker.clear()
-                if self._urgent or self._intake.wait.abandoned:
+                self._buffer.waker.clear()
+                if self._urgent or self._buffer.call.is_cancelled:
                     return False
                 return fill(deadline, *arguments)
             finally:
@@ -491,23 +492,23 @@ class AsyncConsumer:
         self._urgent += 1
         try:
             if self._waiting:
-                self._intake.waker.set()
+                self._buffer.waker.set()
             return await self._submit(lambda: function(*arguments, **keywords))
         finally:
             self._urgent -= 1
 
     async def _submit(self, job: Callable[[], T]) -> T:
-        """Run a job in the thread; mark it as abandoned if this task is cancelled."""
-        self._intake.check()
-        wait = Wait()
+        """Run a job in the thread; mark it as cancelled if this task is cancelled."""
+        self._buffer.check()
+        call = FetchCall()
 
         def run() -> T:
-            self._intake.wait = wait
+            self._buffer.call = call
             return job()
 
         try:
             return await asyncio.wrap_future(self._thread.submit(run))
         except asyncio.CancelledError:
-            wait.abandoned = True
-            self._intake.waker.set()
+            call.is_cancelled = True
+            self._buffer.waker.set()
             raise

@@ -38,7 +38,7 @@ from kafkalite.client.consumer.arguments import (
     partition_named,
 )
 from kafkalite.client.consumer.arrow_batches import ColumnReader
-from kafkalite.client.consumer.fetch_buffer import Intake, column_reader
+from kafkalite.client.consumer.fetch_buffer import FetchBuffer, column_reader
 from kafkalite.client.consumer.tables import Bounds, read_table, spans_of, timestamp_ms
 from kafkalite.client.net import foreign_names as hints
 from kafkalite.client.net import offset_requests
@@ -104,17 +104,17 @@ class Consumer:
                 regular expression, or `group` and `topics` are both given.
             TypeError: `topics` is not a name or a list of names.
         """
-        self.intake = Intake(bootstrap, topics, group, settings)
+        self.buffer = FetchBuffer(bootstrap, topics, group, settings)
         """Shared with AsyncConsumer."""
 
     def close(self) -> None:
         """Close the consumer, from any thread; a second call does nothing."""
-        self.intake.close()
+        self.buffer.close()
 
     @property
     def closed(self) -> bool:
         """True after close()."""
-        return self.intake.closed
+        return self.buffer.closed
 
     def __enter__(self) -> Self:
         return self
@@ -139,10 +139,10 @@ class Consumer:
             Closed: The consumer was closed.
         """
         limit = limit_s(timeout)
-        for message in self.intake.ready:
+        for message in self.buffer.ready:
             return message
-        self.intake.fill(Deadline(limit))
-        return next(self.intake.ready, None)
+        self.buffer.fill(Deadline(limit))
+        return next(self.buffer.ready, None)
 
     def consume(self, num_messages: int = 1, timeout: float | None = None) -> list[Message]:
         """Return the next messages, waiting until there are `num_messages` or the time is up.
@@ -166,8 +166,8 @@ class Consumer:
         messages: list[Message] = []
         try:
             while True:
-                messages += islice(self.intake.ready, num_messages - len(messages))
-                if len(messages) >= num_messages or not self.intake.fill(deadline):
+                messages += islice(self.buffer.ready, num_messages - len(messages))
+                if len(messages) >= num_messages or not self.buffer.fill(deadline):
                     return messages
         except (KafkaError, Closed):
             if not messages:
@@ -179,12 +179,12 @@ class Consumer:
 
     def _give_back(self, messages: list[Message]) -> None:
         """Rewind to the first of these messages, which were not returned to the application."""
-        with self.intake.entered() as intake:
+        with self.buffer.locked() as buffer:
             for message in reversed(messages):
-                position = intake.reading.assignment[
+                position = buffer.assignment_reader.assignment[
                     TopicPartition(message.topic, message.partition)
                 ]
-                intake.take_back(position)
+                buffer.discard(position)
                 position.seek(message.offset)
 
     def __iter__(self) -> Iterator[Message]:
@@ -193,12 +193,12 @@ class Consumer:
         Ends after consumer.timeout.ms without a message, or when another thread closes the
         consumer.
         """
-        intake = self.intake
-        intake.check()
+        buffer = self.buffer
+        buffer.check()
         while True:
-            yield from intake.ready
+            yield from buffer.ready
             try:
-                if not intake.fill(intake.patience(None)):
+                if not buffer.fill(buffer.poll_deadline(None)):
                     return
             except Closed:
                 return
@@ -239,20 +239,20 @@ class Consumer:
         self, columns: Sequence[str] | None, timestamp_unit: str, max_bytes: int = 1
     ) -> ColumnReader:
         """Return a reader of these columns for batches() and to_table()."""
-        self.intake.check()
+        self.buffer.check()
         if max_bytes < 1:
             raise ValueError(f"max_bytes is at least 1, not {max_bytes}")
-        return column_reader(columns, timestamp_unit, self.intake.settings[CHECK_CRCS])
+        return column_reader(columns, timestamp_unit, self.buffer.settings[CHECK_CRCS])
 
     def _batches(
         self, reader: ColumnReader, max_bytes: int, timeout: float | None
     ) -> Iterator[pa.RecordBatch]:
-        intake = self.intake
+        buffer = self.buffer
         while True:
             try:
-                if not intake.fill_columns(intake.patience(timeout), reader, max_bytes):
+                if not buffer.fill_columns(buffer.poll_deadline(timeout), reader, max_bytes):
                     return
-                found = intake.take_columns()
+                found = buffer.take_columns()
             except Closed:
                 return
             yield from found
@@ -299,11 +299,11 @@ class Consumer:
         wanted = reader.schema.names
         if "offset" not in wanted:
             reader = self.column_reader([*wanted, "offset"], timestamp_unit)
-        with self.intake.entered() as intake:
-            intake.check_topics(intake.reading.topics, timeout)
-            partitions = sorted(position.partition for position in intake.known(timeout))
-            spans = spans_of(intake, partitions, (start, end), intake.limit_s(timeout))
-            table = read_table(intake, spans, reader, timeout)
+        with self.buffer.locked() as buffer:
+            buffer.check_topics(buffer.assignment_reader.topics, timeout)
+            partitions = sorted(position.partition for position in buffer.known(timeout))
+            spans = spans_of(buffer, partitions, (start, end), buffer.limit_s(timeout))
+            table = read_table(buffer, spans, reader, timeout)
         return table.select(wanted)
 
     # Subscription and positions.
@@ -321,8 +321,8 @@ class Consumer:
         Raises:
             InvalidConfig: A pattern is not a regular expression, or the consumer has a group.
         """
-        with self.intake.entered() as intake:
-            intake.subscribe(topics)
+        with self.buffer.locked() as buffer:
+            buffer.subscribe(topics)
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
         """Read exactly these partitions instead of the current ones.
@@ -336,20 +336,20 @@ class Consumer:
         Raises:
             TypeError: An element is not such a pair.
         """
-        with self.intake.entered() as intake:
+        with self.buffer.locked() as buffer:
             wanted = [partition_named(each) for each in partitions]
-            intake.take_back()
-            intake.reading.assign(wanted)
+            buffer.discard()
+            buffer.assignment_reader.assign(wanted)
 
     @property
     def assignment(self) -> list[TopicPartition]:
         """The partitions that are read, as far as they are known."""
-        return [position.partition for position in self.intake.reading.assignment]
+        return [position.partition for position in self.buffer.assignment_reader.assignment]
 
     @property
     def paused(self) -> list[TopicPartition]:
         """The partitions that are paused."""
-        return [p.partition for p in self.intake.reading.assignment if p.paused]
+        return [p.partition for p in self.buffer.assignment_reader.assignment if p.paused]
 
     def position(self, partition: tuple[str, int], timeout: float | None = None) -> int:
         """Return the offset of the next message of a partition.
@@ -362,9 +362,9 @@ class Consumer:
             ValueError: The partition is not assigned.
             RequestTimedOut: The first offset was not found in time.
         """
-        with self.intake.entered() as intake:
-            intake.settle()
-            (position,) = intake.known(timeout, [partition], begun=True)
+        with self.buffer.locked() as buffer:
+            buffer.settle()
+            (position,) = buffer.known(timeout, [partition], resolved=True)
             assert position.offset is not None
             return position.offset
 
@@ -379,9 +379,9 @@ class Consumer:
             ValueError: The partition is not assigned, or the offset is out of these bounds.
         """
         offset = offset_given(offset, "an offset")
-        with self.intake.entered() as intake:
-            (position,) = intake.known(None, [partition])
-            intake.take_back(position)
+        with self.buffer.locked() as buffer:
+            (position,) = buffer.known(None, [partition])
+            buffer.discard(position)
             position.seek(offset)
 
     def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
@@ -420,11 +420,11 @@ class Consumer:
         self._seek(timestamp_ms(when), partitions)
 
     def _seek(self, start: int, partitions: Sequence[tuple[str, int]]) -> None:
-        with self.intake.entered() as intake:
-            for position in intake.known(None, partitions):
-                intake.take_back(position)
+        with self.buffer.locked() as buffer:
+            for position in buffer.known(None, partitions):
+                buffer.discard(position)
                 position.restart(start)
-            intake.known(None, partitions, begun=True)
+            buffer.known(None, partitions, resolved=True)
 
     def pause(self, *partitions: tuple[str, int]) -> None:
         """Return no messages of these partitions, or of all, until they are resumed.
@@ -435,9 +435,9 @@ class Consumer:
         Raises:
             ValueError: A partition is not assigned.
         """
-        with self.intake.entered() as intake:
-            for position in intake.known(None, partitions):
-                intake.take_back(position)
+        with self.buffer.locked() as buffer:
+            for position in buffer.known(None, partitions):
+                buffer.discard(position)
                 position.rewind()
                 position.paused = True
 
@@ -450,8 +450,8 @@ class Consumer:
         Raises:
             ValueError: A partition is not assigned.
         """
-        with self.intake.entered() as intake:
-            for position in intake.known(None, partitions):
+        with self.buffer.locked() as buffer:
+            for position in buffer.known(None, partitions):
                 position.paused = False
 
     # Watermarks and lag.
@@ -471,8 +471,8 @@ class Consumer:
             UnknownTopicOrPartition: The topic or partition does not exist.
         """
         place = partition_named(partition)
-        with self.intake.entered() as intake:
-            intake.check_topics([place.topic], timeout)
+        with self.buffer.locked() as buffer:
+            buffer.check_topics([place.topic], timeout)
             return self._watermarks([place], timeout)[0]
 
     def lag(self, *partitions: tuple[str, int], timeout: float | None = None) -> int:
@@ -486,11 +486,11 @@ class Consumer:
             UnknownTopicOrPartition: A topic does not exist.
             ValueError: A partition is not assigned.
         """
-        with self.intake.entered() as intake:
-            intake.settle()
-            intake.check_topics(intake.reading.topics, timeout)
+        with self.buffer.locked() as buffer:
+            buffer.settle()
+            buffer.check_topics(buffer.assignment_reader.topics, timeout)
             wanted = dict.fromkeys(map(partition_named, partitions))
-            positions = intake.known(timeout, tuple(wanted), begun=True)
+            positions = buffer.known(timeout, tuple(wanted), resolved=True)
             ends = self._watermarks([position.partition for position in positions], timeout)
             return sum(
                 max(0, end.high - (position.offset or 0))
@@ -507,9 +507,9 @@ class Consumer:
     def _offsets_at(
         self, sought: Mapping[tuple[str, int], int], timeout: float | None
     ) -> dict[TopicPartition, OffsetAt]:
-        intake = self.intake
-        level = intake.reading.lanes.isolation_level
-        return offset_requests.list_offsets(intake.cluster, sought, level, intake.limit_s(timeout))
+        buffer = self.buffer
+        level = buffer.assignment_reader.transports.isolation_level
+        return offset_requests.list_offsets(buffer.cluster, sought, level, buffer.limit_s(timeout))
 
     def offsets_for_times(
         self,
@@ -533,8 +533,8 @@ class Consumer:
         sought: dict[tuple[str, int], int] = {
             partition_named(place): timestamp_ms(when) for place, when in times.items()
         }
-        with self.intake.entered() as intake:
-            intake.check_topics((topic for topic, _ in sought), timeout)
+        with self.buffer.locked() as buffer:
+            buffer.check_topics((topic for topic, _ in sought), timeout)
             found = self._offsets_at(sought, timeout)
         return {place: at if at.offset >= 0 else None for place, at in found.items()}
 
@@ -559,20 +559,20 @@ class Consumer:
         """
         group = self._group()
         wanted = None if offsets_to_keep is None else offsets_to_commit(offsets_to_keep)
-        with self.intake.entered() as intake:
-            intake.settle()
+        with self.buffer.locked() as buffer:
+            buffer.settle()
             if wanted is None:
                 wanted = {
                     position.partition: position.offset
-                    for position in intake.reading.assignment
+                    for position in buffer.assignment_reader.assignment
                     if position.offset is not None
                 }
             try:
                 offset_requests.commit_offsets(
-                    intake.cluster, group, wanted, intake.limit_s(timeout)
+                    buffer.cluster, group, wanted, buffer.limit_s(timeout)
                 )
-            except (UnknownMemberId, IllegalGeneration, RebalanceInProgress) as fault:
-                raise type(fault)(
+            except (UnknownMemberId, IllegalGeneration, RebalanceInProgress) as error:
+                raise type(error)(
                     f"Group {group!r} has members, who alone may commit its offsets; this consumer"
                     " is none.  Choose another name, or end the members."
                 ) from None
@@ -593,16 +593,16 @@ class Consumer:
             InvalidGroupId: The consumer has no group.
         """
         group = self._group()
-        with self.intake.entered() as intake:
+        with self.buffer.locked() as buffer:
             chosen = [partition_named(each) for each in partitions] or [
-                each.partition for each in intake.reading.assignment
+                each.partition for each in buffer.assignment_reader.assignment
             ]
             return offset_requests.committed_offsets(
-                intake.cluster, group, chosen, intake.limit_s(timeout)
+                buffer.cluster, group, chosen, buffer.limit_s(timeout)
             )
 
     def _group(self) -> str:
-        group = self.intake.settings[GROUP_ID]
+        group = self.buffer.settings[GROUP_ID]
         if group is None:
             raise InvalidGroupId("Offsets are kept under a name: give the consumer a group.")
         return group
@@ -611,12 +611,15 @@ class Consumer:
         """Return the consumer's metrics.
 
         Returns:
-            `lanes`: the transport of each node id, "direct" or "tcp"; `offset_resets`: how often
-            auto.offset.reset was used; `missed_records`: offsets deleted before they were read.
+            `transports`: the transport of each node id, "direct" or "tcp" (also under its former
+            name, `lanes`); `offset_resets`: how often auto.offset.reset was used;
+            `missed_records`: offsets deleted before they were read.
         """
-        reading = self.intake.reading
+        assignment_reader = self.buffer.assignment_reader
+        kinds = assignment_reader.transports.kinds
         return {
-            "lanes": reading.lanes.ways,
-            "offset_resets": reading.resets,
-            "missed_records": reading.missed_records,
+            "transports": kinds,
+            "lanes": dict(kinds),
+            "offset_resets": assignment_reader.resets,
+            "missed_records": assignment_reader.missed_records,
         }

@@ -12,7 +12,7 @@ from kafkalite._ext import record_batch
 from kafkalite._ext import records as record_bytes
 from kafkalite._ext.record_batch import HEADER_SIZE
 from kafkalite.client.consumer.positions import shown
-from kafkalite.client.consumer.record_range import BatchStart, ShortRead, Stretch, batch_start
+from kafkalite.client.consumer.record_range import BatchStart, RecordRange, ShortRead, batch_start
 from kafkalite.client.consumer.record_sets import Builder, decode_set
 from kafkalite.errors import CorruptMessage, KafkaError, raise_for
 
@@ -25,7 +25,7 @@ _MARKER = struct.Struct(">hh")
 _ABORT = 0
 
 
-def decode(stretch: Stretch, builder: Builder, size_max: int) -> bool:
+def decode(record_range: RecordRange, builder: Builder, size_max: int) -> bool:
     """Decode until the builder has about `size_max` bytes; return False if the range has no more.
 
     Records before an error are returned before it is raised: ShortRead, or the error of a batch,
@@ -33,55 +33,57 @@ def decode(stretch: Stretch, builder: Builder, size_max: int) -> bool:
     """
     try:
         while builder.size < size_max:
-            window = stretch.window()
+            window = record_range.window()
             if not window:
                 return False
-            if stretch.aborted:
-                if decode_committed(stretch, window, builder, size_max):
+            if record_range.aborted:
+                if decode_committed(record_range, window, builder, size_max):
                     continue
                 return True
-            size, stretch.first_offset = decode_set(
-                builder, window, 0, stretch.first_offset, size_max, UNPACKED_SIZE_MAX
+            size, record_range.first_offset = decode_set(
+                builder, window, 0, record_range.first_offset, size_max, UNPACKED_SIZE_MAX
             )
-            stretch.take(size)
+            record_range.take(size)
             if not size:
                 return True  # the builder is full before `size_max`
     except ShortRead:
         if not builder.count:
             raise
-    except KafkaError as fault:
+    except KafkaError as error:
         if not builder.count:
-            raise type(fault)(f"{shown(stretch.position.partition)}: {fault}") from None
+            raise type(error)(f"{shown(record_range.position.partition)}: {error}") from None
     return True
 
 
-def decode_committed(stretch: Stretch, window: memoryview, builder: Builder, size_max: int) -> bool:
+def decode_committed(
+    record_range: RecordRange, window: memoryview, builder: Builder, size_max: int
+) -> bool:
     """Decode one window of a range with aborted transactions, batch by batch.
 
     Returns False if the builder is full before `size_max`, or the next batch cannot be decoded.
     """
     place = 0
-    open_ones = Open(stretch.aborted)
+    open_ones = OpenTransactions(record_range.aborted)
     try:
         while place < len(window) and builder.size < size_max:
             start = batch_start(window, place)
             batch = window[place : place + start.size]
             if open_ones.has(start, batch):
-                stretch.first_offset = max(stretch.first_offset, start.last_offset + 1)
+                record_range.first_offset = max(record_range.first_offset, start.last_offset + 1)
             else:
-                size, stretch.first_offset = decode_set(
-                    builder, batch, 0, stretch.first_offset, size_max, UNPACKED_SIZE_MAX
+                size, record_range.first_offset = decode_set(
+                    builder, batch, 0, record_range.first_offset, size_max, UNPACKED_SIZE_MAX
                 )
                 if not size:
                     return False
             place += start.size
         return True
     finally:
-        stretch.aborted = open_ones.left
-        stretch.take(place)
+        record_range.aborted = open_ones.left
+        record_range.take(place)
 
 
-class Open:
+class OpenTransactions:
     """The aborted transactions of a record range that have not ended yet."""
 
     def __init__(self, aborted: tuple[tuple[int, int], ...]) -> None:

@@ -26,9 +26,9 @@ import stat
 import time
 from collections.abc import Iterable
 
-from kafkalite.client.consumer.fetch_transport import NEVER, Outcome
+from kafkalite.client.consumer.fetch_transport import NEVER, FetchOutcome
 from kafkalite.client.consumer.positions import Position
-from kafkalite.client.consumer.record_range import Grant, SegmentFile, Window
+from kafkalite.client.consumer.record_range import GrantedRange, ReadWindow, SegmentFile
 from kafkalite.client.net.local_socket import LocalSocket, close_all
 from kafkalite.client.net.settings import ClientSettings
 from kafkalite.config.client import REQUEST_TIMEOUT_MS
@@ -52,35 +52,35 @@ PARTITIONS_MAX = OUTSTANDING_MAX // 2
 """Maximum number of a node's partitions that are read directly; half, since seeks leave stale READs
 in flight.
 """
-NOT_THIS_WAY = frozenset(
-    fault.code for fault in (KafkaStorageError, ThrottlingQuotaExceeded, ClusterAuthorizationFailed)
+TRANSPORT_ERRORS = frozenset(
+    error.code for error in (KafkaStorageError, ThrottlingQuotaExceeded, ClusterAuthorizationFailed)
 )
 """Errors that concern the transport and not the partition."""
 
 
-class DirectLane:
+class DirectReader:
     """Fetch transport over the node's local socket, which it owns."""
 
     def __init__(
         self,
         node_id: int,
         local: LocalSocket,
-        memory: Window,
+        memory: ReadWindow,
         settings: ClientSettings,
         isolation_level: int,
     ) -> None:
         self.node_id = node_id
         self.due_s = NEVER
-        self.wants_room = False
+        self.wants_write = False
         self._local = local
         self._memory = memory
         self._isolation_level = isolation_level
-        self._patience_s = (WAIT_MS + settings[REQUEST_TIMEOUT_MS]) / 1000
+        self._timeout_s = (WAIT_MS + settings[REQUEST_TIMEOUT_MS]) / 1000
         self._files: dict[int, SegmentFile] = {}
         self._requests = 0
         self._outstanding: dict[int, tuple[Position, int, int]] = {}
         """By request id: the position, its epoch and the offset."""
-        self._asked: dict[Position, int] = {}
+        self._requested: dict[Position, int] = {}
         """The position epoch of each READ in flight."""
         self._last: dict[Position, int] = {}
         """The last request id of each position."""
@@ -88,15 +88,15 @@ class DirectLane:
     def fileno(self) -> int:
         return self._local.fileno()
 
-    def ask(self, positions: Iterable[Position]) -> None:
+    def fetch(self, positions: Iterable[Position]) -> None:
         known = list(positions)
-        wanted = [each for each in known if self._asked.get(each) != each.turn]
+        wanted = [each for each in known if self._requested.get(each) != each.epoch]
         room = OUTSTANDING_MAX - len(self._outstanding)
-        if len(wanted) > room or self.wants_room:
+        if len(wanted) > room or self.wants_write:
             # Least recently requested first.
             self._last = {each: self._last.get(each, -1) for each in known}
             wanted = sorted(wanted, key=self._last.__getitem__)[:room]
-        self.wants_room = False
+        self.wants_write = False
         for position in wanted:
             read = READ(
                 request_id=self._requests,
@@ -109,62 +109,62 @@ class DirectLane:
                 wait_ms=WAIT_MS,
             )
             if not self._local.send(read):
-                self.wants_room = True
+                self.wants_write = True
                 return
-            self._outstanding[self._requests] = position, position.turn, position.ahead
-            self._asked[position] = position.turn
+            self._outstanding[self._requests] = position, position.epoch, position.ahead
+            self._requested[position] = position.epoch
             self._last[position] = self._requests
             self._requests += 1
-            self._be_patient()
+            self._update_deadline()
 
-    def receive(self) -> list[Outcome]:
+    def receive(self) -> list[FetchOutcome]:
         outcomes = []
-        while (heard := self._local.receive()) is not None:
-            outcome = self._granted(*heard)
+        while (received := self._local.receive()) is not None:
+            outcome = self._granted(*received)
             if outcome is not None:
                 outcomes.append(outcome)
-        self._be_patient()
+        self._update_deadline()
         return outcomes
 
-    def _be_patient(self) -> None:
-        self.due_s = time.monotonic() + self._patience_s if self._outstanding else NEVER
+    def _update_deadline(self) -> None:
+        self.due_s = time.monotonic() + self._timeout_s if self._outstanding else NEVER
 
     def close(self) -> None:
         self._local.close()
         self._files.clear()
 
-    def _granted(self, record: TypedRecord, descriptors: list[int]) -> Outcome | None:
+    def _granted(self, record: TypedRecord, descriptors: list[int]) -> FetchOutcome | None:
         if record.kind is not GRANTED:
             close_all(descriptors)
             raise NetworkException(f"The node said {record.kind} where it should grant.")
-        said = record.fields
-        if said["error_code"] in NOT_THIS_WAY:
+        fields = record.fields
+        if fields["error_code"] in TRANSPORT_ERRORS:
             close_all(descriptors)
-            raise NetworkException(said["error_message"])
-        file = self._file(said["file"], said["fresh"], descriptors)
-        for number in said["dropped"]:
+            raise NetworkException(fields["error_message"])
+        file = self._file(fields["file"], fields["fresh"], descriptors)
+        for number in fields["dropped"]:
             self._files.pop(number, None)
         try:
-            position, turn, first_offset = self._outstanding.pop(said["request_id"])
+            position, epoch, first_offset = self._outstanding.pop(fields["request_id"])
         except KeyError:
             raise NetworkException("The node granted what nobody asked for.") from None
-        if self._asked.get(position) == turn:
-            del self._asked[position]
-        if turn != position.turn:
+        if self._requested.get(position) == epoch:
+            del self._requested[position]
+        if epoch != position.epoch:
             return None
-        outcome = Outcome(
-            position, turn, said["error_code"], said["error_message"],
-            log_start_offset=said["log_start_offset"],
+        outcome = FetchOutcome(
+            position, epoch, fields["error_code"], fields["error_message"],
+            log_start_offset=fields["log_start_offset"],
         )  # fmt: skip
-        if said["error_code"] or file is None:
+        if fields["error_code"] or file is None:
             return outcome
-        span = said["position"], said["position"] + said["size"]
-        if span[0] < 0 or span[1] <= span[0] or said["end_offset"] <= first_offset:
+        span = fields["position"], fields["position"] + fields["size"]
+        if span[0] < 0 or span[1] <= span[0] or fields["end_offset"] <= first_offset:
             raise NetworkException("The node granted what cannot be.")
-        aborted = tuple((each.producer_id, each.first_offset) for each in said["aborted"])
-        offsets = first_offset, said["end_offset"]
-        grant = Grant(position, turn, offsets, aborted, file, span, self._memory)
-        return outcome._replace(stretch=grant)
+        aborted = tuple((each.producer_id, each.first_offset) for each in fields["aborted"])
+        offsets = first_offset, fields["end_offset"]
+        grant = GrantedRange(position, epoch, offsets, aborted, file, span, self._memory)
+        return outcome._replace(record_range=grant)
 
     def _file(self, number: int, fresh: bool, descriptors: list[int]) -> SegmentFile | None:
         """Return the file of a grant, new or known; None if there is nothing to read."""

@@ -1,10 +1,10 @@
 """Fetch buffer: fetched records that are decoded and not yet returned to the application.
 
-    intake.fill(deadline)       decode messages into `ready`; False: timeout, or the waker was set
-    next(intake.ready, None)    take one; the position follows.  Other threads use `take`
+    buffer.fill(deadline)       decode messages into `ready`; False: timeout, or the waker was set
+    next(buffer.ready, None)    take one; the position follows.  Other threads use `take`
 
-    intake.fill_columns(deadline, reader, max_bytes)
-    intake.take_columns()       the same for columns
+    buffer.fill_columns(deadline, reader, max_bytes)
+    buffer.take_columns()       the same for columns
 
 Waiting and taking are separate steps, so that a cancelled wait loses nothing.  When a position is
 moved, decoded records that were not taken are dropped and fetched again from the position.
@@ -26,12 +26,12 @@ from kafkalite._ext.locking import LockGuard
 from kafkalite._ext.message_reader import Message, RowBuilder
 from kafkalite.client.consumer.arguments import partition_named
 from kafkalite.client.consumer.arrow_batches import ColumnReader
-from kafkalite.client.consumer.assignment_reader import Reading
+from kafkalite.client.consumer.assignment_reader import AssignmentReader
 from kafkalite.client.consumer.decoding import decode
 from kafkalite.client.consumer.positions import Position
-from kafkalite.client.consumer.record_range import ShortRead, Stretch
+from kafkalite.client.consumer.record_range import RecordRange, ShortRead
 from kafkalite.client.consumer.record_sets import Builder
-from kafkalite.client.consumer.rows import NO_ROWS, Rows
+from kafkalite.client.consumer.rows import NO_ROWS, DecodedRows
 from kafkalite.client.consumer.subscription import Subscription
 from kafkalite.client.net.cluster import Closed, Cluster
 from kafkalite.client.net.deadline import FOREVER, Deadline, limit_s
@@ -52,29 +52,29 @@ LAG_S = 1.0
 """Seconds for a new topic to become known to every node before it counts as missing."""
 LAG_REST_S = 0.05
 
-_intakes: weakref.WeakSet[Intake] = weakref.WeakSet()
+_buffers: weakref.WeakSet[FetchBuffer] = weakref.WeakSet()
 
 
-class Wait:
-    """A call for records; `abandoned` if its task was cancelled."""
+class FetchCall:
+    """A call for records; `is_cancelled` if its task was cancelled."""
 
-    abandoned = False
+    is_cancelled = False
 
 
-class Columns(NamedTuple):
+class DecodedColumns(NamedTuple):
     """Decoded columns that were not taken yet.
 
-    `next_offset` is the position after them, valid while the position epoch is `turn`.
+    `next_offset` is the position after them, valid while the position epoch is `epoch`.
     """
 
     reader: ColumnReader
     position: Position
-    turn: int
+    epoch: int
     batches: list[pa.RecordBatch]
     next_offset: int
 
 
-class Intake:
+class FetchBuffer:
     """State shared by Consumer and AsyncConsumer: the assignment reader and the decoded records."""
 
     def __init__(
@@ -91,24 +91,24 @@ class Intake:
         self.settings = consumer_settings(bootstrap, settings)
         subscription = self._subscription(topics)
         self._pid = os.getpid()
-        self._turn = threading.Lock()
-        self._handing = threading.Lock()
+        self._lock = threading.Lock()
+        self._delivery_lock = threading.Lock()
         """Held while records are taken or dropped."""
-        self._inside: int | None = None
-        """Id of the thread that holds `_turn`."""
+        self._owner_thread: int | None = None
+        """Id of the thread that holds `_lock`."""
         self.closed = False
-        self.wait = Wait()
+        self.call = FetchCall()
         """The call that currently runs."""
         self.ready: Iterator[Message] = NO_ROWS.iterator
         """Messages that are ready to be taken."""
         self._rows = NO_ROWS
-        self._columns: Columns | None = None
+        self._columns: DecodedColumns | None = None
         self._builders: dict[TopicPartition, RowBuilder] = {}
         self.cluster = Cluster(self.settings)
         self.waker = Waker()
-        self.reading = Reading(self.cluster, self.settings, "fetch", self.waker)
-        self.reading.subscribe(subscription)
-        _intakes.add(self)
+        self.assignment_reader = AssignmentReader(self.cluster, self.settings, "fetch", self.waker)
+        self.assignment_reader.subscribe(subscription)
+        _buffers.add(self)
 
     def _subscription(self, topics: str | Iterable[str] | None) -> Subscription:
         subscription = Subscription(topics)
@@ -122,17 +122,17 @@ class Intake:
     def subscribe(self, topics: str | Iterable[str]) -> None:
         """Read all partitions of these topics instead of the current ones."""
         subscription = self._subscription(topics)
-        self.take_back()
-        self.reading.subscribe(subscription)
+        self.discard()
+        self.assignment_reader.subscribe(subscription)
 
     def check_topics(self, topics: Iterable[str], timeout: float | None) -> None:
         """Raise UnknownTopicOrPartition for a topic that does not exist; create none."""
-        names = [name for name in dict.fromkeys(topics) if not self.reading.knows(name)]
+        names = [name for name in dict.fromkeys(topics) if not self.assignment_reader.knows(name)]
         deadline = Deadline(self.limit_s(timeout)).within(LAG_S)
         while names:
-            told = self.cluster.until(self.limit_s(timeout), partial(self._describe, names))
-            errors = [error for error in told.values() if isinstance(error, KafkaError)]
-            names = [name for name in names if isinstance(told[name], KafkaError)]
+            found = self.cluster.until(self.limit_s(timeout), partial(self._describe, names))
+            errors = [error for error in found.values() if isinstance(error, KafkaError)]
+            names = [name for name in names if isinstance(found[name], KafkaError)]
             if errors and (deadline.passed or not errors[0].retriable):
                 raise errors[0]
             if names:
@@ -147,23 +147,23 @@ class Intake:
     # Locking and close.
 
     @contextlib.contextmanager
-    def entered(self) -> Iterator[Self]:
+    def locked(self) -> Iterator[Self]:
         """Hold the lock for one call; raise if the consumer is in use, closed, or was forked."""
         self.check()
-        with LockGuard(self._turn, 0) as is_locked:
+        with LockGuard(self._lock, 0) as is_locked:
             if not is_locked:
                 self.check()
                 raise RuntimeError(
                     "A consumer is used by one thread at a time; this one is in use."
                 )
-            self._inside = threading.get_ident()
+            self._owner_thread = threading.get_ident()
             try:
                 self.check()
                 yield self
             finally:
-                self._inside = None
+                self._owner_thread = None
                 if self.closed:
-                    self._let_go()
+                    self._release()
 
     def check(self) -> None:
         """Raise if the consumer is closed, or was created in another process."""
@@ -176,37 +176,39 @@ class Intake:
         """Close it, from any thread; a second call does nothing."""
         self.closed = True
         self.waker.set()
-        if self._inside == threading.get_ident():
+        if self._owner_thread == threading.get_ident():
             # A signal handler that interrupted a call with its locks held: another thread closes
             # the cluster, which ends that call, and the call frees the rest when it leaves.
             threading.Thread(target=self.cluster.close, name="kafkalite-closing").start()
             return
         self.cluster.close()
         if os.getpid() != self._pid:
-            self._let_go()  # the thread that held the lock does not exist in this process
+            self._release()  # the thread that held the lock does not exist in this process
         else:
-            with LockGuard(self._turn):  # the waker has ended the call that holds the lock
-                self._let_go()
+            with LockGuard(self._lock):  # the waker has ended the call that holds the lock
+                self._release()
 
-    def _let_go(self) -> None:
-        self.take_back()
-        self.reading.close()
+    def _release(self) -> None:
+        self.discard()
+        self.assignment_reader.close()
         self.waker.close()
 
     # Messages.
 
     def fill(self, deadline: Deadline) -> bool:
         """Decode messages into `ready`; return False if the time is up or the waker was set."""
-        with self.entered():
+        with self.locked():
             self.settle()
             if self._rows.left:
                 return True
-            with LockGuard(self._handing):
-                self._take_columns_back(None)
-            while (stretch := self._stretch(deadline)) is not None:
-                builder = self._builder_of(stretch.position.partition)
-                if self._decoded(stretch, builder, ROWS_SIZE):
-                    rows = Rows(stretch.position, builder.take(), stretch.first_offset)
+            with LockGuard(self._delivery_lock):
+                self._discard_columns(None)
+            while (record_range := self._next_range(deadline)) is not None:
+                builder = self._builder_of(record_range.position.partition)
+                if self._decoded(record_range, builder, ROWS_SIZE):
+                    rows = DecodedRows(
+                        record_range.position, builder.take(), record_range.first_offset
+                    )
                     self._rows, self.ready = rows, rows.iterator
                     return True
                 if deadline.passed:
@@ -225,16 +227,16 @@ class Intake:
 
     def fill_columns(self, deadline: Deadline, reader: ColumnReader, max_bytes: int) -> bool:
         """Decode columns; return False if the time is up or the waker was set."""
-        with self.entered():
+        with self.locked():
             if self._columns is not None and self._columns.reader is reader:
                 return True
-            self.take_back()
-            while (stretch := self._stretch(deadline)) is not None:
-                if self._decoded(stretch, reader.builder, max_bytes):
-                    batches = reader.take(*stretch.position.partition)
-                    position = stretch.position
-                    self._columns = Columns(
-                        reader, position, position.turn, batches, stretch.first_offset
+            self.discard()
+            while (record_range := self._next_range(deadline)) is not None:
+                if self._decoded(record_range, reader.builder, max_bytes):
+                    batches = reader.take(*record_range.position.partition)
+                    position = record_range.position
+                    self._columns = DecodedColumns(
+                        reader, position, position.epoch, batches, record_range.first_offset
                     )
                     return True
                 if deadline.passed:
@@ -243,17 +245,17 @@ class Intake:
 
     def take(self) -> Message | None:
         """Return a message that is ready, or None; for a thread that does not hold the lock."""
-        with LockGuard(self._handing):
+        with LockGuard(self._delivery_lock):
             return next(self.ready, None)
 
     def take_columns(self) -> list[pa.RecordBatch]:
         """Return the columns that are ready, and advance the position past them."""
         self.check()
-        with LockGuard(self._handing):
+        with LockGuard(self._delivery_lock):
             found, self._columns = self._columns, None
             if found is None:  # another call moved the position
                 return []
-            if found.turn == found.position.turn:
+            if found.epoch == found.position.epoch:
                 found.position.offset = found.next_offset
             return found.batches
 
@@ -261,23 +263,23 @@ class Intake:
 
     def settle(self) -> None:
         """Set the position to the offset after the last message that was taken."""
-        with LockGuard(self._handing):
+        with LockGuard(self._delivery_lock):
             self._rows.settle()
 
-    def take_back(self, position: Position | None = None) -> None:
+    def discard(self, position: Position | None = None) -> None:
         """Drop what was decoded and not taken, of this position or of all."""
-        with LockGuard(self._handing):
+        with LockGuard(self._delivery_lock):
             if position is None or self._rows.position is position:
                 self._rows.drop()
                 self._rows, self.ready = NO_ROWS, NO_ROWS.iterator
-            self._take_columns_back(position)
+            self._discard_columns(position)
 
-    def leave_to_parent(self) -> None:
+    def discard_in_child(self) -> None:
         """Drop the decoded messages in a forked child; the parent returns them."""
         self._rows.drop()
         self._rows, self.ready = NO_ROWS, NO_ROWS.iterator
 
-    def _take_columns_back(self, position: Position | None) -> None:
+    def _discard_columns(self, position: Position | None) -> None:
         found = self._columns
         if found is not None and position in (None, found.position):
             self._columns = None
@@ -287,18 +289,18 @@ class Intake:
         self,
         timeout: float | None,
         partitions: Sequence[tuple[str, int]] = (),
-        begun: bool = False,
+        resolved: bool = False,
     ) -> list[Position]:
         """Return the positions of these partitions, or of all, once their metadata is known.
 
-        With `begun`, wait also until their first offsets are resolved.
+        With `resolved`, wait also until their first offsets are resolved.
         """
         deadline = Deadline(self.limit_s(timeout))
-        self.reading.await_offsets((), deadline)
-        assignment = self.reading.assignment
+        self.assignment_reader.await_offsets((), deadline)
+        assignment = self.assignment_reader.assignment
         positions = [assignment[partition_named(each)] for each in partitions] or list(assignment)
-        if begun:
-            self.reading.await_offsets(positions, deadline)
+        if resolved:
+            self.assignment_reader.await_offsets(positions, deadline)
         return positions
 
     # Timeouts.
@@ -307,7 +309,7 @@ class Intake:
         """Return the timeout in seconds of a call that does not wait for records."""
         return self.settings.call_timeout_s if timeout is None else limit_s(timeout)
 
-    def patience(self, timeout: float | None) -> Deadline:
+    def poll_deadline(self, timeout: float | None) -> Deadline:
         """Return the deadline for the next records of an iteration."""
         if timeout is not None:
             return Deadline(limit_s(timeout))
@@ -316,29 +318,29 @@ class Intake:
 
     # Decoding.
 
-    def _stretch(self, deadline: Deadline) -> Stretch | None:
-        if not self.reading.subscription and not self.reading.assignment:
+    def _next_range(self, deadline: Deadline) -> RecordRange | None:
+        if not self.assignment_reader.subscription and not self.assignment_reader.assignment:
             raise RuntimeError("It reads nothing yet: give it topics, or assign() partitions.")
-        stretch = self.reading.stretch(deadline)
-        if stretch is None and self.closed:
+        record_range = self.assignment_reader.next_range(deadline)
+        if record_range is None and self.closed:
             raise Closed
-        return stretch
+        return record_range
 
-    def _decoded(self, stretch: Stretch, builder: Builder, size_max: int) -> bool:
+    def _decoded(self, record_range: RecordRange, builder: Builder, size_max: int) -> bool:
         """Decode the next records of a range; return False if it yields none."""
         try:
-            more = decode(stretch, builder, size_max)
+            more = decode(record_range, builder, size_max)
         except ShortRead:
-            self.reading.again(stretch)
+            self.assignment_reader.refetch(record_range)
             return False
         except BaseException:  # also an interrupt, which may come during decompression
             builder.take()
-            self.reading.again(stretch)
+            self.assignment_reader.refetch(record_range)
             raise
         if not more:
-            self.reading.done(stretch)
+            self.assignment_reader.release(record_range)
         if not builder.count:
-            stretch.position.offset = stretch.first_offset  # control records only
+            record_range.position.offset = record_range.first_offset  # control records only
             return False
         return True
 
@@ -352,8 +354,8 @@ def column_reader(
 
 
 def _after_fork() -> None:
-    for intake in list(_intakes):
-        intake.leave_to_parent()
+    for buffer in list(_buffers):
+        buffer.discard_in_child()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -6,8 +6,8 @@
     ──[ decoded, waiting ][ in flight ]───────▶
 
 `offset` is the next record to return, and the offset that a commit stores.  `ahead` is the next
-record to request.  A seek, pause or reset starts a new *epoch* of the position (`turn`): data that
-was fetched or requested in an earlier epoch is stale, and dropped wherever it is found.
+record to request.  A seek, pause or reset starts a new epoch of the position: data that was fetched
+or requested in an earlier epoch is stale, and dropped wherever it is found.
 
 A Position without an offset has a `start` instead, which its owner resolves.
 """
@@ -26,7 +26,7 @@ none, which is an error.
 """
 
 NO_EPOCH = -1
-NOT_OVERTAKEN = -1
+NOT_OUT_OF_RANGE = -1
 
 
 class Position:
@@ -37,14 +37,14 @@ class Position:
         "leader",
         "leader_epoch",
         "offset",
-        "overtaken_at",
+        "out_of_range_at",
         "partition",
         "paused",
         "short_at",
         "start",
-        "told",
+        "is_known",
         "topic_id",
-        "turn",
+        "epoch",
     )
 
     def __init__(self, partition: TopicPartition, start: int) -> None:
@@ -52,11 +52,11 @@ class Position:
         self.start = start
         self.offset: int | None = None
         self.ahead = -1
-        self.turn = 0
+        self.epoch = 0
         self.paused = False
-        self.overtaken_at = NOT_OVERTAKEN
+        self.out_of_range_at = NOT_OUT_OF_RANGE
         """The offset that was out of range, until the offset to continue at is known."""
-        self.told = False
+        self.is_known = False
         """True once metadata has contained this partition."""
         self.topic_id = NO_ID
         self.leader = NOBODY
@@ -76,24 +76,24 @@ class Position:
     def seek(self, offset: int) -> None:
         """Continue at this offset and drop what was fetched."""
         self.offset = self.ahead = offset
-        self.overtaken_at = NOT_OVERTAKEN
-        self.begin_turn()
+        self.out_of_range_at = NOT_OUT_OF_RANGE
+        self.start_epoch()
 
     def restart(self, start: int) -> None:
         """Continue at the offset that `start` stands for, once that is resolved."""
         self.offset, self.ahead, self.start = None, -1, start
-        self.overtaken_at = NOT_OVERTAKEN
-        self.begin_turn()
+        self.out_of_range_at = NOT_OUT_OF_RANGE
+        self.start_epoch()
 
     def rewind(self) -> None:
         """Drop what was fetched ahead, to be fetched again."""
         if self.offset is not None:
             self.ahead = self.offset
-        self.begin_turn()
+        self.start_epoch()
 
-    def begin_turn(self) -> None:
+    def start_epoch(self) -> None:
         """Start a new epoch: everything fetched or requested before is stale."""
-        self.turn += 1
+        self.epoch += 1
 
     def lose_leader(self) -> None:
         """Stop fetching until metadata gives a leader."""
@@ -148,7 +148,7 @@ class Assignment:
             known = kept.pop(partition) if partition in kept else self.positions.get(partition)
             self.positions[partition] = known or Position(partition, start)
         for position in kept.values():
-            position.begin_turn()
+            position.start_epoch()
 
     def put(self, position: Position) -> None:
         """Read a partition from a given position."""
@@ -159,7 +159,7 @@ class Assignment:
         return position
 
     def drop(self, partition: TopicPartition) -> None:
-        self.positions.pop(partition).begin_turn()
+        self.positions.pop(partition).start_epoch()
 
     def unresolved(self) -> list[Position]:
         """Return the positions whose first offset is not known."""

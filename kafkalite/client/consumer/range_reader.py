@@ -32,11 +32,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from kafkalite.client.consumer.arguments import offset_given, partition_named, size_given
 from kafkalite.client.consumer.arrow_batches import ColumnReader, rows_below
-from kafkalite.client.consumer.assignment_reader import Reading
+from kafkalite.client.consumer.assignment_reader import AssignmentReader
 from kafkalite.client.consumer.decoding import decode
 from kafkalite.client.consumer.log_state import LogState, fetch_log_state
 from kafkalite.client.consumer.positions import BoundedPosition, shown
-from kafkalite.client.consumer.record_range import ShortRead, Stretch
+from kafkalite.client.consumer.record_range import RecordRange, ShortRead
 from kafkalite.client.net import offset_requests
 from kafkalite.client.net.cluster import Closed, Cluster
 from kafkalite.client.net.deadline import Deadline, limit_s
@@ -219,7 +219,7 @@ class RangeReader:
             `transports`: the transport of each node id, "direct" or "tcp".
         """
         connections = self._connections
-        return {"transports": {} if connections is None else connections.reader.lanes.ways}
+        return {"transports": {} if connections is None else connections.reader.transports.kinds}
 
     def _read(
         self, read: RangeRead, columns: ColumnReader, max_bytes: int
@@ -258,7 +258,7 @@ class RangeConnections:
     def __init__(self, settings: ClientSettings) -> None:
         self.cluster = Cluster(settings)
         self._waker = Waker()
-        self.reader = Reading(self.cluster, settings, "fetch", self._waker, strict=True)
+        self.reader = AssignmentReader(self.cluster, settings, "fetch", self._waker, strict=True)
 
     def close(self) -> None:
         self.reader.close()
@@ -314,7 +314,7 @@ class RangeRead:
                     assigned = True
                 self._step(connections, columns, max_bytes)
             except Gone as gone:
-                self._lose(gone)
+                self._fail(gone)
             except UnknownTopicOrPartition as error:
                 # A node with old metadata may return this during a range; a persistent error is
                 # true.
@@ -323,9 +323,9 @@ class RangeRead:
                     self._check_deadline()
                     connections.cluster.rest(0.1)
                 else:
-                    self._lose(Gone(str(error), end))
+                    self._fail(Gone(str(error), end))
             except UnknownTopicId as error:
-                self._lose(Gone(str(error), end))
+                self._fail(Gone(str(error), end))
             for batch in rows_below(columns.take(*partition), end):
                 yield batch
                 # Processing time does not count towards the timeout.
@@ -351,21 +351,21 @@ class RangeRead:
     def _step(self, connections: RangeConnections, columns: ColumnReader, max_bytes: int) -> None:
         """Decode the next records, or find out why there are none."""
         reader = connections.reader
-        fetched: Stretch | None = None
+        fetched: RecordRange | None = None
         try:
-            fetched = reader.stretch(self._deadline.within(STALL_S))
+            fetched = reader.next_range(self._deadline.within(STALL_S))
             if fetched is None:
                 self._explain_stall(connections)
                 return
             more = decode(fetched, columns.builder, max_bytes)
             self._advance(fetched.first_offset)
             if not more or self.done:
-                reader.done(fetched)
+                reader.release(fetched)
                 if self.done:
                     self.position.ahead = fetched.first_offset
         except ShortRead:
             assert fetched is not None
-            reader.again(fetched)
+            reader.refetch(fetched)
         except OffsetOutOfRange:
             self._check_bounds(connections.cluster)
 
@@ -375,7 +375,7 @@ class RangeRead:
             self._short_until = None
         self.position.offset = offset
 
-    def _lose(self, gone: Gone) -> None:
+    def _fail(self, gone: Gone) -> None:
         """Report lost records: raise RecordsLost, or continue after them."""
         position = self.position
         assert position.offset is not None
@@ -438,7 +438,7 @@ class RangeRead:
         return not state.holds_more and state.readable_end >= self.position.end
 
     def _log_state(self, connections: RangeConnections, max_wait_ms: int = 0) -> LogState:
-        level = connections.reader.lanes.isolation_level
+        level = connections.reader.transports.isolation_level
         return fetch_log_state(
             connections.cluster, self.position, level, self._deadline.left_s, max_wait_ms
         )

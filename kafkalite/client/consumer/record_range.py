@@ -1,11 +1,12 @@
 """Record range: fetched whole batches of one partition, to be decoded.
 
-    stretch.window()    the batches available, from the end of the last `take`; empty: no more
-    stretch.take(size)  mark this many bytes as decoded
+    fetched.window()    the batches available, from the end of the last `take`; empty: no more
+    fetched.take(size)  mark this many bytes as decoded
 
-An Answer is a range of a fetch response, in memory.  A Grant is a range of the segment file, read
-piece by piece, so only a window of it is in memory.  The descriptor of a grant gives access to the
-whole file; bytes after the grant's end may not be committed, so this reader must not read them.
+A BufferedRange is a range of a fetch response, in memory.  A GrantedRange is a range of the segment
+file, read piece by piece, so only a window of it is in memory.  The descriptor of a grant gives
+access to the whole file; bytes after the grant's end may not be committed, so this reader must not
+read them.
 
 A fetched range may end within a batch.  The incomplete batch is left out here and fetched again.
 """
@@ -69,16 +70,16 @@ def size_claimed(view: memoryview) -> int:
     return size if size >= HEADER_SIZE else 0
 
 
-class Stretch:
+class RecordRange:
     """Common part of both kinds of range: position, its epoch, and offsets."""
 
-    __slots__ = ("aborted", "end_offset", "first_offset", "position", "turn")
+    __slots__ = ("aborted", "end_offset", "first_offset", "position", "epoch")
 
     def __init__(
-        self, position: Position, turn: int, offsets: tuple[int, int], aborted: Aborted
+        self, position: Position, epoch: int, offsets: tuple[int, int], aborted: Aborted
     ) -> None:
         self.position = position
-        self.turn = turn
+        self.epoch = epoch
         self.first_offset, self.end_offset = offsets
         """Records before the first offset are skipped, since a batch may start before the requested
         offset.  It advances with decoding up to the end offset.
@@ -88,19 +89,19 @@ class Stretch:
     @property
     def stale(self) -> bool:
         """True if the range was requested in an earlier epoch of the position."""
-        return self.turn != self.position.turn
+        return self.epoch != self.position.epoch
 
     def window(self) -> memoryview:
-        raise AssertionError("every stretch has a window")
+        raise AssertionError("every record range has a window")
 
     def take(self, size: int) -> None:
-        raise AssertionError("every stretch is taken piece by piece")
+        raise AssertionError("every record range is taken piece by piece")
 
     def close(self) -> None:
-        raise AssertionError("every stretch can be closed")
+        raise AssertionError("every record range can be closed")
 
 
-class Answer(Stretch):
+class BufferedRange(RecordRange):
     """A record range in memory."""
 
     __slots__ = ("_view",)
@@ -108,12 +109,12 @@ class Answer(Stretch):
     def __init__(
         self,
         position: Position,
-        turn: int,
+        epoch: int,
         offsets: tuple[int, int],
         aborted: Aborted,
         records: memoryview,
     ) -> None:
-        super().__init__(position, turn, offsets, aborted)
+        super().__init__(position, epoch, offsets, aborted)
         self._view = records
 
     def window(self) -> memoryview:
@@ -138,14 +139,14 @@ class SegmentFile:
         os.close(self.descriptor)
 
 
-class Window:
+class ReadWindow:
     """The read buffer that all grants share; its content belongs to the last grant that read."""
 
     def __init__(self, size: int = WINDOW_SIZE) -> None:
         self._view = memoryview(bytearray(size))
-        self.owner: Grant | None = None
+        self.owner: GrantedRange | None = None
 
-    def of(self, owner: Grant, size: int) -> memoryview:
+    def of(self, owner: GrantedRange, size: int) -> memoryview:
         """Return `size` bytes of the buffer, whose previous content is lost."""
         self.owner = owner
         if size > len(self._view):
@@ -160,7 +161,7 @@ class ShortRead(Exception):
     """A granted range cannot be read any more, since its segment was deleted; request it again."""
 
 
-class Grant(Stretch):
+class GrantedRange(RecordRange):
     """A record range in a segment file, read through a window."""
 
     __slots__ = ("_at", "_end", "_file", "_have", "_memory", "_size")
@@ -168,14 +169,14 @@ class Grant(Stretch):
     def __init__(
         self,
         position: Position,
-        turn: int,
+        epoch: int,
         offsets: tuple[int, int],
         aborted: Aborted,
         file: SegmentFile,
         span: tuple[int, int],
-        memory: Window,
+        memory: ReadWindow,
     ) -> None:
-        super().__init__(position, turn, offsets, aborted)
+        super().__init__(position, epoch, offsets, aborted)
         self._file: SegmentFile | None = file
         self._at, self._end = span
         """File offsets of the first byte of `_have` and of the grant's end."""
@@ -225,8 +226,8 @@ def pread_all(file: SegmentFile, into: memoryview, position: int) -> int:
     """Read until the buffer is full or the file ends; return the number of bytes."""
     have = 0
     while have < len(into):
-        came = os.preadv(file.descriptor, [into[have:]], position + have)
-        if not came:
+        count = os.preadv(file.descriptor, [into[have:]], position + have)
+        if not count:
             break
-        have += came
+        have += count
     return have

@@ -19,7 +19,7 @@ from kafkalite.records.compression import decompress
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-_LYING = "the batch does not check, or its records are not what its header says."
+_INVALID = "the batch does not check, or its records are not what its header says."
 
 
 class Builder(Protocol):
@@ -63,14 +63,14 @@ def decode_set(
             return len(view), first_offset
         try:
             if code != record_reader.COMPRESSED:
-                raise_for(code, _LYING)
+                raise_for(code, _INVALID)
             header = BatchHeader(*record_batch.header(view[position:]))
             batch = view[position : position + header.size]
             payload = decompress(header.codec, batch[record_batch.HEADER_SIZE :], unpacked_size_max)
             code = builder.add(batch, payload, first_offset)
             if code == record_reader.FULL:
                 return position, first_offset
-            raise_for(code, _LYING)
+            raise_for(code, _INVALID)
         except KafkaError as error:
             if builder.count:
                 return position, first_offset

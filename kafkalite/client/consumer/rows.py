@@ -13,16 +13,16 @@ from kafkalite._ext.message_reader import Message
 from kafkalite.client.consumer.positions import Position
 
 
-class Rows:
+class DecodedRows:
     """Decoded messages of one partition, in order; `next_offset` follows the last one."""
 
-    __slots__ = ("_messages", "_next_offset", "_turn", "iterator", "position")
+    __slots__ = ("_messages", "_next_offset", "_epoch", "iterator", "position")
 
     def __init__(
         self, position: Position | None, messages: list[Message], next_offset: int
     ) -> None:
         self.position = position
-        self._turn = position.turn if position is not None else -1
+        self._epoch = position.epoch if position is not None else -1
         self._messages = messages
         self._next_offset = next_offset
         self.iterator: Iterator[Message] = iter(messages)
@@ -33,7 +33,7 @@ class Rows:
 
     def settle(self) -> None:
         """Set the position to the offset after the last message that was taken."""
-        if self.position is None or self.position.turn != self._turn:
+        if self.position is None or self.position.epoch != self._epoch:
             return
         left = self.left
         taken = len(self._messages) - left
@@ -51,4 +51,4 @@ class Rows:
         self._messages.clear()
 
 
-NO_ROWS = Rows(None, [], -1)
+NO_ROWS = DecodedRows(None, [], -1)

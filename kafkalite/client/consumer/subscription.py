@@ -38,15 +38,15 @@ class Subscription:
         """The topics that are read, as far as they are known."""
         return (*self._names, *sorted(self._matched.difference(self._names)))
 
-    def only_matches(self, topic: str) -> bool:
+    def is_pattern_only(self, topic: str) -> bool:
         """Return whether a topic is subscribed by pattern only, and so not auto-created."""
         return topic in self._matched and topic not in self._names
 
-    def came_later(self, topic: str) -> bool:
+    def is_new(self, topic: str) -> bool:
         """Return whether a topic appeared after the patterns were first matched."""
         return topic in self._later
 
-    def grow_old(self) -> None:
+    def expire(self) -> None:
         """Mark the patterns to be matched again."""
         self.is_due = bool(self._patterns)
 

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kafkalite.client.consumer.arguments import integer, partition_named
 from kafkalite.client.consumer.arrow_batches import ColumnReader, rows_below
-from kafkalite.client.consumer.assignment_reader import Reading
+from kafkalite.client.consumer.assignment_reader import AssignmentReader
 from kafkalite.client.consumer.decoding import decode
-from kafkalite.client.consumer.fetch_buffer import Intake
+from kafkalite.client.consumer.fetch_buffer import FetchBuffer
 from kafkalite.client.consumer.positions import shown
 from kafkalite.client.consumer.record_range import ShortRead
 from kafkalite.client.net import offset_requests
@@ -42,7 +42,7 @@ _purposes = itertools.count(1)
 
 
 def read_table(
-    intake: Intake,
+    buffer: FetchBuffer,
     spans: Mapping[TopicPartition, Span],
     reader: ColumnReader,
     timeout_s: float | None,
@@ -56,48 +56,53 @@ def read_table(
     deadline = Deadline(math.inf if timeout_s is None else timeout_s)
     ends = {partition: end for partition, (start, end) in spans.items() if start < end}
     found: dict[TopicPartition, list[pa.RecordBatch]] = {partition: [] for partition in spans}
-    settings = intake.settings
+    settings = buffer.settings
     purpose = f"table {next(_purposes)}"
-    reading = Reading(intake.cluster, settings, purpose, intake.waker, strict=True)
+    assignment_reader = AssignmentReader(
+        buffer.cluster, settings, purpose, buffer.waker, strict=True
+    )
     try:
-        reading.assign(ends)
-        for position in reading.assignment:
+        assignment_reader.assign(ends)
+        for position in assignment_reader.assignment:
             position.seek(spans[position.partition][0])
         while ends:
             partition, batches = next_columns(
-                intake, reading, reader, deadline.within(settings.call_timeout_s)
+                buffer, assignment_reader, reader, deadline.within(settings.call_timeout_s)
             )
-            position = reading.assignment[partition]
+            position = assignment_reader.assignment[partition]
             found[partition] += rows_below(batches, ends[partition])
             if position.offset is not None and position.offset >= ends[partition]:
                 del ends[partition]
                 position.paused = True
-                position.begin_turn()
+                position.start_epoch()
     finally:
-        reading.close()
+        assignment_reader.close()
     return pa.Table.from_batches(itertools.chain(*found.values()), reader.schema)
 
 
 def next_columns(
-    intake: Intake, reading: Reading, reader: ColumnReader, deadline: Deadline
+    buffer: FetchBuffer,
+    assignment_reader: AssignmentReader,
+    reader: ColumnReader,
+    deadline: Deadline,
 ) -> tuple[TopicPartition, list[pa.RecordBatch]]:
     """Return the next decoded columns of any partition, and advance its position past them."""
     while not deadline.passed:
-        stretch = reading.stretch(deadline)
-        if intake.closed or intake.wait.abandoned:
+        record_range = assignment_reader.next_range(deadline)
+        if buffer.closed or buffer.call.is_cancelled:
             raise Closed
-        if stretch is None:
-            intake.waker.clear()  # set for another call
+        if record_range is None:
+            buffer.waker.clear()  # set for another call
             continue
-        position = stretch.position
+        position = record_range.position
         try:
-            more = decode(stretch, reader.builder, STEP_SIZE)
+            more = decode(record_range, reader.builder, STEP_SIZE)
         except ShortRead:
-            reading.again(stretch)
+            assignment_reader.refetch(record_range)
             continue
-        position.offset = stretch.first_offset
+        position.offset = record_range.first_offset
         if not more:
-            reading.done(stretch)
+            assignment_reader.release(record_range)
         return position.partition, reader.take(*position.partition)
     raise RequestTimedOut("The table was not read whole in the time there was.")
 
@@ -106,20 +111,20 @@ def next_columns(
 
 
 def spans_of(
-    intake: Intake,
+    buffer: FetchBuffer,
     partitions: Sequence[TopicPartition],
     bounds: tuple[Bounds, Bounds],
     timeout_s: float,
 ) -> dict[TopicPartition, Span]:
     """Return the offset range that the bounds stand for, by partition."""
     deadline = Deadline(timeout_s)
-    level = intake.reading.lanes.isolation_level
+    level = buffer.assignment_reader.transports.isolation_level
 
     def found(sought: Mapping[tuple[str, int], int]) -> dict[TopicPartition, int]:
         if not sought:
             return {}
-        answers = offset_requests.list_offsets(intake.cluster, sought, level, deadline.left_s)
-        return {partition: at.offset for partition, at in answers.items()}
+        found_offsets = offset_requests.list_offsets(buffer.cluster, sought, level, deadline.left_s)
+        return {partition: at.offset for partition, at in found_offsets.items()}
 
     starts, ends = (bounds_of(each, partitions) for each in bounds)
     lows = found(dict.fromkeys(partitions, EARLIEST))
@@ -141,9 +146,9 @@ def bounds_of(bounds: Bounds, partitions: Sequence[TopicPartition]) -> dict[Topi
     """Return the bound of each partition."""
     if isinstance(bounds, Mapping):
         given = {partition_named(place): bound_given(bound) for place, bound in bounds.items()}
-        strange = given.keys() - set(partitions)
-        if strange:
-            raise ValueError(f"{shown(strange.pop())} is not read here")
+        unknown = given.keys() - set(partitions)
+        if unknown:
+            raise ValueError(f"{shown(unknown.pop())} is not read here")
         return {partition: given.get(partition) for partition in partitions}
     return dict.fromkeys(partitions, bound_given(bounds))
 

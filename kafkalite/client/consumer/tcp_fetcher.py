@@ -19,9 +19,9 @@ import time
 from collections.abc import Iterable
 
 from kafkalite._ext.record_reader import whole_batches
-from kafkalite.client.consumer.fetch_transport import NEVER, Outcome
+from kafkalite.client.consumer.fetch_transport import NEVER, FetchOutcome
 from kafkalite.client.consumer.positions import Position
-from kafkalite.client.consumer.record_range import Answer
+from kafkalite.client.consumer.record_range import BufferedRange
 from kafkalite.client.net.connection import Connection
 from kafkalite.client.net.settings import ClientSettings
 from kafkalite.config.client import (
@@ -38,13 +38,13 @@ from kafkalite.protocol.schemas.fetch import FETCH
 
 BY_NAME_MAX = 12
 """Last version that names topics by name."""
-REST_OF_ANSWER_S = 0.02
+REST_OF_RESPONSE_S = 0.02
 """Seconds to wait for the rest of a response that has begun to arrive."""
 
 Key = tuple[str | bytes, int]
 
 
-class TcpLane:
+class TcpFetcher:
     """Fetch transport over a connection, which it owns."""
 
     def __init__(
@@ -52,13 +52,13 @@ class TcpLane:
     ) -> None:
         self.node_id = node_id
         self.due_s = NEVER
-        self.wants_room = False
+        self.wants_write = False
         self._connection = connection
         self._settings = settings
         self._isolation_level = isolation_level
         self._version = connection.version(FETCH)
         self._first = 0
-        self._asked_version = self._version
+        self._request_version = self._version
         self._outstanding: dict[Key, tuple[Position, int, int]] = {}
         """The position, its epoch and the requested offset, by topic and partition."""
 
@@ -74,7 +74,7 @@ class TcpLane:
     def fileno(self) -> int:
         return self._connection.fileno()
 
-    def ask(self, positions: Iterable[Position]) -> None:
+    def fetch(self, positions: Iterable[Position]) -> None:
         if self._outstanding:
             return
         wanted = list(positions)
@@ -101,36 +101,37 @@ class TcpLane:
                     "partition_max_bytes": self._settings[MAX_PARTITION_FETCH_BYTES],
                 }
             )
-            self._outstanding[name, partition] = position, position.turn, position.ahead
-        self._asked_version = version
+            self._outstanding[name, partition] = position, position.epoch, position.ahead
+        self._request_version = version
         self._connection.send(FETCH, version, self._body(list(topics.values())))
-        patience_ms = self._settings[REQUEST_TIMEOUT_MS] + self._settings[FETCH_MAX_WAIT_MS]
-        self.due_s = time.monotonic() + patience_ms / 1000
+        timeout_ms = self._settings[REQUEST_TIMEOUT_MS] + self._settings[FETCH_MAX_WAIT_MS]
+        self.due_s = time.monotonic() + timeout_ms / 1000
 
-    def receive(self) -> list[Outcome]:
+    def receive(self) -> list[FetchOutcome]:
         if not self._outstanding:
             raise NetworkException("The node said something that nobody asked.")
         try:
-            _, body = self._connection.receive(REST_OF_ANSWER_S)
+            _, body = self._connection.receive(REST_OF_RESPONSE_S)
         except RequestTimedOut:
             return []
-        except InvalidRequest as fault:
-            raise NetworkException(str(fault)) from None
-        asked, self._outstanding = self._outstanding, {}
+        except InvalidRequest as error:
+            raise NetworkException(str(error)) from None
+        requested, self._outstanding = self._outstanding, {}
         self.due_s = NEVER
         try:
-            answer = FETCH.response.read(self._asked_version, body)
-        except InvalidRequest as fault:
-            raise NetworkException(str(fault)) from None
-        if answer.error_code:
+            response = FETCH.response.read(self._request_version, body)
+        except InvalidRequest as error:
+            raise NetworkException(str(error)) from None
+        if response.error_code:
             return [
-                Outcome(position, turn, answer.error_code) for position, turn, _ in asked.values()
+                FetchOutcome(position, epoch, response.error_code)
+                for position, epoch, _ in requested.values()
             ]
         outcomes = []
-        for topic in answer.responses:
-            name = topic.topic_id if self._asked_version > BY_NAME_MAX else topic.topic
+        for topic in response.responses:
+            name = topic.topic_id if self._request_version > BY_NAME_MAX else topic.topic
             for partition in topic.partitions:
-                found = asked.pop((name, partition.partition_index), None)
+                found = requested.pop((name, partition.partition_index), None)
                 if found is None:
                     raise NetworkException("The node answered for what nobody asked.")
                 outcomes.append(outcome_of(partition, *found))
@@ -157,10 +158,10 @@ class TcpLane:
         }
 
 
-def outcome_of(partition: Fields, position: Position, turn: int, offset: int) -> Outcome:
+def outcome_of(partition: Fields, position: Position, epoch: int, offset: int) -> FetchOutcome:
     """Return the outcome of a partition in a fetch response."""
-    outcome = Outcome(
-        position, turn, partition.error_code,
+    outcome = FetchOutcome(
+        position, epoch, partition.error_code,
         log_start_offset=partition.log_start_offset,
     )  # fmt: skip
     if partition.error_code or not partition.records:
@@ -172,4 +173,4 @@ def outcome_of(partition: Fields, position: Position, turn: int, offset: int) ->
     # Without a whole batch keep the bytes as they are: the decoder raises the error.
     records = partition.records[: end or None]
     offsets = offset, max(offset, next_offset)
-    return outcome._replace(stretch=Answer(position, turn, offsets, aborted, records))
+    return outcome._replace(record_range=BufferedRange(position, epoch, offsets, aborted, records))

@@ -18,11 +18,11 @@ import time
 from collections import defaultdict
 from collections.abc import Iterable
 
-from kafkalite.client.consumer.direct_reader import PARTITIONS_MAX, DirectLane
-from kafkalite.client.consumer.fetch_transport import NEVER, Lane, Outcome
+from kafkalite.client.consumer.direct_reader import PARTITIONS_MAX, DirectReader
+from kafkalite.client.consumer.fetch_transport import NEVER, FetchOutcome, FetchTransport
 from kafkalite.client.consumer.positions import Position
-from kafkalite.client.consumer.record_range import Window
-from kafkalite.client.consumer.tcp_fetcher import TcpLane
+from kafkalite.client.consumer.record_range import ReadWindow
+from kafkalite.client.consumer.tcp_fetcher import TcpFetcher
 from kafkalite.client.net.cluster import Cluster
 from kafkalite.client.net.deadline import Backoff, Deadline
 from kafkalite.client.net.local_socket import open_local
@@ -42,13 +42,13 @@ OPEN_S_MIN = 1.0
 """Minimum timeout of a connection attempt in seconds, however short a poll is."""
 POLL_S_MAX = 1e6
 """Maximum duration of one poll in seconds; the caller repeats it."""
-LOCAL_AGAIN_MS = 1_000
-LOCAL_AGAIN_MAX_MS = 30_000
+LOCAL_BACKOFF_MS = 1_000
+LOCAL_BACKOFF_MAX_MS = 30_000
 
 log = logging.getLogger(__name__)
 
 
-class Lanes:
+class TransportPool:
     """The fetch transports of one assignment reader, by node.
 
     Connections are separate for each `purpose`.
@@ -61,21 +61,21 @@ class Lanes:
         self._settings = settings
         self._purpose = purpose
         self.isolation_level = int(settings[ISOLATION_LEVEL] == "read_committed")
-        self._memory = Window()
-        self._lanes: dict[int, Lane] = {}
-        self._by_descriptor: dict[int, Lane] = {}
+        self._memory = ReadWindow()
+        self._transports: dict[int, FetchTransport] = {}
+        self._by_descriptor: dict[int, FetchTransport] = {}
         self._poll = select.poll()
         self._poll.register(waker, select.POLLIN)
-        self._unreachable: defaultdict[int, Backoff] = defaultdict(
+        self._backoffs: defaultdict[int, Backoff] = defaultdict(
             lambda: Backoff(settings[RECONNECT_BACKOFF_MS], settings[RECONNECT_BACKOFF_MAX_MS])
         )
-        self._no_local: defaultdict[int, Backoff] = defaultdict(
-            lambda: Backoff(LOCAL_AGAIN_MS, LOCAL_AGAIN_MAX_MS)
+        self._local_backoffs: defaultdict[int, Backoff] = defaultdict(
+            lambda: Backoff(LOCAL_BACKOFF_MS, LOCAL_BACKOFF_MAX_MS)
         )
-        self.lost: set[int] = set()
+        self.unreachable: set[int] = set()
         """Nodes that could not be reached over TCP; the owner removes them."""
 
-    def ask(self, positions: Iterable[Position], deadline: Deadline) -> float:
+    def fetch(self, positions: Iterable[Position], deadline: Deadline) -> float:
         """Request the next records of these positions from their leaders.
 
         Returns the seconds until an unreachable node may be retried.
@@ -85,142 +85,146 @@ class Lanes:
             by_leader.setdefault(position.leader, []).append(position)
         rest_s = NEVER
         for node_id, wanted in by_leader.items():
-            rest_left_s = self._unreachable[node_id].rest_left_s
+            rest_left_s = self._backoffs[node_id].rest_left_s
             if rest_left_s:
                 rest_s = min(rest_s, rest_left_s)
                 continue
             try:
-                lane = self._lane(node_id, wanted, deadline)
-                wanted_room = lane.wants_room
-                lane.ask(wanted)
-                if lane.wants_room != wanted_room:
-                    events = select.POLLIN | select.POLLOUT if lane.wants_room else select.POLLIN
-                    self._poll.modify(lane.fileno(), events)
-            except KafkaError as fault:
-                if not fault.retriable:
+                transport = self._transport(node_id, wanted, deadline)
+                wanted_write = transport.wants_write
+                transport.fetch(wanted)
+                if transport.wants_write != wanted_write:
+                    events = (
+                        select.POLLIN | select.POLLOUT if transport.wants_write else select.POLLIN
+                    )
+                    self._poll.modify(transport.fileno(), events)
+            except KafkaError as error:
+                if not error.retriable:
                     raise
-                self._lose(node_id, fault)
-                rest_s = min(rest_s, self._unreachable[node_id].rest_left_s)
+                self._fail(node_id, error)
+                rest_s = min(rest_s, self._backoffs[node_id].rest_left_s)
         return rest_s
 
-    def wait(self, timeout_s: float) -> list[Outcome]:
+    def wait(self, timeout_s: float) -> list[FetchOutcome]:
         """Return what arrives before the timeout, or before the waker is set."""
         now = time.monotonic()
-        due_s = min((lane.due_s for lane in self._lanes.values()), default=NEVER)
+        due_s = min((transport.due_s for transport in self._transports.values()), default=NEVER)
         left_s = max(0.0, min(timeout_s, due_s - now, POLL_S_MAX))
         outcomes = []
         for descriptor, _ in self._poll.poll(math.ceil(left_s * 1000)):
-            lane = self._by_descriptor.get(descriptor)
-            if lane is None:
+            transport = self._by_descriptor.get(descriptor)
+            if transport is None:
                 continue
             try:
-                outcomes += lane.receive()
-            except NetworkException as fault:
-                self._lose(lane.node_id, fault)
+                outcomes += transport.receive()
+            except NetworkException as error:
+                self._fail(transport.node_id, error)
             else:
-                self._unreachable[lane.node_id].succeeded()
-                if isinstance(lane, DirectLane):
-                    self._no_local[lane.node_id].succeeded()
+                self._backoffs[transport.node_id].succeeded()
+                if isinstance(transport, DirectReader):
+                    self._local_backoffs[transport.node_id].succeeded()
         if time.monotonic() >= due_s:
-            self._lose_overdue()
+            self._fail_overdue()
         return outcomes
 
     def read_over_tcp(self, node_id: int) -> None:
         """Use TCP for a node for a while, since its files do not match its grants."""
-        if isinstance(self._lanes.get(node_id), DirectLane):
-            self._lose(node_id, NetworkException("Less was to be read than the node granted."))
+        if isinstance(self._transports.get(node_id), DirectReader):
+            self._fail(node_id, NetworkException("Less was to be read than the node granted."))
 
     def close(self) -> None:
-        for node_id in list(self._lanes):
+        for node_id in list(self._transports):
             self._drop(node_id)
         if self._memory.owner is not None:
             # The grant and the read buffer refer to each other, and so keep a descriptor open.
             self._memory.owner.close()
 
     @property
-    def ways(self) -> dict[int, str]:
+    def kinds(self) -> dict[int, str]:
         """The transport of each node: direct or tcp."""
         return {
-            node_id: "direct" if isinstance(lane, DirectLane) else "tcp"
-            for node_id, lane in self._lanes.items()
+            node_id: "direct" if isinstance(transport, DirectReader) else "tcp"
+            for node_id, transport in self._transports.items()
         }
 
     # Opening and closing.
 
-    def _lane(self, node_id: int, wanted: list[Position], deadline: Deadline) -> Lane:
+    def _transport(
+        self, node_id: int, wanted: list[Position], deadline: Deadline
+    ) -> FetchTransport:
         """Return the transport to a node that leads these positions; open one if needed."""
-        lane = self._lanes.get(node_id)
+        transport = self._transports.get(node_id)
         # The local socket identifies topics by id, which an old broker may not have.
         direct = len(wanted) <= PARTITIONS_MAX and all(p.topic_id != NO_ID for p in wanted)
-        if isinstance(lane, DirectLane) and not direct:
+        if isinstance(transport, DirectReader) and not direct:
             self._drop(node_id)
-            lane = None
-        if lane is None:
-            lane = self._open(node_id, deadline)
-        if isinstance(lane, TcpLane) and direct:
-            return self._direct_instead(lane)
-        return lane
+            transport = None
+        if transport is None:
+            transport = self._open(node_id, deadline)
+        if isinstance(transport, TcpFetcher) and direct:
+            return self._direct_if_possible(transport)
+        return transport
 
-    def _open(self, node_id: int, deadline: Deadline) -> Lane:
-        patience_s = max(deadline.left_s, OPEN_S_MIN)
-        connection = self._cluster.connection(node_id, self._purpose, patience_s)
+    def _open(self, node_id: int, deadline: Deadline) -> FetchTransport:
+        timeout_s = max(deadline.left_s, OPEN_S_MIN)
+        connection = self._cluster.connection(node_id, self._purpose, timeout_s)
         try:
-            lane = TcpLane(node_id, connection, self._settings, self.isolation_level)
+            transport = TcpFetcher(node_id, connection, self._settings, self.isolation_level)
         except BaseException:
             connection.close()
             raise
-        self._enter(lane)
-        return lane
+        self._add(transport)
+        return transport
 
-    def _direct_instead(self, lane: TcpLane) -> Lane:
+    def _direct_if_possible(self, transport: TcpFetcher) -> FetchTransport:
         """Return a direct transport in place of this one if possible, else this one."""
-        node_id = lane.node_id
-        if not lane.same_host or lane.busy or self._settings[NATIVE] == "off":
-            return lane
-        again = self._no_local[node_id]
+        node_id = transport.node_id
+        if not transport.same_host or transport.busy or self._settings[NATIVE] == "off":
+            return transport
+        again = self._local_backoffs[node_id]
         if again.rest_left_s:
-            return lane
+            return transport
         port = self._cluster.node(node_id).port
         local = open_local(self._cluster.cluster_id, node_id, port, self._settings[CLIENT_ID])
         if local is None or not local.welcome.fields["reads"]:
             if local is not None:
                 local.close()
             again.failed(NetworkException("There is no local socket, or no reading from it."))
-            return lane
+            return transport
         self._drop(node_id)
-        direct = DirectLane(node_id, local, self._memory, self._settings, self.isolation_level)
-        self._enter(direct)
+        direct = DirectReader(node_id, local, self._memory, self._settings, self.isolation_level)
+        self._add(direct)
         log.debug("node %d is read directly", node_id)
         return direct
 
-    def _enter(self, lane: Lane) -> None:
-        self._lanes[lane.node_id] = lane
-        self._by_descriptor[lane.fileno()] = lane
-        self._poll.register(lane.fileno(), select.POLLIN)
+    def _add(self, transport: FetchTransport) -> None:
+        self._transports[transport.node_id] = transport
+        self._by_descriptor[transport.fileno()] = transport
+        self._poll.register(transport.fileno(), select.POLLIN)
 
     def _drop(self, node_id: int) -> None:
-        lane = self._lanes.pop(node_id, None)
-        if lane is None:
+        transport = self._transports.pop(node_id, None)
+        if transport is None:
             return
         for descriptor, other in list(self._by_descriptor.items()):
-            if other is lane:
+            if other is transport:
                 del self._by_descriptor[descriptor]
                 self._poll.unregister(descriptor)
-        lane.close()
+        transport.close()
 
-    def _lose(self, node_id: int, fault: KafkaError) -> None:
+    def _fail(self, node_id: int, error: KafkaError) -> None:
         """Close a transport that failed, and start the node's backoff."""
-        if isinstance(self._lanes.get(node_id), DirectLane):
+        if isinstance(self._transports.get(node_id), DirectReader):
             # The node may have closed only its local socket: try TCP at once.
-            self._no_local[node_id].failed(fault)
+            self._local_backoffs[node_id].failed(error)
         else:
-            self._unreachable[node_id].failed(fault)
-            self.lost.add(node_id)
-        log.debug("node %d: %s", node_id, fault)
+            self._backoffs[node_id].failed(error)
+            self.unreachable.add(node_id)
+        log.debug("node %d: %s", node_id, error)
         self._drop(node_id)
 
-    def _lose_overdue(self) -> None:
+    def _fail_overdue(self) -> None:
         now = time.monotonic()
-        for lane in list(self._lanes.values()):
-            if now >= lane.due_s:
-                self._lose(lane.node_id, NetworkException("An answer did not come in time."))
+        for transport in list(self._transports.values()):
+            if now >= transport.due_s:
+                self._fail(transport.node_id, NetworkException("An answer did not come in time."))

@@ -386,7 +386,7 @@ class Cluster:
         rest_s = backoff.rest_left_s
         if rest_s and rest_s >= deadline.left_s:
             self.rest(deadline.left_s)
-            raise backoff.fault()
+            raise backoff.last_error()
         self.rest(rest_s)
         try:
             connection.open(deadline.left_s)
@@ -530,7 +530,7 @@ class Cluster:
             except Retriable as fault:
                 self._check()
                 if backoff.failures and isinstance(fault, RequestTimedOut) and deadline.passed:
-                    raise backoff.fault() from None
+                    raise backoff.last_error() from None
                 backoff.failed(fault)
                 if backoff.rest_left_s >= deadline.left_s:
                     raise

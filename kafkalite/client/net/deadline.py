@@ -73,33 +73,33 @@ def rest_s(failures: int, first_ms: float, longest_ms: float) -> float:
 class Backoff:
     """Counts failures in a row; holds the last error, and the time of the next attempt."""
 
-    __slots__ = ("_again_at_s", "_fault", "_first_ms", "_longest_ms", "failures")
+    __slots__ = ("_error", "_first_ms", "_longest_ms", "_retry_at_s", "failures")
 
     def __init__(self, first_ms: float, longest_ms: float) -> None:
         self._first_ms = first_ms
         self._longest_ms = longest_ms
         self.failures = 0
-        self._fault: KafkaError | None = None
-        self._again_at_s = 0.0
+        self._error: KafkaError | None = None
+        self._retry_at_s = 0.0
 
-    def failed(self, fault: KafkaError) -> None:
+    def failed(self, error: KafkaError) -> None:
         self.failures += 1
-        self._fault = fault.again()
-        self._again_at_s = time.monotonic() + rest_s(
+        self._error = error.again()
+        self._retry_at_s = time.monotonic() + rest_s(
             self.failures, self._first_ms, self._longest_ms
         )
 
-    def fault(self) -> KafkaError:
+    def last_error(self) -> KafkaError:
         """Return the last error, as a new exception."""
-        assert self._fault is not None, "nothing has failed"
-        return self._fault.again()
+        assert self._error is not None, "nothing has failed"
+        return self._error.again()
 
     def succeeded(self) -> None:
         self.failures = 0
-        self._fault = None
-        self._again_at_s = 0.0
+        self._error = None
+        self._retry_at_s = 0.0
 
     @property
     def rest_left_s(self) -> float:
         """Seconds until the next attempt; 0 if it may be made."""
-        return max(0.0, self._again_at_s - time.monotonic())
+        return max(0.0, self._retry_at_s - time.monotonic())

@@ -10,11 +10,11 @@ from kafkalite._ext.message_reader import RowBuilder
 from kafkalite.client.consumer.decoding import decode
 from kafkalite.client.consumer.positions import Position
 from kafkalite.client.consumer.record_range import (
-    Answer,
-    Grant,
+    BufferedRange,
+    GrantedRange,
+    ReadWindow,
     SegmentFile,
     ShortRead,
-    Window,
     whole_batches,
 )
 from kafkalite.client.net.topology import TopicPartition
@@ -35,17 +35,17 @@ def position():
 
 
 def answer(data, first=0, end=0, aborted=()):
-    return Answer(position(), 0, (first, end), aborted, memoryview(data))
+    return BufferedRange(position(), 0, (first, end), aborted, memoryview(data))
 
 
 def granted(path, spans, memory, aborted=()):
     file = SegmentFile(os.open(path, os.O_RDONLY))
-    return [Grant(position(), 0, (0, 0), aborted, file, span, memory) for span in spans]
+    return [GrantedRange(position(), 0, (0, 0), aborted, file, span, memory) for span in spans]
 
 
-def offsets(stretch, size_max=WITHOUT_BOUND):
+def offsets(record_range, size_max=WITHOUT_BOUND):
     builder = RowBuilder("t", 0)
-    while decode(stretch, builder, size_max):
+    while decode(record_range, builder, size_max):
         pass
     return [message.offset for message in builder.take()]
 
@@ -55,7 +55,7 @@ def test_a_grant_is_read_whole_through_a_window_of_any_size(tmp_path, size):
     data = b"".join(batch(first, 7) for first in range(0, 70, 7))
     path = tmp_path / "segment"
     path.write_bytes(b"before" + data + b"behind")
-    (grant,) = granted(path, [(6, 6 + len(data))], Window(size))
+    (grant,) = granted(path, [(6, 6 + len(data))], ReadWindow(size))
     assert offsets(grant) == list(range(70))
     assert grant.first_offset == 70
 
@@ -65,7 +65,7 @@ def test_grants_that_share_a_window_do_not_read_each_others_records(tmp_path):
     path = tmp_path / "segment"
     path.write_bytes(b"".join(pieces))
     middle = len(pieces[0])
-    one, other = granted(path, [(0, middle), (middle, middle + len(pieces[1]))], Window(300))
+    one, other = granted(path, [(0, middle), (middle, middle + len(pieces[1]))], ReadWindow(300))
     builders = RowBuilder("t", 0), RowBuilder("t", 0)
     going = True
     while going:
@@ -79,7 +79,7 @@ def test_a_segment_that_was_cut_is_a_short_read_behind_what_was_there(tmp_path):
     data = [batch(first, 5) for first in range(10, 60, 5)]
     path = tmp_path / "segment"
     path.write_bytes(b"".join(data))
-    (grant,) = granted(path, [(0, path.stat().st_size)], Window(len(data[0]) * 3))
+    (grant,) = granted(path, [(0, path.stat().st_size)], ReadWindow(len(data[0]) * 3))
     builder = RowBuilder("t", 0)
     assert decode(grant, builder, 1)
     os.truncate(path, 0)
@@ -93,7 +93,7 @@ def test_a_batch_beyond_the_grant_is_not_read_though_the_file_has_it(tmp_path):
     data = batch(0, 5) + batch(5, 5)
     path = tmp_path / "segment"
     path.write_bytes(data)
-    (grant,) = granted(path, [(0, len(data) - 1)], Window())
+    (grant,) = granted(path, [(0, len(data) - 1)], ReadWindow())
     builder = RowBuilder("t", 0)
     assert decode(grant, builder, 1)
     assert [message.offset for message in builder.take()] == list(range(5))
@@ -104,7 +104,7 @@ def test_a_batch_beyond_the_grant_is_not_read_though_the_file_has_it(tmp_path):
 def test_a_descriptor_is_closed_when_nobody_reads_from_it(tmp_path):
     path = tmp_path / "segment"
     path.write_bytes(batch(0, 5))
-    (grant,) = granted(path, [(0, path.stat().st_size)], Window())
+    (grant,) = granted(path, [(0, path.stat().st_size)], ReadWindow())
     descriptor = grant._file.descriptor
     grant.window()
     os.fstat(descriptor)
@@ -127,13 +127,13 @@ def test_whole_batches_stop_before_one_that_is_cut_off_or_cannot_be():
 def test_damage_is_told_with_its_place_behind_what_stands_before_it(codec):
     damaged = bytearray(batch(5, 5, codec=codec))
     damaged[-1] ^= 1
-    stretch = answer(batch(0, 5) + damaged)
+    record_range = answer(batch(0, 5) + damaged)
     builder = RowBuilder("t", 0)
-    assert decode(stretch, builder, WITHOUT_BOUND)
+    assert decode(record_range, builder, WITHOUT_BOUND)
     assert [message.offset for message in builder.take()] == list(range(5))
     for _ in range(2):
         with pytest.raises(CorruptMessage, match="t-0: At offset 5"):
-            decode(stretch, builder, WITHOUT_BOUND)
+            decode(record_range, builder, WITHOUT_BOUND)
 
 
 def test_an_answer_that_holds_no_whole_batch_is_told_of():
@@ -168,14 +168,14 @@ LOG = (
 
 @pytest.mark.parametrize("size_max", [1, WITHOUT_BOUND])
 def test_records_of_aborted_transactions_are_passed_over(size_max):
-    stretch = answer(b"".join(LOG), aborted=((7, 11), (7, 0)))
+    record_range = answer(b"".join(LOG), aborted=((7, 11), (7, 0)))
     builder = RowBuilder("t", 0)
     found = []
-    while decode(stretch, builder, size_max):
+    while decode(record_range, builder, size_max):
         found += [message.offset for message in builder.take()]
     found += [message.offset for message in builder.take()]
     assert found == [2, 3, 5, 6, 8, 9, 13]
-    assert stretch.first_offset == 14
+    assert record_range.first_offset == 14
 
 
 def test_without_aborted_transactions_all_but_markers_is_given():
@@ -184,8 +184,8 @@ def test_without_aborted_transactions_all_but_markers_is_given():
 
 def test_a_compressed_batch_of_an_aborted_transaction_is_not_even_opened():
     garbage = sent(0, 3, 7, codec=Codec.ZSTD)
-    stretch = answer(garbage + marker(3, 7, False) + batch(4, 1), aborted=((7, 0),))
-    assert offsets(stretch) == [4]
+    record_range = answer(garbage + marker(3, 7, False) + batch(4, 1), aborted=((7, 0),))
+    assert offsets(record_range) == [4]
 
 
 def test_a_marker_that_is_none_is_told_of():
@@ -193,14 +193,14 @@ def test_a_marker_that_is_none_is_told_of():
         [Record(key=b"", value=b"")], base_offset=2, producer_id=7, producer_epoch=0,
         transactional=True, control=True,
     )  # fmt: skip
-    stretch = answer(sent(0, 2, 7) + lying, aborted=((7, 0),))
+    record_range = answer(sent(0, 2, 7) + lying, aborted=((7, 0),))
     with pytest.raises((CorruptMessage, InvalidRecord), match="t-0"):
-        offsets(stretch)
+        offsets(record_range)
 
 
 def test_a_batch_that_damage_makes_look_aborted_is_told_of():
     other = bytearray(sent(0, 2, 8))
     other[50] = 7  # the producer id
-    stretch = answer(bytes(other) + marker(2, 7, False), aborted=((7, 0),))
+    record_range = answer(bytes(other) + marker(2, 7, False), aborted=((7, 0),))
     with pytest.raises(CorruptMessage, match="t-0: At offset 0"):
-        offsets(stretch)
+        offsets(record_range)
