@@ -66,13 +66,13 @@ def parse_listener(text: str) -> Listener:
     if not separator or not colon or not (port.isascii() and port.isdigit() and len(port) < 6):
         raise InvalidConfig(f"A listener is written PLAINTEXT://HOST:PORT, not {quoted(text)}.")
     if protocol.upper() != "PLAINTEXT":
-        raise InvalidConfig(f"In this version only PLAINTEXT is served, not {quoted(text)}.")
+        raise InvalidConfig(f"Only PLAINTEXT is supported in this version, not {quoted(text)}.")
     if int(port) > 65_535:
-        raise InvalidConfig(f"A port is at most 65535, which {port} is not.")
+        raise InvalidConfig(f"A port is at most 65535, not {port}.")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise InvalidConfig(f"An IPv6 address stands in brackets: PLAINTEXT://[{host}]:{port}.")
+        raise InvalidConfig(f"An IPv6 address is written in brackets: PLAINTEXT://[{host}]:{port}.")
     return Listener(host, int(port))
 
 
@@ -88,29 +88,30 @@ def one_listener(entries: tuple[str, ...]) -> bool:
 
 NODE_ID = BROKER.declare(
     "node.id", Type.INT, 0,
-    """The number by which clients know this node.""",
+    """Id of this node in requests and responses of clients.""",
     check=Only(0, "the first node is 0, and each worker's is the next"),
 )
 LISTENERS = BROKER.declare(
     "listeners", Type.LIST, ("PLAINTEXT://127.0.0.1:9092",),
-    """The address to listen on.  Port 0 lets the system choose a free one; the ready file and
-    `kafkalite status` say which.  An empty host is every address of the machine.""",
+    """Address to listen on.  With port 0 the system chooses a free one, which the ready file and
+    `kafkalite status` show.  An empty host means every address of the machine.""",
     check=Check("one PLAINTEXT://HOST:PORT", one_listener),
 )
 ADVERTISED_LISTENERS: Key[tuple[str, ...] | None] = BROKER.declare(
     "advertised.listeners", Type.LIST, None,
-    """The address that clients are told to connect to.  Unset, each client is told the address
-    it connected to, which is right unless a network between maps addresses or ports.""",
+    """Address that is sent to clients in metadata responses.  If not set, each client gets the
+    address to which it connected, which is right unless a network between maps addresses or
+    ports.""",
     check=Check("one PLAINTEXT://HOST:PORT", one_listener),
 )
 BROKER_RACK: Key[str | None] = BROKER.declare(
     "broker.rack", Type.STRING, None,
-    """The rack that clients are told this node stands in.""",
+    """Rack of this node, as sent to clients in metadata responses.""",
 )
 LOG_DIRS = BROKER.declare(
     "log.dirs", Type.LIST, (),
-    """The directory that holds the logs and all else the broker keeps; the flag --data names
-    the same.  Unset, it is a directory of the user's own.""",
+    """Data directory, which holds the logs and all other files of the broker; the flag --data sets
+    the same.  If not set, it is a directory below the user's home.""",
     check=Check("one directory", lambda entries: len(entries) <= 1),
 )
 
@@ -118,10 +119,10 @@ LOG_DIRS = BROKER.declare(
 
 WORKERS: Key[int | None] = BROKER.declare(
     "workers", Type.INT, None,
-    """How many worker processes share the partitions; each is a node, on a port of its own: the
-    lowest after node 0's that no other node has.  0 serves everything from one process and one
-    port.  Unset, there are as many as at the last start, and at the first one for each processor
-    core but at least 3.""",
+    """Number of worker processes that share the partitions.  Each is a node on its own port: the
+    lowest above node 0's that no other node has.  0 serves everything from one process on one port.
+    If not set, the number is that of the last start, and at the first start one per processor core,
+    but at least 3.""",
     check=Check(
         f"between 0 and {WORKERS_MAX} (each is a process, and clients connect to all of them)",
         lambda count: 0 <= count <= WORKERS_MAX,
@@ -138,26 +139,27 @@ WORKERS_LEADING: Key[int | None] = BROKER.declare(
 )
 WORKER_DEDICATED_MAX = BROKER.declare(
     "worker.dedicated.max", Type.INT, 16,
-    """How many workers there may be that serve one partition alone, of topics with
-    worker.dedicated.  Each is one more broker to every client, which may cost it a thread.""",
+    """Maximum number of workers that serve a single partition, of topics with worker.dedicated.
+    Each is one more broker to every client, which may cost it a thread.""",
     check=between(0, WORKERS_MAX),
     update=Update.CLUSTER_ONLY,
 )
 BROKER_HEARTBEAT_INTERVAL_MS = BROKER.declare(
     "broker.heartbeat.interval.ms", Type.INT, 2_000,
-    """How often a worker tells the supervisor that it is alive.""",
+    """Interval of the heartbeats from a worker to the supervisor, and from the supervisor to the
+    launcher.""",
     check=at_least(1),
 )
 BROKER_SESSION_TIMEOUT_MS = BROKER.declare(
     "broker.session.timeout.ms", Type.INT, 9_000,
-    """Maximum time that a node's process may miss its heartbeats before it is killed and started
-    again, if it is stopped.  One that runs is taken to be busy, until broker.tick.timeout.ms.""",
+    """Time without heartbeats after which a node's process is killed and restarted, if it is
+    stopped.  If it runs, it is considered busy until broker.tick.timeout.ms.""",
     check=at_least(1),
 )
 BROKER_TICK_TIMEOUT_MS = BROKER.declare(
     "broker.tick.timeout.ms", Type.INT, 60_000,
-    """Maximum time between two ticks of the event loop of a process that runs, before the process
-    is killed and started again.""",
+    """Maximum time between two ticks of the event loop of a running process, before the process is
+    killed and restarted.""",
     check=at_least(1),
 )
 
@@ -165,23 +167,23 @@ BROKER_TICK_TIMEOUT_MS = BROKER.declare(
 
 NUM_PARTITIONS = BROKER.declare(
     "num.partitions", Type.INT, 1,
-    """How many partitions a topic has when its creator does not say.""",
+    """Default number of partitions of a new topic.""",
     check=at_least(1),
     update=Update.CLUSTER_ONLY,
 )
 DEFAULT_REPLICATION_FACTOR = BROKER.declare(
     "default.replication.factor", Type.INT, 1,
-    """How many replicas a partition has when the topic's creator does not say.""",
+    """Default number of replicas of a new topic's partitions.""",
     check=Only(1, "a partition has one replica in this version"),
 )
 AUTO_CREATE_TOPICS_ENABLE = BROKER.declare(
     "auto.create.topics.enable", Type.BOOLEAN, True,
-    """Whether a topic is created when a client first asks for its metadata.""",
+    """Create a topic when a client first requests its metadata.""",
     update=Update.CLUSTER_ONLY,
 )
 DELETE_TOPIC_ENABLE = BROKER.declare(
     "delete.topic.enable", Type.BOOLEAN, True,
-    """Whether topics may be deleted.""",
+    """Allow topics to be deleted.""",
     update=Update.CLUSTER_ONLY,
 )
 
@@ -189,88 +191,88 @@ DELETE_TOPIC_ENABLE = BROKER.declare(
 
 SOCKET_REQUEST_MAX_BYTES = BROKER.declare(
     "socket.request.max.bytes", Type.INT, 100 << 20,
-    """The largest request a client may send; a connection that announces a larger one is
-    closed.""",
+    """Maximum size of a request.  A connection that announces a larger one is closed.""",
     check=at_least(1),
 )
 SOCKET_SEND_BUFFER_BYTES = BROKER.declare(
     "socket.send.buffer.bytes", Type.INT, 102_400,
-    """The size of a connection's send buffer in the kernel; -1 leaves it to the kernel.""",
+    """Size of a connection's send buffer (SO_SNDBUF); -1 uses the default of the kernel.""",
     check=at_least(-1),
 )
 SOCKET_RECEIVE_BUFFER_BYTES = BROKER.declare(
     "socket.receive.buffer.bytes", Type.INT, 102_400,
-    """The size of a connection's receive buffer in the kernel; -1 leaves it to the kernel.""",
+    """Size of a connection's receive buffer (SO_RCVBUF); -1 uses the default of the kernel.""",
     check=at_least(-1),
 )
 SOCKET_LISTEN_BACKLOG_SIZE = BROKER.declare(
     "socket.listen.backlog.size", Type.INT, 50,
-    """How many connections may wait to be accepted; the system bounds it as well.""",
+    """Maximum number of connections that wait to be accepted; the kernel limits it as well.""",
     check=at_least(1),
 )
 CONNECTIONS_MAX_IDLE_MS = BROKER.declare(
     "connections.max.idle.ms", Type.LONG, 600_000,
-    """How long a connection may be silent before it is closed; -1 lets it be.""",
+    """Time after which an idle connection is closed; -1 disables the timeout.""",
     check=at_least(-1),
     update=Update.CLUSTER_WIDE,
 )
 MAX_CONNECTIONS = BROKER.declare(
     "max.connections", Type.INT, INT_MAX,
-    """How many connections a node holds at once.""",
+    """Maximum number of connections to a node.""",
     check=at_least(1),  # with 0 no client could connect to raise it
     update=Update.CLUSTER_WIDE,
 )
 MAX_CONNECTIONS_PER_IP = BROKER.declare(
     "max.connections.per.ip", Type.INT, INT_MAX,
-    """How many connections a node holds at once from one address.""",
+    """Maximum number of connections to a node from one address.""",
     check=at_least(1),  # with 0 no client could connect to raise it
     update=Update.CLUSTER_WIDE,
 )
 QUEUED_MAX_REQUEST_BYTES = BROKER.declare(
     "queued.max.request.bytes", Type.LONG, 512 << 20,
-    """How many bytes of requests a node holds before it has answered them; above that it reads
-    no further.  -1 sets no bound.""",
+    """Maximum bytes of a node's requests without a response.  Above it the node reads no further
+    requests.  -1 disables the limit.""",
     check=Check("-1 or at least 1", lambda size: size == -1 or size >= 1),
 )
 QUEUED_MAX_RESPONSE_BYTES = BROKER.declare(
     "queued.max.response.bytes", Type.LONG, 256 << 20,
     """Maximum memory of a node for responses that clients have not read yet.  Above half of it the
-    node serves a client that reads slowly no further; above it, it closes the slowest connections.
-    -1 sets no bound.""",
+    node handles no further requests of clients that read slowly; above it, it closes the slowest
+    connections.  -1 disables the limit.""",
     check=Check("-1 or at least 1048576", lambda size: size == -1 or size >= 1 << 20),
 )
 FETCH_MAX_BYTES = BROKER.declare(
     "fetch.max.bytes", Type.INT, 55 << 20,
-    """The most that one fetch is answered with, whatever the client asks for.""",
+    """Maximum bytes of records in a fetch response, regardless of the request.""",
     check=at_least(1024),
     update=Update.CLUSTER_WIDE,
 )
 MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS = BROKER.declare(
     "max.incremental.fetch.session.cache.slots", Type.INT, 1_000,
-    """How many incremental fetch sessions a node remembers; one that was used in the last two
-    minutes is not displaced, and a client without a session names all partitions each time.""",
+    """Maximum number of incremental fetch sessions of a node.  A session that was used in the last
+    two minutes is not evicted; a client without a session sends all partitions in each request.""",
     check=at_least(0),
     update=Update.CLUSTER_WIDE,
 )
 MAX_REQUEST_PARTITION_SIZE_LIMIT = BROKER.declare(
     "max.request.partition.size.limit", Type.INT, 2_000,
-    """How many partitions one DescribeTopicPartitions answer holds; the client asks for the
-    rest with the cursor it is given.""",
+    """Maximum number of partitions in a DescribeTopicPartitions response.  The client requests the
+    rest with the cursor in the response.""",
     check=at_least(1),
     update=Update.CLUSTER_WIDE,
 )
 PRODUCER_ID_EXPIRATION_MS = BROKER.declare(
     "producer.id.expiration.ms", Type.INT, 86_400_000,
-    """How long after its last batch a partition forgets an idempotent producer.""",
+    """Time after its last batch when a partition removes the state of an idempotent producer.""",
     check=at_least(1),
     update=Update.CLUSTER_ONLY,
 )
 PRODUCER_STATE_MAX_PER_PARTITION = BROKER.declare(
     "producer.state.max.per.partition", Type.INT, 10_000,
-    """Maximum number of idempotent producers that a partition remembers.  Beyond it, the partition
-    forgets those that wrote least recently, as if `producer.id.expiration.ms` had passed for them;
-    never one with an open transaction.  Ten thousand take about 5 MB of memory, and 4 to 6 ms of
-    their broker for each snapshot, as one step: the maximum keeps that below 50 ms.""",
+    """Maximum number of idempotent producers whose state a partition keeps.  Beyond it, the
+    partition removes the state of those that wrote least recently, as if
+    `producer.id.expiration.ms` had passed for them; never that of one with an open transaction.
+    Ten thousand take about 5 MB of memory, and 4 to 6 ms of their broker for each snapshot, as one
+    step: the maximum keeps that below 50 ms.""",
     check=between(1, 50_000),
     update=Update.CLUSTER_ONLY,
 )
@@ -279,13 +281,13 @@ PRODUCER_STATE_MAX_PER_PARTITION = BROKER.declare(
 
 NATIVE_ENABLE = BROKER.declare(
     "native.enable", Type.BOOLEAN, True,
-    """Whether programs of this host may write and read through shared memory and files, over a
-    Unix socket in the run directory.  Without it they use TCP, as all others do.""",
+    """Let programs on this host write and read through shared memory and files, over a Unix socket
+    in the run directory.  Otherwise they use TCP, like all other clients.""",
 )
 NATIVE_RING_BYTES = BROKER.declare(
     "native.ring.bytes", Type.INT, 4 << 20,
-    """The size of the ring through which a local producer writes to a node; a batch may have a
-    quarter of it.""",
+    """Size of the ring through which a local producer writes to a node.  A batch may take a quarter
+    of it.""",
     check=Check(
         f"a power of two between {RING_BYTES_MIN} and {RING_BYTES_MAX}",
         lambda size: RING_BYTES_MIN <= size <= RING_BYTES_MAX and size & (size - 1) == 0,
@@ -294,8 +296,8 @@ NATIVE_RING_BYTES = BROKER.declare(
 )
 NATIVE_RINGS_BYTES_MAX = BROKER.declare(
     "native.rings.bytes.max", Type.LONG, 256 << 20,
-    """How much memory the rings of a node may take together; a producer that finds no room for
-    another one writes over TCP.""",
+    """Maximum memory of all rings of a node.  A producer for which there is no ring writes over
+    TCP.""",
     check=at_least(0),
     update=Update.CLUSTER_WIDE,
 )
@@ -304,61 +306,61 @@ NATIVE_RINGS_BYTES_MAX = BROKER.declare(
 
 GROUP_MIN_SESSION_TIMEOUT_MS = BROKER.declare(
     "group.min.session.timeout.ms", Type.INT, 6_000,
-    """The shortest session timeout a group's member may ask for.""",
+    """Minimum session timeout of a group's member.""",
     check=at_least(1),
     update=Update.CLUSTER_ONLY,
 )
 GROUP_MAX_SESSION_TIMEOUT_MS = BROKER.declare(
     "group.max.session.timeout.ms", Type.INT, 1_800_000,
-    """The longest session timeout a group's member may ask for.""",
+    """Maximum session timeout of a group's member.""",
     check=at_least(1),
     update=Update.CLUSTER_ONLY,
 )
 GROUP_INITIAL_REBALANCE_DELAY_MS = BROKER.declare(
     "group.initial.rebalance.delay.ms", Type.INT, 0,
-    """How long an empty group waits for more members after its first one.""",
+    """Time for which an empty group waits for more members after the first one has joined.""",
     check=at_least(0),
     update=Update.CLUSTER_ONLY,
 )
 GROUP_MAX_SIZE = BROKER.declare(
     "group.max.size", Type.INT, INT_MAX,
-    """How many members a group may have.""",
+    """Maximum number of members of a group.""",
     check=at_least(1),
     update=Update.CLUSTER_ONLY,
 )
 OFFSET_METADATA_MAX_BYTES = BROKER.declare(
     "offset.metadata.max.bytes", Type.INT, 4_096,
-    """The longest text that may be committed together with an offset.""",
+    """Maximum size of the metadata committed with an offset.""",
     check=at_least(0),
     update=Update.CLUSTER_ONLY,
 )
 OFFSETS_RETENTION_MINUTES = BROKER.declare(
     "offsets.retention.minutes", Type.INT, 10_080,
-    """How long committed offsets are kept after their group has become empty, or after their
-    commit where nothing of the group but offsets is known.""",
+    """Retention of committed offsets after their group has become empty, or after their commit if
+    the group consists of offsets only.""",
     check=at_least(1),
     update=Update.CLUSTER_ONLY,
 )
 OFFSETS_RETENTION_CHECK_INTERVAL_MS = BROKER.declare(
     "offsets.retention.check.interval.ms", Type.LONG, 600_000,
-    """How often groups are searched for committed offsets to forget.""",
+    """Interval of the search for expired committed offsets.""",
     check=at_least(1),
     update=Update.CLUSTER_ONLY,
 )
 OFFSETS_TOPIC_NUM_PARTITIONS = BROKER.declare(
     "offsets.topic.num.partitions", Type.INT, 1,
-    """How many partitions the topic has that groups are kept in.  It holds from the topic's
-    creation on.""",
+    """Number of partitions of the internal topic of groups (__consumer_offsets), in effect when the
+    topic is created.""",
     check=between(1, 10_000),
 )
 OFFSETS_TOPIC_REPLICATION_FACTOR = BROKER.declare(
     "offsets.topic.replication.factor", Type.SHORT, 1,
-    """How many replicas a partition of that topic has.""",
+    """Number of replicas of that topic's partitions.""",
     check=Only(1, "a partition has one replica in this version"),
 )
 OFFSETS_TOPIC_SEGMENT_BYTES = BROKER.declare(
     "offsets.topic.segment.bytes", Type.INT, 100 << 20,
-    """The segment.bytes of that topic.""",
+    """segment.bytes of that topic.""",
     check=at_least(1 << 20),
 )
 
@@ -366,12 +368,12 @@ OFFSETS_TOPIC_SEGMENT_BYTES = BROKER.declare(
 
 METRICS_LISTENER: Key[str | None] = BROKER.declare(
     "metrics.listener", Type.STRING, None,
-    """HOST:PORT at which metrics are served to Prometheus, by a process beside the broker; the flag
-    --metrics says the same.  Port 0 takes a free one.  Unset, there is none.""",
+    """HOST:PORT at which the metrics exporter, a service beside the broker, serves Prometheus; the
+    flag --metrics sets the same.  Port 0 takes a free one.  If not set, there is no exporter.""",
 )
 TELEMETRY_MAX_BYTES = BROKER.declare(
     "telemetry.max.bytes", Type.INT, 1 << 20,
-    """The largest push of metrics, compressed, that a client may send (KIP-714).""",
+    """Maximum compressed size of the metrics that a client pushes (KIP-714).""",
     check=at_least(1),
 )
 
@@ -379,109 +381,112 @@ TELEMETRY_MAX_BYTES = BROKER.declare(
 
 GATEWAY_LISTENER: Key[str | None] = BROKER.declare(
     "gateway.listener", Type.STRING, None,
-    """tcp://HOST:PORT or ipc://PATH at which PUSH sockets send messages, which a process beside the
-    broker produces; the flag --gateway says the same.  Port 0 takes a free one.  Unset, there is
-    none.""",
+    """Endpoint for PUSH sockets, tcp://HOST:PORT or ipc://PATH.  The ZeroMQ gateway, a service
+    beside the broker, produces their messages; the flag --gateway sets the same.  Port 0 takes a
+    free one.  If not set, there is no gateway.""",
     check=Check("tcp://HOST:PORT or ipc://PATH", is_endpoint),
 )
 GATEWAY_DEALER_LISTENER: Key[str | None] = BROKER.declare(
     "gateway.dealer.listener", Type.STRING, None,
-    """The same for DEALER sockets, which are answered.  Unset, it is the port after that of
-    gateway.listener, or its path followed by -dealer: ZeroMQ has one kind of peer a socket.""",
+    """Endpoint for DEALER sockets, which get responses.  If not set, it is the port after that of
+    gateway.listener, or its path followed by -dealer: a ZeroMQ socket accepts one type of peer.""",
     check=Check("tcp://HOST:PORT or ipc://PATH", is_endpoint),
 )
 GATEWAY_ACKS = BROKER.declare(
     "gateway.acks", Type.STRING, "all",
-    """When a message counts as written, and a DEALER is answered: see acks of a producer.""",
+    """Acknowledgement after which a message counts as written and a DEALER gets its response; see
+    acks of a producer.""",
     check=one_of("all", "1"),
 )
 GATEWAY_LINGER_MS = BROKER.declare(
     "gateway.linger.ms", Type.INT, 5,
-    """How long the gateway gathers messages of a partition before it produces them.""",
+    """Maximum time for which the gateway gathers messages of a partition into a batch.""",
     check=between(0, 10_000),
 )
 GATEWAY_BATCH_SIZE = BROKER.declare(
     "gateway.batch.size", Type.INT, 128 << 10,
-    """The size at which it produces them at once.""",
+    """Size at which the gateway sends a batch without waiting for more messages.""",
     check=between(1 << 10, 1_000_000),
 )
 GATEWAY_COMPRESSION_TYPE = BROKER.declare(
     "gateway.compression.type", Type.STRING, "none",
-    """How the gateway compresses what it produces.""",
+    """Compression of the gateway's batches.""",
     check=one_of("none", "gzip", "snappy", "lz4", "zstd"),
 )
 GATEWAY_BUFFER_MEMORY = BROKER.declare(
     "gateway.buffer.memory", Type.LONG, 32 << 20,
-    """How many bytes of messages the gateway holds that the broker has not written yet.  While
-    there are more, it receives none, and its senders' queues fill.""",
+    """Maximum bytes of messages in the gateway that the broker has not written yet.  Above it the
+    gateway receives nothing, and the queues of its senders fill.""",
     check=at_least(2 << 20),
 )
 GATEWAY_RECEIVE_HWM = BROKER.declare(
     "gateway.receive.hwm", Type.INT, 1_000,
-    """How many messages ZeroMQ holds of one sender while the gateway receives none, and how many
-    answers for one DEALER: ZeroMQ's high-water mark.  The gateway keeps further answers until the
-    DEALER reads, up to gateway.buffer.memory, and then receives no more from DEALERs.""",
+    """ZeroMQ's high-water mark: maximum number of messages that ZeroMQ queues from one sender while
+    the gateway receives nothing, and of responses that it queues for one DEALER.  The gateway keeps
+    further responses until the DEALER reads, up to gateway.buffer.memory, and then receives nothing
+    more from DEALERs.""",
     check=between(1, 1_000_000),
 )
 GATEWAY_MESSAGE_MAX_BYTES = BROKER.declare(
     "gateway.message.max.bytes", Type.INT, 1 << 20,
-    """The largest frame of a message.  A message with a larger one is refused; a sender that
-    announces one larger than 16 MiB, or than twice this size, is disconnected.""",
+    """Maximum size of a frame of a message.  A message with a larger one is refused; a sender that
+    announces one larger than 16 MiB and than twice this size is disconnected.""",
     check=between(1 << 10, 64 << 20),
 )
 GATEWAY_MEMORY_MAX_BYTES = BROKER.declare(
     "gateway.memory.max.bytes", Type.LONG, 1 << 30,
-    """The memory at which the gateway disconnects all its senders, who may connect again: ZeroMQ
-    itself sets no bound on a message that is sent in ever more frames and never ends.""",
+    """Memory of the gateway at which it disconnects all its peers, which may connect again: ZeroMQ
+    sets no limit on the number of frames of a message.""",
     check=at_least(128 << 20),
 )
 GATEWAY_HANDSHAKE_TIMEOUT_MS = BROKER.declare(
     "gateway.handshake.timeout.ms", Type.INT, 10_000,
-    """How long a peer of the gateway may take to introduce itself.""",
+    """Timeout of the handshake with a peer of the gateway.""",
     check=between(1, 600_000),
 )
 GATEWAY_CURVE_KEY_FILE: Key[str | None] = BROKER.declare(
     "gateway.curve.key.file", Type.STRING, None,
-    """The gateway's own secret key; with it every connection is encrypted (CURVE), and only clients
-    of gateway.curve.clients are let in.  `kafkalite gateway keys` makes it.""",
+    """File of the gateway's secret key.  It enables encryption of every connection (CURVE), and
+    only clients of gateway.curve.clients are accepted.  `kafkalite gateway keys` creates it.""",
 )
 GATEWAY_CURVE_CLIENTS: Key[str | None] = BROKER.declare(
     "gateway.curve.clients", Type.STRING, None,
-    """A directory with the public key of each client that is let in, one file NAME.key each.  What
-    is put there or removed counts for whoever connects from then on.""",
+    """Directory with the public key of each accepted client, one file NAME.key each.  A file that
+    is added or removed applies to later connections.""",
 )
 
 # Storage.
 
 STORAGE_MIN_FREE_BYTES = BROKER.declare(
     "storage.min.free.bytes", Type.LONG, -1,
-    """The free space of the disk below which producers get a retriable error; reads go on.
-    -1 means 5 % of the disk, but at most 1 GiB.""",
+    """Free space of the disk below which producers get a retriable error; reads continue.  -1 means
+    5 % of the disk, but at most 1 GiB.""",
     check=at_least(-1),
     update=Update.CLUSTER_WIDE,
 )
 LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS = BROKER.declare(
     "log.flush.offset.checkpoint.interval.ms", Type.INT, 60_000,
-    """How often the offsets are written down from which logs are checked after a crash.""",
+    """Interval at which recovery points are written: the offsets from which logs are checked after
+    a crash.""",
     check=at_least(0),
     update=Update.CLUSTER_WIDE,
 )
 LOG_BACKGROUND_FLUSH_INTERVAL_MS = BROKER.declare(
     "log.background.flush.interval.ms", Type.LONG, 180_000,
-    """The interval between background flushes of logs with durability=os.  Recovery after a power
-    cut reads only what was written since the last one.""",
+    """Interval between background flushes of logs with durability=os.  Recovery after a power cut
+    reads only what was written since the last one.""",
     check=at_least(1000),
     update=Update.CLUSTER_WIDE,
 )
 LOG_RETENTION_CHECK_INTERVAL_MS = BROKER.declare(
     "log.retention.check.interval.ms", Type.LONG, 300_000,
-    """How often the logs are searched for segments to remove.""",
+    """Interval of the search for segments that retention deletes.""",
     check=at_least(1),
     update=Update.CLUSTER_WIDE,
 )
 NUM_RECOVERY_THREADS_PER_DATA_DIR = BROKER.declare(
     "num.recovery.threads.per.data.dir", Type.INT, 2,
-    """How many logs are checked at once when the broker starts after a crash.""",
+    """Number of logs that are recovered in parallel when the broker starts after a crash.""",
     check=at_least(1),
 )
 
@@ -489,14 +494,14 @@ NUM_RECOVERY_THREADS_PER_DATA_DIR = BROKER.declare(
 
 BROKER.declare(
     "log.retention.ms", Type.LONG, None,
-    """How long a segment is kept after its newest record, for topics without retention.ms.
-    -1 keeps it for ever.  Unset, log.retention.minutes counts.""",
+    """Retention of a segment after the timestamp of its newest record, for topics without
+    retention.ms.  -1 disables the limit.  If not set, log.retention.minutes applies.""",
     check=at_least(-1),
     update=Update.CLUSTER_ONLY,
 )
 BROKER.declare(
     "log.retention.minutes", Type.INT, None,
-    """log.retention.ms in minutes.  Unset, log.retention.hours counts.""",
+    """log.retention.ms in minutes.  If not set, log.retention.hours applies.""",
     check=at_least(-1),
 )
 BROKER.declare(
@@ -506,8 +511,8 @@ BROKER.declare(
 )
 BROKER.declare(
     "log.roll.ms", Type.LONG, None,
-    """The age at which a segment is closed although it is not full, for topics without
-    segment.ms.  Unset, log.roll.hours counts.""",
+    """Maximum age of the active segment, for topics without segment.ms.  If not set, log.roll.hours
+    applies.""",
     check=at_least(1),
     update=Update.CLUSTER_ONLY,
 )
@@ -518,8 +523,8 @@ BROKER.declare(
 )
 BROKER.declare(
     "log.roll.jitter.ms", Type.LONG, None,
-    """The most by which log.roll.ms is shortened, for topics without segment.jitter.ms.
-    Unset, log.roll.jitter.hours counts.""",
+    """Maximum random reduction of log.roll.ms, for topics without segment.jitter.ms.  If not set,
+    log.roll.jitter.hours applies.""",
     check=at_least(0),
     update=Update.CLUSTER_ONLY,
 )
@@ -540,17 +545,17 @@ for key in TOPIC.values():
 BROKER.leave_out(
     "process.roles", "controller.", "inter.broker.", "control.plane.", "early.start.listeners",
     "metadata.log.", "metadata.max.", "initial.broker.",
-    because="every node takes its part in the cluster by itself; remove the line",
+    because="the cluster of nodes needs no configuration; remove the line",
 )
 BROKER.leave_out(
     "zookeeper.", "inter.broker.protocol.version", "log.message.format.version",
     because="Kafka itself removed it; remove the line",
 )
-BROKER.leave_out("broker.id", because="nodes are numbered from 0 on; remove the line")
+BROKER.leave_out("broker.id", because="node ids are assigned from 0 on; remove the line")
 BROKER.leave_out("log.dir", because="the key is log.dirs")
 BROKER.leave_out(
     "num.network.threads", "num.io.threads", "queued.max.requests", "background.threads",
-    because="a node serves all its connections from one loop; remove the line",
+    because="a node serves all its connections in one event loop; remove the line",
 )
 BROKER.leave_out(
     "num.replica.", "replica.", "auto.leader.", "leader.imbalance.",
@@ -562,7 +567,7 @@ BROKER.leave_out(
 )
 BROKER.leave_out(
     "offsets.load.buffer.size", "offsets.commit.timeout.ms", "offsets.topic.compression.codec",
-    because="the groups' topic is read whole and written as durable as any; remove the line",
+    because="the groups' topic is loaded whole and written like any other; remove the line",
 )
 BROKER.leave_out(
     "transaction.", "transactional.",
@@ -571,7 +576,7 @@ BROKER.leave_out(
 BROKER.leave_out(
     "ssl.", "sasl.", "security.", "listener.", "authorizer.", "super.users", "allow.everyone.",
     "principal.", "delegation.",
-    because="encryption, logins and access rules come with a later version; keep to loopback",
+    because="TLS, authentication and ACLs come with a later version; listen on loopback",
 )
 BROKER.leave_out(
     "log.cleaner.", because="compaction comes with a later version; remove the line"
@@ -581,11 +586,12 @@ BROKER.leave_out(
     because="quotas come with a later version; remove the line",
 )
 BROKER.leave_out(
-    "connections.max.reauth.ms", because="nobody logs in yet; remove the line"
+    "connections.max.reauth.ms",
+    because="authentication comes with a later version; remove the line",
 )
 BROKER.leave_out(
     "metric.reporters", "metrics.", "auto.include.jmx.reporter",
-    because="metrics are had from `kafkalite start --metrics`; remove the line",
+    because="metrics are served by `kafkalite start --metrics`; remove the line",
 )
 BROKER.leave_out(
     "create.topic.policy.", "alter.config.policy.", "client.quota.",

@@ -30,24 +30,24 @@ SOFTWARE = "kafkalite"
 
 BOOTSTRAP_SERVERS = CLIENT.declare(
     "bootstrap.servers", Type.LIST, ("127.0.0.1:9092",),
-    """Brokers to begin with, each as HOST:PORT; the others are learned from the first that
-    answers.""",
+    """Brokers for the first connection, each as HOST:PORT.  The others are discovered from the
+    first one that responds.""",
     check=Check("a list of HOST:PORT", lambda servers: bool(servers)),
 )
 CLIENT_ID = CLIENT.declare(
     "client.id", Type.STRING, SOFTWARE,
-    """The name under which the broker's log and quotas know this client.""",
+    """Name of this client in requests, for the broker's log and quotas.""",
     check=Check("at most 249 bytes of text", lambda name: len(name.encode()) <= 249),
 )
 SECURITY_PROTOCOL = CLIENT.declare(
     "security.protocol", Type.STRING, "PLAINTEXT",
-    """How connections are protected.""",
-    check=Only("PLAINTEXT", "TLS and logins come with a later version"),
+    """Protocol of connections to brokers.""",
+    check=Only("PLAINTEXT", "TLS and SASL come with a later version"),
 )
 NATIVE = CLIENT.declare(
     "native", Type.STRING, "auto",
-    """Whether to use shared memory and the log's own files when the broker is on this host;
-    `auto` does where it is possible, `off` always goes by TCP.""",
+    """Use shared memory and the log's files if the broker is on this host: `auto` if possible;
+    `off` always uses TCP.""",
     check=one_of("auto", "off"),
 )
 
@@ -55,69 +55,69 @@ NATIVE = CLIENT.declare(
 
 REQUEST_TIMEOUT_MS = CLIENT.declare(
     "request.timeout.ms", Type.INT, 30_000,
-    """How long an answer may take before the connection is given up.""",
+    """Maximum time to wait for a response before the connection is closed.""",
     check=at_least(1),
 )
 SOCKET_CONNECTION_SETUP_TIMEOUT_MS = CLIENT.declare(
     "socket.connection.setup.timeout.ms", Type.LONG, 10_000,
-    """How long it may take until a connection stands and the broker has said what it serves.""",
+    """Maximum time to connect and to receive the broker's supported API versions.""",
     check=at_least(1),
 )
 CONNECTIONS_MAX_IDLE_MS = CLIENT.declare(
     "connections.max.idle.ms", Type.LONG, 540_000,
-    """The time after which a connection nobody used is closed; -1 keeps them.""",
+    """Time after which an idle connection is closed; -1 disables the timeout.""",
     check=at_least(-1),
 )
 METADATA_MAX_AGE_MS = CLIENT.declare(
     "metadata.max.age.ms", Type.LONG, 300_000,
-    """The age at which what is known of a topic is asked anew although nothing went wrong.""",
+    """Maximum age of a topic's metadata, after which they are refreshed even without an error.""",
     check=at_least(0),
 )
 RECONNECT_BACKOFF_MS = CLIENT.declare(
     "reconnect.backoff.ms", Type.LONG, 50,
-    """The rest before a broker that could not be reached is tried again.  It doubles with each
-    failure, up to reconnect.backoff.max.ms, and is varied by a fifth so that clients spread.""",
+    """Initial backoff before a retry of a failed connection.  It doubles with each failure, up to
+    reconnect.backoff.max.ms, with a random jitter of 20 %.""",
     check=at_least(0),
 )
 RECONNECT_BACKOFF_MAX_MS = CLIENT.declare(
     "reconnect.backoff.max.ms", Type.LONG, 1_000,
-    """The longest rest before a broker is tried again.""",
+    """Maximum backoff before a retry of a failed connection.""",
     check=at_least(0),
 )
 RETRY_BACKOFF_MS = CLIENT.declare(
     "retry.backoff.ms", Type.LONG, 100,
-    """The rest before a request that failed in passing is sent again.  It doubles with each
-    failure, up to retry.backoff.max.ms, and is varied by a fifth.""",
+    """Initial backoff before a retry of a request that failed with a retriable error.  It doubles
+    with each failure, up to retry.backoff.max.ms, with a random jitter of 20 %.""",
     check=at_least(0),
 )
 RETRY_BACKOFF_MAX_MS = CLIENT.declare(
     "retry.backoff.max.ms", Type.LONG, 1_000,
-    """The longest rest before a request is sent again.""",
+    """Maximum backoff before a retry of a request.""",
     check=at_least(0),
 )
 SEND_BUFFER_BYTES = CLIENT.declare(
     "send.buffer.bytes", Type.INT, -1,
-    """The size of a socket's buffer for what is sent; -1 leaves it to the kernel.""",
+    """Size of a socket's send buffer (SO_SNDBUF); -1 uses the default of the kernel.""",
     check=at_least(-1),
 )
 RECEIVE_BUFFER_BYTES = CLIENT.declare(
     "receive.buffer.bytes", Type.INT, -1,
-    """The size of a socket's buffer for what arrives; -1 leaves it to the kernel.""",
+    """Size of a socket's receive buffer (SO_RCVBUF); -1 uses the default of the kernel.""",
     check=at_least(-1),
 )
 
 CLIENT.leave_out(
-    "ssl.", "sasl.", because="TLS and logins come with a later version",
+    "ssl.", "sasl.", because="TLS and SASL come with a later version",
 )
 CLIENT.leave_out(
     "metric.reporters", "metrics.", "interceptor.classes", "enable.metrics.push",
     "auto.include.jmx.reporter",
-    because="metrics() of the object itself tells what it counts",
+    because="metrics() returns the counters of a client",
 )
 CLIENT.leave_out(
     "client.dns.lookup", "bootstrap.controllers", "metadata.recovery.strategy",
     "metadata.recovery.rebootstrap.trigger.ms", "socket.connection.setup.timeout.max.ms",
-    because="every address of every broker is tried, and bootstrap.servers when none answers",
+    because="every address of every broker is tried, and bootstrap.servers if none responds",
 )
 
 PRODUCER = Scope("producer")
@@ -128,35 +128,35 @@ PRODUCER.left_out |= CLIENT.left_out
 
 ACKS = PRODUCER.declare(
     "acks", Type.STRING, "all",
-    """When a record counts as written: `0` when it was sent, `1` when its leader has it, `all`
-    when it is committed and as durable as the topic promises.""",
+    """Acknowledgement after which a record counts as written: `0` none, `1` that of the leader,
+    `all` when it is committed, with the durability of the topic.""",
     check=one_of("all", "0", "1"),
 )
 ENABLE_IDEMPOTENCE = PRODUCER.declare(
     "enable.idempotence", Type.BOOLEAN, True,
-    """Whether batches are numbered, so that one sent again is not written twice.  It needs
-    acks=all; other acks turn it off unless it was asked for.""",
+    """Add sequence numbers to batches, so that a retry does not write one twice.  It requires
+    acks=all; other values of acks disable it unless it is set explicitly.""",
 )
 TRANSACTIONAL_ID = PRODUCER.declare(
     "transactional.id", Type.STRING, None,
-    """The name under which transactions are continued.""",
+    """Id under which transactions continue after a restart.""",
     check=Only(None, "transactions come with a later version"),
 )
 RETRIES = PRODUCER.declare(
     "retries", Type.INT, INT_MAX,
-    """How often a batch is sent again; delivery.timeout.ms is the better bound.""",
+    """Maximum number of retries of a batch; delivery.timeout.ms is the better limit.""",
     check=between(0, INT_MAX),
 )
 DELIVERY_TIMEOUT_MS = PRODUCER.declare(
     "delivery.timeout.ms", Type.INT, 120_000,
-    """How long after send() a record may wait, travel and be sent again before it has failed; at
-    least linger.ms + request.timeout.ms.""",
+    """Maximum time from send() to the outcome of a record, including retries; at least linger.ms +
+    request.timeout.ms.""",
     check=at_least(0),
 )
 MAX_IN_FLIGHT_REQUESTS_PER_CONNECTION = PRODUCER.declare(
     "max.in.flight.requests.per.connection", Type.INT, 5,
-    """How many requests may be unanswered on a connection; at most 5 keep their order with
-    enable.idempotence.""",
+    """Maximum number of requests in flight on a connection.  With enable.idempotence up to 5
+    preserve the order of records.""",
     check=at_least(1),
 )
 
@@ -164,65 +164,65 @@ MAX_IN_FLIGHT_REQUESTS_PER_CONNECTION = PRODUCER.declare(
 
 BATCH_SIZE = PRODUCER.declare(
     "batch.size", Type.INT, 16_384,
-    """The size at which a batch is sent without waiting for more; 0 sends each record alone.""",
+    """Size at which a batch is sent without waiting for more records; 0 disables batching.""",
     check=at_least(0),
 )
 LINGER_MS = PRODUCER.declare(
     "linger.ms", Type.LONG, 5,
-    """How long a batch that is not full waits for more records.""",
+    """Maximum time for which a batch that is not full waits for more records.""",
     check=at_least(0),
 )
 BUFFER_MEMORY = PRODUCER.declare(
     "buffer.memory", Type.LONG, 32 << 20,
-    """How many bytes of records may wait to be sent; send() waits when it is used up.""",
+    """Maximum bytes of records that wait to be sent; send() blocks when it is used up.""",
     check=at_least(0),
 )
 MAX_BLOCK_MS = PRODUCER.declare(
     "max.block.ms", Type.LONG, 60_000,
-    """How long send() waits for room, or for the topic to be there, before it fails.""",
+    """Maximum time for which send() blocks for buffer memory or metadata before it fails.""",
     check=at_least(0),
 )
 MAX_REQUEST_SIZE = PRODUCER.declare(
     "max.request.size", Type.INT, 1 << 20,
-    """The largest record, uncompressed, and the largest request.""",
+    """Maximum size of a record before compression, and of a request.""",
     check=at_least(0),
 )
 PARTITIONER = PRODUCER.declare(
     "partitioner", Type.STRING, "murmur2",
-    """Where a record without a partition goes.  `murmur2`: by its key, as Java's clients do it, and
-    without a key to one partition for as long as it takes to fill a batch.  `round_robin`: to each
-    in turn.  Or a function of topic, key and the number of partitions.""",
+    """Partition of a record that has none.  `murmur2`: by the hash of the key, as in the Java
+    client; without a key, one partition until a batch is full.  `round_robin`: each partition in
+    turn.  Or a function of topic, key and number of partitions.""",
     check=one_of("murmur2", "round_robin"),
 )
 KEY_SERIALIZER = PRODUCER.declare(
     "key.serializer", Type.STRING, None,
-    """A function of a key that returns bytes or text; without one, keys are bytes or text.""",
-    check=Only(None, "a function is given instead of the name of a Java class"),
+    """Function that converts a key to bytes or text; without one, keys are bytes or text.""",
+    check=Only(None, "a function is passed instead of the name of a Java class"),
 )
 VALUE_SERIALIZER = PRODUCER.declare(
     "value.serializer", Type.STRING, None,
-    """A function of a value that returns bytes or text; without one, values are bytes or text.
-    None, a tombstone, is not given to it.""",
-    check=Only(None, "a function is given instead of the name of a Java class"),
+    """Function that converts a value to bytes or text; without one, values are bytes or text.  It
+    is not called for None, a tombstone.""",
+    check=Only(None, "a function is passed instead of the name of a Java class"),
 )
 COMPRESSION_TYPE = PRODUCER.declare(
     "compression.type", Type.STRING, "none",
-    """How batches are compressed.""",
+    """Compression of batches.""",
     check=one_of("none", "gzip", "snappy", "lz4", "zstd"),
 )
 COMPRESSION_GZIP_LEVEL = PRODUCER.declare(
     "compression.gzip.level", Type.INT, -1,
-    """How hard gzip tries, from 1 to 9; -1 is zlib's own choice.""",
+    """Compression level of gzip, from 1 to 9; -1 is the default of zlib.""",
     check=Check("-1, or between 1 and 9", lambda level: level == -1 or 1 <= level <= 9),
 )
 COMPRESSION_LZ4_LEVEL = PRODUCER.declare(
     "compression.lz4.level", Type.INT, 9,
-    """How hard lz4 tries; 9 is the fast compressor.""",
+    """Compression level of lz4; 9 is the fast compressor.""",
     check=between(1, 17),
 )
 COMPRESSION_ZSTD_LEVEL = PRODUCER.declare(
     "compression.zstd.level", Type.INT, 3,
-    """How hard zstd tries.""",
+    """Compression level of zstd.""",
     check=between(-131_072, 22),
 )
 
@@ -236,7 +236,7 @@ PRODUCER.leave_out(
     because="partitioner takes a name or a function",
 )
 PRODUCER.leave_out(
-    "metadata.max.idle.ms", because="a topic is asked about only when it is used",
+    "metadata.max.idle.ms", because="metadata are requested only for topics in use",
 )
 
 CONSUMER = Scope("consumer")
@@ -247,41 +247,44 @@ CONSUMER.left_out |= CLIENT.left_out
 
 GROUP_ID = CONSUMER.declare(
     "group.id", Type.STRING, None,
-    """The name under which offsets are committed and found again.  The consumer does not become a
-    member of the group: it reads the partitions it is told to.""",
+    """Group under which offsets are committed and fetched.  The consumer does not join the group:
+    it reads the partitions it is assigned by the program.""",
     check=Check("a name of 1 to 32767 bytes", lambda name: 0 < len(name.encode()) <= 0x7FFF),
 )
 AUTO_OFFSET_RESET = CONSUMER.declare(
     "auto.offset.reset", Type.STRING, "earliest",
-    """Where to begin without an offset, or with one that is gone; `none` raises instead.""",
+    """Start offset without a committed offset, or if that is out of range; `none` raises an error
+    instead.""",
     check=one_of("earliest", "latest", "none"),
 )
 ENABLE_AUTO_COMMIT = CONSUMER.declare(
     "enable.auto.commit", Type.BOOLEAN, False,
-    """Whether offsets are committed by themselves.""",
-    check=Only(False, "commit() says which records are done with"),
+    """Commit offsets periodically in the background.""",
+    check=Only(False, "the program commits offsets with commit()"),
 )
 ISOLATION_LEVEL = CONSUMER.declare(
     "isolation.level", Type.STRING, "read_uncommitted",
-    """Whether records of transactions that are not committed are read.""",
+    """Visibility of records of open and aborted transactions: `read_uncommitted` returns them,
+    `read_committed` does not.""",
     check=one_of("read_uncommitted", "read_committed"),
 )
 ALLOW_AUTO_CREATE_TOPICS = CONSUMER.declare(
     "allow.auto.create.topics", Type.BOOLEAN, True,
-    """Whether to ask about a topic makes it, where the broker allows that.""",
+    """Let a metadata request create the topic, if the broker allows that.""",
 )
 CHECK_CRCS = CONSUMER.declare(
     "check.crcs", Type.BOOLEAN, True,
-    """Whether the checksum of each batch is computed again before its records are believed.""",
+    """Verify the CRC of each batch before its records are returned.""",
 )
 DEFAULT_API_TIMEOUT_MS = CONSUMER.declare(
     "default.api.timeout.ms", Type.INT, 60_000,
-    """How long a call may take that was given no timeout of its own.""",
+    """Default timeout of calls that take a timeout.""",
     check=at_least(0),
 )
 CONSUMER_TIMEOUT_MS = CONSUMER.declare(
     "consumer.timeout.ms", Type.LONG, -1,
-    """How long an iteration waits for a record before it ends; -1 waits for ever.""",
+    """Maximum time for which an iteration waits for a record before it ends; -1 disables the
+    timeout.""",
     check=at_least(-1),
 )
 
@@ -289,40 +292,40 @@ CONSUMER_TIMEOUT_MS = CONSUMER.declare(
 
 FETCH_MIN_BYTES = CONSUMER.declare(
     "fetch.min.bytes", Type.INT, 1,
-    """How many bytes of records the broker waits for before it answers.""",
+    """Minimum bytes of records in a fetch response, for which the broker waits.""",
     check=at_least(0),
 )
 FETCH_MAX_WAIT_MS = CONSUMER.declare(
     "fetch.max.wait.ms", Type.INT, 500,
-    """How long it waits for them.""",
+    """Maximum time for which the broker waits for fetch.min.bytes.""",
     check=at_least(0),
 )
 FETCH_MAX_BYTES = CONSUMER.declare(
     "fetch.max.bytes", Type.INT, 50 << 20,
-    """How many bytes of records an answer may bring; the first batch always comes whole.""",
+    """Maximum bytes of records in a fetch response; the first batch is always returned whole.""",
     check=at_least(0),
 )
 MAX_PARTITION_FETCH_BYTES = CONSUMER.declare(
     "max.partition.fetch.bytes", Type.INT, 1 << 20,
-    """How many of them from one partition.""",
+    """Maximum bytes of records of one partition in a fetch response.""",
     check=at_least(0),
 )
 CONSUMER.leave_out(
     "session.timeout.ms", "heartbeat.interval.ms", "max.poll.interval.ms", "group.instance.id",
     "partition.assignment.strategy", "group.protocol", "group.remote.assignor",
     "auto.commit.interval.ms", "internal.leave.group.on.close", "share.",
-    because="this consumer joins no group yet",
+    because="this consumer does not join groups in this version",
 )
 CONSUMER.leave_out(
     "key.deserializer", "value.deserializer", because="keys and values are bytes",
 )
 CONSUMER.leave_out(
     "client.rack", "exclude.internal.topics",
-    because="every partition is read from its leader, and topics are named",
+    because="every partition is read from its leader, and topics are listed by name",
 )
 
 CONSUMER.leave_out(
-    "max.poll.records", because="records come one at a time, or as many as batches() is told",
+    "max.poll.records", because="records are returned one at a time, or in batches by batches()",
 )
 
 

@@ -71,17 +71,17 @@ def _check_quick(text: str) -> None:
 
 METRICS = CLIENT_METRICS.declare(
     "metrics", Type.LIST, (),
-    """The beginnings of the names of the metrics that clients push; `*` stands for all of them,
-    and an empty list for none.""",
+    """Prefixes of the names of the metrics that clients push; `*` selects all of them, and an empty
+    list none.""",
 )
 INTERVAL_MS = CLIENT_METRICS.declare(
     "interval.ms", Type.INT, 300_000,
-    """How often clients push them.""",
+    """Interval of the pushes.""",
     check=between(100, 3_600_000),
 )
 MATCH = CLIENT_METRICS.declare(
     "match", Type.LIST, (),
-    """Which clients are asked: selector=pattern, and all of them must match; an empty list asks
-    every client.  A pattern is a regular expression without groups and with few repetitions.""",
+    """Clients that push: selector=pattern, all of which must match; an empty list selects every
+    client.  A pattern is a regular expression without groups and with few repetitions.""",
     check=Check("selectors with patterns", lambda entries: parse_match(entries) is not None),
 )

@@ -2,7 +2,7 @@
 
     SEGMENT_BYTES = TOPIC.declare(
         "segment.bytes", Type.INT, 1 << 30,
-        \"""The size at which a segment is closed and a new one begun.\""",
+        \"""Maximum size of a segment file.\""",
         check=at_least(1 << 20),
         overrides="log.segment.bytes",
     )
@@ -115,7 +115,7 @@ class Key(Generic[T]):
     def parse(self, text: str) -> T:
         """Return the typed value of a text; raise InvalidConfig if it is not valid."""
         text = text.strip()
-        shown = "what was given" if self.sensitive else quoted(text)
+        shown = "the given value" if self.sensitive else quoted(text)
         try:
             value: T = PARSERS[self.type](text)
         except ValueError as words:

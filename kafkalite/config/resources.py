@@ -36,13 +36,13 @@ LEVELS = {"FATAL": 50, "ERROR": 40, "WARN": 30, "INFO": 20, "DEBUG": 10, "TRACE"
 
 ROOT_LOGGER = LOGGER.declare(
     "kafkalite", Type.STRING, "INFO",
-    """The level of the loggers that have none of their own.""",
+    """Log level of the loggers that have none of their own.""",
     check=one_of(*LEVELS),
 )
 for name in ("broker", "process", "storage", "transport"):
     LOGGER.declare(
         f"{ROOT_LOGGER.name}.{name}", Type.STRING, None,
-        f"""The level of what the room {name} writes to the log file.""",
+        f"""Log level of the package kafkalite.{name}.""",
         check=one_of(*LEVELS),
     )
 

@@ -33,29 +33,28 @@ WEEK_MS = 7 * DAY_MS
 
 CLEANUP_POLICY = TOPIC.declare(
     "cleanup.policy", Type.LIST, ("delete",),
-    """What becomes of old records.  `delete` removes whole segments past retention.ms or
+    """Treatment of old records.  `delete` deletes whole segments by retention.ms and
     retention.bytes.""",
     check=Only(("delete",), "compaction needs the log cleaner, which this version does not have"),
     overrides="log.cleanup.policy",
 )
 RETENTION_MS = TOPIC.declare(
     "retention.ms", Type.LONG, WEEK_MS,
-    """How long a segment is kept after its newest record, by the records' own timestamps.
-    -1 keeps segments for ever.""",
+    """Retention of a segment after the timestamp of its newest record.  -1 disables the limit.""",
     check=at_least(-1),
     overrides=("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
 )
 RETENTION_BYTES = TOPIC.declare(
     "retention.bytes", Type.LONG, -1,
-    """The size of a partition above which its oldest segments are removed; -1 sets no bound.
-    It counts for each partition of the topic by itself.""",
+    """Maximum size of a partition, above which its oldest segments are deleted; -1 disables the
+    limit.  It applies to each partition of the topic.""",
     check=at_least(-1),
     overrides="log.retention.bytes",
 )
 FILE_DELETE_DELAY_MS = TOPIC.declare(
     "file.delete.delay.ms", Type.LONG, 60_000,
-    """How long the files of a removed segment stay on the disk, renamed, so that readers in
-    the middle of them can finish.""",
+    """Time between the removal of a segment from its log and the deletion of its files, so that
+    reads in progress can finish.""",
     check=at_least(0),
     overrides="log.segment.delete.delay.ms",
 )
@@ -64,42 +63,42 @@ FILE_DELETE_DELAY_MS = TOPIC.declare(
 
 SEGMENT_BYTES = TOPIC.declare(
     "segment.bytes", Type.INT, 1 << 30,
-    """The size at which a segment is closed and a new one begun.  Retention removes whole
-    segments, so a larger one is removed later.""",
+    """Maximum size of a segment file.  Retention deletes whole segments, so larger ones are deleted
+    later.""",
     check=at_least(1 << 20),
     overrides="log.segment.bytes",
 )
 SEGMENT_MS = TOPIC.declare(
     "segment.ms", Type.LONG, WEEK_MS,
-    """The age at which a segment is closed although it is not full, so that retention can
-    remove it.""",
+    """Maximum age of the active segment, after which a new one is rolled so that retention can
+    delete it.""",
     check=at_least(1),
     overrides=("log.roll.ms", "log.roll.hours"),
 )
 SEGMENT_JITTER_MS = TOPIC.declare(
     "segment.jitter.ms", Type.LONG, 0,
-    """The most by which segment.ms is shortened, by chance for each segment, so that many
-    partitions do not begin new segments at once.""",
+    """Maximum random reduction of segment.ms for each segment, so that many partitions do not roll
+    segments at once.""",
     check=at_least(0),
     overrides=("log.roll.jitter.ms", "log.roll.jitter.hours"),
 )
 SEGMENT_INDEX_BYTES = TOPIC.declare(
     "segment.index.bytes", Type.INT, 10 << 20,
-    """The size an index may reach before its segment is closed.""",
+    """Maximum size of an index file; its segment is rolled when the index is full.""",
     check=at_least(4),
     overrides="log.index.size.max.bytes",
 )
 INDEX_INTERVAL_BYTES = TOPIC.declare(
     "index.interval.bytes", Type.INT, 4096,
-    """How many bytes of records stand between two entries of the offset index.  Fewer make
-    reads jump closer to their offset, and the index larger.""",
+    """Bytes of records between two entries of the offset index.  A smaller interval lets reads jump
+    closer to their offset, and makes the index larger.""",
     check=at_least(0),
     overrides="log.index.interval.bytes",
 )
 PREALLOCATE = TOPIC.declare(
     "preallocate", Type.BOOLEAN, False,
-    """Whether a new segment's whole space is set aside on the disk at once.""",
-    check=Only(False, "space is set aside ahead of the writer anyway"),
+    """Preallocate the whole file of a new segment.""",
+    check=Only(False, "space is allocated ahead of the writes anyway"),
     overrides="log.preallocate",
 )
 
@@ -107,60 +106,60 @@ PREALLOCATE = TOPIC.declare(
 
 MAX_MESSAGE_BYTES = TOPIC.declare(
     "max.message.bytes", Type.INT, 1_048_588,
-    """The largest batch of records the topic takes, after compression.""",
+    """Maximum size of a record batch, after compression.""",
     check=at_least(0),
     overrides="message.max.bytes",
 )
 COMPRESSION_TYPE = TOPIC.declare(
     "compression.type", Type.STRING, "producer",
-    """How batches are stored.  `producer` keeps what the producer sent; any other value makes
-    the broker compress again what comes differently, which costs its processor time.""",
+    """Compression of stored batches.  `producer` keeps that of the producer; with any other value
+    the broker recompresses other batches, which costs processor time.""",
     check=one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
     overrides="compression.type",
 )
 COMPRESSION_GZIP_LEVEL = TOPIC.declare(
     "compression.gzip.level", Type.INT, -1,
-    """The level at which compression.type=gzip compresses; -1 leaves it to gzip.""",
+    """Compression level for compression.type=gzip; -1 is the default of gzip.""",
     check=Check("-1 or between 1 and 9", lambda level: level == -1 or 1 <= level <= 9),
     overrides="compression.gzip.level",
 )
 COMPRESSION_LZ4_LEVEL = TOPIC.declare(
     "compression.lz4.level", Type.INT, 9,
-    """The level at which compression.type=lz4 compresses.""",
+    """Compression level for compression.type=lz4.""",
     check=between(1, 17),
     overrides="compression.lz4.level",
 )
 COMPRESSION_ZSTD_LEVEL = TOPIC.declare(
     "compression.zstd.level", Type.INT, 3,
-    """The level at which compression.type=zstd compresses.""",
+    """Compression level for compression.type=zstd.""",
     check=between(-131_072, 22),
     overrides="compression.zstd.level",
 )
 COMPRESSED_RECORDS_VALIDATE = TOPIC.declare(
     "compressed.records.validate", Type.BOOLEAN, True,
-    """Decompress each compressed batch to check its records, as Kafka does; they may be 16 MiB, or
-    16 times the batch if that is more.  `false` saves the processor time of the broker and lifts
-    that bound; a damaged batch is then found only by its consumers, which cannot read past it.""",
+    """Decompress each compressed batch to validate its records, as Kafka does; they may be 16 MiB,
+    or 16 times the batch if that is more.  `false` saves processor time of the broker and removes
+    that limit; a damaged batch is then found only by its consumers, which cannot read past it.""",
     overrides="compressed.records.validate",
 )
 MESSAGE_TIMESTAMP_TYPE = TOPIC.declare(
     "message.timestamp.type", Type.STRING, "CreateTime",
-    """Whose time a record bears: the producer's (CreateTime) or the broker's at the append
+    """Timestamp of a record: the producer's (CreateTime), or the broker's at the append
     (LogAppendTime).""",
     check=one_of("CreateTime", "LogAppendTime"),
     overrides="log.message.timestamp.type",
 )
 MESSAGE_TIMESTAMP_BEFORE_MAX_MS = TOPIC.declare(
     "message.timestamp.before.max.ms", Type.LONG, LONG_MAX,
-    """How far a record's timestamp may lie before the broker's clock; an older one is
-    refused.  It counts for CreateTime only.""",
+    """Maximum time by which a record's timestamp may be before the broker's clock; older ones are
+    refused.  It applies to CreateTime only.""",
     check=at_least(0),
     overrides="log.message.timestamp.before.max.ms",
 )
 MESSAGE_TIMESTAMP_AFTER_MAX_MS = TOPIC.declare(
     "message.timestamp.after.max.ms", Type.LONG, 3_600_000,
-    """How far a record's timestamp may lie after the broker's clock; a later one is refused,
-    since it would hold its segment back from retention.  It counts for CreateTime only.""",
+    """Maximum time by which a record's timestamp may be after the broker's clock; later ones are
+    refused, since they would delay retention of their segment.  It applies to CreateTime only.""",
     check=at_least(0),
     overrides="log.message.timestamp.after.max.ms",
 )
@@ -169,30 +168,30 @@ MESSAGE_TIMESTAMP_AFTER_MAX_MS = TOPIC.declare(
 
 DURABILITY = TOPIC.declare(
     "durability", Type.STRING, "fsync",
-    """When records are on the disk itself and not only with the kernel.  `fsync`: before they
-    are acknowledged or read.  `interval`: at the latest after flush.ms or flush.bytes, in the
-    background.  `os`: when the kernel writes them, as in Kafka.  All three survive the end of
-    the broker's processes; only `fsync` survives a power cut without loss.""",
+    """Time at which records are flushed to the disk.  `fsync`: before they are acknowledged or
+    read.  `interval`: after flush.ms or flush.bytes at the latest, in the background.  `os`: when
+    the kernel writes them, as in Kafka.  With each of them records survive the end of the broker's
+    processes; only `fsync` loses none in a power cut.""",
     check=one_of("fsync", "interval", "os"),
     overrides="durability",
 )
 FLUSH_MS = TOPIC.declare(
     "flush.ms", Type.LONG, 1_000,
-    """With durability=interval, the longest that a record waits to be flushed; with `os` as
-    well where it is set.""",
+    """Maximum time before a record is flushed with durability=interval; with `os` as well if it is
+    set.""",
     check=at_least(0),
     overrides="log.flush.interval.ms",
 )
 FLUSH_MESSAGES = TOPIC.declare(
     "flush.messages", Type.LONG, LONG_MAX,
-    """With durability=interval, how many records of a partition may wait to be flushed; with
-    `os` as well where it is set.""",
+    """Maximum number of records of a partition that are not flushed with durability=interval; with
+    `os` as well if it is set.""",
     check=at_least(1),
     overrides="log.flush.interval.messages",
 )
 FLUSH_BYTES = TOPIC.declare(
     "flush.bytes", Type.LONG, 1 << 20,
-    """With durability=interval, how many bytes of a partition may wait to be flushed.""",
+    """Maximum bytes of a partition that are not flushed with durability=interval.""",
     check=at_least(1),
     overrides="flush.bytes",
 )
@@ -201,9 +200,9 @@ FLUSH_BYTES = TOPIC.declare(
 
 WORKER_DEDICATED = TOPIC.declare(
     "worker.dedicated", Type.BOOLEAN, False,
-    """Whether each partition of the topic has a worker process of its own, which serves nothing
-    else and goes with the topic.  A cluster without workers serves it like any other.  It is
-    decided when the topic is created.""",
+    """Give each partition of the topic a worker process of its own, which serves nothing else and
+    exists as long as the topic.  A cluster without workers serves such a topic like any other.  It
+    applies when the topic is created.""",
     update=Update.READ_ONLY,  # it determines the placement of existing and of added partitions
 )
 
@@ -211,25 +210,26 @@ WORKER_DEDICATED = TOPIC.declare(
 
 MIN_INSYNC_REPLICAS = TOPIC.declare(
     "min.insync.replicas", Type.INT, 1,
-    """How many replicas must hold a record before a producer that asks for all of them is
-    answered.""",
+    """Minimum number of in-sync replicas that must have a record before a produce request with
+    acks=all succeeds.""",
     check=Only(1, "a partition has one replica in this version"),
     overrides="min.insync.replicas",
 )
 UNCLEAN_LEADER_ELECTION_ENABLE = TOPIC.declare(
     "unclean.leader.election.enable", Type.BOOLEAN, False,
-    """Whether a replica that lacks acknowledged records may lead when no other is left.""",
-    check=Only(False, "acknowledged records are never given up"),
+    """Allow a replica that lacks acknowledged records to become leader if no other is
+    available.""",
+    check=Only(False, "acknowledged records are never discarded"),
     overrides="unclean.leader.election.enable",
 )
 LEADER_REPLICATION_THROTTLED_REPLICAS = TOPIC.declare(
     "leader.replication.throttled.replicas", Type.LIST, (),
-    """Replicas whose leaders send to them at a bounded rate.""",
+    """Replicas to which their leaders send at a limited rate.""",
     check=Only((), "a partition has one replica in this version"),
 )
 FOLLOWER_REPLICATION_THROTTLED_REPLICAS = TOPIC.declare(
     "follower.replication.throttled.replicas", Type.LIST, (),
-    """Replicas that fetch from their leaders at a bounded rate.""",
+    """Replicas that fetch from their leaders at a limited rate.""",
     check=Only((), "a partition has one replica in this version"),
 )
 
@@ -238,25 +238,25 @@ FOLLOWER_REPLICATION_THROTTLED_REPLICAS = TOPIC.declare(
 
 DELETE_RETENTION_MS = TOPIC.declare(
     "delete.retention.ms", Type.LONG, DAY_MS,
-    """How long a compacted topic keeps the marker of a deleted key.""",
+    """Retention of delete tombstones in a compacted topic.""",
     check=at_least(0),
     overrides="log.cleaner.delete.retention.ms",
 )
 MIN_CLEANABLE_DIRTY_RATIO = TOPIC.declare(
     "min.cleanable.dirty.ratio", Type.DOUBLE, 0.5,
-    """The share of a compacted topic's log that must be new before it is compacted again.""",
+    """Minimum ratio of uncompacted to all bytes of a log before it is compacted.""",
     check=between(0, 1),
     overrides="log.cleaner.min.cleanable.ratio",
 )
 MIN_COMPACTION_LAG_MS = TOPIC.declare(
     "min.compaction.lag.ms", Type.LONG, 0,
-    """How long a compacted topic keeps every record before it may compact it away.""",
+    """Minimum time for which a record remains uncompacted.""",
     check=at_least(0),
     overrides="log.cleaner.min.compaction.lag.ms",
 )
 MAX_COMPACTION_LAG_MS = TOPIC.declare(
     "max.compaction.lag.ms", Type.LONG, LONG_MAX,
-    """The longest a compacted topic may leave a record out of compaction.""",
+    """Maximum time for which a record remains ineligible for compaction.""",
     check=at_least(1),
     overrides="log.cleaner.max.compaction.lag.ms",
 )
@@ -265,28 +265,28 @@ MAX_COMPACTION_LAG_MS = TOPIC.declare(
 
 REMOTE_STORAGE_ENABLE = TOPIC.declare(
     "remote.storage.enable", Type.BOOLEAN, False,
-    """Whether old segments move to an object store.""",
+    """Move old segments to remote storage.""",
     check=Only(False, "this version has no tiered storage"),
 )
 REMOTE_LOG_COPY_DISABLE = TOPIC.declare(
     "remote.log.copy.disable", Type.BOOLEAN, False,
-    """Whether a tiered topic stops moving segments to the object store.""",
+    """Stop copying segments of a tiered topic to remote storage.""",
     check=Only(False, "this version has no tiered storage"),
 )
 REMOTE_LOG_DELETE_ON_DISABLE = TOPIC.declare(
     "remote.log.delete.on.disable", Type.BOOLEAN, False,
-    """Whether the object store's segments are deleted when tiering is turned off.""",
+    """Delete segments in remote storage when tiering is disabled.""",
     check=Only(False, "this version has no tiered storage"),
 )
 LOCAL_RETENTION_MS = TOPIC.declare(
     "local.retention.ms", Type.LONG, -2,
-    """How long a tiered topic keeps segments here as well; -2 means retention.ms.""",
+    """Retention of a tiered topic's segments on local disks; -2 means retention.ms.""",
     check=Only(-2, "this version has no tiered storage"),
     overrides="log.local.retention.ms",
 )
 LOCAL_RETENTION_BYTES = TOPIC.declare(
     "local.retention.bytes", Type.LONG, -2,
-    """How many bytes a tiered topic keeps here as well; -2 means retention.bytes.""",
+    """Maximum local size of a tiered topic's partition; -2 means retention.bytes.""",
     check=Only(-2, "this version has no tiered storage"),
     overrides="log.local.retention.bytes",
 )

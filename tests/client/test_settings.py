@@ -61,8 +61,8 @@ def test_a_value_is_what_it_says_in_every_form(keywords, key, value):
         ({"acks": 2}, "acks must be one of all, 0, 1, not '2'"),
         ({"acks": len}, "acks cannot be a builtin_function_or_method"),
         ({"transactional_id": "t"}, "transactions come with a later version"),
-        ({"security_protocol": "SASL_SSL"}, "TLS and logins come with a later version"),
-        ({"sasl.mechanism": "PLAIN"}, "TLS and logins come with a later version"),
+        ({"security_protocol": "SASL_SSL"}, "TLS and SASL come with a later version"),
+        ({"sasl.mechanism": "PLAIN"}, "TLS and SASL come with a later version"),
         ({"partitioner_class": "x"}, "partitioner takes a name or a function"),
         ({"delivery_timeout_ms": 30_000}, "delivery.timeout.ms must be at least linger.ms"),
         ({"enable_idempotence": True, "acks": 1}, "enable.idempotence needs acks to be all"),
@@ -117,10 +117,10 @@ def test_a_call_without_a_timeout_has_the_producers_or_the_consumers():
 @pytest.mark.parametrize(
     ("keywords", "words"),
     [
-        ({"enable_auto_commit": True}, r"commit\(\) says which records are done with"),
+        ({"enable_auto_commit": True}, r"the program commits offsets with commit\(\)"),
         ({"group_id": ""}, "a name of 1 to 32767 bytes"),
-        ({"session_timeout_ms": 1}, "joins no group yet"),
-        ({"max_poll_records": 1}, "records come one at a time"),
+        ({"session_timeout_ms": 1}, "does not join groups"),
+        ({"max_poll_records": 1}, "records are returned one at a time"),
     ],
 )
 def test_a_consumer_says_what_it_does_not_do(keywords, words):

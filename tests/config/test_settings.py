@@ -129,7 +129,7 @@ def test_what_this_version_cannot_honour_is_refused_and_never_ignored():
     for name, value, reason in [
         ("cleanup.policy", "compact", "log cleaner"),
         ("cleanup.policy", "compact,delete", "log cleaner"),
-        ("unclean.leader.election.enable", "true", "never given up"),
+        ("unclean.leader.election.enable", "true", "never discarded"),
         ("remote.storage.enable", "true", "tiered"),
         ("min.insync.replicas", "2", "one replica"),
         ("segment.bytes", "1000", "at least 1048576"),

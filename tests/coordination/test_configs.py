@@ -190,7 +190,7 @@ def test_what_is_no_list_is_not_appended_to(controller, operation):
         (TOPIC, "a/b", ("retention.ms", "7"), InvalidTopicException, ""),
         (BROKER, "", ("message.max.bytes", "big"), InvalidRequest, "whole number"),
         (BROKER, "", ("max.bytes", "7"), InvalidRequest, "not a configuration key"),
-        (BROKER, "", ("num.io.threads", "7"), InvalidRequest, "one loop"),
+        (BROKER, "", ("num.io.threads", "7"), InvalidRequest, "one event loop"),
         (BROKER, "", ("workers", "2"), InvalidRequest, "when the broker starts"),
         (BROKER, "1", ("workers", "2"), InvalidRequest, "when the broker starts"),
         (BROKER, "1", ("num.partitions", "2"), InvalidRequest, "the whole cluster"),

@@ -177,10 +177,10 @@ def refused(tmp_path, *flags):
         ("tcp://127.0.0.1", "tcp://HOST:PORT"),
         ("tcp://127.0.0.1:99999", "tcp://HOST:PORT"),
         ("tcp://127.0.0.1:65535", "There is no port after 65535"),
-        ("tcp://::1:5555", "stands in brackets"),
+        ("tcp://::1:5555", "is written in brackets"),
         ("udp://127.0.0.1:5555", "tcp://HOST:PORT or ipc://PATH"),
-        ("ipc://@abstract", "path of a file"),
-        ("ipc://" + "/long" * 30, "ends at 107 bytes"),
+        ("ipc://@abstract", "must name a file"),
+        ("ipc://" + "/long" * 30, "at most 107 bytes"),
         ("ipc:///there/is/no/such/directory", "cannot listen"),
     ],
 )
