@@ -141,7 +141,7 @@ class Node:
         loaded; it determines the partitions of this node.
         """
         self.on_settings(self._take_settings)
-        self.logs.hand_over_misplaced(self.place_of, sure=self.controller.is_local)
+        self.logs.transfer_misplaced(self.place_of, sure=self.controller.is_local)
         loaded = self.logs.load(self._topic_settings)
         if self._local_controller is not None:
             self._renew_epochs_at_start(self._local_controller, loaded)

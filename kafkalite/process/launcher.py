@@ -64,7 +64,7 @@ from kafkalite.process.single import SingleProcessBroker
 from kafkalite.process.status.publisher import RunningNode, StatusPublisher, role_of
 from kafkalite.process.status.ready import Ready
 from kafkalite.storage.log_directory import LogDirectory
-from kafkalite.storage.node_directories import check_parts
+from kafkalite.storage.node_directories import check_directories
 from kafkalite.transport.reactor import Reactor
 
 log = logging.getLogger("kafkalite.process")
@@ -212,7 +212,7 @@ class Launcher:
         """Lock the data directory and bind the listeners, or adopt those of the last run."""
         if self.carried is None:
             self.directory.lock()
-            check_parts(self.data)
+            check_directories(self.data)
             self.publisher.remove_files_or_refuse()
             for node_id in sorted(self.desired):
                 self.node(node_id).listener = self.ports.bind_first(node_id)

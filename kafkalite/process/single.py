@@ -41,7 +41,7 @@ from kafkalite.process.status.publisher import RunningNode, StatusPublisher, rol
 from kafkalite.process.status.ready import Ready
 from kafkalite.storage.log_directory import LogDirectory
 from kafkalite.storage.log_manager import LogManager
-from kafkalite.storage.node_directories import check_parts
+from kafkalite.storage.node_directories import check_directories
 from kafkalite.transport.reactor import Reactor
 
 log = logging.getLogger("kafkalite.process")
@@ -124,7 +124,7 @@ class SingleProcessBroker:
         ports = Ports(self.address, before, self.settings[SOCKET_LISTEN_BACKLOG_SIZE])
         if self.carried is None:
             self.directory.lock()
-            check_parts(self.data)
+            check_directories(self.data)
             self.publisher.remove_files_or_refuse()
             listener = ports.bind_first(SUPERVISOR_ID)
             self.services.bind()

@@ -90,12 +90,12 @@ class Log:
     def __init__(
         self,
         recovered: Recovery,
-        owner: TopicIdPartition,
+        identity: TopicIdPartition,
         config: LogConfig,
         environment: LogEnvironment,
         log_start_offset: int,
     ) -> None:
-        self.topic, self.partition, self.topic_id = owner
+        self.topic, self.partition, self.topic_id = identity
         self.directory = recovered.directory
         self.failure = recovered.failure
         self.is_quarantined = recovered.failure is not None
@@ -136,7 +136,7 @@ class Log:
     def open(
         cls,
         directory: Path,
-        owner: TopicIdPartition,
+        identity: TopicIdPartition,
         config: LogConfig,
         environment: LogEnvironment,
         known: KnownLogState = NOTHING_KNOWN,
@@ -155,7 +155,7 @@ class Log:
                 flushing = RecoveryFlush.KERNEL
             recovery.recover(known, flushing)
         recovery.release()
-        return cls(recovery, owner, config, environment, known.log_start_offset)
+        return cls(recovery, identity, config, environment, known.log_start_offset)
 
     def __repr__(self) -> str:
         return f"Log({self.directory}, {self.log_start_offset}..{self.end_offset})"

@@ -45,19 +45,19 @@ class LogLoader:
     def open(
         self,
         directory: Path,
-        owner: TopicIdPartition,
+        identity: TopicIdPartition,
         config: LogConfig,
         options: OpenOptions = RECOVERED,
     ) -> Log:
         """Open one log."""
         known = NOTHING_KNOWN
         if not options.is_new:
-            known = self._points.known(directory, owner.topic_id)
+            known = self._points.known(directory, identity.topic_id)
         environment = self._environment
         if config.is_metadata_log:  # deleting topics writes to it, which must not need free space
             environment = environment.without_reserve(directory)
-        opened = Log.open(directory, owner, config, environment, known, options)
-        self._points.keep(directory.name, owner.topic_id, known, opened.damaged_to)
+        opened = Log.open(directory, identity, config, environment, known, options)
+        self._points.keep(directory.name, identity.topic_id, known, opened.damaged_to)
         self._points.set_pending(directory.name, opened.may_have_lost_tail)
         if os.path.exists(directory / layout.HANDOVER):
             self._points.left_behind(directory.name)
@@ -86,12 +86,12 @@ class LogLoader:
             with lock:
                 while not raised:
                     try:
-                        path, owner = todo.get_nowait()
+                        path, identity = todo.get_nowait()
                     except queue.Empty:
                         return
                     try:
-                        config = LogConfig.of(settings[owner.topic])
-                        logs[owner.key] = self.open(path, owner, config, options)
+                        config = LogConfig.of(settings[identity.topic])
+                        logs[identity.key] = self.open(path, identity, config, options)
                     except Exception as error:  # raised again below, on the calling thread
                         raised.append(error)
 

@@ -31,9 +31,7 @@ from kafkalite.config.settings import Settings
 from kafkalite.config.topic import FILE_DELETE_DELAY_MS
 from kafkalite.errors import KafkaStorageError, Refusal
 from kafkalite.ids import METADATA_ID, METADATA_TOPIC, NO_ID
-from kafkalite.storage import layout
-from kafkalite.storage import node_directories as parts
-from kafkalite.storage import partition_transfer as hand_over
+from kafkalite.storage import layout, node_directories, partition_transfer
 from kafkalite.storage.disk import (
     DISK,
     FAILURE_MARK,
@@ -90,7 +88,7 @@ class LogManager:
         self._disk = disk
         self._logs: dict[LogKey, Log] = {}
         self._space: FreeSpace | None = None
-        self._belongs: parts.Belongs = lambda *_: None
+        self._belongs: node_directories.Belongs = lambda *_: None
 
     @property
     def logs(self) -> dict[LogKey, Log]:
@@ -154,14 +152,14 @@ class LogManager:
                         " logs of topics.  Restore it from a copy, or start with another --data."
                     )
                 self._make(directory, METADATA_ID)
-            owner = TopicIdPartition(*key, METADATA_ID if is_new else read_topic_id(directory))
+            identity = TopicIdPartition(*key, METADATA_ID if is_new else read_topic_id(directory))
             config = LogConfig.of(self._settings, is_metadata_log=True)
             self._logs[key] = self._loader.open(
-                directory, owner, config, OpenOptions(is_new=is_new)
+                directory, identity, config, OpenOptions(is_new=is_new)
             )
         return self._logs[key]
 
-    def hand_over_misplaced(self, belongs: parts.Belongs, *, sure: bool = True) -> None:
+    def transfer_misplaced(self, belongs: node_directories.Belongs, *, sure: bool = True) -> None:
         """Before any log is opened, transfer those that the image assigns to other nodes, if the
         image is `sure`; see MisplacedLogs."""
         self._belongs = belongs
@@ -171,18 +169,18 @@ class LogManager:
         """Open every log except the metadata log, given each topic's settings."""
         all_are_here = True
         found: dict[LogKey, tuple[Path, TopicIdPartition]] = {}
-        for path, owner in parts.logs_in(self.data):
-            if self._misplaced.is_elsewhere(owner):
+        for path, identity in node_directories.logs_in(self.data):
+            if self._misplaced.is_elsewhere(identity):
                 all_are_here = False
                 self._points.set_pending(path.name, True)
                 continue
-            if hand_over.has_arrived(path):
-                if owner.key in found and self._belongs(*owner) is None:
+            if partition_transfer.has_arrived(path):
+                if identity.key in found and self._belongs(*identity) is None:
                     # Of a deleted topic; its name is now that of another topic's log.
-                    hand_over.set_aside(self._disk, path, owner)
+                    partition_transfer.set_aside(self._disk, path, identity)
                     continue
-                path = hand_over.take_up(self._disk, path, owner)
-            found[owner.key] = path, owner
+                path = partition_transfer.accept(self._disk, path, identity)
+            found[identity.key] = path, identity
         for path in self.data.iterdir():
             if layout.is_set_aside(path.name, layout.DELETE_DIRECTORY):
                 self._housekeeping.deferred_deletes.add(
@@ -217,7 +215,7 @@ class LogManager:
             if present is not None:
                 self.set_stray(present)
             elif directory.exists():
-                hand_over.set_aside(self._disk, directory, TopicIdPartition(*key, NO_ID))
+                partition_transfer.set_aside(self._disk, directory, TopicIdPartition(*key, NO_ID))
                 sync_names(self._disk, self.data)
         except OSError as error:
             failed(error, f"{directory} cannot be made")
@@ -304,14 +302,14 @@ class LogManager:
         self._misplaced.be_sure()
         for path in list(self.data.iterdir()):
             # The topic of a log that has arrived may become known later.
-            if layout.partition_of(path.name) in self._logs or hand_over.has_arrived(path):
+            if layout.partition_of(path.name) in self._logs or partition_transfer.has_arrived(path):
                 continue
-            owner = hand_over.owner_of(path)
-            if owner is None or owner.topic == METADATA_TOPIC:
+            identity = partition_transfer.identity_of(path)
+            if identity is None or identity.topic == METADATA_TOPIC:
                 continue
-            if self._belongs(*owner) is None:
+            if self._belongs(*identity) is None:
                 log.warning("Log belongs to no topic; setting it aside as stray. path=%s", path)
-                hand_over.set_aside(self._disk, path, owner)
+                partition_transfer.set_aside(self._disk, path, identity)
                 self._points.forget(path.name)
         self._points.forget_deleted(lambda *of: self._belongs(*of) is not None)
         sync_names(self._disk, self.data)
@@ -335,11 +333,11 @@ class LogManager:
     def find(self, topic: str, index: int, topic_id: bytes, settings: Settings) -> Log | None:
         """Return the log of a partition that another node transfers to this one, opened; None
         until it has arrived.  Raises KafkaStorageError if it cannot be opened yet."""
-        owner = TopicIdPartition(topic, index, topic_id)
-        present = self._logs.get(owner.key)
+        identity = TopicIdPartition(topic, index, topic_id)
+        present = self._logs.get(identity.key)
         if present is not None and present.topic_id == topic_id:
             return present
-        directory = self.data / layout.directory_name(*owner.key)
+        directory = self.data / layout.directory_name(*identity.key)
         try:
             if present is not None and present.topic_id == NO_ID:
                 self._give_id(present, topic_id)
@@ -350,21 +348,21 @@ class LogManager:
                 if arrived.is_dir():
                     if present is not None:
                         self.set_stray(present)
-                    hand_over.take_up(self._disk, arrived, owner)
+                    partition_transfer.accept(self._disk, arrived, identity)
                     break
             else:
                 if present is not None or not directory.is_dir():
                     return None
-                if not owner.is_also(read_topic_id(directory)):
+                if not identity.is_also(read_topic_id(directory)):
                     return None
-            kept = owner._replace(topic_id=read_topic_id(directory))
+            kept = identity._replace(topic_id=read_topic_id(directory))
             found = self._loader.open(directory, kept, LogConfig.of(settings))
             if found.topic_id == NO_ID:
                 self._give_id(found, topic_id)
         except OSError as error:
             failed(error, f"{directory} cannot be opened")
-        self._misplaced.taken_up(directory)
-        self._logs[owner.key] = found
+        self._misplaced.accepted(directory)
+        self._logs[identity.key] = found
         return found
 
     def discard(self, topic: str, index: int, topic_id: bytes) -> bool:
@@ -378,7 +376,7 @@ class LogManager:
             self._disk.rename(arrived, aside)
         except OSError as error:
             failed(error, f"{arrived} cannot be renamed")
-        self._misplaced.taken_up(arrived)
+        self._misplaced.accepted(arrived)
         self._housekeeping.deferred_deletes.add([aside], self._settings[FILE_DELETE_DELAY_MS])
         return True
 
@@ -394,19 +392,22 @@ class LogManager:
         return self._points.is_of(layout.directory_name(topic, index), topic_id)
 
     def _lies(self, topic: str, index: int, topic_id: bytes) -> bool:
-        owner = TopicIdPartition(topic, index, topic_id)
+        identity = TopicIdPartition(topic, index, topic_id)
         # Checked twice: between two checks it may move from a node not checked yet to one that was.
-        return bool(parts.holders(self.root, owner) or parts.holders(self.root, owner))
+        return bool(
+            node_directories.holders(self.root, identity)
+            or node_directories.holders(self.root, identity)
+        )
 
-    def hand_over(self, log: Log, to_directory: Path) -> None:
+    def transfer(self, log: Log, target_directory: Path) -> None:
         """Close a log and transfer its directory to another node; raise KafkaStorageError if it
         cannot move yet, in which case it is unchanged.
 
         Nothing may be appended, and a flush in flight must end first: it would write to names that
         are another node's by then.
         """
-        owner = TopicIdPartition(log.topic, log.partition, log.topic_id)
-        assert self._logs.get(owner.key) is log, f"{log} is not this node's"
+        identity = TopicIdPartition(log.topic, log.partition, log.topic_id)
+        assert self._logs.get(identity.key) is log, f"{log} is not this node's"
         if self._has_failed():
             raise DiskFailed(f"{log.directory} cannot be transferred: a flush has failed")
         if log.is_flushing:
@@ -415,13 +416,13 @@ class LogManager:
             )
         try:
             known = self._ended(log)
-            hand_over.send(self._disk, log.directory, owner, known, to_directory)
+            partition_transfer.send(self._disk, log.directory, identity, known, target_directory)
         except OSError as error:
             self._points.left_behind(log.directory.name)
             failed(error, f"{log.directory} cannot be transferred")
         self._points.keep(log.directory.name, log.topic_id, known)
         self._points.set_pending(log.directory.name, False)
-        del self._logs[owner.key]
+        del self._logs[identity.key]
         log.release()
 
     def _ended(self, log: Log) -> KnownLogState:

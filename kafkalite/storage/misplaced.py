@@ -12,8 +12,7 @@ import logging
 from pathlib import Path
 
 from kafkalite.errors import KafkaStorageError
-from kafkalite.storage import node_directories as parts
-from kafkalite.storage import partition_transfer as hand_over
+from kafkalite.storage import node_directories, partition_transfer
 from kafkalite.storage.disk import Disk
 from kafkalite.storage.partition_metadata import TopicIdPartition
 from kafkalite.storage.recovery_points import RecoveryPoints
@@ -30,12 +29,12 @@ class MisplacedLogs:
         self._disk = disk
         self.paths: dict[Path, TopicIdPartition] = {}
         """Directories that belong elsewhere, or have arrived and were not taken up."""
-        self._belongs: parts.Belongs = lambda *_: None
+        self._belongs: node_directories.Belongs = lambda *_: None
         self._sure = True
         self._complained: set[Path] = set()
         self._looked_ns = 0
 
-    def begin(self, belongs: parts.Belongs, *, sure: bool) -> None:
+    def begin(self, belongs: node_directories.Belongs, *, sure: bool) -> None:
         """Find the logs that belong elsewhere, and transfer them.
 
         Unless the image is `sure`, nothing is transferred until `be_sure`: the node that sent a log
@@ -44,25 +43,25 @@ class MisplacedLogs:
         self._belongs = belongs
         self._sure = sure
         self.paths = {
-            path: owner
-            for path, owner in parts.logs_in(self._data)
-            if self.is_elsewhere(owner) or hand_over.has_arrived(path)
+            path: identity
+            for path, identity in node_directories.logs_in(self._data)
+            if self.is_elsewhere(identity) or partition_transfer.has_arrived(path)
         }
-        self._hand_over_some()
+        self._transfer_some()
 
     def be_sure(self) -> None:
         """Transfer what belongs elsewhere: the image is the supervisor's."""
         self._sure = True
-        self._hand_over_some()
+        self._transfer_some()
 
-    def is_elsewhere(self, owner: TopicIdPartition) -> bool:
+    def is_elsewhere(self, identity: TopicIdPartition) -> bool:
         """Return whether the log belongs to another node."""
-        return self._target(owner) is not None
+        return self._target(identity) is not None
 
-    def taken_up(self, directory: Path) -> None:
+    def accepted(self, directory: Path) -> None:
         """Note that a directory is not misplaced any more."""
         self.paths.pop(directory, None)
-        if hand_over.has_arrived(directory):
+        if partition_transfer.has_arrived(directory):
             self._points.set_pending(directory.name, False)
 
     def look(self) -> None:
@@ -70,7 +69,7 @@ class MisplacedLogs:
         try:
             changed_ns = self._data.stat().st_mtime_ns
             if changed_ns != self._looked_ns:
-                self.paths.update(hand_over.arrived_in(self._data))
+                self.paths.update(partition_transfer.arrived_in(self._data))
         except OSError as error:
             if self._data not in self._complained:
                 log.error(
@@ -81,25 +80,25 @@ class MisplacedLogs:
             return
         self._complained.discard(self._data)
         self._looked_ns = changed_ns
-        self._hand_over_some()
+        self._transfer_some()
 
-    def _target(self, owner: TopicIdPartition) -> Path | None:
+    def _target(self, identity: TopicIdPartition) -> Path | None:
         """Return the other node's directory that a log belongs in, or None."""
-        directory = self._belongs(*owner)
+        directory = self._belongs(*identity)
         return directory if directory != self._data else None
 
-    def _hand_over_some(self) -> None:
+    def _transfer_some(self) -> None:
         if not self._sure:
             return
-        for path, owner in list(self.paths.items()):
-            to_directory = self._target(owner)
-            if to_directory is None:
-                if path.exists() and hand_over.has_arrived(path):
+        for path, identity in list(self.paths.items()):
+            target_directory = self._target(identity)
+            if target_directory is None:
+                if path.exists() and partition_transfer.has_arrived(path):
                     continue  # not taken up yet
             elif path.exists():
-                known = self._points.known(path, owner.topic_id)
+                known = self._points.known(path, identity.topic_id)
                 try:
-                    hand_over.send(self._disk, path, owner, known, to_directory)
+                    partition_transfer.send(self._disk, path, identity, known, target_directory)
                 except (OSError, KafkaStorageError) as error:
                     if path not in self._complained:
                         log.error(
@@ -110,5 +109,5 @@ class MisplacedLogs:
                     continue
             self._complained.discard(path)
             del self.paths[path]
-            if to_directory is not None:
+            if target_directory is not None:
                 self._points.set_pending(path.name, False)  # it was transferred

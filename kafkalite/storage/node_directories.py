@@ -17,8 +17,7 @@ from pathlib import Path
 
 from kafkalite.errors import KafkaStorageError, Refusal
 from kafkalite.ids import METADATA_TOPIC
-from kafkalite.storage import layout
-from kafkalite.storage import partition_transfer as hand_over
+from kafkalite.storage import layout, partition_transfer
 from kafkalite.storage.disk import DISK, SHORTAGES, Disk, remove_tree, write_file
 from kafkalite.storage.file_system import FileSystem
 from kafkalite.storage.log_directory import make_node_directory
@@ -37,12 +36,12 @@ def logs_in(directory: Path) -> Iterator[tuple[Path, TopicIdPartition]]:
     """Yield the log directories in a node's directory and their owners, but the metadata log's."""
     for name in sorted(os.listdir(directory)):
         path = directory / name
-        owner = hand_over.owner_of(path)
-        if owner is not None and owner.topic != METADATA_TOPIC:
-            yield path, owner
+        identity = partition_transfer.identity_of(path)
+        if identity is not None and identity.topic != METADATA_TOPIC:
+            yield path, identity
 
 
-def check_parts(data: Path) -> None:
+def check_directories(data: Path) -> None:
     """Refuse a data directory that lacks a node's directory, or that has a partition twice.
 
     Called before any node has a process: each node begins by moving misplaced directories, and
@@ -59,7 +58,7 @@ def check_parts(data: Path) -> None:
     seen: dict[tuple[str, int], list[Path]] = {}
     for directory in directories.values():
         for path in directory.iterdir():
-            if (key := hand_over.key_of(path)) is not None:
+            if (key := partition_transfer.key_of(path)) is not None:
                 seen.setdefault(key, []).append(path)
     for (topic, partition), paths in seen.items():
         for one, other in itertools.combinations(sorted(paths), 2):
@@ -72,10 +71,10 @@ def check_parts(data: Path) -> None:
 
 def _are_the_same(one: Path, other: Path) -> bool:
     """Return whether both directories hold records of the same topic."""
-    owner = hand_over.owner_of(one)
+    identity = partition_transfer.identity_of(one)
     return (
-        owner is not None
-        and owner.is_also(read_topic_id(other))
+        identity is not None
+        and identity.is_also(read_topic_id(other))
         and _holds_records(one)
         and _holds_records(other)
     )
@@ -85,14 +84,14 @@ def _holds_records(directory: Path) -> bool:
     return any(path.stat().st_size for path in directory.glob(f"*{layout.LOG}"))
 
 
-def holders(data: Path, owner: TopicIdPartition) -> list[Path]:
+def holders(data: Path, identity: TopicIdPartition) -> list[Path]:
     """Return the directories, of any node, that hold a partition, taken up or not."""
-    names = (layout.directory_name(*owner.key), layout.arrived(*owner))
+    names = (layout.directory_name(*identity.key), layout.arrived(*identity))
     return [
         path
         for directory in layout.node_directories(data).values()
         for name in names
-        if (path := directory / name).is_dir() and owner.is_also(read_topic_id(path))
+        if (path := directory / name).is_dir() and identity.is_also(read_topic_id(path))
     ]
 
 
@@ -114,22 +113,22 @@ def make_never_made(
             seen.setdefault(name, set()).add(directory / name)
     made: list[Path] = []
     points: list[RecoveryPoints] = []
-    for owner, node_id in moved:
-        name, arrived = layout.directory_name(*owner.key), layout.arrived(*owner)
+    for identity, node_id in moved:
+        name, arrived = layout.directory_name(*identity.key), layout.arrived(*identity)
         # The log under this name may be of an older topic.
         if arrived not in seen and not any(
-            owner.is_also(read_topic_id(path)) for path in seen.get(name, ())
+            identity.is_also(read_topic_id(path)) for path in seen.get(name, ())
         ):
             points = points or [RecoveryPoints(data, d, disk) for d in directories.values()]
-            if not any(known.is_of(name, owner.topic_id) for known in points):
-                made.append(_make(layout.node_directory(data, node_id) / arrived, owner, disk))
+            if not any(known.is_of(name, identity.topic_id) for known in points):
+                made.append(_make(layout.node_directory(data, node_id) / arrived, identity, disk))
     return made
 
 
-def _make(directory: Path, owner: TopicIdPartition, disk: Disk) -> Path:
+def _make(directory: Path, identity: TopicIdPartition, disk: Disk) -> Path:
     make_node_directory(disk, directory.parent)
     disk.mkdir(directory)
-    write_file(disk, directory / layout.PARTITION_METADATA, metadata_text(owner.topic_id))
+    write_file(disk, directory / layout.PARTITION_METADATA, metadata_text(identity.topic_id))
     return directory
 
 
@@ -168,18 +167,18 @@ def _evacuate(
 ) -> None:
     moved = [data, directory]
     points = RecoveryPoints(data, directory, disk)
-    for path, owner in logs_in(directory):
-        to_directory = belongs(*owner)
-        if to_directory is None and is_deleted(owner.topic_id):
+    for path, identity in logs_in(directory):
+        target_directory = belongs(*identity)
+        if target_directory is None and is_deleted(identity.topic_id):
             remove_tree(disk, path)
-        elif to_directory is None:
+        elif target_directory is None:
             log.warning("Log belongs to no topic; setting it aside as stray. path=%s", path)
-            disk.rename(path, data / layout.set_aside(*owner.key, layout.STRAY_DIRECTORY))
+            disk.rename(path, data / layout.set_aside(*identity.key, layout.STRAY_DIRECTORY))
         else:
-            known = points.known(path, owner.topic_id)
-            hand_over.send(disk, path, owner, known, to_directory)
-            arrived = to_directory / layout.arrived(*owner)
-            moved += [to_directory, arrived, arrived / layout.HANDOVER]
+            known = points.known(path, identity.topic_id)
+            partition_transfer.send(disk, path, identity, known, target_directory)
+            arrived = target_directory / layout.arrived(*identity)
+            moved += [target_directory, arrived, arrived / layout.HANDOVER]
     # The checkpoint that is removed next is needed if a power cut undoes the moves.
     try:
         file_system.sync_paths(path for path in moved if path.exists())

@@ -47,12 +47,12 @@ def boot_id() -> str:
         return ""
 
 
-def write(disk: Disk, directory: Path, owner: TopicIdPartition, known: KnownLogState) -> None:
+def write(disk: Disk, directory: Path, identity: TopicIdPartition, known: KnownLogState) -> None:
     """Write the handover file into a directory that is about to be transferred."""
     content = {
-        "topic": owner.topic,
-        "partition": owner.partition,
-        "topic_id": written_id(owner.topic_id),
+        "topic": identity.topic,
+        "partition": identity.partition,
+        "topic_id": written_id(identity.topic_id),
         "boot_id": boot_id(),
         **known._asdict(),
     }
@@ -64,13 +64,13 @@ def read(directory: Path) -> tuple[TopicIdPartition, KnownLogState] | None:
     """Return the content of a directory's handover file; None if it is missing or damaged."""
     try:
         content = checkpoint.unsealed(read_small_file(directory / layout.HANDOVER))
-        owner = TopicIdPartition(
+        identity = TopicIdPartition(
             content["topic"], content["partition"], read_id(content["topic_id"])
         )
         # Without a boot id no two boots are known to be the same.
         same_boot = content["boot_id"] == boot_id() != ""
         end = KnownEnd(*content["end"]) if content["end"] is not None and same_boot else None
-        return owner, KnownLogState(
+        return identity, KnownLogState(
             content["recovery_point"],
             content["log_start_offset"],
             end,
@@ -89,39 +89,43 @@ def read(directory: Path) -> tuple[TopicIdPartition, KnownLogState] | None:
 
 
 def send(
-    disk: Disk, directory: Path, owner: TopicIdPartition, known: KnownLogState, to_directory: Path
+    disk: Disk,
+    directory: Path,
+    identity: TopicIdPartition,
+    known: KnownLogState,
+    target_directory: Path,
 ) -> None:
     """Transfer a directory; it has not moved if this raises OSError or KafkaStorageError."""
-    make_node_directory(disk, to_directory)
-    write(disk, directory, owner, known)
-    target = to_directory / layout.arrived(*owner)
+    make_node_directory(disk, target_directory)
+    write(disk, directory, identity, known)
+    target = target_directory / layout.arrived(*identity)
     try:
         disk.rename(directory, target)
     except OSError as error:
         if error.errno == errno.EXDEV:
             raise KafkaStorageError(
-                f"{directory} and {to_directory} are on different file systems, but a partition is"
-                " transferred by a rename; keep the whole data directory on one file system"
+                f"{directory} and {target_directory} are on different file systems, but a partition"
+                " is transferred by a rename; keep the whole data directory on one file system"
             ) from error
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
         # No node can have it open under this name.
-        set_aside(disk, target, owner)
+        set_aside(disk, target, identity)
         disk.rename(directory, target)
 
 
-def take_up(disk: Disk, arrived: Path, owner: TopicIdPartition) -> Path:
+def accept(disk: Disk, arrived: Path, identity: TopicIdPartition) -> Path:
     """Rename an arrived directory to its log's name; a directory of that name is set aside."""
-    directory = arrived.with_name(layout.directory_name(*owner.key))
+    directory = arrived.with_name(layout.directory_name(*identity.key))
     if directory.exists():
-        set_aside(disk, directory, owner)
+        set_aside(disk, directory, identity)
     disk.rename(arrived, directory)
     return directory
 
 
-def set_aside(disk: Disk, directory: Path, owner: TopicIdPartition) -> Path:
+def set_aside(disk: Disk, directory: Path, identity: TopicIdPartition) -> Path:
     """Rename a directory to a name that no log has."""
-    aside = directory.with_name(layout.set_aside(*owner.key, layout.STRAY_DIRECTORY))
+    aside = directory.with_name(layout.set_aside(*identity.key, layout.STRAY_DIRECTORY))
     log.warning("Log directory set aside. path=%s new_name=%s", directory, aside.name)
     disk.rename(directory, aside)
     return aside
@@ -135,7 +139,7 @@ def has_arrived(directory: Path) -> bool:
 def arrived_in(data: Path) -> dict[Path, TopicIdPartition]:
     """Return the directories that were transferred to this node directory, with their owners."""
     arrived = (path for path in data.iterdir() if has_arrived(path))
-    return {path: owner for path in arrived if (owner := owner_of(path)) is not None}
+    return {path: identity for path in arrived if (identity := identity_of(path)) is not None}
 
 
 def key_of(path: Path) -> tuple[str, int] | None:
@@ -148,7 +152,7 @@ def key_of(path: Path) -> tuple[str, int] | None:
     return key if key is not None and path.is_dir() else None
 
 
-def owner_of(path: Path) -> TopicIdPartition | None:
-    """Return the owner of the log in a directory, or None if it is not a log's."""
+def identity_of(path: Path) -> TopicIdPartition | None:
+    """Return the partition whose log a directory holds, or None if it is not a log's."""
     key = key_of(path)
     return TopicIdPartition(*key, read_topic_id(path)) if key is not None else None

@@ -31,8 +31,7 @@ from typing import Any
 
 from kafkalite.ids import NO_ID, read_id, written_id
 from kafkalite.records.file_slice import OpenFile
-from kafkalite.storage import checkpoint, layout
-from kafkalite.storage import partition_transfer as hand_over
+from kafkalite.storage import checkpoint, layout, partition_transfer
 from kafkalite.storage.disk import FAILURE_MARK, PASSING, Disk, put_file, sync_directory
 from kafkalite.storage.known_state import KnownEnd, KnownLogState
 
@@ -96,9 +95,9 @@ class RecoveryPoints:
             known = known._replace(end=KnownEnd(*self._clean[name]))
         if self._asks_others:
             known = self._known_elsewhere(known, name, topic_id)
-        left = hand_over.read(directory)
+        left = partition_transfer.read(directory)
         if left is not None and left[0].is_also(topic_id):
-            known = _handed_over(known, left[1])
+            known = _with_handover(known, left[1])
         return known
 
     def _known_elsewhere(self, known: KnownLogState, name: str, topic_id: bytes) -> KnownLogState:
@@ -238,7 +237,7 @@ class CheckpointWrite:
     def run(self, disk: Disk, *, files_flushed: bool = False) -> None:
         """Write the checkpoint; on a full disk a later one may succeed."""
         try:
-            boot_id = hand_over.boot_id() if self.of_this_boot else ""
+            boot_id = partition_transfer.boot_id() if self.of_this_boot else ""
             checkpoint.write(disk, self.where, {BOOT_ID: boot_id, **self.points})
         except OSError as error:
             if error.errno in PASSING:
@@ -251,7 +250,7 @@ def _read_points(path: Path) -> tuple[bool, dict[str, Point]]:
     """Return whether a checkpoint was written in this boot of the machine, and its points."""
     content = checkpoint.read(path)
     boot_id = content.pop(BOOT_ID, "") if isinstance(content, dict) else ""
-    return boot_id == hand_over.boot_id() != "", _checked(content)
+    return boot_id == partition_transfer.boot_id() != "", _checked(content)
 
 
 def _checked(content: Any) -> dict[str, Point]:
@@ -281,7 +280,7 @@ def _speaks_of(point: Point, topic_id: bytes) -> bool:
     return topic_id == NO_ID or point[2] in (written_id(topic_id), written_id(NO_ID))
 
 
-def _handed_over(own: KnownLogState, last_owners: KnownLogState) -> KnownLogState:
+def _with_handover(own: KnownLogState, last_owners: KnownLogState) -> KnownLogState:
     """Return the points of the log's last owner, with those of this node that are newer."""
     return last_owners._replace(
         log_start_offset=max(own.log_start_offset, last_owners.log_start_offset),

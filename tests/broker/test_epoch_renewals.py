@@ -6,7 +6,7 @@ import pytest
 
 from kafkalite import errors
 from kafkalite.broker.replica.epoch_renewals import EpochRenewals
-from kafkalite.storage import partition_transfer as hand_over
+from kafkalite.storage import partition_transfer
 
 NOT_LEADER = errors.NotLeaderOrFollower.code
 
@@ -18,7 +18,7 @@ def reboot(monkeypatch):
 
     def reboot():
         name = f"boot {next(boots)}"
-        monkeypatch.setattr(hand_over, "boot_id", lambda: name)
+        monkeypatch.setattr(partition_transfer, "boot_id", lambda: name)
 
     reboot()
     return reboot

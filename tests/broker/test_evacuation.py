@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 
-from kafkalite.storage import partition_transfer as hand_over
+from kafkalite.storage import partition_transfer
 from kafkalite.storage.disk import DISK
 from kafkalite.storage.known_state import KnownLogState
 from kafkalite.storage.layout import directory_name, node_directory
@@ -22,7 +22,9 @@ def test_what_a_worker_that_began_with_an_older_image_sent_to_a_removed_node_is_
     cluster.kill(leader)
     lies = node_directory(cluster.directory, leader) / directory_name("a", 0)
     owner = TopicIdPartition("a", 0, topic_id)
-    hand_over.send(DISK, lies, owner, KnownLogState(), node_directory(cluster.directory, 9))
+    partition_transfer.send(
+        DISK, lies, owner, KnownLogState(), node_directory(cluster.directory, 9)
+    )
     cluster.start(leader)
     cluster.until(lambda: cluster.node(leader).replicas.of_topic(topic_id), pace_ms=100)
     assert cluster.values("a") == [b"0"]
@@ -37,14 +39,14 @@ def test_what_a_full_disk_keeps_with_a_former_worker_comes_when_there_is_room(
     cluster.produce("a", b"0")
     cluster.end()
     cluster.close()
-    send = hand_over.send
+    send = partition_transfer.send
 
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(hand_over, "send", full)
+    monkeypatch.setattr(partition_transfer, "send", full)
     alone = InProcess(tmp_path / "data")
-    monkeypatch.setattr(hand_over, "send", send)
+    monkeypatch.setattr(partition_transfer, "send", send)
     topic_id = alone.node.image.topics["a"].topic_id
     assert not alone.node.replicas.of_topic(topic_id)
 

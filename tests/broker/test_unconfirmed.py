@@ -11,7 +11,7 @@ import pytest
 from kafkalite.broker.controller.metadata_reader import MetadataReader
 from kafkalite.ids import METADATA_TOPIC
 from kafkalite.protocol.schemas.topics import CREATE_TOPICS
-from kafkalite.storage import partition_transfer as hand_over
+from kafkalite.storage import partition_transfer
 from kafkalite.storage.disk import DISK
 from kafkalite.storage.known_state import KnownLogState
 from kafkalite.storage.layout import directory_name, node_directory
@@ -89,7 +89,9 @@ def test_what_came_is_not_sent_on_before_a_supervisor_has_said_where_it_belongs(
     other = 3 - (leader := cluster.leader("t"))
     cluster.end()
     lies, theirs = (node_directory(cluster.directory, n) for n in (leader, other))
-    hand_over.send(DISK, lies / "t-0", TopicIdPartition("t", 0, topic_id), KnownLogState(), theirs)
+    partition_transfer.send(
+        DISK, lies / "t-0", TopicIdPartition("t", 0, topic_id), KnownLogState(), theirs
+    )
     cluster.start(other)
     assert [path.parent for path in cluster.directory.glob("nodes/*/t-0*")] == [theirs]
     cluster.begin(2)

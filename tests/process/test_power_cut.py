@@ -9,8 +9,7 @@ import os
 import confluent_kafka
 import pytest
 
-from kafkalite.storage import checkpoint, layout
-from kafkalite.storage import partition_transfer as hand_over
+from kafkalite.storage import checkpoint, layout, partition_transfer
 from kafkalite.storage.recovery_points import BOOT_ID
 from kafkalite.testing import Broker
 from tests.process.waiting import WAIT_S_MAX, until
@@ -114,7 +113,7 @@ def test_a_restart_in_the_same_boot_keeps_the_epoch(broker):
     cut_power(broker, topic, 2)
     broker.start()
     produce(broker, topic, [b"2"])
-    until(lambda: boots(broker) == {hand_over.boot_id()})
+    until(lambda: boots(broker) == {partition_transfer.boot_id()})
     broker.kill()
     broker.start()
     produce(broker, topic, [b"3"])

@@ -68,7 +68,7 @@ class ClusterChecker:
                 node_directory = layout.node_directory(cluster.directory, partition.leader)
                 assert directory == node_directory / name
                 self._check_records((topic.topic_id, index), led.log)
-        node_directories.check_parts(cluster.directory)
+        node_directories.check_directories(cluster.directory)
 
     def _check_records(self, place: PartitionKey, log: Any) -> None:
         stream = self.workload.streams.get(place)

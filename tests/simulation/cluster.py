@@ -33,7 +33,7 @@ from kafkalite.protocol.schemas import bus
 from kafkalite.protocol.schemas.bus import TypedRecord
 from kafkalite.storage.log_directory import LogDirectory
 from kafkalite.storage.log_manager import LogManager
-from kafkalite.storage.node_directories import check_parts, evacuate
+from kafkalite.storage.node_directories import check_directories, evacuate
 from kafkalite.transport.bus import Peer, identity_of, peer_of
 from kafkalite.transport.reactor import Reactor
 from tests.handlers.conftest import Wire
@@ -185,7 +185,7 @@ class Cluster:
         )  # fmt: skip
         controller = assembly.local_controller(made.logs, made.reactor)
         if first:
-            check_parts(self.directory)
+            check_directories(self.directory)
         wanted = supervising.initial_addresses(spec, controller)
         assembly.settle(controller, spec.cluster_id, self.settings, wanted)
         made.node = assembly.controller_node(

@@ -23,7 +23,7 @@ from kafkalite.storage.timestamps import Search, TimestampOffset, first_since
 from tests.simulation.disk import QuickDisk
 
 TOPIC_ID = bytes(range(16))
-OWNER = TopicIdPartition("t", 0, TOPIC_ID)
+IDENTITY = TopicIdPartition("t", 0, TOPIC_ID)
 NOW = ManualClock().wall_ms()
 
 SMALL = {
@@ -54,7 +54,7 @@ def open_log(
     environment = LogEnvironment.of(directory, clock or ManualClock(), disk or QuickDisk())
     environment = environment._replace(**(shared or {}))
     config = LogConfig.of(settings(values))
-    return Log.open(directory, OWNER, config, environment, KnownLogState(**known))
+    return Log.open(directory, IDENTITY, config, environment, KnownLogState(**known))
 
 
 def close(log: Log) -> KnownEnd | None:

@@ -29,7 +29,7 @@ class Nodes:
     def __getitem__(self, node_id: int) -> LogManager:
         if node_id not in self._open:
             logs = manager(self.data, self.clock, self.disk, node_id)
-            logs.hand_over_misplaced(self.belongs)
+            logs.transfer_misplaced(self.belongs)
             logs.load(lambda topic: self.settings)
             logs.set_strays()
             self._open[node_id] = logs
@@ -56,7 +56,7 @@ class Nodes:
         """Change the leader and have the previous leader transfer the partition."""
         before = self[self.leader]
         self.leader = to
-        before.hand_over(before.logs[T], self.path(to))
+        before.transfer(before.logs[T], self.path(to))
 
     def move(self, to: int) -> Log:
         """Transfer the partition and open it at the new leader."""

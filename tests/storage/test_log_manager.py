@@ -348,7 +348,7 @@ def test_a_failed_flush_is_known_although_the_disk_took_no_mark_of_it(tmp_path: 
     log.flush_end(flush)
     disk.dead = False
     with pytest.raises(DiskFailed):
-        logs.hand_over(log, tmp_path / "nodes" / "1")
+        logs.transfer(log, tmp_path / "nodes" / "1")
     logs.close()
     assert not (tmp_path / FAILURE_MARK).exists() and not (tmp_path / CLEAN_SHUTDOWN).exists()
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from kafkalite.config import topic as keys
-from kafkalite.storage import checkpoint, layout
-from kafkalite.storage import partition_transfer as hand_over
+from kafkalite.storage import checkpoint, layout, partition_transfer
 from kafkalite.storage.disk import FAILURE_MARK
 from kafkalite.storage.log import Log
 from kafkalite.storage.log_manager import LogManager
@@ -22,7 +21,7 @@ ONE_SEGMENT = {keys.SEGMENT_BYTES: 1 << 20}
 
 @pytest.fixture
 def reboot(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    return lambda: monkeypatch.setattr(hand_over, "boot_id", lambda: "the next")
+    return lambda: monkeypatch.setattr(partition_transfer, "boot_id", lambda: "the next")
 
 
 def written(directory: Path, segment_size: int = 1 << 20) -> Log:
@@ -157,7 +156,7 @@ def test_a_log_that_moves_is_of_this_boot_once_it_was_opened_in_it_and_has_a_new
     else:  # node 1 transfers it before it opens its logs
         nodes.leader = 2
         assert nodes[1].logs == {}
-    left = hand_over.read(next(nodes.path(2).glob("*-arrived")))
+    left = partition_transfer.read(next(nodes.path(2).glob("*-arrived")))
     assert left is not None and left[1].same_boot is (opened == "and renewed")
     nodes.crash()
 
@@ -187,7 +186,7 @@ def test_which_logs_may_have_lost_their_tail(
     logs = manager(tmp_path)
     log = loaded(logs)
     assert log.may_have_lost_tail is lost
-    assert (boot_id_of(tmp_path) == hand_over.boot_id()) is not lost
+    assert (boot_id_of(tmp_path) == partition_transfer.boot_id()) is not lost
     log.release()
 
 
@@ -223,7 +222,7 @@ def test_a_node_with_a_log_that_it_has_not_opened_in_this_boot_names_no_boot(
     nodes.crash()
     nodes.leader = 2  # of which the node has no confirmation yet
     logs = manager(tmp_path, node_id=1)
-    logs.hand_over_misplaced(nodes.belongs, sure=False)
+    logs.transfer_misplaced(nodes.belongs, sure=False)
     assert logs.load(lambda topic: nodes.settings) == {}
     logs.checkpoint()
     assert boot_id_of(nodes.path(1)) == ""
@@ -231,7 +230,7 @@ def test_a_node_with_a_log_that_it_has_not_opened_in_this_boot_names_no_boot(
         logs.set_strays()
         logs.checkpoint()
         assert boot_id_of(nodes.path(1)) == "the next"
-        left = hand_over.read(next(nodes.path(2).glob("*-arrived")))
+        left = partition_transfer.read(next(nodes.path(2).glob("*-arrived")))
         assert left is not None and not left[1].same_boot
     nodes.leader = 1 if later != "it goes" else 2
     if later == "it is left":

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from kafkalite.config import topic as keys
-from kafkalite.storage import layout
-from kafkalite.storage import partition_transfer as hand_over
+from kafkalite.storage import layout, partition_transfer
 from kafkalite.storage.disk import FAILURE_MARK, WriteBackFailed
 from kafkalite.storage.file_system import EXT4
 from kafkalite.storage.flusher import flush_all
@@ -116,7 +115,7 @@ def test_after_another_boot_all_are_flushed_together(
     tmp_path: Path, durability: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed(tmp_path, durability, unflushed=True)
-    monkeypatch.setattr(hand_over, "boot_id", lambda: "the next")
+    monkeypatch.setattr(partition_transfer, "boot_id", lambda: "the next")
     disk = CountingDisk()
     logs = loaded(tmp_path, durability, disk)
     assert {log.durable_offset for log in logs} == {3}

@@ -407,7 +407,7 @@ class Reconciler:
         if leader == self._metadata.node_id:
             return  # reassigned to this node since, and led here with the same log
         try:
-            self._logs.hand_over(found, node_directory(self._logs.root, leader))
+            self._logs.transfer(found, node_directory(self._logs.root, leader))
         except KafkaStorageError as error:
             if retry_ms >= CREATE_RETRY_MS:
                 log.error(

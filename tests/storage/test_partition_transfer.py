@@ -15,8 +15,7 @@ import pytest
 from kafkalite.config import topic as keys
 from kafkalite.errors import KafkaStorageError, OutOfOrderSequenceNumber
 from kafkalite.ids import written_id
-from kafkalite.storage import checkpoint, layout
-from kafkalite.storage import partition_transfer as hand_over
+from kafkalite.storage import checkpoint, layout, partition_transfer
 from kafkalite.storage.disk import FAILURE_MARK, Disk
 from kafkalite.storage.file_system import FileSystem
 from kafkalite.storage.log_manager import LOOK_FOR_MISPLACED_MS
@@ -202,7 +201,7 @@ def test_the_word_of_the_last_owner_stands_until_a_checkpoint_says_as_much(nodes
     log = nodes.found()
     log.delete_records(4)
     nodes[2].checkpoint()
-    assert hand_over.read(log.directory) is None
+    assert partition_transfer.read(log.directory) is None
     nodes.crash(2)
     assert nodes.found().log_start_offset == 4
 
@@ -213,7 +212,7 @@ def test_the_word_goes_also_when_the_checkpoint_says_as_much_already(nodes: Node
     for to in (2, 1, 2):
         log = nodes.move(to)
         nodes[to].checkpoint()
-        assert hand_over.read(log.directory) is None
+        assert partition_transfer.read(log.directory) is None
 
 
 def test_what_was_deleted_stays_so_although_the_word_of_it_came_back(nodes: Nodes) -> None:
@@ -242,7 +241,7 @@ def test_a_recovery_point_from_an_earlier_time_is_not_believed_when_the_log_come
     path = nodes.path(1) / layout.RECOVERY_CHECKPOINT
     nodes.crash()
     checkpoint.write(Disk(), path, {"t-0": [1000, 0, written_id(TOPIC_ID)]})
-    nodes[2].hand_over(nodes.found(), nodes.path(1))
+    nodes[2].transfer(nodes.found(), nodes.path(1))
     nodes.leader = 1
     again = nodes.found()
     assert (again.failure, again.end_offset, again.durable_offset) == (None, 5, 0)
@@ -261,7 +260,7 @@ def test_a_power_cut_that_takes_the_word_leaves_what_the_checkpoints_say(
     nodes.send(2)
     path = nodes.path(2) / layout.arrived("t", 0, TOPIC_ID) / layout.HANDOVER
     if word == "another boot's":
-        monkeypatch.setattr(hand_over, "boot_id", lambda: "another")
+        monkeypatch.setattr(partition_transfer, "boot_id", lambda: "another")
     else:
         path.unlink() if word == "lost" else os.truncate(path, 50)
     nodes.crash()
@@ -371,10 +370,10 @@ def test_a_long_name_arrives_under_a_shortened_one(nodes: Nodes) -> None:
     topic = "x" * 249
     log = nodes[1].create(topic, TOPIC_ID, 0, nodes.settings)
     log.append(batch(b"a"), 0)
-    nodes[1].hand_over(log, nodes.path(2))
+    nodes[1].transfer(log, nodes.path(2))
     nodes.crash()
     assert values_of(nodes[2].logs[topic, 0]) == [(0, b"a")]
-    nodes[2].hand_over(nodes[2].logs[topic, 0], nodes.path(1))
+    nodes[2].transfer(nodes[2].logs[topic, 0], nodes.path(1))
     found = nodes[1].find(topic, 0, TOPIC_ID, nodes.settings)
     assert found is not None and found.directory.name == f"{topic}-0"
 

@@ -18,7 +18,7 @@ import pytest
 from kafkalite.config import topic as keys
 from kafkalite.config.settings import Settings
 from kafkalite.errors import KafkaStorageError
-from kafkalite.storage import partition_transfer as hand_over
+from kafkalite.storage import partition_transfer
 from kafkalite.storage.disk import DiskFailed
 from kafkalite.storage.log import Log
 from tests.simulation.crash import Crash, RecordingDisk
@@ -247,7 +247,7 @@ def enumerate_images(tmp_path: Path, durability: str, every: int, seed: int) -> 
             shutil.copy(source / "meta.properties", target)
             with pytest.MonkeyPatch.context() as patch:
                 if kind != "killed":
-                    patch.setattr(hand_over, "boot_id", lambda: "the next")
+                    patch.setattr(partition_transfer, "boot_id", lambda: "the next")
                 kind = f"{kind} after {point}: {disk.journal[point - 1][:2]}"
                 check_image(target, crash, sent, kind, nodes.settings)
             shutil.rmtree(target)
@@ -282,6 +282,6 @@ def test_tick_keeps_going_while_the_node_directory_cannot_be_listed(
     assert len(complaints) == 1
     aside.rename(nodes.path(2))
     nodes.leader = 2
-    node.hand_over(node.logs["t", 0], nodes.path(2))
+    node.transfer(node.logs["t", 0], nodes.path(2))
     receiver.tick(nodes.clock.monotonic_ms())
     assert list(receiver._misplaced.paths) == [next(nodes.path(2).glob("t-0*"))]

@@ -13,7 +13,7 @@ from kafkalite.errors import Refusal
 from kafkalite.storage import checkpoint, layout
 from kafkalite.storage.disk import FAILURE_MARK, Disk, WriteBackFailed
 from kafkalite.storage.file_system import EXT4, FileSystem
-from kafkalite.storage.node_directories import check_parts, evacuate
+from kafkalite.storage.node_directories import check_directories, evacuate
 from kafkalite.storage.recovery import Recovery
 from kafkalite.storage.recovery_points import RecoveryPoints
 from tests.simulation.crash import RecordingDisk
@@ -26,7 +26,7 @@ OTHER_ID = bytes(reversed(TOPIC_ID))
 
 def refused(data: Path) -> str:
     with pytest.raises(Refusal) as refusal:
-        check_parts(data)
+        check_directories(data)
     return str(refusal.value)
 
 
@@ -45,7 +45,7 @@ def filled(data: Path, *node_ids: int) -> Nodes:
 
 def test_a_whole_data_directory_is_in_order(tmp_path: Path) -> None:
     filled(tmp_path, 1, 2)
-    check_parts(tmp_path)
+    check_directories(tmp_path)
 
 
 @pytest.mark.parametrize("also", [False, True])
@@ -58,7 +58,7 @@ def test_a_missing_part_is_named_until_an_empty_one_is_made(tmp_path: Path, also
     assert f"{missing} is missing" in said and f"mkdir {missing}" in said
     for node_id in (1, 2):
         nodes.path(node_id).mkdir(parents=True, exist_ok=True)
-    check_parts(tmp_path)
+    check_directories(tmp_path)
     assert nodes[2].logs == {}
     nodes.crash()
 
@@ -78,10 +78,10 @@ def test_a_partition_that_is_there_twice_is_named_with_both_places(tmp_path: Pat
 def test_what_only_looks_like_the_same_partition_is_none(tmp_path: Path) -> None:
     nodes = filled(tmp_path, 1, 2)
     empty = nodes[2].create("t", TOPIC_ID, 0, settings())
-    check_parts(tmp_path)
+    check_directories(tmp_path)
     nodes[2].delete(empty)
     nodes[2].create("t", OTHER_ID, 0, settings()).append(batch(b"v"), 0)
-    check_parts(tmp_path)
+    check_directories(tmp_path)
     nodes.crash()
 
 
@@ -106,7 +106,7 @@ def test_what_lies_with_nodes_that_never_run_again_goes_to_who_leads_it(
     kept = [path.name for path in tmp_path.glob("*-stray")]
     assert sorted(name.partition("-")[0] for name in kept) == ["nobodys", "older"]
     assert not list(tmp_path.glob("deleted*"))
-    check_parts(tmp_path)
+    check_directories(tmp_path)
     nodes.crash()
 
 
@@ -171,7 +171,7 @@ def test_from_one_process_to_many_and_back_nothing_is_lost_or_scanned(
     nodes = filled(tmp_path, 0)
     for leader, node_ids in ((2, [0, 1, 2]), (0, [0]), (1, [0, 1])):
         nodes.leader = leader
-        check_parts(tmp_path)
+        check_directories(tmp_path)
         assert cleared(tmp_path, node_ids, nodes, QuickDisk())
         for node_id in node_ids:
             assert nodes[node_id].data == nodes.path(node_id)
