@@ -36,7 +36,7 @@ from kafkalite.config.resources import LEVELS, LOGGER, Resource
 from kafkalite.coordination.image import SUPERVISOR_ID
 from kafkalite.coordination.placement import PlacementLimits
 from kafkalite.errors import InvalidConfig
-from kafkalite.transport.reactor import Limits
+from kafkalite.transport.reactor import ReactorLimits
 
 if TYPE_CHECKING:
     from kafkalite.config.settings import Settings
@@ -77,9 +77,9 @@ def _known(texts: Mapping[str, str]) -> dict[str, str]:
     return known
 
 
-def reactor_limits(settings: Settings) -> Limits:
+def reactor_limits(settings: Settings) -> ReactorLimits:
     """Return the event loop's limits from the settings."""
-    return Limits(
+    return ReactorLimits(
         frame_size_max=settings[SOCKET_REQUEST_MAX_BYTES],
         queued_sum_max=settings[QUEUED_MAX_RESPONSE_BYTES],
         held_size_max=settings[QUEUED_MAX_REQUEST_BYTES],

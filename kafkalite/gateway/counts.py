@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from kafkalite.clock import Clock
 from kafkalite.errors import BY_CODE
 from kafkalite.metrics import COUNTER, GAUGE, Family
-from kafkalite.transport.reactor import Complaints
+from kafkalite.transport.rate_limited_log import RateLimitedLog
 
 PUSH, DEALER = "push", "dealer"
 SHOWN_NAME_MAX = 60
@@ -23,7 +23,7 @@ class Counts:
     """Counters since the start of the gateway; every kind of error has a log line as well."""
 
     def __init__(self, clock: Clock) -> None:
-        self.complaints = Complaints(clock)
+        self.peer_log = RateLimitedLog(clock)
         self.began_s = time.time()
         self.refused: Counter[tuple[str, str]] = Counter()
         """Messages refused on receipt, by socket and error."""
@@ -69,7 +69,7 @@ class Counts:
 
     def complain(self, what: str, kind: str, why: str) -> None:
         """Log a line, at a limited rate for each kind."""
-        self.complaints.about("gateway", f"{what}: {kind}: {why}" if kind != why
+        self.peer_log.warn("gateway", f"{what}: {kind}: {why}" if kind != why
                               else f"{what}: {why}", kind=f"{what} {kind}")  # fmt: skip
 
     def families(self, received: dict[str, tuple[int, int]], held: int) -> Iterator[Family]:

@@ -42,7 +42,7 @@ from kafkalite.config.broker import (
 from kafkalite.config.settings import Settings
 from kafkalite.gateway.answers import Answers
 from kafkalite.gateway.counts import PUSH, Counts
-from kafkalite.transport.bus import Drain, Parts
+from kafkalite.transport.bus import MessageReader, Parts
 from kafkalite.transport.reactor import Reactor
 
 LIBRARY = _zmq.__file__
@@ -162,7 +162,7 @@ class Door:
             socket.setsockopt(zmq.ZAP_DOMAIN, DOMAIN)
             socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
         news = socket.get_monitor_socket(WATCHED)
-        self._news = Drain(self._reactor, news, self._learn)
+        self._news = MessageReader(self._reactor, news, self._learn)
         routed = self.name != PUSH
         self._intake = Intake(self._gathering, socket.underlying, LIBRARY, routed, frame_size_max)
         # A duplicate, because libzmq closes the descriptor it is given.

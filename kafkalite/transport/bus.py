@@ -21,7 +21,7 @@ decoded is dropped, counted in `refused` and logged at a limited rate.  A messag
 FRAME_SIZE_MAX ends its connection before it is received, and is not counted.
 
 ZeroMQ in an event loop of our own: its descriptor becomes readable after an event, not while
-messages wait.  So messages are read until none is left (Drain), and after every send, which
+messages wait.  So messages are read until none is left (MessageReader), and after every send, which
 consumes events as well, the socket's state is checked.  A context has threads, so it is created
 after the fork.
 """
@@ -40,13 +40,14 @@ import zmq
 
 from kafkalite.errors import CorruptMessage, Fatal, Refusal, UnsupportedVersion
 from kafkalite.protocol.schemas.bus import FRAME_SIZE_MAX, TypedRecord, read_frame, write_frame
-from kafkalite.transport.reactor import Complaints, Reactor, raised_at
+from kafkalite.transport.rate_limited_log import RateLimitedLog, raised_at
+from kafkalite.transport.reactor import Reactor
 from kafkalite.transport.run_directory import file_of
 
 QUEUED_MAX = 1_000
 """Maximum of messages queued for one peer: in our queue, and the same again in the peer's."""
-TAKEN_PER_TICK = 64
-TAKEN_SIZE_PER_TICK = 4 << 20
+MESSAGES_PER_TICK = 64
+SIZE_PER_TICK = 4 << 20
 """Limits of the messages handled in one tick; the rest waits for the next tick."""
 RECONNECT_MS_MIN, RECONNECT_MS_MAX = 10, 50
 BACKLOG = 1_024
@@ -81,10 +82,10 @@ def peer_of(identity: bytes) -> Peer | None:
     return peer if fits else None
 
 
-def shown(identity: bytes) -> str:
+def peer_name(identity: bytes) -> str:
     """Return an identity as log lines name it."""
     peer = peer_of(identity)
-    return f"node {peer.node_id} ({peer.incarnation})" if peer else "a command on the bus"
+    return f"node-{peer.node_id}.{peer.incarnation}" if peer else "command"
 
 
 class BusServer:
@@ -95,8 +96,8 @@ class BusServer:
     ) -> None:
         self._received = received
         self._path = path
-        self._end = End(reactor, zmq.ROUTER)
-        socket = self._end.socket
+        self._socket = BusSocket(reactor, zmq.ROUTER)
+        socket = self._socket.socket
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
         socket.setsockopt(zmq.ROUTER_HANDOVER, 1)
         socket.setsockopt(zmq.BACKLOG, BACKLOG)
@@ -104,41 +105,41 @@ class BusServer:
             socket.setsockopt(zmq.IPC_FILTER_UID, uid)
         try:
             socket.bind(f"ipc://{path}")  # replaces the socket file of a killed server
-        except zmq.ZMQError as fault:
-            self._end.close()
-            reason = os.strerror(fault.errno or 0)
-            raise Refusal(f"the processes cannot meet at {path}: {reason}") from None
+        except zmq.ZMQError as error:
+            self._socket.close()
+            reason = os.strerror(error.errno or 0)
+            raise Refusal(f"cannot bind the bus to {path}: {reason}") from None
         self._file = file_of(path)
-        self._end.listen(self._take)
+        self._socket.listen(self._on_message)
 
     @property
     def refused(self) -> int:
         """Number of messages dropped because they cannot be decoded."""
-        return self._end.refused
+        return self._socket.refused
 
     @property
     def faults(self) -> int:
         """Number of messages whose handling failed."""
-        return self._end.faults
+        return self._socket.faults
 
     def send(self, identity: bytes, message: TypedRecord, *, quiet: bool = False) -> bool:
         """Queue a message to a client; return False if it is not connected or its queue is full.
 
         `quiet` suppresses the log line in that case.
         """
-        return self._end.send(shown(identity), [identity], message, quiet)
+        return self._socket.send(peer_name(identity), [identity], message, quiet)
 
     def close(self) -> None:
         """Close at once and drop unsent messages; waits until ZeroMQ's threads have ended."""
-        if self._end.is_open:
-            self._end.close()
+        if self._socket.is_open:
+            self._socket.close()
             if file_of(self._path) == self._file:
                 self._path.unlink(missing_ok=True)
 
-    def _take(self, parts: Parts) -> None:
+    def _on_message(self, parts: Parts) -> None:
         identity = parts[0]
-        self._end.hear(
-            shown(identity), parts[1:], lambda message: self._received(identity, message)
+        self._socket.handle(
+            peer_name(identity), parts[1:], lambda message: self._received(identity, message)
         )
 
 
@@ -160,42 +161,42 @@ class BusClient:
         self.connected = False
         self._received = received
         self._changed = changed
-        self._end = End(reactor, zmq.DEALER)
-        socket = self._end.socket
+        self._socket = BusSocket(reactor, zmq.DEALER)
+        socket = self._socket.socket
         if identity is not None:
             socket.setsockopt(zmq.ROUTING_ID, identity)
         socket.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS_MIN)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MS_MAX)
-        news = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
-        self._news = Drain(reactor, news, self._learn)
+        monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
+        self._monitor = MessageReader(reactor, monitor, self._connection_event)
         socket.connect(f"ipc://{path}")
-        self._end.listen(self._take)
+        self._socket.listen(self._on_message)
 
     @property
     def refused(self) -> int:
         """Number of messages dropped because they cannot be decoded."""
-        return self._end.refused
+        return self._socket.refused
 
     @property
     def faults(self) -> int:
         """Number of messages whose handling failed."""
-        return self._end.faults
+        return self._socket.faults
 
     def send(self, message: TypedRecord) -> bool:
         """Queue a message to the server, which may be down; return False if the queue is full."""
-        return self._end.send("the supervisor", [], message)
+        return self._socket.send("supervisor", [], message)
 
     def close(self) -> None:
         """Close at once and drop unsent messages; waits until ZeroMQ's threads have ended."""
-        if self._end.is_open:
-            self._end.socket.disable_monitor()
-            self._news.close()
-            self._end.close()
+        if self._socket.is_open:
+            self._socket.socket.disable_monitor()
+            self._monitor.close()
+            self._socket.close()
 
-    def _take(self, parts: Parts) -> None:
-        self._end.hear("the supervisor", parts, self._received)
+    def _on_message(self, parts: Parts) -> None:
+        self._socket.handle("supervisor", parts, self._received)
 
-    def _learn(self, parts: Parts) -> None:
+    def _connection_event(self, parts: Parts) -> None:
         (event,) = struct.unpack_from("=H", parts[0])
         connected = event == zmq.EVENT_HANDSHAKE_SUCCEEDED
         if connected != self.connected:
@@ -204,15 +205,15 @@ class BusClient:
                 self._changed(connected)
 
 
-class End:
+class BusSocket:
     """One end of the bus: a context, its socket, and the validation of received messages."""
 
     def __init__(self, reactor: Reactor, kind: int) -> None:
         self.refused = self.faults = 0
         self.is_open = True
         self._reactor = reactor
-        self._complaints = Complaints(reactor.clock)
-        self._drain: Drain | None = None
+        self._peer_log = RateLimitedLog(reactor.clock)
+        self._reader: MessageReader | None = None
         self._zmq = zmq.Context(io_threads=1)
         self.socket = self._zmq.socket(kind)
         self.socket.setsockopt(zmq.LINGER, 0)
@@ -220,40 +221,41 @@ class End:
         self.socket.setsockopt(zmq.SNDHWM, QUEUED_MAX)
         self.socket.setsockopt(zmq.RCVHWM, QUEUED_MAX)
 
-    def listen(self, take: Callable[[Parts], object]) -> None:
-        """Pass received messages to `take` from now on."""
-        self._drain = Drain(self._reactor, self.socket, take)
+    def listen(self, on_message: Callable[[Parts], object]) -> None:
+        """Pass received messages to `on_message` from now on."""
+        self._reader = MessageReader(self._reactor, self.socket, on_message)
 
     def send(self, peer: str, address: Parts, message: TypedRecord, quiet: bool = False) -> bool:
         """Queue a message and return True if that succeeded; never waits, never raises."""
-        assert self.is_open and self._drain is not None, "the bus is closed"
+        assert self.is_open and self._reader is not None, "the bus is closed"
         frame = write_frame(message)
         if len(frame) > FRAME_SIZE_MAX:
-            why = f"it has {len(frame)} bytes"
+            reason = f"it has {len(frame)} bytes, more than {FRAME_SIZE_MAX}"
         else:
             try:
                 self.socket.send_multipart([*address, frame], zmq.NOBLOCK)
                 return True
-            except zmq.ZMQError as fault:
-                if fault.errno not in (errno.EAGAIN, errno.EHOSTUNREACH):
+            except zmq.ZMQError as error:
+                if error.errno not in (errno.EAGAIN, errno.EHOSTUNREACH):
                     raise
-                full = fault.errno == errno.EAGAIN
-                why = "its queue is full" if full else "it is not there"
+                full = error.errno == errno.EAGAIN
+                reason = "the queue of its peer is full" if full else "its peer is not connected"
             finally:
-                self._drain.look()
+                self._reader.poll()
         if not quiet:
-            self._complaints.about(peer, f"was not sent a {message.kind}: {why}", kind="unsent")
+            sentence = f"{message.kind} message was not sent: {reason}"
+            self._peer_log.warn(peer, sentence, kind="unsent")
         return False
 
-    def hear(self, peer: str, parts: Parts, handle: Callable[[TypedRecord], object]) -> None:
+    def handle(self, peer: str, parts: Parts, handle: Callable[[TypedRecord], object]) -> None:
         """Decode and handle a message; count and log it if either fails."""
         try:
             if len(parts) != 1:
                 raise CorruptMessage("A message of the bus is one frame.")
             message = read_frame(parts[0])
-        except (CorruptMessage, UnsupportedVersion) as fault:
+        except (CorruptMessage, UnsupportedVersion) as error:
             self.refused += 1
-            self._complaints.about(peer, f"was not heard: {fault}", kind="refused")
+            self._peer_log.warn(peer, f"Message is dropped: {error}", kind="refused")
             return
         try:
             handle(message)
@@ -261,18 +263,18 @@ class End:
             raise
         except Exception as error:
             self.faults += 1
-            said = f"handling its {message.kind} failed"
-            self._complaints.about(peer, said, kind=raised_at(error), error=error)
+            sentence = f"Handling a {message.kind} message failed"
+            self._peer_log.warn(peer, sentence, kind=raised_at(error), error=error)
 
     def close(self) -> None:
         self.is_open = False
-        if self._drain is not None:
-            self._drain.close()
+        if self._reader is not None:
+            self._reader.close()
         self.socket.close(0)
         self._zmq.term()
 
 
-class Drain:
+class MessageReader:
     """Reads a ZeroMQ socket until no message is left, a limited number in each tick.
 
     ZeroMQ's descriptor wakes the event loop for events since its state was last checked; an eventfd
@@ -280,62 +282,62 @@ class Drain:
     """
 
     def __init__(
-        self, reactor: Reactor, socket: zmq.Socket[bytes], take: Callable[[Parts], object]
+        self, reactor: Reactor, socket: zmq.Socket[bytes], on_message: Callable[[Parts], object]
     ) -> None:
         self._reactor = reactor
         self._socket = socket
-        self._take = take
-        self._taking = False
-        self._happened = socket.fileno()
-        self._rest = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        reactor.watch(self._happened, self._take_in)
-        reactor.watch(self._rest, self._take_on)
-        self.look()
+        self._on_message = on_message
+        self._is_reading = False
+        self._event_descriptor = socket.fileno()
+        self._more_event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        reactor.watch(self._event_descriptor, self._read_batch)
+        reactor.watch(self._more_event, self._continue)
+        self.poll()
 
     @property
     def is_open(self) -> bool:
-        return self._rest >= 0
+        return self._more_event >= 0
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Schedule a read in the next tick if messages wait; call this after each use of the
         socket, which consumes its events."""
-        if not self._taking and int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
-            os.eventfd_write(self._rest, 1)
+        if not self._is_reading and int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
+            os.eventfd_write(self._more_event, 1)
 
-    def _take_on(self) -> None:
-        os.eventfd_read(self._rest)
-        self._take_in()
+    def _continue(self) -> None:
+        os.eventfd_read(self._more_event)
+        self._read_batch()
 
-    def _take_in(self) -> None:
+    def _read_batch(self) -> None:
         drained = False
-        self._taking = True
+        self._is_reading = True
         try:
-            drained = self._take_some()
+            drained = self._read_some()
         finally:
-            self._taking = False
+            self._is_reading = False
             if not drained and self.is_open:
-                os.eventfd_write(self._rest, 1)
+                os.eventfd_write(self._more_event, 1)
 
-    def _take_some(self) -> bool:
+    def _read_some(self) -> bool:
         """Read up to the limits of a tick; return True if no message is left."""
         size = 0
-        for _ in range(TAKEN_PER_TICK):
+        for _ in range(MESSAGES_PER_TICK):
             try:
                 parts = self._socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
                 return True
-            self._take(parts)
+            self._on_message(parts)
             size += sum(map(len, parts))
             if not self.is_open:
                 return True
-            if size >= TAKEN_SIZE_PER_TICK:
+            if size >= SIZE_PER_TICK:
                 break
         return False
 
     def close(self) -> None:
         """Stop watching the socket and close it."""
-        self._reactor.unwatch(self._happened)
-        self._reactor.unwatch(self._rest)
-        os.close(self._rest)
-        self._rest = -1
+        self._reactor.unwatch(self._event_descriptor)
+        self._reactor.unwatch(self._more_event)
+        os.close(self._more_event)
+        self._more_event = -1
         self._socket.close(0)

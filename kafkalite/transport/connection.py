@@ -35,15 +35,15 @@ class Disconnect(Exception):
 class Connection(Channel):
     """One accepted connection."""
 
-    __slots__ = ("_begun_since", "_on_close", "_still_since_ms", "id", "local", "peer")
+    __slots__ = ("_frame_since", "_on_close", "_idle_since_ms", "id", "local", "peer")
 
     def __init__(self, connection_id: int, peer: Address, local: Address) -> None:
         self.id = connection_id
         self.peer = peer
         self.local = local
         self._on_close: list[Callable[[], object]] = []
-        self._still_since_ms: int | None = None
-        self._begun_since: tuple[int, int] = (-1, 0)
+        self._idle_since_ms: int | None = None
+        self._frame_since: tuple[int, int] = (-1, 0)
 
     def on_close(self, callback: Callable[[], object]) -> None:
         """Register `callback()` to be called once when the connection closes."""
@@ -55,22 +55,22 @@ class Connection(Channel):
         for callback in callbacks:
             callback()
 
-    def still_ms(self, now_ms: int) -> int:
+    def idle_ms(self, now_ms: int) -> int:
         """Return how long no byte has moved, as far as periodic calls of this method can tell.
 
         A connection whose peer waits for a response is not idle.
         """
-        if self.moved or self.awaited or self._still_since_ms is None:
+        if self.moved or self.awaited or self._idle_since_ms is None:
             self.moved = False
-            self._still_since_ms = now_ms
-        return now_ms - self._still_since_ms
+            self._idle_since_ms = now_ms
+        return now_ms - self._idle_since_ms
 
-    def begun_ms(self, now_ms: int) -> int:
+    def frame_age_ms(self, now_ms: int) -> int:
         """Return how long the current frame has been arriving; 0 if none has begun."""
-        frame, since_ms = self._begun_since
+        frame, since_ms = self._frame_since
         if not self.begun or frame != self.frames:
             since_ms = now_ms
-            self._begun_since = (self.frames, now_ms)
+            self._frame_since = (self.frames, now_ms)
         return now_ms - since_ms
 
     def __repr__(self) -> str:

@@ -24,10 +24,11 @@ from pathlib import Path
 from kafkalite.errors import Fatal, Refusal
 from kafkalite.records.file_slice import OpenFile
 from kafkalite.transport.connection import Disconnect
-from kafkalite.transport.reactor import Complaints, Reactor, raised_at
+from kafkalite.transport.rate_limited_log import RateLimitedLog, raised_at
+from kafkalite.transport.reactor import Reactor
 from kafkalite.transport.run_directory import file_of
 
-TAKEN_PER_TICK = 64
+PACKETS_PER_TICK = 64
 """Maximum of packets of one connection handled in one tick; the rest waits for the next tick."""
 BACKLOG = 128
 CREDENTIALS = struct.Struct("3i")
@@ -53,29 +54,30 @@ class PacketListener:
         """Packets whose handling failed by an error of ours."""
         self._reactor = reactor
         self._path = path
-        self._opened = opened
+        self._on_open = opened
         self._connections_max = connections_max
         self._packet = memoryview(bytearray(size_max + 1))
-        self._complaints = Complaints(reactor.clock)
+        self._peer_log = RateLimitedLog(reactor.clock)
         self._full = select.epoll()
         """Connections whose peer has no room for a packet; readable when one has room again."""
-        reactor.watch(self._full.fileno(), self._room_again)
+        reactor.watch(self._full.fileno(), self._send_queued)
         self._by_descriptor: dict[int, PacketConnection] = {}
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             path.unlink(missing_ok=True)  # the file of a killed process
             listener.bind(str(path))
             listener.listen(BACKLOG)
-        except OSError as fault:
+        except OSError as error:
             listener.close()
             self._close_full()
-            raise Refusal(f"nobody can be met at {path}: {fault.strerror or fault}") from None
+            reason = error.strerror or error
+            raise Refusal(f"cannot listen on the socket {path}: {reason}") from None
         self._file = file_of(path)
-        self._door = reactor.admit(listener, self._welcome, lambda: False)
+        self._socket_listener = reactor.admit(listener, self._open_connection, lambda: False)
 
     def close(self) -> None:
         """Close the listener and every connection, and remove its file if it is still its own."""
-        self._door.close()
+        self._socket_listener.close()
         for connection in list(self.connections):
             connection.close()
         self._close_full()
@@ -86,24 +88,26 @@ class PacketListener:
         self._reactor.unwatch(self._full.fileno())
         self._full.close()
 
-    def _welcome(self, accepted: socket.socket, address: object) -> None:
+    def _open_connection(self, accepted: socket.socket, address: object) -> None:
         if len(self.connections) >= self._connections_max:
             self.refused += 1
-            self._reactor.turn_away(
-                accepted, ("", 0), f"{self._path.name} has as many connections as it may"
+            self._reactor.reject(
+                accepted,
+                ("", 0),
+                f"{self._path.name} has the maximum of {self._connections_max} connections",
             )
             return
         connection = PacketConnection(self, accepted)
         self._watch(connection)
         self.connections[connection] = None
         self._by_descriptor[connection.descriptor] = connection
-        self._opened(connection)
+        self._on_open(connection)
 
     # Reading.
 
-    def _take_in(self, connection: PacketConnection) -> None:
-        for _ in range(TAKEN_PER_TICK):
-            if not connection.open or connection.waits:
+    def _read(self, connection: PacketConnection) -> None:
+        for _ in range(PACKETS_PER_TICK):
+            if not connection.open or connection.is_blocked:
                 return
             try:
                 size = connection.socket.recv_into(self._packet)
@@ -128,12 +132,12 @@ class PacketListener:
             self.end(connection, str(broken), kind=raised_at(broken))
         except Exception as error:
             self.faults += 1
-            self.end(connection, "serving it failed", kind=raised_at(error), error=error)
+            self.end(connection, "handling its packet failed", kind=raised_at(error), error=error)
 
     def end(
         self,
         connection: PacketConnection,
-        why: str,
+        reason: str,
         *,
         kind: str,
         error: Exception | None = None,
@@ -141,30 +145,31 @@ class PacketListener:
         """Close a connection for an error of its peer or of ours, and log it."""
         self.refused += 1
         connection.close()
-        self._complaints.about(f"user {connection.uid}", f"closed: {why}", kind=kind, error=error)
+        sentence = f"Local connection is closed: {reason}"
+        self._peer_log.warn(f"uid-{connection.uid}", sentence, kind=kind, error=error)
 
     # Writing.
 
-    def wait_for_room(self, connection: PacketConnection) -> None:
+    def pause_reading(self, connection: PacketConnection) -> None:
         """Stop reading from a connection until its queued packets are sent."""
         self._reactor.unwatch(connection.descriptor)
         self._full.register(connection.descriptor, select.EPOLLOUT)
 
-    def _room_again(self) -> None:
+    def _send_queued(self) -> None:
         for descriptor, _ in self._full.poll(0):
             connection = self._by_descriptor[descriptor]
-            if connection.send_on():
+            if connection.flush():
                 self._full.unregister(descriptor)
                 self._watch(connection)
 
     def _watch(self, connection: PacketConnection) -> None:
-        self._reactor.watch(connection.descriptor, lambda: self._take_in(connection))
+        self._reactor.watch(connection.descriptor, lambda: self._read(connection))
 
     def closed(self, connection: PacketConnection) -> None:
         """Unregister a connection that is about to close its descriptor."""
         del self.connections[connection]
         del self._by_descriptor[connection.descriptor]
-        if connection.waits:
+        if connection.is_blocked:
             self._full.unregister(connection.descriptor)
         else:
             self._reactor.unwatch(connection.descriptor)
@@ -179,7 +184,7 @@ class PacketConnection:
         _, self.uid, _ = CREDENTIALS.unpack(credentials)
         self.socket = accepted
         self.descriptor = accepted.fileno()
-        self.waits = False
+        self.is_blocked = False
         """True if packets are queued until the peer has room."""
         self.received: Callable[[memoryview], object] = lambda packet: None
         self.on_close: Callable[[], object] = lambda: None
@@ -195,11 +200,11 @@ class PacketConnection:
         """Send a packet, now or when there is room; the descriptors must stay open until then."""
         if self.open:
             self._queue.append((packet, descriptors))
-            if not self.waits and not self.send_on() and self.open:
-                self.waits = True
-                self._listener.wait_for_room(self)
+            if not self.is_blocked and not self.flush() and self.open:
+                self.is_blocked = True
+                self._listener.pause_reading(self)
 
-    def send_on(self) -> bool:
+    def flush(self) -> bool:
         """Send queued packets; return True if the connection is open and the queue empty."""
         while self._queue:
             packet, files = self._queue[0]
@@ -211,18 +216,18 @@ class PacketConnection:
             except ConnectionError:
                 self.close()
                 return False
-            except OSError as fault:
+            except OSError as error:
                 # Too many descriptors in flight, or no memory for them.
-                self.end(f"it cannot be answered: {fault.strerror}", kind="unsent")
+                self.end(f"a response could not be sent: {error.strerror}", kind="unsent")
                 return False
             self._queue.popleft()
-        self.waits = False
+        self.is_blocked = False
         return True
 
-    def end(self, why: str, kind: str) -> None:
+    def end(self, reason: str, kind: str) -> None:
         """Close it for an error of its peer."""
         if self.open:
-            self._listener.end(self, why, kind=kind)
+            self._listener.end(self, reason, kind=kind)
 
     def close(self) -> None:
         """Close it at once."""

@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kafkalite._ext.loop import Loop
 from kafkalite.errors import Fatal
 from kafkalite.transport.connection import Address, Connection, Disconnect, Serve
+from kafkalite.transport.rate_limited_log import RateLimitedLog, raised_at
 from kafkalite.transport.slow_readers import SlowReaders
 from kafkalite.transport.slow_ticks import SlowTicks
 
@@ -45,18 +46,16 @@ log = logging.getLogger("kafkalite.transport")
 ACCEPTED_PER_TICK = 64
 ACCEPT_PAUSE_MS = 100
 """Pause of accepting connections after descriptors have run out."""
-BEGUN_MS_MAX = 30_000
+FRAME_TIMEOUT_MS = 30_000
 """Maximum time for one frame to arrive while others wait for memory; as clients' own timeouts."""
 MAKE_ROOM_MS = 10
 CLOSED_AT_ONCE = 64
 """Idle connections closed in one step to make room for files."""
-LOOK_MS_MIN, LOOK_MS_MAX = 25, 5_000
+IDLE_CHECK_MS_MIN, IDLE_CHECK_MS_MAX = 25, 5_000
 """Bounds of the interval at which connections are checked for idleness."""
-COMPLAINT_MS = 10_000
-COMPLAINTS_REMEMBERED = 1_000
 
 
-class Limits(NamedTuple):
+class ReactorLimits(NamedTuple):
     """The limits of a Reactor; one that may be disabled is so at 0 or below."""
 
     frame_size_max: int = 100 << 20
@@ -96,13 +95,13 @@ class Timer:
 class Reactor:
     """The event loop of one process; see the module."""
 
-    def __init__(self, clock: Clock, limits: Limits | None = None) -> None:
+    def __init__(self, clock: Clock, limits: ReactorLimits | None = None) -> None:
         self.clock = clock
-        self.limits = limits or Limits()
-        self.accepted = self.turned_away = self.faults = 0
+        self.limits = limits or ReactorLimits()
+        self.accepted = self.rejected = self.faults = 0
         self._loop = Loop(
-            self._serving_failed,
-            self._frame_refused,
+            self._handler_failed,
+            self._frame_too_large,
             self.limits.frame_size_max,
             self.limits.in_flight_max,
             self.limits.queued_size_max,
@@ -116,19 +115,19 @@ class Reactor:
         self._timers: list[tuple[int, int, Timer]] = []
         self._timers_cancelled = 0
         self._order = itertools.count()
-        self._doors: list[Door] = []
+        self._listeners: list[SocketListener] = []
         self._connection_ids = itertools.count(1)
         self._addresses: Counter[str] = Counter()
         self.files_reserved = 0
         self._making_room = False
-        self._complaints = Complaints(clock)
+        self._peer_log = RateLimitedLog(clock)
         self._slow_readers = SlowReaders(
             self._loop,
             self.limits.queued_sum_max,
             lambda callback: self.call_later(0, callback),
-            lambda peer, why: self._complaints.about(peer.peer[0], why, kind="queued"),
+            lambda peer, why: self._peer_log.warn(peer.peer[0], why, kind="queued"),
         )
-        self.call_later(self._look_ms, self._look_over)
+        self.call_later(self._idle_check_ms, self._check_connections)
 
     # Registration.
 
@@ -136,26 +135,28 @@ class Reactor:
         """Accept connections from a listening socket and pass their frames to `serve`."""
         self.admit(
             listener,
-            lambda accepted, address: self.welcome(accepted, address, serve),
-            lambda: self.crowded,
+            lambda accepted, address: self.open_connection(accepted, address, serve),
+            lambda: self.is_full,
         )
 
     def admit(
         self,
         listener: socket.socket,
-        welcome: Callable[[socket.socket, object], object],
-        crowded: Callable[[], bool],
-    ) -> Door:
-        """Call `welcome(accepted, address)` for each connection to a listening socket; none is
-        accepted while `crowded()` is true."""
-        door = Door(self, listener, welcome, crowded)
-        self._doors.append(door)
-        return door
+        open_connection: Callable[[socket.socket, object], object],
+        is_full: Callable[[], bool],
+    ) -> SocketListener:
+        """Call `open_connection(accepted, address)` for each connection to a listening socket.
 
-    def door_closed(self, door: Door) -> None:
+        None is accepted while `is_full()` is true.
+        """
+        admitted = SocketListener(self, listener, open_connection, is_full)
+        self._listeners.append(admitted)
+        return admitted
+
+    def remove_listener(self, listener: SocketListener) -> None:
         """Forget a closed listener."""
-        if door in self._doors:
-            self._doors.remove(door)
+        if listener in self._listeners:
+            self._listeners.remove(listener)
 
     def watch(self, descriptor: int, callback: Callable[[], object]) -> None:
         """Call `callback()` in every tick in which the descriptor is readable."""
@@ -204,17 +205,17 @@ class Reactor:
 
     def close(self) -> None:
         """Close the listeners and every connection."""
-        while self._doors:
-            self._doors[-1].close()
+        while self._listeners:
+            self._listeners[-1].close()
         for connection in self.connections:
             connection.close()
         self._loop.close()
 
-    def reconfigure(self, limits: Limits) -> None:
+    def reconfigure(self, limits: ReactorLimits) -> None:
         """Apply new limits on connections; those on frames stay as they were."""
         self.limits = limits
-        for door in self._doors:
-            door.somebody_left()  # the new limits may allow more connections
+        for listener in self._listeners:
+            listener.connection_closed()  # the new limits may allow more connections
 
     def reserve_files(self, count: int) -> None:
         """Keep descriptors for this many files, but at most half of all; idle connections that use
@@ -246,10 +247,10 @@ class Reactor:
             return
         now_ms = self.clock.monotonic_ms()
         idle = [each for each in self.connections if not (each.awaited or each.begun)]
-        idle.sort(key=lambda each: -each.still_ms(now_ms))
+        idle.sort(key=lambda each: -each.idle_ms(now_ms))
         for connection in idle[: min(count, CLOSED_AT_ONCE)]:
-            why = "closed while idle: its descriptor is needed for files (see ulimit -n)"
-            self._complaints.about(connection.peer[0], why, kind="files")
+            why = "Idle connection is closed: its descriptor is needed for files; raise ulimit -n"
+            self._peer_log.warn(connection.peer[0], why, kind="files")
             connection.close()
         if idle[CLOSED_AT_ONCE:]:
             self.reserve_files(self.files_reserved)
@@ -277,7 +278,7 @@ class Reactor:
             "views_kept": loop.views_kept,
             "connections": self._addresses.total(),
             "accepted": self.accepted,
-            "turned_away": self.turned_away,
+            "turned_away": self.rejected,
             "faults": self.faults,
         }
 
@@ -326,11 +327,11 @@ class Reactor:
 
     # Opening and closing connections.
 
-    def welcome(self, accepted: socket.socket, address: object, serve: Serve) -> None:
+    def open_connection(self, accepted: socket.socket, address: object, serve: Serve) -> None:
         """Create a connection for an accepted socket, unless its address has too many."""
         peer = address_of(address)
         if self._addresses[peer[0]] >= self.limits.connections_per_address_max:
-            self.turn_away(accepted, peer, "its address has as many connections as it may")
+            self.reject(accepted, peer, "its address has the maximum of connections")
             return
         accepted.setblocking(False)
         if accepted.family != socket.AF_UNIX:
@@ -347,122 +348,128 @@ class Reactor:
         accepted.detach()
         self.accepted += 1
         self._addresses[peer[0]] += 1
-        connection.on_close(lambda: self._gone(peer[0]))
+        connection.on_close(lambda: self._connection_closed(peer[0]))
 
-    def turn_away(self, accepted: socket.socket, peer: Address, why: str) -> None:
+    def reject(self, accepted: socket.socket, peer: Address, why: str) -> None:
         """Close a connection that was only just accepted, and log the reason."""
         accepted.close()
-        self.turned_away += 1
-        self._complaints.about(peer[0], f"turned a connection away: {why}", kind="door")
+        self.rejected += 1
+        self._peer_log.warn(peer[0], f"Connection is rejected: {why}", kind="accept")
 
-    def _gone(self, host: str) -> None:
+    def _connection_closed(self, host: str) -> None:
         self._addresses[host] -= 1
         if not self._addresses[host]:
             del self._addresses[host]
-        for door in self._doors:
-            door.somebody_left()
+        for listener in self._listeners:
+            listener.connection_closed()
 
     @property
-    def crowded(self) -> bool:
+    def is_full(self) -> bool:
         """True if the maximum of connections is reached."""
         return self._addresses.total() >= self.limits.connections_max
 
     @property
-    def _look_ms(self) -> int:
+    def _idle_check_ms(self) -> int:
         idle_ms = self.limits.idle_ms_max
-        return max(LOOK_MS_MIN, min(LOOK_MS_MAX, idle_ms // 8 if idle_ms > 0 else LOOK_MS_MAX))
+        if idle_ms <= 0:
+            return IDLE_CHECK_MS_MAX
+        return max(IDLE_CHECK_MS_MIN, min(IDLE_CHECK_MS_MAX, idle_ms // 8))
 
-    def _look_over(self) -> None:
+    def _check_connections(self) -> None:
         now_ms = self.clock.monotonic_ms()
         idle_ms_max = self.limits.idle_ms_max
         for connection in self.connections:
-            slow = connection.begun_ms(now_ms) >= BEGUN_MS_MAX and self._loop.short_of_room
+            slow = connection.frame_age_ms(now_ms) >= FRAME_TIMEOUT_MS and self._loop.short_of_room
             if slow:
-                self._complaints.about(
+                self._peer_log.warn(
                     connection.peer[0],
-                    "closed: a request came too slowly while others waited",
+                    "Connection is closed: a request arrived too slowly while others waited",
                     kind="slow",
                 )
-            if slow or 0 < idle_ms_max <= connection.still_ms(now_ms):
+            if slow or 0 < idle_ms_max <= connection.idle_ms(now_ms):
                 connection.close()
         self._loop.trim()
         self.reserve_files(self.files_reserved)
-        self.call_later(self._look_ms, self._look_over)
+        self.call_later(self._idle_check_ms, self._check_connections)
 
     # Errors.
 
-    def _serving_failed(self, connection: Connection, error: Exception) -> None:
+    def _handler_failed(self, connection: Connection, error: Exception) -> None:
         if isinstance(error, AssertionError | Fatal):
             raise error
         where = raised_at(error)
         if isinstance(error, Disconnect):
-            self._complaints.about(connection.peer[0], f"closed: {error}", kind=where)
+            self._peer_log.warn(connection.peer[0], f"Connection is closed: {error}", kind=where)
             connection.finish()
             return
         self.faults += 1
-        self._complaints.about(
-            connection.peer[0], "closed: serving it failed", kind=where, error=error
+        self._peer_log.warn(
+            connection.peer[0],
+            "Connection is closed: handling its request failed",
+            kind=where,
+            error=error,
         )
         connection.close()
 
-    def _frame_refused(self, connection: Connection, size: int) -> None:
-        self._complaints.about(
+    def _frame_too_large(self, connection: Connection, size: int) -> None:
+        self._peer_log.warn(
             connection.peer[0],
-            f"closed: it announced a request of {size} bytes "
-            f"(socket.request.max.bytes={self.limits.frame_size_max})",
+            f"Connection is closed: it announced a request of {size} bytes, more than"
+            f" socket.request.max.bytes={self.limits.frame_size_max}",
             kind="size",
         )
 
 
-class Door:
+class SocketListener:
     """A listening socket that stops accepting while there is no room for connections."""
 
     def __init__(
         self,
         reactor: Reactor,
         listener: socket.socket,
-        welcome: Callable[[socket.socket, object], object],
-        crowded: Callable[[], bool],
+        open_connection: Callable[[socket.socket, object], object],
+        is_full: Callable[[], bool],
     ) -> None:
         self.reactor = reactor
         self.listener = listener
-        self.welcome = welcome
-        self.crowded = crowded
+        self.open_connection = open_connection
+        self.is_full = is_full
         self.is_open = False
-        self.rest: Timer | None = None
+        self.pause: Timer | None = None
         self.reserve = -1
-        self.take_reserve()
+        self.open_reserve()
         listener.setblocking(False)
         self.open()
 
     def open(self) -> None:
-        self.rest = None
+        self.pause = None
         if not self.is_open:
             self.is_open = True
             self.reactor.watch(self.listener.fileno(), self.accept)
 
-    def shut(self) -> None:
+    def stop_accepting(self) -> None:
         if self.is_open:
             self.is_open = False
             self.reactor.unwatch(self.listener.fileno())
 
     def close(self) -> None:
-        self.shut()
-        if self.rest is not None:
-            self.rest.cancel()
+        self.stop_accepting()
+        if self.pause is not None:
+            self.pause.cancel()
         self.listener.close()
-        self.give_reserve()
-        self.reactor.door_closed(self)
+        self.close_reserve()
+        self.reactor.remove_listener(self)
 
-    def somebody_left(self) -> None:
-        if not self.is_open and self.rest is None:
+    def connection_closed(self) -> None:
+        """Accept again after a connection was closed."""
+        if not self.is_open and self.pause is None:
             self.open()
 
     def accept(self) -> None:
         """Accept waiting connections, a limited number in each tick."""
         for _ in range(ACCEPTED_PER_TICK):
-            if self.crowded():
-                self.shut()  # clients wait in the backlog until a connection closes
+            if self.is_full():
+                self.stop_accepting()  # clients wait in the backlog until a connection closes
                 return
             try:
                 accepted, address = self.listener.accept()
@@ -470,76 +477,47 @@ class Door:
                 return
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
-                    self.refuse_one()
-                    self.shut_for_now()
+                    self.reject_one()
+                    self.pause_accepting()
                     return
                 continue  # the client closed while it waited (ECONNABORTED and similar)
             if self.reactor.short_of_descriptors(accepted.fileno()):
-                why = "there are too few descriptors (see ulimit -n)"
-                self.reactor.turn_away(accepted, address_of(address), why)
-                self.shut_for_now()
+                why = "too few file descriptors; raise ulimit -n"
+                self.reactor.reject(accepted, address_of(address), why)
+                self.pause_accepting()
                 return
             try:
-                self.welcome(accepted, address)
+                self.open_connection(accepted, address)
             except OSError as error:
-                why = f"it cannot be served: {error.strerror}"
-                self.reactor.turn_away(accepted, address_of(address), why)
+                why = f"its socket cannot be set up: {error.strerror}"
+                self.reactor.reject(accepted, address_of(address), why)
 
-    def refuse_one(self) -> None:
+    def reject_one(self) -> None:
         """Use the reserve descriptor to accept and close one connection, so that its client learns
         of the refusal."""
-        self.give_reserve()
+        self.close_reserve()
         try:
             accepted, address = self.listener.accept()
-            why = "there is no descriptor left (see ulimit -n)"
-            self.reactor.turn_away(accepted, address_of(address), why)
+            why = "no file descriptor is left; raise ulimit -n"
+            self.reactor.reject(accepted, address_of(address), why)
         except OSError:
             pass  # another thread or process took the descriptor, or no client waits any more
-        self.take_reserve()
+        self.open_reserve()
 
-    def take_reserve(self) -> None:
+    def open_reserve(self) -> None:
         try:
             self.reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             self.reserve = -1  # taken after the next pause
 
-    def give_reserve(self) -> None:
+    def close_reserve(self) -> None:
         if self.reserve >= 0:
             os.close(self.reserve)
             self.reserve = -1
 
-    def shut_for_now(self) -> None:
-        self.shut()
-        self.rest = self.reactor.call_later(ACCEPT_PAUSE_MS, self.open)
-
-
-class Complaints:
-    """Rate limit of log lines about peers: one line in ten seconds for each peer and kind, with the
-    number of suppressed lines, so that a hostile peer can neither fill the disk nor hide others."""
-
-    def __init__(self, clock: Clock) -> None:
-        self.clock = clock
-        self.made: dict[tuple[str, str], tuple[int, int]] = {}
-
-    def about(self, host: str, sentence: str, *, kind: str, error: Exception | None = None) -> None:
-        now_ms = self.clock.monotonic_ms()
-        quiet_until_ms, kept_back = self.made.get((host, kind), (now_ms, 0))
-        if now_ms < quiet_until_ms:
-            self.made[host, kind] = (quiet_until_ms, kept_back + 1)
-            return
-        if len(self.made) >= COMPLAINTS_REMEMBERED:
-            self.made.clear()
-        self.made[host, kind] = (now_ms + COMPLAINT_MS, 0)
-        more = f" ({kept_back} more such lines were kept back)" if kept_back else ""
-        log.warning("%s: %s%s", host or "local peer", sentence, more, exc_info=error)
-
-
-def raised_at(error: Exception) -> str:
-    """Return the line of code that raised the error, as a kind for Complaints."""
-    at = error.__traceback__
-    while at is not None and at.tb_next is not None:
-        at = at.tb_next
-    return f"{at.tb_frame.f_code.co_filename}:{at.tb_lineno}" if at is not None else ""
+    def pause_accepting(self) -> None:
+        self.stop_accepting()
+        self.pause = self.reactor.call_later(ACCEPT_PAUSE_MS, self.open)
 
 
 def address_of(address: object) -> Address:

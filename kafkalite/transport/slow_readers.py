@@ -1,6 +1,6 @@
 """SlowReaders: keeps the responses that clients do not read within `queued.max.response.bytes`.
 
-    up to half of it    a connection may hold its own maximum (Limits.queued_size_max)
+    up to half of it    a connection may hold its own maximum (ReactorLimits.queued_size_max)
     above half          connections with 64 KiB or more in memory are not read (ext/net/loop.pyx)
     above all of it     the connections that make the least progress are closed, until it is kept
 
@@ -35,7 +35,7 @@ class SlowReaders:
         loop: The loop whose connections these are.
         size_max: Maximum bytes of responses in memory; 0 or below sets no bound.
         call_soon: Calls a function in the next tick.
-        complain: Logs a sentence about a connection.
+        warn: Logs a sentence about a connection.
     """
 
     def __init__(
@@ -43,13 +43,13 @@ class SlowReaders:
         loop: Loop,
         size_max: int,
         call_soon: Callable[[Callable[[], object]], object],
-        complain: Callable[[Connection, str], object],
+        warn: Callable[[Connection, str], object],
     ) -> None:
         self.closed = 0
         self.size_max = size_max
         self._loop = loop
         self._call_soon = call_soon
-        self._complain = complain
+        self._warn = warn
         self._called = False
 
     def close_soon(self) -> None:
@@ -70,10 +70,11 @@ class SlowReaders:
         for connection in slowest:
             if self._loop.queued_size <= self.size_max:
                 break
-            self._complain(
+            self._warn(
                 connection,
-                f"closed: it did not read {connection.queued_size} bytes of responses while all"
-                f" clients left more than queued.max.response.bytes={self.size_max} unread",
+                f"Connection is closed: it did not read {connection.queued_size} bytes of responses"
+                " while all clients left more unread than"
+                f" queued.max.response.bytes={self.size_max}",
             )
             self.closed += 1
             connection.close()

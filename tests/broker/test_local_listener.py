@@ -252,7 +252,7 @@ def waits(guest, heard):
 
 
 def test_a_share_of_packets_is_handled_in_a_tick_and_the_rest_after(host, monkeypatch):
-    monkeypatch.setattr(packet_socket, "TAKEN_PER_TICK", 2)
+    monkeypatch.setattr(packet_socket, "PACKETS_PER_TICK", 2)
     topic = host.create("t")
     guest = host.visit()
     for _ in range(5):
@@ -270,7 +270,7 @@ def test_answers_wait_for_a_program_that_does_not_read_and_come_whole_and_in_ord
     (connection,) = host.local_listener.listener.connections
     connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     asked = 0
-    while not connection.waits:
+    while not connection.is_blocked:
         guest.ask(topic, offset=1)
         asked += 1
         host.reactor.tick(0)
@@ -281,7 +281,7 @@ def test_answers_wait_for_a_program_that_does_not_read_and_come_whole_and_in_ord
     guest.ask(topic)
     heard = [guest.granted() for _ in range(asked + 51)]
     assert [grant["request_id"] for grant in heard] == [*range(asked + 51)]
-    assert guest.content(heard[-1]) and not connection.waits
+    assert guest.content(heard[-1]) and not connection.is_blocked
     guest.ask(topic)
     assert guest.granted()["error_code"] == 0
 
@@ -291,7 +291,7 @@ def test_a_program_that_leaves_while_answers_wait_for_it_is_forgotten(host):
     guest = host.visit()
     (connection,) = host.local_listener.listener.connections
     connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
-    while not connection.waits:
+    while not connection.is_blocked:
         guest.ask(topic)
         host.reactor.tick(0)
     guest.close()
@@ -461,7 +461,7 @@ def test_a_ring_waits_with_the_other_answers_for_a_program_that_does_not_read(ho
     (connection,) = host.local_listener.listener.connections
     connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     asked = 0
-    while not connection.waits:
+    while not connection.is_blocked:
         guest.say(local.ATTACH(request_id=asked) if asked == 1 else READ_NOTHING)
         if asked != 1:
             guest.ask(topic)

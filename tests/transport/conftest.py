@@ -12,7 +12,7 @@ import struct
 import pytest
 
 from kafkalite.clock import SystemClock
-from kafkalite.transport.reactor import Limits, Reactor
+from kafkalite.transport.reactor import Reactor, ReactorLimits
 from tests.transport.buses import Buses
 
 TICKS_MAX = 20_000
@@ -89,7 +89,7 @@ class World:
 
     def __init__(self, serve, clock=None, **limits):
         self.clock = clock or SystemClock()
-        self.reactor = Reactor(self.clock, Limits(**limits))
+        self.reactor = Reactor(self.clock, ReactorLimits(**limits))
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
         self.address = self.listener.getsockname()
         self.reactor.listen(self.listener, serve)

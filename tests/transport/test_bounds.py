@@ -14,7 +14,7 @@ import pytest
 
 from kafkalite.clock import ManualClock, SystemClock
 from kafkalite.records.file_slice import FileSlice, OpenFile
-from kafkalite.transport.reactor import BEGUN_MS_MAX, Limits, Reactor
+from kafkalite.transport.reactor import FRAME_TIMEOUT_MS, Reactor, ReactorLimits
 
 MIB = 1 << 20
 
@@ -299,7 +299,7 @@ def test_a_frame_that_keeps_others_waiting_too_long_loses_its_place(world, caplo
     for _ in range(8):
         waiting.send(bytes(100_000))
         here.tick()
-    for _ in range(2 * BEGUN_MS_MAX // 1000):
+    for _ in range(2 * FRAME_TIMEOUT_MS // 1000):
         clock.advance(1000)
         slow.socket.send(b"1")
         here.tick()
@@ -443,7 +443,7 @@ def crowded_child(tmp_path):
             os.closerange(4, os.sysconf("SC_OPEN_MAX"))
             resource.setrlimit(resource.RLIMIT_NOFILE, (45, 45))
             reserved = int((tmp_path / "reserved").read_text())
-            reactor = Reactor(SystemClock(), Limits(descriptors_reserved=reserved))
+            reactor = Reactor(SystemClock(), ReactorLimits(descriptors_reserved=reserved))
             reactor.listen(socket.socket(fileno=3), lambda connection, frame: [bytes(frame)])
             signal.signal(signal.SIGTERM, lambda *_: reactor.stop())
             reactor.run()
@@ -529,7 +529,7 @@ def reserving_child():
             os.closerange(4, os.sysconf("SC_OPEN_MAX"))
             resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
             logging.disable()  # the test's log file is closed, and its descriptor reused
-            reactor = Reactor(SystemClock(), Limits(descriptors_reserved=4))
+            reactor = Reactor(SystemClock(), ReactorLimits(descriptors_reserved=4))
 
             def serve(connection, frame):
                 if frame == b"wait":

@@ -158,7 +158,9 @@ def test_a_message_to_nobody_is_not_sent_and_is_complained_about_once(bus, caplo
     for _ in range(100):
         assert not server.send(b"7.1", welcome(1))
     lines = [record.getMessage() for record in caplog.records]
-    assert lines == ["node 7 (1): was not sent a Welcome: it is not there"]
+    assert lines == [
+        "Welcome message was not sent: its peer is not connected. peer=node-7.1 suppressed=0"
+    ]
 
 
 def test_a_client_that_has_gone_is_nobody_as_soon_as_its_end_is_seen(bus):
@@ -449,7 +451,7 @@ def test_a_server_that_ends_late_leaves_its_successors_file_alone(bus):
 def test_a_server_that_cannot_be_there_says_so_in_a_sentence(bus, open_descriptors):
     bus.path = bus.path.parent / "not-there" / "bus"
     descriptors, threads_before = open_descriptors(), threads()
-    with pytest.raises(Refusal, match="cannot meet at .*not-there/bus: No such file or directory"):
+    with pytest.raises(Refusal, match="cannot bind the bus to .*not-there/bus: No such file"):
         bus.server()
     assert (open_descriptors(), threads()) == (descriptors, threads_before)
 

@@ -184,7 +184,8 @@ class LocalConnection:
             self._send(_attached(request_id, error))
             return
         self._send(_attached(request_id, None, ring.size, ring.frame_size_max), *ring.descriptors)
-        if not self._connection.waits:  # else the descriptors stay open until the ring is closed
+        # If it is blocked, the descriptors stay open until the ring is closed.
+        if not self._connection.is_blocked:
             ring.sent()
 
     def _ring_failed(self, reason: str) -> None:
