@@ -5,13 +5,13 @@ import time
 from kafkalite.clock import ManualClock, SystemClock
 
 
-def test_the_system_clock_tells_the_machines_time_in_milliseconds():
+def test_system_clock_returns_milliseconds():
     before = time.time() * 1000 - 1
     assert before <= SystemClock().wall_ms() <= time.time() * 1000
     assert SystemClock().monotonic_ms() <= time.monotonic() * 1000
 
 
-def test_a_manual_clock_stands_still_until_it_is_moved():
+def test_manual_clock_advances_only_when_moved():
     clock = ManualClock(wall_ms=5_000)
     first = (clock.wall_ms(), clock.monotonic_ms())
     assert (clock.wall_ms(), clock.monotonic_ms()) == first
@@ -19,7 +19,7 @@ def test_a_manual_clock_stands_still_until_it_is_moved():
     assert (clock.wall_ms(), clock.monotonic_ms()) == (first[0] + 250, first[1] + 250)
 
 
-def test_a_jump_of_the_wall_clock_leaves_monotonic_time_alone():
+def test_wall_clock_jump_keeps_monotonic_time():
     clock = ManualClock(wall_ms=5_000)
     before = clock.monotonic_ms()
     clock.jump_wall(-4_000)

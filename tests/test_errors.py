@@ -11,17 +11,17 @@ THEIRS = [code for code in ErrorCode if code != 0]
 
 
 @pytest.mark.parametrize("theirs", THEIRS, ids=lambda theirs: theirs.name)
-def test_each_code_has_kafkas_name_and_says_rightly_whether_to_retry(theirs):
+def test_codes_have_kafkas_names_and_retriability(theirs):
     ours = BY_CODE[int(theirs)]
     assert ours.name == theirs.name.upper()
     assert ours.retriable == theirs.retriable
 
 
-def test_no_code_is_missing_between_the_first_and_the_last():
+def test_codes_are_contiguous():
     assert sorted(BY_CODE) == [-1, *range(1, max(BY_CODE) + 1)]
 
 
-def test_the_errors_that_ask_for_fresh_metadata_are_those_of_kafka_python():
+def test_stale_metadata_errors_equal_kafka_python():
     theirs = {
         error.errno
         for error in vars(kafka.errors).values()
@@ -32,25 +32,25 @@ def test_the_errors_that_ask_for_fresh_metadata_are_those_of_kafka_python():
     assert {code for code, error in BY_CODE.items() if issubclass(error, StaleMetadata)} == theirs
 
 
-def test_a_second_class_on_one_code_fails_at_once():
+def test_second_class_with_a_code_is_rejected():
     with pytest.raises(AssertionError, match="both claim 6"):
         type("Another", (KafkaError,), {}, code=6)
     assert BY_CODE[6] is errors.NotLeaderOrFollower
 
 
-def test_an_error_says_its_message_or_else_its_first_sentence():
+def test_error_text_is_the_message_or_the_first_sentence():
     assert str(errors.InvalidConfig("flush.ms must be a number.")) == "flush.ms must be a number."
     assert str(errors.NotController()) == "This node is not the controller."
     assert str(errors.NotController(None)) == "This node is not the controller."
 
 
 @pytest.mark.parametrize("error", BY_CODE.values(), ids=lambda error: error.name)
-def test_every_error_has_a_sentence_of_its_own(error):
+def test_errors_have_distinct_sentences(error):
     assert str(error()).endswith(".")
     assert str(error()) not in {str(other()) for other in BY_CODE.values() if other is not error}
 
 
-def test_raise_for_is_silent_at_zero_and_raises_the_class_of_any_other_code():
+def test_raise_for_raises_the_class_of_a_code():
     raise_for(0)
     with pytest.raises(errors.CorruptMessage):
         raise_for(2)
@@ -58,12 +58,12 @@ def test_raise_for_is_silent_at_zero_and_raises_the_class_of_any_other_code():
         raise_for(87, "no key")
 
 
-def test_a_code_nobody_knows_becomes_an_unknown_server_error_that_names_it():
+def test_unknown_code_raises_unknown_server_error():
     with pytest.raises(errors.UnknownServerError, match="29999"):
         raise_for(29_999)
 
 
-def test_the_two_kinds_of_retry_are_told_apart():
+def test_retriable_errors_with_stale_metadata_are_distinct():
     assert issubclass(errors.NotEnoughReplicas, Retriable)
     assert not issubclass(errors.NotEnoughReplicas, StaleMetadata)
     assert issubclass(errors.KafkaStorageError, StaleMetadata)

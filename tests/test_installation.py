@@ -191,7 +191,7 @@ def link(distribution, site):
     ],
     ids=["base", "arrow", "demo", "spark", "spark-job"],
 )
-def test_an_installation_needs_nothing_but_what_it_declares(
+def test_installation_runs_with_declared_dependencies_only(
     installed, tmp_path, extra, packages, programs
 ):
     python, there = installed(extra)

@@ -17,20 +17,20 @@ def run(code, **options):
     )
 
 
-def test_importing_kafkalite_loads_neither_tower():
+def test_import_loads_neither_broker_nor_client():
     ended = run(
         "import sys, kafkalite; print(*[m for m in sys.modules if m.startswith('kafkalite.')])"
     )
     assert (ended.returncode, ended.stdout.strip()) == (0, "")
 
 
-def test_every_name_the_package_promises_is_there():
+def test_exported_names_exist():
     for name in kafkalite.__all__:
         assert getattr(kafkalite, name) is not None
         assert name in dir(kafkalite)
 
 
-def test_a_name_the_package_lacks_is_an_attribute_error():
+def test_unknown_name_raises_attribute_error():
     with pytest.raises(AttributeError, match="Nothing"):
         kafkalite.Nothing  # noqa: B018
 
@@ -38,14 +38,14 @@ def test_a_name_the_package_lacks_is_an_attribute_error():
 @pytest.mark.parametrize(
     "statement", ["from kafkalite._ext import nothing", "import kafkalite._ext.nothing"]
 )
-def test_a_module_that_was_not_built_says_which_command_builds_it(statement):
+def test_missing_compiled_module_names_the_build_command(statement):
     ended = run(statement)
     assert ended.returncode == 1
     assert "kafkalite._ext.nothing is not built" in ended.stderr
     assert "make build" in ended.stderr
 
 
-def test_an_installation_has_both_packages_whole_and_nothing_else():
+def test_distribution_contains_both_packages():
     code = """
 import setuptools, setuptools.config.pyprojecttoml as pyproject
 there = setuptools.Distribution({"script_name": "setup.py"})
@@ -62,7 +62,7 @@ print(*building.get_source_files())
     assert taken == {str(path.relative_to(ROOT)) for path in whole}
 
 
-def test_the_version_is_written_once():
+def test_version_is_defined_once():
     written = f'"{kafkalite.__version__}"'
     files = [*ROOT.glob("*.toml"), *ROOT.glob("*.py")]
     for package in (ROOT / "kafkalite", ROOT / "spark" / "pyspark_kafkalite"):

@@ -35,7 +35,7 @@ BORDERS = sorted({n + d for n in FOLDS for d in (-1, 0, 1, 7) if n + d >= 0})
 
 
 @pytest.mark.parametrize("size", BORDERS)
-def test_a_crc_does_not_depend_on_how_many_streams_made_it(size):
+def test_crc_is_equal_for_each_number_of_streams(size):
     data = bytes((i * i * 7 + i) & 0xFF for i in range(size))
     twin = crc_twin.crc32c(data)
     assert record_batch.crc32c(data) == twin
@@ -45,7 +45,7 @@ def test_a_crc_does_not_depend_on_how_many_streams_made_it(size):
 
 @RUNS
 @given(st.binary(max_size=600), st.integers(0, 9))
-def test_a_crc_is_the_twins_at_any_alignment(data, start):
+def test_crc_equals_the_twin_at_any_alignment(data, start):
     part = memoryview(data)[start:]
     twin = crc_twin.crc32c(bytes(part))
     assert record_batch.crc32c(part) == twin
@@ -54,7 +54,7 @@ def test_a_crc_is_the_twins_at_any_alignment(data, start):
 
 
 @pytest.mark.parametrize("size", [32 << 10, 1 << 20, (1 << 20) + 13])
-def test_a_large_crc_is_the_one_others_compute(size):
+def test_crc_of_large_input_equals_crc32c(size):
     data = bytes(range(251)) * (size // 251 + 1)
     for way in range(record_batch.CRC32C_WAYS):
         assert record_batch.crc32c_by(way, data[:size]) == packaged.crc32c(data[:size])
@@ -67,7 +67,7 @@ def both_judge(batch):
 
 @RUNS
 @given(payload=st.binary(min_size=7, max_size=60), at=st.integers(0, 130), flip=st.integers(1, 255))
-def test_one_changed_byte_is_judged_as_the_twin_judges_it(payload, at, flip):
+def test_batch_with_a_changed_byte_is_validated_as_by_the_twin(payload, at, flip):
     batch = batch_twin.build(payload)
     assert record_batch.check(batch) == record_batch.judge(batch) == 0
     batch[at % len(batch)] ^= flip
@@ -76,7 +76,7 @@ def test_one_changed_byte_is_judged_as_the_twin_judges_it(payload, at, flip):
 
 @RUNS
 @given(payload=st.binary(max_size=30), end=st.integers(0, 91), more=st.binary(max_size=80))
-def test_a_batch_cut_short_or_followed_by_more_is_judged_as_the_twin_judges_it(payload, end, more):
+def test_batch_of_wrong_length_is_validated_as_by_the_twin(payload, end, more):
     batch = batch_twin.build(payload)
     both_judge(batch[:end])
     both_judge(batch + more)
@@ -104,7 +104,7 @@ def test_a_batch_cut_short_or_followed_by_more_is_judged_as_the_twin_judges_it(p
     count=st.integers(-1, 5) | I32,
     last_offset_delta=st.none() | I32,
 )
-def test_fields_under_a_right_crc_are_judged_as_the_twin_judges_them(
+def test_batch_with_changed_fields_is_validated_as_by_the_twin(
     payload, fields, count, last_offset_delta
 ):
     if last_offset_delta is None:
@@ -116,7 +116,7 @@ def test_fields_under_a_right_crc_are_judged_as_the_twin_judges_them(
 
 @RUNS
 @given(payload=st.binary(max_size=30), offset=st.integers(0, (1 << 63) - 1), epoch=I32, when=I64)
-def test_what_a_leader_writes_is_what_the_twin_writes(payload, offset, epoch, when):
+def test_placed_header_equals_the_twin(payload, offset, epoch, when):
     ours, twins = batch_twin.build(payload), batch_twin.build(payload)
     record_batch.place(ours, offset, epoch)
     batch_twin.place(twins, offset, epoch)
@@ -130,7 +130,7 @@ def test_what_a_leader_writes_is_what_the_twin_writes(payload, offset, epoch, wh
 
 @RUNS
 @given(payload=st.binary(max_size=30), when=I64)
-def test_a_corrected_max_timestamp_is_the_one_the_twin_writes(payload, when):
+def test_corrected_max_timestamp_equals_the_twin(payload, when):
     ours, twins = batch_twin.build(payload), batch_twin.build(payload)
     record_batch.correct_max_timestamp(ours, when)
     batch_twin.correct_max_timestamp(twins, when)
@@ -172,7 +172,7 @@ def test_zstd_divide_agrees_with_its_twin(payload, cut, output_max, frames_max):
         assert zstd_blocks.divide(given_bytes, output_max, frames_max) == found
 
 
-def test_zstd_frames_beyond_the_bound_are_not_listed():
+def test_zstd_divide_stops_at_the_frame_limit():
     payload = (0x184D2A50).to_bytes(4, "little") + bytes(4)
     payload *= 200_000
     tracemalloc.start()
@@ -186,7 +186,7 @@ def test_zstd_frames_beyond_the_bound_are_not_listed():
 
 @RUNS
 @given(st.binary(max_size=50), st.integers(0, 5), st.integers(0, 3000), st.booleans())
-def test_frames_of_a_compressor_are_divided_as_the_twin_divides_them(text, frames, times, checked):
+def test_compressed_frames_are_divided_as_by_the_twin(text, frames, times, checked):
     encoder = zstandard.ZstdCompressor(write_checksum=checked)
     payload = b"".join(encoder.compress(text * (times * n)) for n in range(frames))
     parts = zstd_blocks.divide(payload, 131072, 100)
@@ -204,7 +204,7 @@ def both_decode(payload, count, last_offset_delta=None):
 
 @RUNS
 @given(RECORDS)
-def test_records_are_encoded_and_decoded_as_the_twin_does(given_records):
+def test_records_are_encoded_and_decoded_as_by_the_twin(given_records):
     payload = records.encode(given_records)
     assert payload == records_twin.encode(given_records)
     assert records.decode(payload, len(given_records)) == given_records
@@ -212,7 +212,7 @@ def test_records_are_encoded_and_decoded_as_the_twin_does(given_records):
 
 @RUNS
 @given(RECORDS, st.integers(0, 400), st.integers(1, 255))
-def test_records_with_one_changed_byte_are_read_as_the_twin_reads_them(drawn, at, flip):
+def test_records_with_a_changed_byte_are_read_as_by_the_twin(drawn, at, flip):
     payload = bytearray(records.encode(drawn))
     if payload:
         payload[at % len(payload)] ^= flip
@@ -221,9 +221,7 @@ def test_records_with_one_changed_byte_are_read_as_the_twin_reads_them(drawn, at
 
 @RUNS
 @given(RECORDS, st.integers(0, 400), st.binary(max_size=9), I32 | st.integers(0, 8))
-def test_records_cut_short_or_counted_wrong_are_read_as_the_twin_reads_them(
-    drawn, end, more, count
-):
+def test_records_of_wrong_length_or_count_are_read_as_by_the_twin(drawn, end, more, count):
     payload = records.encode(drawn)
     both_decode(payload[:end], len(drawn))
     both_decode(payload + more, len(drawn))
@@ -236,7 +234,7 @@ def test_records_cut_short_or_counted_wrong_are_read_as_the_twin_reads_them(
     RECORDS, st.sampled_from([-1, 0, 1 << 40, (1 << 63) - 1]), I64, I64, st.integers(1, 4),
     st.booleans(), st.integers(1, 40), st.integers(0, 400), st.integers(0, 3),
 )  # fmt: skip
-def test_scan_in_pieces_finds_what_the_twin_finds(
+def test_scan_in_pieces_equals_the_twin(
     drawn, base, oldest, newest, hits_max, inside, piece_size, at, flip
 ):
     payload = bytearray(records.encode(drawn))
@@ -256,20 +254,20 @@ def test_scan_in_pieces_finds_what_the_twin_finds(
 
 @RUNS
 @given(st.lists(st.integers(-2, 9), max_size=5), st.integers(-1, 9) | st.none())
-def test_offsets_with_gaps_are_taken_only_up_to_the_last_one_named(deltas, last):
+def test_offset_gaps_are_accepted_up_to_the_last_delta(deltas, last):
     payload = records_twin.encode([(delta, 0, b"k", b"v", ()) for delta in deltas])
     both_decode(payload, len(deltas), last)
 
 
 @RUNS
 @given(st.lists(st.sampled_from([0, 1, 2, 3, 6, 12, 14, 16, 0x7F, 0x80, 0xFF]), max_size=40))
-def test_bytes_that_look_like_lengths_are_read_as_the_twin_reads_them(digits):
+def test_bytes_like_lengths_are_read_as_by_the_twin(digits):
     for count in range(4):
         both_decode(bytes(digits), count)
 
 
 @pytest.mark.parametrize("digits", [5, 6, 10, 11])
-def test_a_number_of_too_many_digits_is_refused_and_a_padded_one_taken(digits):
+def test_overlong_varint_is_rejected_and_padded_one_accepted(digits):
     def record_with(timestamp=b"\0", offset=b"\0"):
         body = b"\0" + timestamp + offset + b"\x01\x01\0"
         return records_twin.varint(len(body)) + body

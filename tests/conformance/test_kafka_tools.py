@@ -35,7 +35,7 @@ def broker() -> Iterator[Kafka]:
 
 
 @pytest.mark.parametrize("story", STORIES)
-def test_kafkas_own_tools_say_of_us(
+def test_kafka_tools_accept_kafkalite(
     story: str, tools: Program, broker: Kafka, tmp_path: Path
 ) -> None:
     wrong = kafka_tools.tell(story, tools, broker, tmp_path)
@@ -57,9 +57,9 @@ ANSWER = {"code": 0, "printed": "a  1\n\nb 2\n", "complained": ""}
         (Says("", "...", complains="no"), False),
     ],
 )
-def test_what_is_printed_is_held_against_what_should_be(says: Says, fits: bool) -> None:
+def test_tool_output_is_compared_with_expected_lines(says: Says, fits: bool) -> None:
     assert kafka_tools.fits(ANSWER, says, {}) is fits
 
 
-def test_a_complaint_that_was_not_foreseen_is_one() -> None:
+def test_unexpected_tool_error_is_reported() -> None:
     assert not kafka_tools.fits({**ANSWER, "complained": "SomeException: no"}, Says("", "..."), {})

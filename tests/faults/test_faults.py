@@ -24,7 +24,7 @@ def check(plan, directory):
     assert not came.void, f"void: {came.acked_per_second:.0f} records/s; run it again: {plan}"
 
 
-def test_one_process_killed_loses_repeats_and_disorders_nothing(tmp_path):
+def test_single_process_keeps_records_when_killed(tmp_path):
     check(Plan("F1", count=2, seed=1, workers=0, partitions=3, timed=False), tmp_path)
 
 
@@ -32,16 +32,14 @@ def test_one_process_killed_loses_repeats_and_disorders_nothing(tmp_path):
     ("fault", "count", "seed"),
     [("F1", 5, 1), ("F3", 2, 2), ("F4", 2, 1), ("F5", 2, 4), ("MOVES", 8, 5)],
 )
-def test_of_many_processes_any_may_die_stop_or_give_its_partitions_away(
-    fault, count, seed, tmp_path
-):
+def test_workers_keep_records_when_killed_paused_or_drained(fault, count, seed, tmp_path):
     check(Plan(fault, count, seed, workers=3, partitions=6, timed=False), tmp_path)
 
 
-def test_groups_whose_members_come_go_die_and_pause_have_one_owner_a_partition(tmp_path):
+def test_groups_have_one_owner_per_partition_under_churn(tmp_path):
     check(Plan("F22", count=8, seed=3, workers=2, partitions=12, timed=False), tmp_path)
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="there is no C compiler called cc")
-def test_producers_on_rings_may_die_scribble_and_stay_too_long_and_harm_nobody(tmp_path):
+def test_ring_producers_that_fail_harm_no_other_client(tmp_path):
     check(Plan("F24", count=20, seed=6, workers=2, partitions=4, timed=False), tmp_path)

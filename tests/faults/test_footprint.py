@@ -28,7 +28,7 @@ def at_rest():
     )
 
 
-def test_the_same_is_found_the_same_and_an_allocator_may_keep_a_little():
+def test_footprint_ignores_small_allocator_growth():
     assert list(grown(at_rest(), at_rest())) == []
     after = at_rest()
     after.rss = 120 * MIB
@@ -52,7 +52,7 @@ def test_the_same_is_found_the_same_and_an_allocator_may_keep_a_little():
         ({"leftovers": ["topic-1/handover"]}, "leftovers"),
     ],
 )
-def test_whatever_is_left_behind_is_found(changes, named):
+def test_footprint_reports_each_kind_of_leftover(changes, named):
     after = at_rest()
     for name, value in changes.items():
         setattr(after, name, value)
@@ -84,7 +84,7 @@ def family(tmp_path):
                 os.kill(pid, signal.SIGKILL)
 
 
-def test_a_look_counts_the_whole_family_and_names_files_without_their_numbers(family):
+def test_footprint_counts_child_processes_and_groups_files(family):
     parent, child, directory = family
     (directory / "nodes" / "1" / "topic-0" / "handover").touch()
     processes = SimpleNamespace(broker=SimpleNamespace(pid=parent.pid))
@@ -99,7 +99,7 @@ def test_a_look_counts_the_whole_family_and_names_files_without_their_numbers(fa
     assert found.leftovers == ["nodes/1/topic-0/handover"]
 
 
-def test_a_process_that_ended_is_nobodys_child_and_still_there_until_it_is_reaped(family):
+def test_footprint_finds_an_unreaped_process(family):
     parent, child, _ = family
     assert children_of(parent.pid) == [child]
     assert parent_of(child) == parent.pid

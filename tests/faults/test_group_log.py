@@ -32,12 +32,12 @@ def complaints(log=GOOD, told=TOLD, **kind):
     return [each[:3] for each in violations(GroupHistory(log=[*log], told=[*told], **kind))]
 
 
-def test_a_group_that_works_is_not_complained_of():
+def test_group_log_accepts_a_working_group():
     assert complaints() == []
     assert GroupHistory(log=[*GOOD]).generations == 4
 
 
-def test_a_static_member_written_down_again_is_no_other_generation():
+def test_group_log_accepts_a_rewritten_static_member():
     again = (generation(1, a=(0,)), generation(1, a=(0,)))
     assert complaints(again, ()) == [] and GroupHistory(log=[*again]).generations == 1
 
@@ -52,11 +52,11 @@ def test_a_static_member_written_down_again_is_no_other_generation():
     ],
     ids=["two owners", "an older generation", "a stranger's commit", "a commit that goes back"],
 )
-def test_what_the_log_may_not_hold(wrong, complaint):
+def test_group_log_reports_invalid_records(wrong, complaint):
     assert complaint in complaints((*GOOD, wrong), ())
 
 
-def test_who_gave_a_partition_up_may_commit_as_long_as_nobody_has_it():
+def test_group_log_accepts_a_commit_before_the_next_owner():
     log = (generation(1, a=(0,)), generation(2, a=(), b=()), Committed(0, 5, "a/1/1"))
     assert complaints(log, ()) == []
 
@@ -70,9 +70,9 @@ def test_who_gave_a_partition_up_may_commit_as_long_as_nobody_has_it():
     ],
     ids=["acknowledged and lost", "refused and kept", "another one kept"],
 )
-def test_what_members_may_not_have_been_told(told, complaint):
+def test_group_log_reports_invalid_member_responses(told, complaint):
     assert complaint in complaints(told=(told,))
 
 
-def test_a_refusal_proves_nothing_when_the_coordinator_died():
+def test_group_log_ignores_errors_of_a_killed_coordinator():
     assert complaints(told=(Told(1, 3, "b/1/1", 22),), interrupted=True) == []

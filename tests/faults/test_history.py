@@ -31,11 +31,11 @@ def clean():
     return history
 
 
-def test_a_history_without_a_fault_is_found_without_one():
+def test_history_accepts_a_valid_run():
     assert violations(clean()) == []
 
 
-def test_an_unknown_outcome_may_have_come_or_not():
+def test_history_accepts_either_result_of_an_unknown_outcome():
     history = clean()
     history.sends.append(Send("p", 0, "p100", UNKNOWN))
     history.sends.append(Send("i", 1, "i100", UNKNOWN))
@@ -44,7 +44,7 @@ def test_an_unknown_outcome_may_have_come_or_not():
     assert violations(history) == []
 
 
-def test_a_plain_producer_may_repeat_itself():
+def test_history_accepts_duplicates_of_a_plain_producer():
     history = clean()
     history.final.append(Read(0, 30, "p18", 1))
     assert violations(history) == []
@@ -164,13 +164,13 @@ def cut_a_hole_into_the_end(history):
         (cut_a_hole_into_the_end, "I6"),
     ],
 )
-def test_a_planted_fault_is_found(plant, name):
+def test_history_reports_a_planted_error(plant, name):
     history = clean()
     plant(history)
     assert any(complaint.startswith(name) for complaint in violations(history))
 
 
-def test_an_answer_that_was_asked_for_before_a_newer_one_was_there_may_be_the_older():
+def test_history_accepts_an_older_response_to_an_older_request():
     history = clean()
     history.told += [Told(2, 0, 2, 2, 30, 32), Told(2, 0, 2, 1, 31, 33)]
     assert violations(history) == []
@@ -178,14 +178,14 @@ def test_an_answer_that_was_asked_for_before_a_newer_one_was_there_may_be_the_ol
     assert any(complaint.startswith("I9") for complaint in violations(history))
 
 
-def test_a_leader_that_nobody_knows_yet_is_no_second_leader():
+def test_history_accepts_a_leader_without_acknowledgements():
     history = clean()
     history.told.insert(0, Told(3, 0, -1, 1))
     history.told.append(Told(3, 0, -1, 1))
     assert violations(history) == []
 
 
-def test_a_producer_with_many_requests_in_flight_may_be_disordered():
+def test_history_accepts_reordering_with_many_in_flight():
     history = clean()
     swap_two(history)
     assert len(violations(history)) == 1
@@ -193,7 +193,7 @@ def test_a_producer_with_many_requests_in_flight_may_be_disordered():
     assert violations(history) == []
 
 
-def test_a_history_can_be_written_down(tmp_path):
+def test_history_survives_json(tmp_path):
     history = clean()
     history.write(tmp_path / "history.jsonl")
     count = len(history.sends) + len(history.final) + len(history.reads["live"])

@@ -16,14 +16,14 @@ def sends(*moments):
     return [Send("prober", 0, "v", outcome, -1, 1, at, at + 1) for at, outcome in moments]
 
 
-def test_served_again_is_the_first_acknowledgement_of_what_was_sent_later():
+def test_recovery_ends_with_the_first_later_acknowledgement():
     tried = sends((1, ACKED), (3, ACKED), (5, REFUSED), (7, ACKED), (9, ACKED))
     assert served_again(tried, 0) == 2
     assert served_again(tried, 3.5) == 8
     assert served_again(tried, 9.5) is None
 
 
-def test_the_longest_gap_reaches_from_bound_to_bound():
+def test_longest_gap_includes_both_bounds():
     tried = sends((1, ACKED), (3, REFUSED), (5, ACKED), (6, ACKED))
     metronome = Metronome([])
     assert longest_gap(tried, 0, 10, metronome) == 4
@@ -31,7 +31,7 @@ def test_the_longest_gap_reaches_from_bound_to_bound():
     assert longest_gap([], 5, 7, metronome) == 2
 
 
-def test_a_pause_of_the_observer_is_no_gap():
+def test_longest_gap_ignores_pauses_of_the_observer():
     metronome = Metronome([])
     metronome.stalls = [(1.5, 2.5), (8, 10)]
     assert metronome.stalled_s(0, 9) == 2
@@ -40,7 +40,7 @@ def test_a_pause_of_the_observer_is_no_gap():
     assert longest_gap(sends((1, ACKED), (8, ACKED)), 2, 9, metronome) == 5.5
 
 
-def test_the_metronome_hears_when_nobody_runs():
+def test_metronome_reports_a_stalled_machine():
     metronome = Metronome([])
     metronome.LATE_S = 0.0
     metronome.thread.start()
@@ -60,7 +60,7 @@ def address(broker):
     return host, int(port)
 
 
-def test_what_is_probed_is_acknowledged_and_looked_at(broker):
+def test_probe_is_acknowledged_and_read_back(broker):
     history = History()
     topic = broker.topic(2)
     prober = Prober(Directory(topic, [address(broker)], history), 1, [])
@@ -75,7 +75,7 @@ def test_what_is_probed_is_acknowledged_and_looked_at(broker):
     assert history.told and violations(history) == []
 
 
-def test_a_former_leader_is_asked_once_more_and_what_it_says_is_written_down(broker):
+def test_probe_records_the_response_of_a_former_leader(broker):
     """Here the node is still the leader, so the checker must report the record it accepts."""
     history = History()
     topic = broker.topic(1)
@@ -97,7 +97,7 @@ def test_a_former_leader_is_asked_once_more_and_what_it_says_is_written_down(bro
     assert any(complaint.startswith("I9") for complaint in violations(history))
 
 
-def test_a_node_that_does_not_answer_is_a_trouble_and_no_acknowledgement(broker, monkeypatch):
+def test_probe_without_response_is_not_acknowledged(broker, monkeypatch):
     monkeypatch.setattr("tests.faults.prober.ANSWER_S_MAX", 0.05)
     history = History()
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -113,7 +113,7 @@ def test_a_node_that_does_not_answer_is_a_trouble_and_no_acknowledgement(broker,
     assert [trouble.partition for trouble in prober.troubles] == [0]
 
 
-def test_a_line_is_closed_by_the_first_thing_that_goes_wrong(broker):
+def test_probe_connection_closes_on_the_first_error(broker):
     with Line(address(broker), 5) as line:
         assert line.cluster("").addresses.keys() == {0}
         line.socket.shutdown(socket.SHUT_RDWR)
@@ -122,7 +122,7 @@ def test_a_line_is_closed_by_the_first_thing_that_goes_wrong(broker):
         assert line.socket.fileno() == -1
 
 
-def test_a_node_that_dies_within_its_answer_hung_up():
+def test_probe_reports_a_connection_closed_within_a_response():
     listener = socket.create_server(("127.0.0.1", 0))
     with listener, Line(listener.getsockname(), 5) as line:
         node, _ = listener.accept()

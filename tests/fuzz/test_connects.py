@@ -8,5 +8,5 @@ from tests.fuzz import connects
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_thousand_connects_at_once_leave_nothing_behind(workers):
+def test_thousand_simultaneous_connects_leak_nothing(workers):
     print(connects.weathered(workers, seed=1, connects=1_000))

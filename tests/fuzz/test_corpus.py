@@ -13,7 +13,7 @@ CORPUS_SIZE_MAX = 1 << 20
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_a_targets_corpus_is_refused_or_read_and_agreed_on(name):
+def test_corpus_is_rejected_or_read_as_the_twin_reads_it(name):
     target = TARGETS[name]
     kept = decoders.corpus(name)
     assert kept, "a target has a corpus: python -m tests.fuzz.decoders"
@@ -23,10 +23,10 @@ def test_a_targets_corpus_is_refused_or_read_and_agreed_on(name):
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_a_targets_seeds_fare_in_more_than_one_way(name):
+def test_seeds_of_a_target_reach_several_outcomes(name):
     target = TARGETS[name]
     assert len({target.run(memoryview(given)) for given in target.seeds()}) > 2
 
 
-def test_the_corpus_stays_small():
+def test_corpus_is_small():
     assert sum(path.stat().st_size for path in decoders.CORPUS.iterdir()) < CORPUS_SIZE_MAX

@@ -48,7 +48,7 @@ def serve(node, frame):
 
 
 @pytest.mark.parametrize("key", sorted(SERVED), ids=lambda key: SERVED[key].api.name)
-def test_no_request_leaves_a_cycle_behind(node, key):
+def test_requests_leave_no_reference_cycle(node, key):
     handler, sparing = SERVED[key], Sparing()
     for version in range(handler.low, handler.high + 1):
         dice = random.Random(version)
@@ -76,7 +76,7 @@ def visit(node, frame):
     node.until(lambda: purgatory.size == before)
 
 
-def test_no_client_that_leaves_while_it_waits_leaves_a_cycle_behind(node):
+def test_waiting_clients_that_disconnect_leave_no_reference_cycle(node):
     node.create("waited-for", 2)
     partitions = [{"partition": index, "partition_max_bytes": 1} for index in range(2)]
     topics = [{"topic": "waited-for", "partitions": partitions}]

@@ -86,7 +86,7 @@ def read(message: Message, version: int, frame: bytes, position: int) -> None:
 
 
 @pytest.mark.fuzz
-def test_no_frame_is_more_than_read_or_refused():
+def test_random_frame_is_read_or_rejected():
     seed = int(os.environ.get("FUZZ_SEED", random.SystemRandom().getrandbits(32)))
     dice = random.Random(seed)
     samples = corpus()

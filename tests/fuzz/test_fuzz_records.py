@@ -68,7 +68,7 @@ def exact(data):
     return memoryview(array("B", data))
 
 
-def test_spoiled_records_are_read_as_the_twin_reads_them():
+def test_mutated_records_are_read_as_the_twin_reads_them():
     for seed in range(RUNS):
         chance = random.Random(seed)
         given = good_records(chance)
@@ -81,7 +81,7 @@ def test_spoiled_records_are_read_as_the_twin_reads_them():
         assert records.validate(exact(payload), count, last) == code, f"seed {seed}"
 
 
-def test_spoiled_batches_are_judged_as_the_twin_judges_them():
+def test_mutated_batches_are_validated_as_by_the_twin():
     for seed in range(RUNS // 10):
         chance = random.Random(seed)
         good = bytearray(build(good_records(chance), codec=chance.choice(list(Codec))))
@@ -100,7 +100,7 @@ def test_spoiled_batches_are_judged_as_the_twin_judges_them():
 
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec is not Codec.NONE])
-def test_spoiled_streams_raise_kafkas_errors_and_keep_to_the_bound(codec):
+def test_mutated_streams_raise_kafka_errors_within_the_bound(codec):
     for seed in range(RUNS // 10):
         chance = random.Random(seed)
         good = RecordBatch(build(good_records(chance), codec=codec)).view[61:]

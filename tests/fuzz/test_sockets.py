@@ -21,7 +21,7 @@ SEED = 1
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_a_broker_bears_what_anybody_says(workers):
+def test_broker_survives_random_bytes_on_sockets(workers):
     tally = sockets.fuzz(workers, SEED, FRAMES)
     assert tally.frames >= FRAMES
     assert tally.unanswered() == []
@@ -73,7 +73,7 @@ def framed(*bodies: bytes) -> bytes:
     return b"".join(struct.pack(">i", len(body)) + body for body in bodies)
 
 
-def test_a_good_answer_is_good():
+def test_valid_response_is_accepted():
     assert heard(framed(ASKED), GOOD).answered == {(API_VERSIONS.key, 0): 1}
 
 
@@ -89,24 +89,24 @@ def test_a_good_answer_is_good():
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_an_answer_that_is_out_of_order_is_found(answers, complaint):
+def test_reordered_response_is_reported(answers, complaint):
     with pytest.raises(Fault, match=complaint):
         heard(framed(ASKED), *answers)
 
 
-def test_bytes_that_do_not_read_must_not_be_answered():
+def test_response_to_invalid_bytes_is_reported():
     assert heard(framed(ASKED, b"\0"), GOOD).outcomes == {"closed": 1}
     with pytest.raises(Fault, match="an answer to nothing"):
         heard(framed(ASKED, b"\0"), GOOD, GOOD)
 
 
-def test_bytes_that_do_not_read_must_end_the_connection(monkeypatch):
+def test_connection_left_open_after_invalid_bytes_is_reported(monkeypatch):
     monkeypatch.setattr(conversations, "LOST_S", 0.2)
     with pytest.raises(Fault, match="still open"):
         heard(framed(ASKED, b"\0"), GOOD, stays=True)
 
 
-def test_a_conversation_is_the_same_whenever_it_is_made():
+def test_conversation_is_determined_by_its_seed():
     first, second = (Conversation("1 17", World([bytes(16)])) for _ in range(2))
     assert first.stream == second.stream
     assert list(first.pieces()) == list(second.pieces())

@@ -25,7 +25,7 @@ OF_NODE_0 = ("committed", "configs", "groups", "membership", "telemetry")
 @pytest.mark.parametrize(
     ("family", "workers"), [(each, 0) for each in FAMILIES] + [(each, 2) for each in OF_NODE_0]
 )
-def test_we_answer_as_apache_kafka_does_or_say_why_not(family, workers):
+def test_responses_equal_apache_kafka_or_are_listed(family, workers):
     names = [name for name in PLAYS if name.startswith(f"{family}.")]
     with Broker(workers=workers) as broker:
         ours = recording.play(broker.bootstrap, names)
@@ -38,7 +38,7 @@ def test_every_listed_difference_belongs_to_a_family():
     assert {entry.scenes.partition(".")[0] for entry in DIFFERENCES} <= set(FAMILIES)
 
 
-def test_the_recording_holds_every_scene_and_no_other():
+def test_recording_contains_exactly_the_scenes():
     assert sorted(recording.recorded()) == sorted(PLAYS), "renew it with `make oracle`"
 
 
@@ -50,7 +50,7 @@ def test_a_changed_field_is_a_difference():
     assert not list(recording.differences(theirs, theirs))
 
 
-def test_an_answer_too_many_is_a_difference():
+def test_additional_response_is_a_difference():
     theirs = {"a.scene": [{"asked": "x", "answer": "closed"}]}
     ours = {"a.scene": [*theirs["a.scene"], {"asked": "y", "answer": "closed"}]}
     assert [found.asked for found in recording.differences(theirs, ours)] == ["y"]

@@ -12,7 +12,7 @@ from tools.apache_kafka import ApacheKafka, Unavailable, answers
 pytestmark = pytest.mark.oracle
 
 
-def test_apache_kafka_still_says_what_was_recorded():
+def test_recording_equals_apache_kafka():
     before = recording.recorded()
     try:
         now = recording.record()
@@ -22,7 +22,7 @@ def test_apache_kafka_still_says_what_was_recorded():
     assert not changed, "renewed; look at what changed:\n" + "\n".join(changed)
 
 
-def test_nothing_of_it_runs_on_when_the_with_ends(tmp_path):
+def test_apache_kafka_stops_with_its_context(tmp_path):
     kafka = ApacheKafka(tmp_path)
     try:
         with kafka:
@@ -35,7 +35,7 @@ def test_nothing_of_it_runs_on_when_the_with_ends(tmp_path):
     assert not answers(kafka.host, kafka.port)
 
 
-def test_a_broker_that_cannot_start_says_why(tmp_path):
+def test_apache_kafka_reports_a_failed_start(tmp_path):
     try:
         with pytest.raises(RuntimeError, match=r"num\.partitions"):
             ApacheKafka(tmp_path, {"num.partitions": "many"}).start()

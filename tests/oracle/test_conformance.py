@@ -68,7 +68,7 @@ def tools() -> Iterator[Program]:
 
 
 @pytest.mark.parametrize("story", kafka_tools.STORIES)
-def test_kafkas_own_tools_say_of_apache_kafka(
+def test_kafka_tools_accept_apache_kafka(
     story: str, tools: Program, apache_kafka: Kafka, tmp_path: Path
 ) -> None:
     wrong = kafka_tools.tell(story, tools, apache_kafka, tmp_path)

@@ -7,17 +7,17 @@ from tests.oracle.conversation import Conversation, kept, veiled
 TOPICS = {"brokers": [{"node_id": 0}], "topics": [{"name": "a", "error_code": 0}, {"name": "b"}]}
 
 
-def test_only_what_bears_the_name_is_kept_of_what_has_names():
+def test_conversation_keeps_only_named_entries():
     assert kept(TOPICS, "a") == {**TOPICS, "topics": [{"name": "a", "error_code": 0}]}
 
 
-def test_a_veil_leaves_that_something_was_told():
+def test_masked_value_stays_visible_as_present():
     told = {"results": [{"log_dir": "/somewhere", "size": 7, "usable": -1}]}
     shown = {"results": [{"log_dir": "told", "size": 7, "usable": -1}]}
     assert veiled(told, ("log_dir", "usable")) == shown
 
 
-def test_ids_have_the_order_in_which_they_appeared_and_members_that_of_what_they_want():
+def test_ids_are_numbered_by_appearance_and_members_by_subscription():
     one, other = (f"oracle-0b0e7a4c-9c53-4a7e-8b1c-{end:012}" for end in (1, 2))
     listed = [{"member_id": one, "metadata": b"z"}, {"member_id": other, "metadata": b"a"}]
     talk = Conversation("127.0.0.1:1", "a scene")

@@ -30,7 +30,7 @@ def cluster(tmp_path_factory):
         pytest.skip(str(missing))
 
 
-def test_a_topic_is_made_by_asking_and_its_leader_known(cluster):
+def test_topic_is_created_by_metadata_request(cluster):
     topic = cluster.topic(PLACE.topic, PATIENCE_S)
     assert topic.led
     assert cluster.name_of(topic.topic_id) == PLACE.topic
@@ -40,14 +40,14 @@ def test_a_topic_is_made_by_asking_and_its_leader_known(cluster):
     assert cluster.connection(node_id).version(METADATA) == METADATA.versions[1]
 
 
-def test_what_is_no_topic_or_no_node_is_refused(cluster):
+def test_invalid_topic_or_node_is_rejected(cluster):
     with pytest.raises(InvalidTopicException):
         cluster.topic("a b", PATIENCE_S)
     with pytest.raises(NetworkException, match="No broker 77"):
         cluster.request(77, DESCRIBE_CLUSTER, {})
 
 
-def test_offsets_are_found_committed_and_found_again(cluster):
+def test_offsets_are_listed_committed_and_fetched(cluster):
     cluster.topic(PLACE.topic, PATIENCE_S)
     assert list_offsets(cluster, {PLACE: LATEST}) == {PLACE: (0, -1)}
     assert list_offsets(cluster, {PLACE: MAX_TIMESTAMP}) == {PLACE: (-1, -1)}

@@ -11,7 +11,7 @@ from tools import apache_kafka
 pytestmark = pytest.mark.oracle
 
 
-def test_our_scripts_print_what_kafkas_print_or_the_list_says_why_not(tmp_path, monkeypatch):
+def test_shell_tools_print_as_kafka_or_are_listed(tmp_path, monkeypatch):
     monkeypatch.setattr(apache_kafka, "HEAP", ("-Xms128M", "-Xmx256M"))
     properties = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "1"}
     before = shell_recording.recorded()

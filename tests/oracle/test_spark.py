@@ -121,9 +121,7 @@ def test_rows_are_the_same(kafka, topic, reader, settings):
     name = topic(**settings)
     codec = settings.get("compression_type", "none")
     produce(kafka, name, range(500), **{"compression.type": codec})
-    ours, theirs = (
-        rows(reader(who, name, includeHeaders="true").load()) for who in (OURS, THEIRS)
-    )
+    ours, theirs = (rows(reader(who, name, includeHeaders="true").load()) for who in (OURS, THEIRS))
     assert len(ours) == 500
     assert ours == theirs
 
@@ -162,9 +160,7 @@ def test_filters_on_times_leave_the_same_rows(spark, kafka, topic, reader, kind)
 def test_transactions_show_the_same(spark, kafka, topic, reader, level):
     name = topic()
     committed = transact(kafka, name)
-    ours, theirs = (
-        rows(reader(who, name, **{ISOLATION: level}).load()) for who in (OURS, THEIRS)
-    )
+    ours, theirs = (rows(reader(who, name, **{ISOLATION: level}).load()) for who in (OURS, THEIRS))
     assert ours == theirs
     numbers = sorted(int(row.value) for row in ours)
     assert (numbers == committed) == (level == "read_committed")
@@ -219,7 +215,7 @@ def test_a_stream_of_transactions_has_gaps(spark, kafka, topic, reader, tmp_path
     assert sorted(int(row.value) for row in came) == committed
 
 
-def test_what_is_written_is_the_same(spark, kafka, topic, reader):
+def test_written_rows_are_the_same(spark, kafka, topic, reader):
     headers = F.array(F.struct(F.lit("a").alias("key"), F.lit(b"1").alias("value")))
     source = spark.range(300).select(
         F.when(F.col("id") % 5 != 2, F.concat(F.lit("key-"), F.col("id"))).alias("key"),

@@ -294,7 +294,7 @@ def test_fields_under_a_right_crc_are_read_as_the_twin_reads_them(rows, fields, 
 
 @RUNS
 @given(st.lists(st.sampled_from([0, 1, 2, 3, 6, 12, 14, 16, 0x7F, 0x80, 0xFF]), max_size=40))
-def test_bytes_that_look_like_lengths_are_read_as_the_twin_reads_them(digits):
+def test_bytes_like_lengths_are_read_as_by_the_twin(digits):
     for count in range(4):
         read_both(bytes(batch_twin.build(bytes(digits), count=count, last_offset_delta=9)), 0)
 

@@ -26,7 +26,7 @@ LIVES_TO_FIND_A_BUG = 60
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_whatever_happens_a_group_keeps_its_promises(part):
+def test_group_keeps_invariants_under_random_events(part):
     for seed in range(part, LIVES, PARTS):
         try:
             World(seed).live(STEPS)
@@ -83,7 +83,7 @@ def with_bug(cls, name, there, bug):
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: f"{bug[1]}: {bug[3]} for {bug[2]}")
-def test_some_life_finds_the_bug(bug, monkeypatch):
+def test_simulation_finds_injected_bug(bug, monkeypatch):
     monkeypatch.setattr(bug[0], bug[1], with_bug(*bug))
     for seed in range(LIVES_TO_FIND_A_BUG):
         try:
