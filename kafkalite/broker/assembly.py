@@ -11,7 +11,7 @@ from kafkalite.broker.controller.local_controller import LocalController
 from kafkalite.broker.controller.metadata_reader import MetadataReader
 from kafkalite.broker.controller.remote_controller import RemoteController
 from kafkalite.broker.node import Node
-from kafkalite.broker.node_settings import in_force, placement_limits
+from kafkalite.broker.node_settings import effective_settings, placement_limits
 from kafkalite.config.broker import BROKER_RACK
 from kafkalite.config.settings import Settings
 from kafkalite.coordination.controller import Controller
@@ -26,31 +26,32 @@ from kafkalite.transport.reactor import Reactor
 
 log = logging.getLogger("kafkalite.broker")
 
-TAKE_AGAIN_MS = 1_000
+EVACUATE_RETRY_MS = 1_000
 
 Addresses = Mapping[int, tuple[str, int]]
 
 
-def node_alone(settings: Settings, reactor: Reactor, logs: LogManager, listener: socket) -> Node:
+def single_node(settings: Settings, reactor: Reactor, logs: LogManager, listener: socket) -> Node:
     """Return the only node of a cluster, with its controller; not opened yet."""
-    controller = local_controller(logs, reactor)
-    settle(controller, logs.cluster_id, settings, {SUPERVISOR_ID: listener.getsockname()[:2]})
-    make_missing(controller, logs.data)
+    controller = open_local_controller(logs, reactor)
+    addresses = {SUPERVISOR_ID: listener.getsockname()[:2]}
+    register_nodes(controller, logs.cluster_id, settings, addresses)
+    create_missing_logs(controller, logs.data)
     node = controller_node(controller, settings, reactor, logs, listener, logs.data)
-    _take_all(node)
+    _evacuate_others(node)
     return node
 
 
-def _take_all(node: Node) -> None:
+def _evacuate_others(node: Node) -> None:
     """Move the partitions in other nodes' directories here; retry later if the disk is full."""
     if not evacuate(
-        node.root, {SUPERVISOR_ID}, node.place_of, node.logs.file_system,
+        node.root, {SUPERVISOR_ID}, node.directory_of, node.logs.file_system,
         is_deleted=node.is_deleted,
     ):  # fmt: skip
-        node.reactor.call_later(TAKE_AGAIN_MS, lambda: _take_all(node))
+        node.reactor.call_later(EVACUATE_RETRY_MS, lambda: _evacuate_others(node))
 
 
-def local_controller(logs: LogManager, reactor: Reactor) -> LocalController:
+def open_local_controller(logs: LogManager, reactor: Reactor) -> LocalController:
     """Return the controller with the state of its metadata log.
 
     Raises Refusal if the log cannot be read.
@@ -63,12 +64,12 @@ def local_controller(logs: LogManager, reactor: Reactor) -> LocalController:
     return controller
 
 
-def settle(
+def register_nodes(
     controller: LocalController, cluster_id: str, settings: Settings, addresses: Addresses
 ) -> None:
     """Start with exactly these nodes; partitions of other nodes are reassigned to them."""
     controller.decide_at_start(lambda machine: machine.found(cluster_id))
-    now = in_force(settings, controller.image, SUPERVISOR_ID)
+    now = effective_settings(settings, controller.image, SUPERVISOR_ID)
     controller.decide_at_start(
         lambda machine: machine.settle_nodes(
             addresses, now[BROKER_RACK], limits=placement_limits(now)
@@ -76,7 +77,7 @@ def settle(
     )
 
 
-def make_missing(controller: LocalController, data: Path) -> None:
+def create_missing_logs(controller: LocalController, data: Path) -> None:
     """Create empty logs for partitions reassigned before their first leader had created them.
 
     Must be called before any node runs.

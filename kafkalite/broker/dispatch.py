@@ -83,16 +83,16 @@ class Dispatcher:
 
     def serve(self, connection: ClientConnection, frame: memoryview) -> Chunks | Answer | None:
         """Handle one request; see Reactor for the meaning of the result."""
-        began_ns = self._now_ns()
+        start_ns = self._now_ns()
         try:
             header = read_header(frame)
         except InvalidRequest as error:
-            raise Disconnect(f"a header that cannot be read: {error}") from None
+            raise Disconnect(f"invalid request header: {error}") from None
         handler = SERVED.get(header.api_key)
         if handler is None:
-            raise Disconnect(f"API key {header.api_key} is not served")
+            raise Disconnect(f"unsupported API key {header.api_key}")
         if not handler.low <= header.version <= handler.high:
-            return self._unknown_version(handler, header)
+            return self._unsupported_version(handler, header)
         counts = self._counts.get(header.api_key)
         if counts is None:
             counts = self._counts[header.api_key] = RequestCounts(handler.api)
@@ -109,26 +109,27 @@ class Dispatcher:
             request = _decode(handler, header, frame)
         except InvalidRequest as error:
             raise Disconnect(
-                f"{handler.api.name} v{header.version} cannot be read: {error}"
+                f"invalid {handler.api.name} request, version {header.version}: {error}"
             ) from None
         if handler.at is ServingNode.CONTROLLER and not self._node.controller.is_local:
-            came = self._node.controller.forward(frame, connection.peer, connection.local)
-            forwarded = came.map(lambda answer: [answer])
-            return self._expect(connection, handler, header, forwarded, began_ns)
+            forwarded = self._node.controller.forward(
+                frame, connection.peer, connection.local
+            ).map(lambda encoded: [encoded])
+            return self._respond_later(connection, handler, header, forwarded, start_ns)
         try:
             response = handler.handle(self._node, request, client)
         except KafkaError as error:
-            response = _refusal(handler, error)
+            response = _error_response(handler, error)
         if isinstance(response, Later):
             encoded = response.map(lambda response: self._encode(handler, header, response))
-            return self._expect(connection, handler, header, encoded, began_ns)
+            return self._respond_later(connection, handler, header, encoded, start_ns)
         chunks = None if response is None else self._encode(handler, header, response)
-        counts.times.add(self._now_ns() - began_ns)
+        counts.times.add(self._now_ns() - start_ns)
         return chunks
 
-    def _unknown_version(self, handler: Handler, header: RequestHeader) -> Chunks:
+    def _unsupported_version(self, handler: Handler, header: RequestHeader) -> Chunks:
         if handler.api is not API_VERSIONS:
-            raise Disconnect(f"{handler.api.name} v{header.version} is not served")
+            raise Disconnect(f"unsupported version {header.version} of {handler.api.name}")
         body = API_VERSIONS.response.write(0, cluster.api_versions_unsupported(self._node))
         return [response_header(header.correlation_id, flexible=False), body]
 
@@ -146,30 +147,30 @@ class Dispatcher:
         body = handler.api.response.write(version, response)
         return [response_header(header.correlation_id, flexible=flexible), body]
 
-    def _expect(
+    def _respond_later(
         self,
         connection: ClientConnection,
         handler: Handler,
         header: RequestHeader,
         later: Later[Chunks],
-        began_ns: int,
+        start_ns: int,
     ) -> Answer:
-        answer: Answer = connection.expect()
-        answer.abandoned = later.abandon
+        response_slot: Answer = connection.expect()
+        response_slot.abandoned = later.abandon
 
         def send(chunks: Chunks | None, error: KafkaError | None) -> None:
             if error is not None:
                 try:
-                    chunks = self._encode(handler, header, _refusal(handler, error))
+                    chunks = self._encode(handler, header, _error_response(handler, error))
                 except Disconnect:
                     connection.close()
                     return
             assert chunks is not None
-            self._counts[handler.api.key].times.add(self._now_ns() - began_ns)
-            answer.send(chunks)
+            self._counts[handler.api.key].times.add(self._now_ns() - start_ns)
+            response_slot.send(chunks)
 
         later.then(send)
-        return answer
+        return response_slot
 
 
 def _decode(handler: Handler, header: RequestHeader, frame: memoryview) -> Any:
@@ -182,7 +183,7 @@ def _decode(handler: Handler, header: RequestHeader, frame: memoryview) -> Any:
     return request
 
 
-def _refusal(handler: Handler, error: KafkaError) -> Any:
+def _error_response(handler: Handler, error: KafkaError) -> Any:
     """Return the response for an error of the whole request.
 
     Raises Disconnect if the response has no top-level error code.

@@ -88,7 +88,7 @@ class Node:
         self.replicas = ReplicaManager(
             reactor, self.flusher, self.opener, self.metadata.topic, clock.monotonic_ns
         )
-        self.replicas.on_led_count = self._reserve_files
+        self.replicas.on_led_count = self._reserve_descriptors
         slots = self.settings[MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS]
         self.fetch_sessions = FetchSessions(slots, clock)
         self.producer_ids = ProducerIdBlocks(controller, node_id)
@@ -99,7 +99,7 @@ class Node:
         self.dispatcher = Dispatcher(self)
         reactor.slow_ticks.name_api = self.dispatcher.name_of
         self.renewals = EpochRenewals(
-            self.metadata, logs, reactor, controller.renew_epochs, self.tend_soon
+            self.metadata, logs, reactor, controller.renew_epochs, self.run_maintenance_soon
         )
         self.reconciler = Reconciler(
             self.metadata, logs, self.replicas, self.renewals, reactor, self._report_applied
@@ -108,17 +108,17 @@ class Node:
         self.local_listener: LocalListener | None = None
         """The local listener; None if it is disabled or not opened yet."""
         self._run_directory: Path | None = None
-        self._listens = False
-        self._tending: Timer | None = None
+        self._is_listening = False
+        self._maintenance_timer: Timer | None = None
 
     @property
     def settings(self) -> Settings:
         """The effective settings of this node; replaced by a new object on change."""
         return self._settings.current
 
-    def on_settings(self, told: Callable[[Settings], object]) -> None:
+    def add_settings_listener(self, told: Callable[[Settings], object]) -> None:
         """Call `told(settings)` now and after each change."""
-        self._settings.tell(told)
+        self._settings.add_listener(told)
 
     @property
     def image(self) -> ClusterImage:
@@ -140,8 +140,8 @@ class Node:
         that, the image may be that of the last run, or empty.  The controller's image must be
         loaded; it determines the partitions of this node.
         """
-        self.on_settings(self._take_settings)
-        self.logs.transfer_misplaced(self.place_of, sure=self.controller.is_local)
+        self.add_settings_listener(self._apply_settings)
+        self.logs.transfer_misplaced(self.directory_of, sure=self.controller.is_local)
         loaded = self.logs.load(self._topic_settings)
         if self._local_controller is not None:
             self._renew_epochs_at_start(self._local_controller, loaded)
@@ -153,20 +153,20 @@ class Node:
                 continue
             self.logs.leave(stray)
         self._applied_offset = self.controller.offset
-        self.controller.on_change(self._changed)
+        self.controller.on_change(self._on_metadata_change)
         self.controller.attach(
             settings=lambda: self.settings,
             heartbeat_state=self._heartbeat_state,
-            on_welcome=self._welcomed,
+            on_welcome=self._on_welcome,
         )
         if self.controller.is_local:
             self.logs.set_strays()
         self.groups.open()
-        self.on_settings(self.groups.reconfigure)
+        self.add_settings_listener(self.groups.reconfigure)
         self.reactor.at_settle(self.replicas.settle)
         self.reactor.watch(self.flusher.fileno(), self._flushed)
         self.reactor.watch(self.opener.fileno(), self.opener.collect)
-        self._tend()
+        self._run_maintenance()
         if not when_welcome:
             self._listen()
 
@@ -178,22 +178,22 @@ class Node:
             controller.decide_at_start(lambda machine: machine.renew_epochs(self.node_id, renewals))
 
     def _listen(self) -> None:
-        if not self._listens:
-            self._listens = True
+        if not self._is_listening:
+            self._is_listening = True
             self._open_local_listener()
             self.reactor.listen(self.listener, self.dispatcher.serve)
 
     def serve_locally(self, run_directory: Path) -> None:
         """Open the local listener in the run directory, as soon as clients are served."""
         self._run_directory = run_directory
-        if self._listens:
+        if self._is_listening:
             self._open_local_listener()
 
     def _open_local_listener(self) -> None:
         if self._run_directory is not None:
             self.local_listener = open_local_listener(self, self._run_directory)
 
-    def _welcomed(self) -> None:
+    def _on_welcome(self) -> None:
         """Start to serve once the supervisor has confirmed this node's image.
 
         Before that, the image may be an incomplete read of a damaged metadata log, or older than
@@ -215,31 +215,31 @@ class Node:
         self.flusher.close()
         self.logs.close()
 
-    def _take_settings(self, settings: Settings) -> None:
+    def _apply_settings(self, settings: Settings) -> None:
         """Apply settings to the components that hold copies of their values."""
         self.reactor.reconfigure(reactor_limits(settings))
         self.logs.reconfigure(settings)
         self.fetch_sessions.resize(settings[MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS])
         for topic_id in dict.fromkeys(partition.topic_id for partition in self.replicas):
             self.reconciler.reconcile(topic_id)
-        self.tend_soon()
+        self.run_maintenance_soon()
 
-    def tend_soon(self) -> None:
+    def run_maintenance_soon(self) -> None:
         """Run the periodic log maintenance in the next tick."""
-        if self._tending is not None:
-            self._tending.cancel()
-            self._tending = self.reactor.call_later(0, self._tend)
+        if self._maintenance_timer is not None:
+            self._maintenance_timer.cancel()
+            self._maintenance_timer = self.reactor.call_later(0, self._run_maintenance)
 
-    def _reserve_files(self, led_count: int) -> None:
+    def _reserve_descriptors(self, led_count: int) -> None:
         """Reserve descriptors for the files of all partitions led here."""
         self.reactor.reserve_files(FILES_PER_LOG * led_count)
 
-    def _tend(self) -> None:
+    def _run_maintenance(self) -> None:
         """Run retention, rolls, delayed deletes and checkpoints that are due."""
         next_due_ms = self.logs.tick(self.clock.monotonic_ms())
         for trimmed in self.logs.take_trimmed():
             self.replicas.log_was_trimmed(trimmed)
-        self._tending = self.reactor.call_later(next_due_ms, self._tend)
+        self._maintenance_timer = self.reactor.call_later(next_due_ms, self._run_maintenance)
 
     def _flushed(self) -> None:
         for flush in self.flusher.collect():
@@ -256,7 +256,7 @@ class Node:
 
     # -- reconciliation ----------------------------------------------------------------------
 
-    def place_of(self, topic: str, index: int, topic_id: bytes) -> Path | None:
+    def directory_of(self, topic: str, index: int, topic_id: bytes) -> Path | None:
         """Return the directory of the node that leads a partition, or None if it is in no topic."""
         known = self.image.topics.get(topic)
         partition = known.partitions.get(index) if known is not None else None
@@ -268,22 +268,22 @@ class Node:
         """Return whether a topic is known to be deleted, as opposed to unknown."""
         return self.metadata.is_deleted(topic_id)
 
-    def _changed(self, records: Sequence[TypedRecord], end_offset: int) -> None:
-        set_on = dict.fromkeys(
+    def _on_metadata_change(self, records: Sequence[TypedRecord], end_offset: int) -> None:
+        changed_configs = dict.fromkeys(
             (record.fields["resource_type"], record.fields["resource_name"])
             for record in records
             if record.kind is CONFIG
         )
-        for kind, name in set_on:
-            self._settings.concerned(kind, name, self.image)
-        touched = dict.fromkeys(
-            topic_id for record in records if (topic_id := self._topic_of(record)) is not None
+        for kind, name in changed_configs:
+            self._settings.apply_change(kind, name, self.image)
+        topic_ids = dict.fromkeys(
+            topic_id for record in records if (topic_id := self._topic_id_of(record)) is not None
         )
-        for topic_id in touched:
+        for topic_id in topic_ids:
             self.reconciler.reconcile(topic_id)
         known = self.image.deleted
         deleted: dict[str, set[bytes]] = {}
-        for topic_id in touched:
+        for topic_id in topic_ids:
             if topic_id in known:
                 deleted.setdefault(known[topic_id], set()).add(topic_id)
         if deleted:
@@ -305,7 +305,7 @@ class Node:
         known = self.image.topics.get(topic)
         return self.metadata.settings_of(known.config if known else {})
 
-    def _topic_of(self, record: TypedRecord) -> bytes | None:
+    def _topic_id_of(self, record: TypedRecord) -> bytes | None:
         if record.kind is CONFIG:
             if record.fields["resource_type"] != Resource.TOPIC:
                 return None

@@ -47,12 +47,12 @@ log = logging.getLogger("kafkalite.broker")
 SettingsListener = Callable[["Settings"], object]
 
 
-def in_force(static: Settings, image: ClusterImage, node_id: int) -> Settings:
+def effective_settings(static: Settings, image: ClusterImage, node_id: int) -> Settings:
     """Return the effective settings of a node: dynamic configs override its static settings."""
     first, own = (
-        _known(image.config_of(Resource.BROKER, str(n))) for n in (SUPERVISOR_ID, node_id)
+        _valid_configs(image.config_of(Resource.BROKER, str(n))) for n in (SUPERVISOR_ID, node_id)
     )
-    default = _known(image.config_of(Resource.BROKER, ""))
+    default = _valid_configs(image.config_of(Resource.BROKER, ""))
     if node_id != SUPERVISOR_ID:
         for name, text in first.items():
             if BROKER[name].update is Update.CLUSTER_ONLY:
@@ -60,10 +60,10 @@ def in_force(static: Settings, image: ClusterImage, node_id: int) -> Settings:
     return static.with_dynamic(default, own)
 
 
-def _known(texts: Mapping[str, str]) -> dict[str, str]:
+def _valid_configs(configs: Mapping[str, str]) -> dict[str, str]:
     """Return the configs valid in this version; another version may have written the others."""
     known = {}
-    for name, text in texts.items():
+    for name, text in configs.items():
         try:
             BROKER.named(name).parse(text)
         except InvalidConfig as error:
@@ -106,25 +106,25 @@ class NodeSettings:
     """The settings of one node; see the module."""
 
     def __init__(self, static: Settings, node_id: int, image: ClusterImage) -> None:
-        self.current = in_force(static, image, node_id)
+        self.current = effective_settings(static, image, node_id)
         self._static = static
         self._node_id = node_id
-        self._told: list[SettingsListener] = []
-        levels = image.config_of(Resource.BROKER_LOGGER, str(node_id))
-        if levels:
-            set_levels(levels)
+        self._listeners: list[SettingsListener] = []
+        own_levels = image.config_of(Resource.BROKER_LOGGER, str(node_id))
+        if own_levels:
+            set_levels(own_levels)
 
-    def tell(self, told: SettingsListener) -> None:
-        """Call `told(settings)` now and after each change."""
-        self._told.append(told)
-        told(self.current)
+    def add_listener(self, listener: SettingsListener) -> None:
+        """Call `listener(settings)` now and after each change."""
+        self._listeners.append(listener)
+        listener(self.current)
 
-    def concerned(self, kind: int, name: str, image: ClusterImage) -> None:
+    def apply_change(self, kind: int, name: str, image: ClusterImage) -> None:
         """Apply a config change of a resource, if it concerns this node."""
         if kind == Resource.BROKER and name in ("", str(SUPERVISOR_ID), str(self._node_id)):
-            self.current = in_force(self._static, image, self._node_id)
-            for told in self._told:
-                told(self.current)
+            self.current = effective_settings(self._static, image, self._node_id)
+            for listener in self._listeners:
+                listener(self.current)
         elif kind == Resource.BROKER_LOGGER and name == str(self._node_id):
             set_levels(image.config_of(kind, name))
 
@@ -132,17 +132,17 @@ class NodeSettings:
 # -- loggers -------------------------------------------------------------------------------------
 
 
-def set_levels(texts: Mapping[str, str]) -> None:
+def set_levels(configs: Mapping[str, str]) -> None:
     """Set the levels of all loggers; those without a level get their default."""
     for key in LOGGER.values():
-        word = texts.get(key.name, key.default)
+        word = configs.get(key.name, key.default)
         logging.getLogger(key.name).setLevel(LEVELS.get(word, logging.NOTSET))
 
 
-def levels() -> dict[str, str]:
+def logger_levels() -> dict[str, str]:
     """Return the effective level of each logger, with Kafka's level names."""
-    return {name: _word(logging.getLogger(name).getEffectiveLevel()) for name in LOGGER}
+    return {name: _level_name(logging.getLogger(name).getEffectiveLevel()) for name in LOGGER}
 
 
-def _word(level: int) -> str:
+def _level_name(level: int) -> str:
     return next((word for word, least in LEVELS.items() if level >= least), "TRACE")

@@ -18,7 +18,7 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from kafkalite.broker.assembly import node_alone
+from kafkalite.broker.assembly import single_node
 from kafkalite.broker.node import Node
 from kafkalite.broker.node_metrics import keep_page
 from kafkalite.broker.node_settings import reactor_limits
@@ -96,7 +96,7 @@ class SingleProcessBroker:
             self.reactor.watch(until, lambda: self.starter_exited(until))
         rotate_when_large(self.reactor, self.data / LOG_FILE)
         try:
-            self.serve(node_alone(self.settings, self.reactor, logs, listener), listener)
+            self.serve(single_node(self.settings, self.reactor, logs, listener), listener)
             if self.listener_copy is not None:
                 lock, copy = self.directory.descriptor, self.listener_copy.fileno()
                 services = self.services.descriptors

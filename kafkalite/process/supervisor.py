@@ -17,7 +17,12 @@ import signal
 from collections.abc import Sequence
 from typing import Any
 
-from kafkalite.broker.assembly import controller_node, local_controller, make_missing, settle
+from kafkalite.broker.assembly import (
+    controller_node,
+    create_missing_logs,
+    open_local_controller,
+    register_nodes,
+)
 from kafkalite.broker.controller.admin_commands import AdminCommands
 from kafkalite.broker.controller.local_controller import LocalController
 from kafkalite.broker.controller.reassigner import Reassigner
@@ -61,15 +66,15 @@ def run(spec: SpawnSpec) -> int:
     handle_signals(reactor, lambda _: reactor.stop(), signal.SIGTERM)
     logs = LogManager(spec.data, spec.settings, reactor.clock)
     logs.open_directory(spec.cluster_id, SUPERVISOR_ID)
-    controller = local_controller(logs, reactor)
+    controller = open_local_controller(logs, reactor)
     addresses = initial_addresses(spec, controller)
-    settle(controller, spec.cluster_id, spec.settings, addresses)
+    register_nodes(controller, spec.cluster_id, spec.settings, addresses)
     node = controller_node(controller, spec.settings, reactor, logs, spec.listener, spec.data)
     if spec.is_first_start:
-        make_missing(controller, spec.data)
+        create_missing_logs(controller, spec.data)
     existing = {*controller.image.nodes, *spec.nodes}
     evacuate(
-        spec.data, existing, node.place_of, logs.file_system, is_deleted=node.is_deleted
+        spec.data, existing, node.directory_of, logs.file_system, is_deleted=node.is_deleted
     )
     node.serve_locally(spec.run_directory)
     node.open()
@@ -236,8 +241,9 @@ class Supervisor:
         existing = {*self._controller.image.nodes, *processes}
         node = self._node
         evacuate(
-            self._data, existing, node.place_of, node.logs.file_system, is_deleted=node.is_deleted
-        )
+            self._data, existing, node.directory_of, node.logs.file_system,
+            is_deleted=node.is_deleted,
+        )  # fmt: skip
 
     def _evacuate_periodically(self) -> None:
         self._evacuate()

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from kafkalite import errors
-from kafkalite.broker.node_settings import in_force, placement_limits
+from kafkalite.broker.node_settings import effective_settings, placement_limits
 from kafkalite.config.broker import FETCH_MAX_BYTES, WORKER_DEDICATED_MAX, WORKERS_MAX
 from kafkalite.config.resources import Resource
 from kafkalite.config.settings import Settings
@@ -229,6 +229,6 @@ def test_what_another_version_has_set_is_passed_over(caplog):
     texts = {"of.tomorrow": "1", "fetch.max.bytes": "none", "num.partitions": "3"}
     for record in config_records(BROKER, "", texts):
         image.replay(record)
-    settings = in_force(Settings.broker(), image, 0)
+    settings = effective_settings(Settings.broker(), image, 0)
     assert settings[FETCH_MAX_BYTES] == 55 << 20
     assert "of.tomorrow" in caplog.text and "fetch.max.bytes" in caplog.text

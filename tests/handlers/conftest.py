@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kafkalite.broker.assembly import node_alone
+from kafkalite.broker.assembly import single_node
 from kafkalite.clock import ManualClock
 from kafkalite.config.settings import Settings
 from kafkalite.protocol.frame import write_header
@@ -84,7 +84,7 @@ class InProcess:
         self.locked.lock()
         logs = LogManager(self.directory, settings, self.clock)
         logs.open_directory(self.locked.cluster_id, 0)
-        self.node = node_alone(settings, self.reactor, logs, self.listener)
+        self.node = single_node(settings, self.reactor, logs, self.listener)
         self.node.open()
 
     def close(self) -> None:

@@ -481,7 +481,7 @@ def test_the_space_that_stays_free_counts_at_once(broker):
 
 def test_whoever_holds_a_value_is_told_of_the_first_and_of_each_change(broker):
     told = []
-    broker.node.on_settings(lambda settings: told.append(settings[FETCH_MAX_BYTES]))
+    broker.node.add_settings_listener(lambda settings: told.append(settings[FETCH_MAX_BYTES]))
     put(broker, THIS, fetch_max_bytes="2000")
     put(broker, (Resource.BROKER, ""), fetch_max_bytes="3000")
     put(broker, (Resource.CLIENT_METRICS, "s"), metrics="*")

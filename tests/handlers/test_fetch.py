@@ -259,7 +259,7 @@ def test_idle_node_looks_at_no_partition_of_a_waiting_fetch(filled, monkeypatch)
     assert len(looks) == 1
     for _ in range(20):
         filled.clock.advance(1_000)
-        filled.node._tend()
+        filled.node._run_maintenance()
         filled.reactor.tick(0)
     assert len(looks) == 1
 
@@ -270,7 +270,7 @@ def test_fetch_below_a_start_that_retention_moved_is_told_so(broker):
     wire = begin(broker, 0, max_wait_ms=2**31 - 1, min_bytes=SIZE_MAX)
     broker.node.replicas.leader("a", 0).log.roll()
     broker.clock.advance(3_600_000)
-    broker.node._tend()
+    broker.node._run_maintenance()
     broker.reactor.tick(0)
     assert answered(broker, wire).error_code == errors.OffsetOutOfRange.code
 

@@ -183,20 +183,20 @@ class Cluster:
             0, made.peer.incarnation, listener, others, self.settings, self.directory,
             self.locked.cluster_id, self.directory, addresses, workers, first,
         )  # fmt: skip
-        controller = assembly.local_controller(made.logs, made.reactor)
+        controller = assembly.open_local_controller(made.logs, made.reactor)
         if first:
             check_directories(self.directory)
         wanted = supervising.initial_addresses(spec, controller)
-        assembly.settle(controller, spec.cluster_id, self.settings, wanted)
+        assembly.register_nodes(controller, spec.cluster_id, self.settings, wanted)
         made.node = assembly.controller_node(
             controller, self.settings, made.reactor, made.logs, listener, self.directory
         )
         if first:
-            assembly.make_missing(controller, self.directory)
+            assembly.create_missing_logs(controller, self.directory)
         evacuate(
             self.directory,
             {*controller.image.nodes, *addresses},
-            made.node.place_of,
+            made.node.directory_of,
             made.logs.file_system,
             QuickDisk(),
             is_deleted=made.node.is_deleted,

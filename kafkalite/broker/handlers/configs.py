@@ -29,7 +29,7 @@ from kafkalite.broker.controller.local_controller import LocalController
 from kafkalite.broker.error_responses import error_fields
 from kafkalite.broker.handler_node import HandlerNode
 from kafkalite.broker.later import Later
-from kafkalite.broker.node_settings import levels
+from kafkalite.broker.node_settings import logger_levels
 from kafkalite.broker.security import (
     ALTER_CONFIGS,
     CLUSTER,
@@ -221,7 +221,7 @@ def _check_own_id(node: ConfigsNode, name: str) -> None:
 
 def _of_loggers(node: ConfigsNode, client: ClientContext, name: str) -> Iterable[ConfigEntries]:
     _check_own_id(node, name)
-    for logger, level in levels().items():
+    for logger, level in logger_levels().items():
         yield ConfigEntries(SCOPES[Resource.BROKER_LOGGER][logger], level, [], Source.BROKER_LOGGER)
 
 

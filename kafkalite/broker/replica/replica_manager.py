@@ -369,9 +369,9 @@ class ReplicaManager:
         if self._retiring:
             self._complete_retirements()
 
-    def flushed(self, partition: Partition, flush: LogFlush, began_ns: int) -> None:
+    def flushed(self, partition: Partition, flush: LogFlush, start_ns: int) -> None:
         """Complete a flush."""
-        self.flush_times.add(self._now_ns() - began_ns)
+        self.flush_times.add(self._now_ns() - start_ns)
         partition.flushing = False
         try:
             partition.log.flush_end(flush)
@@ -404,8 +404,8 @@ class ReplicaManager:
             return
         if flush is not None:
             partition.flushing = True
-            began_ns = self._now_ns()
-            flush.done = lambda flush: self.flushed(partition, flush, began_ns)
+            start_ns = self._now_ns()
+            flush.done = lambda flush: self.flushed(partition, flush, start_ns)
             flushes.append(flush)
 
     def _schedule_retry(self, partition: Partition, error: KafkaStorageError) -> None:
