@@ -193,7 +193,7 @@ def test_history_accepts_reordering_with_many_in_flight():
     assert violations(history) == []
 
 
-def test_history_survives_json(tmp_path):
+def test_history_is_written_one_entry_a_line(tmp_path):
     history = clean()
     history.write(tmp_path / "history.jsonl")
     count = len(history.sends) + len(history.final) + len(history.reads["live"])

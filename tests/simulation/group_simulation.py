@@ -1,4 +1,4 @@
-"""Random lives of a group: members, zombie members, admins, a clock, a log, restarts.
+"""A group under random events: members, zombie members, admins, a clock, a log, restarts.
 
 Every step is drawn from a seed.  After each step these invariants are checked:
 
@@ -22,7 +22,7 @@ from tests.coordination.groups import RETENTION_MS, Asked, Client, Stage, subscr
 
 PARTITIONS = range(12)
 GROUP = "g"
-SPOKEN = [
+PROTOCOLS = [
     {"range": subscription("t"), "sticky": subscription("t")},
     {"sticky": subscription("t"), "range": subscription("t")},
     {"range": subscription("t", "u")},
@@ -30,55 +30,56 @@ SPOKEN = [
 ]
 
 
-class Person(Client):
+class RandomClient(Client):
     """A client that takes random steps, and the responses it has received."""
 
-    def __init__(self, stage: Stage, name: str, dice: random.Random) -> None:
+    def __init__(self, stage: Stage, name: str, rng: random.Random) -> None:
         super().__init__(
             stage,
             name,
             instance_id=f"i-{name[0]}" if name < "d" else None,
-            protocols=dice.choice(SPOKEN),
-            session_ms=dice.choice([6_000, 10_000, 45_000]),
-            rebalance_ms=dice.choice([5_000, 20_000]),
-            version=dice.choice([5, 9]) if name < "d" else dice.choice([3, 5, 9]),
+            protocols=rng.choice(PROTOCOLS),
+            session_ms=rng.choice([6_000, 10_000, 45_000]),
+            rebalance_ms=rng.choice([5_000, 20_000]),
+            version=rng.choice([5, 9]) if name < "d" else rng.choice([3, 5, 9]),
         )
         self.syncing: Asked | None = None
-        self.told = 0
+        self.joined_generation = 0
         """The generation in the last successful JoinGroup response."""
         self.owns: frozenset[int] = frozenset()
 
     def hear(self) -> None:
         super().hear()
         if self.joined is not None and not self.joined.waits and self.joined.code == 0:
-            self.told = self.joined.generation_id
+            self.joined_generation = self.joined.generation_id
 
 
-class World:
-    """See the module."""
+class GroupSimulation:
+    """One run: the clients, their events, and the invariants checked after each of them."""
 
     def __init__(self, seed: int) -> None:
-        self.dice = random.Random(seed)
+        self.random = random.Random(seed)
         self.stage = Stage(
-            max_size=self.dice.choice([4, 100]),
-            initial_rebalance_delay_ms=self.dice.choice([0, 0, 3_000]),
+            max_size=self.random.choice([4, 100]),
+            initial_rebalance_delay_ms=self.random.choice([0, 0, 3_000]),
         )
-        self.people = [
-            Person(self.stage, name, self.dice) for name in "adbefcg"[: self.dice.randrange(2, 8)]
+        self.clients = [
+            RandomClient(self.stage, name, self.random)
+            for name in "adbefcg"[: self.random.randrange(2, 8)]
         ]
         self.zombies: list[tuple[str, str | None, int]] = []
-        self.waiting: dict[Asked, Person | None] = {}
+        self.waiting: dict[Asked, RandomClient | None] = {}
         self.ended: set[str] = set()
         """Ids of members that left or were replaced by another process."""
         self.leaders: dict[int, Any] = {}
         """The leader and its list of members, (id, instance id), by generation."""
-        self.given: dict[int, dict[str, bytes]] = {}
+        self.assignments: dict[int, dict[str, bytes]] = {}
         self.newest = 0
         self.fenced: set[str] = set()
         """Those of `ended` that a record has removed from the group."""
         self.instances: dict[str, str | None] = {}
         """Instance ids by member id."""
-        self.told_leader: dict[int, str] = {}
+        self.announced_leader: dict[int, str] = {}
         self.failed_count = 0
         """Number of failed writes when the group was last seen in another state than Stable."""
         self.offsets: dict[tuple[str, int], tuple[int, int]] = {}
@@ -87,74 +88,74 @@ class World:
 
     # -- events ------------------------------------------------------------------------------
 
-    def live(self, steps: int) -> None:
-        happenings = [
+    def run(self, steps: int) -> None:
+        events = [
             (self.rebalance_after_leave, 60),
-            (self.join_again, 1),
+            (self.rejoin, 1),
             (self.leave, 0.5),
-            (self.die, 0.5),
-            (self.change, 0.5),
-            (self.haunt, 5),
+            (self.kill_client, 0.5),
+            (self.change_protocols, 0.5),
+            (self.send_as_zombie, 5),
             (self.commit_as_admin, 1),
-            (self.put_out, 0.3),
+            (self.remove_static_member, 0.3),
             (self.delete, 1),
-            (self.pause, 10),
-            (self.pause_for_long, 0.5),
+            (self.advance_clock, 10),
+            (self.advance_clock_far, 0.5),
             (self.restart, 0.5),
-            (self.fail_to_write, 1),
+            (self.toggle_writes, 1),
         ]
-        weights = [weight for _, weight in happenings]
+        weights = [weight for _, weight in events]
         for _ in range(steps):
-            happening = self.dice.choices(happenings, weights)[0][0]
-            happening()
-            self.listen()
+            event = self.random.choices(events, weights)[0][0]
+            event()
+            self.take_responses()
             if GROUP not in self.stage.machine._groups:
                 # The group was deleted, and with it its generation counter.
-                self.newest, self.leaders, self.given, self.told_leader = 0, {}, {}, {}
+                self.newest, self.leaders, self.assignments, self.announced_leader = 0, {}, {}, {}
             self.check()
         self.end()
 
-    def somebody(self) -> Person:
-        return self.dice.choice(self.people)
+    def random_client(self) -> RandomClient:
+        return self.random.choice(self.clients)
 
     def rebalance_after_leave(self) -> None:
         """Have a random client send its next request."""
-        person = self.somebody()
-        if person.joined is None:
-            self.join(person)
-        elif person.joined.waits or (person.syncing is not None and person.syncing.waits):
+        client = self.random_client()
+        if client.joined is None:
+            self.join(client)
+        elif client.joined.waits or (client.syncing is not None and client.syncing.waits):
             return
-        elif person.joined.code:
-            self.hear_refusal(person, person.joined)
-        elif person.syncing is None:
-            self.sync(person)
-        elif person.syncing.code:
-            self.hear_refusal(person, person.syncing)
-        elif self.dice.random() < 0.5:
-            self.hear_refusal(person, person.beat(person.told))
+        elif client.joined.code:
+            self.handle_error(client, client.joined)
+        elif client.syncing is None:
+            self.sync(client)
+        elif client.syncing.code:
+            self.handle_error(client, client.syncing)
+        elif self.random.random() < 0.5:
+            self.handle_error(client, client.beat(client.joined_generation))
         else:
-            self.try_to_commit(person.member_id, person.instance_id, person.told)
+            self.commit_as_member(client.member_id, client.instance_id, client.joined_generation)
 
-    def hear_refusal(self, person: Person, asked: Asked) -> None:
+    def handle_error(self, client: RandomClient, asked: Asked) -> None:
         """Handle an error as a client does: join again, with the member id if it is still valid."""
         assert not asked.waits
         if asked.code == 79:
-            person.member_id = asked.member_id
+            client.member_id = asked.member_id
         elif asked.code in (25, 81, 82):
-            person.member_id = ""
+            client.member_id = ""
         if asked.code:
-            person.joined = person.syncing = None
+            client.joined = client.syncing = None
 
-    def join_again(self) -> None:
-        self.join(self.somebody())
+    def rejoin(self) -> None:
+        self.join(self.random_client())
 
-    def join(self, person: Person) -> None:
-        self.zombies.append((person.member_id, person.instance_id, person.told))
-        before = self.holder(person.instance_id)
-        asked = person.ask_to_join()
-        self.waiting[asked] = person
-        person.syncing = None
-        holder = self.holder(person.instance_id)
+    def join(self, client: RandomClient) -> None:
+        self.zombies.append((client.member_id, client.instance_id, client.joined_generation))
+        before = self.holder(client.instance_id)
+        asked = client.ask_to_join()
+        self.waiting[asked] = client
+        client.syncing = None
+        holder = self.holder(client.instance_id)
         if before is not None and holder != before:
             self.ended.add(before)
             if not asked.waits and asked.code == 0:
@@ -166,39 +167,39 @@ class World:
         ids = [each["member_id"] for each in members if each["group_instance_id"] == instance_id]
         return ids[0] if instance_id is not None and ids else None
 
-    def sync(self, person: Person) -> None:
-        assert person.joined is not None
-        members = person.joined.members
-        given: dict[str, bytes] = {}
-        if members and not person.joined.skip_assignment:
+    def sync(self, client: RandomClient) -> None:
+        assert client.joined is not None
+        members = client.joined.members
+        assignment_of: dict[str, bytes] = {}
+        if members and not client.joined.skip_assignment:
             order = [each["member_id"] for each in members]
             for at in PARTITIONS:
-                given.setdefault(order[at % len(order)], b"")
-                given[order[at % len(order)]] += bytes([at])
-        person.syncing = person.sync(given)
-        if given and (person.syncing.waits or person.syncing.code == 0):
-            self.given.setdefault(person.generation, given)
-        self.waiting[person.syncing] = person
+                assignment_of.setdefault(order[at % len(order)], b"")
+                assignment_of[order[at % len(order)]] += bytes([at])
+        client.syncing = client.sync(assignment_of)
+        if assignment_of and (client.syncing.waits or client.syncing.code == 0):
+            self.assignments.setdefault(client.generation, assignment_of)
+        self.waiting[client.syncing] = client
 
-    def haunt(self) -> None:
+    def send_as_zombie(self) -> None:
         """Send a request with the member id and generation of a former member."""
         if not self.zombies:
             return
-        member_id, instance_id, generation = self.dice.choice(self.zombies)
-        ghost = Person(self.stage, "g", self.dice)
-        ghost.member_id, ghost.instance_id = member_id, instance_id
-        what = self.dice.randrange(3)
+        member_id, instance_id, generation = self.random.choice(self.zombies)
+        zombie = RandomClient(self.stage, "g", self.random)
+        zombie.member_id, zombie.instance_id = member_id, instance_id
+        what = self.random.randrange(3)
         if what == 0 and member_id:
-            self.try_to_commit(member_id, instance_id, generation)
+            self.commit_as_member(member_id, instance_id, generation)
         elif what == 1:
-            ghost.beat(generation)
+            zombie.beat(generation)
         elif what == 2 and self.newest not in (generation, 0):
-            asked = ghost.sync({member_id: b"stolen"}, generation=generation)
-            assert asked.code != 0, "somebody synced in a generation that has passed"
+            asked = zombie.sync({member_id: b"stolen"}, generation=generation)
+            assert asked.code != 0, "a SyncGroup of an older generation succeeded"
 
-    def try_to_commit(self, member_id: str, instance_id: str | None, generation: int) -> None:
-        place = ("t", self.dice.choice(PARTITIONS))
-        offset = self.dice.randrange(1_000)
+    def commit_as_member(self, member_id: str, instance_id: str | None, generation: int) -> None:
+        place = ("t", self.random.choice(PARTITIONS))
+        offset = self.random.randrange(1_000)
         asked = self.stage.commit(
             GROUP,
             {place: offset},
@@ -209,66 +210,68 @@ class World:
         if asked.code:
             return
         self.accepted += 1
-        assert generation == self.newest, f"{generation} committed and {self.newest} is told"
-        assert member_id not in self.ended, f"{member_id} committed, whose time has ended"
+        assert generation == self.newest, (
+            f"{generation} committed but the newest generation is {self.newest}"
+        )
+        assert member_id not in self.ended, f"{member_id} committed, which had left"
         assert member_id in self.stage.member_ids(GROUP)
         self.offsets[place] = (offset, self.stage.now_ms)
 
     def commit_as_admin(self) -> None:
-        place, empty = ("u", self.dice.choice(PARTITIONS)), self.stage.state(GROUP)
-        offset = self.dice.randrange(1_000)
+        place, empty = ("u", self.random.choice(PARTITIONS)), self.stage.state(GROUP)
+        offset = self.random.randrange(1_000)
         asked = self.stage.commit(GROUP, {place: offset})
         assert (asked.code == 0) == (empty in ("Empty", "Dead") and self.stage.writable)
         if asked.code == 0:
             self.offsets[place] = (offset, self.stage.now_ms)
 
     def leave(self) -> None:
-        person = self.somebody()
-        if person.member_id:
-            asked = person.leave()
+        client = self.random_client()
+        if client.member_id:
+            asked = client.leave()
             if asked.code == 0 and asked.members[0]["error_code"] == 0:
-                self.ended.add(person.member_id)
-            person.member_id = ""
+                self.ended.add(client.member_id)
+            client.member_id = ""
 
-    def put_out(self) -> None:
-        name = self.dice.choice("abc")
+    def remove_static_member(self) -> None:
+        name = self.random.choice("abc")
         held = self.holder(f"i-{name}")
         asked = self.stage.leave(GROUP, ("", f"i-{name}"), ("nobody", None))
         if held is not None and asked.code == 0:
             self.ended.add(held)
 
-    def die(self) -> None:
+    def kill_client(self) -> None:
         """End a process and its connections without a LeaveGroup."""
-        person = self.somebody()
-        for asked in [asked for asked, who in self.waiting.items() if who is person]:
+        client = self.random_client()
+        for asked in [asked for asked, who in self.waiting.items() if who is client]:
             self.stage.machine.forget(asked)
             del self.waiting[asked]
-        self.zombies.append((person.member_id, person.instance_id, person.told))
-        at = self.people.index(person)
-        self.people[at] = Person(self.stage, person.name, self.dice)
+        self.zombies.append((client.member_id, client.instance_id, client.joined_generation))
+        at = self.clients.index(client)
+        self.clients[at] = RandomClient(self.stage, client.name, self.random)
 
-    def change(self) -> None:
-        self.somebody().protocols = self.dice.choice(SPOKEN)
+    def change_protocols(self) -> None:
+        self.random_client().protocols = self.random.choice(PROTOCOLS)
 
     def delete(self) -> None:
-        if self.dice.random() < 0.5:
+        if self.random.random() < 0.5:
             before = self.stage.state(GROUP)
             code = self.stage.delete_groups(GROUP)[GROUP] if self.stage.writable else None
             assert code in (None, 0 if before == "Empty" else 69 if before == "Dead" else 68)
             if code == 0:
                 self.offsets = {}
         else:
-            place = (self.dice.choice("tu"), self.dice.choice(PARTITIONS))
+            place = (self.random.choice("tu"), self.random.choice(PARTITIONS))
             asked = self.stage.delete_offsets(GROUP, place)
             if asked.code == 0:
                 self.offsets.pop(place, None)
 
-    def pause(self) -> None:
-        self.stage.after(self.dice.choice([1, 200, 500, 1_000, 1_000, 3_000]))
+    def advance_clock(self) -> None:
+        self.stage.after(self.random.choice([1, 200, 500, 1_000, 1_000, 3_000]))
 
-    def pause_for_long(self) -> None:
+    def advance_clock_far(self) -> None:
         self.stage.after(
-            self.dice.choice([6_000, 20_000, 20_000, 700_000, RETENTION_MS + 1_000_000])
+            self.random.choice([6_000, 20_000, 20_000, 700_000, RETENTION_MS + 1_000_000])
         )
 
     def restart(self) -> None:
@@ -280,67 +283,71 @@ class World:
         self.stage.restart()
         assert not stable or self.stage.machine.describe(GROUP, 5) == before
         self.waiting = {}
-        for person in self.people:
-            if person.joined is not None and person.joined.waits:
-                person.joined = None
-            if person.syncing is not None and person.syncing.waits:
-                person.joined = person.syncing = None
+        for client in self.clients:
+            if client.joined is not None and client.joined.waits:
+                client.joined = None
+            if client.syncing is not None and client.syncing.waits:
+                client.joined = client.syncing = None
         # In the log a member that left stays one until the next generation is assigned.
         self.ended -= {*self.stage.member_ids(GROUP)} - self.fenced
         # A generation that was never assigned is not in the log: its number is used again.
         assert not stable or self.group().generation == self.newest
         self.newest = self.group().generation
-        for told in (self.leaders, self.given, self.told_leader):
-            for generation in [*told]:
+        for by_generation in (self.leaders, self.assignments, self.announced_leader):
+            for generation in [*by_generation]:
                 if generation > self.newest:
-                    del told[generation]
+                    del by_generation[generation]
 
-    def fail_to_write(self) -> None:
+    def toggle_writes(self) -> None:
         """Make writes fail, or succeed again."""
-        self.stage.writable = self.dice.random() < 0.6
+        self.stage.writable = self.random.random() < 0.6
 
     # -- responses ---------------------------------------------------------------------------
 
-    def listen(self) -> None:
+    def take_responses(self) -> None:
         """Check the responses that have arrived."""
         for each in self.stage.machine.describe(GROUP, 5)["members"]:
             self.instances[each["member_id"]] = each["group_instance_id"]
         for asked in [asked for asked in self.waiting if not asked.waits]:
-            person = self.waiting.pop(asked)
+            client = self.waiting.pop(asked)
             if asked.code:
                 continue
             if asked.what.startswith("JoinGroup"):
-                self.heard_of_generation(asked)
-            elif person is not None:
-                self.heard_of_assignment(person, asked)
-        for person in self.people:
-            person.hear()
+                self.check_generation(asked)
+            elif client is not None:
+                self.check_assignment(client, asked)
+        for client in self.clients:
+            client.hear()
 
-    def heard_of_generation(self, asked: Asked) -> None:
+    def check_generation(self, asked: Asked) -> None:
         generation = asked.generation_id
-        assert generation >= self.newest, "a generation that has passed was told"
+        assert generation >= self.newest, "a generation went back"
         self.newest = generation
-        leader = self.told_leader.setdefault(generation, asked.leader)
+        leader = self.announced_leader.setdefault(generation, asked.leader)
         if leader != asked.leader:
             instances = {self.instances.get(each) for each in (leader, asked.leader)}
             assert len(instances) == 1 and instances != {None}, f"{generation} has two leaders"
         if not asked.members:
             return
-        told = {each["member_id"]: each["group_instance_id"] for each in asked.members}
-        assert asked.leader == asked.member_id in told
-        self.leaders.setdefault(generation, (asked.leader, told))
-        assert len([each for each in told.values() if each]) == len({*told.values()} - {None})
+        instances = {each["member_id"]: each["group_instance_id"] for each in asked.members}
+        assert asked.leader == asked.member_id in instances
+        self.leaders.setdefault(generation, (asked.leader, instances))
+        assert len([each for each in instances.values() if each]) == len(
+            {*instances.values()} - {None}
+        )
 
-    def heard_of_assignment(self, person: Person, asked: Asked) -> None:
-        given = self.given.get(person.told, {})
+    def check_assignment(self, client: RandomClient, asked: Asked) -> None:
+        assignment_of = self.assignments.get(client.joined_generation, {})
         assignment = asked.response["assignment"]
         if not assignment:
             return
-        leader, told = self.leaders[person.told]
-        assert assignment in given.values(), "what was assigned is not what the leader assigned"
-        owner = next(who for who, what in given.items() if what == assignment)
-        assert owner == person.member_id or told[owner] == person.instance_id is not None
-        assert leader in told
+        leader, instances = self.leaders[client.joined_generation]
+        assert assignment in assignment_of.values(), "the assignment differs from the leader's"
+        owner = next(
+            member_id for member_id, content in assignment_of.items() if content == assignment
+        )
+        assert owner == client.member_id or instances[owner] == client.instance_id is not None
+        assert leader in instances
 
     # -- invariants --------------------------------------------------------------------------
 
@@ -357,17 +364,17 @@ class World:
         waiting = {asked for asked in self.waiting if asked.waits}
         assert waiting <= {*machine._waiting} | {token for token, _ in machine._refused} | {
             token for token, _ in (machine._unwritten.replies if machine._unwritten else ())
-        }, "somebody waits of whom nobody knows"
+        }, "a request waits that the coordinator does not know"
 
     def check_offsets(self) -> None:
         there = self.stage.offsets(GROUP)
         for place, (offset, since_ms) in [*self.offsets.items()]:
             if place not in there:
-                assert self.stage.now_ms - since_ms >= RETENTION_MS, "an offset went by itself"
+                assert self.stage.now_ms - since_ms >= RETENTION_MS, "an offset disappeared"
                 del self.offsets[place]
             else:
-                assert there[place] == offset, "an offset changed by itself"
-        assert there.keys() == self.offsets.keys(), "an offset came by itself"
+                assert there[place] == offset, "an offset changed"
+        assert there.keys() == self.offsets.keys(), "an offset appeared"
         assert self.stage.machine.offsets.count == len(there)
 
     def check_group(self, group: ClassicGroup) -> None:
@@ -404,9 +411,9 @@ class World:
         self.check_replay()
         self.stage.writable = True
         self.stage.after(3_600_000)
-        self.listen()
-        unanswered = [asked for asked in self.waiting if asked.waits]
-        assert not unanswered, f"never answered: {unanswered}"
+        self.take_responses()
+        pending = [asked for asked in self.waiting if asked.waits]
+        assert not pending, f"no response: {pending}"
         assert self.stage.state(GROUP) in ("Empty", "Dead")
         self.stage.after(2 * RETENTION_MS)
         machine = self.stage.machine

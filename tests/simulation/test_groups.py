@@ -1,6 +1,6 @@
-"""Random lives of a group, one seed each, with injected bugs that some life must detect.
+"""Groups under random events, one seed each, with injected bugs that some seed must detect.
 
-KAFKALITE_GROUP_LIVES=2000 pytest tests/simulation/test_groups.py
+KAFKALITE_GROUP_SEEDS=2000 pytest tests/simulation/test_groups.py
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from kafkalite.coordination.committed_offsets import CommittedOffsets
 from kafkalite.coordination.decision_draft import DecisionDraft
 from kafkalite.coordination.group_coordinator import GroupCoordinator
 from kafkalite.coordination.group_members import GroupMembers
-from tests.simulation.group_simulation import World
+from tests.simulation.group_simulation import GroupSimulation
 
-LIVES = int(os.environ.get("KAFKALITE_GROUP_LIVES", "60"))
+SEEDS = int(os.environ.get("KAFKALITE_GROUP_SEEDS", "60"))
 STEPS = 300
 PARTS = 6
-LIVES_TO_FIND_A_BUG = 60
+SEEDS_PER_BUG = 60
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_group_keeps_invariants_under_random_events(part):
-    for seed in range(part, LIVES, PARTS):
+    for seed in range(part, SEEDS, PARTS):
         try:
-            World(seed).live(STEPS)
+            GroupSimulation(seed).run(STEPS)
         except AssertionError as fault:
-            raise AssertionError(f"life {seed}: {fault}") from fault
+            raise AssertionError(f"seed {seed}: {fault}") from fault
 
 
 BUGS = [
@@ -85,9 +85,9 @@ def with_bug(cls, name, there, bug):
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: f"{bug[1]}: {bug[3]} for {bug[2]}")
 def test_simulation_finds_injected_bug(bug, monkeypatch):
     monkeypatch.setattr(bug[0], bug[1], with_bug(*bug))
-    for seed in range(LIVES_TO_FIND_A_BUG):
+    for seed in range(SEEDS_PER_BUG):
         try:
-            World(seed).live(STEPS)
+            GroupSimulation(seed).run(STEPS)
         except Exception:
             return
-    pytest.fail(f"{LIVES_TO_FIND_A_BUG} lives, and nothing was noticed")
+    pytest.fail(f"{SEEDS_PER_BUG} seeds, and no invariant failed")
