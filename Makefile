@@ -44,7 +44,7 @@ help:
 	@echo "make fuzz       random bytes into decoders and sockets: hours (RUNS, FRAMES, CONNECTS)"
 	@echo "make pythons    the tests on CPython 3.13 and 3.14, from Debian's packages (as root)"
 	@echo "make docs       the site of the documentation, in build/site"
-	@echo "make reference  update the generated pages on keys, APIs and errors"
+	@echo "make reference  update the generated pages, and the types of the clients' keywords"
 	@echo "make wheel      a source distribution and a manylinux wheel, in dist, tested in empty environments"
 	@echo "make clean      remove all that was made"
 
@@ -118,6 +118,7 @@ wheel: build .venv/developer .venv/release
 
 reference: build .venv/developer
 	$(BIN)/python -m tools.gen_reference
+	$(BIN)/python -m tools.gen_keywords
 
 clean:
 	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

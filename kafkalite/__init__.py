@@ -8,6 +8,7 @@
 This module exports the public names and imports each one when it is first used, so that `import
 kafkalite` loads neither broker nor client.
 """
+
 from __future__ import annotations
 
 import importlib
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from kafkalite.client.net.topology import TopicPartition
     from kafkalite.client.producer.async_producer import AsyncProducer
     from kafkalite.client.producer.producer import Producer
+    from kafkalite.config.client_keywords import ConsumerConfig, ProducerConfig
     from kafkalite.testing import Broker
     from kafkalite.version import __version__
 
@@ -31,8 +33,10 @@ __all__ = [
     "AsyncProducer",
     "Broker",
     "Consumer",
+    "ConsumerConfig",
     "Message",
     "Producer",
+    "ProducerConfig",
     "RangeReader",
     "RecordsLost",
     "TopicPartition",
@@ -45,8 +49,10 @@ _HOME = {
     "AsyncProducer": "kafkalite.client.producer.async_producer",
     "Broker": "kafkalite.testing",
     "Consumer": "kafkalite.client.consumer.consumer",
+    "ConsumerConfig": "kafkalite.config.client_keywords",
     "Message": "kafkalite._ext.message_reader",
     "Producer": "kafkalite.client.producer.producer",
+    "ProducerConfig": "kafkalite.config.client_keywords",
     "RangeReader": "kafkalite.client.consumer.range_reader",
     "RecordsLost": "kafkalite.client.consumer.range_reader",
     "TopicPartition": "kafkalite.client.net.topology",

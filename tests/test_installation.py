@@ -195,6 +195,9 @@ def test_installation_runs_with_declared_dependencies_only(
     installed, tmp_path, extra, packages, programs
 ):
     python, there = installed(extra)
+    for package in ("kafkalite", "pyspark_kafkalite"):
+        (typed,) = python.parents[1].glob(f"lib/*/site-packages/{package}/py.typed")
+        assert typed.is_file()
     for other, expected in EXPECTED_IN.items():
         if other == extra:
             assert expected <= there

@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from kafkalite._ext.message_reader import Message
 from kafkalite.client.consumer.arrow_batches import ColumnReader
@@ -30,6 +30,7 @@ from kafkalite.client.net.deadline import Deadline, limit_s
 from kafkalite.client.net.offset_requests import OffsetAt
 from kafkalite.client.net.settings import Bootstrap
 from kafkalite.client.net.topology import TopicPartition
+from kafkalite.config.client_keywords import ConsumerConfig
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,7 +52,7 @@ class AsyncConsumer:
         bootstrap: Bootstrap = None,
         topics: str | Iterable[str] | None = None,
         group: str | None = None,
-        **settings: Any,
+        **settings: Unpack[ConsumerConfig],
     ) -> None:
         """Create a consumer; it connects when it is first used.
 

@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, Unpack
 
 from kafkalite._ext.message_reader import Message
 from kafkalite.client.consumer.arguments import (
@@ -48,6 +48,7 @@ from kafkalite.client.net.offset_requests import OffsetAt
 from kafkalite.client.net.settings import Bootstrap
 from kafkalite.client.net.topology import TopicPartition
 from kafkalite.config.client import CHECK_CRCS, GROUP_ID
+from kafkalite.config.client_keywords import ConsumerConfig
 from kafkalite.errors import (
     IllegalGeneration,
     InvalidGroupId,
@@ -87,7 +88,7 @@ class Consumer:
         bootstrap: Bootstrap = None,
         topics: str | Iterable[str] | None = None,
         group: str | None = None,
-        **settings: Any,
+        **settings: Unpack[ConsumerConfig],
     ) -> None:
         """Create a consumer; it connects when it is first used.
 

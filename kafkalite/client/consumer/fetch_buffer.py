@@ -18,7 +18,7 @@ import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -82,7 +82,7 @@ class FetchBuffer:
         bootstrap: Bootstrap,
         topics: str | Iterable[str] | None,
         group: str | None,
-        settings: dict[str, Any],
+        settings: Mapping[str, Any],
     ) -> None:
         if group is not None:
             if any(name.replace("_", ".") == GROUP_ID.name for name in settings):

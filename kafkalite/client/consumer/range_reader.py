@@ -28,7 +28,7 @@ before.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from kafkalite.client.consumer.arguments import offset_given, partition_named, size_given
 from kafkalite.client.consumer.arrow_batches import ColumnReader, rows_below
@@ -45,6 +45,7 @@ from kafkalite.client.net.settings import Bootstrap, ClientSettings, consumer_se
 from kafkalite.client.net.topology import TopicPartition
 from kafkalite.client.net.waker import Waker
 from kafkalite.config.client import CHECK_CRCS
+from kafkalite.config.client_keywords import ConsumerConfig
 from kafkalite.errors import (
     KafkaError,
     OffsetOutOfRange,
@@ -113,7 +114,7 @@ class RangeReader:
                 print(batch.num_rows)
     """
 
-    def __init__(self, bootstrap: Bootstrap = None, **settings: Any) -> None:
+    def __init__(self, bootstrap: Bootstrap = None, **settings: Unpack[ConsumerConfig]) -> None:
         """Create a reader; it connects when the first range is read.
 
         Args:

@@ -20,7 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeVar, Unpack
 
 from kafkalite._ext.gathering import Delivery
 from kafkalite.client.net import foreign_names as hints
@@ -30,6 +30,7 @@ from kafkalite.client.producer.batch import Batch, OnDelivery, RecordMetadata
 from kafkalite.client.producer.column_batches import Deliveries
 from kafkalite.client.producer.lifetime import exit_timeout_s
 from kafkalite.client.producer.producer import Producer, closed
+from kafkalite.config.client_keywords import ProducerConfig
 from kafkalite.errors import RequestTimedOut
 
 T = TypeVar("T")
@@ -58,7 +59,7 @@ class Deferred(Exception):
 class Impatient(Producer):
     """A Producer that does not wait in the thread of the event loop."""
 
-    def __init__(self, bootstrap: Bootstrap, **keywords: Any) -> None:
+    def __init__(self, bootstrap: Bootstrap, **keywords: Unpack[ProducerConfig]) -> None:
         super().__init__(bootstrap, **keywords)
         self._loop_thread = threading.get_ident()
 
@@ -180,7 +181,7 @@ class AsyncDeliveries:
 class AsyncProducer:
     """Writes records to topics, from the tasks of one event loop."""
 
-    def __init__(self, bootstrap: Bootstrap = None, **keywords: Any) -> None:
+    def __init__(self, bootstrap: Bootstrap = None, **keywords: Unpack[ProducerConfig]) -> None:
         """Open a producer; it connects when it is first used.
 
         Args:

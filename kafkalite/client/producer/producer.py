@@ -28,7 +28,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from kafkalite._ext.gathering import Delivery, Gatherer, Piece
 from kafkalite._ext.hashing import partition_of
@@ -57,6 +57,7 @@ from kafkalite.config.client import (
     MAX_REQUEST_SIZE,
     VALUE_SERIALIZER,
 )
+from kafkalite.config.client_keywords import ProducerConfig
 from kafkalite.errors import KafkaError, MessageTooLarge
 
 
@@ -74,7 +75,7 @@ class Producer(Gatherer):
             producer.send("flights", b"EWR-IAH", key="UA1545")
     """
 
-    def __init__(self, bootstrap: Bootstrap = None, **keywords: Any) -> None:
+    def __init__(self, bootstrap: Bootstrap = None, **keywords: Unpack[ProducerConfig]) -> None:
         """Open a producer; it connects when it is first used.
 
         Args:

@@ -219,7 +219,7 @@ def producer_of(settings: Mapping[str, str]) -> Producer:
             oldest = _kept.pop(next(iter(_kept)))
             if oldest.is_open:
                 oldest.close()
-        producer = Producer(**settings)
+        producer = Producer(settings)
     _kept[key] = producer
     return producer
 

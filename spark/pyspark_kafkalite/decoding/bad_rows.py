@@ -111,7 +111,7 @@ def producer_of(settings: Mapping[str, str]) -> Producer:
     """Return this process's producer for these settings."""
     key = frozenset(settings.items())
     if key not in _producers:
-        _producers[key] = Producer(**settings)
+        _producers[key] = Producer(settings)
     return _producers[key]
 
 
