@@ -18,112 +18,115 @@ class ClientConfig(TypedDict, total=False):
     """Keys of both clients."""
 
     bootstrap_servers: str | Sequence[str] | None
-    """Brokers to begin with, each as HOST:PORT; the others are learned from the first that
-    answers."""
+    """Brokers for the first connection, each as HOST:PORT. The others are discovered from the first
+    one that responds."""
     client_id: str | None
-    """The name under which the broker's log and quotas know this client."""
+    """Name of this client in requests, for the broker's log and quotas."""
     security_protocol: str | None
-    """How connections are protected."""
+    """Protocol of connections to brokers."""
     native: str | None
-    """Whether to use shared memory and the log's own files when the broker is on this host; `auto`
-    does where it is possible, `off` always goes by TCP."""
+    """Use shared memory and the log's files if the broker is on this host: `auto` if possible;
+    `off` always uses TCP."""
     request_timeout_ms: int | str | None
-    """How long an answer may take before the connection is given up."""
+    """Maximum time to wait for a response before the connection is closed."""
     socket_connection_setup_timeout_ms: int | str | None
-    """How long it may take until a connection stands and the broker has said what it serves."""
+    """Maximum time to connect and to receive the broker's supported API versions."""
     connections_max_idle_ms: int | str | None
-    """The time after which a connection nobody used is closed; -1 keeps them."""
+    """Time after which an idle connection is closed; -1 disables the timeout."""
     metadata_max_age_ms: int | str | None
-    """The age at which what is known of a topic is asked anew although nothing went wrong."""
+    """Maximum age of a topic's metadata, after which they are refreshed even without an error."""
     reconnect_backoff_ms: int | str | None
-    """The rest before a broker that could not be reached is tried again. It doubles with each
-    failure, up to reconnect.backoff.max.ms, and is varied by a fifth so that clients spread."""
+    """Initial backoff before a retry of a failed connection. It doubles with each failure, up to
+    reconnect.backoff.max.ms, with a random jitter of 20 %."""
     reconnect_backoff_max_ms: int | str | None
-    """The longest rest before a broker is tried again."""
+    """Maximum backoff before a retry of a failed connection."""
     retry_backoff_ms: int | str | None
-    """The rest before a request that failed in passing is sent again. It doubles with each failure,
-    up to retry.backoff.max.ms, and is varied by a fifth."""
+    """Initial backoff before a retry of a request that failed with a retriable error. It doubles
+    with each failure, up to retry.backoff.max.ms, with a random jitter of 20 %."""
     retry_backoff_max_ms: int | str | None
-    """The longest rest before a request is sent again."""
+    """Maximum backoff before a retry of a request."""
     send_buffer_bytes: int | str | None
-    """The size of a socket's buffer for what is sent; -1 leaves it to the kernel."""
+    """Size of a socket's send buffer (SO_SNDBUF); -1 uses the default of the kernel."""
     receive_buffer_bytes: int | str | None
-    """The size of a socket's buffer for what arrives; -1 leaves it to the kernel."""
+    """Size of a socket's receive buffer (SO_RCVBUF); -1 uses the default of the kernel."""
 
 
 class ProducerConfig(ClientConfig, total=False):
     """Keys of a producer."""
 
     acks: str | int | None
-    """When a record counts as written: `0` when it was sent, `1` when its leader has it, `all` when
-    it is committed and as durable as the topic promises."""
+    """Acknowledgement after which a record counts as written: `0` none, `1` that of the leader,
+    `all` when it is committed, with the durability of the topic."""
     enable_idempotence: bool | str | None
-    """Whether batches are numbered, so that one sent again is not written twice. It needs acks=all;
-    other acks turn it off unless it was asked for."""
+    """Add sequence numbers to batches, so that a retry does not write one twice. It requires
+    acks=all; other values of acks disable it unless it is set explicitly."""
     transactional_id: str | None
-    """The name under which transactions are continued."""
+    """Id under which transactions continue after a restart."""
     retries: int | str | None
-    """How often a batch is sent again; delivery.timeout.ms is the better bound."""
+    """Maximum number of retries of a batch; delivery.timeout.ms is the better limit."""
     delivery_timeout_ms: int | str | None
-    """How long after send() a record may wait, travel and be sent again before it has failed; at
-    least linger.ms + request.timeout.ms."""
+    """Maximum time from send() to the outcome of a record, including retries; at least linger.ms +
+    request.timeout.ms."""
     max_in_flight_requests_per_connection: int | str | None
-    """How many requests may be unanswered on a connection; at most 5 keep their order with
-    enable.idempotence."""
+    """Maximum number of requests in flight on a connection. With enable.idempotence up to 5
+    preserve the order of records."""
     batch_size: int | str | None
-    """The size at which a batch is sent without waiting for more; 0 sends each record alone."""
+    """Size at which a batch is sent without waiting for more records; 0 disables batching."""
     linger_ms: int | str | None
-    """How long a batch that is not full waits for more records."""
+    """Maximum time for which a batch that is not full waits for more records."""
     buffer_memory: int | str | None
-    """How many bytes of records may wait to be sent; send() waits when it is used up."""
+    """Maximum bytes of records that wait to be sent; send() blocks when it is used up."""
     max_block_ms: int | str | None
-    """How long send() waits for room, or for the topic to be there, before it fails."""
+    """Maximum time for which send() blocks for buffer memory or metadata before it fails."""
     max_request_size: int | str | None
-    """The largest record, uncompressed, and the largest request."""
+    """Maximum size of a record before compression, and of a request."""
     partitioner: str | Partitioner | None
-    """Where a record without a partition goes. `murmur2`: by its key, as Java's clients do it, and
-    without a key to one partition for as long as it takes to fill a batch. `round_robin`: to each
-    in turn. Or a function of topic, key and the number of partitions."""
+    """Partition of a record that has none. `murmur2`: by the hash of the key, as in the Java
+    client; without a key, one partition until a batch is full. `round_robin`: each partition in
+    turn. Or a function of topic, key and number of partitions."""
     key_serializer: Serializer | None
-    """A function of a key that returns bytes or text; without one, keys are bytes or text."""
+    """Function that converts a key to bytes or text; without one, keys are bytes or text."""
     value_serializer: Serializer | None
-    """A function of a value that returns bytes or text; without one, values are bytes or text.
-    None, a tombstone, is not given to it."""
+    """Function that converts a value to bytes or text; without one, values are bytes or text. It is
+    not called for None, a tombstone."""
     compression_type: str | None
-    """How batches are compressed."""
+    """Compression of batches."""
     compression_gzip_level: int | str | None
-    """How hard gzip tries, from 1 to 9; -1 is zlib's own choice."""
+    """Compression level of gzip, from 1 to 9; -1 is the default of zlib."""
     compression_lz4_level: int | str | None
-    """How hard lz4 tries; 9 is the fast compressor."""
+    """Compression level of lz4; 9 is the fast compressor."""
     compression_zstd_level: int | str | None
-    """How hard zstd tries."""
+    """Compression level of zstd."""
 
 
 class ConsumerConfig(ClientConfig, total=False):
     """Keys of a consumer."""
 
     group_id: str | None
-    """The name under which offsets are committed and found again. The consumer does not become a
-    member of the group: it reads the partitions it is told to."""
+    """Group under which offsets are committed and fetched. The consumer does not join the group: it
+    reads the partitions it is assigned by the program."""
     auto_offset_reset: str | None
-    """Where to begin without an offset, or with one that is gone; `none` raises instead."""
+    """Start offset without a committed offset, or if that is out of range; `none` raises an error
+    instead."""
     enable_auto_commit: bool | str | None
-    """Whether offsets are committed by themselves."""
+    """Commit offsets periodically in the background."""
     isolation_level: str | None
-    """Whether records of transactions that are not committed are read."""
+    """Visibility of records of open and aborted transactions: `read_uncommitted` returns them,
+    `read_committed` does not."""
     allow_auto_create_topics: bool | str | None
-    """Whether to ask about a topic makes it, where the broker allows that."""
+    """Let a metadata request create the topic, if the broker allows that."""
     check_crcs: bool | str | None
-    """Whether the checksum of each batch is computed again before its records are believed."""
+    """Verify the CRC of each batch before its records are returned."""
     default_api_timeout_ms: int | str | None
-    """How long a call may take that was given no timeout of its own."""
+    """Default timeout of calls that take a timeout."""
     consumer_timeout_ms: int | str | None
-    """How long an iteration waits for a record before it ends; -1 waits for ever."""
+    """Maximum time for which an iteration waits for a record before it ends; -1 disables the
+    timeout."""
     fetch_min_bytes: int | str | None
-    """How many bytes of records the broker waits for before it answers."""
+    """Minimum bytes of records in a fetch response, for which the broker waits."""
     fetch_max_wait_ms: int | str | None
-    """How long it waits for them."""
+    """Maximum time for which the broker waits for fetch.min.bytes."""
     fetch_max_bytes: int | str | None
-    """How many bytes of records an answer may bring; the first batch always comes whole."""
+    """Maximum bytes of records in a fetch response; the first batch is always returned whole."""
     max_partition_fetch_bytes: int | str | None
-    """How many of them from one partition."""
+    """Maximum bytes of records of one partition in a fetch response."""
