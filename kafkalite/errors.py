@@ -1,15 +1,14 @@
-"""Every Kafka error: its code, whether asking again may help, and one sentence.
+"""Kafka's errors: one class for each code, with its name, its message and whether it is retriable.
 
-A fault has a Kafka code or it is a bug; there is no second vocabulary.  It is raised where it is
-found and becomes a number in one place.  The first sentence of a class is what a client reads
-when the place that raised it had nothing more exact to say.
+Every error of the broker and the client is one of these, or a bug.  It is raised where it is
+detected and converted to its code in one place.  The first sentence of a class's docstring is the
+message if none is passed.
 
-    Retriable        the same request may succeed later
-    StaleMetadata    the same request may succeed once the client has refreshed its metadata
+    Retriable        a retry may succeed
+    StaleMetadata    a retry may succeed after the client has refreshed its metadata
 
-Code 0 means that nothing is wrong and has no class.  Two classes are not Kafka's: a `Refusal`
-tells a person, in one sentence, why the command line will not do what was asked; a `Fatal` ends
-the process.
+Code 0 means success and has no class.  Two classes are not Kafka's: `Refusal` is an error of the
+command line, whose message says what to do; `Fatal` ends the process.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ BY_CODE: dict[int, type[KafkaError]] = {}
 
 
 class KafkaError(Exception):
-    """A request, or one entry of it, cannot be served."""
+    """A request, or one entry of it, failed."""
 
     code: ClassVar[int]
     name: ClassVar[str]
     retriable: ClassVar[bool] = False
-    # (index of the record in its batch, what is wrong with it), for faults of single records
+    # Index of the record in its batch and error message, for errors of single records.
     record_errors: Sequence[tuple[int, str]] = ()
 
     def __init_subclass__(cls, code: int | None = None) -> None:
@@ -39,10 +38,10 @@ class KafkaError(Exception):
         BY_CODE[code] = cls
 
     def again(self) -> Self:
-        """The same, to be raised of one that is kept.
+        """Return a copy to raise, if the error itself is kept.
 
-        Raised itself, it would gather the frames of every raise, and all that they hold: requests,
-        slices, descriptors.
+        Raised repeatedly, it would collect the frames of every raise and all objects in them:
+        requests, slices, descriptors.
         """
         return type(self)(*self.args)
 
@@ -54,319 +53,319 @@ class KafkaError(Exception):
 
 
 class Retriable(KafkaError):
-    """The request may succeed when it is sent again."""
+    """A retry of the request may succeed."""
 
     retriable = True
 
 
 class StaleMetadata(Retriable):
-    """The request may succeed when it is sent again after refreshing the metadata."""
+    """A retry of the request may succeed after a refresh of the metadata."""
 
 
 class Refusal(Exception):
-    """What was asked of the command line cannot be done; the message says why and what to do."""
+    """A command cannot be executed; the message says why and what to do."""
 
     exit_code = 1
 
 
 class Fatal(Exception):
-    """The process can no longer keep its promises: it ends now, and starts again from its logs."""
+    """The process cannot continue safely: it exits now, and recovers its logs when restarted."""
 
 
 def raise_for(code: int, message: str | None = None) -> None:
-    """Raise the error that a code from a compiled function, or from the wire, stands for."""
+    """Raise the error with this code, of a response or a compiled function; none for code 0."""
     if code == 0:
         return
-    fault = BY_CODE.get(code)
-    if fault is None:
-        raise UnknownServerError(message or f"Error code {code} is not known here.")
-    raise fault(message)
+    error_class = BY_CODE.get(code)
+    if error_class is None:
+        raise UnknownServerError(message or f"Unknown error code {code}.")
+    raise error_class(message)
 
 
 class UnknownServerError(KafkaError, code=-1):
-    """The broker failed in a way that has no code of its own; its log says more."""
+    """The broker failed with an unexpected error; see the broker's log."""
 
 class OffsetOutOfRange(KafkaError, code=1):
-    """The partition holds no record at this offset: it was deleted, or not written yet."""
+    """The offset is out of range: its record was deleted, or is not written yet."""
 
 class CorruptMessage(Retriable, code=2):
-    """The bytes do not check: a length, a checksum or a count in the batch is wrong."""
+    """The batch is corrupt: its CRC, a length or a count does not match."""
 
 class UnknownTopicOrPartition(StaleMetadata, code=3):
-    """No such topic or partition is known on this node."""
+    """The topic or partition does not exist on this node."""
 
 class InvalidFetchSize(KafkaError, code=4):
-    """The size asked of the fetch is not one the broker can give."""
+    """The requested fetch size is invalid."""
 
 class LeaderNotAvailable(StaleMetadata, code=5):
-    """The partition has no leader at this moment; one is being chosen."""
+    """The partition has no leader at the moment; an election is in progress."""
 
 class NotLeaderOrFollower(StaleMetadata, code=6):
-    """The partition is led elsewhere; its leader is another worker's node."""
+    """For a produce or fetch request, this node is not the leader of the partition."""
 
 class RequestTimedOut(Retriable, code=7):
-    """The request was not finished within the time it allowed."""
+    """The request was not completed within its timeout."""
 
 class BrokerNotAvailable(KafkaError, code=8):
     """The broker is not running or cannot be reached."""
 
 class ReplicaNotAvailable(StaleMetadata, code=9):
-    """This node holds no replica of the partition at this moment."""
+    """This node has no replica of the partition at the moment."""
 
 class MessageTooLarge(KafkaError, code=10):
     """The batch is larger than the topic's max.message.bytes allows."""
 
 class StaleControllerEpoch(KafkaError, code=11):
-    """The request comes from a controller that has been replaced."""
+    """The request comes from an earlier controller."""
 
 class OffsetMetadataTooLarge(KafkaError, code=12):
-    """The text beside the committed offset is longer than the broker keeps."""
+    """The metadata of the committed offset are larger than offset.metadata.max.bytes."""
 
 class NetworkException(StaleMetadata, code=13):
-    """The connection ended before an answer came."""
+    """The connection was closed before a response was received."""
 
 class CoordinatorLoadInProgress(Retriable, code=14):
-    """The coordinator is still reading its log."""
+    """The coordinator is loading its log."""
 
 class CoordinatorNotAvailable(Retriable, code=15):
-    """There is no coordinator for this key at this moment."""
+    """There is no coordinator for this key at the moment."""
 
 class NotCoordinator(Retriable, code=16):
-    """Another node coordinates this key."""
+    """This node is not the coordinator for this key."""
 
 class InvalidTopicException(KafkaError, code=17):
-    """A topic cannot have this name, or cannot be used in this way."""
+    """The topic name is invalid, or the operation is not allowed on this topic."""
 
 class RecordListTooLarge(KafkaError, code=18):
-    """The records of one request are together larger than a segment may be."""
+    """The records of the request are together larger than a segment."""
 
 class NotEnoughReplicas(Retriable, code=19):
-    """Fewer replicas are in sync than min.insync.replicas asks; nothing was written."""
+    """Fewer replicas are in sync than min.insync.replicas; nothing was written."""
 
 class NotEnoughReplicasAfterAppend(Retriable, code=20):
-    """The records were written, then too few replicas were in sync."""
+    """The records were written, but fewer replicas than min.insync.replicas are in sync."""
 
 class InvalidRequiredAcks(KafkaError, code=21):
     """The required acks must be -1 (all), 0 or 1."""
 
 class IllegalGeneration(KafkaError, code=22):
-    """The member speaks of a generation that the group has left behind."""
+    """The generation of the request is not the current one of the group."""
 
 class InconsistentGroupProtocol(KafkaError, code=23):
-    """The member's protocol type or protocols do not fit the group's."""
+    """The member's protocol type or protocols do not match those of the group."""
 
 class InvalidGroupId(KafkaError, code=24):
-    """A group cannot have this id."""
+    """The group id is invalid."""
 
 class UnknownMemberId(KafkaError, code=25):
-    """The coordinator does not know this member."""
+    """The group has no member with this id."""
 
 class InvalidSessionTimeout(KafkaError, code=26):
-    """The session timeout is outside what the broker allows."""
+    """The session timeout is outside the range that the broker allows."""
 
 class RebalanceInProgress(KafkaError, code=27):
     """The group is rebalancing; the member must join again."""
 
 class InvalidCommitOffsetSize(KafkaError, code=28):
-    """The commit is larger than one batch of the offsets topic may be."""
+    """The offset commit is larger than a batch of the offsets topic."""
 
 class TopicAuthorizationFailed(KafkaError, code=29):
-    """The caller may not do this to the topic."""
+    """The principal is not authorized for this operation on the topic."""
 
 class GroupAuthorizationFailed(KafkaError, code=30):
-    """The caller may not do this to the group."""
+    """The principal is not authorized for this operation on the group."""
 
 class ClusterAuthorizationFailed(KafkaError, code=31):
-    """The caller may not do this to the cluster."""
+    """The principal is not authorized for this operation on the cluster."""
 
 class InvalidTimestamp(KafkaError, code=32):
     """A record's timestamp is too far from the broker's clock for this topic."""
 
 class UnsupportedSaslMechanism(KafkaError, code=33):
-    """The broker does not offer this SASL mechanism."""
+    """The broker does not support this SASL mechanism."""
 
 class IllegalSaslState(KafkaError, code=34):
-    """The request does not fit the state of the login."""
+    """The request is not valid in the current state of the SASL handshake."""
 
 class UnsupportedVersion(KafkaError, code=35):
-    """The broker does not serve this version of the request."""
+    """The broker does not support this version of the request."""
 
 class TopicAlreadyExists(KafkaError, code=36):
-    """There is a topic of this name already."""
+    """A topic with this name already exists."""
 
 class InvalidPartitions(KafkaError, code=37):
-    """A topic cannot have this number of partitions."""
+    """The number of partitions is invalid."""
 
 class InvalidReplicationFactor(KafkaError, code=38):
     """The replication factor is below 1 or above the number of live nodes."""
 
 class InvalidReplicaAssignment(KafkaError, code=39):
-    """The replicas named for the partitions are not a possible assignment."""
+    """The replica assignment is invalid."""
 
 class InvalidConfig(KafkaError, code=40):
-    """A configuration key is unknown, or its value is not possible."""
+    """A configuration key is unknown, or its value is invalid."""
 
 class NotController(Retriable, code=41):
     """This node is not the controller."""
 
 class InvalidRequest(KafkaError, code=42):
-    """The request's bytes or its fields do not make sense together."""
+    """The request is malformed, or its fields contradict each other."""
 
 class UnsupportedForMessageFormat(KafkaError, code=43):
     """The records are in a message format older than version 2."""
 
 class PolicyViolation(KafkaError, code=44):
-    """The request is against a policy set for this cluster."""
+    """The request violates a policy of the cluster."""
 
 class OutOfOrderSequenceNumber(KafkaError, code=45):
-    """The batch's sequence number leaves a gap after the producer's last one."""
+    """The sequence of the batch does not follow the producer's last one."""
 
 class DuplicateSequenceNumber(KafkaError, code=46):
-    """The batch repeats a sequence number too old to be remembered."""
+    """The sequence of the batch was already written, too long ago to return its offset."""
 
 class InvalidProducerEpoch(KafkaError, code=47):
-    """A newer instance of this producer has written since."""
+    """The producer epoch is older than the current one."""
 
 class InvalidTxnState(KafkaError, code=48):
-    """The transaction is not in a state that allows this."""
+    """The transaction is not in a state that allows this operation."""
 
 class InvalidProducerIdMapping(KafkaError, code=49):
-    """The transactional id belongs to another producer id."""
+    """The producer id is not the one of the transactional id."""
 
 class InvalidTransactionTimeout(KafkaError, code=50):
     """The transaction timeout is above transaction.max.timeout.ms, or below 1."""
 
 class ConcurrentTransactions(Retriable, code=51):
-    """The producer's previous transaction is still being completed."""
+    """The producer's previous transaction is not completed yet."""
 
 class TransactionCoordinatorFenced(KafkaError, code=52):
-    """The marker comes from a transaction coordinator since replaced."""
+    """The marker comes from an earlier transaction coordinator."""
 
 class TransactionalIdAuthorizationFailed(KafkaError, code=53):
-    """The caller may not use this transactional id."""
+    """The principal is not authorized to use this transactional id."""
 
 class SecurityDisabled(KafkaError, code=54):
-    """No authorizer is configured, so there are no access rules to change."""
+    """No authorizer is configured."""
 
 class OperationNotAttempted(KafkaError, code=55):
-    """Nothing was tried for this entry, because another entry failed first."""
+    """The operation was not attempted, because another one in the same request failed."""
 
 class KafkaStorageError(StaleMetadata, code=56):
-    """The disk refused, or has no space left; what was not acknowledged was not kept."""
+    """The disk returned an error or is full; records without an acknowledgement were not kept."""
 
 class LogDirNotFound(KafkaError, code=57):
     """The broker has no such log directory."""
 
 class SaslAuthenticationFailed(KafkaError, code=58):
-    """The user name or the password is wrong."""
+    """SASL authentication failed: the user name or the password is wrong."""
 
 class UnknownProducerId(KafkaError, code=59):
-    """The broker remembers nothing of this producer any more."""
+    """The broker has no state for this producer id."""
 
 class ReassignmentInProgress(KafkaError, code=60):
-    """The partition is being moved already."""
+    """The partition is already being reassigned."""
 
 class DelegationTokenAuthDisabled(KafkaError, code=61):
     """Delegation tokens are not enabled."""
 
 class DelegationTokenNotFound(KafkaError, code=62):
-    """There is no such delegation token."""
+    """The delegation token does not exist."""
 
 class DelegationTokenOwnerMismatch(KafkaError, code=63):
-    """The caller neither owns this delegation token nor may renew it."""
+    """The principal is neither the owner nor a renewer of this delegation token."""
 
 class DelegationTokenRequestNotAllowed(KafkaError, code=64):
-    """This connection may not ask for delegation tokens."""
+    """Delegation tokens cannot be requested on this connection."""
 
 class DelegationTokenAuthorizationFailed(KafkaError, code=65):
-    """The caller may not do this to the delegation token."""
+    """The principal is not authorized for this operation on the delegation token."""
 
 class DelegationTokenExpired(KafkaError, code=66):
     """The delegation token has expired."""
 
 class InvalidPrincipalType(KafkaError, code=67):
-    """The broker does not know this type of principal."""
+    """The principal type is not supported."""
 
 class NonEmptyGroup(KafkaError, code=68):
-    """The group still has members."""
+    """The group is not empty: it has members."""
 
 class GroupIdNotFound(KafkaError, code=69):
     """There is no group of this id."""
 
 class FetchSessionIdNotFound(Retriable, code=70):
-    """The fetch session was forgotten; the client begins a new one."""
+    """The fetch session does not exist (any more); the client starts a new one."""
 
 class InvalidFetchSessionEpoch(Retriable, code=71):
-    """The fetch does not follow the last one of its session."""
+    """The epoch of the fetch session is not the expected one."""
 
 class ListenerNotFound(StaleMetadata, code=72):
-    """The leader has no listener like the one this request came through."""
+    """The leader has no listener with the name of the one that received the request."""
 
 class TopicDeletionDisabled(KafkaError, code=73):
     """Topics cannot be deleted while delete.topic.enable is false."""
 
 class FencedLeaderEpoch(StaleMetadata, code=74):
-    """The client names a leader epoch that has ended."""
+    """The leader epoch in the request is older than the current one."""
 
 class UnknownLeaderEpoch(StaleMetadata, code=75):
-    """The client names a leader epoch that has not reached this node yet."""
+    """The leader epoch in the request is newer than the one known to this node."""
 
 class UnsupportedCompressionType(KafkaError, code=76):
-    """The batch is compressed in a way this request's version cannot carry."""
+    """The compression type of the batch is not supported by this version of the request."""
 
 class StaleBrokerEpoch(KafkaError, code=77):
-    """The request comes from an earlier life of this broker."""
+    """The broker epoch in the request is older than the current one."""
 
 class OffsetNotAvailable(Retriable, code=78):
-    """The new leader's high watermark has not caught up yet."""
+    """The high watermark of the new leader has not caught up yet."""
 
 class MemberIdRequired(KafkaError, code=79):
-    """The member must join again with the id given in this answer."""
+    """The member must join again with the member id in this response."""
 
 class PreferredLeaderNotAvailable(StaleMetadata, code=80):
-    """The preferred leader is not live or not in sync."""
+    """The preferred leader is not alive or not in sync."""
 
 class GroupMaxSizeReached(KafkaError, code=81):
-    """The group has as many members as it may have."""
+    """The group has reached its maximum size, group.max.size."""
 
 class FencedInstanceId(KafkaError, code=82):
-    """Another member has taken over this group instance id."""
+    """Another member with the same group instance id has joined."""
 
 class EligibleLeadersNotAvailable(StaleMetadata, code=83):
-    """No replica that could lead the partition is live."""
+    """No replica that is eligible as leader is available."""
 
 class ElectionNotNeeded(StaleMetadata, code=84):
-    """The partition is led as asked already."""
+    """No election is needed: the partition already has the requested leader."""
 
 class NoReassignmentInProgress(KafkaError, code=85):
-    """The partition is not being moved."""
+    """The partition is not being reassigned."""
 
 class GroupSubscribedToTopic(KafkaError, code=86):
-    """The group still subscribes to the topic whose offsets were to be deleted."""
+    """The group is subscribed to the topic whose offsets are to be deleted."""
 
 class InvalidRecord(KafkaError, code=87):
-    """A record in the batch is not allowed here; the whole batch was refused."""
+    """A record of the batch is invalid; the whole batch was refused."""
 
 class UnstableOffsetCommit(Retriable, code=88):
-    """A transaction that commits offsets for this partition is still open."""
+    """An open transaction has uncommitted offsets for this partition."""
 
 class ThrottlingQuotaExceeded(Retriable, code=89):
-    """The caller's quota is used up for now."""
+    """The client's quota is exceeded."""
 
 class ProducerFenced(KafkaError, code=90):
-    """A newer producer with the same transactional id has taken over."""
+    """A newer producer with the same transactional id has fenced this one."""
 
 class ResourceNotFound(KafkaError, code=91):
-    """There is no such resource."""
+    """The resource does not exist."""
 
 class DuplicateResource(KafkaError, code=92):
-    """The request names one resource twice."""
+    """The request contains a resource twice."""
 
 class UnacceptableCredential(KafkaError, code=93):
-    """The credential does not meet what the broker asks of one."""
+    """The credential does not meet the broker's requirements."""
 
 class InconsistentVoterSet(KafkaError, code=94):
-    """The two sides of the vote do not know the same voters."""
+    """The voter sets of candidate and voter differ."""
 
 class InvalidUpdateVersion(KafkaError, code=95):
     """The feature cannot be set to this version."""
@@ -375,115 +374,115 @@ class FeatureUpdateFailed(KafkaError, code=96):
     """The features could not be updated."""
 
 class PrincipalDeserializationFailure(KafkaError, code=97):
-    """The principal in the forwarded request cannot be read."""
+    """The principal in the forwarded request cannot be decoded."""
 
 class SnapshotNotFound(KafkaError, code=98):
-    """There is no such snapshot."""
+    """The snapshot does not exist."""
 
 class PositionOutOfRange(KafkaError, code=99):
-    """The position lies outside the snapshot."""
+    """The position is outside the snapshot."""
 
 class UnknownTopicId(StaleMetadata, code=100):
-    """No topic with this id is known on this node."""
+    """No topic with this id exists on this node."""
 
 class DuplicateBrokerRegistration(KafkaError, code=101):
-    """A live broker is registered under this id."""
+    """A live broker is already registered with this id."""
 
 class BrokerIdNotRegistered(KafkaError, code=102):
-    """No broker is registered under this id."""
+    """No broker is registered with this id."""
 
 class InconsistentTopicId(StaleMetadata, code=103):
-    """The topic's id in the request is not the one in the log."""
+    """The topic id in the request is not that of the log."""
 
 class InconsistentClusterId(KafkaError, code=104):
-    """The request is meant for another cluster."""
+    """The cluster id in the request is not that of this cluster."""
 
 class TransactionalIdNotFound(KafkaError, code=105):
-    """There is no such transactional id."""
+    """The transactional id does not exist."""
 
 class FetchSessionTopicIdError(Retriable, code=106):
-    """The fetch session began with topic ids, or without; it cannot change."""
+    """The fetch session changed between topic ids and topic names."""
 
 class IneligibleReplica(KafkaError, code=107):
-    """A replica in the new in-sync set may not be in it."""
+    """A replica in the new in-sync set is not eligible."""
 
 class NewLeaderElected(KafkaError, code=108):
-    """The partition was changed as asked, and its leader with it."""
+    """The in-sync set was changed, and with it the leader."""
 
 class OffsetMovedToTieredStorage(KafkaError, code=109):
-    """The record at this offset lives in tiered storage now."""
+    """The record at this offset has been moved to tiered storage."""
 
 class FencedMemberEpoch(KafkaError, code=110):
-    """The coordinator gave up this member; it must drop its partitions and join again."""
+    """The coordinator has fenced this member; it must abandon its partitions and join again."""
 
 class UnreleasedInstanceId(KafkaError, code=111):
-    """Another member holds this instance id and must leave first."""
+    """The group instance id is in use by another member, which must leave first."""
 
 class UnsupportedAssignor(KafkaError, code=112):
-    """The broker has no such assignor."""
+    """The assignor is not supported."""
 
 class StaleMemberEpoch(KafkaError, code=113):
-    """The member's epoch is old; its next heartbeat brings the new one."""
+    """The member epoch is older than the current one; the next heartbeat response contains that."""
 
 class MismatchedEndpointType(KafkaError, code=114):
-    """The request was sent to a broker but meant for a controller, or the reverse."""
+    """The request was sent to an endpoint of another type: broker or controller."""
 
 class UnsupportedEndpointType(KafkaError, code=115):
-    """There are no endpoints of this type."""
+    """The endpoint type is not supported."""
 
 class UnknownControllerId(KafkaError, code=116):
-    """There is no controller with this id."""
+    """The controller id is unknown."""
 
 class UnknownSubscriptionId(KafkaError, code=117):
-    """The telemetry subscription has changed; the client must ask for it again."""
+    """The telemetry subscription has changed; the client must request it again."""
 
 class TelemetryTooLarge(KafkaError, code=118):
-    """The telemetry is larger than the broker takes."""
+    """The telemetry is larger than telemetry.max.bytes."""
 
 class InvalidRegistration(KafkaError, code=119):
     """The controller refuses the broker's registration."""
 
 class TransactionAbortable(KafkaError, code=120):
-    """The transaction cannot be committed; the producer goes on after aborting it."""
+    """The transaction cannot be committed and must be aborted; the producer can continue."""
 
 class InvalidRecordState(KafkaError, code=121):
-    """The record is not this member's to acknowledge."""
+    """The record is not in a state in which this member can acknowledge it."""
 
 class ShareSessionNotFound(Retriable, code=122):
-    """The share session was forgotten; the client begins a new one."""
+    """The share session does not exist (any more); the client starts a new one."""
 
 class InvalidShareSessionEpoch(Retriable, code=123):
-    """The request does not follow the last one of its share session."""
+    """The epoch of the share session is not the expected one."""
 
 class FencedStateEpoch(KafkaError, code=124):
-    """The state of the share group has moved on to a newer epoch."""
+    """The state epoch of the share group is older than the current one."""
 
 class InvalidVoterKey(KafkaError, code=125):
-    """The vote was meant for another incarnation of this replica."""
+    """The voter key does not match that of this replica."""
 
 class DuplicateVoter(KafkaError, code=126):
-    """The node is a voter already."""
+    """The node is already a voter."""
 
 class VoterNotFound(KafkaError, code=127):
     """The node is not a voter."""
 
 class InvalidRegularExpression(KafkaError, code=128):
-    """The subscription is not a regular expression the broker can run."""
+    """The regular expression of the subscription is invalid."""
 
 class RebootstrapRequired(KafkaError, code=129):
-    """The client's knowledge of the cluster is too old; it must begin at its bootstrap."""
+    """The client's metadata are too old; it must start from its bootstrap servers."""
 
 class StreamsInvalidTopology(KafkaError, code=130):
-    """The topology cannot be run."""
+    """The topology is invalid."""
 
 class StreamsInvalidTopologyEpoch(KafkaError, code=131):
-    """The topology's epoch is not a possible one."""
+    """The topology epoch is invalid."""
 
 class StreamsTopologyFenced(KafkaError, code=132):
-    """The group runs a newer topology."""
+    """The group uses a newer topology epoch."""
 
 class ShareSessionLimitReached(Retriable, code=133):
-    """The broker holds as many share sessions as it may."""
+    """The maximum number of share sessions is reached."""
 
 class GroupDeletionFailed(KafkaError, code=134):
     """The group could not be deleted."""
@@ -492,4 +491,4 @@ class StreamsTopologyDescriptionUpdateFailed(KafkaError, code=135):
     """The description of the topology could not be stored."""
 
 class ControllerIdNotRegistered(KafkaError, code=136):
-    """No controller is registered under this id."""
+    """No controller is registered with this id."""
