@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from functools import partial
 
 from kafkalite.errors import KafkaStorageError
-from kafkalite.storage.disk import PASSING
+from kafkalite.storage.disk import TRANSIENT_ERRORS
 from kafkalite.storage.flusher import Flusher
 from kafkalite.storage.log import Log
 from kafkalite.storage.log_flushes import LogFlush
@@ -53,7 +53,10 @@ class BackgroundFlush:
                 flush = found.flush_begin(closed_only=closed_only)
             except KafkaStorageError as error:
                 log.warning("Background flush failed; a later one repeats it. error=%r", str(error))
-                if isinstance(error.__cause__, OSError) and error.__cause__.errno not in PASSING:
+                if (
+                    isinstance(error.__cause__, OSError)
+                    and error.__cause__.errno not in TRANSIENT_ERRORS
+                ):
                     continue  # the error concerns this log only
                 self._pending.clear()
                 return

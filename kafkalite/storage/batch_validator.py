@@ -87,16 +87,20 @@ class BatchValidator:
 
     __slots__ = ("after_max_ms", "before_max_ms", "codec", "level", "message_size_max",
                  "opened_codecs", "opens_all", "segment_size_max", "size_max",
-                 "stamps")  # fmt: skip
+                 "sets_append_time")  # fmt: skip
 
     def __init__(self, settings: Settings) -> None:
         self.message_size_max = settings[MAX_MESSAGE_BYTES]
         self.segment_size_max = settings[SEGMENT_BYTES]
-        # Both apply; `refuse_size` finds out which one was exceeded.
+        # Both apply; `raise_too_large` finds out which one was exceeded.
         self.size_max = min(self.message_size_max, self.segment_size_max)
-        self.stamps = settings[MESSAGE_TIMESTAMP_TYPE] == "LogAppendTime"
-        self.before_max_ms = LONG_MAX if self.stamps else settings[MESSAGE_TIMESTAMP_BEFORE_MAX_MS]
-        self.after_max_ms = LONG_MAX if self.stamps else settings[MESSAGE_TIMESTAMP_AFTER_MAX_MS]
+        self.sets_append_time = settings[MESSAGE_TIMESTAMP_TYPE] == "LogAppendTime"
+        self.before_max_ms = (
+            LONG_MAX if self.sets_append_time else settings[MESSAGE_TIMESTAMP_BEFORE_MAX_MS]
+        )
+        self.after_max_ms = (
+            LONG_MAX if self.sets_append_time else settings[MESSAGE_TIMESTAMP_AFTER_MAX_MS]
+        )
         self.codec = CODECS.get(settings[COMPRESSION_TYPE])
         level = LEVELS.get(self.codec) if self.codec is not None else None
         self.level = settings[level] if level is not None else None
@@ -117,7 +121,7 @@ class BatchValidator:
         ):
             return None
         if len(batch) > self.size_max:
-            self.refuse_size(len(batch))
+            self.raise_too_large(len(batch))
         if code := judge(batch):
             raise_for(code)
         # The steps may run after the caller's buffer was reused.
@@ -130,7 +134,7 @@ class BatchValidator:
         rebuilt = self.codec is not None and self.codec is not opened.header.codec
         oldest = max(now_ms - self.before_max_ms, 0 if rebuilt else -LONG_MAX - 1)
         newest = min(now_ms + self.after_max_ms, LONG_MAX)
-        if not self.stamps:
+        if not self.sets_append_time:
             scan.collect(oldest, newest, inside=False)
         kept = batch
         try:
@@ -141,9 +145,9 @@ class BatchValidator:
         except CorruptMessage as error:
             raise InvalidRecord(str(error)) from None
         except MessageTooLarge:
-            raise self._too_much(len(batch)) from None
+            raise self._inflated_too_large(len(batch)) from None
         if scan.hits:
-            self._refuse_timestamps(scan.hits, oldest, newest)
+            self._raise_invalid_timestamps(scan.hits, oldest, newest)
         if scan.max_timestamp != opened.header.max_timestamp:
             # Retention and timestamp lookups use the header, so Kafka corrects it as well.
             corrected = bytearray(kept)
@@ -153,7 +157,7 @@ class BatchValidator:
 
     # -- at the append -----------------------------------------------------------------------
 
-    def admit(
+    def validate_batch(
         self,
         batch: bytes | bytearray | memoryview,
         attributes: int,
@@ -170,7 +174,7 @@ class BatchValidator:
             if code:
                 raise_for(code)
         if len(batch) > self.size_max:
-            self.refuse_size(len(batch))
+            self.raise_too_large(len(batch))
         if attributes & TRANSACTIONAL:
             raise InvalidTxnState("The producer has not added this partition to a transaction.")
         if not opened and (
@@ -180,13 +184,13 @@ class BatchValidator:
         ):
             batch = finish(self._opened(bytes(batch), now_ms))
             if len(batch) > self.size_max:
-                self.refuse_size(len(batch))
-        if self.stamps:
+                self.raise_too_large(len(batch))
+        if self.sets_append_time:
             batch = bytearray(batch)
             stamp_append_time(batch, now_ms)
         return batch
 
-    def refuse_size(self, size: int) -> None:
+    def raise_too_large(self, size: int) -> None:
         """Raise the error for a batch larger than `size_max`, naming the limit it exceeds."""
         if size > self.message_size_max:
             raise MessageTooLarge(
@@ -197,7 +201,7 @@ class BatchValidator:
             f"The batch is {size} bytes; the topic's segment.bytes is {self.segment_size_max}."
         )
 
-    def _too_much(self, size: int) -> MessageTooLarge:
+    def _inflated_too_large(self, size: int) -> MessageTooLarge:
         """Return the error for a batch that decompresses to more than is allowed."""
         remedy = "send smaller batches"
         if not self.opens_all:
@@ -208,7 +212,9 @@ class BatchValidator:
             f" is more; {remedy}."
         )
 
-    def _refuse_timestamps(self, hits: list[tuple[int, int]], oldest: int, newest: int) -> None:
+    def _raise_invalid_timestamps(
+        self, hits: list[tuple[int, int]], oldest: int, newest: int
+    ) -> None:
         # The offset deltas of a client's batch are the indexes of its records.
         error = InvalidTimestamp("Record timestamps are out of range.")
         error.record_errors = [

@@ -43,7 +43,7 @@ STEP_BYTES_MAX = 256 << 20
 TRUNCATE_BYTES = 64 << 20
 """Files are truncated by this much at a time, which bounds how long a concurrent flush waits."""
 
-LOOK_AGAIN_MS = 1_000
+RECHECK_MS = 1_000
 """Interval of checks while a removal is running and another is due."""
 
 
@@ -77,7 +77,7 @@ class DeferredDeletes:
             return None
         if self._removal is None:
             return self._due[0][0]
-        return max(self._due[0][0], self._clock.monotonic_ms() + LOOK_AGAIN_MS)
+        return max(self._due[0][0], self._clock.monotonic_ms() + RECHECK_MS)
 
     def _begin(self, flusher: Flusher | None) -> None:
         now_ms = self._clock.monotonic_ms()

@@ -26,16 +26,16 @@ from kafkalite.records.file_slice import OpenFile
 
 log = logging.getLogger("kafkalite.storage")
 
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+DISK_FULL_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
 """Errors of a full disk or quota."""
 
-SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+SHORTAGE_ERRORS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Errors of a call refused for lack of descriptors or memory."""
 
-PASSING = NO_ROOM | SHORTAGES
+TRANSIENT_ERRORS = DISK_FULL_ERRORS | SHORTAGE_ERRORS
 """Errors that say nothing about the disk's health: the call was refused and may succeed later."""
 
-OF_ONE_LOG = frozenset({errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR})
+ERRORS_OF_ONE_LOG = frozenset({errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR})
 """Errors that concern one log's files, which were removed or cannot be named."""
 
 DESCRIPTORS_RESERVED = 32
@@ -185,7 +185,7 @@ def put_file(disk: Disk, path: Path, content: bytes, *, flushed: bool = True) ->
 def failed(error: OSError, doing: str) -> NoReturn:
     """Raise the error for a failed write: KafkaStorageError for one client, or DiskFailed."""
     reason = f"{doing}: {error.strerror}"
-    if error.errno in PASSING or error.errno in OF_ONE_LOG:
+    if error.errno in TRANSIENT_ERRORS or error.errno in ERRORS_OF_ONE_LOG:
         raise KafkaStorageError(reason) from error
     raise DiskFailed(reason) from error
 

@@ -31,7 +31,7 @@ from kafkalite.storage.recovery_points import CheckpointWrite, RecoveryPoints
 
 log = logging.getLogger("kafkalite.storage")
 
-RETAINED_AT_ONCE = 64
+LOGS_PER_RETENTION_STEP = 64
 """Number of logs that retention checks per tick; removing a segment renames it."""
 
 STEP_MS = 10
@@ -70,7 +70,7 @@ class Housekeeping:
         self._to_note: deque[Log] | None = None
         self._writing = False
         """True from a checkpoint's first note until it is written."""
-        self._looked_ms = now_ms
+        self._checked_ms = now_ms
         self._durable_sum = 0
         self._background = BackgroundFlush()
         self._flush_due_ms = now_ms + settings[LOG_BACKGROUND_FLUSH_INTERVAL_MS]
@@ -107,7 +107,7 @@ class Housekeeping:
         self._retain_some()
         due = [self._retention_due_ms, self._checkpoint_due_ms, self._flush_due_ms]
         if any(not found.is_left_to_kernel for found in self._logs.values()):
-            due.append(self._looked_ms + self._look_ms())
+            due.append(self._checked_ms + self._check_interval_ms())
         if self._to_retain or self._to_note is not None:
             due.append(now_ms)
         deletes_due_ms = self.deferred_deletes.remove_due(flusher)
@@ -115,21 +115,21 @@ class Housekeeping:
             due.append(deletes_due_ms)
         return min(due)
 
-    def _look_ms(self) -> int:
+    def _check_interval_ms(self) -> int:
         return max(CHECKPOINT_MS_MIN, CHECKPOINT_MS_PER_LOG * len(self._logs))
 
     def _has_moved(self, now_ms: int) -> bool:
         """Return whether a check is due and more is durable than at the last check."""
-        if now_ms - self._looked_ms < self._look_ms():
+        if now_ms - self._checked_ms < self._check_interval_ms():
             return False
-        self._looked_ms = now_ms
+        self._checked_ms = now_ms
         before = self._durable_sum
         self._durable_sum = sum(found.durable_offset for found in self._logs.values())
         return self._durable_sum != before
 
     def _retain_some(self) -> None:
         end_ns = self._clock.monotonic_ns() + STEP_MS * 1_000_000
-        for _ in range(min(RETAINED_AT_ONCE, len(self._to_retain))):
+        for _ in range(min(LOGS_PER_RETENTION_STEP, len(self._to_retain))):
             found = self._to_retain.popleft()
             if found.topic == METADATA_TOPIC:
                 continue  # retention of the metadata log is decided by its snapshots

@@ -31,7 +31,7 @@ from kafkalite.storage.open_segments import OpenSegments
 class SegmentIndex:
     """Index entries of one size: a file of written entries, and a tail of unwritten ones."""
 
-    __slots__ = ("_disk", "_file", "_soundness_known", "count", "open_segments", "path", "tail",
+    __slots__ = ("_disk", "_file", "_is_known_sound", "count", "open_segments", "path", "tail",
                  "written")  # fmt: skip
 
     entry_size: int
@@ -49,7 +49,7 @@ class SegmentIndex:
             size = 0
         self.written = size // self.entry_size
         self.count = self.written
-        self._soundness_known = size == 0
+        self._is_known_sound = size == 0
 
     @property
     def file(self) -> OpenFile:
@@ -69,7 +69,7 @@ class SegmentIndex:
             self.written = self.count
             self.tail.clear()
 
-    def cut(self, count: int) -> None:
+    def truncate(self, count: int) -> None:
         """Truncate the index to its first `count` entries."""
         kept = bytes(self.tail[: max(0, count - self.written) * self.entry_size])
         self.tail = bytearray(kept)
@@ -77,7 +77,7 @@ class SegmentIndex:
             self._disk.ftruncate(self.file.fileno(), count * self.entry_size)
             self.written = count
         self.count = count
-        self._soundness_known = self._soundness_known or count == 0
+        self._is_known_sound = self._is_known_sound or count == 0
 
     def entries(self) -> bytes:
         """Return all entries; raise KafkaStorageError if they cannot be read."""
@@ -123,11 +123,11 @@ class OffsetIndex(SegmentIndex):
         there is none."""
         return floor_offset(self._descriptor(), self.written, self.tail, relative_offset)
 
-    def sound(self, end_position: int) -> bool:
+    def is_sound(self, end_position: int) -> bool:
         """Return whether the entries can be valid for a segment of this size; computed once."""
-        if not self._soundness_known:
-            self._soundness_known = sound_offsets(self.entries(), end_position) == self.count
-        return self._soundness_known
+        if not self._is_known_sound:
+            self._is_known_sound = sound_offsets(self.entries(), end_position) == self.count
+        return self._is_known_sound
 
     def last(self) -> tuple[int, int]:
         return self.floor((1 << 31) - 1)
@@ -167,11 +167,11 @@ class TimeIndex(SegmentIndex):
         if there is none."""
         return floor_time(self._descriptor(), self.written, self.tail, timestamp)
 
-    def sound(self, last_relative_offset: int) -> bool:
+    def is_sound(self, last_relative_offset: int) -> bool:
         """Return whether the entries can be valid for a segment that ends at this offset."""
-        if not self._soundness_known:
-            self._soundness_known = sound_times(self.entries(), last_relative_offset) == self.count
-        return self._soundness_known
+        if not self._is_known_sound:
+            self._is_known_sound = sound_times(self.entries(), last_relative_offset) == self.count
+        return self._is_known_sound
 
     def last(self) -> tuple[int, int]:
         return self.floor((1 << 63) - 1)

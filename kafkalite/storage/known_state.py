@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kafkalite.storage.producer_state import Handed
+from kafkalite.storage.producer_state import RetainedBatches
 
 
 class KnownEnd(NamedTuple):
@@ -15,8 +15,8 @@ class KnownEnd(NamedTuple):
     active_size: int
     durable_offset: int | None = None
     """Offset up to which it was flushed; None: to its end."""
-    remembered: Handed = []
-    joined: bool = False
+    retained_batches: RetainedBatches = []
+    is_contiguous: bool = False
     """True if its segments were known to be contiguous, and no other process has had it since."""
 
 

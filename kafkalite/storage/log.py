@@ -38,7 +38,7 @@ from kafkalite.errors import KafkaStorageError, OffsetOutOfRange, raise_for
 from kafkalite.records.opening import Steps
 from kafkalite.storage import layout, retention
 from kafkalite.storage.batch_validator import BatchValidator
-from kafkalite.storage.disk import OF_ONE_LOG, PASSING, DiskFailed, failed
+from kafkalite.storage.disk import ERRORS_OF_ONE_LOG, TRANSIENT_ERRORS, DiskFailed, failed
 from kafkalite.storage.flush_state import FlushState
 from kafkalite.storage.known_state import NOTHING_KNOWN, KnownEnd, KnownLogState
 from kafkalite.storage.log_config import LogConfig
@@ -46,14 +46,14 @@ from kafkalite.storage.log_environment import LogEnvironment
 from kafkalite.storage.log_flushes import LogFlush, LogFlushes
 from kafkalite.storage.opening_lock import OpeningLock
 from kafkalite.storage.partition_metadata import TopicIdPartition
-from kafkalite.storage.recovery import NOTES_FROM, Recovery, RecoveryFlush
+from kafkalite.storage.recovery import SAVED_SIZE_MIN, Recovery, RecoveryFlush
 from kafkalite.storage.segment import LogSegment
 from kafkalite.storage.segments import Segments
 from kafkalite.storage.write_back import write_back_failed
 
 log = logging.getLogger("kafkalite.storage")
 
-SNAPSHOT_EVERY = NOTES_FROM
+SNAPSHOT_EVERY = SAVED_SIZE_MIN
 SNAPSHOT_EVERY_PRODUCER = 4 << 10
 """Bytes written, and further bytes for each producer, after which a producer snapshot is taken
 between two segments: scanning them again would take longer than writing it."""
@@ -149,7 +149,7 @@ class Log:
             environment.clock.wall_ms(), options.lock,
         )  # fmt: skip
         recovery.list_segments(known.log_start_offset)
-        if not options.is_new and (known.end is None or not recovery.believe(known.end)):
+        if not options.is_new and (known.end is None or not recovery.open_at_known_end(known.end)):
             flushing = RecoveryFlush.SHARED if options.shares_flush else RecoveryFlush.NOW
             if config.durability.is_left_to_kernel and known.same_boot and not known.drop_cache:
                 flushing = RecoveryFlush.KERNEL
@@ -230,12 +230,12 @@ class Log:
         append_time_ms = -1
         if from_client:
             now_ms = self._clock.wall_ms()
-            kept = self._validator.admit(
+            kept = self._validator.validate_batch(
                 batch, attributes, max_timestamp, count, now_ms, opened=opened
             )
             if kept is not batch:  # recompressed, corrected or stamped
                 batch, max_timestamp = kept, header(kept)[8]
-            if self._validator.stamps:
+            if self._validator.sets_append_time:
                 append_time_ms = max_timestamp = now_ms
         size = len(batch)
         if producer_id >= 0 and from_client:
@@ -330,7 +330,7 @@ class Log:
             self.producers.take_snapshot(self.end_offset)
             self._snapshot_offset = self.end_offset
         except OSError as error:
-            if error.errno not in PASSING | OF_ONE_LOG:
+            if error.errno not in TRANSIENT_ERRORS | ERRORS_OF_ONE_LOG:
                 failed(error, f"{self.directory} cannot be written")
             log.warning(
                 "Producer snapshot could not be written; the next checkpoint writes one."
@@ -446,8 +446,10 @@ class Log:
         if self.leader_epochs.unsaved:
             path = self.directory / layout.LEADER_EPOCHS
             self.leader_epochs.save(self._disk, path, flushed=flushed)
-        remembered = self.producers.remembered()
-        return KnownEnd(self.end_offset, self.active.size, self.durable_offset, remembered, True)
+        retained_batches = self.producers.retained_batches()
+        return KnownEnd(
+            self.end_offset, self.active.size, self.durable_offset, retained_batches, True
+        )
 
     def release(self) -> None:
         """Release the files; readers that hold slices keep theirs."""

@@ -29,12 +29,12 @@ from kafkalite.storage.layout import LOCK, node_directory, node_mark
 
 META_PROPERTIES = "meta.properties"
 META_VERSION = "1"
-NOT_OURS = "name another directory with --data"
+REMEDY = "name another directory with --data"
 
 DYING_S_MAX = 5.0
 """Maximum time for which the children of a dead launcher may take to exit."""
 
-ASK_AGAIN_S = 0.01
+LOCK_RETRY_S = 0.01
 
 
 class LogDirectory:
@@ -58,14 +58,14 @@ class LogDirectory:
             str(self.path).encode()
         except UnicodeEncodeError:
             # DescribeLogDirs could not send this path: strings in the protocol are UTF-8.
-            raise Refusal(f"the name {ascii(str(self.path))} is not UTF-8; {NOT_OURS}") from None
+            raise Refusal(f"the name {ascii(str(self.path))} is not UTF-8; {REMEDY}") from None
         self._make()
         names = [name for name in os.listdir(self.path) if name != LOCK]
         ours = META_PROPERTIES in names
         if names and not ours and names != [META_PROPERTIES + ".tmp"]:
             raise Refusal(
                 f"{self.path} holds files and no {META_PROPERTIES}: it is not a kafkalite data"
-                f" directory; {NOT_OURS}"
+                f" directory; {REMEDY}"
             )
         self._take_lock()
         try:
@@ -90,17 +90,17 @@ class LogDirectory:
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except FileExistsError:
-            raise Refusal(f"{self.path} is not a directory; {NOT_OURS}") from None
+            raise Refusal(f"{self.path} is not a directory; {REMEDY}") from None
         except NotADirectoryError:
-            raise Refusal(f"a part of {self.path} is not a directory; {NOT_OURS}") from None
+            raise Refusal(f"a part of {self.path} is not a directory; {REMEDY}") from None
         except OSError as error:
-            raise Refusal(f"{self.path} cannot be made: {error.strerror}; {NOT_OURS}") from None
+            raise Refusal(f"{self.path} cannot be made: {error.strerror}; {REMEDY}") from None
 
     def _take_lock(self) -> None:
         try:
             lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise Refusal(f"{self.path} is not writable: {error.strerror}; {NOT_OURS}") from None
+            raise Refusal(f"{self.path} is not writable: {error.strerror}; {REMEDY}") from None
         try:
             self._wait_for(lock)
         except Refusal:
@@ -115,7 +115,7 @@ class LogDirectory:
 
     def _wait_for(self, lock: int) -> None:
         """Take the lock, waiting for the children of a dead holder to exit."""
-        given_up = time.monotonic() + DYING_S_MAX
+        deadline = time.monotonic() + DYING_S_MAX
         while True:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -125,18 +125,18 @@ class LogDirectory:
                     raise Refusal(f"{self.path} cannot be locked: {error.strerror}") from None
             holder = os.pread(lock, 32, 0).decode("ascii", "replace").strip()
             if not holder.isdigit():
-                raise Refusal(f"{self.path} is already in use; stop that broker, or {NOT_OURS}")
+                raise Refusal(f"{self.path} is already in use; stop that broker, or {REMEDY}")
             if is_alive(int(holder)):
                 raise Refusal(
                     f"{self.path} is already in use by process {holder}; stop that broker, or"
-                    f" {NOT_OURS}"
+                    f" {REMEDY}"
                 )
-            if time.monotonic() >= given_up:
+            if time.monotonic() >= deadline:
                 raise Refusal(
                     f"{self.path} is still in use by a child of process {holder}, which has ended;"
-                    f" stop that child, or {NOT_OURS}"
+                    f" stop that child, or {REMEDY}"
                 )
-            time.sleep(ASK_AGAIN_S)
+            time.sleep(LOCK_RETRY_S)
 
     def _read_meta(self) -> str:
         return read_meta(self.path)["cluster.id"]
@@ -146,7 +146,7 @@ class LogDirectory:
         try:
             write_meta(self._disk, self.path, cluster_id, 0)
         except OSError as error:
-            raise Refusal(f"{self.path} is not writable: {error.strerror}; {NOT_OURS}") from None
+            raise Refusal(f"{self.path} is not writable: {error.strerror}; {REMEDY}") from None
         return cluster_id
 
 
@@ -168,7 +168,7 @@ def open_node_directory(disk: Disk, data: Path, cluster_id: str, node_id: int) -
         if not (directory / META_PROPERTIES).exists():
             write_meta(disk, directory, cluster_id, node_id)
     except OSError as error:
-        raise Refusal(f"{directory} cannot be made: {error.strerror}; {NOT_OURS}") from None
+        raise Refusal(f"{directory} cannot be made: {error.strerror}; {REMEDY}") from None
     found = read_meta(directory)
     if (found["cluster.id"], found["node.id"]) != (cluster_id, str(node_id)):
         raise Refusal(

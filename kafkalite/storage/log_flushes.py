@@ -21,7 +21,7 @@ from typing import NamedTuple
 from kafkalite.errors import KafkaStorageError
 from kafkalite.records.file_slice import OpenFile
 from kafkalite.storage import layout
-from kafkalite.storage.disk import PASSING, Disk, put_file, sync_directory
+from kafkalite.storage.disk import TRANSIENT_ERRORS, Disk, put_file, sync_directory
 from kafkalite.storage.flush_state import FlushState
 from kafkalite.storage.leader_epochs import LeaderEpochCache
 from kafkalite.storage.segments import Segments
@@ -120,7 +120,7 @@ class LogFlush:
                 self.epochs.write(disk)
         except OSError as error:
             # Replacing a file loses no old content, and no record with it.
-            if error.errno not in PASSING:
+            if error.errno not in TRANSIENT_ERRORS:
                 raise
             self.refused = error
             return

@@ -60,7 +60,7 @@ class LogLoader:
         self._points.keep(directory.name, identity.topic_id, known, opened.damaged_to)
         self._points.set_pending(directory.name, opened.may_have_lost_tail)
         if os.path.exists(directory / layout.HANDOVER):
-            self._points.left_behind(directory.name)
+            self._points.note_handover_file(directory.name)
         return opened
 
     def open_all(

@@ -66,10 +66,10 @@ MIN_FREE_MAX = 1 << 30
 MIN_FREE_SHARE = 20
 """Default of storage.min.free.bytes: a twentieth of the disk, at most this much."""
 
-FINISHED_AT_ONCE = 16
+FINISHED_TOGETHER_MAX = 16
 """Number of logs flushed together at shutdown; each may need three more descriptors."""
 
-LOOK_FOR_MISPLACED_MS = 1_000
+MISPLACED_CHECK_MS = 1_000
 """Interval of checks for logs that belong to another node."""
 
 
@@ -110,7 +110,7 @@ class LogManager:
         self.file_system = FileSystem(self.data, self._disk)
         self._space = FreeSpace(self.data, self._min_free(), self._disk)
         self._points = RecoveryPoints(self.root, self.data, self._disk)
-        self._points.believe_once()
+        self._points.consume_clean_shutdown()
         self._misplaced = MisplacedLogs(self.data, self._points, self._disk)
         self._names_flush = NamesFlush(self.data)
         self._housekeeping = Housekeeping(
@@ -190,9 +190,9 @@ class LogManager:
         threads = self._settings[NUM_RECOVERY_THREADS_PER_DATA_DIR]
         self._loader.open_all(dict(found.values()), settings, self._logs, threads=threads)
         if all_are_here:  # the transfer of the others still needs the checkpoint's points
-            self._points.all_opened()
-        self._points.all_are_known()
-        if self._points.is_of_this_boot and not self._points.says_this_boot:
+            self._points.note_all_opened()
+        self._points.note_all_known()
+        if self._points.is_of_this_boot and not self._points.is_boot_id_written:
             self.checkpoint()
         return {key: found for key, found in self._logs.items() if key[0] != METADATA_TOPIC}
 
@@ -256,9 +256,9 @@ class LogManager:
         and deletes them again.
         """
         for deleted in logs:
-            if self._forget(deleted):
+            if self._remove(deleted):
                 try:
-                    aside = self._aside(deleted, layout.DELETE_DIRECTORY)
+                    aside = self._set_aside(deleted, layout.DELETE_DIRECTORY)
                 except OSError as error:
                     # The next start finds that it is in no topic.
                     log.error(
@@ -276,15 +276,15 @@ class LogManager:
 
     def set_stray(self, log: Log) -> None:
         """Close a log that is in no topic, and keep its files."""
-        if self._forget(log):
-            self._aside(log, layout.STRAY_DIRECTORY)
+        if self._remove(log):
+            self._set_aside(log, layout.STRAY_DIRECTORY)
             sync_names(self._disk, self.data)
 
     def has_new_epoch(self, log: Log) -> None:
         """Note that a log that may have lost its tail is led in a new epoch."""
         log.may_have_lost_tail = False
         self._points.set_pending(log.directory.name, False)
-        if self._points.is_of_this_boot and not self._points.says_this_boot:
+        if self._points.is_of_this_boot and not self._points.is_boot_id_written:
             self._housekeeping.checkpoint_soon()
 
     def leave(self, log: Log) -> None:
@@ -314,7 +314,7 @@ class LogManager:
         self._points.forget_deleted(lambda *of: self._belongs(*of) is not None)
         sync_names(self._disk, self.data)
 
-    def _forget(self, log: Log) -> bool:
+    def _remove(self, log: Log) -> bool:
         key = (log.topic, log.partition)
         if self._logs.get(key) is not log:
             return False
@@ -323,7 +323,7 @@ class LogManager:
         log.release()
         return True
 
-    def _aside(self, log: Log, suffix: str) -> Path:
+    def _set_aside(self, log: Log, suffix: str) -> Path:
         aside = self.data / layout.set_aside(log.topic, log.partition, suffix)
         self._disk.rename(log.directory, aside)
         return aside
@@ -382,16 +382,20 @@ class LogManager:
 
     def had(self, topic: str, index: int, topic_id: bytes) -> bool:
         """Return whether this node had a partition that is on no node now: it is lost, not new."""
-        return self._remembers(topic, index, topic_id) and not self._lies(topic, index, topic_id)
+        return self._is_known(topic, index, topic_id) and not self._is_in_a_directory(
+            topic, index, topic_id
+        )
 
     def is_elsewhere(self, topic: str, index: int, topic_id: bytes) -> bool:
         """Return whether this node had a partition that is on another node: it is to arrive."""
-        return self._remembers(topic, index, topic_id) and self._lies(topic, index, topic_id)
+        return self._is_known(topic, index, topic_id) and self._is_in_a_directory(
+            topic, index, topic_id
+        )
 
-    def _remembers(self, topic: str, index: int, topic_id: bytes) -> bool:
+    def _is_known(self, topic: str, index: int, topic_id: bytes) -> bool:
         return self._points.is_of(layout.directory_name(topic, index), topic_id)
 
-    def _lies(self, topic: str, index: int, topic_id: bytes) -> bool:
+    def _is_in_a_directory(self, topic: str, index: int, topic_id: bytes) -> bool:
         identity = TopicIdPartition(topic, index, topic_id)
         # Checked twice: between two checks it may move from a node not checked yet to one that was.
         return bool(
@@ -418,7 +422,7 @@ class LogManager:
             known = self._ended(log)
             partition_transfer.send(self._disk, log.directory, identity, known, target_directory)
         except OSError as error:
-            self._points.left_behind(log.directory.name)
+            self._points.note_handover_file(log.directory.name)
             failed(error, f"{log.directory} cannot be transferred")
         self._points.keep(log.directory.name, log.topic_id, known)
         self._points.set_pending(log.directory.name, False)
@@ -445,7 +449,7 @@ class LogManager:
         due_ms = self._housekeeping.tick(now_ms, self.flusher)
         if self.root != self.data or self._misplaced.paths:
             self._misplaced.look()
-            due_ms = min(due_ms, now_ms + LOOK_FOR_MISPLACED_MS)
+            due_ms = min(due_ms, now_ms + MISPLACED_CHECK_MS)
         return max(1, due_ms - now_ms)
 
     def take_trimmed(self) -> list[Log]:
@@ -488,8 +492,8 @@ class LogManager:
     def _end_cleanly(self) -> None:
         ends: dict[str, KnownEnd] = {}
         logs = list(self._logs.values())
-        for first in range(0, len(logs), FINISHED_AT_ONCE):
-            ends |= self._finish(logs[first : first + FINISHED_AT_ONCE])
+        for first in range(0, len(logs), FINISHED_TOGETHER_MAX):
+            ends |= self._finish(logs[first : first + FINISHED_TOGETHER_MAX])
         self.checkpoint()
         self._points.write_end(ends)
 
@@ -521,7 +525,10 @@ class LogManager:
                 del ends[found.directory.name]
         for found in logs:
             found.release()
-        return {name: end._replace(durable_offset=None, joined=False) for name, end in ends.items()}
+        return {
+            name: end._replace(durable_offset=None, is_contiguous=False)
+            for name, end in ends.items()
+        }
 
 
 def _log_unclean(found: Log, error: Exception) -> None:

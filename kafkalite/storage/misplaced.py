@@ -31,7 +31,7 @@ class MisplacedLogs:
         """Directories that belong elsewhere, or have arrived and were not taken up."""
         self._belongs: node_directories.Belongs = lambda *_: None
         self._sure = True
-        self._complained: set[Path] = set()
+        self._logged: set[Path] = set()
         self._looked_ns = 0
 
     def begin(self, belongs: node_directories.Belongs, *, sure: bool) -> None:
@@ -71,14 +71,14 @@ class MisplacedLogs:
             if changed_ns != self._looked_ns:
                 self.paths.update(partition_transfer.arrived_in(self._data))
         except OSError as error:
-            if self._data not in self._complained:
+            if self._data not in self._logged:
                 log.error(
                     "Node directory cannot be listed; retrying. path=%s error=%r",
                     self._data, error.strerror,
                 )  # fmt: skip
-                self._complained.add(self._data)
+                self._logged.add(self._data)
             return
-        self._complained.discard(self._data)
+        self._logged.discard(self._data)
         self._looked_ns = changed_ns
         self._transfer_some()
 
@@ -100,14 +100,14 @@ class MisplacedLogs:
                 try:
                     partition_transfer.send(self._disk, path, identity, known, target_directory)
                 except (OSError, KafkaStorageError) as error:
-                    if path not in self._complained:
+                    if path not in self._logged:
                         log.error(
                             "Log of another node cannot be transferred yet; retrying."
                             " path=%s error=%r", path, str(error),
                         )  # fmt: skip
-                        self._complained.add(path)
+                        self._logged.add(path)
                     continue
-            self._complained.discard(path)
+            self._logged.discard(path)
             del self.paths[path]
             if target_directory is not None:
                 self._points.set_pending(path.name, False)  # it was transferred

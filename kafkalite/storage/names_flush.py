@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kafkalite.records.file_slice import OpenFile
-from kafkalite.storage.disk import SHORTAGES, Disk, sync_directory
+from kafkalite.storage.disk import SHORTAGE_ERRORS, Disk, sync_directory
 
 if TYPE_CHECKING:
     from kafkalite.storage.flusher import Flusher
@@ -48,7 +48,7 @@ class NamesFlush:
         try:
             sync_directory(disk, self._directory)
         except OSError as error:
-            if error.errno in SHORTAGES:
+            if error.errno in SHORTAGE_ERRORS:
                 log.warning(
                     "Directory could not be flushed; the next flush does it. path=%s error=%s",
                     self._directory, error.strerror,

@@ -18,7 +18,7 @@ from pathlib import Path
 from kafkalite.errors import KafkaStorageError, Refusal
 from kafkalite.ids import METADATA_TOPIC
 from kafkalite.storage import layout, partition_transfer
-from kafkalite.storage.disk import DISK, SHORTAGES, Disk, remove_tree, write_file
+from kafkalite.storage.disk import DISK, SHORTAGE_ERRORS, Disk, remove_tree, write_file
 from kafkalite.storage.file_system import FileSystem
 from kafkalite.storage.log_directory import make_node_directory
 from kafkalite.storage.partition_metadata import TopicIdPartition, metadata_text, read_topic_id
@@ -185,7 +185,7 @@ def _evacuate(
     except OSError as error:
         # ENOSPC is not retried: fsync reports it for pages that were written before and are lost,
         # and the file system keeps the error.
-        if error.errno in SHORTAGES:
+        if error.errno in SHORTAGE_ERRORS:
             raise
         raise write_back_failed(disk, directory / "*", error) from error
     for path in list(directory.iterdir()):

@@ -27,8 +27,8 @@ SHARE = 10
 """Closed segments may use a tenth of the descriptors, if they are few: clients and appends need the
 rest."""
 
-RELEASED_AT_ONCE = 64
-LOOKED_AT_ONCE = 256
+RELEASED_MAX = 64
+CHECKED_MAX = 256
 """Number of active segments that are released, and checked for that, when one file cannot be
 opened: a request may need thousands of files."""
 
@@ -94,16 +94,16 @@ class OpenSegments:
     def _release_idle(self) -> bool:
         """Release some idle segments; return whether there were any."""
         count = 0
-        for segment in list(self._active)[:LOOKED_AT_ONCE]:
+        for segment in list(self._active)[:CHECKED_MAX]:
             if segment.is_idle:
                 segment.release()
                 count += 1
-                if count == RELEASED_AT_ONCE:
+                if count == RELEASED_MAX:
                     break
             else:
                 self._active.move_to_end(segment)
         if not count:
-            for segment in list(self._segments)[:RELEASED_AT_ONCE]:
+            for segment in list(self._segments)[:RELEASED_MAX]:
                 segment.release()
                 count += 1
         return count > 0

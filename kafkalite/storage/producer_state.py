@@ -16,8 +16,8 @@ Sequences go up to 2^31 - 1 and continue at 0.
 
 A snapshot holds only the last batch of each producer.  A producer may have five in flight when its
 partition is transferred or its node crashes, and sends them again.  So a log that is closed cleanly
-passes on the other batches (`remembered`, `recall`), and after a crash they are read from the log
-(recovery.py).
+passes on the other batches (`retained_batches`, `restore_batches`), and after a crash they are read
+from the log (recovery.py).
 
 A `.snapshot` is Kafka's file: i16 version 1, u32 CRC-32C of the rest, i32 count, then for each
 producer i64 id, i16 epoch, i32 last sequence, i64 last offset, i32 offset delta, i64 timestamp,
@@ -47,12 +47,12 @@ from kafkalite.errors import InvalidProducerEpoch, OutOfOrderSequenceNumber
 from kafkalite.storage import layout
 from kafkalite.storage.disk import Disk, write_file
 
-BATCHES_REMEMBERED = 5
-FORGOTTEN_SHARE = 10
+BATCHES_RETAINED = 5
+EVICTED_SHARE = 10
 """A tenth of the producers is evicted when there are too many, so that the choice costs each new
 producer some microseconds, and a known one nothing."""
 
-HANDED_ON_MAX = 200
+RETAINED_PRODUCERS_MAX = 200
 """Number of producers whose batches are all passed on, those that wrote last: a producer with
 batches in flight is one of them."""
 
@@ -74,7 +74,7 @@ class BatchMetadata(NamedTuple):
     timestamp: int
 
 
-Handed = list[tuple[int, list[BatchMetadata]]]
+RetainedBatches = list[tuple[int, list[BatchMetadata]]]
 """Producer ids, each with the kept batches of that producer."""
 
 
@@ -169,7 +169,7 @@ class ProducerStateManager:
         producer = self._producers.get(producer_id)
         if producer is None:
             if len(self._producers) >= self._count_max:
-                self._forget_some(self._count_max - 1)
+                self._evict(self._count_max - 1)
             producer = self._producers[producer_id] = ProducerStateEntry(producer_id, epoch)
         elif producer.epoch != epoch:
             producer.epoch = epoch
@@ -181,7 +181,7 @@ class ProducerStateManager:
         if attributes & TRANSACTIONAL and producer.txn_first_offset < 0:
             producer.txn_first_offset = base_offset
         batches = producer.batches
-        if len(batches) == BATCHES_REMEMBERED:
+        if len(batches) == BATCHES_RETAINED:
             del batches[0]
         last_sequence = base_sequence + last_offset_delta
         if last_sequence > SEQUENCE_MAX:
@@ -213,13 +213,13 @@ class ProducerStateManager:
         self._expiration_ms = settings[PRODUCER_ID_EXPIRATION_MS]
         self._count_max = settings[PRODUCER_STATE_MAX_PER_PARTITION]
         if len(self._producers) > self._count_max:
-            self._forget_some(self._count_max)
+            self._evict(self._count_max)
 
-    def _forget_some(self, count_left: int) -> None:
+    def _evict(self, count_left: int) -> None:
         """Evict the producers that wrote least recently, leaving at most `count_left`, and room
         for new ones."""
         surplus = len(self._producers) - count_left
-        count = max(surplus, len(self._producers) // FORGOTTEN_SHARE)
+        count = max(surplus, len(self._producers) // EVICTED_SHARE)
         without = [each for each in self._producers.values() if each.txn_first_offset < 0]
         for producer in heapq.nsmallest(count, without, key=_last_offset):
             del self._producers[producer.producer_id]
@@ -230,17 +230,17 @@ class ProducerStateManager:
 
     # -- passing on --------------------------------------------------------------------------
 
-    def remembered(self) -> Handed:
+    def retained_batches(self) -> RetainedBatches:
         """Return the batches that a snapshot does not hold: those before a producer's last."""
         several = [producer for producer in self if len(producer.batches) > 1]
         latest = heapq.nlargest(
-            HANDED_ON_MAX, several, key=lambda producer: producer.batches[-1].last_offset
+            RETAINED_PRODUCERS_MAX, several, key=lambda producer: producer.batches[-1].last_offset
         )
         return [(producer.producer_id, producer.batches) for producer in latest]
 
-    def recall(self, remembered: Handed) -> None:
+    def restore_batches(self, retained_batches: RetainedBatches) -> None:
         """Add batches that were passed on to those of a snapshot, if the last ones agree."""
-        for producer_id, entries in remembered:
+        for producer_id, entries in retained_batches:
             producer = self._producers.get(producer_id)
             batches = [BatchMetadata(*entry) for entry in entries]
             if producer is None or not producer.batches or not batches:
@@ -256,7 +256,7 @@ class ProducerStateManager:
         """
         return any(
             producer.batches[-1].last_offset >= since_offset
-            and len(producer.batches) < BATCHES_REMEMBERED
+            and len(producer.batches) < BATCHES_RETAINED
             and producer.batches[0].base_sequence > 0
             for producer in self
             if producer.batches

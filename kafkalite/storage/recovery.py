@@ -41,7 +41,7 @@ from kafkalite._ext import segment_walk
 from kafkalite._ext.segment_walk import AT_END, GAP, STORAGE_ERROR, ZEROS
 from kafkalite.errors import KafkaStorageError
 from kafkalite.storage import layout
-from kafkalite.storage.disk import NO_ROOM, Disk, DiskFailed, sync_directory
+from kafkalite.storage.disk import DISK_FULL_ERRORS, Disk, DiskFailed, sync_directory
 from kafkalite.storage.known_state import KnownEnd, KnownLogState
 from kafkalite.storage.leader_epochs import LeaderEpochCache
 from kafkalite.storage.opening_lock import OpeningLock
@@ -50,13 +50,13 @@ from kafkalite.storage.segment import LogSegment, SegmentScan
 
 log = logging.getLogger("kafkalite.storage")
 
-RECALLED_FIRST = 64 << 10
-RECALLED_GROWTH = 8
-RECALLED_SIZE = 8 << 20
+RESTORED_FIRST = 64 << 10
+RESTORED_GROWTH = 8
+RESTORED_SIZE = 8 << 20
 """Number of bytes before a snapshot that are scanned for batches that producers may send again:
 FIRST at first, as most producers write small batches, then GROWTH times as many, up to SIZE."""
 
-NOTES_FROM = 1 << 20
+SAVED_SIZE_MIN = 1 << 20
 """Number of scanned bytes that are worth a snapshot: their scan takes a tenth of a millisecond."""
 
 
@@ -110,7 +110,7 @@ class Recovery:
         self.created_count = 0
         self.awaits_flush = False
         """True if the caller must flush the log before it is served."""
-        self._was_cut = False
+        self._was_truncated = False
         self._scanned_size = 0
         self._names: set[str] = set()
         self._opening_lock = opening_lock
@@ -141,9 +141,9 @@ class Recovery:
                     segment.rebuild()
                     segment.release()
         if not self.segments:
-            self._begin_at(log_start_offset)
+            self._create_segment(log_start_offset)
 
-    def _begin_at(self, offset: int) -> None:
+    def _create_segment(self, offset: int) -> None:
         self.segments.append(
             LogSegment.create(self.directory, offset, self.disk, self.index_interval, self.now_ms)
         )
@@ -157,30 +157,30 @@ class Recovery:
 
     # -- a known end -------------------------------------------------------------------------
 
-    def believe(self, end: KnownEnd) -> bool:
+    def open_at_known_end(self, end: KnownEnd) -> bool:
         """Open the log by its known end; return False if the files do not agree with it."""
         active = self.segments[-1]
-        epochs = self._known_epochs()
+        epochs = self._load_epochs()
         if active.size != end.active_size or epochs is None:
             return False
         try:
             if active.boundary(end.end_offset) != end.active_size:
                 return False
-            if not self._believe_durable(end):
+            if not self._find_unflushed(end):
                 return False
-            if not end.joined:
-                self._check_joined(len(self.segments))
+            if not end.is_contiguous:
+                self._check_contiguous(len(self.segments))
         except KafkaStorageError:
             return False
         if self.failure is None and not self.producers.load_snapshot(end.end_offset):
             return False
-        self.producers.recall(end.remembered)
+        self.producers.restore_batches(end.retained_batches)
         self.leader_epochs = epochs
         self.end_offset = end.end_offset
         active.resume(active.size, end.end_offset)
         return True
 
-    def _believe_durable(self, end: KnownEnd) -> bool:
+    def _find_unflushed(self, end: KnownEnd) -> bool:
         """Note the offset from which the log is unflushed; return False if no batch begins
         there."""
         active = self.segments[-1]
@@ -195,7 +195,7 @@ class Recovery:
             self.created_count += 1
         return True
 
-    def _check_joined(self, count: int) -> None:
+    def _check_contiguous(self, count: int) -> None:
         """Quarantine the log unless each of the first `count` segments ends where the next
         begins."""
         for segment, later in zip(self.segments, self.segments[1:count], strict=False):
@@ -220,11 +220,11 @@ class Recovery:
 
     def _recover(self, known: KnownLogState, flushing: RecoveryFlush) -> None:
         recovery_point, log_start_offset = known.recovery_point, known.log_start_offset
-        begin = self._beginning(recovery_point)
+        start = self._scan_start(recovery_point)
         if known.drop_cache:
-            self._flush(begin.number, drop_cache=True)
-        self._check_joined(begin.number + 1)
-        self._scan_from(begin, recovery_point)
+            self._flush(start.number, drop_cache=True)
+        self._check_contiguous(start.number + 1)
+        self._scan_from(start, recovery_point)
         if self.end_offset < recovery_point:
             self._quarantine(
                 f"it ends at offset {self.end_offset}, but was flushed up to {recovery_point}"
@@ -234,42 +234,42 @@ class Recovery:
         if self.end_offset < log_start_offset:
             self._remove_from(0)
             self.producers.clear()
-            self._begin_at(log_start_offset)
+            self._create_segment(log_start_offset)
         self.leader_epochs.truncate_from_end(self.end_offset)
         for offset in self._snapshots():
             if offset > self.end_offset:
                 self.disk.unlink(self.producers.snapshot_path(offset))
-        now = flushing is RecoveryFlush.NOW or self._was_cut
-        self._leave_notes(begin.number, epochs=now)
+        now = flushing is RecoveryFlush.NOW or self._was_truncated
+        self._save_state(start.number, epochs=now)
         if now:
-            self._flush(begin.number)
+            self._flush(start.number)
             sync_directory(self.disk, self.directory)
             return
-        self.unflushed_from = self._unflushed_from(begin, recovery_point)
+        self.unflushed_from = self._unflushed_from(start, recovery_point)
         if self.unflushed_from is not None:
             # The names of its files may be unflushed as well.
             self.created_count += 1
             self.awaits_flush = flushing is RecoveryFlush.SHARED
 
-    def _unflushed_from(self, begin: ScanStart, recovery_point: int) -> tuple[int, int] | None:
+    def _unflushed_from(self, start: ScanStart, recovery_point: int) -> tuple[int, int] | None:
         """Return the offset and position in the last segment of the first record that is not known
         to be durable, or None."""
         active = self.segments[-1]
-        if recovery_point > begin.offset and not self.leader_epochs.unsaved:
+        if recovery_point > start.offset and not self.leader_epochs.unsaved:
             if recovery_point >= self.end_offset:
                 return None
             # The position is needed in the last segment only.
             known = active.boundary(recovery_point) if recovery_point > active.base_offset else 0
             if known is not None:
                 return recovery_point, known
-        if begin.offset >= self.end_offset:
+        if start.offset >= self.end_offset:
             return None
-        return begin.offset, begin.position if self.segments[begin.number] is active else 0
+        return start.offset, start.position if self.segments[start.number] is active else 0
 
-    def _leave_notes(self, number: int, *, epochs: bool) -> None:
+    def _save_state(self, number: int, *, epochs: bool) -> None:
         """Write the snapshot, epochs and indexes that save the next start this scan; a full disk
         is ignored."""
-        much = self._scanned_size >= NOTES_FROM
+        much = self._scanned_size >= SAVED_SIZE_MIN
         try:
             if much:
                 self.producers.take_snapshot(self.end_offset)
@@ -279,24 +279,24 @@ class Recovery:
                 if much or segment is not self.segments[-1]:
                     segment.write_indexes()
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if error.errno not in DISK_FULL_ERRORS:
                 raise
             log.warning(
                 "Recovered state cannot be written, the next start recovers it again."
                 " path=%s error=%r", self.directory, error.strerror,
             )  # fmt: skip
 
-    def _known_epochs(self) -> LeaderEpochCache | None:
+    def _load_epochs(self) -> LeaderEpochCache | None:
         """Return the epochs in the file; None if they are lost, since every batch has an epoch."""
         epochs = LeaderEpochCache.load(self.directory / layout.LEADER_EPOCHS)
         if epochs is not None and not epochs.epochs and self.segments[0].size:
             return None
         return epochs
 
-    def _beginning(self, recovery_point: int) -> ScanStart:
+    def _scan_start(self, recovery_point: int) -> ScanStart:
         """Return the latest place at or before the recovery point where the producer state and the
         leader epochs are known, and load both."""
-        epochs = self._known_epochs()
+        epochs = self._load_epochs()
         if epochs is not None:
             self.leader_epochs = epochs
             for offset in reversed(self._snapshots()):
@@ -311,7 +311,7 @@ class Recovery:
                 except KafkaStorageError:
                     continue
                 if self.producers.load_snapshot(offset):
-                    self._recall(number, position)
+                    self._restore_batches(number, position)
                     return ScanStart(number, position, offset)
         else:
             self.leader_epochs.unsaved = True
@@ -342,19 +342,19 @@ class Recovery:
             and (offset := layout.offset_of(name, layout.SNAPSHOT)) is not None
         )
 
-    def _recall(self, number: int, position: int) -> None:
+    def _restore_batches(self, number: int, position: int) -> None:
         """Load the batches before each producer's last, which a snapshot does not hold: after two
         crashes, or a transfer and a crash, producers may send all of them again."""
-        since_offset = self._offset_before(number, position, RECALLED_SIZE)
-        size = min(RECALLED_FIRST, RECALLED_SIZE)
+        since_offset = self._offset_before(number, position, RESTORED_SIZE)
+        size = min(RESTORED_FIRST, RESTORED_SIZE)
         while self.producers.lacks_batches(since_offset):
             earlier = ProducerStateManager(self.directory, self.disk)
             for batch in self._produced_before(number, position, size):
                 earlier.replay(*batch)
-            self.producers.recall(earlier.remembered())
-            if size >= RECALLED_SIZE:
+            self.producers.restore_batches(earlier.retained_batches())
+            if size >= RESTORED_SIZE:
                 return
-            size = min(RECALLED_GROWTH * size, RECALLED_SIZE)
+            size = min(RESTORED_GROWTH * size, RESTORED_SIZE)
 
     def _offset_before(self, number: int, position: int, size: int) -> int:
         """Return an offset at or before the start of the `size` bytes before a position."""
@@ -387,12 +387,12 @@ class Recovery:
             if drop_cache:
                 os.posix_fadvise(segment.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
-    def _scan_from(self, begin: ScanStart, recovery_point: int) -> None:
-        self.end_offset = begin.offset
-        position = begin.position
-        for number, segment in enumerate(self.segments[begin.number :], begin.number):
-            if number > begin.number and segment.base_offset != self.end_offset:
-                self._lost(segment, number, recovery_point)
+    def _scan_from(self, start: ScanStart, recovery_point: int) -> None:
+        self.end_offset = start.offset
+        position = start.position
+        for number, segment in enumerate(self.segments[start.number :], start.number):
+            if number > start.number and segment.base_offset != self.end_offset:
+                self._handle_gap(segment, number, recovery_point)
                 return
             with self._scanning(segment.size - position):
                 ended = segment.scan(
@@ -401,7 +401,7 @@ class Recovery:
             self._scanned_size += ended.position - position
             self.end_offset, position = ended.next_offset, 0
             if ended.code == ZEROS and self._begins_at(ended.next_offset, number + 1):
-                segment.cut(ended.position)
+                segment.truncate(ended.position)
             elif ended.code != AT_END:
                 # A write that was torn leaves no valid batch of a later offset behind it.
                 if self.end_offset < recovery_point or ended.code in (STORAGE_ERROR, GAP):
@@ -409,7 +409,7 @@ class Recovery:
                 elif self._same_boot and self._is_followed(segment, ended, number + 1):
                     self._quarantine_unflushed(segment.error_text(ended.code, ended.position))
                 else:
-                    self._cut(segment, ended, number + 1)
+                    self._truncate(segment, ended, number + 1)
                 return
 
     def _scanning(self, size: int) -> AbstractContextManager[None]:
@@ -446,7 +446,7 @@ class Recovery:
         for epoch, base_offset in step.began:
             self.leader_epochs.assign(epoch, base_offset)
 
-    def _lost(self, segment: LogSegment, number: int, recovery_point: int) -> None:
+    def _handle_gap(self, segment: LogSegment, number: int, recovery_point: int) -> None:
         """Handle a gap before this segment: quarantine the log, or remove what follows it."""
         if self.end_offset < recovery_point:
             self._quarantine(f"offsets {self.end_offset} to {segment.base_offset - 1} are missing")
@@ -458,7 +458,7 @@ class Recovery:
             log.warning("Segment removed: records before it are lost. path=%s", segment.path)
             self._remove_from(number)
 
-    def _cut(self, segment: LogSegment, ended: SegmentScan, number: int) -> None:
+    def _truncate(self, segment: LogSegment, ended: SegmentScan, number: int) -> None:
         behind = sum(later.size for later in self.segments[number:])
         if ended.code == ZEROS and number == len(self.segments):
             segment.size = ended.position  # preallocated space stays for the next append
@@ -470,11 +470,11 @@ class Recovery:
                 segment.path, ended.position, self.end_offset, segment.size - ended.position,
                 behind,
             )  # fmt: skip
-        segment.cut(ended.position)
+        segment.truncate(ended.position)
         self._remove_from(number)
 
     def _remove_from(self, number: int) -> None:
-        self._was_cut = True
+        self._was_truncated = True
         for segment in self.segments[number:]:
             self.removed += segment.mark_deleted()
         del self.segments[number:]

@@ -32,7 +32,7 @@ from typing import Any
 from kafkalite.ids import NO_ID, read_id, written_id
 from kafkalite.records.file_slice import OpenFile
 from kafkalite.storage import checkpoint, layout, partition_transfer
-from kafkalite.storage.disk import FAILURE_MARK, PASSING, Disk, put_file, sync_directory
+from kafkalite.storage.disk import FAILURE_MARK, TRANSIENT_ERRORS, Disk, put_file, sync_directory
 from kafkalite.storage.known_state import KnownEnd, KnownLogState
 
 log = logging.getLogger("kafkalite.storage")
@@ -54,10 +54,10 @@ class RecoveryPoints:
         self._disk = disk
         self._path = directory / layout.RECOVERY_CHECKPOINT
         self._clean: dict[str, list[Any]] = {}
-        self._words: set[str] = set()
+        self._handover_files: set[str] = set()
         self._same_boot, self._points = _read_points(self._path)
         self._pending: set[str] = set()
-        self._all_are_known = False
+        self._is_all_known = False
         self._written: tuple[bool, dict[str, Point]] | None = None
         if self._same_boot and self._path.exists():
             self._written = True, dict(self._points)
@@ -70,14 +70,14 @@ class RecoveryPoints:
             self.ended_cleanly = True
         except (OSError, ValueError):
             pass
-        self._asks_others = not self.ended_cleanly
+        self._reads_other_nodes = not self.ended_cleanly
         self.drop_cache = (directory / FAILURE_MARK).exists()
 
     def is_of(self, name: str, topic_id: bytes) -> bool:
         """Return whether something is known of a log of this name and topic."""
-        return name in self._points and _speaks_of(self._points[name], topic_id)
+        return name in self._points and _is_of_topic(self._points[name], topic_id)
 
-    def believe_once(self) -> None:
+    def consume_clean_shutdown(self) -> None:
         """Remove the clean-shutdown file: from here on the logs change."""
         clean = self.directory / layout.CLEAN_SHUTDOWN
         if clean.exists():
@@ -89,11 +89,11 @@ class RecoveryPoints:
         name = directory.name
         known = KnownLogState(drop_cache=self.drop_cache, same_boot=self._same_boot)
         point = self._points.get(name)
-        if point is not None and _speaks_of(point, topic_id):
+        if point is not None and _is_of_topic(point, topic_id):
             known = known._replace(recovery_point=point[0], log_start_offset=point[1])
         if name in self._clean:
             known = known._replace(end=KnownEnd(*self._clean[name]))
-        if self._asks_others:
+        if self._reads_other_nodes:
             known = self._known_elsewhere(known, name, topic_id)
         left = partition_transfer.read(directory)
         if left is not None and left[0].is_also(topic_id):
@@ -139,17 +139,17 @@ class RecoveryPoints:
         else:
             self._pending.discard(name)
 
-    def all_are_known(self) -> None:
+    def note_all_known(self) -> None:
         """Note that every log here is open or pending."""
-        self._all_are_known = True
+        self._is_all_known = True
 
     @property
     def is_of_this_boot(self) -> bool:
         """True if the next checkpoint may have the boot id of this boot."""
-        return self._all_are_known and not self._pending
+        return self._is_all_known and not self._pending
 
     @property
-    def says_this_boot(self) -> bool:
+    def is_boot_id_written(self) -> bool:
         """True if the checkpoint on the disk has the boot id of this boot."""
         return self._written is not None and self._written[0]
 
@@ -161,15 +161,15 @@ class RecoveryPoints:
                 if not is_in_a_topic(*key, read_id(of)):
                     del self._points[name]
 
-    def left_behind(self, name: str) -> None:
+    def note_handover_file(self, name: str) -> None:
         """Note that this log has a handover file, to be removed after the next checkpoint."""
-        self._words.add(name)
+        self._handover_files.add(name)
 
-    def all_opened(self) -> None:
+    def note_all_opened(self) -> None:
         """Note that every log was recovered and flushed."""
         self._clean = {}
         self._elsewhere = None
-        self._asks_others = False
+        self._reads_other_nodes = False
         if self.drop_cache:
             self._disk.unlink(self.directory / FAILURE_MARK)
             self.drop_cache = False
@@ -182,12 +182,14 @@ class RecoveryPoints:
 
     def begin_write(self) -> CheckpointWrite | None:
         """Return the write that brings the checkpoint up to date; None if it is."""
-        words, self._words = self._words, set()
+        handover_files, self._handover_files = self._handover_files, set()
         of_this_boot = self.is_of_this_boot
         if self._written == (of_this_boot, self._points):
-            self._take_words_away(words)
+            self._remove_handover_files(handover_files)
             return None
-        return CheckpointWrite(self._path, dict(self._points), words, of_this_boot=of_this_boot)
+        return CheckpointWrite(
+            self._path, dict(self._points), handover_files, of_this_boot=of_this_boot
+        )
 
     def written(self, write: CheckpointWrite) -> None:
         """Take the result of a write, which may have failed for lack of space."""
@@ -196,12 +198,12 @@ class RecoveryPoints:
                 "Checkpoint cannot be written; the previous one stays valid. path=%s error=%r",
                 write.where, write.refused.strerror,
             )  # fmt: skip
-            self._words |= write.words
+            self._handover_files |= write.handover_files
             return
         self._written = write.of_this_boot, write.points
-        self._take_words_away(write.words)
+        self._remove_handover_files(write.handover_files)
 
-    def _take_words_away(self, names: set[str]) -> None:
+    def _remove_handover_files(self, names: set[str]) -> None:
         """Remove handover files whose points the checkpoint holds."""
         for name in names:
             try:
@@ -222,12 +224,12 @@ class CheckpointWrite:
     """A write of the checkpoint, on any thread (flusher.Flushable)."""
 
     def __init__(
-        self, path: Path, points: dict[str, Point], words: set[str], *, of_this_boot: bool
+        self, path: Path, points: dict[str, Point], handover_files: set[str], *, of_this_boot: bool
     ) -> None:
         self.where = path
         self.of_this_boot = of_this_boot
         self.points = points
-        self.words = words
+        self.handover_files = handover_files
         """The logs whose handover files can be removed once it is written."""
         self.files: list[OpenFile] = []
         self.error: OSError | None = None
@@ -240,7 +242,7 @@ class CheckpointWrite:
             boot_id = partition_transfer.boot_id() if self.of_this_boot else ""
             checkpoint.write(disk, self.where, {BOOT_ID: boot_id, **self.points})
         except OSError as error:
-            if error.errno in PASSING:
+            if error.errno in TRANSIENT_ERRORS:
                 self.refused = error
             else:
                 self.error = error
@@ -275,7 +277,7 @@ def is_id(text: str) -> bool:
         return False
 
 
-def _speaks_of(point: Point, topic_id: bytes) -> bool:
+def _is_of_topic(point: Point, topic_id: bytes) -> bool:
     # A log whose topic id was lost, then or now, is more likely the same log than another.
     return topic_id == NO_ID or point[2] in (written_id(topic_id), written_id(NO_ID))
 

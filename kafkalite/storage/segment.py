@@ -24,13 +24,13 @@ from kafkalite.clock import Clock
 from kafkalite.errors import KafkaStorageError
 from kafkalite.records.file_slice import OpenFile
 from kafkalite.storage import layout
-from kafkalite.storage.disk import NO_ROOM, PASSING, Disk, failed, pwritev_all
+from kafkalite.storage.disk import DISK_FULL_ERRORS, TRANSIENT_ERRORS, Disk, failed, pwritev_all
 from kafkalite.storage.flush_state import FlushState
 from kafkalite.storage.index import OffsetIndex, TimeIndex
 from kafkalite.storage.open_segments import OpenSegments
 
-AHEAD = 4 << 20
-AHEAD_FIRST = 64 << 10
+PREALLOCATED_MAX = 4 << 20
+PREALLOCATED_FIRST = 64 << 10
 """Maximum number of bytes preallocated after the end of a segment, and in a new segment."""
 
 INDEX_PAGE = 4096
@@ -41,7 +41,7 @@ RELATIVE_OFFSET_MAX = (1 << 31) - 1
 LEADER_EPOCHS_KNOWN = RELATIVE_OFFSET_MAX
 """A leader epoch that is not older than any batch's."""
 
-NOT_READ = -2
+TIMESTAMP_NOT_READ = -2
 """Marks that the first batch's timestamp was not read yet; no batch has this timestamp."""
 
 PREALLOCATION_ERRORS_IGNORED = frozenset(
@@ -66,10 +66,10 @@ class SegmentScan(NamedTuple):
     code: int
     position: int
     next_offset: int
-    since_entry: int
+    size_since_entry: int
     max_timestamp: int
     offset_of_max: int
-    timestamp_entered: int
+    indexed_timestamp: int
     leader_epoch: int
     batch_count: int
     offset_entries: bytes
@@ -81,11 +81,11 @@ class SegmentScan(NamedTuple):
 class LogSegment:
     """One segment of a log."""
 
-    __slots__ = ("_descriptor", "_disk", "_file", "_pwritev", "_timestamps_known", "allocated",
+    __slots__ = ("_descriptor", "_disk", "_file", "_pwritev", "_is_timestamp_loaded", "allocated",
                  "base_offset", "created_ms", "directory", "first_timestamp", "flush_state",
                  "index_interval", "max_timestamp", "offset_index", "offset_of_max",
-                 "open_segments", "path", "since_entry", "size", "time_index",
-                 "timestamp_entered")  # fmt: skip
+                 "open_segments", "path", "size_since_entry", "size", "time_index",
+                 "indexed_timestamp")  # fmt: skip
 
     def __init__(
         self, directory: Path, base_offset: int, disk: Disk, index_interval: int, now_ms: int
@@ -94,7 +94,7 @@ class LogSegment:
         self._pwritev = disk.pwritev
         self._file: OpenFile | None = None
         self._descriptor = -1
-        self._timestamps_known = False
+        self._is_timestamp_loaded = False
         self.open_segments: OpenSegments | None = None
         """Limits the number of open files, and may release those of this segment."""
         self.flush_state: FlushState | None = None
@@ -106,11 +106,11 @@ class LogSegment:
         self.time_index = TimeIndex(self.file_path(layout.TIME_INDEX), disk)
         self.index_interval = index_interval
         self.created_ms = now_ms
-        self.since_entry = 0
-        self.first_timestamp = NOT_READ
+        self.size_since_entry = 0
+        self.first_timestamp = TIMESTAMP_NOT_READ
         self.max_timestamp = -1
         self.offset_of_max = base_offset
-        self.timestamp_entered = -1
+        self.indexed_timestamp = -1
         try:
             self.size = os.stat(self.path).st_size
         except FileNotFoundError:
@@ -126,7 +126,7 @@ class LogSegment:
             path = directory / layout.file_name(base_offset, suffix)
             disk.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC).close()
         segment = cls(directory, base_offset, disk, index_interval, now_ms)
-        segment._timestamps_known = True
+        segment._is_timestamp_loaded = True
         return segment
 
     def __repr__(self) -> str:
@@ -197,25 +197,25 @@ class LogSegment:
         try:
             written = self._pwritev(self.descriptor, (header, body), position)
             if written != size:
-                self._go_on(header, body, written)
+                self._write_rest(header, body, written)
         except OSError as error:
-            self._cut_torn()
+            self._truncate_torn()
             failed(error, f"{self.path} cannot be written")
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.offset_of_max = last_offset
         if position == 0:
             self.first_timestamp = max_timestamp
-        if self.since_entry > self.index_interval:
-            self._enter(last_offset, position)
-        self.since_entry += size
+        if self.size_since_entry > self.index_interval:
+            self._add_entry(last_offset, position)
+        self.size_since_entry += size
         self.size = position + size
 
-    def _go_on(self, header: bytearray, body: memoryview, written: int) -> None:
+    def _write_rest(self, header: bytearray, body: memoryview, written: int) -> None:
         left = memoryview(bytes(header) + bytes(body))[written:]
         pwritev_all(self._disk, self.descriptor, [left], self.size + written)
 
-    def _cut_torn(self) -> None:
+    def _truncate_torn(self) -> None:
         try:
             self._disk.ftruncate(self.descriptor, self.size)
             self.allocated = self.size
@@ -223,24 +223,24 @@ class LogSegment:
             # These bytes are not read, the next write overwrites them, recovery truncates them.
             pass
 
-    def _enter(self, last_offset: int, position: int) -> None:
+    def _add_entry(self, last_offset: int, position: int) -> None:
         index = self.offset_index
         index.tail += index.pack(last_offset - self.base_offset, position)
         index.count += 1
-        self._enter_time()
-        self.since_entry = 0
+        self._add_time_entry()
+        self.size_since_entry = 0
 
-    def _enter_time(self) -> None:
-        if self.max_timestamp > self.timestamp_entered:
+    def _add_time_entry(self) -> None:
+        if self.max_timestamp > self.indexed_timestamp:
             index = self.time_index
             index.tail += index.pack(self.max_timestamp, self.offset_of_max - self.base_offset)
             index.count += 1
-            self.timestamp_entered = self.max_timestamp
+            self.indexed_timestamp = self.max_timestamp
 
     def preallocate(self, size: int, segment_size_max: int) -> None:
         """Preallocate file space for the next `size` bytes, and some more."""
         # In proportion to the segment, so that small partitions use little space.
-        ahead = min(AHEAD, max(AHEAD_FIRST, self.size))
+        ahead = min(PREALLOCATED_MAX, max(PREALLOCATED_FIRST, self.size))
         wanted = max(size, min(ahead, segment_size_max - self.size))
         try:
             self._disk.posix_fallocate(self.descriptor, self.size, wanted)
@@ -258,7 +258,7 @@ class LogSegment:
             except KafkaStorageError:
                 pass
             except OSError as error:
-                if error.errno not in PASSING:
+                if error.errno not in TRANSIENT_ERRORS:
                     failed(error, f"{self.offset_index.path} cannot be written")
 
     def write_indexes(self) -> None:
@@ -269,7 +269,7 @@ class LogSegment:
         """Close the segment for appends: write the indexes and truncate preallocated space."""
         self.load_timestamps()
         if self.size:
-            self._enter_time()
+            self._add_time_entry()
         self.write_indexes()
         self.trim()
 
@@ -295,7 +295,7 @@ class LogSegment:
             self.open_segments.used(self)
         expected, position = -1, 0
         if offset > self.base_offset:
-            if not self.offset_index.sound(self.size):
+            if not self.offset_index.is_sound(self.size):
                 self.rebuild()
             relative, position = self.offset_index.floor(offset - self.base_offset)
             expected = self.base_offset + relative if relative >= 0 else -1
@@ -329,7 +329,7 @@ class LogSegment:
         return BatchPosition(position, size, -1, -1, -1)
 
     def _time_floor(self, timestamp: int) -> int:
-        if not self.time_index.sound(RELATIVE_OFFSET_MAX):
+        if not self.time_index.is_sound(RELATIVE_OFFSET_MAX):
             self.rebuild()
         return self.base_offset + self.time_index.floor(timestamp)[1]
 
@@ -353,15 +353,15 @@ class LogSegment:
 
     def load_timestamps(self) -> None:
         """Load the maximum timestamp from the last entry of the time index."""
-        if self._timestamps_known:
+        if self._is_timestamp_loaded:
             return
-        self._timestamps_known = True
+        self._is_timestamp_loaded = True
         timestamp, relative = self.time_index.last()
-        if not self.time_index.sound(RELATIVE_OFFSET_MAX):
+        if not self.time_index.is_sound(RELATIVE_OFFSET_MAX):
             self.rebuild()
         else:
             self.max_timestamp, self.offset_of_max = timestamp, self.base_offset + relative
-            self.timestamp_entered = timestamp
+            self.indexed_timestamp = timestamp
         # Retention needs this of a segment of every log, most of which are not read otherwise.
         self.time_index.release()
 
@@ -376,9 +376,9 @@ class LogSegment:
     def age_ms(self, timestamp: int, clock: Clock) -> int:
         """Return the age at this timestamp of a segment that is not empty: by the records'
         timestamps, else by the clock."""
-        if self.first_timestamp == NOT_READ:
+        if self.first_timestamp == TIMESTAMP_NOT_READ:
             first = self.find(self.base_offset)
-            self.first_timestamp = first.max_timestamp if first else NOT_READ
+            self.first_timestamp = first.max_timestamp if first else TIMESTAMP_NOT_READ
         if self.first_timestamp >= 0 and timestamp >= 0:
             return timestamp - self.first_timestamp
         return clock.wall_ms() - self.created_ms
@@ -387,14 +387,16 @@ class LogSegment:
 
     def resume(self, position: int, next_offset: int) -> None:
         """Restore the state that appends need, from the batches before `position`."""
-        if not (self.offset_index.sound(self.size) and self.time_index.sound(RELATIVE_OFFSET_MAX)):
+        if not (
+            self.offset_index.is_sound(self.size) and self.time_index.is_sound(RELATIVE_OFFSET_MAX)
+        ):
             position = 0
-        self.offset_index.cut(self.offset_index.count_before(position))
-        self.time_index.cut(self.time_index.count_before(next_offset - self.base_offset))
-        self.since_entry = position - self.offset_index.last()[1]
-        self.timestamp_entered, relative = self.time_index.last()
-        self.max_timestamp, self.offset_of_max = self.timestamp_entered, self.base_offset + relative
-        self._timestamps_known = True
+        self.offset_index.truncate(self.offset_index.count_before(position))
+        self.time_index.truncate(self.time_index.count_before(next_offset - self.base_offset))
+        self.size_since_entry = position - self.offset_index.last()[1]
+        self.indexed_timestamp, relative = self.time_index.last()
+        self.max_timestamp, self.offset_of_max = self.indexed_timestamp, self.base_offset + relative
+        self._is_timestamp_loaded = True
         # Records after the last entry may have a greater timestamp.
         start = self.find(self.offset_of_max) if position else None
         if start is not None and start.position < position:
@@ -441,7 +443,7 @@ class LogSegment:
             if ended.code != ZEROS:
                 raise KafkaStorageError(self.error_text(code, at))
             # Preallocated space that was truncated, but came back with a power cut.
-            self.cut(at)
+            self.truncate(at)
         return next_offset
 
     def scan(
@@ -456,32 +458,32 @@ class LogSegment:
         """Check every batch from a position on and add their index entries."""
         self.resume(position, next_offset)
         step = SegmentScan(
-            WHOLE, position, next_offset, self.since_entry, self.max_timestamp,
-            self.offset_of_max, self.timestamp_entered, leader_epoch, 0, b"", b"", [], [],
+            WHOLE, position, next_offset, self.size_since_entry, self.max_timestamp,
+            self.offset_of_max, self.indexed_timestamp, leader_epoch, 0, b"", b"", [], [],
         )  # fmt: skip
         while step.code == WHOLE:
             step = SegmentScan(
                 *segment_walk.scan(
                     self.descriptor, step.position, self.size, self.base_offset, step.next_offset,
-                    self.index_interval, step.since_entry, step.max_timestamp, step.offset_of_max,
-                    step.timestamp_entered, step.leader_epoch, gapless,
+                    self.index_interval, step.size_since_entry, step.max_timestamp,
+                    step.offset_of_max, step.indexed_timestamp, step.leader_epoch, gapless,
                 )
             )  # fmt: skip
             self.offset_index.extend(step.offset_entries)
             self.time_index.extend(step.time_entries)
             if note is not None:
                 note(step)
-        self.since_entry = step.since_entry
+        self.size_since_entry = step.size_since_entry
         self.max_timestamp, self.offset_of_max = step.max_timestamp, step.offset_of_max
-        self.timestamp_entered = step.timestamp_entered
+        self.indexed_timestamp = step.indexed_timestamp
         # The last time index entry of a closed segment must be its maximum timestamp.
-        self._enter_time()
+        self._add_time_entry()
         return step
 
     def produced_before(self, position: int, size: int) -> list[tuple[int, ...]]:
         """Return the batches of idempotent producers in about `size` bytes before a position, as
         far as they can be read."""
-        if not self.offset_index.sound(self.size):
+        if not self.offset_index.is_sound(self.size):
             return []
         begin = self.offset_index.floor_position(max(0, position - size))
         found: list[tuple[int, ...]] = []
@@ -499,16 +501,16 @@ class LogSegment:
 
     def rebuild(self) -> None:
         """Rebuild both indexes from the batches; on a full disk they stay in memory."""
-        self.offset_index.cut(0)
-        self.time_index.cut(0)
+        self.offset_index.truncate(0)
+        self.time_index.truncate(0)
         self.scan(0, self.base_offset)
         try:
             self.write_indexes()
         except OSError as error:
-            if error.errno not in NO_ROOM:
+            if error.errno not in DISK_FULL_ERRORS:
                 raise
 
-    def cut(self, position: int) -> None:
+    def truncate(self, position: int) -> None:
         """Truncate the file to `position`; the indexes must have no entry beyond it."""
         self._disk.ftruncate(self.descriptor, position)
         self.size = self.allocated = position

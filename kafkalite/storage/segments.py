@@ -22,7 +22,7 @@ from kafkalite.storage.flush_state import FlushState
 from kafkalite.storage.index import OffsetIndex, TimeIndex
 from kafkalite.storage.log_config import LogConfig
 from kafkalite.storage.log_environment import LogEnvironment
-from kafkalite.storage.segment import AHEAD_FIRST, RELATIVE_OFFSET_MAX, LogSegment
+from kafkalite.storage.segment import PREALLOCATED_FIRST, RELATIVE_OFFSET_MAX, LogSegment
 
 
 class Segments(Sequence[LogSegment]):
@@ -60,7 +60,7 @@ class Segments(Sequence[LogSegment]):
         """Apply new settings."""
         self.config = config
         # Writing into preallocated space is 1.6 times as fast; small logs do not need it.
-        self.preallocated_from = 0 if config.durability.flushes_each_append else AHEAD_FIRST
+        self.preallocated_from = 0 if config.durability.flushes_each_append else PREALLOCATED_FIRST
         self._offset_entries_max = config.segment_index_bytes // OffsetIndex.entry_size
         # The time index keeps room for the entry that is added when the segment is closed.
         self._time_entries_max = config.segment_index_bytes // TimeIndex.entry_size - 1

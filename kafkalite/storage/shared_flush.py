@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kafkalite.storage import layout
-from kafkalite.storage.disk import FAILURE_MARK, PASSING, Disk
+from kafkalite.storage.disk import FAILURE_MARK, TRANSIENT_ERRORS, Disk
 from kafkalite.storage.file_system import FileSystem
 from kafkalite.storage.log import Log
 from kafkalite.storage.write_back import write_back_failed
@@ -62,7 +62,7 @@ def _are_epochs_saved(log: Log, disk: Disk) -> bool:
         try:
             log.leader_epochs.save(disk, log.directory / layout.LEADER_EPOCHS, flushed=False)
         except OSError as error:
-            if error.errno not in PASSING:
+            if error.errno not in TRANSIENT_ERRORS:
                 raise
             _log.warning(
                 "Leader epochs could not be saved; the next flush saves them. path=%s error=%s",

@@ -11,7 +11,13 @@ import os
 from pathlib import Path
 
 from kafkalite.storage import layout
-from kafkalite.storage.disk import FAILURE_MARK, SHORTAGES, Disk, WriteBackFailed, sync_directory
+from kafkalite.storage.disk import (
+    FAILURE_MARK,
+    SHORTAGE_ERRORS,
+    Disk,
+    WriteBackFailed,
+    sync_directory,
+)
 
 log = logging.getLogger("kafkalite.storage")
 
@@ -38,7 +44,7 @@ def sync_names(disk: Disk, directory: Path) -> None:
     try:
         sync_directory(disk, directory)
     except OSError as error:
-        if error.errno not in SHORTAGES:
+        if error.errno not in SHORTAGE_ERRORS:
             raise write_back_failed(disk, directory / "*", error) from error
         log.warning(
             "Directory could not be flushed; the next flush does it. path=%s error=%r",

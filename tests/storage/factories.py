@@ -63,7 +63,7 @@ def close(log: Log) -> KnownEnd | None:
     if end is not None:
         log.flush()
     log.release()
-    return end and end._replace(durable_offset=None, joined=False)
+    return end and end._replace(durable_offset=None, is_contiguous=False)
 
 
 def batch(*values: bytes, timestamp: int = NOW, **how: Any) -> bytes:

@@ -18,7 +18,7 @@ from kafkalite.records.file_slice import OpenFile
 from kafkalite.storage import checkpoint, layout
 from kafkalite.storage.disk import FAILURE_MARK, DiskFailed
 from kafkalite.storage.flusher import Flusher
-from kafkalite.storage.housekeeping import RETAINED_AT_ONCE
+from kafkalite.storage.housekeeping import LOGS_PER_RETENTION_STEP
 from kafkalite.storage.layout import LEADER_EPOCHS, RECOVERY_CHECKPOINT
 from kafkalite.storage.log_manager import LogManager
 from kafkalite.storage.segment import LogSegment, SegmentScan
@@ -100,7 +100,7 @@ def test_new_intervals_count_from_when_they_are_set(tmp_path: Path) -> None:
 def test_of_many_logs_retention_looks_at_some_in_a_tick(tmp_path: Path) -> None:
     clock = ManualClock()
     logs = manager(tmp_path, clock)
-    count = 2 * RETAINED_AT_ONCE + 10
+    count = 2 * LOGS_PER_RETENTION_STEP + 10
     expiring = settings({keys.RETENTION_MS: 1000})
     made = [logs.create("t", TOPIC_ID, number, expiring) for number in range(count)]
     for log in made:
@@ -110,7 +110,11 @@ def test_of_many_logs_retention_looks_at_some_in_a_tick(tmp_path: Path) -> None:
     while len(retained) < 4:
         due_ms = logs.tick(clock.monotonic_ms())
         retained.append((sum(log.log_start_offset for log in made), due_ms == 1))
-    assert retained[:3] == [(RETAINED_AT_ONCE, True), (2 * RETAINED_AT_ONCE, True), (count, False)]
+    assert retained[:3] == [
+        (LOGS_PER_RETENTION_STEP, True),
+        (2 * LOGS_PER_RETENTION_STEP, True),
+        (count, False),
+    ]
     assert retained[3] == retained[2]
     logs.close()
 

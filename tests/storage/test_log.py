@@ -24,7 +24,7 @@ from kafkalite.errors import (
 from kafkalite.records.batch import Codec, Record, RecordBatch, batches, build
 from kafkalite.storage.log import Log, LogAppendResult
 from kafkalite.storage.log_reader import available, read
-from kafkalite.storage.segment import AHEAD_FIRST
+from kafkalite.storage.segment import PREALLOCATED_FIRST
 from kafkalite.storage.timestamps import TimestampOffset, newest
 from tests.storage.factories import (
     NOW,
@@ -432,7 +432,7 @@ def test_space_is_set_aside_ahead_of_the_writer_and_given_back(tmp_path: Path) -
     log = open_log(tmp_path, {keys.DURABILITY: "fsync", keys.SEGMENT_BYTES: 1 << 20})
     log.append(batch(b"v"), 0)
     path = log.active.path
-    assert path.stat().st_size == AHEAD_FIRST, "a small partition takes little room"
+    assert path.stat().st_size == PREALLOCATED_FIRST, "a small partition takes little room"
     while log.size < 300_000:
         log.append(batch(bytes(10_000)), 0)
     assert path.stat().st_size > 400_000, "the more there is, the further ahead"
@@ -448,11 +448,11 @@ def test_with_durability_os_a_small_log_sets_no_space_aside(tmp_path: Path) -> N
     values = {keys.DURABILITY: "os", keys.SEGMENT_BYTES: 1 << 20}
     log = open_log(tmp_path, values)
     path = log.active.path
-    while log.size < AHEAD_FIRST:
+    while log.size < PREALLOCATED_FIRST:
         log.append(batch(bytes(10_000)), 0)
         assert path.stat().st_size == log.size
     log.append(batch(bytes(10_000)), 0)
-    assert log.size < path.stat().st_size < 3 * AHEAD_FIRST, "as much again as there is"
+    assert log.size < path.stat().st_size < 3 * PREALLOCATED_FIRST, "as much again as there is"
     log.append(batch(b"after it"), 0)
     crashed = records_of(log)
     log = open_log(tmp_path, values)

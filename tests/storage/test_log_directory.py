@@ -55,7 +55,7 @@ def dead_process() -> int:
     return process.pid
 
 
-def left_behind(data: Path, holder: int) -> int:
+def note_handover_file(data: Path, holder: int) -> int:
     """Return a descriptor whose lock is still held although the process that took it is dead."""
     directory = locked(data)
     os.truncate(data / ".lock", 0)
@@ -66,7 +66,7 @@ def left_behind(data: Path, holder: int) -> int:
 
 
 def test_who_comes_while_a_dead_launchers_children_die_waits_for_them(tmp_path: Path) -> None:
-    kept = left_behind(tmp_path, dead_process())
+    kept = note_handover_file(tmp_path, dead_process())
     asked_again = threading.Event()
 
     def flock(descriptor: int, how: int) -> None:
@@ -93,7 +93,7 @@ def test_children_that_do_not_die_are_not_waited_for_for_ever(
 ) -> None:
     monkeypatch.setattr(log_directory, "DYING_S_MAX", 0.02)
     holder = dead_process()
-    kept = left_behind(tmp_path, holder)
+    kept = note_handover_file(tmp_path, holder)
     assert f"still in use by a child of process {holder}" in refused(tmp_path)
     os.close(kept)
 

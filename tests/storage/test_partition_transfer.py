@@ -18,9 +18,9 @@ from kafkalite.ids import written_id
 from kafkalite.storage import checkpoint, layout, partition_transfer
 from kafkalite.storage.disk import FAILURE_MARK, Disk
 from kafkalite.storage.file_system import FileSystem
-from kafkalite.storage.log_manager import LOOK_FOR_MISPLACED_MS
+from kafkalite.storage.log_manager import MISPLACED_CHECK_MS
 from kafkalite.storage.node_directories import evacuate
-from kafkalite.storage.producer_state import HANDED_ON_MAX
+from kafkalite.storage.producer_state import RETAINED_PRODUCERS_MAX
 from kafkalite.storage.recovery import Recovery
 from tests.simulation.disk import QuickDisk
 from tests.storage.factories import TOPIC_ID, batch, produced, settings, values_of
@@ -137,7 +137,7 @@ def test_batches_under_way_may_be_sent_again_after_a_clean_end(nodes: Nodes) -> 
 
 def test_of_many_producers_those_are_handed_on_that_wrote_last(nodes: Nodes) -> None:
     log = nodes.create()
-    count = HANDED_ON_MAX + 100
+    count = RETAINED_PRODUCERS_MAX + 100
     for producer_id in range(count):
         for sequence in range(2):
             log.append(produced(sequence, producer_id=producer_id), 0)
@@ -403,7 +403,7 @@ def test_a_log_that_came_to_a_node_that_leads_it_no_more_is_sent_on(nodes: Nodes
     nodes.clock.advance(nodes[2].tick(nodes.clock.monotonic_ms()))
     nodes.send(2)
     nodes.leader = 3
-    assert nodes[2].tick(nodes.clock.monotonic_ms()) <= LOOK_FOR_MISPLACED_MS
+    assert nodes[2].tick(nodes.clock.monotonic_ms()) <= MISPLACED_CHECK_MS
     assert nodes.names(2) == []
     assert values_of(nodes.found()) == [(0, b"a")]
 
@@ -445,7 +445,7 @@ def test_what_cannot_be_handed_over_at_the_start_is_not_opened_and_tried_again(
     nodes.leader, disk.full = 2, True
     assert nodes[1].logs == {}
     assert (nodes.path(1) / FAILURE_MARK).exists(), "it says something of a log that is still here"
-    assert nodes[1].tick(nodes.clock.monotonic_ms()) == LOOK_FOR_MISPLACED_MS
+    assert nodes[1].tick(nodes.clock.monotonic_ms()) == MISPLACED_CHECK_MS
     disk.full = False
     nodes[1].tick(nodes.clock.monotonic_ms())
     assert values_of(nodes.found()) == [(0, b"a")]

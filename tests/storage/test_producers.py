@@ -136,7 +136,7 @@ def test_after_two_crashes_all_five_batches_are_remembered_still(
     tmp_path: Path, segment_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client may be slower than the second crash, and a snapshot holds only the last batch."""
-    monkeypatch.setattr("kafkalite.storage.recovery.NOTES_FROM", 0)
+    monkeypatch.setattr("kafkalite.storage.recovery.SAVED_SIZE_MIN", 0)
     log = open_log(tmp_path, {keys.SEGMENT_BYTES: segment_size})
     write(log, 30)
     for _ in range(3):
@@ -148,8 +148,8 @@ def test_after_two_crashes_all_five_batches_are_remembered_still(
 
 
 def test_what_is_recalled_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kafkalite.storage.recovery.RECALLED_SIZE", 1000)
-    monkeypatch.setattr("kafkalite.storage.recovery.NOTES_FROM", 0)
+    monkeypatch.setattr("kafkalite.storage.recovery.RESTORED_SIZE", 1000)
+    monkeypatch.setattr("kafkalite.storage.recovery.SAVED_SIZE_MIN", 0)
     log = open_log(tmp_path, {keys.SEGMENT_BYTES: 1 << 20})
     write(log, 5)
     write(log, 100, producer_id=8)

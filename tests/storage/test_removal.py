@@ -102,7 +102,7 @@ def test_removal_of_what_became_due_meanwhile_follows(tmp_path, flusher) -> None
     deferred_deletes.add([second], 10)
     deferred_deletes.remove_due(flusher)
     clock.advance(10)
-    assert deferred_deletes.remove_due(flusher) == clock.monotonic_ms() + module.LOOK_AGAIN_MS
+    assert deferred_deletes.remove_due(flusher) == clock.monotonic_ms() + module.RECHECK_MS
     collect_from(flusher)
     collect_from(flusher)
     assert not first.exists() and not second.exists()

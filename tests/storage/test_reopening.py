@@ -17,7 +17,7 @@ from kafkalite.storage import checkpoint, layout
 from kafkalite.storage.flusher import Flusher
 from kafkalite.storage.housekeeping import STEP_MS
 from kafkalite.storage.log import Log
-from kafkalite.storage.recovery import RECALLED_FIRST, RECALLED_SIZE
+from kafkalite.storage.recovery import RESTORED_FIRST, RESTORED_SIZE
 from tests.simulation.disk import QuickDisk
 from tests.storage.factories import NOW, TOPIC_ID, batch, manager, open_log, produced, settings
 from tests.storage.test_housekeeping import collect_from
@@ -87,7 +87,7 @@ def test_log_is_read_from_its_last_checkpoint_on(tmp_path: Path, numbered: bool)
     life.kill()
     again = Life(tmp_path, clock)
     assert (again.log.failure, again.log.end_offset) == (None, end_offset)
-    recalled = RECALLED_FIRST + 8 * RECALLED_FIRST if numbered else 0
+    recalled = RESTORED_FIRST + 8 * RESTORED_FIRST if numbered else 0
     assert again.bytes_read < tail + recalled + NOT_OF_LOGS
     if numbered:
         for sequence in range(life.sequence - 5, life.sequence):
@@ -109,7 +109,7 @@ def test_all_five_batches_before_a_snapshot_are_remembered_whatever_their_size(
     assert log.log.producers.snapshots() == [6]
     log.kill()
     again = Life(tmp_path, clock)
-    assert again.bytes_read < 2 * RECALLED_SIZE
+    assert again.bytes_read < 2 * RESTORED_SIZE
     for sequence in range(1, 6):
         assert again.log.append(produced(sequence, VALUE * 60), 0).duplicate
     again.logs.close()
@@ -118,11 +118,11 @@ def test_all_five_batches_before_a_snapshot_are_remembered_whatever_their_size(
 def test_producer_that_wrote_long_ago_is_not_looked_for(tmp_path: Path) -> None:
     life = Life(tmp_path, clock := ManualClock())
     life.log.append(produced(3, b"long ago", producer_id=8), 0)
-    life.write(RECALLED_SIZE + MEGABYTE, numbered=True)
+    life.write(RESTORED_SIZE + MEGABYTE, numbered=True)
     life.checkpoint(2)
     life.kill()
     again = Life(tmp_path, clock)
-    assert again.bytes_read < 9 * RECALLED_FIRST + NOT_OF_LOGS
+    assert again.bytes_read < 9 * RESTORED_FIRST + NOT_OF_LOGS
     assert again.log.append(produced(3, b"long ago", producer_id=8), 0).duplicate
     again.logs.close()
 

@@ -56,7 +56,7 @@ def test_a_file_that_cannot_be_opened_is_an_error_of_its_log(tmp_path: Path, cod
     log.active.offset_index.count += 600
     log.settle()
     assert disk.failed
-    log.active.offset_index.cut(log.active.offset_index.written)
+    log.active.offset_index.truncate(log.active.offset_index.written)
     disk.armed = False
     log.append(batch(b"more"), 0)
     assert len(values_of(log)) == 21

@@ -24,7 +24,7 @@ from kafkalite.errors import CorruptMessage, Fatal, KafkaError, Refusal
 from kafkalite.protocol.schemas import internal
 from kafkalite.records.batch import RecordBatch
 from kafkalite.storage import layout
-from kafkalite.storage.disk import DISK, SHORTAGES, Disk, sync_directory
+from kafkalite.storage.disk import DISK, SHORTAGE_ERRORS, Disk, sync_directory
 from kafkalite.storage.write_back import write_back_failed
 
 log = logging.getLogger("kafkalite.broker")
@@ -122,7 +122,7 @@ class MetadataReader:
                 sync_directory(self._disk, self.directory)
                 self._named = self._segment
         except OSError as error:
-            if error.errno in SHORTAGES:
+            if error.errno in SHORTAGE_ERRORS:
                 # No data is known to be lost, so only this process ends and is restarted.
                 reason = f"{self.directory} cannot be flushed now: {error.strerror}"
                 raise Fatal(reason) from error
