@@ -50,30 +50,30 @@ log = logging.getLogger("kafkalite.broker")
 
 PERIOD_MS, PERIOD_MS_MAX = 1_000, 5_000
 IDLE_PERIODS = 5
-COST = 200
-"""The next page is written after COST times the duration of the last one, so that it takes at most
-1/COST of the time, but after PERIOD_MS_MAX at the latest."""
+PERIOD_FACTOR = 200
+"""The next page is written after PERIOD_FACTOR times the duration of the last one, so that it takes
+at most 1/PERIOD_FACTOR of the time, but after PERIOD_MS_MAX at the latest."""
 
 STEP_MS, STEP_PAUSE_MS = 5, 1
 """Duration of a step of writing a page, and of the pause between two steps; each step writes at
 least some samples."""
-WRITTEN = object()
+DONE = object()
 
 TOPIC_COUNTERS = {
-    "messages_in": ("messagesin", "Records that were produced."),
-    "bytes_in": ("bytesin", "Bytes that were produced."),
-    "bytes_out": ("bytesout", "Bytes that consumers fetched."),
-    "bytes_rejected": ("bytesrejected", "Bytes of batches that were too large."),
-    "produces": ("totalproducerequests", "Batches that were sent, each partition's by itself."),
-    "failed_produces": ("failedproducerequests", "Those of them that were refused."),
-    "fetches": ("totalfetchrequests", "Fetches, each partition's by itself."),
-    "failed_fetches": ("failedfetchrequests", "Those of them that were refused."),
+    "messages_in": ("messagesin", "Records produced."),
+    "bytes_in": ("bytesin", "Bytes produced."),
+    "bytes_out": ("bytesout", "Bytes fetched by consumers."),
+    "bytes_rejected": ("bytesrejected", "Bytes of batches rejected as too large."),
+    "produces": ("totalproducerequests", "Produce requests, counted per partition."),
+    "failed_produces": ("failedproducerequests", "Failed produce requests, counted per partition."),
+    "fetches": ("totalfetchrequests", "Fetch requests, counted per partition."),
+    "failed_fetches": ("failedfetchrequests", "Failed fetch requests, counted per partition."),
 }
 PARTITION_GAUGES: dict[str, tuple[str, Callable[[Any], int]]] = {
-    "size": ("The bytes of a partition's segments.", lambda log: log.size),
-    "logstartoffset": ("Where a partition's log begins.", lambda log: log.log_start_offset),
-    "logendoffset": ("The offset its next record gets.", lambda log: log.end_offset),
-    "numlogsegments": ("How many segments it has.", lambda log: len(log.segments)),
+    "size": ("Size of a partition's segments in bytes.", lambda log: log.size),
+    "logstartoffset": ("Log start offset of a partition.", lambda log: log.log_start_offset),
+    "logendoffset": ("Log end offset of a partition.", lambda log: log.end_offset),
+    "numlogsegments": ("Number of segments of a partition.", lambda log: len(log.segments)),
 }
 GROUP_GAUGES = {
     "groups": "numgroups",
@@ -84,30 +84,39 @@ GROUP_GAUGES = {
     "offsets": "numoffsets",
 }
 RING_COUNTERS = {
-    "attached": ("kafkalite_rings_attached_total", "Rings that producers of this host were given."),
-    "refused": ("kafkalite_rings_refused_total", "Rings that they were not given."),
-    "frames": ("kafkalite_ring_batches_total", "Batches that came through rings."),
-    "bytes": ("kafkalite_ring_bytes_total", "Their bytes; those of topics count them as well."),
-    "found_late": ("kafkalite_ring_found_late_total", "Batches nobody was woken for."),
+    "attached": ("kafkalite_rings_attached_total", "Rings created for producers on this host."),
+    "refused": ("kafkalite_rings_refused_total", "Rings refused to producers on this host."),
+    "frames": ("kafkalite_ring_batches_total", "Batches received through rings."),
+    "bytes": (
+        "kafkalite_ring_bytes_total",
+        "Bytes received through rings; also counted per topic.",
+    ),
+    "found_late": (
+        "kafkalite_ring_found_late_total",
+        "Batches found by polling, without a wake-up.",
+    ),
 }
 LOCAL_COUNTERS = {
-    "packets": ("kafkalite_local_packets_total", "What programs of this host said."),
-    "reads": ("kafkalite_direct_reads_total", "Reads by programs that read the files themselves."),
-    "reads_refused": ("kafkalite_direct_reads_refused_total", "Those of them that were refused."),
+    "packets": ("kafkalite_local_packets_total", "Packets received by the local listener."),
+    "reads": ("kafkalite_direct_reads_total", "Requests for segment grants."),
+    "reads_refused": (
+        "kafkalite_direct_reads_refused_total",
+        "Refused requests for segment grants.",
+    ),
     "read_bytes": (
         "kafkalite_direct_read_bytes_total",
-        "Bytes that they were granted; those of topics count them as well.",
+        "Bytes granted to direct readers; also counted per topic.",
     ),
-    "descriptors": ("kafkalite_direct_descriptors_total", "Descriptors that they were sent."),
+    "descriptors": ("kafkalite_direct_descriptors_total", "Descriptors sent to direct readers."),
 }
 LOOP_COUNTERS = {
-    "ticks": "Rounds of the loop.",
-    "frames": "Requests that came whole.",
-    "bytes_in": "Bytes that came in.",
-    "bytes_out": "Bytes that went out.",
-    "faults": "Requests whose serving failed by a fault of the broker's.",
-    "turned_away": "Connections that were not let in.",
-    "slow_readers_closed": "Connections that were closed because too many responses were unread.",
+    "ticks": "Ticks of the event loop.",
+    "frames": "Requests received.",
+    "bytes_in": "Bytes received.",
+    "bytes_out": "Bytes sent.",
+    "faults": "Requests that failed with an internal error of the broker.",
+    "turned_away": "Connections refused.",
+    "slow_readers_closed": "Connections closed because too many responses were unread.",
 }
 
 
@@ -133,57 +142,57 @@ class NodeMetrics:
     def __init__(self, node: Node, run_directory: Path) -> None:
         self.node = node
         self.page = Page(page_path(run_directory, node.node_id), node.node_id)
-        self.began_s = time.time()
+        self.start_s = time.time()
         self._frames = -1
-        self._took_ns = 0
+        self._page_ns = 0
         self._closed = False
         self._periods = 0
         self._busy: tuple[float, float] = (time.monotonic(), time.thread_time())
         self._idle = 1.0
-        self.look()
+        self.update()
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Write the page if values may have changed, and schedule the next call."""
         local = self.node.local_listener
         frames = self.node.reactor.counters["frames"] + (local.work if local is not None else 0)
         self._periods += 1
         if frames == self._frames and self._periods < IDLE_PERIODS:
-            self.node.reactor.call_later(PERIOD_MS, self.look)
+            self.node.reactor.call_later(PERIOD_MS, self.update)
             return
         self._frames, self._periods = frames, 0
-        self._look_idle()
-        self._took_ns = 0
+        self._update_idle_ratio()
+        self._page_ns = 0
         self._write(self.page.write_steps(self.families(), self.node.clock.monotonic_ms()))
 
     def _write(self, left: Iterator[None]) -> None:
         """Write for STEP_MS; write the rest in later ticks."""
         if self._closed:
             return
-        began_ns = self.node.clock.monotonic_ns()
-        took_ns, is_done = 0, False
+        start_ns = self.node.clock.monotonic_ns()
+        elapsed_ns, is_done = 0, False
         try:
-            while not is_done and took_ns < STEP_MS * 1_000_000:
-                is_done = next(left, WRITTEN) is WRITTEN
-                took_ns = self.node.clock.monotonic_ns() - began_ns
+            while not is_done and elapsed_ns < STEP_MS * 1_000_000:
+                is_done = next(left, DONE) is DONE
+                elapsed_ns = self.node.clock.monotonic_ns() - start_ns
         except OSError as error:
             log.warning(
                 "Metrics page cannot be written; retrying. path=%s error=%r",
                 self.page.path, error.strerror,
             )  # fmt: skip
             is_done = True
-        self._took_ns += took_ns
+        self._page_ns += elapsed_ns
         if not is_done:
             self.node.reactor.call_later(STEP_PAUSE_MS, lambda: self._write(left))
             return
-        period_ms = min(max(PERIOD_MS, COST * self._took_ns // 1_000_000), PERIOD_MS_MAX)
-        self.node.reactor.call_later(period_ms, self.look)
+        period_ms = min(max(PERIOD_MS, PERIOD_FACTOR * self._page_ns // 1_000_000), PERIOD_MS_MAX)
+        self.node.reactor.call_later(period_ms, self.update)
 
     def close(self) -> None:
         """Close the page and write no more."""
         self._closed = True
         self.page.close()
 
-    def _look_idle(self) -> None:
+    def _update_idle_ratio(self) -> None:
         """Update the idle ratio: the part of the time since the last call without processor use."""
         then, ran = self._busy
         now, runs = time.monotonic(), time.thread_time()
@@ -208,7 +217,7 @@ class NodeMetrics:
     def _requests(self) -> Iterator[Family]:
         counted = sorted(self.node.dispatcher.counts.items())
         yield Family(
-            "kafka_network_requestmetrics_requests_total", COUNTER, "Requests.",
+            "kafka_network_requestmetrics_requests_total", COUNTER, "Requests received.",
             [
                 ({"request": counts.api.name, "version": str(version)}, count)
                 for _, counts in counted
@@ -217,7 +226,7 @@ class NodeMetrics:
             ],
         )  # fmt: skip
         yield Family(
-            "kafka_network_requestmetrics_errors_total", COUNTER, "Error codes in answers.",
+            "kafka_network_requestmetrics_errors_total", COUNTER, "Error codes in responses.",
             [
                 ({"request": counts.api.name, "error": error_name(code)}, count)
                 for _, counts in counted
@@ -226,7 +235,7 @@ class NodeMetrics:
         )  # fmt: skip
         yield Family(
             "kafka_network_requestmetrics_totaltimems", HISTOGRAM,
-            "From a request until its answer may be sent; a fetch may wait for what it fetches.",
+            "Time from a request until its response may be sent, including the wait of a fetch.",
             [({"request": counts.api.name}, counts.times.told()) for _, counts in counted],
         )  # fmt: skip
 
@@ -234,15 +243,15 @@ class NodeMetrics:
 
     def _traffic(self) -> Iterator[Family]:
         replicas = self.node.replicas
-        whole = Traffic()
-        whole.add(replicas.other_traffic)
+        total_traffic = Traffic()
+        total_traffic.add(replicas.other_traffic)
         for traffic in replicas.traffic.values():
-            whole.add(traffic)
-        for field, (name, sentence) in TOPIC_COUNTERS.items():
-            samples: list[tuple[dict[str, str], int]] = [({}, getattr(whole, field))]
+            total_traffic.add(traffic)
+        for field, (name, help_text) in TOPIC_COUNTERS.items():
+            samples: list[tuple[dict[str, str], int]] = [({}, getattr(total_traffic, field))]
             samples += [({"topic": t}, getattr(c, field)) for t, c in replicas.traffic.items()]
             name = f"kafka_server_brokertopicmetrics_{name}_total"
-            yield Family(name, COUNTER, sentence, samples)
+            yield Family(name, COUNTER, help_text, samples)
 
     # -- partitions --------------------------------------------------------------------------
 
@@ -250,21 +259,21 @@ class NodeMetrics:
         replicas = self.node.replicas
         led = list(replicas)
         kinds = replicas.purgatory.counts
-        for name, sentence, value in (
-            ("partitioncount", "Partitions that are here.", len(led)),
-            ("leadercount", "Partitions that are led here.", len(led)),
+        for name, help_text, value in (
+            ("partitioncount", "Partitions on this node.", len(led)),
+            ("leadercount", "Partitions led by this node.", len(led)),
             ("offlinereplicacount", "Partitions that cannot be served.", replicas.offline_count),
-            ("underreplicatedpartitions", "None: each has one replica.", 0),
-            ("underminisrpartitioncount", "None: each has one replica.", 0),
+            ("underreplicatedpartitions", "Always 0: each partition has one replica.", 0),
+            ("underminisrpartitioncount", "Always 0: each partition has one replica.", 0),
             (
-                "produceridcount", "Idempotent producers that are remembered.",
+                "produceridcount", "Idempotent producers whose state is kept.",
                 sum(len(partition.log.producers) for partition in led),
             ),
         ):  # fmt: skip
-            yield one(f"kafka_server_replicamanager_{name}", GAUGE, sentence, value)
+            yield one(f"kafka_server_replicamanager_{name}", GAUGE, help_text, value)
         yield Family(
             "kafka_server_delayedoperationpurgatory_purgatorysize", GAUGE,
-            "Requests that wait: a produce for its flush, a fetch for records.",
+            "Delayed requests: a produce waits for its flush, a fetch for records.",
             [
                 ({"delayedOperation": "Produce"}, kinds[DelayedProduce]),
                 ({"delayedOperation": "Fetch"}, kinds[DelayedFetch]),
@@ -272,35 +281,42 @@ class NodeMetrics:
             ],
         )  # fmt: skip
         yield Family(
-            "kafka_log_logflushstats_logflushrateandtimems", HISTOGRAM, "Flushes of partitions.",
+            "kafka_log_logflushstats_logflushrateandtimems", HISTOGRAM,
+            "Duration of partition flushes.",
             [({}, replicas.flush_times.told())],
         )  # fmt: skip
 
     def _logs(self) -> Iterator[Family]:
         led = list(self.node.replicas)
-        for name, (sentence, value) in PARTITION_GAUGES.items():
+        for name, (help_text, value) in PARTITION_GAUGES.items():
             gauges = PartitionGauges(led, value)
-            yield Family(f"kafka_log_log_{name}", GAUGE, sentence, gauges)
+            yield Family(f"kafka_log_log_{name}", GAUGE, help_text, gauges)
 
     # -- the cluster -------------------------------------------------------------------------
 
     def _controller(self) -> Iterator[Family]:
-        decides = self.node.controller.is_local
-        numbers = [("activecontrollercount", "1 where the controller is.", int(decides))]
-        if decides:
+        is_controller = self.node.controller.is_local
+        numbers = [
+            (
+                "activecontrollercount",
+                "1 on the node that hosts the controller.",
+                int(is_controller),
+            )
+        ]
+        if is_controller:
             image = self.node.image
             partitions = [p for topic in image.topics.values() for p in topic.partitions.values()]
-            reached = {node.node_id for node in image.nodes.values() if node.port}
-            leaderless = sum(partition.leader not in reached for partition in partitions)
+            reachable = {node.node_id for node in image.nodes.values() if node.port}
+            leaderless = sum(partition.leader not in reachable for partition in partitions)
             numbers += [
-                ("activebrokercount", "Nodes that clients are told of.", len(reached)),
-                ("globaltopiccount", "Topics.", len(image.topics)),
-                ("globalpartitioncount", "Partitions.", len(partitions)),
-                ("offlinepartitionscount", "Partitions whose leader cannot be reached, or cannot"
-                 " serve them and is this node.", leaderless + self.node.replicas.offline_count),
+                ("activebrokercount", "Nodes advertised to clients.", len(reachable)),
+                ("globaltopiccount", "Number of topics.", len(image.topics)),
+                ("globalpartitioncount", "Number of partitions.", len(partitions)),
+                ("offlinepartitionscount", "Partitions without a reachable leader, or offline on"
+                 " this node.", leaderless + self.node.replicas.offline_count),
             ]  # fmt: skip
-        for name, sentence, value in numbers:
-            yield one(f"kafka_controller_kafkacontroller_{name}", GAUGE, sentence, value)
+        for name, help_text, value in numbers:
+            yield one(f"kafka_controller_kafkacontroller_{name}", GAUGE, help_text, value)
 
     def _groups(self) -> Iterator[Family]:
         """Yield the metrics of the group coordinators on this node."""
@@ -310,18 +326,18 @@ class NodeMetrics:
             counts["rebalances"] += host.machine.rebalance_count
             counts["commits"] += host.machine.commit_count
         for state, name in GROUP_GAUGES.items():
-            sentence = "Consumer groups, or those of them in this state; the offsets they keep."
+            help_text = "Consumer groups, in total and by state; committed offsets."
             name = f"kafka_coordinator_group_groupmetadatamanager_{name}"
-            yield one(name, GAUGE, sentence, counts[state])
+            yield one(name, GAUGE, help_text, counts[state])
         rebalances, commits = counts["rebalances"], counts["commits"]
-        yield one("kafkalite_group_rebalances_total", COUNTER, "Rebalances.", rebalances)
+        yield one("kafkalite_group_rebalances_total", COUNTER, "Group rebalances.", rebalances)
         yield one("kafkalite_group_offset_commits_total", COUNTER, "Committed offsets.", commits)
 
     def _telemetry(self) -> Iterator[Family]:
         counts = self.node.telemetry.counts
         yield Family(
             "kafkalite_telemetry_pushes_total", COUNTER,
-            "Pushes of clients that the exporter took, and that were dropped.",
+            "Metrics pushes of clients, by result.",
             [({"result": result}, counts[result]) for result in ("taken", "dropped")],
         )  # fmt: skip
 
@@ -333,30 +349,38 @@ class NodeMetrics:
         if local is None:
             return
         rings, listener = local.rings, local.listener
-        for name, kind, sentence, value in (
-            ("local_connections", GAUGE, "Programs that are there.", len(listener.connections)),
+        for name, kind, help_text, value in (
+            (
+                "local_connections", GAUGE, "Open connections to the local listener.",
+                len(listener.connections),
+            ),
             (
                 "local_refused_total", COUNTER,
-                "Programs that were not let in, or turned out for what they said.",
+                "Local connections refused or closed for a protocol violation.",
                 listener.refused,
             ),
-            ("local_faults_total", COUNTER, "What failed by a fault of ours.", listener.faults),
-            ("rings", GAUGE, "Rings that are there.", len(rings.rings)),
-            ("rings_memory_bytes", GAUGE, "The memory they take.", rings.size),
+            (
+                "local_faults_total", COUNTER,
+                "Local connections closed after an internal error of the broker.",
+                listener.faults,
+            ),
+            ("rings", GAUGE, "Attached rings.", len(rings.rings)),
+            ("rings_memory_bytes", GAUGE, "Memory of the attached rings.", rings.size),
         ):  # fmt: skip
-            yield one(f"kafkalite_{name}", kind, sentence, value)
+            yield one(f"kafkalite_{name}", kind, help_text, value)
         yield Family(
             "kafkalite_rings_left_total", COUNTER,
-            "Rings that were left because they were broken, or because we failed.",
+            "Rings closed by the broker: a violation of the layout, or an internal error.",
             [({"reason": cause}, rings.closed_counts[cause]) for cause in ("violation", "fault")],
         )  # fmt: skip
         yield Family(
-            "kafkalite_ring_errors_total", COUNTER, "Batches of rings that were refused.",
+            "kafkalite_ring_errors_total", COUNTER,
+            "Batches received through rings and rejected, by error.",
             [({"error": error_name(code)}, count) for code, count in rings.errors.items()],
         )  # fmt: skip
         for counts, names in ((rings.counts, RING_COUNTERS), (local.counts, LOCAL_COUNTERS)):
-            for field, (name, sentence) in names.items():
-                yield one(name, COUNTER, sentence, counts[field])
+            for field, (name, help_text) in names.items():
+                yield one(name, COUNTER, help_text, counts[field])
 
     # -- the process -------------------------------------------------------------------------
 
@@ -368,29 +392,46 @@ class NodeMetrics:
         )  # fmt: skip
         yield Family(
             "kafka_server_socket_server_metrics_connection_creation_total", COUNTER,
-            "Connections that were let in.", [({"listener": "PLAINTEXT"}, counters["accepted"])],
+            "Connections accepted.", [({"listener": "PLAINTEXT"}, counters["accepted"])],
         )  # fmt: skip
-        sentence = "The share of the time in which the node's one loop had nothing to do."
+        help_text = "Fraction of the time in which the event loop was idle."
         for name in (
             "kafka_network_socketserver_networkprocessoravgidlepercent",
             "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent",
         ):
-            yield one(name, GAUGE, sentence, round(self._idle, 4))
-        for name, sentence in LOOP_COUNTERS.items():
-            yield one(f"kafkalite_loop_{name}_total", COUNTER, sentence, counters[name])
+            yield one(name, GAUGE, help_text, round(self._idle, 4))
+        for name, help_text in LOOP_COUNTERS.items():
+            yield one(f"kafkalite_loop_{name}_total", COUNTER, help_text, counters[name])
         yield from self._ticks()
-        held = "Bytes of requests that have begun to come."
+        held = "Bytes of partly received requests."
         yield one("kafkalite_loop_held_bytes", GAUGE, held, counters["bytes_held"])
-        queued = "Bytes of responses in memory that clients have not read yet."
+        queued = "Bytes of queued responses in memory."
         yield one("kafkalite_loop_queued_bytes", GAUGE, queued, counters["bytes_queued"])
         total, usable = self.node.logs.disk_size()
-        yield one("kafkalite_disk_total_bytes", GAUGE, "The size of the logs' disk.", total)
-        yield one("kafkalite_disk_usable_bytes", GAUGE, "What is free of it.", usable)
+        yield one(
+            "kafkalite_disk_total_bytes", GAUGE, "Size of the file system of the logs.", total
+        )
+        yield one(
+            "kafkalite_disk_usable_bytes",
+            GAUGE,
+            "Usable bytes of the file system of the logs.",
+            usable,
+        )
         yield one(
             "process_cpu_seconds_total", COUNTER, "Processor time.", round(time.process_time(), 3)
         )
-        yield one("process_start_time_seconds", GAUGE, "When it began.", round(self.began_s, 3))
-        yield one("process_resident_memory_bytes", GAUGE, "Its memory.", resident_size())
+        yield one(
+            "process_start_time_seconds",
+            GAUGE,
+            "Start time of the process since the epoch.",
+            round(self.start_s, 3),
+        )
+        yield one(
+            "process_resident_memory_bytes",
+            GAUGE,
+            "Resident memory of the process.",
+            resident_size(),
+        )
 
     def _ticks(self) -> Iterator[Family]:
         """Yield the durations of the loop's ticks, and the causes of slow ones."""
@@ -398,28 +439,28 @@ class NodeMetrics:
         slow = self.node.reactor.slow_ticks
         yield Family(
             "kafkalite_loop_tickms", HISTOGRAM,
-            "Ticks of the loop, from the events to the last response; waiting is not counted.",
+            "Duration of a tick, without the wait for events.",
             [({}, [total_ns, *counts[: BUCKET_COUNT - 1], sum(counts[BUCKET_COUNT - 1 :])])],
         )  # fmt: skip
-        for name, sentence, by_cause in (
-            ("slow_ticks", "Ticks over 50 ms, by the API or function that took longest in them.",
+        for name, help_text, by_cause in (
+            ("slow_ticks", "Ticks over 50 ms, by the API or function that took longest.",
              slow.counts),
-            ("slow_ticks_cpu", "Those of them in which the loop's thread computed for over 50 ms.",
+            ("slow_ticks_cpu", "Ticks with over 50 ms of processor time, by cause.",
              slow.cpu_counts),
         ):  # fmt: skip
             samples = [({"cause": cause}, count) for cause, count in by_cause.items()]
-            yield Family(f"kafkalite_loop_{name}_total", COUNTER, sentence, samples)
-        for name, sentence, longest_ns in (
-            ("longest_tick_seconds", "The longest tick over 50 ms.", slow.longest_ns),
-            ("longest_tick_cpu_seconds", "The most processor time of one such tick.",
+            yield Family(f"kafkalite_loop_{name}_total", COUNTER, help_text, samples)
+        for name, help_text, longest_ns in (
+            ("longest_tick_seconds", "Duration of the longest tick over 50 ms.", slow.longest_ns),
+            ("longest_tick_cpu_seconds", "Processor time of the costliest tick over 50 ms.",
              slow.longest_cpu_ns),
         ):  # fmt: skip
-            yield one(f"kafkalite_loop_{name}", GAUGE, sentence, round(longest_ns / 1e9, 6))
+            yield one(f"kafkalite_loop_{name}", GAUGE, help_text, round(longest_ns / 1e9, 6))
 
 
-def one(name: str, kind: str, sentence: str, value: float) -> Family:
+def one(name: str, kind: str, help_text: str, value: float) -> Family:
     """Return a family with one sample."""
-    return Family(name, kind, sentence, [({}, value)])
+    return Family(name, kind, help_text, [({}, value)])
 
 
 def error_name(code: int) -> str:
@@ -434,15 +475,15 @@ def resident_size() -> int:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def keep_page(node: Node, run_directory: Path) -> NodeMetrics | None:
+def start_metrics(node: Node, run_directory: Path) -> NodeMetrics | None:
     """Start to write a node's metrics page and to send client telemetry to the exporter.
 
     Returns None if the run directory cannot be written: the node serves without metrics.
     """
     try:
-        keeper = NodeMetrics(node, run_directory)
+        metrics = NodeMetrics(node, run_directory)
         node.telemetry.deliver = PushSender(run_directory / PUSHES)
-        return keeper
+        return metrics
     except OSError as error:
         log.warning(
             "Metrics are not available: the run directory cannot be written. path=%s error=%r",

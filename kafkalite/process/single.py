@@ -20,7 +20,7 @@ from pathlib import Path
 
 from kafkalite.broker.assembly import single_node
 from kafkalite.broker.node import Node
-from kafkalite.broker.node_metrics import keep_page
+from kafkalite.broker.node_metrics import start_metrics
 from kafkalite.broker.node_settings import reactor_limits
 from kafkalite.clock import SystemClock
 from kafkalite.config.broker import SOCKET_LISTEN_BACKLOG_SIZE, Listener
@@ -170,7 +170,7 @@ class SingleProcessBroker:
             )
         else:
             node.serve_locally(self.run_directory.path)
-            keep_page(node, self.run_directory.path)
+            start_metrics(node, self.run_directory.path)
         self.services.start()
 
     def close(self, node: Node) -> None:

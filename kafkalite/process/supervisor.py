@@ -28,7 +28,7 @@ from kafkalite.broker.controller.local_controller import LocalController
 from kafkalite.broker.controller.reassigner import Reassigner
 from kafkalite.broker.controller.worker_manager import BACKOFF, ProcessReport, WorkerManager
 from kafkalite.broker.node import Node
-from kafkalite.broker.node_metrics import keep_page
+from kafkalite.broker.node_metrics import start_metrics
 from kafkalite.broker.node_settings import placement_limits, reactor_limits
 from kafkalite.clock import SystemClock
 from kafkalite.config.broker import (
@@ -79,7 +79,7 @@ def run(spec: SpawnSpec) -> int:
     node.serve_locally(spec.run_directory)
     node.open()
     supervisor = Supervisor(spec, node, controller, reactor)
-    keep_page(node, spec.run_directory)
+    start_metrics(node, spec.run_directory)
     disable_automatic_gc(reactor)
     log.info("Supervisor runs. nodes=%s", [*controller.image.nodes])
     reactor.run()

@@ -14,7 +14,7 @@ import logging
 import signal
 
 from kafkalite.broker.assembly import remote_controller, worker_node
-from kafkalite.broker.node_metrics import keep_page
+from kafkalite.broker.node_metrics import start_metrics
 from kafkalite.broker.node_settings import reactor_limits
 from kafkalite.clock import SystemClock
 from kafkalite.process.loop import disable_automatic_gc, handle_signals
@@ -48,7 +48,7 @@ def run(spec: SpawnSpec) -> int:
         controller.reached,
     )
     controller.connect(bus.send)
-    keep_page(node, spec.run_directory)
+    start_metrics(node, spec.run_directory)
     disable_automatic_gc(reactor)
     log.info(
         "Node %d serves its partitions. node=%d partitions=%d",

@@ -231,7 +231,7 @@ def test_traffic_adds_up():
 
 
 def test_a_page_that_cannot_be_made_keeps_nobody_from_serving(metered, tmp_path, caplog):
-    assert node_metrics.keep_page(metered.broker.node, tmp_path / "gone") is None
+    assert node_metrics.start_metrics(metered.broker.node, tmp_path / "gone") is None
 
 
 @pytest.mark.parametrize("code", [0, 3, 9999, -1])
@@ -267,7 +267,7 @@ def test_page_is_written_in_steps_of_bounded_time(metered, monkeypatch):
 
     monkeypatch.setattr(keeper.page, "write_steps", slow)
     keeper._periods = node_metrics.IDLE_PERIODS
-    keeper.look()
+    keeper.update()
     most = node_metrics.STEP_MS // 2 + 1
     assert 1 <= len(steps) <= most
     counts = []
