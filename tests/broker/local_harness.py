@@ -32,13 +32,13 @@ READ = {
 }  # fmt: skip
 
 
-class Host(InProcess):
+class LocalNode(InProcess):
     """A node with a local listener."""
 
     def __init__(self, directory: Path, **settings: str) -> None:
         # A socket's path is limited in length, and the tests' directory may be deep.
         self.run_directory = Path(tempfile.mkdtemp(prefix="kl-", dir="/tmp"))
-        self.guests: list[Guest] = []
+        self.local_clients: list[LocalClient] = []
         super().__init__(directory, **settings)
 
     def open(self) -> None:
@@ -56,21 +56,21 @@ class Host(InProcess):
         return local_path(self.run_directory, self.node.node_id)
 
     def remove(self) -> None:
-        for guest in self.guests:
-            guest.close()
+        for local_client in self.local_clients:
+            local_client.close()
         self.close()
         shutil.rmtree(self.run_directory, ignore_errors=True)
 
-    def guest(self) -> Guest:
+    def local_client(self) -> LocalClient:
         """Return a connection that has not sent anything yet."""
-        self.guests.append(Guest(self.path, self.until, self.node.cluster_id))
-        return self.guests[-1]
+        self.local_clients.append(LocalClient(self.path, self.until, self.node.cluster_id))
+        return self.local_clients[-1]
 
-    def visit(self, **hello: Any) -> Guest:
+    def connect_client(self, **hello: Any) -> LocalClient:
         """Return a connection that has completed the handshake."""
-        guest = self.guest()
-        assert guest.hello(**hello).fields["error_code"] == 0
-        return guest
+        local_client = self.local_client()
+        assert local_client.hello(**hello).fields["error_code"] == 0
+        return local_client
 
     def values(self, topic: str = "t", partition: int = 0) -> list[bytes | None]:
         """Return the values in the log."""
@@ -84,7 +84,7 @@ class Host(InProcess):
         return values
 
 
-class Guest:
+class LocalClient:
     """One program's connection, its ring, and the descriptors it was given."""
 
     def __init__(self, path: Path, until: Until, cluster_id: str, node_id: int = 0) -> None:
@@ -151,7 +151,7 @@ class Guest:
 
     def hello(self, **hello: Any) -> TypedRecord:
         said = {
-            "cluster_id": self.cluster_id, "node_id": self.node_id, "client_id": "guest",
+            "cluster_id": self.cluster_id, "node_id": self.node_id, "client_id": "local_client",
         }  # fmt: skip
         self.say(local.HELLO(**(said | hello)))
         return self.hear()[0]
@@ -180,9 +180,7 @@ class Guest:
         room = self.ring.writer.reserve(len(batch))
         assert room is not None, "the ring is full"
         room[:] = batch
-        if self.ring.writer.commit(
-            topic_id, partition, correlation, acks, timeout_ms, len(batch)
-        ):
+        if self.ring.writer.commit(topic_id, partition, correlation, acks, timeout_ms, len(batch)):
             self.ring.wake_worker()
         return correlation
 

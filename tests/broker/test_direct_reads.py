@@ -29,34 +29,34 @@ from kafkalite.protocol.schemas.offsets import DELETE_RECORDS
 from kafkalite.protocol.schemas.topics import DELETE_TOPICS
 from kafkalite.records.batch import batches
 from kafkalite.storage.log_reader import read
-from tests.broker.local_harness import Guest, Host, batch_of, descriptor_count
+from tests.broker.local_harness import LocalClient, LocalNode, batch_of, descriptor_count
 from tests.handlers.denying import Denying
 
 DELAY_MS = 60_000
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    made = Host(tmp_path / "data")
+def host(tmp_path: Path) -> Iterator[LocalNode]:
+    made = LocalNode(tmp_path / "data")
     made.topic = made.create("t", segment_bytes=str(1 << 20), file_delete_delay_ms=str(DELAY_MS))
     yield made
     made.remove()
 
 
 @pytest.fixture
-def guest(host: Host) -> Guest:
-    return host.visit()
+def local_client(host: LocalNode) -> LocalClient:
+    return host.connect_client()
 
 
-def append(host: Host, *values: bytes, topic: str = "t") -> None:
+def append(host: LocalNode, *values: bytes, topic: str = "t") -> None:
     partition = host.node.replicas.leader(topic, 0)
     for value in values:
         host.node.replicas.append_own(partition, batch_of(value))
     host.reactor.tick(0)
 
 
-def values(guest: Guest, grant: dict[str, Any]) -> list[bytes | None]:
-    return [row.value for batch in batches(guest.content(grant)) for row in batch]
+def values(local_client: LocalClient, grant: dict[str, Any]) -> list[bytes | None]:
+    return [row.value for batch in batches(local_client.content(grant)) for row in batch]
 
 
 def is_whole(content: bytes) -> bool:
@@ -67,7 +67,7 @@ def is_whole(content: bytes) -> bool:
     return position == len(content)
 
 
-def fill(host: Host, segments: int) -> None:
+def fill(host: LocalNode, segments: int) -> None:
     """Write `segments` closed segments of three batches each, and an active one."""
     for number in range(segments):
         append(host, *(b"%d-%d " % (number, each) + b"x" * 300_000 for each in range(3)))
@@ -75,13 +75,13 @@ def fill(host: Host, segments: int) -> None:
     append(host, b"last")
 
 
-def delete_before(host: Host, offset: int) -> None:
+def delete_before(host: LocalNode, offset: int) -> None:
     asked = [{"name": "t", "partitions": [{"partition_index": 0, "offset": offset}]}]
     answer = host.ask(DELETE_RECORDS, 2, topics=asked, timeout_ms=1_000)
     assert answer.topics[0].partitions[0].error_code == 0
 
 
-def later(host: Host, ms: int) -> None:
+def later(host: LocalNode, ms: int) -> None:
     host.clock.advance(ms)
     host.reactor.tick(0)
 
@@ -89,10 +89,10 @@ def later(host: Host, ms: int) -> None:
 # -- granted ranges ------------------------------------------------------------------------------
 
 
-def test_a_read_is_granted_what_is_there(host, guest):
+def test_a_read_is_granted_what_is_there(host, local_client):
     append(host, b"a", b"b")
-    grant = guest.read(host.topic)
-    assert values(guest, grant) == [b"a", b"b"]
+    grant = local_client.read(host.topic)
+    assert values(local_client, grant) == [b"a", b"b"]
     assert grant | {"request_id": 0} == {
         "request_id": 0, "error_code": 0, "error_message": None, "high_watermark": 2,
         "last_stable_offset": 2, "log_start_offset": 0, "file": 0, "fresh": True, "position": 0,
@@ -100,25 +100,25 @@ def test_a_read_is_granted_what_is_there(host, guest):
     }  # fmt: skip
 
 
-def test_a_file_is_given_once_and_named_from_then_on(host, guest):
+def test_a_file_is_given_once_and_named_from_then_on(host, local_client):
     append(host, b"a")
-    first = guest.read(host.topic)
+    first = local_client.read(host.topic)
     append(host, b"b")
-    second = guest.read(host.topic, offset=first["end_offset"])
+    second = local_client.read(host.topic, offset=first["end_offset"])
     assert (second["file"], second["fresh"]) == (first["file"], False)
-    assert values(guest, second) == [b"b"]
+    assert values(local_client, second) == [b"b"]
 
 
-def test_each_connection_has_files_and_numbers_of_its_own(host, guest):
+def test_each_connection_has_files_and_numbers_of_its_own(host, local_client):
     append(host, b"a")
-    for each in (guest, host.visit()):
+    for each in (local_client, host.connect_client()):
         grant = each.read(host.topic)
         assert (grant["file"], grant["fresh"]) == (0, True)
 
 
-def test_a_descriptor_cannot_be_written_to(host, guest):
+def test_a_descriptor_cannot_be_written_to(host, local_client):
     append(host, b"a")
-    descriptor = guest.files[guest.read(host.topic)["file"]]
+    descriptor = local_client.files[local_client.read(host.topic)["file"]]
     assert fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
     for write in (
         lambda: os.pwrite(descriptor, b"x", 0),
@@ -129,29 +129,29 @@ def test_a_descriptor_cannot_be_written_to(host, guest):
             write()
 
 
-def test_one_walk_from_grant_to_grant_meets_every_record_once(host, guest):
+def test_one_walk_from_grant_to_grant_meets_every_record_once(host, local_client):
     fill(host, 3)
     found, offset, grants = [], 0, 0
     while offset < 10:
-        grant = guest.read(host.topic, offset=offset, size_max=700_000)
-        found += values(guest, grant)
+        grant = local_client.read(host.topic, offset=offset, size_max=700_000)
+        found += values(local_client, grant)
         offset = grant["end_offset"]
         grants += 1
     assert found == host.values() and len(found) == 10
-    assert grants == 7 and len(guest.files) == 4
+    assert grants == 7 and len(local_client.files) == 4
 
 
 @pytest.mark.parametrize("size_max", [0, -1, 1, 1_000, 5_000, 20_000, 1 << 30])
 def test_a_grant_ends_with_a_batch_and_is_no_larger_than_was_asked_but_for_its_first(
-    host, guest, size_max
+    host, local_client, size_max
 ):
     for number in range(300):
         append(host, b"%d " % number + b"x" * (number * 7 % 400))
     found, offset = [], 0
     while offset < 300:
-        grant = guest.read(host.topic, offset=offset, size_max=size_max)
-        came = values(guest, grant)
-        assert is_whole(guest.content(grant))
+        grant = local_client.read(host.topic, offset=offset, size_max=size_max)
+        came = values(local_client, grant)
+        assert is_whole(local_client.content(grant))
         assert grant["size"] <= max(size_max, 0) or len(came) == 1
         found += came
         offset += len(came)
@@ -159,42 +159,44 @@ def test_a_grant_ends_with_a_batch_and_is_no_larger_than_was_asked_but_for_its_f
     assert found == host.values()
 
 
-def test_a_read_from_within_a_batch_is_granted_that_batch(host, guest):
+def test_a_read_from_within_a_batch_is_granted_that_batch(host, local_client):
     partition = host.node.replicas.leader("t", 0)
     partition.append(batch_of(b"a", b"b", b"c"))
     append(host, b"d")
-    assert values(guest, guest.read(host.topic, offset=1)) == [b"a", b"b", b"c", b"d"]
+    assert values(local_client, local_client.read(host.topic, offset=1)) == [b"a", b"b", b"c", b"d"]
 
 
-def test_nothing_beyond_the_high_watermark_is_granted(host, guest, monkeypatch):
+def test_nothing_beyond_the_high_watermark_is_granted(host, local_client, monkeypatch):
     topic = host.create("safe", durability="fsync")
     append(host, b"durable", topic="safe")
     partition = host.node.replicas.leader("safe", 0)
     host.until(lambda: partition.high_watermark == 1)
     monkeypatch.setattr(host.node.flusher, "submit", lambda flushes: None)
     append(host, b"not yet", topic="safe")
-    grant = guest.read(topic)
-    assert (values(guest, grant), grant["end_offset"], grant["high_watermark"]) == (
+    grant = local_client.read(topic)
+    assert (values(local_client, grant), grant["end_offset"], grant["high_watermark"]) == (
         [b"durable"], 1, 1,
     )  # fmt: skip
-    assert guest.read(topic, offset=1)["file"] == -1
+    assert local_client.read(topic, offset=1)["file"] == -1
 
 
 @pytest.mark.parametrize("isolation_level", [0, 1])
-def test_committed_reads_end_at_the_last_stable_offset(host, guest, isolation_level, monkeypatch):
+def test_committed_reads_end_at_the_last_stable_offset(
+    host, local_client, isolation_level, monkeypatch
+):
     append(host, b"a", b"b")
     kind = type(host.node.replicas.leader("t", 0))
     monkeypatch.setattr(kind, "last_stable_offset", property(lambda self: 1))
-    grant = guest.read(host.topic, isolation_level=isolation_level)
+    grant = local_client.read(host.topic, isolation_level=isolation_level)
     assert (grant["end_offset"], grant["last_stable_offset"]) == (2 - isolation_level, 1)
-    assert len(values(guest, grant)) == 2 - isolation_level
+    assert len(values(local_client, grant)) == 2 - isolation_level
 
 
-def test_what_is_granted_is_counted_as_bytes_out(host, guest):
+def test_what_is_granted_is_counted_as_bytes_out(host, local_client):
     append(host, b"a")
-    grant = guest.read(host.topic)
-    guest.read(host.topic, offset=1)
-    guest.read(host.topic, offset=9)
+    grant = local_client.read(host.topic)
+    local_client.read(host.topic, offset=1)
+    local_client.read(host.topic, offset=9)
     traffic = host.node.replicas.traffic["t"]
     assert (traffic.bytes_out, traffic.fetches, traffic.failed_fetches) == (grant["size"], 3, 1)
 
@@ -202,50 +204,50 @@ def test_what_is_granted_is_counted_as_bytes_out(host, guest):
 # -- waiting reads -------------------------------------------------------------------------------
 
 
-def test_without_waiting_nothing_is_said_at_once(host, guest):
-    grant = guest.read(host.topic)
+def test_without_waiting_nothing_is_said_at_once(host, local_client):
+    grant = local_client.read(host.topic)
     assert (grant["error_code"], grant["file"], grant["size"], grant["high_watermark"]) == (
         0, -1, 0, 0,
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("wait_ms", [-1, -(2**31), 0])
-def test_a_wait_that_is_none_does_not_wait(host, guest, wait_ms):
-    assert guest.read(host.topic, wait_ms=wait_ms)["file"] == -1
+def test_a_wait_that_is_none_does_not_wait(host, local_client, wait_ms):
+    assert local_client.read(host.topic, wait_ms=wait_ms)["file"] == -1
 
 
-def test_a_read_waits_until_there_is_something(host, guest):
-    guest.ask(host.topic, wait_ms=60_000)
+def test_a_read_waits_until_there_is_something(host, local_client):
+    local_client.ask(host.topic, wait_ms=60_000)
     host.until(lambda: host.node.replicas.purgatory.size == 1)
-    assert guest.heard() is None
+    assert local_client.heard() is None
     append(host, b"a")
-    assert values(guest, guest.granted()) == [b"a"]
+    assert values(local_client, local_client.granted()) == [b"a"]
     assert host.node.replicas.purgatory.size == 0
 
 
-def test_when_the_time_is_up_nothing_was_there(host, guest):
-    guest.ask(host.topic, wait_ms=5_000)
+def test_when_the_time_is_up_nothing_was_there(host, local_client):
+    local_client.ask(host.topic, wait_ms=5_000)
     host.until(lambda: host.node.replicas.purgatory.size == 1)
     later(host, 5_000)
-    grant = guest.granted()
+    grant = local_client.granted()
     assert (grant["error_code"], grant["file"], grant["high_watermark"]) == (0, -1, 0)
 
 
-def test_a_read_that_waits_does_not_keep_others_waiting(host, guest):
+def test_a_read_that_waits_does_not_keep_others_waiting(host, local_client):
     other = host.create("u")
-    first = guest.ask(host.topic, wait_ms=60_000)
+    first = local_client.ask(host.topic, wait_ms=60_000)
     append(host, b"a", topic="u")
-    second = guest.ask(other)
-    assert guest.granted()["request_id"] == second
+    second = local_client.ask(other)
+    assert local_client.granted()["request_id"] == second
     append(host, b"b")
-    assert guest.granted()["request_id"] == first
+    assert local_client.granted()["request_id"] == first
 
 
-def test_who_leaves_waits_for_nothing_any_more(host, guest):
+def test_who_leaves_waits_for_nothing_any_more(host, local_client):
     for _ in range(3):
-        guest.ask(host.topic, wait_ms=60_000)
+        local_client.ask(host.topic, wait_ms=60_000)
     host.until(lambda: host.node.replicas.purgatory.size == 3)
-    guest.close()
+    local_client.close()
     host.until(lambda: host.node.replicas.purgatory.size == 0)
     append(host, b"a")
 
@@ -266,31 +268,31 @@ def test_who_leaves_waits_for_nothing_any_more(host, guest):
         ({"leader_epoch": 7}, UnknownLeaderEpoch),
     ],
 )
-def test_what_is_not_there_is_refused(host, guest, read, fault):
+def test_what_is_not_there_is_refused(host, local_client, read, fault):
     append(host, b"a")
-    guest.ask(**({"topic_id": host.topic} | read))
-    grant = guest.granted()
+    local_client.ask(**({"topic_id": host.topic} | read))
+    grant = local_client.granted()
     assert (grant["error_code"], grant["file"], grant["fresh"]) == (fault.code, -1, False)
     bounds = grant["high_watermark"], grant["log_start_offset"]
     assert bounds == ((1, 0) if fault is OffsetOutOfRange else (-1, -1))
-    assert values(guest, guest.read(host.topic)) == [b"a"]
+    assert values(local_client, local_client.read(host.topic)) == [b"a"]
 
 
-def test_an_older_epoch_is_fenced_at_once_and_while_it_waits(host, guest):
+def test_an_older_epoch_is_fenced_at_once_and_while_it_waits(host, local_client):
     partition = host.node.replicas.leader("t", 0)
-    guest.ask(host.topic, leader_epoch=0, wait_ms=60_000)
+    local_client.ask(host.topic, leader_epoch=0, wait_ms=60_000)
     host.until(lambda: host.node.replicas.purgatory.size == 1)
     partition.lead(3)
     host.node.replicas.purgatory.wake(partition)
-    assert guest.granted()["error_code"] == FencedLeaderEpoch.code
-    assert guest.read(host.topic, leader_epoch=0)["error_code"] == FencedLeaderEpoch.code
+    assert local_client.granted()["error_code"] == FencedLeaderEpoch.code
+    assert local_client.read(host.topic, leader_epoch=0)["error_code"] == FencedLeaderEpoch.code
 
 
 def test_who_may_not_read_is_told_nothing_of_the_topic(host):
     append(host, b"a")
     host.node.authorizer = Denying(AclOperation.READ)
-    guest = host.visit()
-    grant = guest.read(host.topic)
+    local_client = host.connect_client()
+    grant = local_client.read(host.topic)
     assert (grant["error_code"], grant["high_watermark"]) == (TopicAuthorizationFailed.code, -1)
 
 
@@ -298,33 +300,35 @@ def test_another_user_gets_no_files(host, monkeypatch):
     append(host, b"a")
     uid = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
-    guest = host.guest()
-    assert guest.hello().fields["reads"] is False
-    assert guest.read(host.topic)["error_code"] == ClusterAuthorizationFailed.code
+    local_client = host.local_client()
+    assert local_client.hello().fields["reads"] is False
+    assert local_client.read(host.topic)["error_code"] == ClusterAuthorizationFailed.code
 
 
-def test_without_descriptors_a_read_is_refused_and_may_be_asked_again(host, guest, monkeypatch):
+def test_without_descriptors_a_read_is_refused_and_may_be_asked_again(
+    host, local_client, monkeypatch
+):
     append(host, b"a")
     with monkeypatch.context() as patch:
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         patch.setattr(direct_reads, "DESCRIPTORS_RESERVED", most)
-        assert guest.read(host.topic)["error_code"] == KafkaStorageError.code
-    assert values(guest, guest.read(host.topic)) == [b"a"]
+        assert local_client.read(host.topic)["error_code"] == KafkaStorageError.code
+    assert values(local_client, local_client.read(host.topic)) == [b"a"]
 
 
 # -- removal of granted segments -----------------------------------------------------------------
 
 
-def test_a_file_that_was_removed_is_read_on_for_a_while_and_then_takes_no_room(host, guest):
+def test_a_file_that_was_removed_is_read_on_for_a_while_and_then_takes_no_room(host, local_client):
     fill(host, 2)
-    first = guest.read(host.topic)
-    before = guest.content(first)
+    first = local_client.read(host.topic)
+    before = local_client.content(first)
     delete_before(host, 5)
-    assert guest.content(first) == before
+    assert local_client.content(first) == before
     later(host, DELAY_MS)
-    host.until(lambda: os.fstat(guest.files[first["file"]]).st_blocks == 0)
-    assert guest.content(first) == b""
-    assert guest.read(host.topic)["error_code"] == OffsetOutOfRange.code
+    host.until(lambda: os.fstat(local_client.files[first["file"]]).st_blocks == 0)
+    assert local_client.content(first) == b""
+    assert local_client.read(host.topic)["error_code"] == OffsetOutOfRange.code
 
 
 def test_a_segment_that_nobody_was_lent_is_removed_uncut(host):
@@ -337,81 +341,81 @@ def test_a_segment_that_nobody_was_lent_is_removed_uncut(host):
     assert len(held.read()) == held.size > 0
 
 
-def test_the_reader_is_told_which_files_are_lent_no_more(host, guest):
+def test_the_reader_is_told_which_files_are_lent_no_more(host, local_client):
     fill(host, 3)
-    first = guest.read(host.topic, offset=0)
-    second = guest.read(host.topic, offset=3)
+    first = local_client.read(host.topic, offset=0)
+    second = local_client.read(host.topic, offset=3)
     assert first["dropped"] == second["dropped"] == []
     delete_before(host, 3)
-    told = guest.read(host.topic, offset=4)
+    told = local_client.read(host.topic, offset=4)
     assert (told["dropped"], told["fresh"]) == ([first["file"]], False)
     assert told["file"] == second["file"]
-    assert guest.read(host.topic, offset=4)["dropped"] == []
+    assert local_client.read(host.topic, offset=4)["dropped"] == []
 
 
-def test_reader_at_the_end_is_told_of_removed_files_when_its_wait_is_over(host, guest):
+def test_reader_at_the_end_is_told_of_removed_files_when_its_wait_is_over(host, local_client):
     fill(host, 3)
-    first = guest.read(host.topic, offset=0)
-    second = guest.read(host.topic, offset=3)
+    first = local_client.read(host.topic, offset=0)
+    second = local_client.read(host.topic, offset=3)
     end = second["log_start_offset"] + second["high_watermark"]
-    assert guest.read(host.topic, offset=end)["dropped"] == []
+    assert local_client.read(host.topic, offset=end)["dropped"] == []
     delete_before(host, 3)
-    guest.ask(host.topic, offset=end, wait_ms=500)
+    local_client.ask(host.topic, offset=end, wait_ms=500)
     host.until(lambda: host.node.replicas.purgatory.size == 1)
     later(host, 500)
-    told = guest.granted()
+    told = local_client.granted()
     assert (told["error_code"], told["size"], told["dropped"]) == (0, 0, [first["file"]])
-    assert guest.read(host.topic, offset=end)["dropped"] == []
+    assert local_client.read(host.topic, offset=end)["dropped"] == []
 
 
-def test_of_a_deleted_topic_all_files_are_dropped_and_take_no_room_in_the_end(host, guest):
+def test_of_a_deleted_topic_all_files_are_dropped_and_take_no_room_in_the_end(host, local_client):
     fill(host, 1)
-    grants = [guest.read(host.topic, offset=offset) for offset in (0, 3)]
-    guest.ask(host.topic, offset=4, wait_ms=60_000)
+    grants = [local_client.read(host.topic, offset=offset) for offset in (0, 3)]
+    local_client.ask(host.topic, offset=4, wait_ms=60_000)
     host.until(lambda: host.node.replicas.purgatory.size == 1)
     host.ask(DELETE_TOPICS, 1, topic_names=["t"], timeout_ms=1_000)
-    told = guest.granted()
+    told = local_client.granted()
     assert told["error_code"] == UnknownTopicOrPartition.code
     assert told["dropped"] == [0, 1]
-    assert all(guest.content(grant) for grant in grants)
+    assert all(local_client.content(grant) for grant in grants)
     later(host, DELAY_MS)
-    host.until(lambda: [guest.content(grant) for grant in grants] == [b"", b""])
+    host.until(lambda: [local_client.content(grant) for grant in grants] == [b"", b""])
 
 
-def test_a_partition_that_another_leads_drops_its_files(host, guest):
+def test_a_partition_that_another_leads_drops_its_files(host, local_client):
     append(host, b"a")
-    grant = guest.read(host.topic)
-    guest.ask(host.topic, offset=1, wait_ms=60_000)
+    grant = local_client.read(host.topic)
+    local_client.ask(host.topic, offset=1, wait_ms=60_000)
     host.until(lambda: host.node.replicas.purgatory.size == 1)
     partition = host.node.replicas.leader("t", 0)
     host.node.replicas.retire(partition, lambda: None)
-    told = guest.granted()
+    told = local_client.granted()
     assert (told["error_code"], told["dropped"]) == (NotLeaderOrFollower.code, [grant["file"]])
-    assert values(guest, grant) == [b"a"]
+    assert values(local_client, grant) == [b"a"]
 
 
-def test_there_is_a_bound_on_files_and_those_used_longest_ago_go(host, guest, monkeypatch):
+def test_there_is_a_bound_on_files_and_those_used_longest_ago_go(host, local_client, monkeypatch):
     monkeypatch.setattr(direct_reads, "FILES_MAX", 2)
     fill(host, 3)
-    reads = [guest.read(host.topic, offset=offset) for offset in (0, 3, 0, 6, 3, 0)]
+    reads = [local_client.read(host.topic, offset=offset) for offset in (0, 3, 0, 6, 3, 0)]
     assert [(each["file"], each["fresh"], each["dropped"]) for each in reads] == [
         (0, True, []), (1, True, []), (0, False, []),
         (2, True, [1]), (3, True, [0]), (4, True, [2]),
     ]  # fmt: skip
-    assert [values(guest, each)[0][:4] for each in reads] == [
+    assert [values(local_client, each)[0][:4] for each in reads] == [
         b"0-0 ", b"1-0 ", b"0-0 ", b"2-0 ", b"1-0 ", b"0-0 ",
     ]  # fmt: skip
 
 
-def test_many_reads_open_no_descriptor_here_that_stays(host, guest):
+def test_many_reads_open_no_descriptor_here_that_stays(host, local_client):
     fill(host, 3)
-    guest.read(host.topic)
-    before = descriptor_count() - len(guest.files)
+    local_client.read(host.topic)
+    before = descriptor_count() - len(local_client.files)
     for offset in (0, 3, 6, 9, 0, 3):
-        guest.read(host.topic, offset=offset)
-    opened = descriptor_count() - len(guest.files)
+        local_client.read(host.topic, offset=offset)
+    opened = descriptor_count() - len(local_client.files)
     # The log itself has opened the other segments, and their indexes.
     assert opened - before <= 2 * 3
     for offset in (0, 3, 6, 9, 0, 3):
-        guest.read(host.topic, offset=offset)
-    assert descriptor_count() - len(guest.files) == opened
+        local_client.read(host.topic, offset=offset)
+    assert descriptor_count() - len(local_client.files) == opened

@@ -26,7 +26,7 @@ from kafkalite.protocol.schemas import local
 from kafkalite.protocol.schemas.local import REQUEST_SIZE_MAX, write_packet
 from kafkalite.transport import packet_socket
 from kafkalite.transport.ring import ProducerRing
-from tests.broker.local_harness import READ, Host, batch_of, descriptor_count
+from tests.broker.local_harness import READ, LocalNode, batch_of, descriptor_count
 
 HELLO = write_packet(local.HELLO(cluster_id="c", node_id=0, client_id=None))
 READ_NOTHING = write_packet(
@@ -35,14 +35,14 @@ READ_NOTHING = write_packet(
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    made = Host(tmp_path / "data")
+def host(tmp_path: Path) -> Iterator[LocalNode]:
+    made = LocalNode(tmp_path / "data")
     yield made
     made.remove()
 
 
 def test_whoever_looks_for_this_node_is_welcomed_and_told_which_it_is(host):
-    welcome = host.guest().hello().fields
+    welcome = host.local_client().hello().fields
     assert welcome == {
         "error_code": 0, "error_message": None, "cluster_id": host.node.cluster_id, "node_id": 0,
         "port": host.local[1], "generation": welcome["generation"], "reads": True,
@@ -54,17 +54,17 @@ def test_whoever_looks_for_this_node_is_welcomed_and_told_which_it_is(host):
     [({"cluster_id": "x"}, InconsistentClusterId), ({"node_id": 1}, BrokerNotAvailable)],
 )
 def test_whoever_looks_for_another_node_is_told_so_and_closed(host, wrong, error):
-    guest = host.guest()
-    assert guest.hello(**wrong).fields["error_code"] == error.code
-    assert guest.is_left()
+    local_client = host.local_client()
+    assert local_client.hello(**wrong).fields["error_code"] == error.code
+    assert local_client.is_left()
 
 
 def test_a_node_that_started_again_is_another_one(host):
-    guest = host.guest()
-    before = guest.hello().fields["generation"]
+    local_client = host.local_client()
+    before = local_client.hello().fields["generation"]
     host.restart()
-    assert guest.is_left()
-    assert host.guest().hello().fields["generation"] != before
+    assert local_client.is_left()
+    assert host.local_client().hello().fields["generation"] != before
 
 
 def test_the_socket_that_a_killed_process_left_is_replaced(host):
@@ -72,7 +72,7 @@ def test_the_socket_that_a_killed_process_left_is_replaced(host):
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as left:
         left.bind(str(host.path))
     host.open()
-    host.visit()
+    host.connect_client()
 
 
 def test_a_node_that_ends_takes_its_own_socket_away_and_no_others(host):
@@ -116,10 +116,10 @@ def test_a_node_that_cannot_be_met_serves_all_the_same(host, caplog):
     ids=["short", "noise", "cut", "a bit", "large", "too large", "no hello", "a ring first"],
 )
 def test_what_does_not_read_or_begins_wrong_ends_the_connection(host, packets):
-    guest = host.guest()
+    local_client = host.local_client()
     for packet in packets:
-        guest.say(packet)
-    assert guest.is_left()
+        local_client.say(packet)
+    assert local_client.is_left()
     assert host.local_listener.listener.refused == 1
 
 
@@ -134,20 +134,20 @@ def test_what_does_not_read_or_begins_wrong_ends_the_connection(host, packets):
     ids=["hello again", "a node's word"],
 )
 def test_what_is_out_of_turn_ends_the_connection(host, again):
-    guest = host.visit()
-    guest.say(again)
-    assert guest.is_left()
+    local_client = host.connect_client()
+    local_client.say(again)
+    assert local_client.is_left()
 
 
 def test_an_empty_packet_is_an_end(host):
-    guest = host.visit()
-    guest.say(b"")
-    assert guest.is_left()
+    local_client = host.connect_client()
+    local_client.say(b"")
+    assert local_client.is_left()
     assert host.local_listener.listener.refused == 0
 
 
 def test_one_that_is_left_does_not_disturb_another(host):
-    good, bad = host.visit(), host.visit()
+    good, bad = host.connect_client(), host.connect_client()
     bad.say(b"nonsense")
     assert bad.is_left()
     topic = host.create("t")
@@ -155,7 +155,7 @@ def test_one_that_is_left_does_not_disturb_another(host):
 
 
 def test_who_says_nothing_is_closed_after_a_while_and_who_was_welcomed_is_not(host):
-    silent, welcomed = host.guest(), host.visit()
+    silent, welcomed = host.local_client(), host.connect_client()
     host.clock.advance(local_listener.HELLO_TIMEOUT_MS)
     assert silent.is_left()
     host.clock.advance(100 * local_listener.HELLO_TIMEOUT_MS)
@@ -164,22 +164,22 @@ def test_who_says_nothing_is_closed_after_a_while_and_who_was_welcomed_is_not(ho
 
 def test_there_is_a_bound_on_connections_and_room_again_when_one_leaves(tmp_path, monkeypatch):
     monkeypatch.setattr(local_listener, "CONNECTIONS_MAX", 2)
-    host = Host(tmp_path / "data")
-    first, _ = host.visit(), host.visit()
-    third = host.guest()
+    host = LocalNode(tmp_path / "data")
+    first, _ = host.connect_client(), host.connect_client()
+    third = host.local_client()
     assert third.is_left()
     assert host.local_listener.listener.refused == 1
     first.close()
     host.until(lambda: len(host.local_listener.listener.connections) == 1)
-    assert host.visit()
+    assert host.connect_client()
     host.remove()
 
 
 def test_descriptors_that_a_program_sends_along_are_not_kept(host):
-    guest = host.visit()
+    local_client = host.connect_client()
     before = descriptor_count()
     for _ in range(10):
-        socket.send_fds(guest.socket, [READ_NOTHING], [guest.socket.fileno()] * 20)
+        socket.send_fds(local_client.socket, [READ_NOTHING], [local_client.socket.fileno()] * 20)
     host.until(lambda: host.local_listener.counts["packets"] == 11)
     assert descriptor_count() == before
 
@@ -187,22 +187,22 @@ def test_descriptors_that_a_program_sends_along_are_not_kept(host):
 def test_there_is_a_bound_on_reads_that_wait(host, monkeypatch):
     monkeypatch.setattr(local_listener, "PENDING_READS_MAX", 3)
     topic = host.create("t")
-    guest = host.visit()
+    local_client = host.connect_client()
     for _ in range(3):
-        guest.ask(topic, wait_ms=60_000)
+        local_client.ask(topic, wait_ms=60_000)
     host.until(lambda: host.node.replicas.purgatory.size == 3)
-    assert guest.heard() is None and not guest.ended
-    guest.ask(topic, wait_ms=60_000)
-    assert guest.is_left()
+    assert local_client.heard() is None and not local_client.ended
+    local_client.ask(topic, wait_ms=60_000)
+    assert local_client.is_left()
     assert host.node.replicas.purgatory.size == 0
 
 
 def test_there_is_a_bound_on_reads_that_wait_at_a_node_and_room_again(host, monkeypatch):
     monkeypatch.setattr(direct_reads, "WAITING_MAX", 4)
     topic = host.create("t")
-    first, second = host.visit(), host.visit()
-    for guest in (first, first, second, second):
-        guest.ask(topic, wait_ms=60_000)
+    first, second = host.connect_client(), host.connect_client()
+    for local_client in (first, first, second, second):
+        local_client.ask(topic, wait_ms=60_000)
     host.until(lambda: host.node.replicas.purgatory.size == 4)
     refused = second.read(topic, wait_ms=60_000)
     assert refused["error_code"] == ThrottlingQuotaExceeded.code
@@ -227,23 +227,29 @@ def test_mangled_packets_end_their_connection_or_are_answered_and_disturb_nobody
     ]
     packets = [local.MESSAGES.write(message) for message in whole]
     for _ in range(100):
-        guest = host.visit()
+        local_client = host.connect_client()
         torn = bytearray(dice.choice(packets))
         for _ in range(dice.randrange(1, 4)):
             torn[dice.randrange(len(torn))] = dice.randrange(256)
         said = bytes(torn[: dice.randrange(1, len(torn) + 1)])
-        guest.say(said + (xxhash.xxh3_64_digest(said) if dice.random() < 0.8 else b"12345678"))
+        local_client.say(
+            said + (xxhash.xxh3_64_digest(said) if dice.random() < 0.8 else b"12345678")
+        )
         heard = []
-        host.until(lambda guest=guest, heard=heard: guest.ended or heard or waits(guest, heard))
-        guest.close()
+        host.until(
+            lambda local_client=local_client, heard=heard: (
+                local_client.ended or heard or waits(local_client, heard)
+            )
+        )
+        local_client.close()
     assert host.local_listener.listener.faults == 0
-    assert host.visit().read(topic)["error_code"] == 0
+    assert host.connect_client().read(topic)["error_code"] == 0
     host.until(lambda: len(host.local_listener.listener.connections) == 1)
 
 
-def waits(guest, heard):
+def waits(local_client, heard):
     """Read the next message; return whether there was one, as a read may wait for a long time."""
-    came = guest.heard()
+    came = local_client.heard()
     if came is not None:
         heard.append(came)
         for descriptor in came[1]:
@@ -254,56 +260,56 @@ def waits(guest, heard):
 def test_a_share_of_packets_is_handled_in_a_tick_and_the_rest_after(host, monkeypatch):
     monkeypatch.setattr(packet_socket, "PACKETS_PER_TICK", 2)
     topic = host.create("t")
-    guest = host.visit()
+    local_client = host.connect_client()
     for _ in range(5):
-        guest.ask(topic)
+        local_client.ask(topic)
     host.reactor.tick(1_000)
     assert host.local_listener.counts["reads"] == 2
-    assert [guest.granted()["request_id"] for _ in range(5)] == [*range(5)]
+    assert [local_client.granted()["request_id"] for _ in range(5)] == [*range(5)]
 
 
 def test_answers_wait_for_a_program_that_does_not_read_and_come_whole_and_in_order(host):
     """Its requests wait too, so the responses queued for it are bounded."""
     topic = host.create("t")
     host.append("t", [1])
-    guest = host.visit()
+    local_client = host.connect_client()
     (connection,) = host.local_listener.listener.connections
     connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     asked = 0
     while not connection.is_blocked:
-        guest.ask(topic, offset=1)
+        local_client.ask(topic, offset=1)
         asked += 1
         host.reactor.tick(0)
     for _ in range(50):
-        guest.ask(topic, offset=1)
+        local_client.ask(topic, offset=1)
         host.reactor.tick(0)
     assert host.local_listener.counts["reads"] == asked
-    guest.ask(topic)
-    heard = [guest.granted() for _ in range(asked + 51)]
+    local_client.ask(topic)
+    heard = [local_client.granted() for _ in range(asked + 51)]
     assert [grant["request_id"] for grant in heard] == [*range(asked + 51)]
-    assert guest.content(heard[-1]) and not connection.is_blocked
-    guest.ask(topic)
-    assert guest.granted()["error_code"] == 0
+    assert local_client.content(heard[-1]) and not connection.is_blocked
+    local_client.ask(topic)
+    assert local_client.granted()["error_code"] == 0
 
 
 def test_a_program_that_leaves_while_answers_wait_for_it_is_forgotten(host):
     topic = host.create("t")
-    guest = host.visit()
+    local_client = host.connect_client()
     (connection,) = host.local_listener.listener.connections
     connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     while not connection.is_blocked:
-        guest.ask(topic)
+        local_client.ask(topic)
         host.reactor.tick(0)
-    guest.close()
+    local_client.close()
     host.until(lambda: not host.local_listener.listener.connections)
-    assert host.visit().read(topic)["error_code"] == 0
+    assert host.connect_client().read(topic)["error_code"] == 0
 
 
 def test_a_fault_of_ours_ends_that_connection_only(host, monkeypatch):
-    guest, other = host.visit(), host.visit()
+    local_client, other = host.connect_client(), host.connect_client()
     monkeypatch.setattr(local_listener.DirectReads, "read", lambda self, read: 1 // 0)
-    guest.ask(bytes(16))
-    assert guest.is_left()
+    local_client.ask(bytes(16))
+    assert local_client.is_left()
     monkeypatch.undo()
     assert host.local_listener.listener.faults == 1
     assert other.read(host.create("t"))["error_code"] == 0
@@ -317,12 +323,12 @@ def test_who_comes_is_who_the_kernel_says(host, monkeypatch):
         lambda self, principal, *_: asked.append(principal) or True,
     )
     topic = host.create("t")
-    guest = host.visit()
-    guest.attach()
+    local_client = host.connect_client()
+    local_client.attach()
     asked.clear()
-    guest.put(batch_of(b"v"), topic)
-    guest.acked()
-    guest.read(topic)
+    local_client.put(batch_of(b"v"), topic)
+    local_client.acked()
+    local_client.read(topic)
     assert set(asked) == {principal_of(os.geteuid())}
 
 
@@ -335,14 +341,14 @@ def test_a_user_without_a_name_is_called_by_number():
 def test_metrics_count_the_local_listener(host):
     page = node_metrics.NodeMetrics(host.node, host.run_directory)
     topic = host.create("t")
-    guest = host.visit()
-    guest.attach()
-    guest.put(batch_of(b"1", b"2"), topic)
-    guest.put(b"nonsense", topic)
-    guest.acked(2)
-    grant = guest.read(topic)
-    guest.ask_for_ring()
-    guest.ask(topic, offset=2, wait_ms=60_000)
+    local_client = host.connect_client()
+    local_client.attach()
+    local_client.put(batch_of(b"1", b"2"), topic)
+    local_client.put(b"nonsense", topic)
+    local_client.acked(2)
+    grant = local_client.read(topic)
+    local_client.ask_for_ring()
+    local_client.ask(topic, offset=2, wait_ms=60_000)
     host.until(lambda: host.node.replicas.purgatory.size == 1)
     told = {
         (family.name, *labels.values()): value
@@ -377,11 +383,11 @@ def test_metrics_count_the_local_listener(host):
 def test_metrics_page_is_written_after_local_packets(host):
     page = node_metrics.NodeMetrics(host.node, host.run_directory)
     topic = host.create("t")
-    guest = host.visit()
-    guest.attach()
+    local_client = host.connect_client()
+    local_client.attach()
     page.look()
-    guest.put(batch_of(b"1"), topic)
-    guest.acked()
+    local_client.put(batch_of(b"1"), topic)
+    local_client.acked()
     before = page._periods
     page.look()
     page.close()
@@ -392,20 +398,20 @@ def test_metrics_page_is_written_after_local_packets(host):
 
 
 def test_a_connection_has_one_ring(host):
-    guest = host.visit()
-    guest.attach()
-    answer, descriptors = guest.ask_for_ring()
+    local_client = host.connect_client()
+    local_client.attach()
+    answer, descriptors = local_client.ask_for_ring()
     assert (answer["error_code"], descriptors) == (InvalidRequest.code, [])
     topic = host.create("t")
-    guest.put(batch_of(b"v"), topic)
-    assert guest.acked()[0][1] == 0
+    local_client.put(batch_of(b"v"), topic)
+    assert local_client.acked()[0][1] == 0
 
 
 def test_rings_take_no_more_memory_than_they_may_and_there_is_room_again(tmp_path):
-    host = Host(
+    host = LocalNode(
         tmp_path / "data", **{"native.ring.bytes": "65536", "native.rings.bytes.max": "131072"}
     )
-    first, second, third = (host.visit() for _ in range(3))
+    first, second, third = (host.connect_client() for _ in range(3))
     first.attach()
     assert second.attach().writer.frame_size_max == 16_384
     answer, descriptors = third.ask_for_ring()
@@ -418,13 +424,13 @@ def test_rings_take_no_more_memory_than_they_may_and_there_is_room_again(tmp_pat
 
 
 def test_a_ring_is_as_large_as_the_setting_says_at_that_time(tmp_path):
-    host = Host(tmp_path / "data", **{"native.ring.bytes": str(1 << 16)})
-    small = host.visit()
+    host = LocalNode(tmp_path / "data", **{"native.ring.bytes": str(1 << 16)})
+    small = host.connect_client()
     small.attach()
     host.node._settings.current = host.node.settings.with_dynamic(
         {}, {"native.ring.bytes": str(1 << 20)}
     )
-    large = host.visit()
+    large = host.connect_client()
     assert large.attach().writer.frame_size_max == 1 << 18
     topic = host.create("t")
     large.put(batch_of(b"x" * 200_000), topic)
@@ -435,60 +441,60 @@ def test_a_ring_is_as_large_as_the_setting_says_at_that_time(tmp_path):
 
 
 def test_without_memory_or_descriptors_there_is_no_ring_and_the_program_is_told(host, monkeypatch):
-    guest = host.visit()
+    local_client = host.connect_client()
 
     def refused(*_):
         raise OSError(12, "Cannot allocate memory")
 
     with monkeypatch.context() as patch:
         patch.setattr(ring_host.WorkerRing, "make", refused)
-        answer, _ = guest.ask_for_ring()
+        answer, _ = local_client.ask_for_ring()
         assert answer["error_code"] == 56 and "Cannot allocate memory" in answer["error_message"]
     before = descriptor_count()
     with monkeypatch.context() as patch:
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         patch.setattr(ring_host, "DESCRIPTORS_RESERVED", most)
-        answer, _ = guest.ask_for_ring()
+        answer, _ = local_client.ask_for_ring()
         assert answer["error_code"] == 56 and "ulimit -n" in answer["error_message"]
     assert descriptor_count() == before
     assert host.local_listener.rings.size == 0
-    guest.attach()
+    local_client.attach()
 
 
 def test_a_ring_waits_with_the_other_answers_for_a_program_that_does_not_read(host):
     topic = host.create("t")
-    guest = host.visit()
+    local_client = host.connect_client()
     (connection,) = host.local_listener.listener.connections
     connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     asked = 0
     while not connection.is_blocked:
-        guest.say(local.ATTACH(request_id=asked) if asked == 1 else READ_NOTHING)
+        local_client.say(local.ATTACH(request_id=asked) if asked == 1 else READ_NOTHING)
         if asked != 1:
-            guest.ask(topic)
+            local_client.ask(topic)
         asked += 1
         host.reactor.tick(0)
     assert host.local_listener.rings.rings
-    while not guest.ring:
-        answer, descriptors = guest.hear()
+    while not local_client.ring:
+        answer, descriptors = local_client.hear()
         if answer.kind is local.ATTACHED:
-            guest.ring = ProducerRing(descriptors)
-    guest.put(batch_of(b"v"), topic)
-    assert guest.acked()[0][1] == 0
+            local_client.ring = ProducerRing(descriptors)
+    local_client.put(batch_of(b"v"), topic)
+    assert local_client.acked()[0][1] == 0
 
 
 def test_nothing_is_left_open_when_programs_have_gone(host):
     topic = host.create("t")
     host.append("t", [1])
-    host.visit().close()
+    host.connect_client().close()
     host.until(lambda: not host.local_listener.listener.connections)
     before = descriptor_count()
     for _ in range(5):
-        guest = host.visit()
-        guest.attach()
-        guest.put(batch_of(b"v"), topic)
-        guest.acked()
-        guest.read(topic)
-        guest.close()
+        local_client = host.connect_client()
+        local_client.attach()
+        local_client.put(batch_of(b"v"), topic)
+        local_client.acked()
+        local_client.read(topic)
+        local_client.close()
     there = host.local_listener
     host.until(lambda: not there.listener.connections and not there.rings.rings)
     assert descriptor_count() == before
@@ -496,13 +502,13 @@ def test_nothing_is_left_open_when_programs_have_gone(host):
 
 def test_a_program_waits_on_a_descriptor_and_is_woken(host):
     topic = host.create("t")
-    guest = host.visit()
-    ring = guest.attach()
+    local_client = host.connect_client()
+    ring = local_client.attach()
     assert ring.writer.rest()
-    guest.put(batch_of(b"v"), topic)
+    local_client.put(batch_of(b"v"), topic)
     waiting = select.poll()
     waiting.register(ring.fileno(), select.POLLIN)
     host.until(lambda: bool(waiting.poll(0)))
     ring.clear()
     ring.writer.woke()
-    assert len(guest.take_acks()) == 1
+    assert len(local_client.take_acks()) == 1

@@ -32,7 +32,7 @@ from kafkalite.protocol.schemas.produce import PRODUCE
 from kafkalite.protocol.schemas.topics import DELETE_TOPICS
 from kafkalite.storage.disk import DiskFailed
 from kafkalite.transport.ring import FRAMES_POSITION, REASONS, ProducerRing, RingFault
-from tests.broker.local_harness import Guest, Host, batch_of
+from tests.broker.local_harness import LocalClient, LocalNode, batch_of
 from tests.handlers.denying import Denying
 from tests.handlers.grouping import find
 
@@ -41,22 +41,22 @@ NOTHING = (-1, -1, -1)
 
 
 @pytest.fixture
-def host(tmp_path: Path) -> Iterator[Host]:
-    made = Host(tmp_path / "data", **{"native.ring.bytes": str(1 << 20)})
+def host(tmp_path: Path) -> Iterator[LocalNode]:
+    made = LocalNode(tmp_path / "data", **{"native.ring.bytes": str(1 << 20)})
     made.topic = made.create("t")
     yield made
     made.remove()
 
 
 @pytest.fixture
-def guest(host: Host) -> Guest:
+def local_client(host: LocalNode) -> LocalClient:
     """Return a local producer with a ring."""
-    made = host.visit()
+    made = host.connect_client()
     made.attach()
     return made
 
 
-def delete(host: Host, topic: str) -> None:
+def delete(host: LocalNode, topic: str) -> None:
     host.ask(DELETE_TOPICS, 1, topic_names=[topic], timeout_ms=1_000)
 
 
@@ -64,48 +64,48 @@ def delete(host: Host, topic: str) -> None:
 
 
 @pytest.mark.parametrize("acks", [1, -1])
-def test_a_batch_is_appended_and_answered_with_its_offset(host, guest, acks):
-    first = guest.put(batch_of(b"a", b"b"), host.topic, acks=acks)
-    second = guest.put(batch_of(b"c"), host.topic, acks=acks)
-    assert guest.acked(2) == [(first, OK, 0, -1, 0), (second, OK, 2, -1, 0)]
+def test_a_batch_is_appended_and_answered_with_its_offset(host, local_client, acks):
+    first = local_client.put(batch_of(b"a", b"b"), host.topic, acks=acks)
+    second = local_client.put(batch_of(b"c"), host.topic, acks=acks)
+    assert local_client.acked(2) == [(first, OK, 0, -1, 0), (second, OK, 2, -1, 0)]
     assert host.values() == [b"a", b"b", b"c"]
 
 
-def test_with_acks_0_nothing_is_answered_when_all_is_well(host, guest):
-    guest.put(batch_of(b"a"), host.topic, acks=0)
-    told = guest.put(batch_of(b"b"), host.topic)
-    assert guest.acked() == [(told, OK, 1, -1, 0)]
+def test_with_acks_0_nothing_is_answered_when_all_is_well(host, local_client):
+    local_client.put(batch_of(b"a"), host.topic, acks=0)
+    told = local_client.put(batch_of(b"b"), host.topic)
+    assert local_client.acked() == [(told, OK, 1, -1, 0)]
     assert host.values() == [b"a", b"b"]
 
 
-def test_a_topic_that_stamps_its_records_says_when(host, guest):
+def test_a_topic_that_stamps_its_records_says_when(host, local_client):
     topic = host.create("stamped", message_timestamp_type="LogAppendTime")
-    told = guest.put(batch_of(b"v"), topic)
-    assert guest.acked() == [(told, OK, 0, host.clock.wall_ms(), 0)]
+    told = local_client.put(batch_of(b"v"), topic)
+    assert local_client.acked() == [(told, OK, 0, host.clock.wall_ms(), 0)]
 
 
-def test_it_is_counted_as_what_comes_over_tcp_is(host, guest):
+def test_it_is_counted_as_what_comes_over_tcp_is(host, local_client):
     batch = batch_of(b"a", b"b")
-    guest.put(batch, host.topic)
-    guest.put(batch + batch, host.topic)
-    guest.acked(2)
+    local_client.put(batch, host.topic)
+    local_client.put(batch + batch, host.topic)
+    local_client.acked(2)
     traffic = host.node.replicas.traffic["t"]
     assert (traffic.produces, traffic.messages_in, traffic.bytes_in) == (2, 2, len(batch))
     assert traffic.failed_produces == 1
 
 
-def test_a_reader_who_waits_is_woken_by_it(host, guest):
-    reader = host.visit()
+def test_a_reader_who_waits_is_woken_by_it(host, local_client):
+    reader = host.connect_client()
     reader.ask(host.topic, wait_ms=60_000)
     host.until(lambda: host.node.replicas.purgatory.size == 1)
-    guest.put(batch_of(b"v"), host.topic)
+    local_client.put(batch_of(b"v"), host.topic)
     assert reader.granted()["end_offset"] == 1
 
 
-def test_a_batch_sent_again_over_tcp_is_known_by_its_sequence(host, guest):
+def test_a_batch_sent_again_over_tcp_is_known_by_its_sequence(host, local_client):
     """A batch that was in a ring may be sent again over TCP, however the ring was closed."""
     batch = batch_of(b"once", producer_id=7, producer_epoch=0, base_sequence=0)
-    guest.put(batch, host.topic, acks=0)
+    local_client.put(batch, host.topic, acks=0)
     host.until(lambda: host.values() == [b"once"])
     topics = [{"name": "t", "partition_data": [{"index": 0, "records": batch}]}]
     answer = host.ask(PRODUCE, 9, acks=-1, timeout_ms=1_000, topic_data=topics)
@@ -113,27 +113,27 @@ def test_a_batch_sent_again_over_tcp_is_known_by_its_sequence(host, guest):
     assert (entry.error_code, entry.base_offset, host.values()) == (OK, 0, [b"once"])
 
 
-def test_a_batch_that_fills_a_frame_goes_through_and_none_is_larger(host, guest):
-    room = guest.ring.writer.frame_size_max - 48
+def test_a_batch_that_fills_a_frame_goes_through_and_none_is_larger(host, local_client):
+    room = local_client.ring.writer.frame_size_max - 48
     value = b"x" * (room - len(batch_of(b"x" * (room - 200))) + room - 200)
     assert len(batch_of(value)) == room
-    guest.put(batch_of(value), host.topic)
-    assert guest.acked()[0][1] == OK
+    local_client.put(batch_of(value), host.topic)
+    assert local_client.acked()[0][1] == OK
     with pytest.raises(ValueError):
-        guest.ring.writer.reserve(room + 1)
+        local_client.ring.writer.reserve(room + 1)
 
 
 # -- acks=-1 -------------------------------------------------------------------------------------
 
 
-def test_with_fsync_acks_all_is_answered_when_the_disk_has_it(host, guest):
+def test_with_fsync_acks_all_is_answered_when_the_disk_has_it(host, local_client):
     topic = host.create("safe", durability="fsync")
     partition = host.node.replicas.leader("safe", 0)
-    guest.put(batch_of(b"v"), topic, acks=-1)
+    local_client.put(batch_of(b"v"), topic, acks=-1)
     acked = []
 
     def is_acked() -> bool:
-        acked.extend(guest.take_acks())
+        acked.extend(local_client.take_acks())
         assert not acked or partition.high_watermark == 1
         return bool(acked)
 
@@ -142,34 +142,34 @@ def test_with_fsync_acks_all_is_answered_when_the_disk_has_it(host, guest):
     assert host.node.replicas.purgatory.size == 0
 
 
-def test_acks_1_does_not_wait_for_the_disk(host, guest, monkeypatch):
+def test_acks_1_does_not_wait_for_the_disk(host, local_client, monkeypatch):
     topic = host.create("safe", durability="fsync")
     monkeypatch.setattr(host.node.flusher, "submit", lambda flushes: None)
-    guest.put(batch_of(b"v"), topic, acks=1)
-    assert guest.acked()[0][1:3] == (OK, 0)
+    local_client.put(batch_of(b"v"), topic, acks=1)
+    assert local_client.acked()[0][1:3] == (OK, 0)
     assert host.node.replicas.leader("safe", 0).high_watermark == 0
 
 
 @pytest.fixture
-def stuck(host, guest, monkeypatch):
+def stuck(host, local_client, monkeypatch):
     """Yield the number of a batch that was appended and is never flushed."""
     topic = host.create("safe", durability="fsync")
     with monkeypatch.context() as patch:
         patch.setattr(host.node.flusher, "submit", lambda flushes: None)
-        number = guest.put(batch_of(b"v"), topic, acks=-1, timeout_ms=5_000)
+        number = local_client.put(batch_of(b"v"), topic, acks=-1, timeout_ms=5_000)
         host.until(lambda: host.node.replicas.purgatory.size == 1)
         yield number
 
 
-def test_when_the_time_is_up_the_producer_is_told(host, guest, stuck):
-    assert guest.take_acks() == []
+def test_when_the_time_is_up_the_producer_is_told(host, local_client, stuck):
+    assert local_client.take_acks() == []
     host.clock.advance(5_000)
-    assert guest.acked() == [(stuck, RequestTimedOut.code, *NOTHING)]
+    assert local_client.acked() == [(stuck, RequestTimedOut.code, *NOTHING)]
     assert host.local_listener.rings.errors == {RequestTimedOut.code: 1}
 
 
-def test_a_producer_that_goes_is_waited_for_no_more(host, guest, stuck):
-    guest.close()
+def test_a_producer_that_goes_is_waited_for_no_more(host, local_client, stuck):
+    local_client.close()
     host.until(lambda: not host.local_listener.rings.rings)
     assert host.node.replicas.purgatory.size == 0
     host.clock.advance(5_000)
@@ -207,25 +207,25 @@ NAMES = ["unknown topic", "unknown partition", "no partition", "acks", "acks bel
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_refused_over_tcp_is_refused_here_and_the_ring_goes_on(host, guest, name):
+def test_what_is_refused_over_tcp_is_refused_here_and_the_ring_goes_on(host, local_client, name):
     batch, topic, how, fault = refusals(host)[name]
-    refused = guest.put(batch, topic, **how)
-    good = guest.put(batch_of(b"good"), host.topic)
-    assert guest.acked(2) == [(refused, fault.code, *NOTHING), (good, OK, 0, -1, 0)]
+    refused = local_client.put(batch, topic, **how)
+    good = local_client.put(batch_of(b"good"), host.topic)
+    assert local_client.acked(2) == [(refused, fault.code, *NOTHING), (good, OK, 0, -1, 0)]
     assert host.values() == [b"good"]
     assert host.local_listener.rings.errors == {fault.code: 1}
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("acks")])
-def test_with_acks_0_a_refusal_is_told_all_the_same(host, guest, name):
+def test_with_acks_0_a_refusal_is_told_all_the_same(host, local_client, name):
     batch, topic, how, fault = refusals(host)[name]
-    refused = guest.put(batch, topic, acks=0, **how)
-    assert guest.acked() == [(refused, fault.code, *NOTHING)]
+    refused = local_client.put(batch, topic, acks=0, **how)
+    assert local_client.acked() == [(refused, fault.code, *NOTHING)]
 
 
-def test_who_may_not_write_writes_nothing(host, guest):
+def test_who_may_not_write_writes_nothing(host, local_client):
     host.node.authorizer = Denying(AclOperation.WRITE)
-    other = host.visit()
+    other = host.connect_client()
     other.attach()
     other.put(batch_of(b"v"), host.topic)
     assert other.acked()[0][1] == TopicAuthorizationFailed.code
@@ -235,40 +235,40 @@ def test_who_may_not_write_writes_nothing(host, guest):
 def test_an_internal_topic_is_the_brokers_own(host):
     find(host)
     topic = host.node.image.topics["__consumer_offsets"].topic_id
-    guest, admin = host.visit(), host.visit(client_id="__admin_client")
-    for each in (guest, admin):
+    local_client, admin = host.connect_client(), host.connect_client(client_id="__admin_client")
+    for each in (local_client, admin):
         each.attach()
         each.put(batch_of(b"v"), topic)
-    assert guest.acked()[0][1] == InvalidTopicException.code
+    assert local_client.acked()[0][1] == InvalidTopicException.code
     assert admin.acked()[0][1] == OK
 
 
-def test_a_topic_deleted_while_rings_are_attached_is_unknown_from_then_on(host, guest):
-    guest.put(batch_of(b"v"), host.topic)
-    guest.acked()
+def test_a_topic_deleted_while_rings_are_attached_is_unknown_from_then_on(host, local_client):
+    local_client.put(batch_of(b"v"), host.topic)
+    local_client.acked()
     delete(host, "t")
-    refused = guest.put(batch_of(b"w"), host.topic)
-    assert guest.acked(2)[-1] == (refused, UnknownTopicId.code, *NOTHING)
+    refused = local_client.put(batch_of(b"w"), host.topic)
+    assert local_client.acked(2)[-1] == (refused, UnknownTopicId.code, *NOTHING)
 
 
 def test_a_topic_deleted_while_a_batch_of_it_waits_for_the_disk_answers_that(
-    host, guest, monkeypatch
+    host, local_client, monkeypatch
 ):
     topic = host.create("safe", durability="fsync")
     monkeypatch.setattr(host.node.flusher, "submit", lambda flushes: None)
-    number = guest.put(batch_of(b"v"), topic, acks=-1)
+    number = local_client.put(batch_of(b"v"), topic, acks=-1)
     host.until(lambda: host.node.replicas.purgatory.size == 1)
     partition = host.node.replicas.leader("safe", 0)
     host.node.replicas.remove(partition)
-    assert guest.acked() == [(number, UnknownTopicOrPartition.code, *NOTHING)]
+    assert local_client.acked() == [(number, UnknownTopicOrPartition.code, *NOTHING)]
 
 
-def test_a_partition_led_elsewhere_by_now_says_so(host, guest):
+def test_a_partition_led_elsewhere_by_now_says_so(host, local_client):
     partition = host.node.replicas.leader("t", 0)
     moved = []
     host.node.replicas.retire(partition, lambda: moved.append(True))
-    refused = guest.put(batch_of(b"v"), host.topic)
-    assert guest.acked() == [(refused, NotLeaderOrFollower.code, *NOTHING)]
+    refused = local_client.put(batch_of(b"v"), host.topic)
+    assert local_client.acked() == [(refused, NotLeaderOrFollower.code, *NOTHING)]
     assert moved
 
 
@@ -276,59 +276,59 @@ def test_a_partition_led_elsewhere_by_now_says_so(host, guest):
 
 
 def test_rings_have_a_share_a_tick_each_and_take_turns(host):
-    guests = [host.visit() for _ in range(3)]
+    local_clients = [host.connect_client() for _ in range(3)]
     topics = [host.create(f"t{number}") for number in range(3)]
-    for guest in guests:
-        guest.attach()
+    for local_client in local_clients:
+        local_client.attach()
     for _ in range(3):
         host.reactor.tick(0)
-    for guest, topic in zip(guests, topics, strict=True):
+    for local_client, topic in zip(local_clients, topics, strict=True):
         for _ in range(FRAMES_PER_TICK + 10):
-            guest.put(batch_of(b"v"), topic)
+            local_client.put(batch_of(b"v"), topic)
     host.reactor.tick(0)
     assert [len(host.values(f"t{n}")) for n in range(3)] == [FRAMES_PER_TICK] * 3
     host.reactor.tick(0)
     assert [len(host.values(f"t{n}")) for n in range(3)] == [FRAMES_PER_TICK + 10] * 3
 
 
-def test_large_frames_have_a_share_in_bytes(host, guest, monkeypatch):
+def test_large_frames_have_a_share_in_bytes(host, local_client, monkeypatch):
     monkeypatch.setattr(ring_host, "SIZE_PER_TICK", 100_000)
     host.reactor.tick(0)
     for _ in range(5):
-        guest.put(batch_of(b"x" * 60_000), host.topic)
+        local_client.put(batch_of(b"x" * 60_000), host.topic)
     host.reactor.tick(0)
     assert len(host.values()) == 2
-    guest.acked(5)
+    local_client.acked(5)
 
 
-def test_one_that_takes_no_answers_is_taken_from_no_more_until_it_does(host, guest):
+def test_one_that_takes_no_answers_is_taken_from_no_more_until_it_does(host, local_client):
     """The node takes only as many frames as the response ring has room for."""
     batch = batch_of(b"v")
     for _ in range(1_024):
-        guest.put(batch, host.topic)
+        local_client.put(batch, host.topic)
         host.reactor.tick(0)
-    more = guest.put(batch, host.topic)
+    more = local_client.put(batch, host.topic)
     for _ in range(10):
         host.clock.advance(POLL_MS)
         host.reactor.tick(0)
     assert len(host.values()) == 1_024
-    acks = guest.acked(1_025)
+    acks = local_client.acked(1_025)
     assert acks[-1][0] == more and len(host.values()) == 1_025
 
 
-def test_a_full_ring_is_emptied_and_its_producer_woken(host, guest):
+def test_a_full_ring_is_emptied_and_its_producer_woken(host, local_client):
     batch = batch_of(b"x" * 100_000)
-    writer = guest.ring.writer
+    writer = local_client.ring.writer
     count = 0
     while (room := writer.reserve(len(batch))) is not None:
         room[:] = batch
         writer.commit(host.topic, 0, count, 0, 0, len(batch))
         count += 1
     assert writer.rest()
-    guest.ring.wake_worker()
-    woken = guest.ring.fileno()
+    local_client.ring.wake_worker()
+    woken = local_client.ring.fileno()
     host.until(lambda: _readable(woken))
-    guest.ring.clear()
+    local_client.ring.clear()
     host.until(lambda: len(host.values()) == count)
     assert writer.reserve(len(batch)) is not None
 
@@ -339,22 +339,22 @@ def _readable(descriptor: int) -> bool:
     return bool(waiting.poll(0))
 
 
-def test_what_nobody_was_woken_for_is_found_by_the_net(host, guest):
+def test_what_nobody_was_woken_for_is_found_by_the_net(host, local_client):
     host.reactor.tick(0)
     host.reactor.tick(0)
     batch = batch_of(b"v")
-    room = guest.ring.writer.reserve(len(batch))
+    room = local_client.ring.writer.reserve(len(batch))
     room[:] = batch
-    assert guest.ring.writer.commit(host.topic, 0, 1, 1, 0, len(batch)), "it does not sleep"
+    assert local_client.ring.writer.commit(host.topic, 0, 1, 1, 0, len(batch)), "it does not sleep"
     for _ in range(5):
         host.reactor.tick(0)
     assert host.values() == []
     host.clock.advance(POLL_MS)
-    assert guest.acked()[0][:2] == (1, OK)
+    assert local_client.acked()[0][:2] == (1, OK)
     assert host.local_listener.rings.counts["found_late"] == 1
 
 
-def test_poll_interval_of_idle_rings_grows(host, guest):
+def test_poll_interval_of_idle_rings_grows(host, local_client):
     """The interval is short again after a frame has come."""
 
     def polls(span_ms: int) -> int:
@@ -370,17 +370,17 @@ def test_poll_interval_of_idle_rings_grows(host, guest):
 
     polls(1_000)
     assert polls(10 * POLL_MS_MAX) == 10
-    guest.put(batch_of(b"v"), host.topic)
-    guest.acked()
+    local_client.put(batch_of(b"v"), host.topic)
+    local_client.acked()
     assert polls(POLL_MS_MAX + POLL_MS) >= 2
 
 
 def test_rings_are_not_polled_while_there_is_none(host):
-    guest = host.visit()
+    local_client = host.connect_client()
     assert host.local_listener.rings._poll_timer is None
-    guest.attach()
+    local_client.attach()
     assert host.local_listener.rings._poll_timer is not None
-    guest.close()
+    local_client.close()
     host.until(lambda: not host.local_listener.rings.rings)
     host.clock.advance(POLL_MS)
     host.reactor.tick(0)
@@ -392,13 +392,13 @@ def test_rings_are_not_polled_while_there_is_none(host):
 
 def test_a_producer_cannot_hold_up_the_node_by_its_event(host):
     """The producer fills the event's counter, changes its flags, and drains it under the node."""
-    guest = host.visit()
-    _, descriptors = guest.ask_for_ring()
+    local_client = host.connect_client()
+    _, descriptors = local_client.ask_for_ring()
     event = os.dup(descriptors[2])
-    guest.ring = ProducerRing(descriptors)
+    local_client.ring = ProducerRing(descriptors)
     fcntl.fcntl(event, fcntl.F_SETFL, 0)
     for number in range(3 * FRAMES_PER_TICK):
-        guest.put(batch_of(b"v"), host.topic)
+        local_client.put(batch_of(b"v"), host.topic)
         if number % 2:
             with contextlib.suppress(BlockingIOError):
                 os.preadv(event, [bytearray(8)], -1, os.RWF_NOWAIT)
@@ -411,88 +411,90 @@ def test_a_producer_cannot_hold_up_the_node_by_its_event(host):
         host.clock.advance(1)
     os.close(event)
     host.clock.advance(POLL_MS_MAX)  # a wake-up may be lost if the producer drains the event
-    assert len(guest.acked(3 * FRAMES_PER_TICK)) == 3 * FRAMES_PER_TICK
+    assert len(local_client.acked(3 * FRAMES_PER_TICK)) == 3 * FRAMES_PER_TICK
 
 
 def test_a_ring_that_breaks_the_layout_is_left_and_its_lease_ends(host, caplog):
     """Complete frames before the violation are appended; nothing of the invalid frame is."""
-    guest = host.visit()
-    _, descriptors = guest.ask_for_ring()
+    local_client = host.connect_client()
+    _, descriptors = local_client.ask_for_ring()
     ring = os.dup(descriptors[0])
-    guest.ring = ProducerRing(descriptors)
+    local_client.ring = ProducerRing(descriptors)
     batch = batch_of(b"v")
-    guest.put(batch, host.topic)
+    local_client.put(batch, host.topic)
     next_frame = FRAMES_POSITION + (48 + len(batch) + 7) // 8 * 8
     os.pwrite(ring, (7).to_bytes(4, "little"), next_frame)
     os.close(ring)
-    assert guest.is_left()
+    assert local_client.is_left()
     assert host.values() == [b"v"]
     assert host.local_listener.rings.closed_counts == {"violation": 1}
     assert host.local_listener.rings.size == 0 and not host.local_listener.rings.rings
     assert caplog.text.count(f"its ring was closed: {REASONS[1]}") == 1
-    other = host.visit()
+    other = host.connect_client()
     other.attach()
     other.put(batch_of(b"w"), host.topic)
     assert other.acked()[0][1:3] == (OK, 1)
 
 
-def test_what_a_producer_had_committed_when_it_went_is_taken(host, guest):
+def test_what_a_producer_had_committed_when_it_went_is_taken(host, local_client):
     for _ in range(3 * FRAMES_PER_TICK):
-        guest.put(batch_of(b"v"), host.topic, acks=0)
-    guest.close()
+        local_client.put(batch_of(b"v"), host.topic, acks=0)
+    local_client.close()
     host.until(lambda: not host.local_listener.rings.rings)
     assert len(host.values()) == 3 * FRAMES_PER_TICK
     assert host.local_listener.rings.size == 0
 
 
-def test_a_producer_that_goes_and_writes_on_is_taken_from_for_one_ring_at_the_most(host, guest):
+def test_a_producer_that_goes_and_writes_on_is_taken_from_for_one_ring_at_the_most(
+    host, local_client
+):
     """A process that keeps the memory after its ring was closed is not served."""
-    guest.socket.close()
+    local_client.socket.close()
     batch = batch_of(b"x" * 100_000)
     for count in range(1_000):
         if not host.local_listener.rings.rings:
             break
-        room = guest.ring.writer.reserve(len(batch))
+        room = local_client.ring.writer.reserve(len(batch))
         if room is not None:
             room[:] = batch
-            guest.ring.writer.commit(host.topic, 0, count, 0, 0, len(batch))
+            local_client.ring.writer.commit(host.topic, 0, count, 0, 0, len(batch))
         host.reactor.tick(0)
     assert not host.local_listener.rings.rings
     assert len(host.values()) <= (1 << 20) // 100_000 + 2
 
 
-def test_a_node_that_ends_leaves_its_rings(host, guest):
-    guest.put(batch_of(b"v"), host.topic)
+def test_a_node_that_ends_leaves_its_rings(host, local_client):
+    local_client.put(batch_of(b"v"), host.topic)
     host.restart()
-    host.until(lambda: _readable(guest.ring.fileno()))
+    host.until(lambda: _readable(local_client.ring.fileno()))
     with pytest.raises(RingFault):
         while True:
-            guest.ring.clear()
-    again = host.visit()
+            local_client.ring.clear()
+    again = host.connect_client()
     again.attach()
     again.put(batch_of(b"w"), host.topic)
     assert again.acked()[0][1] == OK
 
 
-def test_a_fault_of_ours_ends_that_ring_only(host, guest, monkeypatch):
-    other = host.visit()
+def test_a_fault_of_ours_ends_that_ring_only(host, local_client, monkeypatch):
+    other = host.connect_client()
     other.attach()
     monkeypatch.setattr(
         ReplicaManager, "append", lambda replicas, client, acks, *rest: 1 // (acks - 1) or None
     )
-    guest.put(batch_of(b"v"), host.topic, acks=1)
-    assert guest.is_left()
+    local_client.put(batch_of(b"v"), host.topic, acks=1)
+    assert local_client.is_left()
     assert host.local_listener.rings.closed_counts == {"fault": 1}
     monkeypatch.undo()
     other.put(batch_of(b"v"), host.topic)
     assert other.acked()[0][1] == OK
 
 
-def test_a_disk_that_failed_ends_the_process_as_over_tcp(host, guest, monkeypatch):
+def test_a_disk_that_failed_ends_the_process_as_over_tcp(host, local_client, monkeypatch):
     def failing(*_):
         raise DiskFailed("the disk is gone")
 
     monkeypatch.setattr(ReplicaManager, "append", failing)
-    guest.put(batch_of(b"v"), host.topic)
+    local_client.put(batch_of(b"v"), host.topic)
     with pytest.raises(DiskFailed):
-        guest.acked()
+        local_client.acked()

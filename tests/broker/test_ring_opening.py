@@ -17,7 +17,7 @@ from kafkalite.errors import InvalidRecord, UnknownTopicId
 from kafkalite.protocol.schemas.topics import DELETE_TOPICS
 from kafkalite.records.compression import Codec
 from kafkalite.records.opening import Steps
-from tests.broker.local_harness import Guest, Host, batch_of
+from tests.broker.local_harness import LocalClient, LocalNode, batch_of
 
 OK = 0
 CRC, CRC_FROM = 17, 21
@@ -26,8 +26,8 @@ NOTHING = (-1, -1, -1)
 
 
 @pytest.fixture
-def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
-    made = Host(tmp_path / "data", **{"native.ring.bytes": str(256 << 10)})
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalNode]:
+    made = LocalNode(tmp_path / "data", **{"native.ring.bytes": str(256 << 10)})
     made.topic = made.create("t", 2)
     monkeypatch.setattr(opener, "BUDGET", 0)  # every compressed batch goes to the thread
     yield made
@@ -35,14 +35,14 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
 
 
 @pytest.fixture
-def guest(host: Host) -> Guest:
-    made = host.visit()
+def local_client(host: LocalNode) -> LocalClient:
+    made = host.connect_client()
     made.attach()
     return made
 
 
 @pytest.fixture
-def let_go(host: Host) -> Iterator[Callable[[], None]]:
+def let_go(host: LocalNode) -> Iterator[Callable[[], None]]:
     """Block the opener's thread until the returned function is called."""
     gate = threading.Event()
 
@@ -68,44 +68,48 @@ def damaged() -> bytes:
     return bytes(batch)
 
 
-def taken(host: Host, count: int) -> None:
+def taken(host: LocalNode, count: int) -> None:
     host.until(lambda: host.local_listener.rings.counts["frames"] == count)
 
 
-def test_what_comes_after_a_batch_that_is_opened_keeps_its_order(host, guest, let_go):
+def test_what_comes_after_a_batch_that_is_opened_keeps_its_order(host, local_client, let_go):
     numbers = [
-        guest.put(packed(b"a"), host.topic),
-        guest.put(batch_of(b"b"), host.topic),
-        guest.put(packed(b"c"), host.topic),
-        guest.put(batch_of(b"other"), host.topic, partition=1),
+        local_client.put(packed(b"a"), host.topic),
+        local_client.put(batch_of(b"b"), host.topic),
+        local_client.put(packed(b"c"), host.topic),
+        local_client.put(batch_of(b"other"), host.topic, partition=1),
     ]
-    assert guest.acked(1) == [(numbers[3], OK, 0, -1, 0)]
+    assert local_client.acked(1) == [(numbers[3], OK, 0, -1, 0)]
     taken(host, 4)
-    assert host.values() == [] and len(guest.take_acks()) == 1
+    assert host.values() == [] and len(local_client.take_acks()) == 1
     let_go()
-    assert guest.acked(4)[1:] == [(number, OK, at, -1, 0) for at, number in enumerate(numbers[:3])]
+    assert local_client.acked(4)[1:] == [
+        (number, OK, at, -1, 0) for at, number in enumerate(numbers[:3])
+    ]
     assert host.values() == [b"a", b"b", b"c"]
     assert host.node.opener.submitted_count == 3
     assert host.local_listener.rings.errors == {}
 
 
 @pytest.mark.parametrize("acks", [0, 1, -1])
-def test_a_batch_that_is_found_damaged_on_the_thread_is_refused(host, guest, acks):
-    refused = guest.put(damaged(), host.topic, acks=acks)
-    good = guest.put(packed(b"good"), host.topic)
-    assert sorted(guest.acked(2)) == sorted(
+def test_a_batch_that_is_found_damaged_on_the_thread_is_refused(host, local_client, acks):
+    refused = local_client.put(damaged(), host.topic, acks=acks)
+    good = local_client.put(packed(b"good"), host.topic)
+    assert sorted(local_client.acked(2)) == sorted(
         [(refused, InvalidRecord.code, *NOTHING), (good, OK, 0, -1, 0)]
     )
     assert host.values() == [b"good"]
     assert host.local_listener.rings.errors == {InvalidRecord.code: 1}
 
 
-def test_of_a_ring_whose_batches_are_opened_only_so_many_bytes_are_taken(host, guest, let_go):
+def test_of_a_ring_whose_batches_are_opened_only_so_many_bytes_are_taken(
+    host, local_client, let_go
+):
     batch = packed(os.urandom(30_000))
     (ring,) = host.local_listener.rings.rings
     count = 0
-    while guest.ring.writer.reserve(len(batch)) is not None:
-        guest.put(batch, host.topic)
+    while local_client.ring.writer.reserve(len(batch)) is not None:
+        local_client.put(batch, host.topic)
         count += 1
         for _ in range(5):
             host.reactor.tick(0)
@@ -113,25 +117,25 @@ def test_of_a_ring_whose_batches_are_opened_only_so_many_bytes_are_taken(host, g
     assert ring.size <= taken_size < ring.size + len(batch), "the rest stays in the ring"
     assert count * len(batch) > 1.5 * ring.size
     let_go()
-    guest.acked(count)
+    local_client.acked(count)
     assert len(host.values()) == count
 
 
-def test_a_producer_that_goes_while_its_batch_is_opened_has_it_appended(host, guest, let_go):
-    guest.put(packed(b"a"), host.topic)
-    guest.put(batch_of(b"b"), host.topic)
+def test_a_producer_that_goes_while_its_batch_is_opened_has_it_appended(host, local_client, let_go):
+    local_client.put(packed(b"a"), host.topic)
+    local_client.put(batch_of(b"b"), host.topic)
     taken(host, 2)
-    guest.close()
+    local_client.close()
     host.until(lambda: not host.local_listener.rings.rings)
     let_go()
     host.until(lambda: len(host.values()) == 2)
     assert host.values() == [b"a", b"b"] and host.local_listener.rings.closed_counts["fault"] == 0
 
 
-def test_a_topic_deleted_while_its_batch_is_opened_is_unknown(host, guest, let_go):
-    guest.put(packed(b"a"), host.topic)
-    guest.put(batch_of(b"b"), host.topic)
+def test_a_topic_deleted_while_its_batch_is_opened_is_unknown(host, local_client, let_go):
+    local_client.put(packed(b"a"), host.topic)
+    local_client.put(batch_of(b"b"), host.topic)
     taken(host, 2)
     host.ask(DELETE_TOPICS, 1, topic_names=["t"], timeout_ms=1_000)
     let_go()
-    assert {code for _, code, *_ in guest.acked(2)} == {UnknownTopicId.code}
+    assert {code for _, code, *_ in local_client.acked(2)} == {UnknownTopicId.code}

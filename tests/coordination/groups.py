@@ -92,7 +92,7 @@ class Asked:
         return self.response[name]
 
 
-class Stage:
+class GroupHarness:
     """See the module."""
 
     def __init__(self, **limits: Any) -> None:
@@ -284,7 +284,7 @@ class Client:
 
     def __init__(
         self,
-        stage: Stage,
+        harness: GroupHarness,
         name: str,
         *,
         group_id: str = "g",
@@ -295,7 +295,7 @@ class Client:
         rebalance_ms: int = REBALANCE_MS,
         version: int = 9,
     ) -> None:
-        self.stage = stage
+        self.harness = harness
         self.name = name
         self.group_id = group_id
         self.instance_id = instance_id
@@ -321,16 +321,16 @@ class Client:
             protocols=[{"name": n, "metadata": m} for n, m in self.protocols.items()],
             **static,
         )
-        self.joined = self.stage.ask(
+        self.joined = self.harness.ask(
             f"JoinGroup {self.name}",
-            lambda token: self.stage.machine.join(
+            lambda token: self.harness.machine.join(
                 self.group_id,
                 request,
                 GroupClient(self.name, "/127.0.0.1"),
                 self.version,
                 token,
-                self.stage.now_ms,
-                self.stage.wall_ms,
+                self.harness.now_ms,
+                self.harness.wall_ms,
             ),
         )
         return self.joined
@@ -376,10 +376,10 @@ class Client:
             assignments=[{"member_id": to, "assignment": what} for to, what in given],
             **options,
         )
-        return self.stage.ask(
+        return self.harness.ask(
             f"SyncGroup {self.name}",
-            lambda token: self.stage.machine.sync(
-                request, 5, token, self.stage.now_ms, self.stage.wall_ms
+            lambda token: self.harness.machine.sync(
+                request, 5, token, self.harness.now_ms, self.harness.wall_ms
             ),
         )
 
@@ -393,14 +393,14 @@ class Client:
             member_id=self.member_id,
             group_instance_id=self.instance_id,
         )
-        return self.stage.ask(
+        return self.harness.ask(
             f"Heartbeat {self.name}",
-            lambda token: self.stage.machine.heartbeat(request, token, self.stage.now_ms),
+            lambda token: self.harness.machine.heartbeat(request, token, self.harness.now_ms),
         )
 
     def commit(self, offset: int, generation: int | None = None, **options: Any) -> Asked:
         self.hear()
-        return self.stage.commit(
+        return self.harness.commit(
             self.group_id,
             {("t", 0): offset},
             generation=self.generation if generation is None else generation,
@@ -410,11 +410,11 @@ class Client:
         )
 
     def leave(self) -> Asked:
-        return self.stage.leave(self.group_id, (self.member_id, self.instance_id))
+        return self.harness.leave(self.group_id, (self.member_id, self.instance_id))
 
 
-def forget_topics(stage: Stage, *names: str) -> Any:
+def forget_topics(harness: GroupHarness, *names: str) -> Any:
     """Have the coordinator remove the offsets of topics, for any topic id, in one part."""
-    found = stage.machine.topic_tombstones(dict.fromkeys(names, [NO_ID]))
+    found = harness.machine.topic_tombstones(dict.fromkeys(names, [NO_ID]))
     tombstones = [record for record in found if record is not None]
-    return stage.machine.write_tombstones(tombstones, stage.now_ms)
+    return harness.machine.write_tombstones(tombstones, harness.now_ms)

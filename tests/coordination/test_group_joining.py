@@ -6,7 +6,13 @@ import pytest
 
 from kafkalite.coordination import group_coordinator
 from kafkalite.coordination.classic_group import GATHER_MS, NEW_MEMBER_WAIT_MS, STATIC_GATHER_MS
-from tests.coordination.groups import REBALANCE_MS, SESSION_MS, Stage, forget_topics, subscription
+from tests.coordination.groups import (
+    REBALANCE_MS,
+    SESSION_MS,
+    GroupHarness,
+    forget_topics,
+    subscription,
+)
 
 NONE, ILLEGAL_GENERATION, INCONSISTENT, UNKNOWN_MEMBER = 0, 22, 23, 25
 INVALID_GROUP_ID, INVALID_SESSION, REBALANCE_IN_PROGRESS = 24, 26, 27
@@ -15,35 +21,35 @@ INVALID_REQUEST = 42
 
 
 @pytest.fixture
-def stage():
-    return Stage()
+def harness():
+    return GroupHarness()
 
 
 # -- the first join ------------------------------------------------------------------------------
 
 
-def test_a_new_member_is_given_an_id_and_asked_to_come_back_with_it(stage):
-    asked = stage.client("c").ask_to_join()
+def test_a_new_member_is_given_an_id_and_asked_to_come_back_with_it(harness):
+    asked = harness.client("c").ask_to_join()
     assert asked.code == MEMBER_ID_REQUIRED
     assert asked.member_id == "c-1"
-    assert stage.state() == "Empty"
+    assert harness.state() == "Empty"
 
 
-def test_a_client_of_old_becomes_a_member_at_once(stage):
-    asked = stage.client("c", version=3).ask_to_join()
+def test_a_client_of_old_becomes_a_member_at_once(harness):
+    asked = harness.client("c", version=3).ask_to_join()
     assert asked.code == NONE
     assert asked.member_id == "c-1"
 
 
-def test_how_many_protocols_a_member_offers_is_bounded(stage, monkeypatch):
+def test_how_many_protocols_a_member_offers_is_bounded(harness, monkeypatch):
     monkeypatch.setattr(group_coordinator, "PROTOCOLS_MAX", 2)
     offered = {"range": b"", "roundrobin": b"", "sticky": b""}
-    assert stage.client("a", protocols=offered).ask_to_join().code == INVALID_REQUEST
-    assert stage.client("b").ask_to_join().code == MEMBER_ID_REQUIRED
+    assert harness.client("a", protocols=offered).ask_to_join().code == INVALID_REQUEST
+    assert harness.client("b").ask_to_join().code == MEMBER_ID_REQUIRED
 
 
-def test_who_comes_back_with_the_id_leads_the_first_generation_alone(stage):
-    client = stage.client("c")
+def test_who_comes_back_with_the_id_leads_the_first_generation_alone(harness):
+    client = harness.client("c")
     asked = client.join()
     assert asked.response == {
         "error_code": 0,
@@ -55,64 +61,64 @@ def test_who_comes_back_with_the_id_leads_the_first_generation_alone(stage):
         "member_id": "c-1",
         "members": [{"member_id": "c-1", "group_instance_id": None, "metadata": subscription("t")}],
     }
-    assert stage.state() == "CompletingRebalance"
+    assert harness.state() == "CompletingRebalance"
 
 
-def test_an_id_that_was_not_given_out_here_is_unknown(stage):
-    client = stage.client()
+def test_an_id_that_was_not_given_out_here_is_unknown(harness):
+    client = harness.client()
     client.member_id = "made-up"
     assert client.ask_to_join().code == UNKNOWN_MEMBER
-    stage.client("other").join()
+    harness.client("other").join()
     assert client.ask_to_join().code == UNKNOWN_MEMBER
-    assert stage.member_ids() == ["other-1"]
+    assert harness.member_ids() == ["other-1"]
 
 
-def test_an_id_that_nobody_comes_back_with_is_forgotten_after_a_session(stage):
-    client = stage.client()
+def test_an_id_that_nobody_comes_back_with_is_forgotten_after_a_session(harness):
+    client = harness.client()
     client.member_id = client.ask_to_join().member_id
-    stage.after(SESSION_MS)
+    harness.after(SESSION_MS)
     assert client.ask_to_join().code == UNKNOWN_MEMBER
 
 
-def test_a_group_that_was_only_asked_for_leaves_nothing_behind(stage):
-    stage.client().ask_to_join()
-    assert len(stage.machine.list()) == 1
-    stage.after(SESSION_MS)
-    assert stage.machine.list() == []
-    assert stage.log == []
+def test_a_group_that_was_only_asked_for_leaves_nothing_behind(harness):
+    harness.client().ask_to_join()
+    assert len(harness.machine.list()) == 1
+    harness.after(SESSION_MS)
+    assert harness.machine.list() == []
+    assert harness.log == []
 
 
-def test_a_group_has_a_name(stage):
-    assert stage.client(group_id="").ask_to_join().code == INVALID_GROUP_ID
+def test_a_group_has_a_name(harness):
+    assert harness.client(group_id="").ask_to_join().code == INVALID_GROUP_ID
 
 
 @pytest.mark.parametrize("session_ms", [5_999, 1_800_001, -1, 0])
-def test_a_session_is_as_long_as_the_broker_allows(stage, session_ms):
-    assert stage.client(session_ms=session_ms).ask_to_join().code == INVALID_SESSION
+def test_a_session_is_as_long_as_the_broker_allows(harness, session_ms):
+    assert harness.client(session_ms=session_ms).ask_to_join().code == INVALID_SESSION
 
 
 @pytest.mark.parametrize("session_ms", [6_000, 1_800_000])
-def test_the_shortest_and_the_longest_session_are_allowed(stage, session_ms):
-    assert stage.client(session_ms=session_ms).join().code == NONE
+def test_the_shortest_and_the_longest_session_are_allowed(harness, session_ms):
+    assert harness.client(session_ms=session_ms).join().code == NONE
 
 
-def test_a_first_member_says_what_it_speaks(stage):
-    assert stage.client(protocol_type="").ask_to_join().code == INCONSISTENT
-    silent = stage.client()
+def test_a_first_member_says_what_it_speaks(harness):
+    assert harness.client(protocol_type="").ask_to_join().code == INCONSISTENT
+    silent = harness.client()
     silent.protocols = {}
     assert silent.ask_to_join().code == INCONSISTENT
-    assert stage.machine.list() == []
+    assert harness.machine.list() == []
 
 
 # -- more members --------------------------------------------------------------------------------
 
 
-def test_a_second_member_waits_until_the_first_has_joined_again(stage):
-    first, second = stage.client("a"), stage.client("b")
-    stage.stable(first)
+def test_a_second_member_waits_until_the_first_has_joined_again(harness):
+    first, second = harness.client("a"), harness.client("b")
+    harness.stable(first)
     joining = second.join()
     assert joining.waits
-    assert stage.state() == "PreparingRebalance"
+    assert harness.state() == "PreparingRebalance"
     assert first.beat().code == REBALANCE_IN_PROGRESS
     again = first.join()
     assert (again.code, joining.code) == (NONE, NONE)
@@ -122,43 +128,43 @@ def test_a_second_member_waits_until_the_first_has_joined_again(stage):
     assert again.leader == joining.leader == "a-1"
 
 
-def test_who_does_not_join_again_in_time_is_out(stage):
-    first, second = stage.client("a", session_ms=1_000_000), stage.client("b")
-    stage.stable(first)
+def test_who_does_not_join_again_in_time_is_out(harness):
+    first, second = harness.client("a", session_ms=1_000_000), harness.client("b")
+    harness.stable(first)
     joining = second.join()
-    stage.after(REBALANCE_MS - 1)
+    harness.after(REBALANCE_MS - 1)
     assert joining.waits
-    stage.after(1)
+    harness.after(1)
     assert joining.code == NONE
     assert joining.leader == joining.member_id
-    assert stage.member_ids() == ["b-2"]
+    assert harness.member_ids() == ["b-2"]
     assert first.beat().code == UNKNOWN_MEMBER
 
 
-def test_members_have_as_long_as_the_slowest_of_them_may_take(stage):
-    slow = stage.client("a", session_ms=1_000_000, rebalance_ms=3 * REBALANCE_MS)
-    stage.stable(slow)
-    joining = stage.client("b").join()
-    stage.after(3 * REBALANCE_MS - 1)
+def test_members_have_as_long_as_the_slowest_of_them_may_take(harness):
+    slow = harness.client("a", session_ms=1_000_000, rebalance_ms=3 * REBALANCE_MS)
+    harness.stable(slow)
+    joining = harness.client("b").join()
+    harness.after(3 * REBALANCE_MS - 1)
     assert joining.waits
-    stage.after(1)
+    harness.after(1)
     assert joining.code == NONE
 
 
-def test_a_client_of_the_oldest_version_has_its_session_to_come_back(stage):
-    slow = stage.client("a", version=0, session_ms=20_000, rebalance_ms=-1)
-    stage.stable(slow)
-    joining = stage.client("b", rebalance_ms=1_000).join()
-    stage.after(15_000)
+def test_a_client_of_the_oldest_version_has_its_session_to_come_back(harness):
+    slow = harness.client("a", version=0, session_ms=20_000, rebalance_ms=-1)
+    harness.stable(slow)
+    joining = harness.client("b", rebalance_ms=1_000).join()
+    harness.after(15_000)
     assert slow.beat().code == REBALANCE_IN_PROGRESS
-    stage.after(5_000)
+    harness.after(5_000)
     assert joining.code == NONE
-    assert stage.member_ids() == ["b-2"]
+    assert harness.member_ids() == ["b-2"]
 
 
-def test_a_rebalance_waits_for_those_who_were_given_an_id(stage):
-    first, second, third = (stage.client(name) for name in "abc")
-    stage.stable(first)
+def test_a_rebalance_waits_for_those_who_were_given_an_id(harness):
+    first, second, third = (harness.client(name) for name in "abc")
+    harness.stable(first)
     assert third.ask_to_join().code == MEMBER_ID_REQUIRED
     joining = second.join()
     again = first.join()
@@ -169,41 +175,41 @@ def test_a_rebalance_waits_for_those_who_were_given_an_id(stage):
     assert len(again.members) == 3
 
 
-def test_a_rebalance_goes_on_when_such_an_id_is_forgotten(stage):
-    first, second = stage.client("a"), stage.client("b")
-    stage.stable(first)
-    stage.client("c").ask_to_join()
+def test_a_rebalance_goes_on_when_such_an_id_is_forgotten(harness):
+    first, second = harness.client("a"), harness.client("b")
+    harness.stable(first)
+    harness.client("c").ask_to_join()
     joining = second.join()
     again = first.join()
-    stage.after(SESSION_MS)
+    harness.after(SESSION_MS)
     assert (joining.code, again.code) == (NONE, NONE)
 
 
-def test_a_member_that_waits_to_join_need_not_be_heard(stage):
-    first, second = stage.client("a"), stage.client("b", session_ms=1_000_000)
-    stage.stable(first, second)
+def test_a_member_that_waits_to_join_need_not_be_heard(harness):
+    first, second = harness.client("a"), harness.client("b", session_ms=1_000_000)
+    harness.stable(first, second)
     joining = first.join()  # the leader wants another assignment
     assert joining.waits
-    stage.after(3 * SESSION_MS)
+    harness.after(3 * SESSION_MS)
     assert joining.waits
     assert second.join().code == NONE
     assert joining.code == NONE
 
 
-def test_one_who_is_no_member_yet_does_not_wait_for_ever(stage):
-    first = stage.client("a", session_ms=1_000_000, rebalance_ms=10_000_000)
-    stage.stable(first)
-    joining = stage.client("b").join()
-    stage.after(NEW_MEMBER_WAIT_MS - 1)
+def test_one_who_is_no_member_yet_does_not_wait_for_ever(harness):
+    first = harness.client("a", session_ms=1_000_000, rebalance_ms=10_000_000)
+    harness.stable(first)
+    joining = harness.client("b").join()
+    harness.after(NEW_MEMBER_WAIT_MS - 1)
     assert joining.waits
-    stage.after(1)
+    harness.after(1)
     assert joining.code == UNKNOWN_MEMBER
-    assert stage.member_ids() == ["a-1"]
+    assert harness.member_ids() == ["a-1"]
 
 
-def test_a_second_join_of_one_member_answers_the_first(stage):
-    first, second = stage.client("a"), stage.client("b")
-    stage.stable(first)
+def test_a_second_join_of_one_member_answers_the_first(harness):
+    first, second = harness.client("a"), harness.client("b")
+    harness.stable(first)
     joining = second.join()
     again = second.ask_to_join()
     assert joining.code == REBALANCE_IN_PROGRESS
@@ -212,63 +218,63 @@ def test_a_second_join_of_one_member_answers_the_first(stage):
     assert again.code == NONE
 
 
-def test_whose_connection_is_gone_is_not_answered_and_still_counts_as_joined(stage):
-    first, second = stage.client("a"), stage.client("b")
-    stage.stable(first)
+def test_whose_connection_is_gone_is_not_answered_and_still_counts_as_joined(harness):
+    first, second = harness.client("a"), harness.client("b")
+    harness.stable(first)
     joining = second.join()
-    stage.machine.forget(joining)
+    harness.machine.forget(joining)
     assert first.join().code == NONE
     assert joining.waits
-    assert stage.member_ids() == ["a-1", "b-2"]
+    assert harness.member_ids() == ["a-1", "b-2"]
 
 
-def test_a_leader_that_joins_again_has_everything_assigned_anew(stage):
-    first, second = stage.client("a"), stage.client("b")
-    stage.stable(first, second)
+def test_a_leader_that_joins_again_has_everything_assigned_anew(harness):
+    first, second = harness.client("a"), harness.client("b")
+    harness.stable(first, second)
     assert first.join().waits
-    assert stage.state() == "PreparingRebalance"
+    assert harness.state() == "PreparingRebalance"
 
 
-def test_another_member_that_joins_again_unchanged_is_told_the_generation_there_is(stage):
-    first, second = stage.client("a"), stage.client("b")
-    stage.stable(first, second)
+def test_another_member_that_joins_again_unchanged_is_told_the_generation_there_is(harness):
+    first, second = harness.client("a"), harness.client("b")
+    harness.stable(first, second)
     again = second.join()
     assert (again.code, again.generation_id, again.members) == (NONE, 2, [])
-    assert stage.state() == "Stable"
+    assert harness.state() == "Stable"
     assert second.sync().assignment == b"b"
 
 
-def test_a_member_that_says_something_else_has_everything_assigned_anew(stage):
-    first, second = stage.client("a"), stage.client("b")
-    stage.stable(first, second)
+def test_a_member_that_says_something_else_has_everything_assigned_anew(harness):
+    first, second = harness.client("a"), harness.client("b")
+    harness.stable(first, second)
     second.protocols = {"range": subscription("t", "u")}
     assert second.join().waits
-    assert stage.state() == "PreparingRebalance"
+    assert harness.state() == "PreparingRebalance"
 
 
-def test_a_member_that_likes_its_protocols_in_another_order_has_changed(stage):
+def test_a_member_that_likes_its_protocols_in_another_order_has_changed(harness):
     both = {"range": b"", "sticky": b""}
-    first, second = stage.client("a", protocols=both), stage.client("b", protocols=both)
-    stage.stable(first, second)
+    first, second = harness.client("a", protocols=both), harness.client("b", protocols=both)
+    harness.stable(first, second)
     second.protocols = {"sticky": b"", "range": b""}
     assert second.join().waits
 
 
-def test_a_member_that_missed_its_answer_is_told_again_before_all_have_synced(stage):
-    first, second = stage.client("a"), stage.client("b")
-    stage.joined(first, second)
+def test_a_member_that_missed_its_answer_is_told_again_before_all_have_synced(harness):
+    first, second = harness.client("a"), harness.client("b")
+    harness.joined(first, second)
     again = first.join()
     assert (again.code, again.generation_id) == (NONE, 2)
     assert len(again.members) == 2
-    assert stage.state() == "CompletingRebalance"
+    assert harness.state() == "CompletingRebalance"
 
 
-def test_a_member_that_changes_before_all_have_synced_begins_another_generation(stage):
-    first, second = stage.client("a"), stage.client("b")
-    stage.joined(first, second)
+def test_a_member_that_changes_before_all_have_synced_begins_another_generation(harness):
+    first, second = harness.client("a"), harness.client("b")
+    harness.joined(first, second)
     waiting = first.sync({})
     assert waiting.code == NONE
-    stage.joined(first, second)
+    harness.joined(first, second)
     syncing = second.sync()
     first.protocols = {"range": subscription("else")}
     assert first.join().waits
@@ -278,8 +284,8 @@ def test_a_member_that_changes_before_all_have_synced_begins_another_generation(
 # -- the first generation of an empty group ------------------------------------------------------
 
 
-def test_the_first_of_an_empty_group_waits_a_moment_for_those_about_to_join(stage):
-    first, second = stage.client("a"), stage.client("b")
+def test_the_first_of_an_empty_group_waits_a_moment_for_those_about_to_join(harness):
+    first, second = harness.client("a"), harness.client("b")
     second.ask_to_join()
     joining = first.join()
     assert joining.waits
@@ -288,207 +294,209 @@ def test_the_first_of_an_empty_group_waits_a_moment_for_those_about_to_join(stag
     assert joining.generation_id == other.generation_id == 1
 
 
-def test_but_no_longer(stage):
-    stage.client("b").ask_to_join()
-    joining = stage.client("a").join()
-    stage.after(GATHER_MS)
+def test_but_no_longer(harness):
+    harness.client("b").ask_to_join()
+    joining = harness.client("a").join()
+    harness.after(GATHER_MS)
     assert joining.code == NONE
 
 
-def test_static_members_that_join_one_after_the_other_share_the_first_generation(stage):
-    clients = [stage.client(name, instance_id=f"i-{name}") for name in "abc"]
+def test_static_members_that_join_one_after_the_other_share_the_first_generation(harness):
+    clients = [harness.client(name, instance_id=f"i-{name}") for name in "abc"]
     for client in clients:
         client.join()
-        stage.after(STATIC_GATHER_MS - 1)
+        harness.after(STATIC_GATHER_MS - 1)
     assert all(client.joined.waits for client in clients)
-    stage.after(STATIC_GATHER_MS)
+    harness.after(STATIC_GATHER_MS)
     assert [client.joined.generation_id for client in clients] == [1, 1, 1]
     assert len(clients[0].joined.members) == 3
 
 
-def test_a_static_first_member_waits_for_a_pause_and_no_longer(stage):
-    joining = stage.client("a", instance_id="i-a").join()
-    stage.after(STATIC_GATHER_MS - 1)
+def test_a_static_first_member_waits_for_a_pause_and_no_longer(harness):
+    joining = harness.client("a", instance_id="i-a").join()
+    harness.after(STATIC_GATHER_MS - 1)
     assert joining.waits
-    stage.after(1)
+    harness.after(1)
     assert joining.generation_id == 1
 
 
-def test_static_members_that_keep_coming_delay_the_first_generation_to_a_bound(stage):
-    first = stage.client("first", instance_id="i-first").join()
+def test_static_members_that_keep_coming_delay_the_first_generation_to_a_bound(harness):
+    first = harness.client("first", instance_id="i-first").join()
     step_ms = STATIC_GATHER_MS // 2
     for number in range(GATHER_MS // step_ms - 1):
-        stage.after(step_ms)
-        stage.client(f"c{number}", instance_id=f"i-{number}").join()
+        harness.after(step_ms)
+        harness.client(f"c{number}", instance_id=f"i-{number}").join()
         assert first.waits
-    stage.after(step_ms)
+    harness.after(step_ms)
     assert first.generation_id == 1
 
 
-def test_a_static_member_of_a_later_generation_waits_for_the_members_there_are(stage):
-    first = stage.client("a", instance_id="i-a")
-    stage.stable(first)
-    second = stage.client("b", instance_id="i-b")
+def test_a_static_member_of_a_later_generation_waits_for_the_members_there_are(harness):
+    first = harness.client("a", instance_id="i-a")
+    harness.stable(first)
+    second = harness.client("b", instance_id="i-b")
     assert second.join().waits
     assert first.join().generation_id == second.joined.generation_id == 2
 
 
 def test_an_empty_group_waits_for_the_initial_delay():
-    stage = Stage(initial_rebalance_delay_ms=3_000)
-    joining = stage.client("a").join()
-    stage.after(2_999)
+    harness = GroupHarness(initial_rebalance_delay_ms=3_000)
+    joining = harness.client("a").join()
+    harness.after(2_999)
     assert joining.waits
-    stage.after(1)
+    harness.after(1)
     assert joining.code == NONE
 
 
 def test_who_comes_within_the_initial_delay_prolongs_it():
-    stage = Stage(initial_rebalance_delay_ms=3_000)
-    first = stage.client("a").join()
-    stage.after(2_000)
-    second = stage.client("b").join()
-    stage.after(1_000)
+    harness = GroupHarness(initial_rebalance_delay_ms=3_000)
+    first = harness.client("a").join()
+    harness.after(2_000)
+    second = harness.client("b").join()
+    harness.after(1_000)
     assert first.waits and second.waits
-    stage.after(2_999)
+    harness.after(2_999)
     assert first.waits
-    stage.after(1)
+    harness.after(1)
     assert first.generation_id == second.generation_id == 1
 
 
 def test_but_not_beyond_the_rebalance_timeout():
-    stage = Stage(initial_rebalance_delay_ms=3_000)
-    first = stage.client("a", rebalance_ms=10_000).join()
+    harness = GroupHarness(initial_rebalance_delay_ms=3_000)
+    first = harness.client("a", rebalance_ms=10_000).join()
     while first.waits:
-        stage.after(1_000)
-        stage.client("b", rebalance_ms=10_000).join()
-        assert stage.now_ms <= 10_000
-    assert stage.now_ms == 10_000
+        harness.after(1_000)
+        harness.client("b", rebalance_ms=10_000).join()
+        assert harness.now_ms <= 10_000
+    assert harness.now_ms == 10_000
 
 
 def test_a_group_with_members_does_not_wait_for_the_initial_delay():
-    stage = Stage(initial_rebalance_delay_ms=3_000)
-    client = stage.client()
+    harness = GroupHarness(initial_rebalance_delay_ms=3_000)
+    client = harness.client()
     client.join()
-    stage.after(3_000)
-    stage.sync(client)
+    harness.after(3_000)
+    harness.sync(client)
     assert client.join().code == NONE
 
 
 # -- protocols common to all members -------------------------------------------------------------
 
 
-def test_the_protocol_is_the_one_that_most_like_best_of_those_that_all_speak(stage):
+def test_the_protocol_is_the_one_that_most_like_best_of_those_that_all_speak(harness):
     likes = [
         {"x": b"", "range": b"1", "sticky": b""},
         {"sticky": b"", "range": b"2"},
         {"range": b"3", "y": b"", "sticky": b""},
     ]
-    clients = [stage.client(name, protocols=each) for name, each in zip("abc", likes, strict=True)]
-    stage.joined(*clients)
+    clients = [
+        harness.client(name, protocols=each) for name, each in zip("abc", likes, strict=True)
+    ]
+    harness.joined(*clients)
     assert {client.joined.protocol_name for client in clients} == {"range"}
     assert [each["metadata"] for each in clients[0].joined.members] == [b"1", b"2", b"3"]
 
 
-def test_who_speaks_nothing_that_all_speak_is_refused(stage):
-    stage.stable(stage.client("a"))
-    assert stage.client("b", protocols={"other": b""}).ask_to_join().code == INCONSISTENT
-    assert stage.client("b", protocol_type="connect").ask_to_join().code == INCONSISTENT
+def test_who_speaks_nothing_that_all_speak_is_refused(harness):
+    harness.stable(harness.client("a"))
+    assert harness.client("b", protocols={"other": b""}).ask_to_join().code == INCONSISTENT
+    assert harness.client("b", protocol_type="connect").ask_to_join().code == INCONSISTENT
 
 
-def test_a_member_may_not_forget_the_only_protocol_that_all_speak(stage):
-    first, second = stage.client("a"), stage.client("b")
-    stage.stable(first, second)
+def test_a_member_may_not_forget_the_only_protocol_that_all_speak(harness):
+    first, second = harness.client("a"), harness.client("b")
+    harness.stable(first, second)
     second.protocols = {"other": b""}
     assert second.join().code == INCONSISTENT
-    assert stage.state() == "Stable"
+    assert harness.state() == "Stable"
 
 
-def test_an_empty_group_may_come_to_speak_something_else(stage):
-    client = stage.client("a")
-    stage.stable(client)
+def test_an_empty_group_may_come_to_speak_something_else(harness):
+    client = harness.client("a")
+    harness.stable(client)
     client.leave()
-    other = stage.client("b", protocol_type="connect", protocols={"default": b"\x00"})
+    other = harness.client("b", protocol_type="connect", protocols={"default": b"\x00"})
     assert other.join().protocol_type == "connect"
 
 
 # -- syncing -------------------------------------------------------------------------------------
 
 
-def test_members_wait_for_the_assignment_that_the_leader_brings(stage):
-    first, second = stage.client("a"), stage.client("b")
-    stage.joined(first, second)
+def test_members_wait_for_the_assignment_that_the_leader_brings(harness):
+    first, second = harness.client("a"), harness.client("b")
+    harness.joined(first, second)
     waiting = second.sync()
     assert waiting.waits
     leading = first.sync({first.member_id: b"one", second.member_id: b"two", "foreign": b"x"})
     assert (leading.assignment, waiting.assignment) == (b"one", b"two")
     assert waiting.protocol_name == "range"
-    assert stage.state() == "Stable"
+    assert harness.state() == "Stable"
 
 
-def test_who_syncs_late_is_given_what_was_assigned(stage):
-    first, second = stage.client("a"), stage.client("b")
-    stage.joined(first, second)
+def test_who_syncs_late_is_given_what_was_assigned(harness):
+    first, second = harness.client("a"), harness.client("b")
+    harness.joined(first, second)
     first.sync({second.member_id: b"two"})
     assert second.sync().assignment == b"two"
 
 
-def test_whom_the_leader_forgot_has_an_empty_assignment(stage):
-    first, second = stage.client("a"), stage.client("b")
-    stage.joined(first, second)
+def test_whom_the_leader_forgot_has_an_empty_assignment(harness):
+    first, second = harness.client("a"), harness.client("b")
+    harness.joined(first, second)
     first.sync({first.member_id: b"all"})
     assert second.sync().response["assignment"] == b""
 
 
-def test_what_others_than_the_leader_assign_is_nothing(stage):
-    first, second = stage.client("a"), stage.client("b")
-    stage.joined(first, second)
+def test_what_others_than_the_leader_assign_is_nothing(harness):
+    first, second = harness.client("a"), harness.client("b")
+    harness.joined(first, second)
     assert second.sync({second.member_id: b"everything"}).waits
     first.sync({second.member_id: b"a part"})
-    assert stage.machine.describe("g", 5)["members"][1]["member_assignment"] == b"a part"
+    assert harness.machine.describe("g", 5)["members"][1]["member_assignment"] == b"a part"
 
 
-def test_a_sync_is_of_the_generation_that_is(stage):
-    first, second = stage.client("a"), stage.client("b")
-    stage.joined(first, second)
+def test_a_sync_is_of_the_generation_that_is(harness):
+    first, second = harness.client("a"), harness.client("b")
+    harness.joined(first, second)
     assert second.sync(generation=1).code == ILLEGAL_GENERATION
     assert second.sync(generation=3).code == ILLEGAL_GENERATION
 
 
-def test_a_sync_names_the_protocol_that_was_agreed_on_or_none(stage):
-    client = stage.client()
-    stage.joined(client)
+def test_a_sync_names_the_protocol_that_was_agreed_on_or_none(harness):
+    client = harness.client()
+    harness.joined(client)
     assert client.sync(protocol_name="sticky").code == INCONSISTENT
     assert client.sync(protocol_type="connect").code == INCONSISTENT
     assert client.sync(protocol_name="range", protocol_type="consumer").code == NONE
 
 
-def test_a_sync_while_members_join_is_told_to_join(stage):
-    first, second = stage.client("a"), stage.client("b")
-    stage.stable(first)
+def test_a_sync_while_members_join_is_told_to_join(harness):
+    first, second = harness.client("a"), harness.client("b")
+    harness.stable(first)
     second.join()
     assert first.sync().code == REBALANCE_IN_PROGRESS
 
 
-def test_a_sync_of_a_group_that_is_not_there_is_of_an_unknown_member(stage):
-    client = stage.client()
+def test_a_sync_of_a_group_that_is_not_there_is_of_an_unknown_member(harness):
+    client = harness.client()
     assert client.sync(generation=1).code == UNKNOWN_MEMBER
     assert client.beat(generation=1).code == UNKNOWN_MEMBER
 
 
-def test_who_does_not_sync_in_time_is_out(stage):
-    first, second = (stage.client(name, session_ms=1_000_000) for name in "ab")
-    stage.joined(first, second)
+def test_who_does_not_sync_in_time_is_out(harness):
+    first, second = (harness.client(name, session_ms=1_000_000) for name in "ab")
+    harness.joined(first, second)
     first.sync({first.member_id: b"", second.member_id: b""})
-    stage.after(REBALANCE_MS - 1)
-    assert stage.state() == "Stable"
-    stage.after(1)
-    assert stage.state() == "PreparingRebalance"
-    assert stage.member_ids() == ["a-1"]
+    harness.after(REBALANCE_MS - 1)
+    assert harness.state() == "Stable"
+    harness.after(1)
+    assert harness.state() == "PreparingRebalance"
+    assert harness.member_ids() == ["a-1"]
 
 
-def test_a_second_sync_of_one_member_answers_the_first(stage):
-    first, second = stage.client("a"), stage.client("b")
-    stage.joined(first, second)
+def test_a_second_sync_of_one_member_answers_the_first(harness):
+    first, second = harness.client("a"), harness.client("b")
+    harness.joined(first, second)
     waiting = second.sync()
     again = second.sync()
     assert waiting.code == REBALANCE_IN_PROGRESS
@@ -496,48 +504,51 @@ def test_a_second_sync_of_one_member_answers_the_first(stage):
     assert again.assignment == b"two"
 
 
-def test_an_assignment_that_cannot_be_written_is_none_and_nobody_waits_for_it(stage):
-    first, second = stage.client("a"), stage.client("b")
-    stage.joined(first, second)
+def test_an_assignment_that_cannot_be_written_is_none_and_nobody_waits_for_it(harness):
+    first, second = harness.client("a"), harness.client("b")
+    harness.joined(first, second)
     waiting = second.sync()
-    stage.writable = False
+    harness.writable = False
     assert first.sync({second.member_id: b"two"}).fault is not None
-    assert stage.state() == "CompletingRebalance"
-    stage.after(0)
+    assert harness.state() == "CompletingRebalance"
+    harness.after(0)
     assert waiting.code == 16
-    stage.writable = True
+    harness.writable = True
     assert first.join().code == NONE
     assert second.join().code == NONE
-    stage.sync(first, second)
-    assert stage.state() == "Stable"
+    harness.sync(first, second)
+    assert harness.state() == "Stable"
 
 
-def test_whatever_is_written_next_who_waited_for_it_is_told(stage):
+def test_whatever_is_written_next_who_waited_for_it_is_told(harness):
     for write in (
-        lambda: stage.take(forget_topics(stage, "u")),
-        lambda: stage.commit("h", {("t", 0): 2}),
+        lambda: harness.take(forget_topics(harness, "u")),
+        lambda: harness.commit("h", {("t", 0): 2}),
     ):
-        stage.commit("h", {("u", 0): 1})
-        first, second = stage.client("a"), stage.client("b")
-        stage.joined(first, second)
+        harness.commit("h", {("u", 0): 1})
+        first, second = harness.client("a"), harness.client("b")
+        harness.joined(first, second)
         waiting = second.sync()
-        stage.writable = False
+        harness.writable = False
         first.sync({second.member_id: b"two"})
-        stage.writable = True
+        harness.writable = True
         write()
-        stage.after(0)
+        harness.after(0)
         assert waiting.code == 16
-        stage.leave("g", (first.member_id, None), (second.member_id, None))
+        harness.leave("g", (first.member_id, None), (second.member_id, None))
 
 
-def test_members_that_do_not_come_back_after_that_do_not_hold_the_group_up(stage):
-    first, second = stage.client("a", session_ms=1_000_000), stage.client("b", session_ms=1_000_000)
-    stage.joined(first, second)
+def test_members_that_do_not_come_back_after_that_do_not_hold_the_group_up(harness):
+    first, second = (
+        harness.client("a", session_ms=1_000_000),
+        harness.client("b", session_ms=1_000_000),
+    )
+    harness.joined(first, second)
     second.sync()
-    stage.writable = False
+    harness.writable = False
     first.sync()
-    stage.writable = True
-    stage.after(REBALANCE_MS)
-    assert stage.state() == "PreparingRebalance"
-    stage.after(REBALANCE_MS)
-    assert stage.state() == "Empty"
+    harness.writable = True
+    harness.after(REBALANCE_MS)
+    assert harness.state() == "PreparingRebalance"
+    harness.after(REBALANCE_MS)
+    assert harness.state() == "Empty"

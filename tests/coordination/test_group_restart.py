@@ -11,7 +11,7 @@ from tests.coordination.groups import (
     REBALANCE_MS,
     RETENTION_MS,
     SESSION_MS,
-    Stage,
+    GroupHarness,
     subscription,
 )
 
@@ -20,152 +20,152 @@ ILLEGAL_GENERATION, FENCED, REBALANCE_IN_PROGRESS, METADATA_TOO_LARGE = 22, 82, 
 
 
 @pytest.fixture
-def stage():
-    return Stage()
+def harness():
+    return GroupHarness()
 
 
 # -- after a restart -----------------------------------------------------------------------------
 
 
-def test_members_that_come_back_in_time_find_their_generation(stage):
-    first, second = stage.client("a"), stage.client("b", instance_id="i")
-    stage.stable(first, second)
+def test_members_that_come_back_in_time_find_their_generation(harness):
+    first, second = harness.client("a"), harness.client("b", instance_id="i")
+    harness.stable(first, second)
     first.commit(7)
-    before = stage.machine.describe("g", 6)
-    stage.after(SESSION_MS - 1)
-    stage.restart()
-    assert stage.machine.describe("g", 6) == before
-    stage.after(SESSION_MS - 1)
+    before = harness.machine.describe("g", 6)
+    harness.after(SESSION_MS - 1)
+    harness.restart()
+    assert harness.machine.describe("g", 6) == before
+    harness.after(SESSION_MS - 1)
     assert (first.beat().code, second.beat().code) == (NONE, NONE)
     assert first.commit(8).code == NONE
     assert second.sync().assignment == b"b"
-    assert stage.offsets("g") == {("t", 0): 8}
+    assert harness.offsets("g") == {("t", 0): 8}
 
 
-def test_members_that_do_not_are_out(stage):
-    first, second = stage.client("a"), stage.client("b")
-    stage.stable(first, second)
-    stage.restart()
-    stage.after(SESSION_MS - 1)
+def test_members_that_do_not_are_out(harness):
+    first, second = harness.client("a"), harness.client("b")
+    harness.stable(first, second)
+    harness.restart()
+    harness.after(SESSION_MS - 1)
     first.beat()
-    stage.after(1)
-    assert stage.member_ids() == ["a-1"]
+    harness.after(1)
+    assert harness.member_ids() == ["a-1"]
     assert first.beat().code == REBALANCE_IN_PROGRESS
 
 
-def test_a_generation_that_was_not_assigned_begins_again(stage):
-    first, second = stage.client("a"), stage.client("b")
-    stage.stable(first)
+def test_a_generation_that_was_not_assigned_begins_again(harness):
+    first, second = harness.client("a"), harness.client("b")
+    harness.stable(first)
     second.join()
     assert first.join().generation_id == 2
-    stage.restart()
-    assert stage.state() == "Stable"
+    harness.restart()
+    assert harness.state() == "Stable"
     assert first.beat().code == ILLEGAL_GENERATION
     assert second.sync().code == UNKNOWN_MEMBER
     second.member_id = ""
     second.join()
     assert first.join().generation_id == second.joined.generation_id == 2
-    stage.sync(first, second)
+    harness.sync(first, second)
 
 
-def test_whose_place_was_taken_is_fenced_after_a_restart_too(stage):
-    first, second = stage.client("a"), stage.client("b", instance_id="i")
-    stage.stable(first, second)
-    again = stage.client("b", instance_id="i")
+def test_whose_place_was_taken_is_fenced_after_a_restart_too(harness):
+    first, second = harness.client("a"), harness.client("b", instance_id="i")
+    harness.stable(first, second)
+    again = harness.client("b", instance_id="i")
     again.join()
-    stage.restart()
+    harness.restart()
     assert second.beat().code == FENCED
     assert again.beat().code == NONE
     assert again.sync().assignment == b"b"
 
 
-def test_an_id_that_was_given_out_before_is_unknown(stage):
-    client = stage.client()
+def test_an_id_that_was_given_out_before_is_unknown(harness):
+    client = harness.client()
     client.member_id = client.ask_to_join().member_id
-    stage.restart()
+    harness.restart()
     assert client.ask_to_join().code == UNKNOWN_MEMBER
 
 
-def test_an_empty_group_goes_on_counting_generations(stage):
-    client = stage.client()
-    stage.stable(client)
+def test_an_empty_group_goes_on_counting_generations(harness):
+    client = harness.client()
+    harness.stable(client)
     client.leave()
-    stage.restart()
-    assert stage.state() == "Empty"
-    assert stage.machine.list()[0]["protocol_type"] == "consumer"
+    harness.restart()
+    assert harness.state() == "Empty"
+    assert harness.machine.list()[0]["protocol_type"] == "consumer"
     client.member_id = ""
     assert client.join().generation_id == 3
 
 
-def test_a_restart_prolongs_no_retention(stage):
-    client = stage.client()
-    stage.stable(client)
+def test_a_restart_prolongs_no_retention(harness):
+    client = harness.client()
+    harness.stable(client)
     client.commit(7)
     client.leave()
-    stage.after(RETENTION_MS // 2)
-    stage.restart()
-    stage.after(RETENTION_MS // 2 + CHECK_MS)
-    assert stage.offsets("g") == {}
-    assert stage.machine.list() == []
+    harness.after(RETENTION_MS // 2)
+    harness.restart()
+    harness.after(RETENTION_MS // 2 + CHECK_MS)
+    assert harness.offsets("g") == {}
+    assert harness.machine.list() == []
 
 
-def test_a_deleted_group_stays_deleted(stage):
-    stage.commit("g", {("t", 0): 1})
-    client = stage.client()
-    stage.stable(client)
+def test_a_deleted_group_stays_deleted(harness):
+    harness.commit("g", {("t", 0): 1})
+    client = harness.client()
+    harness.stable(client)
     client.leave()
-    stage.delete_groups("g")
-    stage.restart()
-    assert stage.machine.list() == []
-    assert stage.offsets("g") == {}
+    harness.delete_groups("g")
+    harness.restart()
+    assert harness.machine.list() == []
+    assert harness.offsets("g") == {}
 
 
-def test_a_group_that_may_be_no_longer_so_large_loses_those_who_come_last(stage):
-    first, second, third = clients = [stage.client(name) for name in "abc"]
-    stage.stable(*clients)
-    stage.limits = stage.limits._replace(max_size=2)
-    stage.restart()
-    assert stage.state() == "PreparingRebalance"
+def test_a_group_that_may_be_no_longer_so_large_loses_those_who_come_last(harness):
+    first, second, third = clients = [harness.client(name) for name in "abc"]
+    harness.stable(*clients)
+    harness.limits = harness.limits._replace(max_size=2)
+    harness.restart()
+    assert harness.state() == "PreparingRebalance"
     assert [client.join().waits for client in (first, second)] == [True, True]
     assert third.join().code == MAX_SIZE_REACHED
     assert [client.joined.code for client in (first, second)] == [NONE, NONE]
 
 
-def test_the_fewest_records_make_the_same_again(stage):
-    first, second = stage.client("a"), stage.client("b", instance_id="i")
-    stage.stable(first, second)
+def test_the_fewest_records_make_the_same_again(harness):
+    first, second = harness.client("a"), harness.client("b", instance_id="i")
+    harness.stable(first, second)
     for offset in range(10):
         first.commit(offset)
-    stage.commit("simple", {("t", 0): 7, ("u", 1): 8}, metadata="m")
-    records = [*stage.machine.records()]
+    harness.commit("simple", {("t", 0): 7, ("u", 1): 8}, metadata="m")
+    records = [*harness.machine.records()]
     assert len(records) == 4
-    again = stage.replayed(records)
+    again = harness.replayed(records)
     again.loaded(0)
-    assert again.describe("g", 6) == stage.machine.describe("g", 6)
-    assert again.fetch_offsets("simple", None) == stage.machine.fetch_offsets("simple", None)
+    assert again.describe("g", 6) == harness.machine.describe("g", 6)
+    assert again.fetch_offsets("simple", None) == harness.machine.fetch_offsets("simple", None)
     assert [*again.records()] == records
 
 
-def test_records_may_be_read_while_the_machine_goes_on(stage):
+def test_records_may_be_read_while_the_machine_goes_on(harness):
     for at in range(4):
-        stage.commit(f"g{at}", {("t", 0): 1, ("t", 1): 1})
-    left = stage.machine.records()
+        harness.commit(f"g{at}", {("t", 0): 1, ("t", 1): 1})
+    left = harness.machine.records()
     taken = [next(left)]
-    stage.delete_groups("g1")
-    stage.commit("g2", {("t", 0): 2})
-    stage.commit("g4", {("t", 0): 3})
+    harness.delete_groups("g1")
+    harness.commit("g2", {("t", 0): 2})
+    harness.commit("g4", {("t", 0): 3})
     taken += left
     assert not [record for record in taken if record.key.group == "g1"]
-    again = stage.replayed(taken)
+    again = harness.replayed(taken)
     assert again.fetch_offsets("g2", None)["t"][0].offset == 2
 
 
-def test_what_is_not_awaited_is_kept_and_disturbs_nobody(stage):
-    client = stage.client()
-    stage.stable(client)
-    value = stage.machine._groups["g"].kept
-    stage.machine.replay(group_record("g", {**value, "generation": 9, "members": []}))
-    assert stage.state() == "Stable"
+def test_what_is_not_awaited_is_kept_and_disturbs_nobody(harness):
+    client = harness.client()
+    harness.stable(client)
+    value = harness.machine._groups["g"].kept
+    harness.machine.replay(group_record("g", {**value, "generation": 9, "members": []}))
+    assert harness.state() == "Stable"
     assert client.beat().code == NONE
 
 
@@ -183,141 +183,141 @@ def test_what_is_not_awaited_is_kept_and_disturbs_nobody(stage):
     ],
     ids=str,
 )
-def test_a_strange_record_makes_a_group_that_can_be_used(stage, changed):
-    first, second = stage.client("a"), stage.client("b", instance_id="i")
-    stage.stable(first, second)
-    value = stage.machine._groups["g"].kept
+def test_a_strange_record_makes_a_group_that_can_be_used(harness, changed):
+    first, second = harness.client("a"), harness.client("b", instance_id="i")
+    harness.stable(first, second)
+    value = harness.machine._groups["g"].kept
     if changed.get("members") == "twice":
         changed = {"members": [*value["members"], *value["members"]]}
     elif changed.get("members") == "timeouts":
         odd = {"session_timeout": -1, "rebalance_timeout": -1}
         changed = {"members": [{**each, **odd} for each in value["members"]]}
-    stage.take(group_coordinator.Result([], [group_record("g", {**value, **changed})]))
-    stage.restart()
-    assert len(stage.member_ids()) == 2
-    stage.client("c").join()
-    stage.after(REBALANCE_MS)
-    stage.after(REBALANCE_MS)
-    stage.after(REBALANCE_MS)
-    assert stage.state() in ("Empty", "CompletingRebalance", "Stable", "Dead")
+    harness.take(group_coordinator.Result([], [group_record("g", {**value, **changed})]))
+    harness.restart()
+    assert len(harness.member_ids()) == 2
+    harness.client("c").join()
+    harness.after(REBALANCE_MS)
+    harness.after(REBALANCE_MS)
+    harness.after(REBALANCE_MS)
+    assert harness.state() in ("Empty", "CompletingRebalance", "Stable", "Dead")
 
 
 # -- invalid requests and bounds -----------------------------------------------------------------
 
 
-def test_what_members_say_is_bounded_over_all_groups(stage, monkeypatch):
+def test_what_members_say_is_bounded_over_all_groups(harness, monkeypatch):
     monkeypatch.setattr(group_coordinator, "SIZE_MAX", 10_000_000)
     big = {"range": bytes(1_000_000)}
-    clients = [stage.client(f"c{at}", group_id=f"g{at}", protocols=big) for at in range(8)]
+    clients = [harness.client(f"c{at}", group_id=f"g{at}", protocols=big) for at in range(8)]
     codes = [client.join().code for client in clients]
     assert codes == [NONE] * 4 + [MAX_SIZE_REACHED] * 4
-    assert stage.client("small", group_id="small").join().code == NONE
+    assert harness.client("small", group_id="small").join().code == NONE
     clients[0].leave()
     assert clients[-1].join().code == NONE
 
 
-def test_a_member_of_a_full_coordinator_may_say_the_same_again(stage, monkeypatch):
-    first = stage.client("a", protocols={"range": bytes(1_000_000)})
-    second = stage.client("b", protocols={"range": bytes(10)}, instance_id="i")
-    stage.stable(first, second)
+def test_a_member_of_a_full_coordinator_may_say_the_same_again(harness, monkeypatch):
+    first = harness.client("a", protocols={"range": bytes(1_000_000)})
+    second = harness.client("b", protocols={"range": bytes(10)}, instance_id="i")
+    harness.stable(first, second)
     monkeypatch.setattr(group_coordinator, "SIZE_MAX", 0)
     assert first.join().waits
     second.member_id = ""
     assert second.join().code == NONE
     assert first.joined.code == NONE
-    stage.sync(first, second)
-    assert stage.client("c").ask_to_join().code == MAX_SIZE_REACHED
+    harness.sync(first, second)
+    assert harness.client("c").ask_to_join().code == MAX_SIZE_REACHED
 
 
-def test_what_a_leader_assigns_counts_as_well(stage, monkeypatch):
+def test_what_a_leader_assigns_counts_as_well(harness, monkeypatch):
     monkeypatch.setattr(group_coordinator, "SIZE_MAX", 10_000_000)
-    client = stage.client()
-    stage.joined(client)
+    client = harness.client()
+    harness.joined(client)
     assert client.sync({client.member_id: bytes(6_000_000)}).code == MAX_SIZE_REACHED
     assert client.sync({client.member_id: bytes(4_000_000)}).code == NONE
-    other = stage.client("b", group_id="b", protocols={"range": bytes(2_000_000)})
+    other = harness.client("b", group_id="b", protocols={"range": bytes(2_000_000)})
     assert other.ask_to_join().code == MAX_SIZE_REACHED
 
 
-def test_ids_and_groups_count_as_well(stage, monkeypatch):
+def test_ids_and_groups_count_as_well(harness, monkeypatch):
     monkeypatch.setattr(group_coordinator, "SIZE_MAX", 100_000)
-    codes = [stage.client(group_id=f"g{at}").ask_to_join().code for at in range(100)]
+    codes = [harness.client(group_id=f"g{at}").ask_to_join().code for at in range(100)]
     assert codes[0] == 79
     assert codes[-1] == MAX_SIZE_REACHED
-    stage.after(SESSION_MS)
-    assert stage.machine._size == 0
-    codes = [stage.client().ask_to_join().code for _ in range(300)]
+    harness.after(SESSION_MS)
+    assert harness.machine._size == 0
+    codes = [harness.client().ask_to_join().code for _ in range(300)]
     assert codes[-1] == MAX_SIZE_REACHED
-    stage.after(SESSION_MS)
-    assert stage.machine._size == 0
+    harness.after(SESSION_MS)
+    assert harness.machine._size == 0
 
 
-def test_their_names_count_as_well(stage, monkeypatch):
+def test_their_names_count_as_well(harness, monkeypatch):
     monkeypatch.setattr(group_coordinator, "SIZE_MAX", 100_000)
-    codes = [stage.client(group_id=f"{at}" + "g" * 20_000).ask_to_join().code for at in range(8)]
+    codes = [harness.client(group_id=f"{at}" + "g" * 20_000).ask_to_join().code for at in range(8)]
     assert codes == [79] * 5 + [MAX_SIZE_REACHED] * 3
 
 
-def test_each_protocol_counts_as_well(stage, monkeypatch):
+def test_each_protocol_counts_as_well(harness, monkeypatch):
     monkeypatch.setattr(group_coordinator, "SIZE_MAX", 500_000)
     many = {f"p{at}": b"" for at in range(750)}
-    assert stage.client("a", group_id="a", protocols=many).join().code == NONE
-    assert stage.client("b", group_id="b", protocols=many).join().code == MAX_SIZE_REACHED
+    assert harness.client("a", group_id="a", protocols=many).join().code == NONE
+    assert harness.client("b", group_id="b", protocols=many).join().code == MAX_SIZE_REACHED
 
 
-def test_who_says_nothing_takes_room_as_well(stage, monkeypatch):
+def test_who_says_nothing_takes_room_as_well(harness, monkeypatch):
     monkeypatch.setattr(group_coordinator, "SIZE_MAX", 100_000)
     mute = {"range": b""}
-    codes = [stage.client(protocols=mute).ask_to_join().code for _ in range(300)]
+    codes = [harness.client(protocols=mute).ask_to_join().code for _ in range(300)]
     assert codes[-1] == MAX_SIZE_REACHED
 
 
-def test_nothing_is_left_of_groups_that_are_gone(stage):
+def test_nothing_is_left_of_groups_that_are_gone(harness):
     for round_ in range(3):
-        clients = [stage.client(name, instance_id=f"i{name}") for name in "abcd"]
-        stage.stable(*clients)
+        clients = [harness.client(name, instance_id=f"i{name}") for name in "abcd"]
+        harness.stable(*clients)
         clients[0].join()
-        stage.machine.forget(clients[0].joined)
+        harness.machine.forget(clients[0].joined)
         clients[1].ask_to_join()
-        stage.leave("g", *((client.member_id, None) for client in clients))
-        stage.delete_groups("g")
-        stage.after(SESSION_MS + round_)
-        machine = stage.machine
+        harness.leave("g", *((client.member_id, None) for client in clients))
+        harness.delete_groups("g")
+        harness.after(SESSION_MS + round_)
+        machine = harness.machine
         assert (machine._size, machine._sizes, machine._groups) == (0, {}, {})
         assert machine._waiting == {}
-    stage.after(REBALANCE_MS)
-    assert [due.kind for due in stage.machine._deadlines._due_ms] == [decision_draft.RETENTION]
+    harness.after(REBALANCE_MS)
+    assert [due.kind for due in harness.machine._deadlines._due_ms] == [decision_draft.RETENTION]
 
 
 LONG = "é" * 20_000
 """Fewer characters, but more bytes, than a record's text may have."""
 
 
-def test_names_that_no_record_can_say_are_refused(stage):
-    assert stage.client(group_id=LONG).ask_to_join().code == INVALID_REQUEST
-    assert stage.client(instance_id=LONG).ask_to_join().code == INVALID_REQUEST
-    assert stage.client(protocol_type=LONG).ask_to_join().code == INVALID_REQUEST
-    assert stage.client(protocols={LONG: b""}).ask_to_join().code == INVALID_REQUEST
-    assert stage.commit(LONG, {("t", 0): 1}).code == INVALID_REQUEST
-    stage.machine.limits = stage.limits._replace(metadata_size_max=1 << 30)
-    assert stage.commit("g", {("t", 0): 1}, metadata=LONG).code == METADATA_TOO_LARGE
-    assert stage.machine.list() == []
+def test_names_that_no_record_can_say_are_refused(harness):
+    assert harness.client(group_id=LONG).ask_to_join().code == INVALID_REQUEST
+    assert harness.client(instance_id=LONG).ask_to_join().code == INVALID_REQUEST
+    assert harness.client(protocol_type=LONG).ask_to_join().code == INVALID_REQUEST
+    assert harness.client(protocols={LONG: b""}).ask_to_join().code == INVALID_REQUEST
+    assert harness.commit(LONG, {("t", 0): 1}).code == INVALID_REQUEST
+    harness.machine.limits = harness.limits._replace(metadata_size_max=1 << 30)
+    assert harness.commit("g", {("t", 0): 1}, metadata=LONG).code == METADATA_TOO_LARGE
+    assert harness.machine.list() == []
 
 
-def test_a_long_name_of_a_client_makes_no_long_id(stage):
-    client = stage.client("é" * 16_000)
-    stage.stable(client)
+def test_a_long_name_of_a_client_makes_no_long_id(harness):
+    client = harness.client("é" * 16_000)
+    harness.stable(client)
     assert len(client.member_id) < 300
-    stage.restart()
+    harness.restart()
     assert client.beat().code == NONE
 
 
-def test_a_member_may_say_a_megabyte(stage):
+def test_a_member_may_say_a_megabyte(harness):
     clients = [
-        stage.client(name, protocols={"range": subscription("t", rest=bytes(1 << 20))})
+        harness.client(name, protocols={"range": subscription("t", rest=bytes(1 << 20))})
         for name in "ab"
     ]
-    stage.stable(*clients)
+    harness.stable(*clients)
     assert len(clients[0].joined.members[1]["metadata"]) > 1 << 20
-    stage.restart()
+    harness.restart()
     assert clients[1].beat().code == NONE

@@ -1,4 +1,4 @@
-"""Stage of a scenario: a broker, its clients, and the times of its recoveries."""
+"""Harness of a scenario: a broker, its clients, and the times of its recoveries."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CHANGE_S_MAX = 0.5
 EXISTS_ALREADY, UNKNOWN_TOPIC = 36, 3
 
 
-class Stage:
+class FaultHarness:
     """The broker, the clients and the results of one run."""
 
     def __init__(
@@ -181,8 +181,9 @@ class Stage:
         that timed out and waited for the controller."""
         for number in range(1, self.topics_made + 1):
             until(
-                lambda name=f"made-{number}": self.ask_a_worker("delete_topic", name)
-                == UNKNOWN_TOPIC,
+                lambda name=f"made-{number}": (
+                    self.ask_a_worker("delete_topic", name) == UNKNOWN_TOPIC
+                ),
                 GIVE_UP_S,
                 f"made-{number} cannot be deleted",
             )

@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from tests.faults.harness import GIVE_UP_S, Stage
+from tests.faults.harness import GIVE_UP_S, FaultHarness
 from tests.faults.processes import SUPERVISOR
 
 DONE_S_MAX = 15.0
@@ -33,35 +33,35 @@ DELAY_S_MAX = 0.4
 class Moves:
     """Commands and their effects, on one stage."""
 
-    def __init__(self, stage: Stage) -> None:
-        self.stage = stage
+    def __init__(self, harness: FaultHarness) -> None:
+        self.harness = harness
         self.epochs_before = self.epochs()
         self.killed = False
 
     def play(self, count: int) -> None:
         """Run until `count` partitions have moved."""
-        base = self.stage.faults_done
-        while self.stage.faults_done < base + count and self.stage.goes_on:
-            self.stage.work()
-            self.stage.dice.choice([self.empty_one, self.one_more_for_a_while])()
-            self.stage.faults_done = base + self.epochs() - self.epochs_before
+        base = self.harness.faults_done
+        while self.harness.faults_done < base + count and self.harness.goes_on:
+            self.harness.work()
+            self.harness.dice.choice([self.empty_one, self.one_more_for_a_while])()
+            self.harness.faults_done = base + self.epochs() - self.epochs_before
 
     def epochs(self) -> int:
         """Return the number of moves of all partitions so far: each raises an epoch by one."""
-        return sum(leader.leader_epoch for leader in self.stage.directory.leaders.values())
+        return sum(leader.leader_epoch for leader in self.harness.directory.leaders.values())
 
     # Commands.
 
     def empty_one(self) -> None:
         """Drain a worker, undo it, and rebalance."""
-        node = self.stage.dice.choice(self.stage.processes.workers)
-        self.ordered(["drain", str(node)], lambda: not self.stage.directory.led_by(node))
+        node = self.harness.dice.choice(self.harness.processes.workers)
+        self.ordered(["drain", str(node)], lambda: not self.harness.directory.led_by(node))
         self.ordered(["drain", str(node), "--undo"], lambda: True)
         self.ordered(["rebalance"], self.balanced)
 
     def one_more_for_a_while(self) -> None:
         """Add a worker, rebalance, and remove it."""
-        before = set(self.stage.processes.workers)
+        before = set(self.harness.processes.workers)
         self.ordered(["add"], lambda: len(self.workers_there() - before) == 1, once=True)
         added = self.workers_there() - before
         if len(added) != 1:
@@ -76,12 +76,12 @@ class Moves:
         return self.nodes_listed() - {SUPERVISOR}
 
     def nodes_listed(self) -> set[int]:
-        return {int(str(node["id"])) for node in self.stage.processes.status()}
+        return {int(str(node["id"])) for node in self.harness.processes.status()}
 
     def balanced(self) -> bool:
         """Return True if the workers lead equally many partitions, within one."""
         counts = Counter(dict.fromkeys(self.workers_there(), 0))
-        counts.update(leader.node for leader in list(self.stage.directory.leaders.values()))
+        counts.update(leader.node for leader in list(self.harness.directory.leaders.values()))
         return max(counts.values()) - min(counts.values()) <= 1
 
     # Execution of commands.
@@ -91,7 +91,7 @@ class Moves:
 
         `once` is for a command that must not be repeated after it was accepted.
         """
-        if not self.stage.goes_on:
+        if not self.harness.goes_on:
             return
         begin = time.monotonic()
         asked_at, accepted, said = 0.0, False, ""
@@ -99,7 +99,7 @@ class Moves:
         while not (accepted and done()):
             now = time.monotonic()
             if now - begin > GIVE_UP_S:
-                self.stage.faults.append(f"I14: node {' '.join(words)} is not done: {said}")
+                self.harness.faults.append(f"I14: node {' '.join(words)} is not done: {said}")
                 return
             if now - asked_at > ASK_AGAIN_S and not (once and accepted):
                 asked_at = now
@@ -111,16 +111,16 @@ class Moves:
                 accepted = accepted or running.returncode == 0
                 if self.killed and words[0] in COMES_OR_GOES:
                     accepted = accepted or done()
-                slow = LATE in said and not self.stage.timed
+                slow = LATE in said and not self.harness.timed
                 if running.returncode != 0 and not self.killed and not slow:
-                    self.stage.faults.append(f"MOVES: node {' '.join(words)} failed: {said}")
+                    self.harness.faults.append(f"MOVES: node {' '.join(words)} failed: {said}")
             disturbance()
             time.sleep(0.002)
-        self.stage.note(f"node {words[0]}", time.monotonic() - begin, DONE_S_MAX)
+        self.harness.note(f"node {words[0]}", time.monotonic() - begin, DONE_S_MAX)
         self.judge(words[0], begin)
 
     def command(self, words: list[str]) -> subprocess.Popen[str]:
-        data = str(self.stage.processes.broker.data)
+        data = str(self.harness.processes.broker.data)
         return subprocess.Popen(
             [sys.executable, "-m", "kafkalite", "node", *words, "--data", data],
             stdout=subprocess.PIPE,
@@ -130,10 +130,10 @@ class Moves:
 
     def disturbance(self, begin: float) -> Callable[[], None]:
         """Return a function that injects a fault at a random time, or never."""
-        dice = self.stage.dice
+        dice = self.harness.dice
         self.killed = False
         at = begin + dice.random() * DELAY_S_MAX if dice.random() < DISTURBED else float("inf")
-        node = dice.choice([SUPERVISOR, *self.stage.processes.workers])
+        node = dice.choice([SUPERVISOR, *self.harness.processes.workers])
         drawn = dice.random()
 
         def disturb() -> None:
@@ -142,7 +142,7 @@ class Moves:
                 return
             at = float("inf")
             self.killed = True
-            processes = self.stage.processes
+            processes = self.harness.processes
             if drawn < 0.15:
                 processes.kill_launcher()
                 processes.start()
@@ -159,11 +159,13 @@ class Moves:
 
     def judge(self, verb: str, begin: float) -> None:
         """Check that all partitions are served, and that no pause was long."""
-        stage = self.stage
+        harness = self.harness
         killed = " disturbed" if self.killed else ""
         now = time.monotonic()
-        stage.served(f"after {verb}{killed}", now, list(stage.partitions), PAUSED_S_MAX)
-        stage.note(f"longest pause in {verb}{killed}", max(stage.gaps(begin, now)), PAUSED_S_MAX)
+        harness.served(f"after {verb}{killed}", now, list(harness.partitions), PAUSED_S_MAX)
+        harness.note(
+            f"longest pause in {verb}{killed}", max(harness.gaps(begin, now)), PAUSED_S_MAX
+        )
 
 
 def ended(running: subprocess.Popen[str]) -> str:
@@ -174,6 +176,6 @@ def ended(running: subprocess.Popen[str]) -> str:
     return " ".join(said.split())
 
 
-def move(stage: Stage, count: int) -> None:
+def move(harness: FaultHarness, count: int) -> None:
     """Run the scenario MOVES."""
-    Moves(stage).play(count)
+    Moves(harness).play(count)

@@ -23,7 +23,7 @@ from pathlib import Path
 from kafkalite.protocol.schemas.cluster import METADATA
 from kafkalite.transport.run_directory import local_path
 from tests.faults.asking import Line
-from tests.faults.harness import GIVE_UP_S, SERVE_S_MAX, Stage, patience
+from tests.faults.harness import GIVE_UP_S, SERVE_S_MAX, FaultHarness, patience
 from tests.faults.history import ACKED, REFUSED, UNKNOWN, Send
 from tests.faults.prober import guarded
 from tests.faults.processes import SUPERVISOR, children_of, until
@@ -45,14 +45,14 @@ GONE_S_MAX = 10.0
 TURN_S_MAX = 120.0
 
 
-def sabotage(stage: Stage, count: int) -> None:
+def sabotage(harness: FaultHarness, count: int) -> None:
     """Kill `count` producers, and scribble a hundred times as many frames."""
     with tempfile.TemporaryDirectory() as directory:
-        play = Sabotage(stage, Path(directory))
+        play = Sabotage(harness, Path(directory))
         try:
             play.begin()
-            while stage.faults_done < count and stage.goes_on:
-                play.turn(min(KILLS_PER_TURN, count - stage.faults_done))
+            while harness.faults_done < count and harness.goes_on:
+                play.turn(min(KILLS_PER_TURN, count - harness.faults_done))
         finally:
             play.end()
         play.nothing_is_left()
@@ -72,7 +72,7 @@ class Program:
         self.done: dict[str, int] = defaultdict(int)
         """Number of times each act was completed."""
         self.thread = threading.Thread(
-            target=guarded, args=(lambda: self.listen(play), play.stage.faults)
+            target=guarded, args=(lambda: self.listen(play), play.harness.faults)
         )
         self.thread.start()
 
@@ -84,7 +84,7 @@ class Program:
                 play.counts[said[0]] += int(said[1])
                 self.done[said[0]] += 1
             else:
-                play.stage.faults.append(f"{word} {' '.join(said)}".removeprefix("fault "))
+                play.harness.faults.append(f"{word} {' '.join(said)}".removeprefix("fault "))
 
     def end(self, faults: list[str]) -> None:
         """Close the program's standard input and wait for its end."""
@@ -105,11 +105,11 @@ class Program:
 class Sabotage:
     """One run of F24."""
 
-    def __init__(self, stage: Stage, directory: Path) -> None:
-        self.stage = stage
+    def __init__(self, harness: FaultHarness, directory: Path) -> None:
+        self.harness = harness
         self.directory = directory
         self.ledger = directory / "ledger"
-        self.counts = stage.acts
+        self.counts = harness.acts
         self.programs: list[Program] = []
 
     # Start.
@@ -117,20 +117,20 @@ class Sabotage:
     def begin(self) -> None:
         """Compile the saboteur, write its templates, and start the programs."""
         saboteur = self.compiled()
-        stage = self.stage
-        for index in stage.partitions:
+        harness = self.harness
+        for index in harness.partitions:
             until(
-                lambda index=index: stage.directory.leader_of(index) is not None,
+                lambda index=index: harness.directory.leader_of(index) is not None,
                 GIVE_UP_S,
                 f"nobody leads partition {index}",
             )
-        led = {node: stage.directory.led_by(node) for node in stage.processes.workers}
+        led = {node: harness.directory.led_by(node) for node in harness.processes.workers}
         self.places = self.found(led)
         templates = [f"{node}={self.templates(node, indexes)}" for node, indexes in led.items()]
         words = (str(self.ledger), str(saboteur), *templates)
         self.victims = Program(self, "tests.faults.ring_victims", *words)
         self.programs.append(self.victims)
-        host, port = stage.processes.addresses()[0]
+        host, port = harness.processes.addresses()[0]
         for node in led:
             place = next(place for place in self.places if place.node == node)
             name = f"survivor-{node}"
@@ -148,12 +148,12 @@ class Sabotage:
 
     def found(self, led: dict[int, list[int]]) -> list[Place]:
         """Return every partition, with the node that leads it and its local socket."""
-        ready = self.stage.processes.broker.ready
-        run_directory = self.stage.watched()[-1]
+        ready = self.harness.processes.broker.ready
+        run_directory = self.harness.watched()[-1]
         for node in led:
             assert local_path(run_directory, node).is_socket(), f"node {node} has no local socket"
-        with Line(self.stage.processes.addresses()[0], GIVE_UP_S) as line:
-            topics = [{"topic_id": bytes(16), "name": self.stage.topic}]
+        with Line(self.harness.processes.addresses()[0], GIVE_UP_S) as line:
+            topics = [{"topic_id": bytes(16), "name": self.harness.topic}]
             answer = line.ask(METADATA, 12, {"topics": topics})
         topic_id = bytes(answer.topics[0].topic_id).hex()
         return [
@@ -165,7 +165,7 @@ class Sabotage:
     def templates(self, node: int, partitions: list[int]) -> Path:
         """Write valid batches for the saboteur, which may be in the log any number of times."""
         name = f"scribbler-{node}"
-        self.stage.history.unordered |= {name}
+        self.harness.history.unordered |= {name}
         file = self.directory / name
         with file.open("wb") as out:
             for number in range(TEMPLATES):
@@ -173,7 +173,7 @@ class Sabotage:
                 batch = batch_of(name, number)
                 out.write(struct.pack("<ii", partition, len(batch)) + batch)
                 send = Send(name, partition, value_of(name, number))
-                self.stage.history.sends.append(send)
+                self.harness.history.sends.append(send)
         return file
 
     # Acts.
@@ -182,14 +182,14 @@ class Sabotage:
         assert self.victims.process.stdin is not None
         said = {
             "act": act, "count": count, "places": places,
-            "seed": self.stage.dice.randrange(1 << 60),
+            "seed": self.harness.dice.randrange(1 << 60),
         }  # fmt: skip
         self.victims.process.stdin.write(json.dumps(said) + "\n")
         self.victims.process.stdin.flush()
 
     def await_done(self, act: str, times: int, seconds_max: float = TURN_S_MAX) -> None:
         until(
-            lambda: self.victims.done[act] >= times or not self.stage.goes_on,
+            lambda: self.victims.done[act] >= times or not self.harness.goes_on,
             seconds_max,
             f"{act} is not over",
         )
@@ -201,57 +201,61 @@ class Sabotage:
 
     def turn(self, kills: int) -> None:
         """Run some of each act with the workers unharmed; then, in some turns, kill a worker."""
-        stage, dice = self.stage, self.stage.dice
-        begin, before = time.monotonic(), stage.processes.pids()
+        harness, dice = self.harness, self.harness.dice
+        begin, before = time.monotonic(), harness.processes.pids()
         self.played("kill", kills)
         self.played("scribble", kills * SCRIBBLES_PER_KILL)
         for act in ("hoard", "share"):
             if dice.random() < 0.3:
                 self.played(act, 1)
-        stage.faults_done += kills
-        stage.work()
+        harness.faults_done += kills
+        harness.work()
         self.unharmed(begin, before)
         if dice.random() < 0.3:
             self.kill_reading()
 
     def unharmed(self, begin: float, before: dict[int, int]) -> None:
         """Check that no process has ended, and that no partition has paused."""
-        stage, end = self.stage, time.monotonic()
-        if stage.processes.pids() != before:
-            stage.faults.append(f"F24: {before} were the processes, {stage.processes.pids()} are")
-        for prober, gap in zip(stage.probers, stage.gaps(begin, end), strict=True):
-            stage.recoveries["gap beside bad producers"].append(gap)
-            if stage.timed and gap > SERVE_S_MAX * patience():
-                stage.faults.append(f"I14: partition {prober.partition} paused for {gap:.3f} s")
+        harness, end = self.harness, time.monotonic()
+        if harness.processes.pids() != before:
+            harness.faults.append(
+                f"F24: {before} were the processes, {harness.processes.pids()} are"
+            )
+        for prober, gap in zip(harness.probers, harness.gaps(begin, end), strict=True):
+            harness.recoveries["gap beside bad producers"].append(gap)
+            if harness.timed and gap > SERVE_S_MAX * patience():
+                harness.faults.append(f"I14: partition {prober.partition} paused for {gap:.3f} s")
 
     def kill_reading(self) -> None:
         """Kill a worker while it reads from rings."""
-        stage = self.stage
-        node = stage.dice.choice([node for node in stage.processes.workers if node != SUPERVISOR])
-        before, times = stage.processes.pids(), self.victims.done["stale"] + 1
+        harness = self.harness
+        node = harness.dice.choice(
+            [node for node in harness.processes.workers if node != SUPERVISOR]
+        )
+        before, times = harness.processes.pids(), self.victims.done["stale"] + 1
         ready = self.victims.done["ready"] + 1
         self.ask("stale", STALE_COUNT, [place for place in self.places if place.node == node])
         self.await_done("ready", ready)
-        at = stage.processes.signal(before[node], signal.SIGKILL)
+        at = harness.processes.signal(before[node], signal.SIGKILL)
         self.counts["killed"] += 1
-        stage.served("worker killed as it read", at, stage.directory.led_by(node), SERVE_S_MAX)
-        stage.all_up(set(before), {node: before[node]})
+        harness.served("worker killed as it read", at, harness.directory.led_by(node), SERVE_S_MAX)
+        harness.all_up(set(before), {node: before[node]})
         self.await_done("stale", times)
 
     # End.
 
     def end(self) -> None:
         """End the programs, and add their ledger and its expectations to the history."""
-        stage = self.stage
+        harness = self.harness
         for program in self.programs:
-            program.end(stage.faults)
-        if self.counts["left"] > self.counts["killed"] and not stage.faults:
-            stage.faults.append(f"F24: producers that had done nothing lost rings: {self.counts}")
+            program.end(harness.faults)
+        if self.counts["left"] > self.counts["killed"] and not harness.faults:
+            harness.faults.append(f"F24: producers that had done nothing lost rings: {self.counts}")
         names = self.written_down()
         once = {name for name in names if not name.startswith("sharer")}
-        stage.history.idempotent |= once
-        stage.history.unordered |= names - once
-        stage.diary.append(f"{time.time():.3f} done: {dict(self.counts)}")
+        harness.history.idempotent |= once
+        harness.history.unordered |= names - once
+        harness.diary.append(f"{time.time():.3f} done: {dict(self.counts)}")
 
     def written_down(self) -> set[str]:
         """Add the ledger's records to the history; return the names of their senders."""
@@ -262,22 +266,22 @@ class Sabotage:
             else:
                 outcome = REFUSED if word == "late" else UNKNOWN
                 sends[name, number] = Send(name, where, value_of(name, number), outcome)
-        self.stage.history.sends += sends.values()
+        self.harness.history.sends += sends.values()
         return {name for name, _ in sends}
 
     def nothing_is_left(self) -> None:
         """Check that no process of the broker maps a ring, and that none has a name."""
-        launcher = self.stage.processes.broker.pid
+        launcher = self.harness.processes.broker.pid
         family = [launcher, *children_of(launcher)]
         try:
             until(lambda: not any(map(holds_a_ring, family)), GONE_S_MAX, "a ring is still held")
         except TimeoutError as fault:
-            self.stage.faults.append(f"I13: {fault}")
+            self.harness.faults.append(f"I13: {fault}")
         found = [path.name for path in Path("/dev/shm").glob("*kafkalite*")]
         # Benchmarks that run at the same time keep their files there.
         named = [name for name in found if not name.startswith("kafkalite-bench-")]
         if named:
-            self.stage.faults.append(f"I13: left in /dev/shm: {named}")
+            self.harness.faults.append(f"I13: left in /dev/shm: {named}")
 
 
 def holds_a_ring(pid: int) -> bool:

@@ -20,7 +20,7 @@ from kafkalite.testing import Broker
 from tests.faults import group_workload, rings
 from tests.faults.clients import IDEMPOTENT, UNORDERED, UNORDERED_BY_MOVES
 from tests.faults.footprint import at_rest, grown
-from tests.faults.harness import Stage
+from tests.faults.harness import FaultHarness
 from tests.faults.history import History, violations
 from tests.faults.processes import Processes, free_address
 from tests.faults.scenarios import CONFIG, MOVING, SCENARIOS
@@ -142,29 +142,29 @@ def played(plan: Plan) -> Run:
         listen=free_address(),
     ) as broker:
         topic = broker.topic(plan.partitions)
-        stage = Stage(
+        harness = FaultHarness(
             Processes(broker), topic, plan.partitions, plan.seed, history, plan.timed
         )
-        stage.warm_up()
-        before = at_rest(stage.processes, stage.watched(), like=None)
+        harness.warm_up()
+        before = at_rest(harness.processes, harness.watched(), like=None)
         begun = time.monotonic()
-        stage.begin()
+        harness.begin()
         try:
-            play(stage, plan.count)
-            stage.work()
-            stage.remove_made()
+            play(harness, plan.count)
+            harness.work()
+            harness.remove_made()
         except Exception as fault:
-            stage.faults.append(f"{plan.fault} could not be played on: {fault!r}")
+            harness.faults.append(f"{plan.fault} could not be played on: {fault!r}")
         finally:
             came.seconds = time.monotonic() - begun
-            stage.end()
-        after = at_rest(stage.processes, stage.watched(), like=before)
-        came.done = stage.faults_done
-        came.recoveries = stage.recoveries
-        came.acts = dict(sorted(stage.acts.items()))
-        came.diary = stage.diary
+            harness.end()
+        after = at_rest(harness.processes, harness.watched(), like=before)
+        came.done = harness.faults_done
+        came.recoveries = harness.recoveries
+        came.acts = dict(sorted(harness.acts.items()))
+        came.diary = harness.diary
         came.log = (broker.data / "kafkalite.log").read_text()
-        came.complaints = [*violations(history), *stage.faults, *grown(before, after)]
+        came.complaints = [*violations(history), *harness.faults, *grown(before, after)]
     return came
 
 

@@ -17,7 +17,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from tests.faults.harness import GIVE_UP_S, SERVE_S_MAX, Stage, patience
+from tests.faults.harness import GIVE_UP_S, SERVE_S_MAX, FaultHarness, patience
 from tests.faults.moves import move
 from tests.faults.processes import SUPERVISOR, exists, until
 
@@ -45,116 +45,116 @@ SHARED = 1.5
 # F1
 
 
-def kill_any(stage: Stage) -> None:
+def kill_any(harness: FaultHarness) -> None:
     """Kill a random process, with F1's probabilities."""
-    drawn = stage.dice.random()
-    if stage.processes.alone or drawn >= 0.85:
-        kill_launcher(stage)
+    drawn = harness.dice.random()
+    if harness.processes.alone or drawn >= 0.85:
+        kill_launcher(harness)
     elif drawn >= 0.7:
-        kill_supervisor(stage)
+        kill_supervisor(harness)
     else:
-        kill_worker(stage)
+        kill_worker(harness)
 
 
-def kill_worker(stage: Stage) -> None:
+def kill_worker(harness: FaultHarness) -> None:
     """Kill a worker and wait for its partitions.  Sometimes another dies before that."""
-    before = stage.processes.pids()
-    node = stage.dice.choice(stage.processes.workers)
-    led = stage.directory.led_by(node)
-    at = stage.processes.kill(node)
-    stage.faults_done += 1
-    again = stage.dice.random() < AGAIN_SOON
+    before = harness.processes.pids()
+    node = harness.dice.choice(harness.processes.workers)
+    led = harness.directory.led_by(node)
+    at = harness.processes.kill(node)
+    harness.faults_done += 1
+    again = harness.dice.random() < AGAIN_SOON
     if again:
-        time.sleep(stage.dice.random() * 0.1)
-        other = stage.dice.choice(sorted(before))
-        if (pid := stage.processes.pids().get(other)) is not None:
+        time.sleep(harness.dice.random() * 0.1)
+        other = harness.dice.choice(sorted(before))
+        if (pid := harness.processes.pids().get(other)) is not None:
             before[other] = pid
-            led += stage.directory.led_by(other)
-            stage.processes.signal(pid, signal.SIGKILL)
-            stage.faults_done += 1
-    stage.served("two killed" if again else "worker killed", at, led, SERVE_S_MAX)
-    stage.all_up(set(before), {each: pid for each, pid in before.items() if each == node})
+            led += harness.directory.led_by(other)
+            harness.processes.signal(pid, signal.SIGKILL)
+            harness.faults_done += 1
+    harness.served("two killed" if again else "worker killed", at, led, SERVE_S_MAX)
+    harness.all_up(set(before), {each: pid for each, pid in before.items() if each == node})
 
 
-def kill_supervisor(stage: Stage) -> None:
+def kill_supervisor(harness: FaultHarness) -> None:
     """Kill the supervisor and wait for the controller."""
-    before = stage.processes.pids()
-    at = stage.processes.kill(SUPERVISOR)
-    stage.faults_done += 1
-    stage.change_metadata("supervisor killed", at)
-    stage.served("supervisor killed: all", at, list(stage.partitions), SERVE_S_MAX)
-    stage.all_up(set(before), {SUPERVISOR: before[SUPERVISOR]})
+    before = harness.processes.pids()
+    at = harness.processes.kill(SUPERVISOR)
+    harness.faults_done += 1
+    harness.change_metadata("supervisor killed", at)
+    harness.served("supervisor killed: all", at, list(harness.partitions), SERVE_S_MAX)
+    harness.all_up(set(before), {SUPERVISOR: before[SUPERVISOR]})
 
 
-def kill_launcher(stage: Stage) -> None:
+def kill_launcher(harness: FaultHarness) -> None:
     """Kill the launcher, which ends all other processes; restart it."""
-    at = stage.processes.kill_launcher()
-    start_again(stage, "launcher killed", at)
+    at = harness.processes.kill_launcher()
+    start_again(harness, "launcher killed", at)
 
 
-def start_again(stage: Stage, kind: str, at: float) -> None:
-    stage.faults_done += 1
-    stage.processes.start()
-    stage.note(f"{kind}: ready", time.monotonic() - at, START_S_MAX)
-    stage.served(kind, at, list(stage.partitions), START_S_MAX)
+def start_again(harness: FaultHarness, kind: str, at: float) -> None:
+    harness.faults_done += 1
+    harness.processes.start()
+    harness.note(f"{kind}: ready", time.monotonic() - at, START_S_MAX)
+    harness.served(kind, at, list(harness.partitions), START_S_MAX)
 
 
 # F3
 
 
-def stop_worker(stage: Stage) -> None:
+def stop_worker(harness: FaultHarness) -> None:
     """Stop a worker: for long, for a moment, or until about its session timeout."""
-    dice, processes = stage.dice, stage.processes
+    dice, processes = harness.dice, harness.processes
     before = processes.pids()
     node = dice.choice(processes.workers)
     pid = before[node]
-    led = stage.directory.led_by(node)
+    led = harness.directory.led_by(node)
     drawn = dice.random()
     at = processes.signal(pid, signal.SIGSTOP)
-    stage.faults_done += 1
+    harness.faults_done += 1
     if dice.random() < AGAIN_SOON:
         # A new supervisor, which has not seen its heartbeats stop, must fence it, too.
         processes.kill(SUPERVISOR)
     if drawn < 0.5:
-        fenced(stage, node, pid, at)
-        stage.served("worker stopped for good", at, led, FENCED_S_MAX)
+        fenced(harness, node, pid, at)
+        harness.served("worker stopped for good", at, led, FENCED_S_MAX)
     elif drawn < 0.85:
         time.sleep(SESSION_S + (dice.random() * 2 - 1) * BARELY_S)
         processes.signal(pid, signal.SIGCONT)
-        stage.served("worker stopped until about its time-out", at, led, FENCED_S_MAX)
+        harness.served("worker stopped until about its time-out", at, led, FENCED_S_MAX)
     else:
         time.sleep(dice.random() * (SESSION_S - 2 * HEARTBEAT_S))
         processes.signal(pid, signal.SIGCONT)
-        stage.served("worker stopped for a moment", at, led, SERVE_S_MAX)
+        harness.served("worker stopped for a moment", at, led, SERVE_S_MAX)
         # Other processes may have kept it from a processor for the rest of the session timeout.
-        if processes.pids().get(node) != pid and stage.timed and patience() < SHARED:
-            stage.faults.append(f"F3: node {node} was given up although its pause was short")
-    stage.all_up(set(before), {})
+        if processes.pids().get(node) != pid and harness.timed and patience() < SHARED:
+            harness.faults.append(f"F3: node {node} was given up although its pause was short")
+    harness.all_up(set(before), {})
 
 
-def fenced(stage: Stage, node: int, pid: int, at: float) -> None:
+def fenced(harness: FaultHarness, node: int, pid: int, at: float) -> None:
     """Wait until the stopped process is killed and reaped, and replaced by another."""
     try:
         until(
             lambda: not exists(pid),
-            FENCED_S_MAX * patience() if stage.timed else GIVE_UP_S,
+            FENCED_S_MAX * patience() if harness.timed else GIVE_UP_S,
             f"stopped node {node} was not fenced",
         )
     except TimeoutError as fault:
-        stage.faults.append(f"F3: {fault}")
-        stage.processes.signal(pid, signal.SIGCONT)
+        harness.faults.append(f"F3: {fault}")
+        harness.processes.signal(pid, signal.SIGCONT)
         return
-    stage.note("stopped worker fenced", time.monotonic() - at, FENCED_S_MAX)
+    harness.note("stopped worker fenced", time.monotonic() - at, FENCED_S_MAX)
     if time.monotonic() - at < SESSION_S - HEARTBEAT_S and patience() < SHARED:
-        stage.faults.append(f"F3: node {node} was fenced before its time-out")
+        harness.faults.append(f"F3: node {node} was fenced before its time-out")
 
 
 # F4
 
 
-def lose_supervisor(stage: Stage, stopped_s_max: float) -> None:
+def lose_supervisor(harness: FaultHarness, stopped_s_max: float) -> None:
     """Kill the supervisor, or stop it for a while; no client of a worker may notice."""
-    dice, processes = stage.dice, stage.processes
+    dice, processes = harness.dice, harness.processes
     before = processes.pids()
     begin = time.monotonic()
     if dice.random() < 0.5:
@@ -168,65 +168,67 @@ def lose_supervisor(stage: Stage, stopped_s_max: float) -> None:
         at = processes.signal(before[SUPERVISOR], signal.SIGCONT)
         gone = {}
         kind = "supervisor stopped"
-    stage.faults_done += 1
-    stage.change_metadata(f"{kind}: metadata", at)
-    stage.all_up(set(before), gone)
-    stage.served(f"{kind}: all", at, list(stage.partitions), SERVE_S_MAX)
+    harness.faults_done += 1
+    harness.change_metadata(f"{kind}: metadata", at)
+    harness.all_up(set(before), gone)
+    harness.served(f"{kind}: all", at, list(harness.partitions), SERVE_S_MAX)
     end = time.monotonic()
-    for trouble in stage.troubles(begin, end):
+    for trouble in harness.troubles(begin, end):
         if trouble.said.startswith(TimeoutError.__name__):
             continue  # a pause, which is checked by its length
-        stage.faults.append(f"F4: {kind} for {end - begin:.1f} s, and {trouble}")
-    for prober, gap in zip(stage.probers, stage.gaps(begin, end), strict=True):
-        stage.recoveries["gap while the supervisor was away"].append(gap)
-        if stage.timed and gap > NOTICED_S_MAX * patience():
-            stage.faults.append(f"F4: partition {prober.partition} paused for {gap:.3f} s: {kind}")
+        harness.faults.append(f"F4: {kind} for {end - begin:.1f} s, and {trouble}")
+    for prober, gap in zip(harness.probers, harness.gaps(begin, end), strict=True):
+        harness.recoveries["gap while the supervisor was away"].append(gap)
+        if harness.timed and gap > NOTICED_S_MAX * patience():
+            harness.faults.append(
+                f"F4: partition {prober.partition} paused for {gap:.3f} s: {kind}"
+            )
     after = processes.pids()
     for node in before.keys() - {SUPERVISOR}:
         if after.get(node) != before[node] and patience() < SHARED:
-            stage.faults.append(f"F4: node {node} was replaced while the supervisor was away")
+            harness.faults.append(f"F4: node {node} was replaced while the supervisor was away")
 
 
 # F5
 
 
-def kill_all(stage: Stage) -> None:
+def kill_all(harness: FaultHarness) -> None:
     """Kill every process at once, and restart the broker."""
-    at = stage.processes.kill_all(stage.dice)
-    start_again(stage, "all killed", at)
+    at = harness.processes.kill_all(harness.dice)
+    start_again(harness, "all killed", at)
 
 
 # The scenarios.
 
 
-def repeated(fault: Callable[[Stage], None]) -> Callable[[Stage, int], None]:
+def repeated(fault: Callable[[FaultHarness], None]) -> Callable[[FaultHarness, int], None]:
     """Return a scenario that repeats one fault, with work between."""
 
-    def play(stage: Stage, count: int) -> None:
-        while stage.faults_done < count and stage.goes_on:
-            stage.work()
-            fault(stage)
+    def play(harness: FaultHarness, count: int) -> None:
+        while harness.faults_done < count and harness.goes_on:
+            harness.work()
+            fault(harness)
 
     return play
 
 
-def one_of(*faults: Callable[[Stage], None]) -> Callable[[Stage], None]:
+def one_of(*faults: Callable[[FaultHarness], None]) -> Callable[[FaultHarness], None]:
     """Return a fault that draws one of these each time."""
-    return lambda stage: stage.dice.choice(faults)(stage)
+    return lambda harness: harness.dice.choice(faults)(harness)
 
 
-def f4(stopped_s_max: float) -> Callable[[Stage], None]:
-    return lambda stage: lose_supervisor(stage, stopped_s_max)
+def f4(stopped_s_max: float) -> Callable[[FaultHarness], None]:
+    return lambda harness: lose_supervisor(harness, stopped_s_max)
 
 
-SCENARIOS: dict[str, Callable[[Stage, int], None]] = {
+SCENARIOS: dict[str, Callable[[FaultHarness, int], None]] = {
     "F1": repeated(kill_any),
     "F3": repeated(stop_worker),
     "F4": repeated(f4(30.0)),
     "F5": repeated(kill_all),
     "MOVES": move,
     "MIX": repeated(
-        one_of(kill_any, kill_any, stop_worker, f4(3.0), kill_all, lambda stage: move(stage, 1))
+        one_of(kill_any, kill_any, stop_worker, f4(3.0), kill_all, lambda harness: move(harness, 1))
     ),
 }
 FOR_ONE_PROCESS = {"F1", "F5"}

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from kafkalite.cli import main
-from tests.process.harness import Stage, free_range
+from tests.process.harness import LauncherHarness, free_range
 from tests.process.waiting import WAIT_S_MAX, until
 
 
@@ -66,8 +66,8 @@ def kafkalite(capsys):
 
 
 @pytest.fixture
-def stage(tmp_path):
+def harness(tmp_path):
     """Yield a launcher over stand-in nodes; its processes are killed at the end."""
-    stage = Stage(tmp_path, listen=f"127.0.0.1:{free_range(9)}")
-    yield stage
-    stage.close()
+    harness = LauncherHarness(tmp_path, listen=f"127.0.0.1:{free_range(9)}")
+    yield harness
+    harness.close()

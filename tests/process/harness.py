@@ -16,7 +16,7 @@ from kafkalite.protocol.schemas.bus import FENCE, ROSTER, write_frame
 from tests.process.waiting import WAIT_S_MAX, until
 
 
-class Stage:
+class LauncherHarness:
     """One data directory, and the launchers that the test starts on it."""
 
     def __init__(self, directory, listen="127.0.0.1:0", workers=2):

@@ -6,26 +6,26 @@ import json
 import sys
 from pathlib import Path
 
-from tests.broker.local_harness import Guest, batch_of
+from tests.broker.local_harness import LocalClient, batch_of
 from tests.process.waiting import until
 
 
 def run(path: str, cluster_id: str, node_id: int, topic_id: str) -> None:
-    guest = Guest(Path(path), until, cluster_id, node_id)
-    assert guest.hello().fields["error_code"] == 0
-    writer = guest.attach().writer
+    local_client = LocalClient(Path(path), until, cluster_id, node_id)
+    assert local_client.hello().fields["error_code"] == 0
+    writer = local_client.attach().writer
     batch = batch_of(b"x" * 1_000)
     said = False
     while True:
         room = writer.reserve(len(batch))
         if room is None:
-            guest.take_acks()
+            local_client.take_acks()
             continue
         room[:] = batch
         if writer.commit(bytes.fromhex(topic_id), 0, 1, 1, 30_000, len(batch)):
-            guest.ring.wake_worker()
-        guest.take_acks()
-        if not said and guest.acks:
+            local_client.ring.wake_worker()
+        local_client.take_acks()
+        if not said and local_client.acks:
             said = True
             print("writing", flush=True)
 

@@ -16,7 +16,7 @@ from kafkalite.records.batch import batches
 from kafkalite.testing import Broker
 from kafkalite.transport.ring import RingFault
 from kafkalite.transport.run_directory import local_sockets
-from tests.broker.local_harness import Guest, batch_of
+from tests.broker.local_harness import LocalClient, batch_of
 from tests.process.waiting import WAIT_S_MAX, until
 
 OK = 0
@@ -28,7 +28,7 @@ class Brokers:
     def __init__(self, broker):
         self.broker = broker
         self.cluster = Cluster(producer_settings(broker.bootstrap, {}))
-        self.guests = []
+        self.local_clients = []
         self.topic = broker.topic(partitions=1)
         self.topic_id = self.cluster.topic(self.topic).topic_id
 
@@ -37,27 +37,27 @@ class Brokers:
         self.cluster.refresh(self.topic)
         return self.cluster.topic(self.topic).partitions[0].leader
 
-    def visit(self, node_id):
+    def connect_client(self, node_id):
         """Return a connection that completed the handshake with a node, which may be starting."""
         until(lambda: self._met(node_id))
-        return self.guests[-1]
+        return self.local_clients[-1]
 
     def _met(self, node_id):
         for path in local_sockets(self.cluster.cluster_id, node_id):
             try:
-                guest = Guest(path, until, self.cluster.cluster_id, node_id)
+                local_client = LocalClient(path, until, self.cluster.cluster_id, node_id)
             except ConnectionRefusedError:
                 return False  # of a process that was killed a moment ago
-            self.guests.append(guest)
+            self.local_clients.append(local_client)
             try:
-                guest.welcome = guest.hello().fields
+                local_client.welcome = local_client.hello().fields
             except ConnectionError:
                 return False  # it was killed before it read our message
             except AssertionError:
-                if not guest.ended:
+                if not local_client.ended:
                     raise
                 return False
-            assert guest.welcome["error_code"] == OK
+            assert local_client.welcome["error_code"] == OK
             return True
         return False
 
@@ -68,8 +68,8 @@ class Brokers:
         return done.stdout
 
     def close(self):
-        for guest in self.guests:
-            guest.close()
+        for local_client in self.local_clients:
+            local_client.close()
         self.cluster.close()
 
 
@@ -89,41 +89,41 @@ def among_workers():
         made.close()
 
 
-def read_all(guest, topic_id):
-    grant = guest.read(topic_id)
+def read_all(local_client, topic_id):
+    grant = local_client.read(topic_id)
     assert grant["error_code"] == OK
-    return [row.value for batch in batches(guest.content(grant)) for row in batch]
+    return [row.value for batch in batches(local_client.content(grant)) for row in batch]
 
 
-def put_and_read(guest, topic_id, value):
-    guest.attach()
-    guest.put(batch_of(value), topic_id, acks=-1)
-    assert guest.acked()[0][1] == OK
-    return read_all(guest, topic_id)
+def put_and_read(local_client, topic_id, value):
+    local_client.attach()
+    local_client.put(batch_of(value), topic_id, acks=-1)
+    assert local_client.acked()[0][1] == OK
+    return read_all(local_client, topic_id)
 
 
 def test_every_node_is_met_as_soon_as_the_broker_is_ready(brokers):
     for node in brokers.broker.nodes:
         (path,) = local_sockets(brokers.cluster.cluster_id, node["id"])
-        guest = Guest(path, until, brokers.cluster.cluster_id, node["id"])
-        brokers.guests.append(guest)
-        welcome = guest.hello().fields
+        local_client = LocalClient(path, until, brokers.cluster.cluster_id, node["id"])
+        brokers.local_clients.append(local_client)
+        welcome = local_client.hello().fields
         assert (welcome["node_id"], welcome["port"]) == (node["id"], node["port"])
 
 
 def test_what_is_written_through_a_ring_is_read_from_the_file(brokers):
-    guest = brokers.visit(brokers.leader)
-    assert put_and_read(guest, brokers.topic_id, b"v") == [b"v"]
+    local_client = brokers.connect_client(brokers.leader)
+    assert put_and_read(local_client, brokers.topic_id, b"v") == [b"v"]
 
 
 def test_who_uses_a_node_that_is_killed_finds_the_next_one_and_nothing_is_twice(brokers):
     leader = brokers.leader
-    guest = brokers.visit(leader)
-    guest.attach()
+    local_client = brokers.connect_client(leader)
+    local_client.attach()
     once = batch_of(b"once", producer_id=7, producer_epoch=0, base_sequence=0)
-    guest.put(once, brokers.topic_id)
-    assert guest.acked()[0][1] == OK
-    waiting = brokers.visit(leader)
+    local_client.put(once, brokers.topic_id)
+    assert local_client.acked()[0][1] == OK
+    waiting = brokers.connect_client(leader)
     waiting.ask(brokers.topic_id, offset=1, wait_ms=60_000)
     if leader:
         brokers.broker.kill(leader)
@@ -133,14 +133,14 @@ def test_who_uses_a_node_that_is_killed_finds_the_next_one_and_nothing_is_twice(
         brokers.cluster.close()
         brokers.cluster = Cluster(producer_settings(brokers.broker.bootstrap, {}))
         brokers.cluster.topic(brokers.topic)
-    for each in (guest, waiting):
+    for each in (local_client, waiting):
         assert each.is_left()
     with pytest.raises(RingFault):
         while True:
-            select.select([guest.ring], [], [], WAIT_S_MAX)
-            guest.ring.clear()
-    again = brokers.visit(leader)
-    assert again.welcome["generation"] != guest.welcome["generation"]
+            select.select([local_client.ring], [], [], WAIT_S_MAX)
+            local_client.ring.clear()
+    again = brokers.connect_client(leader)
+    assert again.welcome["generation"] != local_client.welcome["generation"]
     again.attach()
     again.put(once, brokers.topic_id)
     assert again.acked()[0][1:3] == (OK, 0)
@@ -148,57 +148,60 @@ def test_who_uses_a_node_that_is_killed_finds_the_next_one_and_nothing_is_twice(
 
 
 def test_after_a_restart_every_node_is_met_again(brokers):
-    before = {node["id"]: brokers.visit(node["id"]) for node in brokers.broker.nodes}
-    guest = before[brokers.leader]
-    guest.attach()
-    guest.put(batch_of(b"kept"), brokers.topic_id)
-    assert guest.acked()[0][1] == OK
+    before = {node["id"]: brokers.connect_client(node["id"]) for node in brokers.broker.nodes}
+    local_client = before[brokers.leader]
+    local_client.attach()
+    local_client.put(batch_of(b"kept"), brokers.topic_id)
+    assert local_client.acked()[0][1] == OK
     brokers.kafkalite("restart")
-    for node_id, guest in before.items():
-        assert guest.is_left()
-        assert brokers.visit(node_id).welcome["generation"] != guest.welcome["generation"]
-    assert read_all(brokers.visit(brokers.leader), brokers.topic_id) == [b"kept"]
+    for node_id, local_client in before.items():
+        assert local_client.is_left()
+        assert (
+            brokers.connect_client(node_id).welcome["generation"]
+            != local_client.welcome["generation"]
+        )
+    assert read_all(brokers.connect_client(brokers.leader), brokers.topic_id) == [b"kept"]
 
 
 def test_a_partition_that_moves_is_written_and_read_at_its_new_leader(among_workers):
     brokers = among_workers
     old = brokers.leader
-    guest = brokers.visit(old)
-    assert put_and_read(guest, brokers.topic_id, b"a") == [b"a"]
-    guest.ask(brokers.topic_id, offset=1, wait_ms=60_000)
+    local_client = brokers.connect_client(old)
+    assert put_and_read(local_client, brokers.topic_id, b"a") == [b"a"]
+    local_client.ask(brokers.topic_id, offset=1, wait_ms=60_000)
     brokers.kafkalite("node", "drain", str(old))
-    told = guest.granted()
+    told = local_client.granted()
     assert (told["error_code"], told["dropped"]) == (NotLeaderOrFollower.code, [0])
-    guest.put(batch_of(b"b"), brokers.topic_id)
-    assert guest.acked(2)[-1][1] == NotLeaderOrFollower.code
+    local_client.put(batch_of(b"b"), brokers.topic_id)
+    assert local_client.acked(2)[-1][1] == NotLeaderOrFollower.code
     until(lambda: brokers.leader != old)
-    there = brokers.visit(brokers.leader)
+    there = brokers.connect_client(brokers.leader)
     until(lambda: there.read(brokers.topic_id)["error_code"] == OK)
     assert put_and_read(there, brokers.topic_id, b"b") == [b"a", b"b"]
 
 
 def test_a_node_that_is_removed_takes_its_socket_along(among_workers):
     brokers = among_workers
-    guest = brokers.visit(2)
+    local_client = brokers.connect_client(2)
     brokers.kafkalite("node", "remove", "2")
-    assert guest.is_left()
+    assert local_client.is_left()
     until(lambda: not local_sockets(brokers.cluster.cluster_id, 2))
 
 
 def test_nothing_is_left_when_the_broker_has_ended(brokers):
-    guest = brokers.visit(brokers.leader)
-    guest.attach()
+    local_client = brokers.connect_client(brokers.leader)
+    local_client.attach()
     (path,) = local_sockets(brokers.cluster.cluster_id, brokers.leader)
     brokers.broker.stop()
-    assert guest.is_left()
+    assert local_client.is_left()
     assert not path.parent.exists()
 
 
 def test_who_only_has_a_ring_costs_a_node_next_to_nothing(brokers):
     """The node polls the ring at intervals, which takes a small part of the time."""
     leader = brokers.leader
-    guest = brokers.visit(leader)
-    guest.attach()
+    local_client = brokers.connect_client(leader)
+    local_client.attach()
     pid = next(node["pid"] for node in brokers.broker.status["nodes"] if node["id"] == leader)
     before = slept(pid)
     until(lambda: slept(pid) >= before + 10)
@@ -241,10 +244,10 @@ def test_a_hand_that_stops_a_program_stops_no_node(brokers):
     try:
         assert program.stdout.readline() == "writing\n"
         program.send_signal(signal.SIGSTOP)
-        guest = brokers.visit(leader)
-        guest.attach()
-        guest.put(batch_of(b"other"), brokers.topic_id)
-        assert guest.acked()[0][1] == OK
+        local_client = brokers.connect_client(leader)
+        local_client.attach()
+        local_client.put(batch_of(b"other"), brokers.topic_id)
+        assert local_client.acked()[0][1] == OK
     finally:
         program.kill()
         program.communicate()

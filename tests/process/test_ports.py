@@ -17,7 +17,7 @@ from kafkalite.process.ports import (
     save_ports,
 )
 from kafkalite.storage import checkpoint
-from tests.process.harness import Stage, free_range
+from tests.process.harness import LauncherHarness, free_range
 from tests.process.waiting import until
 
 
@@ -142,31 +142,31 @@ def test_what_is_damaged_is_not_believed(tmp_path):
 
 def test_a_taken_port_of_the_range_is_one_sentence_that_names_it_and_the_node(tmp_path):
     port = free_range(3)
-    stage = Stage(tmp_path, listen=f"127.0.0.1:{port}")
+    harness = LauncherHarness(tmp_path, listen=f"127.0.0.1:{port}")
     with socket.create_server(("127.0.0.1", port + 2)):
-        stage.launch()
-        code, said = stage.refused()
+        harness.launch()
+        code, said = harness.refused()
         assert code == 1 and said.count("\n") == 1
         assert f"node 2 cannot listen on 127.0.0.1:{port + 2}: address already in use" in said
         assert "--listen" in said
-        assert stage.lives("born") == []
-    stage.start()
-    assert [stage.port(node_id) for node_id in (0, 1, 2)] == [port, port + 1, port + 2]
-    stage.close()
+        assert harness.lives("born") == []
+    harness.start()
+    assert [harness.port(node_id) for node_id in (0, 1, 2)] == [port, port + 1, port + 2]
+    harness.close()
 
 
-def test_started_again_the_nodes_are_where_they_were_and_as_many(stage):
-    stage.start()
-    stage.roster(1, 2, 3)
-    until(lambda: stage.node(3) and 3 in load_ports(stage.data).ports)
-    ports = {node["id"]: node["port"] for node in stage.status()["nodes"]}
-    stage.end()
-    (stage.script / "say").unlink()
-    stage.start(workers=None)
-    assert {node["id"]: node["port"] for node in stage.status()["nodes"]} == ports
-    stage.end()
-    file = stage.data / LISTENERS_FILE
+def test_started_again_the_nodes_are_where_they_were_and_as_many(harness):
+    harness.start()
+    harness.roster(1, 2, 3)
+    until(lambda: harness.node(3) and 3 in load_ports(harness.data).ports)
+    ports = {node["id"]: node["port"] for node in harness.status()["nodes"]}
+    harness.end()
+    (harness.script / "say").unlink()
+    harness.start(workers=None)
+    assert {node["id"]: node["port"] for node in harness.status()["nodes"]} == ports
+    harness.end()
+    file = harness.data / LISTENERS_FILE
     file.write_bytes(file.read_bytes()[:-3])
-    stage.start()
-    assert {node["id"] for node in stage.status()["nodes"]} == {0, 1, 2}
-    assert json.loads(stage.ready_file.read_text())["bootstrap"] == stage.listen
+    harness.start()
+    assert {node["id"] for node in harness.status()["nodes"]} == {0, 1, 2}
+    assert json.loads(harness.ready_file.read_text())["bootstrap"] == harness.listen

@@ -52,114 +52,114 @@ def born_on(pid):
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
 
 
-def test_every_node_is_renewed_in_its_turn_and_nobody_is_refused(stage, kafkalite):
-    launcher = stage.start()
-    before = stage.status()
+def test_every_node_is_renewed_in_its_turn_and_nobody_is_refused(harness, kafkalite):
+    launcher = harness.start()
+    before = harness.status()
     held = set(descriptors(launcher.pid).values())
-    with Visitor(stage.port(0)) as first, Visitor(stage.port(1)) as second:
-        done = kafkalite("restart", "--data", stage.data)
+    with Visitor(harness.port(0)) as first, Visitor(harness.port(1)) as second:
+        done = kafkalite("restart", "--data", harness.data)
     assert done.returncode == 0, done.stderr
     # Never refused; a connection that an ending node had accepted may be reset.
     for visitor in (first, second):
         assert not [fault for fault in visitor.refused if isinstance(fault, ConnectionRefusedError)]
-    now = stage.status()
+    now = harness.status()
     *renewed, restarted = done.stdout.splitlines()
     said = {f"renewed     node {node['id']}, pid {node['pid']}" for node in now["nodes"]}
     assert set(renewed) == said and restarted == f"restarted   {now['bootstrap']}"
-    assert [node_id for node_id, _, _ in stage.lives("born")[3:]] == [1, 2, 0]
+    assert [node_id for node_id, _, _ in harness.lives("born")[3:]] == [1, 2, 0]
     assert now["launcher_pid"] == before["launcher_pid"] == launcher.pid
     assert now["restarts"] == 1 and now["restart"] == {"asked": 1, "renewing": [], "failed": ""}
     pids = {node["pid"] for node in before["nodes"]}
     assert pids.isdisjoint(node["pid"] for node in now["nodes"])
     assert [node["port"] for node in now["nodes"]] == [node["port"] for node in before["nodes"]]
-    stage.watch()
-    assert stage.left() == stage.pids()
-    assert stage.lives("born")[2][2] < stage.lives("born")[3][2], "incarnations only rise"
+    harness.watch()
+    assert harness.left() == harness.pids()
+    assert harness.lives("born")[2][2] < harness.lives("born")[3][2], "incarnations only rise"
     assert {what for what in held if what.startswith("socket:[")} & set(
         descriptors(launcher.pid).values()
     ), "the same listeners"
-    assert stage.end() == 0
-    assert stage.left() == [] and not is_locked(stage.data)
+    assert harness.end() == 0
+    assert harness.left() == [] and not is_locked(harness.data)
 
 
-def test_one_restart_after_the_other_keeps_nothing_open(stage, kafkalite):
-    launcher = stage.start()
-    assert kafkalite("restart", "--data", stage.data).returncode == 0
+def test_one_restart_after_the_other_keeps_nothing_open(harness, kafkalite):
+    launcher = harness.start()
+    assert kafkalite("restart", "--data", harness.data).returncode == 0
     once = len(descriptors(launcher.pid))
     for _ in range(2):
-        assert kafkalite("restart", "--data", stage.data).returncode == 0
+        assert kafkalite("restart", "--data", harness.data).returncode == 0
     assert len(descriptors(launcher.pid)) == once
-    assert stage.status()["restarts"] == 3
-    os.kill(stage.pid(1), signal.SIGKILL)
-    until(lambda: stage.node(1), launcher)
-    stage.end(signal.SIGKILL)
-    until(lambda: stage.left() == [])
+    assert harness.status()["restarts"] == 3
+    os.kill(harness.pid(1), signal.SIGKILL)
+    until(lambda: harness.node(1), launcher)
+    harness.end(signal.SIGKILL)
+    until(lambda: harness.left() == [])
 
 
-def test_code_that_is_broken_is_found_out_before_anything_ends(stage, kafkalite):
-    stage.start()
-    before = stage.status()
-    (stage.script / "broken").touch()
-    done = kafkalite("restart", "--data", stage.data)
+def test_code_that_is_broken_is_found_out_before_anything_ends(harness, kafkalite):
+    harness.start()
+    before = harness.status()
+    (harness.script / "broken").touch()
+    done = kafkalite("restart", "--data", harness.data)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "the new code does not start: ImportError: the new code is broken" in done.stderr
     assert "the broker continues on the old code" in done.stderr
-    now = stage.status()
+    now = harness.status()
     assert now["nodes"] == before["nodes"] and now["restarts"] == 0
-    (stage.script / "broken").unlink()
-    assert kafkalite("restart", "--data", stage.data).returncode == 0
-    assert stage.status()["restart"]["failed"] == ""
+    (harness.script / "broken").unlink()
+    assert kafkalite("restart", "--data", harness.data).returncode == 0
+    assert harness.status()["restart"]["failed"] == ""
 
 
-def test_a_config_file_that_is_wrong_by_now_changes_nothing(stage, kafkalite, tmp_path):
+def test_a_config_file_that_is_wrong_by_now_changes_nothing(harness, kafkalite, tmp_path):
     config = tmp_path / "server.properties"
     config.write_text("num.partitions=2\n")
-    stage.start(config=str(config))
-    before = stage.pids()
+    harness.start(config=str(config))
+    before = harness.pids()
     config.write_text("num.partitions=many\n")
-    done = kafkalite("restart", "--data", stage.data)
+    done = kafkalite("restart", "--data", harness.data)
     assert done.returncode == 1 and "num.partitions" in done.stderr and "many" in done.stderr
-    assert stage.pids() == before
+    assert harness.pids() == before
     config.write_text("workers=0\nnum.partitions=2\n")
-    stage.end()
-    stage.start(config=str(config), workers=None)
+    harness.end()
+    harness.start(config=str(config), workers=None)
 
 
 def test_what_no_restart_can_change_is_refused_by_its_key_and_the_rest_goes_on(
-    stage, kafkalite, tmp_path
+    harness, kafkalite, tmp_path
 ):
     config = tmp_path / "server.properties"
-    stays = f"listeners=PLAINTEXT://{stage.listen}\nworkers=1\n"
+    stays = f"listeners=PLAINTEXT://{harness.listen}\nworkers=1\n"
     config.write_text(stays)
-    stage.start(config=str(config), listen=None, workers=None)
-    before = stage.pids()
+    harness.start(config=str(config), listen=None, workers=None)
+    before = harness.pids()
     for line, was, now in (
         ("workers=2", "1", "2"),
         ("workers=0", "1", "0"),
-        ("listeners=PLAINTEXT://127.0.0.1:1", stage.listen, "127.0.0.1:1"),
+        ("listeners=PLAINTEXT://127.0.0.1:1", harness.listen, "127.0.0.1:1"),
     ):
         config.write_text(f"{stays}{line}\n")
-        done = kafkalite("restart", "--data", stage.data)
+        done = kafkalite("restart", "--data", harness.data)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
         key = line.partition("=")[0]
         assert f"{key} was {was} when the broker was started and is {now} now" in done.stderr
         assert "needs a stop and a start; the broker continues on the old code" in done.stderr
-    assert stage.pids() == before
+    assert harness.pids() == before
     config.write_text(f"{stays.replace('workers=1', '')}durability=os\n")  # does not set workers
-    assert kafkalite("restart", "--data", stage.data).returncode == 0
+    assert kafkalite("restart", "--data", harness.data).returncode == 0
     config.write_text(f"{stays}num.partitions=2\nworkers=3\n")
-    done = kafkalite("restart", "--data", stage.data)
+    done = kafkalite("restart", "--data", harness.data)
     assert "workers was not set when the broker was started and is 3 now" in done.stderr
 
 
-def test_flags_are_as_they_were_whatever_the_config_file_says_now(stage, kafkalite, tmp_path):
+def test_flags_are_as_they_were_whatever_the_config_file_says_now(harness, kafkalite, tmp_path):
     config = tmp_path / "server.properties"
     config.write_text("")
-    stage.start(config=str(config))
+    harness.start(config=str(config))
     config.write_text(
         f"workers=0\nlisteners=PLAINTEXT://127.0.0.1:1\nlog.dirs={tmp_path / 'other'}\n"
     )
-    assert kafkalite("restart", "--data", stage.data).returncode == 0
+    assert kafkalite("restart", "--data", harness.data).returncode == 0
 
 
 def test_another_data_directory_needs_a_stop_and_one_process_says_so_too(
@@ -177,42 +177,42 @@ def test_another_data_directory_needs_a_stop_and_one_process_says_so_too(
     assert answers(broker.ready["nodes"][0]["port"])
 
 
-def test_new_code_whose_nodes_do_not_start_stops_at_the_first_and_can_be_mended(stage, kafkalite):
-    stage.start()
-    before = {node["id"]: node["pid"] for node in stage.status()["nodes"]}
-    stage.play(1, "refuse")
-    done = kafkalite("restart", "--data", stage.data)
+def test_new_code_whose_nodes_do_not_start_stops_at_the_first_and_can_be_mended(harness, kafkalite):
+    harness.start()
+    before = {node["id"]: node["pid"] for node in harness.status()["nodes"]}
+    harness.play(1, "refuse")
+    done = kafkalite("restart", "--data", harness.data)
     assert done.returncode == 1
     assert "node 1 does not start on the new code: node 1 has seen enough" in done.stderr
-    assert {node["id"]: node["pid"] for node in stage.status()["nodes"]} == {
+    assert {node["id"]: node["pid"] for node in harness.status()["nodes"]} == {
         0: before[0],
         2: before[2],
     }
-    stage.play(1)
-    done = kafkalite("restart", "--data", stage.data)
+    harness.play(1)
+    done = kafkalite("restart", "--data", harness.data)
     assert done.returncode == 0, done.stderr
-    assert not {node["pid"] for node in stage.status()["nodes"]} & set(before.values())
-    assert len(stage.status()["nodes"]) == 3
+    assert not {node["pid"] for node in harness.status()["nodes"]} & set(before.values())
+    assert len(harness.status()["nodes"]) == 3
 
 
-def test_a_signal_to_end_is_not_lost_in_a_restart(stage):
+def test_a_signal_to_end_is_not_lost_in_a_restart(harness):
     for _ in range(2):
-        stage.start()
-        stage.launcher.send_signal(signal.SIGUSR2)
-        until(lambda: "executes the new code" in stage.log, stage.launcher)
-        stage.launcher.send_signal(signal.SIGTERM)
-        assert stage.launcher.wait(WAIT_S_MAX) == 0
-        stage.watch()
-        assert stage.left() == []
-        (stage.data / "kafkalite.log").unlink()
+        harness.start()
+        harness.launcher.send_signal(signal.SIGUSR2)
+        until(lambda: "executes the new code" in harness.log, harness.launcher)
+        harness.launcher.send_signal(signal.SIGTERM)
+        assert harness.launcher.wait(WAIT_S_MAX) == 0
+        harness.watch()
+        assert harness.left() == []
+        (harness.data / "kafkalite.log").unlink()
 
 
-def test_told_to_end_while_the_new_code_is_tried_it_ends(stage):
-    stage.start()
-    stage.launcher.send_signal(signal.SIGUSR2)
-    until(lambda: "trying the new code" in stage.log)
-    assert stage.end() == 0
-    assert stage.left() == []
+def test_told_to_end_while_the_new_code_is_tried_it_ends(harness):
+    harness.start()
+    harness.launcher.send_signal(signal.SIGUSR2)
+    until(lambda: "trying the new code" in harness.log)
+    assert harness.end() == 0
+    assert harness.left() == []
 
 
 @pytest.fixture
@@ -262,27 +262,27 @@ def test_failed_exec_changes_nothing(restarts, monkeypatch):
     assert "cannot be executed: No such file" in restarts.failed
 
 
-def test_a_trial_whose_launcher_was_killed_starts_nothing(stage):
-    stage.start()
-    stage.launcher.send_signal(signal.SIGUSR2)
-    children = Path(f"/proc/{stage.launcher.pid}/task/{stage.launcher.pid}/children")
-    until(lambda: len(children.read_text().split()) == 4, stage.launcher)
-    (trial,) = set(map(int, children.read_text().split())) - set(stage.pids())
+def test_a_trial_whose_launcher_was_killed_starts_nothing(harness):
+    harness.start()
+    harness.launcher.send_signal(signal.SIGUSR2)
+    children = Path(f"/proc/{harness.launcher.pid}/task/{harness.launcher.pid}/children")
+    until(lambda: len(children.read_text().split()) == 4, harness.launcher)
+    (trial,) = set(map(int, children.read_text().split())) - set(harness.pids())
     os.kill(trial, signal.SIGSTOP)
-    stage.end(signal.SIGKILL)
-    until(lambda: stage.left() == [])
+    harness.end(signal.SIGKILL)
+    until(lambda: harness.left() == [])
     os.kill(trial, signal.SIGCONT)
     until(lambda: is_gone(trial))
-    assert len(stage.lives("born")) == 3 and not is_locked(stage.data)
+    assert len(harness.lives("born")) == 3 and not is_locked(harness.data)
 
 
-def test_what_is_carried_is_believed_by_nobody_else(stage):
+def test_what_is_carried_is_believed_by_nobody_else(harness):
     os.environ["KAFKALITE_CARRIED"] = '{"pid": 1, "trial": false}'
     try:
-        stage.start()
+        harness.start()
     finally:
         del os.environ["KAFKALITE_CARRIED"]
-    assert len(stage.status()["nodes"]) == 3
+    assert len(harness.status()["nodes"]) == 3
 
 
 def test_one_process_restarts_too_with_its_data_and_its_clients_waiting(start, kafkalite):

@@ -18,7 +18,7 @@ from typing import Any
 from kafkalite.coordination.classic_group import ClassicGroup
 from kafkalite.coordination.decision_draft import JOIN, NO_TOKEN, SESSION, SYNC, DeadlineKey
 from kafkalite.coordination.group_members import GroupState
-from tests.coordination.groups import RETENTION_MS, Asked, Client, Stage, subscription
+from tests.coordination.groups import RETENTION_MS, Asked, Client, GroupHarness, subscription
 
 PARTITIONS = range(12)
 GROUP = "g"
@@ -33,9 +33,9 @@ PROTOCOLS = [
 class RandomClient(Client):
     """A client that takes random steps, and the responses it has received."""
 
-    def __init__(self, stage: Stage, name: str, rng: random.Random) -> None:
+    def __init__(self, harness: GroupHarness, name: str, rng: random.Random) -> None:
         super().__init__(
-            stage,
+            harness,
             name,
             instance_id=f"i-{name[0]}" if name < "d" else None,
             protocols=rng.choice(PROTOCOLS),
@@ -59,12 +59,12 @@ class GroupSimulation:
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
-        self.stage = Stage(
+        self.harness = GroupHarness(
             max_size=self.random.choice([4, 100]),
             initial_rebalance_delay_ms=self.random.choice([0, 0, 3_000]),
         )
         self.clients = [
-            RandomClient(self.stage, name, self.random)
+            RandomClient(self.harness, name, self.random)
             for name in "adbefcg"[: self.random.randrange(2, 8)]
         ]
         self.zombies: list[tuple[str, str | None, int]] = []
@@ -109,7 +109,7 @@ class GroupSimulation:
             event = self.random.choices(events, weights)[0][0]
             event()
             self.take_responses()
-            if GROUP not in self.stage.machine._groups:
+            if GROUP not in self.harness.machine._groups:
                 # The group was deleted, and with it its generation counter.
                 self.newest, self.leaders, self.assignments, self.announced_leader = 0, {}, {}, {}
             self.check()
@@ -163,7 +163,7 @@ class GroupSimulation:
 
     def holder(self, instance_id: str | None) -> str | None:
         """Return the member id of an instance id, as an admin sees it."""
-        members = self.stage.machine.describe(GROUP, 5)["members"]
+        members = self.harness.machine.describe(GROUP, 5)["members"]
         ids = [each["member_id"] for each in members if each["group_instance_id"] == instance_id]
         return ids[0] if instance_id is not None and ids else None
 
@@ -186,7 +186,7 @@ class GroupSimulation:
         if not self.zombies:
             return
         member_id, instance_id, generation = self.random.choice(self.zombies)
-        zombie = RandomClient(self.stage, "g", self.random)
+        zombie = RandomClient(self.harness, "g", self.random)
         zombie.member_id, zombie.instance_id = member_id, instance_id
         what = self.random.randrange(3)
         if what == 0 and member_id:
@@ -200,7 +200,7 @@ class GroupSimulation:
     def commit_as_member(self, member_id: str, instance_id: str | None, generation: int) -> None:
         place = ("t", self.random.choice(PARTITIONS))
         offset = self.random.randrange(1_000)
-        asked = self.stage.commit(
+        asked = self.harness.commit(
             GROUP,
             {place: offset},
             generation=generation,
@@ -214,16 +214,16 @@ class GroupSimulation:
             f"{generation} committed but the newest generation is {self.newest}"
         )
         assert member_id not in self.ended, f"{member_id} committed, which had left"
-        assert member_id in self.stage.member_ids(GROUP)
-        self.offsets[place] = (offset, self.stage.now_ms)
+        assert member_id in self.harness.member_ids(GROUP)
+        self.offsets[place] = (offset, self.harness.now_ms)
 
     def commit_as_admin(self) -> None:
-        place, empty = ("u", self.random.choice(PARTITIONS)), self.stage.state(GROUP)
+        place, empty = ("u", self.random.choice(PARTITIONS)), self.harness.state(GROUP)
         offset = self.random.randrange(1_000)
-        asked = self.stage.commit(GROUP, {place: offset})
-        assert (asked.code == 0) == (empty in ("Empty", "Dead") and self.stage.writable)
+        asked = self.harness.commit(GROUP, {place: offset})
+        assert (asked.code == 0) == (empty in ("Empty", "Dead") and self.harness.writable)
         if asked.code == 0:
-            self.offsets[place] = (offset, self.stage.now_ms)
+            self.offsets[place] = (offset, self.harness.now_ms)
 
     def leave(self) -> None:
         client = self.random_client()
@@ -236,7 +236,7 @@ class GroupSimulation:
     def remove_static_member(self) -> None:
         name = self.random.choice("abc")
         held = self.holder(f"i-{name}")
-        asked = self.stage.leave(GROUP, ("", f"i-{name}"), ("nobody", None))
+        asked = self.harness.leave(GROUP, ("", f"i-{name}"), ("nobody", None))
         if held is not None and asked.code == 0:
             self.ended.add(held)
 
@@ -244,44 +244,44 @@ class GroupSimulation:
         """End a process and its connections without a LeaveGroup."""
         client = self.random_client()
         for asked in [asked for asked, who in self.waiting.items() if who is client]:
-            self.stage.machine.forget(asked)
+            self.harness.machine.forget(asked)
             del self.waiting[asked]
         self.zombies.append((client.member_id, client.instance_id, client.joined_generation))
         at = self.clients.index(client)
-        self.clients[at] = RandomClient(self.stage, client.name, self.random)
+        self.clients[at] = RandomClient(self.harness, client.name, self.random)
 
     def change_protocols(self) -> None:
         self.random_client().protocols = self.random.choice(PROTOCOLS)
 
     def delete(self) -> None:
         if self.random.random() < 0.5:
-            before = self.stage.state(GROUP)
-            code = self.stage.delete_groups(GROUP)[GROUP] if self.stage.writable else None
+            before = self.harness.state(GROUP)
+            code = self.harness.delete_groups(GROUP)[GROUP] if self.harness.writable else None
             assert code in (None, 0 if before == "Empty" else 69 if before == "Dead" else 68)
             if code == 0:
                 self.offsets = {}
         else:
             place = (self.random.choice("tu"), self.random.choice(PARTITIONS))
-            asked = self.stage.delete_offsets(GROUP, place)
+            asked = self.harness.delete_offsets(GROUP, place)
             if asked.code == 0:
                 self.offsets.pop(place, None)
 
     def advance_clock(self) -> None:
-        self.stage.after(self.random.choice([1, 200, 500, 1_000, 1_000, 3_000]))
+        self.harness.after(self.random.choice([1, 200, 500, 1_000, 1_000, 3_000]))
 
     def advance_clock_far(self) -> None:
-        self.stage.after(
+        self.harness.after(
             self.random.choice([6_000, 20_000, 20_000, 700_000, RETENTION_MS + 1_000_000])
         )
 
     def restart(self) -> None:
         group = self.group()
-        stable = group.state is GroupState.STABLE and self.stage.failed_count == self.failed_count
-        if len(group.members) > self.stage.limits.max_size:
+        stable = group.state is GroupState.STABLE and self.harness.failed_count == self.failed_count
+        if len(group.members) > self.harness.limits.max_size:
             stable = False  # absent static members exceed the limit; the group shrinks now
-        before = self.stage.machine.describe(GROUP, 5)
-        self.stage.restart()
-        assert not stable or self.stage.machine.describe(GROUP, 5) == before
+        before = self.harness.machine.describe(GROUP, 5)
+        self.harness.restart()
+        assert not stable or self.harness.machine.describe(GROUP, 5) == before
         self.waiting = {}
         for client in self.clients:
             if client.joined is not None and client.joined.waits:
@@ -289,7 +289,7 @@ class GroupSimulation:
             if client.syncing is not None and client.syncing.waits:
                 client.joined = client.syncing = None
         # In the log a member that left stays one until the next generation is assigned.
-        self.ended -= {*self.stage.member_ids(GROUP)} - self.fenced
+        self.ended -= {*self.harness.member_ids(GROUP)} - self.fenced
         # A generation that was never assigned is not in the log: its number is used again.
         assert not stable or self.group().generation == self.newest
         self.newest = self.group().generation
@@ -300,13 +300,13 @@ class GroupSimulation:
 
     def toggle_writes(self) -> None:
         """Make writes fail, or succeed again."""
-        self.stage.writable = self.random.random() < 0.6
+        self.harness.writable = self.random.random() < 0.6
 
     # -- responses ---------------------------------------------------------------------------
 
     def take_responses(self) -> None:
         """Check the responses that have arrived."""
-        for each in self.stage.machine.describe(GROUP, 5)["members"]:
+        for each in self.harness.machine.describe(GROUP, 5)["members"]:
             self.instances[each["member_id"]] = each["group_instance_id"]
         for asked in [asked for asked in self.waiting if not asked.waits]:
             client = self.waiting.pop(asked)
@@ -352,14 +352,14 @@ class GroupSimulation:
     # -- invariants --------------------------------------------------------------------------
 
     def group(self) -> ClassicGroup:
-        return self.stage.machine._groups.get(GROUP) or ClassicGroup(GROUP)
+        return self.harness.machine._groups.get(GROUP) or ClassicGroup(GROUP)
 
     def check(self) -> None:
         self.check_offsets()
         self.check_group(self.group())
-        machine = self.stage.machine
+        machine = self.harness.machine
         if self.group().state is not GroupState.STABLE:
-            self.failed_count = self.stage.failed_count
+            self.failed_count = self.harness.failed_count
         assert machine._size == sum(group.size for group in machine._groups.values())
         waiting = {asked for asked in self.waiting if asked.waits}
         assert waiting <= {*machine._waiting} | {token for token, _ in machine._refused} | {
@@ -367,15 +367,15 @@ class GroupSimulation:
         }, "a request waits that the coordinator does not know"
 
     def check_offsets(self) -> None:
-        there = self.stage.offsets(GROUP)
+        there = self.harness.offsets(GROUP)
         for place, (offset, since_ms) in [*self.offsets.items()]:
             if place not in there:
-                assert self.stage.now_ms - since_ms >= RETENTION_MS, "an offset disappeared"
+                assert self.harness.now_ms - since_ms >= RETENTION_MS, "an offset disappeared"
                 del self.offsets[place]
             else:
                 assert there[place] == offset, "an offset changed"
         assert there.keys() == self.offsets.keys(), "an offset appeared"
-        assert self.stage.machine.offsets.count == len(there)
+        assert self.harness.machine.offsets.count == len(there)
 
     def check_group(self, group: ClassicGroup) -> None:
         members = [*group.members]
@@ -385,7 +385,7 @@ class GroupSimulation:
         assert (group.leader in members) if members else (group.leader is None)
         if group.state is GroupState.EMPTY:
             assert not members
-        deadlines = self.stage.machine._deadlines
+        deadlines = self.harness.machine._deadlines
         for member in members:
             assert member.excused or DeadlineKey(SESSION, GROUP, member.member_id) in deadlines
         for member_id in group.pending:
@@ -401,22 +401,22 @@ class GroupSimulation:
             assert not any(member.sync_token is not NO_TOKEN for member in members)
 
     def check_replay(self) -> None:
-        machine = self.stage.machine
+        machine = self.harness.machine
         kept = hard_state(machine)
-        assert hard_state(self.stage.replayed(self.stage.read_log())) == kept
-        assert hard_state(self.stage.replayed(machine.records())) == kept
+        assert hard_state(self.harness.replayed(self.harness.read_log())) == kept
+        assert hard_state(self.harness.replayed(machine.records())) == kept
 
     def end(self) -> None:
         """Stop all clients; every request gets a response, and then the group is empty."""
         self.check_replay()
-        self.stage.writable = True
-        self.stage.after(3_600_000)
+        self.harness.writable = True
+        self.harness.after(3_600_000)
         self.take_responses()
         pending = [asked for asked in self.waiting if asked.waits]
         assert not pending, f"no response: {pending}"
-        assert self.stage.state(GROUP) in ("Empty", "Dead")
-        self.stage.after(2 * RETENTION_MS)
-        machine = self.stage.machine
+        assert self.harness.state(GROUP) in ("Empty", "Dead")
+        self.harness.after(2 * RETENTION_MS)
+        machine = self.harness.machine
         assert (machine._groups, machine._size, machine._waiting) == ({}, 0, {})
         assert machine.offsets.size == machine.offsets.count == 0
         self.check_replay()
