@@ -97,10 +97,16 @@ def alter(
             size = sum(len(name) + len(text or "") for name, text in difference.items())
             size += len(difference) * len(alteration.name)
             if size > room:
-                raise PolicyViolation(f"At once at most {ALTERED_SIZE_MAX} bytes are set.")
+                raise PolicyViolation(
+                    f"A request sets at most {ALTERED_SIZE_MAX} bytes of configs; split"
+                    " it."
+                )
             is_new = bool(difference) and not image.config_of(*alteration.resource)
             if is_new and alteration.kind != Resource.TOPIC and configured >= CONFIGURED_MAX:
-                raise PolicyViolation(f"At most {CONFIGURED_MAX} resources have configs.")
+                raise PolicyViolation(
+                    f"At most {CONFIGURED_MAX} resources can have configs; delete the configs"
+                    " of others first."
+                )
         except KafkaError as fault:
             answers[alteration.resource] = fault.again()
             continue
@@ -121,7 +127,10 @@ def check_kind(kind: int) -> Resource:
 def broker_id(name: str) -> int:
     """Return the node id that a broker resource's name stands for."""
     if not (name.isascii() and name.isdigit() and len(name) < 11 and str(int(name)) == name):
-        raise InvalidRequest(f"A broker's resource is named by its id, not by {quoted(name)}.")
+        raise InvalidRequest(
+            f"A broker resource is named by its node id; {quoted(name)} is not a node"
+            " id."
+        )
     return int(name)
 
 
@@ -146,14 +155,17 @@ def _difference(image: ClusterImage, alteration: ConfigAlteration) -> dict[str, 
 
 def _check_changes(alteration: ConfigAlteration) -> None:
     if len(alteration.changes) > CHANGES_MAX:
-        raise InvalidRequest(f"At most {CHANGES_MAX} keys of a resource are altered at once.")
+        raise InvalidRequest(
+            f"A request alters at most {CHANGES_MAX} keys of a resource; split"
+            " it."
+        )
     counts = Counter(change.key for change in alteration.changes)
     twice = [name for name, count in counts.items() if count > 1]
     if twice:
-        raise InvalidRequest(f"The key {quoted(twice[0])} is named twice.")
+        raise InvalidRequest(f"The key {quoted(twice[0])} occurs more than once.")
     for change in alteration.changes:
         if change.operation not in set(ConfigOperation):
-            raise InvalidRequest(f"There is no operation {change.operation}.")
+            raise InvalidRequest(f"Unknown config operation {change.operation}.")
         if change.text is None and change.operation != ConfigOperation.DELETE:
             raise InvalidRequest(f"The key {quoted(change.key)} has no value.")
 
@@ -167,17 +179,20 @@ def _check_name(image: ClusterImage, kind: Resource, name: str) -> None:
             raise BrokerIdNotRegistered(f"There is no broker {name}.")
         return
     if not name:
-        raise InvalidRequest("The resource has no name; only brokers have configs for all of them.")
+        raise InvalidRequest(
+            "The resource name is empty; only brokers have cluster-wide default"
+            " configs."
+        )
     if kind is Resource.TOPIC:
         topic_names.check(name)
         if name not in image.topics:
             raise UnknownTopicOrPartition(f"There is no topic {name}.")
         if image.topics[name].internal:
             raise InvalidRequest(
-                f"The internal topic {name} is the broker's own: its configs stay as they are."
+                f"The configs of the internal topic {name} cannot be altered."
             )
     elif len(name) > NAME_LENGTH_MAX:
-        raise InvalidRequest(f"A name has at most {NAME_LENGTH_MAX} characters.")
+        raise InvalidRequest(f"A resource name has at most {NAME_LENGTH_MAX} characters.")
 
 
 def _apply(
@@ -213,7 +228,7 @@ def _text(kind: Resource, key: Key[Any], change: ConfigChange, text: str | None)
         return change.text
     if key.type is not Type.LIST:
         refused = InvalidRequest if kind is Resource.BROKER_LOGGER else InvalidConfig
-        raise refused(f"{key.name} is no list: nothing is appended to it, or subtracted.")
+        raise refused(f"{key.name} is not a list; APPEND and SUBTRACT apply to lists only.")
     entries = list(key.parse(text) if text is not None else key.default or ())
     for entry in entries_of(change.text):
         if change.operation == ConfigOperation.APPEND and entry not in entries:
@@ -240,7 +255,7 @@ def _check_update(
         raise InvalidConfig(f"{key.name} is decided when the {kind.name.lower()} {when}.")
     if key.update is Update.CLUSTER_ONLY and resource not in ("", str(SUPERVISOR_ID)):
         raise InvalidConfig(
-            f"{key.name} holds for the whole cluster: set it of broker {SUPERVISOR_ID}, or of all"
+            f"{key.name} applies to the whole cluster: set it on broker {SUPERVISOR_ID}, or on all"
             " brokers by an empty name."
         )
 

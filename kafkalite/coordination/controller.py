@@ -136,7 +136,8 @@ class Controller:
         if self.image.cluster_id not in ("", cluster_id):
             raise InconsistentClusterId(
                 f"it belongs to cluster {self.image.cluster_id} and the rest of the directory to"
-                f" {cluster_id}; bring together what is of one cluster, or start with another one."
+                f" {cluster_id}; restore the directories of one cluster, or use another data"
+                " directory."
             )
         return Result(None, [] if self.image.cluster_id else [CLUSTER(cluster_id=cluster_id)])
 
@@ -306,7 +307,8 @@ class Controller:
         other = self._metric_names.get(metric_name) or new_metric_names.get(metric_name)
         if other is not None:
             raise InvalidTopicException(
-                f"The topic {name} would collide with {other}: in metric names '.' and '_' are one."
+                f"Topic {name} collides with topic {other}: metric names do not distinguish"
+                " '.' and '_'."
             )
 
     def _first_partitions(self, new: NewTopic, defaults: TopicDefaults, room: int) -> Assigned:
@@ -325,15 +327,16 @@ class Controller:
             count = defaults.partition_count
         if factor <= 0:
             raise InvalidReplicationFactor(
-                f"The replication factor is at least 1, or -1 for the default; {factor} is neither."
+                f"Replication factor {factor} is invalid; use 1, or -1 for the default."
             )
         if factor > 1:
             raise InvalidReplicationFactor(
-                f"A partition has one replica in this version; ask for 1 or -1, not for {factor}."
+                f"Replication factor {factor} is not supported in this version; use 1, or -1"
+                " for the default."
             )
         if count <= 0:
             raise InvalidPartitions(
-                f"A topic has at least 1 partition, or -1 for the default; {count} is neither."
+                f"Partition count {count} is invalid; use 1 or more, or -1 for the default."
             )
         topic_names.check_count(new.name, count)
         _check_room(count, room)
@@ -343,8 +346,8 @@ class Controller:
         present = len(topic.partitions)
         if growth.partition_count <= present:
             raise InvalidPartitions(
-                f"The topic {topic.name} has {present} partitions; their number can only grow,"
-                f" so it cannot become {growth.partition_count}."
+                f"Topic {topic.name} has {present} partitions; the number can only increase,"
+                f" not become {growth.partition_count}."
             )
         topic_names.check_count(topic.name, growth.partition_count)
         added = range(present, growth.partition_count)
@@ -353,18 +356,18 @@ class Controller:
             return dict.fromkeys(added)
         if len(growth.assignments) != len(added):
             raise InvalidReplicaAssignment(
-                f"{len(added)} partitions are to be added, and"
-                f" {len(growth.assignments)} of them are assigned."
+                f"The request adds {len(added)} partitions and assigns"
+                f" {len(growth.assignments)} of them; assign all or none."
             )
         return self._assigned(zip(added, growth.assignments, strict=True))
 
     def _assigned_first(self, assignments: Sequence[tuple[int, Sequence[int]]]) -> Assigned:
         by_index = dict(assignments)
         if len(by_index) != len(assignments):
-            raise InvalidReplicaAssignment("A partition is assigned twice.")
+            raise InvalidReplicaAssignment("A partition occurs more than once in the assignment.")
         if by_index.keys() != set(range(len(by_index))):
             raise InvalidReplicaAssignment(
-                "The assigned partitions are not numbered from 0 without gaps."
+                "The assigned partitions must be numbered from 0 without gaps."
             )
         return self._assigned((index, by_index[index]) for index in range(len(by_index)))
 
@@ -418,8 +421,8 @@ class Controller:
             )
         elif len(assigned) > placer.room:
             raise PolicyViolation(
-                f"The topic {topic.name} asks for {len(assigned)} dedicated workers, and"
-                f" {placer.room} of worker.dedicated.max={placer.dedicated_max} are left; ask for"
+                f"Topic {topic.name} needs {len(assigned)} dedicated workers, and"
+                f" {placer.room} of worker.dedicated.max={placer.dedicated_max} are left; use"
                 " fewer partitions, raise that key, or create the topic without worker.dedicated."
             )
         else:
@@ -433,14 +436,14 @@ def _of_the_broker(name: str) -> InvalidRequest:
     # The partition of a key depends on the partition count, and deleting the topic would delete
     # every group's offsets.
     return InvalidRequest(
-        f"The internal topic {name} is the broker's own to create, and neither grows nor goes."
+        f"The internal topic {name} is created by the broker; it cannot be altered or deleted."
     )
 
 
 def _check_room(count: int, room: int) -> None:
     if count > room:
         raise PolicyViolation(
-            f"One request creates at most {NEW_PARTITIONS_MAX} partitions in all."
+            f"A request creates at most {NEW_PARTITIONS_MAX} partitions; split it."
         )
 
 
@@ -449,7 +452,7 @@ def _checked_config(config: Mapping[str, str | None]) -> dict[str, str]:
     for name, text in config.items():
         key = TOPIC_SCOPE.named(name)
         if text is None:
-            raise InvalidConfig(f"The config {name} has no value; leave it out for the default.")
+            raise InvalidConfig(f"The config {name} has no value; omit it to use the default.")
         key.parse(text)
         checked[name] = text
     return checked

@@ -168,11 +168,12 @@ class GroupCoordinator:
         shortest, longest = self.limits.min_session_ms, self.limits.max_session_ms
         if not shortest <= request.session_timeout_ms <= longest:
             raise InvalidSessionTimeout(
-                f"A session timeout is between {shortest} and {longest} ms here,"
-                f" which {request.session_timeout_ms} is not."
+                f"Session timeout {request.session_timeout_ms} ms is not between"
+                f" group.min.session.timeout.ms={shortest} and"
+                f" group.max.session.timeout.ms={longest}."
             )
         if len(request.protocols) > PROTOCOLS_MAX:
-            raise InvalidRequest(f"A member offers at most {PROTOCOLS_MAX} protocols.")
+            raise InvalidRequest(f"A member supports at most {PROTOCOLS_MAX} protocols.")
         group = self._groups.get(group_id)
         if group is None:
             if request.member_id:
@@ -530,7 +531,7 @@ class GroupCoordinator:
         group = self._groups.get(group_id)
         if group is None:
             if group_id not in self.offsets:
-                raise GroupIdNotFound(f"There is no group {group_id}.")
+                raise GroupIdNotFound(f"Group {group_id} does not exist.")
             group = ClassicGroup(group_id)
         return group
 
@@ -557,8 +558,9 @@ class GroupCoordinator:
         bound = SIZE_MAX if size <= SMALL_SIZE else SIZE_MAX // 2
         if size > before and self._size + size - before > bound:
             raise GroupMaxSizeReached(
-                "The groups hold as much memory as they may for what their members say and are"
-                " assigned; have fewer members, or members that say less."
+                "The metadata and assignments of all groups have reached their memory limit;"
+                " use fewer"
+                " members, or smaller subscriptions."
             )
 
     def _update_size(self, group: ClassicGroup, draft: DecisionDraft | None = None) -> None:
@@ -575,13 +577,13 @@ class GroupCoordinator:
 
 def _check_id(group_id: str) -> None:
     if not group_id:
-        raise InvalidGroupId("The id of a group of members is not empty.")
+        raise InvalidGroupId("The group id is empty.")
     _check_texts(group_id)
 
 
 def _check_texts(*texts: str | None) -> None:
     if not all(text is None or _fits(text) for text in texts):
-        raise InvalidRequest(f"A name in a group takes at most {TEXT_SIZE_MAX} bytes.")
+        raise InvalidRequest(f"A string in a group request has at most {TEXT_SIZE_MAX} bytes.")
 
 
 def _fits(text: str) -> bool:

@@ -197,10 +197,10 @@ def add(image: ClusterImage) -> Result[int]:
     workers = image.workers
     if not workers:
         raise InvalidRequest(
-            "The cluster runs without workers; start it with --workers 1 or more to have some."
+            "The cluster runs without workers; start it with --workers 1 or more."
         )
     if len(workers) >= WORKERS_MAX:
-        raise PolicyViolation(f"There are at most {WORKERS_MAX} workers, and so many there are.")
+        raise PolicyViolation(f"The cluster has the maximum of {WORKERS_MAX} workers.")
     node = NodeImage(image.next_node_id, "", 0)
     return Result(node.node_id, [node_record(node)])
 
@@ -234,7 +234,7 @@ def set_draining(image: ClusterImage, node_id: int, draining: bool) -> Result[No
 
 def _worker(image: ClusterImage, node_id: int) -> NodeImage:
     if node_id == SUPERVISOR_ID:
-        raise InvalidRequest("Node 0 is the supervisor; it stays as long as the cluster runs.")
+        raise InvalidRequest("Node 0 is the supervisor; it cannot be drained or removed.")
     node = image.nodes.get(node_id)
     if node is None:
         workers = ", ".join(map(str, image.workers)) or "none"
@@ -248,13 +248,13 @@ def _goes_with_its_topic(image: ClusterImage, node_id: int) -> str:
         for topic in image.topics.values()
         if any(partition.leader == node_id for partition in topic.partitions.values())
     ]
-    return f"Node {node_id} is dedicated to a partition of {names[0]} and goes with that topic."
+    return f"Node {node_id} is dedicated to topic {names[0]}; it is removed with that topic."
 
 
 def _check_others(image: ClusterImage, node_id: int) -> None:
     if not set(image.placeable) - {node_id}:
         raise InvalidRequest(
-            f"No other worker could take partitions; add one before node {node_id} goes:"
+            f"No other worker can lead the partitions of node {node_id}; add one first:"
             " kafkalite node add."
         )
 

@@ -37,7 +37,7 @@ class ProducerIds:
         """Return the next block for a node and the record that reserves it."""
         assert node_id >= 0
         if self.next_id > ID_MAX - BLOCK_COUNT:
-            raise UnknownServerError("Every producer id there is has been given out.")
+            raise UnknownServerError("All producer ids are allocated.")
         block = ProducerIdBlock(self.next_id, self.next_id + BLOCK_COUNT)
         record = PRODUCER_IDS_BLOCK(first_id=block.first_id, count=BLOCK_COUNT, node_id=node_id)
         return Result(block, [record])

@@ -153,7 +153,7 @@ def test_a_node_that_was_removed_is_located_nowhere():
         (9, "no node 9; the workers are: 1, 2, 3"),
         (-1, "no node -1"),
         (1, "still leads 2 partitions; drain it first: kafkalite node drain 1"),
-        (4, "dedicated to a partition of alone"),
+        (4, "dedicated to topic alone"),
     ],
 )
 def test_a_node_that_is_needed_is_not_removed(node_id, words):
@@ -285,7 +285,7 @@ def test_dedicated_workers_are_bounded_within_a_request_as_across_requests():
         limits=PlacementLimits(dedicated_max=4),
     )
     assert isinstance(answers["b"], PolicyViolation)
-    assert "asks for 2 dedicated workers, and 1 of worker.dedicated.max=4" in str(answers["b"])
+    assert "needs 2 dedicated workers, and 1 of worker.dedicated.max=4" in str(answers["b"])
     assert (leaders_of(controller, "a"), leaders_of(controller, "c")) == ([2, 3, 4], [5])
     limits = PlacementLimits(dedicated_max=4)
     assert isinstance(
