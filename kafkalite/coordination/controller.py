@@ -331,8 +331,8 @@ class Controller:
             )
         if factor > 1:
             raise InvalidReplicationFactor(
-                f"Replication factor {factor} is not supported in this version; use 1, or -1"
-                " for the default."
+                f"Replication factor {factor} is not supported: a partition has one replica in this"
+                " version; use 1, or -1 for the default."
             )
         if count <= 0:
             raise InvalidPartitions(
