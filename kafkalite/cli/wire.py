@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kafkalite.cli.clients import ANSWER_TIMEOUT_S, Cluster
-from kafkalite.client.net.connection import Connection
+from kafkalite.client.net.connection import BrokerConnection
 from kafkalite.client.net.deadline import Deadline
 from kafkalite.client.net.settings import ClientSettings, parsed
 from kafkalite.client.net.topology import Address
@@ -51,10 +51,12 @@ class Wire:
             raise Refusal(str(fault).rstrip(".")) from None
 
 
-def reached(places: list[Address], settings: ClientSettings, deadline: Deadline) -> Connection:
+def reached(
+    places: list[Address], settings: ClientSettings, deadline: Deadline
+) -> BrokerConnection:
     """A connection to the first of these that takes one."""
     for number, place in enumerate(places, start=1):
-        connection = Connection(place, settings)
+        connection = BrokerConnection(place, settings)
         try:
             connection.open(deadline.left_s)
             return connection

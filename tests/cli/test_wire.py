@@ -51,8 +51,8 @@ def test_the_first_broker_that_takes_a_connection_is_asked(kafka_broker):
     assert Wire(cluster).ask(METADATA, NONE).brokers
 
 
-def test_what_a_broker_does_not_serve_is_said(kafka_broker):
-    with pytest.raises(Refusal, match="does not serve CreateDelegationToken"):
+def test_api_that_a_broker_does_not_support_is_refused(kafka_broker):
+    with pytest.raises(Refusal, match="does not support CreateDelegationToken"):
         Wire(Cluster(kafka_broker.bootstrap)).ask(CREATE_DELEGATION_TOKEN, {})
 
 
@@ -74,9 +74,9 @@ def versions(newest: int) -> bytes:
     [
         ([], "the broker closed the connection at once"),
         ([b"\0\0"], "the broker closed the connection at once"),
-        ([b"HTTP/1.1 400 Bad Request\r\n\r\n"], "an answer of 1,213,486,160 bytes, or 'HTTP'"),
+        ([b"HTTP/1.1 400 Bad Request\r\n\r\n"], "a response of 1,213,486,160 bytes, or 'HTTP'"),
         ([versions(8)], "the broker closed the connection"),
-        ([versions(8), framed(b"\0\0\0\1\xff")], "does not answer as Kafka does"),
+        ([versions(8), framed(b"\0\0\0\1\xff")], "response is not valid in the Kafka protocol"),
         ([versions(1)], "is too old: Metadata request version 1 cannot say allow_auto_topic"),
     ],
 )
@@ -89,5 +89,5 @@ def test_an_answer_that_is_none_is_one_sentence(answers, sentence):
 def test_nobody_waits_for_ever():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         there = f"127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(Refusal, match="did not answer in time"):
+        with pytest.raises(Refusal, match="did not respond in time"):
             Wire(Cluster(there), timeout_s=0.05).ask(METADATA, NONE)

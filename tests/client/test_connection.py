@@ -14,10 +14,10 @@ import time
 import pytest
 
 import kafkalite
-from kafkalite.client.net.connection import Connection, Identity
-from kafkalite.client.net.frame_reader import ROOM_SIZE, Inbox
+from kafkalite.client.net.connection import BrokerConnection, BrokerIdentity
+from kafkalite.client.net.frame_reader import ROOM_SIZE, FrameReader
 from kafkalite.client.net.settings import producer_settings
-from kafkalite.client.net.topology import address
+from kafkalite.client.net.topology import parse_address
 from kafkalite.errors import (
     InvalidRequest,
     NetworkException,
@@ -42,7 +42,7 @@ def connect():
 
     def connect(place, opened=True, identity=None, **keywords):
         settings = producer_settings(place, keywords)
-        connection = Connection(settings.addresses[0], settings, identity or Identity())
+        connection = BrokerConnection(settings.addresses[0], settings, identity or BrokerIdentity())
         made.append(connection)
         if opened:
             connection.open()
@@ -100,7 +100,7 @@ def test_taking_does_not_wait(kafka_broker, connect):
 
 def test_a_broker_that_is_another_than_expected_says_so(kafka_broker, connect):
     with pytest.raises(RebootstrapRequired):
-        connect(kafka_broker.bootstrap, identity=Identity("another", 0))
+        connect(kafka_broker.bootstrap, identity=BrokerIdentity("another", 0))
 
 
 def test_an_answer_larger_than_any_buffer_comes_whole_and_its_buffer_is_used_again(connect):
@@ -115,7 +115,7 @@ def test_an_answer_larger_than_any_buffer_comes_whole_and_its_buffer_is_used_aga
             connection.send(METADATA, 13, NONE)
             _, body = connection.receive(PATIENCE_S)
             assert body == content
-            (kept,) = connection._inbox._kept
+            (kept,) = connection._frames._kept
             assert body.obj is kept
             del body, kept
 
@@ -165,7 +165,7 @@ def test_an_older_broker_is_asked_again_in_words_it_knows(connect, newest):
         assert [asked.version for asked in there.asked] == [API_VERSIONS.versions[1], newest]
         assert connection.version(METADATA) == 7
         assert connection.request(METADATA, NONE).brokers
-        with pytest.raises(UnsupportedVersion, match="does not serve Fetch"):
+        with pytest.raises(UnsupportedVersion, match="does not support Fetch"):
             connection.version(FETCH)
 
 
@@ -234,16 +234,16 @@ def answered(content):
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "an answer of 1,213,486,160 bytes, or 'HTTP'"),
-        (b"SSH-2.0-OpenSSH\r\n", "an answer of 1,397,966,893 bytes, or 'SSH-'"),
-        (b"220 mail ESMTP\r\n", "an answer of 842,149,920 bytes, or '220 '"),
-        (b"\x15\x03\x03\x00\x02\x02\x46", "an answer of 352,518,912 bytes"),
-        (struct.pack(">i", -1), "an answer of -1 bytes"),
-        (struct.pack(">i", 3) + b"abc", "an answer of 3 bytes"),
-        (framed(struct.pack(">i", 7)), "an answer to 7 where 0 was asked"),
-        (framed(bytes(4)), "an empty answer"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "a response of 1,213,486,160 bytes, or 'HTTP'"),
+        (b"SSH-2.0-OpenSSH\r\n", "a response of 1,397,966,893 bytes, or 'SSH-'"),
+        (b"220 mail ESMTP\r\n", "a response of 842,149,920 bytes, or '220 '"),
+        (b"\x15\x03\x03\x00\x02\x02\x46", "a response of 352,518,912 bytes"),
+        (struct.pack(">i", -1), "a response of -1 bytes"),
+        (struct.pack(">i", 3) + b"abc", "a response of 3 bytes"),
+        (framed(struct.pack(">i", 7)), "correlation id 7 in a response, expected 0"),
+        (framed(bytes(4)), "an empty response"),
         (answered(bytes(2) + b"\xff\xff\xff\xff\xff\xff"), "do not read as ApiVersions"),
-        (answered(bytes(2) + b"\1\0\0\0\0\0"), "it serves nothing"),
+        (answered(bytes(2) + b"\1\0\0\0\0\0"), "it supports no API"),
         (answered(struct.pack(">h", 35) + b"\x7f\xff\xff\xff"), "do not read as ApiVersions"),
     ],
 )
@@ -252,7 +252,7 @@ def test_what_is_no_kafka_is_found_out_and_the_connection_closed(connect, said, 
         connection = connect(there.address, opened=False)
         with pytest.raises(InvalidRequest) as found:
             connection.open(PATIENCE_S)
-    assert f"{there.address}: it does not answer as Kafka does: " in str(found.value)
+    assert f"{there.address}: its response is not valid in the Kafka protocol: " in str(found.value)
     assert words in str(found.value)
     assert connection.closed
 
@@ -264,7 +264,7 @@ def test_a_broker_that_hangs_up_at_once_may_want_tls(connect):
 
 def test_nobody_who_listens_and_keeps_silent_is_waited_for_longer_than_was_said(connect):
     with Speaker(b"") as there:
-        with pytest.raises(RequestTimedOut, match=rf"{there.address} did not answer in time"):
+        with pytest.raises(RequestTimedOut, match=rf"{there.address} did not respond in time"):
             connect(there.address, socket_connection_setup_timeout_ms=50)
 
 
@@ -281,13 +281,13 @@ def test_a_host_without_an_address_is_a_fault_of_the_network(connect, host):
         connect(f"{host}:1")
 
 
-def test_a_socket_that_reaches_itself_has_reached_nobody(connect):
+def test_tcp_self_connect_is_refused(connect):
     """A connect to a free port of the same host may get that very port as its source port."""
     with socket.socket() as itself:
         itself.bind(("127.0.0.1", 0))
         itself.connect(itself.getsockname())
-        with pytest.raises(ConnectionRefusedError, match="nobody listens there"):
-            connect("127.0.0.1", opened=False)._settle(itself)
+        with pytest.raises(ConnectionRefusedError, match="no process listens on the port"):
+            connect("127.0.0.1", opened=False)._check_connected(itself)
 
 
 # Wrong responses.
@@ -309,10 +309,10 @@ def test_a_socket_that_reaches_itself_has_reached_nobody(connect):
 def test_an_answer_that_lies_ends_the_connection(connect, answer):
     with Impostor({METADATA: answer}) as there:
         connection = connect(there.address)
-        with pytest.raises(InvalidRequest, match=r"127\.0\.0\.1:\d+: it does not answer as Kafka"):
+        with pytest.raises(InvalidRequest, match=r"127\.0\.0\.1:\d+: its response is not valid"):
             connection.request(METADATA, NONE, PATIENCE_S)
         assert connection.closed
-        with pytest.raises(NetworkException, match="does not answer as Kafka does"):
+        with pytest.raises(NetworkException, match="response is not valid in the Kafka protocol"):
             connection.request(METADATA, NONE)
 
 
@@ -326,14 +326,14 @@ def test_tags_in_an_answers_header_are_skipped(connect):
         assert connect(there.address).request(METADATA, NONE).brokers[0].port == 1
 
 
-def test_an_answer_nobody_asked_for_ends_the_connection(connect):
+def test_response_without_a_request_closes_the_connection(connect):
     def twice(asked):
         return 2 * answer_of(asked, told(asked))
 
     with Impostor({METADATA: twice}) as there:
         connection = connect(there.address)
         connection.request(METADATA, NONE)
-        with pytest.raises(InvalidRequest, match="nobody asked for"):
+        with pytest.raises(InvalidRequest, match="a response without a request"):
             while connection.take() is None:
                 time.sleep(0.001)
 
@@ -341,7 +341,7 @@ def test_an_answer_nobody_asked_for_ends_the_connection(connect):
 def test_a_claimed_length_takes_no_memory_before_its_bytes_are_there():
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        inbox = Inbox()
+        inbox = FrameReader()
         theirs.sendall(struct.pack(">i", 1 << 28) + b"abc")
         inbox.fill(ours)
         assert inbox.take() is None
@@ -357,7 +357,7 @@ def test_answers_are_cut_alike_however_their_bytes_come(seed):
     stream = b"".join(map(framed, answers))
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        inbox, found, sent = Inbox(), [], 0
+        inbox, found, sent = FrameReader(), [], 0
         theirs.setblocking(False)
         ours.setblocking(False)
         while len(found) < len(answers):
@@ -393,7 +393,7 @@ def test_an_answer_that_is_late_for_receive_is_there_for_the_next_one(connect):
 def test_an_answer_that_is_late_for_request_ends_the_connection(connect):
     with Impostor({METADATA: lambda asked: None}) as there:
         connection = connect(there.address)
-        with pytest.raises(RequestTimedOut, match="did not answer in time"):
+        with pytest.raises(RequestTimedOut, match="did not respond in time"):
             connection.request(METADATA, NONE, 0.01)
         assert connection.closed
 
@@ -430,7 +430,7 @@ def test_a_produce_that_is_not_answered_is_not_waited_for(connect):
     with Impostor({METADATA: told, PRODUCE: lambda asked: None}) as there:
         connection = connect(there.address)
         body = PRODUCE.request.write(9, {"topic_data": []})
-        connection.send(PRODUCE, 9, [body], answered=False)
+        connection.send(PRODUCE, 9, [body], expects_response=False)
         assert connection.outstanding == 0
         assert connection.request(METADATA, NONE).brokers
 
@@ -441,12 +441,12 @@ def test_a_broker_that_hangs_up_is_a_fault_of_the_network_and_noticed_without_as
 
     with Impostor({METADATA: told, DESCRIBE_CLUSTER: hang_up}) as there:
         connection = connect(there.address)
-        assert connection.alive()
+        assert connection.is_alive()
         with pytest.raises(NetworkException, match="the broker closed the connection"):
             connection.request(DESCRIBE_CLUSTER, {})
         idle = connect(there.address)
         there.hang_up()
-        while idle.alive():
+        while idle.is_alive():
             time.sleep(0.001)
         with pytest.raises(NetworkException, match="the broker closed the connection"):
             idle.request(METADATA, NONE)
@@ -544,4 +544,4 @@ def test_nothing_is_left_open_by_what_fails(connect):
 def test_its_name_tells_where_it_goes(connect):
     connection = connect("[::1]:7", opened=False)
     assert repr(connection) == "<connection to [::1]:7>"
-    assert connection.place == address("[::1]:7")
+    assert connection.address == parse_address("[::1]:7")

@@ -100,9 +100,9 @@ def test_producer_takes_settings_in_a_dictionary_with_dotted_names():
     assert settings.addresses == [("a", 1), ("b", 2)]
     assert settings[LINGER_MS] == 7
     assert consumer_settings({"group.id": "g"}, {})[GROUP_ID] == "g"
-    with pytest.raises(InvalidConfig, match="linger.ms is said twice"):
+    with pytest.raises(InvalidConfig, match="linger.ms is given twice"):
         producer_settings(words, {"linger_ms": 8})
-    with pytest.raises(InvalidConfig, match="linger.ms is said twice"):
+    with pytest.raises(InvalidConfig, match="linger.ms is given twice"):
         producer_settings(words, {"linger.ms": 8})
 
 

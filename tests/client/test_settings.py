@@ -3,7 +3,7 @@
 import pytest
 
 from kafkalite.client.net.settings import consumer_settings, producer_settings, required_acks
-from kafkalite.client.net.topology import address
+from kafkalite.client.net.topology import parse_address
 from kafkalite.config import client
 from kafkalite.errors import InvalidConfig
 
@@ -52,7 +52,7 @@ def test_a_value_is_what_it_says_in_every_form(keywords, key, value):
             "linger.mss is not a configuration key of a producer; did you mean lin",
         ),
         ({"fetch_min_bytes": 1}, "is not a configuration key of a producer"),
-        ({"linger_ms": 1, "linger.ms": 1}, "linger.ms is said twice"),
+        ({"linger_ms": 1, "linger.ms": 1}, "linger.ms is given twice"),
         ({"linger_ms": -1}, "linger.ms must be at least 0, not '-1'"),
         ({"linger_ms": 1.5}, "linger.ms must be a whole number, not '1.5'"),
         ({"linger_ms": True}, "linger.ms must be a whole number, not 'true'"),
@@ -73,7 +73,7 @@ def test_a_value_is_what_it_says_in_every_form(keywords, key, value):
         ),
         ({"bootstrap_servers": ""}, "bootstrap.servers must be a list of HOST:PORT"),
         ({"bootstrap_servers": []}, "bootstrap.servers must be a list of HOST:PORT"),
-        ({"bootstrap_servers": "kafka:99999"}, "'kafka:99999' is no HOST:PORT"),
+        ({"bootstrap_servers": "kafka:99999"}, "'kafka:99999' is not HOST:PORT"),
         ({"client_id": "x" * 250}, "client.id must be at most 249 bytes"),
     ],
 )
@@ -87,7 +87,7 @@ def test_the_bootstrap_is_said_once():
     assert producer_settings("a:1", {}).addresses == [("a", 1)]
     assert producer_settings(["a:1", "b"], {}).addresses == [("a", 1), ("b", 9092)]
     for name in ("bootstrap_servers", "bootstrap.servers"):
-        with pytest.raises(InvalidConfig, match=r"bootstrap.servers is said twice"):
+        with pytest.raises(InvalidConfig, match=r"bootstrap.servers is given twice"):
             producer_settings("a:1", {name: "b:2"})
 
 
@@ -140,7 +140,7 @@ def test_a_consumer_says_what_it_does_not_do(keywords, words):
     ],
 )
 def test_an_address_is_read_as_kafkas_tools_read_it(words, parts):
-    assert address(words) == parts
+    assert parse_address(words) == parts
 
 
 @pytest.mark.parametrize(
@@ -148,8 +148,8 @@ def test_an_address_is_read_as_kafkas_tools_read_it(words, parts):
     ["", ":1", "kafka:", "kafka:0", "kafka:65536", "a b:1", "a:b", "::1:1", "a\0:1", "[]:1"],
 )
 def test_what_is_no_address_is_refused(words):
-    with pytest.raises(InvalidConfig, match=r"is no HOST:PORT"):
-        address(words)
+    with pytest.raises(InvalidConfig, match=r"is not HOST:PORT"):
+        parse_address(words)
 
 
 @pytest.mark.parametrize("bootstrap", [5, b"127.0.0.1:9092", 1.5])

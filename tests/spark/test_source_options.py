@@ -18,7 +18,13 @@ from pyspark.sql.datasource import (
 
 from kafkalite.client.net.topology import TopicPartition
 from pyspark_kafkalite.connector.columns import schema_of
-from pyspark_kafkalite.connector.offset_ranges import EARLIEST, LATEST, OffsetRange, heard, told
+from pyspark_kafkalite.connector.offset_ranges import (
+    EARLIEST,
+    LATEST,
+    OffsetRange,
+    offsets_from_json,
+    offsets_to_json,
+)
 from pyspark_kafkalite.connector.pushdown import bound_of
 from pyspark_kafkalite.connector.source_options import source_options
 
@@ -134,8 +140,8 @@ def test_a_size_has_a_unit(text, size):
 
 def test_offsets_are_told_in_order_and_heard_again():
     offsets = {TopicPartition("b", 10): 1, TopicPartition("b", 9): 2, TopicPartition("a", 0): 3}
-    assert str(told(offsets)) == "{'a': {'0': 3}, 'b': {'9': 2, '10': 1}}"
-    assert heard(told(offsets)) == offsets
+    assert str(offsets_to_json(offsets)) == "{'a': {'0': 3}, 'b': {'9': 2, '10': 1}}"
+    assert offsets_from_json(offsets_to_json(offsets)) == offsets
 
 
 def test_an_unknown_option_near_a_known_one_is_warned_of(caplog):

@@ -20,7 +20,7 @@ from kafkalite.client.net.cluster import Cluster
 from kafkalite.client.net.deadline import limit_s
 from kafkalite.client.net.offset_requests import OffsetAt
 from kafkalite.client.net.settings import Bootstrap, consumer_settings
-from kafkalite.client.net.topology import NOBODY, TopicMetadata, TopicPartition
+from kafkalite.client.net.topology import NO_LEADER, TopicMetadata, TopicPartition
 from kafkalite.config.client import ALLOW_AUTO_CREATE_TOPICS, ISOLATION_LEVEL
 from kafkalite.errors import KafkaError
 from kafkalite.protocol.schemas import offsets
@@ -127,7 +127,7 @@ class Admin:
                 leaders.setdefault(metadata.leader, {}).setdefault(topic, []).append(number)
         sizes: dict[TopicPartition, int] = {}
         for node_id, led in leaders.items():
-            if node_id == NOBODY:
+            if node_id == NO_LEADER:
                 continue
             body = {
                 "topics": [{"topic": name, "partitions": numbers} for name, numbers in led.items()]

@@ -40,7 +40,7 @@ from kafkalite.client.net import offset_requests
 from kafkalite.client.net.cluster import Cluster
 from kafkalite.client.net.deadline import Backoff, Deadline
 from kafkalite.client.net.settings import ClientSettings
-from kafkalite.client.net.topology import NOBODY, TopicMetadata, TopicPartition, fault_of
+from kafkalite.client.net.topology import NO_LEADER, TopicMetadata, TopicPartition, error_of
 from kafkalite.client.net.waker import Waker
 from kafkalite.config.client import (
     ALLOW_AUTO_CREATE_TOPICS,
@@ -141,7 +141,7 @@ class AssignmentReader:
         self.assignment.assign(kept, self._reset)
         self._known &= topics
         self._unknown = (self._unknown & topics) | (topics - self._known)
-        self._unknown.update(p.partition.topic for p in self.assignment if p.leader == NOBODY)
+        self._unknown.update(p.partition.topic for p in self.assignment if p.leader == NO_LEADER)
 
     @property
     def topics(self) -> list[str]:
@@ -159,7 +159,7 @@ class AssignmentReader:
         self.assignment.assign(partitions, COMMITTED if grouped else self._reset)
         self._known &= set(self.assignment.topics)
         self._unknown.clear()
-        self._mark_unknown(p.partition.topic for p in self.assignment if p.leader == NOBODY)
+        self._mark_unknown(p.partition.topic for p in self.assignment if p.leader == NO_LEADER)
 
     def assign_position(self, position: Position) -> None:
         """Read exactly the partition of this position, and from it."""
@@ -347,11 +347,11 @@ class AssignmentReader:
         found = topic.partitions.get(position.partition.partition)
         if found is None and not position.is_known:
             words = f"the topic has {len(topic.partitions)} partitions, counted from 0."
-            raise NotRetriable(fault_of(UnknownTopicOrPartition.code, shown_id, words))
+            raise NotRetriable(error_of(UnknownTopicOrPartition.code, shown_id, words))
         if topic.topic_id != NO_ID:
             position.topic_id = topic.topic_id
         position.is_known = True
-        if found is None or found.leader == NOBODY:
+        if found is None or found.leader == NO_LEADER:
             position.lose_leader()
             self._unknown.add(topic.name)
             self._back_off(LeaderNotAvailable(f"{shown_id} has no leader."))
@@ -366,7 +366,7 @@ class AssignmentReader:
         if not may_come or (not known and self._metadata_deadline.passed):
             raise NotRetriable(error)
         for position in self.assignment:
-            if position.partition.topic == name and position.leader != NOBODY:
+            if position.partition.topic == name and position.leader != NO_LEADER:
                 position.lose_leader()
                 log.warning("%s cannot be read: %s", shown(position.partition), error)
         self._back_off(error)
@@ -374,7 +374,7 @@ class AssignmentReader:
     # First offsets.
 
     def _resolve_offsets(self, call_deadline: Deadline) -> None:
-        waiting = [p for p in self.assignment.unresolved() if p.leader != NOBODY]
+        waiting = [p for p in self.assignment.unresolved() if p.leader != NO_LEADER]
         group = self._settings[GROUP_ID]
         grouped = [p for p in waiting if p.start == COMMITTED]
         if grouped and group is not None:
@@ -458,7 +458,7 @@ class AssignmentReader:
     def _handle_error(self, outcome: FetchOutcome) -> KafkaError | None:
         """Handle a partition error: return it if it must be raised, None if it is retried."""
         position = outcome.position
-        error = fault_of(outcome.error_code, shown(position.partition), outcome.message)
+        error = error_of(outcome.error_code, shown(position.partition), outcome.message)
         if isinstance(error, OffsetOutOfRange):
             return self._handle_out_of_range(position, outcome)
         if not error.retriable or isinstance(error, CorruptMessage):

@@ -86,7 +86,7 @@ class FetchBuffer:
     ) -> None:
         if group is not None:
             if any(name.replace("_", ".") == GROUP_ID.name for name in settings):
-                raise InvalidConfig(f"{GROUP_ID.name} is said twice.")
+                raise InvalidConfig(f"{GROUP_ID.name} is given twice.")
             settings = {**settings, GROUP_ID.name: group}
         self.settings = consumer_settings(bootstrap, settings)
         subscription = self._subscription(topics)
@@ -168,7 +168,7 @@ class FetchBuffer:
     def check(self) -> None:
         """Raise if the consumer is closed, or was created in another process."""
         if os.getpid() != self._pid:
-            raise RuntimeError("A consumer cannot be used after a fork; make a new one there.")
+            raise RuntimeError("A consumer cannot be used after a fork; create a new one there.")
         if self.closed:
             raise Closed
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from kafkalite.client.consumer.positions import Position, shown
 from kafkalite.client.consumer.tcp_fetcher import BY_NAME_MAX
 from kafkalite.client.net.cluster import Cluster
-from kafkalite.client.net.topology import NOBODY, fault_of
+from kafkalite.client.net.topology import NO_LEADER, error_of
 from kafkalite.errors import LeaderNotAvailable, ThrottlingQuotaExceeded
 from kafkalite.protocol.schemas.fetch import FETCH
 
@@ -38,7 +38,7 @@ def fetch_log_state(
     is no leader, or if the response has no records because the broker throttles this client.
     """
     partition = position.partition
-    if position.leader == NOBODY:
+    if position.leader == NO_LEADER:
         raise LeaderNotAvailable(f"{shown(partition)} has no leader")
     entry = {
         "partition": partition.partition,
@@ -67,7 +67,7 @@ def fetch_log_state(
     found = [each for topic in response.responses for each in topic.partitions]
     code = response.error_code or (found[0].error_code if found else 0)
     if code:
-        raise fault_of(code, shown(partition))
+        raise error_of(code, shown(partition))
     if not found or (response.throttle_time_ms and not found[0].records):
         raise ThrottlingQuotaExceeded(f"{shown(partition)}: the broker throttles this client")
     high_watermark = found[0].high_watermark

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from kafkalite.client.net.topology import NOBODY, TopicPartition
+from kafkalite.client.net.topology import NO_LEADER, TopicPartition
 from kafkalite.ids import NO_ID
 
 COMMITTED = -100
@@ -59,7 +59,7 @@ class Position:
         self.is_known = False
         """True once metadata has contained this partition."""
         self.topic_id = NO_ID
-        self.leader = NOBODY
+        self.leader = NO_LEADER
         self.leader_epoch = NO_EPOCH
         self.short_at = -1
         """Offset of the last short read of a grant."""
@@ -71,7 +71,7 @@ class Position:
     @property
     def fetchable(self) -> bool:
         """True if its next records may be requested now."""
-        return self.offset is not None and not self.paused and self.leader != NOBODY
+        return self.offset is not None and not self.paused and self.leader != NO_LEADER
 
     def seek(self, offset: int) -> None:
         """Continue at this offset and drop what was fetched."""
@@ -97,7 +97,7 @@ class Position:
 
     def lose_leader(self) -> None:
         """Stop fetching until metadata gives a leader."""
-        self.leader = NOBODY
+        self.leader = NO_LEADER
 
 
 class BoundedPosition(Position):

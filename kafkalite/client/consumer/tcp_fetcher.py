@@ -22,7 +22,7 @@ from kafkalite._ext.record_reader import whole_batches
 from kafkalite.client.consumer.fetch_transport import NEVER, FetchOutcome
 from kafkalite.client.consumer.positions import Position
 from kafkalite.client.consumer.record_range import BufferedRange
-from kafkalite.client.net.connection import Connection
+from kafkalite.client.net.connection import BrokerConnection
 from kafkalite.client.net.settings import ClientSettings
 from kafkalite.config.client import (
     FETCH_MAX_BYTES,
@@ -48,7 +48,11 @@ class TcpFetcher:
     """Fetch transport over a connection, which it owns."""
 
     def __init__(
-        self, node_id: int, connection: Connection, settings: ClientSettings, isolation_level: int
+        self,
+        node_id: int,
+        connection: BrokerConnection,
+        settings: ClientSettings,
+        isolation_level: int,
     ) -> None:
         self.node_id = node_id
         self.due_s = NEVER

@@ -28,20 +28,20 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 from kafkalite._ext.locking import LockGuard
-from kafkalite.client.net.connection import Connection, Identity
+from kafkalite.client.net.connection import BrokerConnection, BrokerIdentity
 from kafkalite.client.net.deadline import Backoff, Deadline
 from kafkalite.client.net.settings import ClientSettings
 from kafkalite.client.net.topology import (
-    NOBODY,
+    NO_LEADER,
     Address,
     NodeMetadata,
     PartitionMetadata,
     TopicMetadata,
-    fault_of,
+    address_text,
+    error_of,
     newer,
     node_in,
     nodes_in,
-    spoken,
     topics_in,
 )
 from kafkalite.config.client import (
@@ -70,7 +70,7 @@ from kafkalite.protocol.schemas.groups import FIND_COORDINATOR
 
 T = TypeVar("T")
 
-Use = Callable[[Connection, Deadline], T]
+Use = Callable[[BrokerConnection, Deadline], T]
 """A function of a connection and a deadline."""
 
 GROUP_KEY = 0
@@ -84,7 +84,7 @@ class Closed(RuntimeError):
         super().__init__("The client is closed.")
 
 
-class Understood(NamedTuple):
+class MetadataResponse(NamedTuple):
     """The content of a Metadata response."""
 
     cluster_id: str | None
@@ -92,14 +92,14 @@ class Understood(NamedTuple):
     topics: dict[str, TopicMetadata | KafkaError]
 
 
-def understood(answer: Fields, names: list[str] | None) -> Understood:
-    nodes = nodes_in(answer.brokers)
+def metadata_in(response: Fields, names: list[str] | None) -> MetadataResponse:
+    nodes = nodes_in(response.brokers)
     if names is None:
-        names = [topic.name for topic in answer.topics if topic.name and not topic.is_internal]
-    return Understood(answer.cluster_id, nodes, topics_in(answer, names, nodes))
+        names = [topic.name for topic in response.topics if topic.name and not topic.is_internal]
+    return MetadataResponse(response.cluster_id, nodes, topics_in(response, names, nodes))
 
 
-class Known:
+class CachedTopic:
     """A topic's metadata, and when it was received."""
 
     __slots__ = ("since_s", "topic")
@@ -117,12 +117,12 @@ class Cluster:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._closing = threading.Event()
-        self._connections: dict[tuple[Address, str], Connection] = {}
+        self._connections: dict[tuple[Address, str], BrokerConnection] = {}
         self._backoffs: dict[Address, Backoff] = {}
         self._same_host: dict[Address, bool] = {}
         self._cluster_id: str | None = None
         self._nodes: dict[int, NodeMetadata] = {}
-        self._topics: dict[str, Known] = {}
+        self._topics: dict[str, CachedTopic] = {}
         self._names: dict[bytes, str] = {}
         self._coordinators: dict[str, int] = {}
 
@@ -137,18 +137,18 @@ class Cluster:
         """
         known = self._topics.get(name)
         if known is None or not known.topic.led:
-            return self.until(timeout_s, lambda deadline: self._asked([name], deadline)[name])
+            return self.until(timeout_s, lambda deadline: self._requested([name], deadline)[name])
         if time.monotonic() - known.since_s > self.settings[METADATA_MAX_AGE_MS] / 1000:
             known.since_s = time.monotonic()  # one thread refreshes, others use the old metadata
             try:
-                return self._asked([name], self.deadline(timeout_s))[name]
+                return self._requested([name], self.deadline(timeout_s))[name]
             except Retriable:
                 pass
         return known.topic
 
     def refresh(self, *names: str, timeout_s: float | None = None) -> None:
         """Refresh the metadata of these topics, or of all known ones, in one attempt."""
-        self._asked(names or tuple(self._topics), self.deadline(timeout_s))
+        self._requested(names or tuple(self._topics), self.deadline(timeout_s))
 
     def leader(
         self, topic: str, partition: int, timeout_s: float | None = None
@@ -158,11 +158,11 @@ class Cluster:
 
         def led(deadline: Deadline) -> PartitionMetadata:
             known = self.topic(topic, deadline.left_s).partitions
-            if partition not in known or known[partition].leader == NOBODY:
-                known = self._asked([topic], deadline)[topic].partitions
+            if partition not in known or known[partition].leader == NO_LEADER:
+                known = self._requested([topic], deadline)[topic].partitions
             if partition not in known:
-                raise fault_of(3, f"partition {partition} of topic {topic!r}")
-            if known[partition].leader == NOBODY:
+                raise error_of(3, f"partition {partition} of topic {topic!r}")
+            if known[partition].leader == NO_LEADER:
                 raise LeaderNotAvailable(f"Partition {partition} of topic {topic!r} has no leader.")
             return known[partition]
 
@@ -179,9 +179,9 @@ class Cluster:
 
         InvalidRequest if the endpoint is not a valid broker.
         """
-        told = nodes_in(endpoints)
+        found = nodes_in(endpoints)
         with LockGuard(self._lock):
-            self._nodes = self._nodes | told
+            self._nodes = self._nodes | found
             known = self._topics.get(topic)
             if known is None or partition not in known.topic.partitions:
                 return
@@ -195,16 +195,16 @@ class Cluster:
         """Return the name of a known topic by its id, or None."""
         return self._names.get(topic_id)
 
-    def _asked(self, names: Iterable[str], deadline: Deadline) -> dict[str, TopicMetadata]:
+    def _requested(self, names: Iterable[str], deadline: Deadline) -> dict[str, TopicMetadata]:
         """Request the metadata of topics; raise the error of the first one that has an error."""
-        told = {}
+        found = {}
         for name, each in self.described(names, deadline.left_s).items():
             if isinstance(each, KafkaError):
                 raise each
             if not each.led:
                 raise LeaderNotAvailable(f"No partition of topic {name!r} has a leader.")
-            told[name] = each
-        return told
+            found[name] = each
+        return found
 
     def described(
         self, names: Iterable[str], timeout_s: float | None = None, *, create: bool = True
@@ -213,14 +213,14 @@ class Cluster:
 
         Without `create` no topic is created, whatever the settings are.
         """
-        asked = list(dict.fromkeys(names))
-        return self._told(self._metadata(asked, create, self.deadline(timeout_s)))
+        requested = list(dict.fromkeys(names))
+        return self._register(self._metadata(requested, create, self.deadline(timeout_s)))
 
     def all_topics(self, timeout_s: float | None = None) -> dict[str, TopicMetadata | KafkaError]:
         """Request the metadata of all visible topics once, without internal topics."""
-        return self._told(self._metadata(None, False, self.deadline(timeout_s)))
+        return self._register(self._metadata(None, False, self.deadline(timeout_s)))
 
-    def _told(
+    def _register(
         self, found: dict[str, TopicMetadata | KafkaError]
     ) -> dict[str, TopicMetadata | KafkaError]:
         """Register the metadata of topics."""
@@ -229,7 +229,7 @@ class Cluster:
                 if isinstance(topic, TopicMetadata):
                     known = self._topics.get(name)
                     found[name] = topic = newer(known.topic if known else None, topic)
-                    self._topics[name] = Known(topic)
+                    self._topics[name] = CachedTopic(topic)
                     if topic.topic_id != NO_ID:
                         self._names[topic.topic_id] = name
         return found
@@ -243,13 +243,13 @@ class Cluster:
             "allow_auto_topic_creation": create and self.settings[ALLOW_AUTO_CREATE_TOPICS],
         }
 
-        def ask(connection: Connection, deadline: Deadline) -> Understood:
-            answer = connection.request(METADATA, body, deadline.left_s)
-            if answer.error_code:
-                raise fault_of(answer.error_code, "the cluster")
-            return connection.believed(lambda: understood(answer, names))
+        def request(connection: BrokerConnection, deadline: Deadline) -> MetadataResponse:
+            response = connection.request(METADATA, body, deadline.left_s)
+            if response.error_code:
+                raise error_of(response.error_code, "the cluster")
+            return connection.validated(lambda: metadata_in(response, names))
 
-        cluster_id, nodes, topics = self._try_anyone(ask, deadline)
+        cluster_id, nodes, topics = self._try_any(request, deadline)
         with LockGuard(self._lock):
             if cluster_id != self._cluster_id:
                 self._cluster_id = cluster_id
@@ -264,13 +264,13 @@ class Cluster:
     @property
     def cluster_id(self) -> str:
         """The cluster's id, requested if unknown; empty if it has none."""
-        return self.until(None, lambda deadline: self._introduced(deadline)) or ""
+        return self.until(None, lambda deadline: self._known_cluster_id(deadline)) or ""
 
     def node(self, node_id: int) -> NodeMetadata:
         """Return a broker's address, and whether it is on this host."""
         node = self._nodes.get(node_id)
         if node is None:
-            self.until(None, self._introduced)
+            self.until(None, self._known_cluster_id)
             node = self._nodes.get(node_id)
         if node is None:
             raise NetworkException(f"No broker {node_id} is known.")
@@ -281,7 +281,7 @@ class Cluster:
         """The ids of the known brokers."""
         return sorted(self._nodes)
 
-    def _introduced(self, deadline: Deadline) -> str | None:
+    def _known_cluster_id(self, deadline: Deadline) -> str | None:
         if not self._nodes:
             self._metadata([], False, deadline)
         return self._cluster_id
@@ -299,20 +299,20 @@ class Cluster:
             self._coordinators.pop(group, None)
 
     def _find_coordinator(self, group: str, deadline: Deadline) -> int:
-        self._introduced(deadline)
+        self._known_cluster_id(deadline)
         # Brokers before Kafka 3.0 take one key, later ones several (KIP-699).
         old = {"key": group, "key_type": GROUP_KEY}
         new = {"coordinator_keys": [group], "key_type": GROUP_KEY}
 
-        def ask(connection: Connection, deadline: Deadline) -> NodeMetadata:
+        def request(connection: BrokerConnection, deadline: Deadline) -> NodeMetadata:
             body = new if connection.version(FIND_COORDINATOR) >= 4 else old
-            answer = connection.request(FIND_COORDINATOR, body, deadline.left_s)
-            told = answer.coordinators[0] if answer.coordinators else answer
-            if told.error_code:
-                raise fault_of(told.error_code, f"group {group!r}", told.error_message)
-            return connection.believed(lambda: node_in(told))
+            response = connection.request(FIND_COORDINATOR, body, deadline.left_s)
+            found = response.coordinators[0] if response.coordinators else response
+            if found.error_code:
+                raise error_of(found.error_code, f"group {group!r}", found.error_message)
+            return connection.validated(lambda: node_in(found))
 
-        node = self._try_anyone(ask, deadline)
+        node = self._try_any(request, deadline)
         with LockGuard(self._lock):
             self._nodes = {**self._nodes, node.node_id: node}
             self._coordinators[group] = node.node_id
@@ -337,7 +337,7 @@ class Cluster:
         """
         deadline = Deadline(self._request_timeout_s if timeout_s is None else timeout_s)
         if node_id is None:
-            return self._ask_anyone(api, body, deadline, at_most)
+            return self._request_any(api, body, deadline, at_most)
         return self._at(
             self.node(node_id).address,
             "",
@@ -347,7 +347,7 @@ class Cluster:
 
     def connection(
         self, node_id: int, purpose: str = "", timeout_s: float | None = None
-    ) -> Connection:
+    ) -> BrokerConnection:
         """Return an open connection to this broker, one for each purpose.
 
         A purpose of its own gives a client the connection to itself.  A broker that could not be
@@ -367,10 +367,10 @@ class Cluster:
     def _request_timeout_s(self) -> float:
         return self.settings[REQUEST_TIMEOUT_MS] / 1000
 
-    def _at(self, place: Address, purpose: str, use: Use[T], deadline: Deadline) -> T:
+    def _at(self, address: Address, purpose: str, use: Use[T], deadline: Deadline) -> T:
         """Use a connection to an address, opened if there is none."""
         self._check()
-        connection = self._connection_to(place, purpose)
+        connection = self._connection_to(address, purpose)
         if not connection.opened:
             self._open(connection, purpose, deadline)
         try:
@@ -379,10 +379,10 @@ class Cluster:
             self._check()  # after close() raise Closed instead
             raise
 
-    def _open(self, connection: Connection, purpose: str, deadline: Deadline) -> None:
+    def _open(self, connection: BrokerConnection, purpose: str, deadline: Deadline) -> None:
         """Open a connection after the broker's backoff, or raise the error of the last attempt."""
-        place = connection.place
-        backoff = self._backoff_of(place)
+        address = connection.address
+        backoff = self._backoff_of(address)
         rest_s = backoff.rest_left_s
         if rest_s and rest_s >= deadline.left_s:
             self.rest(deadline.left_s)
@@ -390,37 +390,39 @@ class Cluster:
         self.rest(rest_s)
         try:
             connection.open(deadline.left_s)
-        except BaseException as fault:
+        except BaseException as error:
             self._discard(connection, purpose)
             self._check()
-            if isinstance(fault, RebootstrapRequired):
-                self._begin_anew()
-                fault = NetworkException(f"{spoken(place)}: another broker is there now.")
-            if isinstance(fault, KafkaError):
-                backoff.failed(fault)
-            raise fault from None
+            if isinstance(error, RebootstrapRequired):
+                self._rebootstrap()
+                error = NetworkException(
+                    f"{address_text(address)}: another broker responds at this address now."
+                )
+            if isinstance(error, KafkaError):
+                backoff.failed(error)
+            raise error from None
         backoff.succeeded()
-        self._same_host[place] = connection.same_host
+        self._same_host[address] = connection.same_host
 
-    def _connection_to(self, place: Address, purpose: str) -> Connection:
+    def _connection_to(self, address: Address, purpose: str) -> BrokerConnection:
         gone = []
         with LockGuard(self._lock):
             self._check()
-            connection = self._connections.get((place, purpose))
-            if connection is not None and not connection.alive():
+            connection = self._connections.get((address, purpose))
+            if connection is not None and not connection.is_alive():
                 gone.append(connection)
                 connection = None
             if connection is None:
-                identity = self._identity_of(place)
-                connection = Connection(place, self.settings, identity)
-                self._connections[place, purpose] = connection
-                gone += self._idle_ones()
+                identity = self._expected_identity(address)
+                connection = BrokerConnection(address, self.settings, identity)
+                self._connections[address, purpose] = connection
+                gone += self._idle()
             connection.used_at_s = time.monotonic()
         for one in gone:
             one.close()
         return connection
 
-    def _idle_ones(self) -> list[Connection]:
+    def _idle(self) -> list[BrokerConnection]:
         idle_s = self.settings[CONNECTIONS_MAX_IDLE_MS] / 1000
         if idle_s < 0:
             return []
@@ -432,71 +434,71 @@ class Cluster:
         ]
         return [self._connections.pop(key) for key in keys]
 
-    def _identity_of(self, place: Address) -> Identity:
+    def _expected_identity(self, address: Address) -> BrokerIdentity:
         """Return the broker expected at an address; one that is another responds with an error."""
         if self._cluster_id:
             for node in self._nodes.values():
-                if node.address == place:
-                    return Identity(self._cluster_id, node.node_id)
-        return Identity()
+                if node.address == address:
+                    return BrokerIdentity(self._cluster_id, node.node_id)
+        return BrokerIdentity()
 
-    def _discard(self, connection: Connection, purpose: str) -> None:
-        key = connection.place, purpose
+    def _discard(self, connection: BrokerConnection, purpose: str) -> None:
+        key = connection.address, purpose
         with LockGuard(self._lock):
             if self._connections.get(key) is connection:
                 del self._connections[key]
         connection.close()
 
-    def _begin_anew(self) -> None:
+    def _rebootstrap(self) -> None:
         """Discard the known brokers, so that bootstrap.servers are used."""
         with LockGuard(self._lock):
             self._nodes = {}
             self._cluster_id = None
 
-    def _backoff_of(self, place: Address) -> Backoff:
+    def _backoff_of(self, address: Address) -> Backoff:
         with LockGuard(self._lock):
-            if place not in self._backoffs:
-                self._backoffs[place] = Backoff(
+            if address not in self._backoffs:
+                self._backoffs[address] = Backoff(
                     self.settings[RECONNECT_BACKOFF_MS], self.settings[RECONNECT_BACKOFF_MAX_MS]
                 )
-            return self._backoffs[place]
+            return self._backoffs[address]
 
     # Requests to any broker.
 
-    def _ask_anyone(
+    def _request_any(
         self, api: Api, body: dict[str, Any], deadline: Deadline, at_most: int | None = None
     ) -> Fields:
-        return self._try_anyone(
+        return self._try_any(
             lambda connection, deadline: connection.request(api, body, deadline.left_s, at_most),
             deadline,
         )
 
-    def _try_anyone(self, use: Use[T], deadline: Deadline) -> T:
+    def _try_any(self, use: Use[T], deadline: Deadline) -> T:
         """Use a connection to the first broker that can be reached; each is tried once.
 
         Raises a retriable error if there was one; otherwise, as when none of them is a Kafka
         broker, the first.
         """
         self._check()
-        faults: list[KafkaError] = []
-        places = self._places()
-        for number, place in enumerate(places):
-            share_s = deadline.left_s / (len(places) - number)
+        errors: list[KafkaError] = []
+        addresses = self._addresses()
+        for number, address in enumerate(addresses):
+            share_s = deadline.left_s / (len(addresses) - number)
             try:
                 return self._at(
-                    place, "", use, deadline.within(min(share_s, self._request_timeout_s))
+                    address, "", use, deadline.within(min(share_s, self._request_timeout_s))
                 )
-            except (NetworkException, RequestTimedOut, InvalidRequest) as fault:
-                faults.append(fault)
-        passing = [fault for fault in faults if fault.retriable]
-        raise (passing or faults)[0]
+            except (NetworkException, RequestTimedOut, InvalidRequest) as error:
+                errors.append(error)
+        retriable_errors = [error for error in errors if error.retriable]
+        raise (retriable_errors or errors)[0]
 
-    def _places(self) -> list[Address]:
+    def _addresses(self) -> list[Address]:
         """Return the addresses to try: by backoff, then connected, known, bootstrap ones."""
         with LockGuard(self._lock):
             connected = [
-                place
-                for (place, purpose), connection in self._connections.items()
+                address
+                for (address, purpose), connection in self._connections.items()
                 if not purpose and connection.opened
             ]
             known = [node.address for node in self._nodes.values()]
@@ -504,11 +506,12 @@ class Cluster:
         others = list(self.settings.addresses)
         random.shuffle(known)
         random.shuffle(others)
-        places = list(dict.fromkeys([*connected, *known, *others]))
+        addresses = list(dict.fromkeys([*connected, *known, *others]))
         rests = {
-            place: backoffs[place].rest_left_s if place in backoffs else 0.0 for place in places
+            address: backoffs[address].rest_left_s if address in backoffs else 0.0
+            for address in addresses
         }
-        return sorted(places, key=rests.__getitem__)
+        return sorted(addresses, key=rests.__getitem__)
 
     # Waiting.
 
@@ -527,11 +530,11 @@ class Cluster:
             self._check()
             try:
                 return attempt(deadline)
-            except Retriable as fault:
+            except Retriable as error:
                 self._check()
-                if backoff.failures and isinstance(fault, RequestTimedOut) and deadline.passed:
+                if backoff.failures and isinstance(error, RequestTimedOut) and deadline.passed:
                     raise backoff.last_error() from None
-                backoff.failed(fault)
+                backoff.failed(error)
                 if backoff.rest_left_s >= deadline.left_s:
                     raise
                 self.rest(backoff.rest_left_s)
@@ -550,7 +553,9 @@ class Cluster:
         if self._closing.is_set():
             raise Closed
         if os.getpid() != self._pid:
-            raise RuntimeError("A client cannot be used after a fork; make a new one in the child.")
+            raise RuntimeError(
+                "A client cannot be used after a fork; create a new one in the child."
+            )
 
     def close(self) -> None:
         """Close all connections and end the waits of other threads.  A second call does nothing."""
@@ -566,4 +571,4 @@ class Cluster:
             connection.close()
 
     def __repr__(self) -> str:
-        return f"<cluster at {', '.join(map(spoken, self.settings.addresses))}>"
+        return f"<cluster at {', '.join(map(address_text, self.settings.addresses))}>"

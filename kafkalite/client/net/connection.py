@@ -1,6 +1,6 @@
-"""Connection: one TCP connection to one broker; requests and responses, in order.
+"""Broker connection: one TCP connection to one broker; requests and responses, in order.
 
-    connection = Connection(("127.0.0.1", 9092), settings)
+    connection = BrokerConnection(("127.0.0.1", 9092), settings)
     connection.open(timeout_s)
     answer = connection.request(METADATA, {"topics": []}, timeout_s)
 
@@ -37,9 +37,9 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from kafkalite._ext.locking import LockGuard
 from kafkalite.client.net.deadline import Deadline
-from kafkalite.client.net.frame_reader import ANSWER_SIZE_MAX, Inbox
+from kafkalite.client.net.frame_reader import RESPONSE_SIZE_MAX, FrameReader
 from kafkalite.client.net.settings import ClientSettings
-from kafkalite.client.net.topology import Address, spoken
+from kafkalite.client.net.topology import Address, address_text
 from kafkalite.config.client import (
     CLIENT_ID,
     RECEIVE_BUFFER_BYTES,
@@ -60,7 +60,7 @@ from kafkalite.protocol.schema import Api, Fields
 from kafkalite.protocol.schemas.cluster import API_VERSIONS
 from kafkalite.version import __version__
 
-FIRST_ANSWER_SIZE_MAX = 1 << 20
+FIRST_RESPONSE_SIZE_MAX = 1 << 20
 """Far more than any ApiVersions response, and less than a TLS alert read as a size."""
 
 PIECES_MAX = 512
@@ -78,76 +78,76 @@ T = TypeVar("T")
 Piece = bytes | bytearray | memoryview
 
 
-class Identity(NamedTuple):
+class BrokerIdentity(NamedTuple):
     """The broker expected at an address, as far as it is known."""
 
     cluster_id: str | None = None
     node_id: int = -1
 
 
-NOBODY_IN_PARTICULAR = Identity()
+ANY_BROKER = BrokerIdentity()
 
 
-class Awaited(NamedTuple):
+class AwaitedResponse(NamedTuple):
     """A request without a response yet."""
 
     correlation_id: int
     tagged: bool
 
 
-class Connection:
+class BrokerConnection:
     """A connection; `open` connects it."""
 
     def __init__(
         self,
-        place: Address,
+        address: Address,
         settings: ClientSettings,
-        identity: Identity = NOBODY_IN_PARTICULAR,
+        identity: BrokerIdentity = ANY_BROKER,
     ) -> None:
-        self.place = place
+        self.address = address
         self.same_host = False
         self.versions: dict[int, tuple[int, int]] = {}
         self.used_at_s = time.monotonic()
         self._settings = settings
         self._identity = identity
         self._pid = os.getpid()
-        self._turn = threading.Lock()
-        self._ending = threading.Lock()
+        self._lock = threading.Lock()
+        self._close_lock = threading.Lock()
         self._socket: socket.socket | None = None
         self._poll = select.poll()
-        self._inbox = Inbox()
-        self._answers: deque[memoryview] = deque()
-        self._awaited: deque[Awaited] = deque()
+        self._frames = FrameReader()
+        self._responses: deque[memoryview] = deque()
+        self._in_flight: deque[AwaitedResponse] = deque()
         self._correlation_id = 0
         self._closed_because = ""
 
     def __repr__(self) -> str:
-        return f"<connection to {spoken(self.place)}>"
+        return f"<connection to {address_text(self.address)}>"
 
     # Open and close.
 
     def open(self, timeout_s: float | None = None) -> None:
         """Connect, and request the versions; does nothing if it is open."""
-        patience = Deadline(self._settings[SOCKET_CONNECTION_SETUP_TIMEOUT_MS] / 1000)
-        deadline = patience if timeout_s is None else patience.within(timeout_s)
+        connect_deadline = Deadline(self._settings[SOCKET_CONNECTION_SETUP_TIMEOUT_MS] / 1000)
+        deadline = connect_deadline if timeout_s is None else connect_deadline.within(timeout_s)
         if self.opened:
             return
-        host, port = self.place
+        host, port = self.address
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError, ValueError) as fault:
-            self._lose(f"{host!r} has no address: {words_of(fault)}")
-        with self._entered(deadline):
+        except (OSError, UnicodeError, ValueError) as error:
+            self._fail(f"{host!r} has no address: {reason_of(error)}")
+        with self._locked(deadline):
             if self.opened:
                 return
             self._check_open()
             try:
                 self._connect(found, deadline)
-                self._learn_versions(deadline)
-            except OSError as fault:
-                self._lose(words_of(fault))
-            except BaseException as fault:
-                self._end(words_of(fault))
+                self._request_versions(deadline)
+            except OSError as error:
+                self._fail(reason_of(error))
+            except BaseException as error:
+                self._end(reason_of(error))
                 raise
 
     @property
@@ -162,14 +162,14 @@ class Connection:
     @property
     def outstanding(self) -> int:
         """Number of responses expected."""
-        return len(self._awaited)
+        return len(self._in_flight)
 
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Return whether it is usable, after checking whether the broker has closed it."""
         if self.closed or not self.opened:
             return not self.closed
-        with LockGuard(self._turn, 0) as is_locked:
-            if is_locked and not self._awaited and self._socket is not None:
+        with LockGuard(self._lock, 0) as is_locked:
+            if is_locked and not self._in_flight and self._socket is not None:
                 self._poll.modify(self._socket, select.POLLIN)
                 if self._poll.poll(0):
                     self._end("the broker closed the connection")
@@ -178,7 +178,7 @@ class Connection:
     def fileno(self) -> int:
         """Return the descriptor, for poll; readable when `take` may return a response."""
         if self._socket is None:
-            self._lose(self._closed_because or "the connection is not open")
+            self._fail(self._closed_because or "the connection is not open")
         return self._socket.fileno()
 
     def close(self) -> None:
@@ -187,12 +187,12 @@ class Connection:
             if self._socket is not None:
                 self._socket.close()
             return
-        with LockGuard(self._ending):
+        with LockGuard(self._close_lock):
             self._closed_because = self._closed_because or "the connection was closed"
             if self._socket is not None:
                 with contextlib.suppress(OSError):  # the broker closed it first
                     self._socket.shutdown(socket.SHUT_RDWR)
-        with LockGuard(self._turn):
+        with LockGuard(self._lock):
             self._end(self._closed_because)
 
     # Versions.
@@ -204,7 +204,8 @@ class Connection:
         newest = min(ours_high, high, ours_high if at_most is None else at_most)
         if newest < max(low, ours_low):
             raise UnsupportedVersion(
-                f"{spoken(self.place)} does not serve {api.name} as we know it."
+                f"{address_text(self.address)} does not support {api.name} in any version that this"
+                " client knows."
             )
         return newest
 
@@ -216,31 +217,31 @@ class Connection:
         version: int,
         body: dict[str, Any] | Sequence[Piece],
         *,
-        answered: bool = True,
+        expects_response: bool = True,
         timeout_s: float | None = None,
     ) -> int:
-        """Send a request and return its correlation id; `answered`: False with acks=0.
+        """Send a request and return its correlation id; `expects_response`: False with acks=0.
 
         The body is its fields, or its bytes in pieces, which are not copied.
         """
-        with self._entered(self._deadline(timeout_s)) as deadline:
-            return self._send(api, version, body, answered, deadline)
+        with self._locked(self._deadline(timeout_s)) as deadline:
+            return self._send(api, version, body, expects_response, deadline)
 
     def receive(self, timeout_s: float | None = None) -> tuple[int, memoryview]:
         """Wait for the next response; return its correlation id and body.
 
         After a timeout, the part that has arrived is kept for the next call.
         """
-        with self._entered(self._deadline(timeout_s)) as deadline:
+        with self._locked(self._deadline(timeout_s)) as deadline:
             return self._receive(deadline)
 
     def take(self) -> tuple[int, memoryview] | None:
         """Return the next response if it has arrived, without waiting."""
-        with self._entered(self._deadline(None)):
+        with self._locked(self._deadline(None)):
             self._check_open()
-            with self._broken_off():
-                if not self._answers:
-                    self._take_in()
+            with self._closing_on_error():
+                if not self._responses:
+                    self._read_arrived()
                 return self._next()
 
     def request(
@@ -251,34 +252,34 @@ class Connection:
         at_most: int | None = None,
     ) -> Fields:
         """Send a request in the newest common version, and wait for the response."""
-        with self._entered(self._deadline(timeout_s)) as deadline:
+        with self._locked(self._deadline(timeout_s)) as deadline:
             self._check_open()
-            assert not self._awaited, "answers are outstanding: take them first"
+            assert not self._in_flight, "responses are outstanding: take them first"
             version = self.version(api, at_most)
-            return self._ask(api, version, body, deadline)
+            return self._exchange(api, version, body, deadline)
 
-    def _ask(self, api: Api, version: int, body: dict[str, Any], deadline: Deadline) -> Fields:
+    def _exchange(self, api: Api, version: int, body: dict[str, Any], deadline: Deadline) -> Fields:
         self._send(api, version, body, True, deadline)
         try:
-            _, answer = self._receive(deadline)
-        except RequestTimedOut as fault:
-            self._end(words_of(fault))
+            _, response = self._receive(deadline)
+        except RequestTimedOut as error:
+            self._end(reason_of(error))
             raise
-        return self.believed(lambda: api.response.read(version, answer))
+        return self.validated(lambda: api.response.read(version, response))
 
-    def believed(self, read: Callable[[], T]) -> T:
+    def validated(self, read: Callable[[], T]) -> T:
         """Return the response that `read` decodes; an invalid one closes the connection."""
         try:
             return read()
-        except InvalidRequest as fault:
-            self._disbelieve(str(fault))
+        except InvalidRequest as error:
+            self._fail_invalid(str(error))
 
     def _send(
         self,
         api: Api,
         version: int,
         body: dict[str, Any] | Sequence[Piece],
-        answered: bool,
+        expects_response: bool,
         deadline: Deadline,
     ) -> int:
         self._check_open()
@@ -293,14 +294,14 @@ class Connection:
         )
         size = len(header) + sum(map(byte_count, pieces))
         self._correlation_id = (number + 1) % CORRELATION_IDS
-        if answered:
-            self._awaited.append(Awaited(number, api.response_header_flexible(version)))
+        if expects_response:
+            self._in_flight.append(AwaitedResponse(number, api.response_header_flexible(version)))
         self.used_at_s = time.monotonic()
-        with self._broken_off():
+        with self._closing_on_error():
             try:
                 self._write([FRAME_SIZE.pack(size) + header, *pieces], deadline)
-            except RequestTimedOut as fault:
-                self._end(words_of(fault))
+            except RequestTimedOut as error:
+                self._end(reason_of(error))
                 raise
         return number
 
@@ -313,7 +314,7 @@ class Connection:
             except BlockingIOError:
                 # Read too: a broker that blocks on its responses would never read the request.
                 if self._wait(select.POLLOUT | select.POLLIN, deadline) & ~select.POLLOUT:
-                    self._take_in()
+                    self._read_arrived()
                 continue
             while first < len(pieces) and sent >= byte_count(pieces[first]):
                 sent -= byte_count(pieces[first])
@@ -323,90 +324,92 @@ class Connection:
 
     def _receive(self, deadline: Deadline) -> tuple[int, memoryview]:
         self._check_open()
-        assert self._awaited, "nothing was asked"
-        while not self._answers:
-            with self._broken_off():
+        assert self._in_flight, "no request is in flight"
+        while not self._responses:
+            with self._closing_on_error():
                 self._wait(select.POLLIN, deadline)
-                self._take_in()
-        with self._broken_off():
-            answer = self._next()
-        assert answer is not None
-        return answer
+                self._read_arrived()
+        with self._closing_on_error():
+            response = self._next()
+        assert response is not None
+        return response
 
     def _next(self) -> tuple[int, memoryview] | None:
-        if not self._answers:
+        if not self._responses:
             return None
-        answer = self._answers.popleft()
-        if not self._awaited:
-            raise InvalidRequest("an answer nobody asked for")
-        awaited = self._awaited.popleft()
-        (number,) = CORRELATION_ID.unpack_from(answer)
-        if number != awaited.correlation_id:
-            raise InvalidRequest(f"an answer to {number} where {awaited.correlation_id} was asked")
+        response = self._responses.popleft()
+        if not self._in_flight:
+            raise InvalidRequest("a response without a request")
+        expected = self._in_flight.popleft()
+        (number,) = CORRELATION_ID.unpack_from(response)
+        if number != expected.correlation_id:
+            raise InvalidRequest(
+                f"correlation id {number} in a response, expected {expected.correlation_id}"
+            )
         self.used_at_s = time.monotonic()
-        return number, answer[body_position(answer, awaited.tagged) :]
+        return number, response[body_position(response, expected.tagged) :]
 
-    def _take_in(self) -> None:
+    def _read_arrived(self) -> None:
         """Read what has arrived, without waiting."""
         assert self._socket is not None
         try:
-            taken = self._inbox.fill(self._socket)
+            taken = self._frames.fill(self._socket)
         except BlockingIOError:
             return
         if not taken:
             when = "" if self.versions else " at once; does it want TLS or a login?"
             raise ConnectionResetError(f"the broker closed the connection{when}")
-        while (answer := self._inbox.take()) is not None:
-            self._answers.append(answer)
+        while (response := self._frames.take()) is not None:
+            self._responses.append(response)
 
     # Errors.
 
     @contextlib.contextmanager
-    def _entered(self, deadline: Deadline) -> Iterator[Deadline]:
+    def _locked(self, deadline: Deadline) -> Iterator[Deadline]:
         """Hold the connection for this thread; RuntimeError in a forked child."""
         if os.getpid() != self._pid:
-            raise RuntimeError(f"{self!r} was made by another process, before a fork")
+            raise RuntimeError(f"{self!r} was created by another process, before a fork")
         wait_s = min(deadline.left_s, threading.TIMEOUT_MAX)
-        with LockGuard(self._turn, wait_s) as is_locked:
+        with LockGuard(self._lock, wait_s) as is_locked:
             if not is_locked:
-                raise RequestTimedOut(f"{spoken(self.place)} is busy with other requests.")
+                raise RequestTimedOut(f"{address_text(self.address)} is busy with other requests.")
             yield deadline
 
     @contextlib.contextmanager
-    def _broken_off(self) -> Iterator[None]:
+    def _closing_on_error(self) -> Iterator[None]:
         """Close the connection on an error that leaves a frame partly read or written."""
         try:
             yield
         except RequestTimedOut:
             raise
-        except OSError as fault:
-            self._lose(words_of(fault))
-        except InvalidRequest as fault:
-            self._disbelieve(str(fault))
-        except BaseException as fault:
-            self._end(words_of(fault))
+        except OSError as error:
+            self._fail(reason_of(error))
+        except InvalidRequest as error:
+            self._fail_invalid(str(error))
+        except BaseException as error:
+            self._end(reason_of(error))
             raise
 
     def _check_open(self) -> None:
         if self._closed_because:
-            self._lose(self._closed_because)
+            self._fail(self._closed_because)
 
-    def _lose(self, words: str) -> NoReturn:
+    def _fail(self, words: str) -> NoReturn:
         self._end(words)
-        raise NetworkException(f"{spoken(self.place)}: {self._closed_because}") from None
+        raise NetworkException(f"{address_text(self.address)}: {self._closed_because}") from None
 
-    def _disbelieve(self, words: str) -> NoReturn:
-        self._end(f"it does not answer as Kafka does: {words}")
-        raise InvalidRequest(f"{spoken(self.place)}: {self._closed_because}") from None
+    def _fail_invalid(self, words: str) -> NoReturn:
+        self._end(f"its response is not valid in the Kafka protocol: {words}")
+        raise InvalidRequest(f"{address_text(self.address)}: {self._closed_because}") from None
 
     def _end(self, words: str) -> None:
-        with LockGuard(self._ending):
+        with LockGuard(self._close_lock):
             self._closed_because = self._closed_because or words
             if self._socket is not None:
                 self._socket.close()
                 self._socket = None
-            self._answers.clear()
-            self._awaited.clear()
+            self._responses.clear()
+            self._in_flight.clear()
 
     def _wait(self, events: int, deadline: Deadline) -> int:
         """Wait for events of the socket, and return them."""
@@ -418,7 +421,7 @@ class Connection:
         if self._closed_because:  # by another thread, which woke this one
             raise ConnectionAbortedError(self._closed_because)
         if not ready:
-            raise RequestTimedOut(f"{spoken(self.place)} did not answer in time.")
+            raise RequestTimedOut(f"{address_text(self.address)} did not respond in time.")
         return ready[0][1]
 
     def _deadline(self, timeout_s: float | None) -> Deadline:
@@ -430,23 +433,23 @@ class Connection:
 
     def _connect(self, found: Sequence[tuple[Any, ...]], deadline: Deadline) -> None:
         """Connect to the first of the host's addresses that accepts."""
-        faults = []
-        for family, kind, protocol, _, place in found:
-            with LockGuard(self._ending):
+        errors = []
+        for family, kind, protocol, _, address in found:
+            with LockGuard(self._close_lock):
                 self._socket = socket.socket(family, kind, protocol)
             try:
-                self._reach(self._socket, place, deadline)
+                self._connect_to(self._socket, address, deadline)
                 return
-            except OSError as fault:
-                faults.append(words_of(fault))
-                with LockGuard(self._ending):
+            except OSError as error:
+                errors.append(reason_of(error))
+                with LockGuard(self._close_lock):
                     self._poll.unregister(self._socket)
                     self._socket.close()
                     self._socket = None
                 self._check_open()
-        self._lose(" and ".join(dict.fromkeys(faults)))
+        self._fail(" and ".join(dict.fromkeys(errors)))
 
-    def _reach(self, made: socket.socket, place: Any, deadline: Deadline) -> None:
+    def _connect_to(self, made: socket.socket, address: Any, deadline: Deadline) -> None:
         made.setblocking(False)
         self._poll.register(made, select.POLLIN)
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -458,24 +461,24 @@ class Connection:
             if self._settings[key] >= 0:
                 made.setsockopt(socket.SOL_SOCKET, option, self._settings[key])
         with contextlib.suppress(BlockingIOError):
-            made.connect(place)
+            made.connect(address)
         self._wait(select.POLLOUT, deadline)
-        self._settle(made)
+        self._check_connected(made)
 
-    def _settle(self, made: socket.socket) -> None:
+    def _check_connected(self, made: socket.socket) -> None:
         """Check the result of a connect."""
-        fault = made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if fault:
-            raise OSError(fault, os.strerror(fault))
+        error = made.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if error:
+            raise OSError(error, os.strerror(error))
         here, there = made.getsockname(), made.getpeername()
         if here[:2] == there[:2]:
             # TCP self-connect: no process listens, and this end got the very same port.
-            raise ConnectionRefusedError("nobody listens there")
+            raise ConnectionRefusedError("no process listens on the port")
         self.same_host = here[0] == there[0]
 
-    def _learn_versions(self, deadline: Deadline) -> None:
+    def _request_versions(self, deadline: Deadline) -> None:
         """Send ApiVersions, in the newest version that the broker has."""
-        self._inbox.size_max = FIRST_ANSWER_SIZE_MAX
+        self._frames.size_max = FIRST_RESPONSE_SIZE_MAX
         words = {
             "client_software_name": SOFTWARE,
             "client_software_version": __version__,
@@ -483,67 +486,69 @@ class Connection:
             "node_id": self._identity.node_id,
         }
         version = API_VERSIONS.versions[1]
-        answer = self._first_answer(version, words, deadline)
-        (code,) = ERROR_CODE.unpack_from(answer)
+        response = self._first_response(version, words, deadline)
+        (code,) = ERROR_CODE.unpack_from(response)
         if code == UnsupportedVersion.code:
             # Sent in version 0, whatever the request's; before Kafka 2.4 without the versions.
-            served = self._served(0, answer)
+            served = self._versions_in(0, response)
             version = min(served.get(API_VERSIONS.key, (0, 0))[1], version - 1)
-            answer = self._first_answer(version, words, deadline)
-            (code,) = ERROR_CODE.unpack_from(answer)
+            response = self._first_response(version, words, deadline)
+            (code,) = ERROR_CODE.unpack_from(response)
         raise_for(code)
-        self._inbox.size_max = ANSWER_SIZE_MAX
-        self.versions = self._served(version, answer)
+        self._frames.size_max = RESPONSE_SIZE_MAX
+        self.versions = self._versions_in(version, response)
         if not self.versions:
-            self._disbelieve("it serves nothing")
+            self._fail_invalid("it supports no API")
 
-    def _served(self, version: int, answer: memoryview) -> dict[int, tuple[int, int]]:
+    def _versions_in(self, version: int, response: memoryview) -> dict[int, tuple[int, int]]:
         """Return the versions of each API, by its key."""
-        told = self.believed(lambda: API_VERSIONS.response.read(version, answer))
-        return {each.api_key: (each.min_version, each.max_version) for each in told.api_keys}
+        found = self.validated(lambda: API_VERSIONS.response.read(version, response))
+        return {each.api_key: (each.min_version, each.max_version) for each in found.api_keys}
 
-    def _first_answer(self, version: int, words: dict[str, Any], deadline: Deadline) -> memoryview:
+    def _first_response(
+        self, version: int, words: dict[str, Any], deadline: Deadline
+    ) -> memoryview:
         self._send(API_VERSIONS, version, words, True, deadline)
-        _, answer = self._receive(deadline)
-        if len(answer) < ERROR_CODE.size:
-            self._disbelieve("an empty answer")
-        return answer
+        _, response = self._receive(deadline)
+        if len(response) < ERROR_CODE.size:
+            self._fail_invalid("an empty response")
+        return response
 
 
-def body_position(answer: memoryview, tagged: bool) -> int:
+def body_position(response: memoryview, tagged: bool) -> int:
     """Return the position of the body behind the header, whose tagged fields are skipped."""
     position = CORRELATION_ID.size
     if tagged:
-        count, position = unsigned_varint(answer, position)
+        count, position = unsigned_varint(response, position)
         for _ in range(count):
-            _, position = unsigned_varint(answer, position)
-            size, position = unsigned_varint(answer, position)
+            _, position = unsigned_varint(response, position)
+            size, position = unsigned_varint(response, position)
             position += size
-            if position > len(answer):
-                raise InvalidRequest("a header that ends after its answer")
+            if position > len(response):
+                raise InvalidRequest("a response header longer than the response")
     return position
 
 
-def unsigned_varint(answer: memoryview, position: int) -> tuple[int, int]:
+def unsigned_varint(response: memoryview, position: int) -> tuple[int, int]:
     """Read an unsigned varint of at most 32 bits; return it and the position behind it."""
     value = 0
     for shift in range(0, 35, 7):
-        if position >= len(answer):
+        if position >= len(response):
             break
-        byte = answer[position]
+        byte = response[position]
         position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, position
-    raise InvalidRequest("a header that does not read")
+    raise InvalidRequest("an invalid varint in a response header")
 
 
 def byte_count(piece: Piece) -> int:
     return piece.nbytes if isinstance(piece, memoryview) else len(piece)
 
 
-def words_of(fault: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
     """Return an exception's message, as the end of a sentence."""
-    if isinstance(fault, OSError) and fault.strerror:
-        return fault.strerror
-    return str(fault) or type(fault).__name__
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__

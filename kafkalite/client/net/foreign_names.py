@@ -52,7 +52,7 @@ CONSUMER = {
 }
 
 
-class Missing:
+class MissingMethod:
     """A descriptor for a missing name; access raises AttributeError with the hint."""
 
     def __init__(self, name: str, hint: str) -> None:
@@ -75,7 +75,7 @@ def hinting(hints: dict[str, str]) -> Callable[[type[T]], type[T]]:
     def decorate(kind: type[T]) -> type[T]:
         for name, hint in hints.items():
             if not hasattr(kind, name):
-                setattr(kind, name, Missing(name, hint))
+                setattr(kind, name, MissingMethod(name, hint))
         return kind
 
     return decorate

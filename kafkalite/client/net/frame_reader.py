@@ -15,8 +15,8 @@ import struct
 from kafkalite.errors import InvalidRequest
 
 ROOM_SIZE = 64 << 10
-ANSWER_SIZE_MIN = 4
-ANSWER_SIZE_MAX = (1 << 29) - 1
+RESPONSE_SIZE_MIN = 4
+RESPONSE_SIZE_MAX = (1 << 29) - 1
 """Less than any four ASCII letters read as a size, so that HTTP or a greeting is detected."""
 
 BUFFERS_KEPT_MAX = 2
@@ -25,11 +25,11 @@ BUFFER_SIZE_KEPT_MAX = 64 << 20
 SIZE = struct.Struct(">i")
 
 
-class Inbox:
+class FrameReader:
     """The bytes of a connection that have arrived and were not taken yet."""
 
     def __init__(self) -> None:
-        self.size_max = ANSWER_SIZE_MAX
+        self.size_max = RESPONSE_SIZE_MAX
         self._room = bytearray(ROOM_SIZE)
         self._begin = 0
         self._end = 0
@@ -73,8 +73,8 @@ class Inbox:
             self._make_room(SIZE.size)
             return None
         (size,) = SIZE.unpack_from(self._room, begin)
-        if not ANSWER_SIZE_MIN <= size <= self.size_max:
-            raise InvalidRequest(f"an answer of {size:,} bytes{in_letters(size)}")
+        if not RESPONSE_SIZE_MIN <= size <= self.size_max:
+            raise InvalidRequest(f"a response of {size:,} bytes{in_letters(size)}")
         whole = SIZE.size + size
         if held < whole:
             if whole <= ROOM_SIZE:
@@ -82,11 +82,11 @@ class Inbox:
             else:
                 self._begin_large(size)
             return None
-        answer = bytes(memoryview(self._room)[begin + SIZE.size : begin + whole])
+        response = bytes(memoryview(self._room)[begin + SIZE.size : begin + whole])
         self._begin += whole
         if self._begin == self._end:
             self._begin = self._end = 0
-        return memoryview(answer)
+        return memoryview(response)
 
     def _make_room(self, size: int) -> None:
         if self._begin + size > ROOM_SIZE:

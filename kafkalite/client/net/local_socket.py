@@ -53,9 +53,9 @@ def open_local(
     with contextlib.suppress(OSError):  # a run directory may be removed meanwhile
         for path in local_sockets(cluster_id, node_id):
             with contextlib.suppress(KafkaError, OSError):
-                lane = LocalSocket(os.fspath(path))
-                if lane.met(cluster_id, node_id, port, client_id, deadline):
-                    return lane
+                local = LocalSocket(os.fspath(path))
+                if local.handshake(cluster_id, node_id, port, client_id, deadline):
+                    return local
     return None
 
 
@@ -72,7 +72,7 @@ class LocalSocket:
             raise
         self.welcome = TypedRecord(WELCOME, {})
 
-    def met(
+    def handshake(
         self, cluster_id: str, node_id: int, port: int, client_id: str | None, deadline: float
     ) -> bool:
         """Shake hands; return whether it is that node, or close the socket."""
@@ -80,16 +80,16 @@ class LocalSocket:
         hello = HELLO(cluster_id=cluster_id, node_id=node_id, client_id=client_id)
         try:
             self.send(hello)
-            heard = self.receive(max(0.0, deadline - time.monotonic()))
-            if heard is not None:
-                record, descriptors = heard
+            received = self.receive(max(0.0, deadline - time.monotonic()))
+            if received is not None:
+                record, descriptors = received
                 close_all(descriptors)
-                self.welcome, said = record, record.fields
+                self.welcome, fields = record, record.fields
                 is_it = (
                     record.kind is WELCOME
                     and not descriptors
-                    and said["error_code"] == 0
-                    and (said["cluster_id"], said["node_id"], said["port"])
+                    and fields["error_code"] == 0
+                    and (fields["cluster_id"], fields["node_id"], fields["port"])
                     == (cluster_id, node_id, port)
                 )
         except KafkaError:
@@ -108,8 +108,8 @@ class LocalSocket:
             self.socket.send(write_packet(record))
         except BlockingIOError:
             return False
-        except OSError as fault:
-            raise NetworkException(f"The local socket ended: {fault.strerror}.") from None
+        except OSError as error:
+            raise NetworkException(f"The local socket was closed: {error.strerror}.") from None
         return True
 
     def receive(self, timeout_s: float | None = 0.0) -> tuple[TypedRecord, list[int]] | None:
@@ -125,17 +125,17 @@ class LocalSocket:
             )
         except BlockingIOError:
             return None
-        except OSError as fault:
-            raise NetworkException(f"The local socket ended: {fault.strerror}.") from None
+        except OSError as error:
+            raise NetworkException(f"The local socket was closed: {error.strerror}.") from None
         try:
             if not packet:
                 raise NetworkException("The node closed its local socket.")
             if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
-                raise NetworkException("A packet of the local socket came in part.")
+                raise NetworkException("A packet on the local socket was truncated.")
             return read_packet(packet), descriptors
-        except KafkaError as fault:
+        except KafkaError as error:
             close_all(descriptors)
-            raise NetworkException(str(fault)) from None
+            raise NetworkException(str(error)) from None
 
     def close(self) -> None:
         self.socket.close()

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from kafkalite.client.net.cluster import Cluster
 from kafkalite.client.net.deadline import Deadline
-from kafkalite.client.net.topology import TopicPartition, fault_of
+from kafkalite.client.net.topology import TopicPartition, error_of
 from kafkalite.config.client import INT_MAX
 from kafkalite.errors import (
     CoordinatorNotAvailable,
@@ -66,10 +66,10 @@ def list_offsets(
 
     def attempt(deadline: Deadline) -> dict[TopicPartition, OffsetAt]:
         leaders: dict[int, dict[PartitionKey, dict[str, int]]] = {}
-        for place in wanted.keys() - found.keys():
-            leader, epoch = cluster.leader(*place, deadline.left_s)
-            sought = {"timestamp": wanted[place], "current_leader_epoch": epoch}
-            leaders.setdefault(leader, {})[place] = sought
+        for address in wanted.keys() - found.keys():
+            leader, epoch = cluster.leader(*address, deadline.left_s)
+            sought = {"timestamp": wanted[address], "current_leader_epoch": epoch}
+            leaders.setdefault(leader, {})[address] = sought
         errors: list[Retriable] = []
         for node_id, requested in leaders.items():
             try:
@@ -77,16 +77,16 @@ def list_offsets(
             except Retriable as error:
                 errors.append(error)
                 continue
-            for place, entry, retriable in checked_entries(response.topics, requested):
+            for address, entry, retriable in checked_entries(response.topics, requested):
                 if retriable:
                     errors.append(retriable)
                 else:
-                    found[place] = OffsetAt(entry.offset, entry.timestamp)
+                    found[address] = OffsetAt(entry.offset, entry.timestamp)
         if errors:
             stale = {topic for topic, _ in wanted.keys() - found.keys()}
             cluster.refresh(*stale, timeout_s=deadline.left_s)
             raise errors[0]
-        return {place: found[place] for place in (TopicPartition(*each) for each in wanted)}
+        return {address: found[address] for address in (TopicPartition(*each) for each in wanted)}
 
     return cluster.until(timeout_s, attempt) if wanted else {}
 
@@ -123,9 +123,9 @@ def commit_offsets(
 ) -> None:
     """Commit an offset, or an offset and metadata, for each partition of the group."""
     entries = {}
-    for place, given in offsets.items():
+    for address, given in offsets.items():
         offset, metadata = given if isinstance(given, tuple) else (given, "")
-        entries[place] = {"committed_offset": offset, "committed_metadata": metadata}
+        entries[address] = {"committed_offset": offset, "committed_metadata": metadata}
     body = {
         "group_id": group,
         "generation_id_or_member_epoch": NO_GENERATION,
@@ -155,9 +155,9 @@ def committed_offsets(
     cluster: Cluster, group: str, partitions: Iterable[PartitionKey], timeout_s: float | None = None
 ) -> dict[TopicPartition, int | None]:
     """Return the committed offset of each partition, or None."""
-    places = [TopicPartition(*place) for place in partitions]
+    addresses = [TopicPartition(*address) for address in partitions]
     topics: dict[str, list[int]] = {}
-    for topic, partition in places:
+    for topic, partition in addresses:
         topics.setdefault(topic, []).append(partition)
     requested = [{"name": topic, "partition_indexes": them} for topic, them in topics.items()]
 
@@ -171,13 +171,13 @@ def committed_offsets(
         in_group = response.groups[0] if response.groups else response
         check_group(cluster, group, in_group.error_code)
         offsets: dict[TopicPartition, int | None] = {}
-        for place, entry, retriable in checked_entries(in_group.topics, dict.fromkeys(places)):
+        for address, entry, retriable in checked_entries(in_group.topics, dict.fromkeys(addresses)):
             if retriable:
                 raise retriable
-            offsets[place] = entry.committed_offset if entry.committed_offset >= 0 else None
-        return {place: offsets[place] for place in places}
+            offsets[address] = entry.committed_offset if entry.committed_offset >= 0 else None
+        return {address: offsets[address] for address in addresses}
 
-    return cluster.until(timeout_s, attempt) if places else {}
+    return cluster.until(timeout_s, attempt) if addresses else {}
 
 
 def request_coordinator(
@@ -208,7 +208,7 @@ def check_group(cluster: Cluster, group: str, code: int) -> None:
     if code in (NotCoordinator.code, CoordinatorNotAvailable.code):
         cluster.forget_coordinator(group)
     if code:
-        raise fault_of(code, f"group {group!r}")
+        raise error_of(code, f"group {group!r}")
 
 
 def by_topic(entries: Mapping[PartitionKey, Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -233,16 +233,16 @@ def checked_entries(
     }
     result: list[tuple[TopicPartition, Fields, Retriable | None]] = []
     for each in requested:
-        place = TopicPartition(*each)
-        subject = f"partition {place.partition} of topic {place.topic!r}"
-        entry = received.get(place)
+        address = TopicPartition(*each)
+        subject = f"partition {address.partition} of topic {address.topic!r}"
+        entry = received.get(address)
         if entry is None:
             raise InvalidRequest(f"The response has no entry for {subject}.")
         retriable = None
         if entry.error_code:
-            error = fault_of(entry.error_code, subject)
+            error = error_of(entry.error_code, subject)
             if not isinstance(error, Retriable):
                 raise error
             retriable = error
-        result.append((place, entry, retriable))
+        result.append((address, entry, retriable))
     return result

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias, TypeVar
 
-from kafkalite.client.net.topology import address
+from kafkalite.client.net.topology import parse_address
 from kafkalite.config.client import (
     ACKS,
     BOOTSTRAP_SERVERS,
@@ -63,7 +63,7 @@ class ClientSettings:
     def __init__(self, scope: Scope, values: Mapping[Key[Any], Any]) -> None:
         self.scope = scope
         self._values = dict(values)
-        self.addresses = [address(server) for server in self[BOOTSTRAP_SERVERS]]
+        self.addresses = [parse_address(server) for server in self[BOOTSTRAP_SERVERS]]
 
     def __getitem__(self, key: Key[T]) -> T:
         value: T = self._values.get(key, key.default)
@@ -136,7 +136,7 @@ def parsed(scope: Scope, bootstrap: Bootstrap, keywords: Mapping[str, Any]) -> d
     said = dict(keywords)
     if isinstance(bootstrap, Mapping):
         if twice := said.keys() & bootstrap.keys():
-            raise InvalidConfig(f"{twice.pop()} is said twice.")
+            raise InvalidConfig(f"{twice.pop()} is given twice.")
         said |= bootstrap
     elif bootstrap is not None:
         if not isinstance(bootstrap, str | list | tuple):
@@ -145,7 +145,7 @@ def parsed(scope: Scope, bootstrap: Bootstrap, keywords: Mapping[str, Any]) -> d
             )
         if any(name.replace("_", ".") == BOOTSTRAP_SERVERS.name for name in said):
             raise InvalidConfig(
-                f"{BOOTSTRAP_SERVERS.name} is said twice: the first argument, {bootstrap!r}, is"
+                f"{BOOTSTRAP_SERVERS.name} is given twice: the first argument, {bootstrap!r}, is"
                 " the brokers as well.  A consumer's topics are given as topics=..."
             )
         said[BOOTSTRAP_SERVERS.name] = bootstrap
@@ -154,7 +154,7 @@ def parsed(scope: Scope, bootstrap: Bootstrap, keywords: Mapping[str, Any]) -> d
             raise InvalidConfig(f"A configuration key is text, not {name!r}.")
         key = scope.named(name.replace("_", "."))
         if key in values:
-            raise InvalidConfig(f"{key.name} is said twice.")
+            raise InvalidConfig(f"{key.name} is given twice.")
         if value is not None:
             values[key] = typed(key, value)
     return values

@@ -17,7 +17,7 @@ from kafkalite.protocol.schema import Fields
 
 Address: TypeAlias = tuple[str, int]
 
-NOBODY = -1
+NO_LEADER = -1
 """The leader of a partition without a known leader."""
 
 PORT_DEFAULT = 9092
@@ -50,7 +50,7 @@ class NodeMetadata(NamedTuple):
 
 
 class PartitionMetadata(NamedTuple):
-    """A partition's leader (or NOBODY), and its leader epoch (-1: an old broker)."""
+    """A partition's leader (or NO_LEADER), and its leader epoch (-1: an old broker)."""
 
     leader: int
     leader_epoch: int
@@ -66,26 +66,26 @@ class TopicMetadata(NamedTuple):
     @property
     def led(self) -> bool:
         """True if at least one partition has a leader."""
-        return any(partition.leader != NOBODY for partition in self.partitions.values())
+        return any(partition.leader != NO_LEADER for partition in self.partitions.values())
 
 
-def address(words: str) -> Address:
+def parse_address(words: str) -> Address:
     """Parse HOST:PORT, with an optional scheme and port as in Kafka's tools."""
-    place = words.strip().rpartition("://")[2]
-    found = re.fullmatch(r"(\[[^\[\]\s]+\]|[^:\[\]\s]+)(?::(\d{1,5}))?", place)
+    address = words.strip().rpartition("://")[2]
+    found = re.fullmatch(r"(\[[^\[\]\s]+\]|[^:\[\]\s]+)(?::(\d{1,5}))?", address)
     port = int(found[2] or PORT_DEFAULT) if found else 0
-    if not found or not 0 < port <= PORT_MAX or not place.isprintable():
-        raise InvalidConfig(f"{words!r} is no HOST:PORT (a port is 1 to {PORT_MAX}).")
+    if not found or not 0 < port <= PORT_MAX or not address.isprintable():
+        raise InvalidConfig(f"{words!r} is not HOST:PORT (a port is 1 to {PORT_MAX}).")
     return found[1].strip("[]"), port
 
 
-def spoken(place: Address) -> str:
+def address_text(address: Address) -> str:
     """Return an address as text."""
-    host, port = place
+    host, port = address
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def fault_of(code: int, subject: str, message: str | None = None) -> KafkaError:
+def error_of(code: int, subject: str, message: str | None = None) -> KafkaError:
     """Return the exception of an error code, with its subject before the message."""
     kind = BY_CODE.get(code)
     if kind is None:
@@ -101,42 +101,47 @@ def nodes_in(brokers: Iterable[Fields]) -> dict[int, NodeMetadata]:
 def node_in(broker: Fields) -> NodeMetadata:
     if broker.node_id < 0 or not broker.host or not 0 < broker.port <= PORT_MAX:
         raise InvalidRequest(
-            f"There is no broker {broker.node_id} at {broker.host!r}, port {broker.port}."
+            f"The response has an invalid broker: id {broker.node_id} at {broker.host!r}, port"
+            f" {broker.port}."
         )
     return NodeMetadata(broker.node_id, broker.host, broker.port)
 
 
 def topics_in(
-    answer: Fields, names: Iterable[str], nodes: dict[int, NodeMetadata]
+    response: Fields, names: Iterable[str], nodes: dict[int, NodeMetadata]
 ) -> dict[str, TopicMetadata | KafkaError]:
     """Return the metadata of these topics in a Metadata response, or their errors."""
-    told = {topic.name: topic for topic in answer.topics}
-    return {name: topic_in(told[name], nodes) if name in told else unknown(name) for name in names}
+    found = {topic.name: topic for topic in response.topics}
+    return {
+        name: topic_in(found[name], nodes) if name in found else unknown(name) for name in names
+    }
 
 
 def topic_in(topic: Fields, nodes: dict[int, NodeMetadata]) -> TopicMetadata | KafkaError:
     if topic.error_code:
-        return fault_of(topic.error_code, f"topic {topic.name!r}")
+        return error_of(topic.error_code, f"topic {topic.name!r}")
     partitions = {}
     for partition in topic.partitions:
-        leader = partition.leader_id if partition.leader_id in nodes else NOBODY
+        leader = partition.leader_id if partition.leader_id in nodes else NO_LEADER
         partitions[partition.partition_index] = PartitionMetadata(leader, partition.leader_epoch)
     if not partitions or partitions.keys() != set(range(len(topic.partitions))):
-        raise InvalidRequest(f"The metadata's partitions of {topic.name!r} do not count from 0.")
+        raise InvalidRequest(
+            f"The partitions of topic {topic.name!r} in the metadata do not count from 0."
+        )
     return TopicMetadata(topic.name, topic.topic_id, dict(sorted(partitions.items())))
 
 
 def unknown(name: str) -> KafkaError:
-    return fault_of(3, f"topic {name!r}")
+    return error_of(3, f"topic {name!r}")
 
 
-def newer(known: TopicMetadata | None, told: TopicMetadata) -> TopicMetadata:
+def newer(known: TopicMetadata | None, found: TopicMetadata) -> TopicMetadata:
     """Merge a topic's known metadata with newer metadata, by leader epoch."""
-    if known is None or known.topic_id != told.topic_id or told.topic_id == NO_ID:
-        return told
+    if known is None or known.topic_id != found.topic_id or found.topic_id == NO_ID:
+        return found
     partitions = dict(known.partitions)
-    for index, partition in told.partitions.items():
+    for index, partition in found.partitions.items():
         before = partitions.get(index)
         if before is None or partition.leader_epoch >= before.leader_epoch:
             partitions[index] = partition
-    return TopicMetadata(told.name, told.topic_id, partitions)
+    return TopicMetadata(found.name, found.topic_id, partitions)

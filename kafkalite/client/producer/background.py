@@ -23,7 +23,7 @@ from collections.abc import Callable
 from kafkalite.client.net.cluster import Closed
 from kafkalite.client.net.deadline import Backoff
 from kafkalite.client.net.local_socket import close_all
-from kafkalite.client.net.topology import TopicMetadata, fault_of
+from kafkalite.client.net.topology import TopicMetadata, error_of
 from kafkalite.client.producer.batch import NOBODY, Batch, Identity
 from kafkalite.client.producer.partition_queue import Line
 from kafkalite.client.producer.producer_node import Node
@@ -424,7 +424,7 @@ class Background:
             timeout_s = self._chore_timeout_s(ASK_TIMEOUT_S)
             answer = sender.cluster.request(None, INIT_PRODUCER_ID, words, timeout_s=timeout_s)
             if answer.error_code:
-                raise fault_of(answer.error_code, "the producer's id")
+                raise error_of(answer.error_code, "the producer's id")
         except KafkaError as fault:
             self._identity_backoff.failed(fault)
             if not fault.retriable:

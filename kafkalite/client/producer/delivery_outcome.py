@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum
 
 from kafkalite import errors
-from kafkalite.client.net.topology import fault_of
+from kafkalite.client.net.topology import error_of
 from kafkalite.client.producer.ring_transport import Answer
 from kafkalite.errors import (
     DuplicateSequenceNumber,
@@ -70,7 +70,7 @@ def judge(answer: Answer, retries: int) -> tuple[Verdict, KafkaError | None, boo
         return Verdict.WRITTEN, None, False
     line = batch.line
     subject = f"partition {line.index} of topic {line.topic.name!r}"
-    fault = fault_of(answer.error_code, subject, answer.message)
+    fault = error_of(answer.error_code, subject, answer.message)
     # A duplicate is never refused for its sequence: a batch that is was not written before either.
     unwritten = type(fault) in UNWRITTEN and (
         not batch.doubtful or isinstance(fault, OutOfOrderSequenceNumber)

@@ -13,8 +13,8 @@ import time
 from collections import deque
 from typing import NamedTuple
 
-from kafkalite.client.net.connection import Connection
-from kafkalite.client.net.topology import NOBODY, PartitionMetadata
+from kafkalite.client.net.connection import BrokerConnection
+from kafkalite.client.net.topology import NO_LEADER, PartitionMetadata
 from kafkalite.client.producer.batch import NO_OFFSET, NO_TIMESTAMP, Batch
 from kafkalite.client.producer.ring_transport import Answer
 from kafkalite.errors import NetworkException
@@ -46,7 +46,12 @@ class ProduceLane:
     """A connection, and the requests in flight on it."""
 
     def __init__(
-        self, node_id: int, connection: Connection, acks: int, timeout_ms: int, requests_max: int
+        self,
+        node_id: int,
+        connection: BrokerConnection,
+        acks: int,
+        timeout_ms: int,
+        requests_max: int,
     ) -> None:
         self.node_id = node_id
         self.connection = connection
@@ -99,7 +104,9 @@ class ProduceLane:
         asked = Asked(version, batches, time.monotonic() + timeout_s)
         if self._acks:
             self._asked.append(asked)
-        self.connection.send(PRODUCE, version, body, answered=self._acks != 0, timeout_s=timeout_s)
+        self.connection.send(
+            PRODUCE, version, body, expects_response=self._acks != 0, timeout_s=timeout_s
+        )
         if self._acks:
             return []
         return [Answer(batch, 0, NO_OFFSET, NO_TIMESTAMP) for batch in batches]
@@ -141,7 +148,7 @@ class ProduceLane:
 
     def _answer(self, batch: Batch, entry: Fields, endpoints: list[Fields]) -> Answer:
         leader = entry.current_leader
-        if entry.error_code and leader.leader_id != NOBODY:
+        if entry.error_code and leader.leader_id != NO_LEADER:
             moved = PartitionMetadata(leader.leader_id, leader.leader_epoch)
             self.moved.append(Moved(batch, moved, endpoints))
         message = entry.error_message

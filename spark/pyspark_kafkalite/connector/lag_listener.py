@@ -32,7 +32,7 @@ from pyspark.sql.streaming.listener import (
 )
 
 from pyspark_kafkalite.connector.bad_row_counts import BadRowCounts
-from pyspark_kafkalite.connector.offset_ranges import heard
+from pyspark_kafkalite.connector.offset_ranges import offsets_from_json
 
 log = logging.getLogger("pyspark_kafkalite")
 
@@ -115,7 +115,8 @@ def lag_of(end: Any, latest: Any) -> Lag | None:
     """Return the lag between two reported offsets; None for another data source."""
     try:
         at, newest = (
-            heard(json.loads(each) if isinstance(each, str) else each) for each in (end, latest)
+            offsets_from_json(json.loads(each) if isinstance(each, str) else each)
+            for each in (end, latest)
         )
         behind = [max(0, offset - at.get(place, 0)) for place, offset in newest.items()]
     except (TypeError, ValueError, AttributeError):

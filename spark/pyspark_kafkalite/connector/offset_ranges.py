@@ -34,7 +34,7 @@ class OffsetRange(NamedTuple):
         return self.end - self.start
 
 
-def told(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+def offsets_to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
     """Return offsets as a JSON object, sorted by topic and partition."""
     found: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in sorted(offsets.items()):
@@ -42,7 +42,7 @@ def told(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
     return found
 
 
-def heard(said: Mapping[str, Mapping[str, int]]) -> Offsets:
+def offsets_from_json(said: Mapping[str, Mapping[str, int]]) -> Offsets:
     """Return the offsets of a checkpoint's JSON object."""
     return {
         TopicPartition(topic, int(partition)): offset

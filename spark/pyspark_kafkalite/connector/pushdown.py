@@ -22,9 +22,9 @@ from pyspark.sql.datasource import (
 
 from kafkalite import TopicPartition
 from pyspark_kafkalite.connector.offset_ranges import OffsetRange
-from pyspark_kafkalite.connector.topic_offsets import Topics
+from pyspark_kafkalite.connector.topic_offsets import TopicOffsets
 
-Bound = Callable[[list[OffsetRange], Topics], list[OffsetRange]]
+Bound = Callable[[list[OffsetRange], TopicOffsets], list[OffsetRange]]
 
 COMPARED: dict[type[Filter], Callable[[Any, Any], bool]] = {
     EqualTo: lambda at, value: at == value,
@@ -85,7 +85,7 @@ def within(ranges: Iterable[OffsetRange], first: int, end: int) -> list[OffsetRa
     return [each for each in cut if each.start < each.end]
 
 
-def since(ranges: list[OffsetRange], topics: Topics, when: datetime) -> list[OffsetRange]:
+def since(ranges: list[OffsetRange], topics: TopicOffsets, when: datetime) -> list[OffsetRange]:
     """Return the ranges without the offsets before the first record at or after a time."""
     when = when if when.tzinfo else when.replace(tzinfo=UTC)
     at_ms = (when - datetime.fromtimestamp(0, UTC)) // timedelta(milliseconds=1)

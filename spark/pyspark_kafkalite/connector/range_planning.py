@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping, Sequence
 from kafkalite import TopicPartition
 from pyspark_kafkalite.connector.offset_ranges import EARLIEST, LATEST, OffsetRange, Offsets
 from pyspark_kafkalite.connector.source_options import SourceOptions, Where, source_options
-from pyspark_kafkalite.connector.topic_offsets import RECORD_SIZE_ASSUMED, Topics
+from pyspark_kafkalite.connector.topic_offsets import RECORD_SIZE_ASSUMED, TopicOffsets
 
 Sizes = Mapping[TopicPartition, float]
 """Approximate bytes per record."""
@@ -23,14 +23,14 @@ Sizes = Mapping[TopicPartition, float]
 def batch_ranges(options: Mapping[str, str]) -> list[OffsetRange]:
     """Return the ranges a batch with these options reads now, one or more per partition."""
     read = source_options(options, stream=False)
-    topics = Topics(read)
+    topics = TopicOffsets(read)
     try:
         return bounded(topics, read)
     finally:
         topics.close()
 
 
-def bounded(topics: Topics, options: SourceOptions) -> list[OffsetRange]:
+def bounded(topics: TopicOffsets, options: SourceOptions) -> list[OffsetRange]:
     """Return the ranges between the bounds of the options, divided into tasks."""
     partitions = topics.partitions()
     starts = resolved(topics, options.starting, partitions, options)
@@ -48,7 +48,7 @@ def bounded(topics: Topics, options: SourceOptions) -> list[OffsetRange]:
     return divided(ranges, options, topics)
 
 
-def ranged(place: TopicPartition, start: int, end: int, topics: Topics) -> OffsetRange:
+def ranged(place: TopicPartition, start: int, end: int, topics: TopicOffsets) -> OffsetRange:
     """Return a range with its topic id."""
     return OffsetRange(*place, start, end, topics.ids.get(place.topic))
 
@@ -57,7 +57,10 @@ def ranged(place: TopicPartition, start: int, end: int, topics: Topics) -> Offse
 
 
 def resolved(
-    topics: Topics, place: Where, partitions: Collection[TopicPartition], options: SourceOptions
+    topics: TopicOffsets,
+    place: Where,
+    partitions: Collection[TopicPartition],
+    options: SourceOptions,
 ) -> Offsets:
     """Return the offset of a bound, by partition."""
     if place.group:
@@ -93,7 +96,7 @@ def spread(place: Where, partitions: Collection[TopicPartition]) -> Offsets:
     return said
 
 
-def timed(topics: Topics, place: Where, times: Offsets, options: SourceOptions) -> Offsets:
+def timed(topics: TopicOffsets, place: Where, times: Offsets, options: SourceOptions) -> Offsets:
     """Return the first offsets at or after these times."""
     found = topics.at(times)
     late = [each for each, offset in found.items() if offset < 0]
@@ -140,7 +143,7 @@ def part(count: int, limit: int, total: int) -> int:
 
 
 def divided(
-    ranges: Sequence[OffsetRange], options: SourceOptions, topics: Topics
+    ranges: Sequence[OffsetRange], options: SourceOptions, topics: TopicOffsets
 ) -> list[OffsetRange]:
     """Return the non-empty ranges, split by maxRecordsPerPartition and minPartitions.
 

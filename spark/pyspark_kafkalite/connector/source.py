@@ -36,7 +36,7 @@ from pyspark_kafkalite.connector.columns import schema_of, work_of
 from pyspark_kafkalite.connector.pushdown import Bound, bound_of
 from pyspark_kafkalite.connector.range_partition import RangePartition, read_range
 from pyspark_kafkalite.connector.source_options import source_options
-from pyspark_kafkalite.connector.topic_offsets import Topics
+from pyspark_kafkalite.connector.topic_offsets import TopicOffsets
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -102,7 +102,7 @@ class Reader(DataSourceReader):
         self._bounds: list[Bound] = []
 
     def partitions(self) -> list[InputPartition]:
-        topics = Topics(self._options)
+        topics = TopicOffsets(self._options)
         try:
             ranges = range_planning.bounded(topics, self._options)
             for narrow in self._bounds:

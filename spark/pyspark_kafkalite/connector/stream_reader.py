@@ -36,13 +36,13 @@ from pyspark_kafkalite.connector.offset_ranges import (
     LATEST,
     OffsetRange,
     Offsets,
-    heard,
-    told,
+    offsets_from_json,
+    offsets_to_json,
 )
 from pyspark_kafkalite.connector.range_batches import DataLoss
 from pyspark_kafkalite.connector.range_partition import RangePartition, read_range
 from pyspark_kafkalite.connector.source_options import Where, boolean, source_options
-from pyspark_kafkalite.connector.topic_offsets import RECORD_SIZE_ASSUMED, Topics
+from pyspark_kafkalite.connector.topic_offsets import RECORD_SIZE_ASSUMED, TopicOffsets
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -78,7 +78,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = source_options(options, stream=True)
         ranges_only = boolean(options, "rangesOnly", False)
         self._work = None if ranges_only else work_of(options)
-        self._open: Topics | None = None
+        self._open: TopicOffsets | None = None
         self._initial: dict[str, Any] | None = None
         """First offsets of a new query."""
         self._frozen: Offsets | None = None
@@ -102,9 +102,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**self.__dict__, "_open": None}
 
     @property
-    def _topics(self) -> Topics:
+    def _topics(self) -> TopicOffsets:
         if self._open is None:
-            self._open = Topics(self._options)
+            self._open = TopicOffsets(self._options)
         return self._open
 
     # Offsets.
@@ -114,14 +114,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = range_planning.resolved(
             self._topics, self._options.starting, partitions, self._options
         )
-        self._initial = told(found)
+        self._initial = offsets_to_json(found)
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:
         return ReadMaxBytes(self._options.bytes_max)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        begin = heard(start)
+        begin = offsets_from_json(start)
         unlimited = isinstance(limit, ReadAllAvailable)
         if start == self._initial and begins_late(self._options.starting) and not unlimited:
             self._initial = None
@@ -131,7 +131,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ends = self._seen(begin)
             found = self._bounded(begin, ends, unlimited=unlimited)
             if found != begin or self._frozen is not None or time.monotonic() > until_s:
-                return told(found)
+                return offsets_to_json(found)
             time.sleep(LOOK_EVERY_S)
 
     def _seen(self, begin: Offsets) -> Offsets:
@@ -231,7 +231,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        return told(self._ends) if self._ends else None
+        return offsets_to_json(self._ends) if self._ends else None
 
     def prepareForTriggerAvailableNow(self) -> None:
         missing_ok = bool(self._options.pattern) or not self._options.fail_on_data_loss
@@ -240,7 +240,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Micro-batches.
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        begin, ends = heard(start), heard(end)
+        begin, ends = offsets_from_json(start), offsets_from_json(end)
         if not self._topics.ids:
             self._topics.partitions(missing_ok=True)  # a micro-batch is repeated after a crash
             self._ids = dict(self._topics.ids)
@@ -283,7 +283,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         if self._options.commit_group:
-            self._topics.commit(self._options.commit_group, heard(end))
+            self._topics.commit(self._options.commit_group, offsets_from_json(end))
 
     def stop(self) -> None:
         if self._open is not None:

