@@ -4,7 +4,7 @@ from typing import Any
 
 from typing_extensions import Buffer
 
-from kafkalite.client.producer.batch import OnDelivery, RecordMetadata
+from kafkalite.client.producer.batch_completion import OnDelivery, RecordMetadata
 from kafkalite.errors import KafkaError
 
 _Content = Buffer | str | None

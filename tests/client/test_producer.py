@@ -16,7 +16,7 @@ import pytest
 from kafkalite._ext.hashing import partition_of
 from kafkalite.client.producer import background
 from kafkalite.client.producer.accumulator import BufferExhausted
-from kafkalite.client.producer.batch import RecordMetadata
+from kafkalite.client.producer.batch_completion import RecordMetadata
 from kafkalite.client.producer.producer import Producer
 from kafkalite.errors import (
     InvalidTopicException,

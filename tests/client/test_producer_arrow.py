@@ -307,7 +307,7 @@ def test_columns_that_are_resent_are_the_same_bytes(broker):
                 sender.turn(sender.lose_ring, node, MessageTooLarge("on purpose"))
             whole(self, run._replace(first=middle), now_ms, block_s, batches)
 
-        made._sender.columns.send = lose_half_way.__get__(made._sender.columns)
+        made._columns.send = lose_half_way.__get__(made._columns)
         assert total(made.send_arrow(topic, pa.table({"value": values})).result(WAIT_S)) == 30_000
         counted = made.metrics()
     assert counted["rings_lost"] == 1 and counted["tcp_batches"] > 0
@@ -323,7 +323,7 @@ def test_columns_without_a_ring_hold_no_more_than_buffer_memory_counts(tmp_path,
     pieces = []
     try:
         for _ in range(max(1, 800 // row_count)):
-            harness.sender.columns.send(run, 0, 0.0, pieces)
+            harness.columns.send(run, 0, 0.0, pieces)
     except BufferExhausted:
         pass
     accumulator = harness.accumulator

@@ -16,9 +16,8 @@ from hypothesis import strategies as st
 from kafkalite.client.net.topology import PartitionMetadata, TopicMetadata
 from kafkalite.client.producer import column_sender
 from kafkalite.client.producer.arrow_columns import columns_of
-from kafkalite.client.producer.batch import NO_SEQUENCE
 from kafkalite.client.producer.column_batches import Run
-from kafkalite.client.producer.partition_queue import SEQUENCES, after, later
+from kafkalite.client.producer.partition_queue import NO_SEQUENCE, SEQUENCES, after, later
 from kafkalite.errors import (
     InvalidRecord,
     MessageTooLarge,
@@ -217,7 +216,7 @@ def test_columns_that_somebody_changes_on_their_way_fail_and_hold_nobody_up(
     )
     (columns,) = columns_of(pa.table({"value": value}))
     pieces = []
-    harness.sender.columns.send(Run(harness.line, columns, None, 0, 3), 1, 1.0, pieces)
+    harness.columns.send(Run(harness.line, columns, None, 0, 3), 1, 1.0, pieces)
     (batch,) = (piece.batch for piece in pieces)
     offsets[3] = -5 if change == "lying" else 8
     if change == "too large for the topic":
@@ -239,7 +238,7 @@ def test_few_rows_that_grow_after_they_were_measured_are_refused(harness):
     offsets[3] = 1 << 20
     pieces = []
     with pytest.raises(InvalidRecord, match="columns"):
-        harness.sender.columns.send(Run(harness.line, columns, None, 0, 3), 1, 1.0, pieces)
+        harness.columns.send(Run(harness.line, columns, None, 0, 3), 1, 1.0, pieces)
     assert sum(piece.row_count for piece in pieces) == 2
     values = gather(harness, 20)
     harness.finish()

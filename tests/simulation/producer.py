@@ -15,11 +15,13 @@ from typing import Any
 from kafkalite._ext.ring import HEADER_SIZE
 from kafkalite.client.net.settings import producer_settings
 from kafkalite.client.net.topology import PartitionMetadata, TopicMetadata
-from kafkalite.client.producer.accumulator import Accumulator, Topic
-from kafkalite.client.producer.batch import NOBODY, Batch, Identity
-from kafkalite.client.producer.partition_queue import Line
+from kafkalite.client.producer.accumulator import Accumulator
+from kafkalite.client.producer.batch_waiter import BatchWaiter
+from kafkalite.client.producer.column_sender import ColumnSender
+from kafkalite.client.producer.delivery_outcome import Answer
+from kafkalite.client.producer.partition_queue import NOBODY, Batch, Identity, Line, Topic
 from kafkalite.client.producer.producer_node import Node
-from kafkalite.client.producer.ring_transport import Answer, RingLane
+from kafkalite.client.producer.ring_transport import RingLane
 from kafkalite.client.producer.sender import Sender
 from kafkalite.errors import KafkaError
 from kafkalite.records.batch import RecordBatch
@@ -120,7 +122,8 @@ class Harness:
         self.topics: dict[str, Any] = {}
         cluster: Any = None
         self.sender = Sender(settings, cluster, self.accumulator, self.topics)
-        topic = self.topics["t"] = Topic("t", self.sender)
+        topic = self.topics["t"] = Topic("t", BatchWaiter(self.sender))
+        self.columns = ColumnSender(self.sender, BatchWaiter(self.sender))
         self.sender.learn(topic, TopicMetadata("t", b"i" * 16, {0: PartitionMetadata(NODE, 0)}))
         self.line: Line = topic.lines[0]
         self.node: Node = self.sender.nodes[NODE]

@@ -1,28 +1,19 @@
-"""Accumulator: topics, their partition queues, and the memory that batches take.
+"""Accumulator: the memory that a producer's batches take.
 
 As in Kafka, `buffer.memory` counts the capacity given to batches, not their content; a record
-larger than `batch.size` has a batch to itself.  Threads that find no memory wait in completion.py,
-up to `max.block.ms`.
+larger than `batch.size` has a batch to itself.  Threads that find no memory wait up to
+`max.block.ms`, in batch_waiter.py.
 
 No I/O; called with the sender's lock.
 """
 
 from __future__ import annotations
 
-import random
-from typing import TYPE_CHECKING
-
-from kafkalite._ext.gathering import OpenTopic
 from kafkalite._ext.record_batch import HEADER_SIZE
 from kafkalite._ext.record_writer import BatchBuilder, keep_memory, record_size_max
-from kafkalite.client.producer.batch import Batch
-from kafkalite.client.producer.partition_queue import Line
+from kafkalite.client.producer.partition_queue import Batch, Line
 from kafkalite.client.producer.payload import Rows
 from kafkalite.errors import MessageTooLarge, RequestTimedOut
-from kafkalite.ids import NO_ID
-
-if TYPE_CHECKING:
-    from kafkalite.client.producer.sender import Sender
 
 WIDENED_MAX = 8
 """Limit, in multiples of batch.size, for a batch that grows while those before it are in flight;
@@ -31,56 +22,6 @@ see CHUNK_SIZE_MAX in column_batches.py for the reason."""
 
 class BufferExhausted(RequestTimedOut):
     """buffer.memory was used up for max.block.ms."""
-
-
-class Topic(OpenTopic):
-    """A topic that records are sent to."""
-
-    __slots__ = ("sender", "topic_id")
-
-    def __init__(self, name: str, sender: Sender) -> None:
-        super().__init__(name)
-        self.sender = sender
-        self.topic_id = NO_ID
-
-    def wait(self, batch: Batch, timeout_s: float | None) -> bool:
-        """Wait for the outcome of the batch; return False if the timeout has passed."""
-        return self.sender.waiting.wait_for(batch, timeout_s)
-
-    def listen(self, batch: Batch) -> None:
-        """Have a response read for a batch in flight that has callbacks."""
-        self.sender.listen(batch)
-
-    def look_at(self, batch: Batch) -> None:
-        """Register that a batch's outcome was requested."""
-        self.sender.look_at(batch)
-
-    def owe(self, batch: Batch) -> None:
-        """Have the background thread run a callback that was added after its batch completed."""
-        self.sender.outcomes.owe(batch)
-
-    def drop_lines(self, count: int) -> list[Line]:
-        """Keep only `count` partition queues; return the others, which take no more records."""
-        dropped: list[Line] = self.lines[count:]
-        del self.lines[count:]
-        for line in dropped:
-            line.dropped = True
-        if self.sticky in dropped:
-            self.sticky = None
-        return dropped
-
-    def stick(self) -> Line:
-        """Choose another partition that has a leader for records without a key."""
-        lines = self.lines
-        if len(lines) == 1:
-            self.sticky = lines[0]
-            return lines[0]  # type: ignore[no-any-return]
-        led = [line for line in lines if line.leader >= 0] or lines
-        if len(led) > 1:
-            led = [line for line in led if line is not self.sticky]
-        chosen: Line = random.choice(led)
-        self.sticky = chosen
-        return chosen
 
 
 class Accumulator:

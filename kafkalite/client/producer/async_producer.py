@@ -25,10 +25,11 @@ from typing import Any, Self, TypeVar, Unpack
 from kafkalite._ext.gathering import Delivery
 from kafkalite.client.net import foreign_names as hints
 from kafkalite.client.net.settings import Bootstrap
-from kafkalite.client.producer.accumulator import BufferExhausted, Topic
-from kafkalite.client.producer.batch import Batch, OnDelivery, RecordMetadata
+from kafkalite.client.producer.accumulator import BufferExhausted
+from kafkalite.client.producer.batch_completion import BatchCompletion, OnDelivery, RecordMetadata
 from kafkalite.client.producer.column_batches import Deliveries
 from kafkalite.client.producer.lifetime import exit_timeout_s
+from kafkalite.client.producer.partition_queue import Topic
 from kafkalite.client.producer.producer import Producer, closed
 from kafkalite.config.client_keywords import ProducerConfig
 from kafkalite.errors import RequestTimedOut
@@ -197,9 +198,9 @@ class AsyncProducer:
         self._turns = asyncio.Lock()
         """Held by the task that waits for memory; the others queue for it in order."""
         self._room: Room | None = None
-        self._awaited: dict[Batch, asyncio.Future[None]] = {}
+        self._awaited: dict[BatchCompletion, asyncio.Future[None]] = {}
         """Futures of the batches that tasks wait for."""
-        self._wanted: list[Batch] = []
+        self._wanted: list[BatchCompletion] = []
 
     def __repr__(self) -> str:
         return f"Async{self._producer!r}"
@@ -428,7 +429,7 @@ class AsyncProducer:
         """Return counters and gauges, as Producer.metrics()."""
         return self._producer.metrics()
 
-    def _decided(self, batch: Batch) -> asyncio.Future[None]:
+    def _decided(self, batch: BatchCompletion) -> asyncio.Future[None]:
         """Return the future that is done with the batch; tasks share it."""
         loop = asyncio.get_running_loop()
         waiting = self._awaited.get(batch)
@@ -444,16 +445,16 @@ class AsyncProducer:
     def _want(self) -> None:
         wanted, self._wanted = self._wanted, []
         for batch in wanted:
-            self._producer.want(batch)
+            batch.send_now()
 
-    def _wake_soon(self, loop: asyncio.AbstractEventLoop, batch: Batch) -> None:
+    def _wake_soon(self, loop: asyncio.AbstractEventLoop, batch: BatchCompletion) -> None:
         """Wake the waiting tasks; called in the thread that ran the callback."""
         try:
             loop.call_soon_threadsafe(self._wake, batch)
         except RuntimeError:
             pass  # the loop is closed, so no task waits
 
-    def _wake(self, batch: Batch) -> None:
+    def _wake(self, batch: BatchCompletion) -> None:
         waiting = self._awaited.pop(batch, None)
         if waiting is not None and not waiting.done():
             waiting.set_result(None)

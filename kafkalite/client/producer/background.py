@@ -24,8 +24,7 @@ from kafkalite.client.net.cluster import Closed
 from kafkalite.client.net.deadline import Backoff
 from kafkalite.client.net.local_socket import close_all
 from kafkalite.client.net.topology import TopicMetadata, error_of
-from kafkalite.client.producer.batch import NOBODY, Batch, Identity
-from kafkalite.client.producer.partition_queue import Line
+from kafkalite.client.producer.partition_queue import NOBODY, Batch, Identity, Line
 from kafkalite.client.producer.producer_node import Node
 from kafkalite.client.producer.ring_transport import open_ring
 from kafkalite.client.producer.sender import TICK_S, Sender

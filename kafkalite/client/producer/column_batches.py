@@ -22,23 +22,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from kafkalite._ext.gathering import Piece
 from kafkalite._ext.hashing import group_rows, partitions_of
 from kafkalite._ext.record_batch import HEADER_SIZE
 from kafkalite._ext.record_writer import encode_columns, seal
 from kafkalite.client.producer.arrow_columns import Bytes, Columns
-from kafkalite.client.producer.batch import Batch
-from kafkalite.client.producer.partition_queue import Line
+from kafkalite.client.producer.batch_completion import BatchCompletion
+from kafkalite.client.producer.partition_queue import Line, Topic
 from kafkalite.client.producer.partitioner import Partitioner
 from kafkalite.client.producer.payload import Content, Packed
-from kafkalite.errors import InvalidRecord
+from kafkalite.errors import InvalidRecord, KafkaError
 from kafkalite.records.compression import Codec
-
-if TYPE_CHECKING:
-    from kafkalite.client.producer.accumulator import Topic
-    from kafkalite.errors import KafkaError
 
 PART_ROWS_MIN = 16_384
 """Minimum rows per partition when rows without a key are spread over several partitions."""
@@ -209,7 +205,7 @@ def keys_of(column: Bytes | None, count: int) -> Iterator[bytes | None]:
             yield bytes(bytes_of_all[offsets[place] : offsets[place + 1]])
 
 
-def leaves_of(piece: Piece) -> Iterator[tuple[Batch, int, int]]:
+def leaves_of(piece: Piece) -> Iterator[tuple[BatchCompletion, int, int]]:
     """Yield the batches a piece was sent in, each with first place and row count."""
     for first, leaf in piece.batch.placed_leaves():
         begin = max(piece.place, first)
@@ -233,7 +229,7 @@ class Deliveries:
         return len(self.pieces)
 
     @property
-    def batches(self) -> list[Batch]:
+    def batches(self) -> list[BatchCompletion]:
         """The batches that hold rows of the table."""
         return [piece.batch for piece in self.pieces]
 
@@ -259,7 +255,7 @@ class Deliveries:
         if fault is not None:
             raise fault.again()
         return [
-            (leaf.line.index, leaf.base_offset + place if leaf.base_offset >= 0 else -1, count)
+            (leaf.partition, leaf.base_offset + place if leaf.base_offset >= 0 else -1, count)
             for piece in self.pieces
             for leaf, place, count in leaves_of(piece)
         ]
@@ -280,7 +276,7 @@ class Deliveries:
         for batch in self.batches:
             batch.look_at()
             left_s = None if end_s is None else max(0.0, end_s - time.monotonic())
-            if not batch.done and not batch.line.topic.wait(batch, left_s):
+            if not batch.done and not batch.wait(left_s):
                 raise TimeoutError(f"{batch!r} is not decided yet")
         faults = [leaf.fault for piece in self.pieces for leaf, _, _ in leaves_of(piece)]
         return next((fault for fault in faults if fault is not None), None)

@@ -5,27 +5,23 @@ from __future__ import annotations
 import sys
 import time
 from functools import partial
-from typing import TYPE_CHECKING
 
 from kafkalite._ext.gathering import Piece
 from kafkalite.client.net.deadline import Deadline
 from kafkalite.client.producer.arrow_columns import Columns
-from kafkalite.client.producer.batch import NOBODY, Batch
+from kafkalite.client.producer.batch_waiter import BatchWaiter
 from kafkalite.client.producer.column_batches import (
     CHANGED_COLUMNS,
     CHUNK_SIZE_MAX,
     Run,
     stretch_of,
 )
-from kafkalite.client.producer.partition_queue import Line
+from kafkalite.client.producer.partition_queue import NOBODY, Batch, Line
 from kafkalite.client.producer.payload import Rows
 from kafkalite.client.producer.ring_transport import RingLane
+from kafkalite.client.producer.sender import Sender
 from kafkalite.errors import InvalidRecord, NetworkException
 from kafkalite.records.compression import Codec
-
-if TYPE_CHECKING:
-    from kafkalite.client.producer.sender import Sender
-
 
 GATHERED_SIZE_MAX = 128 << 10
 """Runs up to this size are appended to an open batch, which copies their bytes once more but saves
@@ -38,8 +34,9 @@ KEPT_SIZE = 1 << 10
 class ColumnSender:
     """Sends runs: small ones in open batches, large ones in batches of their own."""
 
-    def __init__(self, sender: Sender) -> None:
+    def __init__(self, sender: Sender, waiter: BatchWaiter) -> None:
         self._sender = sender
+        self._waiter = waiter
         accumulator = sender.accumulator
         self.record_size_max = min(accumulator.record_size_max, accumulator.memory_size)
         """Maximum size of a batch with one record."""
@@ -55,7 +52,7 @@ class ColumnSender:
             if batch is None:
                 deadline = Deadline(block_s)
                 while (batch := self._sender.turn(self._send_stretch, run, now_ms)) is None:
-                    self._sender.waiting.await_room(partial(self._may_send, run), deadline)
+                    self._waiter.await_room(partial(self._may_send, run), deadline)
             pieces.append(Piece(batch, 0, batch.count))
             run = run._replace(first=run.first + batch.count)
 
@@ -82,7 +79,7 @@ class ColumnSender:
                     raise InvalidRecord(CHANGED_COLUMNS)
             if first == run.end:
                 break
-            sender.waiting.make_room(line, batch, self._open_size(run), block_s)
+            self._waiter.make_room(line, batch, self._open_size(run), block_s)
         if not sender.accumulator.linger_s:
             sender.turn(sender.push, line)
 

@@ -24,7 +24,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from kafkalite.client.producer.batch import NO_OFFSET, NO_TIMESTAMP, Batch
+from kafkalite.client.producer.batch_completion import NO_OFFSET, NO_TIMESTAMP, BatchCompletion
 from kafkalite.errors import KafkaError
 
 REPORT_EVERY_S = 10.0
@@ -50,18 +50,18 @@ class Outcomes:
         """Gates of threads that wait for another thread's progress.  A Condition does not survive
         a KeyboardInterrupt."""
         self.unseen_records = 0
-        self._unseen: dict[Batch, None] = {}
+        self._unseen: dict[BatchCompletion, None] = {}
         self._first_dropped: KafkaError | None = None
         """The error of the first batch that was dropped from `_unseen`."""
         self._kick = kick
-        self._finished: deque[Batch] = deque()
+        self._finished: deque[BatchCompletion] = deque()
         """Batches whose callbacks have not all run."""
-        self._telling: dict[int, Batch] = {}
+        self._telling: dict[int, BatchCompletion] = {}
         """The batch whose callbacks a thread runs, by the thread's ident."""
-        self._unreported: deque[Batch] = deque()
+        self._unreported: deque[BatchCompletion] = deque()
         self._reported_s = -math.inf
 
-    def decided(self, batch: Batch) -> None:
+    def decided(self, batch: BatchCompletion) -> None:
         """Register a decided batch, and its parent if this is the last part.  Idempotent."""
         if batch.heard:
             self._finished.append(batch)
@@ -85,7 +85,7 @@ class Outcomes:
         oldest.looked_at = True
         self._first_dropped = self._first_dropped or oldest.fault
 
-    def look_at(self, batch: Batch) -> None:
+    def look_at(self, batch: BatchCompletion) -> None:
         """Register that the outcome of a batch was requested."""
         batch.looked_at = True
         for leaf in batch.leaves():
@@ -133,15 +133,15 @@ class Outcomes:
                 return
             gate.release()
 
-    def owed(self) -> list[Batch]:
+    def owed(self) -> list[BatchCompletion]:
         """Return the batches whose callbacks are pending or running."""
         return [*self._finished.copy(), *self._telling.copy().values()]
 
-    def is_told(self, batch: Batch) -> bool:
+    def is_told(self, batch: BatchCompletion) -> bool:
         """Return whether all callbacks of a decided batch have run."""
         return not batch.has_hearers and batch not in self._telling.copy().values()
 
-    def owe(self, batch: Batch) -> None:
+    def owe(self, batch: BatchCompletion) -> None:
         """Have the background thread run a callback that was added after its batch was decided."""
         self._finished.append(batch)
         self._kick()
@@ -189,6 +189,6 @@ class Outcomes:
             log.error(
                 "Records were not delivered, and nobody has asked for their outcome: %s  topic=%s"
                 " partition=%d records=%d batches=%d",
-                first.fault, first.line.topic.name, first.line.index,
+                first.fault, first.topic_name, first.partition,
                 sum(batch.count for batch in batches), len(batches),
             )  # fmt: skip

@@ -22,17 +22,15 @@ import math
 import os
 import warnings
 import weakref
-from typing import TYPE_CHECKING
 
+from kafkalite._ext.gathering import Gatherer
 from kafkalite.client.net.cluster import Cluster
 from kafkalite.client.net.deadline import Deadline
 from kafkalite.client.producer.background import Background
-from kafkalite.client.producer.batch import Batch
+from kafkalite.client.producer.batch_completion import BatchCompletion
+from kafkalite.client.producer.batch_waiter import BatchWaiter
 from kafkalite.client.producer.sender import Sender
 from kafkalite.errors import RequestTimedOut
-
-if TYPE_CHECKING:
-    from kafkalite.client.producer.producer import Producer
 
 END_TIMEOUT_S = 1.0
 """Seconds after the timeout of a close for the last callbacks and the end of the thread."""
@@ -49,9 +47,10 @@ _open: set[Lifetime] = set()
 class Lifetime:
     """The thread, descriptors and unsent records of one producer, until they are closed."""
 
-    def __init__(self, producer: Producer, sender: Sender, cluster: Cluster) -> None:
+    def __init__(self, producer: Gatherer, waiter: BatchWaiter, sender: Sender, cluster: Cluster):
         self.forked = False
         self.closed = False
+        self._waiter = waiter
         self._sender = sender
         self._cluster = cluster
         self._background = Background(sender, self._finish)
@@ -64,13 +63,13 @@ class Lifetime:
     def flush(self, timeout: float | None) -> None:
         """Wait until all batches are decided and their callbacks have run, or TimeoutError."""
         sender = self._sender
-        sender.waiting.check_may_wait()
+        self._waiter.check_may_wait()
         outcomes = sender.outcomes
         waiting = list(dict.fromkeys([*outcomes.owed(), *sender.turn(sender.want_all)]))
         left = iter(waiting)
         current = next(left, None)
 
-        def is_done(batch: Batch) -> bool:
+        def is_done(batch: BatchCompletion) -> bool:
             return batch.done and outcomes.is_told(batch)
 
         def done() -> bool:
@@ -79,7 +78,7 @@ class Lifetime:
                 current = next(left, None)
             return current is None
 
-        if not sender.waiting.work_until(done, timeout):
+        if not self._waiter.work_until(done, timeout):
             count = sum(not batch.done for batch in waiting)
             raise TimeoutError(
                 f"After {timeout:g} s {count} batches are neither delivered nor failed"
@@ -91,7 +90,7 @@ class Lifetime:
         sender = self._sender
         if self.closed:
             return
-        sender.waiting.check_may_wait()
+        self._waiter.check_may_wait()
         sender.turn(sender.want_all)  # raises inside a locked section, before anything is closed
         if not self._claim():
             return

@@ -18,20 +18,25 @@ with exactly this sequence has lost its producer state; a new producer id, which
 that.  Batches with an unknown outcome keep their producer id, and batches of two ids are never in
 flight together.
 
+A batch reaches the producer, which does the work that its outcome needs, through the BatchDriver of
+its topic.
+
 No I/O, no clock, no lock: sender.py holds the lock.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import random
+from typing import Any, NamedTuple, Protocol
 
-from kafkalite._ext.gathering import OpenLine
-from kafkalite.client.producer.batch import NO_SEQUENCE, NOBODY, Batch, Identity
-
-if TYPE_CHECKING:
-    from kafkalite.client.producer.accumulator import Topic
+from kafkalite._ext.gathering import OpenLine, OpenTopic
+from kafkalite.client.producer.batch_completion import BatchCompletion
+from kafkalite.client.producer.payload import Content
+from kafkalite.errors import KafkaError
+from kafkalite.ids import NO_ID
 
 SEQUENCES = 1 << 31
+NO_SEQUENCE = -1
 
 
 def after(sequence: int, count: int) -> int:
@@ -42,6 +47,141 @@ def after(sequence: int, count: int) -> int:
 def later(one: int, other: int) -> int:
     """Return the later of two sequences; they wrap to 0, and are never far apart."""
     return one if (one - other) % SEQUENCES < SEQUENCES // 2 else other
+
+
+class Identity(NamedTuple):
+    """The producer id and epoch that sequences belong to."""
+
+    producer_id: int
+    epoch: int
+
+
+NOBODY = Identity(-1, -1)
+
+
+class BatchDriver(Protocol):
+    """The producer, as its batches see it: it does the work that their outcomes need."""
+
+    def wait_for(self, batch: Batch, timeout_s: float | None) -> bool:
+        """Wait for the outcome of a batch; return False if the timeout has passed."""
+        ...
+
+    def send_now(self, batch: Batch) -> None:
+        """Send a batch without waiting for linger.ms."""
+        ...
+
+    def listen(self, batch: Batch) -> None:
+        """Have the response read for a batch in flight that has callbacks."""
+        ...
+
+    def look_at(self, batch: Batch) -> None:
+        """Register that a batch's outcome was requested."""
+        ...
+
+    def owe(self, batch: Batch) -> None:
+        """Have the background thread run a callback that was added after its batch completed."""
+        ...
+
+
+class Topic(OpenTopic):
+    """A topic that records are sent to."""
+
+    __slots__ = ("driver", "topic_id")
+
+    def __init__(self, name: str, driver: BatchDriver) -> None:
+        super().__init__(name)
+        self.driver = driver
+        self.topic_id = NO_ID
+
+    def drop_lines(self, count: int) -> list[Line]:
+        """Keep only `count` partition queues; return the others, which take no more records."""
+        dropped: list[Line] = self.lines[count:]
+        del self.lines[count:]
+        for line in dropped:
+            line.dropped = True
+        if self.sticky in dropped:
+            self.sticky = None
+        return dropped
+
+    def stick(self) -> Line:
+        """Choose another partition that has a leader for records without a key."""
+        lines = self.lines
+        if len(lines) == 1:
+            self.sticky = lines[0]
+            return lines[0]  # type: ignore[no-any-return]
+        led = [line for line in lines if line.leader >= 0] or lines
+        if len(led) > 1:
+            led = [line for line in led if line is not self.sticky]
+        chosen: Line = random.choice(led)
+        self.sticky = chosen
+        return chosen
+
+
+class Batch(BatchCompletion):
+    """Records of one partition that are sent together."""
+
+    __slots__ = (
+        "attempts",
+        "by_tcp",
+        "content",
+        "created_s",
+        "doubtful",
+        "due_s",
+        "identity",
+        "lane",
+        "line",
+        "memory_size",
+        "not_before_s",
+        "sent_s",
+        "sequence",
+        "wanted",
+    )
+
+    def __init__(
+        self, line: Line, content: Content, created_s: float, due_s: float, memory_size: int
+    ) -> None:
+        super().__init__(line.topic.name, line.index)
+        self.line = line
+        self.content: Content | None = content
+        self.created_s = created_s
+        self.due_s = due_s
+        """Time at which it is sent even if it is not full."""
+        self.memory_size = memory_size
+        """Bytes of buffer.memory that are counted for it."""
+        self.wanted = False
+        """True if it is sent without waiting for linger.ms: a thread waits for it."""
+        self.not_before_s = 0.0
+        self.attempts = 0
+        self.sent_s = 0.0
+        self.by_tcp = False
+        """True if it is too large for a ring."""
+        self.sequence = NO_SEQUENCE
+        self.identity = NOBODY
+        self.doubtful = False
+        """True if it was sent and the outcome is not known: it may have been written."""
+        self.lane: Any = None
+        """The connection or ring that it was sent over; None while it is not in flight."""
+
+    def decide(self, fault: KafkaError | None, base_offset: int, append_time_ms: int) -> None:
+        super().decide(fault, base_offset, append_time_ms)
+        self.content = None
+
+    def wait(self, timeout_s: float | None) -> bool:
+        return self.line.topic.driver.wait_for(self, timeout_s)
+
+    def send_now(self) -> None:
+        if not self.done:
+            self.line.topic.driver.send_now(self)
+
+    def look_at(self) -> None:
+        if not self.looked_at:
+            self.line.topic.driver.look_at(self)
+
+    def listen(self) -> None:
+        if self.done:
+            self.line.topic.driver.owe(self)  # its other callbacks may have been called already
+        elif self.lane is not None:
+            self.line.topic.driver.listen(self)
 
 
 class Line(OpenLine):

@@ -38,13 +38,14 @@ from kafkalite.client.net.cluster import Cluster
 from kafkalite.client.net.deadline import Deadline, limit_s
 from kafkalite.client.net.requirements import require_pyarrow
 from kafkalite.client.net.settings import Bootstrap, producer_settings
-from kafkalite.client.producer.accumulator import Accumulator, Topic
+from kafkalite.client.producer.accumulator import Accumulator
 from kafkalite.client.producer.arrow_columns import check_sizes, columns_of, layout_of
-from kafkalite.client.producer.batch import Batch, OnDelivery
+from kafkalite.client.producer.batch_completion import BatchCompletion, OnDelivery
+from kafkalite.client.producer.batch_waiter import BatchWaiter
 from kafkalite.client.producer.column_batches import Deliveries, runs_of
-from kafkalite.client.producer.column_sender import GATHERED_SIZE_MAX
+from kafkalite.client.producer.column_sender import GATHERED_SIZE_MAX, ColumnSender
 from kafkalite.client.producer.lifetime import Lifetime, exit_timeout_s
-from kafkalite.client.producer.partition_queue import Line
+from kafkalite.client.producer.partition_queue import Line, Topic
 from kafkalite.client.producer.partitioner import partitioner_of
 from kafkalite.client.producer.payload import Packed
 from kafkalite.client.producer.sender import Sender
@@ -101,9 +102,11 @@ class Producer(Gatherer):
             settings[MAX_REQUEST_SIZE],
         )
         self._sender = Sender(settings, self._cluster, accumulator, self.topics)
+        self._waiter = BatchWaiter(self._sender)
+        self._columns = ColumnSender(self._sender, self._waiter)
         self._block_s = settings[MAX_BLOCK_MS] / 1000
         self.is_open = True
-        self._lifetime = Lifetime(self, self._sender, self._cluster)
+        self._lifetime = Lifetime(self, self._waiter, self._sender, self._cluster)
 
     def __repr__(self) -> str:
         return f"<Producer at {self._cluster!r}{'' if self.is_open else ', closed'}>"
@@ -132,7 +135,7 @@ class Producer(Gatherer):
             line = self._line(topic, key, partition)
         sender = self._sender
         size = sender.accumulator.room_for(key, value, headers)
-        sender.waiting.make_room(line, line.open_batch, size, deadline.left_s)
+        self._waiter.make_room(line, line.open_batch, size, deadline.left_s)
         delivery: Delivery = self.gather(
             name, value, key, headers, timestamp, line.index, on_delivery
         )
@@ -162,7 +165,7 @@ class Producer(Gatherer):
         topic: Topic | None = self.topics.get(name)
         if topic is None:
             told = self._cluster.topic(name, self._block_s if wait_s is None else wait_s)
-            topic = Topic(name, self._sender)
+            topic = Topic(name, self._waiter)
             self._sender.turn(self._sender.learn, topic, told)
             # Register it only now: Gatherer.take() needs its partition queues.
             topic = self.topics.setdefault(name, topic)
@@ -203,7 +206,7 @@ class Producer(Gatherer):
         """Send rows that are not a small table for an open batch (Gatherer.gather_table)."""
         self._check_open()
         require_pyarrow("send_arrow() and send_table() take Arrow columns")
-        columns = self._sender.columns
+        columns = self._columns
         self._gather_tables()
         parts = columns_of(rows)
         check_sizes(parts, columns.record_size_max)
@@ -225,7 +228,7 @@ class Producer(Gatherer):
         """Have Gatherer append small tables, once pyarrow is known to be there."""
         import pyarrow as pa
 
-        size_max = self._sender.columns.record_size_max
+        size_max = self._columns.record_size_max
         self.gather_tables(pa.Table, layout_of, size_max, GATHERED_SIZE_MAX)
 
     def send_table(
@@ -340,7 +343,7 @@ class Producer(Gatherer):
         if size > min(accumulator.record_size_max, accumulator.memory_size):
             raise MessageTooLarge(f"A batch of {size} bytes is more than max.request.size.")
         content = Packed(batch, payload_size, count, base_timestamp, max_timestamp)
-        made = self._sender.waiting.add_batch(line, content, size, self._patience_s())
+        made = self._waiter.add_batch(line, content, size, self._patience_s())
         delivery = Delivery(made, 0, base_timestamp)
         if on_delivery is not None:
             made.deliver_to(delivery, on_delivery)
@@ -434,11 +437,9 @@ class Producer(Gatherer):
             "rings": sum(node.ring is not None for node in list(sender.nodes.values())),
         }
 
-    def want(self, batch: Batch) -> None:
+    def want(self, batch: BatchCompletion) -> None:
         """Send a batch without waiting for linger.ms."""
-        if not batch.done:
-            self._sender.turn(self._sender.want, batch)
-            self._sender.outcomes.tell_soon()
+        batch.send_now()
 
     def _patience_s(self) -> float:
         """Return the time in seconds that a call may wait for buffer memory."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from kafkalite.client.net.deadline import Backoff
-from kafkalite.client.producer.batch import Batch
-from kafkalite.client.producer.partition_queue import Line
+from kafkalite.client.producer.partition_queue import Batch, Line
 from kafkalite.client.producer.ring_transport import RingLane
 from kafkalite.client.producer.tcp_transport import ProduceLane
 from kafkalite.ids import NO_ID

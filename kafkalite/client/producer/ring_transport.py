@@ -14,11 +14,11 @@ time watches a ring, for as long as its lease; others do not read its responses 
 from __future__ import annotations
 
 import contextlib
-from typing import NamedTuple
 
 from kafkalite._ext.ring import HEADER_SIZE
 from kafkalite.client.net.local_socket import LocalSocket, close_all, open_local
-from kafkalite.client.producer.batch import Batch
+from kafkalite.client.producer.delivery_outcome import Answer
+from kafkalite.client.producer.partition_queue import Batch
 from kafkalite.errors import KafkaError, NetworkException
 from kafkalite.protocol.schemas.local import ATTACH, ATTACHED
 from kafkalite.transport.ring import ProducerRing, RingFault
@@ -29,16 +29,6 @@ CORRELATIONS = 1 << 32
 WAKE_SIZE = 64 << 10
 """Bytes in a ring after which a sleeping node is woken if no thread waits for them.  A wake-up
 costs as much as writing several batches, and the node handles batches together for less."""
-
-
-class Answer(NamedTuple):
-    """A node's response to a batch."""
-
-    batch: Batch
-    error_code: int
-    base_offset: int
-    append_time_ms: int
-    message: str | None = None
 
 
 def open_ring(

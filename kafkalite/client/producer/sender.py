@@ -5,8 +5,8 @@
                 ring
     background  linger, TCP, retries, metadata, timeouts, and responses that no thread waits for
 
-A locked section (`turn`) never waits.  Threads that wait do the work themselves (completion.py): a
-round trip through a ring needs no other thread.
+A locked section (`turn`) never waits.  Threads that wait do the work themselves (batch_waiter.py):
+a round trip through a ring needs no other thread.
 
 An exception inside a locked section (KeyboardInterrupt, for example) leaves no partial state: the
 next section drops every transport, and batches in flight are sent again with their sequences.
@@ -30,16 +30,14 @@ from kafkalite.client.net.cluster import Cluster
 from kafkalite.client.net.deadline import rest_s
 from kafkalite.client.net.settings import ClientSettings, compression_level, required_acks
 from kafkalite.client.net.topology import TopicMetadata
-from kafkalite.client.producer.accumulator import Accumulator, Topic
-from kafkalite.client.producer.batch import NO_OFFSET, NO_TIMESTAMP, NOBODY, Batch, Identity
-from kafkalite.client.producer.column_sender import ColumnSender
-from kafkalite.client.producer.completion import Waiting
+from kafkalite.client.producer.accumulator import Accumulator
+from kafkalite.client.producer.batch_completion import NO_OFFSET, NO_TIMESTAMP
 from kafkalite.client.producer.delivery_callbacks import Outcomes
-from kafkalite.client.producer.delivery_outcome import Verdict, judge
-from kafkalite.client.producer.partition_queue import Line
+from kafkalite.client.producer.delivery_outcome import Answer, Verdict, judge
+from kafkalite.client.producer.partition_queue import NOBODY, Batch, Identity, Line, Topic
 from kafkalite.client.producer.payload import Content
 from kafkalite.client.producer.producer_node import Node
-from kafkalite.client.producer.ring_transport import Answer, RingLane
+from kafkalite.client.producer.ring_transport import RingLane
 from kafkalite.config.client import (
     COMPRESSION_TYPE,
     DELIVERY_TIMEOUT_MS,
@@ -117,8 +115,6 @@ class Sender:
         self.outcomes = Outcomes(self.kick)
         self._in_turn = False
         self._shaken = False
-        self.waiting = Waiting(self)
-        self.columns = ColumnSender(self)
 
     # Locked sections.
 
@@ -252,8 +248,7 @@ class Sender:
     def want(self, batch: Batch) -> None:
         """Stop lingering for a batch."""
         if not batch.done:
-            for part in [part for _, part in batch.parts or ()] or [batch]:
-                part.wanted = True
+            batch.wanted = True  # its parts are, if it was split
             self.pump(batch.line, time.monotonic())
             self.wake_nodes()
 

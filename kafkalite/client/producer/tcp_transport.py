@@ -15,8 +15,9 @@ from typing import NamedTuple
 
 from kafkalite.client.net.connection import BrokerConnection
 from kafkalite.client.net.topology import NO_LEADER, PartitionMetadata
-from kafkalite.client.producer.batch import NO_OFFSET, NO_TIMESTAMP, Batch
-from kafkalite.client.producer.ring_transport import Answer
+from kafkalite.client.producer.batch_completion import NO_OFFSET, NO_TIMESTAMP
+from kafkalite.client.producer.delivery_outcome import Answer
+from kafkalite.client.producer.partition_queue import Batch
 from kafkalite.errors import NetworkException
 from kafkalite.ids import NO_ID
 from kafkalite.protocol.schema import Fields

@@ -1,11 +1,12 @@
-"""Batch: records of one partition that are sent together, with their callbacks and outcome.
+"""Batch completion: the outcome of a batch, which the deliveries of its records refer to.
 
-    gathered   open, or closed and waiting to be sent
-    sent       has a sequence and a transport (partition_queue.py, sender.py)
-    decided    `done`: written at a base offset, or failed with an error; final
+    done = False   gathered or sent; threads may wait, callbacks may be added
+    done = True    written at a base offset, or failed with an error; final
 
-A batch is decided once.  Each callback is called once, without a lock.  A batch that was too large
-for the topic is decided with the last of the parts that it was split into.
+A batch is completed once.  Each callback is called once, without a lock.  A batch that was too
+large for the topic is completed with the last of the parts that it was split into.
+
+partition_queue.py holds what a batch needs until then: its records, its sequence, its transport.
 """
 
 from __future__ import annotations
@@ -13,18 +14,13 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from kafkalite._ext.gathering import Delivery
-from kafkalite.client.producer.payload import Content
 from kafkalite.errors import KafkaError
-
-if TYPE_CHECKING:
-    from kafkalite.client.producer.partition_queue import Line
 
 log = logging.getLogger(__name__)
 
-NO_SEQUENCE = -1
 NO_OFFSET = -1
 NO_TIMESTAMP = -1
 
@@ -46,81 +42,40 @@ class RecordMetadata(NamedTuple):
     timestamp: int
 
 
-class Identity(NamedTuple):
-    """The producer id and epoch that sequences belong to."""
-
-    producer_id: int
-    epoch: int
-
-
-NOBODY = Identity(-1, -1)
-
 OnDelivery = Callable[[KafkaError | None, RecordMetadata | None], object]
 Hearer = Callable[[], object]
 
 
-class Batch:
-    """Records of one partition that are sent together."""
+class BatchCompletion:
+    """The outcome of one batch, and the callbacks that wait for it."""
 
     __slots__ = (
         "_hearers",
         "append_time_ms",
-        "attempts",
         "base_offset",
-        "by_tcp",
-        "content",
         "count",
-        "created_s",
         "done",
-        "doubtful",
-        "due_s",
         "fault",
         "heard",
-        "identity",
-        "lane",
-        "line",
         "looked_at",
-        "memory_size",
-        "not_before_s",
         "parent",
+        "partition",
         "parts",
-        "sent_s",
-        "sequence",
-        "wanted",
+        "topic_name",
     )
 
-    def __init__(
-        self, line: Line, content: Content, created_s: float, due_s: float, memory_size: int
-    ) -> None:
-        self.line = line
-        self.content: Content | None = content
+    def __init__(self, topic_name: str, partition: int) -> None:
+        self.topic_name = topic_name
+        self.partition = partition
         self.count = 0
-        """Number of records; known once it is closed."""
-        self.created_s = created_s
-        self.due_s = due_s
-        """Time at which it is sent even if it is not full."""
-        self.memory_size = memory_size
-        """Bytes of buffer.memory that are counted for it."""
-        self.wanted = False
-        """True if it is sent without waiting for linger.ms: a thread waits for it."""
-        self.not_before_s = 0.0
-        self.attempts = 0
-        self.sent_s = 0.0
-        self.by_tcp = False
-        """True if it is too large for a ring."""
-        self.sequence = NO_SEQUENCE
-        self.identity = NOBODY
-        self.doubtful = False
-        """True if it was sent and the outcome is not known: it may have been written."""
-        self.lane: Any = None
-        """The connection or ring that it was sent over; None while it is not in flight."""
+        """Number of records; known once the batch is closed."""
         self.done = False
         self.fault: KafkaError | None = None
         self.base_offset = NO_OFFSET
         self.append_time_ms = NO_TIMESTAMP
-        self.parts: list[tuple[int, Batch]] | None = None
+        self.parts: list[tuple[int, BatchCompletion]] | None = None
         """The parts it was split into, each after the place of its first record."""
-        self.parent: Batch | None = None
+        self.parent: BatchCompletion | None = None
         """The batch it is a part of."""
         self._hearers: deque[Hearer] | None = None
         self.looked_at = False
@@ -129,8 +84,25 @@ class Batch:
         """True if it has callbacks, so that the background thread must read the response."""
 
     def __repr__(self) -> str:
-        line = self.line
-        return f"<batch of {line.topic.name}-{line.index}, {self.count} records>"
+        return f"<batch of {self.topic_name}-{self.partition}, {self.count} records>"
+
+    # Work of the producer, which Batch passes on to it.
+
+    def wait(self, timeout_s: float | None) -> bool:
+        """Wait for the outcome; return False if the timeout has passed."""
+        raise NotImplementedError
+
+    def send_now(self) -> None:
+        """Send the batch without waiting for linger.ms."""
+        raise NotImplementedError
+
+    def look_at(self) -> None:
+        """Mark the outcome as requested; an error is not logged then."""
+        raise NotImplementedError
+
+    def listen(self) -> None:
+        """Have the background thread read the response, or run callbacks added after it."""
+        raise NotImplementedError
 
     # The outcome.
 
@@ -141,7 +113,6 @@ class Batch:
         self.base_offset = base_offset
         self.append_time_ms = append_time_ms
         self.done = True
-        self.content = None
 
     def result_of(self, delivery: Delivery, timeout_s: float | None) -> RecordMetadata:
         """Return the metadata of a record, or raise its error; waits."""
@@ -153,7 +124,7 @@ class Batch:
     def fault_of(self, delivery: Delivery, timeout_s: float | None) -> KafkaError | None:
         """Return the error of a record, or None; waits."""
         self.look_at()
-        if not self.done and not self.line.topic.wait(self, timeout_s):
+        if not self.done and not self.wait(timeout_s):
             raise TimeoutError(f"{self!r} is not decided yet")
         return self.part_of(delivery.place)[1].fault
 
@@ -162,13 +133,13 @@ class Batch:
         first, part = self.part_of(delivery.place)
         offset, timestamp = part.base_offset, part.append_time_ms
         return RecordMetadata(
-            self.line.topic.name,
-            self.line.index,
+            self.topic_name,
+            self.partition,
             offset if offset < 0 else offset + delivery.place - first,
             delivery.timestamp if timestamp < 0 else timestamp,
         )
 
-    def part_of(self, place: int) -> tuple[int, Batch]:
+    def part_of(self, place: int) -> tuple[int, BatchCompletion]:
         """Return the part that holds the record at this place, after its first place."""
         if not self.parts:
             return 0, self
@@ -181,11 +152,11 @@ class Batch:
         """True if all of its parts are decided."""
         return self.parts is not None and all(part.done for _, part in self.parts)
 
-    def leaves(self) -> list[Batch]:
+    def leaves(self) -> list[BatchCompletion]:
         """Return the batches it was sent as: itself, or the parts of its parts."""
         return [leaf for _, leaf in self.placed_leaves()]
 
-    def placed_leaves(self, first: int = 0) -> list[tuple[int, Batch]]:
+    def placed_leaves(self, first: int = 0) -> list[tuple[int, BatchCompletion]]:
         """Return the leaves, each after the place of its first record, counted from `first`."""
         if not self.parts:
             return [(first, self)]
@@ -194,14 +165,9 @@ class Batch:
         ]
 
     @property
-    def root(self) -> Batch:
+    def root(self) -> BatchCompletion:
         """The batch that deliveries refer to: this one, or the one that it is a part of."""
         return self if self.parent is None else self.parent.root
-
-    def look_at(self) -> None:
-        """Mark the outcome as requested; an error is not logged then."""
-        if not self.looked_at:
-            self.line.topic.look_at(self)
 
     # Callbacks.
 
@@ -233,10 +199,7 @@ class Batch:
         hearers.append(hearer)
         self.heard = True
         self.look_at()
-        if self.done:
-            self.line.topic.owe(self)  # its other callbacks may have been called already
-        elif self.lane is not None:
-            self.line.topic.listen(self)
+        self.listen()
 
     @property
     def has_hearers(self) -> bool:

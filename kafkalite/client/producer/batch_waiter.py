@@ -13,18 +13,14 @@ import select
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from kafkalite.client.net.deadline import Deadline
 from kafkalite.client.producer.accumulator import BufferExhausted
-from kafkalite.client.producer.batch import Batch
-from kafkalite.client.producer.partition_queue import Line
+from kafkalite.client.producer.partition_queue import Batch, Line
 from kafkalite.client.producer.payload import Content
 from kafkalite.client.producer.producer_node import Node
+from kafkalite.client.producer.sender import Sender
 from kafkalite.errors import NetworkException
-
-if TYPE_CHECKING:
-    from kafkalite.client.producer.sender import Sender
 
 SPIN_NS = 60_000
 """Time to poll a ring before sleeping on it; the same as a worker's.  A wake-up takes longer, and
@@ -37,8 +33,8 @@ LEASE_S = 0.100
 WAIT_S_MAX = 1.0
 
 
-class Waiting:
-    """The work of threads that wait for a sender."""
+class BatchWaiter:
+    """The work of threads that wait for a sender; the driver of its batches."""
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
@@ -47,6 +43,19 @@ class Waiting:
         """Wait for the batch's outcome, sending and handling responses meanwhile."""
         nodes = self._sender.turn(self._want, batch)
         return self.work_until(lambda: batch.done, timeout_s, nodes)
+
+    def send_now(self, batch: Batch) -> None:
+        self._sender.turn(self._sender.want, batch)
+        self._sender.outcomes.tell_soon()
+
+    def listen(self, batch: Batch) -> None:
+        self._sender.listen(batch)
+
+    def look_at(self, batch: Batch) -> None:
+        self._sender.look_at(batch)
+
+    def owe(self, batch: Batch) -> None:
+        self._sender.outcomes.owe(batch)
 
     def _want(self, batch: Batch) -> list[Node]:
         """Stop lingering for the batch, and lease the rings."""
