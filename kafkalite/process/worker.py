@@ -45,7 +45,7 @@ def run(spec: SpawnSpec) -> int:
         spec.run_directory / BUS,
         identity_of(Peer(spec.node_id, spec.incarnation)),
         controller.received,
-        controller.reached,
+        controller.connection_changed,
     )
     controller.connect(bus.send)
     start_metrics(node, spec.run_directory)

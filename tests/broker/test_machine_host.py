@@ -208,7 +208,7 @@ def test_a_start_that_cannot_enter_the_log_is_refused_in_one_sentence(hosted):
         hosted.host.decide_at_start(lambda controller: controller.found("another"))
     hosted.log.release()
     hosted.open(kept_free=1 << 60)
-    with pytest.raises(Refusal, match="cannot enter the metadata log"):
+    with pytest.raises(Refusal, match="cannot be updated"):
         hosted.host.decide_at_start(
             lambda controller: controller.settle_nodes({0: ("localhost", 9093)}, None)
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkalite.broker.controller.metadata_log import packed
+from kafkalite.broker.controller.metadata_log import encode_batch
 from kafkalite.broker.controller.metadata_reader import MetadataReader
 from kafkalite.errors import Fatal
 from kafkalite.protocol.schemas import internal
@@ -33,7 +33,7 @@ class SizingDisk(QuickDisk):
 
 def write(directory: Path, base: int, begin: int, end: int) -> None:
     with (directory / f"{base:020d}.log").open("ab") as file:
-        file.write(packed(RECORDS[begin:end], begin, now_ms=1))
+        file.write(encode_batch(RECORDS[begin:end], begin, now_ms=1))
 
 
 def test_records_are_durable_before_they_are_replayed(tmp_path: Path) -> None:
@@ -51,10 +51,10 @@ def test_records_are_durable_before_they_are_replayed(tmp_path: Path) -> None:
     write(tmp_path, 0, 0, 2)
     reader.load(replay)
     write(tmp_path, 0, 2, 3)
-    reader.read_on(replay)
+    reader.read_to(replay)
     disk.flushed.clear()
     write(tmp_path, 3, 3, 4)
-    reader.read_on(replay)
+    reader.read_to(replay)
     assert [record.fields for record in replayed] == [record.fields for record in RECORDS]
 
 

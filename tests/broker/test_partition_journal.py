@@ -155,13 +155,13 @@ def test_records_of_others_and_broken_ones_are_passed_over(kept, caplog):
     with caplog.at_level(logging.ERROR):
         kept.restart()
     assert kept.machine.values == {b"a": b"2"}
-    assert "2 records are passed over" in caplog.text
+    assert "records=2" in caplog.text
 
 
 def test_written_anew_it_is_short_and_means_the_same(kept, eager):
     fill(kept)
     begin = kept.log.end_offset
-    kept.journal.keep_small(kept.machine)
+    kept.journal.rewrite_if_large(kept.machine)
     pass_time(kept, lambda: kept.log.log_start_offset == begin)
     assert [record.key for record in kept.stored()] == [b"a", b"b"]
     assert [segment.base_offset for segment in kept.log.segments] == [begin]
@@ -172,7 +172,7 @@ def test_written_anew_it_is_short_and_means_the_same(kept, eager):
 def test_what_is_decided_while_it_is_written_anew_holds(kept, eager):
     fill(kept)
     begin = kept.log.end_offset
-    kept.journal.keep_small(kept.machine)
+    kept.journal.rewrite_if_large(kept.machine)
     kept.set(b=None, c=b"new")
     pass_time(kept, lambda: kept.log.log_start_offset == begin)
     kept.set(a=b"last")
@@ -182,7 +182,7 @@ def test_what_is_decided_while_it_is_written_anew_holds(kept, eager):
 
 def test_killed_while_it_is_written_anew_it_has_lost_nothing(kept, eager):
     fill(kept)
-    kept.journal.keep_small(kept.machine)
+    kept.journal.rewrite_if_large(kept.machine)
     kept.set(c=b"1")
     values = dict(kept.machine.values)
     copy = kept.node.killed()
@@ -198,7 +198,7 @@ def test_the_old_goes_only_when_the_new_is_on_the_disk(kept, eager):
     held = []
     kept.journal._flusher = SimpleNamespace(submit=held.extend)
     begin = kept.log.end_offset
-    kept.journal.keep_small(kept.machine)
+    kept.journal.rewrite_if_large(kept.machine)
     pass_time(kept, lambda: held)
     assert kept.log.log_start_offset == 0
     kept.node.node.flusher.submit(held)
@@ -207,18 +207,18 @@ def test_the_old_goes_only_when_the_new_is_on_the_disk(kept, eager):
 
 def test_it_is_not_written_anew_until_enough_was_written_since(kept, eager):
     fill(kept)
-    kept.journal.keep_small(kept.machine)
+    kept.journal.rewrite_if_large(kept.machine)
     pass_time(kept, lambda: kept.log.log_start_offset > 0)
     start = kept.log.log_start_offset
     kept.set(a=b"1")
-    kept.journal.keep_small(kept.machine)
+    kept.journal.rewrite_if_large(kept.machine)
     for _ in range(20):
         kept.node.clock.advance(10)
         kept.node.reactor.tick(0)
     assert kept.log.log_start_offset == start
     while kept.log.size < 1_500:
         kept.set(a=b"1")
-    kept.journal.keep_small(kept.machine)
+    kept.journal.rewrite_if_large(kept.machine)
     pass_time(kept, lambda: kept.log.log_start_offset > start)
 
 
@@ -230,14 +230,14 @@ def test_without_room_it_is_tried_again_later(kept, eager, monkeypatch):
             raise KafkaStorageError("no room")
 
         patched.setattr(type(kept.log), "append", full)
-        kept.journal.keep_small(kept.machine)
+        kept.journal.rewrite_if_large(kept.machine)
         kept.node.clock.advance(10)
         kept.node.reactor.tick(0)
     assert kept.log.log_start_offset == 0
     fill(kept)
-    kept.journal.keep_small(kept.machine)
+    kept.journal.rewrite_if_large(kept.machine)
     assert kept.log.log_start_offset == 0
-    kept.node.clock.advance(partition_journal.REWRITE_AGAIN_MS)
+    kept.node.clock.advance(partition_journal.REWRITE_RETRY_MS)
     kept.node.reactor.tick(0)
-    kept.journal.keep_small(kept.machine)
+    kept.journal.rewrite_if_large(kept.machine)
     pass_time(kept, lambda: kept.log.log_start_offset > 0)

@@ -13,10 +13,10 @@ import pytest
 
 from kafkalite import errors
 from kafkalite.broker.controller.controller_client import HeartbeatState
-from kafkalite.broker.controller.metadata_log import packed, write_snapshot
+from kafkalite.broker.controller.metadata_log import encode_batch, write_snapshot
 from kafkalite.broker.controller.metadata_reader import MetadataReader
 from kafkalite.broker.controller.remote_controller import (
-    ANSWER_MS_MAX,
+    CONTROLLER_TIMEOUT_MS,
     FORWARDED_SIZE_MAX,
     RemoteController,
 )
@@ -51,7 +51,7 @@ class Followed:
 
     def write(self, *records: internal.TypedRecord) -> None:
         """Append one more decision to the log."""
-        batch = packed(records, self.end_offset, now_ms=1)
+        batch = encode_batch(records, self.end_offset, now_ms=1)
         with (self.directory / f"{self.segment:020d}.log").open("ab") as file:
             file.write(batch)
         self.end_offset += len(records)
@@ -73,7 +73,7 @@ class Followed:
         )
         controller.on_change(lambda records, end_offset: self.changes.append(end_offset))
         controller.connect(self.send)
-        controller.reached(True)
+        controller.connection_changed(True)
         return controller
 
     def send(self, message: bus.TypedRecord) -> bool:
@@ -168,7 +168,7 @@ def test_a_supervisor_may_have_said_less_than_what_is_known_by_now(followed, con
 
 def test_a_new_supervisor_that_knows_less_ends_the_worker(followed, controller):
     controller.received(delta(2, node(2)))
-    with pytest.raises(Fatal, match="came back shorter"):
+    with pytest.raises(Fatal, match="is shorter than before"):
         controller.received(welcome(2, incarnation=2))
 
 
@@ -182,8 +182,8 @@ def test_what_a_dead_supervisor_said_last_changes_nothing(followed, controller):
 
 def test_a_delta_before_the_welcome_is_left_to_the_files(followed, controller):
     followed.write(node(2))
-    controller.reached(False)
-    controller.reached(True)
+    controller.connection_changed(False)
+    controller.connection_changed(True)
     controller.received(delta(2, node(2)))
     assert controller.offset == 2
     controller.received(welcome(3))
@@ -343,7 +343,7 @@ def test_forwarded_requests_are_bounded_by_their_bytes(followed, controller):
     controller.received(answer(followed.sent[-1].fields["request_id"], b"done"))
     assert second == [b"done"] and first == []
     waiting = outcome(controller.forward(frame, NOBODY, NOBODY))
-    followed.pass_ms(ANSWER_MS_MAX)
+    followed.pass_ms(CONTROLLER_TIMEOUT_MS)
     assert first and waiting
     large = outcome(controller.forward(bytes(FORWARDED_SIZE_MAX + 1), NOBODY, NOBODY))
     assert large == []
@@ -402,7 +402,7 @@ def test_a_block_of_no_ids_is_a_fault(followed, controller, first_id, end_id):
 
 
 def test_a_request_of_ones_own_whose_answer_does_not_read_is_a_fault(followed, controller):
-    later = controller.request(METADATA, {"topics": []}, client_id=None, wait_ms=100)
+    later = controller.request(METADATA, {"topics": []}, client_id=None, timeout_ms=100)
     came = outcome(later)
     controller.received(answer(last_id(followed), b"\xff" * 9))
     assert len(came) == 1
@@ -412,7 +412,7 @@ def test_a_request_of_ones_own_whose_answer_does_not_read_is_a_fault(followed, c
 def test_a_request_that_is_not_answered_in_time_is_given_up(followed, controller):
     came = outcome(controller.forward(b"x", NOBODY, NOBODY))
     request_id = last_id(followed)
-    followed.pass_ms(ANSWER_MS_MAX - 1)
+    followed.pass_ms(CONTROLLER_TIMEOUT_MS - 1)
     assert came == []
     followed.pass_ms(1)
     assert [type(each) for each in came] == [errors.RequestTimedOut]
@@ -427,9 +427,9 @@ def test_a_request_for_which_there_is_no_room_on_the_bus_is_answered_at_once(fol
 
 def test_only_what_a_dead_supervisor_was_sent_is_given_up(followed, controller):
     sent = outcome(controller.forward(b"sent", NOBODY, NOBODY))
-    controller.reached(False)
+    controller.connection_changed(False)
     kept = outcome(controller.forward(b"kept", NOBODY, NOBODY))
-    controller.reached(True)
+    controller.connection_changed(True)
     controller.received(welcome(2, incarnation=2))
     assert [type(each) for each in sent] == [errors.RequestTimedOut]
     assert (kept, followed.sent[-1].fields["frame"]) == ([], b"kept")

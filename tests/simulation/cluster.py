@@ -248,7 +248,7 @@ class Cluster:
         lost = [there for there in self.workers if there.identity in self.bus.connected]
         self.bus.lose_server()
         for there in lost:
-            self.guarded(there, lambda there=there: there.remote.reached(False))
+            self.guarded(there, lambda there=there: there.remote.connection_changed(False))
 
     def launch(self) -> None:
         """Execute the supervisor's orders, start missing processes, and report all states."""
@@ -314,7 +314,7 @@ class Cluster:
             if there.peer.node_id and there.identity not in self.bus.connected | self.bus.cut:
                 self.bus.connected.add(there.identity)
                 self.bus.to_worker.setdefault(there.identity, deque())
-                self.guarded(there, lambda there=there: there.remote.reached(True))
+                self.guarded(there, lambda there=there: there.remote.connection_changed(True))
 
     def disconnect(self, node_id: int) -> None:
         """Break a worker's connection; messages in flight are lost."""
@@ -323,7 +323,7 @@ class Cluster:
             self.bus.connected.discard(there.identity)
             self.bus.to_worker.pop(there.identity, None)
             self.bus.to_server.pop(there.identity, None)
-            self.guarded(there, lambda: there.remote.reached(False))
+            self.guarded(there, lambda: there.remote.connection_changed(False))
 
     def deliver(self) -> None:
         """Deliver all messages now on the bus; those they cause are delivered by the next call."""

@@ -55,7 +55,7 @@ class Decisions(Generic[W, K, A]):
         weigh: Callable[[W], int] = lambda _: 1,
         on_decided: Callable[[Mapping[K, A | KafkaError]], object] = lambda _: None,
     ) -> None:
-        self.answers: dict[K, A | KafkaError] = {}
+        self.results: dict[K, A | KafkaError] = {}
         """The results of the decisions so far, by the name of the topic or resource."""
         self._controller = controller
         self._wanted = wanted
@@ -75,14 +75,14 @@ class Decisions(Generic[W, K, A]):
         some = self._some()
         self._next += len(some)
 
-        def came(decided: dict[K, A | KafkaError] | None, fault: KafkaError | None) -> None:
+        def on_decided(decided: dict[K, A | KafkaError] | None, error: KafkaError | None) -> None:
             if decided is None:
                 # An error of the whole decision (a full disk) is the error of every topic in it.
-                assert fault is not None
-                decided = dict.fromkeys(map(self._name_of, some), fault)
-            self._came(decided)
+                assert error is not None
+                decided = dict.fromkeys(map(self._name_of, some), error)
+            self._decided(decided)
 
-        self._controller.carry_out(lambda machine: self._decide(machine, some)).then(came)
+        self._controller.carry_out(lambda machine: self._decide(machine, some)).then(on_decided)
 
     def _some(self) -> Sequence[W]:
         """Return the topics of the next decision: at least one, if any is left."""
@@ -90,10 +90,10 @@ class Decisions(Generic[W, K, A]):
         sums = accumulate(map(self._weigh, left))
         return left[: max(1, sum(1 for _ in takewhile(lambda weight: weight <= WEIGHT_MAX, sums)))]
 
-    def _came(self, decided: Mapping[K, A | KafkaError]) -> None:
+    def _decided(self, decided: Mapping[K, A | KafkaError]) -> None:
         self._on_decided(decided)
-        self.answers.update(decided)
+        self.results.update(decided)
         if self._next < len(self._wanted):
             self._controller.call_later(STEP_PAUSE_MS, self._decide_next)
         else:
-            self._all_decided.resolve(self.answers)
+            self._all_decided.resolve(self.results)

@@ -99,10 +99,10 @@ class LocalController(MachineHost[Controller], ControllerClient):
             result = decision(self.machine)
             if result.records:
                 self.write(result.records)
-        except KafkaError as fault:
+        except KafkaError as error:
             raise Refusal(
-                f"the node cannot enter the metadata log in {self.log.directory}:"
-                f" {str(fault).rstrip('.')}"
+                f"the metadata log in {self.log.directory} cannot be updated:"
+                f" {str(error).rstrip('.')}"
             ) from None
         self.journal.flush_now()
         return result.response
@@ -118,16 +118,16 @@ class LocalController(MachineHost[Controller], ControllerClient):
         if self.applied_everywhere is None or self.log.end_offset == before:
             return decided
         applied = self.applied_everywhere(self.log.end_offset)
-        answer: Later[T] = Later()
+        response: Later[T] = Later()
 
-        def pass_on(value: T | None, fault: KafkaError | None) -> None:
-            if fault is not None:
-                answer.fail(fault)
+        def pass_on(value: T | None, error: KafkaError | None) -> None:
+            if error is not None:
+                response.fail(error)
             else:
-                applied.then(lambda *_: answer.resolve(value))  # type: ignore[arg-type]
+                applied.then(lambda *_: response.resolve(value))  # type: ignore[arg-type]
 
         decided.then(pass_on)
-        return answer
+        return response
 
     def _applied_here(self, end_offset: int) -> Later[None]:
         """Return a Later that resolves once the logs of this, the only node, match an offset."""

@@ -44,7 +44,7 @@ BATCH_COUNT_MAX = 10_000
 SNAPSHOT_AFTER_COUNT = 10_000
 """Minimum number of records replayed by a load that then writes a snapshot."""
 
-FLUSH_AGAIN_MS = 1_000
+FLUSH_RETRY_MS = 1_000
 """Delay before the retry of a flush that could not begin for lack of a descriptor."""
 
 SNAPSHOT = ".checkpoint"
@@ -83,7 +83,7 @@ class MetadataLog:
 
     def append(self, records: Sequence[internal.TypedRecord]) -> None:
         """Append these records as one batch."""
-        batch = packed(records, self.log.end_offset, self._clock.wall_ms())
+        batch = encode_batch(records, self.log.end_offset, self._clock.wall_ms())
         self.log.append(batch, LEADER_EPOCH, from_client=False)
 
     def push(self) -> None:
@@ -103,12 +103,12 @@ class MetadataLog:
     def _push_later(self, error: KafkaStorageError) -> None:
         log.error(
             "Metadata log cannot be flushed; retrying. error=%s retry_ms=%d",
-            error, FLUSH_AGAIN_MS,
+            error, FLUSH_RETRY_MS,
         )  # fmt: skip
         self._flushing = True
-        self._call_later(FLUSH_AGAIN_MS, self._push_again)
+        self._call_later(FLUSH_RETRY_MS, self._retry_push)
 
-    def _push_again(self) -> None:
+    def _retry_push(self) -> None:
         self._flushing = False
         self.push()
 
@@ -142,15 +142,15 @@ class MetadataLog:
             raise self._unreadable(self.log.end_offset, self.log.failure)
         begin = self._load_snapshot(machine)
         if not self.log.log_start_offset <= begin <= self.log.end_offset:
-            raise self._unreadable(begin, "the log does not reach there.")
+            raise self._unreadable(begin, "the log does not reach this offset.")
         offset = begin
         try:
             while offset < self.log.end_offset:
                 offset = self._load_from(machine, offset)
-        except (KafkaError, OSError) as fault:
-            raise self._unreadable(offset, fault) from None
+        except (KafkaError, OSError) as error:
+            raise self._unreadable(offset, error) from None
         if offset - begin >= SNAPSHOT_AFTER_COUNT:
-            self._leave_snapshot(machine, offset)
+            self._write_snapshot(machine, offset)
 
     def _unreadable(self, offset: int, reason: object) -> Refusal:
         return Refusal(
@@ -170,7 +170,7 @@ class MetadataLog:
                     machine.replay(internal.read(record.value or b""))
             next_offset = batch.header.last_offset + 1
         if next_offset == offset:
-            raise CorruptMessage("records are missing there.")
+            raise CorruptMessage("records are missing at this offset.")
         return next_offset
 
     def _load_snapshot(self, machine: StateMachine) -> int:
@@ -178,15 +178,15 @@ class MetadataLog:
         for path in sorted(self._snapshots(), reverse=True):
             try:
                 records = read_snapshot(path)
-            except (KafkaError, OSError) as fault:
-                log.warning("%s is passed over: %s", path, fault)
+            except (KafkaError, OSError) as error:
+                log.warning("Snapshot is skipped. path=%s error=%r", path, str(error))
                 continue
             for record in records:
                 machine.replay(record)
             return int(path.stem)
         return 0
 
-    def _leave_snapshot(self, machine: StateMachine, offset: int) -> None:
+    def _write_snapshot(self, machine: StateMachine, offset: int) -> None:
         path = self.log.directory / file_name(offset, SNAPSHOT)
         try:
             write_snapshot(path, machine.records(), self._clock.wall_ms())
@@ -197,14 +197,17 @@ class MetadataLog:
                 old.unlink()
             if len(snapshots) > 1:
                 self.log.delete_records(int(snapshots[-2].stem))
-        except (OSError, KafkaStorageError) as fault:
-            log.warning("%s is not finished, the next start tries again: %s", path, fault)
+        except (OSError, KafkaStorageError) as error:
+            log.warning(
+                "Snapshot was not completed; the next start retries it. path=%s error=%r",
+                path, str(error),
+            )  # fmt: skip
 
     def _snapshots(self) -> Iterator[Path]:
         return self.log.directory.glob("?" * 20 + SNAPSHOT)
 
 
-def packed(records: Sequence[internal.TypedRecord], base_offset: int, now_ms: int) -> bytes:
+def encode_batch(records: Sequence[internal.TypedRecord], base_offset: int, now_ms: int) -> bytes:
     """Return one batch of these records, without keys."""
     return record_batch.build(
         (record_batch.Record(timestamp=now_ms, value=internal.write(record)) for record in records),
@@ -219,7 +222,7 @@ def write_snapshot(path: Path, records: Iterable[internal.TypedRecord], now_ms: 
     content = bytearray()
     offset = 0
     while chunk := list(islice(left, BATCH_COUNT_MAX)):
-        content += packed(chunk, offset, now_ms)
+        content += encode_batch(chunk, offset, now_ms)
         offset += len(chunk)
     put_file(DISK, path, bytes(content) + xxhash.xxh3_64_digest(content))
 
@@ -229,7 +232,7 @@ def read_snapshot(path: Path) -> list[internal.TypedRecord]:
     content = memoryview(path.read_bytes())
     batches, digest = content[:-DIGEST_SIZE], bytes(content[-DIGEST_SIZE:])
     if xxhash.xxh3_64_digest(batches) != digest:
-        raise CorruptMessage("its checksum does not hold.")
+        raise CorruptMessage("its checksum does not match.")
     return [
         internal.read(record.value or b"")
         for batch in record_batch.batches(batches)

@@ -32,7 +32,7 @@ log = logging.getLogger("kafkalite.broker")
 Replay = Callable[[internal.TypedRecord], None]
 
 OFFSET_MAX = 2**63 - 1
-ROLLED_TIMES_MAX = 10
+LOAD_ATTEMPTS_MAX = 10
 """Number of times that a file may vanish between listing and opening it."""
 
 
@@ -42,7 +42,7 @@ class MetadataReader:
     def __init__(self, directory: Path, disk: Disk = DISK) -> None:
         self.directory = directory
         self._disk = disk
-        self._named = -1
+        self._synced_segment = -1
         """The newest segment whose directory entry was flushed."""
         self.offset = 0
         """The offset of the next record."""
@@ -51,16 +51,16 @@ class MetadataReader:
 
     def load(self, replay: Replay) -> None:
         """Replay snapshot and log; raise Refusal if they cannot be read."""
-        for _ in range(ROLLED_TIMES_MAX):
+        for _ in range(LOAD_ATTEMPTS_MAX):
             try:
                 self._load_snapshot(replay)
-                self.read_on(replay)
+                self.read_to(replay)
                 return
             except FileNotFoundError:
                 continue  # the supervisor has just removed old files
-            except (OSError, KafkaError) as fault:
-                raise self._unreadable(fault) from None
-        raise self._unreadable("its files come and go.")
+            except (OSError, KafkaError) as error:
+                raise self._unreadable(error) from None
+        raise self._unreadable("its files were replaced while they were read.")
 
     def _unreadable(self, reason: object) -> Refusal:
         return Refusal(
@@ -74,15 +74,15 @@ class MetadataReader:
         for path in sorted(self.directory.glob("?" * 20 + SNAPSHOT), reverse=True):
             try:
                 records = read_snapshot(path)
-            except CorruptMessage as fault:
-                log.warning("%s is passed over: %s", path, fault)
+            except CorruptMessage as error:
+                log.warning("Snapshot is skipped. path=%s error=%r", path, str(error))
                 continue
             for record in records:
                 replay(record)
             self.offset = int(path.stem)
             return
 
-    def read_on(self, replay: Replay, end_offset: int = OFFSET_MAX) -> None:
+    def read_to(self, replay: Replay, end_offset: int = OFFSET_MAX) -> None:
         """Replay what was written since, up to an offset; raise CorruptMessage if it is gone."""
         while self.offset < end_offset and self._read_segment(replay, end_offset):
             pass
@@ -106,7 +106,7 @@ class MetadataReader:
             if batch.header.base_offset >= end_offset:
                 break
             if batch.header.base_offset > self.offset:
-                raise CorruptMessage("records are missing there.")
+                raise CorruptMessage("records are missing at this offset.")
             for record in batch if batch.header.last_offset >= self.offset else ():
                 if record.offset >= self.offset:
                     replay(internal.read(record.value or b""))
@@ -118,9 +118,9 @@ class MetadataReader:
         """Flush the segment, and its directory entry if it is new here."""
         try:
             self._disk.fdatasync(descriptor)
-            if self._segment != self._named:
+            if self._segment != self._synced_segment:
                 sync_directory(self._disk, self.directory)
-                self._named = self._segment
+                self._synced_segment = self._segment
         except OSError as error:
             if error.errno in SHORTAGE_ERRORS:
                 # No data is known to be lost, so only this process ends and is restarted.

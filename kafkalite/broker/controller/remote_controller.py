@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("kafkalite.broker")
 
-ANSWER_MS_MAX = 30_000
+CONTROLLER_TIMEOUT_MS = 30_000
 """Maximum time that a client's request may wait for the supervisor."""
 
 FORWARDED_SIZE_MAX = 64 << 20
@@ -98,11 +98,11 @@ class RemoteController(ControllerClient):
         self._listeners: list[MetadataListener] = []
         self._on_welcome: Callable[[], object] = lambda: None
         self._supervisor = -1
-        self._is_welcome = False
+        self._is_welcomed = False
         self._heartbeat_ms = 0  # set by the supervisor's Welcome
-        self._next_beat: ScheduledCall | None = None
+        self._heartbeat_timer: ScheduledCall | None = None
         self._request_ids = itertools.count(1)
-        self._asked: dict[int, ControllerRequest] = {}
+        self._requests: dict[int, ControllerRequest] = {}
         self._forwarded_size = 0
 
     @property
@@ -140,19 +140,21 @@ class RemoteController(ControllerClient):
         """Set the function that sends a message to the supervisor."""
         self._send = send
 
-    def reached(self, connected: bool) -> None:
+    def connection_changed(self, connected: bool) -> None:
         """Handle a new or lost connection to the supervisor."""
-        self._is_welcome = False
+        self._is_welcomed = False
         if connected and self._send is not None:
             self._send(bus.HELLO(image_offset=self.offset))
 
     def received(self, message: TypedRecord) -> None:
         """Handle a message of the supervisor."""
-        take = self._RECEIVED.get(message.kind.key)
-        if take is None:
-            log.warning("a %s is nothing to a worker: dropped", message.kind)
+        handle = self._HANDLERS.get(message.kind.key)
+        if handle is None:
+            log.warning(
+                "Message is dropped: a worker handles no such kind. kind=%s", message.kind
+            )
             return
-        take(self, message.fields)
+        handle(self, message.fields)
 
     def _welcome(self, fields: dict[str, Any]) -> None:
         if fields["incarnation"] < self._supervisor:
@@ -160,37 +162,43 @@ class RemoteController(ControllerClient):
         if fields["incarnation"] != self._supervisor:
             if fields["image_offset"] < self.offset:
                 raise Fatal(
-                    f"the supervisor's metadata log came back shorter: it ends at"
-                    f" {fields['image_offset']}, and this image stands for {self.offset}"
+                    f"the supervisor's metadata log is shorter than before: it ends at"
+                    f" offset {fields['image_offset']}, and this node has applied {self.offset}"
                 )
-            self._fail_sent()
+            self._fail_sent_requests()
             self._supervisor = fields["incarnation"]
         # The log of one supervisor only grows, and may have been read further since this was sent.
         self._heartbeat_ms = max(1, fields["heartbeat_ms"])
         if fields["image_offset"] > self.offset:
             self._read_up_to(fields["image_offset"])
-        self._is_welcome = True
-        self._beat()
-        for request_id, asked in list(self._asked.items()):
-            if not asked.sent:
-                self._send_asked(request_id, asked)
+        self._is_welcomed = True
+        self._send_heartbeats()
+        for request_id, request in list(self._requests.items()):
+            if not request.sent:
+                self._send_request(request_id, request)
         self._on_welcome()
 
     def _delta(self, fields: dict[str, Any]) -> None:
-        if not self._is_welcome:
+        if not self._is_welcomed:
             return  # sent earlier, perhaps by a dead supervisor; a Welcome says how far to read
         begin, end = fields["begin_offset"], fields["end_offset"]
         if end - begin != len(fields["records"]):
-            log.warning("a delta of %d to %d has %d records: dropped", begin, end,
-                        len(fields["records"]))  # fmt: skip
+            log.warning(
+                "Delta is dropped: wrong record count. begin_offset=%d end_offset=%d records=%d",
+                begin, end, len(fields["records"]),
+            )  # fmt: skip
             return
         if begin > self.offset:
             self._read_up_to(end)
             return
         try:
             records = [internal.read(value) for value in fields["records"][self.offset - begin :]]
-        except KafkaError as fault:
-            log.warning("a delta of %d to %d cannot be read: %s", begin, end, fault)
+        except KafkaError as error:
+            log.warning(
+                "Delta cannot be decoded; reading the metadata log instead. begin_offset=%d"
+                " end_offset=%d error=%r",
+                begin, end, str(error),
+            )  # fmt: skip
             self._read_up_to(end)
             return
         if not records:
@@ -198,11 +206,13 @@ class RemoteController(ControllerClient):
         try:
             for record in records:
                 self._replay(record)
-        except CorruptMessage as fault:
+        except CorruptMessage as error:
             # Part of it may be in the image, which cannot be used any more.
-            raise Fatal(f"a delta of {begin} to {end} cannot be taken in: {fault}") from fault
+            raise Fatal(
+                f"the delta from offset {begin} to {end} cannot be applied: {error}"
+            ) from error
         self._reader.offset = end
-        self._tell(records)
+        self._notify(records)
 
     def _read_up_to(self, end_offset: int) -> None:
         """Read on in the files, which reach at least there.
@@ -216,38 +226,38 @@ class RemoteController(ControllerClient):
             records.append(record)
 
         try:
-            self._reader.read_on(replay, end_offset)
-        except (KafkaError, OSError) as fault:
-            lost = f"the metadata log cannot be followed at offset {self.offset}"
-            raise Fatal(f"{lost}: {fault}") from None
+            self._reader.read_to(replay, end_offset)
+        except (KafkaError, OSError) as error:
+            lost = f"the metadata log cannot be read at offset {self.offset}"
+            raise Fatal(f"{lost}: {error}") from None
         if self.offset < end_offset:
-            raise Fatal(f"the metadata log ends at {self.offset}, and should reach {end_offset}")
-        self._tell(records)
+            raise Fatal(f"the metadata log ends at offset {self.offset} instead of {end_offset}")
+        self._notify(records)
 
     def _replay(self, record: TypedRecord) -> None:
         if record.kind is PRODUCER_IDS_BLOCK:
             return  # an image has no producer ids
         try:
             self._image.replay(record)
-        except (AssertionError, LookupError) as fault:
-            raise CorruptMessage(f"A {record.kind} contradicts the records before it.") from fault
+        except (AssertionError, LookupError) as error:
+            raise CorruptMessage(f"A {record.kind} contradicts the records before it.") from error
 
-    def _tell(self, records: Sequence[TypedRecord]) -> None:
+    def _notify(self, records: Sequence[TypedRecord]) -> None:
         for listener in self._listeners:
             listener(records, self.offset)
 
     # -- heartbeats --------------------------------------------------------------------------
 
-    def _beat(self) -> None:
+    def _send_heartbeats(self) -> None:
         # The interval is that of the last Welcome; earlier timers are cancelled.
-        if self._next_beat is not None:
-            self._next_beat.cancel()
+        if self._heartbeat_timer is not None:
+            self._heartbeat_timer.cancel()
         self.heartbeat()
-        self._next_beat = self._timers.call_later(self._heartbeat_ms, self._beat)
+        self._heartbeat_timer = self._timers.call_later(self._heartbeat_ms, self._send_heartbeats)
 
     def heartbeat(self) -> None:
         """Send a heartbeat now: the supervisor may be waiting for a change to be applied."""
-        if not self._is_welcome or self._send is None or self._heartbeat_state is None:
+        if not self._is_welcomed or self._send is None or self._heartbeat_state is None:
             return
         state = self._heartbeat_state()
         self._send(
@@ -272,18 +282,20 @@ class RemoteController(ControllerClient):
         frame: bytes | memoryview,
         peer: Address,
         local: Address,
-        wait_ms: int = ANSWER_MS_MAX,
+        timeout_ms: int = CONTROLLER_TIMEOUT_MS,
     ) -> Later[bytes]:
         """Forward a client's request; return the controller's response with its header.
 
-        A request is refused while the waiting ones have FORWARDED_SIZE_MAX bytes.
+        A request is rejected while the waiting ones have FORWARDED_SIZE_MAX bytes.
         """
         size = len(frame)
         if self._forwarded_size and self._forwarded_size + size > FORWARDED_SIZE_MAX:
-            refused: Later[bytes] = Later()
-            refused.fail(RequestTimedOut("Too many requests wait for the controller; try later."))
-            return refused
-        return self._ask(
+            rejected: Later[bytes] = Later()
+            rejected.fail(
+                RequestTimedOut("Too many requests wait for the controller; retry.")
+            )
+            return rejected
+        return self._request(
             lambda request_id: bus.FORWARD(
                 request_id=request_id,
                 frame=bytes(frame),
@@ -292,20 +304,20 @@ class RemoteController(ControllerClient):
                 local_host=local[0],
                 local_port=local[1],
             ),
-            wait_ms,
+            timeout_ms,
             size,
         )
 
     def request(
-        self, api: Api, request: dict[str, Any], *, client_id: str | None, wait_ms: int
+        self, api: Api, request: dict[str, Any], *, client_id: str | None, timeout_ms: int
     ) -> Later[Fields]:
         """Send a request of this node to the controller, in the API's newest version."""
         version = api.versions[1]
         header = write_header(api.key, version, 0, client_id, api.request_header_flexible(version))
         begin = len(response_header(0, api.response_header_flexible(version)))
-        nobody = ("", 0)
+        no_address = ("", 0)
         return self.forward(
-            header + api.request.write(version, request), nobody, nobody, wait_ms
+            header + api.request.write(version, request), no_address, no_address, timeout_ms
         ).map(lambda answer: api.response.read(version, answer, begin))
 
     def auto_create_topics(
@@ -315,101 +327,103 @@ class RemoteController(ControllerClient):
         topics = [{"name": name, "num_partitions": -1, "replication_factor": -1} for name in names]
         outcomes: Later[Mapping[str, TopicOutcome]] = Later()
 
-        def came(created: Fields | None, fault: KafkaError | None) -> None:
+        def on_response(created: Fields | None, error: KafkaError | None) -> None:
             if created is None:
                 # The controller cannot be reached; the client retries, as for a topic in creation.
-                outcomes.resolve(dict.fromkeys(names, LeaderNotAvailable(str(fault))))
+                outcomes.resolve(dict.fromkeys(names, LeaderNotAvailable(str(error))))
             else:
                 outcomes.resolve({topic.name: _error_of(topic) for topic in created.topics})
 
         self.request(
             CREATE_TOPICS, {"topics": topics, "timeout_ms": AUTO_CREATE_MS_MAX},
-            client_id=client_id, wait_ms=AUTO_CREATE_MS_MAX,
-        ).then(came)  # fmt: skip
+            client_id=client_id, timeout_ms=AUTO_CREATE_MS_MAX,
+        ).then(on_response)  # fmt: skip
         return outcomes
 
     def allocate_producer_ids(self, node_id: int) -> Later[ProducerIdBlock]:
         """Return the next block of producer ids for this node."""
-        return self._ask(lambda request_id: bus.ALLOCATE_IDS(request_id=request_id), ANSWER_MS_MAX)
+        return self._request(
+            lambda request_id: bus.ALLOCATE_IDS(request_id=request_id), CONTROLLER_TIMEOUT_MS
+        )
 
     def renew_epochs(self, node_id: int, wanted: Sequence[EpochRenewal]) -> None:
         """Request the next leader epochs of these partitions; deltas bring them.
 
         The request is repeated for partitions that lack one.
         """
-        if self._is_welcome and self._send is not None:
+        if self._is_welcomed and self._send is not None:
             self._send(bus.RENEW_EPOCHS(partitions=[renewal._asdict() for renewal in wanted]))
 
-    def _ask(
-        self, message: Callable[[int], TypedRecord], wait_ms: int, size: int = 0
+    def _request(
+        self, message: Callable[[int], TypedRecord], timeout_ms: int, size: int = 0
     ) -> Later[Any]:
         request_id = next(self._request_ids)
         later: Later[Any] = Later()
-        timer = self._timers.call_later(wait_ms, lambda: self._fail(request_id))
-        asked = self._asked[request_id] = ControllerRequest(message(request_id), later, timer, size)
+        timer = self._timers.call_later(timeout_ms, lambda: self._fail(request_id))
+        request = self._requests[request_id] = ControllerRequest(
+            message(request_id), later, timer, size
+        )
         self._forwarded_size += size
-        if self._is_welcome:
-            self._send_asked(request_id, asked)
+        if self._is_welcomed:
+            self._send_request(request_id, request)
         return later
 
-    def _send_asked(self, request_id: int, asked: ControllerRequest) -> None:
+    def _send_request(self, request_id: int, request: ControllerRequest) -> None:
         assert self._send is not None
-        asked.sent = True
-        if not self._send(asked.message):
+        request.sent = True
+        if not self._send(request.message):
             self._fail(request_id)
 
-    def _take(self, request_id: int) -> ControllerRequest:
+    def _remove(self, request_id: int) -> ControllerRequest:
         """Remove a request that is complete."""
-        asked = self._asked.pop(request_id)
-        self._forwarded_size -= asked.size
-        asked.timer.cancel()
-        return asked
+        request = self._requests.pop(request_id)
+        self._forwarded_size -= request.size
+        request.timer.cancel()
+        return request
 
     def _fail(self, request_id: int) -> None:
-        asked = self._take(request_id)
-        asked.later.fail(RequestTimedOut("The controller has not answered."))
+        request = self._remove(request_id)
+        request.later.fail(RequestTimedOut("The controller did not respond in time; retry later."))
 
-    def _fail_sent(self) -> None:
-        for request_id, asked in list(self._asked.items()):
-            if asked.sent:
+    def _fail_sent_requests(self) -> None:
+        for request_id, request in list(self._requests.items()):
+            if request.sent:
                 self._fail(request_id)
 
-    def _answered(
-        self, question: RecordKind, fields: dict[str, Any], value: Callable[[], Any]
-    ) -> None:
-        asked = self._asked.get(fields["request_id"])
-        if asked is None or asked.message.kind is not question:
-            return  # it came too late, and the client got a timeout
-        self._take(fields["request_id"])
+    def _complete(self, kind: RecordKind, fields: dict[str, Any], value: Callable[[], Any]) -> None:
+        request = self._requests.get(fields["request_id"])
+        if request is None or request.message.kind is not kind:
+            return  # the response was late, and the client got a timeout
+        self._remove(fields["request_id"])
         try:
             raise_for(fields["error_code"], fields["error_message"])
-            came = value()
-        except KafkaError as fault:
-            asked.later.fail(fault)
+            result = value()
+        except KafkaError as error:
+            request.later.fail(error)
         else:
-            asked.later.resolve(came)
+            request.later.resolve(result)
 
-    def _answer(self, fields: dict[str, Any]) -> None:
+    def _forward_response(self, fields: dict[str, Any]) -> None:
         def response() -> bytes:
             if not fields["frame"]:
-                raise UnknownServerError("The controller's answer is empty.")
+                raise UnknownServerError("The controller sent an empty response.")
             return bytes(fields["frame"])
 
-        self._answered(bus.FORWARD, fields, response)
+        self._complete(bus.FORWARD, fields, response)
 
-    def _ids(self, fields: dict[str, Any]) -> None:
+    def _producer_ids(self, fields: dict[str, Any]) -> None:
         def block() -> ProducerIdBlock:
             if not 0 <= fields["first_id"] < fields["end_id"]:
-                raise UnknownServerError("The controller's block of producer ids is empty.")
+                raise UnknownServerError("The controller sent an empty block of producer ids.")
             return ProducerIdBlock(fields["first_id"], fields["end_id"])
 
-        self._answered(bus.ALLOCATE_IDS, fields, block)
+        self._complete(bus.ALLOCATE_IDS, fields, block)
 
-    _RECEIVED: dict[int, Callable[[RemoteController, dict[str, Any]], None]] = {
+    _HANDLERS: dict[int, Callable[[RemoteController, dict[str, Any]], None]] = {
         bus.WELCOME.key: _welcome,
         bus.DELTA.key: _delta,
-        bus.ANSWER.key: _answer,
-        bus.IDS.key: _ids,
+        bus.ANSWER.key: _forward_response,
+        bus.IDS.key: _producer_ids,
     }
 
 

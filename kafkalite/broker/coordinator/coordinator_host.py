@@ -178,7 +178,7 @@ class CoordinatorHost(MachineHost[M]):
 
     def schedule(self) -> None:
         """Set the timer to the machine's next deadline, and compact the journal if it is due."""
-        self.journal.keep_small(self.machine)
+        self.journal.rewrite_if_large(self.machine)
         next_ms = self.machine.next_due_ms
         if next_ms is None:
             return

@@ -45,9 +45,10 @@ REWRITE_AFTER_SIZE = 16 << 20
 REWRITE_COUNT = 200
 """Number of live records written per step: about a millisecond."""
 REWRITE_PAUSE_MS = 5
-REWRITE_AGAIN_MS = 60_000
+REWRITE_RETRY_MS = 60_000
 
 log = logging.getLogger("kafkalite.broker")
+
 
 class RecordCodec(NamedTuple):
     """Conversion of a machine's records to keys and values, and back."""
@@ -76,7 +77,7 @@ class PartitionJournal:
         self._reactor = reactor
         self._codec = codec
         self._written_size = partition.log.size  # since the last rewrite
-        self._short_size = 0
+        self._rewritten_size = 0
         self._rewriting = False
         self.on_commit = lambda: None
         partition.waiting[HighWatermarkListener(self)] = None
@@ -120,20 +121,27 @@ class PartitionJournal:
                 latest[record.key] = record.value
             if number % LOAD_COUNT == 0:
                 yield 0
-        passed_over = 0
+        skipped = 0
         for number, (key, value) in enumerate(latest.items()):
             try:
                 found = self._codec.read(key, value)
                 if found is not None:
                     machine.replay(found)
-            except (CorruptMessage, UnsupportedVersion) as fault:
-                passed_over += 1
-                if passed_over == 1:
-                    log.error("%s: a record is passed over: %s", self.partition, fault)
+            except (CorruptMessage, UnsupportedVersion) as error:
+                skipped += 1
+                if skipped == 1:
+                    log.error(
+                        "Coordinator record is skipped: it cannot be decoded."
+                        " partition=%s error=%r",
+                        self.partition, str(error),
+                    )  # fmt: skip
             if number % LOAD_COUNT == 0:
                 yield number
-        if passed_over > 1:
-            log.error("%s: %d records are passed over", self.partition, passed_over)
+        if skipped > 1:
+            log.error(
+                "Coordinator records are skipped: they cannot be decoded. partition=%s records=%d",
+                self.partition, skipped,
+            )  # fmt: skip
         yield len(latest)
 
     def _records(self) -> Iterator[record_batch.Record]:
@@ -157,15 +165,17 @@ class PartitionJournal:
 
     # -- rewriting the live records ----------------------------------------------------------
 
-    def keep_small(self, machine: StateMachine) -> None:
+    def rewrite_if_large(self, machine: StateMachine) -> None:
         """Begin to rewrite the live records, if enough was written since the last time."""
-        if self._rewriting or self._written_size < max(REWRITE_AFTER_SIZE, 2 * self._short_size):
+        if self._rewriting or self._written_size < max(
+            REWRITE_AFTER_SIZE, 2 * self._rewritten_size
+        ):
             return
         self._rewriting = True
         try:
             self.partition.log.roll()
-        except KafkaStorageError as fault:
-            self._put_off(fault)
+        except KafkaStorageError as error:
+            self._retry_later(error)
             return
         self._written_size = 0
         self._rewrite(machine.records(), self.end_offset)
@@ -179,13 +189,13 @@ class PartitionJournal:
                 self.append(some)
                 self._reactor.call_later(REWRITE_PAUSE_MS, lambda: self._rewrite(left, begin))
                 return
-            self._short_size = self._written_size
+            self._rewritten_size = self._written_size
             flush = self.partition.log.flush_begin()
-        except KafkaError as fault:
-            self._put_off(fault)
+        except KafkaError as error:
+            self._retry_later(error)
             return
         if flush is None:
-            self._begin_with(begin)
+            self._delete_before(begin)
             return
         flush.done = lambda flush: self._flushed(flush, begin)
         self._flusher.submit([flush])
@@ -193,28 +203,37 @@ class PartitionJournal:
     def _flushed(self, flush: LogFlush, begin: int) -> None:
         try:
             self.partition.log.flush_end(flush)
-        except KafkaError as fault:
-            self._put_off(fault)
+        except KafkaError as error:
+            self._retry_later(error)
             return
         if self.partition.error is None:
-            self._begin_with(begin)
+            self._delete_before(begin)
 
-    def _begin_with(self, offset: int) -> None:
+    def _delete_before(self, offset: int) -> None:
         self._rewriting = False
         try:
             self.partition.log.delete_records(offset)
-        except KafkaError as fault:
-            log.warning("%s cannot be shortened now: %s", self.partition, fault)
+        except KafkaError as error:
+            log.warning(
+                "Old coordinator records are not deleted yet. partition=%s error=%r",
+                self.partition, str(error),
+            )  # fmt: skip
         else:
-            log.info("%s begins at %d, with what is live", self.partition, offset)
+            log.info(
+                "Coordinator log was compacted. partition=%s log_start_offset=%d",
+                self.partition, offset,
+            )  # fmt: skip
 
-    def _put_off(self, fault: KafkaError) -> None:
-        log.warning("%s cannot be written anew now: %s", self.partition, fault)
+    def _retry_later(self, error: KafkaError) -> None:
+        log.warning(
+            "Coordinator log cannot be compacted now; retrying later. partition=%s error=%r",
+            self.partition, str(error),
+        )  # fmt: skip
 
         def again() -> None:
             self._rewriting = False
 
-        self._reactor.call_later(REWRITE_AGAIN_MS, again)
+        self._reactor.call_later(REWRITE_RETRY_MS, again)
 
 
 class HighWatermarkListener(DelayedOperation):

@@ -29,7 +29,7 @@ class ProducerIdBlocks:
         self._controller = controller
         self._node_id = node_id
         self._blocks: deque[range] = deque()
-        self._asking = False
+        self._is_requesting = False
         self._waiting: deque[Later[int]] = deque()
 
     def take(self) -> Later[int]:
@@ -41,20 +41,20 @@ class ProducerIdBlocks:
 
     def refill(self) -> None:
         """Request a block, unless enough ids are left or a request is pending."""
-        if not self._asking and sum(map(len, self._blocks)) <= LOW_COUNT:
-            self._asking = True
-            self._controller.allocate_producer_ids(self._node_id).then(self._refilled)
+        if not self._is_requesting and sum(map(len, self._blocks)) <= LOW_COUNT:
+            self._is_requesting = True
+            self._controller.allocate_producer_ids(self._node_id).then(self._add_block)
 
-    def _refilled(self, block: ProducerIdBlock | None, fault: KafkaError | None) -> None:
-        self._asking = False
+    def _add_block(self, block: ProducerIdBlock | None, error: KafkaError | None) -> None:
+        self._is_requesting = False
         if block is not None:
             self._blocks.append(range(block.first_id, block.end_id))
             self._serve()
             return
-        assert fault is not None
+        assert error is not None
         waiting, self._waiting = self._waiting, deque()
         for later in waiting:
-            later.fail(fault)
+            later.fail(error)
 
     def _serve(self) -> None:
         while self._waiting and self._blocks:
