@@ -45,7 +45,7 @@ def append_us(bench: Bench, batch: bytes, count: int, name: str) -> float:
     begun = time.perf_counter()
     for _ in range(count):
         log.append(batch, 0)
-    log.settle()
+    log.write_index_page()
     took = time.perf_counter() - begun
     log.release()
     for file in directory.iterdir():

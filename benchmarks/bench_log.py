@@ -100,7 +100,7 @@ def read_us(directory: Path, count: int) -> dict[str, float]:
     batch = batch_of(200)
     for _ in range(count):
         log.append(batch, 0)
-    log.settle()
+    log.write_index_page()
     end = log.end_offset
 
     def best(offsets: list[int]) -> float:

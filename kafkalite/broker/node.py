@@ -141,7 +141,7 @@ class Node:
         loaded; it determines the partitions of this node.
         """
         self.add_settings_listener(self._apply_settings)
-        self.logs.transfer_misplaced(self.directory_of, sure=self.controller.is_local)
+        self.logs.transfer_misplaced(self.directory_of, is_image_current=self.controller.is_local)
         loaded = self.logs.load(self._topic_settings)
         if self._local_controller is not None:
             self._renew_epochs_at_start(self._local_controller, loaded)
@@ -151,7 +151,7 @@ class Node:
             if self.is_deleted(stray.topic_id):
                 self.logs.delete(stray)  # deleted while this node was down
                 continue
-            self.logs.leave(stray)
+            self.logs.close_log(stray)
         self._applied_offset = self.controller.offset
         self.controller.on_change(self._on_metadata_change)
         self.controller.attach(

@@ -49,7 +49,7 @@ class BackgroundFlush:
                 continue  # closed or damaged since it was queued
             try:
                 if not closed_only:
-                    found.leave_snapshot()
+                    found.take_snapshot_if_due()
                 flush = found.flush_begin(closed_only=closed_only)
             except KafkaStorageError as error:
                 log.warning("Background flush failed; a later one repeats it. error=%r", str(error))

@@ -201,6 +201,6 @@ class Housekeeping:
         if found.is_quarantined:
             return  # its known point stays
         if not found.is_left_to_kernel:  # the others take a snapshot with their flush
-            found.leave_snapshot()
+            found.take_snapshot_if_due()
         point = [found.durable_offset, found.log_start_offset, written_id(found.topic_id)]
         self._points.note(found.directory.name, point)

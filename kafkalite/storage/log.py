@@ -239,7 +239,7 @@ class Log:
                 append_time_ms = max_timestamp = now_ms
         size = len(batch)
         if producer_id >= 0 and from_client:
-            retried = self.producers.judge(
+            retried = self.producers.find_duplicate(
                 producer_id, producer_epoch, base_sequence, last_offset_delta
             )
             if retried is not None:
@@ -308,7 +308,7 @@ class Log:
             failed(error, f"{self.directory} cannot create a segment")
         self.last_batch_offset = self.end_offset
 
-    def leave_snapshot(self) -> None:
+    def take_snapshot_if_due(self) -> None:
         """Take a producer snapshot and write the index entries once enough was written since the
         last one, so that recovery after a crash need not scan from further back."""
         due = SNAPSHOT_EVERY + SNAPSHOT_EVERY_PRODUCER * len(self.producers)
@@ -317,7 +317,7 @@ class Log:
         if self._snapshot_offset > self.durable_offset:
             return  # no recovery point has reached the last snapshot, so the one before is needed
         self._snapshot_size = self.written_size
-        self.active.settle(size_min=0)
+        self.active.write_index_page(size_min=0)
         between = [
             offset
             for offset in self.producers.snapshots()
@@ -337,9 +337,9 @@ class Log:
                 " path=%s error=%r", self.directory, error.strerror,
             )  # fmt: skip
 
-    def settle(self) -> None:
+    def write_index_page(self) -> None:
         """Write index entries once a page of them has been collected."""
-        self.active.settle()
+        self.active.write_index_page()
 
     # -- flushing ----------------------------------------------------------------------------
 

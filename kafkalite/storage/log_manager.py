@@ -88,7 +88,7 @@ class LogManager:
         self._disk = disk
         self._logs: dict[LogKey, Log] = {}
         self._space: FreeSpace | None = None
-        self._belongs: node_directories.Belongs = lambda *_: None
+        self._belongs: node_directories.DirectoryOf = lambda *_: None
 
     @property
     def logs(self) -> dict[LogKey, Log]:
@@ -159,11 +159,13 @@ class LogManager:
             )
         return self._logs[key]
 
-    def transfer_misplaced(self, belongs: node_directories.Belongs, *, sure: bool = True) -> None:
+    def transfer_misplaced(
+        self, belongs: node_directories.DirectoryOf, *, is_image_current: bool = True
+    ) -> None:
         """Before any log is opened, transfer those that the image assigns to other nodes, if the
-        image is `sure`; see MisplacedLogs."""
+        image is current (`is_image_current`); see MisplacedLogs."""
         self._belongs = belongs
-        self._misplaced.begin(belongs, sure=sure)
+        self._misplaced.begin(belongs, is_image_current=is_image_current)
 
     def load(self, settings_of: Callable[[str], Settings]) -> dict[LogKey, Log]:
         """Open every log except the metadata log, given each topic's settings."""
@@ -280,14 +282,14 @@ class LogManager:
             self._set_aside(log, layout.STRAY_DIRECTORY)
             sync_names(self._disk, self.data)
 
-    def has_new_epoch(self, log: Log) -> None:
+    def note_new_epoch(self, log: Log) -> None:
         """Note that a log that may have lost its tail is led in a new epoch."""
         log.may_have_lost_tail = False
         self._points.set_pending(log.directory.name, False)
         if self._points.is_of_this_boot and not self._points.is_boot_id_written:
             self._housekeeping.checkpoint_soon()
 
-    def leave(self, log: Log) -> None:
+    def close_log(self, log: Log) -> None:
         """Close a log whose topic is unknown, and leave its directory; it can be found again."""
         del self._logs[log.topic, log.partition]
         log.release()
@@ -299,7 +301,7 @@ class LogManager:
         Requires an image that has all topics: the logs of a topic that it lacks would be set aside,
         and made again empty once it has it.
         """
-        self._misplaced.be_sure()
+        self._misplaced.allow_transfers()
         for path in list(self.data.iterdir()):
             # The topic of a log that has arrived may become known later.
             if layout.partition_of(path.name) in self._logs or partition_transfer.has_arrived(path):
@@ -330,7 +332,9 @@ class LogManager:
 
     # -- partition transfer ------------------------------------------------------------------
 
-    def find(self, topic: str, index: int, topic_id: bytes, settings: Settings) -> Log | None:
+    def open_transferred(
+        self, topic: str, index: int, topic_id: bytes, settings: Settings
+    ) -> Log | None:
         """Return the log of a partition that another node transfers to this one, opened; None
         until it has arrived.  Raises KafkaStorageError if it cannot be opened yet."""
         identity = TopicIdPartition(topic, index, topic_id)
@@ -380,7 +384,7 @@ class LogManager:
         self._housekeeping.deferred_deletes.add([aside], self._settings[FILE_DELETE_DELAY_MS])
         return True
 
-    def had(self, topic: str, index: int, topic_id: bytes) -> bool:
+    def has_lost(self, topic: str, index: int, topic_id: bytes) -> bool:
         """Return whether this node had a partition that is on no node now: it is lost, not new."""
         return self._is_known(topic, index, topic_id) and not self._is_in_a_directory(
             topic, index, topic_id
@@ -448,7 +452,7 @@ class LogManager:
             self._space.measure()
         due_ms = self._housekeeping.tick(now_ms, self.flusher)
         if self.root != self.data or self._misplaced.paths:
-            self._misplaced.look()
+            self._misplaced.check()
             due_ms = min(due_ms, now_ms + MISPLACED_CHECK_MS)
         return max(1, due_ms - now_ms)
 

@@ -29,19 +29,19 @@ class MisplacedLogs:
         self._disk = disk
         self.paths: dict[Path, TopicIdPartition] = {}
         """Directories that belong elsewhere, or have arrived and were not taken up."""
-        self._belongs: node_directories.Belongs = lambda *_: None
-        self._sure = True
+        self._belongs: node_directories.DirectoryOf = lambda *_: None
+        self._is_image_current = True
         self._logged: set[Path] = set()
         self._looked_ns = 0
 
-    def begin(self, belongs: node_directories.Belongs, *, sure: bool) -> None:
+    def begin(self, belongs: node_directories.DirectoryOf, *, is_image_current: bool) -> None:
         """Find the logs that belong elsewhere, and transfer them.
 
-        Unless the image is `sure`, nothing is transferred until `be_sure`: the node that sent a log
-        here may have a newer image.
+        Unless the image is current, nothing is transferred until `allow_transfers`: the node that
+        sent a log here may have a newer image.
         """
         self._belongs = belongs
-        self._sure = sure
+        self._is_image_current = is_image_current
         self.paths = {
             path: identity
             for path, identity in node_directories.logs_in(self._data)
@@ -49,9 +49,9 @@ class MisplacedLogs:
         }
         self._transfer_some()
 
-    def be_sure(self) -> None:
+    def allow_transfers(self) -> None:
         """Transfer what belongs elsewhere: the image is the supervisor's."""
-        self._sure = True
+        self._is_image_current = True
         self._transfer_some()
 
     def is_elsewhere(self, identity: TopicIdPartition) -> bool:
@@ -64,7 +64,7 @@ class MisplacedLogs:
         if partition_transfer.has_arrived(directory):
             self._points.set_pending(directory.name, False)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Find logs that have arrived, and transfer those that belong elsewhere."""
         try:
             changed_ns = self._data.stat().st_mtime_ns
@@ -88,7 +88,7 @@ class MisplacedLogs:
         return directory if directory != self._data else None
 
     def _transfer_some(self) -> None:
-        if not self._sure:
+        if not self._is_image_current:
             return
         for path, identity in list(self.paths.items()):
             target_directory = self._target(identity)

@@ -27,7 +27,7 @@ from kafkalite.storage.write_back import sync_names, write_back_failed
 
 log = logging.getLogger("kafkalite.storage")
 
-Belongs = Callable[[str, int, bytes], Path | None]
+DirectoryOf = Callable[[str, int, bytes], Path | None]
 """Returns the directory of the node that a partition (topic, number, topic id) belongs to, or None
 if it is in no topic."""
 
@@ -135,7 +135,7 @@ def _make(directory: Path, identity: TopicIdPartition, disk: Disk) -> Path:
 def evacuate(
     data: Path,
     node_ids: Collection[int],
-    belongs: Belongs,
+    belongs: DirectoryOf,
     file_system: FileSystem,
     disk: Disk = DISK,
     is_deleted: Callable[[bytes], bool] = lambda topic_id: False,
@@ -160,7 +160,7 @@ def evacuate(
 def _evacuate(
     data: Path,
     directory: Path,
-    belongs: Belongs,
+    belongs: DirectoryOf,
     file_system: FileSystem,
     disk: Disk,
     is_deleted: Callable[[bytes], bool],

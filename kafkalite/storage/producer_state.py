@@ -124,7 +124,7 @@ class ProducerStateManager:
     def __len__(self) -> int:
         return len(self._producers)
 
-    def judge(
+    def find_duplicate(
         self, producer_id: int, epoch: int, base_sequence: int, last_offset_delta: int
     ) -> BatchMetadata | None:
         """Return the kept batch if this is a retry, or None if it is the next; raise otherwise."""

@@ -249,7 +249,7 @@ class LogSegment:
                 failed(error, f"{self.path} cannot be written")
         self.allocated = self.size + wanted
 
-    def settle(self, size_min: int = INDEX_PAGE) -> None:
+    def write_index_page(self, size_min: int = INDEX_PAGE) -> None:
         """Write the index entries if more than `size_min` bytes were collected; those that cannot
         be written now stay in memory."""
         if len(self.offset_index.tail) + len(self.time_index.tail) > size_min:

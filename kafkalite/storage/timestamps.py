@@ -36,7 +36,7 @@ Search: TypeAlias = Generator[
 ]
 
 
-def first_since(log: Log, timestamp: int) -> Search:
+def search_timestamp(log: Log, timestamp: int) -> Search:
     """Search for the first record at or after a timestamp."""
     first = log.segments[0]
     for segment in log.segments:
@@ -52,7 +52,7 @@ def first_since(log: Log, timestamp: int) -> Search:
             if log.failure is not None:
                 raise KafkaStorageError(log.failure)
             if log.segments[0] is not first:  # segments were removed meanwhile
-                return (yield from first_since(log, timestamp))
+                return (yield from search_timestamp(log, timestamp))
             found = None
             if batch.header.base_offset < start:
                 # Its latest record was deleted; at most one batch crosses the log start offset.
@@ -60,7 +60,7 @@ def first_since(log: Log, timestamp: int) -> Search:
     return None
 
 
-def newest(log: Log) -> Search:
+def search_max_timestamp(log: Log) -> Search:
     """Search for the first record with the log's maximum timestamp."""
     for segment in log.segments:
         segment.load_timestamps()

@@ -14,7 +14,7 @@ from kafkalite.protocol.schemas.offsets import (
 from kafkalite.records.batch import Record, build
 from kafkalite.records.compression import Codec
 from kafkalite.records.opening import finish
-from kafkalite.storage.timestamps import TimestampOffset, first_since
+from kafkalite.storage.timestamps import TimestampOffset, search_timestamp
 from tests.handlers.denying import Denying
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
@@ -117,7 +117,7 @@ def test_search_by_time_begins_anew_when_segments_were_removed(broker):
     partition.log.delete_records(1)
     partition.log.roll()
     partition.append(batch)
-    search = first_since(partition.log, NOW)
+    search = search_timestamp(partition.log, NOW)
     steps = next(search)
     partition.log.delete_records(2)
     with pytest.raises(StopIteration) as end:

@@ -44,7 +44,7 @@ class ModelBroker:
         header = batch.header
         if header.producer_id >= 0:
             try:
-                known = self.producers.judge(
+                known = self.producers.find_duplicate(
                     header.producer_id,
                     header.producer_epoch,
                     header.base_sequence,

@@ -102,7 +102,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def settle(self) -> None:
-        self.log.settle()
+        self.log.write_index_page()
 
     @rule()
     def flush(self) -> None:

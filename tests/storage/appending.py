@@ -27,7 +27,7 @@ def run(data: Path, first: int) -> None:
     while True:
         placed = log.append(produced(sequence, b"%d" % sequence), 0)
         os.write(1, b"%d %d\n" % (sequence, placed.base_offset))
-        log.settle()
+        log.write_index_page()
         sequence += 1
 
 

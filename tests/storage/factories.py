@@ -19,7 +19,7 @@ from kafkalite.storage.log_environment import LogEnvironment
 from kafkalite.storage.log_manager import LogManager
 from kafkalite.storage.log_reader import read
 from kafkalite.storage.partition_metadata import TopicIdPartition
-from kafkalite.storage.timestamps import Search, TimestampOffset, first_since
+from kafkalite.storage.timestamps import Search, TimestampOffset, search_timestamp
 from tests.simulation.disk import QuickDisk
 
 TOPIC_ID = bytes(range(16))
@@ -93,7 +93,7 @@ def searched(search: Search) -> TimestampOffset | None:
 
 def found_since(log: Log, timestamp: int) -> TimestampOffset | None:
     """Return the first record of a log at or after this time."""
-    return searched(first_since(log, timestamp))
+    return searched(search_timestamp(log, timestamp))
 
 
 def records_of(log: Log, offset: int | None = None) -> list[Record]:

@@ -64,7 +64,7 @@ class Nodes:
         return self.found()
 
     def found(self) -> Log:
-        found = self[self.leader].find("t", 0, TOPIC_ID, self.settings)
+        found = self[self.leader].open_transferred("t", 0, TOPIC_ID, self.settings)
         assert found is not None
         return found
 

@@ -40,7 +40,7 @@ def lived(directory: Path, steps: int) -> tuple[list[tuple[Any, ...]], list[byte
             else:
                 log.append(batch(*new), step // 7)
             values += new
-        log.settle()
+        log.write_index_page()
         if step % 3 == 2:
             flush = log.flush_begin()
             assert flush is not None

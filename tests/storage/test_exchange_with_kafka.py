@@ -66,7 +66,7 @@ def filled(directory, topic_id, second_epoch=2):
             sequences[producer_id] += len(records)
         batch = build(records, codec=codecs[n % 5 if n % 2 else 0], **idempotent)
         log.append(batch, leader_epoch=0 if n < 300 else second_epoch)
-        log.settle()
+        log.write_index_page()
     assert len(log.segments) > 2
     return log
 

@@ -81,7 +81,7 @@ def live(directory: Path, disk: FaultyDisk, history: History) -> None:
         except KafkaStorageError as fault:
             assert fault.retriable
             history.refused += 1
-        log.settle()
+        log.write_index_page()
         if step % 4 == 3:
             flush = log.flush_begin()
             if flush is not None:

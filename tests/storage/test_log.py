@@ -25,7 +25,7 @@ from kafkalite.records.batch import Codec, Record, RecordBatch, batches, build
 from kafkalite.storage.log import Log, LogAppendResult
 from kafkalite.storage.log_reader import available, read
 from kafkalite.storage.segment import PREALLOCATED_FIRST
-from kafkalite.storage.timestamps import TimestampOffset, newest
+from kafkalite.storage.timestamps import TimestampOffset, search_max_timestamp
 from tests.storage.factories import (
     NOW,
     batch,
@@ -320,7 +320,7 @@ def test_a_timestamp_finds_the_first_record_that_reaches_it(tmp_path: Path) -> N
         first = next((i for i, when in enumerate(times) if when >= wanted), None)
         found = found_since(log, NOW + wanted)
         assert (None if found is None else found.offset) == first
-    assert searched(newest(log)) == TimestampOffset(NOW + 60, 8, 0)
+    assert searched(search_max_timestamp(log)) == TimestampOffset(NOW + 60, 8, 0)
 
 
 def test_a_timestamp_is_found_in_segments_that_were_read_again_after_a_crash(

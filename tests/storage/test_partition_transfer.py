@@ -155,10 +155,10 @@ def test_of_many_producers_those_are_handed_on_that_wrote_last(nodes: Nodes) -> 
 def test_a_leader_that_died_before_it_handed_over_does_so_at_its_next_start(nodes: Nodes) -> None:
     log = nodes.create()
     log.append(batch(b"a"), 0)
-    assert nodes[2].find("t", 0, TOPIC_ID, nodes.settings) is None
+    assert nodes[2].open_transferred("t", 0, TOPIC_ID, nodes.settings) is None
     nodes.crash(1)
     nodes.leader = 2
-    assert nodes[2].find("t", 0, TOPIC_ID, nodes.settings) is None
+    assert nodes[2].open_transferred("t", 0, TOPIC_ID, nodes.settings) is None
     assert nodes[1].logs == {}, "started again, it hands over without opening"
     assert values_of(nodes.found()) == [(0, b"a")]
 
@@ -374,7 +374,7 @@ def test_a_long_name_arrives_under_a_shortened_one(nodes: Nodes) -> None:
     nodes.crash()
     assert values_of(nodes[2].logs[topic, 0]) == [(0, b"a")]
     nodes[2].transfer(nodes[2].logs[topic, 0], nodes.path(1))
-    found = nodes[1].find(topic, 0, TOPIC_ID, nodes.settings)
+    found = nodes[1].open_transferred(topic, 0, TOPIC_ID, nodes.settings)
     assert found is not None and found.directory.name == f"{topic}-0"
 
 
@@ -499,20 +499,20 @@ def test_a_log_that_is_being_flushed_stays_until_it_is(nodes: Nodes) -> None:
 
 
 def test_a_partition_that_was_here_is_lost_when_it_is_nowhere(nodes: Nodes) -> None:
-    assert not nodes[1].had("t", 0, TOPIC_ID)
+    assert not nodes[1].has_lost("t", 0, TOPIC_ID)
     nodes.create()
     nodes[1].checkpoint()
     nodes.send(2)
-    assert not nodes[1].had("t", 0, TOPIC_ID), "it is at another node, not taken up"
+    assert not nodes[1].has_lost("t", 0, TOPIC_ID), "it is at another node, not taken up"
     nodes.found()
-    assert not nodes[1].had("t", 0, TOPIC_ID)
+    assert not nodes[1].has_lost("t", 0, TOPIC_ID)
     nodes.move(1)
     nodes.crash()
     (nodes.path(1) / "t-0").rename(nodes.data / "aside")
-    assert nodes[1].find("t", 0, TOPIC_ID, nodes.settings) is None
+    assert nodes[1].open_transferred("t", 0, TOPIC_ID, nodes.settings) is None
     other = nodes[2].create("t", OTHER_ID, 0, nodes.settings)
-    assert nodes[1].had("t", 0, TOPIC_ID), "another's log of that name is not it"
-    assert not nodes[1].had("t", 0, OTHER_ID)
+    assert nodes[1].has_lost("t", 0, TOPIC_ID), "another's log of that name is not it"
+    assert not nodes[1].has_lost("t", 0, OTHER_ID)
     nodes[2].delete(other)
     (nodes.data / "aside").rename(nodes.path(1) / "t-0")
     assert nodes.found().end_offset == 0
@@ -533,7 +533,7 @@ def test_a_log_that_comes_while_it_is_looked_for_is_not_taken_for_lost(
         return found
 
     monkeypatch.setattr(layout, "node_directories", moved_meanwhile)
-    assert not nodes[1].had("t", 0, TOPIC_ID)
+    assert not nodes[1].has_lost("t", 0, TOPIC_ID)
 
 
 def test_a_log_that_left_is_forgotten_when_its_topic_is_deleted(nodes: Nodes) -> None:

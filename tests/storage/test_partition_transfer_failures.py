@@ -217,7 +217,7 @@ def check_image(target: Path, crash: Crash, sent: Sent, kind: str, values: Setti
     for node_id in (3, 2, 1):
         assert nodes[node_id] is not None
     durable, start = crash.notes.get("durable", 0), crash.notes.get("start", 0)
-    log = nodes[nodes.leader].find("t", 0, TOPIC_ID, values)
+    log = nodes[nodes.leader].open_transferred("t", 0, TOPIC_ID, values)
     if log is None:
         assert not durable, kind
     else:

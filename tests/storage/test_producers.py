@@ -175,7 +175,7 @@ def test_a_recovery_begins_at_the_last_snapshot_before_the_recovery_point(
     log = open_log(tmp_path, {keys.SEGMENT_BYTES: 1 << 20})
     for first in range(0, 200, 10):
         write(log, 10, first)
-        log.leave_snapshot()
+        log.take_snapshot_if_due()
         log.flush()
     between = log.producers.snapshots()
     assert len(between) == 2

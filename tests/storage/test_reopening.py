@@ -300,11 +300,11 @@ def test_checkpoint_notes_some_logs_at_a_tick(
         log.flush()
     noted = []
 
-    def leave_snapshot(log: Log) -> None:
+    def take_snapshot_if_due(log: Log) -> None:
         noted.append(log.partition)
         clock.advance(STEP_MS // 2)
 
-    monkeypatch.setattr(Log, "leave_snapshot", leave_snapshot)
+    monkeypatch.setattr(Log, "take_snapshot_if_due", take_snapshot_if_due)
     clock.advance(60_000)
     now_ms = clock.monotonic_ms()
     assert logs.tick(now_ms) == 1, "more is to be done"

@@ -132,7 +132,7 @@ def test_damage_is_a_torn_tail_where_the_checkpoint_is_of_an_earlier_boot(
     assert log.failure is None and log.end_offset < COUNT
     logs.checkpoint()
     assert checkpoint.read(tmp_path / layout.RECOVERY_CHECKPOINT)["boot_id"] == ""
-    logs.has_new_epoch(log)
+    logs.note_new_epoch(log)
     logs.checkpoint()
     assert checkpoint.read(tmp_path / layout.RECOVERY_CHECKPOINT)["boot_id"] == "the next"
     logs.close()
@@ -151,7 +151,7 @@ def test_a_log_that_moves_is_of_this_boot_once_it_was_opened_in_it_and_has_a_new
     if opened:
         append(nodes.found())
         if opened == "and renewed":
-            nodes[1].has_new_epoch(nodes.found())
+            nodes[1].note_new_epoch(nodes.found())
         nodes.send(2)
     else:  # node 1 transfers it before it opens its logs
         nodes.leader = 2
@@ -203,7 +203,7 @@ def test_a_node_that_is_killed_before_its_logs_have_new_epochs_asks_again(
         assert log.may_have_lost_tail
         logs.checkpoint()
         log.release()
-    logs.has_new_epoch(log)
+    logs.note_new_epoch(log)
     logs.tick(1 << 40)
     assert boot_id_of(tmp_path) == "the next"
     logs = manager(tmp_path)
@@ -222,7 +222,7 @@ def test_a_node_with_a_log_that_it_has_not_opened_in_this_boot_names_no_boot(
     nodes.crash()
     nodes.leader = 2  # of which the node has no confirmation yet
     logs = manager(tmp_path, node_id=1)
-    logs.transfer_misplaced(nodes.belongs, sure=False)
+    logs.transfer_misplaced(nodes.belongs, is_image_current=False)
     assert logs.load(lambda topic: nodes.settings) == {}
     logs.checkpoint()
     assert boot_id_of(nodes.path(1)) == ""
@@ -234,9 +234,9 @@ def test_a_node_with_a_log_that_it_has_not_opened_in_this_boot_names_no_boot(
         assert left is not None and not left[1].same_boot
     nodes.leader = 1 if later != "it goes" else 2
     if later == "it is left":
-        found = logs.find("t", 0, TOPIC_ID, nodes.settings)
+        found = logs.open_transferred("t", 0, TOPIC_ID, nodes.settings)
         assert found is not None and found.may_have_lost_tail
-        logs.leave(found)
+        logs.close_log(found)
         logs.checkpoint()
         assert boot_id_of(nodes.path(1)) == ""
     assert nodes.found().may_have_lost_tail

@@ -25,7 +25,7 @@ def log(tmp_path: Path) -> Log:
     log = open_log(tmp_path / "t-0")
     for number in range(40):
         log.append(batch(*[b"%d" % number * (number % 7 + 1)] * (number % 3 + 1)), 0)
-    log.settle()
+    log.write_index_page()
     return log
 
 

@@ -54,7 +54,7 @@ def test_a_file_that_cannot_be_opened_is_an_error_of_its_log(tmp_path: Path, cod
             failing()
     log.active.offset_index.tail += bytes(8 * 600)  # enough to be written immediately
     log.active.offset_index.count += 600
-    log.settle()
+    log.write_index_page()
     assert disk.failed
     log.active.offset_index.truncate(log.active.offset_index.written)
     disk.armed = False

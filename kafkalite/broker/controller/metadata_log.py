@@ -121,7 +121,7 @@ class MetadataLog:
             return
         if self.log.failure is not None:
             raise Fatal(f"{self.log.failure}; a broker cannot run without its metadata log")
-        self.log.settle()
+        self.log.write_index_page()
         self.push()
         self.on_commit()
 

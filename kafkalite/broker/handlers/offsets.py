@@ -46,7 +46,7 @@ from kafkalite.protocol.schemas.offsets import (
     MAX_TIMESTAMP,
     OFFSET_FOR_LEADER_EPOCH,
 )
-from kafkalite.storage.timestamps import TimestampOffset, first_since, newest
+from kafkalite.storage.timestamps import TimestampOffset, search_max_timestamp, search_timestamp
 
 if TYPE_CHECKING:
     from kafkalite.storage.log import Log
@@ -177,7 +177,8 @@ class OffsetListing:
             return {"timestamp": -1, "offset": start, "leader_epoch": _first_epoch(log)}
         if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
             return NOTHING
-        search = newest(log) if timestamp == MAX_TIMESTAMP else first_since(log, timestamp)
+        by_max = timestamp == MAX_TIMESTAMP
+        search = search_max_timestamp(log) if by_max else search_timestamp(log, timestamp)
         found = self._node.opener.search(search)
         return found if isinstance(found, Later) else self._readable(partition, found)
 

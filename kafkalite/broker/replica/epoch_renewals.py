@@ -67,7 +67,7 @@ class EpochRenewals:
             return False
         renewal = self._waiting.get(topic_id, {}).get(found)
         if renewal is not None and leader_epoch > renewal.leader_epoch:
-            self._logs.has_new_epoch(found)
+            self._logs.note_new_epoch(found)
             self.forget(found, topic_id)
             return False
         if renewal is None:

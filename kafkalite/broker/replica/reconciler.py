@@ -297,10 +297,10 @@ class Reconciler:
         present = logs.logs.get((topic.name, index))
         if present is not None and self._metadata.is_deleted(present.topic_id):
             logs.delete(present)  # of an older topic of this name
-        found = logs.find(topic.name, index, topic.topic_id, settings)
+        found = logs.open_transferred(topic.name, index, topic.topic_id, settings)
         if found is not None:
             return found
-        if logs.had(topic.name, index, topic.topic_id):
+        if logs.has_lost(topic.name, index, topic.topic_id):
             raise KafkaStorageError(
                 f"its directory is gone from {logs.data}; restore it from a copy, or delete"
                 " the topic"

@@ -357,7 +357,7 @@ class ReplicaManager:
         self._resized.update(dirty)
         flushes: list[LogFlush] = []
         for partition in dirty:
-            partition.log.settle()
+            partition.log.write_index_page()
             if partition.flushes_always:
                 self._flush(partition, flushes)
             elif (rule := self._flush_rules[partition]) is not None:
