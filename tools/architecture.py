@@ -22,7 +22,7 @@ LINES_NEAR = 550
 ROOT = Path(__file__).resolve().parent.parent
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("_ext", "errors", "clock", "ids", "metrics", "version"),
+    ("_ext", "errors", "clock", "ids", "metrics", "record_metadata", "version"),
     ("config", "records"),
     ("protocol", "http"),
     ("storage", "transport", "coordination"),

@@ -4,14 +4,15 @@ from typing import Any
 
 from typing_extensions import Buffer
 
-from kafkalite.client.producer.batch_completion import OnDelivery, RecordMetadata
 from kafkalite.errors import KafkaError
+from kafkalite.record_metadata import RecordMetadata
 
 _Content = Buffer | str | None
 _Pairs = Iterable[tuple[str, _Content]]
 _Headers = _Pairs | Mapping[str, _Content]
 _Append = Callable[[_Content, _Content, _Pairs | None, int], int]
 _Serializer = Callable[[Any], _Content]
+_OnDelivery = Callable[[KafkaError | None, RecordMetadata | None], object]
 _Partitioner = Callable[[str, bytes | None, int], int]
 
 class Delivery:
@@ -102,7 +103,7 @@ class Gatherer:
         headers: _Headers | None = None,
         timestamp: int | datetime | None = None,
         partition: int | None = None,
-        on_delivery: OnDelivery | None = None,
+        on_delivery: _OnDelivery | None = None,
         *,
         serializer: _Serializer | None = None,
     ) -> Delivery: ...
@@ -114,5 +115,5 @@ class Gatherer:
         headers: _Pairs | None,
         timestamp: int | None,
         partition: int | None,
-        on_delivery: OnDelivery | None,
+        on_delivery: _OnDelivery | None,
     ) -> Delivery: ...

@@ -16,7 +16,6 @@ import pytest
 from kafkalite._ext.hashing import partition_of
 from kafkalite.client.producer import background
 from kafkalite.client.producer.accumulator import BufferExhausted
-from kafkalite.client.producer.batch_completion import RecordMetadata
 from kafkalite.client.producer.producer import Producer
 from kafkalite.errors import (
     InvalidTopicException,
@@ -24,6 +23,7 @@ from kafkalite.errors import (
     RequestTimedOut,
     UnknownTopicOrPartition,
 )
+from kafkalite.record_metadata import RecordMetadata
 from kafkalite.testing import Broker
 from tests.client.reading_back import read_back
 

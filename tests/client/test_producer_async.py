@@ -12,8 +12,8 @@ import pytest
 
 from kafkalite.client.producer.accumulator import BufferExhausted
 from kafkalite.client.producer.async_producer import AsyncProducer
-from kafkalite.client.producer.batch_completion import RecordMetadata
 from kafkalite.errors import MessageTooLarge, UnknownTopicOrPartition
+from kafkalite.record_metadata import RecordMetadata
 from kafkalite.testing import Broker
 from tests.client.reading_back import read_back
 

@@ -26,13 +26,14 @@ from kafkalite._ext.gathering import Delivery
 from kafkalite.client.net import foreign_names as hints
 from kafkalite.client.net.settings import Bootstrap
 from kafkalite.client.producer.accumulator import BufferExhausted
-from kafkalite.client.producer.batch_completion import BatchCompletion, OnDelivery, RecordMetadata
+from kafkalite.client.producer.batch_completion import BatchCompletion, OnDelivery
 from kafkalite.client.producer.column_batches import Deliveries
 from kafkalite.client.producer.lifetime import exit_timeout_s
 from kafkalite.client.producer.partition_queue import Topic
 from kafkalite.client.producer.producer import Producer, closed
 from kafkalite.config.client_keywords import ProducerConfig
 from kafkalite.errors import RequestTimedOut
+from kafkalite.record_metadata import RecordMetadata
 
 T = TypeVar("T")
 
@@ -402,9 +403,7 @@ class AsyncProducer:
         """
         closing = ThreadPoolExecutor(1, "kafkalite-async-producer-close")
         try:
-            await asyncio.get_running_loop().run_in_executor(
-                closing, self._producer.close, timeout
-            )
+            await asyncio.get_running_loop().run_in_executor(closing, self._producer.close, timeout)
         finally:
             closing.shutdown(wait=False)
             self._threads.shutdown(wait=False, cancel_futures=True)

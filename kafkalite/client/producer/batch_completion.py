@@ -14,32 +14,16 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from kafkalite._ext.gathering import Delivery
 from kafkalite.errors import KafkaError
+from kafkalite.record_metadata import RecordMetadata
 
 log = logging.getLogger(__name__)
 
 NO_OFFSET = -1
 NO_TIMESTAMP = -1
-
-
-class RecordMetadata(NamedTuple):
-    """The position of a written record.
-
-    Attributes:
-        topic: Name of the topic.
-        partition: Partition in the topic.
-        offset: Offset of the record; -1 with acks=0, which has no response.
-        timestamp: Milliseconds since 1970: the record's, or the log append time if the topic uses
-            it.
-    """
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: int
 
 
 OnDelivery = Callable[[KafkaError | None, RecordMetadata | None], object]
@@ -160,9 +144,7 @@ class BatchCompletion:
         """Return the leaves, each after the place of its first record, counted from `first`."""
         if not self.parts:
             return [(first, self)]
-        return [
-            found for place, part in self.parts for found in part.placed_leaves(first + place)
-        ]
+        return [found for place, part in self.parts for found in part.placed_leaves(first + place)]
 
     @property
     def root(self) -> BatchCompletion:
