@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
-from kafkalite.cli.command import COMMANDS, Command, Usage, described, nearest, warn
+from kafkalite.cli.command import COMMANDS, Command, UsageError, described, nearest, warn
 from kafkalite.errors import KafkaError, Refusal
 
 MODULES = {
@@ -117,7 +117,7 @@ def run(argv: Sequence[str]) -> int:
         return 0
     if word not in MODULES:
         kind = "flag" if word.startswith("-") else "command"
-        raise Usage(f"unknown {kind} {word}{nearest(word, PAGES)} (try: kafkalite --help)")
+        raise UsageError(f"unknown {kind} {word}{nearest(word, PAGES)} (try: kafkalite --help)")
     verbs = commands_of(word)
     if word in verbs:
         return verbs[word].run(f"kafkalite {word}", rest)
@@ -128,7 +128,7 @@ def run(argv: Sequence[str]) -> int:
     if verb not in verbs:
         known = ", ".join(verbs)
         wrong = f"unknown command {word} {verb}{nearest(verb, verbs)}" if verb else "say what to do"
-        raise Usage(f"{wrong} (kafkalite {word} knows: {known})")
+        raise UsageError(f"{wrong} (kafkalite {word} knows: {known})")
     return verbs[verb].run(f"kafkalite {word} {verb}", rest)
 
 

@@ -16,12 +16,20 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
-from kafkalite.cli.bench_busy import MANY, SHORT_S, Shares
-from kafkalite.cli.bench_load import Load, Look, Phase, fetched, produced, topic_for, trips
+from kafkalite.cli.bench_busy import MANY, SHORT_S, CpuShares
+from kafkalite.cli.bench_load import (
+    BenchLoad,
+    BenchPhase,
+    Look,
+    fetched,
+    produced,
+    topic_for,
+    trips,
+)
 from kafkalite.cli.broker import DATA, address_of, chosen, known_here
-from kafkalite.cli.clients import CONNECTION, Cluster, Connection, sentences
+from kafkalite.cli.clients import CONNECTION, ClusterClients, ConnectionArguments, sentences
 from kafkalite.cli.command import argument, command
-from kafkalite.cli.ending import Ending
+from kafkalite.cli.ending import SignalHandling
 from kafkalite.cli.progress import count_words, size_words
 from kafkalite.cli.topic import PARTITIONS_MAX
 from kafkalite.process.status.ready import Ready
@@ -90,7 +98,7 @@ def bench(
     seconds: int,
     as_json: bool,
     data: Path | None,
-    **connection: Unpack[Connection],
+    **connection: Unpack[ConnectionArguments],
 ) -> None:
     """Measure what a broker does on this machine: produce, fetch, and there and back.
 
@@ -105,10 +113,10 @@ def bench(
     """
     if data is not None and connection["bootstrap"] is None and connection["profile"] is None:
         connection["bootstrap"] = address_of(data)
-    asked = Ending()
+    asked = SignalHandling()
     gc.disable()  # no cycles are made here, and it would walk every batch again and again
-    cluster = Cluster(**connection)
-    load = Load(records, size, trips, seconds, acks, compression)
+    cluster = ClusterClients(**connection)
+    load = BenchLoad(records, size, trips, seconds, acks, compression)
     with asked.at_a_look():
         result = measured(cluster, load, partitions, chosen(data), asked.look)
     if as_json:
@@ -118,7 +126,7 @@ def bench(
 
 
 def measured(
-    cluster: Cluster, load: Load, partitions: int, directory: Path, look: Look
+    cluster: ClusterClients, load: BenchLoad, partitions: int, directory: Path, look: Look
 ) -> dict[str, Any]:
     """The three parts, one after the other, as `--json` prints them; it ends where `look` raises.
 
@@ -145,7 +153,7 @@ def measured(
     return {**result, "verdict": list(verdict(result, into, out, ready))}
 
 
-def phase(of: Phase, size: int) -> dict[str, Any]:
+def phase(of: BenchPhase, size: int) -> dict[str, Any]:
     rate = of.records / of.seconds
     return {
         "records": of.records,
@@ -202,7 +210,9 @@ def lines(result: dict[str, Any]) -> Iterator[str]:
     yield from result["verdict"]
 
 
-def verdict(result: dict[str, Any], into: Phase, out: Phase, ready: Ready | None) -> Iterator[str]:
+def verdict(
+    result: dict[str, Any], into: BenchPhase, out: BenchPhase, ready: Ready | None
+) -> Iterator[str]:
     """What it comes to."""
     size, trip = result["size"], result["round_trip"]
     took, gave = (rounded(result[name]["records_per_s"]) for name in ("produce", "fetch"))
@@ -244,7 +254,7 @@ DURABILITIES = {
 }
 
 
-def limited(what: str, shares: Shares, ready: Ready | None) -> Iterator[str]:
+def limited(what: str, shares: CpuShares, ready: Ready | None) -> Iterator[str]:
     """What kept it from being quicker, in a sentence."""
     client, broker = (f"{100 * (share or 0):.0f} %" for share in shares[:2])
     alone = f"its busiest thread wanted a core {client} of the time"

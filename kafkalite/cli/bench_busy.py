@@ -1,8 +1,8 @@
 """Who was busy while something ran: this client, the broker, everybody else on the machine.
 
-    busy = Busy(pids)                   # of the broker, where it runs here
+    busy = CpuMeter(pids)                   # of the broker, where it runs here
     …
-    busy.shares()                       # Shares(client=0.97, broker=0.4, waited=0.0, others=0.1)
+    busy.shares()                       # CpuShares(client=0.97, broker=0.4, waited=0.0, others=0.1)
 
 A client or a broker is as quick as its busiest thread; of that thread counts the time in which it
 ran or waited for a core.  Linux tells this; elsewhere nothing is known.
@@ -25,7 +25,7 @@ SHORT_S = 0.2
 TICKS_S = os.sysconf("SC_CLK_TCK")
 
 
-class Shares(NamedTuple):
+class CpuShares(NamedTuple):
     """Shares of the time; of the machine's cores for the others.  None where nobody knows."""
 
     client: float | None
@@ -49,14 +49,14 @@ class Shares(NamedTuple):
         return "waiting" if self.broker is not None else None
 
 
-class Spent(NamedTuple):
+class ThreadTimes(NamedTuple):
     """What a thread has had so far, in nanoseconds."""
 
     ran: int
     waited: int
 
 
-class Busy:
+class CpuMeter:
     """Looks when it is made, and again when it is asked."""
 
     def __init__(self, pids: Sequence[int]) -> None:
@@ -65,11 +65,11 @@ class Busy:
         self.before = {pid: threads(pid) for pid in (os.getpid(), *pids)}
         self.machine = machine_s()
 
-    def shares(self) -> Shares:
+    def shares(self) -> CpuShares:
         """Of the time since it was made."""
         took_s = time.monotonic() - self.began_s
         if took_s < SHORT_S:
-            return Shares(None, None, None, None)
+            return CpuShares(None, None, None, None)
         spent = {pid: since(before, threads(pid)) for pid, before in self.before.items()}
         client = busiest(spent[os.getpid()])
         broker = busiest([each for pid in self.pids for each in spent[pid]])
@@ -80,36 +80,36 @@ class Busy:
             others = min(1.0, max(0.0, machine - self.machine - ours_s) / (took_s * cores))
         both = [each.waited for each in (client, broker) if each is not None]
         waited = min(1.0, max(both) / 1e9 / took_s) if both else None
-        return Shares(share(client, took_s), share(broker, took_s), waited, others)
+        return CpuShares(share(client, took_s), share(broker, took_s), waited, others)
 
 
-def threads(pid: int) -> dict[str, Spent]:
+def threads(pid: int) -> dict[str, ThreadTimes]:
     """What each thread of a process has had; nothing where that is not told."""
     found = {}
     with suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             with suppress(OSError, ValueError):  # it has just ended
                 ran, waited, _ = map(int, (task / "schedstat").read_text().split())
-                found[task.name] = Spent(ran, waited)
+                found[task.name] = ThreadTimes(ran, waited)
     return found
 
 
-def since(before: Mapping[str, Spent], now: Mapping[str, Spent]) -> list[Spent]:
+def since(before: Mapping[str, ThreadTimes], now: Mapping[str, ThreadTimes]) -> list[ThreadTimes]:
     """What threads have had in between."""
-    zero = Spent(0, 0)
+    zero = ThreadTimes(0, 0)
     return [
-        Spent(spent.ran - then.ran, spent.waited - then.waited)
+        ThreadTimes(spent.ran - then.ran, spent.waited - then.waited)
         for name, spent in now.items()
         for then in [before.get(name, zero)]
     ]
 
 
-def busiest(threads: Sequence[Spent]) -> Spent | None:
+def busiest(threads: Sequence[ThreadTimes]) -> ThreadTimes | None:
     """The thread that wanted a core most."""
     return max(threads, key=sum, default=None)
 
 
-def share(thread: Spent | None, took_s: float) -> float | None:
+def share(thread: ThreadTimes | None, took_s: float) -> float | None:
     """The share of the time in which a thread wanted a core."""
     return min(1.0, sum(thread) / 1e9 / took_s) if thread is not None else None
 

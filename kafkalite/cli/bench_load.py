@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kafkalite.cli.bench_busy import Busy, Shares
-from kafkalite.cli.clients import ANSWER_TIMEOUT_S, Cluster, plain, sentences
+from kafkalite.cli.bench_busy import CpuMeter, CpuShares
+from kafkalite.cli.clients import ANSWER_TIMEOUT_S, ClusterClients, plain, sentences
 from kafkalite.cli.command import warn
 from kafkalite.cli.progress import Progress
 from kafkalite.cli.reading import BATCH_COUNT_MAX, POLL_S
@@ -44,7 +44,7 @@ QUEUE = {"queue.buffering.max.messages": 1_000_000, "queue.buffering.max.kbytes"
 NO_DELAY = {"socket.nagle.disable": True}
 
 
-class Load(NamedTuple):
+class BenchLoad(NamedTuple):
     """What is asked of the broker."""
 
     records: int
@@ -64,17 +64,17 @@ class Load(NamedTuple):
         }
 
 
-class Phase(NamedTuple):
+class BenchPhase(NamedTuple):
     """How much went through in which time, and who was busy with it."""
 
     records: int
     wanted: int
     seconds: float
-    shares: Shares
+    shares: CpuShares
 
 
 @contextmanager
-def topic_for(cluster: Cluster, partitions: int) -> Iterator[str]:
+def topic_for(cluster: ClusterClients, partitions: int) -> Iterator[str]:
     """A topic of its own that is gone afterwards, however that comes."""
     admin = cluster.reached()
     topic = f"kafkalite-bench-{os.getpid()}-{os.urandom(4).hex()}"
@@ -105,7 +105,7 @@ def removed(admin: AdminClient, topic: str) -> None:
         warn(f"topic {topic} is left: {why[0]} (kafkalite topic delete {topic} removes it)")
 
 
-class Faults:
+class DeliveryErrors:
     """Hears of records that were not delivered."""
 
     def __init__(self) -> None:
@@ -136,17 +136,17 @@ def payloads(size: int) -> list[bytes]:
 
 
 def produced(
-    cluster: Cluster, topic: str, load: Load, pids: Sequence[int], look: Look
-) -> Phase:
+    cluster: ClusterClients, topic: str, load: BenchLoad, pids: Sequence[int], look: Look
+) -> BenchPhase:
     """Send records as fast as they are taken, until all are acknowledged."""
-    faults = Faults()
+    faults = DeliveryErrors()
     producer = cluster.producer({**QUEUE, **load.settings(), "on_delivery": faults.hear})
     cluster.topic(producer, topic)
     values = cycle(payloads(load.size))
     waiting_max = max(1, min(WAITING_COUNT_MAX, WAITING_SIZE_MAX // load.size))
     chunk_max = min(CHUNK_COUNT, waiting_max)
     sent = told = 0
-    busy = Busy(pids)
+    busy = CpuMeter(pids)
     began_s = time.monotonic()
     ends_s = began_s + load.seconds
     try:
@@ -174,19 +174,24 @@ def produced(
         producer.flush(POLL_S)
     if not told:
         raise Refusal(f"no record was acknowledged within {load.seconds:g} s")
-    return Phase(told, load.records, took_s, shares)
+    return BenchPhase(told, load.records, took_s, shares)
 
 
 def fetched(
-    cluster: Cluster, topic: str, load: Load, pids: Sequence[int], least: int, look: Look
-) -> Phase:
+    cluster: ClusterClients,
+    topic: str,
+    load: BenchLoad,
+    pids: Sequence[int],
+    least: int,
+    look: Look,
+) -> BenchPhase:
     """Read all that is there; `least` is what was acknowledged, and a Refusal if that is lost."""
     consumer = cluster.consumer({"enable.partition.eof": False})
     try:
         partitions = sorted(cluster.topic(consumer, topic).partitions)
         places = [TopicPartition(topic, partition, 0) for partition in partitions]
         total = readable(consumer, places, least, look)
-        busy = Busy(pids)
+        busy = CpuMeter(pids)
         began_s = time.monotonic()
         ends_s = began_s + load.seconds
         consumer.assign(places)
@@ -203,12 +208,10 @@ def fetched(
         consumer.close()
     if not progress.count:
         raise Refusal(f"no record came back within {load.seconds:g} s")
-    return Phase(progress.count, total, took_s, shares)
+    return BenchPhase(progress.count, total, took_s, shares)
 
 
-def readable(
-    consumer: Consumer, places: Sequence[TopicPartition], least: int, look: Look
-) -> int:
+def readable(consumer: Consumer, places: Sequence[TopicPartition], least: int, look: Look) -> int:
     """How many records there are to read, once all that were acknowledged may be."""
     give_up_at = time.monotonic() + ANSWER_TIMEOUT_S
     while True:
@@ -222,9 +225,9 @@ def readable(
         time.sleep(POLL_S)
 
 
-def trips(cluster: Cluster, topic: str, load: Load, look: Look) -> list[float]:
+def trips(cluster: ClusterClients, topic: str, load: BenchLoad, look: Look) -> list[float]:
     """How long each record took from the call that sends it to the call that returns it."""
-    faults = Faults()
+    faults = DeliveryErrors()
     settings = {**load.settings(), **NO_DELAY, "linger.ms": 0, "on_delivery": faults.hear}
     producer = cluster.producer(settings)
     consumer = cluster.consumer({**NO_DELAY, "enable.partition.eof": False})
@@ -255,7 +258,7 @@ def trip(
     consumer: Consumer,
     topic: str,
     record: tuple[bytes, bytes],
-    faults: Faults,
+    faults: DeliveryErrors,
     look: Look,
     ends_s: float,
 ) -> bool:

@@ -50,10 +50,10 @@ CONNECTION = (
         help="set any librdkafka property",
     ),
 )
-"""The arguments of every command that asks a broker: `Cluster(**connection)`."""
+"""The arguments of every command that asks a broker: `ClusterClients(**connection)`."""
 
 
-class Connection(TypedDict):
+class ConnectionArguments(TypedDict):
     """What they hold."""
 
     bootstrap: str | None
@@ -88,7 +88,7 @@ SILENCE_S = 5.0
 PORT = re.compile(r"(?:\w+://)?(?:\[[^]]*\]|[^:]*):([^:/]*)")
 
 
-class Place(NamedTuple):
+class ClusterAddress(NamedTuple):
     """Where a cluster is, what it takes to reach it, and which profile says so, if one does."""
 
     bootstrap: str
@@ -96,7 +96,7 @@ class Place(NamedTuple):
     profile: str
 
 
-def found(bootstrap: str | None, profile: str | None) -> Place:
+def found(bootstrap: str | None, profile: str | None) -> ClusterAddress:
     """The cluster that is named first, in the order that profiles.py gives.
 
     An address takes nothing from a profile that was not named beside it: what is in there, a
@@ -105,25 +105,25 @@ def found(bootstrap: str | None, profile: str | None) -> Place:
     if profile is not None:
         return placed(profile, profiles.profile_of(profile), bootstrap)
     if bootstrap is not None:
-        return Place(bootstrap, {}, "")
+        return ClusterAddress(bootstrap, {}, "")
     if named := os.environ.get("KAFKALITE_BOOTSTRAP"):
-        return Place(named, {}, "")
+        return ClusterAddress(named, {}, "")
     if named := os.environ.get("KAFKALITE_PROFILE"):
         return placed(named, profiles.profile_of(named))
     if in_use := profiles.profile_in_use():
         return placed(*in_use)
     with suppress(Refusal):  # somebody else's
         if ready := running(default_data_directory()):
-            return Place(ready["bootstrap"], {}, "")
-    return Place(BOOTSTRAP_DEFAULT, {}, "")
+            return ClusterAddress(ready["bootstrap"], {}, "")
+    return ClusterAddress(BOOTSTRAP_DEFAULT, {}, "")
 
 
-def placed(name: str, profile: Mapping[str, str], bootstrap: str | None = None) -> Place:
+def placed(name: str, profile: Mapping[str, str], bootstrap: str | None = None) -> ClusterAddress:
     properties = {key: value for key, value in profile.items() if key != profiles.ADDRESS}
-    return Place(bootstrap or profile[profiles.ADDRESS], properties, name)
+    return ClusterAddress(bootstrap or profile[profiles.ADDRESS], properties, name)
 
 
-class Cluster:
+class ClusterClients:
     """The Kafka that a command asks."""
 
     def __init__(
@@ -227,13 +227,13 @@ class Cluster:
             client.poll(0.05)
 
 
-class Patience:
+class StallWarning:
     """Says once that the brokers answer and yet nothing comes of it.
 
     librdkafka asks again for ever when a disk is full or a partition damaged, and tells nobody.
     """
 
-    def __init__(self, cluster: Cluster, who: str, what: str) -> None:
+    def __init__(self, cluster: ClusterClients, who: str, what: str) -> None:
         self.cluster = cluster
         self.sentence = (
             f"{who}: {what} for {SILENCE_S:.0f} s; still trying (the broker's log may"

@@ -32,7 +32,7 @@ from kafkalite.errors import Refusal
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-class Usage(Refusal):
+class UsageError(Refusal):
     """The command line itself is wrong."""
 
     exit_code = 2
@@ -63,7 +63,7 @@ class Command(NamedTuple):
         given, unknown = parser.parse_known_args(permuted(argv, parser))
         for word in unknown:
             if word != "--":
-                raise Usage(unknown_argument(word, prog, parser))
+                raise UsageError(unknown_argument(word, prog, parser))
         return self.function(**vars(given)) or 0
 
     def parser(self, prog: str) -> Parser:
@@ -86,7 +86,7 @@ class Parser(argparse.ArgumentParser):
     """argparse, with one sentence instead of a page when something is wrong."""
 
     def error(self, message: str) -> NoReturn:
-        raise Usage(f"{message} (try: {self.prog} --help)")
+        raise UsageError(f"{message} (try: {self.prog} --help)")
 
 
 COMMANDS: dict[str, dict[str, Command]] = {}

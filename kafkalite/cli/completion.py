@@ -162,11 +162,11 @@ def node_ids(given: argparse.Namespace) -> Iterable[str]:
 
 def wire(given: argparse.Namespace) -> Any:
     """Whom the line so far would ask."""
-    from kafkalite.cli.clients import Cluster
-    from kafkalite.cli.wire import Wire
+    from kafkalite.cli.clients import ClusterClients
+    from kafkalite.cli.wire import WireClient
 
-    cluster = Cluster(given.bootstrap, given.properties or (), given.profile)
-    return Wire(cluster, timeout_s=ANSWER_S)
+    cluster = ClusterClients(given.bootstrap, given.properties or (), given.profile)
+    return WireClient(cluster, timeout_s=ANSWER_S)
 
 
 OFFERS: dict[str, Callable[[argparse.Namespace], Iterable[str]]] = {

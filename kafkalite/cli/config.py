@@ -14,18 +14,18 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from typing import Any, Unpack
 
-from kafkalite.cli.clients import CONNECTION, Cluster, Connection
-from kafkalite.cli.command import Usage, argument, columns, command, nearest, say, utf8
+from kafkalite.cli.clients import CONNECTION, ClusterClients, ConnectionArguments
+from kafkalite.cli.command import UsageError, argument, columns, command, nearest, say, utf8
 from kafkalite.cli.resource import (
     APPEND,
     KINDS,
     SET,
     SUBTRACT,
     UNSET,
-    Change,
-    Configs,
-    Entry,
-    Resource,
+    DescribedValue,
+    ResourceConfigs,
+    ResourceName,
+    ValueChange,
     listed,
 )
 from kafkalite.config.client import SCOPES as CLIENT_SCOPES
@@ -63,7 +63,7 @@ def values(
     whole: bool,
     verbose: bool,
     as_json: bool,
-    **connection: Unpack[Connection],
+    **connection: Unpack[ConnectionArguments],
 ) -> None:
     """Show the values in force that are not defaults, or those of the keys that are named.
 
@@ -77,7 +77,7 @@ def values(
       kafkalite config get cluster
     """
     resource, keys = addressed(kind, words)
-    entries = Configs(Cluster(**connection)).of(resource, documented=verbose)
+    entries = ResourceConfigs(ClusterClients(**connection)).of(resource, documented=verbose)
     found = chosen(resource, entries, keys, whole)
     if as_json:
         described = [entry_fields(entry, verbose) for entry in found]
@@ -111,7 +111,7 @@ def set_values(
     words: Sequence[str],
     dry_run: bool,
     as_json: bool,
-    **connection: Unpack[Connection],
+    **connection: Unpack[ConnectionArguments],
 ) -> None:
     """Set keys, all of them or none; KEY+=VALUE and KEY-=VALUE add to a list and take from it.
 
@@ -124,7 +124,7 @@ def set_values(
     """
     resource, assignments = addressed(kind, words)
     if not assignments:
-        raise Usage(f"say what to set on {resource}: KEY=VALUE")
+        raise UsageError(f"say what to set on {resource}: KEY=VALUE")
     changed(resource, list(map(change, assignments)), dry_run, as_json, connection)
 
 
@@ -140,7 +140,7 @@ def unset(
     words: Sequence[str],
     dry_run: bool,
     as_json: bool,
-    **connection: Unpack[Connection],
+    **connection: Unpack[ConnectionArguments],
 ) -> None:
     """Take back what was set: the next place where a value stands holds again.
 
@@ -150,8 +150,8 @@ def unset(
     """
     resource, keys = addressed(kind, words)
     if not keys:
-        raise Usage(f"say which keys to unset on {resource}")
-    changed(resource, [Change(key, UNSET) for key in keys], dry_run, as_json, connection)
+        raise UsageError(f"say which keys to unset on {resource}")
+    changed(resource, [ValueChange(key, UNSET) for key in keys], dry_run, as_json, connection)
 
 
 @command(
@@ -160,14 +160,14 @@ def unset(
     *CONNECTION,
     name="list",
 )
-def resources(kind: str | None, as_json: bool, **connection: Unpack[Connection]) -> None:
+def resources(kind: str | None, as_json: bool, **connection: Unpack[ConnectionArguments]) -> None:
     """List what can be named in get and set: topics and nodes, and what else has configs.
 
     Examples:
       kafkalite config list
       kafkalite config list client-metrics
     """
-    found = listed(Cluster(**connection), kind)
+    found = listed(ClusterClients(**connection), kind)
     if as_json:
         print(json.dumps([each._asdict() for each in found]))
     else:
@@ -185,7 +185,7 @@ def resources(kind: str | None, as_json: bool, **connection: Unpack[Connection])
     argument("--json", dest="as_json", action="store_true", help="print a JSON list"),
     *CONNECTION,
 )
-def keys(pattern: str, as_json: bool, **connection: Unpack[Connection]) -> None:
+def keys(pattern: str, as_json: bool, **connection: Unpack[ConnectionArguments]) -> None:
     """List the keys there are, with type, default and meaning.
 
     They are those of this version: a connection is accepted, as by the other verbs, and not used.
@@ -209,33 +209,33 @@ def keys(pattern: str, as_json: bool, **connection: Unpack[Connection]) -> None:
         print("\n\n".join("\n".join(page(owner, key)) for owner, key in found))
 
 
-def addressed(kind: str, words: Sequence[str]) -> tuple[Resource, Sequence[str]]:
+def addressed(kind: str, words: Sequence[str]) -> tuple[ResourceName, Sequence[str]]:
     """The resource that the first words name, and the words after."""
     if kind == "cluster":
-        return Resource(kind, ""), words
+        return ResourceName(kind, ""), words
     if not words or not words[0].isprintable() or not words[0]:
-        raise Usage(f"name the {kind}, as in: kafkalite config get {kind} NAME")
-    return Resource(kind, words[0]), words[1:]
+        raise UsageError(f"name the {kind}, as in: kafkalite config get {kind} NAME")
+    return ResourceName(kind, words[0]), words[1:]
 
 
-def change(word: str) -> Change:
+def change(word: str) -> ValueChange:
     """What KEY=VALUE, KEY+=VALUE or KEY-=VALUE wants."""
     parts = re.fullmatch(r"([^=]+?)([+-]?)=(.*)", word, flags=re.DOTALL)
     if not parts:
-        raise Usage(f"{word!r} is not of the form KEY=VALUE")
+        raise UsageError(f"{word!r} is not of the form KEY=VALUE")
     key, sign, value = parts.groups()
-    return Change(key, {"": SET, "+": APPEND, "-": SUBTRACT}[sign], value)
+    return ValueChange(key, {"": SET, "+": APPEND, "-": SUBTRACT}[sign], value)
 
 
 def changed(
-    resource: Resource,
-    changes: Sequence[Change],
+    resource: ResourceName,
+    changes: Sequence[ValueChange],
     dry_run: bool,
     as_json: bool,
-    connection: Connection,
+    connection: ConnectionArguments,
 ) -> None:
     """Carry changes out, and say so."""
-    Configs(Cluster(**connection)).change(resource, changes, dry_run)
+    ResourceConfigs(ClusterClients(**connection)).change(resource, changes, dry_run)
     if as_json:
         said = [
             {"key": key, "operation": OPERATIONS[operation], "value": value}
@@ -250,8 +250,8 @@ def changed(
 
 
 def chosen(
-    resource: Resource, entries: Sequence[Entry], wanted: Sequence[str], whole: bool
-) -> list[Entry]:
+    resource: ResourceName, entries: Sequence[DescribedValue], wanted: Sequence[str], whole: bool
+) -> list[DescribedValue]:
     """The entries that are asked for; a key that is not there is a Refusal."""
     if not wanted:
         return [entry for entry in entries if whole or entry.source != "default"]
@@ -265,11 +265,11 @@ def chosen(
     return sorted(set(found))
 
 
-def shown(entry: Entry) -> str | None:
+def shown(entry: DescribedValue) -> str | None:
     return HIDDEN if entry.sensitive else entry.value
 
 
-def entry_fields(entry: Entry, verbose: bool) -> dict[str, Any]:
+def entry_fields(entry: DescribedValue, verbose: bool) -> dict[str, Any]:
     """An entry as JSON has it."""
     fields: dict[str, Any] = {
         "key": entry.name,
@@ -285,7 +285,7 @@ def entry_fields(entry: Entry, verbose: bool) -> dict[str, Any]:
     return {**fields, "type": entry.type, "doc": entry.doc} if verbose else fields
 
 
-def entry_page(entry: Entry) -> Iterator[str]:
+def entry_page(entry: DescribedValue) -> Iterator[str]:
     """An entry as a person reads it who wants to know all."""
     fixed = "; cannot be changed while the broker runs" if entry.read_only else ""
     yield f"{entry.name} = {shown(entry) or ''}  ({entry.source}{fixed})"

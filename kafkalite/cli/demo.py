@@ -34,10 +34,16 @@ from confluent_kafka import KafkaError, TopicPartition
 from confluent_kafka.admin import NewTopic
 
 from kafkalite.cli import offset_words
-from kafkalite.cli.clients import BOOTSTRAP_DEFAULT, CONNECTION, Cluster, Connection, sentences
+from kafkalite.cli.clients import (
+    BOOTSTRAP_DEFAULT,
+    CONNECTION,
+    ClusterClients,
+    ConnectionArguments,
+    sentences,
+)
 from kafkalite.cli.command import argument, command, say
-from kafkalite.cli.demo_group import MEMBERS, Group
-from kafkalite.cli.messages import Sender
+from kafkalite.cli.demo_group import MEMBERS, ReaderGroup
+from kafkalite.cli.messages import RecordSender
 from kafkalite.cli.progress import Progress
 from kafkalite.cli.topic import PARTITIONS_MAX, refuse, settled
 from kafkalite.errors import Refusal
@@ -49,7 +55,7 @@ READY_S_MAX = 60.0
 TABLE_WIDTH = 79
 
 
-class Tally:
+class CarrierTally:
     """What one carrier's records were: how many, and which in which order."""
 
     def __init__(self) -> None:
@@ -60,7 +66,7 @@ class Tally:
         self.count += 1
         self.digest.update(b"%d:%b" % (len(record), record))
 
-    def differs(self, other: Tally) -> str:
+    def differs(self, other: CarrierTally) -> str:
         """How another tally differs from this one, as words; empty when it does not."""
         if self.count != other.count:
             return f"{self.count:,} were sent and {other.count:,} arrived"
@@ -69,7 +75,7 @@ class Tally:
         return ""
 
 
-class Delays:
+class CarrierDelays:
     """What the table says of one carrier."""
 
     def __init__(self) -> None:
@@ -112,7 +118,7 @@ def demo(
     topic: str,
     partitions: int,
     as_json: bool,
-    **connection: Unpack[Connection],
+    **connection: Unpack[ConnectionArguments],
 ) -> None:
     """Stream a year of real flights through the broker, and check that every one arrives.
 
@@ -126,20 +132,20 @@ def demo(
     if not 1 <= partitions <= PARTITIONS_MAX:
         raise Refusal(f"a topic has 1 to {PARTITIONS_MAX:,} partitions, not {partitions}")
     flights_file, airlines_file = flight_files()
-    cluster = Cluster(**connection)
+    cluster = ClusterClients(**connection)
     with broker_at(cluster.bootstrap) as cluster.bootstrap, sentences():
         created(cluster, topic, partitions)
         before = ends(cluster, topic)
         told_of_earlier_runs(cluster, topic)
-        arrived: defaultdict[str, Tally] = defaultdict(Tally)
-        delays: defaultdict[str, Delays] = defaultdict(Delays)
+        arrived: defaultdict[str, CarrierTally] = defaultdict(CarrierTally)
+        delays: defaultdict[str, CarrierDelays] = defaultdict(CarrierDelays)
 
         def take(key: bytes, record: bytes) -> None:
             carrier = key.decode()
             arrived[carrier].add(record)
             delays[carrier].add(json.loads(record))
 
-        with Group(consumer_settings(cluster), before, take) as group:
+        with ReaderGroup(consumer_settings(cluster), before, take) as group:
             group.wait_for_members()
             sent, produced = produced_flights(cluster, topic, flights_file, group)
             say(f"produced {produced.summary()}")
@@ -159,12 +165,12 @@ def demo(
 
 
 def produced_flights(
-    cluster: Cluster, topic: str, flights_file: Path, group: Group
-) -> tuple[dict[str, Tally], Progress]:
+    cluster: ClusterClients, topic: str, flights_file: Path, group: ReaderGroup
+) -> tuple[dict[str, CarrierTally], Progress]:
     """Send every flight while the group reads; answer what was sent, per carrier, and how long it
     took."""
-    tallies: defaultdict[str, Tally] = defaultdict(Tally)
-    sender = Sender(cluster, topic, {})
+    tallies: defaultdict[str, CarrierTally] = defaultdict(CarrierTally)
+    sender = RecordSender(cluster, topic, {})
     progress = Progress("producing", total_count=FLIGHT_COUNT)
     with progress, sender:
         flights = records(flights_file)
@@ -181,7 +187,7 @@ def produced_flights(
     return tallies, progress
 
 
-def consumed_rest(group: Group, until: Sequence[TopicPartition]) -> None:
+def consumed_rest(group: ReaderGroup, until: Sequence[TopicPartition]) -> None:
     """Wait until the group has read all there is; a small run's member is killed only now."""
     progress = Progress("reading on", total_count=FLIGHT_COUNT)
     with progress:
@@ -190,14 +196,14 @@ def consumed_rest(group: Group, until: Sequence[TopicPartition]) -> None:
     progress.stop()
 
 
-def kill_in_the_middle(group: Group, wanted_count: int) -> None:
+def kill_in_the_middle(group: ReaderGroup, wanted_count: int) -> None:
     """Kill one of the two, once, as soon as so much has arrived, from both."""
     both = group.readers == MEMBERS or not wanted_count
     if not group.killed_at and group.count >= wanted_count and both:
         group.kill_one()
 
 
-def told_of(group: Group) -> str:
+def told_of(group: ReaderGroup) -> str:
     """What became of the group."""
     words = f"a group of two read them; one was killed after {group.killed_after:,}"
     if group.taken_over_s:
@@ -205,7 +211,7 @@ def told_of(group: Group) -> str:
     return words
 
 
-def consumer_settings(cluster: Cluster) -> dict[str, Any]:
+def consumer_settings(cluster: ClusterClients) -> dict[str, Any]:
     """What a member needs to reach the cluster, in words that another process understands."""
     return {
         name: value
@@ -214,10 +220,10 @@ def consumer_settings(cluster: Cluster) -> dict[str, Any]:
     }
 
 
-def check(sent: Mapping[str, Tally], arrived: Mapping[str, Tally]) -> None:
+def check(sent: Mapping[str, CarrierTally], arrived: Mapping[str, CarrierTally]) -> None:
     """Refuse when what arrived is not what was sent."""
     wrong = {
-        carrier: sent.get(carrier, Tally()).differs(arrived.get(carrier, Tally()))
+        carrier: sent.get(carrier, CarrierTally()).differs(arrived.get(carrier, CarrierTally()))
         for carrier in sorted({*sent, *arrived})
     }
     sentence = "; ".join(f"of {carrier} {words}" for carrier, words in wrong.items() if words)
@@ -258,7 +264,7 @@ def airline_names(airlines_file: Path) -> dict[str, str]:
         return {row["carrier"]: row["name"] for row in csv.DictReader(file)}
 
 
-def created(cluster: Cluster, topic: str, partitions: int) -> None:
+def created(cluster: ClusterClients, topic: str, partitions: int) -> None:
     """Make sure the topic is there."""
     admin = cluster.admin()
     cluster.metadata(admin)
@@ -267,12 +273,14 @@ def created(cluster: Cluster, topic: str, partitions: int) -> None:
     refuse({name: fault for name, fault in faults.items() if fault.code() != exists})
 
 
-def ends(cluster: Cluster, topic: str) -> list[TopicPartition]:
+def ends(cluster: ClusterClients, topic: str) -> list[TopicPartition]:
     """Where each partition ends now."""
-    return places(cluster, topic, offset_words.Since(offset_words.END))
+    return places(cluster, topic, offset_words.SinceTimestamp(offset_words.END))
 
 
-def places(cluster: Cluster, topic: str, where: offset_words.Start) -> list[TopicPartition]:
+def places(
+    cluster: ClusterClients, topic: str, where: offset_words.StartPosition
+) -> list[TopicPartition]:
     consumer = cluster.consumer({})
     try:
         partitions = sorted(cluster.topic(consumer, topic).partitions)
@@ -281,9 +289,9 @@ def places(cluster: Cluster, topic: str, where: offset_words.Start) -> list[Topi
         consumer.close()
 
 
-def told_of_earlier_runs(cluster: Cluster, topic: str) -> None:
+def told_of_earlier_runs(cluster: ClusterClients, topic: str) -> None:
     """Say what lies in the topic already."""
-    starts = places(cluster, topic, offset_words.Since(offset_words.BEGINNING))
+    starts = places(cluster, topic, offset_words.SinceTimestamp(offset_words.BEGINNING))
     held = sum(end.offset for end in ends(cluster, topic)) - sum(start.offset for start in starts)
     if held:
         say(f"topic {topic} holds {held:,} records already; this run adds its own")
@@ -336,7 +344,7 @@ def own_broker(listen: str) -> Iterator[dict[str, Any]]:
 
 
 def result(
-    topic: str, carriers: Sequence[Mapping[str, Any]], produced: Progress, group: Group
+    topic: str, carriers: Sequence[Mapping[str, Any]], produced: Progress, group: ReaderGroup
 ) -> dict[str, Any]:
     return {
         "topic": topic,

@@ -12,7 +12,7 @@ Frames on its output, so that what was handed on is there although the process i
     value size    4 bytes
     key, value
 
-`Group` is the other end: it takes each offset of a partition once, in order, and what comes a
+`ReaderGroup` is the other end: it takes each offset of a partition once, in order, and what comes a
 second time not again.  That is all it needs for each record to count once.
 """
 
@@ -50,7 +50,7 @@ Take = Callable[[bytes, bytes], None]
 
 
 @dataclass(eq=False)
-class Member:
+class GroupReader:
     """One reader's process, and what came of it."""
 
     process: subprocess.Popen[bytes]
@@ -58,7 +58,7 @@ class Member:
     assigned: int = -1
 
 
-class Group:
+class ReaderGroup:
     """Two readers of the partitions, from the given places on; `take(key, value)` gets each record
     once."""
 
@@ -81,11 +81,11 @@ class Group:
         self._topic = before[0].topic
         self._selector = selectors.DefaultSelector()
         self._orphans: set[int] = set()
-        self._owners: dict[int, Member] = {}
+        self._owners: dict[int, GroupReader] = {}
         self._begin_at(before)
         self.members = [self._started() for _ in range(MEMBERS)]
 
-    def __enter__(self) -> Group:
+    def __enter__(self) -> ReaderGroup:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -125,7 +125,7 @@ class Group:
             return error
         return None
 
-    def _started(self) -> Member:
+    def _started(self) -> GroupReader:
         process = subprocess.Popen(
             [sys.executable, "-m", "kafkalite.cli.demo_group"],
             stdin=subprocess.PIPE,
@@ -137,7 +137,7 @@ class Group:
         # Not among the words of the command, which anybody may see: it may hold a password.
         process.stdin.write(json.dumps(order).encode() + b"\n")
         process.stdin.flush()
-        member = Member(process)
+        member = GroupReader(process)
         self._selector.register(process.stdout, selectors.EVENT_READ, member)
         return member
 
@@ -196,7 +196,7 @@ class Group:
             member.buffer += some
             self._frames(member)
 
-    def _frames(self, member: Member) -> None:
+    def _frames(self, member: GroupReader) -> None:
         buffer, position = member.buffer, 0
         while len(buffer) - position >= HEAD.size:
             partition, offset, key_size, value_size = HEAD.unpack_from(buffer, position)

@@ -46,7 +46,7 @@ FLEETING = {"tmpfs", "ramfs"}
 LINES_SHOWN = 3
 
 
-class Finding(NamedTuple):
+class CheckResult(NamedTuple):
     """One thing that was looked at."""
 
     level: str
@@ -78,7 +78,7 @@ def doctor(listen: str | None, data: Path | None, as_json: bool) -> int:
         ready = running(directory)
         findings = list(examined(directory, listen, ready))
     except PermissionError as fault:
-        findings = [Finding(WRONG, "data directory", str(fault), "run this as its owner")]
+        findings = [CheckResult(WRONG, "data directory", str(fault), "run this as its owner")]
     if as_json:
         import json
 
@@ -96,7 +96,7 @@ def told(findings: Iterable[tuple[str, str, str, str]]) -> str:
     return "\n".join(lines)
 
 
-def examined(directory: Path, listen: str | None, ready: Ready | None) -> Iterator[Finding]:
+def examined(directory: Path, listen: str | None, ready: Ready | None) -> Iterator[CheckResult]:
     """Everything, one after the other."""
     yield software()
     yield descriptors()
@@ -115,7 +115,7 @@ def examined(directory: Path, listen: str | None, ready: Ready | None) -> Iterat
 # -- the machine ---------------------------------------------------------------------------------
 
 
-def software() -> Finding:
+def software() -> CheckResult:
     """Python, the compiled modules, the system."""
     missing = []
     for name in module_names():
@@ -126,25 +126,29 @@ def software() -> Finding:
     words = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
     if missing:
         advice = "build them: make build, or install kafkalite again"
-        return Finding(WRONG, "software", f"compiled modules lack: {', '.join(missing)}", advice)
+        return CheckResult(
+            WRONG, "software", f"compiled modules lack: {', '.join(missing)}", advice
+        )
     if sys.platform != "linux":
-        return Finding(WRONG, "software", words, "the broker runs on Linux; clients run anywhere")
-    return Finding(OK, "software", words)
+        return CheckResult(
+            WRONG, "software", words, "the broker runs on Linux; clients run anywhere"
+        )
+    return CheckResult(OK, "software", words)
 
 
-def descriptors() -> Finding:
+def descriptors() -> CheckResult:
     """How many files and connections a process may have open."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     words = f"{hard:,}" if hard != resource.RLIM_INFINITY else "without bound"
     advice = "raise it: ulimit -Hn 65536, LimitNOFILE= of a service, --ulimit of a container"
     if hard != resource.RLIM_INFINITY and hard < DESCRIPTORS_MIN:
-        return Finding(WRONG, "open files", words, advice)
+        return CheckResult(WRONG, "open files", words, advice)
     if hard != resource.RLIM_INFINITY and hard < DESCRIPTORS_FEW:
-        return Finding(WARNING, "open files", words, f"each partition takes a few; {advice}")
-    return Finding(OK, "open files", words)
+        return CheckResult(WARNING, "open files", words, f"each partition takes a few; {advice}")
+    return CheckResult(OK, "open files", words)
 
 
-def memory() -> Finding:
+def memory() -> CheckResult:
     """What is free; the page cache is what reads come from."""
     available = 0
     for line in Path("/proc/meminfo").read_text().splitlines():
@@ -154,26 +158,28 @@ def memory() -> Finding:
     words = f"{available >> 20:,} MiB free, {cores} core{'s' if cores > 1 else ''}"
     if available < MEMORY_FEW:
         advice = "a broker takes tens of megabytes; what is read again comes from free memory"
-        return Finding(WARNING, "memory", words, advice)
-    return Finding(OK, "memory", words)
+        return CheckResult(WARNING, "memory", words, advice)
+    return CheckResult(OK, "memory", words)
 
 
-def clock(directory: Path) -> Finding:
+def clock(directory: Path) -> CheckResult:
     """Retention and timestamps go by it."""
     now = time.time()
     words = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
     if now < CLOCK_NOT_SET:
-        return Finding(WRONG, "clock", words, "set it: records bear its time, and are kept by it")
+        return CheckResult(
+            WRONG, "clock", words, "set it: records bear its time, and are kept by it"
+        )
     newest = max(
         (path.stat().st_mtime for path in directory.glob("*-*/*.log") if path.is_file()),
         default=0.0,
     )
     if newest > now + CLOCK_AHEAD_S:
         advice = "the log was written at a later time than it is now: the clock went back"
-        return Finding(WARNING, "clock", words, advice)
+        return CheckResult(WARNING, "clock", words, advice)
     if not synchronised():
-        return Finding(OK, "clock", f"{words}, not known to be synchronised")
-    return Finding(OK, "clock", f"{words}, synchronised")
+        return CheckResult(OK, "clock", f"{words}, not known to be synchronised")
+    return CheckResult(OK, "clock", f"{words}, synchronised")
 
 
 def synchronised() -> bool:
@@ -195,36 +201,38 @@ def there(directory: Path) -> Path:
     return directory
 
 
-def owner(directory: Path) -> Finding:
+def owner(directory: Path) -> CheckResult:
     """Whether it is ours to write."""
     place = there(directory)
     what = "data directory"
     if not place.is_dir():
-        return Finding(WRONG, what, f"{place} is no directory", "name another with --data")
+        return CheckResult(WRONG, what, f"{place} is no directory", "name another with --data")
     if not os.access(place, os.W_OK | os.X_OK):
         found = f"{place} cannot be written by this user"
-        return Finding(WRONG, what, found, f"chown it to uid {os.getuid()}, or name another")
+        return CheckResult(WRONG, what, found, f"chown it to uid {os.getuid()}, or name another")
     if place != directory:
-        return Finding(OK, what, f"{directory} will be made")
+        return CheckResult(OK, what, f"{directory} will be made")
     status = place.stat()
     if status.st_uid != os.getuid():
         found = f"{place} belongs to uid {status.st_uid}, and this is uid {os.getuid()}"
-        return Finding(WARNING, what, found, "run the broker as one user always")
+        return CheckResult(WARNING, what, found, "run the broker as one user always")
     if status.st_mode & 0o022:
         advice = f"others may write into it: chmod go-w {place}"
-        return Finding(WARNING, what, f"{place}, mode {status.st_mode & 0o777:o}", advice)
-    return Finding(OK, what, str(place))
+        return CheckResult(WARNING, what, f"{place}, mode {status.st_mode & 0o777:o}", advice)
+    return CheckResult(OK, what, str(place))
 
 
-def kept(directory: Path) -> Finding:
+def kept(directory: Path) -> CheckResult:
     """Which file system it lies on, and whether that keeps what it is given."""
     kind = file_system(there(directory))
     if kind in REMOTE:
         advice = "a flush there may not reach a disk, and locks may not hold; use a local disk"
-        return Finding(WARNING, "file system", kind, advice)
+        return CheckResult(WARNING, "file system", kind, advice)
     if kind in FLEETING:
-        return Finding(WARNING, "file system", kind, "all of it is gone when the machine is off")
-    return Finding(OK, "file system", kind)
+        return CheckResult(
+            WARNING, "file system", kind, "all of it is gone when the machine is off"
+        )
+    return CheckResult(OK, "file system", kind)
 
 
 def file_system(place: Path) -> str:
@@ -239,7 +247,7 @@ def file_system(place: Path) -> str:
     return kind
 
 
-def free_space(directory: Path) -> Finding:
+def free_space(directory: Path) -> CheckResult:
     """Against what the broker keeps free by default."""
     from kafkalite.storage.log_manager import MIN_FREE_MAX, MIN_FREE_SHARE
 
@@ -249,13 +257,13 @@ def free_space(directory: Path) -> Finding:
     words = f"{free / 1e9:,.1f} GB free of {size / 1e9:,.1f}"
     if free < min(MIN_FREE_MAX, size // MIN_FREE_SHARE):
         advice = "below storage.min.free.bytes producers get an error: make room, or set less"
-        return Finding(WRONG, "free space", words, advice)
+        return CheckResult(WRONG, "free space", words, advice)
     if disk.f_favail == 0 and disk.f_files:
-        return Finding(WRONG, "free space", f"{words}, no inode left", "remove files")
-    return Finding(OK, "free space", words)
+        return CheckResult(WRONG, "free space", f"{words}, no inode left", "remove files")
+    return CheckResult(OK, "free space", words)
 
 
-def flush_time(directory: Path) -> Finding:
+def flush_time(directory: Path) -> CheckResult:
     """How long an acknowledgement waits for the disk with durability=fsync."""
     place = there(directory)
     try:
@@ -263,13 +271,13 @@ def flush_time(directory: Path) -> Finding:
             taken = [flushed_s(file.fileno()) for _ in range(FLUSHES)]
     except OSError as fault:
         words = f"{place}: {fault.strerror}"
-        return Finding(WRONG, "flush time", words, "a file cannot be written there")
+        return CheckResult(WRONG, "flush time", words, "a file cannot be written there")
     median = statistics.median(taken)
     words = f"{median * 1e3:.1f} ms for 4 KiB (median of {FLUSHES})"
     if median > FLUSH_SLOW_S:
         advice = "with durability=fsync each answer waits that long; `interval` and `os` do not"
-        return Finding(WARNING, "flush time", words, advice)
-    return Finding(OK, "flush time", words)
+        return CheckResult(WARNING, "flush time", words, advice)
+    return CheckResult(OK, "flush time", words)
 
 
 def flushed_s(descriptor: int) -> float:
@@ -279,7 +287,7 @@ def flushed_s(descriptor: int) -> float:
     return time.monotonic() - begun
 
 
-def left_over(directory: Path) -> Iterator[Finding]:
+def left_over(directory: Path) -> Iterator[CheckResult]:
     """What belongs to nothing, and how the last run ended."""
     from kafkalite.process.status.ready import is_locked
     from kafkalite.storage.layout import CLEAN_SHUTDOWN
@@ -289,37 +297,37 @@ def left_over(directory: Path) -> Iterator[Finding]:
     strays = sorted(path.name for path in directory.glob("**/*-stray") if path.is_dir())
     if strays:
         advice = "they belong to no topic: look at them (kafkalite log dump), then remove them"
-        yield Finding(WARNING, "strays", f"{len(strays)}, {strays[0]} the first", advice)
+        yield CheckResult(WARNING, "strays", f"{len(strays)}, {strays[0]} the first", advice)
     if is_locked(directory) or not (directory / "meta.properties").exists():
         return
     if (directory / CLEAN_SHUTDOWN).exists():
-        yield Finding(OK, "last end", "clean")
+        yield CheckResult(OK, "last end", "clean")
     else:
-        yield Finding(OK, "last end", "not clean: the next start reads what was written last")
+        yield CheckResult(OK, "last end", "not clean: the next start reads what was written last")
 
 
-def meeting_place() -> Finding:
+def meeting_place() -> CheckResult:
     """Where the broker's processes meet: a private directory for sockets."""
     from kafkalite.transport.run_directory import is_private, place_of_user
 
     place = place_of_user()
     if place.exists() and not is_private(place):
         advice = f"it is to be this user's and of mode 700: chmod 700 {place}, or remove it"
-        return Finding(WRONG, "run directory", f"{place} lets others in", advice)
-    return Finding(OK, "run directory", str(place))
+        return CheckResult(WRONG, "run directory", f"{place} lets others in", advice)
+    return CheckResult(OK, "run directory", str(place))
 
 
 # -- ports and the broker ------------------------------------------------------------------------
 
 
-def ports(directory: Path, listen: str | None, ready: Ready | None) -> Iterator[Finding]:
+def ports(directory: Path, listen: str | None, ready: Ready | None) -> Iterator[CheckResult]:
     """Whether node 0 and the workers can listen where they would."""
     from kafkalite.config.broker import LISTENERS, parse_listener
     from kafkalite.process.ports import load_ports
 
     if ready is not None:
         taken = ", ".join(str(node["port"]) for node in ready["nodes"])
-        yield Finding(OK, "ports", f"{taken}: the broker's own")
+        yield CheckResult(OK, "ports", f"{taken}: the broker's own")
         return
     default = parse_listener(LISTENERS.default[0])
     asked = parse_listener(f"PLAINTEXT://{listen}") if listen else default
@@ -328,19 +336,19 @@ def ports(directory: Path, listen: str | None, ready: Ready | None) -> Iterator[
     if remembered is not None and not remembered.free and remembered.ports[0] == asked.port:
         wanted = sorted(remembered.ports.values())
     if asked.port == 0:
-        yield Finding(OK, "ports", "free ones will be chosen")
+        yield CheckResult(OK, "ports", "free ones will be chosen")
         return
     for port in wanted:
         why = cannot_listen(asked.host, port)
         if why:
             advice = "end that program, or choose another port with --listen"
-            yield Finding(WRONG, f"port {port}", f"{why}{holder(port)}", advice)
+            yield CheckResult(WRONG, f"port {port}", f"{why}{holder(port)}", advice)
         else:
-            yield Finding(OK, f"port {port}", "free")
+            yield CheckResult(OK, f"port {port}", "free")
     first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     if first <= max(wanted) and min(wanted) <= last:
         advice = "outgoing connections may get it while the broker is down; choose one outside"
-        yield Finding(WARNING, "port range", f"{first}-{last} is given to clients", advice)
+        yield CheckResult(WARNING, "port range", f"{first}-{last} is given to clients", advice)
 
 
 def cannot_listen(host: str, port: int) -> str:
@@ -388,22 +396,22 @@ def inodes_listening(port: int) -> Iterator[str]:
                 yield fields[9]
 
 
-def broker(directory: Path, ready: Ready | None) -> Iterator[Finding]:
+def broker(directory: Path, ready: Ready | None) -> Iterator[CheckResult]:
     """Whether one runs, whether each node answers, and what it complained of last."""
     from kafkalite.process.log_file import LINE, LOG_FILE
     from kafkalite.process.status.ready import not_ready
 
     if ready is None:
-        yield Finding(OK, "broker", not_ready(directory))
+        yield CheckResult(OK, "broker", not_ready(directory))
     else:
         for node in ready["nodes"]:
             what = f"node {node['id']}"
             fault = silent(node["host"], node["port"])
             if fault:
                 advice = f"see {directory / LOG_FILE}"
-                yield Finding(WRONG, what, f"port {node['port']}: {fault}", advice)
+                yield CheckResult(WRONG, what, f"port {node['port']}: {fault}", advice)
             else:
-                yield Finding(OK, what, f"{node['role']} on port {node['port']} answers")
+                yield CheckResult(OK, what, f"{node['role']} on port {node['port']} answers")
     try:
         lines = (directory / LOG_FILE).read_text(errors="replace").splitlines()
     except OSError:
@@ -411,7 +419,7 @@ def broker(directory: Path, ready: Ready | None) -> Iterator[Finding]:
     said = [line for line in lines if LINE.match(line)]
     if said:
         advice = "the last: " + "; ".join(line[:200] for line in said[-LINES_SHOWN:])
-        yield Finding(WARNING, "log", f"{len(said)} warnings and errors", advice)
+        yield CheckResult(WARNING, "log", f"{len(said)} warnings and errors", advice)
 
 
 def silent(host: str, port: int) -> str:

@@ -26,10 +26,10 @@ def orderly(ended: Callable[[int, FrameType | None], None] = end) -> None:
             signal.signal(number, ended)
 
 
-class Ending:
+class SignalHandling:
     """Ends a command in order, and where it wants to, rather than anywhere.
 
-        ending = Ending()
+        ending = SignalHandling()
         with ending.at_a_look():
             while True:
                 ending.look()

@@ -14,22 +14,28 @@ from typing import Any, NamedTuple, Unpack
 from confluent_kafka import ConsumerGroupType, KafkaError
 from confluent_kafka.admin import ConsumerGroupDescription, OffsetSpec
 
-from kafkalite.cli.clients import ANSWER_TIMEOUT_S, CONNECTION, Cluster, Connection, sentences
-from kafkalite.cli.command import Usage, argument, columns, command, printable, say
+from kafkalite.cli.clients import (
+    ANSWER_TIMEOUT_S,
+    CONNECTION,
+    ClusterClients,
+    ConnectionArguments,
+    sentences,
+)
+from kafkalite.cli.command import UsageError, argument, columns, command, printable, say
 from kafkalite.cli.group_offsets import (
     STATES,
-    By,
-    Committed,
     Destination,
-    Groups,
-    Listed,
-    Span,
+    GroupCommit,
+    GroupOffsets,
+    ListedOffsets,
+    PartitionSelection,
+    ShiftedPosition,
     destination,
     read_offsets,
     span,
 )
 from kafkalite.cli.membership import by_topic, spoken
-from kafkalite.cli.reading import Place
+from kafkalite.cli.reading import PartitionKey
 from kafkalite.cli.topic import refuse, settled
 from kafkalite.errors import Refusal
 
@@ -70,7 +76,7 @@ def list_groups(
     type: str | None,
     only_names: bool,
     as_json: bool,
-    **connection: Unpack[Connection],
+    **connection: Unpack[ConnectionArguments],
 ) -> None:
     """List the groups with their states and types.
 
@@ -78,7 +84,7 @@ def list_groups(
       kafkalite group list
       kafkalite group list --state Empty --names | xargs kafkalite group delete
     """
-    admin = Cluster(**connection).reached()
+    admin = ClusterClients(**connection).reached()
     filters: dict[str, Any] = {"request_timeout": ANSWER_TIMEOUT_S}
     if states:
         filters["states"] = {state for state, word in STATES.items() if word in states}
@@ -108,14 +114,16 @@ def list_groups(
 
 
 @command(NAMES, JSON, *CONNECTION)
-def describe(names: Sequence[str], as_json: bool, **connection: Unpack[Connection]) -> None:
+def describe(
+    names: Sequence[str], as_json: bool, **connection: Unpack[ConnectionArguments]
+) -> None:
     """Describe groups: state, members, and how far each partition is from its end.
 
     Examples:
       kafkalite group describe readers
       kafkalite group describe readers --json | jq '.[0].lag'
     """
-    groups = Groups(Cluster(**connection))
+    groups = GroupOffsets(ClusterClients(**connection))
     found, missing = [], []
     for name in names:
         group = groups.described(name)
@@ -140,10 +148,10 @@ def describe(names: Sequence[str], as_json: bool, **connection: Unpack[Connectio
 )
 def delete(
     names: Sequence[str],
-    spans: Sequence[Span],
+    spans: Sequence[PartitionSelection],
     if_exists: bool,
     as_json: bool,
-    **connection: Unpack[Connection],
+    **connection: Unpack[ConnectionArguments],
 ) -> None:
     """Delete groups that have no members, or what they have committed for a topic.
 
@@ -151,7 +159,7 @@ def delete(
       kafkalite group delete readers
       kafkalite group delete readers -t flights -t audit:0
     """
-    groups = Groups(Cluster(**connection))
+    groups = GroupOffsets(ClusterClients(**connection))
     if spans:
         forget(groups, names, spans, if_exists, as_json)
         return
@@ -174,7 +182,11 @@ def delete(
 
 
 def forget(
-    groups: Groups, names: Sequence[str], spans: Sequence[Span], if_exists: bool, as_json: bool
+    groups: GroupOffsets,
+    names: Sequence[str],
+    spans: Sequence[PartitionSelection],
+    if_exists: bool,
+    as_json: bool,
 ) -> None:
     """Delete what groups have committed, and say so."""
     forgotten = []
@@ -218,7 +230,7 @@ def forget(
 )
 def reset(
     names: Sequence[str],
-    spans: Sequence[Span],
+    spans: Sequence[PartitionSelection],
     all_topics: bool,
     where: Destination | None,
     shift_by: int | None,
@@ -226,7 +238,7 @@ def reset(
     dry_run: bool,
     export: bool,
     as_json: bool,
-    **connection: Unpack[Connection],
+    **connection: Unpack[ConnectionArguments],
 ) -> None:
     """Let groups without members go on from somewhere else.
 
@@ -241,17 +253,17 @@ def reset(
       kafkalite group reset readers --from-file offsets.csv
     """
     if [where, shift_by, from_file].count(None) != 2:
-        raise Usage("say where to, once: --to WHERE, --shift-by COUNT or --from-file FILE")
+        raise UsageError("say where to, once: --to WHERE, --shift-by COUNT or --from-file FILE")
     if (bool(spans) + all_topics + (from_file is not None)) != 1:
-        raise Usage("say what to reset, once: -t TOPIC, --all-topics or --from-file FILE")
+        raise UsageError("say what to reset, once: -t TOPIC, --all-topics or --from-file FILE")
     if export and as_json:
-        raise Usage("--export and --json are two forms of the same")
+        raise UsageError("--export and --json are two forms of the same")
     if shift_by is not None:
-        where = By(shift_by)
+        where = ShiftedPosition(shift_by)
     listed = offsets_in(from_file, names) if from_file is not None else {}
-    groups = Groups(Cluster(**connection))
+    groups = GroupOffsets(ClusterClients(**connection))
     plans = [
-        plan(groups, name, spans, Listed(listed[name]) if listed else where)
+        plan(groups, name, spans, ListedOffsets(listed[name]) if listed else where)
         for name in dict.fromkeys(names)
     ]
     if not dry_run:
@@ -270,12 +282,12 @@ def reset(
         print(columns(["GROUP", "TOPIC", "PARTITION", "OLD", "NEW"], rows))
 
 
-class Plan(NamedTuple):
+class ResetPlan(NamedTuple):
     """Where a group is to go on."""
 
     group: str
-    committed: Mapping[Place, Committed]
-    offsets: Mapping[Place, int]
+    committed: Mapping[PartitionKey, GroupCommit]
+    offsets: Mapping[PartitionKey, int]
 
     def rows(self) -> Iterator[tuple[str, str, int, int | None, int]]:
         for place, offset in sorted(self.offsets.items()):
@@ -283,7 +295,9 @@ class Plan(NamedTuple):
             yield self.group, *place, old.offset if old else None, offset
 
 
-def plan(groups: Groups, name: str, spans: Sequence[Span], where: Destination | None) -> Plan:
+def plan(
+    groups: GroupOffsets, name: str, spans: Sequence[PartitionSelection], where: Destination | None
+) -> ResetPlan:
     """Where a group is to go on; a Refusal while it has members."""
     assert where is not None
     found = groups.described(name)
@@ -294,16 +308,16 @@ def plan(groups: Groups, name: str, spans: Sequence[Span], where: Destination | 
             " only a group without members can be reset: stop them first"
         )
     committed = groups.committed(name) if found else {}
-    if isinstance(where, Listed):
-        spans = [Span(topic, (partition,)) for topic, partition in where.offsets]
+    if isinstance(where, ListedOffsets):
+        spans = [PartitionSelection(topic, (partition,)) for topic, partition in where.offsets]
     places = groups.meant(spans) if spans else list(committed)
     if not places:
         raise Refusal(f"group {name} has committed nothing; name topics with -t")
     offsets = groups.destinations(places, where, committed)
-    return Plan(name, committed, offsets)
+    return ResetPlan(name, committed, offsets)
 
 
-def offsets_in(file: str, names: Sequence[str]) -> dict[str, dict[Place, int]]:
+def offsets_in(file: str, names: Sequence[str]) -> dict[str, dict[PartitionKey, int]]:
     """What a file says of these groups."""
     if file == "-":
         return read_offsets("stdin", sys.stdin, names)
@@ -314,7 +328,7 @@ def offsets_in(file: str, names: Sequence[str]) -> dict[str, dict[Place, int]]:
         raise Refusal(f"{file} is no text in UTF-8") from None
 
 
-def described(groups: Groups, group: ConsumerGroupDescription) -> dict[str, Any]:
+def described(groups: GroupOffsets, group: ConsumerGroupDescription) -> dict[str, Any]:
     """All that can be asked about a group, as `--json` prints it."""
     committed = groups.committed(group.group_id)
     owners = {

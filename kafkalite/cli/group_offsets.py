@@ -1,7 +1,7 @@
 """How far groups have read: what they have committed, how far that is from the end, moving it.
 
-groups = Groups(cluster)
-groups.committed("readers")                     # {("flights", 0): Committed(offset=5, …), …}
+groups = GroupOffsets(cluster)
+groups.committed("readers")                     # {("flights", 0): GroupCommit(offset=5, …), …}
 groups.commit("readers", {("flights", 0): 0})
 """
 
@@ -27,15 +27,15 @@ from confluent_kafka import (
 from confluent_kafka.admin import ConsumerGroupDescription, OffsetSpec
 
 from kafkalite.cli import offset_words
-from kafkalite.cli.clients import ANSWER_TIMEOUT_S, Cluster, plain, sentences
+from kafkalite.cli.clients import ANSWER_TIMEOUT_S, ClusterClients, plain, sentences
 from kafkalite.cli.command import printable, say
-from kafkalite.cli.reading import Place
-from kafkalite.cli.wire import Wire
+from kafkalite.cli.reading import PartitionKey
+from kafkalite.cli.wire import WireClient
 from kafkalite.errors import KafkaError as KafkaFault
 from kafkalite.errors import Refusal, raise_for
 from kafkalite.protocol.schemas.groups import OFFSET_DELETE
 
-Answer = TypeVar("Answer")
+ResultT = TypeVar("ResultT")
 
 WAKING = (
     KafkaError.NOT_COORDINATOR,
@@ -59,7 +59,7 @@ NUMBER = re.compile(r"[0-9]{1,18}")
 PARTITIONS_MAX = 100_000
 
 
-class Committed(NamedTuple):
+class GroupCommit(NamedTuple):
     """What a group has committed for a partition."""
 
     offset: int
@@ -67,17 +67,17 @@ class Committed(NamedTuple):
     metadata: str | None
 
 
-class Span(NamedTuple):
+class PartitionSelection(NamedTuple):
     """A topic, and those of its partitions that are meant; None means all."""
 
     topic: str
     partitions: tuple[int, ...] | None
 
 
-class Groups:
+class GroupOffsets:
     """The groups of a cluster."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ClusterClients) -> None:
         self.cluster = cluster
         with sentences():
             self.admin = cluster.admin()
@@ -103,7 +103,7 @@ class Groups:
             raise Refusal(f"group {group} does not exist (see: kafkalite group list)")
         return found
 
-    def committed(self, group: str) -> dict[Place, Committed]:
+    def committed(self, group: str) -> dict[PartitionKey, GroupCommit]:
         """What the group has committed, in order.
 
         To be asked of a group that has been described: librdkafka's client dies when this is
@@ -113,12 +113,12 @@ class Groups:
         with sentences():
             found = awake(lambda: self.admin.list_consumer_group_offsets(asked)[group])
         return {
-            (each.topic, each.partition): Committed(each.offset, each.leader_epoch, each.metadata)
+            (each.topic, each.partition): GroupCommit(each.offset, each.leader_epoch, each.metadata)
             for each in sorted(found.topic_partitions)
             if each.error is None and each.offset >= 0
         }
 
-    def bounds(self, places: Collection[Place], spec: OffsetSpec) -> dict[Place, int]:
+    def bounds(self, places: Collection[PartitionKey], spec: OffsetSpec) -> dict[PartitionKey, int]:
         """Where partitions begin, or end; those of which nobody knows are left out."""
         asked = {
             TopicPartition(topic, partition): spec
@@ -134,7 +134,7 @@ class Groups:
             found[place.topic, place.partition] = offset
         return found
 
-    def commit(self, group: str, offsets: Mapping[Place, int]) -> None:
+    def commit(self, group: str, offsets: Mapping[PartitionKey, int]) -> None:
         """Let the group go on from these offsets."""
         partitions = [TopicPartition(*place, offset) for place, offset in offsets.items()]
         asked = [ConsumerGroupTopicPartitions(group, partitions)]
@@ -147,7 +147,7 @@ class Groups:
             ]
             raise Refusal(f"group {group}: {'; '.join(words)}")
 
-    def forget(self, group: ConsumerGroupDescription, places: Iterable[Place]) -> None:
+    def forget(self, group: ConsumerGroupDescription, places: Iterable[PartitionKey]) -> None:
         """Let go of what the group has committed for these partitions."""
         topics = defaultdict(list)
         for topic, partition in places:
@@ -157,7 +157,7 @@ class Groups:
             "topics": [{"name": name, "partitions": parts} for name, parts in topics.items()],
         }
         at = group.coordinator.host, group.coordinator.port
-        answer = Wire(self.cluster).ask(OFFSET_DELETE, request, at)
+        answer = WireClient(self.cluster).ask(OFFSET_DELETE, request, at)
         try:
             raise_for(answer.error_code)
             for topic in answer.topics:
@@ -166,7 +166,7 @@ class Groups:
         except KafkaFault as fault:
             raise Refusal(f"group {group.group_id}: {fault}") from None
 
-    def meant(self, spans: Iterable[Span]) -> list[Place]:
+    def meant(self, spans: Iterable[PartitionSelection]) -> list[PartitionKey]:
         """The partitions that are meant, all of which must be there."""
         places = []
         for topic, wanted in spans:
@@ -182,8 +182,11 @@ class Groups:
         return list(dict.fromkeys(places))
 
     def destinations(
-        self, places: Sequence[Place], where: Destination, committed: Mapping[Place, Committed]
-    ) -> dict[Place, int]:
+        self,
+        places: Sequence[PartitionKey],
+        where: Destination,
+        committed: Mapping[PartitionKey, GroupCommit],
+    ) -> dict[PartitionKey, int]:
         """The offset that `where` means in each partition, as the brokers see it now."""
         starts = self.bounds(places, OffsetSpec.earliest())
         ends = self.bounds(places, OffsetSpec.latest())
@@ -192,61 +195,63 @@ class Groups:
                 raise Refusal(f"{topic} [{partition}] does not say what it holds; try again")
         now_ms = time.time_ns() // 1_000_000
         match where:
-            case offset_words.At(offset):
+            case offset_words.AtOffset(offset):
                 wanted = dict.fromkeys(places, offset)
-            case offset_words.Last(distance):
+            case offset_words.LastRecords(distance):
                 wanted = {place: max(starts[place], ends[place] - distance) for place in places}
-            case offset_words.Since(offset_words.BEGINNING):
+            case offset_words.SinceTimestamp(offset_words.BEGINNING):
                 wanted = starts
-            case offset_words.Since(offset_words.END):
+            case offset_words.SinceTimestamp(offset_words.END):
                 wanted = ends
-            case offset_words.Since(timestamp_ms):
+            case offset_words.SinceTimestamp(timestamp_ms):
                 wanted = ends | self._since(places, timestamp_ms)
-            case offset_words.Ago(age_ms):
+            case offset_words.SinceAge(age_ms):
                 wanted = ends | self._since(places, max(0, now_ms - age_ms))
-            case Current():
+            case CurrentPosition():
                 wanted = ends | {place: committed[place].offset for place in committed}
-            case By(distance):
+            case ShiftedPosition(distance):
                 wanted = shifted(places, distance, committed)
-            case Listed(offsets):
+            case ListedOffsets(offsets):
                 wanted = dict(offsets)
         return {place: held(place, wanted[place], starts[place], ends[place]) for place in places}
 
-    def _since(self, places: Collection[Place], timestamp_ms: int) -> dict[Place, int]:
+    def _since(
+        self, places: Collection[PartitionKey], timestamp_ms: int
+    ) -> dict[PartitionKey, int]:
         """The first records with this timestamp or a later one, where there are any."""
         found = self.bounds(places, OffsetSpec.for_timestamp(timestamp_ms))
         return {place: offset for place, offset in found.items() if offset >= 0}
 
 
-class Current(NamedTuple):
+class CurrentPosition(NamedTuple):
     """Where the group is; the end where it has committed nothing."""
 
 
-class By(NamedTuple):
+class ShiftedPosition(NamedTuple):
     """So many records on from where the group is, or back."""
 
     distance: int
 
 
-class Listed(NamedTuple):
+class ListedOffsets(NamedTuple):
     """An offset for each partition."""
 
-    offsets: Mapping[Place, int]
+    offsets: Mapping[PartitionKey, int]
 
 
-Destination = offset_words.Start | Current | By | Listed
+Destination = offset_words.StartPosition | CurrentPosition | ShiftedPosition | ListedOffsets
 
 
 def shifted(
-    places: Sequence[Place], distance: int, committed: Mapping[Place, Committed]
-) -> dict[Place, int]:
+    places: Sequence[PartitionKey], distance: int, committed: Mapping[PartitionKey, GroupCommit]
+) -> dict[PartitionKey, int]:
     for topic, partition in places:
         if (topic, partition) not in committed:
             raise Refusal(f"{topic} [{partition}] has nothing committed that could be shifted")
     return {place: committed[place].offset + distance for place in places}
 
 
-def held(place: Place, offset: int, start: int, end: int) -> int:
+def held(place: PartitionKey, offset: int, start: int, end: int) -> int:
     """The nearest offset that the partition holds; told when that is another one."""
     nearest = min(max(offset, start), end)
     if nearest != offset:
@@ -255,7 +260,7 @@ def held(place: Place, offset: int, start: int, end: int) -> int:
     return nearest
 
 
-def awake(ask: Callable[[], Future[Answer]]) -> Answer:
+def awake(ask: Callable[[], Future[ResultT]]) -> ResultT:
     """A coordinator's answer; asked again for a while when it is just coming up."""
     give_up_at = time.monotonic() + ANSWER_TIMEOUT_S
     while True:
@@ -271,11 +276,11 @@ def awake(ask: Callable[[], Future[Answer]]) -> Answer:
         time.sleep(0.05)
 
 
-def span(text: str) -> Span:
+def span(text: str) -> PartitionSelection:
     """An argument type: TOPIC, or TOPIC:0,2-5."""
     topic, colon, line = printable(text).partition(":")
     if not colon:
-        return Span(topic, None)
+        return PartitionSelection(topic, None)
     if not topic or not LINE.fullmatch(line):
         raise ArgumentTypeError(f"{text!r} is neither TOPIC nor TOPIC:PARTITIONS, as flights:0,2-5")
     partitions: list[int] = []
@@ -285,13 +290,13 @@ def span(text: str) -> Span:
         if high - low > PARTITIONS_MAX:
             raise ArgumentTypeError(f"{text!r} has too many partitions")
         partitions += range(low, high + 1)
-    return Span(topic, tuple(dict.fromkeys(partitions)))
+    return PartitionSelection(topic, tuple(dict.fromkeys(partitions)))
 
 
 def destination(text: str) -> Destination:
     """An argument type: a place to start, or where the group is."""
     if text == "current":
-        return Current()
+        return CurrentPosition()
     try:
         return offset_words.start(text)
     except ArgumentTypeError as fault:
@@ -300,9 +305,9 @@ def destination(text: str) -> Destination:
 
 def read_offsets(
     name: str, lines: Iterable[str], groups: Sequence[str]
-) -> dict[str, dict[Place, int]]:
+) -> dict[str, dict[PartitionKey, int]]:
     """What a file of `topic,partition,offset` says, or `group,topic,partition,offset`, by group."""
-    found: dict[str, dict[Place, int]] = {group: {} for group in groups}
+    found: dict[str, dict[PartitionKey, int]] = {group: {} for group in groups}
     for number, row in enumerate(csv.reader(lines), 1):
         if not row:
             continue

@@ -33,7 +33,7 @@ PROGRESS_S = 0.2
 JSON_FLAG = argument("--json", action="store_true", help="one JSON object a line")
 
 
-class Damage(NamedTuple):
+class FileDamage(NamedTuple):
     """Something wrong in a file: where, what, and whether a crash explains it."""
 
     path: Path
@@ -257,7 +257,7 @@ def as_text(path: Path, entry: dict[str, Any]) -> str:
 # -- verify ----------------------------------------------------------------------------------------
 
 
-def damages_of(path: Path) -> Iterator[Damage]:
+def damages_of(path: Path) -> Iterator[FileDamage]:
     """What is wrong with a file, by itself and beside its segment."""
     kind = kind_of(path)
     if kind == layout.LOG:
@@ -269,15 +269,15 @@ def damages_of(path: Path) -> Iterator[Damage]:
             for _ in entries_of(path, with_records=False):
                 pass
         except ValueError as fault:
-            yield Damage(path, str(fault))
+            yield FileDamage(path, str(fault))
 
 
-def segment_damages(path: Path) -> Iterator[Damage]:
+def segment_damages(path: Path) -> Iterator[FileDamage]:
     base = base_offset_of(path)
     file = OpenFile(path, os.O_RDONLY)
     end = path.stat().st_size
     position, next_offset = 0, base
-    progress = Progress(path, end)
+    progress = FileProgress(path, end)
     while True:
         step = SegmentScan(
             *segment_walk.scan(
@@ -292,11 +292,11 @@ def segment_damages(path: Path) -> Iterator[Damage]:
         if step.code in (segment_walk.AT_END, segment_walk.ZEROS):
             break
         if step.code == segment_walk.STORAGE_ERROR:
-            yield Damage(path, f"it cannot be read at byte {position}")
+            yield FileDamage(path, f"it cannot be read at byte {position}")
             break
         behind = segment_walk.next_whole(file.fileno(), position + 1, end, next_offset)
         if behind < 0:
-            yield Damage(
+            yield FileDamage(
                 path,
                 f"it ends in {end - position} bytes from byte {position} that are no whole batch"
                 f" (offset {next_offset}); the next start of its broker cuts them off, if they"
@@ -304,7 +304,7 @@ def segment_damages(path: Path) -> Iterator[Damage]:
                 torn_tail=True,
             )
             break
-        yield Damage(
+        yield FileDamage(
             path,
             f"damaged at byte {position}, offset {next_offset}: whole batches go on at byte"
             f" {behind}",
@@ -313,29 +313,31 @@ def segment_damages(path: Path) -> Iterator[Damage]:
     progress.done()
 
 
-def index_damages(path: Path) -> Iterator[Damage]:
+def index_damages(path: Path) -> Iterator[FileDamage]:
     segment = path.with_suffix(layout.LOG)
     is_offsets = path.suffix == layout.OFFSET_INDEX
     size = 8 if is_offsets else 12
     content = path.read_bytes()
     if len(content) % size:
-        yield Damage(path, f"its {len(content)} bytes are no whole number of entries")
+        yield FileDamage(path, f"its {len(content)} bytes are no whole number of entries")
     content = content[: len(content) // size * size]
     # Kafka fills an index it has open with zeros up to the size it may reach.
     while content.endswith(bytes(size)):
         content = content[:-size]
     if not segment.exists():
-        yield Damage(path, f"its segment {segment.name} is missing")
+        yield FileDamage(path, f"its segment {segment.name} is missing")
         return
     end = segment.stat().st_size
     sound = sound_offsets(content, end) if is_offsets else sound_times(content, RELATIVE_OFFSET_MAX)
     if sound < len(content) // size:
-        yield Damage(path, f"entry {sound} does not come after the one before it in the segment")
+        yield FileDamage(
+            path, f"entry {sound} does not come after the one before it in the segment"
+        )
     elif is_offsets:
         yield from wrong_entries(path, segment, content, end)
 
 
-def wrong_entries(path: Path, segment: Path, content: bytes, end: int) -> Iterator[Damage]:
+def wrong_entries(path: Path, segment: Path, content: bytes, end: int) -> Iterator[FileDamage]:
     """Each entry points to a batch that ends with its offset."""
     file = OpenFile(segment, os.O_RDONLY)
     base = base_offset_of(path)
@@ -344,17 +346,19 @@ def wrong_entries(path: Path, segment: Path, content: bytes, end: int) -> Iterat
             file.fileno(), position, end, base + relative, base + relative
         )
         if code != segment_walk.WHOLE:
-            yield Damage(path, f"entry {number} points to byte {position}, where its batch is not")
+            yield FileDamage(
+                path, f"entry {number} points to byte {position}, where its batch is not"
+            )
             return
 
 
-def damage_as_json(damage: Damage) -> str:
+def damage_as_json(damage: FileDamage) -> str:
     return json.dumps(
         {"file": str(damage.path), "fault": damage.sentence, "torn_tail": damage.torn_tail}
     )
 
 
-class Progress:
+class FileProgress:
     """How far a large file is read, on one line of a terminal."""
 
     def __init__(self, path: Path, size: int) -> None:

@@ -1,6 +1,6 @@
 """A consumer as a member of a group: it shares topics' partitions with the other members.
 
-    with Membership(cluster, "readers", ["flights"], BEGINNING) as member:
+    with GroupMember(cluster, "readers", ["flights"], BEGINNING) as member:
         for batch in member.batches(to_end=True, count=None):
             write(batch)
 
@@ -17,12 +17,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from kafkalite.cli.clients import Cluster, Patience, plain
+from kafkalite.cli.clients import ClusterClients, StallWarning, plain
 from kafkalite.cli.command import say, warn
-from kafkalite.cli.ending import Ending
-from kafkalite.cli.reading import NOTHING_CAME, Place, batches, let_commit
+from kafkalite.cli.ending import SignalHandling
+from kafkalite.cli.reading import NOTHING_CAME, PartitionKey, batches, let_commit
 
-AWAITED: Place = ("", -1)
+AWAITED: PartitionKey = ("", -1)
 """Stands among the partitions to be read while it is not known which they are."""
 
 SETTINGS = {
@@ -40,18 +40,23 @@ PASSING = (
 """Why a commit may fail in a group that is well: the partitions have gone to another member."""
 
 
-class Membership:
+class GroupMember:
     """One member of a group, from joining to leaving."""
 
     def __init__(
-        self, cluster: Cluster, group: str, topics: Sequence[str], begin: str, verbose: bool = False
+        self,
+        cluster: ClusterClients,
+        group: str,
+        topics: Sequence[str],
+        begin: str,
+        verbose: bool = False,
     ) -> None:
         self.cluster = cluster
         self.group = group
         self.topics = topics
         self.verbose = verbose
         self.unended = {AWAITED}
-        self.ending = Ending()
+        self.ending = SignalHandling()
         self.consumer: Consumer = cluster.consumer(
             {
                 **SETTINGS,
@@ -61,7 +66,7 @@ class Membership:
             }
         )
 
-    def __enter__(self) -> Membership:
+    def __enter__(self) -> GroupMember:
         for topic in self.topics:
             if not topic.startswith("^"):  # what a pattern matches may come later
                 self.cluster.topic(self.consumer, topic)
@@ -76,7 +81,7 @@ class Membership:
 
     def batches(self, to_end: bool, count: int | None) -> Iterator[list[Message]]:
         """Records of whatever partitions it has, until the count or the end of all of them."""
-        patience = Patience(self.cluster, f"group {self.group}", NOTHING_CAME)
+        patience = StallWarning(self.cluster, f"group {self.group}", NOTHING_CAME)
         look = self.ending.look
         with self.ending.at_a_look():
             for batch in batches(self.consumer, self.unended, patience, to_end, count, look):

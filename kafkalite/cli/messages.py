@@ -25,9 +25,25 @@ from typing import Unpack
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from kafkalite.cli import offset_words
-from kafkalite.cli.clients import CONNECTION, Cluster, Connection, Patience, plain, sentences
-from kafkalite.cli.command import Usage, argument, command, key_value, printable, put, say, warn
-from kafkalite.cli.membership import Membership
+from kafkalite.cli.clients import (
+    CONNECTION,
+    ClusterClients,
+    ConnectionArguments,
+    StallWarning,
+    plain,
+    sentences,
+)
+from kafkalite.cli.command import (
+    UsageError,
+    argument,
+    command,
+    key_value,
+    printable,
+    put,
+    say,
+    warn,
+)
+from kafkalite.cli.membership import GroupMember
 from kafkalite.cli.progress import Progress
 from kafkalite.cli.reading import NOTHING_CAME, POLL_S, assigned, batches
 from kafkalite.cli.record_format import Writer, delimiter, formatted, json_lines, template
@@ -44,9 +60,9 @@ KEY_DELIMITER = argument(
 Column = Sequence[bytes | None]
 
 CHUNK_SIZE = 128 << 10
-BEGIN: dict[offset_words.Start, str] = {
-    offset_words.Since(offset_words.BEGINNING): "earliest",
-    offset_words.Since(offset_words.END): "latest",
+BEGIN: dict[offset_words.StartPosition, str] = {
+    offset_words.SinceTimestamp(offset_words.BEGINNING): "earliest",
+    offset_words.SinceTimestamp(offset_words.END): "latest",
 }
 """Where a group may begin, in librdkafka's words."""
 WAITING_COUNT_MAX = 100_000
@@ -98,7 +114,7 @@ def produce(
     codec: str,
     empty_is_null: bool,
     quiet: bool,
-    **connection: Unpack[Connection],
+    **connection: Unpack[ConnectionArguments],
 ) -> None:
     """Send each line of stdin, or of files, as a record.
 
@@ -112,14 +128,14 @@ def produce(
       kafkalite produce -t pictures -k cat cat.jpg
     """
     if by_line and not files:
-        raise Usage("-l wants the files to read (stdin is always read by line)")
-    cluster = Cluster(**connection)
+        raise UsageError("-l wants the files to read (stdin is always read by line)")
+    cluster = ClusterClients(**connection)
     gc.disable()  # no cycles are made here, and it would walk every batch again and again
     total_size = whole_size(files)
     short = total_size is not None and total_size <= SHORT_SIZE_MAX
     settings = {"compression.type": codec, **(AT_ONCE if short else {})}
     with sentences():
-        sender = Sender(cluster, topic, settings, partition, headers)
+        sender = RecordSender(cluster, topic, settings, partition, headers)
     drawn = not quiet and not sys.stdin.isatty()
     progress = Progress(f"to {topic}", total_size=total_size, drawn=drawn)
     beside = 0 if files and not by_line else len(delimiter)
@@ -140,7 +156,7 @@ def produce(
         say(progress.summary())
 
 
-class Sender:
+class RecordSender:
     """A producer of one topic that takes columns of records, and is bounded in what waits.
 
     `with` ends with a flush, also when it ends by Ctrl-C; what was not delivered is a Refusal.
@@ -148,7 +164,7 @@ class Sender:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: ClusterClients,
         topic: str,
         settings: Mapping[str, object],
         partition: int = -1,
@@ -167,7 +183,7 @@ class Sender:
         self.produce: Callable[..., None] = self.producer.produce
         if headers:
             self.produce = partial(self.produce, headers=list(headers))
-        self.patience = Patience(cluster, f"topic {topic!r}", "nothing was acknowledged")
+        self.patience = StallWarning(cluster, f"topic {topic!r}", "nothing was acknowledged")
         partitions = cluster.topic(self.producer, topic).partitions
         if partition not in (-1, *partitions):
             raise Refusal(f"topic {topic!r} has no partition {partition}: it has {len(partitions)}")
@@ -198,7 +214,7 @@ class Sender:
             self.fault = self.fault or fault
             self.fault_count += 1
 
-    def __enter__(self) -> Sender:
+    def __enter__(self) -> RecordSender:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, fault: object, trace: object) -> None:
@@ -331,7 +347,7 @@ def consume(
     topics: Sequence[str],
     group: str | None,
     partition: Sequence[int] | None,
-    offset: offset_words.Start,
+    offset: offset_words.StartPosition,
     to_end: bool,
     count: int | None,
     format: bytes | None,
@@ -341,7 +357,7 @@ def consume(
     show_null: bool,
     quiet: bool,
     verbose: bool,
-    **connection: Unpack[Connection],
+    **connection: Unpack[ConnectionArguments],
 ) -> None:
     """Print records, each value on its line, until Ctrl-C or as long as -e and -c say.
 
@@ -358,9 +374,9 @@ def consume(
     check(group, partition, offset, count, verbose)
     wanted = list(dict.fromkeys([*named, *topics]))
     if not wanted:
-        raise Usage("name the topic: -t TOPIC")
+        raise UsageError("name the topic: -t TOPIC")
     gc.disable()  # as above
-    cluster = Cluster(**connection)
+    cluster = ClusterClients(**connection)
     write = json_lines if as_json else writer(format, key_delimiter, delimiter, show_null)
     progress = Progress(f"from {', '.join(wanted)}", drawn=not quiet and not sys.stdout.isatty())
     with sentences():
@@ -386,19 +402,19 @@ def consume(
 def check(
     group: str | None,
     partitions: Sequence[int] | None,
-    where: offset_words.Start,
+    where: offset_words.StartPosition,
     count: int | None,
     verbose: bool,
 ) -> None:
     """Refuse what does not go together."""
     if count is not None and count < 0:
-        raise Usage(f"-c wants a number of records, not {count}")
+        raise UsageError(f"-c wants a number of records, not {count}")
     if group is not None and partitions:
-        raise Usage("-p and -G exclude each other: a group shares the partitions by itself")
+        raise UsageError("-p and -G exclude each other: a group shares the partitions by itself")
     if group is None and verbose:
-        raise Usage("-v tells what a group does: it wants -G")
+        raise UsageError("-v tells what a group does: it wants -G")
     if group is not None and where not in BEGIN:
-        raise Usage(
+        raise UsageError(
             "-o with -G is where a group begins that has committed nothing: beginning or end"
             " (kafkalite group reset moves one that has)"
         )
@@ -416,35 +432,35 @@ def writer(
 
 
 def alone(
-    cluster: Cluster,
+    cluster: ClusterClients,
     topics: Sequence[str],
     partitions: Sequence[int] | None,
-    where: offset_words.Start,
+    where: offset_words.StartPosition,
     to_end: bool,
     count: int | None,
 ) -> Generator[list[Message], None, None]:
     """The records of one topic, which are shared with nobody."""
     if len(topics) > 1:
-        raise Usage("several topics are read by a group (-G)")
+        raise UsageError("several topics are read by a group (-G)")
     # To find the end a fetch must come back empty, and no one else's records are waited for.
     consumer = cluster.consumer({"fetch.wait.max.ms": 10} if to_end else {})
     try:
         unended = assigned(cluster, consumer, topics[0], partitions, where)
-        patience = Patience(cluster, f"topic {topics[0]!r}", NOTHING_CAME)
+        patience = StallWarning(cluster, f"topic {topics[0]!r}", NOTHING_CAME)
         yield from batches(consumer, unended, patience, to_end, count)
     finally:
         consumer.close()
 
 
 def shared(
-    cluster: Cluster,
+    cluster: ClusterClients,
     topics: Sequence[str],
     group: str,
-    where: offset_words.Start,
+    where: offset_words.StartPosition,
     verbose: bool,
     to_end: bool,
     count: int | None,
 ) -> Generator[list[Message], None, None]:
     """The records that fall to this member of a group, which it leaves however it is ended."""
-    with Membership(cluster, group, topics, BEGIN[where], verbose) as member:
+    with GroupMember(cluster, group, topics, BEGIN[where], verbose) as member:
         yield from member.batches(to_end, count)

@@ -44,8 +44,8 @@ SUPERVISOR_ID = 0
 NODE = argument("node", metavar="ID", type=int, help="the node's number, as list shows it")
 JSON = argument("--json", action="store_true", dest="as_json", help="print JSON")
 
-Node = dict[str, Any]
-Report = dict[str, Any]
+NodeFields = dict[str, Any]
+NodeReport = dict[str, Any]
 
 
 @command(DATA, JSON, name="list")
@@ -180,7 +180,7 @@ def rebalance(dry_run: bool, data: Path | None, as_json: bool) -> None:
 
 
 @contextmanager
-def supervisor(data: Path | None) -> Iterator[Supervisor]:
+def supervisor(data: Path | None) -> Iterator[SupervisorClient]:
     """The supervisor of the broker that runs on this directory."""
     directory = chosen(data)
     ready = running(directory)
@@ -191,7 +191,7 @@ def supervisor(data: Path | None) -> Iterator[Supervisor]:
             f"the broker on {directory} runs as one process (workers=0) and has no nodes to order;"
             " kafkalite start --workers 3 starts it with some"
         )
-    asked = Supervisor(directory, ready)
+    asked = SupervisorClient(directory, ready)
     try:
         yield asked
     finally:
@@ -202,7 +202,7 @@ class SupervisorLost(Exception):
     """It died with an order of which nobody knows whether it was carried out."""
 
 
-class Supervisor:
+class SupervisorClient:
     """The supervisor of a running broker: takes orders, and reports."""
 
     def __init__(self, directory: Path, ready: Ready) -> None:
@@ -212,9 +212,9 @@ class Supervisor:
         self._lost = False
         self._ids = itertools.count(time.time_ns())
         self._asked = -1
-        self._report: Report | None = None
+        self._report: NodeReport | None = None
 
-    def ask(self, verb: str, node: int = -1, dry_run: bool = False) -> Report:
+    def ask(self, verb: str, node: int = -1, dry_run: bool = False) -> NodeReport:
         """Give an order and answer what is reported.
 
         A supervisor that dies takes what it has heard with it.  A look is asked for again then,
@@ -243,7 +243,7 @@ class Supervisor:
             if self._lost and self.bus.connected:
                 return  # to the next supervisor
 
-    def ask_once(self, verb: str, node: int, done: Callable[[Report], bool]) -> Report:
+    def ask_once(self, verb: str, node: int, done: Callable[[NodeReport], bool]) -> NodeReport:
         """Give an order that is not to be carried out twice: `done` sees whether it was."""
         while True:
             try:
@@ -266,10 +266,10 @@ class Supervisor:
         unsure = "" if verb == "list" else "; kafkalite node list shows later whether it was done"
         return f"the supervisor does not answer within {ANSWER_S:.0f} s{unsure}"
 
-    def worker(self, node: int) -> Node:
+    def worker(self, node: int) -> NodeFields:
         """The node of this number; a Refusal when it is none, or none that can be ordered."""
         nodes = self.ask("list")["nodes"]
-        found: Node | None = next((each for each in nodes if each["node_id"] == node), None)
+        found: NodeFields | None = next((each for each in nodes if each["node_id"] == node), None)
         if found is None:
             known = ", ".join(str(each["node_id"]) for each in nodes)
             raise Refusal(f"node {node} is not there; there are {known}")
@@ -277,10 +277,10 @@ class Supervisor:
             raise Refusal("node 0 is the supervisor: it has no partitions and cannot be removed")
         return found
 
-    def await_ready(self, report: Report, before: set[int]) -> Node:
+    def await_ready(self, report: NodeReport, before: set[int]) -> NodeFields:
         """The node that was not there before, as soon as it answers."""
         deadline = time.monotonic() + READY_S
-        added: list[Node] = []
+        added: list[NodeFields] = []
         while time.monotonic() < deadline:
             added = [node for node in report["nodes"] if node["node_id"] not in before]
             if added and added[0]["state"] == "ready":
@@ -304,13 +304,13 @@ class Supervisor:
                 raise Refusal(f"node {node} was removed, but its process has not ended yet")
             self.pause()
 
-    def follow(self, report: Report) -> None:
+    def follow(self, report: NodeReport) -> None:
         """Wait until nothing is left to move, and show on a terminal how far it is."""
         total = left = max(report["moves_left"], len(report["moves"]))
         if not total:
             return
         still_since, told = time.monotonic(), False
-        shown = Line()
+        shown = StatusLine()
         try:
             while left:
                 shown.show(f"{left} of {partitions(total)} left to move")
@@ -341,7 +341,7 @@ class Supervisor:
         self.reactor.close()
 
 
-class Line:
+class StatusLine:
     """A line on a terminal's stderr that is drawn over; nothing where that is no terminal."""
 
     def __init__(self) -> None:
@@ -359,7 +359,7 @@ class Line:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def in_words(node: Node) -> dict[str, Any]:
+def in_words(node: NodeFields) -> dict[str, Any]:
     """A node as --json prints it: the words of `status` and of the table."""
     return {
         "id": node["node_id"],
@@ -374,7 +374,7 @@ def in_words(node: Node) -> dict[str, Any]:
     }
 
 
-def table(nodes: list[Node]) -> str:
+def table(nodes: list[NodeFields]) -> str:
     titles = ["NODE", "ROLE", "STATE", "ADDRESS", "PID", "PARTITIONS", "SIZE", "DRAINING"]
     rows = [
         [
@@ -392,7 +392,7 @@ def table(nodes: list[Node]) -> str:
     return columns(titles, rows)
 
 
-def address(node: Node) -> str | None:
+def address(node: NodeFields) -> str | None:
     """Where it listens; a node in back-off listens nowhere."""
     if node["port"] <= 0:
         return None
@@ -400,7 +400,7 @@ def address(node: Node) -> str | None:
     return f"{host}:{node['port']}"
 
 
-def in_the_way(report: Report) -> str:
+def in_the_way(report: NodeReport) -> str:
     """Why nothing moves, as far as the nodes' states tell."""
     away = [
         f"node {node['node_id']} is {node['state']}"

@@ -6,7 +6,7 @@
     s@1385000000000     a timestamp in milliseconds, as kcat writes it; the s may be left out
     @2013-01-01T09:30   a date, in local time unless it names another
 
-A word becomes a `Start`; `resolved` asks the broker which offsets it means.  The log's ends are
+A word becomes a `StartPosition`, and `resolved` looks up the offsets.  The log's ends are
 timestamps too: ListOffsets gives -1 and -2 that meaning.
 
 Left out: `stored`, since nothing here has a group that stores offsets; `e@`, an end by timestamp.
@@ -37,43 +37,43 @@ LEADERLESS = (
 UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 
 
-class At(NamedTuple):
+class AtOffset(NamedTuple):
     """The record with this offset."""
 
     offset: int
 
 
-class Last(NamedTuple):
+class LastRecords(NamedTuple):
     """So many records before the end."""
 
     distance: int
 
 
-class Since(NamedTuple):
+class SinceTimestamp(NamedTuple):
     """The first record with this timestamp or a later one; END and BEGINNING are such."""
 
     timestamp_ms: int
 
 
-class Ago(NamedTuple):
+class SinceAge(NamedTuple):
     """Since so long before now, whenever now is."""
 
     age_ms: int
 
 
-Start = At | Last | Since | Ago
+StartPosition = AtOffset | LastRecords | SinceTimestamp | SinceAge
 
 
-def start(word: str) -> Start:
+def start(word: str) -> StartPosition:
     """The argument type of `-o`."""
     if word in ("beginning", "earliest"):
-        return Since(BEGINNING)
+        return SinceTimestamp(BEGINNING)
     if word in ("end", "latest"):
-        return Since(END)
+        return SinceTimestamp(END)
     if re.fullmatch(r"[0-9]{1,18}", word):
-        return At(int(word))
+        return AtOffset(int(word))
     if re.fullmatch(r"-[0-9]{1,18}", word):
-        return Last(-int(word))
+        return LastRecords(-int(word))
     when = re.fullmatch(r"s?@(.+)", word)
     moment = when and since(when[1])
     if moment:
@@ -84,36 +84,36 @@ def start(word: str) -> Start:
     )
 
 
-def since(word: str) -> Since | Ago | None:
+def since(word: str) -> SinceTimestamp | SinceAge | None:
     """What stands after the @: an age, a timestamp or a date."""
     if re.fullmatch(r"[0-9]{1,18}", word):
-        return Since(int(word))
+        return SinceTimestamp(int(word))
     age = re.fullmatch(r"-([0-9]{1,12})(ms|[smhdw])", word)
     if age:
-        return Ago(int(age[1]) * UNIT_MS[age[2]])
+        return SinceAge(int(age[1]) * UNIT_MS[age[2]])
     try:
-        return Since(int(datetime.fromisoformat(word).timestamp() * 1000))
+        return SinceTimestamp(int(datetime.fromisoformat(word).timestamp() * 1000))
     except (ValueError, OverflowError):
         return None
 
 
 def resolved(
-    consumer: Consumer, topic: str, partitions: Sequence[int], where: Start, now_ms: int
+    consumer: Consumer, topic: str, partitions: Sequence[int], where: StartPosition, now_ms: int
 ) -> list[TopicPartition]:
     """The offset that `where` means in each partition, as the broker sees it now."""
     match where:
-        case At(offset):
+        case AtOffset(offset):
             return [TopicPartition(topic, partition, offset) for partition in partitions]
-        case Last(distance):
+        case LastRecords(distance):
             firsts = offsets_since(consumer, topic, partitions, BEGINNING)
             ends = offsets_since(consumer, topic, partitions, END)
             return [
                 TopicPartition(topic, partition, max(first, end - distance))
                 for partition, first, end in zip(partitions, firsts, ends, strict=True)
             ]
-        case Since(timestamp_ms):
+        case SinceTimestamp(timestamp_ms):
             offsets = offsets_since(consumer, topic, partitions, timestamp_ms)
-        case Ago(age_ms):
+        case SinceAge(age_ms):
             offsets = offsets_since(consumer, topic, partitions, max(0, now_ms - age_ms))
     return [TopicPartition(topic, *place) for place in zip(partitions, offsets, strict=True)]
 

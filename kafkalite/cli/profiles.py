@@ -29,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from kafkalite.cli.command import (
-    Usage,
+    UsageError,
     argument,
     columns,
     command,
@@ -123,7 +123,7 @@ def add(
           -X sasl.mechanism=SCRAM-SHA-512 -X sasl.username=me --secret sasl.password
     """
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", name):
-        raise Usage(f"a profile's name is letters, digits, dots, dashes and _, not {name!r}")
+        raise UsageError(f"a profile's name is letters, digits, dots, dashes and _, not {name!r}")
     profile = {ADDRESS: bootstrap, **dict(properties)}
     profile |= {secret: asked(secret) for secret in secrets}
     check(profile)
@@ -150,7 +150,7 @@ def use(name: str | None, none: bool, as_json: bool) -> None:
       kafkalite profile use --none
     """
     if (name is None) != none:
-        raise Usage("name the profile to use, or say --none")
+        raise UsageError("name the profile to use, or say --none")
     with changed() as (profiles, settings):
         if name is None:
             settings.pop(IN_USE, None)

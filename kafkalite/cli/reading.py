@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
 from kafkalite.cli import offset_words
-from kafkalite.cli.clients import Cluster, Patience
+from kafkalite.cli.clients import ClusterClients, StallWarning
 from kafkalite.cli.command import warn
 from kafkalite.errors import Refusal
 
@@ -21,17 +21,17 @@ BATCH_COUNT_MAX = 5_000
 POLL_S = 0.2
 NOTHING_CAME = "neither records came nor their end"
 
-Place = tuple[str, int]
+PartitionKey = tuple[str, int]
 """A topic and one of its partitions."""
 
 
 def assigned(
-    cluster: Cluster,
+    cluster: ClusterClients,
     consumer: Consumer,
     topic: str,
     wanted: Sequence[int] | None,
-    where: offset_words.Start,
-) -> set[Place]:
+    where: offset_words.StartPosition,
+) -> set[PartitionKey]:
     """Assign the partitions wanted, from where they are to be read, and answer which."""
     partitions = sorted(cluster.topic(consumer, topic).partitions)
     for partition in wanted or ():
@@ -46,8 +46,8 @@ def assigned(
 
 def batches(
     consumer: Consumer,
-    unended: set[Place],
-    patience: Patience,
+    unended: set[PartitionKey],
+    patience: StallWarning,
     to_end: bool,
     count: int | None,
     look: Callable[[], object] = lambda: None,
@@ -89,7 +89,7 @@ def let_commit(consumer: Consumer, batch: Iterable[Message]) -> None:
                 raise
 
 
-def judge(message: Message, unended: set[Place]) -> None:
+def judge(message: Message, unended: set[PartitionKey]) -> None:
     """Take note of a partition's end; anything else that is no record is a refusal."""
     fault = message.error()
     if fault is None:

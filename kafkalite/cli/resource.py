@@ -1,8 +1,8 @@
-"""What has configs: which are in force on a topic, a node or a group, and changing them.
+"""Configuration of resources: describe and change that of a topic, a node, a group or all nodes.
 
-    configs = Configs(cluster)
-    configs.of(Resource("topic", "flights"))        # entries, each with its value and its source
-    configs.change(Resource("cluster", ""), [Change("log.retention.ms", SET, "60000")])
+    configs = ResourceConfigs(cluster)
+    configs.of(ResourceName("topic", "flights"))        # described values and sources
+    configs.change(ResourceName("cluster", ""), [ValueChange("log.retention.ms", SET, "60000")])
 
 librdkafka is asked where it has the words.  It has none for what is set on the whole cluster, for
 subscriptions to clients' metrics and for documentation: these go over the wire (wire.py).
@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
-from kafkalite.cli.clients import ANSWER_TIMEOUT_S, Cluster, sentences
+from kafkalite.cli.clients import ANSWER_TIMEOUT_S, ClusterClients, sentences
 from kafkalite.cli.command import nearest, warn
-from kafkalite.cli.wire import Wire
+from kafkalite.cli.wire import WireClient
 from kafkalite.client.net.topology import Address
 from kafkalite.errors import KafkaError, Refusal, raise_for
 from kafkalite.protocol.schema import Fields
@@ -72,7 +72,7 @@ PREFIXED = "listener.name."
 """What comes before another key's name, for one listener."""
 
 
-class Resource(NamedTuple):
+class ResourceName(NamedTuple):
     """One thing that has configs."""
 
     kind: str
@@ -82,7 +82,7 @@ class Resource(NamedTuple):
         return f"{self.kind} {self.name}".rstrip()
 
 
-class Synonym(NamedTuple):
+class ValueSynonym(NamedTuple):
     """A place where a value was looked for, and found."""
 
     name: str
@@ -90,7 +90,7 @@ class Synonym(NamedTuple):
     source: str
 
 
-class Entry(NamedTuple):
+class DescribedValue(NamedTuple):
     """A key of a resource, and the value in force."""
 
     name: str
@@ -98,13 +98,13 @@ class Entry(NamedTuple):
     source: str
     read_only: bool
     sensitive: bool
-    synonyms: tuple[Synonym, ...]
+    synonyms: tuple[ValueSynonym, ...]
     """From what is in force to the default, that included."""
     type: str | None = None
     doc: str | None = None
 
 
-class Change(NamedTuple):
+class ValueChange(NamedTuple):
     """What is to happen to a key."""
 
     key: str
@@ -112,16 +112,16 @@ class Change(NamedTuple):
     value: str | None = None
 
 
-class Configs:
+class ResourceConfigs:
     """The configs of everything in a cluster."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ClusterClients) -> None:
         self.cluster = cluster
         with sentences():
             self.admin = cluster.admin()
             self.nodes = cluster.metadata(self.admin).brokers
 
-    def of(self, resource: Resource, documented: bool = False) -> list[Entry]:
+    def of(self, resource: ResourceName, documented: bool = False) -> list[DescribedValue]:
         """Every key of a resource, by name."""
         at = self._address(resource)
         if not documented and resource.kind in SPOKEN:
@@ -136,11 +136,13 @@ class Configs:
         }
         request = {"resources": [wanted], "include_synonyms": True, "include_documentation": True}
         with answered(resource):
-            (result,) = Wire(self.cluster).ask(DESCRIBE_CONFIGS, request, at).results
+            (result,) = WireClient(self.cluster).ask(DESCRIBE_CONFIGS, request, at).results
             raise_for(result.error_code, result.error_message)
         return sorted(map(entry_read, result.configs))
 
-    def change(self, resource: Resource, changes: Sequence[Change], dry_run: bool = False) -> None:
+    def change(
+        self, resource: ResourceName, changes: Sequence[ValueChange], dry_run: bool = False
+    ) -> None:
         """Change keys of a resource, all of them or none; or only see whether that could be."""
         at = self._address(resource)
         hint = self._near_miss(resource, changes)
@@ -154,7 +156,9 @@ class Configs:
         if hint:  # Kafka keeps it for what may be plugged in
             warn(f"{resource}: the broker took a key that it does not know{hint}")
 
-    def _change(self, resource: Resource, changes: Sequence[Change], dry_run: bool) -> None:
+    def _change(
+        self, resource: ResourceName, changes: Sequence[ValueChange], dry_run: bool
+    ) -> None:
         asked = ConfigResource(SPOKEN[resource.kind], resource.name)
         for key, operation, value in changes:
             entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType(operation))
@@ -164,7 +168,11 @@ class Configs:
             futures[asked].result(ANSWER_TIMEOUT_S)
 
     def _change_by_wire(
-        self, resource: Resource, changes: Sequence[Change], dry_run: bool, at: Address | None
+        self,
+        resource: ResourceName,
+        changes: Sequence[ValueChange],
+        dry_run: bool,
+        at: Address | None,
     ) -> None:
         configs = [
             {"name": key, "config_operation": operation, "value": value}
@@ -177,11 +185,11 @@ class Configs:
         }
         request = {"resources": [wanted], "validate_only": dry_run}
         with answered(resource):
-            answer = Wire(self.cluster).ask(INCREMENTAL_ALTER_CONFIGS, request, at)
+            answer = WireClient(self.cluster).ask(INCREMENTAL_ALTER_CONFIGS, request, at)
             for result in answer.responses:
                 raise_for(result.error_code, result.error_message)
 
-    def _address(self, resource: Resource) -> Address | None:
+    def _address(self, resource: ResourceName) -> Address | None:
         """Where a node listens, who alone knows its own; anybody knows the others'."""
         if resource.kind not in ("node", "logger"):
             return None
@@ -191,10 +199,10 @@ class Configs:
             raise Refusal(f"there is no node {resource.name}; there are {known}")
         return node.host, node.port
 
-    def _near_miss(self, resource: Resource, changes: Iterable[Change]) -> str:
+    def _near_miss(self, resource: ResourceName, changes: Iterable[ValueChange]) -> str:
         """What may have been meant by a key that the resource does not have."""
         if resource.kind == "cluster":
-            resource = Resource("node", str(min(self.nodes)))
+            resource = ResourceName("node", str(min(self.nodes)))
         try:
             known = [entry.name for entry in self.of(resource)]
         except Refusal:
@@ -208,7 +216,7 @@ class Configs:
 
 
 @contextmanager
-def answered(resource: Resource) -> Iterator[None]:
+def answered(resource: ResourceName) -> Iterator[None]:
     """What the broker refuses, or does not answer, becomes a sentence about the resource."""
     try:
         with sentences():
@@ -219,13 +227,13 @@ def answered(resource: Resource) -> Iterator[None]:
         raise Refusal(f"{resource}: no answer within {ANSWER_TIMEOUT_S:.0f} s") from None
 
 
-def entry_of(found: Any) -> Entry:
+def entry_of(found: Any) -> DescribedValue:
     """An entry as librdkafka has it, whose source is declared an enum and is a number."""
     synonyms = (
-        Synonym(each.name, each.value, SOURCES.get(each.source, "unknown"))
+        ValueSynonym(each.name, each.value, SOURCES.get(each.source, "unknown"))
         for each in found.synonyms.values()
     )
-    return Entry(
+    return DescribedValue(
         found.name,
         found.value,
         SOURCES.get(found.source, "unknown"),
@@ -235,13 +243,13 @@ def entry_of(found: Any) -> Entry:
     )
 
 
-def entry_read(found: Fields) -> Entry:
+def entry_read(found: Fields) -> DescribedValue:
     """An entry as the wire has it, with type and documentation."""
     synonyms = (
-        Synonym(each.name, each.value, SOURCES.get(each.source, "unknown"))
+        ValueSynonym(each.name, each.value, SOURCES.get(each.source, "unknown"))
         for each in found.synonyms
     )
-    return Entry(
+    return DescribedValue(
         found.name,
         found.value,
         SOURCES.get(found.config_source, "unknown"),
@@ -253,18 +261,18 @@ def entry_read(found: Fields) -> Entry:
     )
 
 
-def listed(cluster: Cluster, kind: str | None) -> list[Resource]:
+def listed(cluster: ClusterClients, kind: str | None) -> list[ResourceName]:
     """What there is to name: topics and nodes, and what else has configs."""
     with sentences():
         cluster.metadata(cluster.admin())
     kinds = {number: name for name, number in KINDS.items() if name != "cluster"}
     wanted = [number for number, name in kinds.items() if kind in (None, name)]
     if not wanted:
-        return [Resource("cluster", "")]
-    answer = Wire(cluster).ask(LIST_CONFIG_RESOURCES, {"resource_types": wanted})
+        return [ResourceName("cluster", "")]
+    answer = WireClient(cluster).ask(LIST_CONFIG_RESOURCES, {"resource_types": wanted})
     raise_for(answer.error_code)
     return sorted(
-        Resource(kinds[each.resource_type], each.resource_name)
+        ResourceName(kinds[each.resource_type], each.resource_name)
         for each in answer.config_resources
         if each.resource_type in kinds
     )

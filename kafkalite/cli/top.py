@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from kafkalite.cli.broker import DATA, address_of, chosen
-from kafkalite.cli.clients import CONNECTION, Cluster, Connection
+from kafkalite.cli.clients import CONNECTION, ClusterClients, ConnectionArguments
 from kafkalite.cli.command import argument, command, warn
-from kafkalite.cli.top_rates import Meter, Told
-from kafkalite.cli.top_sampling import Sampler, Silent
-from kafkalite.cli.top_screen import Screen, text_of
+from kafkalite.cli.top_rates import Measurements, RateMeter
+from kafkalite.cli.top_sampling import ClusterSampler, ClusterUnreachable
+from kafkalite.cli.top_screen import TopScreen, text_of
 from kafkalite.errors import Refusal
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def top(
     once: bool,
     as_json: bool,
     data: Path | None,
-    **connection: Unpack[Connection],
+    **connection: Unpack[ConnectionArguments],
 ) -> None:
     """Show live what comes and goes: rates of topics, lag of groups, leaders of nodes.
 
@@ -92,36 +92,40 @@ def top(
     """
     if data is not None and connection["bootstrap"] is None and connection["profile"] is None:
         connection["bootstrap"] = address_of(data)
-    cluster = Cluster(**connection)
-    rounds = Rounds(cluster, Sampler(cluster, pattern, internal, chosen(data)), sort, interval)
+    cluster = ClusterClients(**connection)
+    rounds = SampleRounds(
+        cluster, ClusterSampler(cluster, pattern, internal, chosen(data)), sort, interval
+    )
     console = None if as_json or once else terminal()
     if console is None:
         printed(rounds, as_json, once)
         return
-    with Screen(console) as screen:
+    with TopScreen(console) as screen:
         while screen.show(*rounds.newest(), rounds.wait_s()):
             pass
 
 
-class Rounds:
+class SampleRounds:
     """One round after the other, each with the rates of the time since the one before."""
 
-    def __init__(self, cluster: Cluster, sampler: Sampler, sort: str, interval_s: float) -> None:
+    def __init__(
+        self, cluster: ClusterClients, sampler: ClusterSampler, sort: str, interval_s: float
+    ) -> None:
         self.cluster = cluster
         self.sampler = sampler
-        self.meter = Meter()
+        self.meter = RateMeter()
         self.sort = sort
         self.interval_s = interval_s
         self.asked_at_s = 0.0
         self.newer_s = 0.0
-        self.round: Told | None = None
+        self.round: Measurements | None = None
 
-    def newest(self) -> tuple[Told, str]:
+    def newest(self) -> tuple[Measurements, str]:
         """The round as it is now; while nobody answers the last one, and the sentence for that."""
         self.asked_at_s = time.monotonic()
         try:
             measured = self.meter.measured(self.sampler.sample())
-        except Silent:
+        except ClusterUnreachable:
             trouble = f"{self.cluster.bootstrap} does not answer"
             if self.round is None:
                 raise Refusal(trouble) from None
@@ -139,7 +143,7 @@ class Rounds:
         return max(0.0, self.asked_at_s + self.newer_s - time.monotonic())
 
 
-def by(key: str) -> Callable[[Told], Any]:
+def by(key: str) -> Callable[[Measurements], Any]:
     """The largest first; what is not known last."""
     return lambda each: math.inf if each[key] is None else -each[key]
 
@@ -148,7 +152,7 @@ TOPIC_ORDER = {"rate": by("records_per_s"), "size": by("size"), "name": itemgett
 GROUP_ORDER = {"rate": by("lag"), "size": by("lag"), "name": itemgetter("name")}
 
 
-def printed(rounds: Rounds, as_json: bool, once: bool) -> None:
+def printed(rounds: SampleRounds, as_json: bool, once: bool) -> None:
     """Print each round that has rates, until Ctrl-C or after the first."""
     rounds.newest()  # where they begin
     silent = False

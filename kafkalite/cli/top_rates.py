@@ -1,6 +1,6 @@
 """Two moments of a cluster compared: what comes and goes in a second.
 
-    meter = Meter()
+    meter = RateMeter()
     meter.measured(sampler.sample())    # no rates yet
     meter.measured(sampler.sample())    # rates of the time between the two
 
@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from kafkalite.cli.top_sampling import Sample
+from kafkalite.cli.top_sampling import ClusterSample
 from kafkalite.metrics import Read
 
-Told = dict[str, Any]
+Measurements = dict[str, Any]
 """What is known of a topic, a group, a node, or the whole; None for what is not."""
 
 TRAFFIC = (
@@ -32,7 +32,7 @@ NODE_VALUES = ("pid", "cpu", "memory", "connections", "requests_per_s", "slow_ti
 """Values of a node's page that concern its process."""
 
 
-class Last(NamedTuple):
+class CountSample(NamedTuple):
     """What a count was when it was looked at last, and how quickly it had grown."""
 
     value: float
@@ -40,12 +40,12 @@ class Last(NamedTuple):
     rate: float | None
 
 
-class Rates:
+class CountRates:
     """How quickly counts grow, from one round to the next."""
 
     def __init__(self) -> None:
-        self._last: dict[Any, Last] = {}
-        self._now: dict[Any, Last] = {}
+        self._last: dict[Any, CountSample] = {}
+        self._now: dict[Any, CountSample] = {}
 
     def turn(self) -> None:
         """A new round: what was not looked at in the last one is forgotten."""
@@ -58,13 +58,13 @@ class Rates:
         """
         last = self._last.get(key)
         if last is None and born_s is not None:
-            last = Last(0, born_s, None)
+            last = CountSample(0, born_s, None)
         rate = None
         if last is not None and at_s <= last.at_s:  # it was not told anew
             value, at_s, rate = last
         elif last is not None and value >= last.value:
             rate = (value - last.value) / (at_s - last.at_s)
-        self._now[key] = Last(value, at_s, rate)
+        self._now[key] = CountSample(value, at_s, rate)
         return rate
 
     def told_s(self, key: Any) -> float | None:
@@ -73,13 +73,13 @@ class Rates:
         return last.at_s if last is not None else None
 
 
-class Meter:
+class RateMeter:
     """Makes rounds out of samples."""
 
     def __init__(self) -> None:
-        self.rates = Rates()
+        self.rates = CountRates()
 
-    def measured(self, sample: Sample) -> Told:
+    def measured(self, sample: ClusterSample) -> Measurements:
         """All there is to tell, each list in the order of its names."""
         self.rates.turn()
         topics = list(self._topics(sample))
@@ -102,7 +102,7 @@ class Meter:
             "left_out": sample.left_out,
         }
 
-    def _topics(self, sample: Sample) -> Iterator[Told]:
+    def _topics(self, sample: ClusterSample) -> Iterator[Measurements]:
         traffic = self._traffic(sample.pages)
         partitions: dict[str, list[int]] = {}
         for topic, index in sorted(sample.leaders):
@@ -150,7 +150,7 @@ class Meter:
                         rates[topic] = rates.get(topic, 0.0) + rate if topic is not None else 0.0
         return found
 
-    def _groups(self, sample: Sample) -> Iterator[Told]:
+    def _groups(self, sample: ClusterSample) -> Iterator[Measurements]:
         for name, group in sorted(sample.groups.items()):
             known = [place for place in group.committed if place in sample.ends]
             lags = [max(0, sample.ends[place] - group.committed[place]) for place in known]
@@ -166,7 +166,7 @@ class Meter:
                 ),
             }
 
-    def _nodes(self, sample: Sample) -> Iterator[Told]:
+    def _nodes(self, sample: ClusterSample) -> Iterator[Measurements]:
         pages = {page.node_id: page for page in sample.pages}
         led = Counter(sample.leaders.values())
         for number, node in sorted(sample.nodes.items()):
@@ -180,9 +180,9 @@ class Meter:
                 **self._process(pages.get(number)),
             }
 
-    def _process(self, page: Read | None) -> Told:
+    def _process(self, page: Read | None) -> Measurements:
         """What a node's page tells of its process."""
-        told: Told = dict.fromkeys(NODE_VALUES)
+        told: Measurements = dict.fromkeys(NODE_VALUES)
         if page is None:
             return told
         values = whole(page)

@@ -1,7 +1,7 @@
 """What a cluster says at one moment, for those who compare two such moments.
 
-    sampler = Sampler(cluster, pattern="", internal=False, directory=directory)
-    sampler.sample()                    # Sample(…); raises Silent while nobody answers
+    sampler = ClusterSampler(cluster, pattern="", internal=False, directory=directory)
+    sampler.sample()                    # ClusterSample(…), or raises ClusterUnreachable
 
 All of it is asked in Kafka's own protocol, so any Kafka can be watched.  Where the broker runs on
 this machine, as this user, and is the one that was asked, its nodes' pages are read as well.
@@ -26,10 +26,10 @@ from confluent_kafka import (
 from confluent_kafka.admin import ClusterMetadata, ConsumerGroupDescription, OffsetSpec
 
 from kafkalite.cli.broker import known_here
-from kafkalite.cli.clients import Cluster, plain
+from kafkalite.cli.clients import ClusterClients, plain
 from kafkalite.cli.group_offsets import STATES
-from kafkalite.cli.reading import Place
-from kafkalite.cli.wire import Wire
+from kafkalite.cli.reading import PartitionKey
+from kafkalite.cli.wire import WireClient
 from kafkalite.errors import Refusal
 from kafkalite.metrics import Read, read_pages
 from kafkalite.process.run_directory import bus_path
@@ -42,11 +42,11 @@ GROUPS_MAX = 500
 SILENT = {KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN}
 
 
-class Silent(Exception):
+class ClusterUnreachable(Exception):
     """Nobody answers at the moment."""
 
 
-class Node(NamedTuple):
+class SampledNode(NamedTuple):
     """A broker of the cluster, and the role it has where it is ours."""
 
     host: str
@@ -54,46 +54,48 @@ class Node(NamedTuple):
     role: str | None
 
 
-class Group(NamedTuple):
+class SampledGroup(NamedTuple):
     """A group: how many members it has, and how far it is."""
 
     state: str
     members: int
-    committed: dict[Place, int]
+    committed: dict[PartitionKey, int]
     at_s: float
 
 
-class Sample(NamedTuple):
+class ClusterSample(NamedTuple):
     """One moment."""
 
     cluster_id: str | None
     controller: int | None
-    nodes: dict[int, Node]
-    leaders: dict[Place, int]
+    nodes: dict[int, SampledNode]
+    leaders: dict[PartitionKey, int]
     """Of the partitions that were asked about."""
-    ends: dict[Place, int]
+    ends: dict[PartitionKey, int]
     ends_at_s: float
     sizes: dict[str, int]
     """Bytes by topic, where they are known."""
     sizes_at_s: float
-    groups: dict[str, Group]
+    groups: dict[str, SampledGroup]
     pages: list[Read]
     left_out: list[str]
 
 
-class Sampler:
+class ClusterSampler:
     """Asks a cluster again and again."""
 
-    def __init__(self, cluster: Cluster, pattern: str, internal: bool, directory: Path) -> None:
+    def __init__(
+        self, cluster: ClusterClients, pattern: str, internal: bool, directory: Path
+    ) -> None:
         self.pattern = pattern
         self.internal = internal
         self.directory = directory
         self.admin = cluster.reached()
-        self.wire = Wire(cluster, ANSWER_S)
+        self.wire = WireClient(cluster, ANSWER_S)
         # From here on it is ours to tell when nobody answers.
         cluster.answered = False
 
-    def sample(self) -> Sample:
+    def sample(self) -> ClusterSample:
         """What the cluster says now."""
         left_out: list[str] = []
         metadata = self._metadata()
@@ -110,12 +112,12 @@ class Sampler:
         ready, pages = self._local(metadata.cluster_id)
         roles = {node["id"]: node["role"] for node in ready["nodes"]} if ready else {}
         nodes = {
-            number: Node(broker.host or "", broker.port, roles.get(number))
+            number: SampledNode(broker.host or "", broker.port, roles.get(number))
             for number, broker in metadata.brokers.items()
         }
         sizes = sizes_told(pages) if pages else self._sizes(nodes, leaders, left_out)
         sizes_at_s = max((page.at_ms / 1_000 for page in pages), default=time.monotonic())
-        return Sample(
+        return ClusterSample(
             metadata.cluster_id, metadata.controller_id if metadata.controller_id >= 0 else None,
             nodes, leaders, ends, ends_at_s, sizes, sizes_at_s, groups, pages, left_out,
         )  # fmt: skip
@@ -126,13 +128,13 @@ class Sampler:
             return self.admin.list_topics(timeout=ANSWER_S)
         except KafkaException as fault:
             if fault.args[0].code() in SILENT:
-                raise Silent from fault
+                raise ClusterUnreachable from fault
             raise Refusal(plain(fault.args[0].str())) from fault
         except SystemError:
             # A Ctrl-C in the middle of error_cb is swallowed by confluent-kafka.
             raise KeyboardInterrupt from None
 
-    def _leaders(self, metadata: ClusterMetadata) -> dict[Place, int]:
+    def _leaders(self, metadata: ClusterMetadata) -> dict[PartitionKey, int]:
         return {
             (name, index): partition.leader
             for name, topic in metadata.topics.items()
@@ -140,7 +142,7 @@ class Sampler:
             for index, partition in topic.partitions.items()
         }
 
-    def _ends(self, places: Collection[Place]) -> dict[Place, int]:
+    def _ends(self, places: Collection[PartitionKey]) -> dict[PartitionKey, int]:
         asked = {TopicPartition(*place): OffsetSpec.latest() for place in places}
         ends = {}
         answers = self.admin.list_offsets(asked, request_timeout=ANSWER_S) if asked else {}
@@ -151,7 +153,7 @@ class Sampler:
 
     # -- groups ------------------------------------------------------------------------------
 
-    def _groups(self, left_out: list[str]) -> dict[str, Group]:
+    def _groups(self, left_out: list[str]) -> dict[str, SampledGroup]:
         """The groups that are meant, as far as their coordinators answer."""
         try:
             found = self.admin.list_consumer_groups(request_timeout=ANSWER_S).result(ANSWER_S)
@@ -182,7 +184,7 @@ class Sampler:
                     if place.error is None and place.offset >= 0
                 }
             state = STATES.get(each.state, "Unknown")
-            groups[each.group_id] = Group(state, len(each.members), committed, at_s)
+            groups[each.group_id] = SampledGroup(state, len(each.members), committed, at_s)
         return groups
 
     def _described(
@@ -217,7 +219,10 @@ class Sampler:
         return None, []
 
     def _sizes(
-        self, nodes: Mapping[int, Node], leaders: Mapping[Place, int], left_out: list[str]
+        self,
+        nodes: Mapping[int, SampledNode],
+        leaders: Mapping[PartitionKey, int],
+        left_out: list[str],
     ) -> dict[str, int]:
         """The bytes of topics, each partition's at its leader."""
         sizes: dict[str, int] = {}

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from kafkalite.cli import ending
 from kafkalite.cli.command import columns
 from kafkalite.cli.progress import size_words
-from kafkalite.cli.top_rates import Told
+from kafkalite.cli.top_rates import Measurements
 
 if TYPE_CHECKING:
     from rich.console import Console, Group
@@ -38,7 +38,7 @@ NAME_WIDTH = 16
 """What a name keeps on a narrow terminal."""
 
 
-class Table(NamedTuple):
+class ScreenTable(NamedTuple):
     """Titles and rows; `left` columns from the left on are words, the others numbers."""
 
     titles: Sequence[str]
@@ -48,7 +48,7 @@ class Table(NamedTuple):
     """How much of the terminal's height it may take from those that come after it."""
 
 
-def heading(round: Told) -> str:
+def heading(round: Measurements) -> str:
     """The whole cluster in a line."""
     totals = round["totals"]
     words = [
@@ -67,17 +67,17 @@ def heading(round: Told) -> str:
     )
 
 
-def tables(round: Told) -> list[Table]:
+def tables(round: Measurements) -> list[ScreenTable]:
     """Nodes, groups, topics; those of which there are none are left out."""
     every = [
-        Table(NODE_TITLES, [node_row(each) for each in round["nodes"]], 3, 0.3),
-        Table(GROUP_TITLES, [group_row(each) for each in round["groups"]], 2, 0.5),
-        Table(TOPIC_TITLES, [topic_row(each) for each in round["topics"]], 1, 1.0),
+        ScreenTable(NODE_TITLES, [node_row(each) for each in round["nodes"]], 3, 0.3),
+        ScreenTable(GROUP_TITLES, [group_row(each) for each in round["groups"]], 2, 0.5),
+        ScreenTable(TOPIC_TITLES, [topic_row(each) for each in round["topics"]], 1, 1.0),
     ]
     return [known(table) for table in every if table.rows]
 
 
-def known(table: Table) -> Table:
+def known(table: ScreenTable) -> ScreenTable:
     """A table without the columns of which nothing is known."""
     kept = [at for at in range(len(table.titles)) if any(row[at] is not None for row in table.rows)]
     rows = [[row[at] for at in kept] for row in table.rows]
@@ -154,7 +154,7 @@ def printed(name: str) -> str:
 # -- lines of text -------------------------------------------------------------------------------
 
 
-def text_of(round: Told) -> str:
+def text_of(round: Measurements) -> str:
     """A round where there is no terminal, or only one is wanted."""
     parts = [f"{round['at']}  {heading(round)}"]
     parts += [columns(table.titles, table.rows) for table in tables(round)]
@@ -166,7 +166,7 @@ def text_of(round: Told) -> str:
 # -- a terminal ----------------------------------------------------------------------------------
 
 
-def drawn(round: Told, trouble: str, width: int, height: int) -> Group:
+def drawn(round: Measurements, trouble: str, width: int, height: int) -> Group:
     """A round that fits on a terminal of this size."""
     from rich.console import Group
     from rich.text import Text
@@ -194,7 +194,7 @@ def one_line(text: str, style: str) -> Text:
     return Text(text, style=style, no_wrap=True, overflow="ellipsis")
 
 
-def narrowed(table: Table, width: int) -> Table:
+def narrowed(table: ScreenTable, width: int) -> ScreenTable:
     """A table without the last columns where there is no room for them; long names give way."""
     needed = [width_of(table, at) for at in range(len(table.titles))]
     needed[0] = min(needed[0], NAME_WIDTH)
@@ -204,12 +204,12 @@ def narrowed(table: Table, width: int) -> Table:
     return table._replace(titles=table.titles[:kept], rows=[row[:kept] for row in table.rows])
 
 
-def width_of(table: Table, at: int) -> int:
+def width_of(table: ScreenTable, at: int) -> int:
     """What a column takes."""
     return max(len(table.titles[at]), *(len(row[at] or "-") for row in table.rows))
 
 
-def rich_table(table: Table, width: int, room: int) -> Iterator[Any]:
+def rich_table(table: ScreenTable, width: int, room: int) -> Iterator[Any]:
     """A table of so many rows at most, the last of which says how many more there would be."""
     from rich.table import Table as Drawn
     from rich.text import Text
@@ -233,7 +233,7 @@ def rich_table(table: Table, width: int, room: int) -> Iterator[Any]:
         yield one_line(f"… {len(table.rows) - len(rows):,} more", "dim")
 
 
-class Keys:
+class KeyReader:
     """Single keys of a terminal, without Enter; none where stdin is no terminal."""
 
     def __init__(self) -> None:
@@ -263,14 +263,14 @@ class Keys:
         return ""
 
 
-class Screen:
+class TopScreen:
     """The terminal while a round is shown on it; leaves it as it was."""
 
     def __init__(self, console: Console) -> None:
         from rich.live import Live
 
         self.console = console
-        self.keys = Keys()
+        self.keys = KeyReader()
         self.live = Live(console=console, screen=True, auto_refresh=False)
 
     def __enter__(self) -> Self:
@@ -289,7 +289,7 @@ class Screen:
         finally:
             self.keys.__exit__()
 
-    def show(self, round: Told, trouble: str, wait_s: float) -> bool:
+    def show(self, round: Measurements, trouble: str, wait_s: float) -> bool:
         """Show it for so long; False as soon as somebody has had enough."""
         until = time.monotonic() + wait_s
         size = None

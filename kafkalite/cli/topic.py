@@ -26,13 +26,13 @@ from confluent_kafka.admin import (
 from kafkalite.cli.clients import (
     ANSWER_TIMEOUT_S,
     CONNECTION,
-    Cluster,
-    Connection,
+    ClusterClients,
+    ConnectionArguments,
     plain,
     sentences,
 )
-from kafkalite.cli.command import Usage, argument, columns, command, key_value, printable
-from kafkalite.cli.resource import SET, UNSET, Change, Configs, Resource
+from kafkalite.cli.command import UsageError, argument, columns, command, key_value, printable
+from kafkalite.cli.resource import SET, UNSET, ResourceConfigs, ResourceName, ValueChange
 from kafkalite.errors import Refusal
 
 Answer = TypeVar("Answer")
@@ -68,7 +68,7 @@ def create(
     configs: Sequence[tuple[str, str]],
     if_not_exists: bool,
     as_json: bool,
-    **connection: Unpack[Connection],
+    **connection: Unpack[ConnectionArguments],
 ) -> None:
     """Create topics.
 
@@ -78,7 +78,7 @@ def create(
     """
     if partitions != -1 and not 1 <= partitions <= PARTITIONS_MAX:
         raise Refusal(f"a topic has 1 to {PARTITIONS_MAX:,} partitions, not {partitions}")
-    admin = Cluster(**connection).reached()
+    admin = ClusterClients(**connection).reached()
     wanted = [
         NewTopic(name, partitions, replication_factor, config=dict(configs)) for name in names
     ]
@@ -101,7 +101,7 @@ def list_topics(
     internal: bool,
     names: bool,
     as_json: bool,
-    **connection: Unpack[Connection],
+    **connection: Unpack[ConnectionArguments],
 ) -> None:
     """List topics with their partitions and replicas.
 
@@ -109,7 +109,7 @@ def list_topics(
       kafkalite topic list
       kafkalite topic list --names | grep ^test- | xargs kafkalite topic delete
     """
-    cluster = Cluster(**connection)
+    cluster = ClusterClients(**connection)
     with sentences():
         found = cluster.metadata(cluster.admin()).topics
     topics = [
@@ -133,7 +133,7 @@ def list_topics(
 def describe(
     names: Sequence[str],
     as_json: bool,
-    **connection: Unpack[Connection],
+    **connection: Unpack[ConnectionArguments],
 ) -> None:
     """Describe topics: id, partitions with their leaders and offsets, configs that were set.
 
@@ -141,7 +141,7 @@ def describe(
       kafkalite topic describe flights
       kafkalite topic describe flights --json | jq '.[0].partitions[].end_offset'
     """
-    admin = Cluster(**connection).reached()
+    admin = ClusterClients(**connection).reached()
     with sentences():
         found, faults = settled(admin.describe_topics(TopicCollection([*names])))
         topics = [described(admin, topic) for topic in found.values()]
@@ -162,7 +162,7 @@ def delete(
     names: Sequence[str],
     if_exists: bool,
     as_json: bool,
-    **connection: Unpack[Connection],
+    **connection: Unpack[ConnectionArguments],
 ) -> None:
     """Delete topics and all their records.
 
@@ -170,7 +170,7 @@ def delete(
       kafkalite topic delete flights
       kafkalite topic delete flights audit --if-exists
     """
-    admin = Cluster(**connection).reached()
+    admin = ClusterClients(**connection).reached()
     with sentences():
         futures = admin.delete_topics([*names])
     pardoned = {KafkaError.UNKNOWN_TOPIC_OR_PART: "did not exist"} if if_exists else {}
@@ -211,7 +211,7 @@ def alter(
     unset: Sequence[str],
     dry_run: bool,
     as_json: bool,
-    **connection: Unpack[Connection],
+    **connection: Unpack[ConnectionArguments],
 ) -> None:
     """Add partitions to topics, and change their configs.
 
@@ -221,20 +221,20 @@ def alter(
       kafkalite topic alter flights -p 12
       kafkalite topic alter flights audit -c retention.ms=3600000 -u cleanup.policy
     """
-    changes = [Change(key, SET, value) for key, value in configs]
-    changes += [Change(key, UNSET) for key in unset]
+    changes = [ValueChange(key, SET, value) for key, value in configs]
+    changes += [ValueChange(key, UNSET) for key in unset]
     if partitions is None and not changes:
-        raise Usage("say what to alter: -p COUNT, -c KEY=VALUE, --unset KEY")
+        raise UsageError("say what to alter: -p COUNT, -c KEY=VALUE, --unset KEY")
     if partitions is not None and not 1 <= partitions <= PARTITIONS_MAX:
         raise Refusal(f"a topic has 1 to {PARTITIONS_MAX:,} partitions, not {partitions}")
-    there = Configs(Cluster(**connection))
+    there = ResourceConfigs(ClusterClients(**connection))
     failed: dict[str, str] = {}
     for name in dict.fromkeys(names):
         try:
             if partitions is not None:  # only tried, so that what fails leaves all as it was
                 grow(there.admin, name, partitions, dry_run=True)
             if changes:
-                there.change(Resource("topic", name), changes, dry_run)
+                there.change(ResourceName("topic", name), changes, dry_run)
             if partitions is not None and not dry_run:
                 grow(there.admin, name, partitions, dry_run=False)
         except Refusal as refusal:

@@ -1,6 +1,6 @@
 """Requests that librdkafka has no words for, over a plain connection of one's own.
 
-    wire = Wire(cluster)
+    wire = WireClient(cluster)
     wire.ask(LIST_CONFIG_RESOURCES, {"resource_types": []}).config_resources
 
 Each request takes a connection of the native client, and lets it go again.  What librdkafka can
@@ -13,7 +13,7 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-from kafkalite.cli.clients import ANSWER_TIMEOUT_S, Cluster
+from kafkalite.cli.clients import ANSWER_TIMEOUT_S, ClusterClients
 from kafkalite.client.net.connection import BrokerConnection
 from kafkalite.client.net.deadline import Deadline
 from kafkalite.client.net.settings import ClientSettings, parsed
@@ -23,10 +23,10 @@ from kafkalite.errors import KafkaError, NetworkException, Refusal, UnsupportedV
 from kafkalite.protocol.schema import Api, Fields
 
 
-class Wire:
+class WireClient:
     """Asks a cluster's brokers in Kafka's own protocol."""
 
-    def __init__(self, cluster: Cluster, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+    def __init__(self, cluster: ClusterClients, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
         self.cluster = cluster
         self.timeout_s = timeout_s
 

@@ -13,13 +13,13 @@ from confluent_kafka.admin import AdminClient
 
 from kafkalite.cli import bench_load, main
 from kafkalite.cli.bench import limited, lines, phase, round_trip, rounded, verdict
-from kafkalite.cli.bench_busy import Shares, Spent, busiest, share, since, threads
-from kafkalite.cli.bench_load import Load, Phase, payloads
+from kafkalite.cli.bench_busy import CpuShares, ThreadTimes, busiest, share, since, threads
+from kafkalite.cli.bench_load import BenchLoad, BenchPhase, payloads
 from kafkalite.testing import Broker
 from tests.process.waiting import WAIT_S_MAX, until
 
 FEW = ["--records", "300", "--trips", "3", "--json"]
-NOTHING = Shares(None, None, None, None)
+NOTHING = CpuShares(None, None, None, None)
 
 
 def left_over(broker: Broker) -> list[str]:
@@ -179,15 +179,15 @@ def test_a_share_of_the_trips_is_back_within_its_time():
 @pytest.mark.parametrize(
     ("shares", "limit", "words"),
     [
-        (Shares(0.97, 0.2, 0.1, 0), "client", "this client is the limit: its busiest thread"),
-        (Shares(0.97, None, 0.1, 0), "client", "97 % of the time; more clients get more"),
-        (Shares(0.3, 0.97, 0.1, 0), "broker", "the broker is the limit"),
-        (Shares(0.9, 0.97, 0.1, 0), "both", "client and broker are both at their limit"),
-        (Shares(0.3, 0.4, 0.1, 0), "waiting", "neither is the limit by itself"),
-        (Shares(0.3, None, 0.1, 0), None, "this client is not the limit (30 % of the time)"),
-        (Shares(0.9, 0.3, 0.5, 0), "cores", "cores are the limit: client or broker had to wait"),
-        (Shares(0.7, 0.3, 0.6, 0), "cores", "had to wait for one 60 % of the time"),
-        (Shares(0.3, 0.3, 0.2, 0), "waiting", "neither is the limit by itself"),
+        (CpuShares(0.97, 0.2, 0.1, 0), "client", "this client is the limit: its busiest thread"),
+        (CpuShares(0.97, None, 0.1, 0), "client", "97 % of the time; more clients get more"),
+        (CpuShares(0.3, 0.97, 0.1, 0), "broker", "the broker is the limit"),
+        (CpuShares(0.9, 0.97, 0.1, 0), "both", "client and broker are both at their limit"),
+        (CpuShares(0.3, 0.4, 0.1, 0), "waiting", "neither is the limit by itself"),
+        (CpuShares(0.3, None, 0.1, 0), None, "this client is not the limit (30 % of the time)"),
+        (CpuShares(0.9, 0.3, 0.5, 0), "cores", "cores are the limit: client or broker had to wait"),
+        (CpuShares(0.7, 0.3, 0.6, 0), "cores", "had to wait for one 60 % of the time"),
+        (CpuShares(0.3, 0.3, 0.2, 0), "waiting", "neither is the limit by itself"),
     ],
 )
 def test_the_limit_is_whoever_was_busy(shares, limit, words):
@@ -197,7 +197,9 @@ def test_the_limit_is_whoever_was_busy(shares, limit, words):
 
 
 def test_each_way_has_a_limit_of_its_own():
-    into, out = (Phase(10, 10, 1.0, Shares(c, b, 0.0, 0.0)) for c, b in ((0.9, 0.1), (0.1, 0.9)))
+    into, out = (
+        BenchPhase(10, 10, 1.0, CpuShares(c, b, 0.0, 0.0)) for c, b in ((0.9, 0.1), (0.1, 0.9))
+    )
     told = {"produce": phase(into, 1), "fetch": phase(out, 1), "round_trip": None, "size": 1}
     words = "\n".join(verdict(told, into, out, None))
     assert "Producing this client is the limit" in words
@@ -211,8 +213,8 @@ def test_nothing_is_said_of_a_limit_that_nobody_knows():
 
 
 def test_a_busy_machine_is_said():
-    load = Load(10, 1, 0, 1, "all", "none")
-    part = Phase(10, 10, 1.0, Shares(0.5, None, 0.1, 0.4))
+    load = BenchLoad(10, 1, 0, 1, "all", "none")
+    part = BenchPhase(10, 10, 1.0, CpuShares(0.5, None, 0.1, 0.4))
     told = {"produce": phase(part, 1), "fetch": phase(part, 1), "round_trip": None}
     told = {**told, **load._asdict(), "bootstrap": "h:1", "partitions": 1}
     words = list(verdict(told, part, part, None))
@@ -222,8 +224,8 @@ def test_a_busy_machine_is_said():
 
 def test_the_busiest_thread_is_the_one_that_wanted_a_core_most():
     second = 1_000_000_000
-    long, queued = Spent(second, 0), Spent(second // 2, second)
-    assert busiest([long, queued, Spent(0, 0)]) == queued
+    long, queued = ThreadTimes(second, 0), ThreadTimes(second // 2, second)
+    assert busiest([long, queued, ThreadTimes(0, 0)]) == queued
     assert share(queued, 2.0) == 0.75
     assert share(queued, 1.0) == 1.0
     assert busiest([]) is share(None, 1.0) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kafkalite.cli import clients
-from kafkalite.cli.clients import Cluster, Patience
+from kafkalite.cli.clients import ClusterClients, StallWarning
 from kafkalite.errors import Refusal
 
 
@@ -14,21 +14,21 @@ from kafkalite.errors import Refusal
 )
 def test_a_port_that_there_is_none_of_is_not_asked_for_another(address):
     with pytest.raises(Refusal, match="a port is 1 to 65535"):
-        Cluster(address)
+        ClusterClients(address)
 
 
 @pytest.mark.parametrize(
     "address", ["h", "h:1", "h:65535", "SSL://h", "SSL://h:9093", "[::1]:9092", "::1", "h,g:9"]
 )
 def test_an_address_is_written_in_any_of_the_ways_that_librdkafka_takes(address):
-    assert Cluster(address).bootstrap == address
+    assert ClusterClients(address).bootstrap == address
 
 
 def test_nothing_for_a_while_from_a_broker_that_answers_is_said_once(monkeypatch, capsys):
     monkeypatch.setattr(clients, "SILENCE_S", 0.0)
-    cluster = Cluster("127.0.0.1:9092", [])
+    cluster = ClusterClients("127.0.0.1:9092", [])
     cluster.answered = True
-    patience = Patience(cluster, "topic 'full'", "nothing was acknowledged")
+    patience = StallWarning(cluster, "topic 'full'", "nothing was acknowledged")
     patience.look(1)
     assert capsys.readouterr().err == ""
     for _ in range(3):
@@ -40,7 +40,9 @@ def test_nothing_for_a_while_from_a_broker_that_answers_is_said_once(monkeypatch
 
 def test_a_broker_that_is_gone_is_said_by_another_sentence(monkeypatch, capsys):
     monkeypatch.setattr(clients, "SILENCE_S", 0.0)
-    patience = Patience(Cluster("127.0.0.1:9092", []), "topic 'full'", "nothing was acknowledged")
+    patience = StallWarning(
+        ClusterClients("127.0.0.1:9092", []), "topic 'full'", "nothing was acknowledged"
+    )
     for _ in range(3):
         patience.look(1)
     assert capsys.readouterr().err == ""

@@ -10,7 +10,15 @@ import sys
 import pytest
 
 from kafkalite.cli import COMMANDS, MODULES, commands_of, main
-from kafkalite.cli.command import Command, Usage, argument, columns, command, described, key_value
+from kafkalite.cli.command import (
+    Command,
+    UsageError,
+    argument,
+    columns,
+    command,
+    described,
+    key_value,
+)
 from kafkalite.errors import InvalidConfig, Refusal
 
 WORDS = [
@@ -101,7 +109,7 @@ def entered(function, *arguments):
     ("fault", "code", "sentence"),
     [
         (Refusal("no."), 1, "no."),
-        (Usage("not so."), 2, "not so."),
+        (UsageError("not so."), 2, "not so."),
         (InvalidConfig("retention.ms is a number."), 1, "retention.ms is a number."),
         (FileNotFoundError(2, "No such file or directory", "x"), 1, "x: No such file or directory"),
         (ZeroDivisionError("division by zero"), 1, "a fault of kafkalite: ZeroDivisionError"),

@@ -12,7 +12,7 @@ from confluent_kafka import Producer, TopicPartition
 
 from kafkalite.cli import demo as demos
 from kafkalite.cli import demo_group, main
-from kafkalite.cli.demo import Tally, check, flight_files, records
+from kafkalite.cli.demo import CarrierTally, check, flight_files, records
 from kafkalite.errors import Refusal
 from kafkalite.testing import Broker
 
@@ -119,8 +119,8 @@ def test_a_record_that_the_demo_did_not_send_fails_the_check(
     assert "the check failed: of UA 3 were sent and 4 arrived" in capsys.readouterr().err
 
 
-def tally(*values: bytes) -> Tally:
-    made = Tally()
+def tally(*values: bytes) -> CarrierTally:
+    made = CarrierTally()
     for value in values:
         made.add(value)
     return made
@@ -174,7 +174,7 @@ def test_what_the_dead_had_handed_on_counts_once_and_what_it_had_not_is_read_aga
             producer.produce(topic, str(number), partition=number % 2)
         producer.flush()
 
-    with demo_group.Group(settings, before, lambda key, value: taken.append(value)) as group:
+    with demo_group.ReaderGroup(settings, before, lambda key, value: taken.append(value)) as group:
         group.wait_for_members()
         send(1_000)
         while group.readers < 2:
@@ -191,7 +191,7 @@ def test_a_group_that_is_at_work_is_no_group_for_the_demo(hasty_broker, short_se
     topic = hasty_broker.topic(2)
     settings = {"bootstrap.servers": hasty_broker.bootstrap}
     before = [TopicPartition(topic, partition, 0) for partition in range(2)]
-    with demo_group.Group(settings, before, lambda key, value: None) as group:
+    with demo_group.ReaderGroup(settings, before, lambda key, value: None) as group:
         group.wait_for_members()
         with pytest.raises(Refusal, match="another demo may be running"):
-            demo_group.Group(settings, before, lambda key, value: None)
+            demo_group.ReaderGroup(settings, before, lambda key, value: None)

@@ -9,7 +9,7 @@ import os
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from kafkalite.cli.group_offsets import Span, read_offsets, span
+from kafkalite.cli.group_offsets import PartitionSelection, read_offsets, span
 from kafkalite.cli.membership import spoken
 from kafkalite.errors import Refusal
 from kafkalite.testing import Broker
@@ -273,6 +273,6 @@ def test_a_line_that_does_not_read_is_named(line, groups, sentence):
 
 def test_partitions_are_written_as_runs_and_read_again():
     assert spoken({"a": [0, 1, 2, 5, 7, 8], "b": [3]}) == "a:0-2,5,7-8 b:3"
-    assert span("a:0-2,5,7-8") == Span("a", (0, 1, 2, 5, 7, 8))
-    assert span("a") == Span("a", None)
+    assert span("a:0-2,5,7-8") == PartitionSelection("a", (0, 1, 2, 5, 7, 8))
+    assert span("a") == PartitionSelection("a", None)
     assert spoken({}) == ""

@@ -46,7 +46,7 @@ def entry(node_id, led_count=0, **changed):
     }  # fmt: skip
 
 
-class Supervisor:
+class SupervisorClient:
     """A fake that executes commands; each listing completes one partition move."""
 
     def __init__(self, path: Path) -> None:
@@ -156,9 +156,9 @@ def say_ready(directory: Path, pid: int) -> dict:
 
 
 @pytest.fixture
-def supervisor(directory) -> Iterator[Supervisor]:
+def supervisor(directory) -> Iterator[SupervisorClient]:
     meeting = RunDirectory(CLUSTER_ID, directory)
-    supervisor = Supervisor(meeting.path / BUS)
+    supervisor = SupervisorClient(meeting.path / BUS)
     yield supervisor
     supervisor.end()
     meeting.remove()

@@ -7,27 +7,35 @@ from datetime import UTC, datetime
 
 import pytest
 
-from kafkalite.cli.offset_words import BEGINNING, END, Ago, At, Last, Since, start
+from kafkalite.cli.offset_words import (
+    BEGINNING,
+    END,
+    AtOffset,
+    LastRecords,
+    SinceAge,
+    SinceTimestamp,
+    start,
+)
 
 
 @pytest.mark.parametrize(
     ("word", "meaning"),
     [
-        ("beginning", Since(BEGINNING)),
-        ("end", Since(END)),
-        ("0", At(0)),
-        ("123456789012", At(123456789012)),
-        ("-5", Last(5)),
-        ("@-10m", Ago(600_000)),
-        ("@-250ms", Ago(250)),
-        ("@-90s", Ago(90_000)),
-        ("@-2h", Ago(7_200_000)),
-        ("@-1d", Ago(86_400_000)),
-        ("@-1w", Ago(604_800_000)),
-        ("s@1357032600000", Since(1357032600000)),
-        ("@1357032600000", Since(1357032600000)),
-        ("@2013-01-01T09:30:00Z", Since(1357032600000)),
-        ("@2013-01-01T10:30+01:00", Since(1357032600000)),
+        ("beginning", SinceTimestamp(BEGINNING)),
+        ("end", SinceTimestamp(END)),
+        ("0", AtOffset(0)),
+        ("123456789012", AtOffset(123456789012)),
+        ("-5", LastRecords(5)),
+        ("@-10m", SinceAge(600_000)),
+        ("@-250ms", SinceAge(250)),
+        ("@-90s", SinceAge(90_000)),
+        ("@-2h", SinceAge(7_200_000)),
+        ("@-1d", SinceAge(86_400_000)),
+        ("@-1w", SinceAge(604_800_000)),
+        ("s@1357032600000", SinceTimestamp(1357032600000)),
+        ("@1357032600000", SinceTimestamp(1357032600000)),
+        ("@2013-01-01T09:30:00Z", SinceTimestamp(1357032600000)),
+        ("@2013-01-01T10:30+01:00", SinceTimestamp(1357032600000)),
     ],
 )
 def test_a_word_means_a_place(word, meaning):
@@ -36,7 +44,9 @@ def test_a_word_means_a_place(word, meaning):
 
 def test_a_date_without_a_zone_is_in_local_time():
     local = datetime(2013, 7, 1, 9, 30).astimezone()
-    assert start("@2013-07-01T09:30") == Since(int(local.astimezone(UTC).timestamp()) * 1000)
+    assert start("@2013-07-01T09:30") == SinceTimestamp(
+        int(local.astimezone(UTC).timestamp()) * 1000
+    )
 
 
 @pytest.mark.parametrize(

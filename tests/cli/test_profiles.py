@@ -9,7 +9,7 @@ import stat
 import pytest
 
 from kafkalite.cli import clients, main, profiles
-from kafkalite.cli.clients import BOOTSTRAP_DEFAULT, Cluster
+from kafkalite.cli.clients import BOOTSTRAP_DEFAULT, ClusterClients
 from kafkalite.errors import Refusal
 
 
@@ -124,25 +124,28 @@ def test_a_key_of_several_lines_comes_back_as_it_was():
 
 
 def test_the_cluster_asked_is_the_one_that_is_named_first(capsys, monkeypatch):
-    assert Cluster().bootstrap == BOOTSTRAP_DEFAULT
+    assert ClusterClients().bootstrap == BOOTSTRAP_DEFAULT
     here = {"bootstrap": "127.0.0.1:777"}
     monkeypatch.setattr(clients, "running", lambda directory: here)
-    assert Cluster().bootstrap == "127.0.0.1:777"
+    assert ClusterClients().bootstrap == "127.0.0.1:777"
     asked(capsys, "add", "used", "-b", "used:1", "-X", "client.id=used", "--use")
     asked(capsys, "add", "named", "-b", "named:1", "-X", "client.id=named")
-    assert Cluster().bootstrap == "used:1"
+    assert ClusterClients().bootstrap == "used:1"
     monkeypatch.setenv("KAFKALITE_PROFILE", "named")
-    assert (Cluster().bootstrap, Cluster().properties) == ("named:1", {"client.id": "named"})
+    assert (ClusterClients().bootstrap, ClusterClients().properties) == (
+        "named:1",
+        {"client.id": "named"},
+    )
     monkeypatch.setenv("KAFKALITE_BOOTSTRAP", "env:1")
-    assert (Cluster().bootstrap, Cluster().properties) == ("env:1", {})
-    assert Cluster(profile="used").bootstrap == "used:1"
-    assert Cluster("flag:1").bootstrap == "flag:1"
+    assert (ClusterClients().bootstrap, ClusterClients().properties) == ("env:1", {})
+    assert ClusterClients(profile="used").bootstrap == "used:1"
+    assert ClusterClients("flag:1").bootstrap == "flag:1"
 
 
 def test_an_address_takes_nothing_from_a_profile_that_was_not_named_beside_it(capsys):
     asked(capsys, "add", "prod", "-b", "prod:1", "-X", "sasl.password=x", "--use")
-    assert Cluster("evil:1").properties == {}
-    both = Cluster("prod-2:1", [("client.id", "me")], "prod")
+    assert ClusterClients("evil:1").properties == {}
+    both = ClusterClients("prod-2:1", [("client.id", "me")], "prod")
     assert both.bootstrap == "prod-2:1"
     assert both.properties == {"sasl.password": "x", "client.id": "me"}
 
@@ -152,7 +155,7 @@ def test_a_running_broker_of_somebody_else_is_passed_over(monkeypatch):
         raise Refusal("belongs to another user")
 
     monkeypatch.setattr(clients, "running", other)
-    assert Cluster().bootstrap == BOOTSTRAP_DEFAULT
+    assert ClusterClients().bootstrap == BOOTSTRAP_DEFAULT
 
 
 def test_silence_names_the_profile_that_was_asked(capsys):

@@ -22,12 +22,12 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from kafkalite.cli import main
-from kafkalite.cli.top import GROUP_ORDER, TOPIC_ORDER, Rounds, printed
-from kafkalite.cli.top_rates import CPU, SLOW_TICKS, TRAFFIC, Meter
-from kafkalite.cli.top_sampling import Group, Node, Sample, Silent
+from kafkalite.cli.top import GROUP_ORDER, TOPIC_ORDER, SampleRounds, printed
+from kafkalite.cli.top_rates import CPU, SLOW_TICKS, TRAFFIC, RateMeter
+from kafkalite.cli.top_sampling import ClusterSample, ClusterUnreachable, SampledGroup, SampledNode
 from kafkalite.cli.top_screen import (
     TOPIC_TITLES,
-    Table,
+    ScreenTable,
     drawn,
     heading,
     narrowed,
@@ -47,18 +47,18 @@ _numbers = itertools.count(1)
 PLACE = ("t", 0)
 
 
-def sample(at_s: float, end: int, **more) -> Sample:
+def sample(at_s: float, end: int, **more) -> ClusterSample:
     """Return a sample of one topic with one partition, of which one group has read two records."""
-    whole = Sample(
+    whole = ClusterSample(
         cluster_id="c",
         controller=1,
-        nodes={1: Node("h", 9092, None)},
+        nodes={1: SampledNode("h", 9092, None)},
         leaders={PLACE: 1},
         ends={PLACE: end},
         ends_at_s=at_s,
         sizes={},
         sizes_at_s=at_s,
-        groups={"g": Group("Stable", 1, {PLACE: 2}, at_s)},
+        groups={"g": SampledGroup("Stable", 1, {PLACE: 2}, at_s)},
         pages=[],
         left_out=[],
     )
@@ -72,9 +72,9 @@ def page(at_ms: int, bytes_in: int, cpu: float, pid: int = 7) -> Read:
     return Read(1, pid, at_ms, families)
 
 
-def measured(*samples: Sample):
+def measured(*samples: ClusterSample):
     """Return the meter's result for the last sample."""
-    meter = Meter()
+    meter = RateMeter()
     return [meter.measured(each) for each in samples][-1]
 
 
@@ -95,7 +95,7 @@ def test_the_first_round_and_a_topic_made_anew_have_no_rate():
 
 
 def test_a_group_that_has_committed_nothing_has_no_lag():
-    told = measured(sample(1.0, 5, groups={"g": Group("Empty", 0, {}, 1.0)}))
+    told = measured(sample(1.0, 5, groups={"g": SampledGroup("Empty", 0, {}, 1.0)}))
     assert told["groups"][0]["lag"] is told["totals"]["lag"] is None
 
 
@@ -171,31 +171,38 @@ def test_the_busiest_the_largest_and_those_furthest_behind_are_first():
 class Staged:
     """A sampler with prepared samples, followed by Ctrl-C."""
 
-    def __init__(self, *samples: Sample | type[BaseException]) -> None:
+    def __init__(self, *samples: ClusterSample | type[BaseException]) -> None:
         self.left = [*samples, KeyboardInterrupt]
 
-    def sample(self) -> Sample:
+    def sample(self) -> ClusterSample:
         found = self.left.pop(0)
-        if isinstance(found, Sample):
+        if isinstance(found, ClusterSample):
             return found
         raise found
 
 
 def printed_of(*samples, once: bool = False) -> None:
     cluster = SimpleNamespace(bootstrap="h:1")
-    printed(Rounds(cluster, Staged(*samples), "rate", interval_s=0.001), True, once)
+    printed(SampleRounds(cluster, Staged(*samples), "rate", interval_s=0.001), True, once)
 
 
 def test_while_nobody_answers_nothing_is_printed_and_it_is_said_once(capsys):
     with pytest.raises(KeyboardInterrupt):
-        printed_of(sample(1.0, 0), sample(2.0, 8), Silent, Silent, sample(3.0, 9), Silent)
+        printed_of(
+            sample(1.0, 0),
+            sample(2.0, 8),
+            ClusterUnreachable,
+            ClusterUnreachable,
+            sample(3.0, 9),
+            ClusterUnreachable,
+        )
     told, said = capsys.readouterr()
     rates = [json.loads(line)["totals"]["records_per_s"] for line in told.splitlines()]
     assert rates == [8.0, 1.0]
     assert said == "kafkalite: h:1 does not answer any more; waiting for it (Ctrl-C gives up)\n" * 2
 
 
-@pytest.mark.parametrize("samples", [[Silent], [sample(1.0, 0), Silent]])
+@pytest.mark.parametrize("samples", [[ClusterUnreachable], [sample(1.0, 0), ClusterUnreachable]])
 def test_one_round_that_cannot_be_had_is_a_refusal(samples):
     with pytest.raises(Refusal, match="h:1 does not answer"):
         printed_of(*samples, once=True)
@@ -207,7 +214,9 @@ def test_one_round_that_cannot_be_had_is_a_refusal(samples):
 def round_of(count: int, name: str = "t"):
     """Return a round of `count` topics."""
     leaders = {(f"{name}{number:03}", 0): 1 for number in range(count)}
-    told = measured(sample(1.0, 0, leaders=leaders, groups={"g\x1b[2J": Group("Dead", 0, {}, 1.0)}))
+    told = measured(
+        sample(1.0, 0, leaders=leaders, groups={"g\x1b[2J": SampledGroup("Dead", 0, {}, 1.0)})
+    )
     return {"at": "2026-01-02T03:04:05Z", "bootstrap": "h:1", **told}
 
 
@@ -247,7 +256,7 @@ def test_who_does_not_answer_is_said_below_what_was_there():
 
 
 def test_a_narrow_table_loses_its_last_columns_and_none_without_need():
-    table = Table(["TOPIC", "SIZE", "MORE"], [["x" * 50, "12345", "12345"]], 1, 1.0)
+    table = ScreenTable(["TOPIC", "SIZE", "MORE"], [["x" * 50, "12345", "12345"]], 1, 1.0)
     assert narrowed(table, 80).titles == ["TOPIC", "SIZE", "MORE"]
     assert narrowed(table, 25).titles == ["TOPIC", "SIZE"]
     assert narrowed(table, 5).titles == ["TOPIC"]

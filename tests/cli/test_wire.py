@@ -9,8 +9,8 @@ import threading
 
 import pytest
 
-from kafkalite.cli.clients import Cluster
-from kafkalite.cli.wire import Wire
+from kafkalite.cli.clients import ClusterClients
+from kafkalite.cli.wire import WireClient
 from kafkalite.errors import Refusal
 from kafkalite.protocol.schemas.cluster import API_VERSIONS, METADATA
 from kafkalite.protocol.schemas.security import CREATE_DELEGATION_TOKEN
@@ -42,24 +42,26 @@ def answering(*answers: bytes) -> str:
 
 
 def test_a_broker_is_asked_in_the_newest_version_that_both_know(kafka_broker, kafka_topic):
-    answer = Wire(Cluster(kafka_broker.bootstrap)).ask(METADATA, {**NONE, "topics": None})
+    answer = WireClient(ClusterClients(kafka_broker.bootstrap)).ask(
+        METADATA, {**NONE, "topics": None}
+    )
     assert kafka_topic in {topic.name for topic in answer.topics}
 
 
 def test_the_first_broker_that_takes_a_connection_is_asked(kafka_broker):
-    cluster = Cluster(f"127.0.0.1:1,{kafka_broker.bootstrap}")
-    assert Wire(cluster).ask(METADATA, NONE).brokers
+    cluster = ClusterClients(f"127.0.0.1:1,{kafka_broker.bootstrap}")
+    assert WireClient(cluster).ask(METADATA, NONE).brokers
 
 
 def test_api_that_a_broker_does_not_support_is_refused(kafka_broker):
     with pytest.raises(Refusal, match="does not support CreateDelegationToken"):
-        Wire(Cluster(kafka_broker.bootstrap)).ask(CREATE_DELEGATION_TOKEN, {})
+        WireClient(ClusterClients(kafka_broker.bootstrap)).ask(CREATE_DELEGATION_TOKEN, {})
 
 
 def test_a_login_or_tls_is_out_of_reach():
-    cluster = Cluster("127.0.0.1:1", [("security.protocol", "SASL_SSL")])
+    cluster = ClusterClients("127.0.0.1:1", [("security.protocol", "SASL_SSL")])
     with pytest.raises(Refusal, match="only asked over a plain connection yet, not SASL_SSL"):
-        Wire(cluster).ask(METADATA, NONE)
+        WireClient(cluster).ask(METADATA, NONE)
 
 
 def versions(newest: int) -> bytes:
@@ -82,7 +84,7 @@ def versions(newest: int) -> bytes:
 )
 def test_an_answer_that_is_none_is_one_sentence(answers, sentence):
     with pytest.raises(Refusal) as refused:
-        Wire(Cluster(answering(*answers))).ask(METADATA, NONE)
+        WireClient(ClusterClients(answering(*answers))).ask(METADATA, NONE)
     assert sentence in str(refused.value)
 
 
@@ -90,4 +92,4 @@ def test_nobody_waits_for_ever():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         there = f"127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(Refusal, match="did not respond in time"):
-            Wire(Cluster(there), timeout_s=0.05).ask(METADATA, NONE)
+            WireClient(ClusterClients(there), timeout_s=0.05).ask(METADATA, NONE)

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection
 from confluent_kafka.admin import AdminClient, ClusterMetadata
 
-from kafkalite.cli.clients import Cluster, plain
-from kafkalite.cli.shell_tools.flags import Flag, Given
+from kafkalite.cli.clients import ClusterClients, plain
+from kafkalite.cli.shell_tools.flags import Flag, ParsedFlags
 from kafkalite.cli.shell_tools.java_properties import properties_in, translated
 from kafkalite.errors import Refusal
 
@@ -23,7 +23,7 @@ COMMAND_CONFIG = Flag("command-config", "FILE", "a file with properties of the c
 CONNECTION = (BOOTSTRAP, COMMAND_CONFIG)
 
 
-class Brokers(Cluster):
+class ToolCluster(ClusterClients):
     """A cluster that a tool was told of."""
 
     @property
@@ -41,13 +41,13 @@ class Brokers(Cluster):
             raise Refusal(f"no broker answers at {self.bootstrap}{why}") from None
 
 
-def brokers(asked: Given, properties: Sequence[tuple[str, str]] = ()) -> Brokers:
+def brokers(asked: ParsedFlags, properties: Sequence[tuple[str, str]] = ()) -> ToolCluster:
     """The cluster that the flags name; the properties given win over the file's."""
     asked.wants("bootstrap-server")
     path = asked.one("command-config")
     known = translated([*(properties_in(path) if path else ()), *properties])
     known.pop("bootstrap.servers", None)
-    return Brokers(asked.one("bootstrap-server"), list(known.items()))
+    return ToolCluster(asked.one("bootstrap-server"), list(known.items()))
 
 
 def settled(

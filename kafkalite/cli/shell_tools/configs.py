@@ -10,17 +10,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from kafkalite.cli.resource import SET, UNSET, Change, Configs, Entry, Resource, listed
+from kafkalite.cli.resource import (
+    SET,
+    UNSET,
+    DescribedValue,
+    ResourceConfigs,
+    ResourceName,
+    ValueChange,
+    listed,
+)
 from kafkalite.cli.shell_tools import logins
-from kafkalite.cli.shell_tools.cluster import CONNECTION, Brokers, brokers, faults_as_sentences
-from kafkalite.cli.shell_tools.flags import Flag, Given, Tool
+from kafkalite.cli.shell_tools.cluster import CONNECTION, ToolCluster, brokers, faults_as_sentences
+from kafkalite.cli.shell_tools.flags import Flag, ParsedFlags, ShellTool
 from kafkalite.cli.shell_tools.java_properties import properties_in
 from kafkalite.errors import Refusal
 
 LATER = "is left out: there are no quotas and no loggers to set here"
 
 
-class Kind(NamedTuple):
+class EntityKind(NamedTuple):
     """What may bear configs: its name for people, ours for it, and where its own come from."""
 
     noun: str
@@ -29,13 +37,13 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "topics": Kind("topic", "topic", "topic"),
-    "brokers": Kind("broker", "node", "node"),
-    "groups": Kind("group", "group", "group"),
-    "client-metrics": Kind("client-metric", "client-metrics", "client-metrics"),
-    "users": Kind("user", "", ""),
+    "topics": EntityKind("topic", "topic", "topic"),
+    "brokers": EntityKind("broker", "node", "node"),
+    "groups": EntityKind("group", "group", "group"),
+    "client-metrics": EntityKind("client-metric", "client-metrics", "client-metrics"),
+    "users": EntityKind("user", "", ""),
 }
-DEFAULTS = Kind("broker", "cluster", "cluster")
+DEFAULTS = EntityKind("broker", "cluster", "cluster")
 SHORT = {
     "topic": "topics",
     "broker": "brokers",
@@ -88,7 +96,7 @@ FLAGS = (
 )
 
 
-def run(asked: Given) -> int | None:
+def run(asked: ParsedFlags) -> int | None:
     """Show and change the configs of topics, brokers and groups.
 
     Examples:
@@ -111,7 +119,7 @@ def run(asked: Given) -> int | None:
     return None
 
 
-def meant(asked: Given) -> tuple[Kind, str | None]:
+def meant(asked: ParsedFlags) -> tuple[EntityKind, str | None]:
     """The kind of what is asked about, and its name; None is all of them."""
     types = [kind for flag, kind in SHORT.items() if flag in asked]
     types += ["brokers"] * ("broker-defaults" in asked)
@@ -132,7 +140,7 @@ def meant(asked: Given) -> tuple[Kind, str | None]:
     return KINDS[types[0]], names[0] if names else None
 
 
-def changes(asked: Given) -> list[Change]:
+def changes(asked: ParsedFlags) -> list[ValueChange]:
     """What shall be set, and what taken back."""
     added: dict[str, str] = {}
     if "add-config-file" in asked:
@@ -143,8 +151,8 @@ def changes(asked: Given) -> list[Change]:
     if not added and not deleted:
         raise Refusal("--alter wants --add-config, --add-config-file or --delete-config")
     return [
-        *(Change(key, SET, value) for key, value in added.items()),
-        *(Change(key, UNSET) for key in deleted),
+        *(ValueChange(key, SET, value) for key, value in added.items()),
+        *(ValueChange(key, UNSET) for key in deleted),
     ]
 
 
@@ -173,13 +181,15 @@ def parted(text: str) -> Iterator[str]:
         yield part
 
 
-def alter(cluster: Brokers, kind: Kind, name: str | None, wanted: list[Change]) -> None:
+def alter(
+    cluster: ToolCluster, kind: EntityKind, name: str | None, wanted: list[ValueChange]
+) -> None:
     if name is None:
         raise Refusal(f"say which {kind.noun} to alter, with --entity-name")
     if kind is KINDS["users"]:
         logins.change(cluster.reached(), name, wanted)
     else:
-        Configs(cluster).change(Resource(kind.kind, name), wanted)
+        ResourceConfigs(cluster).change(ResourceName(kind.kind, name), wanted)
     default = "default config for brokers in the cluster"
     print(f"Completed updating {f'config for {kind.noun} {name}' if name else default}.")
 
@@ -187,11 +197,11 @@ def alter(cluster: Brokers, kind: Kind, name: str | None, wanted: list[Change]) 
 # -- describe --------------------------------------------------------------------------------------
 
 
-def describe(cluster: Brokers, kind: Kind, name: str | None, every: bool) -> None:
+def describe(cluster: ToolCluster, kind: EntityKind, name: str | None, every: bool) -> None:
     if kind is KINDS["users"]:
         logins.describe(cluster.reached(), name)
         return
-    configs = Configs(cluster)
+    configs = ResourceConfigs(cluster)
     known = names(cluster, configs, kind)
     if name is not None and name not in known:
         print(f"The {kind.noun} '{name}' doesn't exist and doesn't have dynamic config.")
@@ -202,7 +212,7 @@ def describe(cluster: Brokers, kind: Kind, name: str | None, every: bool) -> Non
         show(cluster, configs, DEFAULTS, "", every)
 
 
-def names(cluster: Brokers, configs: Configs, kind: Kind) -> list[str]:
+def names(cluster: ToolCluster, configs: ResourceConfigs, kind: EntityKind) -> list[str]:
     """All there are of a kind."""
     if kind is DEFAULTS:
         return [""]
@@ -217,16 +227,18 @@ def names(cluster: Brokers, configs: Configs, kind: Kind) -> list[str]:
     return sorted(configured)
 
 
-def show(cluster: Brokers, configs: Configs, kind: Kind, name: str, every: bool) -> None:
+def show(
+    cluster: ToolCluster, configs: ResourceConfigs, kind: EntityKind, name: str, every: bool
+) -> None:
     if kind is DEFAULTS:
         print("Default configs for brokers in the cluster are:")
     else:
         print(f"{'All' if every else 'Dynamic'} configs for {kind.noun} {name} are:")
-    for entry in configs.of(Resource(kind.kind, name), documented=cluster.plain):
+    for entry in configs.of(ResourceName(kind.kind, name), documented=cluster.plain):
         print("".join(lines(kind, entry, every)), end="")
 
 
-def lines(kind: Kind, entry: Entry, every: bool) -> Iterable[str]:
+def lines(kind: EntityKind, entry: DescribedValue, every: bool) -> Iterable[str]:
     """The line of an entry, if it is to be shown."""
     own = any(each.source == kind.own for each in entry.synonyms) or entry.source == kind.own
     if not own and (not every or kind is DEFAULTS):
@@ -245,4 +257,4 @@ def text(value: str | None) -> str:
     return "null" if value is None else value
 
 
-TOOL = Tool(FLAGS, run)
+TOOL = ShellTool(FLAGS, run)

@@ -26,11 +26,11 @@ from confluent_kafka import (
 )
 
 from kafkalite.cli.command import put, say, warn
-from kafkalite.cli.ending import Ending
+from kafkalite.cli.ending import SignalHandling
 from kafkalite.cli.reading import let_commit
 from kafkalite.cli.shell_tools import record_lines
-from kafkalite.cli.shell_tools.cluster import CONNECTION, Brokers, brokers, faults_as_sentences
-from kafkalite.cli.shell_tools.flags import Flag, Given, Tool, property_value, whole
+from kafkalite.cli.shell_tools.cluster import CONNECTION, ToolCluster, brokers, faults_as_sentences
+from kafkalite.cli.shell_tools.flags import Flag, ParsedFlags, ShellTool, property_value, whole
 from kafkalite.cli.shell_tools.java_properties import properties_in
 from kafkalite.cli.shell_tools.topic_names import matcher
 from kafkalite.errors import Refusal
@@ -97,7 +97,7 @@ FLAGS = (
 )
 
 
-def run(asked: Given) -> int | None:
+def run(asked: ParsedFlags) -> int | None:
     """Print the records of topics, each value on its line.
 
     Examples:
@@ -109,7 +109,7 @@ def run(asked: Given) -> int | None:
     lines = formatter(asked)
     gc.disable()  # no cycles are made here, and it would walk every batch again and again
     with faults_as_sentences():
-        reading = Reading(asked)
+        reading = ConsoleReader(asked)
         try:
             with reading.ending.at_a_look():
                 for batch in reading.batches():
@@ -124,7 +124,7 @@ def run(asked: Given) -> int | None:
     return 128 + reading.ending.asked if reading.ending.asked else 0
 
 
-def check(asked: Given) -> None:
+def check(asked: ParsedFlags) -> None:
     asked.wants("bootstrap-server")
     asked.action("topic", "include")
     asked.only_with("offset", "partition")
@@ -136,7 +136,7 @@ def check(asked: Given) -> None:
             raise Refusal(f"--{flag} wants a number that is not negative")
 
 
-def formatter(asked: Given) -> record_lines.Lines:
+def formatter(asked: ParsedFlags) -> record_lines.Lines:
     path = asked.one("formatter-config")
     properties = dict([*(properties_in(path) if path else ()), *asked.all("formatter-property")])
     for flag in ("key-deserializer", "value-deserializer"):
@@ -150,17 +150,17 @@ def formatter(asked: Given) -> record_lines.Lines:
     return record_lines.default(properties, "skip-message-on-error" in asked)
 
 
-class Reading:
+class ConsoleReader:
     """A consumer, and how long it is to go on."""
 
-    def __init__(self, asked: Given) -> None:
+    def __init__(self, asked: ParsedFlags) -> None:
         self.asked = asked
         self.cluster = brokers(asked, asked.all("command-property"))
         self.group = group_of(asked, self.cluster)
         most = asked.one("max-messages", -1)
         self.left = most if most >= 0 else sys.maxsize
         self.count = 0
-        self.ending = Ending()
+        self.ending = SignalHandling()
         patience_ms = asked.one("timeout-ms")
         self.patience_s = float("inf") if patience_ms is None else patience_ms / 1000
         self.give_up_at = time.monotonic() + self.patience_s
@@ -228,7 +228,7 @@ class Reading:
         return places
 
 
-def group_of(asked: Given, cluster: Brokers) -> str | None:
+def group_of(asked: ParsedFlags, cluster: ToolCluster) -> str | None:
     """The group to join: a flag or a property names it, and both the same."""
     named, held = asked.one("group"), cluster.properties.get("group.id")
     if named is not None and held not in (None, named):
@@ -239,7 +239,7 @@ def group_of(asked: Given, cluster: Brokers) -> str | None:
     return str(group) if group is not None else None
 
 
-def reset(asked: Given, cluster: Brokers) -> str:
+def reset(asked: ParsedFlags, cluster: ToolCluster) -> str:
     """Where to begin when nothing else is known."""
     held = cluster.properties.get("auto.offset.reset")
     if held not in (None, "earliest") and "from-beginning" in asked:
@@ -248,7 +248,7 @@ def reset(asked: Given, cluster: Brokers) -> str:
     return "earliest" if beginning else "latest"
 
 
-def settings(asked: Given, cluster: Brokers, group: str | None) -> dict[str, Any]:
+def settings(asked: ParsedFlags, cluster: ToolCluster, group: str | None) -> dict[str, Any]:
     """The consumer's properties where nobody set others."""
     chosen: dict[str, Any] = {
         "allow.auto.create.topics": True,
@@ -272,4 +272,4 @@ def sound(message: Message) -> bool:
     raise KafkaException(fault)
 
 
-TOOL = Tool(FLAGS, run)
+TOOL = ShellTool(FLAGS, run)

@@ -11,11 +11,11 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from kafkalite.cli.messages import AT_ONCE, SHORT_SIZE_MAX, Sender, records, whole_size
+from kafkalite.cli.messages import AT_ONCE, SHORT_SIZE_MAX, RecordSender, records, whole_size
 from kafkalite.cli.shell_tools.cluster import CONNECTION, brokers, faults_as_sentences
-from kafkalite.cli.shell_tools.flags import Flag, Given, Tool, property_value, whole
+from kafkalite.cli.shell_tools.flags import Flag, ParsedFlags, ShellTool, property_value, whole
 from kafkalite.cli.shell_tools.java_properties import properties_in
-from kafkalite.cli.shell_tools.line_reader import BadLine, LineReader, java_lines
+from kafkalite.cli.shell_tools.line_reader import LineReader, MalformedLine, java_lines
 from kafkalite.errors import Refusal
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -81,7 +81,7 @@ FLAGS = (
 )
 
 
-def run(asked: Given) -> int | None:
+def run(asked: ParsedFlags) -> int | None:
     """Send each line of stdin as a record.
 
     Examples:
@@ -94,19 +94,19 @@ def run(asked: Given) -> int | None:
     gc.disable()  # no cycles are made here, and it would walk every batch again and again
     with faults_as_sentences():
         cluster = brokers(asked, asked.all("command-property"))
-        sender = Sender(cluster, asked.one("topic"), settings(asked))
+        sender = RecordSender(cluster, asked.one("topic"), settings(asked))
         with sender:
             for lines in inputs(sender):
                 send(sender, reader, lines, sync="sync" in asked)
     return None
 
 
-def reader_properties(asked: Given) -> dict[str, str]:
+def reader_properties(asked: ParsedFlags) -> dict[str, str]:
     path = asked.one("reader-config")
     return dict([*(properties_in(path) if path else ()), *asked.all("reader-property")])
 
 
-def settings(asked: Given) -> dict[str, Any]:
+def settings(asked: ParsedFlags) -> dict[str, Any]:
     """What the flags say, in librdkafka's words."""
     chosen: dict[str, Any] = {
         name: asked.one(flag) for flag, name in PROPERTIES.items() if flag in asked
@@ -123,7 +123,7 @@ def settings(asked: Given) -> dict[str, Any]:
     return ({**AT_ONCE} if short or acks in ("0", "1") else {}) | chosen
 
 
-def inputs(sender: Sender) -> Iterator[list[bytes]]:
+def inputs(sender: RecordSender) -> Iterator[list[bytes]]:
     """Lines of stdin, as many as are there."""
     prompt = sys.stdin.isatty()
     if prompt:
@@ -134,7 +134,7 @@ def inputs(sender: Sender) -> Iterator[list[bytes]]:
             print(">", end="", flush=True)
 
 
-def send(sender: Sender, reader: LineReader, lines: list[bytes], sync: bool) -> None:
+def send(sender: RecordSender, reader: LineReader, lines: list[bytes], sync: bool) -> None:
     """Send the records in lines; those before a line that is wrong are sent too."""
     if not reader.splits and not sync:
         sender.send(lines, [None] * len(lines), sum(map(len, lines)))
@@ -144,7 +144,7 @@ def send(sender: Sender, reader: LineReader, lines: list[bytes], sync: bool) -> 
     for line in lines:
         try:
             parsed.append(reader.parse(line))
-        except BadLine as found:
+        except MalformedLine as found:
             fault = found
             break
     if reader.parse_headers or sync:
@@ -165,4 +165,4 @@ def send(sender: Sender, reader: LineReader, lines: list[bytes], sync: bool) -> 
         raise fault
 
 
-TOOL = Tool(FLAGS, run)
+TOOL = ShellTool(FLAGS, run)

@@ -20,18 +20,18 @@ from kafkalite.cli.clients import ANSWER_TIMEOUT_S, plain
 from kafkalite.cli.command import say, warn
 from kafkalite.cli.group_offsets import (
     STATES,
-    By,
-    Current,
+    CurrentPosition,
     Destination,
-    Groups,
-    Listed,
+    GroupOffsets,
+    ListedOffsets,
+    ShiftedPosition,
     read_offsets,
 )
-from kafkalite.cli.reading import Place
+from kafkalite.cli.reading import PartitionKey
 from kafkalite.cli.shell_tools import group_tables
 from kafkalite.cli.shell_tools.cluster import CONNECTION, brokers, faults_as_sentences, settled
-from kafkalite.cli.shell_tools.flags import Flag, Given, Tool, whole
-from kafkalite.cli.wire import Wire
+from kafkalite.cli.shell_tools.flags import Flag, ParsedFlags, ShellTool, whole
+from kafkalite.cli.wire import WireClient
 from kafkalite.errors import BY_CODE, Refusal
 from kafkalite.protocol.schemas.groups import OFFSET_DELETE
 
@@ -79,7 +79,7 @@ def moment(text: str) -> Destination:
         raise ValueError("YYYY-MM-DDThh:mm:ss.sss")
     when = when if when.tzinfo else when.replace(tzinfo=UTC)
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
-    return offset_words.Since(max(0, (when - epoch) // MILLISECOND))
+    return offset_words.SinceTimestamp(max(0, (when - epoch) // MILLISECOND))
 
 
 def age(text: str) -> Destination:
@@ -91,15 +91,15 @@ def age(text: str) -> Destination:
         raise ValueError("PnDTnHnMnS, as P1DT12H")
     days, hours, minutes, seconds, fraction = (part or "0" for part in parts.groups())
     whole_s = int(days) * 86400 + int(hours) * 3600 + int(minutes) * 60 + int(seconds)
-    return offset_words.Ago(whole_s * 1000 + int(fraction.ljust(3, "0")[:3]))
+    return offset_words.SinceAge(whole_s * 1000 + int(fraction.ljust(3, "0")[:3]))
 
 
 def at(text: str) -> Destination:
-    return offset_words.At(whole(text))
+    return offset_words.AtOffset(whole(text))
 
 
 def by(text: str) -> Destination:
-    return By(whole(text))
+    return ShiftedPosition(whole(text))
 
 
 def patience(text: str) -> int:
@@ -110,9 +110,9 @@ def patience(text: str) -> int:
 
 
 PLACES: dict[str, Destination] = {
-    "to-earliest": offset_words.Since(offset_words.BEGINNING),
-    "to-latest": offset_words.Since(offset_words.END),
-    "to-current": Current(),
+    "to-earliest": offset_words.SinceTimestamp(offset_words.BEGINNING),
+    "to-latest": offset_words.SinceTimestamp(offset_words.END),
+    "to-current": CurrentPosition(),
 }
 DESTINATIONS = (*PLACES, "to-offset", "shift-by", "to-datetime", "by-duration", "from-file")
 FLAGS = (
@@ -148,7 +148,7 @@ FLAGS = (
 )  # fmt: skip
 
 
-def run(asked: Given) -> int | None:
+def run(asked: ParsedFlags) -> int | None:
     """List, describe, reset and delete consumer groups.
 
     Examples:
@@ -161,7 +161,7 @@ def run(asked: Given) -> int | None:
     check(asked, action)
     try:
         with faults_as_sentences():
-            groups = Groups(brokers(asked))
+            groups = GroupOffsets(brokers(asked))
             return VERBS[action](groups, asked)
     except Refusal as refusal:
         # Scripts read it on stdout, where Kafka writes it; a person may look at stderr only.
@@ -170,7 +170,7 @@ def run(asked: Given) -> int | None:
         return refusal.exit_code
 
 
-def check(asked: Given, action: str) -> None:
+def check(asked: ParsedFlags, action: str) -> None:
     for name in ("all-topics", "execute", "dry-run", "export", *DESTINATIONS):
         asked.only_with(name, "reset-offsets")
     for name in ("offsets", "members", "verbose"):
@@ -199,14 +199,14 @@ def check(asked: Given, action: str) -> None:
             asked.action("topic", "all-topics")
 
 
-def names(groups: Groups, asked: Given) -> list[str]:
+def names(groups: GroupOffsets, asked: ParsedFlags) -> list[str]:
     """The groups meant, each once."""
     if "all-groups" in asked:
         return [name for name, _, _ in every(groups)]
     return list(dict.fromkeys(asked.all("group")))
 
 
-def every(groups: Groups) -> list[tuple[str, str, str]]:
+def every(groups: GroupOffsets) -> list[tuple[str, str, str]]:
     """All groups of the cluster: name, type, state."""
     found = groups.admin.list_consumer_groups().result()
     for fault in found.errors:
@@ -217,7 +217,7 @@ def every(groups: Groups) -> list[tuple[str, str, str]]:
     )
 
 
-def list_groups(groups: Groups, asked: Given) -> int:
+def list_groups(groups: GroupOffsets, asked: ParsedFlags) -> int:
     chosen = [
         group
         for group in every(groups)
@@ -234,7 +234,7 @@ def list_groups(groups: Groups, asked: Given) -> int:
 # -- describe --------------------------------------------------------------------------------------
 
 
-def describe(groups: Groups, asked: Given) -> int:
+def describe(groups: GroupOffsets, asked: ParsedFlags) -> int:
     verbose = "verbose" in asked
     for name in names(groups, asked):
         group = groups.described(name)
@@ -256,7 +256,7 @@ def describe(groups: Groups, asked: Given) -> int:
     return 0
 
 
-def offsets(groups: Groups, group: ConsumerGroupDescription, verbose: bool) -> str | None:
+def offsets(groups: GroupOffsets, group: ConsumerGroupDescription, verbose: bool) -> str | None:
     committed = groups.committed(group.group_id)
     owned = {
         (place.topic, place.partition)
@@ -270,7 +270,7 @@ def offsets(groups: Groups, group: ConsumerGroupDescription, verbose: bool) -> s
 # -- reset -----------------------------------------------------------------------------------------
 
 
-def reset(groups: Groups, asked: Given) -> int:
+def reset(groups: GroupOffsets, asked: ParsedFlags) -> int:
     chosen = names(groups, asked)
     if "execute" not in asked and "dry-run" not in asked:
         say("kafkalite: nothing is changed without --execute")
@@ -299,7 +299,7 @@ def reset(groups: Groups, asked: Given) -> int:
     return code
 
 
-def from_file(asked: Given, chosen: list[str]) -> dict[str, dict[Place, int]]:
+def from_file(asked: ParsedFlags, chosen: list[str]) -> dict[str, dict[PartitionKey, int]]:
     path = asked.one("from-file")
     if path is None:
         return {}
@@ -311,12 +311,16 @@ def from_file(asked: Given, chosen: list[str]) -> dict[str, dict[Place, int]]:
 
 
 def destinations(
-    groups: Groups, asked: Given, name: str, listed: dict[Place, int] | None, exists: bool
-) -> dict[Place, int]:
+    groups: GroupOffsets,
+    asked: ParsedFlags,
+    name: str,
+    listed: dict[PartitionKey, int] | None,
+    exists: bool,
+) -> dict[PartitionKey, int]:
     """Where a group is to go on."""
     committed = groups.committed(name) if exists else {}
     if listed is not None:
-        return groups.destinations(list(listed), Listed(listed), committed)
+        return groups.destinations(list(listed), ListedOffsets(listed), committed)
     places = list(committed) if "all-topics" in asked else list(named(groups, asked))
     flag = next(flag for flag in DESTINATIONS if flag in asked)
     where: Destination = PLACES[flag] if flag in PLACES else asked.one(flag)
@@ -324,7 +328,7 @@ def destinations(
     return groups.destinations(places, where, mine)
 
 
-def named(groups: Groups, asked: Given) -> Iterator[Place]:
+def named(groups: GroupOffsets, asked: ParsedFlags) -> Iterator[PartitionKey]:
     """The partitions that --topic names, which must be there."""
     for name, ids in asked.all("topic"):
         there = groups.topics.get(name)
@@ -339,7 +343,7 @@ def named(groups: Groups, asked: Given) -> Iterator[Place]:
 # -- forget ----------------------------------------------------------------------------------------
 
 
-def delete(groups: Groups, asked: Given) -> int:
+def delete(groups: GroupOffsets, asked: ParsedFlags) -> int:
     chosen = names(groups, asked)
     done, faults = settled(groups.admin.delete_consumer_groups(chosen)) if chosen else ({}, {})
     quoted = ", ".join(f"'{name}'" for name in done)
@@ -354,9 +358,9 @@ def delete(groups: Groups, asked: Given) -> int:
     return 1
 
 
-def delete_offsets(groups: Groups, asked: Given) -> int:
+def delete_offsets(groups: GroupOffsets, asked: ParsedFlags) -> int:
     (name,) = asked.all("group")
-    places: list[Place] = []
+    places: list[PartitionKey] = []
     rows: list[tuple[str, int | None, str]] = []
     for topic_name, ids in asked.all("topic"):
         there = groups.topics.get(topic_name)
@@ -376,7 +380,9 @@ def delete_offsets(groups: Groups, asked: Given) -> int:
     return 0 if all(status == "Successful" for _, _, status in rows) else 1
 
 
-def forgotten(groups: Groups, name: str, places: list[Place]) -> tuple[int, dict[Place, int]]:
+def forgotten(
+    groups: GroupOffsets, name: str, places: list[PartitionKey]
+) -> tuple[int, dict[PartitionKey, int]]:
     """Ask the group's coordinator: the code of it all, and that of each partition."""
     node = groups.admin.describe_consumer_groups([name])[name].result().coordinator
     topics: dict[str, list[dict[str, int]]] = {}
@@ -386,7 +392,7 @@ def forgotten(groups: Groups, name: str, places: list[Place]) -> tuple[int, dict
         "group_id": name,
         "topics": [{"name": known, "partitions": parts} for known, parts in topics.items()],
     }
-    answer = Wire(groups.cluster).ask(OFFSET_DELETE, request, (node.host, node.port))
+    answer = WireClient(groups.cluster).ask(OFFSET_DELETE, request, (node.host, node.port))
     if answer.error_code:
         return answer.error_code, dict.fromkeys(places, answer.error_code)
     return 0, {
@@ -407,4 +413,4 @@ VERBS = {
     "delete": delete,
     "delete-offsets": delete_offsets,
 }
-TOOL = Tool(FLAGS, run)
+TOOL = ShellTool(FLAGS, run)

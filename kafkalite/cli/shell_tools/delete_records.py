@@ -10,7 +10,7 @@ from confluent_kafka import TopicPartition
 
 from kafkalite.cli.clients import plain
 from kafkalite.cli.shell_tools.cluster import CONNECTION, brokers, faults_as_sentences, settled
-from kafkalite.cli.shell_tools.flags import Flag, Given, Tool
+from kafkalite.cli.shell_tools.flags import Flag, ParsedFlags, ShellTool
 from kafkalite.errors import Refusal
 
 VERSION = 1
@@ -26,7 +26,7 @@ FLAGS = (
 )
 
 
-def run(asked: Given) -> int | None:
+def run(asked: ParsedFlags) -> int | None:
     """Delete the records below an offset, partition by partition.
 
     The file says which: {"partitions": [{"topic": …, "partition": …, "offset": …}], "version": 1}
@@ -82,4 +82,4 @@ def place_of(entry: Any, name: str) -> TopicPartition:
     return TopicPartition(entry["topic"], partition, offset)
 
 
-TOOL = Tool(FLAGS, run)
+TOOL = ShellTool(FLAGS, run)

@@ -16,7 +16,7 @@ from kafkalite._ext import record_batch
 from kafkalite._ext.record_batch import HEADER_SIZE, header
 from kafkalite.cli import log
 from kafkalite.cli.command import warn
-from kafkalite.cli.shell_tools.flags import Flag, Given, Tool, whole
+from kafkalite.cli.shell_tools.flags import Flag, ParsedFlags, ShellTool, whole
 from kafkalite.errors import KafkaError, Refusal
 from kafkalite.records.batch import BatchHeader, Record, RecordBatch
 from kafkalite.storage import layout
@@ -53,16 +53,16 @@ FLAGS = (
 )
 
 
-class Shown:
+class DumpOptions:
     """What of records is to be shown."""
 
-    def __init__(self, asked: Given) -> None:
+    def __init__(self, asked: ParsedFlags) -> None:
         self.contents = "print-data-log" in asked
         self.records = self.contents or "deep-iteration" in asked
         self.bare = "skip-record-metadata" in asked
 
 
-def run(asked: Given) -> int | None:
+def run(asked: ParsedFlags) -> int | None:
     """Show what stands in the files of a log.
 
     Examples:
@@ -79,7 +79,7 @@ def run(asked: Given) -> int | None:
         print(f"Dumping {path}")
         kind = log.kind_of(path)
         if kind == layout.LOG:
-            segment(path, Shown(asked), size_max)
+            segment(path, DumpOptions(asked), size_max)
         elif kind in (layout.OFFSET_INDEX, layout.TIME_INDEX):
             code |= index(path, asked)
         elif kind == layout.SNAPSHOT:
@@ -93,7 +93,7 @@ def run(asked: Given) -> int | None:
 # -- segments --------------------------------------------------------------------------------------
 
 
-def segment(path: Path, shown: Shown, size_max: int) -> None:
+def segment(path: Path, shown: DumpOptions, size_max: int) -> None:
     """Every batch by its header, those with a wrong checksum too, up to bytes that are none."""
     print(f"Log starting offset: {log.base_offset_of(path)}")
     with path.open("rb") as file:
@@ -148,7 +148,7 @@ def codec_of(fields: BatchHeader) -> str:
         return "unknown"
 
 
-def show_records(batch: bytes, fields: BatchHeader, shown: Shown) -> None:
+def show_records(batch: bytes, fields: BatchHeader, shown: DumpOptions) -> None:
     try:
         records = RecordBatch(batch).records()
     except KafkaError as fault:
@@ -158,7 +158,7 @@ def show_records(batch: bytes, fields: BatchHeader, shown: Shown) -> None:
         print(record_line(record, fields, shown))
 
 
-def record_line(record: Record, fields: BatchHeader, shown: Shown) -> str:
+def record_line(record: Record, fields: BatchHeader, shown: DumpOptions) -> str:
     if shown.bare and fields.is_control:
         return ""
     words = [] if shown.bare else [metadata(record, fields)]
@@ -205,7 +205,7 @@ def truth(value: bool) -> str:
 # -- indexes and snapshots -------------------------------------------------------------------------
 
 
-def index(path: Path, asked: Given) -> int:
+def index(path: Path, asked: ParsedFlags) -> int:
     """Show an index, and what is wrong in it."""
     damages = [damage.sentence for damage in log.index_damages(path)]
     if "index-sanity-check" in asked:
@@ -264,4 +264,4 @@ def snapshot(path: Path) -> None:
         print(" ".join(words))
 
 
-TOOL = Tool(FLAGS, run)
+TOOL = ShellTool(FLAGS, run)

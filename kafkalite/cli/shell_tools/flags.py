@@ -42,14 +42,14 @@ class Flag(NamedTuple):
 SWITCH = ""
 
 
-class Tool(NamedTuple):
+class ShellTool(NamedTuple):
     """One of Kafka's tools: the flags it takes, and what it does with them."""
 
     flags: Sequence[Flag]
-    run: Callable[[Given], int | None]
+    run: Callable[[ParsedFlags], int | None]
 
 
-class Given:
+class ParsedFlags:
     """The flags of a command line with their values."""
 
     def __init__(self, values: dict[str, list[Any]], words: Sequence[str]) -> None:
@@ -114,7 +114,7 @@ def property_value(text: str) -> tuple[str, str]:
     return key, value
 
 
-def given(words: Sequence[str], flags: Sequence[Flag]) -> Given:
+def given(words: Sequence[str], flags: Sequence[Flag]) -> ParsedFlags:
     """Read a command line; a Refusal says in one sentence what is wrong with it."""
     known = {flag.name: flag for flag in flags}
     values: dict[str, list[Any]] = {}
@@ -139,7 +139,7 @@ def given(words: Sequence[str], flags: Sequence[Flag]) -> Given:
         if found and not flag.repeated:
             raise Refusal(f"--{name} is given twice")
         found.append(value_of(flag, text if equals else None, rest))
-    return Given(values, words)
+    return ParsedFlags(values, words)
 
 
 def value_of(flag: Flag, text: str | None, rest: deque[str]) -> Any:

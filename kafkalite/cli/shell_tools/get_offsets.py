@@ -20,7 +20,7 @@ from kafkalite.cli.shell_tools.cluster import (
     internal_topics,
     settled,
 )
-from kafkalite.cli.shell_tools.flags import Flag, Given, Tool, whole
+from kafkalite.cli.shell_tools.flags import Flag, ParsedFlags, ShellTool, whole
 from kafkalite.cli.shell_tools.topic_names import matcher
 from kafkalite.errors import Refusal
 
@@ -61,7 +61,7 @@ FLAGS = (
 )
 
 
-def run(asked: Given) -> int | None:
+def run(asked: ParsedFlags) -> int | None:
     """Print the offsets of partitions: their ends, or what --time asks for.
 
     Examples:
@@ -87,7 +87,7 @@ def run(asked: Given) -> int | None:
     return 1 if faults else 0
 
 
-def meant(asked: Given) -> Filter:
+def meant(asked: ParsedFlags) -> Filter:
     """Which partitions the flags mean."""
     if rules := asked.one("topic-partitions"):
         filters = [rule(text.strip()) for text in rules.split(",")]
@@ -124,4 +124,4 @@ def partitions(admin: AdminClient, wanted: Filter, no_internal: bool) -> list[To
     ]
 
 
-TOOL = Tool(FLAGS, run)
+TOOL = ShellTool(FLAGS, run)

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import ConsumerGroupDescription, MemberDescription
 
-from kafkalite.cli.group_offsets import STATES, Committed
-from kafkalite.cli.reading import Place
+from kafkalite.cli.group_offsets import STATES, GroupCommit
+from kafkalite.cli.reading import PartitionKey
 
 MISSING = "-"
 LAST = 0
@@ -46,8 +46,8 @@ def listing(groups: Sequence[tuple[str, str, str]], with_type: bool, with_state:
 
 def offsets(
     group: ConsumerGroupDescription,
-    committed: Mapping[Place, Committed],
-    ends: Mapping[Place, int],
+    committed: Mapping[PartitionKey, GroupCommit],
+    ends: Mapping[PartitionKey, int],
     verbose: bool,
 ) -> str | None:
     """How far the group has read, partition by partition; None when it has read none."""

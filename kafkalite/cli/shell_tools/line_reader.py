@@ -29,13 +29,13 @@ NULL_MARKER = "null.marker"
 Headers = list[tuple[str, bytes | None]]
 
 
-class Parsed(NamedTuple):
+class ParsedLine(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Headers
 
 
-class BadLine(Refusal):
+class MalformedLine(Refusal):
     """A line that does not hold what it should."""
 
 
@@ -67,7 +67,7 @@ class LineReader:
         """Whether a line is more than a value."""
         return self.parse_key or self.parse_headers or self.null_marker is not None
 
-    def parse(self, line: bytes) -> Parsed:
+    def parse(self, line: bytes) -> ParsedLine:
         """The record in a line."""
         self.line_count += 1
         headers, rest = self._before(
@@ -76,7 +76,7 @@ class LineReader:
         key, value = self._before(line, rest, self.parse_key, self.key_separator, "key separator")
         said = headers is not None and headers != self.null_marker
         named = self._split_headers(headers) if said and headers is not None else []
-        return Parsed(self._unmarked(key), self._unmarked(value), named)
+        return ParsedLine(self._unmarked(key), self._unmarked(value), named)
 
     def _before(
         self, line: bytes, rest: bytes, wanted: bool, separator: bytes, what: str
@@ -89,7 +89,7 @@ class LineReader:
             return part, behind
         if self.ignore_error:
             return None, rest
-        raise BadLine(f"no {what} in line {self.line_count}: {shown(line)}")
+        raise MalformedLine(f"no {what} in line {self.line_count}: {shown(line)}")
 
     def _split_headers(self, text: bytes) -> Headers:
         parts = text.split(self.headers_separator)
@@ -100,9 +100,11 @@ class LineReader:
     def _header(self, part: bytes) -> tuple[str, bytes | None]:
         name, found, value = part.partition(self.headers_key_separator)
         if not found and not self.ignore_error:
-            raise BadLine(f"no header key separator in {shown(part)} in line {self.line_count}")
+            raise MalformedLine(
+                f"no header key separator in {shown(part)} in line {self.line_count}"
+            )
         if name == self.null_marker:
-            raise BadLine(f"a header's name cannot be null, in line {self.line_count}")
+            raise MalformedLine(f"a header's name cannot be null, in line {self.line_count}")
         return name.decode(errors="replace"), self._unmarked(value) if found else None
 
     def _unmarked(self, content: bytes | None) -> bytes | None:

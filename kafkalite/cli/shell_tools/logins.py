@@ -15,7 +15,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from kafkalite.cli.resource import Change
+from kafkalite.cli.resource import ValueChange
 from kafkalite.cli.shell_tools.cluster import answered, settled
 from kafkalite.errors import Refusal
 
@@ -42,7 +42,7 @@ def describe(admin: AdminClient, user: str | None) -> None:
         print(f"SCRAM credential configs for user-principal '{name}' are {shown}")
 
 
-def change(admin: AdminClient, user: str, wanted: Sequence[Change]) -> None:
+def change(admin: AdminClient, user: str, wanted: Sequence[ValueChange]) -> None:
     """Set logins, or take them back."""
     alterations: list[UserScramCredentialAlteration] = []
     for key, _, value in wanted:

@@ -24,7 +24,7 @@ def run(argv: Sequence[str]) -> int:
     name, *words = argv or [""]
     if name not in TOOLS:
         raise Refusal(f"{name or 'nothing'} is none of {', '.join(TOOLS)}")
-    tool: flags.Tool = import_module(f"kafkalite.cli.shell_tools.{TOOLS[name]}").TOOL
+    tool: flags.ShellTool = import_module(f"kafkalite.cli.shell_tools.{TOOLS[name]}").TOOL
     every = (*tool.flags, HELP, VERSION)
     if not words or any(word in ("--help", "-help", "-h") for word in words):
         page = flags.page(f"{name}.sh", *described(tool.run.__doc__), every)

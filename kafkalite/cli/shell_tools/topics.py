@@ -30,7 +30,7 @@ from kafkalite.cli.shell_tools.cluster import (
     internal_topics,
     settled,
 )
-from kafkalite.cli.shell_tools.flags import Flag, Given, Tool, key_value, whole
+from kafkalite.cli.shell_tools.flags import Flag, ParsedFlags, ShellTool, key_value, whole
 from kafkalite.cli.shell_tools.topic_names import matcher
 from kafkalite.errors import Refusal
 
@@ -82,7 +82,7 @@ FLAGS = (
 )
 
 
-def run(asked: Given) -> int | None:
+def run(asked: ParsedFlags) -> int | None:
     """List, describe, create, alter or delete topics.
 
     Examples:
@@ -113,7 +113,7 @@ def run(asked: Given) -> int | None:
     return None
 
 
-def names_meant(admin: AdminClient, asked: Given) -> list[str]:
+def names_meant(admin: AdminClient, asked: ParsedFlags) -> list[str]:
     names = sorted(admin.list_topics().topics)
     if pattern := asked.one("topic"):
         meant = matcher(pattern)
@@ -124,7 +124,7 @@ def names_meant(admin: AdminClient, asked: Given) -> list[str]:
     return names
 
 
-def existing(admin: AdminClient, asked: Given) -> list[str]:
+def existing(admin: AdminClient, asked: ParsedFlags) -> list[str]:
     """The topics meant; that there is none of those named is a fault."""
     names = names_meant(admin, asked)
     if not names and "topic" in asked and "if-exists" not in asked:
@@ -132,11 +132,11 @@ def existing(admin: AdminClient, asked: Given) -> list[str]:
     return names
 
 
-def list_topics(admin: AdminClient, asked: Given) -> None:
+def list_topics(admin: AdminClient, asked: ParsedFlags) -> None:
     print("\n".join(names_meant(admin, asked)))
 
 
-def create(admin: AdminClient, asked: Given) -> None:
+def create(admin: AdminClient, asked: ParsedFlags) -> None:
     name, partitions = asked.one("topic"), asked.one("partitions", -1)
     if "partitions" in asked and partitions < 1:
         raise Refusal("The partitions must be greater than 0")
@@ -177,7 +177,7 @@ def assignment(text: str) -> list[list[int]]:
     return placement
 
 
-def alter(admin: AdminClient, asked: Given) -> None:
+def alter(admin: AdminClient, asked: ParsedFlags) -> None:
     count = asked.one("partitions")
     if count < 1:
         raise Refusal("The partitions must be greater than 0")
@@ -199,7 +199,7 @@ def alter(admin: AdminClient, asked: Given) -> None:
         answered(admin.create_partitions(wanted))
 
 
-def delete(admin: AdminClient, asked: Given) -> None:
+def delete(admin: AdminClient, asked: ParsedFlags) -> None:
     if names := existing(admin, asked):
         answered(admin.delete_topics(names))
 
@@ -210,7 +210,7 @@ DEFAULT: int = ConfigSource.DEFAULT_CONFIG.value
 MIN_IN_SYNC = "min.insync.replicas"
 
 
-def describe(admin: AdminClient, asked: Given) -> None:
+def describe(admin: AdminClient, asked: ParsedFlags) -> None:
     if wanted := asked.one("topic-id"):
         topics = [with_id(admin, topic_id(wanted))]
     else:
@@ -323,4 +323,4 @@ VERBS = {
     "alter": alter,
     "delete": delete,
 }
-TOOL = Tool(FLAGS, run)
+TOOL = ShellTool(FLAGS, run)
