@@ -90,7 +90,7 @@ FRAMES = {
 
 @pytest.mark.parametrize("payload", PAYLOADS.values(), ids=PAYLOADS)
 @pytest.mark.parametrize("codec", Codec)
-def test_what_was_compressed_comes_back(codec, payload):
+def test_compression_round_trips(codec, payload):
     assert decompress(codec, compress(codec, payload)) == payload
 
 

@@ -22,7 +22,7 @@ def segment(tmp_path):
     return path
 
 
-def test_a_slice_keeps_its_file_open_after_everyone_else_let_go(segment):
+def test_slice_keeps_its_file_open(segment):
     file = OpenFile(segment, os.O_RDONLY)
     descriptor = file.fileno()
     quoted = FileSlice(file, 10, 5)
@@ -53,7 +53,7 @@ def test_a_file_that_cannot_be_opened_leaves_nothing_behind(tmp_path):
         OpenFile(tmp_path / "absent", os.O_RDONLY)
 
 
-def test_a_slice_of_a_file_that_was_cut_is_shorter_and_says_no_lie(segment):
+def test_slice_of_a_truncated_file_is_short(segment):
     cut = FileSlice(OpenFile(segment, os.O_RDONLY), 90, 50)
     assert (cut.size, len(cut), len(cut.read())) == (50, 50, 10)
 

@@ -24,17 +24,17 @@ FIXED = [
 
 
 @pytest.mark.parametrize("name", FIXED)
-def test_what_we_write_today_is_what_was_written_down(name):
+def test_golden_segments_are_written_byte_for_byte(name):
     assert read(name) == SEGMENTS[name].bytes
 
 
 @pytest.mark.parametrize("name", FIXED)
-def test_the_words_beside_the_bytes_are_true(name):
+def test_golden_segment_descriptions_match_their_bytes(name):
     assert (DIRECTORY / f"{name}.hex").read_text(encoding="utf-8") == annotated(name)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_was_written_down_is_read_as_it_was_meant(name):
+def test_golden_segments_are_read(name):
     found, meant = list(batches(read(name))), list(batches(SEGMENTS[name].bytes))
     assert [batch.records() for batch in found] == [batch.records() for batch in meant]
     for ours, theirs in zip(found, meant, strict=True):

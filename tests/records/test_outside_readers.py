@@ -92,12 +92,12 @@ def read_by(package, record_set):
 
 
 @EACH
-def test_what_we_build_is_read_by_others(package, codec):
+def test_our_batches_are_read_by_other_readers(package, codec):
     assert read_by(package, build(RECORDS, codec=codec)) == RECORDS
 
 
 @EACH
-def test_what_others_build_is_read_by_us(package, codec):
+def test_batches_of_other_builders_are_read(package, codec):
     batch = theirs(package, codec)
     assert record_batch.judge(batch) == 0
     assert RecordBatch(batch).header.codec is codec

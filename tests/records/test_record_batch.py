@@ -55,7 +55,7 @@ def flights(count=50):
     codec=st.sampled_from(Codec),
     base_offset=st.integers(0, 1 << 40),
 )
-def test_what_was_built_is_read_back_with_offsets_from_the_base(records, codec, base_offset):
+def test_built_batch_is_read_with_offsets_from_its_base(records, codec, base_offset):
     batch = RecordBatch(build(records, codec=codec, base_offset=base_offset))
     assert batch.records() == [
         record._replace(offset=base_offset + place) for place, record in enumerate(records)
@@ -146,7 +146,7 @@ def test_a_count_that_lies_is_refused_before_anything_is_read(count):
         RecordBatch(lying).records()
 
 
-def test_a_codec_nobody_knows_is_refused_by_name():
+def test_unknown_codec_is_refused_by_name():
     with pytest.raises(UnsupportedCompressionType, match="5"):
         RecordBatch(twin.build(b"", attributes=5)).records()
 
@@ -216,7 +216,7 @@ def test_recompressing_keeps_to_the_bound_it_is_given():
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_records_out_of_time_are_named_by_their_place(codec):
+def test_invalid_timestamps_are_reported_by_record_index(codec):
     times = [1_000, -1, 999, 2_000, 2_001, 1_500]
     batch = RecordBatch(build([Record(timestamp=time) for time in times], codec=codec))
     scan = scan_of(batch)

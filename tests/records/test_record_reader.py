@@ -369,7 +369,7 @@ def test_the_rooms_bound_keeps_every_offset_in_32_bits():
     assert builder.size == 4 + 8 + 3 * len(name)
 
 
-def test_what_was_taken_stays_when_the_builder_is_gone():
+def test_taken_batch_outlives_its_builder():
     builder = ColumnBuilder(ALL)
     assert builder.add(built([(0, NOW, b"k", b"v" * 500, ())], 0), None, 0) == 0
     columns = builder.take()
@@ -406,7 +406,7 @@ def test_memory_is_used_again_by_many_at_once_and_never_while_somebody_holds_it(
 
 
 @EACH
-def test_what_others_build_is_read_whole_and_from_amid_a_batch(package, codec):
+def test_batches_of_other_builders_are_read_from_any_offset(package, codec):
     data = theirs(package, codec)
     for first in (0, 3, len(RECORDS)):
         wanted = [r for r in RECORDS if r.offset >= first]
@@ -523,7 +523,7 @@ def test_a_message_is_pickled_whole_and_shown_as_it_is_made():
     assert eval(repr(one)) == one
 
 
-def test_nobody_changes_a_message():
+def test_message_is_immutable():
     one = message(headers=[("h", None)])
     for name in ("topic", "partition", "offset", "timestamp", "key", "value", "headers"):
         with pytest.raises(AttributeError):

@@ -413,7 +413,7 @@ def test_a_null_list_and_an_empty_one_are_no_headers_and_a_null_value_is_null():
 @pytest.mark.parametrize("package", [KafkaPython, Aiokafka])
 @settings(max_examples=50, deadline=None)
 @given(rows=ROWS)
-def test_others_read_what_was_given(package, rows):
+def test_other_readers_read_the_appended_records(package, rows):
     wanted = [
         Record(place, time, key, value, headers)
         for place, (key, value, headers, time) in enumerate(rows)

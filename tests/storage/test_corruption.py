@@ -150,7 +150,7 @@ def test_records_lost_below_the_recovery_point_quarantine_the_log(
 
 
 @pytest.mark.parametrize("recovery_point", [0, COUNT])
-def test_a_batch_whose_offset_does_not_follow_on_is_never_cut_off(
+def test_batch_after_an_offset_gap_is_never_truncated(
     tmp_path: Path, sound: tuple[Log, KnownEnd], recovery_point: int
 ) -> None:
     log, _ = sound
@@ -174,7 +174,7 @@ def next_batch(position: int, log: Log) -> int:
 
 
 @pytest.mark.parametrize("beside", [lambda position, log: position + 16, next_batch])
-def test_an_index_found_wrong_is_made_again(
+def test_wrong_index_is_rebuilt(
     tmp_path: Path, sound: tuple[Log, KnownEnd], beside: Callable[[int, Log], int]
 ) -> None:
     log, end = sound

@@ -129,7 +129,7 @@ def test_kafkas_tool_finds_no_index_entry_that_disagrees_with_the_log(written, s
 
 
 @pytest.mark.parametrize(("suffix", "byte"), [(".index", 8 * 50 + 2), (".timeindex", 12 * 50 + 6)])
-def test_kafkas_tool_would_have_said_so(written, suffix, byte):
+def test_kafkas_tool_reports_a_damaged_segment(written, suffix, byte):
     """Damage makes the dump tool report an error, so the test above can fail."""
     path = min(written.directory.glob(f"*{suffix}"))
     entries = bytearray(path.read_bytes())
@@ -138,7 +138,7 @@ def test_kafkas_tool_would_have_said_so(written, suffix, byte):
     assert DISAGREEMENTS.search(dump(written.directory, suffix))
 
 
-def test_kafkas_tool_reads_the_producers_we_remember(written):
+def test_kafkas_tool_reads_our_producer_snapshots(written):
     shown = dump(written.directory, ".snapshot")
     last = shown.rpartition("Dumping")[2]
     assert "Checksum" not in last and "corrupt" not in last.lower()

@@ -162,7 +162,7 @@ def test_recovery_survives_the_failure_of_every_single_call(
         pytest.fail("the sweep did not come to its end")
 
 
-def test_a_full_disk_refuses_writes_and_takes_them_again_when_there_is_room(
+def test_full_disk_refuses_appends_until_there_is_space(
     tmp_path: Path,
 ) -> None:
     disk = FullDisk(room=1 << 20)
@@ -212,7 +212,7 @@ def test_appends_are_refused_before_the_disk_is_full(tmp_path: Path) -> None:
     log.append(batch(b"v"), 0)
 
 
-def test_free_space_is_asked_for_once_in_a_quantum(tmp_path: Path) -> None:
+def test_free_space_is_measured_once_per_quantum(tmp_path: Path) -> None:
     class Counting(type(DISK)):
         asked = 0
 

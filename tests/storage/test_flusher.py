@@ -357,7 +357,7 @@ def test_a_log_with_nothing_but_names_to_flush_goes_with_the_others(tmp_path: Pa
     flusher.close()
 
 
-def test_a_fault_beside_the_loop_is_not_lost_there(tmp_path: Path) -> None:
+def test_exception_on_a_flusher_thread_is_raised_by_collect(tmp_path: Path) -> None:
     class Broken(QuickDisk):
         def fdatasync(self, descriptor: int) -> None:
             raise LookupError("a bug")
@@ -400,7 +400,7 @@ class OnceFailingDisk(QuickDisk):
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
-def test_of_two_flushes_of_one_log_no_one_misses_the_error(tmp_path: Path) -> None:
+def test_both_flushes_of_a_log_report_the_error(tmp_path: Path) -> None:
     disk = OnceFailingDisk()
     log = open_log(tmp_path / "t-0", {keys.SEGMENT_BYTES: 1 << 20})
     flushes = [begun(log), begun(log)]

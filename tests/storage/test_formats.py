@@ -99,7 +99,7 @@ def test_a_leader_epoch_checkpoint_is_a_version_a_count_and_a_line_each(tmp_path
 @pytest.mark.parametrize(
     "text", ["1\n0\n", "0\n2\n0 0\n", "0\n2\n4 0\n3 7\n", "0\n2\n0 9\n1 9\n", "0\n1\na b\n", "é"]
 )
-def test_a_damaged_leader_epoch_checkpoint_is_not_believed(tmp_path: Path, text: str) -> None:
+def test_damaged_leader_epoch_checkpoint_is_ignored(tmp_path: Path, text: str) -> None:
     (tmp_path / "epochs").write_text(text)
     assert LeaderEpochCache.load(tmp_path / "epochs") is None
 

@@ -97,7 +97,7 @@ def test_new_intervals_count_from_when_they_are_set(tmp_path: Path) -> None:
     logs.close()
 
 
-def test_of_many_logs_retention_looks_at_some_in_a_tick(tmp_path: Path) -> None:
+def test_retention_checks_some_logs_per_tick(tmp_path: Path) -> None:
     clock = ManualClock()
     logs = manager(tmp_path, clock)
     count = 2 * LOGS_PER_RETENTION_STEP + 10
@@ -119,7 +119,7 @@ def test_of_many_logs_retention_looks_at_some_in_a_tick(tmp_path: Path) -> None:
     logs.close()
 
 
-def test_a_log_that_goes_before_retention_comes_to_it_is_left_alone(tmp_path: Path) -> None:
+def test_retention_skips_a_log_that_was_closed(tmp_path: Path) -> None:
     clock = ManualClock()
     logs = manager(tmp_path, clock)
     expiring = settings({keys.RETENTION_MS: 1000})

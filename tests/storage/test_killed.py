@@ -61,7 +61,7 @@ def kill_again_and_again(data: Path, lives: int, seed: int) -> None:
     directory.close()
 
 
-def test_what_a_killed_process_acknowledged_is_there_once(tmp_path: Path) -> None:
+def test_records_acknowledged_by_a_killed_process_exist_once(tmp_path: Path) -> None:
     kill_again_and_again(tmp_path, lives=4, seed=1)
 
 

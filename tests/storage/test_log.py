@@ -57,7 +57,7 @@ def test_offsets_are_given_in_order_and_records_are_read_under_them(tmp_path: Pa
     assert values_of(log) == [(0, b"a"), (1, b"b"), (2, b"c")]
 
 
-def test_the_leader_epoch_is_written_into_the_batch_and_remembered(tmp_path: Path) -> None:
+def test_leader_epoch_is_written_into_the_batch_and_the_cache(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     log.append(batch(b"a"), 3)
     log.append(batch(b"b"), 5)
@@ -113,7 +113,7 @@ def test_reading_outside_the_log_is_refused_and_at_its_end_is_nothing(tmp_path: 
             read(log, offset, 100, 3)
 
 
-def test_what_is_available_is_what_a_read_gives(tmp_path: Path) -> None:
+def test_available_equals_the_size_of_a_read(tmp_path: Path) -> None:
     log = filled(tmp_path, 40)
     for offset in range(log.active.base_offset, 40):
         for upper in range(offset, 41):
@@ -194,7 +194,7 @@ def test_damaged_bytes_and_transactions_are_refused(tmp_path: Path) -> None:
     assert log.size == 0
 
 
-def test_a_record_too_far_ahead_of_the_clock_is_named(tmp_path: Path) -> None:
+def test_timestamp_too_far_ahead_is_reported_by_record(tmp_path: Path) -> None:
     log = open_log(tmp_path, {keys.MESSAGE_TIMESTAMP_AFTER_MAX_MS: 1})
     log.append(batch(b"a", b"b"), 0)
     with pytest.raises(InvalidTimestamp) as refused:
@@ -229,7 +229,7 @@ def test_segment_that_cannot_be_read_is_a_storage_error(
         log.active.read(found)
 
 
-def test_a_record_too_far_behind_the_clock_is_named_even_when_compressed(tmp_path: Path) -> None:
+def test_timestamp_too_far_behind_is_reported_even_if_compressed(tmp_path: Path) -> None:
     log = open_log(tmp_path, {keys.MESSAGE_TIMESTAMP_BEFORE_MAX_MS: 1000})
     late = batch(b"a", b"b", timestamp=NOW - 1001, codec=Codec.GZIP)
     with pytest.raises(InvalidTimestamp) as refused:
@@ -340,7 +340,7 @@ def test_a_timestamp_is_found_in_segments_that_were_read_again_after_a_crash(
         assert found.offset == late
 
 
-def test_a_timestamp_reached_by_a_deleted_record_is_looked_for_behind_it(tmp_path: Path) -> None:
+def test_timestamp_of_a_deleted_record_finds_a_later_one(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     falling = [Record(timestamp=NOW + late, value=b"v") for late in (100, 0)]
     log.append(build(falling), 0)

@@ -78,7 +78,7 @@ def test_an_open_log_with_space_set_aside_is_sound(tmp_path: Path) -> None:
     close(log)
 
 
-def test_a_torn_tail_is_told_from_damage_in_the_middle(
+def test_torn_tail_is_distinguished_from_damage_in_the_middle(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, *_, last = segments(directory)
@@ -117,7 +117,7 @@ def test_an_index_entry_that_points_beside_its_batch_is_found(
     ("name", "sentence"),
     [("nothing", "does not exist"), ("empty", "holds no file of a log"), ("x.txt", "is not named")],
 )
-def test_what_is_no_log_is_refused_in_a_sentence(
+def test_file_that_is_not_a_log_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, sentence: str
 ) -> None:
     (tmp_path / "empty").mkdir()

@@ -43,7 +43,7 @@ def test_a_directory_in_use_names_its_process(tmp_path: Path) -> None:
     again.close()
 
 
-def test_a_name_that_no_client_could_be_told_is_refused(tmp_path: Path) -> None:
+def test_data_directory_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     odd = tmp_path / os.fsdecode(b"\xff")
     assert "is not UTF-8; name another directory with --data" in refused(odd)
     assert not odd.exists()
@@ -65,7 +65,7 @@ def note_handover_file(data: Path, holder: int) -> int:
     return kept
 
 
-def test_who_comes_while_a_dead_launchers_children_die_waits_for_them(tmp_path: Path) -> None:
+def test_lock_waits_for_the_children_of_a_dead_launcher(tmp_path: Path) -> None:
     kept = note_handover_file(tmp_path, dead_process())
     asked_again = threading.Event()
 
@@ -140,7 +140,7 @@ def test_a_file_is_not_a_log_directory(tmp_path: Path) -> None:
     assert "is not a directory" in refused(tmp_path / "file" / "below")
 
 
-def test_somebody_elses_files_are_left_alone(tmp_path: Path) -> None:
+def test_foreign_files_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     assert "is not a kafkalite data directory" in refused(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"thesis.tex"}
@@ -189,7 +189,7 @@ def test_each_node_has_a_directory_of_its_own_that_says_so(tmp_path: Path) -> No
     directory.close()
 
 
-def test_another_nodes_or_clusters_directory_is_not_taken(tmp_path: Path) -> None:
+def test_directory_of_another_node_or_cluster_is_refused(tmp_path: Path) -> None:
     open_node_directory(DISK, tmp_path, "a", 1)
     (tmp_path / "nodes" / "1").rename(tmp_path / "nodes" / "2")
     for cluster_id, node_id in (("a", 2), ("b", 1), ("b", 2)):

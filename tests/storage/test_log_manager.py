@@ -69,7 +69,7 @@ def test_logs_are_found_again_after_a_clean_end_without_being_scanned(
     logs.close()
 
 
-def test_a_clean_end_is_believed_once(tmp_path: Path) -> None:
+def test_clean_shutdown_file_is_used_once(tmp_path: Path) -> None:
     logs = manager(tmp_path)
     logs.create("t", TOPIC_ID, 0, settings()).append(batch(b"a"), 0)
     logs.close()
@@ -123,7 +123,7 @@ def test_one_damaged_log_is_quarantined_and_the_others_serve(tmp_path: Path) -> 
     logs.close()
 
 
-def test_the_start_of_a_log_is_remembered(tmp_path: Path) -> None:
+def test_log_start_offset_is_restored(tmp_path: Path) -> None:
     logs = manager(tmp_path)
     log = logs.create("t", TOPIC_ID, 0, settings())
     for number in range(5):
@@ -207,7 +207,7 @@ def test_a_log_that_cannot_be_renamed_now_is_out_of_service_all_the_same(
     logs.close()
 
 
-def test_a_removed_segment_that_somebody_took_away_is_no_fault(tmp_path: Path) -> None:
+def test_removed_segment_deleted_by_another_program_is_ignored(tmp_path: Path) -> None:
     clock = ManualClock()
     logs = manager(tmp_path, clock)
     log = logs.create("t", TOPIC_ID, 0, settings())

@@ -49,7 +49,9 @@ def test_a_whole_data_directory_is_in_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("also", [False, True])
-def test_a_missing_part_is_named_until_an_empty_one_is_made(tmp_path: Path, also: bool) -> None:
+def test_missing_node_directory_is_refused_until_an_empty_one_exists(
+    tmp_path: Path, also: bool
+) -> None:
     nodes = filled(tmp_path, 1, 2)
     path = tmp_path / "nodes" / "2"
     shutil.rmtree(path.parent if also else path)
@@ -63,7 +65,7 @@ def test_a_missing_part_is_named_until_an_empty_one_is_made(tmp_path: Path, also
     nodes.crash()
 
 
-def test_a_partition_that_is_there_twice_is_named_with_both_places(tmp_path: Path) -> None:
+def test_partition_that_exists_twice_is_refused_with_both_paths(tmp_path: Path) -> None:
     nodes = filled(tmp_path, 1, 2)
     original = nodes.path(1) / "t-0"
     for name in (nodes.path(2) / "t-0", nodes.path(2) / layout.arrived("t", 0, TOPIC_ID)):
@@ -75,7 +77,7 @@ def test_a_partition_that_is_there_twice_is_named_with_both_places(tmp_path: Pat
     assert f"as {original} and as {tmp_path / 't-0'}" in refused(tmp_path)
 
 
-def test_what_only_looks_like_the_same_partition_is_none(tmp_path: Path) -> None:
+def test_similar_directories_are_not_duplicates(tmp_path: Path) -> None:
     nodes = filled(tmp_path, 1, 2)
     empty = nodes[2].create("t", TOPIC_ID, 0, settings())
     check_directories(tmp_path)
@@ -85,7 +87,7 @@ def test_what_only_looks_like_the_same_partition_is_none(tmp_path: Path) -> None
     nodes.crash()
 
 
-def test_what_lies_with_nodes_that_never_run_again_goes_to_who_leads_it(
+def test_logs_of_removed_nodes_are_transferred_to_their_leaders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes = filled(tmp_path, 1, 2)
@@ -114,7 +116,7 @@ def cleared(data: Path, node_ids: list[int], nodes: Nodes, disk: Disk) -> bool:
     return evacuate(data, node_ids, nodes.belongs, FileSystem(data, disk), disk)
 
 
-def test_nothing_that_another_still_may_ask_is_removed_before_all_is_on_the_disk(
+def test_evacuation_removes_checkpoints_only_after_the_flush(
     tmp_path: Path,
 ) -> None:
     nodes = filled(tmp_path, 1, 2)
@@ -133,7 +135,7 @@ def test_only_nodes_that_never_run_again_are_cleared(tmp_path: Path) -> None:
     nodes.crash()
 
 
-def test_what_cannot_be_cleared_yet_is_cleared_later(tmp_path: Path) -> None:
+def test_failed_evacuation_is_retried(tmp_path: Path) -> None:
     nodes = filled(tmp_path, 1, 2)
     nodes.leader = 0
     for fail_at in range(1, 100):

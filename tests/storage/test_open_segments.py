@@ -44,7 +44,7 @@ def of_segments(directory: Path, count: int, open_segments: OpenSegments) -> Log
     return log
 
 
-def test_of_many_segments_that_were_read_a_few_stay_open(tmp_path: Path) -> None:
+def test_few_segments_stay_open_after_reads(tmp_path: Path) -> None:
     log = of_segments(tmp_path, 50, open_segments := OpenSegments(5))
     expected = [(number, b"%d" % number) for number in range(50)]
     for _ in range(2):
@@ -68,7 +68,7 @@ def test_the_segment_that_was_used_longest_ago_goes_first(tmp_path: Path) -> Non
     assert names == {log.segments[number].path.name for number in (0, 2)}
 
 
-def test_who_holds_a_slice_of_a_segment_reads_on(tmp_path: Path) -> None:
+def test_slice_of_a_deleted_segment_stays_readable(tmp_path: Path) -> None:
     log = of_segments(tmp_path, 4, OpenSegments(1))
     slices = [read(log, offset, 1000, 4) for offset in range(4)]
     assert [held is not None and held.read()[-2:-1] for held in slices] == [b"0", b"1", b"2", b"3"]

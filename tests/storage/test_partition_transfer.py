@@ -81,7 +81,7 @@ def test_nothing_is_flushed_for_a_move_of_a_log_that_is_left_to_the_kernel(tmp_p
     nodes.crash()
 
 
-def test_what_is_not_flushed_is_known_to_the_new_owner(nodes: Nodes) -> None:
+def test_durable_offset_is_known_to_the_new_owner(nodes: Nodes) -> None:
     """A recovery point past them would claim records that a power cut may still take."""
     nodes.settings = settings({keys.SEGMENT_BYTES: 400})
     log = nodes.create()
@@ -105,7 +105,7 @@ def test_what_is_not_flushed_is_known_to_the_new_owner(nodes: Nodes) -> None:
     assert nodes.move(3).durable_offset == 20
 
 
-def test_batches_under_way_may_be_sent_again_to_the_new_owner(nodes: Nodes) -> None:
+def test_in_flight_batches_may_be_retried_at_the_new_owner(nodes: Nodes) -> None:
     log = nodes.create()
     for sequence in range(8):
         log.append(produced(sequence), 0)
@@ -123,7 +123,7 @@ def test_batches_under_way_may_be_sent_again_to_the_new_owner(nodes: Nodes) -> N
     assert log.append(produced(4, producer_id=8), 0).duplicate
 
 
-def test_batches_under_way_may_be_sent_again_after_a_clean_end(nodes: Nodes) -> None:
+def test_in_flight_batches_may_be_retried_after_a_clean_shutdown(nodes: Nodes) -> None:
     log = nodes.create()
     for sequence in range(8):
         log.append(produced(sequence), 0)
@@ -135,7 +135,7 @@ def test_batches_under_way_may_be_sent_again_after_a_clean_end(nodes: Nodes) -> 
     assert log.end_offset == 8
 
 
-def test_of_many_producers_those_are_handed_on_that_wrote_last(nodes: Nodes) -> None:
+def test_batches_of_the_most_recent_producers_are_retained(nodes: Nodes) -> None:
     log = nodes.create()
     count = RETAINED_PRODUCERS_MAX + 100
     for producer_id in range(count):
@@ -152,7 +152,7 @@ def test_of_many_producers_those_are_handed_on_that_wrote_last(nodes: Nodes) -> 
 # -- crashes on the way ------------------------------------------------------------------------
 
 
-def test_a_leader_that_died_before_it_handed_over_does_so_at_its_next_start(nodes: Nodes) -> None:
+def test_killed_leader_transfers_the_log_at_its_next_start(nodes: Nodes) -> None:
     log = nodes.create()
     log.append(batch(b"a"), 0)
     assert nodes[2].open_transferred("t", 0, TOPIC_ID, nodes.settings) is None
@@ -163,7 +163,7 @@ def test_a_leader_that_died_before_it_handed_over_does_so_at_its_next_start(node
     assert values_of(nodes.found()) == [(0, b"a")]
 
 
-def test_a_log_whose_leader_ended_cleanly_is_believed_by_the_next(
+def test_cleanly_closed_log_is_not_scanned_by_the_new_leader(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = nodes.create()
@@ -175,7 +175,7 @@ def test_a_log_whose_leader_ended_cleanly_is_believed_by_the_next(
     assert values_of(nodes.found()) == [(0, b"a")]
 
 
-def test_a_log_that_came_while_its_new_leader_was_away_is_there_when_it_starts(
+def test_log_that_arrives_during_a_restart_is_opened_at_start(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = nodes.create()
@@ -188,7 +188,7 @@ def test_a_log_that_came_while_its_new_leader_was_away_is_there_when_it_starts(
     assert nodes.found() is nodes[2].logs[T]
 
 
-def test_the_word_of_the_last_owner_stands_until_a_checkpoint_says_as_much(nodes: Nodes) -> None:
+def test_handover_file_stays_until_a_checkpoint_holds_its_points(nodes: Nodes) -> None:
     log = nodes.create()
     for _ in range(5):
         log.append(batch(b"v"), 0)
@@ -206,7 +206,7 @@ def test_the_word_of_the_last_owner_stands_until_a_checkpoint_says_as_much(nodes
     assert nodes.found().log_start_offset == 4
 
 
-def test_the_word_goes_also_when_the_checkpoint_says_as_much_already(nodes: Nodes) -> None:
+def test_handover_file_is_removed_if_the_checkpoint_is_up_to_date(nodes: Nodes) -> None:
     """For example for a log that comes back and of which nothing was flushed in between."""
     nodes.create().append(batch(b"v"), 0)
     for to in (2, 1, 2):
@@ -215,7 +215,7 @@ def test_the_word_goes_also_when_the_checkpoint_says_as_much_already(nodes: Node
         assert partition_transfer.read(log.directory) is None
 
 
-def test_what_was_deleted_stays_so_although_the_word_of_it_came_back(nodes: Nodes) -> None:
+def test_deleted_records_stay_deleted_if_the_handover_file_returns(nodes: Nodes) -> None:
     """For example when a power cut undoes the removal of the transfer file."""
     log = nodes.create()
     for _ in range(5):
@@ -230,7 +230,7 @@ def test_what_was_deleted_stays_so_although_the_word_of_it_came_back(nodes: Node
     assert nodes.found().log_start_offset == 4
 
 
-def test_a_recovery_point_from_an_earlier_time_is_not_believed_when_the_log_comes_back(
+def test_old_recovery_point_is_not_used_when_the_log_returns(
     nodes: Nodes,
 ) -> None:
     log = nodes.create()
@@ -248,7 +248,7 @@ def test_a_recovery_point_from_an_earlier_time_is_not_believed_when_the_log_come
 
 
 @pytest.mark.parametrize("word", ["lost", "torn", "another boot's"])
-def test_a_power_cut_that_takes_the_word_leaves_what_the_checkpoints_say(
+def test_lost_handover_file_leaves_the_points_of_the_checkpoints(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch, word: str
 ) -> None:
     log = nodes.create()
@@ -273,7 +273,7 @@ def test_a_power_cut_that_takes_the_word_leaves_what_the_checkpoints_say(
     assert scanned == [(9, 4)]
 
 
-def test_what_another_topic_of_the_name_had_is_not_asked(nodes: Nodes) -> None:
+def test_points_of_an_older_topic_of_the_same_name_are_not_used(nodes: Nodes) -> None:
     log = nodes.create()
     for _ in range(9):
         log.append(batch(b"v"), 0)
@@ -290,7 +290,7 @@ def test_what_another_topic_of_the_name_had_is_not_asked(nodes: Nodes) -> None:
     assert values_of(nodes.found()) == [(0, b"new")]
 
 
-def test_an_end_is_believed_only_of_files_of_that_size(nodes: Nodes) -> None:
+def test_known_end_is_used_only_if_the_file_size_matches(nodes: Nodes) -> None:
     log = nodes.create()
     log.append(batch(b"a"), 0)
     log.append(batch(b"b"), 0)
@@ -321,7 +321,7 @@ def test_pages_that_may_differ_from_the_disk_are_dropped_by_the_next_owner(
 # -- obstacles at the target -------------------------------------------------------------------
 
 
-def test_an_older_topics_log_that_is_still_open_is_not_touched_by_who_hands_over(
+def test_transfer_leaves_an_open_log_of_an_older_topic_alone(
     nodes: Nodes,
 ) -> None:
     old = nodes[2].create("t", OTHER_ID, 0, nodes.settings)
@@ -397,7 +397,7 @@ def test_a_log_whose_id_was_lost_moves_with_its_name(nodes: Nodes, when: str) ->
 # -- moves elsewhere, and refused or late moves ------------------------------------------------
 
 
-def test_a_log_that_came_to_a_node_that_leads_it_no_more_is_sent_on(nodes: Nodes) -> None:
+def test_log_that_arrives_at_a_former_leader_is_transferred_on(nodes: Nodes) -> None:
     nodes.create().append(batch(b"a"), 0)
     assert nodes[2].logs == {}
     nodes.clock.advance(nodes[2].tick(nodes.clock.monotonic_ms()))
@@ -408,7 +408,7 @@ def test_a_log_that_came_to_a_node_that_leads_it_no_more_is_sent_on(nodes: Nodes
     assert values_of(nodes.found()) == [(0, b"a")]
 
 
-def test_a_log_that_came_before_the_image_says_so_waits_to_be_looked_for(nodes: Nodes) -> None:
+def test_log_that_arrives_before_the_image_waits_until_requested(nodes: Nodes) -> None:
     nodes.create().append(batch(b"a"), 0)
     known = False
     real = nodes.belongs
@@ -435,7 +435,7 @@ class FullForMoves(QuickDisk):
         os.rename(source, target)
 
 
-def test_what_cannot_be_handed_over_at_the_start_is_not_opened_and_tried_again(
+def test_failed_transfer_at_start_is_retried_and_the_log_not_opened(
     tmp_path: Path,
 ) -> None:
     nodes = Nodes(tmp_path, disk := FullForMoves())
@@ -452,7 +452,7 @@ def test_what_cannot_be_handed_over_at_the_start_is_not_opened_and_tried_again(
     nodes.crash()
 
 
-def test_what_could_not_be_handed_over_and_belongs_here_again_is_opened(tmp_path: Path) -> None:
+def test_log_that_could_not_be_transferred_is_opened_if_it_belongs_here(tmp_path: Path) -> None:
     nodes = Nodes(tmp_path, disk := FullForMoves())
     nodes.create().append(batch(b"a"), 0)
     nodes.crash()
@@ -463,7 +463,7 @@ def test_what_could_not_be_handed_over_and_belongs_here_again_is_opened(tmp_path
     nodes.crash()
 
 
-def test_a_node_on_another_file_system_is_said_to_be_out_of_reach(
+def test_transfer_to_another_file_system_is_refused(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     nodes = Nodes(tmp_path, disk := FullForMoves(errno.EXDEV))
@@ -518,7 +518,7 @@ def test_a_partition_that_was_here_is_lost_when_it_is_nowhere(nodes: Nodes) -> N
     assert nodes.found().end_offset == 0
 
 
-def test_a_log_that_comes_while_it_is_looked_for_is_not_taken_for_lost(
+def test_log_that_arrives_during_the_check_is_not_lost(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes.create()
@@ -547,7 +547,7 @@ def test_a_log_that_left_is_forgotten_when_its_topic_is_deleted(nodes: Nodes) ->
         nodes.belongs = lambda *_: None  # type: ignore[method-assign]
 
 
-def test_a_damaged_log_is_handed_over_with_what_was_known_of_it(nodes: Nodes) -> None:
+def test_damaged_log_is_transferred_with_its_known_state(nodes: Nodes) -> None:
     log = nodes.create()
     for _ in range(5):
         log.append(batch(b"v"), 0)

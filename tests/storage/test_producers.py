@@ -27,7 +27,7 @@ def write(log: Log, count: int, first: int = 0, **how: int) -> None:
         log.append(produced(sequence, b"%d" % sequence, **how), 0)
 
 
-def test_the_last_five_batches_are_answered_again_with_their_offsets(tmp_path: Path) -> None:
+def test_retries_of_the_last_five_batches_return_their_offsets(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     write(log, 8)
     for sequence in range(3, 8):
@@ -38,7 +38,7 @@ def test_the_last_five_batches_are_answered_again_with_their_offsets(tmp_path: P
         log.append(produced(2, b"2"), 0)
 
 
-def test_a_retry_tells_the_time_of_its_records(tmp_path: Path) -> None:
+def test_retry_returns_the_timestamp_of_its_records(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     write(log, 1)
     assert log.append(produced(0, b"0"), 0).append_time_ms == NOW
@@ -66,7 +66,7 @@ def test_a_new_epoch_begins_at_zero_and_ends_the_old_one(tmp_path: Path) -> None
     assert not log.append(produced(1, epoch=1), 0).duplicate
 
 
-def test_a_producer_that_is_not_known_may_begin_anywhere(tmp_path: Path) -> None:
+def test_unknown_producer_may_begin_with_any_sequence(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     assert log.append(produced(41), 0).base_offset == 0
     with pytest.raises(OutOfOrderSequenceNumber):
@@ -91,7 +91,7 @@ def test_a_refused_batch_leaves_the_producer_as_it_was(tmp_path: Path) -> None:
     assert not log.append(produced(2), 0).duplicate
 
 
-def test_a_silent_producer_is_forgotten(tmp_path: Path) -> None:
+def test_idle_producer_expires(tmp_path: Path) -> None:
     clock = ManualClock()
     log = open_log(tmp_path, {PRODUCER_ID_EXPIRATION_MS: 1000}, clock)
     write(log, 2)
@@ -104,7 +104,7 @@ def test_a_silent_producer_is_forgotten(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["closed", "crashed", "crashed without any snapshot"])
-def test_what_a_producer_wrote_is_known_after_opening_again(tmp_path: Path, how: str) -> None:
+def test_producer_state_is_restored_at_open(tmp_path: Path, how: str) -> None:
     log = open_log(tmp_path)
     for sequence in range(40):
         log.append(produced(sequence, b"%d" % sequence), 0)
@@ -122,7 +122,7 @@ def test_what_a_producer_wrote_is_known_after_opening_again(tmp_path: Path, how:
     assert not log.append(produced(140, producer_id=8), 0).duplicate
 
 
-def test_after_a_crash_all_five_batches_are_remembered_again(tmp_path: Path) -> None:
+def test_after_a_crash_all_five_batches_are_restored(tmp_path: Path) -> None:
     log = open_log(tmp_path, {keys.SEGMENT_BYTES: 1 << 20})
     write(log, 30)
     log.release()
@@ -132,7 +132,7 @@ def test_after_a_crash_all_five_batches_are_remembered_again(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("segment_size", [1 << 20, 1000])
-def test_after_two_crashes_all_five_batches_are_remembered_still(
+def test_after_two_crashes_all_five_batches_are_restored(
     tmp_path: Path, segment_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client may be slower than the second crash, and a snapshot holds only the last batch."""
@@ -147,7 +147,7 @@ def test_after_two_crashes_all_five_batches_are_remembered_still(
         assert log.append(produced(sequence, b"%d" % sequence), 0).base_offset == sequence
 
 
-def test_what_is_recalled_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restored_batches_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kafkalite.storage.recovery.RESTORED_SIZE", 1000)
     monkeypatch.setattr("kafkalite.storage.recovery.SAVED_SIZE_MIN", 0)
     log = open_log(tmp_path, {keys.SEGMENT_BYTES: 1 << 20})
@@ -199,7 +199,7 @@ def test_a_producer_whose_records_retention_removed_is_known_after_a_crash(tmp_p
     assert open_log(tmp_path).append(produced(0, b"0"), 0).duplicate
 
 
-def test_what_a_crash_cut_off_is_forgotten_everywhere(tmp_path: Path) -> None:
+def test_truncated_records_are_removed_from_all_state(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     write(log, 20)
     end = log.active.boundary(log.active.base_offset + 1)
@@ -216,7 +216,7 @@ def test_what_a_crash_cut_off_is_forgotten_everywhere(tmp_path: Path) -> None:
         log.append(produced(19), 0)
 
 
-def test_a_snapshot_that_does_not_check_is_passed_over(tmp_path: Path) -> None:
+def test_producer_snapshot_with_a_wrong_crc_is_skipped(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     write(log, 40)
     end = close(log)
@@ -238,7 +238,7 @@ def test_a_transaction_copied_from_elsewhere_is_open_until_its_marker(tmp_path: 
     assert [producer.txn_first_offset for producer in log.producers] == [-1]
 
 
-def test_producers_that_wrote_least_recently_are_forgotten_beyond_the_bound(tmp_path: Path) -> None:
+def test_least_recent_producers_are_evicted_above_the_maximum(tmp_path: Path) -> None:
     log = open_log(tmp_path, {PRODUCER_STATE_MAX_PER_PARTITION: 20})
     for producer_id in range(20):
         log.append(produced(0, b"first", producer_id=producer_id), 0)
@@ -254,7 +254,7 @@ def test_producers_that_wrote_least_recently_are_forgotten_beyond_the_bound(tmp_
     close(log)
 
 
-def test_producers_with_open_transactions_are_never_forgotten(tmp_path: Path) -> None:
+def test_producers_with_open_transactions_are_never_evicted(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     for producer_id in range(12):
         log.append(produced(0, b"v", producer_id=producer_id), 0)
@@ -269,7 +269,7 @@ def test_producers_with_open_transactions_are_never_forgotten(tmp_path: Path) ->
     close(log)
 
 
-def test_remembered_producers_are_bounded_so_that_a_snapshot_fits_a_tick() -> None:
+def test_producer_state_is_bounded_so_that_a_snapshot_fits_a_tick() -> None:
     key = PRODUCER_STATE_MAX_PER_PARTITION.name
     assert Settings.broker({key: "50000"})[PRODUCER_STATE_MAX_PER_PARTITION] == 50_000
     with pytest.raises(InvalidConfig):

@@ -79,7 +79,7 @@ def test_removal_step_ends_with_the_file_that_reaches_its_bytes(tmp_path, monkey
     assert [path.exists() for path in files] == [False, False, True, True, True]
 
 
-def test_removal_cuts_a_lent_file_in_steps(tmp_path, monkeypatch) -> None:
+def test_removal_truncates_a_granted_file_in_steps(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(module, "TRUNCATE_BYTES", 3)
     disk, granted = NotedDisk(), tmp_path / "granted"
     granted.write_bytes(b"content")

@@ -97,7 +97,7 @@ def test_log_is_read_from_its_last_checkpoint_on(tmp_path: Path, numbered: bool)
     again.logs.close()
 
 
-def test_all_five_batches_before_a_snapshot_are_remembered_whatever_their_size(
+def test_all_five_batches_before_a_snapshot_are_restored_whatever_their_size(
     tmp_path: Path,
 ) -> None:
     log = Life(tmp_path, clock := ManualClock())
@@ -115,7 +115,7 @@ def test_all_five_batches_before_a_snapshot_are_remembered_whatever_their_size(
     again.logs.close()
 
 
-def test_producer_that_wrote_long_ago_is_not_looked_for(tmp_path: Path) -> None:
+def test_batches_of_a_long_idle_producer_are_not_restored(tmp_path: Path) -> None:
     life = Life(tmp_path, clock := ManualClock())
     life.log.append(produced(3, b"long ago", producer_id=8), 0)
     life.write(RESTORED_SIZE + MEGABYTE, numbered=True)
@@ -152,7 +152,7 @@ def test_torn_write_behind_what_is_known_is_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["bad bytes", "of a longer log", "missing"])
-def test_snapshot_that_is_not_true_is_not_believed(tmp_path: Path, how: str) -> None:
+def test_producer_snapshot_that_contradicts_the_log_is_ignored(tmp_path: Path, how: str) -> None:
     life, path = written(tmp_path)
     end_offset = life.log.end_offset
     snapshot = life.log.producers.snapshot_path(end_offset)
@@ -196,7 +196,7 @@ def test_nothing_is_known_of_a_log_made_again_for_another_topic(tmp_path: Path) 
     again.logs.close()
 
 
-def test_leader_epoch_that_its_file_does_not_tell_of_is_read_from_the_log(tmp_path: Path) -> None:
+def test_leader_epoch_missing_from_its_file_is_read_from_the_log(tmp_path: Path) -> None:
     """One of two flushes in flight writes the epochs file, and the other may complete first."""
     life = Life(tmp_path, clock := ManualClock())
     life.write(2 * MEGABYTE, numbered=True)

@@ -59,7 +59,7 @@ def test_damage_before_whole_batches_quarantines_the_log(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("how", [{}, {"same_boot": True, "drop_cache": True}])
-def test_the_same_damage_is_a_torn_tail_after_a_power_cut(
+def test_same_damage_is_a_torn_tail_after_a_power_cut(
     tmp_path: Path, how: dict[str, bool]
 ) -> None:
     log = written(tmp_path / "t-0")
@@ -69,7 +69,7 @@ def test_the_same_damage_is_a_torn_tail_after_a_power_cut(
 
 
 @pytest.mark.parametrize("zeros", [0, 4096])
-def test_a_batch_that_was_not_written_whole_is_cut(tmp_path: Path, zeros: int) -> None:
+def test_incomplete_batch_is_truncated(tmp_path: Path, zeros: int) -> None:
     log = written(tmp_path / "t-0")
     with log.active.path.open("r+b") as file:
         file.truncate(log.active.size - 3)
@@ -167,7 +167,7 @@ def boot_id_of(data: Path) -> str:
 
 
 @pytest.mark.parametrize("how", ["killed", "closed", "power cut", "write-back failed"])
-def test_which_logs_may_have_lost_their_tail(
+def test_log_may_have_lost_its_tail_after_a_power_cut_only(
     tmp_path: Path, reboot: Callable[[], None], how: str
 ) -> None:
     logs = manager(tmp_path)

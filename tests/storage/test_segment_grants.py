@@ -61,20 +61,20 @@ SIZES = [0, 1, 150, 250, 400, 700, 1_000, 1 << 20]
 
 
 @pytest.mark.parametrize("size_max", SIZES)
-def test_lent_in_turn_they_are_all_batches_once(log, size_max):
+def test_grants_in_sequence_cover_each_batch_once(log, size_max):
     everything = walk(log, 0)
     assert walk(log, size_max) == everything
     assert len(everything) == 40 and len(log.segments) > 3
 
 
 @pytest.mark.parametrize("size_max", SIZES)
-def test_none_is_lent_at_or_beyond_the_bound(log, size_max):
+def test_grant_ends_below_the_upper_offset(log, size_max):
     bases = [*walk(log, 0), log.end_offset]
     for upper in bases[1:]:
         assert walk(log, size_max, upper) == [base for base in bases if base < upper]
 
 
-def test_most_of_what_was_asked_is_lent_at_once(tmp_path):
+def test_grant_covers_most_of_the_requested_size(tmp_path):
     log = open_log(tmp_path / "t-0", {keys.SEGMENT_BYTES: 1 << 20})
     for _ in range(1_000):
         log.append(batch(b"v" * 50), 0)
@@ -84,7 +84,7 @@ def test_most_of_what_was_asked_is_lent_at_once(tmp_path):
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("size_max", [150, 400, 1_000])
-def test_an_index_that_lies_is_not_believed(log, seed, size_max):
+def test_wrong_index_is_ignored(log, seed, size_max):
     everything = walk(log, 0)
     dice = random.Random(seed)
     for segment in log.segments:
@@ -97,7 +97,7 @@ def test_an_index_that_lies_is_not_believed(log, seed, size_max):
     assert walk(log, size_max) == everything
 
 
-def test_an_index_that_was_cut_under_us_is_not_believed(log):
+def test_truncated_index_is_ignored(log):
     everything = walk(log, 0)
     for segment in log.segments:
         segment.offset_index.write()
@@ -111,7 +111,7 @@ def test_an_offset_that_is_not_there_is_refused(log):
     assert segment_grants.grant(log, log.end_offset, 100, log.end_offset) is None
 
 
-def test_a_segment_cut_from_outside_is_a_fault_and_no_loan(log):
+def test_grant_of_a_truncated_segment_raises_storage_error(log):
     first = log.segments[0]
     os.ftruncate(first.descriptor, 100)
     with pytest.raises(KafkaStorageError):
@@ -169,7 +169,7 @@ def made(path: Path) -> Path:
 
 @pytest.mark.parametrize("renamed", [False, True])
 @pytest.mark.parametrize("in_directory", [False, True])
-def test_a_lent_file_is_emptied_when_it_is_removed_and_no_other(
+def test_deferred_delete_truncates_only_granted_files(
     tmp_path, clock, deferred_deletes, in_directory, renamed
 ):
     disk = QuickDisk()
@@ -189,7 +189,7 @@ def test_a_lent_file_is_emptied_when_it_is_removed_and_no_other(
     assert not granted.exists() and directory.exists() != in_directory
 
 
-def test_a_lent_file_that_is_gone_already_holds_up_nothing(tmp_path, clock, deferred_deletes):
+def test_deferred_delete_skips_a_granted_file_that_is_missing(tmp_path, clock, deferred_deletes):
     granted, other = made(tmp_path / "granted"), made(tmp_path / "other")
     deferred_deletes.note_grant(QuickDisk().open(granted, os.O_RDONLY))
     deferred_deletes.add([granted, other], 0)
@@ -198,7 +198,7 @@ def test_a_lent_file_that_is_gone_already_holds_up_nothing(tmp_path, clock, defe
     assert not other.exists()
 
 
-def test_a_lent_file_that_cannot_be_emptied_is_spoken_of_and_holds_up_nothing(
+def test_deferred_delete_logs_a_granted_file_that_cannot_be_truncated(
     tmp_path, clock, monkeypatch, caplog
 ):
     class Refusing(QuickDisk):

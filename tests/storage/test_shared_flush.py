@@ -99,7 +99,7 @@ def test_logs_that_are_right_are_not_written_to(tmp_path: Path, durability: str)
 
 
 @pytest.mark.parametrize(("durability", "flushed"), [("fsync", 3), ("interval", 3), ("os", 2)])
-def test_what_was_not_flushed_is_flushed_together_unless_it_is_left_to_the_kernel(
+def test_unflushed_logs_share_a_flush_unless_left_to_the_kernel(
     tmp_path: Path, durability: str, flushed: int
 ) -> None:
     killed(tmp_path, durability, unflushed=True)
@@ -171,7 +171,7 @@ def test_a_shared_flush_that_fails_ends_the_process_and_marks_the_next_start(
     assert (tmp_path / FAILURE_MARK).exists()
 
 
-def test_a_failure_that_another_process_was_told_of_ends_the_process(tmp_path: Path) -> None:
+def test_write_back_error_reported_to_another_process_ends_the_process(tmp_path: Path) -> None:
     """The kernel reports a failed write-back once; the other process leaves a mark for all."""
     killed(tmp_path, "fsync", unflushed=True)
     logs = opened(tmp_path, CountingDisk())

@@ -76,7 +76,7 @@ def test_an_index_that_cannot_be_read_is_an_error_of_its_log(tmp_path: Path) -> 
             failing()
 
 
-def test_a_batch_that_cannot_be_read_is_not_lent(tmp_path: Path) -> None:
+def test_grant_of_an_unreadable_batch_raises_storage_error(tmp_path: Path) -> None:
     log = closed_log(tmp_path / "t-0", disk := FaultyDisk(1, errno.EIO))
     disk.armed = False
     first = log.segments[0]
