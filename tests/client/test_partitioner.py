@@ -12,7 +12,7 @@ from kafka.partitioner import default as kafka_python
 
 from kafkalite._ext import hashing
 from kafkalite.client.net.settings import producer_settings
-from kafkalite.client.producer.partitioner import RoundRobin, partitioner_of
+from kafkalite.client.producer.partitioner import RoundRobinPartitioner, partitioner_of
 from tests.twins import hashing as twin
 
 RUNS = settings(max_examples=300, deadline=None)
@@ -152,7 +152,7 @@ def test_rows_are_not_written_where_there_is_no_room():
 
 
 def test_round_robin_takes_each_partition_in_turn_whatever_the_key():
-    chosen = RoundRobin()
+    chosen = RoundRobinPartitioner()
     assert [chosen("a", b"key", 3) for _ in range(4)] == [0, 1, 2, 0]
     assert chosen("b", None, 3) == 0
     assert chosen("a", None, 2) == 1
@@ -165,5 +165,6 @@ def test_the_usual_partitioner_is_the_compiled_one_and_a_function_is_taken_as_it
     assert partitioner_of(producer_settings(None, {})) is None
     assert partitioner_of(producer_settings(None, {"partitioner": first})) is first
     assert isinstance(
-        partitioner_of(producer_settings(None, {"partitioner": "round_robin"})), RoundRobin
+        partitioner_of(producer_settings(None, {"partitioner": "round_robin"})),
+        RoundRobinPartitioner,
     )

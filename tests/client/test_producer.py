@@ -458,7 +458,7 @@ def test_what_is_not_delivered_in_time_fails(native):
 def test_a_record_fails_in_time_while_the_background_thread_asks_a_stopped_broker(
     native, monkeypatch
 ):
-    monkeypatch.setattr(background, "ASK_TIMEOUT_S", 10 * WAIT_S)
+    monkeypatch.setattr(background, "REQUEST_TIMEOUT_S", 10 * WAIT_S)
     monkeypatch.setattr(background, "CONNECT_TIMEOUT_S", 10 * WAIT_S)
     with Broker() as broker:
         topic = broker.topic()

@@ -13,7 +13,7 @@ import pytest
 from kafkalite._ext.hashing import partition_of
 from kafkalite.client.producer.accumulator import BufferExhausted
 from kafkalite.client.producer.arrow_columns import columns_of
-from kafkalite.client.producer.column_batches import Run
+from kafkalite.client.producer.column_batches import PartitionRows
 from kafkalite.client.producer.column_sender import ColumnSender
 from kafkalite.client.producer.producer import Producer
 from kafkalite.errors import MessageTooLarge
@@ -319,7 +319,7 @@ def test_columns_without_a_ring_hold_no_more_than_buffer_memory_counts(tmp_path,
     harness = Harness(tmp_path)
     harness.node.ring = None
     (columns,) = columns_of(pa.table({"value": [b"x" * 100] * row_count}))
-    run = Run(harness.line, columns, None, 0, row_count)
+    run = PartitionRows(harness.line, columns, None, 0, row_count)
     pieces = []
     try:
         for _ in range(max(1, 800 // row_count)):

@@ -14,7 +14,7 @@ from collections import defaultdict
 import pytest
 
 from kafkalite.client.producer.producer import Producer
-from kafkalite.client.producer.ring_transport import RingLane
+from kafkalite.client.producer.ring_transport import RingTransport
 from kafkalite.errors import NetworkException, RequestTimedOut
 from kafkalite.testing import Broker
 from tests.client.reading_back import read_back
@@ -281,7 +281,7 @@ def test_closing_while_the_broker_is_away_ends_in_the_time_given(native):
 
 
 def test_ring_that_ends_while_its_wake_up_is_armed_is_left_for_tcp(monkeypatch):
-    def ended(_: RingLane) -> bool:
+    def ended(_: RingTransport) -> bool:
         raise NetworkException("The ring ended: it is closed.")
 
     with Broker(workers=1) as broker:
@@ -293,7 +293,7 @@ def test_ring_that_ends_while_its_wake_up_is_armed_is_left_for_tcp(monkeypatch):
             try:
                 delivery = producer.send(topic, b"1")
                 until(lambda: producer.metrics()["under_way_batches"] == 1, "the batch is sent")
-                monkeypatch.setattr(RingLane, "rest", ended)
+                monkeypatch.setattr(RingTransport, "rest", ended)
                 called = threading.Event()
                 delivery.add_done_callback(lambda _: called.set())
             finally:

@@ -16,8 +16,13 @@ from hypothesis import strategies as st
 from kafkalite.client.net.topology import PartitionMetadata, TopicMetadata
 from kafkalite.client.producer import column_sender
 from kafkalite.client.producer.arrow_columns import columns_of
-from kafkalite.client.producer.column_batches import Run
-from kafkalite.client.producer.partition_queue import NO_SEQUENCE, SEQUENCES, after, later
+from kafkalite.client.producer.column_batches import PartitionRows
+from kafkalite.client.producer.partition_queue import (
+    NO_SEQUENCE,
+    SEQUENCES,
+    later_sequence,
+    sequence_after,
+)
 from kafkalite.errors import (
     InvalidRecord,
     MessageTooLarge,
@@ -216,7 +221,7 @@ def test_columns_that_somebody_changes_on_their_way_fail_and_hold_nobody_up(
     )
     (columns,) = columns_of(pa.table({"value": value}))
     pieces = []
-    harness.columns.send(Run(harness.line, columns, None, 0, 3), 1, 1.0, pieces)
+    harness.columns.send(PartitionRows(harness.line, columns, None, 0, 3), 1, 1.0, pieces)
     (batch,) = (piece.batch for piece in pieces)
     offsets[3] = -5 if change == "lying" else 8
     if change == "too large for the topic":
@@ -238,7 +243,7 @@ def test_few_rows_that_grow_after_they_were_measured_are_refused(harness):
     offsets[3] = 1 << 20
     pieces = []
     with pytest.raises(InvalidRecord, match="columns"):
-        harness.columns.send(Run(harness.line, columns, None, 0, 3), 1, 1.0, pieces)
+        harness.columns.send(PartitionRows(harness.line, columns, None, 0, 3), 1, 1.0, pieces)
     assert sum(piece.row_count for piece in pieces) == 2
     values = gather(harness, 20)
     harness.finish()
@@ -265,7 +270,7 @@ def test_numbers_begin_anew_behind_the_last_there_is(harness):
     harness.finish()
     assert harness.log == values
     assert harness.sender.identity == identity
-    assert later(after(last, 20), last) == after(last, 20) == 10
+    assert later_sequence(sequence_after(last, 20), last) == sequence_after(last, 20) == 10
 
 
 Step = tuple[str, int]

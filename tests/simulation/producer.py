@@ -18,10 +18,16 @@ from kafkalite.client.net.topology import PartitionMetadata, TopicMetadata
 from kafkalite.client.producer.accumulator import Accumulator
 from kafkalite.client.producer.batch_waiter import BatchWaiter
 from kafkalite.client.producer.column_sender import ColumnSender
-from kafkalite.client.producer.delivery_outcome import Answer
-from kafkalite.client.producer.partition_queue import NOBODY, Batch, Identity, Line, Topic
-from kafkalite.client.producer.producer_node import Node
-from kafkalite.client.producer.ring_transport import RingLane
+from kafkalite.client.producer.delivery_outcome import BatchResponse
+from kafkalite.client.producer.partition_queue import (
+    NO_IDENTITY,
+    Batch,
+    PartitionQueue,
+    ProducerIdentity,
+    ProducerTopic,
+)
+from kafkalite.client.producer.producer_node import ProducerNode
+from kafkalite.client.producer.ring_transport import RingTransport
 from kafkalite.client.producer.sender import Sender
 from kafkalite.errors import KafkaError
 from kafkalite.records.batch import RecordBatch
@@ -81,13 +87,13 @@ class NoRing:
     def close() -> None: ...
 
 
-class ListLane(RingLane):
+class ListLane(RingTransport):
     """A transport whose ring is a list of frames."""
 
     def __init__(self) -> None:
         super().__init__(NODE, NoRing(), NoRing(), 30_000)  # type: ignore[arg-type]
         self.frames: deque[tuple[Batch, bytes]] = deque()
-        self.came: list[Answer] = []
+        self.came: list[BatchResponse] = []
         self._room = bytearray(1 << 20)
         self.frames_max = 1_000
 
@@ -99,7 +105,7 @@ class ListLane(RingLane):
         batch.sent_s = now_s
         self.frames.append((batch, bytes(self._room[:size])))
 
-    def answers(self) -> list[Answer]:
+    def answers(self) -> list[BatchResponse]:
         came, self.came = self.came, []
         return came
 
@@ -122,11 +128,11 @@ class Harness:
         self.topics: dict[str, Any] = {}
         cluster: Any = None
         self.sender = Sender(settings, cluster, self.accumulator, self.topics)
-        topic = self.topics["t"] = Topic("t", BatchWaiter(self.sender))
+        topic = self.topics["t"] = ProducerTopic("t", BatchWaiter(self.sender))
         self.columns = ColumnSender(self.sender, BatchWaiter(self.sender))
         self.sender.learn(topic, TopicMetadata("t", b"i" * 16, {0: PartitionMetadata(NODE, 0)}))
-        self.line: Line = topic.lines[0]
-        self.node: Node = self.sender.nodes[NODE]
+        self.line: PartitionQueue = topic.lines[0]
+        self.node: ProducerNode = self.sender.nodes[NODE]
         self.node.ring_tried = True
         self.node.ring = self.lane = ListLane()
         self.ids = itertools.count(1)
@@ -139,8 +145,8 @@ class Harness:
 
     def identify(self) -> None:
         """Assign a producer id, as the background thread does when there is none."""
-        if self.sender.numbered and self.sender.identity == NOBODY:
-            self.sender.identity = Identity(next(self.ids), 0)
+        if self.sender.numbered and self.sender.identity == NO_IDENTITY:
+            self.sender.identity = ProducerIdentity(next(self.ids), 0)
 
     def gather(self, value: bytes) -> None:
         """Append a record to the open batch, or to a new one when it does not fit."""
@@ -178,7 +184,7 @@ class Harness:
         if told == 0 and code:
             told, base_offset = code, -1
         if answered:
-            self.lane.came.append(Answer(batch, told, base_offset, -1))
+            self.lane.came.append(BatchResponse(batch, told, base_offset, -1))
         return True
 
     def hear(self) -> None:

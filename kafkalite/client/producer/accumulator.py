@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from kafkalite._ext.record_batch import HEADER_SIZE
 from kafkalite._ext.record_writer import BatchBuilder, keep_memory, record_size_max
-from kafkalite.client.producer.partition_queue import Batch, Line
-from kafkalite.client.producer.payload import Rows
+from kafkalite.client.producer.partition_queue import Batch, PartitionQueue
+from kafkalite.client.producer.payload import BuilderContent
 from kafkalite.errors import MessageTooLarge, RequestTimedOut
 
 WIDENED_MAX = 8
@@ -74,7 +74,7 @@ class Accumulator:
         """
         content = batch.content
         wider = min(2 * batch.memory_size, self.widest)
-        if not isinstance(content, Rows) or wider - batch.memory_size < size:
+        if not isinstance(content, BuilderContent) or wider - batch.memory_size < size:
             return False
         if not self.take(wider - batch.memory_size):
             return False
@@ -87,10 +87,10 @@ class Accumulator:
         self.memory_left += batch.memory_size
         batch.memory_size = 0
 
-    def begin(self, line: Line, size: int, now_s: float) -> Batch:
+    def begin(self, line: PartitionQueue, size: int, now_s: float) -> Batch:
         """Open a batch in memory that was reserved, on a partition queue without an open batch."""
         builder = BatchBuilder(size - HEADER_SIZE)
-        batch = Batch(line, Rows(builder), now_s, now_s + self.linger_s, size)
+        batch = Batch(line, BuilderContent(builder), now_s, now_s + self.linger_s, size)
         line.batches.append(batch)
         line.begin_batch(batch, builder.append, builder.append_table)
         return batch

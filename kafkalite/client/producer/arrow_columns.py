@@ -51,7 +51,7 @@ Headers = tuple[Any, Any, int, Bytes | None, Bytes | None]
 Timestamps = tuple[Any, Any, int]
 
 
-class Columns(NamedTuple):
+class ArrowColumns(NamedTuple):
     """Contiguous rows, and the buffers that `encode_columns` reads."""
 
     row_count: int
@@ -67,7 +67,7 @@ class Columns(NamedTuple):
     """Size of a batch with only the largest row, and the index of that row."""
 
 
-def columns_of(rows: Any) -> list[Columns]:
+def columns_of(rows: Any) -> list[ArrowColumns]:
     """Return the rows in contiguous pieces, all checked; TypeError or ValueError otherwise."""
     found = []
     newest = -1
@@ -88,7 +88,7 @@ def columns_of(rows: Any) -> list[Columns]:
         largest, row, all_of_them, time = measure_columns(count, *columns)
         newest = max(newest, time)
         found.append(
-            Columns(
+            ArrowColumns(
                 count, *columns, partitions, HEADER_SIZE + all_of_them, (HEADER_SIZE + largest, row)
             )
         )
@@ -120,7 +120,7 @@ def layout_of(schema: pa.Schema) -> TableLayout:
     )
 
 
-def check_sizes(pieces: list[Columns], size_max: int) -> None:
+def check_sizes(pieces: list[ArrowColumns], size_max: int) -> None:
     """Raise MessageTooLarge if a row does not fit a batch of this size."""
     first = 0
     for columns in pieces:

@@ -29,7 +29,7 @@ from kafkalite.client.producer.accumulator import BufferExhausted
 from kafkalite.client.producer.batch_completion import BatchCompletion, OnDelivery
 from kafkalite.client.producer.column_batches import Deliveries
 from kafkalite.client.producer.lifetime import exit_timeout_s
-from kafkalite.client.producer.partition_queue import Topic
+from kafkalite.client.producer.partition_queue import ProducerTopic
 from kafkalite.client.producer.producer import Producer, closed
 from kafkalite.config.client_keywords import ProducerConfig
 from kafkalite.errors import RequestTimedOut
@@ -45,7 +45,7 @@ class WouldWait(Exception):
     """The topic must be looked up first."""
 
 
-class Deferred(Exception):
+class DeferredSend(Exception):
     """A record that cannot be appended yet.
 
     `record` holds the arguments of Producer.gather(): iterators of headers have been read and
@@ -58,14 +58,14 @@ class Deferred(Exception):
         self.is_topic_unknown = isinstance(cause, WouldWait)
 
 
-class Impatient(Producer):
+class NonBlockingProducer(Producer):
     """A Producer that does not wait in the thread of the event loop."""
 
     def __init__(self, bootstrap: Bootstrap, **keywords: Unpack[ProducerConfig]) -> None:
         super().__init__(bootstrap, **keywords)
         self._loop_thread = threading.get_ident()
 
-    def _topic(self, name: str, wait_s: float | None = None) -> Topic:
+    def _topic(self, name: str, wait_s: float | None = None) -> ProducerTopic:
         if self._may_not_wait() and name not in self.topics:
             raise WouldWait
         return super()._topic(name, wait_s)
@@ -74,13 +74,13 @@ class Impatient(Producer):
         try:
             return super()._send_slowly(*record)
         except (WouldWait, BufferExhausted) as cause:
-            raise Deferred(record, cause) from cause
+            raise DeferredSend(record, cause) from cause
 
     @property
     def block_s(self) -> float:
         return self._block_s
 
-    def await_progress(self, gate: Room) -> None:
+    def await_progress(self, gate: FreeMemory) -> None:
         """Send all batches without lingering; open the gate when the next batch completes."""
         sender = self._sender
         sender.turn(sender.outcomes.gates.append, gate)
@@ -102,7 +102,7 @@ class Impatient(Producer):
         return threading.get_ident() == self._loop_thread
 
 
-class Room:
+class FreeMemory:
     """A gate that tasks wait on until there may be memory; any thread opens it."""
 
     def __init__(self) -> None:
@@ -193,12 +193,12 @@ class AsyncProducer:
         Raises:
             InvalidConfig: A key is unknown, a value is invalid, or settings contradict each other.
         """
-        self._producer = Impatient(bootstrap, **keywords)
+        self._producer = NonBlockingProducer(bootstrap, **keywords)
         self._threads = ThreadPoolExecutor(THREADS, "kafkalite-async-producer")
         self._lookups: dict[str, asyncio.Future[int]] = {}
         self._turns = asyncio.Lock()
         """Held by the task that waits for memory; the others queue for it in order."""
-        self._room: Room | None = None
+        self._room: FreeMemory | None = None
         self._awaited: dict[BatchCompletion, asyncio.Future[None]] = {}
         """Futures of the batches that tasks wait for."""
         self._wanted: list[BatchCompletion] = []
@@ -248,17 +248,17 @@ class AsyncProducer:
                 topic, value, key, headers, timestamp, partition, on_delivery,
                 serializer=serializer,
             )  # fmt: skip
-        except Deferred as deferred:
+        except DeferredSend as deferred:
             delivery = await self._send_deferred(topic, deferred)
         return AsyncDelivery(self, delivery)
 
-    async def _send_deferred(self, topic: str, deferred: Deferred) -> Delivery:
+    async def _send_deferred(self, topic: str, deferred: DeferredSend) -> Delivery:
         """Append the record once its topic is known and there is memory."""
 
         def attempt() -> Delivery | None:
             try:
                 delivery: Delivery = self._producer.gather(*deferred.record)
-            except Deferred:
+            except DeferredSend:
                 return None
             return delivery
 
@@ -277,7 +277,7 @@ class AsyncProducer:
                 while True:
                     room = self._room
                     if room is None or room.is_open:
-                        room = self._room = Room()
+                        room = self._room = FreeMemory()
                         self._producer.await_progress(room)
                     # After registering the gate: batches completed from here on open it.
                     delivery = attempt()

@@ -24,11 +24,16 @@ from kafkalite.client.net.cluster import Closed
 from kafkalite.client.net.deadline import Backoff
 from kafkalite.client.net.local_socket import close_all
 from kafkalite.client.net.topology import TopicMetadata, error_of
-from kafkalite.client.producer.partition_queue import NOBODY, Batch, Identity, Line
-from kafkalite.client.producer.producer_node import Node
+from kafkalite.client.producer.partition_queue import (
+    NO_IDENTITY,
+    Batch,
+    PartitionQueue,
+    ProducerIdentity,
+)
+from kafkalite.client.producer.producer_node import ProducerNode
 from kafkalite.client.producer.ring_transport import open_ring
 from kafkalite.client.producer.sender import TICK_S, Sender
-from kafkalite.client.producer.tcp_transport import ProduceLane
+from kafkalite.client.producer.tcp_transport import TcpTransport
 from kafkalite.config.client import (
     CLIENT_ID,
     DELIVERY_TIMEOUT_MS,
@@ -43,7 +48,7 @@ from kafkalite.protocol.schemas.transactions import INIT_PRODUCER_ID
 
 EXPIRE_EVERY_S = 0.5
 CONNECT_TIMEOUT_S = 3.0
-ASK_TIMEOUT_S = 5.0
+REQUEST_TIMEOUT_S = 5.0
 CHORE_TIMEOUT_S_MIN = 1.0
 """Minimum time for a chore; batches may be failed this much later than delivery.timeout.ms."""
 PURPOSE = "produce"
@@ -51,7 +56,7 @@ PURPOSE = "produce"
 log = logging.getLogger(__name__)
 
 
-class Background:
+class BackgroundThread:
     """The thread, from `start` until `stop`; it sleeps while there is nothing to do."""
 
     def __init__(self, sender: Sender, finish: Callable[[], None]) -> None:
@@ -154,7 +159,7 @@ class Background:
         sender.wakes_at_s = until_s
         return max(0.0, until_s - now_s) if until_s < math.inf else -1.0
 
-    def _due_s(self, line: Line, now_s: float) -> float:
+    def _due_s(self, line: PartitionQueue, now_s: float) -> float:
         """Return the time at which the queue's next batch becomes ready by time alone."""
         if line.under_way >= len(line.batches):
             return math.inf
@@ -205,7 +210,7 @@ class Background:
             self._expired_s = now_s
             self._sender.expire(now_s)
 
-    def _ask_about(self, node: Node) -> None:
+    def _ask_about(self, node: ProducerNode) -> None:
         """Refresh a node's topics: it refused a batch with acks=0 and may not be the leader."""
         self._misled = True
         self._sender.stale |= {
@@ -236,14 +241,14 @@ class Background:
                     sender.turn(self._lose_tcp, node, NetworkException("sending failed"))
                     raise
 
-    def _settle(self, lane: ProduceLane, answers: list[object]) -> None:
+    def _settle(self, lane: TcpTransport, answers: list[object]) -> None:
         sender = self._sender
         for batch, leader, endpoints in lane.moved:
             sender.cluster.learn(batch.line.topic.name, batch.line.index, leader, endpoints)
         lane.moved.clear()
         sender.settle_all(answers, time.monotonic())  # type: ignore[arg-type]
 
-    def _gather(self, node: Node, lane: ProduceLane) -> list[tuple[Batch, bytearray]]:
+    def _gather(self, node: ProducerNode, lane: TcpTransport) -> list[tuple[Batch, bytearray]]:
         """Return the batches of the next request with their bytes, at most one per partition."""
         sender = self._sender
         now_s = time.monotonic()
@@ -251,7 +256,7 @@ class Background:
         batches: list[tuple[Batch, bytearray]] = []
         if not lane.free or not node.ring_tried:
             return batches
-        if sender.numbered and sender.identity == NOBODY:
+        if sender.numbered and sender.identity == NO_IDENTITY:
             return batches
         for line in list(sender.busy):
             if line.leader != node.node_id:
@@ -272,7 +277,7 @@ class Background:
         sender.counts["tcp_batches"] += len(batches)
         return batches
 
-    def _lose_tcp(self, node: Node, fault: KafkaError) -> None:
+    def _lose_tcp(self, node: ProducerNode, fault: KafkaError) -> None:
         sender = self._sender
         lane, node.tcp = node.tcp, None
         if lane is None:
@@ -302,13 +307,13 @@ class Background:
             due_s = min(due_s, now_s + self._refresh_backoff.rest_left_s)
         return due_s
 
-    def _is_needed(self, node: Node) -> bool:
+    def _is_needed(self, node: ProducerNode) -> bool:
         """Return whether batches are queued for this node, or its transport is not chosen yet."""
         if not node.ring_tried:
             return True
         return any(line.leader == node.node_id for line in self._sender.busy)
 
-    def _wants_ring(self, node: Node) -> bool:
+    def _wants_ring(self, node: ProducerNode) -> bool:
         if node.ring is not None or node.tcp is None or not node.tcp.connection.same_host:
             return False
         return self._sender.settings[NATIVE] == "auto" and self._is_needed(node)
@@ -367,9 +372,9 @@ class Background:
         Only once a leader is known: a producer that writes nothing needs none.
         """
         sender = self._sender
-        return sender.numbered and sender.identity == NOBODY and bool(sender.nodes)
+        return sender.numbered and sender.identity == NO_IDENTITY and bool(sender.nodes)
 
-    def _connect(self, node: Node) -> None:
+    def _connect(self, node: ProducerNode) -> None:
         sender = self._sender
         try:
             timeout_s = self._chore_timeout_s(CONNECT_TIMEOUT_S)
@@ -382,7 +387,7 @@ class Background:
             }
             return
         node.tcp_backoff.succeeded()
-        lane = ProduceLane(
+        lane = TcpTransport(
             node.node_id, connection, sender.acks, sender.timeout_ms, sender.in_flight_max
         )
         sender.epoll.register(lane.fileno(), select.EPOLLIN)
@@ -390,7 +395,7 @@ class Background:
         if not connection.same_host or sender.settings[NATIVE] != "auto":
             node.ring_tried = True
 
-    def _attach(self, node: Node) -> None:
+    def _attach(self, node: ProducerNode) -> None:
         """Open the node's ring, or register that there is none for now."""
         sender = self._sender
         lane = None
@@ -420,7 +425,7 @@ class Background:
             "producer_epoch": -1,
         }
         try:
-            timeout_s = self._chore_timeout_s(ASK_TIMEOUT_S)
+            timeout_s = self._chore_timeout_s(REQUEST_TIMEOUT_S)
             answer = sender.cluster.request(None, INIT_PRODUCER_ID, words, timeout_s=timeout_s)
             if answer.error_code:
                 raise error_of(answer.error_code, "the producer's id")
@@ -430,7 +435,7 @@ class Background:
                 sender.turn(self._fail_all, fault)
             return
         self._identity_backoff.succeeded()
-        sender.identity = Identity(answer.producer_id, answer.producer_epoch)
+        sender.identity = ProducerIdentity(answer.producer_id, answer.producer_epoch)
         sender.counts["identities"] += 1
 
     def _fail_all(self, fault: KafkaError, name: str | None = None) -> None:
@@ -450,7 +455,7 @@ class Background:
         misled, self._misled = self._misled, False
         names = stale | {line.topic.name for line in list(sender.busy)}
         try:
-            timeout_s = self._chore_timeout_s(ASK_TIMEOUT_S)
+            timeout_s = self._chore_timeout_s(REQUEST_TIMEOUT_S)
             described = sender.cluster.described(names, timeout_s, create=False)
         except KafkaError as fault:
             self._refresh_backoff.failed(fault)

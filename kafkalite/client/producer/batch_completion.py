@@ -27,7 +27,7 @@ NO_TIMESTAMP = -1
 
 
 OnDelivery = Callable[[KafkaError | None, RecordMetadata | None], object]
-Hearer = Callable[[], object]
+DeliveryCallback = Callable[[], object]
 
 
 class BatchCompletion:
@@ -61,7 +61,7 @@ class BatchCompletion:
         """The parts it was split into, each after the place of its first record."""
         self.parent: BatchCompletion | None = None
         """The batch it is a part of."""
-        self._hearers: deque[Hearer] | None = None
+        self._hearers: deque[DeliveryCallback] | None = None
         self.looked_at = False
         """True if the outcome was requested, or it has a callback."""
         self.heard = False
@@ -157,7 +157,7 @@ class BatchCompletion:
         """Call callback(delivery) once this is decided; immediately if it is."""
         if self.done:
             self.look_at()
-            called(lambda: callback(delivery))
+            run_callback(lambda: callback(delivery))
         else:
             self._hear(lambda: callback(delivery))
 
@@ -173,7 +173,7 @@ class BatchCompletion:
 
         self._hear(told)
 
-    def _hear(self, hearer: Hearer) -> None:
+    def _hear(self, hearer: DeliveryCallback) -> None:
         """Add a callback, and have the response read in the background."""
         hearers = self._hearers
         if hearers is None:
@@ -196,10 +196,10 @@ class BatchCompletion:
                 hearer = hearers.popleft()
             except IndexError:
                 return
-            called(hearer)
+            run_callback(hearer)
 
 
-def called(hearer: Hearer) -> None:
+def run_callback(hearer: DeliveryCallback) -> None:
     """Run a callback; log its exception, except KeyboardInterrupt and SystemExit."""
     try:
         hearer()

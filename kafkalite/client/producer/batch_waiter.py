@@ -16,9 +16,9 @@ from collections.abc import Callable
 
 from kafkalite.client.net.deadline import Deadline
 from kafkalite.client.producer.accumulator import BufferExhausted
-from kafkalite.client.producer.partition_queue import Batch, Line
-from kafkalite.client.producer.payload import Content
-from kafkalite.client.producer.producer_node import Node
+from kafkalite.client.producer.partition_queue import Batch, PartitionQueue
+from kafkalite.client.producer.payload import BatchContent
+from kafkalite.client.producer.producer_node import ProducerNode
 from kafkalite.client.producer.sender import Sender
 from kafkalite.errors import NetworkException
 
@@ -26,7 +26,7 @@ SPIN_NS = 60_000
 """Time to poll a ring before sleeping on it; the same as a worker's.  A wake-up takes longer, and
 costs the worker more than a response."""
 
-NET_S = 0.020
+SLEEP_S_MAX = 0.020
 """The longest sleep on a ring, in case a wake-up is lost."""
 
 LEASE_S = 0.100
@@ -57,7 +57,7 @@ class BatchWaiter:
     def owe(self, batch: Batch) -> None:
         self._sender.outcomes.owe(batch)
 
-    def _want(self, batch: Batch) -> list[Node]:
+    def _want(self, batch: Batch) -> list[ProducerNode]:
         """Stop lingering for the batch, and lease the rings."""
         self._sender.want(batch)
         return self._lease()
@@ -66,7 +66,7 @@ class BatchWaiter:
         self,
         done: Callable[[], bool],
         timeout_s: float | None,
-        nodes: list[Node] | None = None,
+        nodes: list[ProducerNode] | None = None,
         *,
         tells: bool = True,
     ) -> bool:
@@ -90,7 +90,7 @@ class BatchWaiter:
             if nodes is None:
                 nodes = self._sender.turn(self._lease)
             if nodes:
-                self._watch(nodes, min(left_s, NET_S))
+                self._watch(nodes, min(left_s, SLEEP_S_MAX))
             else:
                 self._await_progress(done, min(left_s, WAIT_S_MAX))
             tell()
@@ -109,7 +109,7 @@ class BatchWaiter:
                 " result(), flush() and close() in another thread, or after the callback."
             )
 
-    def _lease(self) -> list[Node]:
+    def _lease(self) -> list[ProducerNode]:
         """Lease the rings in use that no other thread has leased; return their nodes."""
         now_s = time.monotonic()
         nodes = []
@@ -124,7 +124,7 @@ class BatchWaiter:
                 nodes.append(node)
         return nodes
 
-    def _watch(self, nodes: list[Node], timeout_s: float) -> None:
+    def _watch(self, nodes: list[ProducerNode], timeout_s: float) -> None:
         """Spin on leased rings briefly, sleep on them, and handle their responses."""
         slept = False
         try:
@@ -138,7 +138,7 @@ class BatchWaiter:
         finally:
             self._sender.turn(self._return, nodes, slept)
 
-    def _lie_down(self, nodes: list[Node], poll: select.poll) -> bool:
+    def _lie_down(self, nodes: list[ProducerNode], poll: select.poll) -> bool:
         """Arm the wake-up of each ring; return False if one has responses or has ended."""
         for node in nodes:
             lane = node.ring
@@ -155,7 +155,7 @@ class BatchWaiter:
             poll.register(lane.ring.fileno(), select.POLLIN)
         return True
 
-    def _return(self, nodes: list[Node], slept: bool) -> None:
+    def _return(self, nodes: list[ProducerNode], slept: bool) -> None:
         """Handle responses, and release the leases."""
         now_s = time.monotonic()
         for node in nodes:
@@ -187,7 +187,9 @@ class BatchWaiter:
 
     # Memory.
 
-    def make_room(self, line: Line, seen: Batch | None, size: int, block_s: float) -> None:
+    def make_room(
+        self, line: PartitionQueue, seen: Batch | None, size: int, block_s: float
+    ) -> None:
         """Open a batch in place of `seen` once there is memory for it."""
         if self._sender.turn(self._sender.open_line, line, seen, size):
             return
@@ -198,7 +200,9 @@ class BatchWaiter:
                 deadline,
             )
 
-    def add_batch(self, line: Line, content: Content, size: int, block_s: float) -> Batch:
+    def add_batch(
+        self, line: PartitionQueue, content: BatchContent, size: int, block_s: float
+    ) -> Batch:
         """Queue a complete batch once there is memory for it."""
         batch = self._sender.turn(self._sender.add, line, content, size)
         if batch is None:

@@ -28,11 +28,11 @@ from kafkalite._ext.gathering import Piece
 from kafkalite._ext.hashing import group_rows, partitions_of
 from kafkalite._ext.record_batch import HEADER_SIZE
 from kafkalite._ext.record_writer import encode_columns, seal
-from kafkalite.client.producer.arrow_columns import Bytes, Columns
+from kafkalite.client.producer.arrow_columns import ArrowColumns, Bytes
 from kafkalite.client.producer.batch_completion import BatchCompletion
-from kafkalite.client.producer.partition_queue import Line, Topic
+from kafkalite.client.producer.partition_queue import PartitionQueue, ProducerTopic
 from kafkalite.client.producer.partitioner import Partitioner
-from kafkalite.client.producer.payload import Content, Packed
+from kafkalite.client.producer.payload import BatchContent, EncodedContent
 from kafkalite.errors import InvalidRecord, KafkaError
 from kafkalite.records.compression import Codec
 
@@ -49,23 +49,23 @@ iteration of the worker's event loop, which handles two."""
 CHANGED_COLUMNS = "The columns were changed while send_arrow() sent them."
 
 
-class Run(NamedTuple):
+class PartitionRows(NamedTuple):
     """Rows of some columns for one partition: first… up to end, or rows[first…] with an index."""
 
-    line: Line
-    columns: Columns
+    line: PartitionQueue
+    columns: ArrowColumns
     rows: Any
     first: int
     end: int
 
 
-class Stretch:
+class ColumnContent:
     """The content of a batch that is encoded from the columns each time."""
 
     __slots__ = ("_columns", "_first", "_now_ms", "_rows", "_times", "count", "size")
 
     def __init__(
-        self, run: Run, count: int, payload_size: int, times: tuple[int, int], now_ms: int
+        self, run: PartitionRows, count: int, payload_size: int, times: tuple[int, int], now_ms: int
     ) -> None:
         self._columns = run.columns
         self._rows = run.rows
@@ -101,42 +101,46 @@ class Stretch:
             raise InvalidRecord(CHANGED_COLUMNS)
         return self.seal(out, producer_id, epoch, sequence)
 
-    def of_buffer(self, buffer: bytearray) -> Packed:
+    def of_buffer(self, buffer: bytearray) -> EncodedContent:
         """Return the same content for records that are encoded in this buffer."""
-        return Packed(buffer, self.size - HEADER_SIZE, self.count, *self._times)
+        return EncodedContent(buffer, self.size - HEADER_SIZE, self.count, *self._times)
 
-    def packed(self, codec: Codec, level: int | None) -> Packed:
+    def packed(self, codec: Codec, level: int | None) -> EncodedContent:
         buffer = bytearray(self.size)
         self.write(memoryview(buffer), -1, -1, -1)
         payload = bytes(memoryview(buffer)[HEADER_SIZE:])
-        return Packed.of(payload, self.count, *self._times, codec, level)
+        return EncodedContent.of(payload, self.count, *self._times, codec, level)
 
-    def halves(self) -> tuple[Content, Content]:
+    def halves(self) -> tuple[BatchContent, BatchContent]:
         return self.packed(Codec.NONE, None).halves()
 
 
-def stretch_of(run: Run, room: memoryview | bytearray, now_ms: int) -> Stretch | None:
+def column_content(
+    run: PartitionRows, room: memoryview | bytearray, now_ms: int
+) -> ColumnContent | None:
     """Encode as many of a run's rows as fit in `room`; return None if not even the first does."""
     taken, payload_size, *times = encode_columns(
         room, run.first, run.end, run.rows, *run.columns[1:5], now_ms
     )
     if not taken:
         return None
-    return Stretch(run, taken, payload_size, (times[0], times[1]), now_ms)
+    return ColumnContent(run, taken, payload_size, (times[0], times[1]), now_ms)
 
 
-def runs_of(topic: Topic, columns: Columns, partitioner: Partitioner | None) -> Iterator[Run]:
+def partition_rows(
+    topic: ProducerTopic, columns: ArrowColumns, partitioner: Partitioner | None
+) -> Iterator[PartitionRows]:
     """Yield the rows by partition."""
     lines, count = topic.lines, columns.row_count
     chosen = columns.partitions
     if chosen is None and partitioner is None and (columns.key is None or len(lines) == 1):
         for place, line in enumerate(parts := spread(topic, count)):
             first, end = count * place // len(parts), count * (place + 1) // len(parts)
-            yield Run(line, columns, None, first, end)
+            yield PartitionRows(line, columns, None, first, end)
         return
     partitions = bytearray(b"\xff" * 4 * count if chosen is None else chosen)
     if partitioner is not None:
-        ask_each(partitions, partitioner, topic.name, columns, len(lines))
+        call_partitioner(partitions, partitioner, topic.name, columns, len(lines))
     elif columns.key is not None:
         partitions_of(columns.key, len(lines), partitions)
     fill(partitions, lambda missing: [line.index for line in spread(topic, missing)])
@@ -144,11 +148,11 @@ def runs_of(topic: Topic, columns: Columns, partitioner: Partitioner | None) -> 
     first = 0
     for index, end in enumerate(group_rows(partitions, len(lines), rows)):
         if end > first:
-            yield Run(lines[index], columns, rows, first, end)
+            yield PartitionRows(lines[index], columns, rows, first, end)
         first = end
 
 
-def spread(topic: Topic, count: int) -> list[Line]:
+def spread(topic: ProducerTopic, count: int) -> list[PartitionQueue]:
     """Return the partition queues for `count` rows without a key.
 
     A few rows are added to the queue whose open batch holds records without a key.
@@ -156,7 +160,7 @@ def spread(topic: Topic, count: int) -> list[Line]:
     wanted = max(1, min(count // PART_ROWS_MIN, len(topic.lines)))
     if wanted == 1 and topic.sticky is not None and topic.sticky.open_batch is not None:
         return [topic.sticky]
-    lines: dict[Line, None] = {}
+    lines: dict[PartitionQueue, None] = {}
     led = [line for line in topic.lines if line.leader >= 0] or topic.lines
     while len(lines) < min(wanted, len(led)):
         lines[topic.stick()] = None
@@ -175,8 +179,8 @@ def fill(partitions: bytearray, choose: Callable[[int], list[int]]) -> None:
             numbers[part] = index
 
 
-def ask_each(
-    partitions: bytearray, partitioner: Partitioner, topic: str, columns: Columns, count: int
+def call_partitioner(
+    partitions: bytearray, partitioner: Partitioner, topic: str, columns: ArrowColumns, count: int
 ) -> None:
     """Call a user's partitioner for each row without a partition."""
     numbers = memoryview(partitions).cast("i")

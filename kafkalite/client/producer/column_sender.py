@@ -8,17 +8,17 @@ from functools import partial
 
 from kafkalite._ext.gathering import Piece
 from kafkalite.client.net.deadline import Deadline
-from kafkalite.client.producer.arrow_columns import Columns
+from kafkalite.client.producer.arrow_columns import ArrowColumns
 from kafkalite.client.producer.batch_waiter import BatchWaiter
 from kafkalite.client.producer.column_batches import (
     CHANGED_COLUMNS,
     CHUNK_SIZE_MAX,
-    Run,
-    stretch_of,
+    PartitionRows,
+    column_content,
 )
-from kafkalite.client.producer.partition_queue import NOBODY, Batch, Line
-from kafkalite.client.producer.payload import Rows
-from kafkalite.client.producer.ring_transport import RingLane
+from kafkalite.client.producer.partition_queue import NO_IDENTITY, Batch, PartitionQueue
+from kafkalite.client.producer.payload import BuilderContent
+from kafkalite.client.producer.ring_transport import RingTransport
 from kafkalite.client.producer.sender import Sender
 from kafkalite.errors import InvalidRecord, NetworkException
 from kafkalite.records.compression import Codec
@@ -42,7 +42,7 @@ class ColumnSender:
         """Maximum size of a batch with one record."""
         self.chunk_size = min(max(CHUNK_SIZE_MAX, accumulator.batch_size), self.record_size_max)
 
-    def send(self, run: Run, now_ms: int, block_s: float, pieces: list[Piece]) -> None:
+    def send(self, run: PartitionRows, now_ms: int, block_s: float, pieces: list[Piece]) -> None:
         """Send a run in as many batches as needed, and append its pieces to the list."""
         if self._is_small(run):
             self._send_gathered(run, now_ms, block_s, pieces)
@@ -58,17 +58,19 @@ class ColumnSender:
 
     # Few rows: in the open batch, beside other records.
 
-    def _is_small(self, run: Run) -> bool:
+    def _is_small(self, run: PartitionRows) -> bool:
         columns = run.columns
         return columns.size_max * (run.end - run.first) <= GATHERED_SIZE_MAX * columns.row_count
 
-    def _send_gathered(self, run: Run, now_ms: int, block_s: float, pieces: list[Piece]) -> None:
+    def _send_gathered(
+        self, run: PartitionRows, now_ms: int, block_s: float, pieces: list[Piece]
+    ) -> None:
         """Append rows to open batches, as send() does; only opening a batch takes the lock."""
         sender, line, first = self._sender, run.line, run.first
         while True:
             batch: Batch | None = line.open_batch
             content = None if batch is None else batch.content
-            if batch is not None and isinstance(content, Rows):
+            if batch is not None and isinstance(content, BuilderContent):
                 place, count = content.builder.append_columns(
                     first, run.end, run.rows, *run.columns[1:5], now_ms, run.columns.size_max
                 )
@@ -83,11 +85,11 @@ class ColumnSender:
         if not sender.accumulator.linger_s:
             sender.turn(sender.push, line)
 
-    def _would_fit(self, run: Run, batch: Batch, content: Rows) -> bool:
+    def _would_fit(self, run: PartitionRows, batch: Batch, content: BuilderContent) -> bool:
         """Return whether every row, as it was measured, fits this empty batch."""
         return not content.builder.closed and batch.memory_size >= run.columns.largest[0]
 
-    def _open_size(self, run: Run) -> int:
+    def _open_size(self, run: PartitionRows) -> int:
         """Return the maximum size of a batch that is opened for a run.
 
         The open batches of a topic's partitions take at most a quarter of buffer.memory, if
@@ -101,28 +103,28 @@ class ColumnSender:
 
     # Many rows: in their own batches.
 
-    def _ring_of(self, line: Line) -> RingLane | None:
+    def _ring_of(self, line: PartitionQueue) -> RingTransport | None:
         node = self._sender.nodes.get(line.leader)
         if node is None or self._sender.codec is not Codec.NONE:
             return None
         return node.ring_for(line)
 
-    def _room_size(self, columns: Columns) -> int:
+    def _room_size(self, columns: ArrowColumns) -> int:
         """Return the maximum size of a batch of these columns; the largest row always fits."""
         return max(min(columns.size_max, self.chunk_size), columns.largest[0])
 
-    def _held_size(self, columns: Columns) -> int:
+    def _held_size(self, columns: ArrowColumns) -> int:
         """Return the bytes of buffer.memory that a batch outside the ring may take."""
         memory_size = self._sender.accumulator.memory_size
         return min(self._room_size(columns) + KEPT_SIZE, memory_size)
 
-    def _may_send(self, run: Run) -> bool:
+    def _may_send(self, run: PartitionRows) -> bool:
         """Return whether a batch would probably find space now."""
         line, sender = run.line, self._sender
         node = sender.nodes.get(line.leader)
         if node is None or not node.ring_tried:
             return False
-        if sender.numbered and sender.identity == NOBODY:
+        if sender.numbered and sender.identity == NO_IDENTITY:
             return False
         lane = self._ring_of(line)
         if lane is not None:
@@ -132,7 +134,7 @@ class ColumnSender:
                 return True
         return sender.accumulator.memory_left >= self._held_size(run.columns)
 
-    def _send_stretch(self, run: Run, now_ms: int) -> Batch | None:
+    def _send_stretch(self, run: PartitionRows, now_ms: int) -> Batch | None:
         """Send as many rows as one batch takes; return None if there is no space now."""
         line, now_s, sender = run.line, time.monotonic(), self._sender
         sender.check_open(line)
@@ -149,7 +151,7 @@ class ColumnSender:
             room = lane.reserve(min(run.columns.size_max, lane.batch_size_max, self.chunk_size))
             if room is None:
                 return None
-            stretch = stretch_of(run, room, now_ms)
+            stretch = column_content(run, room, now_ms)
             if stretch is None:
                 return self._keep_stretch(run, now_ms)
             batch = sender.enter(line, stretch, 0, now_s)
@@ -161,7 +163,7 @@ class ColumnSender:
             return None
         return batch
 
-    def _keep_stretch(self, run: Run, now_ms: int) -> Batch | None:
+    def _keep_stretch(self, run: PartitionRows, now_ms: int) -> Batch | None:
         """Encode the rows of one batch into a buffer; return None if memory is used up.
 
         buffer.memory counts the size of the buffer: it is cut to what the rows take.
@@ -172,7 +174,7 @@ class ColumnSender:
             return None
         try:
             buffer = bytearray(self._room_size(run.columns))
-            stretch = stretch_of(run, buffer, now_ms)
+            stretch = column_content(run, buffer, now_ms)
             if stretch is None:
                 raise InvalidRecord(CHANGED_COLUMNS)
             del buffer[stretch.size :]

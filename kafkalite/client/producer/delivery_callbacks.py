@@ -36,17 +36,17 @@ UNSEEN_BATCHES_MAX = 1_000
 log = logging.getLogger(__name__)
 
 
-class Gate(Protocol):
+class ProgressGate(Protocol):
     """A locked lock that a thread sleeps on, or its counterpart for an event loop."""
 
     def release(self) -> None: ...
 
 
-class Outcomes:
+class DeliveryCallbacks:
     """The outcomes of a producer's batches."""
 
     def __init__(self, kick: Callable[[], None]) -> None:
-        self.gates: deque[Gate] = deque()
+        self.gates: deque[ProgressGate] = deque()
         """Gates of threads that wait for another thread's progress.  A Condition does not survive
         a KeyboardInterrupt."""
         self.unseen_records = 0

@@ -21,7 +21,7 @@ from kafkalite.errors import (
     UnknownProducerId,
 )
 
-UNWRITTEN: frozenset[type[KafkaError]] = frozenset(
+UNWRITTEN_ERRORS: frozenset[type[KafkaError]] = frozenset(
     {
         errors.ClusterAuthorizationFailed,
         errors.CorruptMessage,
@@ -49,13 +49,13 @@ UNWRITTEN: frozenset[type[KafkaError]] = frozenset(
 )
 """Errors with which a broker says that it has not changed the log."""
 
-STRANGERS = (InvalidProducerEpoch, UnknownProducerId)
+UNKNOWN_PRODUCER_ERRORS = (InvalidProducerEpoch, UnknownProducerId)
 """Errors with which a broker says that it does not know the producer id or epoch."""
 
 WRITTEN_CODES = (0, DuplicateSequenceNumber.code)
 
 
-class Answer(NamedTuple):
+class BatchResponse(NamedTuple):
     """A node's response to a batch."""
 
     batch: Batch
@@ -65,8 +65,9 @@ class Answer(NamedTuple):
     message: str | None = None
 
 
-class Verdict(Enum):
+class DeliveryOutcome(Enum):
     """The action for a batch after its response."""
+
     WRITTEN = "it lies in the log"
     AGAIN = "the same once more"
     RENUMBER = "once more, under a new identity"
@@ -74,28 +75,34 @@ class Verdict(Enum):
     FAILED = "given up"
 
 
-def judge(answer: Answer, retries: int) -> tuple[Verdict, KafkaError | None, bool]:
+def outcome_of(
+    answer: BatchResponse, retries: int
+) -> tuple[DeliveryOutcome, KafkaError | None, bool]:
     """Return the action, the error, and whether the batch was certainly not written."""
     batch = answer.batch
     if answer.error_code in WRITTEN_CODES:
-        return Verdict.WRITTEN, None, False
+        return DeliveryOutcome.WRITTEN, None, False
     line = batch.line
     subject = f"partition {line.index} of topic {line.topic.name!r}"
     fault = error_of(answer.error_code, subject, answer.message)
     # A duplicate is never refused for its sequence: a batch that is was not written before either.
-    unwritten = type(fault) in UNWRITTEN and (
+    unwritten = type(fault) in UNWRITTEN_ERRORS and (
         not batch.doubtful or isinstance(fault, OutOfOrderSequenceNumber)
     )
     # Parts would get other sequences; if the whole was written after all, they are duplicates.
     may_split = batch.count > 1 and not (batch.doubtful and line.numbered)
     if isinstance(fault, MessageTooLarge) and may_split:
-        return Verdict.SPLIT, fault, unwritten
+        return DeliveryOutcome.SPLIT, fault, unwritten
     if batch.attempts > retries:
-        return Verdict.FAILED, fault, unwritten
+        return DeliveryOutcome.FAILED, fault, unwritten
     if isinstance(fault, OutOfOrderSequenceNumber) and line.numbered:
         # Expected for a batch behind one that failed.  For the very next sequence it means that
         # the broker has lost its producer state.
-        return (Verdict.RENUMBER if line.follows(batch) else Verdict.AGAIN), fault, unwritten
-    if isinstance(fault, STRANGERS) and line.numbered:
-        return Verdict.RENUMBER, fault, unwritten
-    return (Verdict.AGAIN if fault.retriable else Verdict.FAILED), fault, unwritten
+        return (
+            (DeliveryOutcome.RENUMBER if line.follows(batch) else DeliveryOutcome.AGAIN),
+            fault,
+            unwritten,
+        )
+    if isinstance(fault, UNKNOWN_PRODUCER_ERRORS) and line.numbered:
+        return DeliveryOutcome.RENUMBER, fault, unwritten
+    return (DeliveryOutcome.AGAIN if fault.retriable else DeliveryOutcome.FAILED), fault, unwritten

@@ -26,7 +26,7 @@ import weakref
 from kafkalite._ext.gathering import Gatherer
 from kafkalite.client.net.cluster import Cluster
 from kafkalite.client.net.deadline import Deadline
-from kafkalite.client.producer.background import Background
+from kafkalite.client.producer.background import BackgroundThread
 from kafkalite.client.producer.batch_completion import BatchCompletion
 from kafkalite.client.producer.batch_waiter import BatchWaiter
 from kafkalite.client.producer.sender import Sender
@@ -41,10 +41,10 @@ EXITED = "The program ended before an answer came: the producer was not closed."
 
 log = logging.getLogger(__name__)
 
-_open: set[Lifetime] = set()
+_open: set[ProducerLifetime] = set()
 
 
-class Lifetime:
+class ProducerLifetime:
     """The thread, descriptors and unsent records of one producer, until they are closed."""
 
     def __init__(self, producer: Gatherer, waiter: BatchWaiter, sender: Sender, cluster: Cluster):
@@ -53,7 +53,7 @@ class Lifetime:
         self._waiter = waiter
         self._sender = sender
         self._cluster = cluster
-        self._background = Background(sender, self._finish)
+        self._background = BackgroundThread(sender, self._finish)
         self._producer = weakref.ref(producer)
         self._finalizer = weakref.finalize(producer, self._collected, repr(producer))
         self._finalizer.atexit = False  # _at_exit closes it instead

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple, Protocol
 
 from kafkalite._ext.gathering import OpenLine, OpenTopic
 from kafkalite.client.producer.batch_completion import BatchCompletion
-from kafkalite.client.producer.payload import Content
+from kafkalite.client.producer.payload import BatchContent
 from kafkalite.errors import KafkaError
 from kafkalite.ids import NO_ID
 
@@ -39,24 +39,24 @@ SEQUENCES = 1 << 31
 NO_SEQUENCE = -1
 
 
-def after(sequence: int, count: int) -> int:
+def sequence_after(sequence: int, count: int) -> int:
     """Return the sequence after `count` records from this one on."""
     return (sequence + count) % SEQUENCES
 
 
-def later(one: int, other: int) -> int:
+def later_sequence(one: int, other: int) -> int:
     """Return the later of two sequences; they wrap to 0, and are never far apart."""
     return one if (one - other) % SEQUENCES < SEQUENCES // 2 else other
 
 
-class Identity(NamedTuple):
+class ProducerIdentity(NamedTuple):
     """The producer id and epoch that sequences belong to."""
 
     producer_id: int
     epoch: int
 
 
-NOBODY = Identity(-1, -1)
+NO_IDENTITY = ProducerIdentity(-1, -1)
 
 
 class BatchDriver(Protocol):
@@ -83,7 +83,7 @@ class BatchDriver(Protocol):
         ...
 
 
-class Topic(OpenTopic):
+class ProducerTopic(OpenTopic):
     """A topic that records are sent to."""
 
     __slots__ = ("driver", "topic_id")
@@ -93,9 +93,9 @@ class Topic(OpenTopic):
         self.driver = driver
         self.topic_id = NO_ID
 
-    def drop_lines(self, count: int) -> list[Line]:
+    def drop_lines(self, count: int) -> list[PartitionQueue]:
         """Keep only `count` partition queues; return the others, which take no more records."""
-        dropped: list[Line] = self.lines[count:]
+        dropped: list[PartitionQueue] = self.lines[count:]
         del self.lines[count:]
         for line in dropped:
             line.dropped = True
@@ -103,7 +103,7 @@ class Topic(OpenTopic):
             self.sticky = None
         return dropped
 
-    def stick(self) -> Line:
+    def stick(self) -> PartitionQueue:
         """Choose another partition that has a leader for records without a key."""
         lines = self.lines
         if len(lines) == 1:
@@ -112,7 +112,7 @@ class Topic(OpenTopic):
         led = [line for line in lines if line.leader >= 0] or lines
         if len(led) > 1:
             led = [line for line in led if line is not self.sticky]
-        chosen: Line = random.choice(led)
+        chosen: PartitionQueue = random.choice(led)
         self.sticky = chosen
         return chosen
 
@@ -138,11 +138,16 @@ class Batch(BatchCompletion):
     )
 
     def __init__(
-        self, line: Line, content: Content, created_s: float, due_s: float, memory_size: int
+        self,
+        line: PartitionQueue,
+        content: BatchContent,
+        created_s: float,
+        due_s: float,
+        memory_size: int,
     ) -> None:
         super().__init__(line.topic.name, line.index)
         self.line = line
-        self.content: Content | None = content
+        self.content: BatchContent | None = content
         self.created_s = created_s
         self.due_s = due_s
         """Time at which it is sent even if it is not full."""
@@ -156,7 +161,7 @@ class Batch(BatchCompletion):
         self.by_tcp = False
         """True if it is too large for a ring."""
         self.sequence = NO_SEQUENCE
-        self.identity = NOBODY
+        self.identity = NO_IDENTITY
         self.doubtful = False
         """True if it was sent and the outcome is not known: it may have been written."""
         self.lane: Any = None
@@ -184,7 +189,7 @@ class Batch(BatchCompletion):
             self.line.topic.driver.listen(self)
 
 
-class Line(OpenLine):
+class PartitionQueue(OpenLine):
     """The batches of one partition, with their sequences."""
 
     __slots__ = (
@@ -204,7 +209,9 @@ class Line(OpenLine):
         "under_way",
     )
 
-    def __init__(self, topic: Topic, index: int, in_flight_max: int, numbered: bool) -> None:
+    def __init__(
+        self, topic: ProducerTopic, index: int, in_flight_max: int, numbered: bool
+    ) -> None:
         super().__init__(index)
         self.topic = topic
         self.in_flight_max = in_flight_max
@@ -218,7 +225,7 @@ class Line(OpenLine):
         self.batches: list[Batch] = []
         self.under_way = 0
         self.stalled = False
-        self.identity = NOBODY
+        self.identity = NO_IDENTITY
         self.known = False
         """True if the broker has written a batch of this producer id."""
         self.next_sequence = 0
@@ -283,11 +290,11 @@ class Line(OpenLine):
             self.stalled = False
             self.next_sequence = self.settled
 
-    def number(self, batch: Batch, identity: Identity) -> None:
+    def number(self, batch: Batch, identity: ProducerIdentity) -> None:
         """Assign a sequence to the batch, unless it has one that the broker may know."""
         if not self.numbered or batch.sequence != NO_SEQUENCE:
             return
-        if self.identity == NOBODY:
+        if self.identity == NO_IDENTITY:
             self.identity = identity
             self.next_sequence = self.settled = 0
         batch.identity = self.identity
@@ -300,7 +307,9 @@ class Line(OpenLine):
         batch.attempts += 1
         self.under_way += 1
         if self.numbered and batch.identity == self.identity:
-            self.next_sequence = later(self.next_sequence, after(batch.sequence, batch.count))
+            self.next_sequence = later_sequence(
+                self.next_sequence, sequence_after(batch.sequence, batch.count)
+            )
 
     # Responses.
 
@@ -322,7 +331,7 @@ class Line(OpenLine):
     def _settle(self, batch: Batch) -> None:
         if self.numbered and batch.identity == self.identity:
             self.known = True
-            self.settled = later(self.settled, after(batch.sequence, batch.count))
+            self.settled = later_sequence(self.settled, sequence_after(batch.sequence, batch.count))
 
     def failed(self, batch: Batch, *, unwritten: bool) -> None:
         """Remove a batch that failed."""
@@ -340,7 +349,7 @@ class Line(OpenLine):
 
     def forget_numbers(self) -> None:
         """Continue with a new producer id."""
-        self.identity = NOBODY
+        self.identity = NO_IDENTITY
         self.known = False
 
     def split(self, batch: Batch, parts: list[Batch]) -> None:

@@ -19,7 +19,7 @@ from kafkalite.config.client import PARTITIONER
 Partitioner: TypeAlias = Callable[[str, bytes | None, int], int]
 
 
-class RoundRobin:
+class RoundRobinPartitioner:
     """Selects the partitions of a topic in turn, regardless of the key."""
 
     def __init__(self) -> None:
@@ -36,4 +36,4 @@ def partitioner_of(settings: ClientSettings) -> Partitioner | None:
     asked: str | Partitioner = settings[PARTITIONER]
     if not isinstance(asked, str):
         return asked
-    return RoundRobin() if asked == "round_robin" else None
+    return RoundRobinPartitioner() if asked == "round_robin" else None

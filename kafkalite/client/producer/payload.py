@@ -18,7 +18,7 @@ from kafkalite._ext.record_writer import BatchBuilder, seal
 from kafkalite.records.compression import Codec, compress, decompress
 
 
-class Content(Protocol):
+class BatchContent(Protocol):
     """The records of one batch."""
 
     @property
@@ -37,16 +37,16 @@ class Content(Protocol):
         """Write the whole batch to the beginning of `out`; return its size."""
         ...
 
-    def packed(self, codec: Codec, level: int | None) -> Content:
+    def packed(self, codec: Codec, level: int | None) -> BatchContent:
         """Return the same records, compressed."""
         ...
 
-    def halves(self) -> tuple[Content, Content]:
+    def halves(self) -> tuple[BatchContent, BatchContent]:
         """Split two or more records into a first and a second half."""
         ...
 
 
-class Rows:
+class BuilderContent:
     """Records in a builder."""
 
     __slots__ = ("builder",)
@@ -72,10 +72,10 @@ class Rows:
     def write(self, out: memoryview, producer_id: int, epoch: int, sequence: int) -> int:
         return self.builder.seal_into(out, Codec.NONE, producer_id, epoch, sequence)
 
-    def packed(self, codec: Codec, level: int | None) -> Packed:
+    def packed(self, codec: Codec, level: int | None) -> EncodedContent:
         builder = self.builder
         with builder.payload() as payload:
-            return Packed.of(
+            return EncodedContent.of(
                 bytes(payload),
                 builder.count,
                 builder.base_timestamp,
@@ -84,11 +84,11 @@ class Rows:
                 level,
             )
 
-    def halves(self) -> tuple[Content, Content]:
+    def halves(self) -> tuple[BatchContent, BatchContent]:
         return self.packed(Codec.NONE, None).halves()
 
 
-class Packed:
+class EncodedContent:
     """A payload behind space for its header."""
 
     __slots__ = ("base_timestamp", "buffer", "codec", "count", "level", "max_timestamp", "size")
@@ -121,7 +121,7 @@ class Packed:
         max_timestamp: int,
         codec: Codec,
         level: int | None,
-    ) -> Packed:
+    ) -> EncodedContent:
         """Return a batch of this payload, compressed unless the codec is none."""
         squeezed = compress(codec, payload, level)
         buffer = bytearray(HEADER_SIZE)
@@ -145,20 +145,22 @@ class Packed:
             sequence,
         )
 
-    def packed(self, codec: Codec, level: int | None) -> Packed:
+    def packed(self, codec: Codec, level: int | None) -> EncodedContent:
         if codec is self.codec:
             return self
         payload = bytes(memoryview(self.buffer)[HEADER_SIZE : self.size])
-        return Packed.of(payload, self.count, self.base_timestamp, self.max_timestamp, codec, level)
+        return EncodedContent.of(
+            payload, self.count, self.base_timestamp, self.max_timestamp, codec, level
+        )
 
-    def halves(self) -> tuple[Content, Content]:
+    def halves(self) -> tuple[BatchContent, BatchContent]:
         payload = decompress(self.codec, memoryview(self.buffer)[HEADER_SIZE : self.size])
         found = record_bytes.decode(payload, self.count)
         assert not isinstance(found, int), "a payload of our own reads"
         middle = self.count // 2
         return self._part(found[:middle]), self._part(found[middle:])
 
-    def _part(self, found: list[record_bytes._Decoded]) -> Packed:
+    def _part(self, found: list[record_bytes._Decoded]) -> EncodedContent:
         first_place, first_late = found[0][:2]
         payload = record_bytes.encode(
             (place - first_place, late - first_late, key, value, headers)
@@ -166,4 +168,6 @@ class Packed:
         )
         base_timestamp = self.base_timestamp + first_late
         max_timestamp = self.base_timestamp + max(late for _, late, *_ in found)
-        return Packed.of(payload, len(found), base_timestamp, max_timestamp, self.codec, self.level)
+        return EncodedContent.of(
+            payload, len(found), base_timestamp, max_timestamp, self.codec, self.level
+        )

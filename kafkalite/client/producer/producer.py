@@ -42,12 +42,12 @@ from kafkalite.client.producer.accumulator import Accumulator
 from kafkalite.client.producer.arrow_columns import check_sizes, columns_of, layout_of
 from kafkalite.client.producer.batch_completion import BatchCompletion, OnDelivery
 from kafkalite.client.producer.batch_waiter import BatchWaiter
-from kafkalite.client.producer.column_batches import Deliveries, runs_of
+from kafkalite.client.producer.column_batches import Deliveries, partition_rows
 from kafkalite.client.producer.column_sender import GATHERED_SIZE_MAX, ColumnSender
-from kafkalite.client.producer.lifetime import Lifetime, exit_timeout_s
-from kafkalite.client.producer.partition_queue import Line, Topic
+from kafkalite.client.producer.lifetime import ProducerLifetime, exit_timeout_s
+from kafkalite.client.producer.partition_queue import PartitionQueue, ProducerTopic
 from kafkalite.client.producer.partitioner import partitioner_of
-from kafkalite.client.producer.payload import Packed
+from kafkalite.client.producer.payload import EncodedContent
 from kafkalite.client.producer.sender import Sender
 from kafkalite.config.client import (
     BATCH_SIZE,
@@ -106,7 +106,7 @@ class Producer(Gatherer):
         self._columns = ColumnSender(self._sender, self._waiter)
         self._block_s = settings[MAX_BLOCK_MS] / 1000
         self.is_open = True
-        self._lifetime = Lifetime(self, self._waiter, self._sender, self._cluster)
+        self._lifetime = ProducerLifetime(self, self._waiter, self._sender, self._cluster)
 
     def __repr__(self) -> str:
         return f"<Producer at {self._cluster!r}{'' if self.is_open else ', closed'}>"
@@ -146,7 +146,9 @@ class Producer(Gatherer):
         sender.outcomes.tell_soon()
         return delivery
 
-    def _line(self, topic: Topic, key: bytes | None, partition: int | None) -> Line:
+    def _line(
+        self, topic: ProducerTopic, key: bytes | None, partition: int | None
+    ) -> PartitionQueue:
         """Return the partition queue that the partition, the partitioner or the key selects."""
         count = len(topic.lines)
         if partition is None and self.partitioner is not None:
@@ -155,17 +157,17 @@ class Producer(Gatherer):
             partition = partition_of(key or b"", count)
         if not 0 <= partition < count:
             raise ValueError(f"topic {topic.name!r} has no partition {partition} among its {count}")
-        line: Line = topic.lines[partition]
+        line: PartitionQueue = topic.lines[partition]
         return line
 
-    def _topic(self, name: str, wait_s: float | None = None) -> Topic:
+    def _topic(self, name: str, wait_s: float | None = None) -> ProducerTopic:
         """Return the topic; look it up if it is unknown, for up to `wait_s` or max.block.ms."""
         if not isinstance(name, str):
             raise TypeError(f"a topic's name is text, not {type(name).__name__}")
-        topic: Topic | None = self.topics.get(name)
+        topic: ProducerTopic | None = self.topics.get(name)
         if topic is None:
             told = self._cluster.topic(name, self._block_s if wait_s is None else wait_s)
-            topic = Topic(name, self._waiter)
+            topic = ProducerTopic(name, self._waiter)
             self._sender.turn(self._sender.learn, topic, told)
             # Register it only now: Gatherer.take() needs its partition queues.
             topic = self.topics.setdefault(name, topic)
@@ -212,7 +214,7 @@ class Producer(Gatherer):
         check_sizes(parts, columns.record_size_max)
         known = self._topic(topic)
         now_ms = time.time_ns() // 1_000_000
-        runs = [run for part in parts for run in runs_of(known, part, self.partitioner)]
+        runs = [run for part in parts for run in partition_rows(known, part, self.partitioner)]
         pieces: list[Piece] = []
         try:
             for run in runs:
@@ -294,7 +296,7 @@ class Producer(Gatherer):
             RuntimeError: The producer is closed.
         """
         self._check_open()
-        known: Topic | None = self.topics.get(topic)
+        known: ProducerTopic | None = self.topics.get(topic)
         if known is None:
             return len(self._topic(topic, timeout).lines)
         wait_s = self._block_s if timeout is None else timeout
@@ -342,7 +344,7 @@ class Producer(Gatherer):
         accumulator = self._sender.accumulator
         if size > min(accumulator.record_size_max, accumulator.memory_size):
             raise MessageTooLarge(f"A batch of {size} bytes is more than max.request.size.")
-        content = Packed(batch, payload_size, count, base_timestamp, max_timestamp)
+        content = EncodedContent(batch, payload_size, count, base_timestamp, max_timestamp)
         made = self._waiter.add_batch(line, content, size, self._patience_s())
         delivery = Delivery(made, 0, base_timestamp)
         if on_delivery is not None:

@@ -17,7 +17,7 @@ import contextlib
 
 from kafkalite._ext.ring import HEADER_SIZE
 from kafkalite.client.net.local_socket import LocalSocket, close_all, open_local
-from kafkalite.client.producer.delivery_outcome import Answer
+from kafkalite.client.producer.delivery_outcome import BatchResponse
 from kafkalite.client.producer.partition_queue import Batch
 from kafkalite.errors import KafkaError, NetworkException
 from kafkalite.protocol.schemas.local import ATTACH, ATTACHED
@@ -33,7 +33,7 @@ costs as much as writing several batches, and the node handles batches together 
 
 def open_ring(
     cluster_id: str, node_id: int, port: int, client_id: str | None, timeout_ms: int
-) -> RingLane | None:
+) -> RingTransport | None:
     """Open a ring to the node with this id and port in Metadata; return None if there is none."""
     local = open_local(cluster_id, node_id, port, client_id)
     if local is None:
@@ -44,7 +44,7 @@ def open_ring(
         if heard is not None:
             record, descriptors = heard
             if record.kind is ATTACHED and record.fields["error_code"] == 0:
-                return RingLane(node_id, local, ProducerRing(descriptors), timeout_ms)
+                return RingTransport(node_id, local, ProducerRing(descriptors), timeout_ms)
             close_all(descriptors)
     except (KafkaError, RingFault):
         pass
@@ -52,7 +52,7 @@ def open_ring(
     return None
 
 
-class RingLane:
+class RingTransport:
     """A ring, and the batches in flight in it."""
 
     def __init__(
@@ -119,7 +119,7 @@ class RingLane:
             except RingFault as fault:
                 raise NetworkException(f"The ring ended: {fault}.") from None
 
-    def answers(self) -> list[Answer]:
+    def answers(self) -> list[BatchResponse]:
         """Return the responses that have arrived."""
         try:
             acks = self.ring.take_acks()
@@ -130,7 +130,7 @@ class RingLane:
         for number, error_code, base_offset, append_time_ms, _ in acks:
             batch = self.under_way.pop(number, None)
             if batch is not None:
-                found.append(Answer(batch, error_code, base_offset, append_time_ms))
+                found.append(BatchResponse(batch, error_code, base_offset, append_time_ms))
             elif error_code:
                 self.astray = True
         if not self.under_way:

@@ -32,12 +32,18 @@ from kafkalite.client.net.settings import ClientSettings, compression_level, req
 from kafkalite.client.net.topology import TopicMetadata
 from kafkalite.client.producer.accumulator import Accumulator
 from kafkalite.client.producer.batch_completion import NO_OFFSET, NO_TIMESTAMP
-from kafkalite.client.producer.delivery_callbacks import Outcomes
-from kafkalite.client.producer.delivery_outcome import Answer, Verdict, judge
-from kafkalite.client.producer.partition_queue import NOBODY, Batch, Identity, Line, Topic
-from kafkalite.client.producer.payload import Content
-from kafkalite.client.producer.producer_node import Node
-from kafkalite.client.producer.ring_transport import RingLane
+from kafkalite.client.producer.delivery_callbacks import DeliveryCallbacks
+from kafkalite.client.producer.delivery_outcome import BatchResponse, DeliveryOutcome, outcome_of
+from kafkalite.client.producer.partition_queue import (
+    NO_IDENTITY,
+    Batch,
+    PartitionQueue,
+    ProducerIdentity,
+    ProducerTopic,
+)
+from kafkalite.client.producer.payload import BatchContent
+from kafkalite.client.producer.producer_node import ProducerNode
+from kafkalite.client.producer.ring_transport import RingTransport
 from kafkalite.config.client import (
     COMPRESSION_TYPE,
     DELIVERY_TIMEOUT_MS,
@@ -76,7 +82,7 @@ class Sender:
         settings: ClientSettings,
         cluster: Cluster,
         accumulator: Accumulator,
-        topics: dict[str, Topic],
+        topics: dict[str, ProducerTopic],
     ) -> None:
         self.settings = settings
         self.cluster = cluster
@@ -92,10 +98,10 @@ class Sender:
         self._retries = settings[RETRIES]
 
         self.lock = threading.RLock()
-        self.nodes: dict[int, Node] = {}
-        self.busy: dict[Line, None] = {}
+        self.nodes: dict[int, ProducerNode] = {}
+        self.busy: dict[PartitionQueue, None] = {}
         """Partition queues with batches."""
-        self.identity: Identity = NOBODY
+        self.identity: ProducerIdentity = NO_IDENTITY
         self.stale: set[str] = set()
         """Topics whose metadata must be refreshed."""
         self.ended: KafkaError | None = None
@@ -112,7 +118,7 @@ class Sender:
         self.epoll = select.epoll()
         self.background_id = 0
         self._kicked = False
-        self.outcomes = Outcomes(self.kick)
+        self.outcomes = DeliveryCallbacks(self.kick)
         self._in_turn = False
         self._shaken = False
 
@@ -169,7 +175,7 @@ class Sender:
 
     # Gathering: the steps of send() that are needed about once per batch.
 
-    def open_line(self, line: Line, seen: Batch | None, size: int) -> bool:
+    def open_line(self, line: PartitionQueue, seen: Batch | None, size: int) -> bool:
         """Open a batch of `size` bytes in place of `seen`; return False if there is no memory."""
         accumulator = self.accumulator
         now_s = time.monotonic()
@@ -188,20 +194,20 @@ class Sender:
         self._begun(line, max(batch.due_s, now_s + TICK_S))
         return True
 
-    def _begun(self, line: Line, look_s: float) -> None:
+    def _begun(self, line: PartitionQueue, look_s: float) -> None:
         """Register a new batch, and have the background thread run by `look_s`."""
         self.busy[line] = None
         self.begun += 1
         if look_s < self.wakes_at_s:
             self.kick()
 
-    def take_unwatched(self, line: Line, now_s: float) -> None:
+    def take_unwatched(self, line: PartitionQueue, now_s: float) -> None:
         """Read the responses of the queue's ring, unless another thread holds its lease."""
         node = self.nodes.get(line.leader)
         if node is not None and node.ring is not None and now_s >= node.ring.watched_until_s:
             self.take(node, now_s)
 
-    def close_open(self, line: Line, now_s: float) -> None:
+    def close_open(self, line: PartitionQueue, now_s: float) -> None:
         """Close the open batch and send the batches that are ready; drop an empty one."""
         batch = line.close_batch()
         assert batch is not None
@@ -211,7 +217,7 @@ class Sender:
             line.batches.remove(batch)
             self.accumulator.give_back(batch)
 
-    def add(self, line: Line, content: Content, size: int) -> Batch | None:
+    def add(self, line: PartitionQueue, content: BatchContent, size: int) -> Batch | None:
         """Queue a complete batch; return None if there is no memory."""
         self.check_open(line)
         if not self.accumulator.take(size):
@@ -223,7 +229,7 @@ class Sender:
         self.pump(line, now_s)
         return batch
 
-    def enter(self, line: Line, content: Content, size: int, now_s: float) -> Batch:
+    def enter(self, line: PartitionQueue, content: BatchContent, size: int, now_s: float) -> Batch:
         """Append a batch with this content to the partition queue, and return it."""
         batch = Batch(line, content, now_s, now_s, size)
         batch.count = content.count
@@ -261,28 +267,28 @@ class Sender:
                 except NetworkException as fault:
                     self.lose_ring(node, fault)
 
-    def end_batch(self, line: Line) -> None:
+    def end_batch(self, line: PartitionQueue) -> None:
         """Close the queue's open batch, if there is one."""
         if line.open_batch is not None:
             self.close_open(line, time.monotonic())
 
-    def push(self, line: Line) -> None:
+    def push(self, line: PartitionQueue) -> None:
         """Send the batches of a partition queue that are ready."""
         self.pump(line, time.monotonic())
 
     # Sending.
 
-    def pump(self, line: Line, now_s: float) -> None:
+    def pump(self, line: PartitionQueue, now_s: float) -> None:
         """Send ready batches into a ring; leave those for TCP to the background thread."""
         while (batch := line.next_batch(now_s)) is not None:
             node = self.nodes.get(line.leader)
             lane = None if node is None else node.lane_for(batch)
-            if lane is None or (self.numbered and self.identity == NOBODY):
+            if lane is None or (self.numbered and self.identity == NO_IDENTITY):
                 self.kick()
                 return
             if line.under_way and line.lane is not lane:
                 return
-            if not isinstance(lane, RingLane):
+            if not isinstance(lane, RingTransport):
                 self.kick()
                 return
             if lane.full:
@@ -294,7 +300,9 @@ class Sender:
                 self.lose_ring(node, fault)
                 return
 
-    def _commit(self, line: Line, batch: Batch, lane: RingLane, now_s: float) -> bool:
+    def _commit(
+        self, line: PartitionQueue, batch: Batch, lane: RingTransport, now_s: float
+    ) -> bool:
         """Put a batch into a ring; return False if the ring is full or the batch too large."""
         content = self.prepared(batch)
         if content.size > lane.batch_size_max:
@@ -321,7 +329,7 @@ class Sender:
         assert size == batch.content.size, "a batch is as large as it said"
         return True
 
-    def go(self, batch: Batch, lane: RingLane, size: int, now_s: float) -> None:
+    def go(self, batch: Batch, lane: RingTransport, size: int, now_s: float) -> None:
         """Commit the batch that was written to the ring."""
         line = batch.line
         line.went(batch, lane)
@@ -329,7 +337,7 @@ class Sender:
         lane.commit(batch, size, self.acks, now_s, hurry)
         self.counts["ring_batches"] += 1
         if not self.acks:
-            self.settle(Answer(batch, 0, NO_OFFSET, NO_TIMESTAMP), now_s)
+            self.settle(BatchResponse(batch, 0, NO_OFFSET, NO_TIMESTAMP), now_s)
         elif batch.heard:
             lane.listened = True
             self.arm(lane)
@@ -343,7 +351,7 @@ class Sender:
             batch.content = batch.content.packed(self.codec, self.level)
         return batch.content
 
-    def arm(self, lane: RingLane) -> None:
+    def arm(self, lane: RingTransport) -> None:
         """Arm the ring's wake-up for the background thread, unless a thread has its lease."""
         if time.monotonic() < lane.watched_until_s:
             return
@@ -357,14 +365,14 @@ class Sender:
         """Have the background thread read the response for a batch that has callbacks."""
         with LockGuard(self.lock):
             lane = batch.lane
-            if isinstance(lane, RingLane):
+            if isinstance(lane, RingTransport):
                 lane.listened = True
                 if not self._in_turn:
                     self.turn(self.arm, lane)
 
     # Responses.
 
-    def take(self, node: Node, now_s: float) -> None:
+    def take(self, node: ProducerNode, now_s: float) -> None:
         """Handle a ring's responses, and send the batches that were waiting for them."""
         lane = node.ring
         if lane is None:
@@ -381,20 +389,22 @@ class Sender:
         for line in lines:
             self.pump(line, now_s)
 
-    def settle_all(self, answers: Iterable[Answer], now_s: float) -> dict[Line, None]:
+    def settle_all(
+        self, answers: Iterable[BatchResponse], now_s: float
+    ) -> dict[PartitionQueue, None]:
         """Handle responses; return the partition queues that they were for."""
-        lines: dict[Line, None] = {}
+        lines: dict[PartitionQueue, None] = {}
         for answer in answers:
             if not answer.batch.done:
                 self.settle(answer, now_s)
             lines[answer.batch.line] = None
         return lines
 
-    def settle(self, answer: Answer, now_s: float) -> None:
+    def settle(self, answer: BatchResponse, now_s: float) -> None:
         """Apply a response to its batch: complete, fail, retry, renumber or split it."""
         batch, line = answer.batch, answer.batch.line
-        verdict, fault, unwritten = judge(answer, self._retries)
-        if verdict is Verdict.WRITTEN:
+        verdict, fault, unwritten = outcome_of(answer, self._retries)
+        if verdict is DeliveryOutcome.WRITTEN:
             batch.decide(None, answer.base_offset, answer.append_time_ms)
             self.outcomes.decided(batch)
             line.written(batch)
@@ -403,26 +413,26 @@ class Sender:
             self._leave(batch)
             return
         assert fault is not None
-        if verdict is Verdict.FAILED:
+        if verdict is DeliveryOutcome.FAILED:
             self.fail(batch, fault, unwritten=unwritten)
             return
         self.counts["sent_again"] += 1
         not_before_s = now_s
         if isinstance(fault, StaleMetadata):
             self.stale.add(line.topic.name)
-        if verdict is Verdict.AGAIN and not line.stalled:
+        if verdict is DeliveryOutcome.AGAIN and not line.stalled:
             not_before_s += self._rest_s(batch)
         line.again(batch, not_before_s, unwritten=unwritten)
-        if verdict is Verdict.RENUMBER:
+        if verdict is DeliveryOutcome.RENUMBER:
             self.renumber(line)
-        elif verdict is Verdict.SPLIT:
+        elif verdict is DeliveryOutcome.SPLIT:
             self._split(batch)
         self.kick()
 
-    def renumber(self, line: Line) -> None:
+    def renumber(self, line: PartitionQueue) -> None:
         """Continue this partition queue with a new producer id; the other queues keep theirs."""
         if line.identity == self.identity:
-            self.identity = NOBODY
+            self.identity = NO_IDENTITY
         line.forget_numbers()
 
     def _rest_s(self, batch: Batch) -> float:
@@ -460,8 +470,8 @@ class Sender:
         batch.decide(fault, NO_OFFSET, NO_TIMESTAMP)
         self.outcomes.decided(batch)
         line.failed(batch, unwritten=unwritten)
-        if was != NOBODY and line.identity == NOBODY and was == self.identity:
-            self.identity = NOBODY
+        if was != NO_IDENTITY and line.identity == NO_IDENTITY and was == self.identity:
+            self.identity = NO_IDENTITY
         self.counts["failed_records"] += batch.count
         self._leave(batch)
 
@@ -482,7 +492,7 @@ class Sender:
 
     # Transports that end.
 
-    def lose_ring(self, node: Node | None, fault: KafkaError) -> None:
+    def lose_ring(self, node: ProducerNode | None, fault: KafkaError) -> None:
         """Drop a ring after an error; its batches in flight are sent again, over TCP for now."""
         if node is None or node.ring is None:
             return
@@ -495,7 +505,7 @@ class Sender:
         node.ring_backoff.failed(fault)
         self.again_all(batches, node.node_id)
 
-    def drop_ring(self, node: Node) -> None:
+    def drop_ring(self, node: ProducerNode) -> None:
         """Unregister and close the node's ring."""
         lane, node.ring = node.ring, None
         if lane is not None:
@@ -535,7 +545,7 @@ class Sender:
 
     # Topics.
 
-    def learn(self, topic: Topic, told: TopicMetadata) -> None:
+    def learn(self, topic: ProducerTopic, told: TopicMetadata) -> None:
         """Update the leaders of a topic's partitions, and add new partitions."""
         if topic.topic_id != told.topic_id:
             topic.topic_id = told.topic_id
@@ -543,20 +553,20 @@ class Sender:
                 line.known = False  # another log, which accepts any first sequence
             self._drop_lines(topic, len(told.partitions))
         for index in range(len(topic.lines), len(told.partitions)):
-            topic.lines.append(Line(topic, index, self.in_flight_max, self.numbered))
+            topic.lines.append(PartitionQueue(topic, index, self.in_flight_max, self.numbered))
         for line in topic.lines:
             partition = told.partitions.get(line.index)
             if partition is not None:
                 line.leader, line.leader_epoch = partition
                 if line.leader >= 0 and line.leader not in self.nodes:
-                    self.nodes[line.leader] = Node(
+                    self.nodes[line.leader] = ProducerNode(
                         line.leader,
                         self.settings[RECONNECT_BACKOFF_MS],
                         self.settings[RECONNECT_BACKOFF_MAX_MS],
                     )
                     self.kick()
 
-    def _drop_lines(self, topic: Topic, count: int) -> None:
+    def _drop_lines(self, topic: ProducerTopic, count: int) -> None:
         """Drop the partition queues of a topic that was recreated with only `count` partitions.
 
         Their batches fail: whether a record was sent to this very partition or hashed to it by its
@@ -567,13 +577,13 @@ class Sender:
                 self.fail(batch, self._gone(line), unwritten=not batch.attempts)
 
     @staticmethod
-    def _gone(line: Line) -> UnknownTopicOrPartition:
+    def _gone(line: PartitionQueue) -> UnknownTopicOrPartition:
         return UnknownTopicOrPartition(
             f"Partition {line.index} of topic {line.topic.name!r} is gone: the topic was deleted"
             " and made again with fewer partitions.  Send the record again to reach one of those."
         )
 
-    def check_open(self, line: Line) -> None:
+    def check_open(self, line: PartitionQueue) -> None:
         """Raise the error with which the queue refuses batches, if it does."""
         if self.ended is not None:
             raise self.ended.again()

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from kafkalite.client.net.connection import BrokerConnection
 from kafkalite.client.net.topology import NO_LEADER, PartitionMetadata
 from kafkalite.client.producer.batch_completion import NO_OFFSET, NO_TIMESTAMP
-from kafkalite.client.producer.delivery_outcome import Answer
+from kafkalite.client.producer.delivery_outcome import BatchResponse
 from kafkalite.client.producer.partition_queue import Batch
 from kafkalite.errors import NetworkException
 from kafkalite.ids import NO_ID
@@ -27,7 +27,7 @@ NAMED_VERSION_MAX = 12
 """Last Produce version that has topic names instead of topic ids."""
 
 
-class Asked(NamedTuple):
+class RequestInFlight(NamedTuple):
     """A request in flight, and the deadline of its response."""
 
     version: int
@@ -35,7 +35,7 @@ class Asked(NamedTuple):
     due_s: float
 
 
-class Moved(NamedTuple):
+class LeaderChange(NamedTuple):
     """A partition's new leader as named by a response (KIP-951)."""
 
     batch: Batch
@@ -43,7 +43,7 @@ class Moved(NamedTuple):
     endpoints: list[Fields]
 
 
-class ProduceLane:
+class TcpTransport:
     """A connection, and the requests in flight on it."""
 
     def __init__(
@@ -56,11 +56,11 @@ class ProduceLane:
     ) -> None:
         self.node_id = node_id
         self.connection = connection
-        self.moved: list[Moved] = []
+        self.moved: list[LeaderChange] = []
         self._acks = acks
         self._timeout_ms = timeout_ms
         self._requests_max = requests_max
-        self._asked: deque[Asked] = deque()
+        self._asked: deque[RequestInFlight] = deque()
 
     def __repr__(self) -> str:
         return f"<TCP to node {self.node_id}: {len(self._asked)} requests>"
@@ -83,7 +83,7 @@ class ProduceLane:
         """The batches in flight."""
         return [batch for asked in self._asked for batch in asked.batches]
 
-    def send(self, written: list[tuple[Batch, bytearray]]) -> list[Answer]:
+    def send(self, written: list[tuple[Batch, bytearray]]) -> list[BatchResponse]:
         """Send batches in one request; with acks=0 return their responses immediately."""
         batches = [batch for batch, _ in written]
         by_topic: dict[str, list[dict[str, object]]] = {}
@@ -102,7 +102,7 @@ class ProduceLane:
             ],
         }
         timeout_s = self._timeout_ms / 1000
-        asked = Asked(version, batches, time.monotonic() + timeout_s)
+        asked = RequestInFlight(version, batches, time.monotonic() + timeout_s)
         if self._acks:
             self._asked.append(asked)
         self.connection.send(
@@ -110,11 +110,11 @@ class ProduceLane:
         )
         if self._acks:
             return []
-        return [Answer(batch, 0, NO_OFFSET, NO_TIMESTAMP) for batch in batches]
+        return [BatchResponse(batch, 0, NO_OFFSET, NO_TIMESTAMP) for batch in batches]
 
-    def answers(self) -> list[Answer]:
+    def answers(self) -> list[BatchResponse]:
         """Return the responses that have arrived, one per batch."""
-        found: list[Answer] = []
+        found: list[BatchResponse] = []
         while (came := self._taken()) is not None:
             asked = self._asked.popleft()
             response = PRODUCE.response.read(asked.version, came[1])
@@ -147,11 +147,11 @@ class ProduceLane:
         except NetworkException:
             return None
 
-    def _answer(self, batch: Batch, entry: Fields, endpoints: list[Fields]) -> Answer:
+    def _answer(self, batch: Batch, entry: Fields, endpoints: list[Fields]) -> BatchResponse:
         leader = entry.current_leader
         if entry.error_code and leader.leader_id != NO_LEADER:
             moved = PartitionMetadata(leader.leader_id, leader.leader_epoch)
-            self.moved.append(Moved(batch, moved, endpoints))
+            self.moved.append(LeaderChange(batch, moved, endpoints))
         message = entry.error_message
         if entry.record_errors:
             told = entry.record_errors[0]
@@ -159,7 +159,9 @@ class ProduceLane:
                 f"{message or ''} (record {told.batch_index}:"
                 f" {told.batch_index_error_message or 'refused'})".lstrip()
             )
-        return Answer(batch, entry.error_code, entry.base_offset, entry.log_append_time_ms, message)
+        return BatchResponse(
+            batch, entry.error_code, entry.base_offset, entry.log_append_time_ms, message
+        )
 
     def close(self) -> None:
         self.connection.close()
