@@ -21,8 +21,6 @@ MODULES = (imports, dependencies, files, names, wording, docstrings)
 RULES = [rule for module in MODULES for rule in module.RULES]
 BREACHES = [breach for module in MODULES for breach in module.BREACHES]
 PENDING = {
-    imports.inner_packages_import_in_order,
-    imports.modules_have_no_import_cycles,
     names.class_names_are_unique,
     *wording.RULES,
     *docstrings.RULES,
