@@ -180,9 +180,9 @@ class ClientTelemetry:
         Raises ThrottlingQuotaExceeded if the client's push interval has not passed.
         """
         instance = self._instance(instance_id, client)
-        told_to = instance.refusal in (UnknownSubscriptionId, UnsupportedCompressionType)
-        if not (instance.may_ask(self._clock.monotonic_ms()) or told_to):
-            raise ThrottlingQuotaExceeded("It asks again before its push interval has passed.")
+        must_resubscribe = instance.refusal in (UnknownSubscriptionId, UnsupportedCompressionType)
+        if not (instance.may_ask(self._clock.monotonic_ms()) or must_resubscribe):
+            raise ThrottlingQuotaExceeded("The push interval has not passed yet.")
         instance.refusal = None
         return instance
 
@@ -205,10 +205,10 @@ class ClientTelemetry:
 
     def _judge(self, instance: ClientInstance, request: Any, size_max: int) -> None:
         if instance.terminating:
-            raise InvalidRequest("The client said with its last push that it ends.")
+            raise InvalidRequest("The client sent its terminating push already.")
         in_time = instance.may_push(self._clock.monotonic_ms())
         if not (in_time or request.terminating):
-            raise ThrottlingQuotaExceeded("It pushes again before its push interval has passed.")
+            raise ThrottlingQuotaExceeded("The push interval has not passed yet.")
         if request.subscription_id != instance.subscription_id:
             raise UnknownSubscriptionId()
         if not 0 <= request.compression_type <= max(Codec):

@@ -113,19 +113,19 @@ class WorkQueues:
         """Return whether any work is running or queued."""
         return bool(self._waiting)
 
-    def wait(self, name: str, turn: object) -> Work[None]:
+    def wait(self, name: str, ticket: object) -> Work[None]:
         """Wait until earlier work on `name` is done.
 
         `done` must be called afterwards, also if this generator is closed.
         """
         waiting = self._waiting.setdefault(name, deque())
-        waiting.append(turn)
-        while waiting[0] is not turn:
+        waiting.append(ticket)
+        while waiting[0] is not ticket:
             yield PAUSE
 
-    def done(self, name: str, turn: object) -> None:
+    def done(self, name: str, ticket: object) -> None:
         """Remove finished work, so that the next in the queue can begin."""
         waiting = self._waiting[name]
-        waiting.remove(turn)
+        waiting.remove(ticket)
         if not waiting:
             del self._waiting[name]

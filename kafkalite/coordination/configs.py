@@ -120,7 +120,7 @@ def alter(
 def check_kind(kind: int) -> Resource:
     """Return the resource type with this number; raise InvalidRequest if it has no configs."""
     if kind not in SCOPES:
-        raise InvalidRequest(f"There are no configs of resource type {kind}.")
+        raise InvalidRequest(f"Unsupported resource type {kind}.")
     return Resource(kind)
 
 
@@ -186,7 +186,7 @@ def _check_name(image: ClusterImage, kind: Resource, name: str) -> None:
     if kind is Resource.TOPIC:
         topic_names.check(name)
         if name not in image.topics:
-            raise UnknownTopicOrPartition(f"There is no topic {name}.")
+            raise UnknownTopicOrPartition(f"Topic {name} does not exist.")
         if image.topics[name].internal:
             raise InvalidRequest(
                 f"The configs of the internal topic {name} cannot be altered."

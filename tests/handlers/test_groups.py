@@ -421,7 +421,7 @@ def test_both_topics_of_a_name_that_was_deleted_twice_are_forgotten(groups, monk
         groups.create("t", 2)
     one, other = (topic_id for names in told for topic_id in names["t"])
     records = [REMOVE_TOPIC(topic_id=topic_id) for topic_id in (one, other)]
-    groups.node._changed(records, 0)
+    groups.node._on_metadata_change(records, 0)
     assert told[-1] == {"t": {one, other}}
 
 

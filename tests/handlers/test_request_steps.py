@@ -186,7 +186,7 @@ def test_commits_of_a_group_are_decided_in_the_order_in_which_they_came(many, sl
     assert [wire.sent for wire in wires] == [None] * 3
     go_on(many, lambda: all(wire.sent is not None for wire in wires))
     assert [committed(many, name) for name in names] == [1] * (len(names) - 2) + [3, 2]
-    assert not many.node.groups.commit_turns
+    assert not many.node.groups.commit_queues
 
 
 def test_a_commit_is_done_to_the_end_when_its_client_is_gone(many, slow_commits):
@@ -194,5 +194,5 @@ def test_a_commit_is_done_to_the_end_when_its_client_is_gone(many, slow_commits)
     wire = slow_commits(names, 7)
     assert wire.sent is None
     wire.gone()
-    go_on(many, lambda: not many.node.groups.commit_turns)
+    go_on(many, lambda: not many.node.groups.commit_queues)
     assert committed(many, names[-1]) == 7

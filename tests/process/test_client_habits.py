@@ -23,7 +23,7 @@ def test_init_transactions_fails_with_a_sentence_before_its_timeout(bootstrap):
     producer = Producer(
         {"bootstrap.servers": bootstrap, "transactional.id": "t", "log_level": 0}
     )
-    with pytest.raises(KafkaException, match="Transactions are not served") as raised:
+    with pytest.raises(KafkaException, match="Transactions are not supported") as raised:
         producer.init_transactions(WAIT_S)
     assert raised.value.args[0].fatal()
 

@@ -92,7 +92,7 @@ class GroupCoordinators(Coordinators[GroupCoordinator]):
         self._limits = group_limits(settings)
         self._deleted: dict[int, dict[str, set[bytes]]] = {}
         """Topics that were deleted while a partition was loading, by name with their ids."""
-        self.commit_turns = WorkQueues()
+        self.commit_queues = WorkQueues()
         """Keeps the OffsetCommits of a group in order until they are decided."""
 
     def reconfigure(self, settings: Settings) -> None:

@@ -88,11 +88,11 @@ def api_versions(node: ClusterNode, request: Any, client: ClientContext) -> Resp
         node.telemetry.named(
             client.peer, request.client_software_name, request.client_software_version
         )
-    meant = request.cluster_id, request.node_id
-    if meant != (None, -1):
-        if None in meant or -1 in meant:
+    intended = request.cluster_id, request.node_id
+    if intended != (None, -1):
+        if None in intended or -1 in intended:
             raise InvalidRequest()
-        if meant != (node.cluster_id, node.node_id):
+        if intended != (node.cluster_id, node.node_id):
             raise RebootstrapRequired()
     return {"api_keys": _api_keys(node)}
 
@@ -124,35 +124,37 @@ def metadata(
     node: ClusterNode, request: Any, client: ClientContext
 ) -> Work[Response | EncodedResponse | Later[EncodedResponse]]:
     """Return the nodes and the requested topics; null (in v0 an empty list) requests all topics."""
-    wanted = request.topics
-    if wanted is None or (client.version == 0 and not wanted):
-        return (yield from _told(node, request, client, _all_topics(node, request, client)))
+    requested = request.topics
+    if requested is None or (client.version == 0 and not requested):
+        every = _all_topics(node, request, client)
+        return (yield from _encode_topics(node, request, client, every))
     try:
-        names, ids = yield from _wanted(wanted, client.version)
+        names, ids = yield from _requested_topics(requested, client.version)
     except InvalidRequest as error:
-        return _metadata_refused(wanted, error)
+        return _invalid_metadata(requested, error)
     errors: dict[str, KafkaError] = {}
     missing = yield from _to_create(node, request, client, names, errors)
 
-    def told() -> Work[EncodedResponse]:
-        return _told(node, request, client, _chosen(node, request, client, names, ids, errors))
+    def encode() -> Work[EncodedResponse]:
+        topics = _describe_requested(node, request, client, names, ids, errors)
+        return _encode_topics(node, request, client, topics)
 
     if not missing:
-        return (yield from told())
-    answer: Later[EncodedResponse] = Later()
+        return (yield from encode())
+    response: Later[EncodedResponse] = Later()
 
-    def created(came: Mapping[str, TopicImage | KafkaError | None] | None, _: Any) -> None:
-        assert came is not None, "errors are per topic"
-        for name, outcome in came.items():
+    def created(outcomes: Mapping[str, TopicImage | KafkaError | None] | None, _: Any) -> None:
+        assert outcomes is not None, "errors are per topic"
+        for name, outcome in outcomes.items():
             if isinstance(outcome, KafkaError):
                 errors[name] = outcome
-        answer.follow(in_steps(node.reactor, told()))
+        response.follow(in_steps(node.reactor, encode()))
 
     node.controller.auto_create_topics(missing, client.client_id).then(created)
-    return answer
+    return response
 
 
-def _told(
+def _encode_topics(
     node: ClusterNode, request: Any, client: ClientContext, topics: Iterator[Response]
 ) -> Work[EncodedResponse]:
     """Encode these topics one by one; return the response."""
@@ -167,16 +169,18 @@ def _told(
     return EncodedResponse(body, {"topics": errors})
 
 
-def _wanted(wanted: Sequence[Any], version: int) -> Work[tuple[list[str], list[bytes]]]:
+def _requested_topics(
+    requested: Sequence[Any], version: int
+) -> Work[tuple[list[str], list[bytes]]]:
     """Return the names and the ids of the requested topics, without duplicates."""
-    for topic in wanted:
+    for topic in requested:
         if version < 12 and (topic.name is None or topic.topic_id != NO_ID):
-            raise InvalidRequest("Topics are asked for by id from version 12 on.")
+            raise InvalidRequest("Topic ids require Metadata version 12 or later; send names.")
         if topic.name is None and topic.topic_id == NO_ID:
-            raise InvalidRequest("A topic is asked for by its name or by its id.")
+            raise InvalidRequest("A requested topic has neither a name nor an id.")
         yield
-    ids = dict.fromkeys(topic.topic_id for topic in wanted if topic.topic_id != NO_ID)
-    names = dict.fromkeys(topic.name for topic in wanted if topic.topic_id == NO_ID)
+    ids = dict.fromkeys(topic.topic_id for topic in requested if topic.topic_id != NO_ID)
+    names = dict.fromkeys(topic.name for topic in requested if topic.topic_id == NO_ID)
     return [*names], [*ids]
 
 
@@ -210,7 +214,7 @@ def _all_topics(node: ClusterNode, request: Any, client: ClientContext) -> Itera
             yield _topic(node, topic, request, client)
 
 
-def _chosen(
+def _describe_requested(
     node: ClusterNode,
     request: Any,
     client: ClientContext,
@@ -227,14 +231,14 @@ def _chosen(
             yield _topic(node, by_id, request, client)
     for name in names:
         try:
-            topic = _named(node, client, name, errors)
+            topic = _describable_topic(node, client, name, errors)
         except KafkaError as error:
             yield {"error_code": error.code, "name": name}
         else:
             yield _topic(node, topic, request, client)
 
 
-def _named(
+def _describable_topic(
     node: ClusterNode, client: ClientContext, name: str, errors: Mapping[str, KafkaError]
 ) -> TopicImage:
     if not client.may(DESCRIBE, TOPIC, name):
@@ -247,35 +251,35 @@ def _named(
 
 
 def _topic(node: ClusterNode, topic: TopicImage, request: Any, client: ClientContext) -> Response:
-    answer = {
+    response = {
         "name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": topic.internal,
         "partitions": _partitions(node, topic),
     }
     if request.include_topic_authorized_operations:
-        answer["topic_authorized_operations"] = client.allowed_bits(TOPIC, topic.name)
-    return answer
+        response["topic_authorized_operations"] = client.allowed_bits(TOPIC, topic.name)
+    return response
 
 
 def _partitions(node: ClusterNode, topic: TopicImage) -> list[Response]:
     """Return the topic's partitions with their leaders; the list is cached and rarely changes."""
-    answers: list[Response]
+    partitions: list[Response]
     leaders: set[int]
     if topic.told is None:
-        answers = [_partition(index, partition) for index, partition in topic.partitions.items()]
-        topic.told = answers, {partition.leader for partition in topic.partitions.values()}
-    answers, leaders = topic.told
+        partitions = [_partition(index, partition) for index, partition in topic.partitions.items()]
+        topic.told = partitions, {partition.leader for partition in topic.partitions.values()}
+    partitions, leaders = topic.told
     nodes = node.image.nodes
     away = {leader for leader in leaders if leader not in nodes or not nodes[leader].port}
     offline = node.replicas.offline(topic.name)
     if not away and not offline:
-        return answers
+        return partitions
     return [
-        _leaderless(answer)
-        if answer["leader_id"] in away or answer["partition_index"] in offline
-        else answer
-        for answer in answers
+        _leaderless(response)
+        if response["leader_id"] in away or response["partition_index"] in offline
+        else response
+        for response in partitions
     ]
 
 
@@ -289,14 +293,14 @@ def _partition(index: int, partition: PartitionImage) -> Response:
     }
 
 
-def _leaderless(answer: Response) -> Response:
+def _leaderless(response: Response) -> Response:
     # No node leads it: clients retry after LEADER_NOT_AVAILABLE and report it, where they would
     # otherwise send requests in vain.
-    return answer | {
+    return response | {
         "error_code": LeaderNotAvailable.code,
         "leader_id": NO_LEADER,
         "isr_nodes": (),
-        "offline_replicas": answer["replica_nodes"],
+        "offline_replicas": response["replica_nodes"],
     }
 
 
@@ -312,11 +316,11 @@ def _metadata(node: ClusterNode, request: Any, client: ClientContext) -> Respons
     return response
 
 
-def _metadata_refused(wanted: Sequence[Any], error: InvalidRequest) -> Response:
+def _invalid_metadata(requested: Sequence[Any], error: InvalidRequest) -> Response:
     # Before version 13 the response has no error field outside its topics.
     topics = [
         {"error_code": error.code, "name": topic.name or "", "topic_id": topic.topic_id}
-        for topic in wanted
+        for topic in requested
     ]
     return {"topics": topics, "error_code": error.code}
 
@@ -345,9 +349,9 @@ def _cluster_operations(client: ClientContext) -> int:
 def describe_cluster(node: ClusterNode, request: Any, client: ClientContext) -> Response:
     """Return the cluster id and the nodes."""
     if request.endpoint_type == CONTROLLERS:
-        raise MismatchedEndpointType("This is a broker; it describes brokers, not controllers.")
+        raise MismatchedEndpointType("A broker describes brokers, not controllers.")
     if request.endpoint_type != BROKERS:
-        raise UnsupportedEndpointType(f"There is no endpoint type {request.endpoint_type}.")
+        raise UnsupportedEndpointType(f"Unsupported endpoint type {request.endpoint_type}.")
     response = {
         "cluster_id": node.cluster_id,
         "controller_id": node.image.controller_id,
@@ -376,48 +380,48 @@ def describe_topic_partitions(
             "topics": [{"error_code": error.code, "name": topic.name} for topic in request.topics]
         }
     yield
-    seen = []
+    described = []
     for name in names:
         if client.may(DESCRIBE, TOPIC, name):
-            seen.append(name)
+            described.append(name)
         yield
     left = node.settings[MAX_REQUEST_PARTITION_SIZE_LIMIT]
     left = max(1, min(left, request.response_partition_limit))
-    answers: list[Response] = []
+    topics: list[Response] = []
     cursor = None
-    for name in seen:
+    for name in described:
         if left == 0:
             cursor = {"topic_name": name, "partition_index": 0}
             break
-        answer, more_at = _topic_page(node, client, name, first_partition, left)
-        answers.append(answer)
-        left -= len(answer.get("partitions", ()))
+        response, next_index = _topic_page(node, client, name, first_partition, left)
+        topics.append(response)
+        left -= len(response.get("partitions", ()))
         first_partition = 0
-        if more_at is not None:
-            cursor = {"topic_name": name, "partition_index": more_at}
+        if next_index is not None:
+            cursor = {"topic_name": name, "partition_index": next_index}
             break
         yield
     if request.topics:
-        refused = sorted(set(names) - set(seen))
+        failed = sorted(set(names) - set(described))
         code = TopicAuthorizationFailed.code
-        answers += [{"error_code": code, "name": name} for name in refused]
-    return {"topics": answers, "next_cursor": cursor}
+        topics += [{"error_code": code, "name": name} for name in failed]
+    return {"topics": topics, "next_cursor": cursor}
 
 
 def _page_begin(node: ClusterNode, request: Any) -> tuple[list[str], int]:
     """Return the names from the cursor on, in order, and the first partition of the first topic."""
     cursor = request.cursor
-    wanted = {topic.name for topic in request.topics} or node.image.topics
-    names = sorted(wanted)
+    requested = {topic.name for topic in request.topics} or node.image.topics
+    names = sorted(requested)
     if cursor is None:
         return names, 0
     if cursor.partition_index < 0:
-        raise InvalidRequest("A cursor's partition is not negative.")
-    if request.topics and cursor.topic_name not in wanted:
-        raise InvalidRequest("The cursor's topic is not among the topics asked for.")
+        raise InvalidRequest("The partition index of the cursor is negative.")
+    if request.topics and cursor.topic_name not in requested:
+        raise InvalidRequest("The topic of the cursor is not among the requested topics.")
     names = names[bisect_left(names, cursor.topic_name) :]
-    there = names[:1] == [cursor.topic_name]
-    return names, cursor.partition_index if there else 0
+    is_found = names[:1] == [cursor.topic_name]
+    return names, cursor.partition_index if is_found else 0
 
 
 def _topic_page(
@@ -425,11 +429,11 @@ def _topic_page(
 ) -> tuple[Response, int | None]:
     """Return one topic's entry from partition `first` on, and the next partition, or None."""
     try:
-        topic = _named(node, client, name, errors={})
+        topic = _describable_topic(node, client, name, errors={})
     except KafkaError as error:
         return {**error_fields(error, messages=False), "name": name}, None
     end = min(first + count_max, len(topic.partitions))
-    answer = {
+    response = {
         "name": name,
         "topic_id": topic.topic_id,
         "is_internal": topic.internal,
@@ -439,7 +443,7 @@ def _topic_page(
         ],
         "topic_authorized_operations": client.allowed_bits(TOPIC, name),
     }
-    return answer, end if end < len(topic.partitions) else None
+    return response, end if end < len(topic.partitions) else None
 
 
 # -- DescribeQuorum ------------------------------------------------------------------------------
@@ -449,15 +453,15 @@ def _topic_page(
 def describe_quorum(node: ClusterNode, request: Any, client: ClientContext) -> Work[Response]:
     """Describe the quorum of the metadata log: node 0 is its only voter."""
     client.must(DESCRIBE, CLUSTER, CLUSTER_NAME)
-    asked = [(t.topic_name, p.partition_index) for t in request.topics for p in t.partitions]
-    if asked != [(METADATA_TOPIC, 0)]:
+    requested = [(t.topic_name, p.partition_index) for t in request.topics for p in t.partitions]
+    if requested != [(METADATA_TOPIC, 0)]:
         unknown = error_fields(UnknownTopicOrPartition())
         topics: list[Response] = []
         for topic in request.topics:
             partitions: list[Response] = []
             topics.append({"topic_name": topic.topic_name, "partitions": partitions})
-            for wanted in topic.partitions:
-                partitions.append({"partition_index": wanted.partition_index, **unknown})
+            for partition in topic.partitions:
+                partitions.append({"partition_index": partition.partition_index, **unknown})
                 yield
             yield
         return {"topics": topics}

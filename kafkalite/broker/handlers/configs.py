@@ -216,7 +216,9 @@ def _url(host: str, port: int) -> str:
 
 def _check_own_id(node: ConfigsNode, name: str) -> None:
     if broker_id(name) != node.node_id:
-        raise InvalidRequest(f"This is broker {node.node_id}: ask broker {name} for its configs.")
+        raise InvalidRequest(
+            f"This is broker {node.node_id}; request the configs of broker {name} from that broker."
+        )
 
 
 def _of_loggers(node: ConfigsNode, client: ClientContext, name: str) -> Iterable[ConfigEntries]:
@@ -230,7 +232,7 @@ def _of_named(
 ) -> Callable[[ConfigsNode, ClientContext, str], Iterable[ConfigEntries]]:
     def described(node: ConfigsNode, client: ClientContext, name: str) -> Iterable[ConfigEntries]:
         if not name:
-            raise InvalidRequest("The resource has no name.")
+            raise InvalidRequest("The resource name is empty.")
         settings = Settings.of(source, SCOPES[kind], node.image.config_of(kind, name))
         return _in_force(SCOPES[kind].values(), settings)
 
@@ -292,10 +294,10 @@ def _altered(
     for alteration in wanted:
         try:
             if counts[alteration.resource] > 1:
-                raise InvalidRequest("A resource is named once in a request.")
+                raise InvalidRequest("The request has the same resource more than once.")
             _must(client, ALTER_CONFIGS, check_kind(alteration.kind), alteration.name)
             if alteration.replaces and alteration.kind == Resource.BROKER_LOGGER:
-                raise InvalidRequest("The levels of loggers are altered one by one, incrementally.")
+                raise InvalidRequest("Log levels can be altered only with IncrementalAlterConfigs.")
             may.append(alteration)
         except KafkaError as error:
             results[alteration.resource] = _result(alteration.resource, error)
@@ -334,7 +336,7 @@ def list_config_resources(node: ConfigsNode, request: Any, client: ClientContext
     if client.version >= 1:
         unknown = [kind for kind in request.resource_types if kind not in SCOPES]
         if unknown:
-            raise UnsupportedVersion(f"There are no configs of resource type {unknown[0]}.")
+            raise UnsupportedVersion(f"Unsupported resource type {unknown[0]}.")
         kinds = [Resource(kind) for kind in dict.fromkeys(request.resource_types)] or [*Resource]
     return {
         "config_resources": [

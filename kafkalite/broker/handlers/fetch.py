@@ -82,10 +82,10 @@ def fetch(
      topics, forgotten_topics, _) = request  # fmt: skip
     if topics is None:
         raise InvalidRequest(
-            f"A fetch names more than {wire.FETCH_NAMES_MAX} topics and partitions; send several"
-            " requests."
+            f"A Fetch request names more than {wire.FETCH_NAMES_MAX} topics and partitions;"
+            " send several requests."
         )
-    assert client.connection is not None, "a fetch comes by a connection"
+    assert client.connection is not None, "a fetch has a connection"
     try:
         session = node.fetch_sessions.open(
             session_id,

@@ -130,11 +130,11 @@ def find_coordinator(
 def _coordinator_error(client: ClientContext, key_type: int, key: str) -> KafkaError | None:
     if key_type == CoordinatorType.TRANSACTION:
         # The only accurate error on which the producers of all clients fail at once.
-        return TransactionalIdAuthorizationFailed("Transactions are not served.")
+        return TransactionalIdAuthorizationFailed("Transactions are not supported.")
     if key_type == CoordinatorType.SHARE:
-        return UnsupportedVersion("Share groups are not served.")
+        return UnsupportedVersion("Share groups are not supported.")
     if key_type != CoordinatorType.GROUP:
-        return InvalidRequest(f"There is no coordinator of type {key_type}.")
+        return InvalidRequest(f"Unsupported coordinator type {key_type}.")
     return None if client.may(DESCRIBE, GROUP, key) else GroupAuthorizationFailed()
 
 
@@ -153,7 +153,7 @@ def _coordinator(
 # -- membership ----------------------------------------------------------------------------------
 
 
-def ask_group(
+def request_group(
     node: GroupsNode,
     client: ClientContext,
     group_id: str,
@@ -169,7 +169,7 @@ def ask_group(
         return Later.of(refuse(error))
 
 
-def refusal(error: KafkaError) -> Response:
+def error_response(error: KafkaError) -> Response:
     return error_fields(error, messages=False)
 
 
@@ -177,15 +177,15 @@ def refusal(error: KafkaError) -> Response:
 def join_group(node: GroupsNode, request: Any, client: ClientContext) -> Later[Response]:
     """Join a group or its next generation; the response is sent when the generation is complete."""
     member = GroupClient(client.client_id or "", f"/{client.peer[0]}")
-    return ask_group(
+    return request_group(
         node,
         client,
         request.group_id,
         lambda groups, token, now_ms, wall_ms: groups.join(
             request.group_id, request, member, client.version, token, now_ms, wall_ms
         ),
-        lambda error: {**refusal(error), "member_id": request.member_id},
-    ).map(lambda answer: {"protocol_name": None if client.version >= 7 else "", **answer})
+        lambda error: {**error_response(error), "member_id": request.member_id},
+    ).map(lambda response: {"protocol_name": None if client.version >= 7 else "", **response})
 
 
 @serves(SYNC_GROUP, versions="0-5", at=ServingNode.COORDINATOR)
@@ -193,46 +193,46 @@ def sync_group(node: GroupsNode, request: Any, client: ClientContext) -> Later[R
     """Take the assignments from the group leader; return the member's own assignment."""
     if client.version >= 5 and None in (request.protocol_type, request.protocol_name):
         raise InconsistentGroupProtocol()
-    return ask_group(
+    return request_group(
         node,
         client,
         request.group_id,
         lambda groups, token, now_ms, wall_ms: groups.sync(
             request, client.version, token, now_ms, wall_ms
         ),
-        refusal,
+        error_response,
     )
 
 
 @serves(HEARTBEAT, versions="0-4", at=ServingNode.COORDINATOR)
 def heartbeat(node: GroupsNode, request: Any, client: ClientContext) -> Later[Response]:
     """Keep the member's session alive, and report a rebalance."""
-    return ask_group(
+    return request_group(
         node,
         client,
         request.group_id,
         lambda groups, token, now_ms, _: groups.heartbeat(request, token, now_ms),
-        refusal,
+        error_response,
     )
 
 
 @serves(LEAVE_GROUP, versions="0-5", at=ServingNode.COORDINATOR, to_the_end=True)
 def leave_group(node: GroupsNode, request: Any, client: ClientContext) -> Work[Later[Response]]:
     """Remove members from a group, in slices."""
-    alone = client.version < 3
+    is_single = client.version < 3
     members = (
         [(request.member_id, None, None)]
-        if alone
+        if is_single
         else [(each.member_id, each.group_instance_id, each.reason) for each in request.members]
     )
-    answers: list[Later[Response]] = []
+    responses: list[Later[Response]] = []
     for begin in range(0, len(members) or 1, ENTRIES_AT_ONCE):
-        some = members[begin : begin + ENTRIES_AT_ONCE]
-        decide = partial(_leave, request.group_id, some)
-        answers.append(ask_group(node, client, request.group_id, decide, refusal))
+        batch = members[begin : begin + ENTRIES_AT_ONCE]
+        decide = partial(_leave, request.group_id, batch)
+        responses.append(request_group(node, client, request.group_id, decide, error_response))
         yield
-    left = all_of(answers).map(_all_left)
-    return left.map(_folded) if alone else left
+    merged = all_of(responses).map(_merge_left)
+    return merged.map(_merge_single) if is_single else merged
 
 
 def _leave(
@@ -246,7 +246,7 @@ def _leave(
     return groups.leave(group_id, members, token, now_ms, wall_ms)
 
 
-def _all_left(responses: Sequence[Response]) -> Response:
+def _merge_left(responses: Sequence[Response]) -> Response:
     """Merge the responses to the slices of a request; an error of one is the request's."""
     for response in responses:
         if response["error_code"]:
@@ -255,7 +255,7 @@ def _all_left(responses: Sequence[Response]) -> Response:
     return {"error_code": 0, "members": members}
 
 
-def _folded(response: Response) -> Response:
+def _merge_single(response: Response) -> Response:
     # There was only one member; its error is the request's.
     code = response["error_code"] or next(
         (member["error_code"] for member in response.get("members", ())), 0
@@ -272,25 +272,25 @@ def describe_groups(node: GroupsNode, request: Any, client: ClientContext) -> Wo
     counts = Counter(request.groups)
     described: list[Later[Response]] = []
     for group_id in request.groups:
-        described.append(_described(node, request, client, group_id, counts[group_id]))
+        described.append(_describe_group(node, request, client, group_id, counts[group_id]))
         yield
     return all_of(described).map(lambda groups: {"groups": groups})
 
 
-def _described(
-    node: GroupsNode, request: Any, client: ClientContext, group_id: str, named: int
+def _describe_group(
+    node: GroupsNode, request: Any, client: ClientContext, group_id: str, repetitions: int
 ) -> Later[Response]:
     def refuse(error: KafkaError) -> Response:
         return {"group_id": group_id, **error_fields(error)}
 
-    def respond(answer: Response) -> Response:
+    def respond(response: Response) -> Response:
         if request.include_authorized_operations:
-            answer["authorized_operations"] = client.allowed_bits(GROUP, group_id)
-        return answer
+            response["authorized_operations"] = client.allowed_bits(GROUP, group_id)
+        return response
 
     try:
         client.must(DESCRIBE, GROUP, group_id)
-        check_repetitions(named)
+        check_repetitions(repetitions)
         host = node.groups.host_of(group_id)
         found = host.read(lambda groups: groups.describe(group_id, client.version))
     except KafkaError as error:
@@ -311,14 +311,14 @@ def list_groups(node: GroupsNode, request: Any, client: ClientContext) -> Later[
             "error_code": node.groups.error_code,
             "groups": [
                 group
-                for of_one in found
-                for group in of_one
+                for host_groups in found
+                for group in host_groups
                 if everything or client.may(DESCRIBE, GROUP, group["group_id"])
             ],
         }
 
-    looked = [host.read(lambda groups: groups.list(states, types)) for host in node.groups]
-    return all_of(looked).map(respond)
+    reads = [host.read(lambda groups: groups.list(states, types)) for host in node.groups]
+    return all_of(reads).map(respond)
 
 
 @serves(DELETE_GROUPS, versions="0-3", at=ServingNode.COORDINATOR)
@@ -326,17 +326,17 @@ def delete_groups(node: GroupsNode, request: Any, client: ClientContext) -> Work
     """Delete empty groups and their offsets."""
     deleted: list[Later[Response]] = []
     for group_id in dict.fromkeys(request.groups_names):
-        deleted.append(_deleted(node, client, group_id))
+        deleted.append(_delete_group(node, client, group_id))
         yield
     return all_of(deleted).map(lambda results: {"results": results})
 
 
-def _deleted(node: GroupsNode, client: ClientContext, group_id: str) -> Later[Response]:
-    def respond(answer: Response) -> Response:
-        error = answer[group_id]
+def _delete_group(node: GroupsNode, client: ClientContext, group_id: str) -> Later[Response]:
+    def respond(response: Response) -> Response:
+        error = response[group_id]
         return {"group_id": group_id, **(error_fields(error) if error is not None else {})}
 
-    return ask_group(
+    return request_group(
         node,
         client,
         group_id,

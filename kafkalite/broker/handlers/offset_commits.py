@@ -22,7 +22,7 @@ from typing import Any
 from kafkalite.broker.client_context import ClientContext
 from kafkalite.broker.coordinator.group_coordinators import GroupHost
 from kafkalite.broker.error_responses import check_repetitions
-from kafkalite.broker.handlers.groups import GroupsNode, ask_group, refusal
+from kafkalite.broker.handlers.groups import GroupsNode, error_response, request_group
 from kafkalite.broker.later import Later, all_of
 from kafkalite.broker.security import DELETE, DESCRIBE, GROUP, READ, TOPIC
 from kafkalite.broker.served_apis import Response, ServingNode, serves
@@ -55,25 +55,25 @@ class PendingEntries:
         self.topics: list[Response] = []
         self.open: list[tuple[Response, TopicPartition]] = []
 
-    def topic(self, **named: Any) -> list[Response]:
+    def topic(self, **identity: Any) -> list[Response]:
         """Begin the next topic's entry and return its list of partitions."""
         partitions: list[Response] = []
-        self.topics.append({**named, "partitions": partitions})
+        self.topics.append({**identity, "partitions": partitions})
         return partitions
 
-    def settling(self) -> Callable[[Response], None]:
+    def completion(self) -> Callable[[Response], None]:
         """Return a function that completes the entries opened since the last call.
 
         The function takes the coordinator's response.
         """
-        opened, self.open = self.open, []
+        pending, self.open = self.open, []
 
-        def settle(answer: Response) -> None:
-            error = answer.get("error")
-            for entry, place in opened:
-                entry["error_code"] = answer["codes"][place] if error is None else error.code
+        def complete(response: Response) -> None:
+            error = response.get("error")
+            for entry, partition in pending:
+                entry["error_code"] = response["codes"][partition] if error is None else error.code
 
-        return settle
+        return complete
 
 
 @serves(OFFSET_COMMIT, versions="2-10", at=ServingNode.COORDINATOR, to_the_end=True)
@@ -83,38 +83,38 @@ def offset_commit(
     """Commit offsets; each partition succeeds or fails on its own, in slices of the request."""
     entries = PendingEntries()
     commits: list[Commit] = []
-    decided: list[Later[None]] = []
+    decisions: list[Later[None]] = []
 
     def decide() -> None:
         """Submit the commits gathered so far to the coordinator."""
         nonlocal commits
-        asked = ask_group(
+        submitted = request_group(
             node, client, request.group_id, partial(_commit, request, commits, client.version),
             lambda error: {"codes": {}, "error": error},
         )  # fmt: skip
-        decided.append(asked.map(entries.settling()))
+        decisions.append(submitted.map(entries.completion()))
         commits = []
 
-    turns, turn = node.groups.commit_turns, object()
+    queues, ticket = node.groups.commit_queues, object()
     try:
-        yield from turns.wait(request.group_id, turn)
+        yield from queues.wait(request.group_id, ticket)
         for topic in request.topics:
-            answers = entries.topic(**_named(topic))
-            there, error = _readable(node, client, topic)
-            for part in topic.partitions:
-                index = part.partition_index
-                code = _code(there, error, index)
-                answers.append({"partition_index": index, "error_code": code})
-                if there is not None and not code:
-                    entries.open.append((answers[-1], (there.name, index)))
+            results = entries.topic(**_topic_identity(topic))
+            image, error = _readable(node, client, topic)
+            for requested in topic.partitions:
+                index = requested.partition_index
+                code = _error_code(image, error, index)
+                results.append({"partition_index": index, "error_code": code})
+                if image is not None and not code:
+                    entries.open.append((results[-1], (image.name, index)))
                     commits.append(
                         Commit(
-                            there.name,
+                            image.name,
                             index,
-                            part.committed_offset,
-                            part.committed_leader_epoch,
-                            part.committed_metadata or "",
-                            there.topic_id,
+                            requested.committed_offset,
+                            requested.committed_leader_epoch,
+                            requested.committed_metadata or "",
+                            image.topic_id,
                         )  # fmt: skip
                     )
                     if len(commits) == ENTRIES_AT_ONCE:
@@ -124,11 +124,11 @@ def offset_commit(
         if commits or not request.topics:
             decide()
     finally:
-        turns.done(request.group_id, turn)
-    if not decided:
+        queues.done(request.group_id, ticket)
+    if not decisions:
         client.must(READ, GROUP, request.group_id)
         return {"topics": entries.topics}
-    return all_of(decided).map(lambda _: {"topics": entries.topics})
+    return all_of(decisions).map(lambda _: {"topics": entries.topics})
 
 
 def _commit(
@@ -143,15 +143,15 @@ def _commit(
     return groups.commit_offsets(request, commits, token, now_ms, wall_ms, version)
 
 
-def _code(there: TopicImage | None, error: KafkaError | None, index: int) -> int:
+def _error_code(image: TopicImage | None, error: KafkaError | None, index: int) -> int:
     """Return the error code of a partition before the coordinator is involved, 0 if none."""
     if error is not None:
         return error.code
-    assert there is not None, "either a topic or an error"
-    return 0 if index in there.partitions else UnknownTopicOrPartition.code
+    assert image is not None, "either a topic or an error"
+    return 0 if index in image.partitions else UnknownTopicOrPartition.code
 
 
-def _named(topic: Any) -> Response:
+def _topic_identity(topic: Any) -> Response:
     """Return the topic's name and id as the request gives them."""
     return {"name": getattr(topic, "name", ""), "topic_id": getattr(topic, "topic_id", NO_ID)}
 
@@ -162,181 +162,188 @@ def _readable(
     """Return the topic by its name or id, or the error if the principal may not read it."""
     topic_id = getattr(topic, "topic_id", NO_ID)
     if topic_id != NO_ID:
-        there = node.image.topics_by_id.get(topic_id)
-        if there is None:
+        image = node.image.topics_by_id.get(topic_id)
+        if image is None:
             return None, UnknownTopicId()
     else:
-        there = node.image.topics.get(topic.name)
-    if not client.may(READ, TOPIC, there.name if there is not None else topic.name):
+        image = node.image.topics.get(topic.name)
+    if not client.may(READ, TOPIC, image.name if image is not None else topic.name):
         return None, TopicAuthorizationFailed()
-    return (there, None) if there is not None else (None, UnknownTopicOrPartition())
+    return (image, None) if image is not None else (None, UnknownTopicOrPartition())
 
 
 @serves(OFFSET_FETCH, versions="1-10", at=ServingNode.COORDINATOR)
 def offset_fetch(node: GroupsNode, request: Any, client: ClientContext) -> Work[Later[Response]]:
     """Return the committed offsets of groups; -1 where there is none."""
     if client.version < 8:
-        found = yield from _fetched(node, client, request, 1)
-        return found.map(lambda found: _single(found, request, client))
-    counts = Counter(group.group_id for group in request.groups)
+        single = yield from _fetch_group_offsets(node, client, request, 1)
+        return single.map(lambda group: _single(group, request, client))
+    repetitions = Counter(group.group_id for group in request.groups)
     groups: list[Later[Response]] = []
     for group in request.groups:
-        groups.append((yield from _fetched(node, client, group, counts[group.group_id])))
+        count = repetitions[group.group_id]
+        groups.append((yield from _fetch_group_offsets(node, client, group, count)))
         yield
-    return all_of(groups).map(lambda found: {"groups": found})
+    return all_of(groups).map(lambda groups: {"groups": groups})
 
 
-def _single(found: Response, request: Any, client: ClientContext) -> Response:
-    code = found["error_code"]
+def _single(group: Response, request: Any, client: ClientContext) -> Response:
+    code = group["error_code"]
     if code and client.version < 2:
         # Version 1 has an error field in the partitions only.
-        refused = [
-            {"name": topic.name, "partitions": _nowhere(topic.partition_indexes, code)}
+        topics = [
+            {"name": topic.name, "partitions": _no_offsets(topic.partition_indexes, code)}
             for topic in request.topics
         ]
-        return {"topics": refused}
-    for topic in found["topics"]:
+        return {"topics": topics}
+    for topic in group["topics"]:
         del topic["topic_id"]
-    return {"topics": found["topics"], "error_code": code}
+    return {"topics": group["topics"], "error_code": code}
 
 
-def _fetched(
-    node: GroupsNode, client: ClientContext, group: Any, named: int
+def _fetch_group_offsets(
+    node: GroupsNode, client: ClientContext, group: Any, repetitions: int
 ) -> Work[Later[Response]]:
     """Return one group's offsets, of the requested topics or of all that may be described."""
     group_id = group.group_id
 
-    def refuse(error: KafkaError) -> Response:
+    def error_of(error: KafkaError) -> Response:
         return {"group_id": group_id, "topics": [], "error_code": error.code}
 
     try:
         client.must(DESCRIBE, GROUP, group_id)
-        check_repetitions(named)
+        check_repetitions(repetitions)
         host = node.groups.host_of(group_id)
-        looks = OffsetLookup(node, host, group_id, every=group.topics is None)
+        lookup = OffsetLookup(node, host, group_id, only_committed=group.topics is None)
         if group.topics is None:
-            yield from _look_at_all(node, client, looks)
+            yield from _lookup_all(node, client, lookup)
         else:
-            yield from _look_at(node, client, group.topics, looks)
+            yield from _lookup_requested(node, client, group.topics, lookup)
     except KafkaError as error:
-        return Later.of(refuse(error))
+        return Later.of(error_of(error))
     return (
-        looks.found()
+        lookup.result()
         .map(lambda topics: {"group_id": group_id, "topics": topics, "error_code": 0})
-        .recover(refuse)
+        .recover(error_of)
     )
 
 
 class OffsetLookup:
-    """Reads one group's offsets in slices; with `every`, only those that were committed."""
+    """Reads one group's offsets in slices; with `only_committed`, omits partitions without one."""
 
-    def __init__(self, node: GroupsNode, host: GroupHost, group_id: str, *, every: bool) -> None:
+    def __init__(
+        self, node: GroupsNode, host: GroupHost, group_id: str, *, only_committed: bool
+    ) -> None:
         self._node = node
         self._host = host
         self._group_id = group_id
-        self._every = every
+        self._only_committed = only_committed
         self._topics: list[Response] = []
-        self._gathered: list[tuple[str, Sequence[int], list[Response]]] = []
-        self._gathered_count = 0
-        self._looks: list[Later[None]] = []
+        self._batch: list[tuple[str, Sequence[int], list[Response]]] = []
+        self._batch_count = 0
+        self._submitted: list[Later[None]] = []
 
-    def places(self) -> dict[str, list[int]]:
+    def partitions(self) -> dict[str, list[int]]:
         """Return the partitions of which the group has offsets, by topic."""
         return self._host.machine.offsets.places(self._group_id)
 
-    def topic(self, named: Response) -> list[Response]:
+    def topic(self, identity: Response) -> list[Response]:
         """Begin the next topic's entry and return its list of partitions."""
         partitions: list[Response] = []
-        self._topics.append({**named, "partitions": partitions})
+        self._topics.append({**identity, "partitions": partitions})
         return partitions
 
-    def add(self, name: str, indexes: Sequence[int], answers: list[Response]) -> Work[None]:
-        """Look up partitions of a topic in slices and append their offsets to `answers`."""
+    def add(self, name: str, indexes: Sequence[int], results: list[Response]) -> Work[None]:
+        """Look up partitions of a topic in slices and append their offsets to `results`."""
         for begin in range(0, len(indexes), ENTRIES_AT_ONCE):
-            some = indexes[begin : begin + ENTRIES_AT_ONCE]
-            self._gathered.append((name, some, answers))
-            self._gathered_count += len(some)
-            if self._gathered_count >= ENTRIES_AT_ONCE:
-                self._look()
+            part = indexes[begin : begin + ENTRIES_AT_ONCE]
+            self._batch.append((name, part, results))
+            self._batch_count += len(part)
+            if self._batch_count >= ENTRIES_AT_ONCE:
+                self._submit()
                 yield
 
-    def found(self) -> Later[list[Response]]:
+    def result(self) -> Later[list[Response]]:
         """Return all topics, once the records that their offsets depend on are committed."""
-        if self._gathered or not self._looks:
-            self._look()
+        if self._batch or not self._submitted:
+            self._submit()
         topics = self._topics
-        return all_of(self._looks).map(
-            lambda _: [topic for topic in topics if topic["partitions"]] if self._every else topics
+        return all_of(self._submitted).map(
+            lambda _: (
+                [topic for topic in topics if topic["partitions"]]
+                if self._only_committed
+                else topics
+            )
         )
 
-    def _look(self) -> None:
-        gathered, self._gathered, self._gathered_count = self._gathered, [], 0
+    def _submit(self) -> None:
+        batch, self._batch, self._batch_count = self._batch, [], 0
         names: dict[str, list[int]] = {}
-        for name, indexes, _ in gathered:
+        for name, indexes, _ in batch:
             names.setdefault(name, []).extend(indexes)
         id_of = partial(_id_of, self._node)
 
-        def answer(found: Mapping[str, Mapping[int, CommittedOffset]]) -> None:
-            for name, indexes, answers in gathered:
-                there = found.get(name, {})
+        def add_entries(offsets_by_topic: Mapping[str, Mapping[int, CommittedOffset]]) -> None:
+            for name, indexes, results in batch:
+                committed = offsets_by_topic.get(name, {})
                 for index in indexes:
-                    if not self._every or index in there:
-                        answers.append(_one_committed(index, there.get(index)))
+                    if not self._only_committed or index in committed:
+                        results.append(_committed_offset(index, committed.get(index)))
 
-        looked = self._host.read(lambda groups: groups.fetch_offsets(self._group_id, names, id_of))
-        self._looks.append(looked.map(answer))
+        read = self._host.read(lambda groups: groups.fetch_offsets(self._group_id, names, id_of))
+        self._submitted.append(read.map(add_entries))
 
 
-def _look_at_all(node: GroupsNode, client: ClientContext, looks: OffsetLookup) -> Work[None]:
-    for name, indexes in looks.places().items():
-        there = node.image.topics.get(name)
-        if client.may(DESCRIBE, TOPIC, name) and (there is not None or client.version < 10):
-            topic_id = NO_ID if there is None else there.topic_id
-            yield from looks.add(name, indexes, looks.topic({"name": name, "topic_id": topic_id}))
+def _lookup_all(node: GroupsNode, client: ClientContext, lookup: OffsetLookup) -> Work[None]:
+    for name, indexes in lookup.partitions().items():
+        image = node.image.topics.get(name)
+        if client.may(DESCRIBE, TOPIC, name) and (image is not None or client.version < 10):
+            topic_id = NO_ID if image is None else image.topic_id
+            yield from lookup.add(name, indexes, lookup.topic({"name": name, "topic_id": topic_id}))
         yield
 
 
-def _look_at(
-    node: GroupsNode, client: ClientContext, topics: Sequence[Any], looks: OffsetLookup
+def _lookup_requested(
+    node: GroupsNode, client: ClientContext, topics: Sequence[Any], lookup: OffsetLookup
 ) -> Work[None]:
-    wanted = []
+    requested_topics = []
     counts: Counter[TopicPartition] = Counter()
     for topic in topics:
-        there = _describable(node, client, topic)
-        wanted.append((there, topic))
-        if not isinstance(there, KafkaError):
-            counts.update(zip(repeat(there), topic.partition_indexes))
+        name_or_error = _describable(node, client, topic)
+        requested_topics.append((name_or_error, topic))
+        if not isinstance(name_or_error, KafkaError):
+            counts.update(zip(repeat(name_or_error), topic.partition_indexes))
         yield
     check_repetitions(max(counts.values(), default=0))
-    for there, topic in wanted:
-        answers = looks.topic(_named(topic))
-        if isinstance(there, KafkaError):
-            answers += _nowhere(topic.partition_indexes, there.code)
+    for name_or_error, topic in requested_topics:
+        results = lookup.topic(_topic_identity(topic))
+        if isinstance(name_or_error, KafkaError):
+            results += _no_offsets(topic.partition_indexes, name_or_error.code)
         else:
-            yield from looks.add(there, topic.partition_indexes, answers)
+            yield from lookup.add(name_or_error, topic.partition_indexes, results)
         yield
 
 
 def _id_of(node: GroupsNode, name: str) -> bytes:
-    there = node.image.topics.get(name)
-    return NO_ID if there is None else there.topic_id
+    image = node.image.topics.get(name)
+    return NO_ID if image is None else image.topic_id
 
 
 def _describable(node: GroupsNode, client: ClientContext, topic: Any) -> str | KafkaError:
     topic_id = getattr(topic, "topic_id", NO_ID)
     if topic_id != NO_ID:
-        there = node.image.topics_by_id.get(topic_id)
-        if there is None:
+        image = node.image.topics_by_id.get(topic_id)
+        if image is None:
             return UnknownTopicId()
-        name = there.name
+        name = image.name
     else:
         name = topic.name
     return name if client.may(DESCRIBE, TOPIC, name) else TopicAuthorizationFailed()
 
 
-def _one_committed(index: int, committed: CommittedOffset | None) -> Response:
+def _committed_offset(index: int, committed: CommittedOffset | None) -> Response:
     if committed is None:
-        return _nowhere([index], 0)[0]
+        return _no_offsets([index], 0)[0]
     return {
         "partition_index": index,
         "committed_offset": committed.offset,
@@ -345,7 +352,7 @@ def _one_committed(index: int, committed: CommittedOffset | None) -> Response:
     }
 
 
-def _nowhere(indexes: Iterable[int], code: int) -> list[Response]:
+def _no_offsets(indexes: Iterable[int], code: int) -> list[Response]:
     return [
         {
             "partition_index": index,
@@ -362,52 +369,52 @@ def _nowhere(indexes: Iterable[int], code: int) -> list[Response]:
 def offset_delete(node: GroupsNode, request: Any, client: ClientContext) -> Work[Later[Response]]:
     """Delete a group's committed offsets of partitions, in slices of the request."""
     entries = PendingEntries()
-    places: list[TopicPartition] = []
-    decided: list[Later[Response | None]] = []
+    partitions: list[TopicPartition] = []
+    decisions: list[Later[Response | None]] = []
 
     def decide() -> None:
         """Submit the partitions gathered so far to the coordinator."""
-        nonlocal places
-        settle = entries.settling()
+        nonlocal partitions
+        complete = entries.completion()
 
-        def respond(answer: Response) -> Response | None:
-            if "error_code" in answer:
-                return answer
-            settle(answer)
+        def respond(response: Response) -> Response | None:
+            if "error_code" in response:
+                return response
+            complete(response)
             return None
 
-        delete = partial(_delete_offsets, request.group_id, places)
-        asked = ask_group(node, client, request.group_id, delete, refusal, DELETE)
-        decided.append(asked.map(respond))
-        places = []
+        delete = partial(_delete_offsets, request.group_id, partitions)
+        submitted = request_group(node, client, request.group_id, delete, error_response, DELETE)
+        decisions.append(submitted.map(respond))
+        partitions = []
 
     for topic in request.topics:
-        answers = entries.topic(name=topic.name)
-        there, error = _readable(node, client, topic)
-        for part in topic.partitions:
-            index = part.partition_index
-            code = _code(there, error, index)
-            answers.append({"partition_index": index, "error_code": code})
-            if there is not None and not code:
-                entries.open.append((answers[-1], (there.name, index)))
-                places.append((there.name, index))
-                if len(places) == ENTRIES_AT_ONCE:
+        results = entries.topic(name=topic.name)
+        image, error = _readable(node, client, topic)
+        for requested in topic.partitions:
+            index = requested.partition_index
+            code = _error_code(image, error, index)
+            results.append({"partition_index": index, "error_code": code})
+            if image is not None and not code:
+                entries.open.append((results[-1], (image.name, index)))
+                partitions.append((image.name, index))
+                if len(partitions) == ENTRIES_AT_ONCE:
                     decide()
             yield
         yield
-    if places or not decided:
+    if partitions or not decisions:
         decide()
-    return all_of(decided).map(
+    return all_of(decisions).map(
         lambda refusals: next(filter(None, refusals), {"topics": entries.topics})
     )
 
 
 def _delete_offsets(
     group_id: str,
-    places: Sequence[TopicPartition],
+    partitions: Sequence[TopicPartition],
     groups: GroupCoordinator,
     token: Any,
     now_ms: int,
     _: int,
 ) -> Decision:
-    return groups.delete_offsets(group_id, places, token, now_ms)
+    return groups.delete_offsets(group_id, partitions, token, now_ms)

@@ -71,7 +71,7 @@ def produce(
         for index, batch in partitions:
             try:
                 if transactional_id is not None:
-                    raise InvalidTxnState("transactions are not served yet")
+                    raise InvalidTxnState("Transactions are not supported.")
                 partition, appended = append(client, required_acks, topic, index, batch)
             except KafkaError as error:
                 results.append(builder.failed(topic, index, len(batch or b""), error))

@@ -64,7 +64,7 @@ def telemetry_subscriptions(node: TelemetryNode, request: Any, client: ClientCon
 def push_telemetry(node: TelemetryNode, request: Any, client: ClientContext) -> Response:
     """Accept a client's metrics."""
     if request.client_instance_id in RESERVED:
-        raise InvalidRequest("A push names its client's instance id.")
+        raise InvalidRequest("The client instance id is missing.")
     node.telemetry.configure(node.image.configs)
     node.telemetry.push(request, client, node.settings[TELEMETRY_MAX_BYTES])
     return {}

@@ -99,7 +99,7 @@ def create_topics(
 ) -> Work[Later[EncodedResponse]]:
     """Create topics; with `validate_only`, only validate."""
     names = [topic.name for topic in request.topics]
-    errors: dict[str, KafkaError] = _twice(names)
+    errors: dict[str, KafkaError] = _repeated(names)
     for name in names:
         if not (client.may(CREATE, CLUSTER, CLUSTER_NAME) or client.may(CREATE, TOPIC, name)):
             errors.setdefault(name, TopicAuthorizationFailed())
@@ -119,7 +119,7 @@ def create_topics(
         wanted,
         validate_only=request.validate_only,
         on_created=results.add,
-    ).map(lambda _: results.written(names))
+    ).map(lambda _: results.encoded(names))
 
 
 class CreatedTopics:
@@ -130,41 +130,41 @@ class CreatedTopics:
         self._client = client
         self._results: dict[str, bytes] = {}
         self._errors: list[Response] = []
-        self._alike: dict[tuple[tuple[str, str], ...], list[Response]] = {}
+        self._shared_configs: dict[tuple[tuple[str, str], ...], list[Response]] = {}
 
-    def add(self, came: Mapping[str, TopicImage | KafkaError]) -> None:
+    def add(self, outcomes: Mapping[str, TopicImage | KafkaError]) -> None:
         """Encode the results of some topics."""
-        for name, topic in came.items():
+        for name, topic in outcomes.items():
             result = self._result(name, topic)
             if result.get("error_code"):
                 self._errors.append(result)
             self._results[name] = CREATED_TOPICS.write_element(self._client.version, result)
 
-    def written(self, names: Iterable[str]) -> EncodedResponse:
+    def encoded(self, names: Iterable[str]) -> EncodedResponse:
         """Return the whole response, in the order of the request."""
         results = [self._results[name] for name in dict.fromkeys(names)]
         errors: Response = {"topics": self._errors}
         return EncodedResponse(CREATED_TOPICS.write(self._client.version, results), errors)
 
-    def _result(self, name: str, came: TopicImage | KafkaError) -> Response:
-        if isinstance(came, KafkaError):
-            return {"name": name, **error_fields(came)}
-        answer: Response = {"name": name, "topic_id": came.topic_id, "error_message": None}
+    def _result(self, name: str, outcome: TopicImage | KafkaError) -> Response:
+        if isinstance(outcome, KafkaError):
+            return {"name": name, **error_fields(outcome)}
+        response: Response = {"name": name, "topic_id": outcome.topic_id, "error_message": None}
         if not self._client.may(DESCRIBE_CONFIGS, TOPIC, name):
-            return {**answer, "topic_config_error_code": TopicAuthorizationFailed.code}
+            return {**response, "topic_config_error_code": TopicAuthorizationFailed.code}
         return {
-            **answer,
-            "num_partitions": len(came.partitions),
-            "replication_factor": came.replication_factor,
-            "configs": self._configs(came.config),
+            **response,
+            "num_partitions": len(outcome.partitions),
+            "replication_factor": outcome.replication_factor,
+            "configs": self._configs(outcome.config),
         }
 
     def _configs(self, overrides: Mapping[str, str]) -> list[Response]:
         """Return a topic's configs with their sources; topics with equal overrides share them."""
-        which = tuple(overrides.items())
-        if which not in self._alike:
+        overrides_key = tuple(overrides.items())
+        if overrides_key not in self._shared_configs:
             settings = self._node.metadata.settings_of(overrides)
-            self._alike[which] = [
+            self._shared_configs[overrides_key] = [
                 {
                     "name": key.name,
                     "value": spoken(key, settings[key]),
@@ -174,7 +174,7 @@ class CreatedTopics:
                 }
                 for key in TOPIC_SCOPE.values()
             ]
-        return self._alike[which]
+        return self._shared_configs[overrides_key]
 
 
 def _new_topic(topic: Any) -> NewTopic:
@@ -195,20 +195,22 @@ def delete_topics(
     node: TopicsNode, request: Any, client: ClientContext
 ) -> Work[Response | Later[Response]]:
     """Delete topics by name or, from version 6 on, by id."""
-    wanted = _wanted(request, client.version)
+    wanted = _requested(request, client.version)
     responses: list[Response] = []
     if not node.settings[DELETE_TOPIC_ENABLE]:
         # Clients before version 3 do not know TOPIC_DELETION_DISABLED.
         error = TopicDeletionDisabled() if client.version >= 3 else InvalidRequest()
         for name, topic_id in wanted:
-            responses.append(_deleted(name, topic_id, error))
+            responses.append(_deletion_result(name, topic_id, error))
             yield
         return {"responses": responses}
     found = yield from _to_delete(node, client, wanted, responses)
     ids = {name: topic_id for topic_id, name in found.items()}
 
-    def decided(came: Mapping[str, None | KafkaError]) -> None:
-        responses.extend(_deleted(name, ids[name], error) for name, error in came.items())
+    def on_decided(outcomes: Mapping[str, None | KafkaError]) -> None:
+        responses.extend(
+            _deletion_result(name, ids[name], error) for name, error in outcomes.items()
+        )
 
     return (
         Decisions(
@@ -216,14 +218,14 @@ def delete_topics(
             [*found.items()],
             lambda controller, some: controller.delete_topics(dict(some)),
             name_of=lambda item: item[1],
-            on_decided=decided,
+            on_decided=on_decided,
         )
         .begin()
         .map(lambda _: {"responses": responses})
     )
 
 
-def _wanted(request: Any, version: int) -> list[tuple[str | None, bytes]]:
+def _requested(request: Any, version: int) -> list[tuple[str | None, bytes]]:
     if version >= 6:
         return [(topic.name, topic.topic_id) for topic in request.topics]
     return [(name, NO_ID) for name in request.topic_names]
@@ -233,35 +235,35 @@ def _to_delete(
     node: TopicsNode,
     client: ClientContext,
     wanted: Sequence[tuple[str | None, bytes]],
-    refused: list[Response],
+    failed: list[Response],
 ) -> Work[dict[bytes, str]]:
-    """Return the topics to delete, name by id; append the errors of the others to `refused`."""
+    """Return the topics to delete, name by id; append the errors of the others to `failed`."""
     topics: list[TopicImage] = []
-    twice = _twice(wanted)
+    repeated = _repeated(wanted)
     for name, topic_id in dict.fromkeys(wanted):
         try:
-            if (name, topic_id) in twice:
-                raise twice[name, topic_id].again()
-            topics.append(_meant(node, client, name, topic_id))
+            if (name, topic_id) in repeated:
+                raise repeated[name, topic_id].again()
+            topics.append(_topic_to_delete(node, client, name, topic_id))
         except KafkaError as error:
-            refused.append(_deleted(name, topic_id, error))
+            failed.append(_deletion_result(name, topic_id, error))
         yield
     names = {topic.topic_id: topic.name for topic in topics}
-    for topic_id, again in _twice(topic.topic_id for topic in topics).items():
+    for topic_id, repetition in _repeated(topic.topic_id for topic in topics).items():
         # Named once by name and once by id.
-        refused.append(_deleted(names.pop(topic_id), topic_id, again))
+        failed.append(_deletion_result(names.pop(topic_id), topic_id, repetition))
         yield
     return names
 
 
-def _meant(
+def _topic_to_delete(
     node: TopicsNode, client: ClientContext, name: str | None, topic_id: bytes
 ) -> TopicImage:
     """Return the topic by name or id if the principal may delete it; hide it without DESCRIBE."""
     if name is None and topic_id == NO_ID:
-        raise InvalidRequest("A topic is deleted by its name or by its id; neither is given.")
+        raise InvalidRequest("A topic to delete has neither a name nor an id.")
     if name is not None and topic_id != NO_ID:
-        raise InvalidRequest("A topic is deleted by its name or by its id; both are given.")
+        raise InvalidRequest("A topic to delete has both a name and an id; send one of them.")
     if name is None:
         topic = node.image.topic_by_id(topic_id)
         if not client.may(DESCRIBE, TOPIC, topic.name):
@@ -273,9 +275,9 @@ def _meant(
     return node.image.topic(name)
 
 
-def _deleted(name: str | None, topic_id: bytes, error: KafkaError | None) -> Response:
-    answer: Response = {"name": name, "topic_id": topic_id}
-    return answer if error is None else {**answer, **error_fields(error)}
+def _deletion_result(name: str | None, topic_id: bytes, error: KafkaError | None) -> Response:
+    response: Response = {"name": name, "topic_id": topic_id}
+    return response if error is None else {**response, **error_fields(error)}
 
 
 # -- CreatePartitions ----------------------------------------------------------------------------
@@ -287,7 +289,7 @@ def create_partitions(
 ) -> Work[Later[Response]]:
     """Increase the partition counts of topics; with `validate_only`, only validate."""
     names = [topic.name for topic in request.topics]
-    errors: dict[str, KafkaError] = _twice(names)
+    errors: dict[str, KafkaError] = _repeated(names)
     for name in names:
         if not client.may(ALTER, TOPIC, name):
             errors.setdefault(name, TopicAuthorizationFailed())
@@ -295,16 +297,16 @@ def create_partitions(
     wanted = []
     for topic in request.topics:
         if topic.name not in errors:
-            wanted.append(_growth(topic))
+            wanted.append(_new_partitions(topic))
             yield
     results: dict[str, Response] = {}
     for name, error in errors.items():
         results[name] = {"name": name, **error_fields(error)}
         yield
 
-    def decided(grown: Mapping[str, None | KafkaError]) -> None:
+    def on_decided(grown: Mapping[str, None | KafkaError]) -> None:
         for name, error in grown.items():
-            results[name] = {"name": name, **_outcome(error)}
+            results[name] = {"name": name, **_result_fields(error)}
 
     added_count = 0
 
@@ -314,7 +316,7 @@ def create_partitions(
         nonlocal added_count
         topics = controller.image.topics
         present = {name: len(topics[name].partitions) for name, *_ in some if name in topics}
-        decided = controller.create_partitions(
+        decision = controller.create_partitions(
             some,
             limits=placement_limits(node.settings),
             validate_only=request.validate_only,
@@ -323,9 +325,9 @@ def create_partitions(
         added_count += sum(
             growth.partition_count - present[growth.name]
             for growth in some
-            if decided.response[growth.name] is None
+            if decision.response[growth.name] is None
         )
-        return decided
+        return decision
 
     return (
         Decisions(
@@ -333,28 +335,28 @@ def create_partitions(
             wanted,
             decide,
             name_of=lambda growth: growth.name,
-            on_decided=decided,
+            on_decided=on_decided,
         )
         .begin()
         .map(lambda _: {"results": [results[name] for name in dict.fromkeys(names)]})
     )
 
 
-def _growth(topic: Any) -> PartitionGrowth:
+def _new_partitions(topic: Any) -> PartitionGrowth:
     assignments = topic.assignments
     if assignments is not None:
         assignments = [assigned.broker_ids for assigned in assignments]
     return PartitionGrowth(topic.name, topic.count, assignments)
 
 
-def _outcome(error: KafkaError | None) -> Response:
+def _result_fields(error: KafkaError | None) -> Response:
     return {"error_code": 0} if error is None else error_fields(error)
 
 
-def _twice(names: Iterable[Any]) -> dict[Any, KafkaError]:
+def _repeated(names: Iterable[Any]) -> dict[Any, KafkaError]:
     """Return an InvalidRequest for each name that a request has more than once."""
     return {
-        name: InvalidRequest("The request has this topic twice.")
+        name: InvalidRequest("The request has this topic more than once.")
         for name, times in Counter(names).items()
         if times > 1
     }
@@ -402,39 +404,39 @@ def elect_leaders(node: TopicsNode, request: Any, client: ClientContext) -> Work
 
     Null requests all partitions; then those that need no election are omitted.
     """
-    asked = request.topic_partitions
+    requested = request.topic_partitions
     try:
         client.must(ALTER, CLUSTER, CLUSTER_NAME)
         if request.election_type not in (PREFERRED, UNCLEAN):
-            raise InvalidRequest(f"There is no election type {request.election_type}.")
+            raise InvalidRequest(f"Unsupported election type {request.election_type}.")
     except KafkaError as error:
-        refused = error_fields(error)
+        failed = error_fields(error)
         # Version 0 has an error field in the partitions only.
         return {
             "error_code": error.code,
             "replica_election_results": [
-                _elected(topic.topic, dict.fromkeys(topic.partitions, refused))
-                for topic in asked or ()
+                _election_results(topic.topic, dict.fromkeys(topic.partitions, failed))
+                for topic in requested or ()
             ],
         }
     results: list[Response] = []
 
-    for name, topic in list(node.image.topics.items()) if asked is None else ():
+    for name, topic in list(node.image.topics.items()) if requested is None else ():
         needed: dict[int, Response] = {}
         for index in list(topic.partitions):
-            unneeded = _election(node, name, index, request.election_type)
-            if not isinstance(unneeded, ElectionNotNeeded):
-                needed[index] = error_fields(unneeded)
+            reason = _election(node, name, index, request.election_type)
+            if not isinstance(reason, ElectionNotNeeded):
+                needed[index] = error_fields(reason)
             yield
-        results.append(_elected(name, needed))
-    for wanted in asked or ():
+        results.append(_election_results(name, needed))
+    for wanted in requested or ():
         errors: dict[int, Response] = {}
         for index in wanted.partitions:
             errors[index] = error_fields(
                 _election(node, wanted.topic, index, request.election_type)
             )
             yield
-        results.append(_elected(wanted.topic, errors))
+        results.append(_election_results(wanted.topic, errors))
         yield
     return {"replica_election_results": results}
 
@@ -443,10 +445,10 @@ def _election(node: TopicsNode, name: str, index: int, election_type: int) -> Ka
     """Return the error that explains why no leader is elected for this partition."""
     topic = node.image.topics.get(name)
     if topic is None:
-        return UnknownTopicOrPartition(f"There is no topic {name}.")
+        return UnknownTopicOrPartition(f"Topic {name} does not exist.")
     partition = topic.partitions.get(index)
     if partition is None:
-        return UnknownTopicOrPartition(f"There is no partition {name}-{index}.")
+        return UnknownTopicOrPartition(f"Partition {name}-{index} does not exist.")
     leader = node.image.nodes.get(partition.leader)
     if leader is not None and leader.port and not node.replicas.is_offline(name, index):
         return ElectionNotNeeded()
@@ -455,8 +457,8 @@ def _election(node: TopicsNode, name: str, index: int, election_type: int) -> Ka
     return EligibleLeadersNotAvailable()
 
 
-def _elected(name: str, partitions: dict[int, Response]) -> Response:
+def _election_results(name: str, partitions: dict[int, Response]) -> Response:
     return {
         "topic": name,
-        "partition_result": [{"partition_id": i, **answer} for i, answer in partitions.items()],
+        "partition_result": [{"partition_id": i, **response} for i, response in partitions.items()],
     }

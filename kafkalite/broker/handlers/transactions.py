@@ -10,7 +10,7 @@ Left out: transactions, and two-phase commit with them (v6).  A request with a t
 UNSUPPORTED_VERSION.  Of the accurate errors it is one that a Java producer fails on at once; a
 retriable one would make it retry.  Clients send FindCoordinator first and fail there: librdkafka
 fails at once only on TRANSACTIONAL_ID_AUTHORIZATION_FAILED, sent with the message `Transactions are
-not served.` No permission is missing, but most clients report that: only librdkafka
+not supported.` No permission is missing, but most clients report that: only librdkafka
 (confluent-kafka, kcat) shows the message, after `Broker: Transactional Id authorization failed`;
 Java's producer and tools raise TransactionalIdAuthorizationException, kafka-python
 TransactionalIdAuthorizationFailedError, aiokafka TransactionalIdAuthorizationFailed, and KafkaJS
@@ -76,11 +76,11 @@ def init_producer_id(
 
 def _check(node: TransactionsNode, request: Any, client: ClientContext) -> None:
     if request.transactional_id == "":
-        raise InvalidRequest("A transactional id is not empty.")
+        raise InvalidRequest("The transactional id is empty.")
     if request.transactional_id is not None:
-        raise UnsupportedVersion("Transactions are not served.")
+        raise UnsupportedVersion("Transactions are not supported.")
     if (request.producer_id == NONE) != (request.producer_epoch == NONE):
-        raise InvalidRequest("A producer tells both its id and its epoch, or neither.")
+        raise InvalidRequest("Producer id and producer epoch must both be set, or neither.")
     if not _may_write(node, client):
         raise ClusterAuthorizationFailed()
 

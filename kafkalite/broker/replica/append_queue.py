@@ -81,7 +81,7 @@ class AppendQueue:
     def _check_room(self, batch: memoryview | bytes) -> None:
         """Raise RequestTimedOut if queueing this batch would exceed the limit."""
         if self._waiting_size and self._waiting_size + len(batch) > WAITING_SIZE_MAX:
-            raise RequestTimedOut("Too many batches wait to be decompressed; retry later.")
+            raise RequestTimedOut("Too many batches are queued for decompression; retry later.")
 
     def _opened(
         self,

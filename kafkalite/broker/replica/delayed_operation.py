@@ -60,11 +60,11 @@ class DelayedOperation:
 
     def look(self, partition: WatchedPartition) -> bool:
         """Check one partition that changed; return whether the request is due."""
-        raise AssertionError("every delayed request looks at its partitions")
+        raise AssertionError("a subclass defines this")
 
     def answer(self) -> Any:
         """Return the response of a request that is due or timed out."""
-        raise AssertionError("every delayed request has an answer")
+        raise AssertionError("a subclass defines this")
 
     def finish(self) -> Iterator[int]:
         """Resolve the response, step by step; yield the cost of each step but the last."""
@@ -78,4 +78,4 @@ class SteppedOperation(DelayedOperation):
 
     def begin(self) -> Iterator[int]:
         """Run until the request is complete or waits; yield the cost of each step but the last."""
-        raise AssertionError("every stepped request has a beginning")
+        raise AssertionError("a subclass defines this")
