@@ -185,7 +185,7 @@ def test_what_is_no_list_is_not_appended_to(controller, operation):
         (TOPIC, "a", ("retention.ms", None, APPEND), InvalidRequest, "no value"),
         (TOPIC, "a", ("retention.ms", "7", 4), InvalidRequest, "operation 4"),
         (TOPIC, "a", ("retention.ms", "7", -1), InvalidRequest, "operation -1"),
-        (TOPIC, "b", ("retention.ms", "7"), UnknownTopicOrPartition, "no topic b"),
+        (TOPIC, "b", ("retention.ms", "7"), UnknownTopicOrPartition, "Topic b does not exist"),
         (TOPIC, "", ("retention.ms", "7"), InvalidRequest, "name is empty"),
         (TOPIC, "a/b", ("retention.ms", "7"), InvalidTopicException, ""),
         (BROKER, "", ("message.max.bytes", "big"), InvalidRequest, "whole number"),
