@@ -68,10 +68,10 @@ def register_nodes(
     controller: LocalController, cluster_id: str, settings: Settings, addresses: Addresses
 ) -> None:
     """Start with exactly these nodes; partitions of other nodes are reassigned to them."""
-    controller.decide_at_start(lambda machine: machine.found(cluster_id))
+    controller.decide_at_start(lambda machine: machine.set_cluster_id(cluster_id))
     now = effective_settings(settings, controller.image, SUPERVISOR_ID)
     controller.decide_at_start(
-        lambda machine: machine.settle_nodes(
+        lambda machine: machine.register_nodes(
             addresses, now[BROKER_RACK], limits=placement_limits(now)
         )
     )

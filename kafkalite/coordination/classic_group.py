@@ -15,9 +15,9 @@ Heartbeats and commits keep a member's session alive; it need not send any while
 response.  A static member (one with an instance id) may leave a generation without a LeaveGroup and
 come back to it under another member id, until its session expires.
 
-`kept` is the durable state, the value of the group's last record; it changes in `replay` only.  All
-else is soft state: it changes at once, and is derived from `kept` after a restart.  A generation is
-recorded with its assignment, so one that was not assigned yet begins again after a restart.
+`recorded` is the durable state, the value of the group's last record; it changes in `replay`
+only.  All else is soft state: it changes at once, and is derived from `recorded` after a restart.
+A generation is recorded with its assignment, so one without an assignment restarts.
 
 Left out: a record for a group that was created by its first JoinGroup and has no member yet; such a
 group does not survive a restart, which no client can notice.
@@ -57,7 +57,7 @@ CONSUMER = "consumer"
 MEMBER_ID_REQUIRED_SINCE = 4
 """The JoinGroup version from which clients join with the member id they are given (KIP-394)."""
 SKIP_ASSIGNMENT_SINCE = 9
-"""The JoinGroup version from which a leader can be told to skip the assignment (KIP-814)."""
+"""The JoinGroup version from which a leader can be asked to skip the assignment (KIP-814)."""
 
 NEW_MEMBER_WAIT_MS = 300_000
 """Timeout of a new member that waits for its first generation.  It does not know its member id, so
@@ -88,7 +88,7 @@ class ClassicGroup:
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
-        self.kept: dict[str, Any] | None = None
+        self.recorded: dict[str, Any] | None = None
         self.state = GroupState.EMPTY
         self.since_ms = NO_TIME
         """Time of the last state change, by the wall clock."""
@@ -234,10 +234,10 @@ class ClassicGroup:
         unchanged = [*member.protocols.items()] == [*protocols.items()]
         leads = member is self.leader
         # The leader of a stable group joins again to trigger a new assignment.
-        told = self.state is GroupState.COMPLETING or (
+        has_response = self.state is GroupState.COMPLETING or (
             self.state is GroupState.STABLE and not leads
         )
-        if unchanged and told:
+        if unchanged and has_response:
             draft.complete(token, self._joined(member))
             return
         self._update(member, request, protocols, draft, token)
@@ -287,12 +287,12 @@ class ClassicGroup:
             return
         # It keeps its assignment, and the generation stays.
         draft.records.append(group_record(self.group_id, self._value(draft.wall_ms)))
-        answer = self._joined(member)
+        response = self._joined(member)
         if member is self.leader:
-            # A client that cannot be told to skip the assignment must not take itself for the
+            # A client that cannot be asked to skip the assignment must not take itself for the
             # leader.
-            answer |= {"skip_assignment": True} if may_skip else {"leader": old_id, "members": []}
-        draft.complete(self.members.wait_to_join(member, NO_TOKEN), answer)
+            response |= {"skip_assignment": True} if may_skip else {"leader": old_id, "members": []}
+        draft.complete(self.members.wait_to_join(member, NO_TOKEN), response)
 
     # -- join phase --------------------------------------------------------------------------
 
@@ -569,38 +569,38 @@ class ClassicGroup:
             "protocol": self.protocol,
             "leader": self.leader.member_id if self.leader is not None else None,
             "current_state_timestamp": wall_ms,
-            "members": self.members.kept(self.protocol, assigned),
+            "members": self.members.to_record(self.protocol, assigned),
         }
 
     def replay(self, value: dict[str, Any]) -> bool:
         """Apply a record's value; return whether it completed a rebalance."""
-        self.kept = value
+        self.recorded = value
         awaited = self.state is GroupState.COMPLETING and value["generation"] == self.generation
         if awaited:
-            for kept in value["members"]:
-                self.members.assign(self.members.by_id[kept["member_id"]], kept["assignment"])
+            for entry in value["members"]:
+                self.members.assign(self.members.by_id[entry["member_id"]], entry["assignment"])
             self.state = GroupState.STABLE
             self.since_ms = value["current_state_timestamp"]
         return awaited
 
     def restore(self, draft: DecisionDraft) -> None:
         """Restore the group after a load; each member gets a full session timeout to come back."""
-        if self.kept is None:
+        if self.recorded is None:
             return
-        kept = self.kept
-        self.generation = max(kept["generation"], 0)
-        self.protocol_type = kept["protocol_type"] or None
-        self.since_ms = kept["current_state_timestamp"]
-        for each in kept["members"]:
-            member = GroupMember.restored(each, kept["protocol"])
+        recorded = self.recorded
+        self.generation = max(recorded["generation"], 0)
+        self.protocol_type = recorded["protocol_type"] or None
+        self.since_ms = recorded["current_state_timestamp"]
+        for each in recorded["members"]:
+            member = GroupMember.from_record(each, recorded["protocol"])
             twin = self.members.by_instance.get(member.instance_id or "")
             if member.member_id not in self.members and twin is None:
                 self.members.add(member)
                 self._extend_session(member, draft)
         if self.members:
             self.state = GroupState.STABLE
-            self.protocol = kept["protocol"] or ""
-            self.leader = self.members.by_id.get(kept["leader"]) or next(iter(self.members))
+            self.protocol = recorded["protocol"] or ""
+            self.leader = self.members.by_id.get(recorded["leader"]) or next(iter(self.members))
         if len(self.members) > draft.limits.max_size:
             self._prepare(draft)
 

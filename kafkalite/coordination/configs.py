@@ -87,7 +87,7 @@ def alter(
 ) -> tuple[dict[tuple[int, str], KafkaError | None], list[TypedRecord]]:
     """Alter resources; return None or an error for each, and the records."""
     assert len({each.resource for each in wanted}) == len(wanted)
-    answers: dict[tuple[int, str], KafkaError | None] = {}
+    results: dict[tuple[int, str], KafkaError | None] = {}
     records: list[TypedRecord] = []
     room = ALTERED_SIZE_MAX
     configured = len(image.configs)
@@ -107,14 +107,14 @@ def alter(
                     f"At most {CONFIGURED_MAX} resources can have configs; delete the configs"
                     " of others first."
                 )
-        except KafkaError as fault:
-            answers[alteration.resource] = fault.again()
+        except KafkaError as error:
+            results[alteration.resource] = error.again()
             continue
-        answers[alteration.resource] = None
+        results[alteration.resource] = None
         room -= size
         configured += is_new
         records += config_records(alteration.kind, alteration.name, difference)
-    return answers, records
+    return results, records
 
 
 def check_kind(kind: int) -> Resource:
@@ -215,9 +215,9 @@ def _apply(
         if before.get(name) != after.get(name):
             _check_update(kind, resource, key, before, after)
             _check_text(key, after.get(name))
-    except InvalidConfig as fault:
+    except InvalidConfig as error:
         if kind is Resource.BROKER or (kind is Resource.CLIENT_METRICS and key is not MATCH):
-            raise InvalidRequest(*fault.args) from None
+            raise InvalidRequest(*error.args) from None
         raise
 
 

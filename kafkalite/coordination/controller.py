@@ -131,7 +131,7 @@ class Controller:
 
     # -- cluster and nodes -------------------------------------------------------------------
 
-    def found(self, cluster_id: str) -> Result[None]:
+    def set_cluster_id(self, cluster_id: str) -> Result[None]:
         """Set the cluster id once; raise InconsistentClusterId for another cluster's log."""
         if self.image.cluster_id not in ("", cluster_id):
             raise InconsistentClusterId(
@@ -141,7 +141,7 @@ class Controller:
             )
         return Result(None, [] if self.image.cluster_id else [CLUSTER(cluster_id=cluster_id)])
 
-    def settle_nodes(
+    def register_nodes(
         self,
         addresses: nodes.Addresses,
         rack: str | None,
@@ -150,11 +150,13 @@ class Controller:
         limits: PlacementLimits = NO_LIMITS,
     ) -> Result[None]:
         """Register exactly these nodes at start, and give every partition a leader among them."""
-        return nodes.settle(self.image, addresses, rack, sizes, limits)
+        return nodes.register(self.image, addresses, rack, sizes, limits)
 
-    def locate_node(self, node_id: int, host: str, port: int, rack: str | None) -> Result[None]:
+    def set_node_address(
+        self, node_id: int, host: str, port: int, rack: str | None
+    ) -> Result[None]:
         """Set a node's listener address."""
-        return nodes.locate(self.image, node_id, host, port, rack)
+        return nodes.set_address(self.image, node_id, host, port, rack)
 
     def add_node(self) -> Result[int]:
         """Add a worker and return its id."""
@@ -202,7 +204,7 @@ class Controller:
         """
         placer = Placer.over(self.image, sizes, limits)
         assert len({new.name for new in wanted}) == len(wanted) == len(topic_ids)
-        answers: dict[str, TopicImage | KafkaError] = {}
+        results: dict[str, TopicImage | KafkaError] = {}
         records: list[TypedRecord] = []
         new_metric_names: dict[str, str] = {}
         room = NEW_PARTITIONS_MAX - created_count
@@ -212,15 +214,15 @@ class Controller:
                 assigned = self._first_partitions(new, defaults, room)
                 topic = TopicImage(new.name, topic_id, config=_checked_config(new.config))
                 self._place(topic, assigned, placer)
-            except KafkaError as fault:
-                answers[new.name] = fault.again()
+            except KafkaError as error:
+                results[new.name] = error.again()
                 continue
-            answers[new.name] = topic
+            results[new.name] = topic
             records.extend(topic_records(topic))
             new_metric_names[topic_names.metric_name(new.name)] = new.name
             room -= len(topic.partitions)
-        made = map(node_record, placer.made)
-        return Result(answers, [] if validate_only else [*made, *records])
+        created = map(node_record, placer.created)
+        return Result(results, [] if validate_only else [*created, *records])
 
     def create_internal_topic(
         self, name: str, topic_id: bytes, partition_count: int, config: Mapping[str, str]
@@ -238,19 +240,19 @@ class Controller:
 
         Return None or an error for each name.
         """
-        answers: dict[str, None | KafkaError] = {}
+        results: dict[str, None | KafkaError] = {}
         records: list[TypedRecord] = []
         for topic_id, name in names.items():
             topic = self.image.topics_by_id.get(topic_id)
             if topic is None or topic.internal:
-                answers[name] = _of_the_broker(name) if topic else UnknownTopicOrPartition()
+                results[name] = _of_the_broker(name) if topic else UnknownTopicOrPartition()
                 continue
-            answers[name] = None
+            results[name] = None
             records.append(REMOVE_TOPIC(topic_id=topic_id))
             leaders = {partition.leader for partition in topic.partitions.values()}
             alone = [node_id for node_id in leaders if self.image.nodes[node_id].dedicated]
             records += [REMOVE_NODE(node_id=node_id) for node_id in sorted(alone)]
-        return Result(answers, records)
+        return Result(results, records)
 
     def create_partitions(
         self,
@@ -267,7 +269,7 @@ class Controller:
         """
         placer = Placer.over(self.image, sizes, limits)
         assert len({growth.name for growth in wanted}) == len(wanted)
-        answers: dict[str, None | KafkaError] = {}
+        results: dict[str, None | KafkaError] = {}
         records: list[TypedRecord] = []
         room = NEW_PARTITIONS_MAX - created_count
         for growth in wanted:
@@ -277,14 +279,14 @@ class Controller:
                     raise _of_the_broker(topic.name)
                 grown = TopicImage(topic.name, topic.topic_id, config=topic.config)
                 self._place(grown, self._more_partitions(topic, growth, room), placer)
-            except KafkaError as fault:
-                answers[growth.name] = fault.again()
+            except KafkaError as error:
+                results[growth.name] = error.again()
                 continue
-            answers[growth.name] = None
+            results[growth.name] = None
             records.extend(new_partition_records(topic.topic_id, grown.partitions))
             room -= len(grown.partitions)
-        made = map(node_record, placer.made)
-        return Result(answers, [] if validate_only else [*made, *records])
+        created = map(node_record, placer.created)
+        return Result(results, [] if validate_only else [*created, *records])
 
     # -- configs -----------------------------------------------------------------------------
 
@@ -292,8 +294,8 @@ class Controller:
         self, wanted: Sequence[configs.ConfigAlteration], *, validate_only: bool = False
     ) -> Result[dict[tuple[int, str], None | KafkaError]]:
         """Alter configs of resources; return None or an error for each."""
-        answers, records = configs.alter(self.image, wanted)
-        return Result(answers, [] if validate_only else records)
+        results, records = configs.alter(self.image, wanted)
+        return Result(results, [] if validate_only else records)
 
     # -- validation --------------------------------------------------------------------------
 
@@ -417,7 +419,7 @@ class Controller:
         elif len(open_to_us) < len(assigned):
             raise InvalidReplicaAssignment(
                 f"The topic {topic.name} has worker.dedicated=true: its partitions lie on workers"
-                " made for them, so assign none."
+                " created for them, so assign none."
             )
         elif len(assigned) > placer.room:
             raise PolicyViolation(

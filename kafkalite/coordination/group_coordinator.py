@@ -223,20 +223,20 @@ class GroupCoordinator:
         group = self._groups.get(group_id) or ClassicGroup(group_id)
         draft = self._draft(now_ms, wall_ms)
         size_before = len(group.members)
-        answers = []
+        responses = []
         for member_id, instance_id, _ in members:
             code = 0
             try:
                 group.leave(member_id, instance_id, draft)
             except KafkaError as error:
                 code = error.code
-            answers.append({
+            responses.append({
                 "member_id": member_id,
                 "group_instance_id": instance_id,
                 "error_code": code,
             })  # fmt: skip
         group.rebalance_after_leave(size_before, draft)
-        draft.complete(token, {"error_code": 0, "members": answers})
+        draft.complete(token, {"error_code": 0, "members": responses})
         return self._decided(draft, token, group)
 
     # -- offsets -----------------------------------------------------------------------------
@@ -413,9 +413,9 @@ class GroupCoordinator:
         group_ids = [*islice(self._sweep, SWEEP_COUNT)]
         for group_id in group_ids:
             group = self._groups.get(group_id) or ClassicGroup(group_id)
-            gone = [*self._expired(group, draft.wall_ms)]
-            draft.records += gone
-            if group.idle and len(gone) == self.offsets.count_of(group_id):
+            expired = [*self._expired(group, draft.wall_ms)]
+            draft.records += expired
+            if group.idle and len(expired) == self.offsets.count_of(group_id):
                 self._delete_group(group, draft)
         if len(group_ids) == SWEEP_COUNT:
             draft.set_deadline(DeadlineKey(RETENTION), 0)
@@ -468,8 +468,8 @@ class GroupCoordinator:
         """Yield the records of this state, each as of the time it is yielded."""
         for group_id in [*self._groups]:
             group = self._groups.get(group_id)
-            if group is not None and group.kept is not None:
-                yield group_record(group_id, group.kept)
+            if group is not None and group.recorded is not None:
+                yield group_record(group_id, group.recorded)
         yield from self.offsets.records()
 
     def loaded(self, now_ms: int) -> None:
@@ -542,7 +542,7 @@ class GroupCoordinator:
                 yield ClassicGroup(group_id)
 
     def _delete_group(self, group: ClassicGroup, draft: DecisionDraft) -> None:
-        if group.kept is not None:
+        if group.recorded is not None:
             draft.records.append(group_record(group.group_id, None))
         else:
             self._drop(group)
@@ -567,7 +567,7 @@ class GroupCoordinator:
         """Update a group's memory use; drop a group that has no state left."""
         if self._groups.get(group.group_id) is not group:
             return
-        if group.idle and group.kept is None and (draft is None or not draft.records):
+        if group.idle and group.recorded is None and (draft is None or not draft.records):
             self._drop(group)
             return
         size = group.size

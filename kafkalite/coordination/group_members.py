@@ -57,7 +57,7 @@ class GroupMember:
         texts = (self.member_id, self.instance_id or "", self.client_id, self.client_host)
         return protocols_size(self.protocols.items()) + sum(map(len, texts)) + len(self.assignment)
 
-    def kept(self, protocol: str | None, assignment: bytes) -> dict[str, Any]:
+    def to_record(self, protocol: str | None, assignment: bytes) -> dict[str, Any]:
         """Return the member as in the group's record."""
         return {
             "member_id": self.member_id,
@@ -71,20 +71,20 @@ class GroupMember:
         }
 
     @classmethod
-    def restored(cls, kept: dict[str, Any], protocol: str | None) -> GroupMember:
+    def from_record(cls, recorded: dict[str, Any], protocol: str | None) -> GroupMember:
         """Return a member from a group's record, which has its agreed protocol only."""
-        rebalance_timeout_ms = kept["rebalance_timeout"]
+        rebalance_timeout_ms = recorded["rebalance_timeout"]
         if rebalance_timeout_ms < 0:
-            rebalance_timeout_ms = kept["session_timeout"]
+            rebalance_timeout_ms = recorded["session_timeout"]
         return cls(
-            kept["member_id"],
-            kept["group_instance_id"],
-            kept["client_id"],
-            kept["client_host"],
+            recorded["member_id"],
+            recorded["group_instance_id"],
+            recorded["client_id"],
+            recorded["client_host"],
             rebalance_timeout_ms,
-            kept["session_timeout"],
-            {protocol or "": kept["subscription"]},
-            kept["assignment"],
+            recorded["session_timeout"],
+            {protocol or "": recorded["subscription"]},
+            recorded["assignment"],
         )
 
     def described(self, protocol: str | None) -> dict[str, Any]:
@@ -252,12 +252,12 @@ class GroupMembers:
                 return ANY_TOPIC
         return topics
 
-    def kept(
+    def to_record(
         self, protocol: str | None, assigned: Mapping[str, bytes] | None
     ) -> list[dict[str, Any]]:
         """Return the members as in the group's record, with their current or new assignments."""
         return [
-            member.kept(
+            member.to_record(
                 protocol,
                 member.assignment if assigned is None else assigned.get(member.member_id, b""),
             )

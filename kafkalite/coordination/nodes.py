@@ -58,7 +58,7 @@ class Placer:
         """True if dedicated workers are possible; a cluster without workers has none."""
         self.dedicated_max = limits.dedicated_max
         self.room = max(0, limits.dedicated_max - dedicated_count)
-        self.made: list[NodeImage] = []
+        self.created: list[NodeImage] = []
         """The dedicated nodes that this decision creates."""
         self._load = NodeLoads(image, leading(nodes, limits), sizes)
         self._sizes = sizes
@@ -88,14 +88,14 @@ class Placer:
         self.room -= len(indexes)
         placed = dict(zip(indexes, count(self._next_node_id)))
         self._next_node_id += len(indexes)
-        self.made += [NodeImage(node_id, "", 0, dedicated=True) for node_id in placed.values()]
+        self.created += [NodeImage(node_id, "", 0, dedicated=True) for node_id in placed.values()]
         return placed
 
 
 # -- start ---------------------------------------------------------------------------------------
 
 
-def settle(
+def register(
     image: ClusterImage,
     addresses: Addresses,
     rack: str | None,
@@ -125,7 +125,7 @@ def settle(
             index: topic.partitions[index].led_by(node_id) for index, node_id in leaders.items()
         }
         moved += partition_records(topic.topic_id, changed)
-    nodes |= {node.node_id: node for node in placer.made}
+    nodes |= {node.node_id: node for node in placer.created}
     changed_nodes = [node for node in nodes.values() if image.nodes.get(node.node_id) != node]
     removed = [REMOVE_NODE(node_id=node_id) for node_id in image.nodes if node_id not in nodes]
     return Result(None, [*map(node_record, changed_nodes), *moved, *removed])
@@ -181,7 +181,7 @@ def _is_dedicated(nodes: Mapping[int, NodeImage], node_id: int) -> bool:
 # -- changes while running -----------------------------------------------------------------------
 
 
-def locate(
+def set_address(
     image: ClusterImage, node_id: int, host: str, port: int, rack: str | None
 ) -> Result[None]:
     """Set a node's listener address; ignore a node that was removed meanwhile."""

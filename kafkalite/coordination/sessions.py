@@ -7,7 +7,7 @@ BROKER_TICK_TIMEOUT_MS; its process is then ended before the next one is started
 or only cannot send.
 
 Before its first message a node is starting and its session cannot expire: it may recover logs for
-minutes.  If its listener responds earlier, as checked by the launcher, `heard` is called for it.
+minutes.  If its listener responds earlier, as checked by the launcher, `extend` is called for it.
 
 Time is monotonic and passed in as an argument.
 """
@@ -23,8 +23,8 @@ class NodeSession:
     """The session of one incarnation: the time of its last message, and if it has expired."""
 
     incarnation: int
-    heard_ms: int | None = None  # None while it is starting
-    over: bool = False
+    last_heartbeat_ms: int | None = None  # None while it is starting
+    is_expired: bool = False
 
 
 class NodeSessions:
@@ -41,30 +41,30 @@ class NodeSessions:
         return {
             node_id
             for node_id, session in self._sessions.items()
-            if session.heard_ms is not None and not session.over
+            if session.last_heartbeat_ms is not None and not session.is_expired
         }
 
-    def started(self, node_id: int, incarnation: int) -> None:
+    def begin(self, node_id: int, incarnation: int) -> None:
         """Begin the session of a new process; it replaces the session of an older one."""
         session = self._sessions.get(node_id)
         if session is None or session.incarnation < incarnation:
             self._sessions[node_id] = NodeSession(incarnation)
 
-    def ended(self, node_id: int, incarnation: int) -> None:
+    def end(self, node_id: int, incarnation: int) -> None:
         """End the session of this incarnation; a newer one is not affected."""
         session = self._sessions.get(node_id)
         if session is not None and session.incarnation == incarnation:
             del self._sessions[node_id]
 
-    def heard(self, node_id: int, incarnation: int, now_ms: int) -> bool:
+    def extend(self, node_id: int, incarnation: int, now_ms: int) -> bool:
         """Extend a session; return False if the incarnation is not current or has expired."""
         session = self._sessions.get(node_id)
-        if session is None or session.incarnation != incarnation or session.over:
+        if session is None or session.incarnation != incarnation or session.is_expired:
             return False
-        session.heard_ms = now_ms
+        session.last_heartbeat_ms = now_ms
         return True
 
-    def silent(
+    def expire(
         self, now_ms: int, is_busy: Callable[[int], bool] = lambda node_id: False
     ) -> list[tuple[int, int]]:
         """Expire sessions and return them as (node id, incarnation), each once.
@@ -72,22 +72,22 @@ class NodeSessions:
         A node that missed its heartbeats does not expire while it `is_busy`, up to the tick
         timeout.
         """
-        silent = []
+        expired = []
         for node_id, session in self._sessions.items():
-            if session.heard_ms is None or session.over:
+            if session.last_heartbeat_ms is None or session.is_expired:
                 continue
-            # `excuse` may have set a time in the future, which would extend the timeout.
-            session.heard_ms = min(session.heard_ms, now_ms)
-            silent_ms = now_ms - session.heard_ms
-            if silent_ms > self.session_timeout_ms and (
-                silent_ms > self.tick_timeout_ms or not is_busy(node_id)
+            # `extend_all` may have set a time in the future, which would extend the timeout.
+            session.last_heartbeat_ms = min(session.last_heartbeat_ms, now_ms)
+            elapsed_ms = now_ms - session.last_heartbeat_ms
+            if elapsed_ms > self.session_timeout_ms and (
+                elapsed_ms > self.tick_timeout_ms or not is_busy(node_id)
             ):
-                session.over = True
-                silent.append((node_id, session.incarnation))
-        return silent
+                session.is_expired = True
+                expired.append((node_id, session.incarnation))
+        return expired
 
-    def excuse(self, away_ms: int) -> None:
+    def extend_all(self, pause_ms: int) -> None:
         """Extend all sessions by the time in which this process itself did not run."""
         for session in self._sessions.values():
-            if session.heard_ms is not None:
-                session.heard_ms += away_ms
+            if session.last_heartbeat_ms is not None:
+                session.last_heartbeat_ms += pause_ms

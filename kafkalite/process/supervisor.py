@@ -254,5 +254,5 @@ class Supervisor:
             # and would receive the records of our clients.
         port = 0 if process.state == BACKOFF else process.port
         self._controller.decide(
-            lambda machine: machine.locate_node(node_id, process.host, port, self._rack)
+            lambda machine: machine.set_node_address(node_id, process.host, port, self._rack)
         )

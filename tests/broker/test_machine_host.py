@@ -121,8 +121,8 @@ class Hosted:
 @pytest.fixture
 def hosted(tmp_path: Path) -> Hosted:
     hosted = Hosted(tmp_path / "__cluster_metadata-0")
-    hosted.ask(lambda controller: controller.found("a-cluster"))
-    hosted.ask(lambda controller: controller.settle_nodes({0: ("localhost", 9092)}, None))
+    hosted.ask(lambda controller: controller.set_cluster_id("a-cluster"))
+    hosted.ask(lambda controller: controller.register_nodes({0: ("localhost", 9092)}, None))
     return hosted
 
 
@@ -153,7 +153,7 @@ def test_an_answer_without_records_waits_for_the_records_it_rests_on(hosted):
 
 
 def test_an_answer_that_rests_on_nothing_new_comes_at_once(hosted):
-    assert len(hosted.begin(lambda controller: controller.found("a-cluster"))) == 1
+    assert len(hosted.begin(lambda controller: controller.set_cluster_id("a-cluster"))) == 1
     assert len(hosted.begin(bad)) == 1
 
 
@@ -195,7 +195,7 @@ def test_a_full_disk_fails_the_request_and_changes_nothing(hosted):
 
 def test_what_is_asked_at_the_start_is_durable_when_it_is_answered(hosted):
     moved = {0: ("localhost", 9093)}
-    hosted.host.decide_at_start(lambda controller: controller.settle_nodes(moved, None))
+    hosted.host.decide_at_start(lambda controller: controller.register_nodes(moved, None))
     assert hosted.host.machine.image.nodes == {0: NodeImage(0, "localhost", 9093)}
     assert hosted.log.durable_offset == hosted.log.end_offset
     assert hosted.flusher.held == []
@@ -205,12 +205,12 @@ def test_a_start_that_cannot_enter_the_log_is_refused_in_one_sentence(hosted):
     with pytest.raises(
         Refusal, match="belongs to cluster a-cluster and the rest of the directory to another"
     ):
-        hosted.host.decide_at_start(lambda controller: controller.found("another"))
+        hosted.host.decide_at_start(lambda controller: controller.set_cluster_id("another"))
     hosted.log.release()
     hosted.open(kept_free=1 << 60)
     with pytest.raises(Refusal, match="cannot be updated"):
         hosted.host.decide_at_start(
-            lambda controller: controller.settle_nodes({0: ("localhost", 9093)}, None)
+            lambda controller: controller.register_nodes({0: ("localhost", 9093)}, None)
         )
     assert hosted.host.machine.image.nodes == {0: NodeImage(0, "localhost", 9092)}
 
@@ -323,7 +323,7 @@ def test_a_log_of_a_newer_kafkalite_is_refused(hosted, monkeypatch):
 def test_a_power_cut_leaves_every_answered_decision_and_whole_ones_only(steps, kept):
     with TemporaryDirectory() as directory:
         hosted = Hosted(Path(directory) / "__cluster_metadata-0")
-        hosted.ask(lambda controller: controller.settle_nodes({0: ("localhost", 9092)}, None))
+        hosted.ask(lambda controller: controller.register_nodes({0: ("localhost", 9092)}, None))
         states = {hosted.log.active.size: hosted.state}
         durable_size = hosted.log.active.size
         for step in steps:

@@ -30,12 +30,12 @@ def addresses(workers: int) -> dict[int, tuple[str, int]]:
 
 
 def settle(controller: Controller, workers: int, **options: Any) -> None:
-    do(controller, controller.settle_nodes(addresses(workers), None, **options))
+    do(controller, controller.register_nodes(addresses(workers), None, **options))
 
 
 def cluster_of(workers: int) -> Controller:
     controller = Controller()
-    do(controller, controller.found("a-cluster"))
+    do(controller, controller.set_cluster_id("a-cluster"))
     settle(controller, workers)
     return controller
 

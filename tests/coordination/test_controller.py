@@ -229,6 +229,6 @@ def test_growing_may_be_validated_only(controller):
 
 
 def test_a_cluster_is_founded_once_and_is_no_other(controller):
-    assert controller.found("a-cluster").records == []
+    assert controller.set_cluster_id("a-cluster").records == []
     with pytest.raises(errors.InconsistentClusterId):
-        controller.found("another-cluster")
+        controller.set_cluster_id("another-cluster")

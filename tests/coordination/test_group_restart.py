@@ -163,7 +163,7 @@ def test_records_may_be_read_while_the_machine_goes_on(harness):
 def test_what_is_not_awaited_is_kept_and_disturbs_nobody(harness):
     client = harness.client()
     harness.stable(client)
-    value = harness.machine._groups["g"].kept
+    value = harness.machine._groups["g"].recorded
     harness.machine.replay(group_record("g", {**value, "generation": 9, "members": []}))
     assert harness.state() == "Stable"
     assert client.beat().code == NONE
@@ -186,7 +186,7 @@ def test_what_is_not_awaited_is_kept_and_disturbs_nobody(harness):
 def test_a_strange_record_makes_a_group_that_can_be_used(harness, changed):
     first, second = harness.client("a"), harness.client("b", instance_id="i")
     harness.stable(first, second)
-    value = harness.machine._groups["g"].kept
+    value = harness.machine._groups["g"].recorded
     if changed.get("members") == "twice":
         changed = {"members": [*value["members"], *value["members"]]}
     elif changed.get("members") == "timeouts":

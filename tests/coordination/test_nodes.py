@@ -61,10 +61,10 @@ def test_a_cluster_of_one_process_gets_workers_and_gives_them_up_again():
 def test_settling_what_is_settled_leaves_no_records():
     controller = cluster_of(workers=3)
     create(controller, NewTopic("a", 7), NewTopic("b", 2, config=DEDICATED))
-    # For a dedicated node, locate_node has set the listener by now.
+    # For a dedicated node, set_node_address has set the listener by now.
     for node_id in (4, 5):
-        do(controller, controller.locate_node(node_id, "localhost", 9092 + node_id, None))
-    assert controller.settle_nodes(addresses(5), None).records == []
+        do(controller, controller.set_node_address(node_id, "localhost", 9092 + node_id, None))
+    assert controller.register_nodes(addresses(5), None).records == []
 
 
 def test_a_worker_that_is_no_more_leaves_its_partitions_to_the_others_and_only_those():
@@ -86,7 +86,7 @@ def test_a_worker_more_gets_nothing_that_another_has():
 
 def test_a_node_is_settled_at_its_new_address_with_its_rack():
     controller = cluster_of(workers=1)
-    do(controller, controller.settle_nodes({0: ("h", 1), 1: ("h", 2)}, "r"))
+    do(controller, controller.register_nodes({0: ("h", 1), 1: ("h", 2)}, "r"))
     assert controller.image.nodes == {0: NodeImage(0, "h", 1, "r"), 1: NodeImage(1, "h", 2, "r")}
 
 
@@ -125,7 +125,7 @@ def test_an_added_worker_takes_partitions_once_it_has_a_listener():
     assert do(controller, controller.add_node()) == 2
     assert controller.image.nodes[2] == NodeImage(2, "", 0)
     create(controller, NewTopic("a", 2))
-    do(controller, controller.locate_node(2, "h", 9094, "r"))
+    do(controller, controller.set_node_address(2, "h", 9094, "r"))
     assert controller.image.nodes[2] == NodeImage(2, "h", 9094, "r")
     create(controller, NewTopic("b", 2))
     assert (leaders_of(controller, "a"), leaders_of(controller, "b")) == ([1, 1], [2, 1])
@@ -142,8 +142,8 @@ def test_the_id_of_a_removed_node_is_not_given_again_whatever_the_machine_is_mad
 
 def test_a_node_that_was_removed_is_located_nowhere():
     controller = cluster_of(workers=1)
-    assert controller.locate_node(7, "h", 1, None).records == ()
-    assert controller.locate_node(1, "localhost", 9093, None).records == []
+    assert controller.set_node_address(7, "h", 1, None).records == ()
+    assert controller.set_node_address(1, "localhost", 9093, None).records == []
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_moves_that_make_no_sense_by_now_are_left_out():
     topic = laid_out(controller, "a", [1, 1])
     alone = create(controller, NewTopic("alone", 1, config=DEDICATED))["alone"]
     do(controller, controller.set_draining(3, True))
-    do(controller, controller.locate_node(4, "", 0, None))
+    do(controller, controller.set_node_address(4, "", 0, None))
     good = PartitionMove(topic.topic_id, 0, 1, 2)
     moves = [
         PartitionMove(topic.topic_id, 1, 2, 1),  # it is not led by node 2
@@ -322,11 +322,11 @@ def test_more_dedicated_partitions_than_there_may_be_workers_share_until_there_m
 def test_dedicated_workers_stay_when_the_next_start_does_not_name_them_and_wait_for_a_listener():
     controller = cluster_of(workers=2)
     create(controller, NewTopic("alone", 1, config=DEDICATED))
-    do(controller, controller.locate_node(3, "h", 9095, "r"))
+    do(controller, controller.set_node_address(3, "h", 9095, "r"))
     settle(controller, workers=2)
     assert controller.image.nodes[3] == NodeImage(3, "h", 0, "r", dedicated=True)
     assert epochs_of(controller, "alone") == [0]
-    do(controller, controller.settle_nodes({**addresses(2), 3: ("h", 9095)}, None))
+    do(controller, controller.register_nodes({**addresses(2), 3: ("h", 9095)}, None))
     assert controller.image.nodes[3] == NodeImage(3, "h", 9095, dedicated=True)
 
 

@@ -151,14 +151,14 @@ class ControllerMachine(RuleBasedStateMachine):
         topics=st.lists(GOOD_TOPICS, min_size=1, max_size=4, unique_by=lambda new: new.name),
     )
     def found(self, workers: int, topics: list[NewTopic]) -> None:
-        self.do(self.controller.found("a-cluster"))
+        self.do(self.controller.set_cluster_id("a-cluster"))
         self.settle(workers, 1, None)
         self.create_topics(topics, False, {})
 
     @rule(workers=st.integers(0, 4), port=st.integers(1, 2), rack=st.sampled_from([None, "r"]))
     def settle(self, workers: int, port: int, rack: str | None) -> None:
         addresses = dict.fromkeys(range(workers + 1), ("localhost", port))
-        result = self.controller.settle_nodes(addresses, rack, limits=LIMITS)
+        result = self.controller.register_nodes(addresses, rack, limits=LIMITS)
         self.do(result, settled=addresses.keys())
         if self.image.workers:
             ordinary = {n for n, node in self.image.nodes.items() if not node.dedicated}
@@ -170,7 +170,7 @@ class ControllerMachine(RuleBasedStateMachine):
     def settle_as_it_is(self) -> None:
         addresses = {node.node_id: (node.host, node.port) for node in self.image.nodes.values()}
         rack = self.image.nodes[0].rack
-        result = self.controller.settle_nodes(addresses, rack, limits=LIMITS)
+        result = self.controller.register_nodes(addresses, rack, limits=LIMITS)
         # Topics that shared a worker may get their own, and nodes without a rack get node 0's.
         moved = [record for record in result.records if record.kind is internal.PARTITION]
         for record in moved:
@@ -181,12 +181,12 @@ class ControllerMachine(RuleBasedStateMachine):
     def add_node(self, located: bool) -> None:
         node_id = self.ask(lambda: self.controller.add_node())
         if located and node_id is not None:
-            self.do(self.controller.locate_node(node_id, "localhost", 1, None))
+            self.do(self.controller.set_node_address(node_id, "localhost", 1, None))
 
     @rule(data=st.data(), port=st.integers(0, 2))
-    def locate_node(self, data: st.DataObject, port: int) -> None:
+    def set_node_address(self, data: st.DataObject, port: int) -> None:
         node_id = data.draw(self.a_node_id())
-        self.do(self.controller.locate_node(node_id, "localhost", port, None))
+        self.do(self.controller.set_node_address(node_id, "localhost", port, None))
 
     @rule(data=st.data())
     def remove_node(self, data: st.DataObject) -> None:

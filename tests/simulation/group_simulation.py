@@ -423,5 +423,6 @@ class GroupSimulation:
 
 
 def hard_state(machine: Any) -> Any:
-    kept = {id_: group.kept for id_, group in machine._groups.items() if group.kept is not None}
-    return kept, machine.offsets._groups
+    groups = machine._groups.items()
+    recorded = {id_: group.recorded for id_, group in groups if group.recorded is not None}
+    return recorded, machine.offsets._groups

@@ -142,17 +142,17 @@ class WorkerManager:
                 or process.state == BACKOFF  # it is dead, and the next one not started yet
                 or process.incarnation != worker.peer.incarnation
             ):
-                self._sessions.ended(*worker.peer)
+                self._sessions.end(*worker.peer)
                 del self.workers[node_id]
         for node_id, process in processes.items():
             if process.state != BACKOFF and node_id not in self.workers:
                 peer = Peer(node_id, process.incarnation)
-                self._sessions.started(*peer)
+                self._sessions.begin(*peer)
                 self.workers[node_id] = Worker(peer)
             if process.state in (READY, ENDING) and not self._was_serving(node_id, process):
                 # Its listener responds, so its session can expire from now on.
                 now_ms = self._reactor.clock.monotonic_ms()
-                self._sessions.heard(node_id, process.incarnation, now_ms)
+                self._sessions.extend(node_id, process.incarnation, now_ms)
         self.processes = processes
         self._release()
 
@@ -174,9 +174,9 @@ class WorkerManager:
         late_ms = now_ms - self._checked_ms - CHECK_MS
         if late_ms >= LATE_CHECK_MS:
             # While this process was stopped it received nothing: extend all sessions.
-            self._sessions.excuse(late_ms)
+            self._sessions.extend_all(late_ms)
         self._checked_ms = now_ms
-        for node_id, incarnation in self._sessions.silent(now_ms, self._is_busy):
+        for node_id, incarnation in self._sessions.expire(now_ms, self._is_busy):
             log.warning("Node %d missed its heartbeats and is fenced. node=%d", node_id, node_id)
             self._fence(Peer(node_id, incarnation))
         for worker in self.workers.values():
@@ -224,7 +224,7 @@ class WorkerManager:
         if handle is None:
             self._refuse(identity, message.kind, "the supervisor handles no such message")
             return
-        self._sessions.heard(*peer, self._reactor.clock.monotonic_ms())
+        self._sessions.extend(*peer, self._reactor.clock.monotonic_ms())
         self._busy.discard(peer.node_id)
         handle(self, worker, message.fields)
 
