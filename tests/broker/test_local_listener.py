@@ -385,11 +385,11 @@ def test_metrics_page_is_written_after_local_packets(host):
     topic = host.create("t")
     local_client = host.connect_client()
     local_client.attach()
-    page.look()
+    page.update()
     local_client.put(batch_of(b"1"), topic)
     local_client.acked()
     before = page._periods
-    page.look()
+    page.update()
     page.close()
     assert (before, page._periods) == (0, 0)
 
