@@ -64,14 +64,14 @@ class Housekeeping:
         self._retention_due_ms = now_ms + settings[LOG_RETENTION_CHECK_INTERVAL_MS]
         self._checkpoint_due_ms = now_ms + settings[LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS]
         self._settings = settings
-        self._to_retain: deque[Log] = deque()
+        self._retention_queue: deque[Log] = deque()
         self.trimmed: list[Log] = []
         """Logs whose start offset retention moved, until the node has taken them."""
-        self._to_note: deque[Log] | None = None
-        self._writing = False
+        self._checkpoint_queue: deque[Log] | None = None
+        self._is_writing = False
         """True from a checkpoint's first note until it is written."""
         self._checked_ms = now_ms
-        self._durable_sum = 0
+        self._durable_offset_sum = 0
         self._background = BackgroundFlush()
         self._flush_due_ms = now_ms + settings[LOG_BACKGROUND_FLUSH_INTERVAL_MS]
 
@@ -93,22 +93,22 @@ class Housekeeping:
         """Do part of the work that is due; return the time of the next call."""
         if now_ms >= self._retention_due_ms:
             self._retention_due_ms = now_ms + self._settings[LOG_RETENTION_CHECK_INTERVAL_MS]
-            self._to_retain = deque(self._logs.values())
+            self._retention_queue = deque(self._logs.values())
         if now_ms >= self._flush_due_ms:
             self._flush_due_ms = now_ms + self._settings[LOG_BACKGROUND_FLUSH_INTERVAL_MS]
             if flusher is not None:
                 self._background.add(self._logs.values(), flusher, closed_only=False)
-        if now_ms >= self._checkpoint_due_ms or self._has_moved(now_ms):
+        if now_ms >= self._checkpoint_due_ms or self._has_durable_offset_moved(now_ms):
             interval_ms = self._settings[LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS]
             self._checkpoint_due_ms = now_ms + interval_ms
             self._begin_checkpoint(flusher)
-        if self._to_note is not None and flusher is not None:
-            self._note_some(self._to_note, flusher)
-        self._retain_some()
+        if self._checkpoint_queue is not None and flusher is not None:
+            self._add_points(self._checkpoint_queue, flusher)
+        self._apply_retention()
         due = [self._retention_due_ms, self._checkpoint_due_ms, self._flush_due_ms]
         if any(not found.is_left_to_kernel for found in self._logs.values()):
             due.append(self._checked_ms + self._check_interval_ms())
-        if self._to_retain or self._to_note is not None:
+        if self._retention_queue or self._checkpoint_queue is not None:
             due.append(now_ms)
         deletes_due_ms = self.deferred_deletes.remove_due(flusher)
         if deletes_due_ms is not None:
@@ -118,19 +118,19 @@ class Housekeeping:
     def _check_interval_ms(self) -> int:
         return max(CHECKPOINT_MS_MIN, CHECKPOINT_MS_PER_LOG * len(self._logs))
 
-    def _has_moved(self, now_ms: int) -> bool:
+    def _has_durable_offset_moved(self, now_ms: int) -> bool:
         """Return whether a check is due and more is durable than at the last check."""
         if now_ms - self._checked_ms < self._check_interval_ms():
             return False
         self._checked_ms = now_ms
-        before = self._durable_sum
-        self._durable_sum = sum(found.durable_offset for found in self._logs.values())
-        return self._durable_sum != before
+        before = self._durable_offset_sum
+        self._durable_offset_sum = sum(found.durable_offset for found in self._logs.values())
+        return self._durable_offset_sum != before
 
-    def _retain_some(self) -> None:
+    def _apply_retention(self) -> None:
         end_ns = self._clock.monotonic_ns() + STEP_MS * 1_000_000
-        for _ in range(min(LOGS_PER_RETENTION_STEP, len(self._to_retain))):
-            found = self._to_retain.popleft()
+        for _ in range(min(LOGS_PER_RETENTION_STEP, len(self._retention_queue))):
+            found = self._retention_queue.popleft()
             if found.topic == METADATA_TOPIC:
                 continue  # retention of the metadata log is decided by its snapshots
             before = found.log_start_offset
@@ -155,7 +155,7 @@ class Housekeeping:
     def checkpoint(self) -> None:
         """Write the durable offset and start offset of each log, synchronously."""
         for found in self._logs.values():
-            self._note(found)
+            self._add_point(found)
         write = self._points.begin_write()
         if write is not None:
             write.run(self._disk)
@@ -169,35 +169,35 @@ class Housekeeping:
             self.checkpoint()
             return
         self._background.add(self._logs.values(), flusher, closed_only=True)
-        if self._writing:
+        if self._is_writing:
             return  # a slow disk is still writing the previous checkpoint
-        self._writing = True
-        self._to_note = deque(self._logs.values())
+        self._is_writing = True
+        self._checkpoint_queue = deque(self._logs.values())
 
-    def _note_some(self, to_note: deque[Log], flusher: Flusher) -> None:
+    def _add_points(self, queue: deque[Log], flusher: Flusher) -> None:
         """Note the points of some logs; after the last one, begin to write the checkpoint."""
         end_ns = self._clock.monotonic_ns() + STEP_MS * 1_000_000
-        while to_note:
-            found = to_note.popleft()
+        while queue:
+            found = queue.popleft()
             if self._logs.get((found.topic, found.partition)) is found:
-                self._note(found)
+                self._add_point(found)
             if self._clock.monotonic_ns() >= end_ns:
                 break
-        if to_note:
+        if queue:
             return
-        self._to_note = None
+        self._checkpoint_queue = None
         write = self._points.begin_write()
         if write is None:
-            self._writing = False
+            self._is_writing = False
         else:
-            write.done = self._written
+            write.done = self._end_write
             flusher.submit([write])
 
-    def _written(self, write: CheckpointWrite) -> None:
-        self._writing = False
+    def _end_write(self, write: CheckpointWrite) -> None:
+        self._is_writing = False
         self._points.written(write)
 
-    def _note(self, found: Log) -> None:
+    def _add_point(self, found: Log) -> None:
         if found.is_quarantined:
             return  # its known point stays
         if not found.is_left_to_kernel:  # the others take a snapshot with their flush

@@ -168,6 +168,8 @@ class Log:
 
     def _apply_config(self) -> None:
         self._validator = BatchValidator(self.config.settings)
+        # Read for each log in each tick, so not a property.
+        self.is_left_to_kernel = self.config.durability.is_left_to_kernel
         self.producers.reconfigure(self.config.settings)
 
     @property
@@ -184,11 +186,6 @@ class Log:
     def is_released(self) -> bool:
         """True once the log is closed."""
         return self.flush_state.is_released
-
-    @property
-    def is_left_to_kernel(self) -> bool:
-        """True if no append is flushed before the kernel writes it."""
-        return self.config.durability.is_left_to_kernel
 
     @property
     def unflushed_size(self) -> int:

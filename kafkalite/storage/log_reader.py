@@ -59,13 +59,14 @@ def locate(log: Log, offset: int, upper_offset: int) -> tuple[LogSegment, int, i
         active = segments.active
         return active, log.last_batch_position, active.size - log.last_batch_position, active.size
     number = segments.number_of(offset)
-    found = segments[number].find(offset)
+    segment = segments[number]
+    found = segment.find(offset)
     while found is None and number + 1 < len(segments):
         number += 1
-        found = segments[number].find(offset)
+        segment = segments[number]
+        found = segment.find(offset)
     if found is None or found.base_offset >= upper_offset:
         return None
-    segment = segments[number]
     return segment, found.position, found.size, _end_in(log, segment, number, upper_offset)
 
 
