@@ -128,7 +128,7 @@ def codes(response):
 
 def test_a_produce_waits_for_all_of_its_partitions(purgatory):
     a, b = Partition(0), Partition(1)
-    news = heard(purgatory.park(produced(a, b), 1000))
+    news = heard(purgatory.watch(produced(a, b), 1000))
     a.high_watermark = 5
     purgatory.wake(a)
     assert news == []
@@ -141,7 +141,7 @@ def test_a_produce_waits_for_all_of_its_partitions(purgatory):
 
 def test_a_high_watermark_at_the_last_record_is_not_past_it(purgatory):
     partition = Partition()
-    news = heard(purgatory.park(produced(partition, last_offset=4), 1000))
+    news = heard(purgatory.watch(produced(partition, last_offset=4), 1000))
     partition.high_watermark = 4
     purgatory.wake(partition)
     assert news == []
@@ -149,7 +149,7 @@ def test_a_high_watermark_at_the_last_record_is_not_past_it(purgatory):
 
 def test_a_produce_out_of_time_says_so_for_the_open_partitions_only(purgatory, timers):
     a, b = Partition(0), Partition(1)
-    news = heard(purgatory.park(produced(a, b), 1000))
+    news = heard(purgatory.watch(produced(a, b), 1000))
     a.high_watermark = 5
     timers.all_due()
     ((response, _),) = news
@@ -158,7 +158,7 @@ def test_a_produce_out_of_time_says_so_for_the_open_partitions_only(purgatory, t
 
 def test_a_produce_to_a_partition_taken_away_is_answered_with_the_reason(purgatory):
     partition = Partition()
-    news = heard(purgatory.park(produced(partition), 1000))
+    news = heard(purgatory.watch(produced(partition), 1000))
     partition.error = NotLeaderOrFollower()
     purgatory.wake(partition)
     ((response, _),) = news
@@ -167,7 +167,7 @@ def test_a_produce_to_a_partition_taken_away_is_answered_with_the_reason(purgato
 
 def test_produce_closes_the_entries_of_the_partition_that_moved_only(purgatory):
     partitions = [Partition(number) for number in range(500)]
-    news = heard(purgatory.park(produced(*partitions), 1000))
+    news = heard(purgatory.watch(produced(*partitions), 1000))
     for partition in partitions:
         partition.high_watermark = 5
         purgatory.wake(partition)
@@ -413,7 +413,7 @@ def test_produce_is_answered_before_the_many_fetches_that_wait(purgatory):
     partition = Partition()
     for _ in range(1_000):
         begun(purgatory, partition, min_bytes=1)
-    news = heard(purgatory.park(produced(partition), 1000))
+    news = heard(purgatory.watch(produced(partition), 1000))
     partition.high_watermark = 5
     purgatory.wake(partition)
     assert len(news) == 1
@@ -424,11 +424,11 @@ def test_delayed_request_whose_files_cannot_be_read_fails_alone(purgatory, is_ur
     partition = Partition(0)
     broken, whole = produced(partition), produced(partition)
 
-    def answer():
+    def build_response():
         raise FileNotFoundError(2, "No such file or directory", "00000000000000000000.log")
 
-    broken.answer, broken.is_urgent = answer, is_urgent
-    failed, answered = (heard(purgatory.park(each, 1000)) for each in (broken, whole))
+    broken.build_response, broken.is_urgent = build_response, is_urgent
+    failed, answered = (heard(purgatory.watch(each, 1000)) for each in (broken, whole))
     partition.high_watermark = 5
     purgatory.wake(partition)
     purgatory.run()

@@ -244,6 +244,6 @@ class HighWatermarkListener(DelayedOperation):
     def __init__(self, journal: PartitionJournal) -> None:
         self._journal = journal
 
-    def look(self, partition: WatchedPartition) -> bool:
+    def check(self, partition: WatchedPartition) -> bool:
         self._journal.on_commit()
         return False

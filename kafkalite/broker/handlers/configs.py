@@ -52,7 +52,7 @@ from kafkalite.errors import InvalidRequest, KafkaError, UnsupportedVersion
 from kafkalite.protocol.schemas import configs as schemas
 
 
-def _must(client: ClientContext, operation: AclOperation, kind: Resource, name: str) -> None:
+def _authorize(client: ClientContext, operation: AclOperation, kind: Resource, name: str) -> None:
     """Raise an authorization error unless the principal may do this to the resource's configs."""
     if kind is Resource.TOPIC:
         client.must(operation, TOPIC, name)
@@ -65,7 +65,7 @@ def _must(client: ClientContext, operation: AclOperation, kind: Resource, name: 
 # -- DescribeConfigs -----------------------------------------------------------------------------
 
 
-class ConfigEntries(NamedTuple):
+class ConfigEntry(NamedTuple):
     """One key of a resource, with its value, as described to clients."""
 
     key: Key[Any]
@@ -96,7 +96,7 @@ def describe_configs(
     for resource in wanted.values():
         description.add(resource)
         yield
-    return description.written()
+    return description.encoded()
 
 
 class ConfigDescriptions:
@@ -107,7 +107,7 @@ class ConfigDescriptions:
         self._client = client
         self._synonyms = request.include_synonyms
         self._documentation = request.include_documentation
-        self._alike: SharedConfigs = {}
+        self._shared_configs: SharedConfigs = {}
         self._results: list[bytes] = []
         self._errors: list[Response] = []
 
@@ -116,43 +116,43 @@ class ConfigDescriptions:
         result = self._result(resource)
         if "error_code" in result:
             self._errors.append(result)
-        written = schemas.DESCRIBED_RESOURCES.write_element(self._client.version, result)
-        self._results.append(written)
+        encoded = schemas.DESCRIBED_RESOURCES.write_element(self._client.version, result)
+        self._results.append(encoded)
 
-    def written(self) -> EncodedResponse:
+    def encoded(self) -> EncodedResponse:
         """Return the whole encoded response."""
         body = schemas.DESCRIBED_RESOURCES.write(self._client.version, self._results)
         return EncodedResponse(body, {"results": self._errors})
 
     def _result(self, wanted: Any) -> Response:
-        who = {"resource_type": wanted.resource_type, "resource_name": wanted.resource_name}
+        identity = {"resource_type": wanted.resource_type, "resource_name": wanted.resource_name}
         try:
             kind = check_kind(wanted.resource_type)
-            _must(self._client, DESCRIBE_CONFIGS, kind, wanted.resource_name)
+            _authorize(self._client, DESCRIBE_CONFIGS, kind, wanted.resource_name)
             configs = self._configs(kind, wanted.resource_name, wanted.configuration_keys)
         except KafkaError as error:
-            return {**who, **error_fields(error)}
-        return {**who, "error_message": None, "configs": configs}
+            return {**identity, **error_fields(error)}
+        return {**identity, "error_message": None, "configs": configs}
 
     def _configs(self, kind: Resource, name: str, keys: Sequence[str] | None) -> list[Response]:
         """Return the entries of one resource; topics with equal configs share theirs."""
-        which: tuple[Any, ...] | None = None
+        shared_key: tuple[Any, ...] | None = None
         if kind is Resource.TOPIC:
             topic_names.check(name)
             overrides = self._node.image.topic(name).config
-            which = tuple(overrides.items()), tuple(keys or ())
-            if which in self._alike:
-                return self._alike[which]
+            shared_key = tuple(overrides.items()), tuple(keys or ())
+            if shared_key in self._shared_configs:
+                return self._shared_configs[shared_key]
             settings = self._node.metadata.settings_of(overrides)
-            described = _in_force(SCOPES[kind].values(), settings)
+            entries = _effective_entries(SCOPES[kind].values(), settings)
         else:
-            described = _DESCRIBE[kind](self._node, self._client, name)
+            entries = _DESCRIBE[kind](self._node, self._client, name)
         if keys:
-            named = {entry.key.name: entry for entry in described}
-            described = [named[key] for key in dict.fromkeys(keys) if key in named]
-        configs = [_entry(entry, self._synonyms, self._documentation) for entry in described]
-        if which is not None:
-            self._alike[which] = configs
+            named = {entry.key.name: entry for entry in entries}
+            entries = [named[key] for key in dict.fromkeys(keys) if key in named]
+        configs = [_entry(entry, self._synonyms, self._documentation) for entry in entries]
+        if shared_key is not None:
+            self._shared_configs[shared_key] = configs
         return configs
 
 
@@ -160,46 +160,46 @@ SharedConfigs = dict[tuple[Any, ...], list[Response]]
 """Descriptions that topics share, by their config and the requested keys."""
 
 
-def _entry(described: ConfigEntries, synonyms: bool, documentation: bool) -> Response:
-    key = described.key
+def _entry(entry: ConfigEntry, synonyms: bool, documentation: bool) -> Response:
+    key = entry.key
     return {
         "name": key.name,
-        "value": described.value,
+        "value": entry.value,
         "read_only": not key.dynamic,
-        "config_source": described.source,
+        "config_source": entry.source,
         "is_sensitive": key.sensitive,
         "synonyms": [
             {"name": synonym.name, "value": synonym.text, "source": synonym.source}
-            for synonym in (described.synonyms if synonyms else ())
+            for synonym in (entry.synonyms if synonyms else ())
         ],
         "config_type": key.type,
         "documentation": key.doc if documentation else None,
     }
 
 
-def _in_force(keys: Iterable[Key[Any]], settings: Settings) -> Iterable[ConfigEntries]:
+def _effective_entries(keys: Iterable[Key[Any]], settings: Settings) -> Iterable[ConfigEntry]:
     for key in keys:
         synonyms = list(settings.synonyms(key))
-        yield ConfigEntries(key, spoken(key, settings[key]), synonyms, settings.source(key))
+        yield ConfigEntry(key, spoken(key, settings[key]), synonyms, settings.source(key))
 
 
-def _of_broker(node: ConfigsNode, client: ClientContext, name: str) -> Iterable[ConfigEntries]:
+def _broker_entries(node: ConfigsNode, client: ClientContext, name: str) -> Iterable[ConfigEntry]:
     keys = SCOPES[Resource.BROKER]
     if not name:
         # Only what is set cluster-wide, nothing else.
-        texts = node.image.config_of(Resource.BROKER, "")
-        known = {key: text for key, text in texts.items() if key in keys}
-        settings = Settings.of(Source.DYNAMIC_DEFAULT_BROKER, keys, known)
-        for key in _in_force([keys[name] for name in known], settings):
+        configs = node.image.config_of(Resource.BROKER, "")
+        dynamic = {key: text for key, text in configs.items() if key in keys}
+        settings = Settings.of(Source.DYNAMIC_DEFAULT_BROKER, keys, dynamic)
+        for key in _effective_entries([keys[name] for name in dynamic], settings):
             yield key._replace(synonyms=key.synonyms[:1])
         return
     _check_own_id(node, name)
-    facts = _facts(node, client)
-    for key in _in_force(keys.values(), node.settings):
+    facts = _listener_values(node, client)
+    for key in _effective_entries(keys.values(), node.settings):
         yield key._replace(value=facts.get(key.key, key.value))
 
 
-def _facts(node: ConfigsNode, client: ClientContext) -> Mapping[Key[Any], str]:
+def _listener_values(node: ConfigsNode, client: ClientContext) -> Mapping[Key[Any], str]:
     host, port, *_ = node.listener.getsockname()
     here = NodeImage(node.node_id, host, port)
     return {
@@ -221,29 +221,31 @@ def _check_own_id(node: ConfigsNode, name: str) -> None:
         )
 
 
-def _of_loggers(node: ConfigsNode, client: ClientContext, name: str) -> Iterable[ConfigEntries]:
+def _logger_entries(node: ConfigsNode, client: ClientContext, name: str) -> Iterable[ConfigEntry]:
     _check_own_id(node, name)
     for logger, level in logger_levels().items():
-        yield ConfigEntries(SCOPES[Resource.BROKER_LOGGER][logger], level, [], Source.BROKER_LOGGER)
+        yield ConfigEntry(SCOPES[Resource.BROKER_LOGGER][logger], level, [], Source.BROKER_LOGGER)
 
 
-def _of_named(
+def _named_resource_entries(
     kind: Resource, source: Source
-) -> Callable[[ConfigsNode, ClientContext, str], Iterable[ConfigEntries]]:
-    def described(node: ConfigsNode, client: ClientContext, name: str) -> Iterable[ConfigEntries]:
+) -> Callable[[ConfigsNode, ClientContext, str], Iterable[ConfigEntry]]:
+    def entries(node: ConfigsNode, client: ClientContext, name: str) -> Iterable[ConfigEntry]:
         if not name:
             raise InvalidRequest("The resource name is empty.")
         settings = Settings.of(source, SCOPES[kind], node.image.config_of(kind, name))
-        return _in_force(SCOPES[kind].values(), settings)
+        return _effective_entries(SCOPES[kind].values(), settings)
 
-    return described
+    return entries
 
 
-_DESCRIBE: dict[Resource, Callable[[ConfigsNode, ClientContext, str], Iterable[ConfigEntries]]] = {
-    Resource.BROKER: _of_broker,
-    Resource.BROKER_LOGGER: _of_loggers,
-    Resource.CLIENT_METRICS: _of_named(Resource.CLIENT_METRICS, Source.CLIENT_METRICS),
-    Resource.GROUP: _of_named(Resource.GROUP, Source.GROUP),
+_DESCRIBE: dict[Resource, Callable[[ConfigsNode, ClientContext, str], Iterable[ConfigEntry]]] = {
+    Resource.BROKER: _broker_entries,
+    Resource.BROKER_LOGGER: _logger_entries,
+    Resource.CLIENT_METRICS: _named_resource_entries(
+        Resource.CLIENT_METRICS, Source.CLIENT_METRICS
+    ),
+    Resource.GROUP: _named_resource_entries(Resource.GROUP, Source.GROUP),
 }
 
 
@@ -254,13 +256,15 @@ _DESCRIBE: dict[Resource, Callable[[ConfigsNode, ClientContext, str], Iterable[C
 def alter_configs(node: ConfigsNode, request: Any, client: ClientContext) -> Work[Later[Response]]:
     """Replace all configs set on resources; with `validate_only`, only validate."""
     wanted = []
-    for asked in request.resources:
-        changes = [ConfigChange(config.name, config.value) for config in asked.configs]
+    for requested in request.resources:
+        changes = [ConfigChange(config.name, config.value) for config in requested.configs]
         wanted.append(
-            ConfigAlteration(asked.resource_type, asked.resource_name, changes, replaces=True)
+            ConfigAlteration(
+                requested.resource_type, requested.resource_name, changes, replaces=True
+            )
         )
         yield
-    return (yield from _altered(node, client, wanted, request.validate_only))
+    return (yield from _alter(node, client, wanted, request.validate_only))
 
 
 @serves(
@@ -271,17 +275,17 @@ def incremental_alter_configs(
 ) -> Work[Later[Response]]:
     """Change single keys of resources; with `validate_only`, only validate."""
     wanted = []
-    for asked in request.resources:
+    for requested in request.resources:
         changes = [
             ConfigChange(config.name, config.value, config.config_operation)
-            for config in asked.configs
+            for config in requested.configs
         ]
-        wanted.append(ConfigAlteration(asked.resource_type, asked.resource_name, changes))
+        wanted.append(ConfigAlteration(requested.resource_type, requested.resource_name, changes))
         yield
-    return (yield from _altered(node, client, wanted, request.validate_only))
+    return (yield from _alter(node, client, wanted, request.validate_only))
 
 
-def _altered(
+def _alter(
     node: ConfigsNode, client: ClientContext, wanted: list[ConfigAlteration], validate_only: bool
 ) -> Work[Later[Response]]:
     """Submit the authorized alterations to the controller; respond in the order of the request."""
@@ -290,30 +294,30 @@ def _altered(
         counts[alteration.resource] += 1
         yield
     results: dict[tuple[int, str], Response] = {}
-    may = []
+    authorized = []
     for alteration in wanted:
         try:
             if counts[alteration.resource] > 1:
                 raise InvalidRequest("The request has the same resource more than once.")
-            _must(client, ALTER_CONFIGS, check_kind(alteration.kind), alteration.name)
+            _authorize(client, ALTER_CONFIGS, check_kind(alteration.kind), alteration.name)
             if alteration.replaces and alteration.kind == Resource.BROKER_LOGGER:
                 raise InvalidRequest("Log levels can be altered only with IncrementalAlterConfigs.")
-            may.append(alteration)
+            authorized.append(alteration)
         except KafkaError as error:
             results[alteration.resource] = _result(alteration.resource, error)
         yield
 
-    def decided(came: Mapping[tuple[int, str], KafkaError | None]) -> None:
-        results.update((resource, _result(resource, error)) for resource, error in came.items())
+    def on_decided(outcomes: Mapping[tuple[int, str], KafkaError | None]) -> None:
+        results.update((resource, _result(resource, error)) for resource, error in outcomes.items())
 
     return (
         Decisions(
             node.here,
-            may,
-            lambda controller, some: controller.alter_configs(some, validate_only=validate_only),
+            authorized,
+            lambda controller, batch: controller.alter_configs(batch, validate_only=validate_only),
             name_of=lambda alteration: alteration.resource,
             weigh=lambda alteration: 1 + len(alteration.changes),
-            on_decided=decided,
+            on_decided=on_decided,
         )
         .begin()
         .map(lambda _: {"responses": [results[each.resource] for each in wanted]})
@@ -321,8 +325,12 @@ def _altered(
 
 
 def _result(resource: tuple[int, str], error: KafkaError | None) -> Response:
-    who = {"resource_type": resource[0], "resource_name": resource[1]}
-    return {**who, "error_message": None} if error is None else {**who, **error_fields(error)}
+    identity = {"resource_type": resource[0], "resource_name": resource[1]}
+    return (
+        {**identity, "error_message": None}
+        if error is None
+        else {**identity, **error_fields(error)}
+    )
 
 
 # -- ListConfigResources -------------------------------------------------------------------------
@@ -351,5 +359,5 @@ def _names(node: ConfigsNode, kind: Resource) -> Iterable[str]:
     if kind is Resource.TOPIC:
         return list(node.image.topics)
     if kind in (Resource.BROKER, Resource.BROKER_LOGGER):
-        return [str(known.node_id) for known in node.image.nodes.values() if known.port]
+        return [str(dynamic.node_id) for dynamic in node.image.nodes.values() if dynamic.port]
     return [name for of_kind, name in node.image.configs if of_kind == kind]

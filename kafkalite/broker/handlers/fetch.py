@@ -116,7 +116,9 @@ def fetch(
         builder.add(items, results)
         return builder.response()
     delayed = DelayedFetch((), builder, limits)
-    return delayed.register_read_partitions(items, outcome) or purgatory.hold(delayed, max_wait_ms)
+    return delayed.register_read_partitions(items, outcome) or purgatory.watch_registered(
+        delayed, max_wait_ms
+    )
 
 
 def _named(topics: list[Any]) -> dict[FetchKey, FetchPartition]:

@@ -84,7 +84,7 @@ def list_offsets(
     """Return the first offset at or after a timestamp, or at a special one."""
     listing = OffsetListing(node, request, client)
     later: Later[Response] = Later(listing.abandon)
-    listing.go_on(later)
+    listing.proceed(later)
     return listing.response if later.settled else later
 
 
@@ -109,9 +109,9 @@ class OffsetListing:
             {"name": topic.name, "partitions": []} for topic in request.topics
         ]
         self.response: Response = {"topics": topics}
-        self._left = (
-            (topic.name, entry, answered["partitions"])
-            for topic, answered in zip(request.topics, topics, strict=True)
+        self._remaining = (
+            (topic.name, entry, topic_response["partitions"])
+            for topic, topic_response in zip(request.topics, topics, strict=True)
             for entry in topic.partitions
         )
         self._abandoned = False
@@ -120,35 +120,35 @@ class OffsetListing:
         """Stop: the client has disconnected."""
         self._abandoned = True
 
-    def go_on(self, later: Later[Response]) -> None:
+    def proceed(self, later: Later[Response]) -> None:
         """Process the remaining partitions until one has to wait or STEP_MS have passed."""
         now_ns = self._node.clock.monotonic_ns
         end_ns = now_ns() + STEP_MS * 1_000_000
-        for name, entry, answers in self._left:
+        for name, entry, responses in self._remaining:
             if self._abandoned:
                 return
-            if not self._answer(later, name, entry, answers):
+            if not self._process(later, name, entry, responses):
                 return
             if now_ns() >= end_ns:
-                self._node.reactor.call_later(STEP_PAUSE_MS, lambda: self.go_on(later))
+                self._node.reactor.call_later(STEP_PAUSE_MS, lambda: self.proceed(later))
                 return
         later.resolve(self.response)
 
-    def _answer(
-        self, later: Later[Response], name: str, entry: Any, answers: list[Response]
+    def _process(
+        self, later: Later[Response], name: str, entry: Any, responses: list[Response]
     ) -> bool:
         """Process one partition; return whether that was possible without waiting."""
-        who = {"partition_index": entry.partition_index}
+        identity = {"partition_index": entry.partition_index}
         try:
             partition = self._partition(name, entry)
             found = self._find(partition, entry.timestamp)
         except KafkaError as error:
-            answers.append({**who, **error_fields(error, messages=False)})
+            responses.append({**identity, **error_fields(error, messages=False)})
             return True
         if isinstance(found, Later):
-            found.then(partial(self._came, later, who, partition, answers))
+            found.then(partial(self._search_done, later, identity, partition, responses))
             return False
-        answers.append({**who, "error_code": 0, **found})
+        responses.append({**identity, "error_code": 0, **found})
         return True
 
     def _partition(self, name: str, entry: Any) -> Partition:
@@ -186,21 +186,21 @@ class OffsetListing:
         upper = partition.upper_offset(self._request.isolation_level)
         return NOTHING if found is None or found.offset >= upper else found._asdict()
 
-    def _came(
+    def _search_done(
         self,
         later: Later[Response],
-        who: Response,
+        identity: Response,
         partition: Partition,
-        answers: list[Response],
+        responses: list[Response],
         found: TimestampOffset | None,
         error: KafkaError | None,
     ) -> None:
         """Add the entry of a partition whose search has finished, and continue with the others."""
         if error is None:
-            answers.append({**who, "error_code": 0, **self._readable(partition, found)})
+            responses.append({**identity, "error_code": 0, **self._readable(partition, found)})
         else:
-            answers.append({**who, **error_fields(error, messages=False)})
-        self.go_on(later)
+            responses.append({**identity, **error_fields(error, messages=False)})
+        self.proceed(later)
 
 
 def _first_epoch(log: Log) -> int:
@@ -218,14 +218,16 @@ def offset_for_leader_epoch(
 ) -> Work[Response]:
     """Return the end offset of a leader epoch; a consumer beyond it has to go back (KIP-320)."""
 
-    def answer(name: str, entry: Any) -> Response:
+    def respond(name: str, entry: Any) -> Response:
         client.must(DESCRIBE, TOPIC, name)
         partition = node.replicas.leader(name, entry.partition)
         partition.check_epoch(entry.current_leader_epoch)
         leader_epoch, end_offset = partition.log.end_of_epoch(entry.leader_epoch)
         return {"leader_epoch": leader_epoch, "end_offset": end_offset}
 
-    return (yield from _by_partition(request.topics, answer, topic="topic", index="partition"))
+    return (
+        yield from _respond_by_partition(request.topics, respond, topic="topic", index="partition")
+    )
 
 
 # -- DeleteRecords -------------------------------------------------------------------------------
@@ -235,35 +237,39 @@ def offset_for_leader_epoch(
 def delete_records(node: OffsetsNode, request: Any, client: ClientContext) -> Work[Response]:
     """Advance log start offsets; earlier records become invisible to readers at once."""
 
-    def answer(name: str, entry: Any) -> Response:
+    def respond(name: str, entry: Any) -> Response:
         index, offset = entry.partition_index, entry.offset
         return {"low_watermark": node.replicas.delete_records(client, name, index, offset)}
 
-    return (yield from _by_partition(request.topics, answer, refused={"low_watermark": -1}))
+    return (
+        yield from _respond_by_partition(
+            request.topics, respond, error_values={"low_watermark": -1}
+        )
+    )
 
 
-def _by_partition(
+def _respond_by_partition(
     topics: Iterable[Any],
-    answer: Callable[[str, Any], Response],
+    respond: Callable[[str, Any], Response],
     *,
     topic: str = "name",
     index: str = "partition_index",
-    refused: Mapping[str, int] = {},
+    error_values: Mapping[str, int] = {},
 ) -> Work[Response]:
     """Build the response topic by topic and partition by partition, in steps.
 
     `topic` and `index` are the schema's field names of the topic name and the partition index;
-    `refused` has the fields of a partition that has an error.
+    `error_values` has the fields of a partition that has an error.
     """
-    answers: list[Response] = []
+    responses: list[Response] = []
 
-    for asked in topics:
-        name = getattr(asked, topic)
+    for topic_request in topics:
+        name = getattr(topic_request, topic)
         partitions: list[Response] = []
-        answers.append({topic: name, "partitions": partitions})
-        for entry in asked.partitions:
-            (told,) = entry_responses([entry], index, partial(answer, name), messages=False)
-            partitions.append({**refused, **told})
+        responses.append({topic: name, "partitions": partitions})
+        for entry in topic_request.partitions:
+            (response,) = entry_responses([entry], index, partial(respond, name), messages=False)
+            partitions.append({**error_values, **response})
             yield
         yield
-    return {"topics": answers}
+    return {"topics": responses}

@@ -180,5 +180,5 @@ class ProduceResponseBuilder:
             response.node_endpoints = self._node.metadata.endpoints(self._client, self._leaders)
         if self._uncommitted:
             delayed = DelayedProduce(self._uncommitted, response)
-            return self._node.replicas.purgatory.park(delayed, max(0, self._timeout_ms))
+            return self._node.replicas.purgatory.watch(delayed, max(0, self._timeout_ms))
         return response

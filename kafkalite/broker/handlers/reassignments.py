@@ -52,7 +52,7 @@ def alter_partition_reassignments(
     """Accept assignments that change nothing, and refuse the others."""
     client.must(ALTER, CLUSTER, CLUSTER_NAME)
 
-    def answer(name: str, entry: Any) -> Response:
+    def respond(name: str, entry: Any) -> Response:
         topic = node.image.topics.get(name)
         image = topic.partitions.get(entry.partition_index) if topic is not None else None
         if image is None:
@@ -75,7 +75,7 @@ def alter_partition_reassignments(
         partitions: list[Response] = []
         responses.append({"name": topic.name, "partitions": partitions})
         for entry in topic.partitions:
-            partitions += entry_responses([entry], "partition_index", partial(answer, topic.name))
+            partitions += entry_responses([entry], "partition_index", partial(respond, topic.name))
             yield
         yield
     return {
@@ -104,7 +104,7 @@ def alter_replica_log_dirs(
     here = str(node.logs.data)
     results: dict[str, list[Response]] = {}
 
-    def answer(path: str, name: str, index: int) -> Response:
+    def respond(path: str, name: str, index: int) -> Response:
         client.must(ALTER, CLUSTER, CLUSTER_NAME)
         if path != here:
             raise LogDirNotFound()
@@ -115,9 +115,9 @@ def alter_replica_log_dirs(
     for directory in request.dirs:
         for topic in directory.topics:
             answers = results.setdefault(topic.name, [])
-            told = partial(answer, directory.path, topic.name)
+            respond_to = partial(respond, directory.path, topic.name)
             for index in topic.partitions:
-                answers += entry_responses([index], "partition_index", told, messages=False)
+                answers += entry_responses([index], "partition_index", respond_to, messages=False)
                 yield
             yield
         yield

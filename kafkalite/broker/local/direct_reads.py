@@ -73,7 +73,7 @@ class DelayedRead(DelayedOperation):
         self._read = read
         self._respond = respond
 
-    def look(self, partition: WatchedPartition) -> bool:
+    def check(self, partition: WatchedPartition) -> bool:
         read = self._read
         try:
             self._partition.check_epoch(read["leader_epoch"])
@@ -81,7 +81,7 @@ class DelayedRead(DelayedOperation):
         except KafkaError:
             return True
 
-    def answer(self) -> Any:
+    def build_response(self) -> Any:
         return self._respond()
 
 
@@ -136,7 +136,7 @@ class DirectReads:
             return
         delayed = DelayedRead(partition, read, lambda: self._retry(partition, read))
         number = self._count = self._count + 1
-        later = self._node.replicas.purgatory.park(delayed, read["wait_ms"])
+        later = self._node.replicas.purgatory.watch(delayed, read["wait_ms"])
         self._waiting[number] = later
         self._counts["waiting"] += 1
         later.then(lambda answered, error: self._completed(number))

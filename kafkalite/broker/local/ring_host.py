@@ -346,7 +346,7 @@ class HostedRing:
             results = [result]
             uncommitted = UncommittedAppend(partition, appended.last_offset, results, 0)
             number = self._count = self._count + 1
-            later = self._node.replicas.purgatory.park(
+            later = self._node.replicas.purgatory.watch(
                 DelayedProduce([uncommitted]), max(0, timeout_ms)
             )
             self._waiting[number] = later

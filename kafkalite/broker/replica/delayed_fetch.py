@@ -108,9 +108,9 @@ class DelayedFetch(SteppedOperation):
         if not self._is_due():
             return None
         self.detach()
-        return self.answer()
+        return self.build_response()
 
-    def answer(self) -> FetchResponse:
+    def build_response(self) -> FetchResponse:
         for position in sorted(self._changed):
             self._reread(position)
         self._context.add(self._items, self._results)
@@ -191,7 +191,7 @@ class DelayedFetch(SteppedOperation):
 
     # -- waiting -----------------------------------------------------------------------------
 
-    def look(self, partition: WatchedPartition) -> bool:
+    def check(self, partition: WatchedPartition) -> bool:
         position = partition.waiting[self]
         assert position is not None
         self._changed.add(position)

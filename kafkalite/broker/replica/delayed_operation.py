@@ -29,7 +29,7 @@ class DelayedOperation:
     """True if the response is cheap and is sent as soon as the request is due."""
 
     takes_steps = False
-    """True if its response takes several steps; otherwise `answer()` returns it."""
+    """True if its response takes several steps; otherwise `build_response()` returns it."""
 
     later: Later[Any] | None = None
     """The Later of its response, once it is held."""
@@ -58,18 +58,18 @@ class DelayedOperation:
         for partition in self.partitions:
             partition.waiting.pop(self, None)
 
-    def look(self, partition: WatchedPartition) -> bool:
+    def check(self, partition: WatchedPartition) -> bool:
         """Check one partition that changed; return whether the request is due."""
         raise AssertionError("a subclass defines this")
 
-    def answer(self) -> Any:
+    def build_response(self) -> Any:
         """Return the response of a request that is due or timed out."""
         raise AssertionError("a subclass defines this")
 
     def finish(self) -> Iterator[int]:
         """Resolve the response, step by step; yield the cost of each step but the last."""
         self.detach()
-        self.resolve(self.answer())
+        self.resolve(self.build_response())
         yield from ()
 
 

@@ -59,7 +59,7 @@ class DelayedProduce(DelayedOperation):
             self._uncommitted.setdefault(append.partition, []).append(append)
         self.partitions = list(self._uncommitted)
 
-    def look(self, partition: WatchedPartition) -> bool:
+    def check(self, partition: WatchedPartition) -> bool:
         appends = self._uncommitted.get(partition, ())
         still_open = [append for append in appends if not self._is_complete(append)]
         if still_open:
@@ -68,7 +68,7 @@ class DelayedProduce(DelayedOperation):
             self._uncommitted.pop(partition, None)
         return not self._uncommitted
 
-    def answer(self) -> ProduceResponse | None:
+    def build_response(self) -> ProduceResponse | None:
         for appends in self._uncommitted.values():
             for append in appends:
                 if not self._is_complete(append):

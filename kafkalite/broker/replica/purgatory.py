@@ -1,6 +1,6 @@
 """Purgatory: delayed requests.  A produce waits for commit, a fetch for bytes to read.
 
-A delayed request is checked each time one of its partitions changes (`look`).  When it is due or
+A delayed request is checked each time one of its partitions changes (`check`).  When it is due or
 has timed out, its last steps run (`finish`) and its response is resolved.  It is removed when its
 connection closes.  Not thread-safe: everything runs on the node's event loop.
 
@@ -56,10 +56,10 @@ class Purgatory:
         """Number of delayed requests."""
         return self.counts.total()
 
-    def park(self, delayed: DelayedOperation, wait_ms: int) -> Later[Any]:
+    def watch(self, delayed: DelayedOperation, wait_ms: int) -> Later[Any]:
         """Register `delayed` with its partitions; complete it when due or after `wait_ms`."""
         delayed.attach()
-        return self.hold(delayed, wait_ms)
+        return self.watch_registered(delayed, wait_ms)
 
     def begin(self, request: SteppedOperation, wait_ms: int) -> Any:
         """Run the first steps of a request now; return its response, or a Later of it."""
@@ -72,9 +72,9 @@ class Purgatory:
                 break
         if request.response is not None:
             return request.response
-        return self.hold(request, wait_ms)
+        return self.watch_registered(request, wait_ms)
 
-    def hold(self, delayed: DelayedOperation, wait_ms: int) -> Later[Any]:
+    def watch_registered(self, delayed: DelayedOperation, wait_ms: int) -> Later[Any]:
         """Complete a request that is already registered when it is due or after `wait_ms`."""
         later = delayed.later = Later(partial(self._forget, delayed))
         self.counts[type(delayed)] += 1
@@ -90,11 +90,11 @@ class Purgatory:
             if not delayed.is_urgent:
                 others.append(delayed)
             # Completing one request may, through its connection, remove another.
-            elif delayed in partition.waiting and delayed.look(partition):
+            elif delayed in partition.waiting and delayed.check(partition):
                 self._finish(delayed)
         if len(others) <= SLICE:
             for delayed in others:
-                if delayed in partition.waiting and delayed.look(partition):
+                if delayed in partition.waiting and delayed.check(partition):
                     self._complete_when_due(delayed)
         elif partition not in self._changed:
             self._changed.add(partition)
@@ -132,7 +132,7 @@ class Purgatory:
         # A change from here on queues another check.
         self._changed.discard(partition)
         for count, delayed in enumerate(list(partition.waiting), start=1):
-            if delayed in partition.waiting and delayed.look(partition):
+            if delayed in partition.waiting and delayed.check(partition):
                 self._complete_when_due(delayed)
             if count % SLICE == 0:
                 yield 1
@@ -161,7 +161,7 @@ class Purgatory:
         """Complete the request immediately."""
         self._forget(delayed)
         try:
-            delayed.resolve(delayed.answer())
+            delayed.resolve(delayed.build_response())
         except OSError as error:
             _unreadable(delayed, error)
 
