@@ -346,7 +346,14 @@ class Broker:
 
 
 def texts(config: Mapping[str, str | int | float] | None) -> dict[str, str]:
-    """Return configuration values as text for a properties file: 3, 0.5, true."""
+    """Return configuration values as text for a properties file.
+
+    Args:
+        config: Values by key; None is an empty configuration.
+
+    Returns:
+        Text by key: "3", "0.5", "true".
+    """
     return {
         key: str(value).lower() if isinstance(value, bool) else str(value)
         for key, value in (config or {}).items()
@@ -354,7 +361,14 @@ def texts(config: Mapping[str, str | int | float] | None) -> dict[str, str]:
 
 
 def owner(pid: int | None = None) -> str:
-    """Return an identifier of a process that is not reused: its pid and its start time in ticks."""
+    """Return an identifier of a process that is not reused.
+
+    Args:
+        pid: Process id; None: this process.
+
+    Returns:
+        The pid and the start time of the process in clock ticks, "4711-123456".
+    """
     pid = os.getpid() if pid is None else pid
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return f"{pid}-{fields[19]}"

@@ -97,10 +97,13 @@ class AsyncConsumer:
     # Messages and columns.
 
     async def poll(self, timeout: float | None = None) -> Message | None:
-        """Return the next message, or None if none arrives in time.
+        """Return the next message.
 
         Args:
             timeout: Seconds to wait; None waits without limit.
+
+        Returns:
+            The message, or None if none arrived in time.
 
         Raises:
             KafkaError: An error that is not retriable; the next call raises it again.
@@ -291,6 +294,9 @@ class AsyncConsumer:
             partition: (topic, partition), one of the assignment.
             timeout: Seconds to find the first offset.
 
+        Returns:
+            The position; it counts messages that were returned, not those fetched ahead.
+
         Raises:
             ValueError: The partition is not assigned.
             RequestTimedOut: The first offset was not found in time.
@@ -392,6 +398,9 @@ class AsyncConsumer:
         Args:
             partitions: Partitions to sum over; none: all of the assignment.
             timeout: Seconds to wait.
+
+        Returns:
+            The sum over the partitions; offsets without a record count as well.
 
         Raises:
             UnknownTopicOrPartition: A topic does not exist.

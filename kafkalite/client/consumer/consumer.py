@@ -239,7 +239,20 @@ class Consumer:
     def column_reader(
         self, columns: Sequence[str] | None, timestamp_unit: str, max_bytes: int = 1
     ) -> ColumnReader:
-        """Return a reader of these columns for batches() and to_table()."""
+        """Return a reader of columns, as batches() and to_table() use it.
+
+        Args:
+            columns: Names of the columns; None: those of batches().
+            timestamp_unit: Unit of the timestamp column, as in batches().
+            max_bytes: Checked to be at least 1.
+
+        Returns:
+            The reader, with the consumer's check.crcs.
+
+        Raises:
+            ValueError: An argument is invalid.
+            ImportError: pyarrow is not installed.
+        """
         self.buffer.check()
         if max_bytes < 1:
             raise ValueError(f"max_bytes is at least 1, not {max_bytes}")
@@ -358,6 +371,9 @@ class Consumer:
         Args:
             partition: (topic, partition), one of the assignment.
             timeout: Seconds to find the first offset.
+
+        Returns:
+            The position; it counts messages that were returned, not those fetched ahead.
 
         Raises:
             ValueError: The partition is not assigned.
@@ -482,6 +498,9 @@ class Consumer:
         Args:
             partitions: Partitions to sum over; none: all of the assignment.
             timeout: Seconds to wait.
+
+        Returns:
+            The sum over the partitions; offsets without a record count as well.
 
         Raises:
             UnknownTopicOrPartition: A topic does not exist.

@@ -377,6 +377,9 @@ class AsyncProducer:
         Args:
             topic: Name of the topic.
 
+        Returns:
+            The number of partitions, at least 1.
+
         Raises:
             KafkaError: The topic does not exist, or no broker responded in time.
         """
@@ -425,7 +428,11 @@ class AsyncProducer:
             self._producer.check_unseen()
 
     def metrics(self) -> dict[str, int]:
-        """Return counters and gauges, as Producer.metrics()."""
+        """Return counters since the producer was opened, and current gauges.
+
+        Returns:
+            The dict of Producer.metrics().
+        """
         return self._producer.metrics()
 
     def _decided(self, batch: BatchCompletion) -> asyncio.Future[None]:

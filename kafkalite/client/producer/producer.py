@@ -291,6 +291,9 @@ class Producer(Gatherer):
             topic: Name of the topic.
             timeout: Seconds to wait; None waits up to max.block.ms.
 
+        Returns:
+            The number of partitions, at least 1.
+
         Raises:
             KafkaError: The topic does not exist, or no broker responded in time.
             RuntimeError: The producer is closed.
@@ -440,7 +443,11 @@ class Producer(Gatherer):
         }
 
     def want(self, batch: BatchCompletion) -> None:
-        """Send a batch without waiting for linger.ms."""
+        """Send a batch without waiting for linger.ms.
+
+        Args:
+            batch: A batch of this producer; `Delivery.batch` is the one of a record.
+        """
         batch.send_now()
 
     def _patience_s(self) -> float:
