@@ -15,8 +15,8 @@ from kafkalite.errors import InvalidConfig, Refusal
 
 if TYPE_CHECKING:
     from kafkalite.config.settings import Settings
-    from kafkalite.gateway.forwarding import Sender
-    from kafkalite.gateway.serving import Broker, Listening
+    from kafkalite.gateway.batch_forwarder import BatchProducer
+    from kafkalite.gateway.gateway_main import GatewayListener, TargetBroker
 
 
 @command(
@@ -62,7 +62,7 @@ def serve(
       kafkalite gateway serve
       kafkalite gateway serve --data /tmp/try --listen ipc:///tmp/try.sock
     """
-    from kafkalite.gateway.serving import serve as serve_gateway
+    from kafkalite.gateway.gateway_main import serve as serve_gateway
     from kafkalite.process.log_file import LOG_FILE, log_to
     from kafkalite.process.services.gateway_service import (
         bind_gateway,
@@ -145,31 +145,33 @@ def settings_of(texts: dict[str, str]) -> Settings:
         raise Refusal(f"{fault} (kafkalite config keys gateway lists what may be set)") from None
 
 
-def listening(sockets: list[socket.socket]) -> list[Listening]:
+def listening(sockets: list[socket.socket]) -> list[GatewayListener]:
     """The sockets, each with its endpoint."""
-    from kafkalite.gateway.serving import Listening
+    from kafkalite.gateway.gateway_main import GatewayListener
     from kafkalite.process.services.gateway_service import endpoint_of
 
     for each in sockets:
         os.set_inheritable(each.fileno(), False)
-    return [Listening(each, endpoint_of(each)) for each in sockets]
+    return [GatewayListener(each, endpoint_of(each)) for each in sockets]
 
 
-def producer(bootstrap: str, settings: Settings) -> Sender:
+def producer(bootstrap: str, settings: Settings) -> BatchProducer:
     """The producer behind the gateway."""
-    from kafkalite.gateway.producing import producer_of
+    from kafkalite.gateway.gateway_producer import create_producer
 
-    return producer_of(bootstrap, settings)
+    return create_producer(bootstrap, settings)
 
 
-def broker_on(directory: Path) -> Broker | None:
+def broker_on(directory: Path) -> TargetBroker | None:
     """The broker that runs on a data directory and is ready, if one is."""
-    from kafkalite.gateway.serving import Broker
+    from kafkalite.gateway.gateway_main import TargetBroker
     from kafkalite.process.run_directory import bus_path
     from kafkalite.process.status.ready import running
 
     try:
         ready = running(directory)
-        return Broker(ready["bootstrap"], bus_path(ready).parent) if ready is not None else None
+        if ready is None:
+            return None
+        return TargetBroker(ready["bootstrap"], bus_path(ready).parent)
     except (Refusal, OSError, KeyError, TypeError):
         return None

@@ -12,7 +12,7 @@ from kafkalite.cli.command import argument, command, say
 from kafkalite.errors import Refusal
 
 if TYPE_CHECKING:
-    from kafkalite.exporter.exporting import MonitoredBroker
+    from kafkalite.exporter.exporter_main import MonitoredBroker
 
 
 @command(
@@ -38,7 +38,7 @@ def metrics(data: Path | None, listen: str, insecure: bool, descriptors: str | N
       kafkalite metrics
       kafkalite metrics --data /tmp/try --listen 127.0.0.1:9400
     """
-    from kafkalite.exporter.exporting import export
+    from kafkalite.exporter.exporter_main import export
     from kafkalite.process.options import metrics_address
     from kafkalite.process.services.exporter_service import bind_metrics
     from kafkalite.process.services.service_output import report_ready
@@ -59,7 +59,7 @@ def metrics(data: Path | None, listen: str, insecure: bool, descriptors: str | N
 
 def broker_on(directory: Path) -> MonitoredBroker | None:
     """The broker that runs on a data directory and is ready, if one is."""
-    from kafkalite.exporter.exporting import MonitoredBroker
+    from kafkalite.exporter.exporter_main import MonitoredBroker
     from kafkalite.process.run_directory import bus_path
     from kafkalite.process.status.ready import running
 

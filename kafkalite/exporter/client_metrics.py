@@ -49,7 +49,7 @@ Series = tuple[str, str, tuple[tuple[str, str], ...]]
 """A value's metric name, suffix and labels."""
 
 
-class Client:
+class ClientValues:
     """The values of one client."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Client:
         self.until_ms = 0.0
 
 
-class Point(NamedTuple):
+class PushedValue(NamedTuple):
     """One pushed value; `more` if it is to be added to the earlier value."""
 
     name: str
@@ -74,7 +74,7 @@ class ClientMetrics:
 
     def __init__(self, now_ms: Callable[[], float] = lambda: time.monotonic() * 1_000) -> None:
         self._now_ms = now_ms
-        self._clients: OrderedDict[tuple[tuple[str, str], ...], Client] = OrderedDict()
+        self._clients: OrderedDict[tuple[tuple[str, str], ...], ClientValues] = OrderedDict()
         self._taken = self._refused = 0
 
     def push(self, push: Push | None) -> None:
@@ -89,7 +89,7 @@ class ClientMetrics:
             return
         self._taken += 1
         key = tuple(sorted(push.labels.items()))
-        client = self._clients.pop(key, None) or Client()
+        client = self._clients.pop(key, None) or ClientValues()
         self._clients[key] = client
         client.until_ms = self._now_ms() + max(KEPT_MS_MIN, KEPT_INTERVALS * push.interval_ms)
         for point in points:
@@ -119,20 +119,26 @@ class ClientMetrics:
                 kind = client.kinds[name]
                 metric = merged.get(name)
                 if metric is None:
-                    metric = merged[name] = Metric(name, "As clients push it (KIP-714).", kind)
+                    metric = merged[name] = Metric(
+                        name, "Metric pushed by clients (KIP-714).", kind
+                    )
                 if metric.type == kind:  # else clients disagree on the type
                     metric.add_sample(name + suffix, {**dict(labels), **dict(key)}, value)
         yield from merged.values()
-        counted = Metric("kafkalite_client_pushes", "Pushes of clients.", "counter")
+        counted = Metric(
+            "kafkalite_client_pushes", "Metric pushes of clients, by result.", "counter"
+        )
         for result, count in (("taken", self._taken), ("refused", self._refused)):
             counted.add_sample("kafkalite_client_pushes_total", {"result": result}, count)
         yield counted
-        known = Metric("kafkalite_client_instances", "Clients that push.", "gauge")
+        known = Metric(
+            "kafkalite_client_instances", "Number of clients that push metrics.", "gauge"
+        )
         known.add_sample(known.name, {}, len(self._clients))
         yield known
 
 
-def points_of(pushed: MetricsData) -> Iterator[Point]:
+def points_of(pushed: MetricsData) -> Iterator[PushedValue]:
     """Yield the values in a push."""
     for resource in pushed.resource_metrics:
         outer = labels_of(resource.resource.attributes)
@@ -143,7 +149,7 @@ def points_of(pushed: MetricsData) -> Iterator[Point]:
                     yield from points_of_metric(name, metric, outer)
 
 
-def points_of_metric(name: str, metric: Any, outer: dict[str, str]) -> Iterator[Point]:
+def points_of_metric(name: str, metric: Any, outer: dict[str, str]) -> Iterator[PushedValue]:
     """Yield the values of one metric."""
     kind = metric.WhichOneof("data")
     if kind == "gauge":
@@ -164,11 +170,11 @@ def points_of_metric(name: str, metric: Any, outer: dict[str, str]) -> Iterator[
 
 def whole(
     name: str, kind: str, suffix: str, point: Any, outer: dict[str, str], value: float, more: bool
-) -> Iterator[Point]:
+) -> Iterator[PushedValue]:
     """Yield the point if its value is finite."""
     if math.isfinite(value):
         labels = {**outer, **labels_of(point.attributes)}
-        yield Point(name, kind, suffix, tuple(sorted(labels.items())), value, more)
+        yield PushedValue(name, kind, suffix, tuple(sorted(labels.items())), value, more)
 
 
 def adds_up(metric: Any) -> bool:

@@ -19,14 +19,14 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicP
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from prometheus_client.core import Metric
 
-FRESH_S = 3.0
-KEPT_S = 60.0
+REFRESH_S = 3.0
+RESULT_AGE_S_MAX = 60.0
 """Maximum age of a result that is still reported when no new one can be had."""
-ANSWER_S_MAX = 5.0
+REQUEST_TIMEOUT_S = 5.0
 GROUPS_MAX = 1_000
 
 
-class Found(NamedTuple):
+class LagResult(NamedTuple):
     """The last result."""
 
     at_s: float
@@ -40,7 +40,7 @@ class GroupLag:
 
     def __init__(self, bootstrap: Callable[[], str | None]) -> None:
         self.bootstrap = bootstrap
-        self._found = Found(float("-inf"), [], {})
+        self._found = LagResult(float("-inf"), [], {})
         self._asked = threading.Event()
         self._admin: tuple[str, AdminClient] | None = None
         self._works = 0
@@ -51,20 +51,26 @@ class GroupLag:
         """Yield the last result, and whether the last request succeeded."""
         found = self._found
         now_s = time.monotonic()
-        if now_s - found.at_s >= FRESH_S:
+        if now_s - found.at_s >= REFRESH_S:
             self._asked.set()
-        if now_s - found.at_s >= KEPT_S:
-            found = Found(found.at_s, [], {})
-        lag = Metric("kafka_consumergroup_lag", "Records that a group has not read yet.", "gauge")
-        offset = Metric("kafka_consumergroup_current_offset", "What it committed last.", "gauge")
-        members = Metric("kafka_consumergroup_members", "How many members it has.", "gauge")
+        if now_s - found.at_s >= RESULT_AGE_S_MAX:
+            found = LagResult(found.at_s, [], {})
+        lag = Metric(
+            "kafka_consumergroup_lag", "Log end offset minus committed offset of a group.", "gauge"
+        )
+        offset = Metric(
+            "kafka_consumergroup_current_offset", "Committed offset of a group.", "gauge"
+        )
+        members = Metric("kafka_consumergroup_members", "Number of members of a group.", "gauge")
         for group, topic, partition, committed, end in found.lags:
             labels = {"consumergroup": group, "topic": topic, "partition": str(partition)}
             lag.add_sample(lag.name, labels, max(0, end - committed))
             offset.add_sample(offset.name, labels, committed)
         for group, count in found.members.items():
             members.add_sample(members.name, {"consumergroup": group}, count)
-        up = Metric("kafkalite_group_lag_up", "Whether groups could be asked about.", "gauge")
+        up = Metric(
+            "kafkalite_group_lag_up", "1 if the last request for group offsets succeeded.", "gauge"
+        )
         up.add_sample(up.name, {}, self._works)
         yield from (lag, offset, members, up)
 
@@ -80,11 +86,13 @@ class GroupLag:
             except Exception:  # any error: lag is reported again once a request succeeds
                 self._works = 0
                 self._admin = None
-                time.sleep(FRESH_S)
+                time.sleep(REFRESH_S)
 
-    def _find(self) -> Found:
+    def _find(self) -> LagResult:
         admin = self._client()
-        listed = admin.list_consumer_groups(request_timeout=ANSWER_S_MAX).result(ANSWER_S_MAX)
+        listed = admin.list_consumer_groups(request_timeout=REQUEST_TIMEOUT_S).result(
+            REQUEST_TIMEOUT_S
+        )
         groups = sorted(group.group_id for group in listed.valid)[:GROUPS_MAX]
         # librdkafka may crash when the offsets of a group are refused, so only groups that could
         # be described are requested.
@@ -100,7 +108,7 @@ class GroupLag:
             for group, each in committed
             if (each.topic, each.partition) in ends
         ]
-        return Found(time.monotonic(), lags, members)
+        return LagResult(time.monotonic(), lags, members)
 
     def _client(self) -> AdminClient:
         where = self.bootstrap()
@@ -115,9 +123,9 @@ class GroupLag:
         asked = [ConsumerGroupTopicPartitions(group)]
         with contextlib.suppress(KafkaException):  # the group was deleted meanwhile
             (answer,) = admin.list_consumer_group_offsets(
-                asked, request_timeout=ANSWER_S_MAX
+                asked, request_timeout=REQUEST_TIMEOUT_S
             ).values()
-            return list(answer.result(ANSWER_S_MAX).topic_partitions)
+            return list(answer.result(REQUEST_TIMEOUT_S).topic_partitions)
         return []
 
     def _ends(self, admin: AdminClient, wanted: set[tuple[str, int]]) -> dict[Any, int]:
@@ -125,17 +133,19 @@ class GroupLag:
             return {}
         asked = {TopicPartition(*each): OffsetSpec.latest() for each in wanted}
         ends = {}
-        for partition, answer in admin.list_offsets(asked, request_timeout=ANSWER_S_MAX).items():
+        for partition, answer in admin.list_offsets(
+            asked, request_timeout=REQUEST_TIMEOUT_S
+        ).items():
             with contextlib.suppress(KafkaException):  # its topic was deleted meanwhile
-                ends[partition.topic, partition.partition] = answer.result(ANSWER_S_MAX).offset
+                ends[partition.topic, partition.partition] = answer.result(REQUEST_TIMEOUT_S).offset
         return ends
 
     def _members(self, admin: AdminClient, groups: list[str]) -> dict[str, int]:
         if not groups:
             return {}
         members = {}
-        answers = admin.describe_consumer_groups(groups, request_timeout=ANSWER_S_MAX)
+        answers = admin.describe_consumer_groups(groups, request_timeout=REQUEST_TIMEOUT_S)
         for group, answer in answers.items():
             with contextlib.suppress(KafkaException):
-                members[group] = len(answer.result(ANSWER_S_MAX).members)
+                members[group] = len(answer.result(REQUEST_TIMEOUT_S).members)
         return members

@@ -36,7 +36,7 @@ class PageMetrics:
         run_directory = self.where()
         now_ms = time.monotonic_ns() // 1_000_000
         pages = read_pages(run_directory, now_ms) if run_directory is not None else []
-        up = Metric("kafkalite_node_up", "1 for each node whose process keeps its page.", "gauge")
+        up = Metric("kafkalite_node_up", "1 for each node whose metrics page is current.", "gauge")
         for page in pages:
             up.add_sample(up.name, {"broker": str(page.node_id)}, 1)
         yield up

@@ -50,7 +50,7 @@ def own_keys(path: Path) -> tuple[bytes, bytes]:
     return public, secret
 
 
-class Clients:
+class AllowedClients:
     """The admitted clients, by the directory of their public keys.
 
     `refused(sentence)` reports others.  Called in the authenticator's thread.

@@ -161,8 +161,8 @@ def abuse(gateway, peers, frames, seed):
     dealer.send_multipart([b"last", b"good", b"", b"last"])
     assert dealer.recv_multipart()[:2] == [b"last", b"0"]
     assert gateway.sender.values("good") == [*(b"%d" % n for n in range(1, asked + 1)), b"last"]
-    assert gateway.thread.is_alive() and gateway.counts.cut == 0
-    assert gateway.counts.refused.total() and gateway.counts.turned_away.total()
+    assert gateway.thread.is_alive() and gateway.metrics.full_disconnects == 0
+    assert gateway.metrics.refused.total() and gateway.metrics.refused_peers.total()
     return sent
 
 
@@ -175,9 +175,9 @@ def main():
     gateway, peers = Served(), Peers()
     began_s = time.monotonic()
     sent = abuse(gateway, peers, int(asked.frames), asked.seed)
-    refused = gateway.counts.refused.total()
-    print(f"{sent} frames, {refused} messages refused, {gateway.counts.turned_away.total()} peers"
-          f" turned away, {gateway.counts.connected.total()} let in,"
+    refused = gateway.metrics.refused.total()
+    print(f"{sent} frames, {refused} messages refused, {gateway.metrics.refused_peers.total()}"
+          f" peers refused, {gateway.metrics.connected.total()} let in,"
           f" {time.monotonic() - began_s:.0f} s")  # fmt: skip
     peers.close()
     gateway.close()

@@ -13,8 +13,8 @@ from kafkalite._ext import records
 from kafkalite.clock import SystemClock
 from kafkalite.config.settings import Settings
 from kafkalite.errors import RequestTimedOut, UnknownTopicOrPartition
-from kafkalite.gateway.forwarding import HEADER_SIZE
-from kafkalite.gateway.serving import Gateway, Listening
+from kafkalite.gateway.batch_forwarder import HEADER_SIZE
+from kafkalite.gateway.gateway_main import Gateway, GatewayListener
 from kafkalite.transport.reactor import Reactor
 
 WAIT_S_MAX = 30
@@ -106,14 +106,14 @@ class Served:
         for each in bound:
             each.setblocking(False)
         listening = [
-            Listening(each, "tcp://{}:{}".format(*each.getsockname()[:2])) for each in bound
+            GatewayListener(each, "tcp://{}:{}".format(*each.getsockname()[:2])) for each in bound
         ]
         self.push, self.dealer = (each.endpoint for each in listening)
         self.bound = bound
         self.reactor = Reactor(SystemClock())
         settings = Settings.broker({"gateway.linger.ms": "1", **self.keys})
         self.gateway = Gateway(self.reactor, settings, listening, self.sender, run_directory)
-        self.counts = self.gateway.counts
+        self.metrics = self.gateway.metrics
         self.failed = None
         self.thread = threading.Thread(target=self.run)
         self.thread.start()
@@ -135,16 +135,16 @@ class Served:
             call()
             done.set()
 
-        self.gateway._post.leave(run)
+        self.gateway._calls.call_soon(run)
         assert done.wait(WAIT_S_MAX)
 
     @property
     def received(self):
-        return {door.name: door.received[0] for door in self.gateway._doors}
+        return {each.name: each.received[0] for each in self.gateway._sockets}
 
     def close(self):
         if self.thread.is_alive():
-            self.gateway._post.leave(self.gateway.end)
+            self.gateway._calls.call_soon(self.gateway.shut_down)
             self.thread.join(WAIT_S_MAX)
         assert not self.thread.is_alive()
         for each in self.bound:

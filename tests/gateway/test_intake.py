@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kafkalite._ext import records
 from kafkalite._ext.gateway_intake import Gathering, Intake, Topic
-from kafkalite.gateway.door import LIBRARY
+from kafkalite.gateway.zmq_socket import LIBRARY
 from tests.gateway.frames import headers, keyed_pack, pack
 from tests.twins import gateway_intake as twin
 

@@ -56,7 +56,7 @@ def test_a_dealer_is_told_where_each_message_stands(ask):
     answers = told(*([b"sensors", b"", b"%d" % number, b"", b"", b"2"] for number in range(5)))
     assert answers == [(0, 2, offset, "") for offset in range(5)]
     assert [row.value for row in told.sender.logs["sensors", 2]] == [b"0", b"1", b"2", b"3", b"4"]
-    assert told.gateway.counts.answers == 5
+    assert told.gateway.metrics.responses == 5
 
 
 def test_a_correlation_id_is_any_bytes(served, peers):
@@ -164,10 +164,10 @@ WRONG = {
     "a partition in bytes": ([b"sensors", b"", b"v", b"", b"", b"\0\0\0\1"], 42, "partition"),
     "a partition there is not": ([b"sensors", b"", b"v", b"", b"", b"1"], 3, "no such partition"),
     "a far partition": ([b"sensors", b"", b"v", b"", b"", b"9" * 18], 3, "no such partition"),
-    "a topic with a slash": ([b"a/b", b"", b"v"], 17, "topic's name"),
-    "no topic": ([b"", b"", b"v"], 17, "topic's name"),
-    "a topic of any bytes": ([b"\xff\n", b"", b"v"], 17, "topic's name"),
-    "a topic of 250 letters": ([b"a" * 250, b"", b"v"], 17, "topic's name"),
+    "a topic with a slash": ([b"a/b", b"", b"v"], 17, "valid topic name"),
+    "no topic": ([b"", b"", b"v"], 17, "valid topic name"),
+    "a topic of any bytes": ([b"\xff\n", b"", b"v"], 17, "valid topic name"),
+    "a topic of 250 letters": ([b"a" * 250, b"", b"v"], 17, "valid topic name"),
     "a topic nobody makes": ([b"missing", b"", b"v"], 3, "does not know"),
     "a value too large": ([b"sensors", b"", bytes(1 << 20)], 10, "larger"),
     "a key too large": ([b"sensors", bytes(1 << 20), b""], 10, "larger"),
@@ -190,7 +190,7 @@ def test_a_dealer_is_told_what_is_wrong_and_goes_on(ask, picky, frames, code, wo
     assert (wrong[:3], right) == ((code, -1, -1), (0, 0, 0, ""))
     assert words in wrong[3] or code == 3
     assert told.sender.values("sensors") == [b"21.5"]
-    assert sum(told.gateway.counts.refused.values()) == 1
+    assert sum(told.gateway.metrics.refused.values()) == 1
 
 
 @pytest.mark.parametrize("frames", [frames for frames, *_ in WRONG.values() if frames],
@@ -203,7 +203,7 @@ def test_what_a_push_says_wrongly_is_counted_and_complained_about(
     for _ in range(20):
         push.send_multipart(frames)
     push.send_multipart([b"sensors", b"", b"21.5"])
-    until(lambda: sum(gateway.counts.refused.values()) == 20)
+    until(lambda: sum(gateway.metrics.refused.values()) == 20)
     until(lambda: gateway.sender.values("sensors") == [b"21.5"])
     said = [record for record in caplog.records if "was refused" in record.getMessage()]
     assert len(said) == 1 and "to push for topic" in said[0].getMessage()

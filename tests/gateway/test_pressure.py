@@ -13,7 +13,7 @@ from kafkalite.errors import (
     NotLeaderOrFollower,
     UnknownTopicOrPartition,
 )
-from kafkalite.gateway import answers, door, topics
+from kafkalite.gateway import response_queue, topic_lookup, zmq_socket
 from tests.gateway.frames import keyed_pack, pack
 from tests.gateway.serving import MemorySender
 from tests.process.waiting import until
@@ -40,13 +40,13 @@ def test_a_slow_broker_fills_its_senders_queue_and_nothing_is_lost(served, peers
     push = peers(zmq.PUSH, gateway.push, **HWM)
     taken = fill(push, lambda number: [b"sensors", b"", b"%08d" % number + b"v" * 1000])
     assert gateway.received["push"] < taken
-    until(lambda: gateway.gateway._forwarding.behind)
+    until(lambda: gateway.gateway._forwarder.is_blocked)
     sender.stopped.clear()
     gateway.call(sender.write)
     until(lambda: len(sender.values("sensors")) == taken)
     assert [int(value[:8]) for value in sender.values("sensors")] == list(range(taken))
-    assert gateway.counts.held_back_ms > 0
-    assert "nothing is received for a while" in caplog.text
+    assert gateway.metrics.paused_ms > 0
+    assert "Gateway receives no messages for a while" in caplog.text
     push.send_multipart([b"sensors", b"", b"after"])
     until(lambda: sender.values("sensors")[-1] == b"after")
 
@@ -87,7 +87,7 @@ def test_while_much_waits_for_a_topic_nothing_is_received(served, peers, monkeyp
 
 
 def test_a_topic_that_was_refused_is_asked_for_again_after_a_while(served, peers, monkeypatch):
-    monkeypatch.setattr(topics, "REFUSED_MS", 1)
+    monkeypatch.setattr(topic_lookup, "REFUSAL_MS", 1)
     sender = MemorySender()
     sender.refusals["sensors"] = UnknownTopicOrPartition("not yet")
     gateway = served(sender)
@@ -116,7 +116,7 @@ def test_a_topic_that_cannot_be_asked_for_now_waits_and_the_others_do_not(served
 
 
 def test_no_more_refused_topics_are_remembered_than_there_is_room_for(served, peers, monkeypatch):
-    monkeypatch.setattr(topics, "REFUSED_MAX", 5)
+    monkeypatch.setattr(topic_lookup, "REFUSED_MAX", 5)
     sender = MemorySender()
     gateway = served(sender)
     dealer = peers(zmq.DEALER, gateway.dealer)
@@ -128,7 +128,7 @@ def test_no_more_refused_topics_are_remembered_than_there_is_room_for(served, pe
 
 
 def test_a_topic_that_grew_is_written_to_in_all_its_partitions(served, peers, monkeypatch):
-    monkeypatch.setattr(topics, "AGAIN_MS", 5)
+    monkeypatch.setattr(topic_lookup, "REFRESH_MS", 5)
     gateway = served()
     dealer = peers(zmq.DEALER, gateway.dealer)
 
@@ -172,7 +172,7 @@ def test_nobody_pays_for_a_record_that_the_broker_refuses(served, peers, fault):
     for number, (code, offset) in answers.items():
         if not code:
             assert log[offset] == (values[number] if number < 100 else b"a")
-    assert gateway.counts.failed.total() == 5
+    assert gateway.metrics.failed.total() == 5
 
 
 def test_a_batch_that_is_refused_whole_is_answered_counted_and_complained_about(
@@ -185,7 +185,7 @@ def test_a_batch_that_is_refused_whole_is_answered_counted_and_complained_about(
     dealer.send_multipart([b"1", b"sensors", b"", b"v"])
     assert dealer.recv_multipart() == [b"1", b"6", b"-1", b"-1", b"It is led elsewhere."]
     push.send_multipart([b"sensors", b"", b"v"])
-    until(lambda: gateway.counts.failed == {"NOT_LEADER_OR_FOLLOWER": 2})
+    until(lambda: gateway.metrics.failed == {"NOT_LEADER_OR_FOLLOWER": 2})
     assert "messages for topic sensors were not written: NOT_LEADER" in caplog.text
 
 
@@ -206,10 +206,10 @@ def test_a_dealer_that_reads_gets_every_answer(served, peers):
     gateway = served(gateway_receive_hwm=5, gateway_linger_ms=20)
     dealer = peers(zmq.DEALER, gateway.dealer, RCVHWM=5)
     assert pipeline(dealer, 3_000) == list(range(3_000))
-    assert not gateway.counts.unanswered
-    assert gateway.counts.answers == 3_000
-    held = gateway.gateway._doors[-1]._answers
-    assert (held.size, held.count, held.settled, held.waiting) == (0, 0, 3_000, False)
+    assert not gateway.metrics.dropped_responses
+    assert gateway.metrics.responses == 3_000
+    held = gateway.gateway._sockets[-1]._responses
+    assert (held.size, held.count, held.completed, held.waiting) == (0, 0, 3_000, False)
 
 
 def test_a_dealer_that_reads_late_gets_every_answer_and_others_go_on(served, peers):
@@ -217,15 +217,15 @@ def test_a_dealer_that_reads_late_gets_every_answer_and_others_go_on(served, pee
     late = peers(zmq.DEALER, gateway.dealer, RCVHWM=5, RCVBUF=4096)
     for number in range(200):
         late.send_multipart([b"%d-" % number + bytes(4_000), b"sensors", b"", b"v"])
-    until(lambda: gateway.gateway._doors[-1]._answers.waiting)
+    until(lambda: gateway.gateway._sockets[-1]._responses.waiting)
     assert pipeline(peers(zmq.DEALER, gateway.dealer), 100) == list(range(100))
     came = [int(late.recv_multipart()[0].partition(b"-")[0]) for _ in range(200)]
-    assert came == list(range(200)) and not gateway.counts.unanswered
+    assert came == list(range(200)) and not gateway.metrics.dropped_responses
 
 
 def test_messages_in_flight_are_bounded(served, peers, monkeypatch):
-    monkeypatch.setattr(answers, "IN_FLIGHT_MAX", 10)
-    monkeypatch.setattr(door, "TAKEN_PER_TICK", 1)
+    monkeypatch.setattr(response_queue, "IN_FLIGHT_MAX", 10)
+    monkeypatch.setattr(zmq_socket, "MESSAGES_PER_TICK", 1)
     sender = MemorySender()
     sender.stopped.set()
     gateway = served(sender, gateway_receive_hwm=10)
@@ -238,8 +238,8 @@ def test_messages_in_flight_are_bounded(served, peers, monkeypatch):
 
 
 def test_pushes_are_received_however_many_came_before(served, peers, monkeypatch):
-    monkeypatch.setattr(answers, "IN_FLIGHT_MAX", 10)
-    monkeypatch.setattr(door, "TAKEN_PER_TICK", 1)
+    monkeypatch.setattr(response_queue, "IN_FLIGHT_MAX", 10)
+    monkeypatch.setattr(zmq_socket, "MESSAGES_PER_TICK", 1)
     gateway = served()
     push = peers(zmq.PUSH, gateway.push)
     for number in range(30):
@@ -249,9 +249,13 @@ def test_pushes_are_received_however_many_came_before(served, peers, monkeypatch
 
 def test_judgement_spares_peers_that_read_and_peers_that_came_during_it(served):
     gateway = served()
-    held = gateway.gateway._doors[-1]._answers
+    held = gateway.gateway._sockets[-1]._responses
     judged: list[bytes] = []
-    reading, new, silent = answers.Kept(), answers.Kept(), answers.Kept()
+    reading, new, silent = (
+        response_queue.PeerResponses(),
+        response_queue.PeerResponses(),
+        response_queue.PeerResponses(),
+    )
 
     def judge():
         # The peer that reads gets as many responses as it takes.
@@ -259,8 +263,8 @@ def test_judgement_spares_peers_that_read_and_peers_that_came_during_it(served):
         silent.size, silent.size_before = 800, 800
         new.size = 800
         held._kept = {b"reading": reading, b"new": new, b"silent": silent}
-        held.size, held._judge_at_ms = held._size_max, 1
-        held._judge()
+        held.size, held._check_at_ms = held._size_max, 1
+        held._drop_unread()
         judged.extend(held._kept)
         held._kept, held.size, held.count = {}, 0, 0
 
@@ -269,34 +273,34 @@ def test_judgement_spares_peers_that_read_and_peers_that_came_during_it(served):
 
 
 def test_peers_that_left_without_reading_are_forgotten(served, monkeypatch):
-    monkeypatch.setattr(answers, "NOT_READING_MAX", 10)
+    monkeypatch.setattr(response_queue, "NOT_READING_MAX", 10)
     gateway = served()
-    held = gateway.gateway._doors[-1]._answers
+    held = gateway.gateway._sockets[-1]._responses
 
     def judge():
         for number in range(30):
-            silent = answers.Kept()
+            silent = response_queue.PeerResponses()
             silent.size = silent.size_before = 800
             held._kept, held.size = {b"%d" % number: silent}, held._size_max
-            held._judge_at_ms = 1
-            held._judge()
+            held._check_at_ms = 1
+            held._drop_unread()
 
     gateway.call(judge)
     assert list(held._not_reading) == [b"%d" % number for number in range(20, 30)]
 
 
 def test_answers_nobody_reads_are_dropped_and_counted(served, peers, monkeypatch):
-    monkeypatch.setattr(answers, "READING_MS", 50)
+    monkeypatch.setattr(response_queue, "READ_TIMEOUT_MS", 50)
     gateway = served(gateway_receive_hwm=5, gateway_buffer_memory=2 << 20)
     dealer = peers(zmq.DEALER, gateway.dealer, RCVHWM=5, RCVBUF=4096)
     count = 0
-    while not gateway.counts.unanswered:
+    while not gateway.metrics.dropped_responses:
         dealer.send_multipart([bytes(10_000), b"sensors", b"", b"v"])
         count += 1
         assert count < 100_000
     until(lambda: len(gateway.sender.values("sensors")) == count)
-    assert "does not read" in next(iter(gateway.counts.unanswered))
-    held = gateway.gateway._doors[-1]._answers
+    assert "does not read" in next(iter(gateway.metrics.dropped_responses))
+    held = gateway.gateway._sockets[-1]._responses
     assert not held.size and held._not_reading
     assert pipeline(peers(zmq.DEALER, gateway.dealer), 10) == list(range(10))
     while dealer.poll(100):
@@ -319,15 +323,15 @@ def test_a_dealer_that_left_without_its_answer_is_counted(served, peers):
     def unanswered():
         """Return the counts of responses to gone peers; if none yet, another peer leaves."""
         gateway.call(sender.write)
-        if not gateway.counts.unanswered:
+        if not gateway.metrics.dropped_responses:
             other = peers(zmq.DEALER, gateway.dealer)
             other.send_multipart([b"1", b"sensors", b"", b"v"])
             until(lambda: sender.kept)
             other.close(0)
-        return gateway.counts.unanswered
+        return gateway.metrics.dropped_responses
 
     until(unanswered)
-    assert list(gateway.counts.unanswered) == ["the peer is gone"]
+    assert list(gateway.metrics.dropped_responses) == ["the peer is gone"]
 
 
 def test_what_has_come_before_the_end_is_written_and_answered(served, peers):
@@ -344,7 +348,7 @@ def test_what_has_come_before_the_end_is_written_and_answered(served, peers):
 
 
 def test_the_loop_rests_while_nothing_is_received(served, peers, monkeypatch):
-    monkeypatch.setattr(topics, "AGAIN_MS", 10**9)  # its timer would wake the loop as well
+    monkeypatch.setattr(topic_lookup, "REFRESH_MS", 10**9)  # its timer would wake the loop as well
     sender = MemorySender(memory=1)
     sender.stopped.set()
     gateway = served(sender)
@@ -352,10 +356,10 @@ def test_the_loop_rests_while_nothing_is_received(served, peers, monkeypatch):
     push.send_multipart([b"sensors", b"", b"0"])
     until(lambda: sender.kept)
     push.send_multipart([b"sensors", b"", b"1"])
-    until(lambda: gateway.gateway._forwarding.behind)
+    until(lambda: gateway.gateway._forwarder.is_blocked)
     push.send_multipart([b"sensors", b"", b"2"])
-    until(lambda: gateway.gateway._held_back_from_ms)
-    descriptor = gateway.gateway._doors[0]._socket.fileno()
+    until(lambda: gateway.gateway._paused_from_ms)
+    descriptor = gateway.gateway._sockets[0]._socket.fileno()
     until(lambda: not select.select([descriptor], [], [], 0)[0])
     sender.stopped.clear()
     gateway.call(sender.write)
@@ -363,8 +367,8 @@ def test_the_loop_rests_while_nothing_is_received(served, peers, monkeypatch):
 
 
 def test_senders_go_on_when_it_is_a_new_batch_that_finds_room(served, peers, monkeypatch):
-    monkeypatch.setattr(door, "TAKEN_PER_TICK", 1)
-    monkeypatch.setattr(topics, "AGAIN_MS", 10**9)  # its timer would wake the loop as well
+    monkeypatch.setattr(zmq_socket, "MESSAGES_PER_TICK", 1)
+    monkeypatch.setattr(topic_lookup, "REFRESH_MS", 10**9)  # its timer would wake the loop as well
     sender = MemorySender(memory=1)
     sender.stopped.set()
     gateway = served(sender, gateway_linger_ms=0)
@@ -373,12 +377,12 @@ def test_senders_go_on_when_it_is_a_new_batch_that_finds_room(served, peers, mon
     until(lambda: sender.kept)
     for number in range(10):
         push.send_multipart([b"sensors", b"", b"%d" % number])
-    until(lambda: gateway.gateway._held_back_from_ms)
+    until(lambda: gateway.gateway._paused_from_ms)
 
     def take():
         # The producer has memory already, and its notification is still in flight.
         sender.memory = 100
-        gateway.gateway._forwarding.take([])
+        gateway.gateway._forwarder.add([])
 
     gateway.call(take)
     until(lambda: len(sender.kept) == 11)

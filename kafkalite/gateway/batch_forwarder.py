@@ -1,4 +1,4 @@
-"""Forwarding: sends full batches with the producer and reports their outcomes.
+"""BatchForwarder: sends full batches with the producer and reports their outcomes.
 
 A producer whose memory is full accepts no batch.  The batch waits here, and while one waits the
 gateway receives nothing, so that memory is bounded and the messages stay in the senders' queues.
@@ -24,20 +24,20 @@ from kafkalite.errors import (
     RequestTimedOut,
     UnknownTopicOrPartition,
 )
-from kafkalite.gateway.counts import Counts
-from kafkalite.gateway.post import Post
+from kafkalite.gateway.gateway_metrics import GatewayMetrics
+from kafkalite.gateway.loop_calls import LoopCalls
 from kafkalite.transport.reactor import Reactor, Timer
 
 HEADER_SIZE = 61
-AGAIN_MS = 10
-OF_ONE_RECORD = (InvalidRecord, InvalidTimestamp, MessageTooLarge)
+RETRY_MS = 10
+SINGLE_RECORD_ERRORS = (InvalidRecord, InvalidTimestamp, MessageTooLarge)
 
 
 Delivered = Callable[[KafkaError | None, Any], object]
 """Takes an error, or the metadata of the written batch."""
 
 
-class Sender(Protocol):
+class BatchProducer(Protocol):
     """The methods of a Producer that the gateway uses."""
 
     def partitions_for(self, topic: str, timeout: float) -> int: ...
@@ -49,130 +49,130 @@ class Sender(Protocol):
     def close(self, timeout: float | None = None) -> None: ...
 
 
-class Forwarding:
+class BatchForwarder:
     """Batches on their way to the broker; see the module.
 
-    `answer(questions)` and `failed(topic)` receive outcomes; `eased()` is called when no batch
-    waits for the producer any more.
+    `on_responses(questions)` and `on_failure(topic)` receive outcomes; `on_unblocked()` is called
+    when no batch waits for the producer any more.
     """
 
     def __init__(
         self,
-        sender: Sender,
+        producer: BatchProducer,
         reactor: Reactor,
-        post: Post,
-        counts: Counts,
-        answer: Callable[[list[Question]], object],
-        failed: Callable[[str], object],
-        eased: Callable[[], object],
+        calls: LoopCalls,
+        metrics: GatewayMetrics,
+        on_responses: Callable[[list[Question]], object],
+        on_failure: Callable[[str], object],
+        on_unblocked: Callable[[], object],
     ) -> None:
-        self._sender = sender
+        self._producer = producer
         self._reactor = reactor
-        self._post = post
-        self._counts = counts
-        self._answer = answer
-        self._failed = failed
-        self._eased = eased
+        self._calls = calls
+        self._metrics = metrics
+        self._on_responses = on_responses
+        self._on_failure = on_failure
+        self._on_unblocked = on_unblocked
         self._waiting: deque[Batch] = deque()
         self._rest: dict[Batch, list[Batch]] = {}
         """Parts of a split batch to send after the one that is the key."""
-        self._again: Timer | None = None
+        self._retry_timer: Timer | None = None
         self.waiting_size = 0
         self.sent = self.sent_size = 0
         """Batches and bytes that the producer has accepted and that have no outcome."""
 
     @property
-    def behind(self) -> bool:
+    def is_blocked(self) -> bool:
         """True if batches wait for the producer."""
         return bool(self._waiting)
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """True if every batch has an outcome."""
         return not (self._waiting or self.sent or self._rest)
 
-    def take(self, batches: Iterable[Batch]) -> None:
+    def add(self, batches: Iterable[Batch]) -> None:
         """Send these batches, after those that wait."""
-        behind = self.behind
+        is_blocked = self.is_blocked
         for batch in batches:
             self._waiting.append(batch)
             self.waiting_size += batch.size
-        self._send_waiting(behind)
+        self._send_waiting(is_blocked)
 
     def _send(self) -> None:
         while self._waiting:
             batch = self._waiting[0]
             try:
-                self._sender.send_batch(
+                self._producer.send_batch(
                     batch.topic, batch.partition, batch.content, batch.size, batch.count,
-                    batch.base_timestamp, batch.max_timestamp, self._teller(batch),
+                    batch.base_timestamp, batch.max_timestamp, self._delivery_callback(batch),
                 )  # fmt: skip
             except RequestTimedOut:  # no room, not accepted; batches in flight will make room
-                if not self.sent and self._again is None:
-                    self._again = self._reactor.call_later(AGAIN_MS, self._send_again)
+                if not self.sent and self._retry_timer is None:
+                    self._retry_timer = self._reactor.call_later(RETRY_MS, self._retry)
                 return
-            except ValueError as fault:  # the topic has fewer partitions by now
-                self._drop(batch)
-                self._settle(batch, UnknownTopicOrPartition(str(fault)), -1)
-            except KafkaError as fault:
-                self._drop(batch)
-                self._settle(batch, fault, -1)
+            except ValueError as error:  # the topic has fewer partitions by now
+                self._remove_first(batch)
+                self._report(batch, UnknownTopicOrPartition(str(error)), -1)
+            except KafkaError as error:
+                self._remove_first(batch)
+                self._report(batch, error, -1)
             else:
-                self._drop(batch)
+                self._remove_first(batch)
                 self.sent += 1
                 self.sent_size += batch.size
 
-    def _teller(self, batch: Batch) -> Delivered:
+    def _delivery_callback(self, batch: Batch) -> Delivered:
         """Return a callback that passes the outcome of a batch to the event loop's thread."""
 
-        def tell(error: KafkaError | None, metadata: Any) -> None:
-            self._post.leave(lambda: self._done(batch, error, metadata))
+        def deliver(error: KafkaError | None, metadata: Any) -> None:
+            self._calls.call_soon(lambda: self._delivered(batch, error, metadata))
 
-        return tell
+        return deliver
 
-    def _send_again(self) -> None:
-        self._again = None
-        self._send_waiting(self.behind)
+    def _retry(self) -> None:
+        self._retry_timer = None
+        self._send_waiting(self.is_blocked)
 
-    def _drop(self, batch: Batch) -> None:
+    def _remove_first(self, batch: Batch) -> None:
         self._waiting.popleft()
         self.waiting_size -= batch.size
 
-    def _done(self, batch: Batch, error: KafkaError | None, metadata: Any) -> None:
-        behind = self.behind
+    def _delivered(self, batch: Batch, error: KafkaError | None, metadata: Any) -> None:
+        is_blocked = self.is_blocked
         self.sent -= 1
         self.sent_size -= batch.size
         rest = self._rest.pop(batch, [])
-        if isinstance(error, OF_ONE_RECORD) and batch.count > 1:
+        if isinstance(error, SINGLE_RECORD_ERRORS) and batch.count > 1:
             rest = halves(batch) + rest
         else:
-            self._settle(batch, error, -1 if metadata is None else metadata.offset)
+            self._report(batch, error, -1 if metadata is None else metadata.offset)
         if rest:
             following = rest.pop(0)
             if rest:
                 self._rest[following] = rest
             self._waiting.append(following)
             self.waiting_size += following.size
-        self._send_waiting(behind)
+        self._send_waiting(is_blocked)
 
-    def _send_waiting(self, behind: bool) -> None:
-        """Send waiting batches, and call `eased` if that ends a time in which it was `behind`."""
+    def _send_waiting(self, is_blocked: bool) -> None:
+        """Send waiting batches, and call `on_unblocked` if none waits any more."""
         self._send()
-        if behind and not self.behind:
-            self._eased()
+        if is_blocked and not self.is_blocked:
+            self._on_unblocked()
 
-    def _settle(self, batch: Batch, error: KafkaError | None, base_offset: int) -> None:
+    def _report(self, batch: Batch, error: KafkaError | None, base_offset: int) -> None:
         if error is None:
-            self._counts.records += batch.count
-            self._counts.record_bytes += batch.size
-            self._counts.batches += 1
+            self._metrics.records += batch.count
+            self._metrics.record_bytes += batch.size
+            self._metrics.batches += 1
             done = batch.settle(0, base_offset, "")
         else:
-            self._counts.fail(batch.topic, batch.count, error.code, str(error))
-            self._failed(batch.topic)
+            self._metrics.fail(batch.topic, batch.count, error.code, str(error))
+            self._on_failure(batch.topic)
             done = batch.settle(error.code, -1, str(error))
         if done:
-            self._answer(done)
+            self._on_responses(done)
 
 
 def halves(batch: Batch) -> list[Batch]:

@@ -17,7 +17,7 @@ from kafkalite.exporter.client_metrics import ClientMetrics
 from kafkalite.exporter.group_lag import GroupLag
 from kafkalite.exporter.http_pages import ExporterPages
 from kafkalite.exporter.page_metrics import PageMetrics
-from kafkalite.exporter.pushes import Pushes
+from kafkalite.exporter.push_receiver import PushReceiver
 from kafkalite.http.server import HttpServer
 
 
@@ -57,7 +57,7 @@ def export(
     registry = CollectorRegistry()
     for source in (PageMetrics(run_directory), GroupLag(bootstrap), clients):
         registry.register(source)
-    Pushes(run_directory, clients)
+    PushReceiver(run_directory, clients)
     pages = ExporterPages(registry, lambda: unready_reason(nodes()))
     server = HttpServer(listener, pages.respond)
     for number in (signal.SIGTERM, signal.SIGINT):

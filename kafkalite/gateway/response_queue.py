@@ -1,4 +1,4 @@
-"""Answers: responses to DEALERs, queued until their peers have room.
+"""ResponseQueue: responses to DEALERs, queued until their peers have room.
 
     response ─▶ ROUTER ─▶ the peer
        │ its queue is full            ▲
@@ -9,12 +9,12 @@ responses than that.  So a response is kept here until libzmq takes it, or the p
 
 `is_full` means that no more may be received from DEALERs: too many of their messages are in flight,
 or too many bytes of responses are kept.  From half of that on, a peer that does not take an eighth
-of its kept responses within `READING_MS` is not reading: its responses are dropped and counted, and
-so are later ones without room in its queue, until it reads.  So a peer that does not read blocks
-the others only once and briefly, and memory is bounded.
+of its kept responses within `READ_TIMEOUT_MS` is not reading: its responses are dropped and
+counted, and so are later ones without room in its queue, until it reads.  So a peer that does not
+read blocks the others only once and briefly, and memory is bounded.
 
 libzmq does not report which peer has room, so every peer with kept responses is tried: after each
-event of the socket, and every `LOOK_MS`.
+event of the socket, and every `RETRY_MS`.
 """
 
 from __future__ import annotations
@@ -26,22 +26,23 @@ from collections.abc import Callable, Iterable
 import zmq
 
 from kafkalite._ext.gateway_intake import Question
-from kafkalite.gateway.counts import Counts
+from kafkalite.gateway.gateway_metrics import GatewayMetrics
 from kafkalite.transport.reactor import Reactor, Timer
 
 IN_FLIGHT_MAX = 100_000
 """Maximum of DEALERs' messages that were received and whose responses are not sent."""
-SENT_PER_LOOK, TRIED_PER_LOOK = 2_000, 1_000
-LOOK_MS = 10
-READING_MS = 5_000
+RESPONSES_PER_TRY, PEERS_PER_TRY = 2_000, 1_000
+RETRY_MS = 10
+READ_TIMEOUT_MS = 5_000
 NOT_READING_MAX = 1_000
 """Number of peers remembered as not reading; a forgotten one may block the others once more."""
 
+# Label values of the metric kafkalite_gateway_unanswered_total.
 GONE = "the peer is gone"
 NOT_READ = "the peer does not read its answers"
 
 
-class Kept:
+class PeerResponses:
     """The kept responses of one peer, oldest first."""
 
     def __init__(self) -> None:
@@ -52,35 +53,35 @@ class Kept:
         """Bytes kept when the measurement began, and bytes taken by the peer since."""
 
 
-class Answers:
+class ResponseQueue:
     """Queued responses; see the module.
 
-    `send(question)` returns 0 or an error of libzmq.  `looked()` is called after each attempt that
-    a timer started.
+    `send(question)` returns 0 or an error of libzmq.  `on_retry()` is called after each attempt
+    that a timer started.
     """
 
     def __init__(
         self,
         reactor: Reactor,
-        counts: Counts,
+        metrics: GatewayMetrics,
         send: Callable[[Question], int],
-        looked: Callable[[], object],
+        on_retry: Callable[[], object],
         size_max: int,
     ) -> None:
         self._reactor = reactor
-        self._counts = counts
-        self._send = send
-        self._looked = looked
+        self._metrics = metrics
+        self._send_now = send
+        self._on_retry = on_retry
         self._size_max = size_max
-        self._kept: dict[bytes, Kept] = {}
+        self._kept: dict[bytes, PeerResponses] = {}
         self._not_reading: dict[bytes, None] = {}
         """Peers whose responses were dropped because they did not read, newest last.  The oldest
         are forgotten, since a peer that disconnects without reading is never removed otherwise."""
         self._timer: Timer | None = None
-        self._judge_at_ms = 0
+        self._check_at_ms = 0
         self.count = self.size = 0
         """Number and bytes of the responses kept for all peers."""
-        self.settled = 0
+        self.completed = 0
         """Number of messages whose responses were sent or dropped."""
 
     @property
@@ -90,28 +91,28 @@ class Answers:
 
     def is_full(self, received: int) -> bool:
         """Return True if no more may be received; `received` is the number of messages so far."""
-        return received - self.settled >= IN_FLIGHT_MAX or self.size >= self._size_max
+        return received - self.completed >= IN_FLIGHT_MAX or self.size >= self._size_max
 
-    def give(self, questions: Iterable[Question]) -> None:
+    def send(self, questions: Iterable[Question]) -> None:
         """Send these responses, or keep them for peers without room."""
         for question in questions:
             identity = question.identity
             kept = self._kept.get(identity)
             if kept is None:
-                error = self._send(question)
+                error = self._send_now(question)
                 if error != zmq.EAGAIN or identity in self._not_reading:
                     self._count(identity, error)
                     continue
-                kept = self._kept[identity] = Kept()
+                kept = self._kept[identity] = PeerResponses()
             kept.questions.append(question)
             kept.size += question.size
             self.size += question.size
             self.count += 1
-        self._look_later()
+        self._schedule_retry()
 
-    def look(self) -> bool:
+    def retry(self) -> bool:
         """Send kept responses; return True if peers may have room for more at once."""
-        left, tries = SENT_PER_LOOK, TRIED_PER_LOOK
+        left, tries = RESPONSES_PER_TRY, PEERS_PER_TRY
         for identity in list(itertools.islice(self._kept, tries)):
             left = self._send_kept(identity, left)
             if identity in self._kept:
@@ -119,8 +120,8 @@ class Answers:
                 self._kept[identity] = self._kept.pop(identity)
             if not left:
                 break
-        self._judge()
-        self._look_later()
+        self._drop_unread()
+        self._schedule_retry()
         return not left and self.waiting
 
     def _send_kept(self, identity: bytes, left: int) -> int:
@@ -128,7 +129,7 @@ class Answers:
         kept = self._kept[identity]
         while left:
             question = kept.questions[0]
-            error = self._send(question)
+            error = self._send_now(question)
             if error == zmq.EAGAIN:
                 break
             if error:
@@ -152,50 +153,50 @@ class Answers:
         for identity in list(self._kept):
             self._drop(identity, GONE)
 
-    def _judge(self) -> None:
+    def _drop_unread(self) -> None:
         """Drop the kept responses of peers that do not read, once much is kept in total."""
         now_ms = self._reactor.clock.monotonic_ms()
         if self.size < self._size_max // 2 and self.count < IN_FLIGHT_MAX // 2:
-            self._judge_at_ms = 0
-        elif not self._judge_at_ms:
-            self._judge_at_ms = now_ms + READING_MS
+            self._check_at_ms = 0
+        elif not self._check_at_ms:
+            self._check_at_ms = now_ms + READ_TIMEOUT_MS
             for kept in self._kept.values():
                 kept.size_before, kept.taken_size = kept.size, 0
-        elif now_ms >= self._judge_at_ms:
+        elif now_ms >= self._check_at_ms:
             for identity, kept in list(self._kept.items()):
                 if kept.taken_size < kept.size_before // 8:
                     self._drop(identity, NOT_READ)
                     self._not_reading[identity] = None
             while len(self._not_reading) > NOT_READING_MAX:
                 del self._not_reading[next(iter(self._not_reading))]
-            self._judge_at_ms = 0
+            self._check_at_ms = 0
 
     def _drop(self, identity: bytes, reason: str) -> None:
         kept = self._kept.pop(identity)
         self.size -= kept.size
         self.count -= len(kept.questions)
-        self.settled += len(kept.questions)
-        self._counts.leave_unanswered(reason, len(kept.questions))
+        self.completed += len(kept.questions)
+        self._metrics.drop_responses(reason, len(kept.questions))
 
     def _count(self, identity: bytes, error: int) -> None:
-        self.settled += 1
+        self.completed += 1
         if error == zmq.EAGAIN:
-            self._counts.leave_unanswered(NOT_READ)
+            self._metrics.drop_responses(NOT_READ)
             return
         self._not_reading.pop(identity, None)
         if error:
-            self._counts.leave_unanswered(GONE)
+            self._metrics.drop_responses(GONE)
         else:
-            self._counts.answers += 1
+            self._metrics.responses += 1
 
-    def _look_later(self) -> None:
+    def _schedule_retry(self) -> None:
         if self._kept and self._timer is None:
-            self._timer = self._reactor.call_later(LOOK_MS, self._look_again)
+            self._timer = self._reactor.call_later(RETRY_MS, self._retry_by_timer)
 
-    def _look_again(self) -> None:
+    def _retry_by_timer(self) -> None:
         self._timer = None
-        self.look()
-        self._looked()
+        self.retry()
+        self._on_retry()
 
     def close(self) -> None:
         """Stop the timer."""

@@ -1,4 +1,4 @@
-"""Pushes: receives client metrics from the nodes, on a socket in the broker's run directory."""
+"""PushReceiver: receives client metrics from the nodes, on a socket in the run directory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LOOK_S = 1.0
 ROOM = 4 << 20
 
 
-class Pushes:
+class PushReceiver:
     """Binds a socket in the run directory; only the first exporter on it receives pushes."""
 
     def __init__(self, where: Callable[[], Path | None], clients: ClientMetrics) -> None:
