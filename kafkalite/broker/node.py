@@ -163,7 +163,7 @@ class Node:
             self.logs.set_strays()
         self.groups.open()
         self.add_settings_listener(self.groups.reconfigure)
-        self.reactor.at_settle(self.replicas.settle)
+        self.reactor.at_commit(self.replicas.settle)
         self.reactor.watch(self.flusher.fileno(), self._flushed)
         self.reactor.watch(self.opener.fileno(), self.opener.collect)
         self._run_maintenance()

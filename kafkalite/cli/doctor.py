@@ -308,9 +308,9 @@ def left_over(directory: Path) -> Iterator[CheckResult]:
 
 def meeting_place() -> CheckResult:
     """Where the broker's processes meet: a private directory for sockets."""
-    from kafkalite.transport.run_directory import is_private, place_of_user
+    from kafkalite.transport.run_directory import is_private, user_directory
 
-    place = place_of_user()
+    place = user_directory()
     if place.exists() and not is_private(place):
         advice = f"it is to be this user's and of mode 700: chmod 700 {place}, or remove it"
         return CheckResult(WRONG, "run directory", f"{place} lets others in", advice)

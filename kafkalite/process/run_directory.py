@@ -21,7 +21,14 @@ from pathlib import Path
 
 from kafkalite.errors import Refusal
 from kafkalite.process.status.ready import Ready, write_atomically
-from kafkalite.transport.run_directory import BUS, NAME, file_of, is_private, name_of, place_of_user
+from kafkalite.transport.run_directory import (
+    BUS,
+    NAME,
+    file_of,
+    is_private,
+    name_of,
+    user_directory,
+)
 
 REMEMBERED = "run-directory"
 OWN_PLACE = "name a directory of your own in XDG_RUNTIME_DIR, of mode 700"
@@ -35,7 +42,7 @@ class RunDirectory:
     """
 
     def __init__(self, cluster_id: str, data: Path) -> None:
-        self.path = place_of_user() / name_of(cluster_id, data)
+        self.path = user_directory() / name_of(cluster_id, data)
         held = None
         while held is None:
             make_private(self.path.parent)
@@ -105,7 +112,7 @@ def bus_path(ready: Ready) -> Path:
     # A copied data directory stores the path of the original's run directory.
     if remembered is not None and remembered.name == name and remembered.is_dir():
         return remembered / BUS
-    return place_of_user() / name / BUS
+    return user_directory() / name / BUS
 
 
 def make_private(level: Path) -> None:

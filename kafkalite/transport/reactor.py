@@ -111,7 +111,7 @@ class Reactor:
         self.slow_ticks = SlowTicks(clock)
         self._loop.slow = self.slow_ticks.add
         self._running = False
-        self._settle: list[Callable[[], object]] = []
+        self._commit_callbacks: list[Callable[[], object]] = []
         self._timers: list[tuple[int, int, Timer]] = []
         self._timers_cancelled = 0
         self._order = itertools.count()
@@ -178,9 +178,9 @@ class Reactor:
         """The number of the current tick."""
         return self._loop.ticks
 
-    def at_settle(self, callback: Callable[[], object]) -> None:
+    def at_commit(self, callback: Callable[[], object]) -> None:
         """Call `callback()` in every tick, after the handling and before responses are written."""
-        self._settle.append(callback)
+        self._commit_callbacks.append(callback)
 
     def run(self) -> None:
         """Run ticks until `stop` is called; responses made by then are written."""
@@ -196,7 +196,7 @@ class Reactor:
         """Run one tick: read and handle, commit, write."""
         self._loop.take_in(self._wait_ms(wait_ms_max))
         self._timers_due()
-        for callback in self._settle:
+        for callback in self._commit_callbacks:
             callback()
             self._loop.end_step(callback)
         self._loop.give_out()

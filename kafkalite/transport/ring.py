@@ -8,7 +8,7 @@ listener, which is also the lease of the ring: when it ends, both sides close.  
 so a process that is killed leaves nothing behind.
 
 The worker chooses the size and allocates the memory before a producer may write to it.  Both files
-are sealed against shrinking and growing, so no access can fault beyond their end.  The counters are
+are sealed against shrinking and growing, so no access can error beyond their end.  The counters are
 also sealed against new writable mappings: only the worker has one.  A hole that a producer punches
 reads as zeros, which are not a valid frame.
 
@@ -96,11 +96,11 @@ class WorkerRing:
     """The worker's end of a ring."""
 
     def __init__(
-        self, descriptors: tuple[int, int, int, int], wakes: socket.socket, reader: RingReader
+        self, descriptors: tuple[int, int, int, int], wake_socket: socket.socket, reader: RingReader
     ) -> None:
-        self._handed: tuple[int, ...] = descriptors
+        self._producer_descriptors: tuple[int, ...] = descriptors
         self._event = descriptors[2]
-        self._wakes = wakes
+        self._wake_socket = wake_socket
         self._count = bytearray(8)
         self.reader = reader
         self.closed = False
@@ -112,35 +112,36 @@ class WorkerRing:
         Frames are copied to `scratch`, which the rings of one thread may share.
         """
         if size & (size - 1) or not RING_SIZE_MIN <= size <= RING_SIZE_MAX:
-            raise ValueError(f"a ring has a power of two of bytes, {RING_SIZE_MIN} at least")
-        with ExitStack() as undo:
-            ring = _memory("kafkalite-ring", FRAMES_POSITION + size, undo)
+            raise ValueError(f"the ring size must be a power of two >= {RING_SIZE_MIN} bytes")
+        with ExitStack() as cleanup:
+            ring = _memory("kafkalite-ring", FRAMES_POSITION + size, cleanup)
             frames = _mapped(ring, FRAMES_POSITION + size, mmap.PROT_READ | mmap.PROT_WRITE)
             fcntl.fcntl(ring, fcntl.F_ADD_SEALS, RING_SEALS)
-            counters = _memory("kafkalite-ring-counters", COUNTERS_SIZE, undo)
+            counters = _memory("kafkalite-ring-counters", COUNTERS_SIZE, cleanup)
             counts = _mapped(counters, COUNTERS_SIZE, mmap.PROT_READ | mmap.PROT_WRITE)
             fcntl.fcntl(counters, fcntl.F_ADD_SEALS, COUNTERS_SEALS)
             reader = RingReader(frames, counts, scratch or bytearray(frame_size_max(size)))
             event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-            undo.callback(os.close, event)
+            cleanup.callback(os.close, event)
             _drain(event, bytearray(8))  # fails on a kernel without this read: no rings there
-            ours, producers = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-            ours.setblocking(False)
-            made = cls((ring, counters, event, producers.detach()), ours, reader)
-            undo.pop_all()
-            return made
+            worker_socket, producer_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+            worker_socket.setblocking(False)
+            descriptors = ring, counters, event, producer_socket.detach()
+            worker_ring = cls(descriptors, worker_socket, reader)
+            cleanup.pop_all()
+            return worker_ring
 
     @property
     def descriptors(self) -> tuple[int, ...]:
         """Descriptors to send to the producer: ring, counters, worker's event, producer's event."""
-        return self._handed
+        return self._producer_descriptors
 
     def sent(self) -> None:
         """Close the descriptors that only the producer needs, once they were sent."""
-        for descriptor in self._handed:
+        for descriptor in self._producer_descriptors:
             if descriptor != self._event:
                 os.close(descriptor)
-        self._handed = ()
+        self._producer_descriptors = ()
 
     def fileno(self) -> int:
         """Return the descriptor that is readable when the producer has woken this end."""
@@ -154,14 +155,14 @@ class WorkerRing:
         """Wake the producer."""
         # Full: the producer has unread wake-ups.  Closed: the lease reports it.
         with suppress(BlockingIOError, ConnectionError):
-            self._wakes.send(b"\0", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            self._wake_socket.send(b"\0", socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
     def close(self) -> None:
         """Release all resources; the producer notices when it sleeps or looks."""
         if not self.closed:
             self.closed = True
             self.reader.close()
-            self._wakes.close()
+            self._wake_socket.close()
             self.sent()
             os.close(self._event)
 
@@ -171,22 +172,23 @@ class ProducerRing:
 
     def __init__(self, descriptors: Sequence[int]) -> None:
         """Adopt these descriptors; close them and raise RingFault if they are not a valid ring."""
-        with ExitStack() as undo:
+        with ExitStack() as cleanup:
             for descriptor in descriptors:
-                undo.callback(os.close, descriptor)
+                cleanup.callback(os.close, descriptor)
             if len(descriptors) != 4:
-                raise RingFault(f"a ring comes as 4 descriptors, not {len(descriptors)}")
-            ring, counters, event, wakes = descriptors
+                raise RingFault(f"a ring has 4 descriptors, not {len(descriptors)}")
+            ring, counters, event, wake_socket = descriptors
             try:
                 size = _checked_size(ring, RING_SEALS)
                 frames = _mapped(ring, size, mmap.PROT_READ | mmap.PROT_WRITE)
                 counts = _mapped(counters, _checked_size(counters, COUNTERS_SEALS), mmap.PROT_READ)
                 self.writer = RingWriter(frames, counts)
-                self._wakes = socket.socket(fileno=wakes)
-                self._wakes.setblocking(False)  # independent of the socket default of this program
-            except (OSError, ValueError) as fault:
-                raise RingFault(f"the worker's descriptors are no ring: {fault}") from fault
-            undo.pop_all()
+                self._wake_socket = socket.socket(fileno=wake_socket)
+                # Independent of the socket default of this program.
+                self._wake_socket.setblocking(False)
+            except (OSError, ValueError) as error:
+                raise RingFault(f"the worker's descriptors are not a ring: {error}") from error
+            cleanup.pop_all()
         self._event = event
         os.close(ring)
         os.close(counters)
@@ -208,13 +210,13 @@ class ProducerRing:
 
     def fileno(self) -> int:
         """Return the descriptor that is readable when the worker has woken this end or ended."""
-        return self._wakes.fileno()
+        return self._wake_socket.fileno()
 
     def clear(self) -> None:
         """Reset the wake-up; raise RingFault if the worker has closed the ring."""
         self._check_process()
         try:
-            if self._wakes.recv(4096, socket.MSG_DONTWAIT):
+            if self._wake_socket.recv(4096, socket.MSG_DONTWAIT):
                 return
         except BlockingIOError:
             return
@@ -227,20 +229,20 @@ class ProducerRing:
         if not self.closed:
             self.closed = True
             self.writer.close()
-            self._wakes.close()
+            self._wake_socket.close()
             os.close(self._event)
 
     def _check_process(self) -> None:
         if self.closed:
             raise RingFault("the ring is closed")
         if os.getpid() != self._pid:
-            raise RingFault("a ring cannot be used after a fork: open another")
+            raise RingFault("a ring cannot be used after a fork; open another")
 
 
-def _memory(name: str, size: int, undo: ExitStack) -> int:
-    """Create a fully allocated memory file; `undo` closes it."""
+def _memory(name: str, size: int, cleanup: ExitStack) -> int:
+    """Create a fully allocated memory file; `cleanup` closes it."""
     descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    undo.callback(os.close, descriptor)
+    cleanup.callback(os.close, descriptor)
     os.posix_fallocate(descriptor, 0, size)
     return descriptor
 
@@ -259,7 +261,7 @@ def _checked_size(descriptor: int, seals: int) -> int:
     """Return the size of a memory file after checking its seals."""
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
-        raise OSError(errno.EINVAL, "no memory file")
+        raise OSError(errno.EINVAL, "not a memory file")
     if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & seals != seals:
         raise OSError(errno.EPERM, "it is not sealed")
     return status.st_size

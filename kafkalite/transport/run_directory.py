@@ -29,8 +29,8 @@ NODE_ID_MAX = 2**31 - 1
 
 SOCKET_PATH_SIZE_MAX = 107
 CLUSTER_LETTERS_MAX = 22
-PLACE_LETTERS = 12
-NAME = re.compile(rf"[A-Za-z0-9_-]{{0,{CLUSTER_LETTERS_MAX}}}-[0-9a-f]{{{PLACE_LETTERS}}}")
+DIRECTORY_LETTERS = 12
+NAME = re.compile(rf"[A-Za-z0-9_-]{{0,{CLUSTER_LETTERS_MAX}}}-[0-9a-f]{{{DIRECTORY_LETTERS}}}")
 """Pattern of the names of run directories."""
 
 
@@ -38,8 +38,8 @@ def name_of(cluster_id: str, data: Path) -> str:
     """Return the name of a broker's run directory."""
     found = data.stat()
     whole = f"{cluster_id} {found.st_dev} {found.st_ino}".encode()
-    place = xxhash.xxh3_64_hexdigest(whole)[:PLACE_LETTERS]
-    return f"{cluster_letters(cluster_id)}-{place}"
+    directory = xxhash.xxh3_64_hexdigest(whole)[:DIRECTORY_LETTERS]
+    return f"{cluster_letters(cluster_id)}-{directory}"
 
 
 def cluster_letters(cluster_id: str) -> str:
@@ -55,33 +55,33 @@ def local_path(run_directory: Path, node_id: int) -> Path:
 def local_sockets(cluster_id: str, node_id: int) -> list[Path]:
     """Return the sockets that a node of this cluster may listen on for programs of this user; the
     client must check which node it has reached."""
-    name = re.compile(f"{re.escape(cluster_letters(cluster_id))}-[0-9a-f]{{{PLACE_LETTERS}}}")
+    name = re.compile(f"{re.escape(cluster_letters(cluster_id))}-[0-9a-f]{{{DIRECTORY_LETTERS}}}")
     return [
         path
-        for place in places_of_user()
-        if is_private(place)
-        for found in sorted(filter(name.fullmatch, os.listdir(place)))
-        if is_private(place / found)
-        for path in [local_path(place / found, node_id)]
+        for directory in user_directories()
+        if is_private(directory)
+        for found in sorted(filter(name.fullmatch, os.listdir(directory)))
+        if is_private(directory / found)
+        for path in [local_path(directory / found, node_id)]
         if path.is_socket()
     ]
 
 
-def places_of_user() -> Iterator[Path]:
+def user_directories() -> Iterator[Path]:
     """Yield all directories that may hold run directories of this user: a broker may have been
     started in another environment than this process."""
     runtime = os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.geteuid()}"
     for above in dict.fromkeys((Path(runtime), Path(f"/run/user/{os.geteuid()}"))):
         if above.is_absolute() and is_private(above):
             yield above / "kafkalite"
-    yield shared_place()
+    yield shared_directory()
 
 
-def place_of_user() -> Path:
+def user_directory() -> Path:
     """Return the directory in which this user's run directories are created."""
     runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or ".")
     ours = runtime / "kafkalite"
-    name = "x" * (CLUSTER_LETTERS_MAX + 1 + PLACE_LETTERS)
+    name = "x" * (CLUSTER_LETTERS_MAX + 1 + DIRECTORY_LETTERS)
     longest = ours / name / max(BUS, PUSHES, f"{LOCAL}{NODE_ID_MAX}", key=len)
     if (
         runtime.is_absolute()
@@ -89,10 +89,10 @@ def place_of_user() -> Path:
         and len(os.fsencode(longest)) <= SOCKET_PATH_SIZE_MAX
     ):
         return ours
-    return shared_place()
+    return shared_directory()
 
 
-def shared_place() -> Path:
+def shared_directory() -> Path:
     """Return this user's directory in /tmp."""
     return Path(f"/tmp/kafkalite-{os.geteuid()}")
 

@@ -44,7 +44,7 @@ class SlowTicks:
         self.name_api: Callable[[int], str] = lambda api_key: f"API key {api_key}"
         """Returns the name of an API; set by the node, which knows the APIs."""
         self._clock = clock
-        self._quiet: dict[str, tuple[int, int]] = {}
+        self._suppressed: dict[str, tuple[int, int]] = {}
 
     def add(self, tick_ns: int, cpu_ns: int, step_ns: int, step: Step) -> None:
         """Count a slow tick of this length, whose longest step was `step`."""
@@ -70,11 +70,11 @@ class SlowTicks:
 
     def _log(self, cause: str, tick_ns: int, cpu_ns: int, step_ns: int) -> None:
         now_ms = self._clock.monotonic_ms()
-        quiet_until_ms, suppressed = self._quiet.get(cause, (now_ms, 0))
-        if now_ms < quiet_until_ms:
-            self._quiet[cause] = quiet_until_ms, suppressed + 1
+        end_ms, suppressed = self._suppressed.get(cause, (now_ms, 0))
+        if now_ms < end_ms:
+            self._suppressed[cause] = end_ms, suppressed + 1
             return
-        self._quiet[cause] = now_ms + LOG_INTERVAL_MS, 0
+        self._suppressed[cause] = now_ms + LOG_INTERVAL_MS, 0
         tick_ms, cpu_ms, step_ms = (ns // 1_000_000 for ns in (tick_ns, cpu_ns, step_ns))
         log.warning(
             "Event loop was not free for %d ms; the longest step was %s."

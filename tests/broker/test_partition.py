@@ -74,7 +74,7 @@ class Served:
         self.replicas = ReplicaManager(
             self.reactor, self.flusher, self.opener, lambda topic: None
         )
-        self.reactor.at_settle(self.replicas.settle)
+        self.reactor.at_commit(self.replicas.settle)
         self.reactor.watch(self.flusher.fileno(), self.collect)
 
     def add(self, directory: Path, disk: Disk, durability: str) -> Partition:

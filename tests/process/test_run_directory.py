@@ -21,7 +21,7 @@ from kafkalite.transport.run_directory import (
     NODE_ID_MAX,
     local_path,
     local_sockets,
-    place_of_user,
+    user_directory,
 )
 from tests.process.waiting import is_gone, until
 
@@ -86,7 +86,7 @@ def test_each_level_is_ours_alone_whatever_the_umask(runtime, data, umask):
 def test_every_socket_has_a_path_that_is_short_enough(runtime, data, monkeypatch, room):
     longest = local_path(run_directory(CLUSTER, data), NODE_ID_MAX)
     monkeypatch.setattr(naming, "SOCKET_PATH_SIZE_MAX", len(str(longest)) + room)
-    assert (place_of_user() == longest.parent.parent) == (room == 0)
+    assert (user_directory() == longest.parent.parent) == (room == 0)
 
 
 def test_a_broker_finds_the_same_one_again(runtime, data):
@@ -198,7 +198,7 @@ def test_another_users_is_refused(runtime, data, level):
 
 
 def test_a_place_where_nothing_can_be_made_is_refused(runtime, data, monkeypatch):
-    monkeypatch.setattr(module, "place_of_user", lambda: runtime / "not-there" / "kafkalite")
+    monkeypatch.setattr(module, "user_directory", lambda: runtime / "not-there" / "kafkalite")
     with pytest.raises(Refusal, match="cannot make .*: No such file or directory; name a dir"):
         run_directory(CLUSTER, data)
 

@@ -287,7 +287,7 @@ def shares_of(bus, counter):
         counts.append(counter())
         shares.append(counts[-1] - counts[-2])
 
-    bus.reactor.at_settle(settle)
+    bus.reactor.at_commit(settle)
     return shares
 
 

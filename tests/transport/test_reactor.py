@@ -74,7 +74,7 @@ def test_settling_comes_after_all_frames_and_before_any_answer(world, readable):
             answers.pop().send([b"done"])
 
     here = world(serve)
-    here.reactor.at_settle(settle)
+    here.reactor.at_commit(settle)
     clients = [here.client() for _ in range(3)]
     here.connected(3)
     for client in clients:

@@ -182,7 +182,7 @@ def test_descriptors_in_another_order_are_no_ring(worker, open_descriptors):
     before = open_descriptors()
     for turn in range(1, 4):
         given = copies(worker.descriptors)
-        with pytest.raises(RingFault, match="no ring"):
+        with pytest.raises(RingFault, match="not a ring"):
             ProducerRing(given[turn:] + given[:turn])
     assert open_descriptors() == before
 

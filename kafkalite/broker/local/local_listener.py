@@ -75,7 +75,7 @@ class LocalListener:
             connections_max=CONNECTIONS_MAX,
         )
         self.rings = RingHost(node)
-        node.reactor.at_settle(self.rings.settle)
+        node.reactor.at_commit(self.rings.settle)
 
     @property
     def work(self) -> int:
