@@ -103,6 +103,24 @@ class GatewayMetrics:
             "Responses that could not be sent, by reason.",
             singles(self.dropped_responses, "reason"),
         )  # fmt: skip
+        yield from self._peer_families()
+        yield one(
+            "held_back_seconds",
+            "Seconds in which nothing was received because the broker was too slow.",
+            self.paused_ms / 1_000,
+        )  # fmt: skip
+        yield Family(
+            "kafkalite_gateway_held_bytes", GAUGE, "Bytes of messages that are not written yet.",
+            [({}, pending_size)],
+        )  # fmt: skip
+        yield Family(
+            "kafkalite_gateway_start_time_seconds", GAUGE,
+            "Start time of the gateway since the epoch, in seconds.",
+            [({}, round(self.started_s, 3))],
+        )  # fmt: skip
+
+    def _peer_families(self) -> Iterator[Family]:
+        """Yield the metric families about connections."""
         yield Family(
             "kafkalite_gateway_connections_total", COUNTER, "Accepted peers, by socket.",
             singles(self.connected, "socket"),
@@ -119,20 +137,6 @@ class GatewayMetrics:
         yield one(
             "cuts", "Times that all peers were disconnected to release memory.",
             self.full_disconnects,
-        )  # fmt: skip
-        yield one(
-            "held_back_seconds",
-            "Seconds in which nothing was received because the broker was too slow.",
-            self.paused_ms / 1_000,
-        )  # fmt: skip
-        yield Family(
-            "kafkalite_gateway_held_bytes", GAUGE, "Bytes of messages that are not written yet.",
-            [({}, pending_size)],
-        )  # fmt: skip
-        yield Family(
-            "kafkalite_gateway_start_time_seconds", GAUGE,
-            "Start time of the gateway since the epoch, in seconds.",
-            [({}, round(self.started_s, 3))],
         )  # fmt: skip
 
 
