@@ -119,7 +119,7 @@ cdef class Delivery:
             TimeoutError: The timeout has passed.
             RuntimeError: Called inside a delivery callback while the outcome is not known.
         """
-        return self.batch.fault_of(self, timeout)
+        return self.batch.error_of(self, timeout)
 
     def add_done_callback(self, callback):
         """Call callback(delivery) once the outcome is known; immediately if it is.
@@ -127,10 +127,10 @@ cdef class Delivery:
         Args:
             callback: Function of this delivery.  It must not block; its exceptions are logged.
         """
-        self.batch.tell_when_done(self, callback)
+        self.batch.call_when_done(self, callback)
 
     def __repr__(self):
-        state = "decided" if self.batch.done else "under way"
+        state = "completed" if self.batch.done else "in flight"
         return f"<Delivery {state}: {self.batch!r}, place {self.place}>"
 
 
@@ -182,7 +182,7 @@ cdef object column_array(table, int index):
     return column.chunk(0) if column.num_chunks == 1 else None
 
 
-cdef class OpenLine:
+cdef class OpenQueue:
     """The open batch of a partition queue, and the function that appends to it."""
     cdef readonly int32_t index
     cdef readonly object open_batch
@@ -194,7 +194,7 @@ cdef class OpenLine:
 
     def begin_batch(self, batch, append, append_table=None):
         """Set the open batch, and the functions that append a record or a small table."""
-        assert self.open_batch is None, "a line has one open batch"
+        assert self.open_batch is None, "a partition queue has one open batch"
         self.append = append
         self.append_table = append_table
         self.open_batch = batch
@@ -209,12 +209,12 @@ cdef class OpenLine:
 cdef class OpenTopic:
     """A topic: its partition queues, and the current one for records without a key."""
     cdef readonly str name
-    cdef readonly list lines
-    cdef public OpenLine sticky
+    cdef readonly list queues
+    cdef public OpenQueue sticky
 
     def __init__(self, str name):
         self.name = name
-        self.lines = []
+        self.queues = []
 
 
 cdef class Gatherer:
@@ -260,9 +260,9 @@ cdef class Gatherer:
         self.last_name = name
         return self.last_topic
 
-    cdef OpenLine line_of(self, OpenTopic topic, object key, object partition):
+    cdef OpenQueue queue_of(self, OpenTopic topic, object key, object partition):
         """Return the partition queue of a record; None if a sticky one must be chosen."""
-        cdef Py_ssize_t index, count = PyList_GET_SIZE(topic.lines)
+        cdef Py_ssize_t index, count = PyList_GET_SIZE(topic.queues)
         if partition is not None:
             index = partition
         elif self.partitioner is not None:
@@ -273,10 +273,10 @@ cdef class Gatherer:
             index = partition_of(
                 <const uint8_t*> PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), <int32_t> count
             )
-        count = PyList_GET_SIZE(topic.lines)    # may have shrunk while Python code ran above
+        count = PyList_GET_SIZE(topic.queues)    # may have shrunk while Python code ran above
         if not 0 <= index < count:
             raise ValueError(f"topic {topic.name!r} has no partition {index} among its {count}")
-        return <OpenLine> PyList_GET_ITEM(topic.lines, index)
+        return <OpenQueue> PyList_GET_ITEM(topic.queues, index)
 
     def send(
         self, topic, value=None, key=None, headers=None, timestamp=None, partition=None,
@@ -340,30 +340,30 @@ cdef class Gatherer:
     ):
         cdef int64_t timestamp_ms
         cdef int32_t place
-        cdef OpenLine line
+        cdef OpenQueue queue
         cdef object batch
         cdef Delivery delivery
         cdef OpenTopic known = self.topic_of(topic)
         if key is not None and type(key) is not bytes:
             key = bytes_of(key)
         if known is not None and self.is_open:
-            line = self.line_of(known, key, partition)
-            if line is not None and line.open_batch is not None:
+            queue = self.queue_of(known, key, partition)
+            if queue is not None and queue.open_batch is not None:
                 timestamp_ms = now_ms() if timestamp is None else timestamp
                 if timestamp_ms < 0:
                     raise ValueError("a timestamp counts milliseconds from 1970 on")
-                batch = line.open_batch
-                place = line.append(key, value, headers, timestamp_ms)
+                batch = queue.open_batch
+                place = queue.append(key, value, headers, timestamp_ms)
                 if place >= 0:
                     delivery = Delivery.__new__(Delivery)
                     delivery.batch = batch
                     delivery.place = place
                     delivery.timestamp = timestamp_ms
                     if on_delivery is not None:
-                        batch.deliver_to(delivery, on_delivery)
+                        batch.call_on_delivery(delivery, on_delivery)
                     return delivery
-            if line is not None and (key is not None or self.partitioner is not None):
-                partition = line.index      # the partitioner is called once per record
+            if queue is not None and (key is not None or self.partitioner is not None):
+                partition = queue.index      # the partitioner is called once per record
         return self._send_slowly(topic, value, key, headers, timestamp, partition, on_delivery)
 
     def gather_table(self, topic, table):
@@ -373,7 +373,7 @@ cdef class Gatherer:
         need no conversion, and rows that fit the open batch.  The general path treats it alike.
         """
         cdef OpenTopic known
-        cdef OpenLine line
+        cdef OpenQueue queue
         cdef TableLayout layout = self.layout
         cdef tuple value, key = None, timestamps = None
         cdef list buffers
@@ -409,13 +409,13 @@ cdef class Gatherer:
         # From here on no other Python code runs.
         if known is None or not self.is_open:
             return None
-        if layout.key >= 0 and PyList_GET_SIZE(known.lines) != 1:
+        if layout.key >= 0 and PyList_GET_SIZE(known.queues) != 1:
             return None
-        line = known.sticky
-        if line is None or line.append_table is None:
+        queue = known.sticky
+        if queue is None or queue.append_table is None:
             return None
-        batch = line.open_batch
-        place = line.append_table(
+        batch = queue.open_batch
+        place = queue.append_table(
             count, value, key, timestamps, now_ms(), self.largest_max, self.table_size_max
         )
         if place < 0:

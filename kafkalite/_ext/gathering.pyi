@@ -54,7 +54,7 @@ class TableLayout:
         timestamp: int,
     ) -> None: ...
 
-class OpenLine:
+class OpenQueue:
     """The open batch of a partition queue, and the function that appends to it."""
 
     @property
@@ -73,7 +73,7 @@ class OpenTopic:
     @property
     def name(self) -> str: ...
     @property
-    def lines(self) -> list[Any]: ...
+    def queues(self) -> list[Any]: ...
     sticky: Any
     def __init__(self, name: str) -> None: ...
 

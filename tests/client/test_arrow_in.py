@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafkalite._ext import records as record_bytes
-from kafkalite._ext.gathering import Gatherer, OpenLine, OpenTopic
+from kafkalite._ext.gathering import Gatherer, OpenQueue, OpenTopic
 from kafkalite._ext.record_writer import BatchBuilder, encode_columns, seal
 from kafkalite.client.producer.arrow_columns import columns_of, layout_of
 from kafkalite.records.batch import RecordBatch
@@ -344,8 +344,8 @@ class Table(Gatherer):
         super().__init__(None)
         self.builder = BatchBuilder(1 << 16)
         topic = self.topics["t"] = OpenTopic("t")
-        topic.lines.extend(OpenLine(index) for index in range(partitions))
-        topic.sticky = topic.lines[-1]
+        topic.queues.extend(OpenQueue(index) for index in range(partitions))
+        topic.sticky = topic.queues[-1]
         self.batch = object()
         topic.sticky.begin_batch(self.batch, self.builder.append, self.builder.append_table)
         self.gather_tables(pa.Table, layout_of, 1 << 16, 1 << 16)

@@ -269,7 +269,7 @@ def welcome(**said):
 
 
 @pytest.mark.parametrize(
-    ("answer", "found"),
+    ("response", "found"),
     [
         (welcome(), True),
         (welcome(cluster_id="another"), False),
@@ -283,7 +283,7 @@ def welcome(**said):
     ],
     ids=["it", "cluster", "node", "port", "refused", "kind", "garbage", "hangs up", "silent"],
 )
-def test_only_the_node_that_was_looked_for_is_met(place, monkeypatch, answer, found):
+def test_only_the_node_that_was_looked_for_is_met(place, monkeypatch, response, found):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))
     directory = place / "kafkalite" / f"{CLUSTER}-0123456789ab"
     for level in (directory.parent, directory):
@@ -298,14 +298,14 @@ def test_only_the_node_that_was_looked_for_is_met(place, monkeypatch, answer, fo
         with met:
             said = read_packet(met.recv(65536)).fields
             assert (said["cluster_id"], said["node_id"]) == (CLUSTER, 4)
-            if answer is None:
+            if response is None:
                 met.recv(1)
-            elif answer:
-                met.send(answer if isinstance(answer, bytes) else write_packet(answer))
+            elif response:
+                met.send(response if isinstance(response, bytes) else write_packet(response))
 
     serving = threading.Thread(target=serve)
     serving.start()
-    transport = open_local(CLUSTER, 4, 9092, "me", timeout_s=0.3 if answer is None else 10)
+    transport = open_local(CLUSTER, 4, 9092, "me", timeout_s=0.3 if response is None else 10)
     assert (transport is not None) is found
     if transport is not None:
         transport.close()

@@ -304,7 +304,7 @@ def test_columns_that_are_resent_are_the_same_bytes(broker):
             middle = (run.first + run.end) // 2
             whole(self, run._replace(end=middle), now_ms, block_s, batches)
             for node in list(sender.nodes.values()):
-                sender.turn(sender.lose_ring, node, MessageTooLarge("on purpose"))
+                sender.locked(sender.lose_ring, node, MessageTooLarge("on purpose"))
             whole(self, run._replace(first=middle), now_ms, block_s, batches)
 
         made._columns.send = lose_half_way.__get__(made._columns)
@@ -319,7 +319,7 @@ def test_columns_without_a_ring_hold_no_more_than_buffer_memory_counts(tmp_path,
     harness = Harness(tmp_path)
     harness.node.ring = None
     (columns,) = columns_of(pa.table({"value": [b"x" * 100] * row_count}))
-    run = PartitionRows(harness.line, columns, None, 0, row_count)
+    run = PartitionRows(harness.queue, columns, None, 0, row_count)
     pieces = []
     try:
         for _ in range(max(1, 800 // row_count)):
@@ -329,7 +329,7 @@ def test_columns_without_a_ring_hold_no_more_than_buffer_memory_counts(tmp_path,
     accumulator = harness.accumulator
     counted = accumulator.memory_size - accumulator.memory_left
     contents = [piece.batch.content for piece in dict.fromkeys(pieces)]
-    open_batch = harness.line.open_batch
+    open_batch = harness.queue.open_batch
     if open_batch is not None:  # few rows share one batch, counted with its full capacity
         assert {piece.batch for piece in pieces} == {open_batch}
         assert open_batch.content.size <= counted == open_batch.memory_size

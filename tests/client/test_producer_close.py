@@ -45,10 +45,10 @@ class Blocking:
     """A delivery callback that does not return until it is released."""
 
     def __init__(self):
-        self.begun, self.released = threading.Event(), threading.Event()
+        self.opened_count, self.released = threading.Event(), threading.Event()
 
     def __call__(self, error, place):
-        self.begun.set()
+        self.opened_count.set()
         assert self.released.wait(WAIT_S)
 
 
@@ -89,7 +89,7 @@ def test_flush_waits_for_callbacks_that_another_thread_runs(broker, native, bloc
     topic = broker.topic()
     with Producer(broker.bootstrap, native=native) as producer:
         producer.send(topic, b"x", on_delivery=blocking)
-        assert blocking.begun.wait(WAIT_S)
+        assert blocking.opened_count.wait(WAIT_S)
         with pytest.raises(TimeoutError, match="delivery callbacks still run"):
             producer.flush(0.05)
         ended = threading.Event()
@@ -103,7 +103,7 @@ def test_close_with_a_timeout_is_not_held_up_by_a_callback(broker, native, block
     topic, threads = broker.topic(), len(producer_threads())
     producer = Producer(broker.bootstrap, native=native)
     producer.send(topic, b"x", on_delivery=blocking)
-    assert blocking.begun.wait(WAIT_S)
+    assert blocking.opened_count.wait(WAIT_S)
     producer.close(0)  # without a timeout it would wait for the callback
     assert "A delivery callback has not returned" in caplog.text
     assert not blocking.released.is_set()
@@ -159,20 +159,20 @@ def test_callbacks_of_records_that_close_gave_up_have_run_when_it_returns(native
 
 def test_sys_exit_in_a_callback_reaches_the_thread_that_runs_it(harness, caplog):
     harness.gather(b"x")
-    (batch,) = harness.line.batches
+    (batch,) = harness.queue.batches
     told = []
 
     def exits(_):
         raise SystemExit(3)
 
     for callback in (told.append, exits, told.append):
-        batch.tell_when_done("told", callback)
+        batch.call_when_done("told", callback)
     harness.push()
     harness.serve()
     harness.hear()
     with pytest.raises(SystemExit):
-        harness.sender.outcomes.tell()
-    harness.sender.outcomes.tell()
+        harness.sender.outcomes.run_callbacks()
+    harness.sender.outcomes.run_callbacks()
     assert told == ["told", "told"]
     assert not caplog.records
 
@@ -235,7 +235,7 @@ def test_a_forked_child_that_leaves_a_with_block_does_nothing_to_it(broker, nati
 
 def refuse(harness, error=InvalidRecord):
     harness.gather(b"x")
-    batch = harness.line.batches[-1]
+    batch = harness.queue.batches[-1]
     harness.push()
     harness.serve(error.code, written=False)
     harness.hear()
@@ -244,14 +244,14 @@ def refuse(harness, error=InvalidRecord):
 
 def test_check_raises_what_failed_since_it_was_last_asked(harness):
     outcomes = harness.sender.outcomes
-    refuse(harness, MessageTooLarge).look_at()
+    refuse(harness, MessageTooLarge).request_outcome()
     refuse(harness, InvalidRecord)
     refuse(harness, PolicyViolation)
     with pytest.raises(InvalidRecord, match="^2 records"):
         outcomes.check()
     outcomes.check()
     batch = refuse(harness, PolicyViolation)
-    batch.look_at()
+    batch.request_outcome()
     outcomes.check()
     refuse(harness, PolicyViolation)
     with pytest.raises(PolicyViolation, match="^1 records"):
@@ -262,35 +262,35 @@ def test_of_many_failed_batches_all_records_are_counted(harness):
     first = refuse(harness, PolicyViolation)
     for _ in range(UNSEEN_BATCHES_MAX):
         refuse(harness)
-    first.look_at()
+    first.request_outcome()
     with pytest.raises(PolicyViolation, match=f"^{UNSEEN_BATCHES_MAX + 1} records"):
         harness.sender.outcomes.check()
 
 
 def test_a_batch_that_an_interrupted_turn_decided_counts_once(harness):
     harness.gather(b"x")
-    (batch,) = harness.line.batches
+    (batch,) = harness.queue.batches
     harness.push()
-    outcomes, taken_in = harness.sender.outcomes, harness.sender.outcomes.decided
+    outcomes, taken_in = harness.sender.outcomes, harness.sender.outcomes.completed
 
-    def interrupted(decided):
-        taken_in(decided)
+    def interrupted(completed):
+        taken_in(completed)
         raise KeyboardInterrupt
 
-    outcomes.decided = interrupted
+    outcomes.completed = interrupted
     with pytest.raises(KeyboardInterrupt):
-        harness.sender.turn(
+        harness.sender.locked(
             lambda: harness.sender.fail(batch, InvalidRecord("refused"), unwritten=True)
         )
-    outcomes.decided = taken_in
-    harness.sender.turn(lambda: None)  # repairs the interrupted section
+    outcomes.completed = taken_in
+    harness.sender.locked(lambda: None)  # repairs the interrupted section
     assert outcomes.unseen_records == 1
 
 
 def test_failures_are_reported_although_nothing_else_happens(harness):
     outcomes = harness.sender.outcomes
     refuse(harness)
-    outcomes.tell()
+    outcomes.run_callbacks()
     before_s = outcomes.report_due_s
     refuse(harness)
     assert before_s == float("inf") and 0 < outcomes.report_due_s < float("inf")

@@ -154,7 +154,7 @@ def kafkalite(*words: str) -> None:
 
 def led_by(producer: Producer, topic: str) -> set[int]:
     """Return the leaders that the producer knows; it refreshes them after an error response."""
-    return {line.leader for line in producer.topics[topic].lines}
+    return {queue.leader for queue in producer.topics[topic].queues}
 
 
 def test_a_lost_ring_is_replaced_and_used_again():
@@ -272,9 +272,9 @@ def test_closing_while_the_broker_is_away_ends_in_the_time_given(native):
         made.send(topic, b"x").result(WAIT_S)
         broker.kill()
         sent = made.send(topic, b"lost")
-        begun = time.monotonic()
+        opened_count = time.monotonic()
         made.close(0.5)
-        assert time.monotonic() - begun < 20
+        assert time.monotonic() - opened_count < 20
         with contextlib.suppress(Exception):
             sent.result(0)
         assert sent.done() and sent.exception(0) is not None

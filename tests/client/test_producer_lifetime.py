@@ -68,7 +68,7 @@ def test_a_producer_collected_inside_a_turn_takes_no_lock(broker):
     holder = [producer]
     del producer
     with pytest.warns(ResourceWarning):
-        sender.turn(holder.clear)  # the last reference goes while this thread has the lock
+        sender.locked(holder.clear)  # the last reference goes while this thread has the lock
     until(lambda: read_back(broker, topic), "the delivery")
 
 

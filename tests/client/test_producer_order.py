@@ -57,10 +57,10 @@ def gather(harness: Harness, count: int, start: int = 0) -> list[bytes]:
 def test_batches_go_in_order_and_no_more_of_them_than_may(harness):
     gather(harness, 100)
     harness.push()
-    assert len(harness.lane.frames) == harness.line.in_flight_max == 5
+    assert len(harness.transport.frames) == harness.queue.in_flight_max == 5
     harness.serve()
     harness.hear()
-    assert len(harness.lane.frames) == 5
+    assert len(harness.transport.frames) == 5
     harness.finish()
     assert harness.log == [b"%06d" % number for number in range(100)]
 
@@ -69,7 +69,7 @@ def test_a_lane_lost_with_written_and_unwritten_batches_costs_no_record_and_doub
     values = gather(harness, 100)
     harness.push()
     harness.serve()
-    harness.serve(answered=False)
+    harness.serve(has_responded=False)
     harness.lose()
     harness.finish()
     assert harness.log == values
@@ -78,16 +78,16 @@ def test_a_lane_lost_with_written_and_unwritten_batches_costs_no_record_and_doub
 def test_numbers_are_kept_while_the_broker_may_have_written_them(harness):
     gather(harness, 30)
     harness.push()
-    before = [(batch.sequence, batch.identity) for batch in harness.line.batches[:5]]
+    before = [(batch.sequence, batch.identity) for batch in harness.queue.batches[:5]]
     harness.lose()
-    assert [(b.sequence, b.identity) for b in harness.line.batches[:5]] == before
+    assert [(b.sequence, b.identity) for b in harness.queue.batches[:5]] == before
 
 
 def test_one_that_was_refused_gives_its_number_to_the_next(harness):
     values = gather(harness, 60)
     harness.push()
     identity = harness.sender.identity
-    first = harness.line.batches[0]
+    first = harness.queue.batches[0]
     harness.serve(InvalidRecord.code, written=False)
     harness.hear()
     assert isinstance(first.fault, InvalidRecord)
@@ -103,7 +103,7 @@ def test_behind_one_that_moved_all_go_again_in_their_order(harness):
     for _ in range(4):
         harness.serve()
     harness.hear()
-    assert harness.line.under_way == 5
+    assert harness.queue.in_flight == 5
     harness.finish()
     assert harness.log == values
 
@@ -135,7 +135,7 @@ def test_an_identity_that_is_not_known_is_given_up(harness):
 def test_a_batch_too_large_for_the_topic_goes_in_parts(harness):
     values = gather(harness, 40)
     harness.push()
-    first = harness.line.batches[0]
+    first = harness.queue.batches[0]
     assert first.count > 2
     harness.serve(MessageTooLarge.code, written=False)
     harness.hear()
@@ -170,9 +170,9 @@ def test_one_that_expires_under_way_leaves_the_others_an_identity_of_their_own(h
     gather(harness, 60)
     harness.push()
     identity = harness.sender.identity
-    first = harness.line.batches[0]
+    first = harness.queue.batches[0]
     fail = harness.sender.fail
-    harness.sender.turn(lambda: fail(first, RequestTimedOut("late"), unwritten=False))
+    harness.sender.locked(lambda: fail(first, RequestTimedOut("late"), unwritten=False))
     harness.finish()
     assert harness.sender.identity != identity
     assert len(set(harness.log)) == len(harness.log)
@@ -181,10 +181,10 @@ def test_one_that_expires_under_way_leaves_the_others_an_identity_of_their_own(h
 
 
 def test_what_a_full_lane_has_no_room_for_goes_when_there_is(harness):
-    harness.lane.frames_max = 2
+    harness.transport.frames_max = 2
     values = gather(harness, 60)
     harness.push()
-    assert len(harness.lane.frames) == 2 and harness.lane.full
+    assert len(harness.transport.frames) == 2 and harness.transport.full
     harness.finish()
     assert harness.log == values
 
@@ -192,20 +192,20 @@ def test_what_a_full_lane_has_no_room_for_goes_when_there_is(harness):
 def test_an_interrupted_turn_loses_nothing(harness):
     values = gather(harness, 60)
     harness.push()
-    harness.serve(answered=False)
+    harness.serve(has_responded=False)
 
     def interrupted() -> None:
-        harness.line.under_way = 3
+        harness.queue.in_flight = 3
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        harness.sender.turn(interrupted)
-    harness.sender.turn(lambda: None)
-    assert harness.line.under_way == 0
+        harness.sender.locked(interrupted)
+    harness.sender.locked(lambda: None)
+    assert harness.queue.in_flight == 0
     assert harness.accumulator.memory_left == harness.accumulator.memory_size - sum(
-        batch.memory_size for batch in harness.line.batches
+        batch.memory_size for batch in harness.queue.batches
     )
-    harness.node.ring = harness.lane = ListLane()
+    harness.node.ring = harness.transport = ListLane()
     harness.finish()
     assert harness.log == values
 
@@ -221,7 +221,7 @@ def test_columns_that_somebody_changes_on_their_way_fail_and_hold_nobody_up(
     )
     (columns,) = columns_of(pa.table({"value": value}))
     pieces = []
-    harness.columns.send(PartitionRows(harness.line, columns, None, 0, 3), 1, 1.0, pieces)
+    harness.columns.send(PartitionRows(harness.queue, columns, None, 0, 3), 1, 1.0, pieces)
     (batch,) = (piece.batch for piece in pieces)
     offsets[3] = -5 if change == "lying" else 8
     if change == "too large for the topic":
@@ -243,7 +243,7 @@ def test_few_rows_that_grow_after_they_were_measured_are_refused(harness):
     offsets[3] = 1 << 20
     pieces = []
     with pytest.raises(InvalidRecord, match="columns"):
-        harness.columns.send(PartitionRows(harness.line, columns, None, 0, 3), 1, 1.0, pieces)
+        harness.columns.send(PartitionRows(harness.queue, columns, None, 0, 3), 1, 1.0, pieces)
     assert sum(piece.row_count for piece in pieces) == 2
     values = gather(harness, 20)
     harness.finish()
@@ -258,14 +258,14 @@ def test_memory_is_given_back_to_the_last_byte(harness):
 
 
 def test_numbers_begin_anew_behind_the_last_there_is(harness):
-    line = harness.line
+    queue = harness.queue
     last = SEQUENCES - 10
-    line.settled = line.next_sequence = last
+    queue.acknowledged_sequence = queue.next_sequence = last
     identity = harness.sender.identity
     harness.broker.producers.replay(0, 0, 0, 1, identity.producer_id, 0, last - 1)
     values = gather(harness, 60)
     harness.push()
-    harness.serve(answered=False)
+    harness.serve(has_responded=False)
     harness.lose()
     harness.finish()
     assert harness.log == values
@@ -304,16 +304,18 @@ def play(harness: Harness, steps: list[Step]) -> None:
         elif what == "serve":
             harness.serve()
         elif what == "deaf":
-            harness.serve(answered=False)
+            harness.serve(has_responded=False)
             harness.lose()
         elif what == "hear":
             harness.hear()
         elif what == "lose":
             harness.lose()
-        elif what == "expire" and harness.line.batches:
-            first = harness.line.batches[0]
+        elif what == "expire" and harness.queue.batches:
+            first = harness.queue.batches[0]
             fault = RequestTimedOut("late")
-            harness.sender.turn(lambda b=first, f=fault: harness.sender.fail(b, f, unwritten=False))
+            harness.sender.locked(
+                lambda b=first, f=fault: harness.sender.fail(b, f, unwritten=False)
+            )
         elif what in ("written", "unwritten"):
             harness.serve(number, written=what == "written")
     harness.finish()
@@ -337,7 +339,7 @@ def test_each_record_is_written_once_and_in_order_whatever_happens(steps):
         assert not missing, "a record that was acknowledged is not there"
         assert [value for value in log if value in set(kept)] == kept, "the order is another"
         assert harness.accumulator.memory_left == harness.accumulator.memory_size
-        assert not harness.sender.busy
+        assert not harness.sender.active_queues
     finally:
         harness.close()
         shutil.rmtree(directory)
@@ -346,11 +348,11 @@ def test_each_record_is_written_once_and_in_order_whatever_happens(steps):
 def test_the_model_refuses_what_does_not_follow(harness):
     gather(harness, 40)
     harness.push()
-    harness.lane.frames.popleft()  # a frame that the broker never received
+    harness.transport.frames.popleft()  # a frame that the broker never received
     harness.broker.producers.replay(0, 0, 0, 1, harness.sender.identity.producer_id, 0, 0)
     harness.serve()
-    assert harness.lane.came[0].error_code == OutOfOrderSequenceNumber.code
-    assert harness.line.batches[1].sequence != NO_SEQUENCE
+    assert harness.transport.came[0].error_code == OutOfOrderSequenceNumber.code
+    assert harness.queue.batches[1].sequence != NO_SEQUENCE
 
 
 def test_a_line_begins_with_one_batch_alone(tmp_path):
@@ -358,10 +360,10 @@ def test_a_line_begins_with_one_batch_alone(tmp_path):
     values = gather(harness, 60)
     harness.push()
     # A broker accepts any first sequence: after a rejected first batch, that of the second.
-    assert len(harness.lane.frames) == 1
+    assert len(harness.transport.frames) == 1
     harness.serve(NotLeaderOrFollower.code, written=False)
     harness.hear()
-    assert len(harness.lane.frames) == 1
+    assert len(harness.transport.frames) == 1
     harness.finish()
     assert harness.log == values
     harness.close()
@@ -370,10 +372,10 @@ def test_a_line_begins_with_one_batch_alone(tmp_path):
 def test_the_log_of_a_topic_made_anew_is_begun_with_one_batch_alone(harness, tmp_path):
     harness.broker = ModelBroker(tmp_path)
     anew = TopicMetadata("t", b"j" * 16, {0: PartitionMetadata(NODE, 0)})
-    harness.sender.turn(harness.sender.learn, harness.line.topic, anew)
+    harness.sender.locked(harness.sender.learn, harness.queue.topic, anew)
     values = gather(harness, 60)
     harness.push()
-    assert len(harness.lane.frames) == 1
+    assert len(harness.transport.frames) == 1
     # Its worker does not know the new id yet; it would by the time of a second batch.
     harness.serve(UnknownTopicId.code, written=False)
     harness.serve()
@@ -386,35 +388,35 @@ def test_a_line_that_nothing_is_left_on_is_not_stalled(harness):
     gather(harness, 1)
     harness.push()
     harness.serve(InvalidRecord.code, written=False)
-    harness.sender.turn(harness.sender.settle_all, harness.lane.answers(), 0.0)
-    assert not harness.line.batches
-    assert harness.line.is_free
+    harness.sender.locked(harness.sender.complete_all, harness.transport.responses(), 0.0)
+    assert not harness.queue.batches
+    assert harness.queue.can_send_now
 
 
 def test_what_comes_after_the_end_is_refused_and_not_forgotten(harness):
-    harness.sender.turn(harness.sender.abandon, RequestTimedOut("closed"))
-    for way in (harness.sender.open_line, harness.sender.add):
+    harness.sender.locked(harness.sender.abandon, RequestTimedOut("closed"))
+    for way in (harness.sender.open_batch_in, harness.sender.add):
         with pytest.raises(RequestTimedOut, match="closed"):
-            harness.sender.turn(way, harness.line, None, 200)
-    assert not harness.line.batches
+            harness.sender.locked(way, harness.queue, None, 200)
+    assert not harness.queue.batches
 
 
 def test_a_topic_without_an_id_goes_by_no_ring(harness):
     # Brokers before Metadata 10 send none, and a ring frame names its topic only by id.
-    harness.line.topic.topic_id = NO_ID
+    harness.queue.topic.topic_id = NO_ID
     gather(harness, 1)
     harness.push()
-    assert not harness.lane.frames
-    assert harness.node.lane_for(harness.line.batches[0]) is harness.node.tcp
+    assert not harness.transport.frames
+    assert harness.node.transport_for(harness.queue.batches[0]) is harness.node.tcp
 
 
 def test_one_given_up_after_all_was_said_of_it_leaves_its_number_to_nobody(harness):
     # A former leader may have written the batch all the same, and its sequence is used by now.
     gather(harness, 10)
-    harness.sender.turn(harness.sender.end_batch, harness.line)
+    harness.sender.locked(harness.sender.end_batch, harness.queue)
     harness.serve(NotLeaderOrFollower.code, written=True)
-    harness.sender.turn(harness.sender.settle_all, harness.lane.answers(), 0.0)
-    harness.sender.turn(harness.sender.expire, float("inf"))
+    harness.sender.locked(harness.sender.complete_all, harness.transport.responses(), 0.0)
+    harness.sender.locked(harness.sender.expire, float("inf"))
     values = gather(harness, 10, start=100)
     harness.finish()
     assert harness.log[-10:] == values

@@ -77,7 +77,7 @@ def refuse(harness, count=1):
     batches = []
     for _ in range(count):
         harness.gather(b"x" * 100)
-        batches.append(harness.line.batches[-1])
+        batches.append(harness.queue.batches[-1])
         harness.push()
         harness.serve(InvalidRecord.code, written=False)
         harness.hear()
@@ -88,14 +88,14 @@ def refuse(harness, count=1):
 def test_failures_that_nobody_asks_about_are_logged_and_raised_by_check(harness, caplog):
     refuse(harness, 3)
     outcomes = harness.sender.outcomes
-    outcomes.tell()
-    (line,) = caplog.records
-    assert line.levelno == logging.ERROR
-    assert "topic=t partition=0 records=3 batches=3" in line.message
+    outcomes.run_callbacks()
+    (queue,) = caplog.records
+    assert queue.levelno == logging.ERROR
+    assert "topic=t partition=0 records=3 batches=3" in queue.message
     refuse(harness, 2)
-    outcomes.tell()
+    outcomes.run_callbacks()
     assert len(caplog.records) == 1, "log lines about failures are limited in time"
-    outcomes.tell(final=True)
+    outcomes.run_callbacks(final=True)
     assert "records=2 batches=2" in caplog.records[1].message
     with pytest.raises(InvalidRecord, match="^5 records were not delivered"):
         outcomes.check()
@@ -104,15 +104,15 @@ def test_failures_that_nobody_asks_about_are_logged_and_raised_by_check(harness,
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_failure_that_somebody_asks_about_is_seen(harness, caplog, when):
     harness.gather(b"x" * 100)
-    (batch,) = harness.line.batches
+    (batch,) = harness.queue.batches
     if when == "before":
-        batch.look_at()
+        batch.request_outcome()
     harness.push()
     harness.serve(InvalidRecord.code, written=False)
     harness.hear()
     if when == "after":
-        batch.tell_when_done(batch, lambda _: None)
-    harness.sender.outcomes.tell(final=True)
+        batch.call_when_done(batch, lambda _: None)
+    harness.sender.outcomes.run_callbacks(final=True)
     harness.sender.outcomes.check()
     assert harness.sender.outcomes.unseen_records == 0
     assert not caplog.records
@@ -121,8 +121,8 @@ def test_a_failure_that_somebody_asks_about_is_seen(harness, caplog, when):
 def test_parts_of_a_batch_that_somebody_asked_about_are_seen(harness):
     harness.gather(b"1")
     harness.gather(b"2")
-    (batch,) = harness.line.batches
-    batch.look_at()
+    (batch,) = harness.queue.batches
+    batch.request_outcome()
     for _ in range(3):  # the batch, then each of its halves
         harness.push()
         harness.serve(MessageTooLarge.code, written=False)
@@ -157,31 +157,31 @@ def test_an_exception_that_ends_a_with_block_is_not_replaced_and_does_not_wait(c
 
 
 def test_an_empty_batch_that_fails_is_not_reported(harness, caplog):
-    assert harness.sender.turn(harness.sender.open_line, harness.line, None, 200)
-    batch = harness.line.open_batch
-    harness.sender.turn(harness.sender.abandon, InvalidRecord("over"))
+    assert harness.sender.locked(harness.sender.open_batch_in, harness.queue, None, 200)
+    batch = harness.queue.open_batch
+    harness.sender.locked(harness.sender.abandon, InvalidRecord("over"))
     assert batch.done and batch.fault is not None
-    harness.sender.outcomes.tell(final=True)
+    harness.sender.outcomes.run_callbacks(final=True)
     assert not caplog.records
 
 
 def test_an_interrupted_callback_leaves_the_batch_its_other_callbacks(harness):
     harness.gather(b"x")
-    (batch,) = harness.line.batches
+    (batch,) = harness.queue.batches
     told = []
 
     def interrupted(_):
         raise KeyboardInterrupt
 
     for callback in (told.append, interrupted, told.append):
-        batch.tell_when_done("told", callback)
+        batch.call_when_done("told", callback)
     harness.push()
     harness.serve()
     harness.hear()
     with pytest.raises(KeyboardInterrupt):
-        harness.sender.outcomes.tell()
+        harness.sender.outcomes.run_callbacks()
     assert told == ["told"]
-    harness.sender.outcomes.tell()
+    harness.sender.outcomes.run_callbacks()
     assert told == ["told", "told"]
 
 
@@ -204,34 +204,34 @@ def test_a_callback_that_ends_the_program_leaves_the_background_thread(
 
 
 def test_a_topic_made_again_with_fewer_partitions_fails_what_was_for_the_others(harness):
-    sender, topic = harness.sender, harness.line.topic
+    sender, topic = harness.sender, harness.queue.topic
     partitions = {index: PartitionMetadata(NODE, 0) for index in range(3)}
-    sender.turn(sender.learn, topic, TopicMetadata("t", b"i" * 16, partitions))
-    assert len(topic.lines) == 3
-    topic.sticky = lost = topic.lines[2]
+    sender.locked(sender.learn, topic, TopicMetadata("t", b"i" * 16, partitions))
+    assert len(topic.queues) == 3
+    topic.sticky = lost = topic.queues[2]
     memory = sender.accumulator.memory_left
-    assert sender.turn(sender.open_line, lost, None, 200)
+    assert sender.locked(sender.open_batch_in, lost, None, 200)
     batch = lost.open_batch
     batch.content.builder.append(b"key", b"value", None, 1)
     anew = TopicMetadata("t", b"j" * 16, {0: PartitionMetadata(NODE, 0)})
-    sender.turn(sender.learn, topic, anew)
-    assert topic.lines == [harness.line]
+    sender.locked(sender.learn, topic, anew)
+    assert topic.queues == [harness.queue]
     assert topic.sticky is None
     assert isinstance(batch.fault, UnknownTopicOrPartition)
     assert "made again with fewer partitions" in str(batch.fault)
     assert sender.accumulator.memory_left == memory
-    for way in (sender.open_line, sender.add):
+    for way in (sender.open_batch_in, sender.add):
         with pytest.raises(UnknownTopicOrPartition):
-            sender.turn(way, lost, None, 200)
+            sender.locked(way, lost, None, 200)
     assert sender.accumulator.memory_left == memory
 
 
 def test_metadata_that_lags_behind_drops_no_partition(harness):
-    sender, topic = harness.sender, harness.line.topic
+    sender, topic = harness.sender, harness.queue.topic
     two = TopicMetadata(
         "t", b"i" * 16, {0: PartitionMetadata(NODE, 0), 1: PartitionMetadata(NODE, 0)}
     )
-    sender.turn(sender.learn, topic, two)
+    sender.locked(sender.learn, topic, two)
     one = TopicMetadata("t", b"i" * 16, {0: PartitionMetadata(NODE, 0)})
-    sender.turn(sender.learn, topic, one)
-    assert len(topic.lines) == 2
+    sender.locked(sender.learn, topic, one)
+    assert len(topic.queues) == 2

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from kafkalite import AsyncProducer, Producer
-from kafkalite._ext.gathering import Gatherer, OpenLine, OpenTopic
+from kafkalite._ext.gathering import Gatherer, OpenQueue, OpenTopic
 from kafkalite.client.net.settings import consumer_settings, producer_settings
 from kafkalite.config.client import GROUP_ID, LINGER_MS, VALUE_SERIALIZER
 from kafkalite.errors import InvalidConfig
@@ -21,9 +21,9 @@ class Recorder(Gatherer):
         super().__init__(None)
         self.taken = []
         topic = self.topics["t"] = OpenTopic("t")
-        topic.sticky = line = OpenLine(0)
-        topic.lines.append(line)
-        line.begin_batch(object(), lambda *record: self.taken.append(record) or 0)
+        topic.sticky = queue = OpenQueue(0)
+        topic.queues.append(queue)
+        queue.begin_batch(object(), lambda *record: self.taken.append(record) or 0)
         self.is_open = True
 
 

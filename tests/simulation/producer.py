@@ -71,7 +71,7 @@ class ModelBroker:
 
 
 class NoRing:
-    """A stand-in for the ring of a RingLane."""
+    """A stand-in for the ring of a RingTransport."""
 
     class writer:
         frame_size_max = (1 << 20) + HEADER_SIZE
@@ -105,7 +105,7 @@ class ListLane(RingTransport):
         batch.sent_s = now_s
         self.frames.append((batch, bytes(self._room[:size])))
 
-    def answers(self) -> list[BatchResponse]:
+    def responses(self) -> list[BatchResponse]:
         came, self.came = self.came, []
         return came
 
@@ -131,10 +131,10 @@ class Harness:
         topic = self.topics["t"] = ProducerTopic("t", BatchWaiter(self.sender))
         self.columns = ColumnSender(self.sender, BatchWaiter(self.sender))
         self.sender.learn(topic, TopicMetadata("t", b"i" * 16, {0: PartitionMetadata(NODE, 0)}))
-        self.line: PartitionQueue = topic.lines[0]
+        self.queue: PartitionQueue = topic.queues[0]
         self.node: ProducerNode = self.sender.nodes[NODE]
         self.node.ring_tried = True
-        self.node.ring = self.lane = ListLane()
+        self.node.ring = self.transport = ListLane()
         self.ids = itertools.count(1)
         self.batches: list[Batch] = []
         self.sent: list[tuple[bytes, Batch]] = []
@@ -145,19 +145,19 @@ class Harness:
 
     def identify(self) -> None:
         """Assign a producer id, as the background thread does when there is none."""
-        if self.sender.numbered and self.sender.identity == NO_IDENTITY:
+        if self.sender.idempotent and self.sender.identity == NO_IDENTITY:
             self.sender.identity = ProducerIdentity(next(self.ids), 0)
 
     def gather(self, value: bytes) -> None:
         """Append a record to the open batch, or to a new one when it does not fit."""
         while True:
-            batch = self.line.open_batch
+            batch = self.queue.open_batch
             if batch is not None and batch.content.builder.append(None, value, None, 1) >= 0:
                 self.sent.append((value, batch))
                 return
-            assert self.sender.turn(self.sender.open_line, self.line, batch, 200)
-            if self.line.open_batch not in self.batches and self.line.open_batch is not None:
-                self.batches.append(self.line.open_batch)
+            assert self.sender.locked(self.sender.open_batch_in, self.queue, batch, 200)
+            if self.queue.open_batch not in self.batches and self.queue.open_batch is not None:
+                self.batches.append(self.queue.open_batch)
 
     def begin(self) -> None:
         """Write a first batch, as each partition queue does before several are in flight."""
@@ -173,37 +173,37 @@ class Harness:
 
     def push(self) -> None:
         self.identify()
-        self.sender.turn(self.sender.push, self.line)
+        self.sender.locked(self.sender.push, self.queue)
 
-    def serve(self, code: int = 0, *, written: bool = True, answered: bool = True) -> bool:
+    def serve(self, code: int = 0, *, written: bool = True, has_responded: bool = True) -> bool:
         """Process a frame as the broker; a `code` is its response, `written` or not."""
-        if not self.lane.frames:
+        if not self.transport.frames:
             return False
-        batch, frame = self.lane.frames.popleft()
+        batch, frame = self.transport.frames.popleft()
         told, base_offset = self.broker.append(frame) if written else (code, -1)
         if told == 0 and code:
             told, base_offset = code, -1
-        if answered:
-            self.lane.came.append(BatchResponse(batch, told, base_offset, -1))
+        if has_responded:
+            self.transport.came.append(BatchResponse(batch, told, base_offset, -1))
         return True
 
     def hear(self) -> None:
         """Process the responses that have arrived."""
         self.identify()
-        self.sender.turn(self.sender.take, self.node, time.monotonic())
+        self.sender.locked(self.sender.take, self.node, time.monotonic())
 
     def lose(self) -> None:
         """Lose the transport and the batches in it; a new one replaces it at once."""
-        lost = self.lane
-        self.lane = ListLane()
-        self.sender.turn(self._lost, lost)
+        lost = self.transport
+        self.transport = ListLane()
+        self.sender.locked(self._lost, lost)
         self.push()
 
     def _lost(self, lost: ListLane) -> None:
-        lane_batches = [batch for batch in self.line.batches if batch.lane is lost]
-        self.sender.settle_all(lost.answers(), 0.0)
-        self.node.ring = self.lane
-        self.sender.again_all(lane_batches, NODE)
+        lane_batches = [batch for batch in self.queue.batches if batch.transport is lost]
+        self.sender.complete_all(lost.responses(), 0.0)
+        self.node.ring = self.transport
+        self.sender.retry_all(lane_batches, NODE)
 
     def finish(self) -> None:
         """Run without faults until all batches are delivered."""
@@ -211,6 +211,6 @@ class Harness:
             self.push()
             self.serve()
             self.hear()
-            if not self.line.batches:
+            if not self.queue.batches:
                 return
         raise AssertionError(f"it goes on for ever: {self.line}, {self.line.batches}")

@@ -87,10 +87,10 @@ class Accumulator:
         self.memory_left += batch.memory_size
         batch.memory_size = 0
 
-    def begin(self, line: PartitionQueue, size: int, now_s: float) -> Batch:
+    def begin(self, queue: PartitionQueue, size: int, now_s: float) -> Batch:
         """Open a batch in memory that was reserved, on a partition queue without an open batch."""
         builder = BatchBuilder(size - HEADER_SIZE)
-        batch = Batch(line, BuilderContent(builder), now_s, now_s + self.linger_s, size)
-        line.batches.append(batch)
-        line.begin_batch(batch, builder.append, builder.append_table)
+        batch = Batch(queue, BuilderContent(builder), now_s, now_s + self.linger_s, size)
+        queue.batches.append(batch)
+        queue.begin_batch(batch, builder.append, builder.append_table)
         return batch

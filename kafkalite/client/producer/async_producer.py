@@ -83,8 +83,8 @@ class NonBlockingProducer(Producer):
     def await_progress(self, gate: FreeMemory) -> None:
         """Send all batches without lingering; open the gate when the next batch completes."""
         sender = self._sender
-        sender.turn(sender.outcomes.gates.append, gate)
-        sender.turn(sender.want_all)
+        sender.locked(sender.outcomes.gates.append, gate)
+        sender.locked(sender.flush_lingering)
 
     def check_open(self) -> None:
         """Raise RuntimeError if it is closed, or was created before a fork."""
@@ -441,7 +441,7 @@ class AsyncProducer:
         waiting = self._awaited.get(batch)
         if waiting is None:
             waiting = self._awaited[batch] = loop.create_future()
-            batch.tell_when_done(batch, lambda done: self._wake_soon(loop, done))
+            batch.call_when_done(batch, lambda done: self._wake_soon(loop, done))
             if not self._wanted:
                 loop.call_soon(self._want)
             self._wanted.append(batch)

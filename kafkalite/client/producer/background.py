@@ -65,7 +65,7 @@ class BackgroundThread:
         self._finish = finish
         self._stopped = False
         self._draining = False
-        self._begun = 0
+        self._opened_count = 0
         self._misled = False
         """True if a node refused batches with acks=0, which have no response."""
         self._expired_s = time.monotonic()
@@ -81,13 +81,13 @@ class BackgroundThread:
     def start(self) -> None:
         """Start the thread."""
         sender = self._sender
-        sender.epoll.register(sender.kick_event, select.EPOLLIN)
+        sender.epoll.register(sender.wakeup_event, select.EPOLLIN)
         self._thread.start()
 
     def stop(self) -> None:
         """Stop the thread.  Call in a locked section, as the thread closes its event in one."""
         self._stopped = True
-        self._sender.kick()
+        self._sender.wake_background()
 
     def join(self, timeout_s: float | None) -> bool:
         """Wait for the thread to end; return whether it did within the timeout."""
@@ -97,7 +97,7 @@ class BackgroundThread:
     def drain(self) -> None:
         """Send everything, then end the thread.  Takes no lock: finalizers call it."""
         self._draining = True
-        self._sender.kick()
+        self._sender.wake_background()
 
     # The loop.
 
@@ -106,13 +106,17 @@ class BackgroundThread:
         sender.background_id = threading.get_ident()
         while not self._stopped:
             try:
-                rest_s = sender.turn(self._rest_s)
+                rest_s = sender.locked(self._rest_s)
                 events = sender.epoll.poll(rest_s)
-                sender.turn(self._look, events)
+                sender.locked(self._look, events)
                 self._talk()
-                sender.outcomes.tell()
+                sender.outcomes.run_callbacks()
                 self._do_chores()
-                if self._draining and not sender.turn(sender.want_all) and not sender.busy:
+                if (
+                    self._draining
+                    and not sender.locked(sender.flush_lingering)
+                    and not sender.active_queues
+                ):
                     self._stopped = True
             except Closed:
                 break
@@ -132,40 +136,40 @@ class BackgroundThread:
         """Return the seconds to sleep, -1 for no limit, and arm the wake-ups of the rings."""
         sender = self._sender
         now_s = time.monotonic()
-        others_work = sender.begun != self._begun
-        self._begun = sender.begun
+        others_work = sender.opened_count != self._opened_count
+        self._opened_count = sender.opened_count
         until_s = now_s + TICK_S if others_work else sender.outcomes.report_due_s
-        for line in sender.busy:
-            until_s = min(until_s, self._due_s(line, now_s))
+        for queue in sender.active_queues:
+            until_s = min(until_s, self._due_s(queue, now_s))
         for node in sender.nodes.values():
             if node.tcp is not None:
                 until_s = min(until_s, node.tcp.due_s)
-            lane = node.ring
-            if lane is None or not (lane.under_way or lane.full):
+            transport = node.ring
+            if transport is None or not (transport.in_flight or transport.full):
                 continue
-            if lane.unwoken_size:
+            if transport.unwoken_size:
                 until_s = min(until_s, now_s + TICK_S)
-            if now_s < lane.watched_until_s:
-                until_s = min(until_s, lane.watched_until_s)
-            elif lane.listened or not others_work:
+            if now_s < transport.leased_until_s:
+                until_s = min(until_s, transport.leased_until_s)
+            elif transport.is_watched or not others_work:
                 try:
-                    until_s = until_s if lane.rest() else now_s
+                    until_s = until_s if transport.rest() else now_s
                 except NetworkException as fault:
                     sender.lose_ring(node, fault)
                     until_s = now_s
-        if sender.busy:
+        if sender.active_queues:
             until_s = min(until_s, self._expired_s + EXPIRE_EVERY_S)
         until_s = min(until_s, self._chores_due_s(now_s))
         sender.wakes_at_s = until_s
         return max(0.0, until_s - now_s) if until_s < math.inf else -1.0
 
-    def _due_s(self, line: PartitionQueue, now_s: float) -> float:
+    def _due_s(self, queue: PartitionQueue, now_s: float) -> float:
         """Return the time at which the queue's next batch becomes ready by time alone."""
-        if line.under_way >= len(line.batches):
+        if queue.in_flight >= len(queue.batches):
             return math.inf
-        batch = line.batches[line.under_way]
+        batch = queue.batches[queue.in_flight]
         due_s = batch.not_before_s
-        if batch is line.open_batch and not batch.wanted:
+        if batch is queue.open_batch and not batch.wanted:
             due_s = max(due_s, batch.due_s)
         # A batch already due waits for another event, which wakes this thread.
         return due_s if due_s > now_s else math.inf
@@ -173,35 +177,35 @@ class BackgroundThread:
     def _look(self, events: list[tuple[int, int]]) -> None:
         """Handle events and responses, and send ready batches."""
         sender = self._sender
-        sender.kicked()
+        sender.clear_wakeup()
         now_s = time.monotonic()
         sender.wakes_at_s = now_s
         ready = {descriptor for descriptor, _ in events}
         for node in list(sender.nodes.values()):
-            lane = node.ring
-            if lane is None:
+            transport = node.ring
+            if transport is None:
                 continue
             try:
-                if lane.local.fileno() in ready:
-                    _, descriptors = lane.local.receive() or (None, [])
+                if transport.local.fileno() in ready:
+                    _, descriptors = transport.local.receive() or (None, [])
                     close_all(descriptors)
                     raise NetworkException("the node ended the ring")
-                if now_s >= lane.watched_until_s:
-                    lane.woke()
-                    sender.epoll.modify(lane.ring.fileno(), select.EPOLLIN)
+                if now_s >= transport.leased_until_s:
+                    transport.woke()
+                    sender.epoll.modify(transport.ring.fileno(), select.EPOLLIN)
                     sender.take(node, now_s)
-                    if lane.astray:
-                        lane.astray = False
+                    if transport.refused_unacked:
+                        transport.refused_unacked = False
                         self._ask_about(node)
             except NetworkException as fault:
                 sender.lose_ring(node, fault)
-            if lane.answered and node.ring is lane:
+            if transport.has_responded and node.ring is transport:
                 node.ring_backoff.succeeded()
-                lane.answered = False
-            if node.ring is lane and lane.overdue(now_s):
+                transport.has_responded = False
+            if node.ring is transport and transport.overdue(now_s):
                 sender.lose_ring(node, NetworkException("no answer came in time"))
-        for line in list(sender.busy):
-            sender.pump(line, now_s)
+        for queue in list(sender.active_queues):
+            sender.pump(queue, now_s)
         sender.wake_nodes()
         self._expire(now_s)
 
@@ -213,10 +217,10 @@ class BackgroundThread:
     def _ask_about(self, node: ProducerNode) -> None:
         """Refresh a node's topics: it refused a batch with acks=0 and may not be the leader."""
         self._misled = True
-        self._sender.stale |= {
+        self._sender.stale_topics |= {
             topic.name
             for topic in self._sender.topics.values()
-            if any(line.leader == node.node_id for line in topic.lines)
+            if any(queue.leader == node.node_id for queue in topic.queues)
         }
 
     # TCP.
@@ -226,45 +230,45 @@ class BackgroundThread:
         sender = self._sender
         for node in list(sender.nodes.values()):
             while node.tcp is not None:
-                lane = node.tcp
+                transport = node.tcp
                 try:
-                    answers = lane.answers()
-                    sender.turn(self._settle, lane, answers)
-                    batches = sender.turn(self._gather, node, lane)
+                    responses = transport.responses()
+                    sender.locked(self._settle, transport, responses)
+                    batches = sender.locked(self._gather, node, transport)
                     if not batches:
                         break
-                    sender.turn(sender.settle_all, lane.send(batches), time.monotonic())
+                    sender.locked(sender.complete_all, transport.send(batches), time.monotonic())
                 except KafkaError as fault:
-                    sender.turn(self._lose_tcp, node, fault)
+                    sender.locked(self._lose_tcp, node, fault)
                 except Exception:
                     # The gathered batches count as in flight, and would get no response.
-                    sender.turn(self._lose_tcp, node, NetworkException("sending failed"))
+                    sender.locked(self._lose_tcp, node, NetworkException("sending failed"))
                     raise
 
-    def _settle(self, lane: TcpTransport, answers: list[object]) -> None:
+    def _settle(self, transport: TcpTransport, responses: list[object]) -> None:
         sender = self._sender
-        for batch, leader, endpoints in lane.moved:
-            sender.cluster.learn(batch.line.topic.name, batch.line.index, leader, endpoints)
-        lane.moved.clear()
-        sender.settle_all(answers, time.monotonic())  # type: ignore[arg-type]
+        for batch, leader, endpoints in transport.moved:
+            sender.cluster.learn(batch.queue.topic.name, batch.queue.index, leader, endpoints)
+        transport.moved.clear()
+        sender.complete_all(responses, time.monotonic())  # type: ignore[arg-type]
 
-    def _gather(self, node: ProducerNode, lane: TcpTransport) -> list[tuple[Batch, bytearray]]:
+    def _gather(self, node: ProducerNode, transport: TcpTransport) -> list[tuple[Batch, bytearray]]:
         """Return the batches of the next request with their bytes, at most one per partition."""
         sender = self._sender
         now_s = time.monotonic()
         size_left = sender.settings[MAX_REQUEST_SIZE]
         batches: list[tuple[Batch, bytearray]] = []
-        if not lane.free or not node.ring_tried:
+        if not transport.free or not node.ring_tried:
             return batches
-        if sender.numbered and sender.identity == NO_IDENTITY:
+        if sender.idempotent and sender.identity == NO_IDENTITY:
             return batches
-        for line in list(sender.busy):
-            if line.leader != node.node_id:
+        for queue in list(sender.active_queues):
+            if queue.leader != node.node_id:
                 continue
-            batch = line.next_batch(now_s)
-            if batch is None or node.lane_for(batch) is not lane:
+            batch = queue.next_batch(now_s)
+            if batch is None or node.transport_for(batch) is not transport:
                 continue
-            if line.under_way and line.lane is not lane:
+            if queue.in_flight and queue.transport is not transport:
                 continue
             content = sender.prepared(batch)
             if batches and content.size > size_left:
@@ -272,21 +276,21 @@ class BackgroundThread:
             records = bytearray(content.size)
             if sender.write(batch, memoryview(records)):
                 size_left -= content.size
-                line.went(batch, lane)
+                queue.mark_sent(batch, transport)
                 batches.append((batch, records))
         sender.counts["tcp_batches"] += len(batches)
         return batches
 
     def _lose_tcp(self, node: ProducerNode, fault: KafkaError) -> None:
         sender = self._sender
-        lane, node.tcp = node.tcp, None
-        if lane is None:
+        transport, node.tcp = node.tcp, None
+        if transport is None:
             return
         log.debug("The connection to node %d is left: %s", node.node_id, fault)
-        lane.close()
-        for batches in [line.batches for line in list(sender.busy)]:
-            mine = [batch for batch in batches if batch.lane is lane]
-            sender.again_all(mine, node.node_id)
+        transport.close()
+        for batches in [queue.batches for queue in list(sender.active_queues)]:
+            mine = [batch for batch in batches if batch.transport is transport]
+            sender.retry_all(mine, node.node_id)
         if not sender.acks:
             self._ask_about(node)  # with acks=0 a broker closes the connection on an error
 
@@ -311,7 +315,7 @@ class BackgroundThread:
         """Return whether batches are queued for this node, or its transport is not chosen yet."""
         if not node.ring_tried:
             return True
-        return any(line.leader == node.node_id for line in self._sender.busy)
+        return any(queue.leader == node.node_id for queue in self._sender.active_queues)
 
     def _wants_ring(self, node: ProducerNode) -> bool:
         if node.ring is not None or node.tcp is None or not node.tcp.connection.same_host:
@@ -322,28 +326,28 @@ class BackgroundThread:
         sender = self._sender
         if self._misled:
             return True
-        if not sender.busy:
+        if not sender.active_queues:
             return False
-        if sender.stale or any(line.leader < 0 for line in sender.busy):
+        if sender.stale_topics or any(queue.leader < 0 for queue in sender.active_queues):
             return True
         age_s = sender.settings[METADATA_MAX_AGE_MS] / 1000
         return time.monotonic() - self._refreshed_s > age_s
 
     def _did_chore(self) -> bool:
         """Fail batches that expired meanwhile, and run their callbacks; return True."""
-        self._sender.turn(self._expire, time.monotonic())
-        self._sender.outcomes.tell()
+        self._sender.locked(self._expire, time.monotonic())
+        self._sender.outcomes.run_callbacks()
         return True
 
     def _chore_timeout_s(self, limit_s: float) -> float:
         """Return the timeout for a chore: until the next batch expires, at most `limit_s`."""
-        created_s = self._sender.turn(self._first_created_s)
+        created_s = self._sender.locked(self._first_created_s)
         left_s = created_s + self._sender.settings[DELIVERY_TIMEOUT_MS] / 1000 - time.monotonic()
         return min(limit_s, max(left_s, CHORE_TIMEOUT_S_MIN))
 
     def _first_created_s(self) -> float:
         """Return the creation time of the oldest batch; infinity if there is none."""
-        batches = (line.batches[0] for line in self._sender.busy if line.batches)
+        batches = (queue.batches[0] for queue in self._sender.active_queues if queue.batches)
         return min((batch.created_s for batch in batches), default=math.inf)
 
     def _do_chores(self) -> None:
@@ -363,7 +367,7 @@ class BackgroundThread:
             self._refresh()
             done = self._did_chore()
         if done:
-            sender.kick()
+            sender.wake_background()
             sender.changed()
 
     def _wants_identity(self) -> bool:
@@ -372,7 +376,7 @@ class BackgroundThread:
         Only once a leader is known: a producer that writes nothing needs none.
         """
         sender = self._sender
-        return sender.numbered and sender.identity == NO_IDENTITY and bool(sender.nodes)
+        return sender.idempotent and sender.identity == NO_IDENTITY and bool(sender.nodes)
 
     def _connect(self, node: ProducerNode) -> None:
         sender = self._sender
@@ -382,37 +386,39 @@ class BackgroundThread:
         except KafkaError as fault:
             node.tcp_backoff.failed(fault)
             # The partitions may have another leader by now.
-            sender.stale |= {
-                line.topic.name for line in list(sender.busy) if line.leader == node.node_id
+            sender.stale_topics |= {
+                queue.topic.name
+                for queue in list(sender.active_queues)
+                if queue.leader == node.node_id
             }
             return
         node.tcp_backoff.succeeded()
-        lane = TcpTransport(
+        transport = TcpTransport(
             node.node_id, connection, sender.acks, sender.timeout_ms, sender.in_flight_max
         )
-        sender.epoll.register(lane.fileno(), select.EPOLLIN)
-        node.tcp = lane
+        sender.epoll.register(transport.fileno(), select.EPOLLIN)
+        node.tcp = transport
         if not connection.same_host or sender.settings[NATIVE] != "auto":
             node.ring_tried = True
 
     def _attach(self, node: ProducerNode) -> None:
         """Open the node's ring, or register that there is none for now."""
         sender = self._sender
-        lane = None
+        transport = None
         try:
             cluster_id = sender.cluster.cluster_id
             port = sender.cluster.node(node.node_id).port
-            lane = open_ring(
+            transport = open_ring(
                 cluster_id, node.node_id, port, sender.settings[CLIENT_ID], sender.timeout_ms
             )
         except (KafkaError, OSError) as fault:
             log.debug("No ring of node %d: %s", node.node_id, fault)
-        if lane is None:
+        if transport is None:
             node.ring_backoff.failed(NetworkException("there is no ring"))
         else:
-            sender.epoll.register(lane.local.fileno(), select.EPOLLIN)
-            sender.epoll.register(lane.ring.fileno(), select.EPOLLIN)
-            node.ring = lane
+            sender.epoll.register(transport.local.fileno(), select.EPOLLIN)
+            sender.epoll.register(transport.ring.fileno(), select.EPOLLIN)
+            node.ring = transport
         node.ring_tried = True
 
     def _ask_identity(self) -> None:
@@ -426,40 +432,40 @@ class BackgroundThread:
         }
         try:
             timeout_s = self._chore_timeout_s(REQUEST_TIMEOUT_S)
-            answer = sender.cluster.request(None, INIT_PRODUCER_ID, words, timeout_s=timeout_s)
-            if answer.error_code:
-                raise error_of(answer.error_code, "the producer's id")
+            response = sender.cluster.request(None, INIT_PRODUCER_ID, words, timeout_s=timeout_s)
+            if response.error_code:
+                raise error_of(response.error_code, "the producer's id")
         except KafkaError as fault:
             self._identity_backoff.failed(fault)
             if not fault.retriable:
-                sender.turn(self._fail_all, fault)
+                sender.locked(self._fail_all, fault)
             return
         self._identity_backoff.succeeded()
-        sender.identity = ProducerIdentity(answer.producer_id, answer.producer_epoch)
+        sender.identity = ProducerIdentity(response.producer_id, response.producer_epoch)
         sender.counts["identities"] += 1
 
     def _fail_all(self, fault: KafkaError, name: str | None = None) -> None:
         """Fail all batches not in flight, or a topic's, after an error that is not retriable."""
         sender = self._sender
-        for line in list(sender.busy):
-            if name not in (None, line.topic.name):
+        for queue in list(sender.active_queues):
+            if name not in (None, queue.topic.name):
                 continue
-            for batch in list(line.batches):
-                if batch.lane is None:
+            for batch in list(queue.batches):
+                if batch.transport is None:
                     sender.fail(batch, fault.again(), unwritten=not batch.attempts)
 
     def _refresh(self) -> None:
         """Refresh the metadata of stale topics; retry those with a retriable error."""
         sender = self._sender
-        stale, sender.stale = sender.stale, set()
+        stale_topics, sender.stale_topics = sender.stale_topics, set()
         misled, self._misled = self._misled, False
-        names = stale | {line.topic.name for line in list(sender.busy)}
+        names = stale_topics | {queue.topic.name for queue in list(sender.active_queues)}
         try:
             timeout_s = self._chore_timeout_s(REQUEST_TIMEOUT_S)
             described = sender.cluster.described(names, timeout_s, create=False)
         except KafkaError as fault:
             self._refresh_backoff.failed(fault)
-            sender.stale |= stale
+            sender.stale_topics |= stale_topics
             return
         self._refreshed_s = time.monotonic()
         found: list[TopicMetadata] = []
@@ -467,15 +473,15 @@ class BackgroundThread:
             if isinstance(told, TopicMetadata):
                 found.append(told)
             elif told.retriable:
-                sender.stale.add(name)
+                sender.stale_topics.add(name)
                 self._refresh_backoff.failed(told)
             else:
-                sender.turn(self._fail_all, told, name)
+                sender.locked(self._fail_all, told, name)
         if misled:
             self._refresh_backoff.failed(NetworkException("a batch went astray"))
         elif len(found) == len(described):
             self._refresh_backoff.succeeded()
-        sender.turn(self._learn, found)
+        sender.locked(self._learn, found)
 
     def _learn(self, found: list[TopicMetadata]) -> None:
         sender = self._sender
@@ -484,6 +490,6 @@ class BackgroundThread:
             topic = sender.topics.get(told.name)
             if topic is not None:
                 sender.learn(topic, told)
-                led = led and all(line.leader >= 0 for line in topic.lines)
+                led = led and all(queue.leader >= 0 for queue in topic.queues)
         if not led:
             self._refresh_backoff.failed(NetworkException("a partition has no leader"))

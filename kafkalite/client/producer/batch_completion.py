@@ -34,14 +34,14 @@ class BatchCompletion:
     """The outcome of one batch, and the callbacks that wait for it."""
 
     __slots__ = (
-        "_hearers",
+        "_callbacks",
         "append_time_ms",
         "base_offset",
         "count",
         "done",
         "fault",
-        "heard",
-        "looked_at",
+        "has_callbacks",
+        "outcome_requested",
         "parent",
         "partition",
         "parts",
@@ -61,10 +61,10 @@ class BatchCompletion:
         """The parts it was split into, each after the place of its first record."""
         self.parent: BatchCompletion | None = None
         """The batch it is a part of."""
-        self._hearers: deque[DeliveryCallback] | None = None
-        self.looked_at = False
+        self._callbacks: deque[DeliveryCallback] | None = None
+        self.outcome_requested = False
         """True if the outcome was requested, or it has a callback."""
-        self.heard = False
+        self.has_callbacks = False
         """True if it has callbacks, so that the background thread must read the response."""
 
     def __repr__(self) -> str:
@@ -80,7 +80,7 @@ class BatchCompletion:
         """Send the batch without waiting for linger.ms."""
         raise NotImplementedError
 
-    def look_at(self) -> None:
+    def request_outcome(self) -> None:
         """Mark the outcome as requested; an error is not logged then."""
         raise NotImplementedError
 
@@ -90,7 +90,7 @@ class BatchCompletion:
 
     # The outcome.
 
-    def decide(self, fault: KafkaError | None, base_offset: int, append_time_ms: int) -> None:
+    def complete(self, fault: KafkaError | None, base_offset: int, append_time_ms: int) -> None:
         """Set the outcome: written at this base offset, or failed with this error."""
         assert not self.done, "a batch is decided once"
         self.fault = fault
@@ -100,14 +100,14 @@ class BatchCompletion:
 
     def result_of(self, delivery: Delivery, timeout_s: float | None) -> RecordMetadata:
         """Return the metadata of a record, or raise its error; waits."""
-        fault = self.fault_of(delivery, timeout_s)
+        fault = self.error_of(delivery, timeout_s)
         if fault is not None:
             raise fault.again()
         return self.metadata_of(delivery)
 
-    def fault_of(self, delivery: Delivery, timeout_s: float | None) -> KafkaError | None:
+    def error_of(self, delivery: Delivery, timeout_s: float | None) -> KafkaError | None:
         """Return the error of a record, or None; waits."""
-        self.look_at()
+        self.request_outcome()
         if not self.done and not self.wait(timeout_s):
             raise TimeoutError(f"{self!r} is not decided yet")
         return self.part_of(delivery.place)[1].fault
@@ -153,56 +153,56 @@ class BatchCompletion:
 
     # Callbacks.
 
-    def tell_when_done(self, delivery: Any, callback: Callable[[Any], object]) -> None:
+    def call_when_done(self, delivery: Any, callback: Callable[[Any], object]) -> None:
         """Call callback(delivery) once this is decided; immediately if it is."""
         if self.done:
-            self.look_at()
+            self.request_outcome()
             run_callback(lambda: callback(delivery))
         else:
-            self._hear(lambda: callback(delivery))
+            self._add_callback(lambda: callback(delivery))
 
-    def deliver_to(self, delivery: Delivery, on_delivery: OnDelivery) -> None:
+    def call_on_delivery(self, delivery: Delivery, on_delivery: OnDelivery) -> None:
         """Call on_delivery(error, metadata) once this is decided, never within this call."""
 
         def told() -> None:
-            fault = self.fault_of(delivery, 0)
+            fault = self.error_of(delivery, 0)
             if fault is None:
                 on_delivery(None, self.metadata_of(delivery))
             else:
                 on_delivery(fault.again(), None)
 
-        self._hear(told)
+        self._add_callback(told)
 
-    def _hear(self, hearer: DeliveryCallback) -> None:
+    def _add_callback(self, callback: DeliveryCallback) -> None:
         """Add a callback, and have the response read in the background."""
-        hearers = self._hearers
-        if hearers is None:
-            hearers = self._hearers = deque()
-        hearers.append(hearer)
-        self.heard = True
-        self.look_at()
+        callbacks = self._callbacks
+        if callbacks is None:
+            callbacks = self._callbacks = deque()
+        callbacks.append(callback)
+        self.has_callbacks = True
+        self.request_outcome()
         self.listen()
 
     @property
-    def has_hearers(self) -> bool:
+    def has_callbacks_left(self) -> bool:
         """True if callbacks wait to be called."""
-        return bool(self._hearers)
+        return bool(self._callbacks)
 
-    def tell(self) -> None:
+    def run_callbacks(self) -> None:
         """Run the callbacks; an exception in one is logged, and the others still run."""
-        hearers = self._hearers
-        while hearers:
+        callbacks = self._callbacks
+        while callbacks:
             try:
-                hearer = hearers.popleft()
+                callback = callbacks.popleft()
             except IndexError:
                 return
-            run_callback(hearer)
+            run_callback(callback)
 
 
-def run_callback(hearer: DeliveryCallback) -> None:
+def run_callback(callback: DeliveryCallback) -> None:
     """Run a callback; log its exception, except KeyboardInterrupt and SystemExit."""
     try:
-        hearer()
+        callback()
     except (KeyboardInterrupt, SystemExit):
         raise
     except BaseException:

@@ -41,21 +41,21 @@ class BatchWaiter:
 
     def wait_for(self, batch: Batch, timeout_s: float | None) -> bool:
         """Wait for the batch's outcome, sending and handling responses meanwhile."""
-        nodes = self._sender.turn(self._want, batch)
+        nodes = self._sender.locked(self._want, batch)
         return self.work_until(lambda: batch.done, timeout_s, nodes)
 
     def send_now(self, batch: Batch) -> None:
-        self._sender.turn(self._sender.want, batch)
-        self._sender.outcomes.tell_soon()
+        self._sender.locked(self._sender.want, batch)
+        self._sender.outcomes.run_callbacks_soon()
 
     def listen(self, batch: Batch) -> None:
         self._sender.listen(batch)
 
-    def look_at(self, batch: Batch) -> None:
-        self._sender.look_at(batch)
+    def request_outcome(self, batch: Batch) -> None:
+        self._sender.request_outcome(batch)
 
-    def owe(self, batch: Batch) -> None:
-        self._sender.outcomes.owe(batch)
+    def schedule_callbacks(self, batch: Batch) -> None:
+        self._sender.outcomes.schedule_callbacks(batch)
 
     def _want(self, batch: Batch) -> list[ProducerNode]:
         """Stop lingering for the batch, and lease the rings."""
@@ -78,32 +78,34 @@ class BatchWaiter:
         if tells or threading.get_ident() == self._sender.background_id:
             self.check_may_wait()
         outcomes = self._sender.outcomes
-        tell = outcomes.tell if tells and timeout_s is None else outcomes.tell_soon
+        run_callbacks = (
+            outcomes.run_callbacks if tells and timeout_s is None else outcomes.run_callbacks_soon
+        )
         deadline = Deadline(threading.TIMEOUT_MAX if timeout_s is None else timeout_s)
-        tell()
+        run_callbacks()
         while not done():
             left_s = deadline.left_s
             if not left_s:
                 if nodes:
-                    self._sender.turn(self._return, nodes, False)
+                    self._sender.locked(self._return, nodes, False)
                 return False
             if nodes is None:
-                nodes = self._sender.turn(self._lease)
+                nodes = self._sender.locked(self._lease)
             if nodes:
                 self._watch(nodes, min(left_s, SLEEP_S_MAX))
             else:
                 self._await_progress(done, min(left_s, WAIT_S_MAX))
-            tell()
+            run_callbacks()
             nodes = None
         if nodes:
-            self._sender.turn(self._return, nodes, False)
-        tell()
+            self._sender.locked(self._return, nodes, False)
+        run_callbacks()
         return True
 
     def check_may_wait(self) -> None:
         """Raise RuntimeError inside a delivery callback."""
         is_background = threading.get_ident() == self._sender.background_id
-        if is_background or self._sender.outcomes.is_telling:
+        if is_background or self._sender.outcomes.is_in_callback:
             raise RuntimeError(
                 "A delivery callback cannot wait for the producer that calls it, nor close it: call"
                 " result(), flush() and close() in another thread, or after the callback."
@@ -115,12 +117,12 @@ class BatchWaiter:
         nodes = []
         self._sender.wake_nodes()
         for node in self._sender.nodes.values():
-            lane = node.ring
-            if lane is None or now_s < lane.watched_until_s:
+            transport = node.ring
+            if transport is None or now_s < transport.leased_until_s:
                 continue
-            if lane.under_way or lane.full:
-                lane.watched_until_s = now_s + LEASE_S
-                lane.ring.writer.woke()
+            if transport.in_flight or transport.full:
+                transport.leased_until_s = now_s + LEASE_S
+                transport.ring.writer.woke()
                 nodes.append(node)
         return nodes
 
@@ -128,51 +130,51 @@ class BatchWaiter:
         """Spin on leased rings briefly, sleep on them, and handle their responses."""
         slept = False
         try:
-            lane = nodes[0].ring
-            if len(nodes) == 1 and lane is not None and lane.spin(SPIN_NS):
+            transport = nodes[0].ring
+            if len(nodes) == 1 and transport is not None and transport.spin(SPIN_NS):
                 return
             poll = select.poll()
             slept = True
-            if self._sender.turn(self._lie_down, nodes, poll):
+            if self._sender.locked(self._lie_down, nodes, poll):
                 poll.poll(timeout_s * 1000)
         finally:
-            self._sender.turn(self._return, nodes, slept)
+            self._sender.locked(self._return, nodes, slept)
 
     def _lie_down(self, nodes: list[ProducerNode], poll: select.poll) -> bool:
         """Arm the wake-up of each ring; return False if one has responses or has ended."""
         for node in nodes:
-            lane = node.ring
-            if lane is None:
+            transport = node.ring
+            if transport is None:
                 return False
             try:
-                if not lane.rest():
+                if not transport.rest():
                     return False
             except NetworkException as fault:
                 self._sender.lose_ring(node, fault)
                 return False
             # Do not wake the background thread for this ring.
-            self._sender.epoll.modify(lane.ring.fileno(), 0)
-            poll.register(lane.ring.fileno(), select.POLLIN)
+            self._sender.epoll.modify(transport.ring.fileno(), 0)
+            poll.register(transport.ring.fileno(), select.POLLIN)
         return True
 
     def _return(self, nodes: list[ProducerNode], slept: bool) -> None:
         """Handle responses, and release the leases."""
         now_s = time.monotonic()
         for node in nodes:
-            lane = node.ring
-            if lane is None:
+            transport = node.ring
+            if transport is None:
                 continue
-            lane.watched_until_s = 0.0
+            transport.leased_until_s = 0.0
             try:
                 if slept:
-                    lane.woke()
-                    self._sender.epoll.modify(lane.ring.fileno(), select.EPOLLIN)
+                    transport.woke()
+                    self._sender.epoll.modify(transport.ring.fileno(), select.EPOLLIN)
             except NetworkException as fault:
                 self._sender.lose_ring(node, fault)
                 continue
             self._sender.take(node, now_s)
-            if lane.listened and node.ring is lane:
-                self._sender.arm(lane)
+            if transport.is_watched and node.ring is transport:
+                self._sender.arm(transport)
         if self._sender.outcomes.gates:
             self._sender.outcomes.open_gates()
 
@@ -181,40 +183,42 @@ class BatchWaiter:
         gate = threading.Lock()
         gate.acquire()
         # Under the lock: every batch completed after this opens the gate.
-        self._sender.turn(lambda: self._sender.outcomes.gates.append(gate))
+        self._sender.locked(lambda: self._sender.outcomes.gates.append(gate))
         if not done():
             gate.acquire(timeout=timeout_s)
 
     # Memory.
 
     def make_room(
-        self, line: PartitionQueue, seen: Batch | None, size: int, block_s: float
+        self, queue: PartitionQueue, seen: Batch | None, size: int, block_s: float
     ) -> None:
         """Open a batch in place of `seen` once there is memory for it."""
-        if self._sender.turn(self._sender.open_line, line, seen, size):
+        if self._sender.locked(self._sender.open_batch_in, queue, seen, size):
             return
         deadline = Deadline(block_s)
-        while not self._sender.turn(self._sender.open_line, line, seen, size):
+        while not self._sender.locked(self._sender.open_batch_in, queue, seen, size):
             self.await_room(
-                lambda: self._sender.accumulator.memory_left >= size or line.open_batch is not seen,
+                lambda: (
+                    self._sender.accumulator.memory_left >= size or queue.open_batch is not seen
+                ),
                 deadline,
             )
 
     def add_batch(
-        self, line: PartitionQueue, content: BatchContent, size: int, block_s: float
+        self, queue: PartitionQueue, content: BatchContent, size: int, block_s: float
     ) -> Batch:
         """Queue a complete batch once there is memory for it."""
-        batch = self._sender.turn(self._sender.add, line, content, size)
+        batch = self._sender.locked(self._sender.add, queue, content, size)
         if batch is None:
             deadline = Deadline(block_s)
-            while (batch := self._sender.turn(self._sender.add, line, content, size)) is None:
+            while (batch := self._sender.locked(self._sender.add, queue, content, size)) is None:
                 self.await_room(lambda: self._sender.accumulator.memory_left >= size, deadline)
         return batch
 
     def await_room(self, done: Callable[[], bool], deadline: Deadline) -> None:
         """Wait in a send until `done()`, without lingering; BufferExhausted after the deadline."""
         sender = self._sender
-        sender.turn(sender.want_all)
+        sender.locked(sender.flush_lingering)
         if not self.work_until(done, deadline.left_s, tells=False):
             raise BufferExhausted(
                 f"buffer.memory ({sender.accumulator.memory_size} bytes) was used up for as long"

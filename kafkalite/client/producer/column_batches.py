@@ -52,7 +52,7 @@ CHANGED_COLUMNS = "The columns were changed while send_arrow() sent them."
 class PartitionRows(NamedTuple):
     """Rows of some columns for one partition: first… up to end, or rows[first…] with an index."""
 
-    line: PartitionQueue
+    queue: PartitionQueue
     columns: ArrowColumns
     rows: Any
     first: int
@@ -131,24 +131,24 @@ def partition_rows(
     topic: ProducerTopic, columns: ArrowColumns, partitioner: Partitioner | None
 ) -> Iterator[PartitionRows]:
     """Yield the rows by partition."""
-    lines, count = topic.lines, columns.row_count
+    queues, count = topic.queues, columns.row_count
     chosen = columns.partitions
-    if chosen is None and partitioner is None and (columns.key is None or len(lines) == 1):
-        for place, line in enumerate(parts := spread(topic, count)):
+    if chosen is None and partitioner is None and (columns.key is None or len(queues) == 1):
+        for place, queue in enumerate(parts := spread(topic, count)):
             first, end = count * place // len(parts), count * (place + 1) // len(parts)
-            yield PartitionRows(line, columns, None, first, end)
+            yield PartitionRows(queue, columns, None, first, end)
         return
     partitions = bytearray(b"\xff" * 4 * count if chosen is None else chosen)
     if partitioner is not None:
-        call_partitioner(partitions, partitioner, topic.name, columns, len(lines))
+        call_partitioner(partitions, partitioner, topic.name, columns, len(queues))
     elif columns.key is not None:
-        partitions_of(columns.key, len(lines), partitions)
-    fill(partitions, lambda missing: [line.index for line in spread(topic, missing)])
+        partitions_of(columns.key, len(queues), partitions)
+    fill(partitions, lambda missing: [queue.index for queue in spread(topic, missing)])
     rows = bytearray(4 * count)
     first = 0
-    for index, end in enumerate(group_rows(partitions, len(lines), rows)):
+    for index, end in enumerate(group_rows(partitions, len(queues), rows)):
         if end > first:
-            yield PartitionRows(lines[index], columns, rows, first, end)
+            yield PartitionRows(queues[index], columns, rows, first, end)
         first = end
 
 
@@ -157,14 +157,14 @@ def spread(topic: ProducerTopic, count: int) -> list[PartitionQueue]:
 
     A few rows are added to the queue whose open batch holds records without a key.
     """
-    wanted = max(1, min(count // PART_ROWS_MIN, len(topic.lines)))
+    wanted = max(1, min(count // PART_ROWS_MIN, len(topic.queues)))
     if wanted == 1 and topic.sticky is not None and topic.sticky.open_batch is not None:
         return [topic.sticky]
-    lines: dict[PartitionQueue, None] = {}
-    led = [line for line in topic.lines if line.leader >= 0] or topic.lines
-    while len(lines) < min(wanted, len(led)):
-        lines[topic.stick()] = None
-    return list(lines)
+    queues: dict[PartitionQueue, None] = {}
+    led = [queue for queue in topic.queues if queue.leader >= 0] or topic.queues
+    while len(queues) < min(wanted, len(led)):
+        queues[topic.stick()] = None
+    return list(queues)
 
 
 def fill(partitions: bytearray, choose: Callable[[int], list[int]]) -> None:
@@ -278,7 +278,7 @@ class Deliveries:
         """
         end_s = None if timeout is None else time.monotonic() + timeout
         for batch in self.batches:
-            batch.look_at()
+            batch.request_outcome()
             left_s = None if end_s is None else max(0.0, end_s - time.monotonic())
             if not batch.done and not batch.wait(left_s):
                 raise TimeoutError(f"{batch!r} is not decided yet")
@@ -296,7 +296,7 @@ class Deliveries:
         def next_one(_: Any = None) -> None:
             for batch in left:
                 if not batch.done:
-                    batch.tell_when_done(self, next_one)
+                    batch.call_when_done(self, next_one)
                     return
             callback(self)
 

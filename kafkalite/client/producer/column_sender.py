@@ -48,10 +48,10 @@ class ColumnSender:
             self._send_gathered(run, now_ms, block_s, pieces)
             return
         while run.first < run.end:
-            batch = self._sender.turn(self._send_stretch, run, now_ms)
+            batch = self._sender.locked(self._send_stretch, run, now_ms)
             if batch is None:
                 deadline = Deadline(block_s)
-                while (batch := self._sender.turn(self._send_stretch, run, now_ms)) is None:
+                while (batch := self._sender.locked(self._send_stretch, run, now_ms)) is None:
                     self._waiter.await_room(partial(self._may_send, run), deadline)
             pieces.append(Piece(batch, 0, batch.count))
             run = run._replace(first=run.first + batch.count)
@@ -66,9 +66,9 @@ class ColumnSender:
         self, run: PartitionRows, now_ms: int, block_s: float, pieces: list[Piece]
     ) -> None:
         """Append rows to open batches, as send() does; only opening a batch takes the lock."""
-        sender, line, first = self._sender, run.line, run.first
+        sender, queue, first = self._sender, run.queue, run.first
         while True:
-            batch: Batch | None = line.open_batch
+            batch: Batch | None = queue.open_batch
             content = None if batch is None else batch.content
             if batch is not None and isinstance(content, BuilderContent):
                 place, count = content.builder.append_columns(
@@ -81,9 +81,9 @@ class ColumnSender:
                     raise InvalidRecord(CHANGED_COLUMNS)
             if first == run.end:
                 break
-            self._waiter.make_room(line, batch, self._open_size(run), block_s)
+            self._waiter.make_room(queue, batch, self._open_size(run), block_s)
         if not sender.accumulator.linger_s:
-            sender.turn(sender.push, line)
+            sender.locked(sender.push, queue)
 
     def _would_fit(self, run: PartitionRows, batch: Batch, content: BuilderContent) -> bool:
         """Return whether every row, as it was measured, fits this empty batch."""
@@ -95,19 +95,19 @@ class ColumnSender:
         The open batches of a topic's partitions take at most a quarter of buffer.memory, if
         batch.size allows that.
         """
-        accumulator, lane = self._sender.accumulator, self._ring_of(run.line)
-        size = min(self.chunk_size, accumulator.memory_size // (4 * len(run.line.topic.lines)))
-        if lane is not None:
-            size = min(size, lane.batch_size_max)
+        accumulator, transport = self._sender.accumulator, self._ring_of(run.queue)
+        size = min(self.chunk_size, accumulator.memory_size // (4 * len(run.queue.topic.queues)))
+        if transport is not None:
+            size = min(size, transport.batch_size_max)
         return max(size, accumulator.batch_size, run.columns.largest[0])
 
     # Many rows: in their own batches.
 
-    def _ring_of(self, line: PartitionQueue) -> RingTransport | None:
-        node = self._sender.nodes.get(line.leader)
+    def _ring_of(self, queue: PartitionQueue) -> RingTransport | None:
+        node = self._sender.nodes.get(queue.leader)
         if node is None or self._sender.codec is not Codec.NONE:
             return None
-        return node.ring_for(line)
+        return node.ring_for(queue)
 
     def _room_size(self, columns: ArrowColumns) -> int:
         """Return the maximum size of a batch of these columns; the largest row always fits."""
@@ -120,46 +120,48 @@ class ColumnSender:
 
     def _may_send(self, run: PartitionRows) -> bool:
         """Return whether a batch would probably find space now."""
-        line, sender = run.line, self._sender
-        node = sender.nodes.get(line.leader)
+        queue, sender = run.queue, self._sender
+        node = sender.nodes.get(queue.leader)
         if node is None or not node.ring_tried:
             return False
-        if sender.numbered and sender.identity == NO_IDENTITY:
+        if sender.idempotent and sender.identity == NO_IDENTITY:
             return False
-        lane = self._ring_of(line)
-        if lane is not None:
-            if lane.full or not line.is_free:
+        transport = self._ring_of(queue)
+        if transport is not None:
+            if transport.full or not queue.can_send_now:
                 return False
-            if run.columns.largest[0] <= min(lane.batch_size_max, self.chunk_size):
+            if run.columns.largest[0] <= min(transport.batch_size_max, self.chunk_size):
                 return True
         return sender.accumulator.memory_left >= self._held_size(run.columns)
 
     def _send_stretch(self, run: PartitionRows, now_ms: int) -> Batch | None:
         """Send as many rows as one batch takes; return None if there is no space now."""
-        line, now_s, sender = run.line, time.monotonic(), self._sender
-        sender.check_open(line)
-        if line.open_batch is not None:
-            sender.close_open(line, now_s)
-        if line.under_way:
-            sender.take_unwatched(line, now_s)
+        queue, now_s, sender = run.queue, time.monotonic(), self._sender
+        sender.check_open(queue)
+        if queue.open_batch is not None:
+            sender.close_open(queue, now_s)
+        if queue.in_flight:
+            sender.take_unwatched(queue, now_s)
         if not self._may_send(run):
             return None
-        lane = self._ring_of(line)
-        if lane is None or (line.under_way and line.lane is not lane):
+        transport = self._ring_of(queue)
+        if transport is None or (queue.in_flight and queue.transport is not transport):
             return self._keep_stretch(run, now_ms)
         try:
-            room = lane.reserve(min(run.columns.size_max, lane.batch_size_max, self.chunk_size))
+            room = transport.reserve(
+                min(run.columns.size_max, transport.batch_size_max, self.chunk_size)
+            )
             if room is None:
                 return None
             stretch = column_content(run, room, now_ms)
             if stretch is None:
                 return self._keep_stretch(run, now_ms)
-            batch = sender.enter(line, stretch, 0, now_s)
-            line.number(batch, sender.identity)
+            batch = sender.enter(queue, stretch, 0, now_s)
+            queue.assign_sequence(batch, sender.identity)
             stretch.seal(room, *batch.identity, batch.sequence)
-            sender.go(batch, lane, stretch.size, now_s)
+            sender.go(batch, transport, stretch.size, now_s)
         except NetworkException as fault:
-            sender.lose_ring(sender.nodes.get(line.leader), fault)
+            sender.lose_ring(sender.nodes.get(queue.leader), fault)
             return None
         return batch
 
@@ -184,6 +186,6 @@ class ColumnSender:
         kept = min(held, sys.getsizeof(buffer) + KEPT_SIZE)
         accumulator.memory_left += held - kept
         now_s = time.monotonic()
-        batch = self._sender.enter(run.line, stretch.of_buffer(buffer), kept, now_s)
-        self._sender.pump(run.line, now_s)
+        batch = self._sender.enter(run.queue, stretch.of_buffer(buffer), kept, now_s)
+        self._sender.pump(run.queue, now_s)
         return batch

@@ -1,9 +1,9 @@
 """Outcomes: callbacks of decided batches that have not run yet, and errors that were not requested.
 
 Callbacks are user code.  They never run inside send(), send_batch() or send_arrow(), where the
-program may hold a lock that a callback takes: `tell_soon` leaves them to the background thread.
-Threads inside result(), flush() and close() run them with `tell`, but only without a timeout: a
-callback that blocks must not make such a call exceed its timeout.
+program may hold a lock that a callback takes: `run_callbacks_soon` leaves them to the background
+thread.  Threads inside result(), flush() and close() run them with `run_callbacks`, but only
+without a timeout: a callback that blocks must not make such a call exceed its timeout.
 
 An error is seen if the outcome of its batch was requested, before or after: by result(),
 exception(), a callback, or by awaiting it.  Other errors are logged, at most one line per
@@ -45,7 +45,7 @@ class ProgressGate(Protocol):
 class DeliveryCallbacks:
     """The outcomes of a producer's batches."""
 
-    def __init__(self, kick: Callable[[], None]) -> None:
+    def __init__(self, wake_background: Callable[[], None]) -> None:
         self.gates: deque[ProgressGate] = deque()
         """Gates of threads that wait for another thread's progress.  A Condition does not survive
         a KeyboardInterrupt."""
@@ -53,19 +53,19 @@ class DeliveryCallbacks:
         self._unseen: dict[BatchCompletion, None] = {}
         self._first_dropped: KafkaError | None = None
         """The error of the first batch that was dropped from `_unseen`."""
-        self._kick = kick
+        self._wake_background = wake_background
         self._finished: deque[BatchCompletion] = deque()
         """Batches whose callbacks have not all run."""
-        self._telling: dict[int, BatchCompletion] = {}
+        self._running: dict[int, BatchCompletion] = {}
         """The batch whose callbacks a thread runs, by the thread's ident."""
         self._unreported: deque[BatchCompletion] = deque()
         self._reported_s = -math.inf
 
-    def decided(self, batch: BatchCompletion) -> None:
+    def completed(self, batch: BatchCompletion) -> None:
         """Register a decided batch, and its parent if this is the last part.  Idempotent."""
-        if batch.heard:
+        if batch.has_callbacks:
             self._finished.append(batch)
-        is_seen = batch.looked_at or batch.root.looked_at or batch in self._unseen
+        is_seen = batch.outcome_requested or batch.root.outcome_requested or batch in self._unseen
         if batch.fault is not None and batch.count and not is_seen:
             self._unseen[batch] = None
             self.unseen_records += batch.count
@@ -74,20 +74,20 @@ class DeliveryCallbacks:
                 self._drop_oldest()
         parent = batch.parent
         if parent is not None and parent.ended and not parent.done:
-            parent.decide(None, NO_OFFSET, NO_TIMESTAMP)
-            self.decided(parent)
+            parent.complete(None, NO_OFFSET, NO_TIMESTAMP)
+            self.completed(parent)
         self.open_gates()
 
     def _drop_oldest(self) -> None:
         """Keep only the number of records of the batch that failed first."""
         oldest = next(iter(self._unseen))
         del self._unseen[oldest]
-        oldest.looked_at = True
+        oldest.outcome_requested = True
         self._first_dropped = self._first_dropped or oldest.fault
 
-    def look_at(self, batch: BatchCompletion) -> None:
+    def request_outcome(self, batch: BatchCompletion) -> None:
         """Register that the outcome of a batch was requested."""
-        batch.looked_at = True
+        batch.outcome_requested = True
         for leaf in batch.leaves():
             if leaf in self._unseen:
                 del self._unseen[leaf]
@@ -99,7 +99,7 @@ class DeliveryCallbacks:
         unseen, self._unseen = self._unseen, {}
         first, self._first_dropped = self._first_dropped, None
         for batch in unseen:
-            batch.looked_at = True
+            batch.outcome_requested = True
             first = first or batch.fault
         if first is not None:
             raise type(first)(
@@ -110,12 +110,12 @@ class DeliveryCallbacks:
     # Without the lock.
 
     @property
-    def is_telling(self) -> bool:
+    def is_in_callback(self) -> bool:
         """True if the calling thread is inside a callback."""
-        return threading.get_ident() in self._telling
+        return threading.get_ident() in self._running
 
     @property
-    def is_owing(self) -> bool:
+    def has_work(self) -> bool:
         """True if there are callbacks to run, or failures to log."""
         return bool(self._finished or self._unreported)
 
@@ -133,25 +133,25 @@ class DeliveryCallbacks:
                 return
             gate.release()
 
-    def owed(self) -> list[BatchCompletion]:
+    def pending_batches(self) -> list[BatchCompletion]:
         """Return the batches whose callbacks are pending or running."""
-        return [*self._finished.copy(), *self._telling.copy().values()]
+        return [*self._finished.copy(), *self._running.copy().values()]
 
-    def is_told(self, batch: BatchCompletion) -> bool:
+    def callbacks_done(self, batch: BatchCompletion) -> bool:
         """Return whether all callbacks of a decided batch have run."""
-        return not batch.has_hearers and batch not in self._telling.copy().values()
+        return not batch.has_callbacks_left and batch not in self._running.copy().values()
 
-    def owe(self, batch: BatchCompletion) -> None:
+    def schedule_callbacks(self, batch: BatchCompletion) -> None:
         """Have the background thread run a callback that was added after its batch was decided."""
         self._finished.append(batch)
-        self._kick()
+        self._wake_background()
 
-    def tell_soon(self) -> None:
+    def run_callbacks_soon(self) -> None:
         """Have the background thread run the pending callbacks."""
         if self._finished or self.report_due_s <= time.monotonic():
-            self._kick()
+            self._wake_background()
 
-    def tell(self, *, final: bool = False) -> None:
+    def run_callbacks(self, *, final: bool = False) -> None:
         """Run the callbacks of decided batches, and log errors; `final`: all of them."""
         finished, me = self._finished, threading.get_ident()
         while finished:
@@ -160,15 +160,15 @@ class DeliveryCallbacks:
             except IndexError:
                 break
             try:
-                self._telling[me] = batch
-                batch.tell()
+                self._running[me] = batch
+                batch.run_callbacks()
                 # Afterwards, so that KeyboardInterrupt leaves the other callbacks pending.
                 with contextlib.suppress(ValueError):  # another thread has removed it
                     finished.remove(batch)
-                if batch.has_hearers:
+                if batch.has_callbacks_left:
                     finished.append(batch)
             finally:
-                self._telling.pop(me, None)
+                self._running.pop(me, None)
                 self.open_gates()
         if self._unreported and (final or self.report_due_s <= time.monotonic()):
             self._report()
@@ -182,7 +182,7 @@ class DeliveryCallbacks:
                 batch = self._unreported.popleft()
             except IndexError:
                 break
-            if not batch.root.looked_at:
+            if not batch.root.outcome_requested:
                 batches.append(batch)
         if batches:
             first = batches[0]

@@ -76,33 +76,33 @@ class DeliveryOutcome(Enum):
 
 
 def outcome_of(
-    answer: BatchResponse, retries: int
+    response: BatchResponse, retries: int
 ) -> tuple[DeliveryOutcome, KafkaError | None, bool]:
     """Return the action, the error, and whether the batch was certainly not written."""
-    batch = answer.batch
-    if answer.error_code in WRITTEN_CODES:
+    batch = response.batch
+    if response.error_code in WRITTEN_CODES:
         return DeliveryOutcome.WRITTEN, None, False
-    line = batch.line
-    subject = f"partition {line.index} of topic {line.topic.name!r}"
-    fault = error_of(answer.error_code, subject, answer.message)
+    queue = batch.queue
+    subject = f"partition {queue.index} of topic {queue.topic.name!r}"
+    fault = error_of(response.error_code, subject, response.message)
     # A duplicate is never refused for its sequence: a batch that is was not written before either.
     unwritten = type(fault) in UNWRITTEN_ERRORS and (
-        not batch.doubtful or isinstance(fault, OutOfOrderSequenceNumber)
+        not batch.maybe_written or isinstance(fault, OutOfOrderSequenceNumber)
     )
     # Parts would get other sequences; if the whole was written after all, they are duplicates.
-    may_split = batch.count > 1 and not (batch.doubtful and line.numbered)
+    may_split = batch.count > 1 and not (batch.maybe_written and queue.idempotent)
     if isinstance(fault, MessageTooLarge) and may_split:
         return DeliveryOutcome.SPLIT, fault, unwritten
     if batch.attempts > retries:
         return DeliveryOutcome.FAILED, fault, unwritten
-    if isinstance(fault, OutOfOrderSequenceNumber) and line.numbered:
+    if isinstance(fault, OutOfOrderSequenceNumber) and queue.idempotent:
         # Expected for a batch behind one that failed.  For the very next sequence it means that
         # the broker has lost its producer state.
         return (
-            (DeliveryOutcome.RENUMBER if line.follows(batch) else DeliveryOutcome.AGAIN),
+            (DeliveryOutcome.RENUMBER if queue.follows(batch) else DeliveryOutcome.AGAIN),
             fault,
             unwritten,
         )
-    if isinstance(fault, UNKNOWN_PRODUCER_ERRORS) and line.numbered:
+    if isinstance(fault, UNKNOWN_PRODUCER_ERRORS) and queue.idempotent:
         return DeliveryOutcome.RENUMBER, fault, unwritten
     return (DeliveryOutcome.AGAIN if fault.retriable else DeliveryOutcome.FAILED), fault, unwritten

@@ -65,12 +65,14 @@ class ProducerLifetime:
         sender = self._sender
         self._waiter.check_may_wait()
         outcomes = sender.outcomes
-        waiting = list(dict.fromkeys([*outcomes.owed(), *sender.turn(sender.want_all)]))
+        waiting = list(
+            dict.fromkeys([*outcomes.pending_batches(), *sender.locked(sender.flush_lingering)])
+        )
         left = iter(waiting)
         current = next(left, None)
 
         def is_done(batch: BatchCompletion) -> bool:
-            return batch.done and outcomes.is_told(batch)
+            return batch.done and outcomes.callbacks_done(batch)
 
         def done() -> bool:
             nonlocal current
@@ -91,7 +93,7 @@ class ProducerLifetime:
         if self.closed:
             return
         self._waiter.check_may_wait()
-        sender.turn(sender.want_all)  # raises inside a locked section, before anything is closed
+        sender.locked(sender.flush_lingering)  # raises in a locked section: nothing is closed
         if not self._claim():
             return
         deadline = Deadline(math.inf if timeout is None else timeout)
@@ -102,8 +104,8 @@ class ProducerLifetime:
             deadline = Deadline(0)
             raise
         finally:
-            sender.turn(sender.abandon, RequestTimedOut(reason))
-            sender.turn(self._background.stop)
+            sender.locked(sender.abandon, RequestTimedOut(reason))
+            sender.locked(self._background.stop)
             self._cluster.close()  # aborts the requests of the background thread
             left_s = deadline.left_s + END_TIMEOUT_S
             if not self._background.join(left_s if left_s < math.inf else None):
@@ -135,13 +137,13 @@ class ProducerLifetime:
         """
         self._claim()
         sender = self._sender
-        while sender.outcomes.is_owing:
+        while sender.outcomes.has_work:
             try:
-                sender.outcomes.tell(final=True)
+                sender.outcomes.run_callbacks(final=True)
             except BaseException:  # SystemExit in a callback; the others must still run
                 log.exception("A delivery callback failed.")
-        sender.turn(sender.abandon, RequestTimedOut(CLOSED))
-        sender.turn(sender.close)
+        sender.locked(sender.abandon, RequestTimedOut(CLOSED))
+        sender.locked(sender.close)
         self._cluster.close()
 
     # The garbage collector.

@@ -13,10 +13,10 @@ batch that does not follow.  So a failed batch stalls the queue: nothing more is
 batches in flight have responses, and then sending resumes in order.  A broker accepts any first
 sequence of a producer id, so until one batch is known to be written they are sent one by one.
 
-`settled` is the sequence after the last batch known to be written.  A broker that refuses a batch
-with exactly this sequence has lost its producer state; a new producer id, which begins at 0, solves
-that.  Batches with an unknown outcome keep their producer id, and batches of two ids are never in
-flight together.
+`acknowledged_sequence` is the sequence after the last batch known to be written.  A broker that
+refuses a batch with exactly this sequence has lost its producer state; a new producer id, which
+begins at 0, solves that.  Batches with an unknown outcome keep their producer id, and batches of
+two ids are never in flight together.
 
 A batch reaches the producer, which does the work that its outcome needs, through the BatchDriver of
 its topic.
@@ -29,7 +29,7 @@ from __future__ import annotations
 import random
 from typing import Any, NamedTuple, Protocol
 
-from kafkalite._ext.gathering import OpenLine, OpenTopic
+from kafkalite._ext.gathering import OpenQueue, OpenTopic
 from kafkalite.client.producer.batch_completion import BatchCompletion
 from kafkalite.client.producer.payload import BatchContent
 from kafkalite.errors import KafkaError
@@ -74,11 +74,11 @@ class BatchDriver(Protocol):
         """Have the response read for a batch in flight that has callbacks."""
         ...
 
-    def look_at(self, batch: Batch) -> None:
+    def request_outcome(self, batch: Batch) -> None:
         """Register that a batch's outcome was requested."""
         ...
 
-    def owe(self, batch: Batch) -> None:
+    def schedule_callbacks(self, batch: Batch) -> None:
         """Have the background thread run a callback that was added after its batch completed."""
         ...
 
@@ -93,25 +93,25 @@ class ProducerTopic(OpenTopic):
         self.driver = driver
         self.topic_id = NO_ID
 
-    def drop_lines(self, count: int) -> list[PartitionQueue]:
+    def drop_queues(self, count: int) -> list[PartitionQueue]:
         """Keep only `count` partition queues; return the others, which take no more records."""
-        dropped: list[PartitionQueue] = self.lines[count:]
-        del self.lines[count:]
-        for line in dropped:
-            line.dropped = True
+        dropped: list[PartitionQueue] = self.queues[count:]
+        del self.queues[count:]
+        for queue in dropped:
+            queue.dropped = True
         if self.sticky in dropped:
             self.sticky = None
         return dropped
 
     def stick(self) -> PartitionQueue:
         """Choose another partition that has a leader for records without a key."""
-        lines = self.lines
-        if len(lines) == 1:
-            self.sticky = lines[0]
-            return lines[0]  # type: ignore[no-any-return]
-        led = [line for line in lines if line.leader >= 0] or lines
+        queues = self.queues
+        if len(queues) == 1:
+            self.sticky = queues[0]
+            return queues[0]  # type: ignore[no-any-return]
+        led = [queue for queue in queues if queue.leader >= 0] or queues
         if len(led) > 1:
-            led = [line for line in led if line is not self.sticky]
+            led = [queue for queue in led if queue is not self.sticky]
         chosen: PartitionQueue = random.choice(led)
         self.sticky = chosen
         return chosen
@@ -125,11 +125,11 @@ class Batch(BatchCompletion):
         "by_tcp",
         "content",
         "created_s",
-        "doubtful",
+        "maybe_written",
         "due_s",
         "identity",
-        "lane",
-        "line",
+        "transport",
+        "queue",
         "memory_size",
         "not_before_s",
         "sent_s",
@@ -139,14 +139,14 @@ class Batch(BatchCompletion):
 
     def __init__(
         self,
-        line: PartitionQueue,
+        queue: PartitionQueue,
         content: BatchContent,
         created_s: float,
         due_s: float,
         memory_size: int,
     ) -> None:
-        super().__init__(line.topic.name, line.index)
-        self.line = line
+        super().__init__(queue.topic.name, queue.index)
+        self.queue = queue
         self.content: BatchContent | None = content
         self.created_s = created_s
         self.due_s = due_s
@@ -162,34 +162,35 @@ class Batch(BatchCompletion):
         """True if it is too large for a ring."""
         self.sequence = NO_SEQUENCE
         self.identity = NO_IDENTITY
-        self.doubtful = False
+        self.maybe_written = False
         """True if it was sent and the outcome is not known: it may have been written."""
-        self.lane: Any = None
+        self.transport: Any = None
         """The connection or ring that it was sent over; None while it is not in flight."""
 
-    def decide(self, fault: KafkaError | None, base_offset: int, append_time_ms: int) -> None:
-        super().decide(fault, base_offset, append_time_ms)
+    def complete(self, fault: KafkaError | None, base_offset: int, append_time_ms: int) -> None:
+        super().complete(fault, base_offset, append_time_ms)
         self.content = None
 
     def wait(self, timeout_s: float | None) -> bool:
-        return self.line.topic.driver.wait_for(self, timeout_s)
+        return self.queue.topic.driver.wait_for(self, timeout_s)
 
     def send_now(self) -> None:
         if not self.done:
-            self.line.topic.driver.send_now(self)
+            self.queue.topic.driver.send_now(self)
 
-    def look_at(self) -> None:
-        if not self.looked_at:
-            self.line.topic.driver.look_at(self)
+    def request_outcome(self) -> None:
+        if not self.outcome_requested:
+            self.queue.topic.driver.request_outcome(self)
 
     def listen(self) -> None:
         if self.done:
-            self.line.topic.driver.owe(self)  # its other callbacks may have been called already
-        elif self.lane is not None:
-            self.line.topic.driver.listen(self)
+            # Its other callbacks may have been called already.
+            self.queue.topic.driver.schedule_callbacks(self)
+        elif self.transport is not None:
+            self.queue.topic.driver.listen(self)
 
 
-class PartitionQueue(OpenLine):
+class PartitionQueue(OpenQueue):
     """The batches of one partition, with their sequences."""
 
     __slots__ = (
@@ -197,42 +198,43 @@ class PartitionQueue(OpenLine):
         "dropped",
         "identity",
         "in_flight_max",
-        "lane",
+        "transport",
         "leader",
         "known",
         "leader_epoch",
         "next_sequence",
-        "numbered",
-        "settled",
+        "idempotent",
+        "acknowledged_sequence",
         "stalled",
         "topic",
-        "under_way",
+        "in_flight",
     )
 
     def __init__(
-        self, topic: ProducerTopic, index: int, in_flight_max: int, numbered: bool
+        self, topic: ProducerTopic, index: int, in_flight_max: int, idempotent: bool
     ) -> None:
         super().__init__(index)
         self.topic = topic
         self.in_flight_max = in_flight_max
-        self.numbered = numbered
+        self.idempotent = idempotent
         self.leader = -1
         self.leader_epoch = -1
-        self.lane: Any = None
+        self.transport: Any = None
         """The transport that the last batch was sent over."""
         self.dropped = False
         """True if the topic was created again with fewer partitions, without this one."""
         self.batches: list[Batch] = []
-        self.under_way = 0
+        self.in_flight = 0
         self.stalled = False
         self.identity = NO_IDENTITY
         self.known = False
         """True if the broker has written a batch of this producer id."""
         self.next_sequence = 0
-        self.settled = 0
+        self.acknowledged_sequence = 0
 
     def __repr__(self) -> str:
-        return f"<line {self.topic.name}-{self.index}: {len(self.batches)}, {self.under_way} out>"
+        counts = f"{len(self.batches)} batches, {self.in_flight} in flight"
+        return f"<queue of {self.topic.name}-{self.index}: {counts}>"
 
     # Gathering.
 
@@ -249,28 +251,28 @@ class PartitionQueue(OpenLine):
 
     def waits(self, batch: Batch) -> bool:
         """Return whether the batch, even if full, must wait for responses before it is sent."""
-        out = self.under_way
-        return not self.may_go(out) or self.batches[out] is not batch
+        out = self.in_flight
+        return not self.may_send(out) or self.batches[out] is not batch
 
-    def may_go(self, out: int) -> bool:
+    def may_send(self, out: int) -> bool:
         """Return whether one more batch may be in flight beside `out` others."""
-        if self.stalled or (out and self.numbered and not self.known):
+        if self.stalled or (out and self.idempotent and not self.known):
             return False
         return out < self.in_flight_max
 
     @property
-    def is_free(self) -> bool:
+    def can_send_now(self) -> bool:
         """True if a batch that is added now would be sent at once."""
-        self._go_on()
-        out = self.under_way
-        return self.may_go(out) and out == len(self.batches)
+        self._resume()
+        out = self.in_flight
+        return self.may_send(out) and out == len(self.batches)
 
     def next_batch(self, now_s: float) -> Batch | None:
         """Return the next batch if it is ready to send, or None."""
-        self._go_on()
-        if self.under_way >= len(self.batches) or not self.may_go(self.under_way):
+        self._resume()
+        if self.in_flight >= len(self.batches) or not self.may_send(self.in_flight):
             return None
-        batch = self.batches[self.under_way]
+        batch = self.batches[self.in_flight]
         if batch.not_before_s > now_s:
             return None
         if batch is self.open_batch:
@@ -278,117 +280,119 @@ class PartitionQueue(OpenLine):
                 return None
             if not batch.content or not batch.content.count:
                 return None  # just opened; its first record is not appended yet
-        if self.under_way and self.numbered:
+        if self.in_flight and self.idempotent:
             wanted = batch.identity if batch.sequence != NO_SEQUENCE else self.identity
-            if self.batches[self.under_way - 1].identity != wanted:
+            if self.batches[self.in_flight - 1].identity != wanted:
                 return None
         return batch
 
-    def _go_on(self) -> None:
+    def _resume(self) -> None:
         """Resume a stalled queue when nothing is in flight any more."""
-        if self.stalled and not self.under_way:
+        if self.stalled and not self.in_flight:
             self.stalled = False
-            self.next_sequence = self.settled
+            self.next_sequence = self.acknowledged_sequence
 
-    def number(self, batch: Batch, identity: ProducerIdentity) -> None:
+    def assign_sequence(self, batch: Batch, identity: ProducerIdentity) -> None:
         """Assign a sequence to the batch, unless it has one that the broker may know."""
-        if not self.numbered or batch.sequence != NO_SEQUENCE:
+        if not self.idempotent or batch.sequence != NO_SEQUENCE:
             return
         if self.identity == NO_IDENTITY:
             self.identity = identity
-            self.next_sequence = self.settled = 0
+            self.next_sequence = self.acknowledged_sequence = 0
         batch.identity = self.identity
         batch.sequence = self.next_sequence
 
-    def went(self, batch: Batch, lane: Any) -> None:
+    def mark_sent(self, batch: Batch, transport: Any) -> None:
         """Register that the batch is in flight."""
-        assert self.batches[self.under_way] is batch, "batches go in order"
-        batch.lane = self.lane = lane
+        assert self.batches[self.in_flight] is batch, "batches go in order"
+        batch.transport = self.transport = transport
         batch.attempts += 1
-        self.under_way += 1
-        if self.numbered and batch.identity == self.identity:
+        self.in_flight += 1
+        if self.idempotent and batch.identity == self.identity:
             self.next_sequence = later_sequence(
                 self.next_sequence, sequence_after(batch.sequence, batch.count)
             )
 
     # Responses.
 
-    def again(self, batch: Batch, not_before_s: float, *, unwritten: bool) -> None:
+    def retry(self, batch: Batch, not_before_s: float, *, unwritten: bool) -> None:
         """Requeue a batch for a retry; `unwritten`: the broker has certainly not written it."""
         if unwritten:
             batch.sequence = NO_SEQUENCE
-            batch.doubtful = False
+            batch.maybe_written = False
         else:
-            batch.doubtful = True
+            batch.maybe_written = True
         batch.not_before_s = not_before_s
         self._back(batch)
 
-    def written(self, batch: Batch) -> None:
+    def mark_written(self, batch: Batch) -> None:
         """Remove a batch that was written."""
         self._settle(batch)
         self._out(batch)
 
     def _settle(self, batch: Batch) -> None:
-        if self.numbered and batch.identity == self.identity:
+        if self.idempotent and batch.identity == self.identity:
             self.known = True
-            self.settled = later_sequence(self.settled, sequence_after(batch.sequence, batch.count))
+            self.acknowledged_sequence = later_sequence(
+                self.acknowledged_sequence, sequence_after(batch.sequence, batch.count)
+            )
 
-    def failed(self, batch: Batch, *, unwritten: bool) -> None:
+    def mark_failed(self, batch: Batch, *, unwritten: bool) -> None:
         """Remove a batch that failed."""
         if batch.sequence != NO_SEQUENCE and unwritten:
             self.stalled = True
         elif batch.attempts and not unwritten:
             # Also if its sequence was freed: should the batch be written after all, the broker
             # would take the next one for a duplicate of it.
-            self.forget_numbers()
+            self.forget_producer_id()
         self._out(batch)
 
     def follows(self, batch: Batch) -> bool:
         """Return whether the batch has exactly the sequence that the broker should accept next."""
-        return batch.identity == self.identity and batch.sequence == self.settled
+        return batch.identity == self.identity and batch.sequence == self.acknowledged_sequence
 
-    def forget_numbers(self) -> None:
+    def forget_producer_id(self) -> None:
         """Continue with a new producer id."""
         self.identity = NO_IDENTITY
         self.known = False
 
     def split(self, batch: Batch, parts: list[Batch]) -> None:
         """Replace a batch by its parts."""
-        assert batch.lane is None
+        assert batch.transport is None
         place = self.batches.index(batch)
         self.batches[place : place + 1] = parts
 
     def _back(self, batch: Batch) -> None:
-        assert batch.lane is not None, "it was not under way"
-        batch.lane = None
-        self.under_way -= 1
+        assert batch.transport is not None, "it was not under way"
+        batch.transport = None
+        self.in_flight -= 1
         self.stalled = True
 
     def _out(self, batch: Batch) -> None:
-        if batch.lane is not None:
-            batch.lane = None
-            self.under_way -= 1
+        if batch.transport is not None:
+            batch.transport = None
+            self.in_flight -= 1
         elif batch is self.open_batch:
             self.close_batch()
         self.batches.remove(batch)
 
-    def mend(self) -> list[Batch]:
+    def recover(self) -> list[Batch]:
         """Requeue all batches after an interrupted locked section, so that none is in flight.
 
         Returns those that already have an outcome, which are removed.
         """
-        decided = [batch for batch in self.batches if batch.done]
-        for batch in decided:
+        completed = [batch for batch in self.batches if batch.done]
+        for batch in completed:
             if batch.fault is None:
                 self._settle(batch)
             else:
-                self.forget_numbers()
+                self.forget_producer_id()
         kept = []
         for batch in self.batches:
             if batch.done:
                 continue
-            batch.doubtful = batch.doubtful or batch.lane is not None
-            batch.lane = None
+            batch.maybe_written = batch.maybe_written or batch.transport is not None
+            batch.transport = None
             batch.parts = None
             if batch is not self.open_batch and batch.content is not None:
                 batch.content.close()
@@ -397,6 +401,6 @@ class PartitionQueue(OpenLine):
                     continue  # no record was appended
             kept.append(batch)
         self.batches = kept
-        self.under_way = 0
+        self.in_flight = 0
         self.stalled = True
-        return decided
+        return completed

@@ -26,9 +26,9 @@ class RoundRobinPartitioner:
         self._turns: Counter[str] = Counter()
 
     def __call__(self, topic: str, key: bytes | None, count: int) -> int:
-        turn = self._turns[topic] % count
-        self._turns[topic] = turn + 1
-        return turn
+        locked = self._turns[topic] % count
+        self._turns[topic] = locked + 1
+        return locked
 
 
 def partitioner_of(settings: ClientSettings) -> Partitioner | None:

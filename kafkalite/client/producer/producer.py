@@ -128,37 +128,37 @@ class Producer(Gatherer):
         deadline = Deadline(self._patience_s())
         topic = self._topic(name)
         if partition is None and key is None and self.partitioner is None:
-            before, line = topic.sticky, topic.stick()
-            if line is not before and line.open_batch is not None:
-                return self.gather(name, value, key, headers, timestamp, line.index, on_delivery)
+            before, queue = topic.sticky, topic.stick()
+            if queue is not before and queue.open_batch is not None:
+                return self.gather(name, value, key, headers, timestamp, queue.index, on_delivery)
         else:
-            line = self._line(topic, key, partition)
+            queue = self._line(topic, key, partition)
         sender = self._sender
         size = sender.accumulator.room_for(key, value, headers)
-        self._waiter.make_room(line, line.open_batch, size, deadline.left_s)
+        self._waiter.make_room(queue, queue.open_batch, size, deadline.left_s)
         delivery: Delivery = self.gather(
-            name, value, key, headers, timestamp, line.index, on_delivery
+            name, value, key, headers, timestamp, queue.index, on_delivery
         )
         if not sender.accumulator.batch_size:
-            sender.turn(sender.end_batch, line)
+            sender.locked(sender.end_batch, queue)
         elif not sender.accumulator.linger_s:
-            sender.turn(sender.push, line)
-        sender.outcomes.tell_soon()
+            sender.locked(sender.push, queue)
+        sender.outcomes.run_callbacks_soon()
         return delivery
 
     def _line(
         self, topic: ProducerTopic, key: bytes | None, partition: int | None
     ) -> PartitionQueue:
         """Return the partition queue that the partition, the partitioner or the key selects."""
-        count = len(topic.lines)
+        count = len(topic.queues)
         if partition is None and self.partitioner is not None:
             partition = self.partitioner(topic.name, key, count)
         elif partition is None:
             partition = partition_of(key or b"", count)
         if not 0 <= partition < count:
             raise ValueError(f"topic {topic.name!r} has no partition {partition} among its {count}")
-        line: PartitionQueue = topic.lines[partition]
-        return line
+        queue: PartitionQueue = topic.queues[partition]
+        return queue
 
     def _topic(self, name: str, wait_s: float | None = None) -> ProducerTopic:
         """Return the topic; look it up if it is unknown, for up to `wait_s` or max.block.ms."""
@@ -168,7 +168,7 @@ class Producer(Gatherer):
         if topic is None:
             told = self._cluster.topic(name, self._block_s if wait_s is None else wait_s)
             topic = ProducerTopic(name, self._waiter)
-            self._sender.turn(self._sender.learn, topic, told)
+            self._sender.locked(self._sender.learn, topic, told)
             # Register it only now: Gatherer.take() needs its partition queues.
             topic = self.topics.setdefault(name, topic)
         return topic
@@ -201,7 +201,7 @@ class Producer(Gatherer):
         if piece is None:
             return self._send_columns(topic, rows)
         if not self._sender.accumulator.linger_s:
-            self._sender.turn(self._sender.push, piece.batch.line)
+            self._sender.locked(self._sender.push, piece.batch.queue)
         return Deliveries([piece])
 
     def _send_columns(self, topic: str, rows: Any) -> Deliveries:
@@ -223,7 +223,7 @@ class Producer(Gatherer):
             error.deliveries = Deliveries(pieces)  # type: ignore[attr-defined]
             raise
         finally:
-            self._sender.outcomes.tell_soon()
+            self._sender.outcomes.run_callbacks_soon()
         return Deliveries(pieces)
 
     def _gather_tables(self) -> None:
@@ -301,13 +301,13 @@ class Producer(Gatherer):
         self._check_open()
         known: ProducerTopic | None = self.topics.get(topic)
         if known is None:
-            return len(self._topic(topic, timeout).lines)
+            return len(self._topic(topic, timeout).queues)
         wait_s = self._block_s if timeout is None else timeout
         told = self._cluster.described([topic], wait_s, create=False)[topic]
         if isinstance(told, KafkaError):
             raise told
-        self._sender.turn(self._sender.learn, known, told)
-        return len(known.lines)
+        self._sender.locked(self._sender.learn, known, told)
+        return len(known.queues)
 
     def send_batch(
         self,
@@ -342,17 +342,17 @@ class Producer(Gatherer):
             ValueError: The partition does not exist.
         """
         self._check_open()
-        line = self._line(self._topic(topic), None, partition)
+        queue = self._line(self._topic(topic), None, partition)
         size = HEADER_SIZE + payload_size
         accumulator = self._sender.accumulator
         if size > min(accumulator.record_size_max, accumulator.memory_size):
             raise MessageTooLarge(f"A batch of {size} bytes is more than max.request.size.")
         content = EncodedContent(batch, payload_size, count, base_timestamp, max_timestamp)
-        made = self._waiter.add_batch(line, content, size, self._patience_s())
+        made = self._waiter.add_batch(queue, content, size, self._patience_s())
         delivery = Delivery(made, 0, base_timestamp)
         if on_delivery is not None:
-            made.deliver_to(delivery, on_delivery)
-        self._sender.outcomes.tell_soon()
+            made.call_on_delivery(delivery, on_delivery)
+        self._sender.outcomes.run_callbacks_soon()
         return delivery
 
     # Flush and close.
@@ -420,7 +420,7 @@ class Producer(Gatherer):
         Raises:
             KafkaError: Records failed, and the outcome of their batches was never requested.
         """
-        self._sender.turn(self._sender.outcomes.check)
+        self._sender.locked(self._sender.outcomes.check)
 
     def metrics(self) -> dict[str, int]:
         """Return counters since the producer was opened, and current gauges.
@@ -432,11 +432,11 @@ class Producer(Gatherer):
             `buffer_memory_left` (bytes), `rings`.
         """
         sender = self._sender
-        lines = list(sender.busy)
+        queues = list(sender.active_queues)
         return {
             **sender.counts,
-            "waiting_batches": sum(len(line.batches) for line in lines),
-            "under_way_batches": sum(line.under_way for line in lines),
+            "waiting_batches": sum(len(queue.batches) for queue in queues),
+            "under_way_batches": sum(queue.in_flight for queue in queues),
             "buffer_memory": sender.accumulator.memory_size,
             "buffer_memory_left": sender.accumulator.memory_left,
             "rings": sum(node.ring is not None for node in list(sender.nodes.values())),

@@ -27,11 +27,11 @@ class ProducerNode:
     def __repr__(self) -> str:
         return f"<node {self.node_id}: {self.ring}, {self.tcp}>"
 
-    def lane_for(self, batch: Batch) -> RingTransport | TcpTransport | None:
+    def transport_for(self, batch: Batch) -> RingTransport | TcpTransport | None:
         """Return the transport for a batch; None while there is none."""
-        ring = self.ring_for(batch.line)
+        ring = self.ring_for(batch.queue)
         return self.tcp if ring is None or batch.by_tcp else ring
 
-    def ring_for(self, line: PartitionQueue) -> RingTransport | None:
+    def ring_for(self, queue: PartitionQueue) -> RingTransport | None:
         """Return the ring, or None if the topic has no id (old brokers), which ring frames need."""
-        return None if line.topic.topic_id == NO_ID else self.ring
+        return None if queue.topic.topic_id == NO_ID else self.ring

@@ -40,9 +40,9 @@ def open_ring(
         return None
     try:
         local.send(ATTACH(request_id=0))
-        heard = local.receive(ATTACH_TIMEOUT_S)
-        if heard is not None:
-            record, descriptors = heard
+        attached = local.receive(ATTACH_TIMEOUT_S)
+        if attached is not None:
+            record, descriptors = attached
             if record.kind is ATTACHED and record.fields["error_code"] == 0:
                 return RingTransport(node_id, local, ProducerRing(descriptors), timeout_ms)
             close_all(descriptors)
@@ -63,22 +63,22 @@ class RingTransport:
         self.local = local
         self.ring = ring
         self.batch_size_max = ring.writer.frame_size_max - HEADER_SIZE
-        self.under_way: dict[int, Batch] = {}
+        self.in_flight: dict[int, Batch] = {}
         self.full = False
         """True if a batch found no space since the last responses were handled."""
-        self.watched_until_s = 0.0
-        self.listened = False
+        self.leased_until_s = 0.0
+        self.is_watched = False
         """True if the background thread must read responses, because a batch has callbacks."""
-        self.answered = False
+        self.has_responded = False
         """True if the node has responded since this was last cleared."""
-        self.astray = False
+        self.refused_unacked = False
         """True if the node has refused batches that have no response (acks=0)."""
         self.unwoken_size = 0
         """Bytes of batches that a sleeping node has not been woken for."""
         self._correlation = 0
 
     def __repr__(self) -> str:
-        return f"<ring of node {self.node_id}: {len(self.under_way)} under way>"
+        return f"<ring of node {self.node_id}: {len(self.in_flight)} in flight>"
 
     def reserve(self, size: int) -> memoryview | None:
         """Return space for a batch, or None and set `full`."""
@@ -93,15 +93,15 @@ class RingTransport:
 
     def commit(self, batch: Batch, size: int, acks: int, now_s: float, hurry: bool) -> None:
         """Send the batch that was written to the reserved space."""
-        line = batch.line
+        queue = batch.queue
         number = self._correlation
         self._correlation = (number + 1) % CORRELATIONS
         batch.sent_s = now_s
         if acks:
-            self.under_way[number] = batch
+            self.in_flight[number] = batch
         try:
             asleep = self.ring.writer.commit(
-                line.topic.topic_id, line.index, number, acks, self._timeout_ms, size
+                queue.topic.topic_id, queue.index, number, acks, self._timeout_ms, size
             )
         except RingFault as fault:
             raise NetworkException(f"The ring ended: {fault}.") from None
@@ -119,29 +119,29 @@ class RingTransport:
             except RingFault as fault:
                 raise NetworkException(f"The ring ended: {fault}.") from None
 
-    def answers(self) -> list[BatchResponse]:
+    def responses(self) -> list[BatchResponse]:
         """Return the responses that have arrived."""
         try:
             acks = self.ring.take_acks()
         except RingFault as fault:
             raise NetworkException(f"The ring ended: {fault}.") from None
         found = []
-        self.answered = self.answered or bool(acks)
+        self.has_responded = self.has_responded or bool(acks)
         for number, error_code, base_offset, append_time_ms, _ in acks:
-            batch = self.under_way.pop(number, None)
+            batch = self.in_flight.pop(number, None)
             if batch is not None:
                 found.append(BatchResponse(batch, error_code, base_offset, append_time_ms))
             elif error_code:
-                self.astray = True
-        if not self.under_way:
-            self.listened = False
+                self.refused_unacked = True
+        if not self.in_flight:
+            self.is_watched = False
         return found
 
     def overdue(self, now_s: float) -> bool:
         """Return whether the oldest batch in flight has exceeded the request timeout."""
-        if not self.under_way:
+        if not self.in_flight:
             return False
-        first = next(iter(self.under_way.values()))
+        first = next(iter(self.in_flight.values()))
         return now_s - first.sent_s > self._timeout_ms / 1000
 
     def spin(self, limit_ns: int) -> bool:

@@ -88,9 +88,9 @@ class TcpTransport:
         batches = [batch for batch, _ in written]
         by_topic: dict[str, list[dict[str, object]]] = {}
         for batch, records in written:
-            entry = {"index": batch.line.index, "records": records}
-            by_topic.setdefault(batch.line.topic.name, []).append(entry)
-        topic_ids = {batch.line.topic.name: batch.line.topic.topic_id for batch in batches}
+            entry = {"index": batch.queue.index, "records": records}
+            by_topic.setdefault(batch.queue.topic.name, []).append(entry)
+        topic_ids = {batch.queue.topic.name: batch.queue.topic.topic_id for batch in batches}
         by_name = NO_ID in topic_ids.values()
         version = self.connection.version(PRODUCE, NAMED_VERSION_MAX if by_name else None)
         body = {
@@ -112,15 +112,15 @@ class TcpTransport:
             return []
         return [BatchResponse(batch, 0, NO_OFFSET, NO_TIMESTAMP) for batch in batches]
 
-    def answers(self) -> list[BatchResponse]:
+    def responses(self) -> list[BatchResponse]:
         """Return the responses that have arrived, one per batch."""
         found: list[BatchResponse] = []
         while (came := self._taken()) is not None:
             asked = self._asked.popleft()
             response = PRODUCE.response.read(asked.version, came[1])
             by_place = {
-                (batch.line.topic.topic_id if asked.version > NAMED_VERSION_MAX
-                 else batch.line.topic.name, batch.line.index): batch
+                (batch.queue.topic.topic_id if asked.version > NAMED_VERSION_MAX
+                 else batch.queue.topic.name, batch.queue.index): batch
                 for batch in asked.batches
             }  # fmt: skip
             for topic in response.responses:
@@ -141,7 +141,7 @@ class TcpTransport:
         return found
 
     def _taken(self) -> tuple[int, memoryview] | None:
-        """Return the next response; None also if the connection ended, which `answers` handles."""
+        """Return the next response; None also if the connection ended (see `responses`)."""
         try:
             return self.connection.take()
         except NetworkException:
