@@ -90,7 +90,7 @@ def test_serializers_turn_values_and_keys_into_bytes_once(gatherer):
 
 def test_serializers_are_settings_and_must_be_functions():
     assert producer_settings(None, {"value_serializer": repr})[VALUE_SERIALIZER] is repr
-    with pytest.raises(InvalidConfig, match="a function is given"):
+    with pytest.raises(InvalidConfig, match="a function is passed"):
         producer_settings(None, {"value.serializer": "org.apache.kafka.StringSerializer"})
 
 
