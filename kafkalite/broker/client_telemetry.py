@@ -1,6 +1,6 @@
 """Client telemetry (KIP-714): subscriptions of client instances, and their metrics pushes.
 
-    client-metrics resources of the image ─▶ Subscriptions ─ match a client ─▶ its Instance
+    client-metrics resources of the image ─▶ Subscriptions ─ match a client ─▶ its ClientInstance
     a push in time, with the current subscription id ─▶ a datagram ─▶ the exporter
 
 A client gets its subscription, pushes at its interval, and gets a new subscription when the id it
@@ -49,12 +49,12 @@ CLIENT_METRICS = 16
 """The resource type of a subscription."""
 ALL = "*"
 INSTANCES_MAX = 16_384
-KEPT_MS_MIN = 60_000
-KEPT_INTERVALS = 3
-NAMED_MAX = 16_384
-WORD_LENGTH_MAX = 200
+INSTANCE_MS_MIN = 60_000
+INSTANCE_INTERVALS = 3
+SOFTWARE_MAX = 16_384
+LABEL_LENGTH_MAX = 200
 
-LONG_AGO = -(1 << 62)
+NEVER_MS = -(1 << 62)
 
 Configs = Mapping[str, Mapping[str, str]]
 
@@ -80,14 +80,14 @@ class ClientInstance:
     def __init__(self, instance_id: bytes, metrics: list[str], interval_ms: int) -> None:
         self.metrics = metrics
         self.interval_ms = interval_ms
-        said = f"{metrics}{interval_ms}".encode()
-        crc = crc32c(said) ^ crc32c(instance_id)
+        encoded = f"{metrics}{interval_ms}".encode()
+        crc = crc32c(encoded) ^ crc32c(instance_id)
         self.subscription_id = crc - (1 << 32) if crc >> 31 else crc
-        self.last_get_ms = self.last_push_ms = LONG_AGO
+        self.last_get_ms = self.last_push_ms = NEVER_MS
         self.terminating = False
         self.refusal: type[KafkaError] | None = None
 
-    def may_ask(self, now_ms: int) -> bool:
+    def may_subscribe(self, now_ms: int) -> bool:
         """Return whether the client may get its subscription now; if so, store the time."""
         if now_ms - max(self.last_get_ms, self.last_push_ms) < self.interval_ms:
             return False
@@ -106,9 +106,9 @@ class ClientInstance:
         self.last_push_ms = now_ms
         return True
 
-    def forgotten(self, now_ms: int) -> bool:
+    def has_expired(self, now_ms: int) -> bool:
         """Return whether the instance has expired: it sent no request for several intervals."""
-        kept_ms = max(KEPT_MS_MIN, KEPT_INTERVALS * self.interval_ms)
+        kept_ms = max(INSTANCE_MS_MIN, INSTANCE_INTERVALS * self.interval_ms)
         return now_ms - max(self.last_get_ms, self.last_push_ms) > kept_ms
 
 
@@ -142,7 +142,7 @@ class ClientTelemetry:
     """The client instances known to this node; see the module."""
 
     def __init__(self, clock: Clock) -> None:
-        self.deliver: PushSender | None = None
+        self.push_sender: PushSender | None = None
         """Sends pushes to the exporter; None without a run directory."""
         self.counts: Counter[str] = Counter()
         """Number of pushes by result: "taken" or "dropped"."""
@@ -152,11 +152,11 @@ class ClientTelemetry:
         self._configs: dict[str, dict[str, str]] = {}
         self._subscriptions: list[TelemetrySubscription] = []
 
-    def named(self, peer: tuple[str, int], name: str, version: str) -> None:
+    def set_software(self, peer: tuple[str, int], name: str, version: str) -> None:
         """Store the software name and version that a connection sent in ApiVersions."""
         self._software.pop(peer, None)
-        self._software[peer] = (name[:WORD_LENGTH_MAX], version[:WORD_LENGTH_MAX])
-        while len(self._software) > NAMED_MAX:
+        self._software[peer] = (name[:LABEL_LENGTH_MAX], version[:LABEL_LENGTH_MAX])
+        while len(self._software) > SOFTWARE_MAX:
             self._software.popitem(last=False)
 
     def configure(self, configs: Mapping[tuple[int, str], Mapping[str, str]]) -> None:
@@ -174,14 +174,14 @@ class ClientTelemetry:
             self._subscriptions = [subscription(config) for _, config in sorted(wanted.items())]
             self._instances.clear()
 
-    def ask(self, instance_id: bytes, client: ClientContext) -> ClientInstance:
+    def subscribe(self, instance_id: bytes, client: ClientContext) -> ClientInstance:
         """Return the client's instance with its subscription.
 
         Raises ThrottlingQuotaExceeded if the client's push interval has not passed.
         """
         instance = self._instance(instance_id, client)
         must_resubscribe = instance.refusal in (UnknownSubscriptionId, UnsupportedCompressionType)
-        if not (instance.may_ask(self._clock.monotonic_ms()) or must_resubscribe):
+        if not (instance.may_subscribe(self._clock.monotonic_ms()) or must_resubscribe):
             raise ThrottlingQuotaExceeded("The push interval has not passed yet.")
         instance.refusal = None
         return instance
@@ -193,9 +193,9 @@ class ClientTelemetry:
         """
         instance = self._instance(request.client_instance_id, client)
         try:
-            self._judge(instance, request, size_max)
+            self._validate(instance, request, size_max)
             if request.metrics:
-                self._pass_on(instance, request, client)
+                self._export(instance, request, client)
         except KafkaError as error:
             instance.refusal = type(error)
             raise
@@ -203,7 +203,7 @@ class ClientTelemetry:
             instance.terminating = request.terminating
         instance.refusal = None
 
-    def _judge(self, instance: ClientInstance, request: Any, size_max: int) -> None:
+    def _validate(self, instance: ClientInstance, request: Any, size_max: int) -> None:
         if instance.terminating:
             raise InvalidRequest("The client sent its terminating push already.")
         in_time = instance.may_push(self._clock.monotonic_ms())
@@ -216,20 +216,20 @@ class ClientTelemetry:
         if len(request.metrics) > size_max:
             raise TelemetryTooLarge()
 
-    def _pass_on(self, instance: ClientInstance, request: Any, client: ClientContext) -> None:
-        labels = self._client(request.client_instance_id, client)
+    def _export(self, instance: ClientInstance, request: Any, client: ClientContext) -> None:
+        labels = self._labels_of(request.client_instance_id, client)
         del labels["client_source_port"]  # the instance id identifies the client
         push = Push(labels, request.compression_type, instance.interval_ms, bytes(request.metrics))
-        taken = self.deliver is not None and self.deliver(push)
-        self.counts["taken" if taken else "dropped"] += 1
+        is_sent = self.push_sender is not None and self.push_sender(push)
+        self.counts["taken" if is_sent else "dropped"] += 1
 
     def _instance(self, instance_id: bytes, client: ClientContext) -> ClientInstance:
         instance = self._instances.pop(instance_id, None)
-        if instance is None or instance.forgotten(self._clock.monotonic_ms()):
-            labels = self._client(instance_id, client)
-            asking = [each for each in self._subscriptions if each.matches(labels)]
-            metrics = sorted({name for each in asking for name in each.metrics})
-            intervals = [each.interval_ms for each in asking]
+        if instance is None or instance.has_expired(self._clock.monotonic_ms()):
+            labels = self._labels_of(instance_id, client)
+            matching = [each for each in self._subscriptions if each.matches(labels)]
+            metrics = sorted({name for each in matching for name in each.metrics})
+            intervals = [each.interval_ms for each in matching]
             instance = ClientInstance(
                 instance_id,
                 [ALL] if ALL in metrics else metrics,
@@ -240,13 +240,13 @@ class ClientTelemetry:
             self._instances.popitem(last=False)
         return instance
 
-    def _client(self, instance_id: bytes, client: ClientContext) -> dict[str, str]:
+    def _labels_of(self, instance_id: bytes, client: ClientContext) -> dict[str, str]:
         """Return the attributes of a client that patterns are matched against."""
         name, version = self._software.get(client.peer, ("", ""))
         host, port = client.peer
         return {
             "client_instance_id": written_id(instance_id),
-            "client_id": (client.client_id or "")[:WORD_LENGTH_MAX],
+            "client_id": (client.client_id or "")[:LABEL_LENGTH_MAX],
             "client_software_name": name,
             "client_software_version": version,
             "client_source_address": host,

@@ -482,7 +482,7 @@ def start_metrics(node: Node, run_directory: Path) -> NodeMetrics | None:
     """
     try:
         metrics = NodeMetrics(node, run_directory)
-        node.telemetry.deliver = PushSender(run_directory / PUSHES)
+        node.telemetry.push_sender = PushSender(run_directory / PUSHES)
         return metrics
     except OSError as error:
         log.warning(

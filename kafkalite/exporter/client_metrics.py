@@ -39,8 +39,8 @@ POINTS_MAX = 20_000
 """Maximum of values read from one push; a value may take only two bytes of it."""
 LABELS_MAX = 16
 WORD_LENGTH_MAX = 200
-KEPT_MS_MIN = 60_000
-KEPT_INTERVALS = 3
+INSTANCE_MS_MIN = 60_000
+INSTANCE_INTERVALS = 3
 
 PREFIX = "org.apache.kafka."
 OURS = "kafka_client_"
@@ -91,7 +91,8 @@ class ClientMetrics:
         key = tuple(sorted(push.labels.items()))
         client = self._clients.pop(key, None) or ClientValues()
         self._clients[key] = client
-        client.until_ms = self._now_ms() + max(KEPT_MS_MIN, KEPT_INTERVALS * push.interval_ms)
+        kept_ms = max(INSTANCE_MS_MIN, INSTANCE_INTERVALS * push.interval_ms)
+        client.until_ms = self._now_ms() + kept_ms
         for point in points:
             if client.kinds.setdefault(point.name, point.kind) != point.kind:
                 continue

@@ -48,7 +48,7 @@ def read_header(frame: bytes | memoryview) -> RequestHeader:
     """Return the header of a request frame, of any API and version, known or not."""
     header = decode_header(frame, FLEXIBLE_FROM)
     if isinstance(header, int):
-        raise InvalidRequest("The bytes do not begin with a request header.")
+        raise InvalidRequest("The frame has no valid request header.")
     return RequestHeader._make(header)
 
 
@@ -60,7 +60,7 @@ def write_header(
         named = b"\xff\xff"
     else:
         text = client_id.encode()
-        assert len(text) <= CLIENT_ID_SIZE_MAX, "a client id does not fit its field"
+        assert len(text) <= CLIENT_ID_SIZE_MAX, "the client id is too long for its field"
         named = len(text).to_bytes(2, "big") + text
     start = REQUEST_START.pack(api_key, version, correlation_id)
     return start + named + (NO_TAGS if flexible else b"")

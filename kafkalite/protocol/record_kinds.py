@@ -61,20 +61,22 @@ class TypedRecord(NamedTuple):
 class RecordKinds:
     """One number space: its kinds, and the encoding and decoding of their records.
 
-    `noun` names a record in error messages.  `exact` requires that a record ends with its known
+    `noun` names a record in error messages.  `is_exact` requires that a record ends with its known
     fields; without it, additional fields (tags) of a newer writer are skipped.
     """
 
-    def __init__(self, noun: str, *, exact: bool = True, units_max: int = RECORD_UNITS_MAX) -> None:
+    def __init__(
+        self, noun: str, *, is_exact: bool = True, units_max: int = RECORD_UNITS_MAX
+    ) -> None:
         self.noun = noun
-        self.exact = exact
+        self.is_exact = is_exact
         self.units_max = units_max
         self.by_key: dict[int, RecordKind] = {}
 
     def declare(self, key: int, name: str, versions: str, fields: Struct) -> RecordKind:
         """Declare the kind of this number, which must be free."""
-        taken = self.by_key.get(key)
-        assert taken is None, f"{name} and {taken} both claim kind {key}"
+        existing = self.by_key.get(key)
+        assert existing is None, f"{name} and {existing} have the same kind {key}"
         kind = self.by_key[key] = RecordKind(key, name, versions, fields, self.units_max)
         return kind
 
@@ -86,17 +88,17 @@ class RecordKinds:
 
     def write_frame(self, record: TypedRecord) -> bytes:
         """Return the frame of a record, in its kind's newest version."""
-        said = self.write(record)
-        return said + xxhash.xxh3_64_digest(said)
+        encoded = self.write(record)
+        return encoded + xxhash.xxh3_64_digest(encoded)
 
     def read_frame(self, frame: bytes | memoryview) -> TypedRecord:
         """Decode a frame; raise CorruptMessage, or UnsupportedVersion for an unknown kind or
         version."""
         frame = memoryview(frame)
-        said = frame[:-CHECKSUM_SIZE]
-        if xxhash.xxh3_64_digest(said) != frame[-CHECKSUM_SIZE:]:
-            raise CorruptMessage(f"The checksum of a {self.noun} does not hold.")
-        return self.read(said)
+        encoded = frame[:-CHECKSUM_SIZE]
+        if xxhash.xxh3_64_digest(encoded) != frame[-CHECKSUM_SIZE:]:
+            raise CorruptMessage(f"Checksum mismatch in a {self.noun}.")
+        return self.read(encoded)
 
     def read(self, value: bytes | memoryview) -> TypedRecord:
         """Decode a record; raise CorruptMessage, or UnsupportedVersion for a newer one."""
@@ -112,6 +114,6 @@ class RecordKinds:
         except InvalidRequest as error:
             raise CorruptMessage(str(error)) from None
         # Clients may leave bytes after a request; no writer of the log does after a record.
-        if self.exact and kind.message.write(value[1], fields) != value[START_SIZE:]:
-            raise CorruptMessage(f"A {self.noun}, {kind}, has more than its fields.")
+        if self.is_exact and kind.message.write(value[1], fields) != value[START_SIZE:]:
+            raise CorruptMessage(f"A {self.noun}, {kind}, has bytes after its fields.")
         return TypedRecord(kind, fields)

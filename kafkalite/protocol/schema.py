@@ -58,23 +58,23 @@ class Message:
         """Decode the bytes from `position` on; raise InvalidRequest if they are not valid."""
         fields = codec.read(self.plan(version), buffer, position, self.units_max)
         if isinstance(fields, int):
-            raise InvalidRequest(f"The bytes do not read as {self.name} version {version}.")
+            raise InvalidRequest(f"The bytes are not a valid {self.name} of version {version}.")
         return fields
 
     def write(self, version: int, values: dict[str, object]) -> bytes:
         """Return the bytes of these values; missing ones have their defaults."""
         try:
             return codec.write(self.plan(version), values)
-        except LookupError as lost:
+        except LookupError as missing:
             raise UnsupportedVersion(
-                f"{self.name} version {version} cannot say {lost.args[0]}."
+                f"{self.name} version {version} has no field {missing.args[0]}."
             ) from None
 
     def plan(self, version: int) -> Plan:
         plan = self.plans.get(version)
         if plan is None:
             if version not in self.versions:
-                raise UnsupportedVersion(f"There is no {self.name} version {version}.")
+                raise UnsupportedVersion(f"{self.name} has no version {version}.")
             flexible = version in self.flexible
             plan = self.plans[version] = plan_of(self.struct, version, flexible, self.may_drop)
         return plan
@@ -95,7 +95,7 @@ class Api:
     ) -> None:
         self.key = key
         self.name = name
-        assert key not in BY_KEY, f"{name} and {BY_KEY[key].name} both claim key {key}"
+        assert key not in BY_KEY, f"{name} and {BY_KEY[key].name} have the same key {key}"
         BY_KEY[key] = self
         run = versions_of(versions)
         assert run.high is not None, "an API ends at its newest version"

@@ -44,16 +44,16 @@ class Versions:
 
 
 @cache
-def versions_of(words: str) -> Versions:
-    if words == "none":
+def versions_of(text: str) -> Versions:
+    if text == "none":
         return Versions(0, -1)
-    if words.endswith("+"):
-        return Versions(int(words[:-1]), None)
-    low, _, high = words.partition("-")
+    if text.endswith("+"):
+        return Versions(int(text[:-1]), None)
+    low, _, high = text.partition("-")
     return Versions(int(low), int(high or low))
 
 
-UNSAID = object()
+NOT_GIVEN = object()
 
 
 class Field:
@@ -69,13 +69,13 @@ class Field:
         *,
         nullable: str = "none",
         tag: int | None = None,
-        default: object = UNSAID,
+        default: object = NOT_GIVEN,
         ignorable: bool = True,
     ) -> None:
         self.versions = versions_of(versions)
         self.nullable = versions_of(nullable)
         self.tag = tag
-        self.default = self.zero if default is UNSAID else default
+        self.default = self.zero if default is NOT_GIVEN else default
         self.ignorable = ignorable
 
 
@@ -167,11 +167,11 @@ class Struct(Field):
         *,
         nullable: str = "none",
         tag: int | None = None,
-        default: object = UNSAID,
+        default: object = NOT_GIVEN,
         ignorable: bool = True,
         **fields: Field,
     ) -> None:
-        if default is UNSAID:
+        if default is NOT_GIVEN:
             default = {name: field.default for name, field in fields.items()}
         super().__init__(versions, nullable=nullable, tag=tag, default=default, ignorable=ignorable)
         self.fields = fields
@@ -182,7 +182,7 @@ class Struct(Field):
         *,
         nullable: str = "none",
         tag: int | None = None,
-        default: object = UNSAID,
+        default: object = NOT_GIVEN,
     ) -> Struct:
         """Return the same fields for another place, with other versions or nullability."""
         return Struct(
@@ -208,10 +208,10 @@ class Array(Field):
         *,
         nullable: str = "none",
         tag: int | None = None,
-        default: object = UNSAID,
+        default: object = NOT_GIVEN,
         ignorable: bool = True,
     ) -> None:
-        if default is UNSAID:
+        if default is NOT_GIVEN:
             default = []
         super().__init__(versions, nullable=nullable, tag=tag, default=default, ignorable=ignorable)
         assert element.kind != codec.ARRAY, "an array of arrays is not of this wire"

@@ -79,7 +79,7 @@ def versions(newest: int) -> bytes:
         ([b"HTTP/1.1 400 Bad Request\r\n\r\n"], "a response of 1,213,486,160 bytes, or 'HTTP'"),
         ([versions(8)], "the broker closed the connection"),
         ([versions(8), framed(b"\0\0\0\1\xff")], "response is not valid in the Kafka protocol"),
-        ([versions(1)], "is too old: Metadata request version 1 cannot say allow_auto_topic"),
+        ([versions(1)], "is too old: Metadata request version 1 has no field allow_auto_topic"),
     ],
 )
 def test_an_answer_that_is_none_is_one_sentence(answers, sentence):

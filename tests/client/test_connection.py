@@ -242,9 +242,9 @@ def answered(content):
         (struct.pack(">i", 3) + b"abc", "a response of 3 bytes"),
         (framed(struct.pack(">i", 7)), "correlation id 7 in a response, expected 0"),
         (framed(bytes(4)), "an empty response"),
-        (answered(bytes(2) + b"\xff\xff\xff\xff\xff\xff"), "do not read as ApiVersions"),
+        (answered(bytes(2) + b"\xff\xff\xff\xff\xff\xff"), "are not a valid ApiVersions"),
         (answered(bytes(2) + b"\1\0\0\0\0\0"), "it supports no API"),
-        (answered(struct.pack(">h", 35) + b"\x7f\xff\xff\xff"), "do not read as ApiVersions"),
+        (answered(struct.pack(">h", 35) + b"\x7f\xff\xff\xff"), "are not a valid ApiVersions"),
     ],
 )
 def test_what_is_no_kafka_is_found_out_and_the_connection_closed(connect, said, words):

@@ -98,5 +98,5 @@ def test_a_record_says_every_field_of_its_kind_and_no_other():
 
 
 def test_no_two_kinds_have_one_number():
-    with pytest.raises(AssertionError, match="both claim kind 3"):
+    with pytest.raises(AssertionError, match="have the same kind 3"):
         internal.KINDS.declare(3, "Another", "0", internal.TOPIC.message.struct)

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from kafkalite import errors
-from kafkalite.broker.client_telemetry import INSTANCES_MAX, KEPT_MS_MIN, PushSender
+from kafkalite.broker.client_telemetry import INSTANCES_MAX, INSTANCE_MS_MIN, PushSender
 from kafkalite.ids import METADATA_ID, NO_ID, new_id
 from kafkalite.metrics import Push, read_push
 from kafkalite.protocol.schemas.cluster import API_VERSIONS
@@ -38,8 +38,8 @@ class Exporter:
 
 @pytest.fixture
 def exporter(broker):
-    broker.node.telemetry.deliver = Exporter()
-    return broker.node.telemetry.deliver
+    broker.node.telemetry.push_sender = Exporter()
+    return broker.node.telemetry.push_sender
 
 
 def subscribe(broker, name="s", **config):
@@ -186,7 +186,7 @@ def test_an_unknown_compression_is_refused_and_the_client_may_ask_again(broker, 
 
 def test_a_push_that_is_too_large_is_refused(broker, exporter):
     broker.restart(**{"telemetry.max.bytes": "10"})
-    broker.node.telemetry.deliver = exporter
+    broker.node.telemetry.push_sender = exporter
     every_second(broker)
     given = get(broker)
     assert given.telemetry_max_bytes == 10
@@ -243,7 +243,7 @@ def test_a_client_that_was_silent_for_long_begins_anew(broker, exporter):
     every_second(broker)
     given = get(broker)
     assert push(broker, given, terminating=True) == 0
-    broker.clock.advance(KEPT_MS_MIN + 1)
+    broker.clock.advance(INSTANCE_MS_MIN + 1)
     assert push(broker, given) == 0
 
 

@@ -164,7 +164,7 @@ def test_a_message_cannot_unfold_into_more_than_its_bound():
 
 
 def test_an_older_reader_passes_over_what_a_newer_writer_adds_as_a_tag():
-    older, newer = (RecordKinds("message", exact=False) for _ in range(2))
+    older, newer = (RecordKinds("message", is_exact=False) for _ in range(2))
     known = older.declare(1, "Kind", "0", Struct(number=Int32()))
     grown = newer.declare(
         1, "Kind", "0", Struct(number=Int32(), word=String(tag=0), size=Int64(tag=9))
@@ -180,7 +180,7 @@ def test_a_record_of_the_log_is_no_message():
 
 
 def test_no_two_kinds_have_one_number():
-    with pytest.raises(AssertionError, match="both claim kind 3"):
+    with pytest.raises(AssertionError, match="have the same kind 3"):
         bus.MESSAGES.declare(3, "Another", "0", Struct(number=Int32()))
 
 

@@ -125,7 +125,7 @@ def test_only_known_fields_hide_behind_a_method_of_dict():
 
 
 def test_a_key_belongs_to_one_api():
-    with pytest.raises(AssertionError, match="Second and ApiVersions both claim key 18"):
+    with pytest.raises(AssertionError, match="Second and ApiVersions have the same key 18"):
         Api(18, "Second", versions="0", request=Struct(), response=Struct())
     assert BY_KEY[18] is API_VERSIONS
 

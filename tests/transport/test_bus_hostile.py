@@ -97,7 +97,7 @@ def test_a_flood_of_garbage_is_one_line_in_the_log(bus, caplog):
     # On a busy machine a slow tick may log a line of its own.
     (line,) = [each.getMessage() for each in caplog.records if each.module != "slow_ticks"]
     assert line == (
-        "Message is dropped: The checksum of a message of the bus does not hold."
+        "Message is dropped: Checksum mismatch in a message of the bus."
         " peer=node-1.5 suppressed=0"
     )
 

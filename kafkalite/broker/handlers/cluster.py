@@ -85,7 +85,7 @@ def api_versions(node: ClusterNode, request: Any, client: ClientContext) -> Resp
         for words in (request.client_software_name, request.client_software_version):
             if not SOFTWARE.fullmatch(words):
                 raise InvalidRequest()
-        node.telemetry.named(
+        node.telemetry.set_software(
             client.peer, request.client_software_name, request.client_software_version
         )
     intended = request.cluster_id, request.node_id

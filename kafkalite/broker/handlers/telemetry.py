@@ -48,7 +48,7 @@ def telemetry_subscriptions(node: TelemetryNode, request: Any, client: ClientCon
     instance_id = request.client_instance_id
     if instance_id == NO_ID:
         instance_id = new_id()
-    instance = node.telemetry.ask(instance_id, client)
+    instance = node.telemetry.subscribe(instance_id, client)
     return {
         "client_instance_id": instance_id,
         "subscription_id": instance.subscription_id,

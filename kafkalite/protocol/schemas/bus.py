@@ -28,7 +28,7 @@ from kafkalite.protocol.types import (
 FRAME_SIZE_MAX = 128 << 20
 """Maximum size of a frame: that of a client's request (100 MiB), and some more."""
 
-MESSAGES = RecordKinds("message of the bus", exact=False)
+MESSAGES = RecordKinds("message of the bus", is_exact=False)
 
 write_frame = MESSAGES.write_frame
 read_frame = MESSAGES.read_frame

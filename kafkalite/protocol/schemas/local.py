@@ -32,7 +32,7 @@ REQUEST_SIZE_MAX = 4 << 10
 ATTACHED_DESCRIPTORS = 4
 """Number of descriptors of a ring: ring, counters, the worker's event, the producer's event."""
 
-MESSAGES = RecordKinds("packet of the local socket", exact=False, units_max=PACKET_SIZE_MAX)
+MESSAGES = RecordKinds("packet of the local socket", is_exact=False, units_max=PACKET_SIZE_MAX)
 
 write_packet = MESSAGES.write_frame
 read_packet = MESSAGES.read_frame
