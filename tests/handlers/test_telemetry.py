@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from kafkalite import errors
-from kafkalite.broker.client_telemetry import INSTANCES_MAX, INSTANCE_MS_MIN, PushSender
+from kafkalite.broker.client_telemetry import INSTANCE_MS_MIN, INSTANCES_MAX, PushSender
 from kafkalite.ids import METADATA_ID, NO_ID, new_id
 from kafkalite.metrics import Push, read_push
 from kafkalite.protocol.schemas.cluster import API_VERSIONS
