@@ -41,7 +41,7 @@ def host(tmp_path: Path) -> Iterator[LocalNode]:
     made.remove()
 
 
-def test_whoever_looks_for_this_node_is_welcomed_and_told_which_it_is(host):
+def test_hello_for_this_node_is_welcomed(host):
     welcome = host.local_client().hello().fields
     assert welcome == {
         "error_code": 0, "error_message": None, "cluster_id": host.node.cluster_id, "node_id": 0,
@@ -53,7 +53,7 @@ def test_whoever_looks_for_this_node_is_welcomed_and_told_which_it_is(host):
     "wrong, error",
     [({"cluster_id": "x"}, InconsistentClusterId), ({"node_id": 1}, BrokerNotAvailable)],
 )
-def test_whoever_looks_for_another_node_is_told_so_and_closed(host, wrong, error):
+def test_hello_for_another_node_is_refused_and_closed(host, wrong, error):
     local_client = host.local_client()
     assert local_client.hello(**wrong).fields["error_code"] == error.code
     assert local_client.is_left()

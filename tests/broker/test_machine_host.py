@@ -193,7 +193,7 @@ def test_a_full_disk_fails_the_request_and_changes_nothing(hosted):
     assert hosted.state == before
 
 
-def test_what_is_asked_at_the_start_is_durable_when_it_is_answered(hosted):
+def test_decision_at_start_is_durable_when_it_returns(hosted):
     moved = {0: ("localhost", 9093)}
     hosted.host.decide_at_start(lambda controller: controller.register_nodes(moved, None))
     assert hosted.host.machine.image.nodes == {0: NodeImage(0, "localhost", 9093)}

@@ -128,13 +128,13 @@ def outcome(later: Later[Any]) -> list[Any]:
 # -- the image -----------------------------------------------------------------------------------
 
 
-def test_a_delta_is_taken_in_and_told(followed, controller):
+def test_delta_is_applied_and_reported(followed, controller):
     controller.received(delta(2, node(2), node(3)))
     assert (known(controller), controller.offset) == ([0, 1, 2, 3], 4)
     assert followed.changes[-1] == 4
 
 
-def test_what_is_known_of_a_delta_is_passed_over(followed, controller):
+def test_known_records_of_a_delta_are_skipped(followed, controller):
     controller.received(delta(2, node(2)))
     for again in (delta(2, node(2)), delta(1, node(1), node(2)), delta(0, node(0))):
         controller.received(again)
@@ -166,7 +166,7 @@ def test_a_supervisor_may_have_said_less_than_what_is_known_by_now(followed, con
     assert controller.offset == 3
 
 
-def test_a_new_supervisor_that_knows_less_ends_the_worker(followed, controller):
+def test_supervisor_with_a_shorter_log_ends_the_worker(followed, controller):
     controller.received(delta(2, node(2)))
     with pytest.raises(Fatal, match="is shorter than before"):
         controller.received(welcome(2, incarnation=2))

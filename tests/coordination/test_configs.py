@@ -62,7 +62,7 @@ def controller() -> Controller:
         (METRICS, "s", "interval.ms", "1000"),
     ],
 )
-def test_what_is_set_stands_until_it_is_deleted(controller, kind, name, key, text):
+def test_config_is_kept_until_it_is_deleted(controller, kind, name, key, text):
     topic_with(controller)
     assert alter(controller, kind, name, (key, text)) is None
     assert set_on(controller, kind, name) == {key: text}
@@ -84,7 +84,7 @@ def test_deleting_a_key_that_is_unknown_or_not_set_changes_nothing(controller, k
     assert controller.image.configs == {} and not set_on(controller, kind, name)
 
 
-def test_only_what_changes_becomes_a_record(controller):
+def test_only_changed_configs_become_records(controller):
     topic_with(controller, retention_ms="5", segment_ms="6")
     wanted = ConfigAlteration(
         TOPIC, "a", [ConfigChange("retention.ms", "5"), ConfigChange("segment.ms", "7")]
@@ -93,7 +93,7 @@ def test_only_what_changes_becomes_a_record(controller):
     assert [record.fields["name"] for record in result.records] == ["segment.ms"]
 
 
-def test_what_is_only_validated_changes_nothing(controller):
+def test_validate_only_changes_nothing(controller):
     topic_with(controller)
     assert alter(controller, TOPIC, "a", ("retention.ms", "5"), validate_only=True) is None
     assert isinstance(
@@ -102,13 +102,13 @@ def test_what_is_only_validated_changes_nothing(controller):
     assert set_on(controller, TOPIC, "a") == {}
 
 
-def test_a_replacement_takes_back_what_it_does_not_name(controller):
+def test_replacement_resets_omitted_configs(controller):
     topic_with(controller, retention_ms="5", segment_ms="6")
     assert alter(controller, TOPIC, "a", ("retention.ms", "7"), replaces=True) is None
     assert set_on(controller, TOPIC, "a") == {"retention.ms": "7"}
 
 
-def test_a_replacement_leaves_what_is_read_only(controller):
+def test_replacement_keeps_read_only_configs(controller):
     create(controller, NewTopic("a", config={**DEDICATED, "retention.ms": "5"}))
     assert alter(controller, TOPIC, "a", ("segment.ms", "7"), replaces=True) is None
     assert set_on(controller, TOPIC, "a") == {**DEDICATED, "segment.ms": "7"}
@@ -161,7 +161,7 @@ def test_where_nothing_is_set_a_list_begins_with_its_default(controller):
 
 
 @pytest.mark.parametrize("operation", [APPEND, SUBTRACT])
-def test_what_is_no_list_is_not_appended_to(controller, operation):
+def test_append_to_a_config_that_is_not_a_list_is_refused(controller, operation):
     topic_with(controller)
     fault = alter(controller, TOPIC, "a", ("retention.ms", "5", operation))
     assert isinstance(fault, InvalidConfig)
@@ -221,7 +221,7 @@ def test_what_is_no_list_is_not_appended_to(controller, operation):
         (0, "", ("x", "1"), InvalidRequest, "resource type 0"),
     ],
 )
-def test_what_may_not_be_is_refused_with_its_reason(controller, kind, name, change, fault, words):
+def test_invalid_alteration_is_refused(controller, kind, name, change, fault, words):
     topic_with(controller)
     raised = alter(controller, kind, name, change)
     assert type(raised) is fault
@@ -259,7 +259,7 @@ def test_a_key_of_another_version_can_be_taken_back_and_nothing_else(controller)
     assert controller.image.configs == {}
 
 
-def test_resources_that_are_made_by_setting_something_are_bounded(controller, monkeypatch):
+def test_number_of_configured_resources_is_bounded(controller, monkeypatch):
     monkeypatch.setattr(configs, "CONFIGURED_MAX", 2)
     for name in "ab":
         assert alter(controller, METRICS, name, ("metrics", "*")) is None
@@ -269,7 +269,7 @@ def test_resources_that_are_made_by_setting_something_are_bounded(controller, mo
     assert alter(controller, TOPIC, "a", ("retention.ms", "5")) is None
 
 
-def test_what_one_request_sets_is_bounded(controller, monkeypatch):
+def test_size_of_an_alteration_is_bounded(controller, monkeypatch):
     monkeypatch.setattr(configs, "ALTERED_SIZE_MAX", 100)
     wanted = [ConfigAlteration(METRICS, name, [ConfigChange("metrics", "x" * 60)]) for name in "ab"]
     answers = do(controller, controller.alter_configs(wanted))
@@ -288,14 +288,14 @@ def test_keys_that_are_altered_at_once_are_bounded(controller, monkeypatch):
 # -- removed topics and nodes --------------------------------------------------------------------
 
 
-def test_with_a_node_goes_what_was_set_on_it(controller):
+def test_removed_node_loses_its_configs(controller):
     assert alter(controller, BROKER, "2", ("fetch.max.bytes", "3000")) is None
     assert alter(controller, LOGGER, "2", ("kafkalite", "ERROR")) is None
     do(controller, controller.remove_node(2))
     assert controller.image.configs == {}
 
 
-def test_with_a_topic_goes_what_was_set_on_it(controller):
+def test_deleted_topic_loses_its_configs(controller):
     topic_with(controller)
     alter(controller, TOPIC, "a", ("retention.ms", "5"))
     do(controller, controller.delete_topics({controller.image.topics["a"].topic_id: "a"}))
@@ -303,7 +303,7 @@ def test_with_a_topic_goes_what_was_set_on_it(controller):
     assert set_on(controller, TOPIC, "a") == {}
 
 
-def test_the_fewest_records_bring_what_is_set_back(controller):
+def test_snapshot_records_restore_the_configs(controller):
     topic_with(controller, retention_ms="5")
     alter(controller, BROKER, "", ("num.partitions", "3"), ("fetch.max.bytes", "2000"))
     alter(controller, BROKER, "1", ("fetch.max.bytes", "3000"))

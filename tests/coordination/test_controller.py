@@ -89,7 +89,7 @@ def test_the_nodes_that_may_be_assigned_are_found_once(monkeypatch):
     assert len(found) <= 2
 
 
-def test_what_a_topic_leaves_open_the_defaults_fill(controller):
+def test_topic_defaults_fill_omitted_values(controller):
     answer = create(controller, NewTopic("a"), defaults=TopicDefaults(7, 1))
     assert len(answer["a"].partitions) == 7
 
@@ -188,7 +188,7 @@ def test_partitions_placed_by_hand_lie_where_they_were_put():
     assert leaders_of(controller, "a") == [3, 2, 2, 2]
 
 
-def test_a_deleted_topic_is_gone_with_its_config_and_frees_its_name(controller):
+def test_deleted_topic_loses_its_config_and_frees_its_name(controller):
     answer = create(controller, NewTopic("a.b", config={"retention.ms": "1"}))["a.b"]
     do(controller, controller.delete_topics({answer.topic_id: answer.name}))
     assert controller.image.topics == controller.image.topics_by_id == {}

@@ -42,7 +42,7 @@ def test_each_key_is_due_once_and_at_its_last_word(steps):
         assert all(key in mine for key in model)
 
 
-def test_what_is_put_off_for_ever_takes_no_more_room():
+def test_postponed_deadlines_take_bounded_memory():
     mine = Deadlines()
     for at in range(20_000):
         mine.set("far", 1 << 40)
@@ -53,7 +53,7 @@ def test_what_is_put_off_for_ever_takes_no_more_room():
     assert len(mine._queue) <= 2 * deadlines.SLACK
 
 
-def test_what_is_set_meanwhile_counts_as_well():
+def test_deadline_set_while_iterating_is_returned():
     mine = Deadlines()
     mine.set("a", 1)
     taken = []

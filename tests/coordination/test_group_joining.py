@@ -48,7 +48,7 @@ def test_how_many_protocols_a_member_offers_is_bounded(harness, monkeypatch):
     assert harness.client("b").ask_to_join().code == MEMBER_ID_REQUIRED
 
 
-def test_who_comes_back_with_the_id_leads_the_first_generation_alone(harness):
+def test_member_that_rejoins_with_its_id_leads_the_first_generation(harness):
     client = harness.client("c")
     asked = client.join()
     assert asked.response == {
@@ -73,7 +73,7 @@ def test_an_id_that_was_not_given_out_here_is_unknown(harness):
     assert harness.member_ids() == ["other-1"]
 
 
-def test_an_id_that_nobody_comes_back_with_is_forgotten_after_a_session(harness):
+def test_unused_member_id_expires_after_a_session_timeout(harness):
     client = harness.client()
     client.member_id = client.ask_to_join().member_id
     harness.after(SESSION_MS)
@@ -102,7 +102,7 @@ def test_the_shortest_and_the_longest_session_are_allowed(harness, session_ms):
     assert harness.client(session_ms=session_ms).join().code == NONE
 
 
-def test_a_first_member_says_what_it_speaks(harness):
+def test_first_member_must_offer_protocols(harness):
     assert harness.client(protocol_type="").ask_to_join().code == INCONSISTENT
     silent = harness.client()
     silent.protocols = {}
@@ -128,7 +128,7 @@ def test_a_second_member_waits_until_the_first_has_joined_again(harness):
     assert again.leader == joining.leader == "a-1"
 
 
-def test_who_does_not_join_again_in_time_is_out(harness):
+def test_member_that_does_not_rejoin_in_time_is_removed(harness):
     first, second = harness.client("a", session_ms=1_000_000), harness.client("b")
     harness.stable(first)
     joining = second.join()
@@ -162,7 +162,7 @@ def test_a_client_of_the_oldest_version_has_its_session_to_come_back(harness):
     assert harness.member_ids() == ["b-2"]
 
 
-def test_a_rebalance_waits_for_those_who_were_given_an_id(harness):
+def test_rebalance_waits_for_members_with_a_new_id(harness):
     first, second, third = (harness.client(name) for name in "abc")
     harness.stable(first)
     assert third.ask_to_join().code == MEMBER_ID_REQUIRED
@@ -196,7 +196,7 @@ def test_a_member_that_waits_to_join_need_not_be_heard(harness):
     assert joining.code == NONE
 
 
-def test_one_who_is_no_member_yet_does_not_wait_for_ever(harness):
+def test_pending_member_expires(harness):
     first = harness.client("a", session_ms=1_000_000, rebalance_ms=10_000_000)
     harness.stable(first)
     joining = harness.client("b").join()
@@ -218,7 +218,7 @@ def test_a_second_join_of_one_member_answers_the_first(harness):
     assert again.code == NONE
 
 
-def test_whose_connection_is_gone_is_not_answered_and_still_counts_as_joined(harness):
+def test_closed_connection_gets_no_response_and_counts_as_joined(harness):
     first, second = harness.client("a"), harness.client("b")
     harness.stable(first)
     joining = second.join()
@@ -235,7 +235,7 @@ def test_a_leader_that_joins_again_has_everything_assigned_anew(harness):
     assert harness.state() == "PreparingRebalance"
 
 
-def test_another_member_that_joins_again_unchanged_is_told_the_generation_there_is(harness):
+def test_unchanged_rejoin_of_a_follower_returns_the_current_generation(harness):
     first, second = harness.client("a"), harness.client("b")
     harness.stable(first, second)
     again = second.join()
@@ -244,7 +244,7 @@ def test_another_member_that_joins_again_unchanged_is_told_the_generation_there_
     assert second.sync().assignment == b"b"
 
 
-def test_a_member_that_says_something_else_has_everything_assigned_anew(harness):
+def test_changed_subscription_triggers_a_rebalance(harness):
     first, second = harness.client("a"), harness.client("b")
     harness.stable(first, second)
     second.protocols = {"range": subscription("t", "u")}
@@ -260,7 +260,7 @@ def test_a_member_that_likes_its_protocols_in_another_order_has_changed(harness)
     assert second.join().waits
 
 
-def test_a_member_that_missed_its_answer_is_told_again_before_all_have_synced(harness):
+def test_retried_join_returns_the_same_generation_before_sync(harness):
     first, second = harness.client("a"), harness.client("b")
     harness.joined(first, second)
     again = first.join()
@@ -348,7 +348,7 @@ def test_an_empty_group_waits_for_the_initial_delay():
     assert joining.code == NONE
 
 
-def test_who_comes_within_the_initial_delay_prolongs_it():
+def test_join_within_the_initial_delay_extends_it():
     harness = GroupHarness(initial_rebalance_delay_ms=3_000)
     first = harness.client("a").join()
     harness.after(2_000)
@@ -397,7 +397,7 @@ def test_the_protocol_is_the_one_that_most_like_best_of_those_that_all_speak(har
     assert [each["metadata"] for each in clients[0].joined.members] == [b"1", b"2", b"3"]
 
 
-def test_who_speaks_nothing_that_all_speak_is_refused(harness):
+def test_member_without_a_common_protocol_is_refused(harness):
     harness.stable(harness.client("a"))
     assert harness.client("b", protocols={"other": b""}).ask_to_join().code == INCONSISTENT
     assert harness.client("b", protocol_type="connect").ask_to_join().code == INCONSISTENT
@@ -411,7 +411,7 @@ def test_a_member_may_not_forget_the_only_protocol_that_all_speak(harness):
     assert harness.state() == "Stable"
 
 
-def test_an_empty_group_may_come_to_speak_something_else(harness):
+def test_empty_group_may_change_its_protocol(harness):
     client = harness.client("a")
     harness.stable(client)
     client.leave()
@@ -433,21 +433,21 @@ def test_members_wait_for_the_assignment_that_the_leader_brings(harness):
     assert harness.state() == "Stable"
 
 
-def test_who_syncs_late_is_given_what_was_assigned(harness):
+def test_late_sync_returns_the_assignment(harness):
     first, second = harness.client("a"), harness.client("b")
     harness.joined(first, second)
     first.sync({second.member_id: b"two"})
     assert second.sync().assignment == b"two"
 
 
-def test_whom_the_leader_forgot_has_an_empty_assignment(harness):
+def test_member_missing_from_the_assignment_gets_an_empty_one(harness):
     first, second = harness.client("a"), harness.client("b")
     harness.joined(first, second)
     first.sync({first.member_id: b"all"})
     assert second.sync().response["assignment"] == b""
 
 
-def test_what_others_than_the_leader_assign_is_nothing(harness):
+def test_assignment_by_a_follower_is_ignored(harness):
     first, second = harness.client("a"), harness.client("b")
     harness.joined(first, second)
     assert second.sync({second.member_id: b"everything"}).waits
@@ -470,7 +470,7 @@ def test_a_sync_names_the_protocol_that_was_agreed_on_or_none(harness):
     assert client.sync(protocol_name="range", protocol_type="consumer").code == NONE
 
 
-def test_a_sync_while_members_join_is_told_to_join(harness):
+def test_sync_during_a_rebalance_is_refused(harness):
     first, second = harness.client("a"), harness.client("b")
     harness.stable(first)
     second.join()
@@ -483,7 +483,7 @@ def test_a_sync_of_a_group_that_is_not_there_is_of_an_unknown_member(harness):
     assert client.beat(generation=1).code == UNKNOWN_MEMBER
 
 
-def test_who_does_not_sync_in_time_is_out(harness):
+def test_member_that_does_not_sync_in_time_is_removed(harness):
     first, second = (harness.client(name, session_ms=1_000_000) for name in "ab")
     harness.joined(first, second)
     first.sync({first.member_id: b"", second.member_id: b""})
@@ -504,7 +504,7 @@ def test_a_second_sync_of_one_member_answers_the_first(harness):
     assert again.assignment == b"two"
 
 
-def test_an_assignment_that_cannot_be_written_is_none_and_nobody_waits_for_it(harness):
+def test_assignment_that_cannot_be_written_fails_waiting_members(harness):
     first, second = harness.client("a"), harness.client("b")
     harness.joined(first, second)
     waiting = second.sync()
@@ -520,7 +520,7 @@ def test_an_assignment_that_cannot_be_written_is_none_and_nobody_waits_for_it(ha
     assert harness.state() == "Stable"
 
 
-def test_whatever_is_written_next_who_waited_for_it_is_told(harness):
+def test_waiting_members_of_a_failed_write_get_an_error(harness):
     for write in (
         lambda: harness.take(forget_topics(harness, "u")),
         lambda: harness.commit("h", {("t", 0): 2}),

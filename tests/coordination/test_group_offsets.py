@@ -35,7 +35,7 @@ def test_a_member_commits_in_its_generation(harness):
     assert harness.offsets("g") == {("t", 0): 7}
 
 
-def test_nobody_commits_in_another_generation(harness):
+def test_commit_in_another_generation_is_refused(harness):
     client = harness.client()
     harness.stable(client)
     assert client.commit(7, generation=0).code == ILLEGAL_GENERATION
@@ -44,7 +44,7 @@ def test_nobody_commits_in_another_generation(harness):
     assert harness.offsets("g") == {}
 
 
-def test_who_is_no_member_does_not_commit_for_a_group_that_has_some(harness):
+def test_commit_by_a_non_member_of_an_active_group_is_refused(harness):
     client = harness.client()
     harness.stable(client)
     assert harness.commit("g", {("t", 0): 7}).code == UNKNOWN_MEMBER
@@ -76,7 +76,7 @@ def test_a_member_that_was_put_out_commits_nothing(harness):
     assert harness.offsets("g") == {}
 
 
-def test_anybody_commits_for_a_group_without_members(harness):
+def test_commit_for_an_empty_group_is_allowed(harness):
     assert harness.commit("new", {("t", 0): 7}).code == NONE
     assert harness.commit("", {("t", 0): 8}).code == NONE
     client = harness.client()
@@ -97,7 +97,7 @@ def test_a_generation_of_a_group_that_is_not_there_is_none(harness):
     assert harness.machine.list() == []
 
 
-def test_metadata_is_as_long_as_the_broker_keeps(harness):
+def test_commit_metadata_length_is_bounded(harness):
     places = {("t", 0): 7}
     assert harness.commit("g", places, metadata="x" * 4_096).code == NONE
     assert harness.commit("g", {("t", 1): 7}, metadata="x" * 4_097).code == METADATA_TOO_LARGE
@@ -118,7 +118,7 @@ def test_a_commit_that_cannot_be_written_is_none(harness):
     assert harness.offsets("g") == {("t", 0): 7}
 
 
-def test_what_is_asked_for_and_not_there_is_left_out(harness):
+def test_fetch_omits_offsets_that_do_not_exist(harness):
     harness.commit("g", {("t", 0): 7, ("u", 1): 8}, metadata="m")
     fetched = harness.machine.fetch_offsets("g", {"t": [0, 1], "v": [0]})
     assert fetched == {"t": {0: (7, 0, "m")}}
@@ -126,7 +126,7 @@ def test_what_is_asked_for_and_not_there_is_left_out(harness):
     assert harness.machine.fetch_offsets("nobody", None) == {}
 
 
-def test_what_was_committed_of_a_topic_that_had_the_name_before_is_not_there(harness):
+def test_offsets_of_an_earlier_topic_of_the_name_are_omitted(harness):
     old, new = bytes(range(16)), bytes(range(1, 17))
     harness.commit("g", {("t", 0): 7}, topic_id=old)
     harness.commit("g", {("t", 1): 8}, topic_id=new)
@@ -143,7 +143,7 @@ def test_what_was_committed_of_a_topic_that_had_the_name_before_is_not_there(har
     assert fetched(None, new) == [1, 2]
 
 
-def test_what_all_groups_commit_is_bounded(harness, monkeypatch):
+def test_memory_of_all_committed_offsets_is_bounded(harness, monkeypatch):
     monkeypatch.setattr(group_coordinator, "OFFSETS_SIZE_MAX", 10_000)
     codes = [harness.commit("g", {("t", at): 1}, metadata="x" * 1_000).code for at in range(20)]
     assert codes[0] == NONE
@@ -188,14 +188,14 @@ def test_offsets_of_topics_that_a_consumer_reads_are_not_deleted(harness):
     [b"", b"\x00", bytes(5), b"\xff\xff" + bytes(4), b"\x00\x00\x7f\xff\xff\xff",
      b"\x00\x00\x00\x00\x00\x01\x00\x05ab", b"\x00\x00\x00\x00\x00\x01\x00\x01\xff"],
 )  # fmt: skip
-def test_a_consumer_that_says_nonsense_may_read_anything(harness, metadata):
+def test_invalid_subscription_counts_as_all_topics(harness, metadata):
     client = harness.client(protocols={"range": metadata})
     harness.stable(client)
     harness.commit_as(client, {("u", 0): 8})
     assert harness.delete_offsets("g", ("u", 0)).codes == {("u", 0): SUBSCRIBED}
 
 
-def test_consumers_that_name_more_topics_than_anybody_has_may_read_anything(harness):
+def test_oversized_subscription_counts_as_all_topics(harness):
     clients = [
         harness.client(
             name, protocols={"range": subscription(*(f"{name}{n}" for n in range(60_000)))}
@@ -207,7 +207,7 @@ def test_consumers_that_name_more_topics_than_anybody_has_may_read_anything(harn
     assert harness.delete_offsets("g", ("u", 0)).codes == {("u", 0): SUBSCRIBED}
 
 
-def test_offsets_of_others_than_consumers_are_deleted_when_they_are_gone(harness):
+def test_offsets_of_other_protocol_types_are_deleted_when_empty(harness):
     client = harness.client(protocol_type="connect")
     harness.stable(client)
     harness.commit_as(client, {("u", 0): 8})
@@ -222,14 +222,14 @@ def test_offsets_of_a_group_that_is_not_there_cannot_be_deleted(harness):
     assert harness.delete_offsets("", ("u", 0)).code == INVALID_GROUP_ID
 
 
-def test_a_deleted_topic_has_been_read_by_nobody(harness):
+def test_deleted_topic_has_no_committed_offsets(harness):
     for group_id in "ab":
         harness.commit(group_id, {("t", 0): 7, ("u", 0): 8})
     harness.take(forget_topics(harness, "t", "never"))
     assert harness.offsets("a") == harness.offsets("b") == {("u", 0): 8}
 
 
-def test_each_topic_of_a_name_that_was_deleted_twice_has_been_read_by_nobody(harness):
+def test_each_deleted_topic_of_a_name_has_no_committed_offsets(harness):
     one, other, new = (bytes([number]) * 16 for number in (1, 2, 3))
     for index, topic_id in enumerate((one, other, new)):
         harness.commit("g", {("t", index): 7}, topic_id=topic_id)
@@ -267,7 +267,7 @@ def test_a_group_with_members_is_not_deleted(harness, state):
     assert harness.state() == state
 
 
-def test_who_was_given_an_id_by_a_deleted_group_is_unknown(harness):
+def test_pending_member_of_a_deleted_group_is_unknown(harness):
     client = harness.client()
     client.member_id = client.ask_to_join().member_id
     assert harness.delete_groups("g") == {"g": NONE}
@@ -295,7 +295,7 @@ def test_offsets_expire_when_their_group_has_been_empty_for_long(harness):
     assert [*harness.machine.records()] == []
 
 
-def test_offsets_of_nobody_known_expire_after_their_commit(harness):
+def test_offsets_without_a_group_expire_after_their_commit(harness):
     harness.commit("g", {("t", 0): 7})
     harness.after(RETENTION_MS // 2)
     harness.commit("g", {("t", 1): 8})
@@ -318,7 +318,7 @@ def test_offsets_of_a_group_at_work_expire_for_topics_it_reads_no_more(harness):
 
 
 @pytest.mark.parametrize("protocol_type", ["connect", "consumer"])
-def test_offsets_of_a_group_at_work_stay_when_nobody_can_tell_what_it_reads(harness, protocol_type):
+def test_offsets_of_an_active_group_with_unknown_subscription_are_kept(harness, protocol_type):
     client = harness.client(
         protocols={"range": b"\xff"}, protocol_type=protocol_type, session_ms=1_800_000
     )
@@ -358,7 +358,7 @@ def test_a_shorter_interval_between_searches_counts_at_once(harness):
     assert harness.offsets("g") == {}
 
 
-def test_a_group_that_somebody_is_about_to_join_does_not_go(harness):
+def test_group_with_a_pending_member_is_kept(harness):
     harness.at(CHECK_MS - 1)
     client = harness.client()
     client.member_id = client.ask_to_join().member_id
@@ -385,7 +385,7 @@ def test_the_search_goes_on_in_parts_and_finds_everything(harness, monkeypatch):
 # -- admin requests ------------------------------------------------------------------------------
 
 
-def test_a_group_is_described_with_what_its_members_said_and_were_assigned(harness):
+def test_described_group_has_member_metadata_and_assignments(harness):
     client = harness.client("c", instance_id="i")
     harness.stable(client)
     assert harness.machine.describe("g", 6) == {
@@ -430,7 +430,7 @@ def test_groups_are_listed_by_state_and_type_in_any_case(harness):
     assert harness.machine.list(["stable"])[0]["protocol_type"] == "consumer"
 
 
-def test_what_is_counted(harness):
+def test_group_metrics_are_counted(harness):
     harness.stable(harness.client(group_id="stable"))
     harness.commit("simple", {("t", 0): 1, ("t", 1): 1})
     counts = harness.machine.counts

@@ -68,7 +68,7 @@ def test_a_generation_that_was_not_assigned_begins_again(harness):
     harness.sync(first, second)
 
 
-def test_whose_place_was_taken_is_fenced_after_a_restart_too(harness):
+def test_replaced_static_member_is_fenced_after_a_restart(harness):
     first, second = harness.client("a"), harness.client("b", instance_id="i")
     harness.stable(first, second)
     again = harness.client("b", instance_id="i")
@@ -120,7 +120,7 @@ def test_a_deleted_group_stays_deleted(harness):
     assert harness.offsets("g") == {}
 
 
-def test_a_group_that_may_be_no_longer_so_large_loses_those_who_come_last(harness):
+def test_lowered_group_size_removes_the_last_members(harness):
     first, second, third = clients = [harness.client(name) for name in "abc"]
     harness.stable(*clients)
     harness.limits = harness.limits._replace(max_size=2)
@@ -160,7 +160,7 @@ def test_records_may_be_read_while_the_machine_goes_on(harness):
     assert again.fetch_offsets("g2", None)["t"][0].offset == 2
 
 
-def test_what_is_not_awaited_is_kept_and_disturbs_nobody(harness):
+def test_unexpected_record_is_recorded_without_effect(harness):
     client = harness.client()
     harness.stable(client)
     value = harness.machine._groups["g"].recorded
@@ -205,7 +205,7 @@ def test_a_strange_record_makes_a_group_that_can_be_used(harness, changed):
 # -- invalid requests and bounds -----------------------------------------------------------------
 
 
-def test_what_members_say_is_bounded_over_all_groups(harness, monkeypatch):
+def test_member_metadata_of_all_groups_is_bounded(harness, monkeypatch):
     monkeypatch.setattr(group_coordinator, "SIZE_MAX", 10_000_000)
     big = {"range": bytes(1_000_000)}
     clients = [harness.client(f"c{at}", group_id=f"g{at}", protocols=big) for at in range(8)]
@@ -229,7 +229,7 @@ def test_a_member_of_a_full_coordinator_may_say_the_same_again(harness, monkeypa
     assert harness.client("c").ask_to_join().code == MAX_SIZE_REACHED
 
 
-def test_what_a_leader_assigns_counts_as_well(harness, monkeypatch):
+def test_assignments_count_towards_the_memory_limit(harness, monkeypatch):
     monkeypatch.setattr(group_coordinator, "SIZE_MAX", 10_000_000)
     client = harness.client()
     harness.joined(client)
@@ -265,14 +265,14 @@ def test_each_protocol_counts_as_well(harness, monkeypatch):
     assert harness.client("b", group_id="b", protocols=many).join().code == MAX_SIZE_REACHED
 
 
-def test_who_says_nothing_takes_room_as_well(harness, monkeypatch):
+def test_empty_member_counts_towards_the_memory_limit(harness, monkeypatch):
     monkeypatch.setattr(group_coordinator, "SIZE_MAX", 100_000)
     mute = {"range": b""}
     codes = [harness.client(protocols=mute).ask_to_join().code for _ in range(300)]
     assert codes[-1] == MAX_SIZE_REACHED
 
 
-def test_nothing_is_left_of_groups_that_are_gone(harness):
+def test_deleted_groups_leave_no_state(harness):
     for round_ in range(3):
         clients = [harness.client(name, instance_id=f"i{name}") for name in "abcd"]
         harness.stable(*clients)

@@ -25,7 +25,7 @@ def written(harness):
 # -- heartbeats ----------------------------------------------------------------------------------
 
 
-def test_who_is_not_heard_for_a_session_is_out(harness):
+def test_member_without_heartbeats_expires(harness):
     first, second = harness.client("a", session_ms=1_000_000), harness.client("b")
     harness.stable(first, second)
     harness.after(SESSION_MS - 1)
@@ -72,7 +72,7 @@ def test_a_heartbeat_between_join_and_sync_is_heard(harness):
     assert harness.state() == "CompletingRebalance"
 
 
-def test_a_group_whose_last_member_is_not_heard_is_empty_and_says_so_in_its_log(harness):
+def test_expiry_of_the_last_member_records_an_empty_group(harness):
     client = harness.client()
     harness.stable(client)
     harness.after(SESSION_MS)
@@ -94,7 +94,7 @@ def test_a_member_that_waits_for_its_assignment_need_not_be_heard(harness):
 # -- leaving -------------------------------------------------------------------------------------
 
 
-def test_who_leaves_is_out_at_once(harness):
+def test_leaving_member_is_removed_at_once(harness):
     first, second = harness.client("a"), harness.client("b")
     harness.stable(first, second)
     assert second.leave().members == [
@@ -124,7 +124,7 @@ def test_when_the_last_one_leaves_the_group_is_empty_in_the_next_generation(harn
     assert client.join().generation_id == 3
 
 
-def test_several_leave_together_and_each_is_told_for_itself(harness):
+def test_leave_of_several_members_has_a_result_for_each(harness):
     first, second, third = (harness.client(name) for name in "abc")
     harness.stable(first, second, third)
     asked = harness.leave("g", ("a-1", None), ("nobody", None), ("c-3", "no-instance"), ("", None))
@@ -139,7 +139,7 @@ def test_leaving_a_group_that_is_not_there_is_answered_member_by_member(harness)
     assert harness.machine.list() == []
 
 
-def test_whose_leaving_changes_nothing_disturbs_nobody(harness):
+def test_leave_of_an_unknown_member_has_no_effect(harness):
     client = harness.client("a")
     harness.stable(client)
     other = harness.client("b").ask_to_join()
@@ -157,7 +157,7 @@ def test_an_id_that_was_given_out_can_be_given_back(harness):
     assert waiting.code == NONE
 
 
-def test_a_member_that_leaves_while_it_waits_is_told_so(harness):
+def test_member_that_leaves_while_waiting_gets_an_error(harness):
     first, second = harness.client("a"), harness.client("b")
     harness.stable(first, second)
     waiting = first.join()
@@ -171,7 +171,7 @@ def test_a_member_that_leaves_while_it_waits_is_told_so(harness):
     assert waiting.code == UNKNOWN_MEMBER
 
 
-def test_who_waits_for_an_assignment_is_told_to_join_when_another_leaves(harness):
+def test_member_waiting_for_sync_must_rejoin_when_another_leaves(harness):
     first, second = harness.client("a"), harness.client("b")
     harness.joined(first, second)
     waiting = second.sync()

@@ -129,7 +129,7 @@ def test_requests_in_flight_are_bounded_and_the_rest_are_read_later(world):
     assert len(answers) == 100
 
 
-def test_a_reader_that_never_reads_is_not_read_on_and_disturbs_nobody(world):
+def test_client_that_does_not_read_responses_is_not_read_from(world):
     here = world(lambda connection, frame: [bytes(10_000)], queued_size_max=MIB)
     silent = here.client(SO_RCVBUF=10_000)
     other = here.client()
@@ -188,7 +188,7 @@ def test_response_of_many_small_slices_takes_several_ticks(world, tmp_path):
     assert client.answer() == b"0123456789" * 5_000
 
 
-def test_who_comes_goes_before_who_asked_for_more_than_a_tick_holds(world):
+def test_new_connections_are_served_before_large_responses(world):
     served = []
 
     def serve(connection, frame):
@@ -273,7 +273,7 @@ def test_unfinished_frames_together_stay_within_their_bound_and_all_are_served(w
     assert max(held) > size
 
 
-def test_who_waits_for_room_does_not_keep_small_requests_from_being_served(world):
+def test_requests_waiting_for_memory_do_not_delay_small_requests(world):
     here = world(held_size_max=MIB)
     large = [here.client() for _ in range(4)]
     for client in large:
@@ -362,7 +362,7 @@ def test_no_more_connections_than_allowed_and_the_next_waits_for_a_place(world):
     assert second.ask(b"me too").answer() == b"me too"
 
 
-def test_when_more_are_allowed_who_waits_is_let_in_at_once(world):
+def test_raised_connection_limit_admits_waiting_clients(world):
     here = world(connections_max=1)
     first = here.client()
     here.connected(1)
@@ -374,7 +374,7 @@ def test_when_more_are_allowed_who_waits_is_let_in_at_once(world):
     assert first.ask(b"me too").answer() == b"me too"
 
 
-def test_a_shorter_idle_time_counts_for_who_is_there(world):
+def test_shorter_idle_timeout_applies_to_open_connections(world):
     clock = ManualClock()
     here = world(clock=clock, idle_ms_max=600_000)
     here.client().ask(b"x").answer()

@@ -44,7 +44,7 @@ def numbers(messages):
 
 
 @pytest.mark.parametrize("peer", [Peer(0, 0), Peer(1, 5), Peer(2**31 - 1, 2**63 - 1)])
-def test_an_identity_says_whose_it_is(peer):
+def test_identity_names_node_and_incarnation(peer):
     assert peer_of(identity_of(peer)) == peer
 
 
@@ -54,7 +54,7 @@ def test_an_identity_says_whose_it_is(peer):
      b" 1.2", b"1.2\0", b"\xd9\xa1.2", b"2147483648.1", b"1.9223372036854775808", b"\0abcd",
      b"9" * 200 + b".1", b"1." + b"9" * 200],
 )  # fmt: skip
-def test_what_is_not_written_as_an_identity_is_nobodys(identity):
+def test_invalid_identity_names_no_peer(identity):
     assert peer_of(identity) is None
 
 
@@ -93,7 +93,7 @@ def test_a_message_of_many_bytes_arrives(bus):
     assert bus.heard == [(b"1.5", request)]
 
 
-def test_what_is_sent_before_the_server_is_there_waits_for_it(bus):
+def test_messages_sent_before_the_server_starts_are_queued(bus):
     worker = bus.client((1, 5))
     for number in range(100):
         assert worker.send(hello(number))
@@ -103,7 +103,7 @@ def test_what_is_sent_before_the_server_is_there_waits_for_it(bus):
     assert numbers(bus.messages) == list(range(100))
 
 
-def test_what_is_sent_while_the_server_is_away_waits_for_it(bus):
+def test_messages_sent_while_the_server_is_down_are_queued(bus):
     server, worker = bus.server(), bus.client((1, 5))
     bus.until(lambda: worker.connected)
     server.close()
@@ -128,7 +128,7 @@ def test_a_client_learns_that_the_server_is_reached_and_that_it_is_lost(bus):
     assert bus.changes == [True, False, True, False]
 
 
-def test_who_hangs_up_before_it_has_shaken_hands_was_never_reached(bus):
+def test_connection_closed_before_the_handshake_is_not_reported(bus):
     worker = bus.client((1, 5))
     with socket.socket(socket.AF_UNIX) as stranger:
         stranger.bind(str(bus.path))
@@ -153,7 +153,7 @@ def test_a_server_that_comes_back_is_reached_each_time(bus):
 # Missing and slow peers.
 
 
-def test_a_message_to_nobody_is_not_sent_and_is_complained_about_once(bus, caplog):
+def test_message_to_an_unknown_peer_is_not_sent_and_logged_once(bus, caplog):
     server = bus.server()
     for _ in range(100):
         assert not server.send(b"7.1", welcome(1))
@@ -163,7 +163,7 @@ def test_a_message_to_nobody_is_not_sent_and_is_complained_about_once(bus, caplo
     ]
 
 
-def test_a_client_that_has_gone_is_nobody_as_soon_as_its_end_is_seen(bus):
+def test_closed_client_is_unknown_once_its_end_is_noticed(bus):
     server, worker = bus.server(), bus.client((1, 5))
     worker.send(hello(1))
     bus.until(lambda: bus.heard)
@@ -175,7 +175,7 @@ def test_a_client_that_has_gone_is_nobody_as_soon_as_its_end_is_seen(bus):
     assert server.send(b"1.6", welcome(1))
 
 
-def test_a_client_whose_queue_is_full_is_told_so_and_loses_nothing_of_what_was_taken(bus):
+def test_send_to_a_full_queue_fails_and_keeps_queued_messages(bus):
     worker = bus.client((1, 5))
     taken = 0
     while worker.send(hello(taken)):
@@ -189,7 +189,7 @@ def test_a_client_whose_queue_is_full_is_told_so_and_loses_nothing_of_what_was_t
     bus.until(lambda: len(bus.heard) == taken + 1)
 
 
-def test_a_slow_client_fills_its_own_queue_and_nobody_elses(bus):
+def test_slow_client_fills_only_its_own_queue(bus):
     server = bus.server()
     asleep = Reactor(SystemClock())
     slow = bus.client((1, 5), reactor=asleep)
@@ -255,7 +255,7 @@ def test_a_process_that_connects_again_is_heard_though_its_old_connection_is_not
 # The event loop.
 
 
-def test_ten_thousand_waiting_messages_starve_nobody_and_none_is_lost(bus):
+def test_ten_thousand_waiting_messages_are_read_in_bounded_steps(bus):
     bus.server()
     sender = bus.bare(identity=b"1.5")
     for number in range(10_000):
@@ -373,7 +373,7 @@ def test_an_assertion_ends_the_tick_and_loses_no_other_message(bus):
 
 
 @pytest.mark.parametrize("who", ["server", "client"])
-def test_an_end_may_be_closed_by_what_it_hears(bus, who):
+def test_bus_socket_may_be_closed_by_its_handler(bus, who):
     def end_it(*_):
         bus.heard.append(None)
         made[who].close()
@@ -448,7 +448,7 @@ def test_a_server_that_ends_late_leaves_its_successors_file_alone(bus):
     assert not bus.path.exists()
 
 
-def test_a_server_that_cannot_be_there_says_so_in_a_sentence(bus, open_descriptors):
+def test_server_that_cannot_bind_is_refused_with_the_reason(bus, open_descriptors):
     bus.path = bus.path.parent / "not-there" / "bus"
     descriptors, threads_before = open_descriptors(), threads()
     with pytest.raises(Refusal, match="cannot bind the bus to .*not-there/bus: No such file"):

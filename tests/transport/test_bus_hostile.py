@@ -54,7 +54,7 @@ each_garbage = pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
 
 
 @each_garbage
-def test_a_server_drops_and_counts_what_does_not_read(bus, garbage):
+def test_server_drops_and_counts_invalid_messages(bus, garbage):
     server = bus.server()
     hostile, honest = bus.bare(identity=b"1.5"), bus.client((2, 7))
     for frame in garbage:
@@ -67,7 +67,7 @@ def test_a_server_drops_and_counts_what_does_not_read(bus, garbage):
 
 
 @each_garbage
-def test_a_client_drops_and_counts_what_does_not_read(bus, garbage):
+def test_client_drops_and_counts_invalid_messages(bus, garbage):
     hostile, worker = bus.bare(zmq.ROUTER), bus.client((1, 5))
     worker.send(GOOD)
     assert hostile.recv_multipart() == [b"1.5", FRAME]
@@ -102,7 +102,7 @@ def test_a_flood_of_garbage_is_one_line_in_the_log(bus, caplog):
     )
 
 
-def test_an_identity_is_what_a_peer_says_and_no_more(bus, caplog):
+def test_identity_of_a_peer_is_not_trusted(bus, caplog):
     server = bus.server()
     names = [b"1.5\n", b"\xff" * 255, b"../..", b"1.99999999999999999999", "ä.1".encode()]
     for name in names:
@@ -239,7 +239,7 @@ def test_a_frame_that_claims_too_much_ends_its_connection_at_once(
     ],
     ids=["a publisher", "no type", "no command", "half a command", "half a name", "1 TiB"],
 )
-def test_who_shakes_hands_wrongly_is_hung_up_on(bus, visitor, said):
+def test_peer_with_an_invalid_handshake_is_disconnected(bus, visitor, said):
     bus.server()
     stranger, honest = visitor(), bus.client((2, 7))
     stranger.say(GREETING)
@@ -261,7 +261,7 @@ def test_who_shakes_hands_wrongly_is_hung_up_on(bus, visitor, said):
     ],
     ids=["another mechanism", "HTTP", "Kafka", "noise"],
 )
-def test_who_speaks_another_language_is_hung_up_on(bus, visitor, said):
+def test_peer_with_another_protocol_is_disconnected(bus, visitor, said):
     bus.server()
     stranger, honest = visitor(), bus.client((2, 7))
     stranger.say(said)
@@ -273,7 +273,7 @@ def test_who_speaks_another_language_is_hung_up_on(bus, visitor, said):
     assert bus.heard == [(b"2.7", GOOD)]
 
 
-def test_a_frame_that_is_never_finished_holds_up_nobody(bus, visitor):
+def test_unfinished_frame_does_not_delay_other_peers(bus, visitor):
     bus.server()
     honest, slow = bus.client((2, 7)), visitor()
     slow.shake_hands()

@@ -125,7 +125,7 @@ def test_a_supervisor_that_is_killed_is_replaced_and_its_workers_come_back_by_th
     assert bus.changes == [True, False] * 3
 
 
-def test_a_worker_that_is_killed_is_gone_and_the_next_of_its_node_is_another(bus, run):
+def test_killed_worker_is_replaced_by_a_peer_of_the_next_incarnation(bus, run):
     server = bus.server()
     first = run(WORKER, "1.5")
     bus.until(lambda: bus.heard)
@@ -140,7 +140,7 @@ def test_a_worker_that_is_killed_is_gone_and_the_next_of_its_node_is_another(bus
     assert server.send(b"1.6", FENCE(node_id=1, incarnation=6))
 
 
-def test_a_stopped_worker_takes_nothing_and_holds_up_nobody(bus, run):
+def test_stopped_worker_does_not_delay_others(bus, run):
     server = bus.server()
     stopped, other = run(WORKER, "1.5"), bus.client((2, 5))
     bus.until(lambda: bus.heard)
@@ -161,7 +161,7 @@ def test_a_stopped_worker_takes_nothing_and_holds_up_nobody(bus, run):
     bus.until(lambda: bus.heard)
 
 
-def test_what_a_stopped_supervisor_was_sent_it_hears_when_it_goes_on(bus, run):
+def test_resumed_supervisor_receives_messages_sent_meanwhile(bus, run):
     supervisor, worker = run(SERVER), bus.client((1, 5))
     bus.until(lambda: worker.connected)
     os.kill(supervisor.pid, signal.SIGSTOP)

@@ -193,7 +193,7 @@ def test_a_frame_cannot_be_written_to(world):
 
 
 @pytest.mark.parametrize("size", [0, -1, -(2**31), 1001, 2**31 - 1])
-def test_an_impossible_size_closes_after_what_came_before_was_answered(world, size, caplog):
+def test_invalid_frame_size_closes_after_earlier_responses(world, size, caplog):
     here = world(frame_size_max=1000)
     client, other = here.client(), here.client()
     client.send(framed(b"good") + struct.pack(">i", size) + b"rest")
@@ -208,7 +208,7 @@ def test_the_largest_frame_allowed_is_served(world):
     assert client.ask(bytes(1000)).answer() == bytes(1000)
 
 
-def test_a_disconnect_closes_after_what_came_before_was_answered(world, caplog):
+def test_disconnect_closes_after_earlier_responses(world, caplog):
     def serve(connection, frame):
         if frame == b"bad":
             raise Disconnect("it said something bad")
@@ -248,7 +248,7 @@ def test_a_failed_assertion_or_a_fatal_fault_ends_the_loop(world, fault):
         here.until(client.is_closed)
 
 
-def test_a_hostile_peer_does_not_hide_what_befell_another(world, caplog):
+def test_rate_limited_log_keeps_kinds_apart(world, caplog):
     def serve(connection, frame):
         if frame == b"bug":
             raise ValueError("a bug")
@@ -262,7 +262,7 @@ def test_a_hostile_peer_does_not_hide_what_befell_another(world, caplog):
         assert caplog.text.count(words) == 1
 
 
-def test_a_hostile_peer_gets_one_line_in_the_log_not_a_thousand(world, caplog):
+def test_rate_limited_log_suppresses_repeated_lines(world, caplog):
     here = world(frame_size_max=10)
     for _ in range(100):
         client = here.client().send(struct.pack(">i", 11))
@@ -271,7 +271,7 @@ def test_a_hostile_peer_gets_one_line_in_the_log_not_a_thousand(world, caplog):
     assert caplog.text.count("announced") == 1
 
 
-def test_closing_a_connection_tells_whoever_asked_and_drops_what_was_expected(world):
+def test_closing_a_connection_calls_back_and_drops_pending_responses(world):
     gone, abandoned, answers = [], [], []
 
     def serve(connection, frame):

@@ -106,7 +106,7 @@ def test_every_client_gets_exactly_its_answers_in_order(world, segment, seed):
     assert not any(connection.begun for connection in clients)
 
 
-def test_what_was_sent_or_dropped_is_held_no_longer(world, segment):
+def test_sent_and_dropped_responses_are_released(world, segment):
     chunk = bytes(bytearray(100_000))
     file_slice = FileSlice(segment, 0, 1_000_000)
     here = world(lambda connection, frame: [chunk, file_slice], queued_size_max=10 << 20)

@@ -124,7 +124,7 @@ def test_unwatching_within_the_tick_that_found_both_readable_is_respected(here):
         os.close(descriptor)
 
 
-def test_stopping_gives_out_what_was_answered(world):
+def test_stop_writes_completed_responses(world):
     def serve(connection, frame):
         here.reactor.stop()
         return [bytes(frame)]
@@ -147,7 +147,7 @@ def test_an_idle_loop_sleeps_until_its_next_timer(world):
     assert here.reactor.counters["ticks"] - begun <= 3
 
 
-def test_a_loop_whose_peer_fell_silent_sleeps_after_a_moment(world):
+def test_idle_loop_stops_polling_after_a_moment(world):
     here = world()
     client = here.client()
     for number in range(200):

@@ -168,7 +168,7 @@ def test_nothing_is_committed_that_was_not_reserved():
     assert pair.taken() is not None and pair.taken() is None
 
 
-def test_what_was_reserved_and_not_committed_is_not_there():
+def test_uncommitted_reservation_is_not_visible():
     pair = Pair()
     room = pair.writer.reserve(100)
     room[:] = b"\xff" * 100
@@ -234,7 +234,7 @@ def test_a_frame_without_acks_holds_no_place_and_is_refused_while_there_is_one()
     assert [answer[:2] for answer in pair.writer.take_acks()] == [(n, 3) for n in range(ANSWERS)]
 
 
-def test_an_answer_that_nobody_waits_for_is_a_mistake_of_the_workers():
+def test_unexpected_response_is_a_violation_by_the_worker():
     pair = Pair()
     pair.send(b"", acks=0)
     pair.taken()
@@ -354,7 +354,7 @@ def test_a_producer_that_gives_answers_back_is_left():
         st.tuples(st.integers(0, SMALL + 4095), st.binary(min_size=1, max_size=12)), max_size=6
     ),
 )
-def test_whatever_is_scribbled_is_taken_or_refused_as_the_twin_does(frames, scribbles):
+def test_random_ring_contents_are_read_as_by_the_twin(frames, scribbles):
     pairs = Pair(), twins()
     for pair in pairs:
         for number, size in enumerate(frames):
@@ -371,7 +371,7 @@ def test_whatever_is_scribbled_is_taken_or_refused_as_the_twin_does(frames, scri
 
 
 @pytest.mark.parametrize("consumed", [SMALL + 8, 1 << 40, (1 << 64) - 8])
-def test_a_producer_leaves_a_worker_that_consumed_what_was_not_written(consumed):
+def test_producer_detects_a_worker_that_consumed_unwritten_bytes(consumed):
     pair = Pair()
     while pair.send(bytes(BATCH_MAX)) is not None:
         pass
@@ -438,7 +438,7 @@ def test_a_ring_does_not_begin_at_an_odd_place():
 # Sleep.
 
 
-def test_who_sleeps_is_woken_and_who_does_not_is_not():
+def test_only_a_sleeping_end_is_woken():
     pair = Pair()
     assert pair.send(b"") is False
     assert pair.reader.rest() is False, "a frame is there"
@@ -484,7 +484,7 @@ def test_a_worker_that_waits_for_room_in_the_lane_is_woken_by_room_there_alone()
     assert pair.writer.freed() is False
 
 
-def test_whoever_closed_an_end_cannot_use_it():
+def test_closed_end_cannot_be_used():
     pair = Pair()
     pair.writer.close()
     pair.reader.close()

@@ -100,7 +100,7 @@ def test_the_workers_own_counters_still_move(worker, producer):
     assert producer.take_acks() == [(7, 0, 41, -1, 0)]
 
 
-def test_all_the_memory_is_there_before_anybody_writes(handed):
+def test_ring_memory_is_allocated_before_use(handed):
     for memory in handed[:2]:
         status = os.fstat(memory)
         assert status.st_blocks * 512 >= status.st_size
@@ -112,7 +112,7 @@ def punch(memory, position, size):
         raise OSError(ctypes.get_errno(), "no hole")
 
 
-def test_a_punched_hole_is_no_frame_and_harms_nobody(worker, producer, handed):
+def test_punched_hole_is_not_a_valid_frame(worker, producer, handed):
     send(producer)
     punch(handed[0], 0, FRAMES_POSITION + SMALL)
     assert worker.reader.take() is None
@@ -318,7 +318,7 @@ def test_a_producer_learns_that_the_worker_has_closed():
             producer.clear()
 
 
-def test_a_worker_whose_producer_is_gone_is_not_troubled(worker):
+def test_wake_of_an_ended_producer_is_ignored(worker):
     producer = ProducerRing(copies(worker.descriptors))
     worker.sent()
     producer.close()
@@ -356,7 +356,7 @@ def test_a_ring_is_of_no_use_after_a_fork_and_unharmed_before_it(worker, produce
     assert bytes(worker.reader.take()[5]) == b"as before"
 
 
-def test_a_closed_ring_says_so():
+def test_closed_ring_is_reported():
     with attached(SMALL) as (_, producer):
         producer.close()
         for use in (producer.take_acks, producer.wake_worker, producer.clear):

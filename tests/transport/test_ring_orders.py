@@ -76,7 +76,7 @@ def missed(made, count):
     return int(came.stdout)
 
 
-def test_who_goes_to_sleep_and_who_publishes_never_both_miss_the_other(build):
+def test_sleep_and_publish_never_miss_each_other(build):
     assert missed(build("ring_fences"), 200_000) == 0
 
 

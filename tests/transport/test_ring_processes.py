@@ -94,7 +94,7 @@ def test_a_producer_killed_at_any_moment_leaves_whole_frames_only(seed):
         assert worker.reader.take() is None
 
 
-def test_a_stopped_producer_is_waited_for_by_nobody_and_goes_on_where_it_was():
+def test_stopped_producer_resumes_where_it_was():
     with producer_elsewhere(produce(3_000), SMALL_RING) as (worker, pid):
         served = Served(worker, pid)
         served.until(500)
