@@ -24,7 +24,7 @@ from kafkalite.config.client import (
     VALUE_SERIALIZER,
     own,
 )
-from kafkalite.config.key import Key, Scope, Type
+from kafkalite.config.key import ConfigKey, Scope, Type
 
 PATH = Path(__file__).resolve().parent.parent / "kafkalite" / "config" / "client_keywords.py"
 COLUMNS_MAX = 100
@@ -36,7 +36,7 @@ TYPES = {
     Type.LIST: "str | Sequence[str]",
     Type.STRING: "str",
 }
-FURTHER_TYPES: dict[Key[Any], str] = {
+FURTHER_TYPES: dict[ConfigKey[Any], str] = {
     ACKS: "int",
     KEY_SERIALIZER: "Serializer",
     PARTITIONER: "Partitioner",
@@ -83,13 +83,13 @@ def kind(name: str, parent: str, doc: str, scope: Scope) -> Iterator[str]:
     yield ""
 
 
-def type_of(key: Key[Any]) -> str:
+def type_of(key: ConfigKey[Any]) -> str:
     """Return the annotation of a key's values."""
     types = [*filter(None, [declared(key), FURTHER_TYPES.get(key)]), "None"]
     return " | ".join(types)
 
 
-def declared(key: Key[Any]) -> str:
+def declared(key: ConfigKey[Any]) -> str:
     """Return the type of a key's declaration, or "" if only functions are accepted."""
     return "" if FURTHER_TYPES.get(key) == "Serializer" else TYPES[key.type]
 

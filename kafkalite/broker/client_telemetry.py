@@ -43,7 +43,7 @@ from kafkalite.records.compression import Codec
 if TYPE_CHECKING:
     from kafkalite.broker.client_context import ClientContext
     from kafkalite.clock import Clock
-    from kafkalite.config.key import Key
+    from kafkalite.config.key import ConfigKey
 
 CLIENT_METRICS = 16
 """The resource type of a subscription."""
@@ -266,7 +266,7 @@ def subscription(config: Mapping[str, str]) -> TelemetrySubscription:
     return TelemetrySubscription(value_of(METRICS, config), value_of(INTERVAL_MS, config), match)
 
 
-def value_of(key: Key[Any], config: Mapping[str, str]) -> Any:
+def value_of(key: ConfigKey[Any], config: Mapping[str, str]) -> Any:
     """Return the value of a key, or its default."""
     text = config.get(key.name)
     return key.default if text is None else key.parse(text)

@@ -29,7 +29,7 @@ from kafkalite.cli.resource import (
     listed,
 )
 from kafkalite.config.client import SCOPES as CLIENT_SCOPES
-from kafkalite.config.key import Key
+from kafkalite.config.key import ConfigKey
 from kafkalite.config.resources import SCOPES
 from kafkalite.errors import Refusal
 
@@ -296,7 +296,7 @@ def entry_page(entry: DescribedValue) -> Iterator[str]:
         yield textwrap.fill(entry.doc, 96, initial_indent="    ", subsequent_indent="    ")
 
 
-def described(owner: str, key: Key[object]) -> dict[str, object]:
+def described(owner: str, key: ConfigKey[object]) -> dict[str, object]:
     """A key as JSON has it."""
     return {
         "name": key.name,
@@ -310,7 +310,7 @@ def described(owner: str, key: Key[object]) -> dict[str, object]:
     }
 
 
-def page(owner: str, key: Key[object]) -> Iterator[str]:
+def page(owner: str, key: ConfigKey[object]) -> Iterator[str]:
     """A key as a person reads it."""
     shown = key.format(key.default)
     default = f"default {shown}" if shown else "no default"

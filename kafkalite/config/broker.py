@@ -30,8 +30,8 @@ from typing import NamedTuple
 from kafkalite.config.endpoints import parse_endpoint
 from kafkalite.config.key import (
     Check,
-    Key,
-    Only,
+    ConfigKey,
+    OnlyValue,
     Scope,
     Type,
     Update,
@@ -89,7 +89,7 @@ def one_listener(entries: tuple[str, ...]) -> bool:
 NODE_ID = BROKER.declare(
     "node.id", Type.INT, 0,
     """Id of this node in requests and responses of clients.""",
-    check=Only(0, "the first node is 0, and each worker's is the next"),
+    check=OnlyValue(0, "the first node is 0, and each worker's is the next"),
 )
 LISTENERS = BROKER.declare(
     "listeners", Type.LIST, ("PLAINTEXT://127.0.0.1:9092",),
@@ -97,14 +97,14 @@ LISTENERS = BROKER.declare(
     `kafkalite status` show.  An empty host means every address of the machine.""",
     check=Check("one PLAINTEXT://HOST:PORT", one_listener),
 )
-ADVERTISED_LISTENERS: Key[tuple[str, ...] | None] = BROKER.declare(
+ADVERTISED_LISTENERS: ConfigKey[tuple[str, ...] | None] = BROKER.declare(
     "advertised.listeners", Type.LIST, None,
     """Address that is sent to clients in metadata responses.  If not set, each client gets the
     address to which it connected, which is right unless a network between maps addresses or
     ports.""",
     check=Check("one PLAINTEXT://HOST:PORT", one_listener),
 )
-BROKER_RACK: Key[str | None] = BROKER.declare(
+BROKER_RACK: ConfigKey[str | None] = BROKER.declare(
     "broker.rack", Type.STRING, None,
     """Rack of this node, as sent to clients in metadata responses.""",
 )
@@ -117,7 +117,7 @@ LOG_DIRS = BROKER.declare(
 
 # Processes.
 
-WORKERS: Key[int | None] = BROKER.declare(
+WORKERS: ConfigKey[int | None] = BROKER.declare(
     "workers", Type.INT, None,
     """Number of worker processes that share the partitions.  Each is a node on its own port: the
     lowest above node 0's that no other node has.  0 serves everything from one process on one port.
@@ -128,7 +128,7 @@ WORKERS: Key[int | None] = BROKER.declare(
         lambda count: 0 <= count <= WORKERS_MAX,
     ),
 )
-WORKERS_LEADING: Key[int | None] = BROKER.declare(
+WORKERS_LEADING: ConfigKey[int | None] = BROKER.declare(
     "workers.leading", Type.INT, None,
     """Maximum number of workers that lead partitions; the others stand by.  Each leading worker is
     one more connection, thread and wake-up for a client, and divides its requests.  Unset, all
@@ -174,7 +174,7 @@ NUM_PARTITIONS = BROKER.declare(
 DEFAULT_REPLICATION_FACTOR = BROKER.declare(
     "default.replication.factor", Type.INT, 1,
     """Default number of replicas of a new topic's partitions.""",
-    check=Only(1, "a partition has one replica in this version"),
+    check=OnlyValue(1, "a partition has one replica in this version"),
 )
 AUTO_CREATE_TOPICS_ENABLE = BROKER.declare(
     "auto.create.topics.enable", Type.BOOLEAN, True,
@@ -356,7 +356,7 @@ OFFSETS_TOPIC_NUM_PARTITIONS = BROKER.declare(
 OFFSETS_TOPIC_REPLICATION_FACTOR = BROKER.declare(
     "offsets.topic.replication.factor", Type.SHORT, 1,
     """Number of replicas of that topic's partitions.""",
-    check=Only(1, "a partition has one replica in this version"),
+    check=OnlyValue(1, "a partition has one replica in this version"),
 )
 OFFSETS_TOPIC_SEGMENT_BYTES = BROKER.declare(
     "offsets.topic.segment.bytes", Type.INT, 100 << 20,
@@ -366,7 +366,7 @@ OFFSETS_TOPIC_SEGMENT_BYTES = BROKER.declare(
 
 # Metrics.
 
-METRICS_LISTENER: Key[str | None] = BROKER.declare(
+METRICS_LISTENER: ConfigKey[str | None] = BROKER.declare(
     "metrics.listener", Type.STRING, None,
     """HOST:PORT at which the metrics exporter, a service beside the broker, serves Prometheus; the
     flag --metrics sets the same.  Port 0 takes a free one.  If not set, there is no exporter.""",
@@ -379,14 +379,14 @@ TELEMETRY_MAX_BYTES = BROKER.declare(
 
 # The ZeroMQ gateway.
 
-GATEWAY_LISTENER: Key[str | None] = BROKER.declare(
+GATEWAY_LISTENER: ConfigKey[str | None] = BROKER.declare(
     "gateway.listener", Type.STRING, None,
     """Endpoint for PUSH sockets, tcp://HOST:PORT or ipc://PATH.  The ZeroMQ gateway, a service
     beside the broker, produces their messages; the flag --gateway sets the same.  Port 0 takes a
     free one.  If not set, there is no gateway.""",
     check=Check("tcp://HOST:PORT or ipc://PATH", is_endpoint),
 )
-GATEWAY_DEALER_LISTENER: Key[str | None] = BROKER.declare(
+GATEWAY_DEALER_LISTENER: ConfigKey[str | None] = BROKER.declare(
     "gateway.dealer.listener", Type.STRING, None,
     """Endpoint for DEALER sockets, which get responses.  If not set, it is the port after that of
     gateway.listener, or its path followed by -dealer: a ZeroMQ socket accepts one type of peer.""",
@@ -444,12 +444,12 @@ GATEWAY_HANDSHAKE_TIMEOUT_MS = BROKER.declare(
     """Timeout of the handshake with a peer of the gateway.""",
     check=between(1, 600_000),
 )
-GATEWAY_CURVE_KEY_FILE: Key[str | None] = BROKER.declare(
+GATEWAY_CURVE_KEY_FILE: ConfigKey[str | None] = BROKER.declare(
     "gateway.curve.key.file", Type.STRING, None,
     """File of the gateway's secret key.  It enables encryption of every connection (CURVE), and
     only clients of gateway.curve.clients are accepted.  `kafkalite gateway keys` creates it.""",
 )
-GATEWAY_CURVE_CLIENTS: Key[str | None] = BROKER.declare(
+GATEWAY_CURVE_CLIENTS: ConfigKey[str | None] = BROKER.declare(
     "gateway.curve.clients", Type.STRING, None,
     """Directory with the public key of each accepted client, one file NAME.key each.  A file that
     is added or removed applies to later connections.""",

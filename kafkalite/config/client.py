@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from kafkalite.config.key import (
     Check,
-    Only,
+    OnlyValue,
     Scope,
     Type,
     at_least,
@@ -42,7 +42,7 @@ CLIENT_ID = CLIENT.declare(
 SECURITY_PROTOCOL = CLIENT.declare(
     "security.protocol", Type.STRING, "PLAINTEXT",
     """Protocol of connections to brokers.""",
-    check=Only("PLAINTEXT", "TLS and SASL come with a later version"),
+    check=OnlyValue("PLAINTEXT", "TLS and SASL come with a later version"),
 )
 NATIVE = CLIENT.declare(
     "native", Type.STRING, "auto",
@@ -140,7 +140,7 @@ ENABLE_IDEMPOTENCE = PRODUCER.declare(
 TRANSACTIONAL_ID = PRODUCER.declare(
     "transactional.id", Type.STRING, None,
     """Id under which transactions continue after a restart.""",
-    check=Only(None, "transactions come with a later version"),
+    check=OnlyValue(None, "transactions come with a later version"),
 )
 RETRIES = PRODUCER.declare(
     "retries", Type.INT, INT_MAX,
@@ -197,13 +197,13 @@ PARTITIONER = PRODUCER.declare(
 KEY_SERIALIZER = PRODUCER.declare(
     "key.serializer", Type.STRING, None,
     """Function that converts a key to bytes or text; without one, keys are bytes or text.""",
-    check=Only(None, "a function is passed instead of the name of a Java class"),
+    check=OnlyValue(None, "a function is passed instead of the name of a Java class"),
 )
 VALUE_SERIALIZER = PRODUCER.declare(
     "value.serializer", Type.STRING, None,
     """Function that converts a value to bytes or text; without one, values are bytes or text.  It
     is not called for None, a tombstone.""",
-    check=Only(None, "a function is passed instead of the name of a Java class"),
+    check=OnlyValue(None, "a function is passed instead of the name of a Java class"),
 )
 COMPRESSION_TYPE = PRODUCER.declare(
     "compression.type", Type.STRING, "none",
@@ -260,7 +260,7 @@ AUTO_OFFSET_RESET = CONSUMER.declare(
 ENABLE_AUTO_COMMIT = CONSUMER.declare(
     "enable.auto.commit", Type.BOOLEAN, False,
     """Commit offsets periodically in the background.""",
-    check=Only(False, "the program commits offsets with commit()"),
+    check=OnlyValue(False, "the program commits offsets with commit()"),
 )
 ISOLATION_LEVEL = CONSUMER.declare(
     "isolation.level", Type.STRING, "read_uncommitted",

@@ -1,4 +1,4 @@
-"""Key: one configuration key, with its name, type, default, bounds and documentation.
+"""ConfigKey: one configuration key, with its name, type, default, bounds and documentation.
 
     SEGMENT_BYTES = TOPIC.declare(
         "segment.bytes", Type.INT, 1 << 30,
@@ -62,7 +62,7 @@ TEXT_LENGTH_MAX = 10_000
 QUOTED_LENGTH_MAX = 60
 
 
-class Place(NamedTuple):
+class KeyName(NamedTuple):
     """A name under which a value may be set, and its unit as a multiple of the key's unit."""
 
     name: str
@@ -77,7 +77,7 @@ class Check(Generic[T_contra]):
         self.holds = holds
 
 
-class Key(Generic[T]):
+class ConfigKey(Generic[T]):
     """One declared key; keys are compared by identity."""
 
     def __init__(
@@ -98,8 +98,8 @@ class Key(Generic[T]):
         self.check = check
         self.overrides = (overrides,) if isinstance(overrides, str) else overrides
         self.update = update
-        others = [place for place in self.overrides if place != name]
-        self.places = (Place(name, 1), *(Place(other, units_in(other)) for other in others))
+        others = [other for other in self.overrides if other != name]
+        self.names = (KeyName(name, 1), *(KeyName(other, units_in(other)) for other in others))
         """Names under which the value may be set: the key's own, then those it overrides."""
 
     @property
@@ -138,7 +138,7 @@ class Key(Generic[T]):
         return f"<key {self.name}>"
 
 
-class Scope(dict[str, Key[Any]]):
+class Scope(dict[str, ConfigKey[Any]]):
     """The keys of one kind of resource, by name; `update` is the default for its keys."""
 
     def __init__(self, owner: str, update: Update = Update.READ_ONLY) -> None:
@@ -157,10 +157,10 @@ class Scope(dict[str, Key[Any]]):
         check: Check[Any] | None = None,
         overrides: str | tuple[str, ...] = (),
         update: Update | None = None,
-    ) -> Key[T]:
+    ) -> ConfigKey[T]:
         """Add a key; its name must be new, and its default must pass its check."""
         assert name not in self, f"{name} is declared twice"
-        key = Key(
+        key = ConfigKey(
             name, type, default, doc,
             check=check, overrides=overrides, update=update or self.keys_update,
         )  # fmt: skip
@@ -176,7 +176,7 @@ class Scope(dict[str, Key[Any]]):
         """Return the typed values of texts by key name; raise InvalidConfig for an unknown name."""
         return {name: self.named(name).parse(text) for name, text in texts.items()}
 
-    def named(self, name: str) -> Key[Any]:
+    def named(self, name: str) -> ConfigKey[Any]:
         """Return the key of this name; raise InvalidConfig with similar names if it is unknown."""
         if name in self:
             return self[name]
@@ -262,7 +262,7 @@ def one_of(*values: str) -> Check[str]:
     return Check(f"one of {', '.join(values)}", lambda value: value in values)
 
 
-class Only(Check[object]):
+class OnlyValue(Check[object]):
     """Accepts the only value supported so far; `because` says what the others lack."""
 
     def __init__(self, value: object, because: str) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from kafkalite.config.broker import BROKER
-from kafkalite.config.key import Key, Scope
+from kafkalite.config.key import ConfigKey, Scope
 from kafkalite.config.topic import TOPIC
 from kafkalite.errors import Refusal
 
@@ -39,7 +39,7 @@ class Source(enum.IntEnum):
     GROUP = 8
 
 
-class Synonym(NamedTuple):
+class ConfigSynonym(NamedTuple):
     """A value of a key in one layer, as text, with the name under which it is set."""
 
     name: str
@@ -47,7 +47,7 @@ class Synonym(NamedTuple):
     source: Source
 
 
-class Found(NamedTuple):
+class ConfiguredValue(NamedTuple):
     """A value of a key in one layer, with the name under which it is set."""
 
     name: str
@@ -60,7 +60,7 @@ class Settings:
 
     def __init__(self, layers: tuple[tuple[Source, Mapping[str, Any]], ...]) -> None:
         self._layers = layers
-        self._values: dict[Key[Any], Any] = {}
+        self._values: dict[ConfigKey[Any], Any] = {}
 
     @classmethod
     def broker(
@@ -92,48 +92,48 @@ class Settings:
         """Return the settings of a topic with these values of its own."""
         return Settings(((Source.TOPIC, TOPIC.parse(overrides)), *self._layers))
 
-    def replacing(self, values: Mapping[Key[Any], Any]) -> Settings:
+    def replacing(self, values: Mapping[ConfigKey[Any], Any]) -> Settings:
         """Return a copy with values that skip their checks, such as small segments in a test."""
         forced = {key.name: value for key, value in values.items()}
         return Settings(((Source.TOPIC, forced), *self._layers))
 
-    def __getitem__(self, key: Key[T]) -> T:
+    def __getitem__(self, key: ConfigKey[T]) -> T:
         if key not in self._values:
-            self._values[key] = next(self.found(key)).value
+            self._values[key] = next(self.values_of(key)).value
         value: T = self._values[key]
         return value
 
-    def source(self, key: Key[Any]) -> Source:
+    def source(self, key: ConfigKey[Any]) -> Source:
         """Return the source of the key's value."""
-        return next(self.found(key)).source
+        return next(self.values_of(key)).source
 
-    def found(self, key: Key[Any]) -> Iterator[Found]:
+    def values_of(self, key: ConfigKey[Any]) -> Iterator[ConfiguredValue]:
         """Yield all values of the key, from the one in force to the default."""
-        for name, factor in key.places:
+        for name, factor in key.names:
             for source, values in self._layers:
                 if name in values:
-                    yield Found(name, scaled(values[name], factor), source)
-        yield Found(key.name, key.default, Source.DEFAULT)
+                    yield ConfiguredValue(name, scaled(values[name], factor), source)
+        yield ConfiguredValue(key.name, key.default, Source.DEFAULT)
 
-    def synonyms(self, key: Key[Any]) -> Iterator[Synonym]:
+    def synonyms(self, key: ConfigKey[Any]) -> Iterator[ConfigSynonym]:
         """Yield the values as DescribeConfigs returns them: texts in the units of their names."""
-        names = [place.name for place in key.places]
+        names = [each.name for each in key.names]
         for source, values in self._layers:
             for name in names:
                 if name in values:
-                    yield Synonym(name, spoken(named(key, name), values[name]), source)
+                    yield ConfigSynonym(name, value_text(named(key, name), values[name]), source)
         for name in names if names == [key.name] else names[1:]:
             default = named(key, name).default
             if default is not None:
-                yield Synonym(name, spoken(named(key, name), default), Source.DEFAULT)
+                yield ConfigSynonym(name, value_text(named(key, name), default), Source.DEFAULT)
 
 
-def named(key: Key[Any], name: str) -> Key[Any]:
+def named(key: ConfigKey[Any], name: str) -> ConfigKey[Any]:
     """Return the key of a synonym's name, or `key` itself."""
     return key if name == key.name else BROKER[name]
 
 
-def spoken(key: Key[Any], value: Any) -> str | None:
+def value_text(key: ConfigKey[Any], value: Any) -> str | None:
     """Return the text of a value for a response; None for a secret or a value that is not set."""
     return None if key.sensitive or value is None else key.format(value)
 
@@ -149,15 +149,15 @@ def read_properties(path: Path) -> dict[str, str]:
     """Return the keys and values of a config file as texts; a later line overrides earlier ones."""
     try:
         text = path.read_bytes().decode()
-    except OSError as fault:
-        raise Refusal(f"cannot read the config file {path}: {fault.strerror}") from None
-    except UnicodeDecodeError as fault:
-        raise Refusal(f"the config file {path} is not UTF-8 at byte {fault.start}") from None
+    except OSError as error:
+        raise Refusal(f"cannot read the config file {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise Refusal(f"the config file {path} is not UTF-8 at byte {error.start}") from None
     properties = {}
     for number, line in logical_lines(text):
         found = re.match(r"((?:\\.|[^\\=:\s])+)\s*[=:\s]\s*(.*)", line, re.DOTALL)
         if not found:
-            raise Refusal(f"{path}, line {number}: {line!r} is not written as key=value")
+            raise Refusal(f"{path}, line {number}: {line!r} is not of the form key=value")
         properties[unescaped(found[1])] = unescaped(found[2])
     return properties
 

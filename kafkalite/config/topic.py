@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from kafkalite.config.key import (
     Check,
-    Only,
+    OnlyValue,
     Scope,
     Type,
     Update,
@@ -35,7 +35,9 @@ CLEANUP_POLICY = TOPIC.declare(
     "cleanup.policy", Type.LIST, ("delete",),
     """Treatment of old records.  `delete` deletes whole segments by retention.ms and
     retention.bytes.""",
-    check=Only(("delete",), "compaction needs the log cleaner, which this version does not have"),
+    check=OnlyValue(
+        ("delete",), "compaction needs the log cleaner, which this version does not have"
+    ),
     overrides="log.cleanup.policy",
 )
 RETENTION_MS = TOPIC.declare(
@@ -98,7 +100,7 @@ INDEX_INTERVAL_BYTES = TOPIC.declare(
 PREALLOCATE = TOPIC.declare(
     "preallocate", Type.BOOLEAN, False,
     """Preallocate the whole file of a new segment.""",
-    check=Only(False, "space is allocated ahead of the writes anyway"),
+    check=OnlyValue(False, "space is allocated ahead of the writes anyway"),
     overrides="log.preallocate",
 )
 
@@ -212,25 +214,25 @@ MIN_INSYNC_REPLICAS = TOPIC.declare(
     "min.insync.replicas", Type.INT, 1,
     """Minimum number of in-sync replicas that must have a record before a produce request with
     acks=all succeeds.""",
-    check=Only(1, "a partition has one replica in this version"),
+    check=OnlyValue(1, "a partition has one replica in this version"),
     overrides="min.insync.replicas",
 )
 UNCLEAN_LEADER_ELECTION_ENABLE = TOPIC.declare(
     "unclean.leader.election.enable", Type.BOOLEAN, False,
     """Allow a replica that lacks acknowledged records to become leader if no other is
     available.""",
-    check=Only(False, "acknowledged records are never discarded"),
+    check=OnlyValue(False, "acknowledged records are never discarded"),
     overrides="unclean.leader.election.enable",
 )
 LEADER_REPLICATION_THROTTLED_REPLICAS = TOPIC.declare(
     "leader.replication.throttled.replicas", Type.LIST, (),
     """Replicas to which their leaders send at a limited rate.""",
-    check=Only((), "a partition has one replica in this version"),
+    check=OnlyValue((), "a partition has one replica in this version"),
 )
 FOLLOWER_REPLICATION_THROTTLED_REPLICAS = TOPIC.declare(
     "follower.replication.throttled.replicas", Type.LIST, (),
     """Replicas that fetch from their leaders at a limited rate.""",
-    check=Only((), "a partition has one replica in this version"),
+    check=OnlyValue((), "a partition has one replica in this version"),
 )
 
 # Compaction: only the cleaner reads these.  They have no effect on a topic whose cleanup.policy is
@@ -266,27 +268,27 @@ MAX_COMPACTION_LAG_MS = TOPIC.declare(
 REMOTE_STORAGE_ENABLE = TOPIC.declare(
     "remote.storage.enable", Type.BOOLEAN, False,
     """Move old segments to remote storage.""",
-    check=Only(False, "this version has no tiered storage"),
+    check=OnlyValue(False, "this version has no tiered storage"),
 )
 REMOTE_LOG_COPY_DISABLE = TOPIC.declare(
     "remote.log.copy.disable", Type.BOOLEAN, False,
     """Stop copying segments of a tiered topic to remote storage.""",
-    check=Only(False, "this version has no tiered storage"),
+    check=OnlyValue(False, "this version has no tiered storage"),
 )
 REMOTE_LOG_DELETE_ON_DISABLE = TOPIC.declare(
     "remote.log.delete.on.disable", Type.BOOLEAN, False,
     """Delete segments in remote storage when tiering is disabled.""",
-    check=Only(False, "this version has no tiered storage"),
+    check=OnlyValue(False, "this version has no tiered storage"),
 )
 LOCAL_RETENTION_MS = TOPIC.declare(
     "local.retention.ms", Type.LONG, -2,
     """Retention of a tiered topic's segments on local disks; -2 means retention.ms.""",
-    check=Only(-2, "this version has no tiered storage"),
+    check=OnlyValue(-2, "this version has no tiered storage"),
     overrides="log.local.retention.ms",
 )
 LOCAL_RETENTION_BYTES = TOPIC.declare(
     "local.retention.bytes", Type.LONG, -2,
     """Maximum local size of a tiered topic's partition; -2 means retention.bytes.""",
-    check=Only(-2, "this version has no tiered storage"),
+    check=OnlyValue(-2, "this version has no tiered storage"),
     overrides="log.local.retention.bytes",
 )

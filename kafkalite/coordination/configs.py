@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kafkalite.config.client_metrics import MATCH
-from kafkalite.config.key import TEXT_LENGTH_MAX, Key, Type, Update, quoted
+from kafkalite.config.key import TEXT_LENGTH_MAX, ConfigKey, Type, Update, quoted
 from kafkalite.config.resources import SCOPES, Resource
 from kafkalite.coordination import topic_names
 from kafkalite.coordination.image import SUPERVISOR_ID, ClusterImage, config_records
@@ -205,7 +205,7 @@ def _apply(
             # A key of another version, or of none: Kafka's tools delete throttle keys on any topic.
             after.pop(name, None)
             return
-    key: Key[Any] | None = None
+    key: ConfigKey[Any] | None = None
     try:
         key = scope.named(name)
         if change.operation == ConfigOperation.DELETE:
@@ -221,7 +221,7 @@ def _apply(
         raise
 
 
-def _text(kind: Resource, key: Key[Any], change: ConfigChange, text: str | None) -> str:
+def _text(kind: Resource, key: ConfigKey[Any], change: ConfigChange, text: str | None) -> str:
     """Return the new value of a key whose current value is `text`."""
     assert change.text is not None
     if change.operation == ConfigOperation.SET:
@@ -244,7 +244,7 @@ def entries_of(text: str) -> Iterator[str]:
 
 
 def _check_update(
-    kind: Resource, resource: str, key: Key[Any], before: Config, after: Config
+    kind: Resource, resource: str, key: ConfigKey[Any], before: Config, after: Config
 ) -> None:
     """Raise InvalidConfig unless the key may change on this resource."""
     if key.update is Update.READ_ONLY:
@@ -260,11 +260,11 @@ def _check_update(
         )
 
 
-def _value(key: Key[Any], config: Config) -> Any:
+def _value(key: ConfigKey[Any], config: Config) -> Any:
     return key.parse(config[key.name]) if key.name in config else key.default
 
 
-def _check_text(key: Key[Any], text: str | None) -> None:
+def _check_text(key: ConfigKey[Any], text: str | None) -> None:
     if text is not None and len(text) > TEXT_LENGTH_MAX:
         raise InvalidConfig(f"{key.name} has at most {TEXT_LENGTH_MAX} characters.")
     if text is not None:

@@ -31,7 +31,7 @@ from kafkalite.config.broker import (
     WORKERS,
     Listener,
 )
-from kafkalite.config.key import Key
+from kafkalite.config.key import ConfigKey
 from kafkalite.config.settings import Settings
 from kafkalite.errors import Refusal
 from kafkalite.process.loop import SHUTDOWN_SIGNALS
@@ -105,7 +105,7 @@ class CarriedState:
 
 
 def fixed_settings(
-    settings: Settings, address: Listener, data: Path, socket_keys: Iterable[Key[Any]]
+    settings: Settings, address: Listener, data: Path, socket_keys: Iterable[ConfigKey[Any]]
 ) -> dict[str, Any]:
     """Return the values that no restart can change, by key: the sockets, the lock and the nodes
     depend on them.  None means that the key is not set and the value in force stays.

@@ -8,7 +8,7 @@ import pytest
 import kafkalite
 from kafkalite.config import broker, client, topic
 from kafkalite.config.broker import BROKER
-from kafkalite.config.key import Key, Only
+from kafkalite.config.key import ConfigKey, OnlyValue
 from kafkalite.config.topic import TOPIC
 
 PACKAGE = Path(kafkalite.__file__).parent
@@ -19,7 +19,7 @@ NAMED = [
     (name, key)
     for module in (broker, client, topic)
     for name, key in vars(module).items()
-    if isinstance(key, Key) and name.isupper()
+    if isinstance(key, ConfigKey) and name.isupper()
 ]
 
 
@@ -27,7 +27,7 @@ NAMED = [
 def test_every_key_is_read_somewhere(name, key):
     """Exempt are keys with one possible value, and those that only compaction reads."""
     compaction = any(place.startswith("log.cleaner.") for place in key.overrides)
-    assert name in WORDS or isinstance(key.check, Only) or compaction, "remove it, or read it"
+    assert name in WORDS or isinstance(key.check, OnlyValue) or compaction, "remove it, or read it"
 
 
 @pytest.mark.parametrize(("name", "key"), NAMED, ids=[key.name for _, key in NAMED])

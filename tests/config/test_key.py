@@ -2,7 +2,7 @@
 
 import pytest
 
-from kafkalite.config.key import Only, Scope, Type, at_least, at_most, between, one_of
+from kafkalite.config.key import OnlyValue, Scope, Type, at_least, at_most, between, one_of
 from kafkalite.errors import InvalidConfig
 
 
@@ -82,8 +82,8 @@ def test_a_key_without_a_value_is_shown_as_nothing():
         (Type.INT, between(1, 3), "1", "0"),
         (Type.INT, between(1, 3), "3", "4"),
         (Type.STRING, one_of("a", "b"), "b", "c"),
-        (Type.LIST, Only(("a",), "b is not there yet"), "a", "a,b"),
-        (Type.BOOLEAN, Only(False, "it is not there yet"), "false", "true"),
+        (Type.LIST, OnlyValue(("a",), "b is not there yet"), "a", "a,b"),
+        (Type.BOOLEAN, OnlyValue(False, "it is not there yet"), "false", "true"),
     ],
 )
 def test_a_check_takes_what_is_within_and_refuses_what_is_not(type, check, good, bad):
@@ -95,9 +95,9 @@ def test_a_check_takes_what_is_within_and_refuses_what_is_not(type, check, good,
 
 
 def test_the_only_value_says_what_is_missing_for_the_others():
-    assert Only(("delete",), "no cleaner").words == "delete (no cleaner)"
-    assert Only((), "one replica").words == "empty (one replica)"
-    assert Only(False, "no tiers").words == "false (no tiers)"
+    assert OnlyValue(("delete",), "no cleaner").words == "delete (no cleaner)"
+    assert OnlyValue((), "one replica").words == "empty (one replica)"
+    assert OnlyValue(False, "no tiers").words == "false (no tiers)"
 
 
 def test_a_default_that_its_own_check_refuses_cannot_be_declared():

@@ -6,12 +6,12 @@ from kafkalite.config import broker, topic
 from kafkalite.config.broker import BROKER
 from kafkalite.config.key import Check, Scope, Type, Update
 from kafkalite.config.settings import (
-    Found,
+    ConfigSynonym,
+    ConfiguredValue,
     Settings,
     Source,
-    Synonym,
     read_properties,
-    spoken,
+    value_text,
 )
 from kafkalite.config.topic import RETENTION_MS, SEGMENT_BYTES, TOPIC
 from kafkalite.errors import InvalidConfig, Refusal
@@ -54,10 +54,10 @@ def test_synonyms_are_told_in_the_units_of_their_names_and_defaults_by_the_broke
     settings = Settings.broker({"log.retention.hours": "2"}, {"log.retention.ms": "9"})
     own = settings.for_topic({"retention.ms": "5"})
     assert list(own.synonyms(RETENTION_MS)) == [
-        Synonym("retention.ms", "5", Source.TOPIC),
-        Synonym("log.retention.ms", "9", Source.DYNAMIC_DEFAULT_BROKER),
-        Synonym("log.retention.hours", "2", Source.STATIC_BROKER),
-        Synonym("log.retention.hours", "168", Source.DEFAULT),
+        ConfigSynonym("retention.ms", "5", Source.TOPIC),
+        ConfigSynonym("log.retention.ms", "9", Source.DYNAMIC_DEFAULT_BROKER),
+        ConfigSynonym("log.retention.hours", "2", Source.STATIC_BROKER),
+        ConfigSynonym("log.retention.hours", "168", Source.DEFAULT),
     ]
 
 
@@ -73,7 +73,7 @@ def test_a_secret_is_not_told():
     key = scope.declare("a.secret", Type.PASSWORD, "", "A secret.")
     settings = Settings.of(Source.GROUP, scope, {"a.secret": "hush"})
     assert settings[key] == "hush"
-    assert spoken(key, "hush") is None
+    assert value_text(key, "hush") is None
     assert "hush" not in str(list(settings.synonyms(key)))
     key.check = Check("longer", lambda text: False)
     with pytest.raises(InvalidConfig) as refused:
@@ -92,10 +92,10 @@ def test_a_topics_value_wins_over_the_brokers_under_any_name_of_it():
 
 def test_every_value_there_is_stands_in_the_list_of_synonyms_the_one_in_force_first():
     settings = Settings.broker({"log.segment.bytes": "2097152"})
-    assert list(settings.for_topic({"segment.bytes": "1048576"}).found(SEGMENT_BYTES)) == [
-        Found("segment.bytes", 1 << 20, Source.TOPIC),
-        Found("log.segment.bytes", 2 << 20, Source.STATIC_BROKER),
-        Found("segment.bytes", 1 << 30, Source.DEFAULT),
+    assert list(settings.for_topic({"segment.bytes": "1048576"}).values_of(SEGMENT_BYTES)) == [
+        ConfiguredValue("segment.bytes", 1 << 20, Source.TOPIC),
+        ConfiguredValue("log.segment.bytes", 2 << 20, Source.STATIC_BROKER),
+        ConfiguredValue("segment.bytes", 1 << 30, Source.DEFAULT),
     ]
 
 
@@ -117,7 +117,7 @@ def test_the_finest_unit_that_is_set_counts(set_to, retention_ms):
 def test_a_topics_key_and_the_brokers_key_it_overrides_have_one_default(key):
     broker_defaults = {
         (default * place.factor if place.factor != 1 else default)
-        for place in key.places
+        for place in key.names
         if place.name in BROKER and (default := BROKER[place.name].default) is not None
     }
     assert broker_defaults <= {key.default}

@@ -42,9 +42,9 @@ from kafkalite.broker.security import (
 from kafkalite.broker.served_apis import EncodedResponse, Response, ServingNode, serves
 from kafkalite.broker.stepping import Work
 from kafkalite.config.broker import ADVERTISED_LISTENERS, LISTENERS, LOG_DIRS, NODE_ID
-from kafkalite.config.key import Key
+from kafkalite.config.key import ConfigKey
 from kafkalite.config.resources import SCOPES, Resource
-from kafkalite.config.settings import Settings, Source, Synonym, spoken
+from kafkalite.config.settings import ConfigSynonym, Settings, Source, value_text
 from kafkalite.coordination import topic_names
 from kafkalite.coordination.configs import ConfigAlteration, ConfigChange, broker_id, check_kind
 from kafkalite.coordination.image import NodeImage
@@ -68,9 +68,9 @@ def _authorize(client: ClientContext, operation: AclOperation, kind: Resource, n
 class ConfigEntry(NamedTuple):
     """One key of a resource, with its value, as described to clients."""
 
-    key: Key[Any]
+    key: ConfigKey[Any]
     value: str | None
-    synonyms: list[Synonym]
+    synonyms: list[ConfigSynonym]
     source: Source
 
 
@@ -177,10 +177,10 @@ def _entry(entry: ConfigEntry, synonyms: bool, documentation: bool) -> Response:
     }
 
 
-def _effective_entries(keys: Iterable[Key[Any]], settings: Settings) -> Iterable[ConfigEntry]:
+def _effective_entries(keys: Iterable[ConfigKey[Any]], settings: Settings) -> Iterable[ConfigEntry]:
     for key in keys:
         synonyms = list(settings.synonyms(key))
-        yield ConfigEntry(key, spoken(key, settings[key]), synonyms, settings.source(key))
+        yield ConfigEntry(key, value_text(key, settings[key]), synonyms, settings.source(key))
 
 
 def _broker_entries(node: ConfigsNode, client: ClientContext, name: str) -> Iterable[ConfigEntry]:
@@ -199,7 +199,7 @@ def _broker_entries(node: ConfigsNode, client: ClientContext, name: str) -> Iter
         yield key._replace(value=facts.get(key.key, key.value))
 
 
-def _listener_values(node: ConfigsNode, client: ClientContext) -> Mapping[Key[Any], str]:
+def _listener_values(node: ConfigsNode, client: ClientContext) -> Mapping[ConfigKey[Any], str]:
     host, port, *_ = node.listener.getsockname()
     here = NodeImage(node.node_id, host, port)
     return {

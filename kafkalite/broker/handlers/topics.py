@@ -47,7 +47,7 @@ from kafkalite.broker.stepping import Work
 from kafkalite.config.broker import (
     DELETE_TOPIC_ENABLE,
 )
-from kafkalite.config.settings import spoken
+from kafkalite.config.settings import value_text
 from kafkalite.config.topic import TOPIC as TOPIC_SCOPE
 from kafkalite.coordination.controller import Controller, NewTopic, PartitionGrowth
 from kafkalite.coordination.image import TopicImage
@@ -167,7 +167,7 @@ class CreatedTopics:
             self._shared_configs[overrides_key] = [
                 {
                     "name": key.name,
-                    "value": spoken(key, settings[key]),
+                    "value": value_text(key, settings[key]),
                     "read_only": not key.dynamic,
                     "config_source": settings.source(key),
                     "is_sensitive": key.sensitive,

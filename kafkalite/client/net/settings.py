@@ -35,7 +35,7 @@ from kafkalite.config.client import (
     SECURITY_PROTOCOL,
     VALUE_SERIALIZER,
 )
-from kafkalite.config.key import Key, Scope, Type, quoted
+from kafkalite.config.key import ConfigKey, Scope, Type, quoted
 from kafkalite.errors import InvalidConfig
 from kafkalite.records.compression import Codec
 
@@ -60,20 +60,20 @@ IN_FLIGHT_MAX = 5
 class ClientSettings:
     """Typed values by key; a key that was not given has its default."""
 
-    def __init__(self, scope: Scope, values: Mapping[Key[Any], Any]) -> None:
+    def __init__(self, scope: Scope, values: Mapping[ConfigKey[Any], Any]) -> None:
         self.scope = scope
         self._values = dict(values)
         self.addresses = [parse_address(server) for server in self[BOOTSTRAP_SERVERS]]
 
-    def __getitem__(self, key: Key[T]) -> T:
+    def __getitem__(self, key: ConfigKey[T]) -> T:
         value: T = self._values.get(key, key.default)
         return value
 
-    def given(self, key: Key[Any]) -> bool:
+    def given(self, key: ConfigKey[Any]) -> bool:
         """Return whether the key was set explicitly."""
         return key in self._values
 
-    def replaced(self, key: Key[T], value: T) -> ClientSettings:
+    def replaced(self, key: ConfigKey[T], value: T) -> ClientSettings:
         """Return these settings with another value of one key."""
         return ClientSettings(self.scope, {**self._values, key: value})
 
@@ -130,9 +130,11 @@ def compression_level(settings: ClientSettings, codec: Codec) -> int | None:
     return None if level is None or not settings.given(level) else settings[level]
 
 
-def parsed(scope: Scope, bootstrap: Bootstrap, keywords: Mapping[str, Any]) -> dict[Key[Any], Any]:
+def parsed(
+    scope: Scope, bootstrap: Bootstrap, keywords: Mapping[str, Any]
+) -> dict[ConfigKey[Any], Any]:
     """Return the typed values of keyword arguments and of a bootstrap mapping, by key."""
-    values: dict[Key[Any], Any] = {}
+    values: dict[ConfigKey[Any], Any] = {}
     said = dict(keywords)
     if isinstance(bootstrap, Mapping):
         if twice := said.keys() & bootstrap.keys():
@@ -160,7 +162,7 @@ def parsed(scope: Scope, bootstrap: Bootstrap, keywords: Mapping[str, Any]) -> d
     return values
 
 
-def typed(key: Key[Any], value: Any) -> Any:
+def typed(key: ConfigKey[Any], value: Any) -> Any:
     """Return the typed value of a key."""
     if key in FUNCTIONS and callable(value):
         return value

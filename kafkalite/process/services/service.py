@@ -14,7 +14,7 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from kafkalite.config.key import Key
+from kafkalite.config.key import ConfigKey
 from kafkalite.config.settings import Settings
 
 Listeners = Sequence[socket.socket]
@@ -36,7 +36,7 @@ class Service(NamedTuple):
     """In log lines and error texts."""
     key: str
     """In status.json, in the banner, and in the state that a restart carries over."""
-    socket_keys: Sequence[Key[Any]]
+    socket_keys: Sequence[ConfigKey[Any]]
     """Configuration keys of the sockets, which no restart can change."""
     plan: Callable[[Settings, bool], ServicePlan | None]
     """Takes the settings and `--insecure`; returns None if the service is not configured, raises
