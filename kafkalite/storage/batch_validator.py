@@ -12,8 +12,8 @@
 A compressed batch is decompressed to check its records, unless the topic disables that.  Any batch
 is opened to recompress it, to check records against `before.max.ms` if that is set, or to report
 which records are too new.  Otherwise the maximum timestamp in its header is trusted.  Opening a
-batch is expensive; `opening` offers it as steps that run before the append.  The checks that apply
-to every topic are in record_batch.judge.
+batch is expensive; `begin_validation` offers it as steps that run before the append.  The checks
+that apply to every topic are in record_batch.judge.
 
 A batch that cannot be decompressed is InvalidRecord, which no client retries, and not
 CorruptMessage: its CRC is valid, so a retry would send the same bytes.  A batch that decompresses
@@ -62,7 +62,7 @@ from kafkalite.errors import (
 )
 from kafkalite.records.batch import RecordBatch
 from kafkalite.records.compression import Codec, output_size_max
-from kafkalite.records.opening import Steps, finish, recompress, scan_of, walk
+from kafkalite.records.decode_steps import Steps, finish, recompress, scan_of, walk
 
 ATTRIBUTES_LOW = 22
 """Position in a batch of the low attributes byte, which holds the codec."""
@@ -110,9 +110,11 @@ class BatchValidator:
 
     # -- before the append -------------------------------------------------------------------
 
-    def opening(self, batch: bytes | bytearray | memoryview, clock: Clock) -> Steps[bytes] | None:
-        """Return the steps that open a client's batch and return the bytes to append as `opened`,
-        or None if the batch need not be opened.
+    def begin_validation(
+        self, batch: bytes | bytearray | memoryview, clock: Clock
+    ) -> Steps[bytes] | None:
+        """Return the steps that open a client's batch and return the bytes to append as
+        `validated`, or None if the batch need not be opened.
 
         Raises the error of anything that is wrong outside the batch's records.
         """
@@ -125,13 +127,13 @@ class BatchValidator:
         if code := judge(batch):
             raise_for(code)
         # The steps may run after the caller's buffer was reused.
-        return self._opened(bytes(batch), clock.wall_ms())
+        return self._validate_records(bytes(batch), clock.wall_ms())
 
-    def _opened(self, batch: bytes, now_ms: int) -> Steps[bytes]:
-        opened = RecordBatch(batch)
-        scan = scan_of(opened)
+    def _validate_records(self, batch: bytes, now_ms: int) -> Steps[bytes]:
+        client_batch = RecordBatch(batch)
+        scan = scan_of(client_batch)
         # Kafka stores batches with timestamps before 1970, but cannot build them.
-        rebuilt = self.codec is not None and self.codec is not opened.header.codec
+        rebuilt = self.codec is not None and self.codec is not client_batch.header.codec
         oldest = max(now_ms - self.before_max_ms, 0 if rebuilt else -LONG_MAX - 1)
         newest = min(now_ms + self.after_max_ms, LONG_MAX)
         if not self.sets_append_time:
@@ -139,16 +141,18 @@ class BatchValidator:
         kept = batch
         try:
             if self.codec is None:
-                yield from walk(opened, scan, strict=True)
+                yield from walk(client_batch, scan, strict=True)
             else:
-                kept = yield from recompress(opened, self.codec, self.level, scan=scan, strict=True)
+                kept = yield from recompress(
+                    client_batch, self.codec, self.level, scan=scan, strict=True
+                )
         except CorruptMessage as error:
             raise InvalidRecord(str(error)) from None
         except MessageTooLarge:
             raise self._inflated_too_large(len(batch)) from None
         if scan.hits:
             self._raise_invalid_timestamps(scan.hits, oldest, newest)
-        if scan.max_timestamp != opened.header.max_timestamp:
+        if scan.max_timestamp != client_batch.header.max_timestamp:
             # Retention and timestamp lookups use the header, so Kafka corrects it as well.
             corrected = bytearray(kept)
             correct_max_timestamp(corrected, scan.max_timestamp)
@@ -165,7 +169,7 @@ class BatchValidator:
         count: int,
         now_ms: int,
         *,
-        opened: bool,
+        validated: bool,
     ) -> bytes | bytearray | memoryview:
         """Return a client's batch as the topic stores it; raise the error if it is refused."""
         # Invalid records under a valid CRC would stop every consumer at this offset for good.
@@ -177,12 +181,12 @@ class BatchValidator:
             self.raise_too_large(len(batch))
         if attributes & TRANSACTIONAL:
             raise InvalidTxnState("The producer has not added this partition to a transaction.")
-        if not opened and (
+        if not validated and (
             attributes & self.opened_codecs
             or self.opens_all
             or max_timestamp - now_ms > self.after_max_ms
         ):
-            batch = finish(self._opened(bytes(batch), now_ms))
+            batch = finish(self._validate_records(bytes(batch), now_ms))
             if len(batch) > self.size_max:
                 self.raise_too_large(len(batch))
         if self.sets_append_time:

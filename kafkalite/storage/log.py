@@ -35,7 +35,7 @@ from kafkalite._ext.record_batch import (
 )
 from kafkalite.config.settings import Settings
 from kafkalite.errors import KafkaStorageError, OffsetOutOfRange, raise_for
-from kafkalite.records.opening import Steps
+from kafkalite.records.decode_steps import Steps
 from kafkalite.storage import layout, retention
 from kafkalite.storage.batch_validator import BatchValidator
 from kafkalite.storage.disk import ERRORS_OF_ONE_LOG, TRANSIENT_ERRORS, DiskFailed, failed
@@ -200,10 +200,10 @@ class Log:
 
     # -- appending ---------------------------------------------------------------------------
 
-    def opening(self, batch: bytes | memoryview) -> Steps[bytes] | None:
+    def begin_validation(self, batch: bytes | memoryview) -> Steps[bytes] | None:
         """Return the steps that check a client's batch before the append; see
-        BatchValidator.opening."""
-        return self._validator.opening(batch, self._clock)
+        BatchValidator.begin_validation."""
+        return self._validator.begin_validation(batch, self._clock)
 
     def append(
         self,
@@ -211,15 +211,15 @@ class Log:
         leader_epoch: int,
         *,
         from_client: bool = True,
-        opened: bool = False,
+        validated: bool = False,
     ) -> LogAppendResult:
         """Append one batch; raise the error of an invalid one, in which case nothing was written.
 
-        `opened` is true for a client's batch whose records were checked by `opening`.
+        `validated` is true for a client's batch whose records were checked by `begin_validation`.
         """
         if self.failure is not None:
             raise KafkaStorageError(self.failure)
-        code = 0 if opened else judge(batch) if from_client else check(batch)
+        code = 0 if validated else judge(batch) if from_client else check(batch)
         if code:
             raise_for(code)
         (_, _, _, _, _, attributes, last_offset_delta, _, max_timestamp,
@@ -228,7 +228,7 @@ class Log:
         if from_client:
             now_ms = self._clock.wall_ms()
             kept = self._validator.validate_batch(
-                batch, attributes, max_timestamp, count, now_ms, opened=opened
+                batch, attributes, max_timestamp, count, now_ms, validated=validated
             )
             if kept is not batch:  # recompressed, corrected or stamped
                 batch, max_timestamp = kept, header(kept)[8]

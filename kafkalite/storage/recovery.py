@@ -330,8 +330,8 @@ class Recovery:
             number -= 1
         if offset == self.segments[number].base_offset:
             return True  # there are no records before it
-        told = self.leader_epochs.epoch_at(offset - 1)
-        return told is None or told == self.segments[number].leader_epoch_of(offset - 1)
+        epoch = self.leader_epochs.epoch_at(offset - 1)
+        return epoch is None or epoch == self.segments[number].leader_epoch_of(offset - 1)
 
     def _snapshots(self) -> list[int]:
         """Return the offsets of the snapshots that were found, ascending."""

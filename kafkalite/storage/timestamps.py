@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeAlias
 from kafkalite.config.topic import LONG_MAX
 from kafkalite.errors import KafkaStorageError, MessageTooLarge
 from kafkalite.records.batch import RecordBatch, TimestampType
-from kafkalite.records.opening import Steps, scan_of, walk
+from kafkalite.records.decode_steps import Steps, scan_of, walk
 from kafkalite.storage.log import Log
 
 

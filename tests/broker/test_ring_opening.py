@@ -16,7 +16,7 @@ from kafkalite.broker.replica import batch_opener as opener
 from kafkalite.errors import InvalidRecord, UnknownTopicId
 from kafkalite.protocol.schemas.topics import DELETE_TOPICS
 from kafkalite.records.compression import Codec
-from kafkalite.records.opening import Steps
+from kafkalite.records.decode_steps import Steps
 from tests.broker.local_harness import LocalClient, LocalNode, batch_of
 
 OK = 0

@@ -18,7 +18,7 @@ from kafkalite._ext import record_batch, records
 from kafkalite.errors import KafkaError
 from kafkalite.records.batch import Record, RecordBatch, batches, build
 from kafkalite.records.compression import Codec, decompress
-from kafkalite.records.opening import finish, recompress
+from kafkalite.records.decode_steps import finish, recompress
 from tests.twins import record_batch as batch_twin
 from tests.twins import records as records_twin
 

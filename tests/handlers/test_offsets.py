@@ -13,7 +13,7 @@ from kafkalite.protocol.schemas.offsets import (
 )
 from kafkalite.records.batch import Record, build
 from kafkalite.records.compression import Codec
-from kafkalite.records.opening import finish
+from kafkalite.records.decode_steps import finish
 from kafkalite.storage.timestamps import TimestampOffset, search_timestamp
 from tests.handlers.denying import Denying
 

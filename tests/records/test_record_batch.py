@@ -21,7 +21,7 @@ from kafkalite.records.batch import (
     build,
 )
 from kafkalite.records.compression import Codec
-from kafkalite.records.opening import finish, recompress, scan_of, walk
+from kafkalite.records.decode_steps import finish, recompress, scan_of, walk
 from tests.twins import record_batch as twin
 
 COMPRESSED = [codec for codec in Codec if codec is not Codec.NONE]

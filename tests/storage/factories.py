@@ -9,7 +9,7 @@ from kafkalite.clock import Clock, ManualClock
 from kafkalite.config import topic as keys
 from kafkalite.config.settings import Settings
 from kafkalite.records.batch import Record, batches, build
-from kafkalite.records.opening import finish
+from kafkalite.records.decode_steps import finish
 from kafkalite.storage.disk import Disk
 from kafkalite.storage.known_state import KnownEnd, KnownLogState
 from kafkalite.storage.log import Log

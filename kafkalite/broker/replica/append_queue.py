@@ -32,9 +32,9 @@ class AppendNow(Protocol):
     """The append of a batch to the log in this tick."""
 
     def __call__(
-        self, partition: Partition, batch: memoryview | bytes, *, opened: bool = False
+        self, partition: Partition, batch: memoryview | bytes, *, validated: bool = False
     ) -> LogAppendResult:
-        """Append a batch; `opened` is true if its records were decompressed and checked."""
+        """Append a batch; `validated` is true if its records were decompressed and checked."""
 
 
 class AppendQueue:
@@ -65,13 +65,13 @@ class AppendQueue:
             self._waiting_size += len(batch)
             queue.append((bytes(batch), later))
             return later
-        steps = partition.opening(batch)
+        steps = partition.begin_validation(batch)
         if steps is None:
             return self._append_now(partition, batch)
         self._check_room(batch)
         kept = self._opener.run(steps)
         if not isinstance(kept, Later):
-            return self._append_now(partition, kept, opened=True)
+            return self._append_now(partition, kept, validated=True)
         self._queues[partition] = deque()
         self._waiting_size += len(batch)
         later = Later()
@@ -99,7 +99,7 @@ class AppendQueue:
                 raise error
             assert kept is not None
             self._check_led(partition)
-            appended = self._append_now(partition, kept, opened=True)
+            appended = self._append_now(partition, kept, validated=True)
         except KafkaError as raised:
             later.fail(raised)
         else:

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from kafkalite.broker.later import Later
 from kafkalite.errors import KafkaError, UnknownServerError
-from kafkalite.records.opening import Steps
+from kafkalite.records.decode_steps import Steps
 from kafkalite.storage.timestamps import Search, TimestampOffset
 
 log = logging.getLogger("kafkalite.broker")

@@ -23,8 +23,8 @@ from kafkalite.storage.segment_grants import SegmentGrant, grant
 if TYPE_CHECKING:
     from kafkalite.broker.replica.delayed_operation import DelayedOperation
     from kafkalite.config.settings import Settings
+    from kafkalite.records.decode_steps import Steps
     from kafkalite.records.file_slice import FileSlice
-    from kafkalite.records.opening import Steps
     from kafkalite.storage.log import Log, LogAppendResult
 
 READ_COMMITTED = 1
@@ -76,14 +76,14 @@ class Partition:
         """The offset at which read_committed reads end."""
         return self.high_watermark
 
-    def opening(self, batch: memoryview | bytes) -> Steps[bytes] | None:
+    def begin_validation(self, batch: memoryview | bytes) -> Steps[bytes] | None:
         """Return the steps that open a client's batch for `append`, or None if it needs none."""
         if self.error is not None:
             raise self.error.again()
-        return self.log.opening(batch)
+        return self.log.begin_validation(batch)
 
     def append(
-        self, batch: memoryview | bytes, *, from_client: bool = True, opened: bool = False
+        self, batch: memoryview | bytes, *, from_client: bool = True, validated: bool = False
     ) -> LogAppendResult:
         """Append a batch to the log.
 
@@ -91,7 +91,9 @@ class Partition:
         """
         if self.error is not None:
             raise self.error.again()
-        appended = self.log.append(batch, self.leader_epoch, from_client=from_client, opened=opened)
+        appended = self.log.append(
+            batch, self.leader_epoch, from_client=from_client, validated=validated
+        )
         if not self.flushes_always:
             self.high_watermark = self.log.end_offset
         traffic = self.traffic

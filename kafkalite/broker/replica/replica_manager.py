@@ -306,9 +306,9 @@ class ReplicaManager:
         return partition, self.append_queue.append(partition, batch)
 
     def _append_now(
-        self, partition: Partition, batch: memoryview | bytes, *, opened: bool = False
+        self, partition: Partition, batch: memoryview | bytes, *, validated: bool = False
     ) -> LogAppendResult:
-        appended = partition.append(batch, opened=opened)
+        appended = partition.append(batch, validated=validated)
         partition.traffic.produces += 1
         self._dirty[partition] = None
         return appended
