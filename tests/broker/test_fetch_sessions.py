@@ -203,7 +203,7 @@ def test_a_client_that_names_endless_partitions_loses_its_session(sessions, monk
     assert len(sessions) == 0
 
 
-def test_an_answer_leaves_out_what_the_client_was_told(sessions):
+def test_session_omits_unchanged_partitions(sessions):
     session = sessions.open(0, 0, asked(0, 1), [])
     full = [("t", [entry(0, 5), entry(1, 5)])]
     assert news(session, full, everything=True) == full
@@ -220,20 +220,20 @@ def test_an_answer_leaves_out_what_the_client_was_told(sessions):
     ],
     ids=["high watermark", "log start", "error", "records"],
 )
-def test_an_answer_tells_what_changed(sessions, changed):
+def test_session_includes_changed_partitions(sessions, changed):
     session = sessions.open(0, 0, asked(0, 1), [])
     news(session, [("t", [entry(0, 5), entry(1, 5)])], everything=True)
     assert news(session, [("t", [entry(0, 5), changed])], everything=False) == [("t", [changed])]
 
 
-def test_an_error_is_told_every_time(sessions):
+def test_session_always_includes_errors(sessions):
     session = sessions.open(0, 0, asked(0), [])
     faulty = [("t", [entry(0, -1, error_code=6)])]
     news(session, faulty, everything=True)
     assert news(session, faulty, everything=False) == faulty
 
 
-def test_a_partition_that_gave_records_goes_to_the_end_of_the_line(sessions):
+def test_partition_with_records_moves_to_the_end(sessions):
     session = sessions.open(0, 0, asked(0, 1, 2), [])
     news(session, [("t", [entry(0, 1, records=b"x")])], everything=False)
     assert remembered(session) == [("t", [wanted(1), wanted(2), wanted(0)])]
@@ -248,7 +248,7 @@ def crowded(monkeypatch):
     return Sessions(slots=100)
 
 
-def test_sessions_that_remember_too_much_in_all_displace_only_unused_ones(crowded):
+def test_sessions_over_the_total_limit_evict_only_unused_ones(crowded):
     first = crowded.open(0, 0, asked(0, 1, 2), [])
     second = crowded.open(0, 0, asked(0, 1), [])
     assert crowded.partition_count == 5
@@ -296,7 +296,7 @@ def test_session_ends_with_the_connection_that_began_it(sessions):
     assert (len(sessions), sessions.partition_count, sessions._ids_by_owner) == (0, 0, {})
 
 
-def test_session_remembers_nothing_of_partitions_it_has_forgotten(sessions):
+def test_session_drops_offsets_of_forgotten_partitions(sessions):
     session = sessions.open(0, 0, asked(0, 1), [])
     sessions.open(session.session_id, 1, [], [("t", [0])])
     news(session, [("t", [entry(0, 5), entry(1, 5)])], everything=False)

@@ -16,7 +16,7 @@ def heard(later):
     return news
 
 
-def test_a_callback_hears_the_value_when_it_comes():
+def test_callback_is_called_with_the_value():
     later = Later()
     news = heard(later)
     assert news == []
@@ -24,13 +24,13 @@ def test_a_callback_hears_the_value_when_it_comes():
     assert news == [(7, None)]
 
 
-def test_a_callback_added_too_late_hears_it_at_once():
+def test_callback_added_after_settling_is_called_immediately():
     later = Later()
     later.resolve(None)
     assert heard(later) == [(None, None)]
 
 
-def test_a_fault_passes_through_map_untouched():
+def test_error_passes_through_map_unchanged():
     later = Later()
     fault = UnknownTopicOrPartition()
     news = heard(later.map(lambda value: value + 1))
@@ -38,7 +38,7 @@ def test_a_fault_passes_through_map_untouched():
     assert news == [(None, fault)]
 
 
-def test_a_fault_raised_by_map_becomes_the_results_fault():
+def test_error_raised_in_map_fails_the_result():
     def refuse(value):
         raise InvalidRequest("no")
 
@@ -50,7 +50,7 @@ def test_a_fault_raised_by_map_becomes_the_results_fault():
     assert isinstance(fault, InvalidRequest)
 
 
-def test_settling_twice_is_a_bug():
+def test_settling_twice_raises_assertion_error():
     later = Later()
     later.resolve(1)
     with pytest.raises(AssertionError):
@@ -72,7 +72,7 @@ def test_abandoning_a_settled_later_does_nothing():
     assert forgotten == []
 
 
-def test_recovered_a_fault_becomes_a_value_and_a_value_stays():
+def test_recover_turns_errors_into_values():
     assert heard(Later.of(1).recover(lambda fault: 2)) == [(1, None)]
     later = Later()
     recovered = later.recover(lambda fault: str(fault))
@@ -80,7 +80,7 @@ def test_recovered_a_fault_becomes_a_value_and_a_value_stays():
     assert heard(recovered) == [("no", None)]
 
 
-def test_all_come_in_their_order_once_the_last_has_come():
+def test_all_of_resolves_in_order_after_the_last():
     first, second = Later(), Later()
     both = all_of([first, second])
     second.resolve(2)
@@ -90,7 +90,7 @@ def test_all_come_in_their_order_once_the_last_has_come():
     assert heard(all_of([])) == [([], None)]
 
 
-def test_of_many_the_first_fault_is_the_answer():
+def test_all_of_fails_with_the_first_error():
     first, second = Later(), Later()
     both = all_of([first, second])
     fault = InvalidRequest("no")
@@ -99,7 +99,7 @@ def test_of_many_the_first_fault_is_the_answer():
     assert heard(both) == [(None, fault)]
 
 
-def test_abandoned_all_are_abandoned():
+def test_abandoning_all_of_abandons_each():
     gone = []
     laters = [Later(lambda place=place: gone.append(place)) for place in range(2)]
     all_of(laters).abandon()
@@ -110,7 +110,7 @@ class Large:
     """A large object, such as a request."""
 
 
-def test_a_fault_keeps_nothing_of_where_it_was_raised():
+def test_error_keeps_no_traceback():
     codes = []
 
     def refused():

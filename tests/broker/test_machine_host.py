@@ -287,7 +287,7 @@ def test_a_flush_that_finds_no_descriptor_is_tried_again(hosted, monkeypatch):
     assert [fault for ((_, fault),) in came] == [None, None]
 
 
-def test_a_flush_without_room_for_the_leader_epochs_is_tried_again(hosted, monkeypatch):
+def test_flush_is_retried_when_the_disk_is_full(hosted, monkeypatch):
     came = hosted.begin(hosted.create("a"))
     (flush,) = hosted.flusher.held
     flush.refused = OSError(28, "No space left on device")

@@ -115,7 +115,7 @@ def served() -> Iterator[Served]:
 
 @pytest.mark.parametrize("durability", ["fsync", "interval"])
 @pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.EMFILE])
-def test_a_flush_whose_file_cannot_be_opened_is_tried_again(
+def test_flush_is_retried_when_its_file_cannot_be_opened(
     served: Served, tmp_path: Path, durability: str, code: int
 ) -> None:
     disk = FaultyDisk(1, code, sticky=True, only=("open",))
@@ -138,7 +138,7 @@ def test_a_flush_whose_file_cannot_be_opened_is_tried_again(
     assert broken.high_watermark == 1
 
 
-def test_a_flush_without_room_for_the_leader_epochs_is_tried_again(
+def test_flush_is_retried_when_the_disk_is_full(
     served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object, **__: object) -> None:

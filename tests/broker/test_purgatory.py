@@ -126,7 +126,7 @@ def codes(response):
     return [result.error_code for _, results in response.topics for result in results]
 
 
-def test_a_produce_waits_for_all_of_its_partitions(purgatory):
+def test_produce_waits_for_all_of_its_partitions(purgatory):
     a, b = Partition(0), Partition(1)
     news = heard(purgatory.watch(produced(a, b), 1000))
     a.high_watermark = 5
@@ -139,7 +139,7 @@ def test_a_produce_waits_for_all_of_its_partitions(purgatory):
     assert codes(response) == [0, 0]
 
 
-def test_a_high_watermark_at_the_last_record_is_not_past_it(purgatory):
+def test_produce_waits_while_high_watermark_is_at_last_offset(purgatory):
     partition = Partition()
     news = heard(purgatory.watch(produced(partition, last_offset=4), 1000))
     partition.high_watermark = 4
@@ -147,7 +147,7 @@ def test_a_high_watermark_at_the_last_record_is_not_past_it(purgatory):
     assert news == []
 
 
-def test_a_produce_out_of_time_says_so_for_the_open_partitions_only(purgatory, timers):
+def test_expired_produce_fails_only_uncommitted_partitions(purgatory, timers):
     a, b = Partition(0), Partition(1)
     news = heard(purgatory.watch(produced(a, b), 1000))
     a.high_watermark = 5
@@ -156,7 +156,7 @@ def test_a_produce_out_of_time_says_so_for_the_open_partitions_only(purgatory, t
     assert codes(response) == [0, RequestTimedOut.code]
 
 
-def test_a_produce_to_a_partition_taken_away_is_answered_with_the_reason(purgatory):
+def test_produce_fails_when_partition_moves_away(purgatory):
     partition = Partition()
     news = heard(purgatory.watch(produced(partition), 1000))
     partition.error = NotLeaderOrFollower()
@@ -165,7 +165,7 @@ def test_a_produce_to_a_partition_taken_away_is_answered_with_the_reason(purgato
     assert codes(response) == [NotLeaderOrFollower.code]
 
 
-def test_produce_closes_the_entries_of_the_partition_that_moved_only(purgatory):
+def test_produce_checks_only_the_changed_partition(purgatory):
     partitions = [Partition(number) for number in range(500)]
     news = heard(purgatory.watch(produced(*partitions), 1000))
     for partition in partitions:
@@ -211,7 +211,7 @@ def moved(purgatory, partition, size):
     purgatory.wake(partition)
 
 
-def test_fetch_that_finds_enough_is_answered_at_once(purgatory):
+def test_fetch_with_enough_bytes_completes_immediately(purgatory):
     a, b = Partition(0), Partition(1)
     a.bytes, b.bytes = 6, 4
     assert purgatory.begin(fetch_of(a, b), 1000) == {0: 6, 1: 4}
@@ -240,7 +240,7 @@ def test_waiting_fetch_holds_no_records(purgatory):
     assert news == [({0: 6, 1: 4}, None)]
 
 
-def test_fetch_out_of_time_gives_what_there_is(purgatory, timers):
+def test_expired_fetch_returns_available_bytes(purgatory, timers):
     partition = Partition()
     news = begun(purgatory, partition)
     moved(purgatory, partition, 3)
@@ -249,7 +249,7 @@ def test_fetch_out_of_time_gives_what_there_is(purgatory, timers):
     assert news == [({0: 3}, None)]
 
 
-def test_fetch_gives_no_more_than_max_bytes_of_what_came_while_it_waited(purgatory):
+def test_fetch_returns_at_most_max_bytes_after_waiting(purgatory):
     partitions = [Partition(number) for number in range(3)]
     news = begun(purgatory, *partitions, min_bytes=20, max_bytes=25)
     for partition in partitions:
@@ -258,7 +258,7 @@ def test_fetch_gives_no_more_than_max_bytes_of_what_came_while_it_waited(purgato
     assert news == [({0: 10, 1: 10, 2: 5}, None)]
 
 
-def test_fetch_that_would_fail_is_answered_in_the_same_tick(purgatory):
+def test_fetch_with_error_completes_in_same_tick(purgatory):
     partition = Partition()
     news = begun(purgatory, partition)
     partition.error = OffsetOutOfRange()
@@ -267,7 +267,7 @@ def test_fetch_that_would_fail_is_answered_in_the_same_tick(purgatory):
     assert len(news) == 1
 
 
-def test_answered_fetch_leaves_nothing_behind(purgatory, timers):
+def test_completed_fetch_is_unregistered(purgatory, timers):
     a, b = Partition(0), Partition(1)
     begun(purgatory, a, b)
     assert purgatory.size == 1
@@ -276,7 +276,7 @@ def test_answered_fetch_leaves_nothing_behind(purgatory, timers):
     assert (purgatory.size, a.waiting, b.waiting, timers.due) == (0, {}, {}, [])
 
 
-def test_abandoned_fetch_leaves_nothing_behind(purgatory, timers):
+def test_abandoned_fetch_is_unregistered(purgatory, timers):
     partition = Partition()
     later = purgatory.begin(fetch_of(partition), 2**31 - 1)
     news = heard(later)
@@ -285,7 +285,7 @@ def test_abandoned_fetch_leaves_nothing_behind(purgatory, timers):
     assert (purgatory.size, partition.waiting, timers.due, news) == (0, {}, [], [])
 
 
-def test_two_fetches_of_one_partition_are_both_answered(purgatory):
+def test_two_fetches_of_one_partition_both_complete(purgatory):
     partition = Partition()
     news = begun(purgatory, partition), begun(purgatory, partition)
     moved(purgatory, partition, 10)
@@ -325,7 +325,7 @@ def ticks_until(purgatory, holds):
 
 
 @pytest.mark.parametrize("min_bytes", [1, 1 << 30])
-def test_move_costs_one_look_however_many_partitions_a_fetch_names(purgatory, many, min_bytes):
+def test_change_costs_one_check_for_a_fetch_of_many_partitions(purgatory, many, min_bytes):
     begun(purgatory, *many, min_bytes=min_bytes, max_bytes=1 << 30)
     ticks_until(purgatory, lambda: not purgatory.steps)
     before = looks(many), reads(many)
@@ -336,7 +336,7 @@ def test_move_costs_one_look_however_many_partitions_a_fetch_names(purgatory, ma
     assert (looks(many), reads(many)) == (MANY + 100, MANY)
 
 
-def test_answer_reads_the_partitions_that_moved_only(purgatory, many):
+def test_response_rereads_only_changed_partitions(purgatory, many):
     news = begun(purgatory, *many, min_bytes=1)
     ticks_until(purgatory, lambda: not purgatory.steps)
     moved(purgatory, many[3], 5)
@@ -358,7 +358,7 @@ def test_fetch_of_many_partitions_is_read_in_slices(purgatory, many):
     assert news == []
 
 
-def test_partition_that_moves_while_a_fetch_is_read_is_not_missed(purgatory, many):
+def test_change_during_the_read_of_a_fetch_is_not_missed(purgatory, many):
     news = begun(purgatory, *many, min_bytes=1)
     purgatory.run()
     moved(purgatory, many[0], 8)
@@ -367,7 +367,7 @@ def test_partition_that_moves_while_a_fetch_is_read_is_not_missed(purgatory, man
     assert sizes[0] == 8
 
 
-def test_fetch_out_of_time_while_it_is_read_is_answered(purgatory, timers, many):
+def test_fetch_that_expires_during_its_read_completes(purgatory, timers, many):
     news = begun(purgatory, *many, min_bytes=1)
     timers.all_due()
     ticks_until(purgatory, lambda: news)
@@ -376,7 +376,7 @@ def test_fetch_out_of_time_while_it_is_read_is_answered(purgatory, timers, many)
     assert (purgatory.size, sum(len(each.waiting) for each in many)) == (0, 0)
 
 
-def test_client_gone_while_its_fetch_is_read_is_forgotten(purgatory, many):
+def test_fetch_of_disconnected_client_is_removed_during_its_read(purgatory, many):
     later = purgatory.begin(fetch_of(*many, min_bytes=1), 1000)
     purgatory.run()
     later.abandon()
@@ -386,7 +386,7 @@ def test_client_gone_while_its_fetch_is_read_is_forgotten(purgatory, many):
     assert (purgatory.size, len(purgatory.steps)) == (0, 0)
 
 
-def test_one_move_that_wakes_many_fetches_answers_a_bounded_number_a_tick(purgatory):
+def test_fetches_completed_per_tick_are_bounded(purgatory):
     partition = Partition()
     news = [begun(purgatory, partition, min_bytes=1) for _ in range(1_000)]
     partition.bytes = 1
@@ -400,7 +400,7 @@ def test_one_move_that_wakes_many_fetches_answers_a_bounded_number_a_tick(purgat
     assert partition.looks == 2_000, "one look to register, and one for the move"
 
 
-def test_many_fetches_out_of_time_at_once_are_answered_over_several_ticks(purgatory, timers):
+def test_many_expired_fetches_complete_over_several_ticks(purgatory, timers):
     partition = Partition()
     news = [begun(purgatory, partition) for _ in range(200)]
     timers.all_due()
@@ -409,7 +409,7 @@ def test_many_fetches_out_of_time_at_once_are_answered_over_several_ticks(purgat
     ticks_until(purgatory, lambda: sum(map(len, news)) == 200)
 
 
-def test_produce_is_answered_before_the_many_fetches_that_wait(purgatory):
+def test_produce_completes_before_many_waiting_fetches(purgatory):
     partition = Partition()
     for _ in range(1_000):
         begun(purgatory, partition, min_bytes=1)
@@ -420,7 +420,7 @@ def test_produce_is_answered_before_the_many_fetches_that_wait(purgatory):
 
 
 @pytest.mark.parametrize("is_urgent", [True, False])
-def test_delayed_request_whose_files_cannot_be_read_fails_alone(purgatory, is_urgent):
+def test_unreadable_log_fails_only_its_delayed_request(purgatory, is_urgent):
     partition = Partition(0)
     broken, whole = produced(partition), produced(partition)
 

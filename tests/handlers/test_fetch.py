@@ -83,7 +83,7 @@ def test_every_version_reads_from_the_batch_that_holds_the_offset(filled, versio
 
 
 @pytest.mark.parametrize("version", range(4, 19))
-def test_an_empty_answer_has_a_record_set_of_length_zero_and_not_null(filled, version):
+def test_empty_fetch_response_has_records_of_length_zero(filled, version):
     entry = fetch(filled, 3, version)
     assert entry.error_code == 0
     assert entry.records is not None
@@ -104,7 +104,7 @@ def test_an_offset_outside_the_log_is_out_of_range(filled, offset):
         ({"partition": 7}, 18, errors.UnknownTopicOrPartition),
     ],
 )
-def test_a_partition_that_is_not_there_is_named_so_at_once(filled, where, version, fault):
+def test_fetch_of_unknown_partition_fails_immediately(filled, where, version, fault):
     entry = fetch(filled, 0, version, max_wait_ms=10_000, **where)
     assert entry.error_code == fault.code
 
@@ -112,7 +112,7 @@ def test_a_partition_that_is_not_there_is_named_so_at_once(filled, where, versio
 @pytest.mark.parametrize(
     ("epoch", "fault"), [(-1, None), (0, None), (3, errors.UnknownLeaderEpoch)]
 )
-def test_the_epoch_the_client_knows_is_checked(filled, epoch, fault):
+def test_fetch_checks_the_leader_epoch(filled, epoch, fault):
     entry = fetch(filled, 0, in_partition={"current_leader_epoch": epoch})
     assert entry.error_code == (fault.code if fault else 0)
 
@@ -123,7 +123,7 @@ def test_an_older_epoch_is_fenced(filled):
     assert entry.error_code == errors.FencedLeaderEpoch.code
 
 
-def test_a_reader_past_the_end_of_its_epoch_is_told_where_that_ended(filled):
+def test_fetch_past_the_end_of_an_epoch_returns_diverging_epoch(filled):
     filled.node.replicas.leader("a", 0).leader_epoch = 2
     append(filled, b"under epoch 2")
     entry = fetch(filled, 4, 12, in_partition={"last_fetched_epoch": 1})
@@ -131,12 +131,12 @@ def test_a_reader_past_the_end_of_its_epoch_is_told_where_that_ended(filled):
     assert (entry.diverging_epoch.epoch, entry.diverging_epoch.end_offset) == (0, 3)
 
 
-def test_a_reader_of_an_epoch_that_never_was_is_out_of_range(filled):
+def test_fetch_of_unknown_epoch_is_out_of_range(filled):
     entry = fetch(filled, 3, 12, in_partition={"last_fetched_epoch": 5})
     assert entry.error_code == errors.OffsetOutOfRange.code
 
 
-def test_who_may_not_read_is_refused(filled):
+def test_fetch_without_authorization_fails(filled):
     filled.node.authorizer = Denying(READ)
     assert fetch(filled, 0).error_code == errors.TopicAuthorizationFailed.code
 
@@ -144,19 +144,19 @@ def test_who_may_not_read_is_refused(filled):
 # -- size limits ---------------------------------------------------------------------------------
 
 
-def test_the_first_batch_comes_whole_however_small_the_limits(filled):
+def test_first_batch_is_returned_whole_above_the_limits(filled):
     entry = fetch(filled, 0, max_bytes=1, in_partition={"partition_max_bytes": 1})
     assert values_of(entry) == [b"x", b"y"]
 
 
-def test_a_partition_named_twice_is_read_once_as_it_was_named_last(filled):
+def test_repeated_partition_is_read_once_with_its_last_entry(filled):
     topics = wanted(filled, 12, (0, 0), (1, 0), (0, 2))
     (topic,) = filled.ask(FETCH, 12, **request(filled, 12, topics)).responses
     assert [entry.partition_index for entry in topic.partitions] == [0, 1]
     assert values_of(topic.partitions[0]) == [b"z"]
 
 
-def test_the_second_partition_gets_what_the_first_left(filled):
+def test_second_partition_gets_the_remaining_bytes(filled):
     append(filled, b"other", partition=1)
     topics = wanted(filled, 12, (0, 0), (1, 0))
     first_size = len(fetch(filled, 0).records)
@@ -164,7 +164,7 @@ def test_the_second_partition_gets_what_the_first_left(filled):
     assert [bool(len(entry.records)) for entry in answer.responses[0].partitions] == [True, False]
 
 
-def test_the_brokers_own_limit_holds_over_the_clients(tmp_path):
+def test_fetch_max_bytes_of_the_broker_limits_the_client(tmp_path):
     node = InProcess(tmp_path / "data", **{"fetch.max.bytes": "1024"})
     node.create("a")
     for _ in range(10):
@@ -173,7 +173,7 @@ def test_the_brokers_own_limit_holds_over_the_clients(tmp_path):
     node.close()
 
 
-def test_nobody_reads_past_the_high_watermark(tmp_path):
+def test_fetch_ends_at_the_high_watermark(tmp_path):
     node = InProcess(tmp_path / "data", durability="fsync")
     node.create("a")
     partition = node.node.replicas.leader("a", 0)
@@ -205,7 +205,7 @@ def test_a_fetch_at_the_end_waits_for_the_next_append(filled):
     assert values_of(answered(filled, wire)) == [b"new"]
 
 
-def test_a_fetch_waits_until_min_bytes_have_come(filled):
+def test_fetch_waits_for_min_bytes(filled):
     size = len(fetch(filled, 2).records)
     wire = begin(filled, 3, max_wait_ms=60_000, min_bytes=2 * size)
     append(filled, b"1")
@@ -214,7 +214,7 @@ def test_a_fetch_waits_until_min_bytes_have_come(filled):
     assert values_of(answered(filled, wire)) == [b"1", b"2"]
 
 
-def test_a_fetch_does_not_wait_for_more_than_it_may_get(filled):
+def test_fetch_waits_for_at_most_max_bytes(filled):
     wire = begin(filled, 0, min_bytes=1 << 30, max_bytes=1)
     assert values_of(answered(filled, wire)) == [b"x", b"y"]
 
@@ -226,7 +226,7 @@ def test_a_fetch_that_ends_with_an_older_segment_does_not_wait_for_more(filled):
     assert values_of(answered(filled, wire)) == [b"x", b"y", b"z"]
 
 
-def test_a_fetch_out_of_time_answers_empty(filled):
+def test_expired_fetch_is_empty(filled):
     wire = begin(filled, 3, max_wait_ms=500)
     filled.clock.advance(499)
     filled.reactor.tick(0)
@@ -236,20 +236,20 @@ def test_a_fetch_out_of_time_answers_empty(filled):
     assert len(answered(filled, wire).records) == 0
 
 
-def test_a_fetch_whose_topic_is_deleted_is_told_so(filled):
+def test_fetch_fails_when_its_topic_is_deleted(filled):
     wire = begin(filled, 3, max_wait_ms=60_000)
     filled.ask(DELETE_TOPICS, 1, topic_names=["a"], timeout_ms=1_000)
     assert answered(filled, wire).error_code == errors.UnknownTopicOrPartition.code
 
 
-def test_a_client_that_went_away_is_not_waited_for(filled):
+def test_fetch_of_disconnected_client_is_removed(filled):
     wire = begin(filled, 3, max_wait_ms=2**31 - 1)
     assert filled.node.replicas.purgatory.size == 1
     wire.abandoned()
     assert filled.node.replicas.purgatory.size == 0
 
 
-def test_idle_node_looks_at_no_partition_of_a_waiting_fetch(filled, monkeypatch):
+def test_idle_node_checks_no_partition_of_a_waiting_fetch(filled, monkeypatch):
     looks = []
     measure = DelayedFetch._measure
     monkeypatch.setattr(
@@ -264,7 +264,7 @@ def test_idle_node_looks_at_no_partition_of_a_waiting_fetch(filled, monkeypatch)
     assert len(looks) == 1
 
 
-def test_fetch_below_a_start_that_retention_moved_is_told_so(broker):
+def test_waiting_fetch_below_new_log_start_is_out_of_range(broker):
     broker.create("a", retention_ms="1000", file_delete_delay_ms="0")
     append(broker, b"old")
     wire = begin(broker, 0, max_wait_ms=2**31 - 1, min_bytes=SIZE_MAX)
@@ -286,7 +286,7 @@ def test_fetch_of_too_many_partitions_is_refused(filled, version, count):
     assert (answer.error_code, answer.responses) == (errors.InvalidRequest.code, [])
 
 
-def test_fetch_of_many_unknown_partitions_is_answered_over_several_ticks(filled):
+def test_fetch_of_many_unknown_partitions_takes_several_ticks(filled):
     """Each costs a look-up and an error object."""
     topics = wanted(filled, 12, *[(index, 0) for index in range(2_000)])
     wire = filled.send(FETCH, 12, **request(filled, 12, topics))
@@ -326,7 +326,7 @@ def told(answer) -> list[tuple[str, int]]:
             for entry in topic.partitions]  # fmt: skip
 
 
-def test_a_session_answers_only_what_is_new(filled):
+def test_fetch_session_returns_only_changes(filled):
     first = in_session(filled, 0, 0, wanted(filled, 12, (0, 3), (1, 0)))
     assert first.session_id > 0
     assert told(first) == [("a", 0), ("a", 1)]
@@ -345,7 +345,7 @@ def test_session_ends_with_its_connection(filled):
     assert filled.node.fetch_sessions.partition_count == 0
 
 
-def test_a_session_that_has_no_room_is_answered_in_full_without_one(filled):
+def test_fetch_without_room_for_a_session_returns_everything(filled):
     filled.node.fetch_sessions.resize(1)
     kept = in_session(filled, 0, 0, wanted(filled, 12, (0, 3), (1, 0)))
     for _ in range(3):
@@ -365,7 +365,7 @@ def test_a_wrong_session_epoch_is_an_error_of_the_whole_request(filled):
     assert answer.error_code == errors.InvalidFetchSessionEpoch.code
 
 
-def test_a_session_forgets_what_it_is_told_to_forget(filled):
+def test_fetch_session_removes_forgotten_partitions(filled):
     session_id = in_session(filled, 0, 0, wanted(filled, 12, (0, 3), (1, 0))).session_id
     forgotten = [{"topic": "a", "partitions": [1]}]
     in_session(filled, session_id, 1, forgotten_topics_data=forgotten)
@@ -374,7 +374,7 @@ def test_a_session_forgets_what_it_is_told_to_forget(filled):
 
 
 @pytest.mark.parametrize(("made_in", "used_in"), [(12, 13), (13, 12)])
-def test_a_session_does_not_change_how_topics_are_named(filled, made_in, used_in):
+def test_fetch_session_keeps_topic_names_or_ids(filled, made_in, used_in):
     topics = wanted(filled, made_in, (0, 0))
     session_id = filled.ask(
         FETCH, made_in, **request(filled, made_in, topics, session_epoch=0)
@@ -386,7 +386,7 @@ def test_a_session_does_not_change_how_topics_are_named(filled, made_in, used_in
     assert filled.ask(FETCH, made_in, **again).error_code == 0
 
 
-def test_a_fault_that_stays_gathers_nothing_of_those_it_is_told(broker):
+def test_repeated_error_keeps_no_reference_to_requests(broker):
     """Otherwise each request would keep its slices, and so the files of moved logs, open."""
     broker.create("a", partitions=2)
     append(broker, b"v")
@@ -417,6 +417,6 @@ def test_a_fault_that_stays_gathers_nothing_of_those_it_is_told(broker):
         (18, {"replica_state": {"replica_id": 2**31 - 1, "replica_epoch": -1}}),
     ],
 )
-def test_who_claims_to_be_a_replica_is_nobodys(filled, version, claim):
+def test_fetch_of_a_follower_is_refused(filled, version, claim):
     entry = fetch(filled, 0, version, **claim)
     assert (entry.error_code, entry.high_watermark) == (errors.NotLeaderOrFollower.code, -1)

@@ -56,7 +56,7 @@ def topic(broker):
 
 
 @pytest.mark.parametrize("version", range(3, 14))
-def test_every_version_appends_and_tells_the_offset(topic, version):
+def test_produce_of_every_version_returns_the_offset(topic, version):
     assert produce(topic, batch_of(b"x", b"y"), version).base_offset == 0
     entry = produce(topic, batch_of(b"z"), version)
     assert (entry.error_code, entry.base_offset, entry.log_append_time_ms) == (0, 2, -1)
@@ -64,13 +64,13 @@ def test_every_version_appends_and_tells_the_offset(topic, version):
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_versions_that_are_advertised_for_librdkafka_only_end_the_connection(topic, version):
+def test_produce_versions_0_to_2_close_the_connection(topic, version):
     frame = bytes([0, 0, 0, version, 0, 0, 0, 7, 0, 0]) + bytes(10)
     with pytest.raises(Disconnect):
         topic.begin(frame)
 
 
-def test_what_the_leader_writes_is_offset_and_epoch_and_nothing_else(topic):
+def test_append_changes_only_offset_and_leader_epoch(topic):
     batch = batch_of(b"x")
     produce(topic, batch_of(b"before"))
     produce(topic, batch)
@@ -81,7 +81,7 @@ def test_what_the_leader_writes_is_offset_and_epoch_and_nothing_else(topic):
     assert (header.base_offset, header.leader_epoch) == (1, 0)
 
 
-def test_acks_zero_is_not_answered_and_appends(topic):
+def test_produce_with_acks_0_appends_without_response(topic):
     wire = topic.send(
         PRODUCE, 9, acks=NOBODY, timeout_ms=0, topic_data=[asked(topic, 9, batch_of(b"x"))]
     )
@@ -89,7 +89,7 @@ def test_acks_zero_is_not_answered_and_appends(topic):
     assert values_in(topic) == [b"x"]
 
 
-def test_a_fault_with_acks_zero_ends_the_connection(topic):
+def test_error_with_acks_0_closes_the_connection(topic):
     with pytest.raises(Disconnect):
         topic.send(
             PRODUCE, 9, acks=NOBODY, timeout_ms=0, topic_data=[asked(topic, 9, b"", topic="none")]
@@ -97,7 +97,7 @@ def test_a_fault_with_acks_zero_ends_the_connection(topic):
 
 
 @pytest.mark.parametrize("acks", [2, -2, 32767])
-def test_other_acks_are_refused_and_nothing_is_appended(topic, acks):
+def test_invalid_acks_append_nothing(topic, acks):
     entry = produce(topic, batch_of(b"x"), acks=acks)
     assert entry.error_code == errors.InvalidRequiredAcks.code
     assert values_in(topic) == []
@@ -112,7 +112,7 @@ def test_other_acks_are_refused_and_nothing_is_appended(topic, acks):
         ({"partition": -1}, 12, errors.UnknownTopicOrPartition),
     ],
 )
-def test_a_partition_that_is_not_there_is_named_so(topic, where, version, fault):
+def test_produce_to_unknown_partition_fails(topic, where, version, fault):
     assert produce(topic, batch_of(b"x"), version, **where).error_code == fault.code
 
 
@@ -142,7 +142,7 @@ def of_magic_1(batch: bytes) -> bytes:
     ],
     ids=["crc", "cut", "a byte too many", "magic", "two batches", "empty", "null", "no header"],
 )
-def test_a_batch_that_is_not_one_is_refused_and_the_next_is_taken(topic, batch, fault):
+def test_invalid_batch_is_rejected_and_the_next_is_appended(topic, batch, fault):
     assert produce(topic, batch).error_code == fault.code
     assert values_in(topic) == []
     assert produce(topic, batch_of(b"good")).base_offset == 0
@@ -169,7 +169,7 @@ def with_count(batch: bytes, count: int) -> bytes:
     ],
     ids=["more records than counted", "fewer", "empty records", "garbage"],
 )
-def test_well_sealed_records_that_would_choke_every_reader_are_refused(topic, batch):
+def test_invalid_records_with_valid_checksum_are_rejected(topic, batch):
     assert produce(topic, batch).error_code == errors.InvalidRecord.code
     assert values_in(topic) == []
 
@@ -251,7 +251,7 @@ def test_compressed_bomb_is_refused_as_too_large(topic):
 
 @pytest.mark.parametrize("size", [15, 17, 31, 33, 40])
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD])
-def test_one_bound_and_one_code_for_what_a_batch_becomes(broker, codec, size):
+def test_decompressed_size_has_one_limit_and_one_error(broker, codec, size):
     broker.create("a")
     broker.create("b", compression_type="uncompressed", max_message_bytes=str(1 << 30))
     large = build([Record(timestamp=1, value=bytes(size << 20))], codec=codec)
@@ -268,7 +268,7 @@ def test_one_bound_and_one_code_for_what_a_batch_becomes(broker, codec, size):
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD])
 @pytest.mark.parametrize("length", [1 << 20, 1 << 24, 1 << 25, (1 << 31) - 1])
-def test_record_that_ends_behind_its_payload_is_invalid_whatever_it_claims(topic, codec, length):
+def test_record_longer_than_its_payload_is_invalid(topic, codec, length):
     digits = bytearray()
     number = length << 1
     while number > 0x7F:
@@ -336,7 +336,7 @@ def test_batch_is_refused_while_too_many_bytes_wait_to_be_opened(topic, monkeypa
     assert len(values_in(topic)) == 2
 
 
-def test_recompression_of_a_large_batch_is_left_to_the_thread(broker):
+def test_large_batch_is_recompressed_on_the_thread(broker):
     broker.create("a", compression_type="gzip")
     entry = produce(broker, batch_of(bytes(500_000)))
     assert (entry.error_code, broker.node.opener.submitted_count) == (0, 1)
@@ -354,7 +354,7 @@ def test_a_control_batch_from_a_client_is_refused(topic):
     assert values_in(topic) == []
 
 
-def test_a_transactional_produce_is_refused_with_a_sentence(topic):
+def test_transactional_produce_is_rejected(topic):
     answer = topic.ask(
         PRODUCE, 12, transactional_id="t", acks=ALL, timeout_ms=1_000,
         topic_data=[asked(topic, 12, batch_of(b"x"))],
@@ -364,7 +364,7 @@ def test_a_transactional_produce_is_refused_with_a_sentence(topic):
     assert entry.error_message
 
 
-def test_one_partitions_fault_is_no_one_elses(topic):
+def test_error_of_one_partition_does_not_affect_others(topic):
     good, bad = batch_of(b"x"), flipped(batch_of(b"y"))
     partition_data = [{"index": 0, "records": bad}, {"index": 1, "records": good}]
     answer = topic.ask(
@@ -381,7 +381,7 @@ def test_a_batch_above_max_message_bytes_is_refused(broker):
     assert produce(broker, batch_of(bytes(300))).error_code == errors.MessageTooLarge.code
 
 
-def test_a_record_from_the_far_future_is_named_by_its_place(broker):
+def test_record_from_the_future_is_reported_by_its_index(broker):
     broker.create("a", message_timestamp_after_max_ms="1000")
     later = broker.clock.wall_ms() + 5_000
     batch = build([Record(timestamp=0, value=b"x"), Record(timestamp=later, value=b"y")])
@@ -390,12 +390,12 @@ def test_a_record_from_the_far_future_is_named_by_its_place(broker):
     assert [wrong.batch_index for wrong in entry.record_errors] == [1]
 
 
-def test_log_append_time_is_stamped_and_told(broker):
+def test_log_append_time_is_written_and_returned(broker):
     broker.create("a", message_timestamp_type="LogAppendTime")
     assert produce(broker, batch_of(b"x")).log_append_time_ms == broker.clock.wall_ms()
 
 
-def test_a_batch_sent_again_gets_its_old_offset_and_a_gap_is_refused(topic):
+def test_duplicate_batch_gets_its_offset_and_sequence_gap_is_rejected(topic):
     first = batch_of(b"x", producer_id=5, producer_epoch=0, base_sequence=0)
     assert produce(topic, first).base_offset == 0
     assert produce(topic, first).base_offset == 0
@@ -404,7 +404,7 @@ def test_a_batch_sent_again_gets_its_old_offset_and_a_gap_is_refused(topic):
     assert values_in(topic) == [b"x"]
 
 
-def test_who_may_not_write_is_refused(topic):
+def test_produce_without_authorization_fails(topic):
     topic.node.authorizer = Denying(WRITE)
     assert produce(topic, batch_of(b"x")).error_code == errors.TopicAuthorizationFailed.code
 
@@ -427,7 +427,7 @@ def waiting(node: InProcess, acks: int, timeout_ms=1_000):
     )
 
 
-def test_acks_all_is_answered_only_when_the_flush_is_back(careful):
+def test_acks_all_responds_after_the_flush(careful):
     partition = careful.node.replicas.leader("a", 0)
     wire = waiting(careful, ALL)
     assert wire.sent is None
@@ -436,7 +436,7 @@ def test_acks_all_is_answered_only_when_the_flush_is_back(careful):
     assert partition.log.durable_offset == partition.high_watermark == 1
 
 
-def test_acks_one_is_answered_at_once_and_not_readable_before_the_flush(careful):
+def test_acks_1_responds_before_records_are_readable(careful):
     partition = careful.node.replicas.leader("a", 0)
     wire = waiting(careful, LEADER)
     assert wire.sent is not None
@@ -444,7 +444,7 @@ def test_acks_one_is_answered_at_once_and_not_readable_before_the_flush(careful)
     careful.until(lambda: partition.high_watermark == 1)
 
 
-def test_a_produce_that_waits_for_its_flush_need_not_when_the_topic_asks_for_less(careful):
+def test_produce_completes_when_durability_is_lowered(careful):
     careful.node.flusher.submit = lambda flushes: None
     wire = waiting(careful, ALL)
     careful.reactor.tick(0)
@@ -458,7 +458,7 @@ def test_a_produce_that_waits_for_its_flush_need_not_when_the_topic_asks_for_les
     assert answer.responses[0].partition_responses[0].error_code == 0
 
 
-def test_a_flush_that_takes_too_long_is_a_time_out_and_not_a_success(careful):
+def test_slow_flush_times_out(careful):
     careful.node.flusher.submit = lambda flushes: None
     wire = waiting(careful, ALL, timeout_ms=50)
     careful.clock.advance(100)
@@ -467,7 +467,7 @@ def test_a_flush_that_takes_too_long_is_a_time_out_and_not_a_success(careful):
     assert answer.responses[0].partition_responses[0].error_code == errors.RequestTimedOut.code
 
 
-def test_a_produce_to_a_topic_deleted_meanwhile_is_answered(careful):
+def test_produce_completes_when_its_topic_is_deleted(careful):
     careful.node.flusher.submit = lambda flushes: None
     wire = waiting(careful, ALL)
     careful.reactor.tick(0)
@@ -477,7 +477,7 @@ def test_a_produce_to_a_topic_deleted_meanwhile_is_answered(careful):
     assert code == errors.UnknownTopicOrPartition.code
 
 
-def test_what_comes_while_a_flush_is_under_way_shares_the_next_one(careful):
+def test_appends_during_a_flush_share_the_next_flush(careful):
     submitted = []
     submit = careful.node.flusher.submit
     careful.node.flusher.submit = lambda flushes: (submitted.append(len(flushes)), submit(flushes))

@@ -112,7 +112,7 @@ def slow_down(many, api, monkeypatch):
 
 
 @pytest.mark.parametrize("name", [*REQUESTS])
-def test_a_request_about_many_entries_is_answered_in_steps(many, name, monkeypatch):
+def test_request_of_many_entries_runs_in_steps(many, name, monkeypatch):
     api, version, fields = REQUESTS[name]
     expected = many.ask(api, version, **fields)
     slow_down(many, name.split()[0], monkeypatch)
@@ -136,7 +136,7 @@ def test_a_request_about_many_entries_is_answered_in_steps(many, name, monkeypat
 
 
 @pytest.mark.parametrize("name", ["DeleteRecords", "Metadata"])
-def test_the_rest_of_a_request_is_left_when_its_client_is_gone(many, name, monkeypatch):
+def test_steps_are_cancelled_when_the_client_disconnects(many, name, monkeypatch):
     api, version, fields = REQUESTS[name]
     slow = SlowAuthorizer(many.clock)
     monkeypatch.setattr(many.node, "authorizer", slow)
@@ -180,7 +180,7 @@ def go_on(many, done):
     raise AssertionError("the steps never ended")
 
 
-def test_commits_of_a_group_are_decided_in_the_order_in_which_they_came(many, slow_commits):
+def test_commits_of_a_group_are_decided_in_order(many, slow_commits):
     names = [f"t{number}" for number in range(COUNT // 2)]
     wires = [slow_commits(names, 1), slow_commits(names[-1:], 2), slow_commits(names[-2:-1], 3)]
     assert [wire.sent for wire in wires] == [None] * 3
@@ -189,7 +189,7 @@ def test_commits_of_a_group_are_decided_in_the_order_in_which_they_came(many, sl
     assert not many.node.groups.commit_queues
 
 
-def test_a_commit_is_done_to_the_end_when_its_client_is_gone(many, slow_commits):
+def test_commit_runs_to_the_end_when_the_client_disconnects(many, slow_commits):
     names = [f"t{number}" for number in range(COUNT // 2)]
     wire = slow_commits(names, 7)
     assert wire.sent is None
