@@ -37,7 +37,7 @@ from kafkalite.coordination.decision_draft import (
     DecisionDraft,
     GroupClient,
 )
-from kafkalite.coordination.group_members import GroupMember, GroupMembers, GroupState
+from kafkalite.coordination.group_members import ClassicMember, ClassicMembers, GroupState
 from kafkalite.errors import (
     FencedInstanceId,
     GroupMaxSizeReached,
@@ -95,8 +95,8 @@ class ClassicGroup:
         self.generation = 0
         self.protocol_type: str | None = None
         self.protocol: str | None = None
-        self.leader: GroupMember | None = None
-        self.members = GroupMembers()
+        self.leader: ClassicMember | None = None
+        self.members = ClassicMembers()
         self.pending: set[str] = set()
         """Member ids that were handed out and not used to join yet."""
         self.unsynced: set[str] = set()
@@ -202,7 +202,7 @@ class ClassicGroup:
         draft: DecisionDraft,
         token: Any,
     ) -> None:
-        member = GroupMember(
+        member = ClassicMember(
             member_id,
             request.group_instance_id,
             *client,
@@ -225,7 +225,7 @@ class ClassicGroup:
 
     def _rejoin(
         self,
-        member: GroupMember,
+        member: ClassicMember,
         request: Fields,
         protocols: dict[str, bytes],
         draft: DecisionDraft,
@@ -245,7 +245,7 @@ class ClassicGroup:
 
     def _update(
         self,
-        member: GroupMember,
+        member: ClassicMember,
         request: Fields,
         protocols: dict[str, bytes],
         draft: DecisionDraft,
@@ -263,7 +263,7 @@ class ClassicGroup:
 
     def _replace(
         self,
-        member: GroupMember,
+        member: ClassicMember,
         member_id: str,
         request: Fields,
         protocols: dict[str, bytes],
@@ -383,7 +383,7 @@ class ClassicGroup:
             self._enter(GroupState.EMPTY, draft)
             draft.records.append(group_record(self.group_id, self._value(draft.wall_ms)))
 
-    def _joined(self, member: GroupMember) -> dict[str, Any]:
+    def _joined(self, member: ClassicMember) -> dict[str, Any]:
         """Return the response to a JoinGroup: the generation, and for the leader its members."""
         assert self.leader is not None and self.protocol is not None
         members = self.members if member is self.leader else ()
@@ -447,7 +447,7 @@ class ClassicGroup:
         }
 
     def _complete_sync(
-        self, member: GroupMember, response: dict[str, Any], draft: DecisionDraft
+        self, member: ClassicMember, response: dict[str, Any], draft: DecisionDraft
     ) -> None:
         token = self.members.wait_to_sync(member, NO_TOKEN)
         if token is not NO_TOKEN:
@@ -518,14 +518,14 @@ class ClassicGroup:
             self._remove(member, draft)
             self._rebalance(draft)
 
-    def _current(self, request: Fields) -> GroupMember:
+    def _current(self, request: Fields) -> ClassicMember:
         """Return the member that sent the request; raise unless its generation is current."""
         member = self.members.known(request.member_id, request.group_instance_id)
         if request.generation_id != self.generation:
             raise IllegalGeneration()
         return member
 
-    def _remove(self, member: GroupMember, draft: DecisionDraft) -> None:
+    def _remove(self, member: ClassicMember, draft: DecisionDraft) -> None:
         self._fail_pending(member, UnknownMemberId, "", draft)
         draft.deadlines.drop(self._session(member.member_id))
         self.members.remove(member)
@@ -534,7 +534,7 @@ class ClassicGroup:
             self.leader = next(iter(self.members), None)
 
     def _fail_pending(
-        self, member: GroupMember, error: type[KafkaError], member_id: str, draft: DecisionDraft
+        self, member: ClassicMember, error: type[KafkaError], member_id: str, draft: DecisionDraft
     ) -> None:
         """Refuse the pending requests of a member that is removed or replaced."""
         joining = self.members.wait_to_join(member, NO_TOKEN)
@@ -546,7 +546,7 @@ class ClassicGroup:
             self.pending.remove(member_id)
             draft.deadlines.drop(self._session(member_id))
 
-    def _extend_session(self, member: GroupMember, draft: DecisionDraft) -> None:
+    def _extend_session(self, member: ClassicMember, draft: DecisionDraft) -> None:
         draft.set_deadline(self._session(member.member_id), member.session_timeout_ms)
 
     def _session(self, member_id: str) -> DeadlineKey:
@@ -592,7 +592,7 @@ class ClassicGroup:
         self.protocol_type = recorded["protocol_type"] or None
         self.since_ms = recorded["current_state_timestamp"]
         for each in recorded["members"]:
-            member = GroupMember.from_record(each, recorded["protocol"])
+            member = ClassicMember.from_record(each, recorded["protocol"])
             twin = self.members.by_instance.get(member.instance_id or "")
             if member.member_id not in self.members and twin is None:
                 self.members.add(member)

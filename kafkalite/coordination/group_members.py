@@ -30,7 +30,7 @@ class GroupState(StrEnum):
 
 
 @dataclass(slots=True)
-class GroupMember:
+class ClassicMember:
     """One member; `protocols` are in the order of its preference."""
 
     member_id: str
@@ -71,7 +71,7 @@ class GroupMember:
         }
 
     @classmethod
-    def from_record(cls, recorded: dict[str, Any], protocol: str | None) -> GroupMember:
+    def from_record(cls, recorded: dict[str, Any], protocol: str | None) -> ClassicMember:
         """Return a member from a group's record, which has its agreed protocol only."""
         rebalance_timeout_ms = recorded["rebalance_timeout"]
         if rebalance_timeout_ms < 0:
@@ -116,12 +116,12 @@ class AnyTopic:
 ANY_TOPIC = AnyTopic()
 
 
-class GroupMembers:
+class ClassicMembers:
     """The members of one group, in the order in which they joined."""
 
     def __init__(self) -> None:
-        self.by_id: dict[str, GroupMember] = {}
-        self.by_instance: dict[str, GroupMember] = {}
+        self.by_id: dict[str, ClassicMember] = {}
+        self.by_instance: dict[str, ClassicMember] = {}
         self.joined_count = 0
         """Number of members with a pending JoinGroup."""
         self.size = 0
@@ -131,7 +131,7 @@ class GroupMembers:
     def __len__(self) -> int:
         return len(self.by_id)
 
-    def __iter__(self) -> Iterator[GroupMember]:
+    def __iter__(self) -> Iterator[ClassicMember]:
         return iter([*self.by_id.values()])
 
     def __contains__(self, member_id: str) -> bool:
@@ -139,7 +139,7 @@ class GroupMembers:
 
     # -- membership --------------------------------------------------------------------------
 
-    def add(self, member: GroupMember) -> None:
+    def add(self, member: ClassicMember) -> None:
         assert member.member_id not in self.by_id
         self.by_id[member.member_id] = member
         if member.instance_id is not None:
@@ -149,7 +149,7 @@ class GroupMembers:
         self.joined_count += member.join_token is not NO_TOKEN
         self.update_size(member)
 
-    def remove(self, member: GroupMember) -> None:
+    def remove(self, member: ClassicMember) -> None:
         """Remove a member; its pending requests must have been completed before."""
         assert member.join_token is member.sync_token is NO_TOKEN
         del self.by_id[member.member_id]
@@ -159,14 +159,14 @@ class GroupMembers:
         self.size -= member.size
         member.size = 0
 
-    def rename(self, member: GroupMember, member_id: str) -> None:
+    def rename(self, member: ClassicMember, member_id: str) -> None:
         """Give a static member the member id of the process that replaces it."""
         del self.by_id[member.member_id]
         member.member_id = member_id
         self.by_id[member_id] = member
         self.update_size(member)
 
-    def known(self, member_id: str, instance_id: str | None) -> GroupMember:
+    def known(self, member_id: str, instance_id: str | None) -> ClassicMember:
         """Return the member; raise FencedInstanceId if its instance has another member id."""
         if instance_id is not None:
             owner = self.by_instance.get(instance_id)
@@ -179,7 +179,7 @@ class GroupMembers:
             raise UnknownMemberId()
         return member
 
-    def assign(self, member: GroupMember, assignment: bytes) -> None:
+    def assign(self, member: ClassicMember, assignment: bytes) -> None:
         member.assignment = assignment
         self.update_size(member)
 
@@ -188,7 +188,7 @@ class GroupMembers:
         member = self.by_id.get(member_id) or self.by_instance.get(instance_id or "")
         return 0 if member is None else member.size
 
-    def update_size(self, member: GroupMember) -> None:
+    def update_size(self, member: ClassicMember) -> None:
         """Update the memory use of a member."""
         self.size -= member.size
         member.size = member.total_size()
@@ -196,20 +196,20 @@ class GroupMembers:
 
     # -- pending requests --------------------------------------------------------------------
 
-    def wait_to_join(self, member: GroupMember, token: Any) -> Any:
+    def wait_to_join(self, member: ClassicMember, token: Any) -> Any:
         """Set the token of the pending JoinGroup and return the previous one."""
         before, member.join_token = member.join_token, token
         self.joined_count += (token is not NO_TOKEN) - (before is not NO_TOKEN)
         return before
 
-    def wait_to_sync(self, member: GroupMember, token: Any) -> Any:
+    def wait_to_sync(self, member: ClassicMember, token: Any) -> Any:
         """Set the token of the pending SyncGroup and return the previous one."""
         before, member.sync_token = member.sync_token, token
         return before
 
     # -- protocols ---------------------------------------------------------------------------
 
-    def set_protocols(self, member: GroupMember, protocols: dict[str, bytes]) -> None:
+    def set_protocols(self, member: ClassicMember, protocols: dict[str, bytes]) -> None:
         """Replace a member's protocols."""
         self._remove_protocols(member)
         member.protocols = protocols
@@ -233,7 +233,7 @@ class GroupMembers:
         )
         return max(votes, key=lambda name: votes[name])
 
-    def _remove_protocols(self, member: GroupMember) -> None:
+    def _remove_protocols(self, member: ClassicMember) -> None:
         for name in member.protocols:
             self._speakers[name] -= 1
             if not self._speakers[name]:

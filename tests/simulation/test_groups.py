@@ -16,7 +16,7 @@ from kafkalite.coordination.classic_group import ClassicGroup
 from kafkalite.coordination.committed_offsets import CommittedOffsets
 from kafkalite.coordination.decision_draft import DecisionDraft
 from kafkalite.coordination.group_coordinator import GroupCoordinator
-from kafkalite.coordination.group_members import GroupMembers
+from kafkalite.coordination.group_members import ClassicMembers
 from tests.simulation.group_simulation import GroupSimulation
 
 SEEDS = int(os.environ.get("KAFKALITE_GROUP_SEEDS", "60"))
@@ -57,8 +57,8 @@ BUGS = [
     (ClassicGroup, "replay", "self.members.assign(", "print("),
     (ClassicGroup, "restore", "max(recorded[\"generation\"], 0)", "0"),
     (ClassicGroup, "restore", "self._extend_session(member, draft)", "pass"),
-    (GroupMembers, "rename", "del self.by_id[member.member_id]", "pass"),
-    (GroupMembers, "wait_to_sync", "member.sync_token, token", "member.sync_token, NO_TOKEN"),
+    (ClassicMembers, "rename", "del self.by_id[member.member_id]", "pass"),
+    (ClassicMembers, "wait_to_sync", "member.sync_token, token", "member.sync_token, NO_TOKEN"),
     (CommittedOffsets, "replay", "partitions[index] = offset", "partitions[0] = offset"),
     (CommittedOffsets, "_remove", ".pop(index, None)", ".get(index)"),
     (CommittedOffsets, "expired", "wall_ms >= end_ms", "wall_ms >= begin_ms"),
