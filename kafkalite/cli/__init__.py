@@ -54,7 +54,7 @@ NOBODY_READS = 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command line and answer its exit code."""
+    """Run one command line and return its exit code."""
     if argv is None and "_ARGCOMPLETE" in os.environ:  # a shell asks at the tab key
         from kafkalite.cli.completion import complete
 
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def guarded(run: Callable[[], int]) -> int:
-    """What a run ends with; whatever goes wrong in it becomes a sentence and an exit code."""
+    """Run a function, and turn every exception into an error message and an exit code."""
     open_streams()
     try:
         code = run()
@@ -87,9 +87,9 @@ def guarded(run: Callable[[], int]) -> int:
 
 
 def open_streams() -> None:
-    """Put /dev/null where a standard stream was closed: some start daemons so.
+    """Open /dev/null for each standard stream that is closed, as some daemons leave them.
 
-    Otherwise the next file or socket of ours would be descriptor 0, 1 or 2, and be written into.
+    Otherwise the next file or socket would get descriptor 0, 1 or 2, and output would go into it.
     """
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         try:
@@ -103,7 +103,7 @@ def open_streams() -> None:
 
 
 def run(argv: Sequence[str]) -> int:
-    """Find the command that the first words name, and run it with the others."""
+    """Find the command that the first words name, and run it with the remaining arguments."""
     word, *rest = argv or ["--help"]
     if word == "help" and rest:
         word, *rest = [*rest, "--help"]
@@ -133,14 +133,14 @@ def run(argv: Sequence[str]) -> int:
 
 
 def commands_of(word: str) -> dict[str, Command]:
-    """Import a word's module and answer its commands by name."""
+    """Import the module of a noun and return its commands by name."""
     module = f"{__name__}.{MODULES[word]}"
     import_module(module)
     return COMMANDS[module]
 
 
 def overview() -> str:
-    """The page of `kafkalite --help`: every command with its first sentence."""
+    """Return the page of `kafkalite --help`: every command with its summary."""
     lines = []
     for word in MODULES:
         verbs = commands_of(word)
@@ -160,7 +160,7 @@ def overview() -> str:
 
 
 def noun_page(word: str, verbs: dict[str, Command]) -> str:
-    """The page of `kafkalite topic --help`: the noun's module docstring and its verbs."""
+    """Return the page of `kafkalite NOUN --help`: the noun's module docstring and its verbs."""
     opening, _ = described(sys.modules[f"{__name__}.{MODULES[word]}"].__doc__)
     opening = opening.removeprefix(f"kafkalite {word}: ")
     opening = opening[0].upper() + opening[1:]
@@ -169,7 +169,7 @@ def noun_page(word: str, verbs: dict[str, Command]) -> str:
 
 
 def failed(fault: BaseException, sentence: str, code: int) -> int:
-    """Say what went wrong; all of it when KAFKALITE_TRACE asks."""
+    """Print an error, with the traceback if KAFKALITE_TRACE is set; return the exit code."""
     if os.environ.get("KAFKALITE_TRACE"):
         import traceback
 

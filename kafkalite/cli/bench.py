@@ -1,4 +1,4 @@
-"""kafkalite bench: what a broker does on this machine, as a user of it sees that.
+"""kafkalite bench: measure what a broker does on this machine, as one client sees it.
 
 Works against any Kafka.  It measures a client and a broker together, and says which of the two was
 the limit: this client is librdkafka driven from Python, one producer and one consumer.  What
@@ -41,7 +41,7 @@ SECONDS_MAX = 3_600
 
 
 def number(low: int, high: int) -> Callable[[str], int]:
-    """An argument type: a whole number between the two."""
+    """Return the argument type of a whole number within bounds."""
 
     def read(text: str) -> int:
         try:
@@ -128,9 +128,9 @@ def bench(
 def measured(
     cluster: ClusterClients, load: BenchLoad, partitions: int, directory: Path, look: Look
 ) -> dict[str, Any]:
-    """The three parts, one after the other, as `--json` prints them; it ends where `look` raises.
+    """Run the three parts and return their figures, as `--json` prints them.
 
-    No signal may end it anywhere else: an exception amid a callback of librdkafka's is swallowed.
+    A signal ends it only where `look` raises: exceptions in librdkafka's callbacks are swallowed.
     """
     with topic_for(cluster, partitions) as topic, sentences():
         look()
@@ -171,13 +171,13 @@ def phase(of: BenchPhase, size: int) -> dict[str, Any]:
 
 
 def round_trip(took_s: Sequence[float]) -> dict[str, Any] | None:
-    """How long records took; None where none came back."""
+    """Return the figures of the round trips, or None if no record came back."""
     if not took_s:
         return None
     ordered = sorted(took_s)
 
     def share(part: float) -> float:
-        """The time within which this part of them was back."""
+        """Return the time within which this share of the records was back."""
         return round(1_000 * ordered[max(0, math.ceil(part * len(ordered)) - 1)], 4)
 
     return {
@@ -192,7 +192,7 @@ def round_trip(took_s: Sequence[float]) -> dict[str, Any] | None:
 
 
 def lines(result: dict[str, Any]) -> Iterator[str]:
-    """The result for a person."""
+    """Yield the lines of the result as text."""
     for name in "produce", "fetch":
         part = result[name]
         yield (
@@ -213,7 +213,7 @@ def lines(result: dict[str, Any]) -> Iterator[str]:
 def verdict(
     result: dict[str, Any], into: BenchPhase, out: BenchPhase, ready: Ready | None
 ) -> Iterator[str]:
-    """What it comes to."""
+    """Yield the lines that summarize the result."""
     size, trip = result["size"], result["round_trip"]
     took, gave = (rounded(result[name]["records_per_s"]) for name in ("produce", "fetch"))
     sentence = (
@@ -255,7 +255,7 @@ DURABILITIES = {
 
 
 def limited(what: str, shares: CpuShares, ready: Ready | None) -> Iterator[str]:
-    """What kept it from being quicker, in a sentence."""
+    """Yield a sentence on what limited a phase."""
     client, broker = (f"{100 * (share or 0):.0f} %" for share in shares[:2])
     alone = f"its busiest thread wanted a core {client} of the time"
     match shares.limit:
@@ -294,7 +294,7 @@ def limited(what: str, shares: CpuShares, ready: Ready | None) -> Iterator[str]:
 
 
 def rounded(value: float) -> str:
-    """Three figures of a rate; more would pretend that the next run gives the same."""
+    """Return a rate rounded to three digits, since runs differ by more than that."""
     if value < 1_000:
         return f"{value:.3g}"
     step = 10 ** (int(math.log10(value)) - 2)

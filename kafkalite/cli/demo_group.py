@@ -1,4 +1,4 @@
-"""The demo's readers: a group of two processes, one of which is killed on the way.
+"""Consumers of the demo: a group of two processes, one of which is killed during the run.
 
     python -m kafkalite.cli.demo_group      a member; its order comes as a JSON line on its input
 
@@ -51,7 +51,7 @@ Take = Callable[[bytes, bytes], None]
 
 @dataclass(eq=False)
 class GroupReader:
-    """One reader's process, and what came of it."""
+    """A consumer process and its output."""
 
     process: subprocess.Popen[bytes]
     buffer: bytearray = field(default_factory=bytearray)
@@ -59,8 +59,7 @@ class GroupReader:
 
 
 class ReaderGroup:
-    """Two readers of the partitions, from the given places on; `take(key, value)` gets each record
-    once."""
+    """Two consumers from given start offsets; `take(key, value)` gets each record once."""
 
     def __init__(
         self, settings: dict[str, Any], before: Sequence[TopicPartition], take: Take
@@ -97,9 +96,9 @@ class ReaderGroup:
         self._selector.close()
 
     def _begin_at(self, before: Sequence[TopicPartition]) -> None:
-        """What lies there already is not the group's to read.
+        """Commit the start offsets, so that the group skips records of earlier runs.
 
-        One that was killed by the last run is in the group until its session has ended.
+        A member that an earlier run killed stays in the group until its session expires.
         """
         consumer = Consumer(self._settings)
         deadline = time.monotonic() + 2 * SESSION_MS / 1000
@@ -117,7 +116,7 @@ class ReaderGroup:
 
     @staticmethod
     def _refused(consumer: Consumer, before: Sequence[TopicPartition]) -> KafkaError | None:
-        """Why the group's places cannot be set; None when they are."""
+        """Commit the start offsets; return the error, or None."""
         try:
             consumer.commit(offsets=list(before), asynchronous=False)
         except KafkaException as fault:
@@ -143,14 +142,14 @@ class ReaderGroup:
 
     @property
     def readers(self) -> int:
-        """How many members have something that they have read from."""
+        """The number of members that own a partition they have read from."""
         owners = [*self._owners.values()]
         return sum(member in owners for member in self.members)
 
     # -- reading -----------------------------------------------------------------------------
 
     def wait_for_members(self) -> None:
-        """Both have joined, and share the partitions as far as there are enough."""
+        """Wait until both members have joined and share the partitions."""
         wanted = len(self.next_offsets)
         deadline = time.monotonic() + JOIN_S_MAX
         while (
@@ -162,7 +161,7 @@ class ReaderGroup:
                 raise Refusal(f"the group has not come together after {JOIN_S_MAX:.0f} s")
 
     def kill_one(self) -> None:
-        """Kill the member that has the most, as nothing and nobody would warn it."""
+        """Kill the member with the most partitions, with SIGKILL."""
         owners = [*self._owners.values()]
         member = max(self.members, key=lambda each: (owners.count(each), each.assigned))
         member.process.kill()
@@ -170,7 +169,7 @@ class ReaderGroup:
         self._orphans = {p for p, owner in self._owners.items() if owner is member}
 
     def drain(self, ends: Sequence[TopicPartition]) -> None:
-        """Read until these ends."""
+        """Read up to these end offsets."""
         deadline = time.monotonic() + TAKE_OVER_S_MAX
         reached = self.count
         while any(self.next_offsets[end.partition] < end.offset for end in ends):
@@ -184,7 +183,7 @@ class ReaderGroup:
                 )
 
     def look(self, wait_s: float) -> None:
-        """Take what the members have handed on."""
+        """Read the output of the members, for at most `wait_s`."""
         for key, _ in self._selector.select(wait_s):
             member = key.data
             some = os.read(key.fd, READ_SIZE)
@@ -224,7 +223,7 @@ class ReaderGroup:
 
 
 def member() -> None:
-    """Read, hand on, commit; until told to end."""
+    """Read records, write them to stdout and commit them, until a signal arrives."""
     order = json.loads(sys.stdin.readline())
     ending: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: ending.append(number))

@@ -1,4 +1,4 @@
-"""kafkalite doctor: whether this machine and this data directory are fit for a broker.
+"""kafkalite doctor: check whether this machine and data directory are fit for a broker.
 
 It looks, changes nothing but a small file that it writes to time the disk, and says of each thing
 whether it is well, and if not what to do.  A broker may run meanwhile or not.
@@ -47,7 +47,7 @@ LINES_SHOWN = 3
 
 
 class CheckResult(NamedTuple):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     level: str
     what: str
@@ -89,7 +89,7 @@ def doctor(listen: str | None, data: Path | None, as_json: bool) -> int:
 
 
 def told(findings: Iterable[tuple[str, str, str, str]]) -> str:
-    """Findings, of this doctor or another, as a table, and below it what to do."""
+    """Return check results as a table, with the advice below it."""
     found = list(findings)
     lines = [columns(("", "what", "found"), (each[:3] for each in found))]
     lines += [f"{level}: {what}: {advice}" for level, what, _, advice in found if advice]
@@ -97,7 +97,7 @@ def told(findings: Iterable[tuple[str, str, str, str]]) -> str:
 
 
 def examined(directory: Path, listen: str | None, ready: Ready | None) -> Iterator[CheckResult]:
-    """Everything, one after the other."""
+    """Yield the results of all checks."""
     yield software()
     yield descriptors()
     yield memory()
@@ -116,7 +116,7 @@ def examined(directory: Path, listen: str | None, ready: Ready | None) -> Iterat
 
 
 def software() -> CheckResult:
-    """Python, the compiled modules, the system."""
+    """Check Python, the compiled modules and the operating system."""
     missing = []
     for name in module_names():
         try:
@@ -137,7 +137,7 @@ def software() -> CheckResult:
 
 
 def descriptors() -> CheckResult:
-    """How many files and connections a process may have open."""
+    """Check how many files and connections a process may have open."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     words = f"{hard:,}" if hard != resource.RLIM_INFINITY else "without bound"
     advice = "raise it: ulimit -Hn 65536, LimitNOFILE= of a service, --ulimit of a container"
@@ -149,7 +149,7 @@ def descriptors() -> CheckResult:
 
 
 def memory() -> CheckResult:
-    """What is free; the page cache is what reads come from."""
+    """Check the free memory, since reads are served from the page cache."""
     available = 0
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
@@ -163,7 +163,7 @@ def memory() -> CheckResult:
 
 
 def clock(directory: Path) -> CheckResult:
-    """Retention and timestamps go by it."""
+    """Check the clock, which retention and timestamps depend on."""
     now = time.time()
     words = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
     if now < CLOCK_NOT_SET:
@@ -183,7 +183,7 @@ def clock(directory: Path) -> CheckResult:
 
 
 def synchronised() -> bool:
-    """Whether the kernel says that somebody keeps its clock right."""
+    """Return True if the kernel reports that the clock is synchronised."""
     status = ctypes.create_string_buffer(256)  # struct timex, asked without setting anything
     try:
         return bool(0 <= ctypes.CDLL(None).adjtimex(status) < NOT_SYNCHRONISED)
@@ -195,14 +195,14 @@ def synchronised() -> bool:
 
 
 def there(directory: Path) -> Path:
-    """The directory, or the nearest above it that is there."""
+    """Return the directory, or its nearest parent that exists."""
     while not directory.exists() and directory != directory.parent:
         directory = directory.parent
     return directory
 
 
 def owner(directory: Path) -> CheckResult:
-    """Whether it is ours to write."""
+    """Check that this user may write to the directory."""
     place = there(directory)
     what = "data directory"
     if not place.is_dir():
@@ -223,7 +223,7 @@ def owner(directory: Path) -> CheckResult:
 
 
 def kept(directory: Path) -> CheckResult:
-    """Which file system it lies on, and whether that keeps what it is given."""
+    """Check which file system the directory is on, and whether that is durable."""
     kind = file_system(there(directory))
     if kind in REMOTE:
         advice = "a flush there may not reach a disk, and locks may not hold; use a local disk"
@@ -236,7 +236,7 @@ def kept(directory: Path) -> CheckResult:
 
 
 def file_system(place: Path) -> str:
-    """The type of the file system that a directory lies on; what the kernel's mounts say."""
+    """Return the type of a directory's file system, from the kernel's list of mounts."""
     wanted = os.stat(place).st_dev
     device = f"{os.major(wanted)}:{os.minor(wanted)}"
     kind = "unknown"
@@ -248,7 +248,7 @@ def file_system(place: Path) -> str:
 
 
 def free_space(directory: Path) -> CheckResult:
-    """Against what the broker keeps free by default."""
+    """Check the free space against what the broker keeps free by default."""
     from kafkalite.storage.log_manager import MIN_FREE_MAX, MIN_FREE_SHARE
 
     place = there(directory)
@@ -264,7 +264,7 @@ def free_space(directory: Path) -> CheckResult:
 
 
 def flush_time(directory: Path) -> CheckResult:
-    """How long an acknowledgement waits for the disk with durability=fsync."""
+    """Check how long an acknowledgement waits for the disk with durability=fsync."""
     place = there(directory)
     try:
         with tempfile.TemporaryFile(dir=place, prefix=".doctor-") as file:
@@ -288,7 +288,7 @@ def flushed_s(descriptor: int) -> float:
 
 
 def left_over(directory: Path) -> Iterator[CheckResult]:
-    """What belongs to nothing, and how the last run ended."""
+    """Check for files that belong to nothing, and how the last run ended."""
     from kafkalite.process.status.ready import is_locked
     from kafkalite.storage.layout import CLEAN_SHUTDOWN
 
@@ -307,7 +307,7 @@ def left_over(directory: Path) -> Iterator[CheckResult]:
 
 
 def meeting_place() -> CheckResult:
-    """Where the broker's processes meet: a private directory for sockets."""
+    """Check the private directory for the sockets of the broker's processes."""
     from kafkalite.transport.run_directory import is_private, user_directory
 
     place = user_directory()
@@ -321,7 +321,7 @@ def meeting_place() -> CheckResult:
 
 
 def ports(directory: Path, listen: str | None, ready: Ready | None) -> Iterator[CheckResult]:
-    """Whether node 0 and the workers can listen where they would."""
+    """Check that node 0 and the workers can listen on their ports."""
     from kafkalite.config.broker import LISTENERS, parse_listener
     from kafkalite.process.ports import load_ports
 
@@ -352,7 +352,7 @@ def ports(directory: Path, listen: str | None, ready: Ready | None) -> Iterator[
 
 
 def cannot_listen(host: str, port: int) -> str:
-    """Why not; empty when one can."""
+    """Return why a port cannot be bound, or ""."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as trial:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -365,7 +365,7 @@ def cannot_listen(host: str, port: int) -> str:
 
 
 def holder(port: int) -> str:
-    """By whom, if it is a process that this user may look at."""
+    """Return the process that uses a port, if this user may inspect it."""
     wanted = {f"socket:[{inode}]" for inode in inodes_listening(port)}
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it ended, or is another user's
@@ -377,7 +377,7 @@ def holder(port: int) -> str:
 
 
 def target(link: Path) -> str:
-    """Where a link points; empty when it is gone, as a descriptor may be that was just listed."""
+    """Return the target of a link, or "" if the link does not exist any more."""
     try:
         return os.readlink(link)
     except FileNotFoundError:
@@ -397,7 +397,7 @@ def inodes_listening(port: int) -> Iterator[str]:
 
 
 def broker(directory: Path, ready: Ready | None) -> Iterator[CheckResult]:
-    """Whether one runs, whether each node answers, and what it complained of last."""
+    """Check whether a broker runs, whether each node responds, and its last warnings."""
     from kafkalite.process.log_file import LINE, LOG_FILE
     from kafkalite.process.status.ready import not_ready
 
@@ -423,7 +423,7 @@ def broker(directory: Path, ready: Ready | None) -> Iterator[CheckResult]:
 
 
 def silent(host: str, port: int) -> str:
-    """Why a node does not answer; empty when it does."""
+    """Return why a node does not respond, or ""."""
     from kafkalite.process.nodes.readiness_probe import API_VERSIONS_REQUEST, RESPONSE_HEAD_SIZE
     from kafkalite.process.ports import reachable
 

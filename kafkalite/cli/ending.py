@@ -1,4 +1,4 @@
-"""Signals that ask a command to end, and what they wait for."""
+"""Signals that request the end of a command, and the points at which it ends."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from types import FrameType
 
 
 def end(number: int, _: FrameType | None) -> None:
-    """End by an exception, so that everything is left as on the way out."""
+    """End by an exception, so that cleanup runs."""
     if number == signal.SIGINT:
         raise KeyboardInterrupt
     sys.exit(128 + number)
 
 
 def orderly(ended: Callable[[int, FrameType | None], None] = end) -> None:
-    """Let SIGTERM and SIGHUP end this command as Ctrl-C does, rather than on the spot.
+    """Make SIGTERM and SIGHUP end this command as Ctrl-C does, instead of immediately.
 
-    What is ignored stays so: nohup and a shell's background want it.
+    Ignored signals stay ignored, as nohup and a shell's background jobs require.
     """
     for number in signal.SIGINT, signal.SIGTERM, signal.SIGHUP:
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -27,7 +27,7 @@ def orderly(ended: Callable[[int, FrameType | None], None] = end) -> None:
 
 
 class SignalHandling:
-    """Ends a command in order, and where it wants to, rather than anywhere.
+    """Ends a command at points of its choice after a signal.
 
         ending = SignalHandling()
         with ending.at_a_look():
@@ -35,9 +35,9 @@ class SignalHandling:
                 ending.look()
                 commit(write(consumer.consume()))
 
-    Within the with, a signal ends the command at the next look: what is under way stays whole, and
-    no exception leaves a call of librdkafka's in the middle, after which closing a member of a
-    group may wait for ever.  A second signal, for a command that is stuck, ends it at once.
+    Within the block, a signal ends the command at the next look(): the current batch is completed,
+    and no exception interrupts a call of librdkafka, after which closing a group member may block
+    without end.  A second signal ends the command at once.
     """
 
     def __init__(self) -> None:
@@ -60,6 +60,6 @@ class SignalHandling:
             self._waits = False
 
     def look(self) -> None:
-        """End here if that was asked."""
+        """End the command here if a signal was received."""
         if self.asked:
             end(self.asked, None)

@@ -136,7 +136,7 @@ def keys(name: str, directory: Path, as_json: bool) -> int:
 
 
 def settings_of(texts: dict[str, str]) -> Settings:
-    """The gateway's settings; one sentence on what cannot be."""
+    """Return the gateway's settings; raise Refusal if one is invalid."""
     from kafkalite.config.settings import Settings
 
     try:
@@ -146,7 +146,7 @@ def settings_of(texts: dict[str, str]) -> Settings:
 
 
 def listening(sockets: list[socket.socket]) -> list[GatewayListener]:
-    """The sockets, each with its endpoint."""
+    """Return the bound sockets, each with its endpoint."""
     from kafkalite.gateway.gateway_main import GatewayListener
     from kafkalite.process.services.gateway_service import endpoint_of
 
@@ -156,14 +156,14 @@ def listening(sockets: list[socket.socket]) -> list[GatewayListener]:
 
 
 def producer(bootstrap: str, settings: Settings) -> BatchProducer:
-    """The producer behind the gateway."""
+    """Return the gateway's producer."""
     from kafkalite.gateway.gateway_producer import create_producer
 
     return create_producer(bootstrap, settings)
 
 
 def broker_on(directory: Path) -> TargetBroker | None:
-    """The broker that runs on a data directory and is ready, if one is."""
+    """Return the broker on a data directory if one runs and is ready."""
     from kafkalite.gateway.gateway_main import TargetBroker
     from kafkalite.process.run_directory import bus_path
     from kafkalite.process.status.ready import running

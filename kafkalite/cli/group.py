@@ -1,4 +1,4 @@
-"""kafkalite group: who reads together, how far they are, and where they go on.
+"""kafkalite group: show consumer groups and their lag, reset and delete their offsets.
 
 Works against any Kafka.  Left out: groups of other kinds than consumers (Connect's, share groups).
 """
@@ -188,7 +188,7 @@ def forget(
     if_exists: bool,
     as_json: bool,
 ) -> None:
-    """Delete what groups have committed, and say so."""
+    """Delete committed offsets of groups, and print which."""
     forgotten = []
     for name in names:
         group = groups.described(name) if if_exists else groups.must(name)
@@ -283,7 +283,7 @@ def reset(
 
 
 class ResetPlan(NamedTuple):
-    """Where a group is to go on."""
+    """The new offsets of a group."""
 
     group: str
     committed: Mapping[PartitionKey, GroupCommit]
@@ -298,7 +298,7 @@ class ResetPlan(NamedTuple):
 def plan(
     groups: GroupOffsets, name: str, spans: Sequence[PartitionSelection], where: Destination | None
 ) -> ResetPlan:
-    """Where a group is to go on; a Refusal while it has members."""
+    """Return the new offsets of a group; raise Refusal if it has members."""
     assert where is not None
     found = groups.described(name)
     if found is not None and found.members:
@@ -318,7 +318,7 @@ def plan(
 
 
 def offsets_in(file: str, names: Sequence[str]) -> dict[str, dict[PartitionKey, int]]:
-    """What a file says of these groups."""
+    """Return the offsets in a file, by group."""
     if file == "-":
         return read_offsets("stdin", sys.stdin, names)
     try:
@@ -329,7 +329,7 @@ def offsets_in(file: str, names: Sequence[str]) -> dict[str, dict[PartitionKey, 
 
 
 def described(groups: GroupOffsets, group: ConsumerGroupDescription) -> dict[str, Any]:
-    """All that can be asked about a group, as `--json` prints it."""
+    """Return a group's description as `--json` prints it."""
     committed = groups.committed(group.group_id)
     owners = {
         (place.topic, place.partition): member
@@ -378,7 +378,7 @@ def described(groups: GroupOffsets, group: ConsumerGroupDescription) -> dict[str
 
 
 def page(group: Mapping[str, Any]) -> str:
-    """A described group for a person."""
+    """Return a group's description as text."""
     node = group["coordinator"]
     assignor = f", {group['assignor']}" if group["assignor"] else ""
     untouched = sum(each["committed"] is None for each in group["partitions"])

@@ -1,4 +1,4 @@
-"""How far groups have read: what they have committed, how far that is from the end, moving it.
+"""Offsets of consumer groups: committed offsets, lag, and changes of both.
 
 groups = GroupOffsets(cluster)
 groups.committed("readers")                     # {("flights", 0): GroupCommit(offset=5, …), …}
@@ -60,7 +60,7 @@ PARTITIONS_MAX = 100_000
 
 
 class GroupCommit(NamedTuple):
-    """What a group has committed for a partition."""
+    """A group's committed offset of a partition."""
 
     offset: int
     leader_epoch: int | None
@@ -68,14 +68,14 @@ class GroupCommit(NamedTuple):
 
 
 class PartitionSelection(NamedTuple):
-    """A topic, and those of its partitions that are meant; None means all."""
+    """A topic and the selected partitions; None selects all."""
 
     topic: str
     partitions: tuple[int, ...] | None
 
 
 class GroupOffsets:
-    """The groups of a cluster."""
+    """Reads and changes the offsets of a cluster's groups."""
 
     def __init__(self, cluster: ClusterClients) -> None:
         self.cluster = cluster
@@ -87,7 +87,7 @@ class GroupOffsets:
             }
 
     def described(self, group: str) -> ConsumerGroupDescription | None:
-        """A group's state and members; None where it does not exist."""
+        """Return a group's state and members, or None if it does not exist."""
         try:
             found = awake(lambda: self.admin.describe_consumer_groups([group])[group])
         except KafkaException as fault:
@@ -97,17 +97,17 @@ class GroupOffsets:
         return None if found.state is ConsumerGroupState.DEAD else found
 
     def must(self, group: str) -> ConsumerGroupDescription:
-        """The same of a group that must be there."""
+        """Return a group's state and members; raise Refusal if it does not exist."""
         found = self.described(group)
         if found is None:
             raise Refusal(f"group {group} does not exist (see: kafkalite group list)")
         return found
 
     def committed(self, group: str) -> dict[PartitionKey, GroupCommit]:
-        """What the group has committed, in order.
+        """Return the group's committed offsets, sorted by partition.
 
-        To be asked of a group that has been described: librdkafka's client dies when this is
-        refused for the group as a whole.
+        Call it for a group that was described: librdkafka aborts the process when the request fails
+        for the group as a whole.
         """
         asked = [ConsumerGroupTopicPartitions(group)]
         with sentences():
@@ -119,7 +119,7 @@ class GroupOffsets:
         }
 
     def bounds(self, places: Collection[PartitionKey], spec: OffsetSpec) -> dict[PartitionKey, int]:
-        """Where partitions begin, or end; those of which nobody knows are left out."""
+        """Return the start or end offsets of partitions; unknown ones are left out."""
         asked = {
             TopicPartition(topic, partition): spec
             for topic, partition in places
@@ -135,7 +135,7 @@ class GroupOffsets:
         return found
 
     def commit(self, group: str, offsets: Mapping[PartitionKey, int]) -> None:
-        """Let the group go on from these offsets."""
+        """Commit these offsets for the group."""
         partitions = [TopicPartition(*place, offset) for place, offset in offsets.items()]
         asked = [ConsumerGroupTopicPartitions(group, partitions)]
         with sentences():
@@ -148,7 +148,7 @@ class GroupOffsets:
             raise Refusal(f"group {group}: {'; '.join(words)}")
 
     def forget(self, group: ConsumerGroupDescription, places: Iterable[PartitionKey]) -> None:
-        """Let go of what the group has committed for these partitions."""
+        """Delete the group's committed offsets of these partitions."""
         topics = defaultdict(list)
         for topic, partition in places:
             topics[topic].append({"partition_index": partition})
@@ -167,7 +167,7 @@ class GroupOffsets:
             raise Refusal(f"group {group.group_id}: {fault}") from None
 
     def meant(self, spans: Iterable[PartitionSelection]) -> list[PartitionKey]:
-        """The partitions that are meant, all of which must be there."""
+        """Return the selected partitions; raise Refusal if one does not exist."""
         places = []
         for topic, wanted in spans:
             there = self.topics.get(topic)
@@ -187,7 +187,7 @@ class GroupOffsets:
         where: Destination,
         committed: Mapping[PartitionKey, GroupCommit],
     ) -> dict[PartitionKey, int]:
-        """The offset that `where` means in each partition, as the brokers see it now."""
+        """Return the offset that `where` stands for in each partition, as of now."""
         starts = self.bounds(places, OffsetSpec.earliest())
         ends = self.bounds(places, OffsetSpec.latest())
         for topic, partition in places:
@@ -218,23 +218,23 @@ class GroupOffsets:
     def _since(
         self, places: Collection[PartitionKey], timestamp_ms: int
     ) -> dict[PartitionKey, int]:
-        """The first records with this timestamp or a later one, where there are any."""
+        """Return the first offset at or after a timestamp, where there is one."""
         found = self.bounds(places, OffsetSpec.for_timestamp(timestamp_ms))
         return {place: offset for place, offset in found.items() if offset >= 0}
 
 
 class CurrentPosition(NamedTuple):
-    """Where the group is; the end where it has committed nothing."""
+    """The committed offset, or the end of the partition if there is none."""
 
 
 class ShiftedPosition(NamedTuple):
-    """So many records on from where the group is, or back."""
+    """The committed offset plus a distance, which may be negative."""
 
     distance: int
 
 
 class ListedOffsets(NamedTuple):
-    """An offset for each partition."""
+    """A given offset for each partition."""
 
     offsets: Mapping[PartitionKey, int]
 
@@ -252,7 +252,7 @@ def shifted(
 
 
 def held(place: PartitionKey, offset: int, start: int, end: int) -> int:
-    """The nearest offset that the partition holds; told when that is another one."""
+    """Return the nearest offset that the partition holds, and print if it is another one."""
     nearest = min(max(offset, start), end)
     if nearest != offset:
         topic, partition = place
@@ -261,7 +261,7 @@ def held(place: PartitionKey, offset: int, start: int, end: int) -> int:
 
 
 def awake(ask: Callable[[], Future[ResultT]]) -> ResultT:
-    """A coordinator's answer; asked again for a while when it is just coming up."""
+    """Return a coordinator's response; retry for a while during its start."""
     give_up_at = time.monotonic() + ANSWER_TIMEOUT_S
     while True:
         try:
@@ -277,7 +277,7 @@ def awake(ask: Callable[[], Future[ResultT]]) -> ResultT:
 
 
 def span(text: str) -> PartitionSelection:
-    """An argument type: TOPIC, or TOPIC:0,2-5."""
+    """Parse TOPIC or TOPIC:0,2-5; an argument type."""
     topic, colon, line = printable(text).partition(":")
     if not colon:
         return PartitionSelection(topic, None)
@@ -294,7 +294,7 @@ def span(text: str) -> PartitionSelection:
 
 
 def destination(text: str) -> Destination:
-    """An argument type: a place to start, or where the group is."""
+    """Parse a start position, or `current`; an argument type."""
     if text == "current":
         return CurrentPosition()
     try:
@@ -306,7 +306,7 @@ def destination(text: str) -> Destination:
 def read_offsets(
     name: str, lines: Iterable[str], groups: Sequence[str]
 ) -> dict[str, dict[PartitionKey, int]]:
-    """What a file of `topic,partition,offset` says, or `group,topic,partition,offset`, by group."""
+    """Return the offsets in lines of `[group,]topic,partition,offset`, by group."""
     found: dict[str, dict[PartitionKey, int]] = {group: {} for group in groups}
     for number, row in enumerate(csv.reader(lines), 1):
         if not row:

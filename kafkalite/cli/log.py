@@ -1,4 +1,4 @@
-"""kafkalite log: look into segment files and indexes, and check them, with no broker.
+"""kafkalite log: print and check segment files and indexes, without a broker.
 
 Both commands read the files as they are, of a log of ours or of Apache Kafka's, and change
 nothing.  Given a directory they take every file in it that belongs to a log.
@@ -34,7 +34,7 @@ JSON_FLAG = argument("--json", action="store_true", help="one JSON object a line
 
 
 class FileDamage(NamedTuple):
-    """Something wrong in a file: where, what, and whether a crash explains it."""
+    """Damage in a file: its place, a description, and whether a crash explains it."""
 
     path: Path
     sentence: str
@@ -101,7 +101,7 @@ def verify(file: list[Path], json: bool) -> int:
 
 
 def files_of(given: list[Path]) -> list[Path]:
-    """The files meant: those named, and those of a log in directories named."""
+    """Return the given files, and the log files in the given directories."""
     found: list[Path] = []
     for path in given:
         if path.is_dir():
@@ -139,7 +139,7 @@ def base_offset_of(path: Path) -> int:
 
 
 def entries_of(path: Path, with_records: bool) -> Iterator[dict[str, Any]]:
-    """What stands in a file, entry by entry; ValueError or KafkaError where it cannot go on."""
+    """Yield a file's entries; raise ValueError or KafkaError at the first damage."""
     kind = kind_of(path)
     if kind == layout.LOG:
         yield from batches_of(path, with_records)
@@ -179,7 +179,7 @@ def whole_entries(path: Path, size: int) -> bytes:
 
 
 def batches_of(path: Path, with_records: bool) -> Iterator[dict[str, Any]]:
-    """A segment's batches by their headers, each opened when its records are wanted."""
+    """Yield the batches of a segment, with their records if requested."""
     file = OpenFile(path, os.O_RDONLY)
     end = path.stat().st_size
     position = 0
@@ -199,7 +199,7 @@ def batches_of(path: Path, with_records: bool) -> Iterator[dict[str, Any]]:
 
 
 def rest_is_zeros(file: OpenFile, position: int, end: int) -> bool:
-    """Space set aside for a log that is open, or was when its broker died."""
+    """Return True if the rest of the file is preallocated space."""
     code = segment_walk.scan(
         file.fileno(), position, end, 0, 0, 0, 0, -1, 0, -1, LEADER_EPOCHS_KNOWN
     )[0]
@@ -235,7 +235,7 @@ def described_record(record: Record) -> dict[str, Any]:
 
 
 def written(content: bytes | None) -> Any:
-    """Bytes as text where they are; as base64, said to be that, where they are not."""
+    """Return bytes as text if they are UTF-8, else as base64 in an object."""
     if content is None:
         return None
     try:
@@ -258,7 +258,7 @@ def as_text(path: Path, entry: dict[str, Any]) -> str:
 
 
 def damages_of(path: Path) -> Iterator[FileDamage]:
-    """What is wrong with a file, by itself and beside its segment."""
+    """Yield the damage of a file, by itself and compared with its segment."""
     kind = kind_of(path)
     if kind == layout.LOG:
         yield from segment_damages(path)
@@ -338,7 +338,7 @@ def index_damages(path: Path) -> Iterator[FileDamage]:
 
 
 def wrong_entries(path: Path, segment: Path, content: bytes, end: int) -> Iterator[FileDamage]:
-    """Each entry points to a batch that ends with its offset."""
+    """Yield damage if an entry does not point to the batch that ends with its offset."""
     file = OpenFile(segment, os.O_RDONLY)
     base = base_offset_of(path)
     for number, (relative, position) in enumerate(struct.iter_unpack(">ii", content)):
@@ -359,7 +359,7 @@ def damage_as_json(damage: FileDamage) -> str:
 
 
 class FileProgress:
-    """How far a large file is read, on one line of a terminal."""
+    """Progress of reading a large file, on one line of a terminal."""
 
     def __init__(self, path: Path, size: int) -> None:
         self._path = path

@@ -1,12 +1,12 @@
-"""A consumer as a member of a group: it shares topics' partitions with the other members.
+"""A member of a consumer group, which shares the topics' partitions with the other members.
 
     with GroupMember(cluster, "readers", ["flights"], BEGINNING) as member:
         for batch in member.batches(to_end=True, count=None):
             write(batch)
 
-What a batch held counts as read once the next one is asked for, and a signal waits for that.  It is
-committed every few seconds, before partitions go to another member, and at the end: whoever goes on
-after a member that was killed may print some records again, and misses none.
+A batch counts as processed when the next one is requested; a signal takes effect then.  Offsets are
+committed every few seconds, before partitions are revoked, and at the end.  After a member was
+killed, another one may print some records a second time, and misses none.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from kafkalite.cli.ending import SignalHandling
 from kafkalite.cli.reading import NOTHING_CAME, PartitionKey, batches, let_commit
 
 AWAITED: PartitionKey = ("", -1)
-"""Stands among the partitions to be read while it is not known which they are."""
+"""Placeholder in the set of unread partitions until the first assignment."""
 
 SETTINGS = {
     "enable.auto.commit": True,
-    # A reader that is stuck for longer leaves its partitions to the others.
+    # A member that does not poll for longer is removed from the group.
     "max.poll.interval.ms": 300_000,
 }
 
@@ -37,11 +37,11 @@ PASSING = (
     KafkaError.UNKNOWN_MEMBER_ID,
     KafkaError._NO_OFFSET,
 )
-"""Why a commit may fail in a group that is well: the partitions have gone to another member."""
+"""Errors of a commit after partitions moved to another member, which are expected."""
 
 
 class GroupMember:
-    """One member of a group, from joining to leaving."""
+    """A member of a group, from joining to leaving."""
 
     def __init__(
         self,
@@ -76,11 +76,11 @@ class GroupMember:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, fault: object, trace: object) -> None:
-        """Commit, and leave the partitions to the others."""
+        """Commit, and leave the group."""
         self.consumer.close()
 
     def batches(self, to_end: bool, count: int | None) -> Iterator[list[Message]]:
-        """Records of whatever partitions it has, until the count or the end of all of them."""
+        """Yield records of the assigned partitions, up to the count or the end of all of them."""
         patience = StallWarning(self.cluster, f"group {self.group}", NOTHING_CAME)
         look = self.ending.look
         with self.ending.at_a_look():
@@ -114,7 +114,7 @@ class GroupMember:
 
 
 def by_topic(places: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Partitions by topic."""
+    """Return partition numbers by topic."""
     topics = defaultdict(list)
     for place in sorted(places):
         topics[place.topic].append(place.partition)
@@ -122,7 +122,7 @@ def by_topic(places: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 
 def spoken(topics: Mapping[str, Sequence[int]]) -> str:
-    """Partitions in a word for each topic: `flights:0-2,5 audit:0`."""
+    """Return partitions in short form: `flights:0-2,5 audit:0`."""
     words = []
     for topic, partitions in topics.items():
         parts = []

@@ -1,4 +1,4 @@
-"""kafkalite produce, kafkalite consume: records in and out, the way kcat does it.
+"""kafkalite produce, kafkalite consume: write and read records, with kcat's flags.
 
 Both run at the speed of librdkafka: input is read and split by the chunk, output is written by
 the batch, and no line of Python runs per record where none has to.
@@ -157,9 +157,9 @@ def produce(
 
 
 class RecordSender:
-    """A producer of one topic that takes columns of records, and is bounded in what waits.
+    """A producer of one topic that takes columns of records and bounds those in flight.
 
-    `with` ends with a flush, also when it ends by Ctrl-C; what was not delivered is a Refusal.
+    Leaving the block flushes, also after Ctrl-C; undelivered records raise Refusal.
     """
 
     def __init__(
@@ -189,7 +189,7 @@ class RecordSender:
             raise Refusal(f"topic {topic!r} has no partition {partition}: it has {len(partitions)}")
 
     def send(self, values: Column, keys: Column, size: int) -> None:
-        """Hand records in, in order; wait while too much waits already."""
+        """Append records in order; wait while too many are in flight."""
         limit = WAITING_COUNT_MAX
         self.unflushed_size += size
         if self.unflushed_size > WAITING_SIZE_MAX:
@@ -204,7 +204,7 @@ class RecordSender:
         self.sent_count += len(values)
 
     def wait(self, timeout_s: float) -> None:
-        """Hear what became of earlier records; the first that failed ends everything."""
+        """Process delivery reports; raise the first error."""
         self.producer.poll(timeout_s)
         if self.fault is not None:
             raise KafkaException(self.fault)
@@ -233,7 +233,7 @@ class RecordSender:
 def inputs(
     files: Sequence[str], by_line: bool, delimiter: bytes, wait: Callable[[float], None]
 ) -> Iterator[list[bytes]]:
-    """The values to send, in lists of a chunk each."""
+    """Yield the values to send, in lists of one chunk each."""
     if not files:
         yield from records(sys.stdin.fileno(), delimiter, wait)
     for name in files:
@@ -245,7 +245,7 @@ def inputs(
 
 
 def records(fd: int, delimiter: bytes, wait: Callable[[float], None]) -> Iterator[list[bytes]]:
-    """Cut what a descriptor gives at each delimiter; the last record may lack its own."""
+    """Split the input at each delimiter; the last record may lack its own."""
     buffer = bytearray()
     always_ready = stat.S_ISREG(os.fstat(fd).st_mode)
     while True:
@@ -271,7 +271,7 @@ def records(fd: int, delimiter: bytes, wait: Callable[[float], None]) -> Iterato
 def parted(
     lines: Sequence[bytes], delimiter: bytes | None, otherwise: bytes | None
 ) -> tuple[Column, Column]:
-    """Keys and values of lines; a line without the delimiter is a value without its own key."""
+    """Return keys and values of lines; a line without the delimiter has no key of its own."""
     if delimiter is None:
         return [otherwise] * len(lines), lines
     keys: list[bytes | None] = []
@@ -288,7 +288,7 @@ def without_empty(column: Column) -> Column:
 
 
 def whole_size(files: Sequence[str]) -> int | None:
-    """How much there is to read, where that can be known."""
+    """Return the total size of the input, or None if it is unknown."""
     sizes = [os.stat(name) for name in files] or [os.fstat(sys.stdin.fileno())]
     if all(stat.S_ISREG(status.st_mode) for status in sizes):
         return sum(status.st_size for status in sizes)
@@ -296,7 +296,7 @@ def whole_size(files: Sequence[str]) -> int | None:
 
 
 def rest_of_ended_pipe(fd: int) -> int | None:
-    """What lies in a pipe that nobody writes to any more."""
+    """Return the bytes left in a pipe whose writers have closed it."""
     poll = select.poll()
     poll.register(fd, 0)
     ended = any(events & select.POLLHUP for _, events in poll.poll(0))
@@ -406,7 +406,7 @@ def check(
     count: int | None,
     verbose: bool,
 ) -> None:
-    """Refuse what does not go together."""
+    """Raise Refusal if flags contradict each other."""
     if count is not None and count < 0:
         raise UsageError(f"-c wants a number of records, not {count}")
     if group is not None and partitions:
@@ -423,7 +423,7 @@ def check(
 def writer(
     format: bytes | None, key_delimiter: bytes | None, delimiter: bytes, show_null: bool
 ) -> Writer:
-    """What writes records as the flags say."""
+    """Return the function that writes records as the flags say."""
     if format is None:
         format = b"%s" + delimiter.replace(b"%", b"%%")
         if key_delimiter:
@@ -439,7 +439,7 @@ def alone(
     to_end: bool,
     count: int | None,
 ) -> Generator[list[Message], None, None]:
-    """The records of one topic, which are shared with nobody."""
+    """Yield the records of one topic, read without a group."""
     if len(topics) > 1:
         raise UsageError("several topics are read by a group (-G)")
     # To find the end a fetch must come back empty, and no one else's records are waited for.
@@ -461,6 +461,6 @@ def shared(
     to_end: bool,
     count: int | None,
 ) -> Generator[list[Message], None, None]:
-    """The records that fall to this member of a group, which it leaves however it is ended."""
+    """Yield the records of this member of a group, and leave the group at the end."""
     with GroupMember(cluster, group, topics, BEGIN[where], verbose) as member:
         yield from member.batches(to_end, count)

@@ -1,4 +1,4 @@
-"""kafkalite metrics: what a running broker tells Prometheus."""
+"""kafkalite metrics: print the metrics of a running broker."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def metrics(data: Path | None, listen: str, insecure: bool, descriptors: str | N
 
 
 def broker_on(directory: Path) -> MonitoredBroker | None:
-    """The broker that runs on a data directory and is ready, if one is."""
+    """Return the broker on a data directory if one runs and is ready."""
     from kafkalite.exporter.exporter_main import MonitoredBroker
     from kafkalite.process.run_directory import bus_path
     from kafkalite.process.status.ready import running

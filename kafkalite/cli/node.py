@@ -1,10 +1,10 @@
-"""kafkalite node: the processes of a broker, and which of them has the partitions.
+"""kafkalite node: list, add and remove worker processes, and move partitions between them.
 
-Each worker is a node that clients reach by themselves.  What is ordered here is done by the
-supervisor of the broker that runs on a data directory; it is asked over the broker's bus, so only
-the broker's own user may, on its own machine.
+Each worker is a node with its own address.  The supervisor of the broker on a data directory
+executes these commands; it is reached over the broker's bus, so only by the broker's own user on
+the same machine.
 
-Partitions move while clients go on: none of their records is copied, and none is lost.
+Partitions move while clients use them, without copying or losing records.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from kafkalite.transport.bus import BusClient
 from kafkalite.transport.reactor import Reactor
 
 ANSWER_S = 10.0
-"""How long the supervisor may take; one that was killed is back long before."""
+"""Timeout of the supervisor's response; a killed supervisor is restarted much sooner."""
 ASK_AGAIN_S = 1.0
 READY_S = 30.0
 LOOK_AGAIN_MS = 50
-"""Between two looks at how far the moves are."""
+"""Interval between two requests for the number of moves left."""
 ONCE = ("add", "remove")
-"""What must not be carried out twice; all else comes to the same."""
+"""Requests that must not be executed twice; the others are idempotent."""
 STILL_S = 10.0
-"""When nothing has moved for so long, a person is told what may be in the way."""
+"""Time without progress after which the possible cause is printed."""
 SUPERVISOR_ID = 0
 
 NODE = argument("node", metavar="ID", type=int, help="the node's number, as list shows it")
@@ -181,7 +181,7 @@ def rebalance(dry_run: bool, data: Path | None, as_json: bool) -> None:
 
 @contextmanager
 def supervisor(data: Path | None) -> Iterator[SupervisorClient]:
-    """The supervisor of the broker that runs on this directory."""
+    """Yield a client of the supervisor of the broker on this directory."""
     directory = chosen(data)
     ready = running(directory)
     if ready is None:
@@ -199,11 +199,11 @@ def supervisor(data: Path | None) -> Iterator[SupervisorClient]:
 
 
 class SupervisorLost(Exception):
-    """It died with an order of which nobody knows whether it was carried out."""
+    """The supervisor ended after a request whose outcome is unknown."""
 
 
 class SupervisorClient:
-    """The supervisor of a running broker: takes orders, and reports."""
+    """Sends requests to the supervisor of a running broker."""
 
     def __init__(self, directory: Path, ready: Ready) -> None:
         self.directory = directory
@@ -215,10 +215,10 @@ class SupervisorClient:
         self._report: NodeReport | None = None
 
     def ask(self, verb: str, node: int = -1, dry_run: bool = False) -> NodeReport:
-        """Give an order and answer what is reported.
+        """Send a request and return the supervisor's report.
 
-        A supervisor that dies takes what it has heard with it.  A look is asked for again then,
-        and so is what may be done twice; SupervisorLost is raised for what may not.
+        A supervisor that ends forgets the request.  It is then sent again if it may be executed
+        twice; otherwise SupervisorLost is raised.
         """
         self._report, self._asked, self._lost = None, next(self._ids), False
         order = NODE_ORDER(request_id=self._asked, verb=verb, node_id=node, dry_run=dry_run)
@@ -236,7 +236,7 @@ class SupervisorClient:
         return report
 
     def _wait(self, wait_s: float) -> None:
-        """Until the report is there, but so long at most."""
+        """Wait for the report, for at most `wait_s`."""
         until = time.monotonic() + wait_s
         while self._report is None and (left_s := until - time.monotonic()) > 0:
             self.reactor.tick(int(left_s * 1000) + 1)
@@ -244,7 +244,7 @@ class SupervisorClient:
                 return  # to the next supervisor
 
     def ask_once(self, verb: str, node: int, done: Callable[[NodeReport], bool]) -> NodeReport:
-        """Give an order that is not to be carried out twice: `done` sees whether it was."""
+        """Send a request that must not be executed twice; `done` tells whether it was executed."""
         while True:
             try:
                 return self.ask(verb, node)
@@ -267,7 +267,7 @@ class SupervisorClient:
         return f"the supervisor does not answer within {ANSWER_S:.0f} s{unsure}"
 
     def worker(self, node: int) -> NodeFields:
-        """The node of this number; a Refusal when it is none, or none that can be ordered."""
+        """Return the worker with this id; raise Refusal if there is none."""
         nodes = self.ask("list")["nodes"]
         found: NodeFields | None = next((each for each in nodes if each["node_id"] == node), None)
         if found is None:
@@ -278,7 +278,7 @@ class SupervisorClient:
         return found
 
     def await_ready(self, report: NodeReport, before: set[int]) -> NodeFields:
-        """The node that was not there before, as soon as it answers."""
+        """Wait until the added node is ready, and return it."""
         deadline = time.monotonic() + READY_S
         added: list[NodeFields] = []
         while time.monotonic() < deadline:
@@ -305,7 +305,7 @@ class SupervisorClient:
             self.pause()
 
     def follow(self, report: NodeReport) -> None:
-        """Wait until nothing is left to move, and show on a terminal how far it is."""
+        """Wait until all partitions have moved, and show the progress on a terminal."""
         total = left = max(report["moves_left"], len(report["moves"]))
         if not total:
             return
@@ -331,7 +331,7 @@ class SupervisorClient:
             shown.clear()
 
     def pause(self) -> None:
-        """A moment until the next look."""
+        """Wait until the next poll."""
         until = time.monotonic() + LOOK_AGAIN_MS / 1000
         while (left_s := until - time.monotonic()) > 0:
             self.reactor.tick(int(left_s * 1000) + 1)
@@ -342,7 +342,7 @@ class SupervisorClient:
 
 
 class StatusLine:
-    """A line on a terminal's stderr that is drawn over; nothing where that is no terminal."""
+    """A line of a terminal that is redrawn; nothing if stderr is not a terminal."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -360,7 +360,7 @@ class StatusLine:
 
 
 def in_words(node: NodeFields) -> dict[str, Any]:
-    """A node as --json prints it: the words of `status` and of the table."""
+    """Return a node as --json prints it, with the names of `status` and of the table."""
     return {
         "id": node["node_id"],
         "role": node["role"],
@@ -393,7 +393,7 @@ def table(nodes: list[NodeFields]) -> str:
 
 
 def address(node: NodeFields) -> str | None:
-    """Where it listens; a node in back-off listens nowhere."""
+    """Return the node's address, or None for a node in back-off."""
     if node["port"] <= 0:
         return None
     host = f"[{node['host']}]" if ":" in node["host"] else node["host"]
@@ -401,7 +401,7 @@ def address(node: NodeFields) -> str | None:
 
 
 def in_the_way(report: NodeReport) -> str:
-    """Why nothing moves, as far as the nodes' states tell."""
+    """Return why no partition moves, as far as the nodes' states show it."""
     away = [
         f"node {node['node_id']} is {node['state']}"
         for node in report["nodes"]

@@ -1,4 +1,4 @@
-"""Where reading starts, as people write it after `-o`.
+"""Start positions as the flag `-o` takes them.
 
     beginning, end      the log's ends
     5, -5               an offset; that many records before the end
@@ -44,19 +44,19 @@ class AtOffset(NamedTuple):
 
 
 class LastRecords(NamedTuple):
-    """So many records before the end."""
+    """The last `distance` records."""
 
     distance: int
 
 
 class SinceTimestamp(NamedTuple):
-    """The first record with this timestamp or a later one; END and BEGINNING are such."""
+    """The first record at or after a timestamp, or END or BEGINNING."""
 
     timestamp_ms: int
 
 
 class SinceAge(NamedTuple):
-    """Since so long before now, whenever now is."""
+    """The first record that is at most this old when the position is resolved."""
 
     age_ms: int
 
@@ -65,7 +65,7 @@ StartPosition = AtOffset | LastRecords | SinceTimestamp | SinceAge
 
 
 def start(word: str) -> StartPosition:
-    """The argument type of `-o`."""
+    """Parse the argument of `-o`."""
     if word in ("beginning", "earliest"):
         return SinceTimestamp(BEGINNING)
     if word in ("end", "latest"):
@@ -85,7 +85,7 @@ def start(word: str) -> StartPosition:
 
 
 def since(word: str) -> SinceTimestamp | SinceAge | None:
-    """What stands after the @: an age, a timestamp or a date."""
+    """Parse the text after the @: an age, a timestamp or a date."""
     if re.fullmatch(r"[0-9]{1,18}", word):
         return SinceTimestamp(int(word))
     age = re.fullmatch(r"-([0-9]{1,12})(ms|[smhdw])", word)
@@ -100,7 +100,7 @@ def since(word: str) -> SinceTimestamp | SinceAge | None:
 def resolved(
     consumer: Consumer, topic: str, partitions: Sequence[int], where: StartPosition, now_ms: int
 ) -> list[TopicPartition]:
-    """The offset that `where` means in each partition, as the broker sees it now."""
+    """Return the offset that `where` stands for in each partition, as of now."""
     match where:
         case AtOffset(offset):
             return [TopicPartition(topic, partition, offset) for partition in partitions]
@@ -121,7 +121,7 @@ def resolved(
 def offsets_since(
     consumer: Consumer, topic: str, partitions: Sequence[int], timestamp_ms: int
 ) -> list[int]:
-    """Each partition's first offset at or after a timestamp; its end when there is none."""
+    """Return each partition's first offset at or after a timestamp, or its end offset."""
     asked = [TopicPartition(topic, partition, timestamp_ms) for partition in partitions]
     found = {place.partition: place.offset for place in answered(consumer, asked)}
     offsets = [found[partition] for partition in partitions]
@@ -134,7 +134,7 @@ def offsets_since(
 
 
 def answered(consumer: Consumer, asked: list[TopicPartition]) -> list[TopicPartition]:
-    """ListOffsets; asked again for a while where a topic so young has no leader yet."""
+    """Return the response to ListOffsets; retry for a while if a new topic has no leader yet."""
     give_up_at = time.monotonic() + ANSWER_TIMEOUT_S
     while True:
         try:

@@ -1,4 +1,4 @@
-"""kafkalite profile: names for clusters, with all that it takes to reach them.
+"""kafkalite profile: names for clusters, with the properties needed to reach them.
 
 A command asks the cluster that is named first here:
   -b HOST:PORT                 that address, and nothing of a profile unless --profile names one
@@ -183,7 +183,7 @@ def remove(names: Sequence[str], as_json: bool) -> None:
 
 
 def asked(secret: str) -> str:
-    """A secret from whoever sits there, unseen; or a line of stdin."""
+    """Read a secret from the terminal without echo, or a line of stdin."""
     if sys.stdin.isatty():
         value = getpass.getpass(f"{secret}: ")
     else:
@@ -194,13 +194,13 @@ def asked(secret: str) -> str:
 
 
 def profile_of(name: str) -> Profile:
-    """What a profile holds; a Refusal where there is none of that name."""
+    """Return the properties of a profile; raise Refusal if there is none of that name."""
     profiles, _ = read()
     return find(profiles, name)
 
 
 def profile_in_use() -> tuple[str, Profile] | None:
-    """The profile that `use` has chosen, if any."""
+    """Return the profile that `use` has selected, if any."""
     profiles, in_use = read()
     return (in_use, find(profiles, in_use)) if in_use else None
 
@@ -213,7 +213,7 @@ def find(profiles: Mapping[str, Profile], name: str) -> Profile:
 
 
 def check(profile: Profile) -> None:
-    """Refuse what librdkafka would not take; nobody is connected to for that."""
+    """Raise Refusal for properties that librdkafka does not accept; no connection is made."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient
 
@@ -224,19 +224,19 @@ def check(profile: Profile) -> None:
 
 
 def path() -> Path:
-    """Where the profiles are."""
+    """Return the path of the profiles' file."""
     home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(home) / "kafkalite" / "profiles.ini"
 
 
 def read() -> tuple[dict[str, Profile], str | None]:
-    """The profiles by name, and which of them is in use."""
+    """Return the profiles by name, and the name of the one in use."""
     profiles, settings = parsed(path())
     return profiles, settings.get(IN_USE)
 
 
 def parsed(file: Path) -> tuple[dict[str, Profile], Profile]:
-    """The profiles that stand in a file, and its settings; nothing where there is no file."""
+    """Return the profiles and settings of the file; empty if there is no file."""
     try:
         with file.open(encoding="utf-8") as lines:
             text = lines.read()
@@ -265,7 +265,7 @@ def parsed(file: Path) -> tuple[dict[str, Profile], Profile]:
 
 
 def sections_of(text: str) -> dict[str, Profile]:
-    """What stands in a file of sections; names and values as they are written."""
+    """Return the sections of a file, with names and values as written."""
     parser = configparser.RawConfigParser(
         delimiters=("=",), comment_prefixes=("#",), default_section=""
     )
@@ -275,7 +275,7 @@ def sections_of(text: str) -> dict[str, Profile]:
 
 
 def text_of(sections: Mapping[str, Profile]) -> str:
-    """The same as it stands in the file; a Refusal for what would be read as something else."""
+    """Return the text of sections; raise Refusal for what could not be parsed back."""
     lines = []
     for section, properties in sections.items():
         lines.append(f"[{section}]")
@@ -289,7 +289,7 @@ def text_of(sections: Mapping[str, Profile]) -> str:
 
 @contextmanager
 def changed() -> Iterator[tuple[dict[str, Profile], Profile]]:
-    """The profiles and the settings, to be changed: written when the block ends well."""
+    """Yield profiles and settings to change; write them if the block succeeds."""
     file = path()
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     directory = os.open(file.parent, os.O_RDONLY | os.O_CLOEXEC)
@@ -306,7 +306,7 @@ def changed() -> Iterator[tuple[dict[str, Profile], Profile]]:
 
 
 def replaced(file: Path, text: str) -> None:
-    """Put a text in a file's place, whole or not at all, and for its owner alone to read."""
+    """Replace a file atomically, readable by its owner only."""
     beside = file.with_name(f"{file.name}.{os.getpid()}.tmp")
     written = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -321,7 +321,7 @@ def replaced(file: Path, text: str) -> None:
 
 
 def shown(profile: Profile) -> Profile:
-    """A profile with nothing secret in it."""
+    """Return a profile without its secrets."""
     return {key: HIDDEN if is_secret(key) else value for key, value in profile.items()}
 
 

@@ -1,4 +1,4 @@
-"""How far a long command is: records, bytes and records/s on a terminal's last line.
+"""Progress of a long command: records, bytes and records/s on a terminal's last line.
 
 Nothing appears in the first second, nor when stderr is no terminal; until then rich is not even
 imported.  `summary` is the sentence for the end.
@@ -19,7 +19,7 @@ REDRAW_S = 0.2
 
 
 class Progress:
-    """Counts records and bytes; draws itself now and then."""
+    """Counts records and bytes, and redraws the line from time to time."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Progress:
         return self
 
     def add(self, count: int, size: int) -> None:
-        """So many more records, of so many bytes together."""
+        """Count more records and their bytes."""
         self.count += count
         self.size += size
         if time.monotonic() >= self.draw_at:
@@ -71,7 +71,7 @@ class Progress:
         return (self.stopped or time.monotonic()) - self.started
 
     def stop(self) -> None:
-        """What comes later is not counted into the time."""
+        """Stop measuring the time."""
         self.stopped = time.monotonic()
 
     def summary(self) -> str:
@@ -114,7 +114,7 @@ def count_words(count: int) -> str:
 
 
 def size_words(size: float) -> str:
-    """A size as people read it."""
+    """Return a size with its unit."""
     if size < 1024:
         return f"{size:,.0f} B"
     units = ["KiB", "MiB", "GiB"]

@@ -1,7 +1,7 @@
-"""Records out of partitions, in batches, at the speed of librdkafka.
+"""Reading of partitions in batches, with librdkafka.
 
-`assigned` takes partitions for a consumer on its own; a member of a group is given them
-(membership.py).  `batches` reads what a consumer has, either way.
+`assigned` assigns partitions to a consumer without a group; members of a group get theirs from the
+group (membership.py).  `batches` reads the partitions of either.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def assigned(
     wanted: Sequence[int] | None,
     where: offset_words.StartPosition,
 ) -> set[PartitionKey]:
-    """Assign the partitions wanted, from where they are to be read, and answer which."""
+    """Assign the wanted partitions at their start offsets, and return them."""
     partitions = sorted(cluster.topic(consumer, topic).partitions)
     for partition in wanted or ():
         if partition not in partitions:
@@ -52,11 +52,11 @@ def batches(
     count: int | None,
     look: Callable[[], object] = lambda: None,
 ) -> Iterator[list[Message]]:
-    """Records as they come, in batches, until the count or each partition's end is reached, or
-    `look`, which is called in between, raises something.
+    """Yield records in batches, until the count or the end of all partitions is reached.
 
-    A partition is taken out of `unended` at its end.  No record is in hand while librdkafka is
-    asked for more, which is when a group's partitions change their owner.
+    A partition is removed from `unended` at its end.  `look` is called between batches and may
+    raise.  Each batch is processed before librdkafka is called again, which is when a rebalance may
+    revoke partitions.
     """
     left = sys.maxsize if count is None else count
     while left and (unended or not to_end):
@@ -79,7 +79,7 @@ def batches(
 
 
 def let_commit(consumer: Consumer, batch: Iterable[Message]) -> None:
-    """These were written, and need not be given to the group again."""
+    """Mark records as processed, so that their offsets are committed."""
     newest = {(message.topic(), message.partition()): message for message in batch}
     for message in newest.values():
         try:
@@ -90,7 +90,7 @@ def let_commit(consumer: Consumer, batch: Iterable[Message]) -> None:
 
 
 def judge(message: Message, unended: set[PartitionKey]) -> None:
-    """Take note of a partition's end; anything else that is no record is a refusal."""
+    """Note the end of a partition; raise Refusal for any other error."""
     fault = message.error()
     if fault is None:
         return

@@ -1,4 +1,4 @@
-"""Records as lines: kcat's format tokens, and one JSON object a record.
+"""Records as lines: kcat's format tokens, or one JSON object per record.
 
     %t topic     %k key     %K key's size     %T timestamp in ms
     %p partition %s value   %S value's size   %h headers: name=value,name=value
@@ -38,7 +38,7 @@ TIMESTAMP_TYPES = {
 
 
 def unescaped(text: str) -> bytes:
-    """The bytes that a text with backslashes stands for; an argument type."""
+    """Parse a text with backslash escapes into bytes; an argument type."""
 
     def byte(match: re.Match[bytes]) -> bytes:
         code = match[1]
@@ -54,14 +54,14 @@ def unescaped(text: str) -> bytes:
 
 
 def delimiter(text: str) -> bytes:
-    """The argument type of -D and -K."""
+    """Parse the argument of -D and -K."""
     if not text:
         raise argparse.ArgumentTypeError("a delimiter is at least one byte")
     return unescaped(text)
 
 
 def template(text: str) -> bytes:
-    """The argument type of -f: the format as bytes, each of its tokens known."""
+    """Parse the argument of -f: a format of known tokens."""
     words = unescaped(text)
     for token in re.findall(rb"%(.?)", words, flags=re.DOTALL):
         if token not in b"tpokKsSTRh%" or not token:
@@ -73,7 +73,7 @@ def template(text: str) -> bytes:
 
 
 def formatted(words: bytes, null: bytes = b"") -> Writer:
-    """What writes records in this format, nulls as the bytes given."""
+    """Return a function that writes records in a format, with a text for null."""
     columns: list[Callable[[Records], Iterable[object]]] = []
 
     def conversion(match: re.Match[bytes]) -> bytes:
@@ -108,12 +108,12 @@ def formatted(words: bytes, null: bytes = b"") -> Writer:
 
 
 def json_lines(records: Records) -> bytes:
-    """One JSON object a line, with kcat's names."""
+    """Return records as JSON objects with kcat's names, one per line."""
     return b"".join([encoded(json_fields(record)) + b"\n" for record in records])
 
 
 def json_fields(record: Message) -> dict[str, Any]:
-    """A record's fields; bytes that are no UTF-8 appear as base64 under `<name>_base64`."""
+    """Return a record's fields; bytes that are not UTF-8 are base64 under `<name>_base64`."""
     kind, timestamp_ms = record.timestamp()
     fields: dict[str, Any] = {
         "topic": record.topic(),

@@ -4,8 +4,8 @@
     configs.of(ResourceName("topic", "flights"))        # described values and sources
     configs.change(ResourceName("cluster", ""), [ValueChange("log.retention.ms", SET, "60000")])
 
-librdkafka is asked where it has the words.  It has none for what is set on the whole cluster, for
-subscriptions to clients' metrics and for documentation: these go over the wire (wire.py).
+librdkafka sends the requests that it supports.  It does not support cluster-wide values, client
+metrics subscriptions and documentation: wire.py sends these.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from kafkalite.protocol.schemas.configs import (
 )
 
 SET, UNSET, APPEND, SUBTRACT = range(4)
-"""What may happen to a key; the last two are for lists."""
+"""Operations on a key; the last two are for lists."""
 
 KINDS = {"topic": 2, "node": 4, "cluster": 4, "group": 32, "client-metrics": 16, "logger": 8}
-"""What has configs, and the wire's number for it; the cluster is the broker without a name, and a
-logger goes by its node's."""
+"""Kinds of resource and their number in the protocol; the cluster is the broker without a name, and
+a logger has its node's name."""
 
 SPOKEN = {
     "topic": ConfigResource.Type.TOPIC,
     "node": ConfigResource.Type.BROKER,
     "group": ConfigResource.Type.GROUP,
 }
-"""Those that librdkafka knows."""
+"""Kinds that librdkafka supports."""
 
 SOURCES = {
     0: "unknown",
@@ -53,7 +53,7 @@ SOURCES = {
     7: "client-metrics",
     8: "group",
 }
-"""Where a value comes from; `start` is the config file, or a flag at the start."""
+"""Sources of a value; `start` is the configuration file or a flag of kafkalite start."""
 
 TYPES = {
     1: "boolean",
@@ -69,11 +69,11 @@ TYPES = {
 
 HINT = "; did you mean "
 PREFIXED = "listener.name."
-"""What comes before another key's name, for one listener."""
+"""Prefix of a key that applies to one listener."""
 
 
 class ResourceName(NamedTuple):
-    """One thing that has configs."""
+    """Kind and name of a resource that has configuration."""
 
     kind: str
     name: str
@@ -83,7 +83,7 @@ class ResourceName(NamedTuple):
 
 
 class ValueSynonym(NamedTuple):
-    """A place where a value was looked for, and found."""
+    """A source in which a value was found."""
 
     name: str
     value: str | None
@@ -91,7 +91,7 @@ class ValueSynonym(NamedTuple):
 
 
 class DescribedValue(NamedTuple):
-    """A key of a resource, and the value in force."""
+    """A key of a resource and its effective value."""
 
     name: str
     value: str | None
@@ -99,13 +99,13 @@ class DescribedValue(NamedTuple):
     read_only: bool
     sensitive: bool
     synonyms: tuple[ValueSynonym, ...]
-    """From what is in force to the default, that included."""
+    """From the effective value to the default, both included."""
     type: str | None = None
     doc: str | None = None
 
 
 class ValueChange(NamedTuple):
-    """What is to happen to a key."""
+    """A change of a key."""
 
     key: str
     operation: int
@@ -113,7 +113,7 @@ class ValueChange(NamedTuple):
 
 
 class ResourceConfigs:
-    """The configs of everything in a cluster."""
+    """Reads and changes the configuration of a cluster's resources."""
 
     def __init__(self, cluster: ClusterClients) -> None:
         self.cluster = cluster
@@ -122,7 +122,7 @@ class ResourceConfigs:
             self.nodes = cluster.metadata(self.admin).brokers
 
     def of(self, resource: ResourceName, documented: bool = False) -> list[DescribedValue]:
-        """Every key of a resource, by name."""
+        """Return every key of a resource, sorted by name."""
         at = self._address(resource)
         if not documented and resource.kind in SPOKEN:
             asked = ConfigResource(SPOKEN[resource.kind], resource.name)
@@ -143,7 +143,7 @@ class ResourceConfigs:
     def change(
         self, resource: ResourceName, changes: Sequence[ValueChange], dry_run: bool = False
     ) -> None:
-        """Change keys of a resource, all of them or none; or only see whether that could be."""
+        """Change keys of a resource, all or none; a dry run only validates."""
         at = self._address(resource)
         hint = self._near_miss(resource, changes)
         try:
@@ -190,7 +190,7 @@ class ResourceConfigs:
                 raise_for(result.error_code, result.error_message)
 
     def _address(self, resource: ResourceName) -> Address | None:
-        """Where a node listens, who alone knows its own; anybody knows the others'."""
+        """Return the address of the node that must handle a request, or None for any."""
         if resource.kind not in ("node", "logger"):
             return None
         node = self.nodes.get(int(resource.name)) if resource.name.isdecimal() else None
@@ -200,7 +200,7 @@ class ResourceConfigs:
         return node.host, node.port
 
     def _near_miss(self, resource: ResourceName, changes: Iterable[ValueChange]) -> str:
-        """What may have been meant by a key that the resource does not have."""
+        """Return a hint at a similar key if the resource does not have this one."""
         if resource.kind == "cluster":
             resource = ResourceName("node", str(min(self.nodes)))
         try:
@@ -217,7 +217,7 @@ class ResourceConfigs:
 
 @contextmanager
 def answered(resource: ResourceName) -> Iterator[None]:
-    """What the broker refuses, or does not answer, becomes a sentence about the resource."""
+    """Turn an error or a timeout into a Refusal that names the resource."""
     try:
         with sentences():
             yield
@@ -228,7 +228,7 @@ def answered(resource: ResourceName) -> Iterator[None]:
 
 
 def entry_of(found: Any) -> DescribedValue:
-    """An entry as librdkafka has it, whose source is declared an enum and is a number."""
+    """Return an entry from librdkafka's, whose source is declared an enum and is a number."""
     synonyms = (
         ValueSynonym(each.name, each.value, SOURCES.get(each.source, "unknown"))
         for each in found.synonyms.values()
@@ -244,7 +244,7 @@ def entry_of(found: Any) -> DescribedValue:
 
 
 def entry_read(found: Fields) -> DescribedValue:
-    """An entry as the wire has it, with type and documentation."""
+    """Return an entry from the response's, with type and documentation."""
     synonyms = (
         ValueSynonym(each.name, each.value, SOURCES.get(each.source, "unknown"))
         for each in found.synonyms
@@ -262,7 +262,7 @@ def entry_read(found: Fields) -> DescribedValue:
 
 
 def listed(cluster: ClusterClients, kind: str | None) -> list[ResourceName]:
-    """What there is to name: topics and nodes, and what else has configs."""
+    """Return the resources of a kind, or of all kinds."""
     with sentences():
         cluster.metadata(cluster.admin())
     kinds = {number: name for name, number in KINDS.items() if name != "cluster"}

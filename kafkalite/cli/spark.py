@@ -1,4 +1,4 @@
-"""kafkalite spark: jobs on Apache Spark that read and write topics."""
+"""kafkalite spark: run jobs on Apache Spark that read and write topics."""
 
 from __future__ import annotations
 
@@ -83,5 +83,5 @@ def doctor(as_json: bool) -> int:
 
 
 def not_installed(fault: ImportError) -> Refusal:
-    """The sentence for a connector that cannot be imported."""
+    """Return the error message if the connector cannot be imported."""
     return Refusal(f"the Spark connector lacks something ({fault}): pip install 'kafkalite[spark]'")

@@ -1,4 +1,4 @@
-"""kafkalite top: what comes and goes on a cluster, live.
+"""kafkalite top: rates, lag, leaders and nodes of a cluster, live.
 
 Works against any Kafka: rates are the growth of logs and of committed offsets, asked for again and
 again.  Where the cluster is the broker that runs here, its nodes tell more: bytes in and out,
@@ -37,7 +37,7 @@ INTERVAL_S_MIN, INTERVAL_S_MAX = 0.1, 3_600.0
 
 
 def seconds(text: str) -> float:
-    """An argument type: an interval."""
+    """Parse an interval in seconds; an argument type."""
     try:
         value = float(text)
     except ValueError:
@@ -106,7 +106,7 @@ def top(
 
 
 class SampleRounds:
-    """One round after the other, each with the rates of the time since the one before."""
+    """Samples at intervals, each with the rates since the one before."""
 
     def __init__(
         self, cluster: ClusterClients, sampler: ClusterSampler, sort: str, interval_s: float
@@ -121,7 +121,7 @@ class SampleRounds:
         self.round: Measurements | None = None
 
     def newest(self) -> tuple[Measurements, str]:
-        """The round as it is now; while nobody answers the last one, and the sentence for that."""
+        """Return a new sample; while no broker responds, the last one and an error message."""
         self.asked_at_s = time.monotonic()
         try:
             measured = self.meter.measured(self.sampler.sample())
@@ -139,12 +139,12 @@ class SampleRounds:
         return self.round, ""
 
     def wait_s(self) -> float:
-        """How long it is until the next one."""
+        """Return the seconds until the next sample."""
         return max(0.0, self.asked_at_s + self.newer_s - time.monotonic())
 
 
 def by(key: str) -> Callable[[Measurements], Any]:
-    """The largest first; what is not known last."""
+    """Return a sort key: largest first, unknown values last."""
     return lambda each: math.inf if each[key] is None else -each[key]
 
 
@@ -153,7 +153,7 @@ GROUP_ORDER = {"rate": by("lag"), "size": by("lag"), "name": itemgetter("name")}
 
 
 def printed(rounds: SampleRounds, as_json: bool, once: bool) -> None:
-    """Print each round that has rates, until Ctrl-C or after the first."""
+    """Print each sample that has rates, until Ctrl-C or once."""
     rounds.newest()  # where they begin
     silent = False
     while True:
@@ -174,7 +174,7 @@ def printed(rounds: SampleRounds, as_json: bool, once: bool) -> None:
 
 
 def terminal() -> Console | None:
-    """The terminal that can be drawn on, if stdout is one."""
+    """Return a console if stdout is a terminal."""
     if not sys.stdout.isatty():
         return None
     from rich.console import Console

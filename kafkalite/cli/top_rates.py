@@ -1,10 +1,10 @@
-"""Two moments of a cluster compared: what comes and goes in a second.
+"""Rates from two samples of a cluster.
 
     meter = RateMeter()
     meter.measured(sampler.sample())    # no rates yet
     meter.measured(sampler.sample())    # rates of the time between the two
 
-What has begun anew since (a topic of the same name, a process) has no rate until the next time.
+A topic or process that was restarted in between has no rate until the next sample.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NODE_VALUES = ("pid", "cpu", "memory", "connections", "requests_per_s", "slow_ti
 
 
 class CountSample(NamedTuple):
-    """What a count was when it was looked at last, and how quickly it had grown."""
+    """A count with its time, and its rate at that time."""
 
     value: float
     at_s: float
@@ -41,20 +41,20 @@ class CountSample(NamedTuple):
 
 
 class CountRates:
-    """How quickly counts grow, from one round to the next."""
+    """Rates of counts between two rounds."""
 
     def __init__(self) -> None:
         self._last: dict[Any, CountSample] = {}
         self._now: dict[Any, CountSample] = {}
 
     def turn(self) -> None:
-        """A new round: what was not looked at in the last one is forgotten."""
+        """Begin a new round; counts that were not used in the last one are forgotten."""
         self._last, self._now = self._now, {}
 
     def of(self, key: Any, value: float, at_s: float, born_s: float | None = None) -> float | None:
-        """How much a count has grown in a second; None when that cannot be told.
+        """Return a count's growth per second, or None if it is unknown.
 
-        One that is new was zero at `born_s`, if that is given.
+        A new count was zero at `born_s`, if that is given.
         """
         last = self._last.get(key)
         if last is None and born_s is not None:
@@ -68,19 +68,19 @@ class CountRates:
         return rate
 
     def told_s(self, key: Any) -> float | None:
-        """When a count was told the last time."""
+        """Return the time of a count's last sample."""
         last = self._last.get(key)
         return last.at_s if last is not None else None
 
 
 class RateMeter:
-    """Makes rounds out of samples."""
+    """Computes rates from successive samples."""
 
     def __init__(self) -> None:
         self.rates = CountRates()
 
     def measured(self, sample: ClusterSample) -> Measurements:
-        """All there is to tell, each list in the order of its names."""
+        """Return all values of a sample, each list sorted by name."""
         self.rates.turn()
         topics = list(self._topics(sample))
         groups = list(self._groups(sample))
@@ -131,9 +131,9 @@ class RateMeter:
             }
 
     def _traffic(self, pages: Iterable[Read]) -> list[dict[str | None, float]]:
-        """The rates of topics' bytes over all nodes, in and out.
+        """Return the rates of topics' bytes over all nodes, in and out.
 
-        Under None stands what holds for any other topic: a page tells of none without traffic.
+        The key None holds the rate of topics that a page does not list, those without traffic.
         """
         found: list[dict[str | None, float]] = [{}, {}]
         for page in pages:
@@ -181,7 +181,7 @@ class RateMeter:
             }
 
     def _process(self, page: Read | None) -> Measurements:
-        """What a node's page tells of its process."""
+        """Return the values of a node's process from its page."""
         told: Measurements = dict.fromkeys(NODE_VALUES)
         if page is None:
             return told
@@ -199,7 +199,7 @@ class RateMeter:
 
 
 def total(page: Read, name: str) -> Any:
-    """The sum of a family's samples; None when the page has no such family."""
+    """Return the sum of a family's samples, or None if the page has no such family."""
     for family in page.families:
         if family.name == name:
             return sum(value for _, value in family.samples)
@@ -207,7 +207,7 @@ def total(page: Read, name: str) -> Any:
 
 
 def whole(page: Read) -> Mapping[str, float]:
-    """A page's values that are one number."""
+    """Return a page's values that are single numbers."""
     wanted = (CPU, MEMORY, REQUESTS, CONNECTIONS)
     return {
         family.name: family.samples[0][1]
@@ -217,6 +217,6 @@ def whole(page: Read) -> Mapping[str, float]:
 
 
 def together(numbers: Iterable[float | None]) -> Any:
-    """The sum of what is known; None where nothing is."""
+    """Return the sum of the known values, or None if there are none."""
     known = [number for number in numbers if number is not None]
     return sum(known) if known else None

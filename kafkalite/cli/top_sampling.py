@@ -1,12 +1,12 @@
-"""What a cluster says at one moment, for those who compare two such moments.
+"""Samples of a cluster's state, from which rates are computed.
 
     sampler = ClusterSampler(cluster, pattern="", internal=False, directory=directory)
     sampler.sample()                    # ClusterSample(…), or raises ClusterUnreachable
 
-All of it is asked in Kafka's own protocol, so any Kafka can be watched.  Where the broker runs on
-this machine, as this user, and is the one that was asked, its nodes' pages are read as well.
+The requests are Kafka's own, so any Kafka cluster can be sampled.  If the cluster is a kafkalite
+broker on this machine that runs as this user, its nodes' metrics pages are read as well.
 
-A cluster that answers some of it gives a sample with that: what is missing is said in `left_out`.
+If some requests fail, the sample holds the rest, and `left_out` says what is missing.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from kafkalite.protocol.schemas.topics import DESCRIBE_LOG_DIRS
 
 ANSWER_S = 2.0
 GROUPS_MAX = 500
-"""Each group is asked for by itself."""
+"""Each group needs a request of its own."""
 SILENT = {KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN}
 
 
 class ClusterUnreachable(Exception):
-    """Nobody answers at the moment."""
+    """No broker responds."""
 
 
 class SampledNode(NamedTuple):
-    """A broker of the cluster, and the role it has where it is ours."""
+    """A broker's address, and its role if it is ours."""
 
     host: str
     port: int
@@ -55,7 +55,7 @@ class SampledNode(NamedTuple):
 
 
 class SampledGroup(NamedTuple):
-    """A group: how many members it has, and how far it is."""
+    """A group's state, members and committed offsets."""
 
     state: str
     members: int
@@ -64,7 +64,7 @@ class SampledGroup(NamedTuple):
 
 
 class ClusterSample(NamedTuple):
-    """One moment."""
+    """The state of a cluster at one moment."""
 
     cluster_id: str | None
     controller: int | None
@@ -82,7 +82,7 @@ class ClusterSample(NamedTuple):
 
 
 class ClusterSampler:
-    """Asks a cluster again and again."""
+    """Takes samples of a cluster."""
 
     def __init__(
         self, cluster: ClusterClients, pattern: str, internal: bool, directory: Path
@@ -92,11 +92,11 @@ class ClusterSampler:
         self.directory = directory
         self.admin = cluster.reached()
         self.wire = WireClient(cluster, ANSWER_S)
-        # From here on it is ours to tell when nobody answers.
+        # From here on, this object reports when no broker responds.
         cluster.answered = False
 
     def sample(self) -> ClusterSample:
-        """What the cluster says now."""
+        """Take a sample now."""
         left_out: list[str] = []
         metadata = self._metadata()
         leaders = self._leaders(metadata)
@@ -154,7 +154,7 @@ class ClusterSampler:
     # -- groups ------------------------------------------------------------------------------
 
     def _groups(self, left_out: list[str]) -> dict[str, SampledGroup]:
-        """The groups that are meant, as far as their coordinators answer."""
+        """Return the selected groups whose coordinators respond."""
         try:
             found = self.admin.list_consumer_groups(request_timeout=ANSWER_S).result(ANSWER_S)
         except (KafkaException, TimeoutError) as fault:
@@ -190,8 +190,10 @@ class ClusterSampler:
     def _described(
         self, names: list[str], left_out: list[str]
     ) -> Iterator[ConsumerGroupDescription]:
-        """Groups that are there.  What has not been described is not asked for offsets, for
-        librdkafka's client dies when these are refused for a group as a whole."""
+        """Yield the groups that exist.
+
+        Offsets are requested for these only: librdkafka aborts the process when the request fails
+        for a group as a whole."""
         if not names:
             return
         faults = []
@@ -210,7 +212,7 @@ class ClusterSampler:
     # -- sizes, and what our own broker tells ------------------------------------------------
 
     def _local(self, cluster_id: str | None) -> tuple[Ready | None, list[Read]]:
-        """What the broker on the data directory tells, if it is of the cluster that was asked."""
+        """Return status and pages of the broker on the data directory, if it is of this cluster."""
         ready = known_here(self.directory, cluster_id)
         if ready is None:
             return None, []
@@ -224,7 +226,7 @@ class ClusterSampler:
         leaders: Mapping[PartitionKey, int],
         left_out: list[str],
     ) -> dict[str, int]:
-        """The bytes of topics, each partition's at its leader."""
+        """Return the bytes of each topic, from the leader of each partition."""
         sizes: dict[str, int] = {}
         for number in sorted(set(leaders.values()) & set(nodes)):
             try:
@@ -240,7 +242,7 @@ class ClusterSampler:
 
 
 def replicas(directories: Iterable[Any]) -> Iterator[tuple[str, int, int]]:
-    """Topic, partition and bytes of what lies in log directories; not what moves in."""
+    """Yield topic, partition and bytes of log directories, without replicas that move in."""
     for directory in directories:
         for topic in directory.topics:
             for partition in topic.partitions:
@@ -249,7 +251,7 @@ def replicas(directories: Iterable[Any]) -> Iterator[tuple[str, int, int]]:
 
 
 def sizes_told(pages: Iterable[Read]) -> dict[str, int]:
-    """The same as the nodes' pages tell it."""
+    """Return the bytes of each topic from the nodes' pages."""
     sizes: dict[str, int] = {}
     for page in pages:
         for family in page.families:
@@ -260,7 +262,7 @@ def sizes_told(pages: Iterable[Read]) -> dict[str, int]:
 
 
 def why(fault: KafkaException | TimeoutError) -> str:
-    """What is said of an answer that did not come."""
+    """Return an error message for a request that failed."""
     if isinstance(fault, TimeoutError):
         return f"no answer within {ANSWER_S:.0f} s"
     return plain(fault.args[0].str())

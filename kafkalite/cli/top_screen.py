@@ -1,4 +1,4 @@
-"""Rounds for people: tables, as lines of text or on a terminal that is drawn over and over.
+"""Samples as text: tables printed as lines, or redrawn on a terminal.
 
 A terminal shows as many rows of each table as it has room for, and how many more there are.
 """
@@ -39,7 +39,7 @@ NAME_WIDTH = 16
 
 
 class ScreenTable(NamedTuple):
-    """Titles and rows; `left` columns from the left on are words, the others numbers."""
+    """Titles and rows; the first `left` columns are left-aligned text, the others numbers."""
 
     titles: Sequence[str]
     rows: Sequence[Sequence[str | None]]
@@ -49,7 +49,7 @@ class ScreenTable(NamedTuple):
 
 
 def heading(round: Measurements) -> str:
-    """The whole cluster in a line."""
+    """Return the line about the whole cluster."""
     totals = round["totals"]
     words = [
         (number(totals["records_per_s"]), "records/s"),
@@ -68,7 +68,7 @@ def heading(round: Measurements) -> str:
 
 
 def tables(round: Measurements) -> list[ScreenTable]:
-    """Nodes, groups, topics; those of which there are none are left out."""
+    """Return the tables of nodes, groups and topics that are not empty."""
     every = [
         ScreenTable(NODE_TITLES, [node_row(each) for each in round["nodes"]], 3, 0.3),
         ScreenTable(GROUP_TITLES, [group_row(each) for each in round["groups"]], 2, 0.5),
@@ -78,7 +78,7 @@ def tables(round: Measurements) -> list[ScreenTable]:
 
 
 def known(table: ScreenTable) -> ScreenTable:
-    """A table without the columns of which nothing is known."""
+    """Return a table without its empty columns."""
     kept = [at for at in range(len(table.titles)) if any(row[at] is not None for row in table.rows)]
     rows = [[row[at] for at in kept] for row in table.rows]
     return table._replace(titles=[table.titles[at] for at in kept], rows=rows)
@@ -134,7 +134,7 @@ def topic_row(topic: Mapping[str, Any]) -> list[str | None]:
 
 
 def number(value: float | None) -> str | None:
-    """As people read it: a slow trickle is not nothing."""
+    """Return a number as text; small rates are not rounded to zero."""
     if value is None:
         return None
     return f"{value:.1f}" if 0 < value < 10 and value != int(value) else f"{value:,.0f}"
@@ -145,7 +145,7 @@ def speed(value: float | None) -> str | None:
 
 
 def printed(name: str) -> str:
-    """A name that does nothing to a terminal, whoever gave it."""
+    """Return a name without terminal control characters."""
     return "".join(
         letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in name
     )
@@ -155,7 +155,7 @@ def printed(name: str) -> str:
 
 
 def text_of(round: Measurements) -> str:
-    """A round where there is no terminal, or only one is wanted."""
+    """Return a sample as text, for an output that is not redrawn."""
     parts = [f"{round['at']}  {heading(round)}"]
     parts += [columns(table.titles, table.rows) for table in tables(round)]
     if round["left_out"]:
@@ -167,7 +167,7 @@ def text_of(round: Measurements) -> str:
 
 
 def drawn(round: Measurements, trouble: str, width: int, height: int) -> Group:
-    """A round that fits on a terminal of this size."""
+    """Return a sample that fits a terminal of this size."""
     from rich.console import Group
     from rich.text import Text
 
@@ -195,7 +195,7 @@ def one_line(text: str, style: str) -> Text:
 
 
 def narrowed(table: ScreenTable, width: int) -> ScreenTable:
-    """A table without the last columns where there is no room for them; long names give way."""
+    """Return a table without the last columns that do not fit; long names are cut."""
     needed = [width_of(table, at) for at in range(len(table.titles))]
     needed[0] = min(needed[0], NAME_WIDTH)
     kept = len(needed)
@@ -205,12 +205,12 @@ def narrowed(table: ScreenTable, width: int) -> ScreenTable:
 
 
 def width_of(table: ScreenTable, at: int) -> int:
-    """What a column takes."""
+    """Return the width of a column."""
     return max(len(table.titles[at]), *(len(row[at] or "-") for row in table.rows))
 
 
 def rich_table(table: ScreenTable, width: int, room: int) -> Iterator[Any]:
-    """A table of so many rows at most, the last of which says how many more there would be."""
+    """Yield a table of at most `room` rows, the last of which counts those left out."""
     from rich.table import Table as Drawn
     from rich.text import Text
 
@@ -234,7 +234,7 @@ def rich_table(table: ScreenTable, width: int, room: int) -> Iterator[Any]:
 
 
 class KeyReader:
-    """Single keys of a terminal, without Enter; none where stdin is no terminal."""
+    """Reads single keys of a terminal; none if stdin is not a terminal."""
 
     def __init__(self) -> None:
         self.descriptor = sys.stdin.fileno() if sys.stdin.isatty() else None
@@ -254,7 +254,7 @@ class KeyReader:
             termios.tcsetattr(self.descriptor, termios.TCSADRAIN, self.before)
 
     def pressed(self, wait_s: float) -> str:
-        """The key that is pressed within this time, or nothing."""
+        """Return the key that is pressed within this time, or ""."""
         if self.descriptor is None:
             time.sleep(wait_s)
         elif select.select([self.descriptor], [], [], wait_s)[0]:
@@ -264,7 +264,7 @@ class KeyReader:
 
 
 class TopScreen:
-    """The terminal while a round is shown on it; leaves it as it was."""
+    """The terminal's alternate screen, restored at the end."""
 
     def __init__(self, console: Console) -> None:
         from rich.live import Live
@@ -290,7 +290,7 @@ class TopScreen:
             self.keys.__exit__()
 
     def show(self, round: Measurements, trouble: str, wait_s: float) -> bool:
-        """Show it for so long; False as soon as somebody has had enough."""
+        """Show a sample for this time; return False when `q` is pressed."""
         until = time.monotonic() + wait_s
         size = None
         while True:

@@ -1,4 +1,4 @@
-"""kafkalite topic: what topics there are, made and removed.
+"""kafkalite topic: list, describe, create, alter and delete topics.
 
 Works against any Kafka.
 """
@@ -250,7 +250,7 @@ def alter(
 
 
 def grow(admin: AdminClient, name: str, partitions: int, dry_run: bool) -> None:
-    """Add as many partitions as are missing."""
+    """Add the missing partitions."""
     with sentences():
         futures = admin.create_partitions([NewPartitions(name, partitions)], validate_only=dry_run)
         refuse(settled(futures)[1])
@@ -259,7 +259,7 @@ def grow(admin: AdminClient, name: str, partitions: int, dry_run: bool) -> None:
 def settled(
     futures: Mapping[str, Future[Answer]],
 ) -> tuple[dict[str, Answer], dict[str, KafkaError]]:
-    """Wait for every answer: those that came well, and the faults of the others, by name."""
+    """Wait for all futures; return results and errors by name."""
     answers: dict[str, Answer] = {}
     faults: dict[str, KafkaError] = {}
     for name, future in futures.items():
@@ -271,13 +271,13 @@ def settled(
 
 
 def refuse(faults: Mapping[str, KafkaError]) -> None:
-    """Say what did not work, if anything did not."""
+    """Raise Refusal if there are errors."""
     if faults:
         raise Refusal("; ".join(itertools.starmap(sentence, faults.items())))
 
 
 def sentence(name: str, fault: KafkaError) -> str:
-    """What is wrong with a topic; a broker of ours names it in its own sentence."""
+    """Return the error message of a topic; our brokers' messages name it already."""
     words = plain(fault.str())
     named = not name or f"topic {name} " in words or f"'{name}'" in words
     return words if named else f"{name}: {words}"
@@ -289,7 +289,7 @@ def report(
     pardoned: Mapping[int, str],
     as_json: bool,
 ) -> None:
-    """Print what became of each topic; faults that are not pardoned are a refusal at the end."""
+    """Print the result for each topic; raise Refusal for errors that are not tolerated."""
     answers, faults = settled(futures)
     excused = {name: pardoned[f.code()] for name, f in faults.items() if f.code() in pardoned}
     if as_json:
@@ -302,7 +302,7 @@ def report(
 
 
 def described(admin: AdminClient, topic: TopicDescription) -> dict[str, Any]:
-    """All that can be asked about a topic, as `--json` prints it."""
+    """Return a topic's description as `--json` prints it."""
     starts = offsets(admin, topic, OffsetSpec.earliest())
     ends = offsets(admin, topic, OffsetSpec.latest())
     return {
@@ -325,7 +325,7 @@ def described(admin: AdminClient, topic: TopicDescription) -> dict[str, Any]:
 
 
 def offsets(admin: AdminClient, topic: TopicDescription, spec: OffsetSpec) -> dict[int, int]:
-    """The offset asked for, by partition; a partition without a leader has none."""
+    """Return the requested offset by partition; None for a partition without a leader."""
     asked = {
         TopicPartition(topic.name, partition.id): spec
         for partition in topic.partitions
@@ -341,7 +341,7 @@ def offsets(admin: AdminClient, topic: TopicDescription, spec: OffsetSpec) -> di
 
 
 def configs_set(admin: AdminClient, name: str) -> dict[str, str] | None:
-    """The configs set on the topic itself; None where the broker does not tell."""
+    """Return the values set on the topic itself; None if the broker does not return them."""
     resource = ConfigResource(ConfigResource.Type.TOPIC, name)
     try:
         entries = admin.describe_configs([resource])[resource].result(ANSWER_TIMEOUT_S)
@@ -352,7 +352,7 @@ def configs_set(admin: AdminClient, name: str) -> dict[str, str] | None:
 
 
 def page(topic: Mapping[str, Any]) -> str:
-    """A described topic for a person."""
+    """Return a topic's description as text."""
     partitions = topic["partitions"]
     rows = [
         [

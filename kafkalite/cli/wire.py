@@ -1,4 +1,4 @@
-"""Requests that librdkafka has no words for, over a plain connection of one's own.
+"""Requests that librdkafka cannot send, over a plaintext connection of the native client.
 
     wire = WireClient(cluster)
     wire.ask(LIST_CONFIG_RESOURCES, {"resource_types": []}).config_resources
@@ -24,17 +24,17 @@ from kafkalite.protocol.schema import Api, Fields
 
 
 class WireClient:
-    """Asks a cluster's brokers in Kafka's own protocol."""
+    """Sends single requests to a cluster's brokers."""
 
     def __init__(self, cluster: ClusterClients, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
         self.cluster = cluster
         self.timeout_s = timeout_s
 
     def ask(self, api: Api, request: Mapping[str, Any], at: Address | None = None) -> Fields:
-        """One answer, of the newest version that both sides know.
+        """Return the response in the newest version that both sides support.
 
-        `at` names a broker; else it is the first that takes a connection.  What the answer says of
-        faults is the caller's to look at.
+        `at` is the broker's address; None: the first broker that accepts a connection.  Error codes
+        in the response are not checked.
         """
         security = self.cluster.properties.get("security.protocol", "plaintext")
         if security.lower() != "plaintext":
@@ -54,7 +54,7 @@ class WireClient:
 def reached(
     places: list[Address], settings: ClientSettings, deadline: Deadline
 ) -> BrokerConnection:
-    """A connection to the first of these that takes one."""
+    """Return a connection to the first address that accepts one."""
     for number, place in enumerate(places, start=1):
         connection = BrokerConnection(place, settings)
         try:

@@ -1,4 +1,4 @@
-"""The cluster a tool is told of by `--bootstrap-server` and `--command-config`."""
+"""Cluster of a shell tool, from `--bootstrap-server` and `--command-config`."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ CONNECTION = (BOOTSTRAP, COMMAND_CONFIG)
 
 
 class ToolCluster(ClusterClients):
-    """A cluster that a tool was told of."""
+    """The cluster that a shell tool's flags name."""
 
     @property
     def plain(self) -> bool:
-        """Whether it is reached without TLS and login, so that cli/wire.py can ask it too."""
+        """Return True if the connection uses neither TLS nor a login, as cli/wire.py requires."""
         return self.properties.get("security.protocol", "plaintext").lower() == "plaintext"
 
     def metadata(
@@ -42,7 +42,7 @@ class ToolCluster(ClusterClients):
 
 
 def brokers(asked: ParsedFlags, properties: Sequence[tuple[str, str]] = ()) -> ToolCluster:
-    """The cluster that the flags name; the properties given win over the file's."""
+    """Return the cluster that the flags name; given properties override the file's."""
     asked.wants("bootstrap-server")
     path = asked.one("command-config")
     known = translated([*(properties_in(path) if path else ()), *properties])
@@ -53,7 +53,7 @@ def brokers(asked: ParsedFlags, properties: Sequence[tuple[str, str]] = ()) -> T
 def settled(
     futures: Mapping[Key, Future[Answer]],
 ) -> tuple[dict[Key, Answer], dict[Key, KafkaError]]:
-    """Wait for every answer: those that came well, and the faults of the others."""
+    """Wait for all futures; return results and errors by key."""
     answers: dict[Key, Answer] = {}
     faults: dict[Key, KafkaError] = {}
     for key, future in futures.items():
@@ -65,7 +65,7 @@ def settled(
 
 
 def answered(futures: Mapping[Key, Future[Answer]]) -> dict[Key, Answer]:
-    """Every answer; the first fault among them is the whole question's."""
+    """Return all results; raise the first error."""
     answers, faults = settled(futures)
     for fault in faults.values():
         raise KafkaException(fault)
@@ -73,7 +73,7 @@ def answered(futures: Mapping[Key, Future[Answer]]) -> dict[Key, Answer]:
 
 
 def internal_topics(admin: AdminClient, names: Iterable[str]) -> set[str]:
-    """Those of the topics that the cluster keeps for itself."""
+    """Return the internal topics among these."""
     if not (all_names := [*names]):
         return set()
     found = answered(admin.describe_topics(TopicCollection(all_names)))
@@ -82,7 +82,7 @@ def internal_topics(admin: AdminClient, names: Iterable[str]) -> set[str]:
 
 @contextmanager
 def faults_as_sentences() -> Iterator[None]:
-    """What librdkafka refuses becomes a sentence, before it asks a broker as well."""
+    """Turn an error of librdkafka into a Refusal."""
     try:
         yield
     except KafkaException as fault:
@@ -92,6 +92,6 @@ def faults_as_sentences() -> Iterator[None]:
 
 
 def sentence(fault: KafkaException) -> str:
-    """The broker's own words where it had any."""
+    """Return the broker's error message, or else librdkafka's."""
     error: Any = fault.args[0]
     return plain(error.str()) if isinstance(error, KafkaError) else str(error)

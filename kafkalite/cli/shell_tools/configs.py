@@ -1,4 +1,4 @@
-"""kafka-configs.sh: what is set on topics, brokers, groups, and SCRAM logins of users.
+"""kafka-configs.sh: configuration of topics, brokers and groups, SCRAM logins of users.
 
 Left out: quotas of users, clients and addresses, and brokers' loggers; --bootstrap-controller,
 since whoever serves clients serves this too.  Over TLS or with a login a synonym may hide another
@@ -29,7 +29,7 @@ LATER = "is left out: there are no quotas and no loggers to set here"
 
 
 class EntityKind(NamedTuple):
-    """What may bear configs: its name for people, ours for it, and where its own come from."""
+    """A kind of entity: its noun, its kind in resource.py, and its own source."""
 
     noun: str
     kind: str
@@ -65,7 +65,7 @@ SOURCES = {
 
 
 def entity_type(text: str) -> str:
-    """The kind of --entity-type."""
+    """Parse the argument of --entity-type."""
     if text in ("clients", "ips", "broker-loggers"):
         raise Refusal(f"--entity-type {text} {LATER}")
     if text not in KINDS:
@@ -120,7 +120,7 @@ def run(asked: ParsedFlags) -> int | None:
 
 
 def meant(asked: ParsedFlags) -> tuple[EntityKind, str | None]:
-    """The kind of what is asked about, and its name; None is all of them."""
+    """Return the kind and name of the entity; the name None selects all."""
     types = [kind for flag, kind in SHORT.items() if flag in asked]
     types += ["brokers"] * ("broker-defaults" in asked)
     types += [asked.one("entity-type")] * ("entity-type" in asked)
@@ -141,7 +141,7 @@ def meant(asked: ParsedFlags) -> tuple[EntityKind, str | None]:
 
 
 def changes(asked: ParsedFlags) -> list[ValueChange]:
-    """What shall be set, and what taken back."""
+    """Return the changes of --add-config and --delete-config."""
     added: dict[str, str] = {}
     if "add-config-file" in asked:
         added = dict(properties_in(asked.one("add-config-file")))
@@ -157,7 +157,7 @@ def changes(asked: ParsedFlags) -> list[ValueChange]:
 
 
 def pairs(text: str) -> Iterator[tuple[str, str]]:
-    """`a=1,b=[2,3]`: commas separate, but within brackets."""
+    """Split `a=1,b=[2,3]` at commas outside brackets."""
     for part in parted(text):
         key, equals, value = part.partition("=")
         if not equals or not key.strip():
@@ -213,7 +213,7 @@ def describe(cluster: ToolCluster, kind: EntityKind, name: str | None, every: bo
 
 
 def names(cluster: ToolCluster, configs: ResourceConfigs, kind: EntityKind) -> list[str]:
-    """All there are of a kind."""
+    """Return the names of all entities of a kind."""
     if kind is DEFAULTS:
         return [""]
     if kind is KINDS["topics"]:
@@ -239,7 +239,7 @@ def show(
 
 
 def lines(kind: EntityKind, entry: DescribedValue, every: bool) -> Iterable[str]:
-    """The line of an entry, if it is to be shown."""
+    """Yield the line of an entry, if it is to be shown."""
     own = any(each.source == kind.own for each in entry.synonyms) or entry.source == kind.own
     if not own and (not every or kind is DEFAULTS):
         return

@@ -1,4 +1,4 @@
-"""kafka-console-consumer.sh: records printed as they come.
+"""kafka-console-consumer.sh: print records as they arrive.
 
 With a group it joins and commits what was printed.  Without one it reads the partitions there are
 at the start and leaves no trace, where Kafka's joins a group of a name of its own making.
@@ -43,7 +43,7 @@ UNSEEN = (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE)
 
 
 def offset(text: str) -> int:
-    """The kind of --offset."""
+    """Parse the argument of --offset."""
     try:
         number = OFFSETS[text] if text in OFFSETS else whole(text)
     except ValueError:
@@ -54,7 +54,7 @@ def offset(text: str) -> int:
 
 
 def level(text: str) -> str:
-    """The kind of --isolation-level."""
+    """Parse the argument of --isolation-level."""
     if text not in LEVELS:
         raise ValueError(" or ".join(LEVELS))
     return text
@@ -151,7 +151,7 @@ def formatter(asked: ParsedFlags) -> record_lines.Lines:
 
 
 class ConsoleReader:
-    """A consumer, and how long it is to go on."""
+    """A consumer with a limit of records or of time."""
 
     def __init__(self, asked: ParsedFlags) -> None:
         self.asked = asked
@@ -168,7 +168,7 @@ class ConsoleReader:
         self.cluster.metadata(self.consumer)
 
     def batches(self) -> Iterator[list[Message]]:
-        """Records as they come, until there were enough or none came for too long."""
+        """Yield records until the limit is reached or none arrives within the timeout."""
         if not self._begin():
             return
         while self.left and not self.ending.asked:
@@ -184,13 +184,13 @@ class ConsoleReader:
                 self.give_up_at = time.monotonic() + self.patience_s
 
     def done(self, batch: list[Message]) -> None:
-        """These were printed, and will not be given to the group again."""
+        """Mark records as printed, so that their offsets are committed."""
         self.count += len(batch)
         if self.group is not None:
             let_commit(self.consumer, batch)
 
     def _begin(self) -> bool:
-        """Subscribe, or assign what there is; False when no topic came to be in time."""
+        """Subscribe or assign; return False if no topic exists within the timeout."""
         pattern = self.asked.one("include")
         if self.group is not None:
             # To librdkafka a name that begins with ^ is a pattern.
@@ -208,7 +208,7 @@ class ConsoleReader:
         return True
 
     def _places(self) -> list[TopicPartition]:
-        """The partitions to read, and from where."""
+        """Return the partitions to read, with their start offsets."""
         asked, name = self.asked, self.asked.one("topic")
         topics = self.cluster.metadata(self.consumer, name).topics
         meant = matcher(asked.one("include", re.escape(name or "")))
@@ -229,7 +229,7 @@ class ConsoleReader:
 
 
 def group_of(asked: ParsedFlags, cluster: ToolCluster) -> str | None:
-    """The group to join: a flag or a property names it, and both the same."""
+    """Return the group that a flag or a property names; raise Refusal if they differ."""
     named, held = asked.one("group"), cluster.properties.get("group.id")
     if named is not None and held not in (None, named):
         raise Refusal(f"--group is {named}, and the property group.id is {held}")
@@ -240,7 +240,7 @@ def group_of(asked: ParsedFlags, cluster: ToolCluster) -> str | None:
 
 
 def reset(asked: ParsedFlags, cluster: ToolCluster) -> str:
-    """Where to begin when nothing else is known."""
+    """Return auto.offset.reset, as flags and properties give it."""
     held = cluster.properties.get("auto.offset.reset")
     if held not in (None, "earliest") and "from-beginning" in asked:
         raise Refusal(f"--from-beginning contradicts auto.offset.reset={held}")
@@ -249,7 +249,7 @@ def reset(asked: ParsedFlags, cluster: ToolCluster) -> str:
 
 
 def settings(asked: ParsedFlags, cluster: ToolCluster, group: str | None) -> dict[str, Any]:
-    """The consumer's properties where nobody set others."""
+    """Return defaults of the consumer's properties."""
     chosen: dict[str, Any] = {
         "allow.auto.create.topics": True,
         "auto.offset.reset": reset(asked, cluster),
@@ -263,7 +263,7 @@ def settings(asked: ParsedFlags, cluster: ToolCluster, group: str | None) -> dic
 
 
 def sound(message: Message) -> bool:
-    """Whether it is a record; a topic that is not there yet is waited for."""
+    """Return True for a record, False for an end or an unknown topic; raise other errors."""
     fault = message.error()
     if fault is None:
         return True

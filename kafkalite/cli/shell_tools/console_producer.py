@@ -1,4 +1,4 @@
-"""kafka-console-producer.sh: each line of stdin is a record.
+"""kafka-console-producer.sh: send each line of stdin as a record.
 
 Left out: readers of one's own (--line-reader), and bounds of the producer's memory and patience
 that librdkafka does not have in that form.  A record that was not delivered makes the exit code 1.
@@ -36,7 +36,7 @@ HEADERS_WAITING_MAX = 100_000
 
 
 def codec(text: str) -> str:
-    """The kind of --compression-codec."""
+    """Parse the argument of --compression-codec."""
     if text not in CODECS:
         raise ValueError(f"one of {', '.join(CODECS)}")
     return text
@@ -107,7 +107,7 @@ def reader_properties(asked: ParsedFlags) -> dict[str, str]:
 
 
 def settings(asked: ParsedFlags) -> dict[str, Any]:
-    """What the flags say, in librdkafka's words."""
+    """Return the flags as librdkafka's properties."""
     chosen: dict[str, Any] = {
         name: asked.one(flag) for flag, name in PROPERTIES.items() if flag in asked
     }
@@ -124,7 +124,7 @@ def settings(asked: ParsedFlags) -> dict[str, Any]:
 
 
 def inputs(sender: RecordSender) -> Iterator[list[bytes]]:
-    """Lines of stdin, as many as are there."""
+    """Yield the lines of stdin that are available."""
     prompt = sys.stdin.isatty()
     if prompt:
         print(">", end="", flush=True)
@@ -135,7 +135,7 @@ def inputs(sender: RecordSender) -> Iterator[list[bytes]]:
 
 
 def send(sender: RecordSender, reader: LineReader, lines: list[bytes], sync: bool) -> None:
-    """Send the records in lines; those before a line that is wrong are sent too."""
+    """Send the records in lines, up to the first invalid line."""
     if not reader.splits and not sync:
         sender.send(lines, [None] * len(lines), sum(map(len, lines)))
         return

@@ -1,4 +1,4 @@
-"""kafka-consumer-groups.sh: groups listed, described, reset, and what they know forgotten.
+"""kafka-consumer-groups.sh: list, describe, reset and delete consumer groups.
 
 A failure is exit code 1, also where Kafka's prints it and ends with 0.
 
@@ -42,7 +42,7 @@ MILLISECOND = timedelta(milliseconds=1)
 
 
 def states(text: str) -> list[str]:
-    """The kind of --state: names of states, in any case."""
+    """Parse the argument of --state: names of states, in any case."""
     known = {state.lower(): state for state in (*STATES.values(), "Assigning", "Reconciling")}
     names = [part.strip().lower() for part in text.split(",")]
     if not set(names) <= known.keys():
@@ -51,7 +51,7 @@ def states(text: str) -> list[str]:
 
 
 def types(text: str) -> list[str]:
-    """The kind of --type."""
+    """Parse the argument of --type."""
     names = [part.strip().lower() for part in text.split(",")]
     if not set(names) <= TYPES.keys():
         raise ValueError(f"some of {', '.join(TYPES.values())}")
@@ -59,7 +59,7 @@ def types(text: str) -> list[str]:
 
 
 def topic(text: str) -> tuple[str, list[int] | None]:
-    """The kind of --topic: NAME or NAME:0,1,2."""
+    """Parse the argument of --topic: NAME or NAME:0,1,2."""
     name, colon, ids = text.partition(":")
     if not colon:
         return name, None
@@ -70,7 +70,7 @@ def topic(text: str) -> tuple[str, list[int] | None]:
 
 
 def moment(text: str) -> Destination:
-    """The kind of --to-datetime; without a zone it is UTC."""
+    """Parse the argument of --to-datetime; without a zone it is UTC."""
     try:
         when = datetime.fromisoformat(text) if "T" in text else None
     except ValueError:
@@ -83,7 +83,7 @@ def moment(text: str) -> Destination:
 
 
 def age(text: str) -> Destination:
-    """The kind of --by-duration."""
+    """Parse the argument of --by-duration."""
     number = r"([0-9]{1,9})"
     form = rf"P(?:{number}D)?(?:T(?:{number}H)?(?:{number}M)?(?:{number}(?:\.([0-9]{{1,9}}))?S)?)?"
     parts = re.fullmatch(form, text.upper())
@@ -103,7 +103,7 @@ def by(text: str) -> Destination:
 
 
 def patience(text: str) -> int:
-    """The kind of --timeout: a bound, and it is kept."""
+    """Parse the argument of --timeout."""
     if whole(text) < ANSWER_TIMEOUT_S * 1000:
         raise ValueError(f"at least {ANSWER_TIMEOUT_S * 1000:.0f}, the time a broker is given")
     return whole(text)
@@ -200,14 +200,14 @@ def check(asked: ParsedFlags, action: str) -> None:
 
 
 def names(groups: GroupOffsets, asked: ParsedFlags) -> list[str]:
-    """The groups meant, each once."""
+    """Return the selected groups, each once."""
     if "all-groups" in asked:
         return [name for name, _, _ in every(groups)]
     return list(dict.fromkeys(asked.all("group")))
 
 
 def every(groups: GroupOffsets) -> list[tuple[str, str, str]]:
-    """All groups of the cluster: name, type, state."""
+    """Return all groups of the cluster: name, type, state."""
     found = groups.admin.list_consumer_groups().result()
     for fault in found.errors:
         raise KafkaException(fault.args[0])
@@ -317,7 +317,7 @@ def destinations(
     listed: dict[PartitionKey, int] | None,
     exists: bool,
 ) -> dict[PartitionKey, int]:
-    """Where a group is to go on."""
+    """Return the new offsets of a group."""
     committed = groups.committed(name) if exists else {}
     if listed is not None:
         return groups.destinations(list(listed), ListedOffsets(listed), committed)
@@ -329,7 +329,7 @@ def destinations(
 
 
 def named(groups: GroupOffsets, asked: ParsedFlags) -> Iterator[PartitionKey]:
-    """The partitions that --topic names, which must be there."""
+    """Yield the partitions that --topic names; raise Refusal if one does not exist."""
     for name, ids in asked.all("topic"):
         there = groups.topics.get(name)
         if there is None:
@@ -383,7 +383,7 @@ def delete_offsets(groups: GroupOffsets, asked: ParsedFlags) -> int:
 def forgotten(
     groups: GroupOffsets, name: str, places: list[PartitionKey]
 ) -> tuple[int, dict[PartitionKey, int]]:
-    """Ask the group's coordinator: the code of it all, and that of each partition."""
+    """Delete committed offsets; return the error code of the response and of each partition."""
     node = groups.admin.describe_consumer_groups([name])[name].result().coordinator
     topics: dict[str, list[dict[str, int]]] = {}
     for topic_name, number in places:

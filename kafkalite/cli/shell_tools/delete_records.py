@@ -1,4 +1,4 @@
-"""kafka-delete-records.sh: the log starts of partitions moved up, as a JSON file says."""
+"""kafka-delete-records.sh: advance log start offsets, as a JSON file says."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FLAGS = (
 def run(asked: ParsedFlags) -> int | None:
     """Delete the records below an offset, partition by partition.
 
-    The file says which: {"partitions": [{"topic": …, "partition": …, "offset": …}], "version": 1}
+    The file has the form {"partitions": [{"topic": …, "partition": …, "offset": …}], "version": 1}
 
     Examples:
       kafka-delete-records.sh --bootstrap-server localhost:9092 --offset-json-file flights.json
@@ -51,7 +51,7 @@ def run(asked: ParsedFlags) -> int | None:
 
 
 def places_in(name: str) -> list[TopicPartition]:
-    """The offsets in a file; anything in it that is not as it should be is a Refusal."""
+    """Return the offsets in a file; raise Refusal if it is invalid."""
     path = Path(name)
     if path.stat().st_size > FILE_SIZE_MAX:
         raise Refusal(f"{name} is larger than {FILE_SIZE_MAX >> 20} MiB")

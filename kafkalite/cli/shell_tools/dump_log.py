@@ -1,4 +1,4 @@
-"""kafka-dump-log.sh: what stands in segments, indexes and snapshots, read as files.
+"""kafka-dump-log.sh: print segments, indexes and snapshots from their files.
 
 Left out: decoders of internal topics' records and of one's own; aborted transactions' indexes;
 --max-message-size, since a batch is read as large as it is.
@@ -54,7 +54,7 @@ FLAGS = (
 
 
 class DumpOptions:
-    """What of records is to be shown."""
+    """The parts of records to print."""
 
     def __init__(self, asked: ParsedFlags) -> None:
         self.contents = "print-data-log" in asked
@@ -63,7 +63,7 @@ class DumpOptions:
 
 
 def run(asked: ParsedFlags) -> int | None:
-    """Show what stands in the files of a log.
+    """Print the contents of a log's files.
 
     Examples:
       kafka-dump-log.sh --files data/flights-0/00000000000000000000.log --print-data-log
@@ -94,7 +94,7 @@ def run(asked: ParsedFlags) -> int | None:
 
 
 def segment(path: Path, shown: DumpOptions, size_max: int) -> None:
-    """Every batch by its header, those with a wrong checksum too, up to bytes that are none."""
+    """Print every batch by its header, invalid ones too, up to bytes that are no batch."""
     print(f"Log starting offset: {log.base_offset_of(path)}")
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -185,7 +185,7 @@ def metadata(record: Record, fields: BatchHeader) -> str:
 
 
 def control(record: Record) -> str:
-    """What a control record says: how a transaction ended, or else its type."""
+    """Return the content of a control record: the outcome of a transaction, or its type."""
     key, value = record.key or b"", record.value or b""
     kind = struct.unpack_from(">hh", key)[1] if len(key) >= 4 else None
     if kind in (0, 1) and len(value) >= 6:
@@ -206,7 +206,7 @@ def truth(value: bool) -> str:
 
 
 def index(path: Path, asked: ParsedFlags) -> int:
-    """Show an index, and what is wrong in it."""
+    """Print an index and its errors."""
     damages = [damage.sentence for damage in log.index_damages(path)]
     if "index-sanity-check" in asked:
         if not damages:
@@ -232,7 +232,7 @@ def times(path: Path) -> Iterator[str]:
 
 
 def entries(path: Path, size: int) -> bytes:
-    """An index's entries, without the zeros that Kafka keeps behind those of an open one."""
+    """Return an index's entries, without the zeros that Kafka preallocates."""
     content = path.read_bytes()
     content = content[: len(content) // size * size]
     while content.endswith(bytes(size)) and len(content) > size:

@@ -1,4 +1,4 @@
-"""Flags as Kafka's own tools take them: `--flag value` or `--flag=value`, in any order.
+"""Flags of Kafka's own tools: `--flag value` or `--flag=value`, in any order.
 
 A flag is written out in full, since Kafka knows no abbreviations; one dash does for two.  What
 follows a flag that wants a value is its value, whatever it looks like.  A flag whose value may be
@@ -19,7 +19,7 @@ from kafkalite.errors import Refusal
 
 
 class Flag(NamedTuple):
-    """One flag of a tool; without a word for its value it is a switch."""
+    """A flag of a tool; without a name for its value it is a switch."""
 
     name: str
     value: str = ""
@@ -34,7 +34,7 @@ class Flag(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """The flag with its value, for a help page."""
+        """Return the flag with its value, for a help page."""
         value = f"[{self.value}]" if self.optional else self.value
         return f"--{self.name} {value}".rstrip()
 
@@ -43,7 +43,7 @@ SWITCH = ""
 
 
 class ShellTool(NamedTuple):
-    """One of Kafka's tools: the flags it takes, and what it does with them."""
+    """One of Kafka's tools: its flags and its function."""
 
     flags: Sequence[Flag]
     run: Callable[[ParsedFlags], int | None]
@@ -60,40 +60,40 @@ class ParsedFlags:
         return name in self._values
 
     def one(self, name: str, otherwise: Any = None) -> Any:
-        """A flag's value, or what counts when it is not given; None when its value is left out."""
+        """Return a flag's value, `otherwise` without the flag, None without its value."""
         return self._values[name][0] if name in self._values else otherwise
 
     def all(self, name: str) -> list[Any]:
-        """All values of a flag that may be repeated."""
+        """Return all values of a flag that may be repeated."""
         return self._values.get(name, [])
 
     def action(self, *names: str) -> str:
-        """The one of these flags that is given."""
+        """Return the one of these flags that is given; raise Refusal unless it is exactly one."""
         given = [name for name in names if name in self]
         if len(given) != 1:
             raise Refusal(f"give exactly one of {listed(names)}")
         return given[0]
 
     def wants(self, *names: str, why: str = "") -> None:
-        """All of these flags must be given."""
+        """Raise Refusal unless all of these flags are given."""
         for name in names:
             if name not in self:
                 raise Refusal(f"--{name} is missing{why}")
 
     def excludes(self, name: str, others: Iterable[str]) -> None:
-        """The flag may not be given along with any of the others."""
+        """Raise Refusal if the flag is given together with one of the others."""
         for other in others:
             if name in self and other in self:
                 raise Refusal(f"--{other} cannot be used with --{name}")
 
     def only_with(self, name: str, *others: str) -> None:
-        """The flag means something only along with one of the others."""
+        """Raise Refusal if the flag is given without one of the others."""
         if name in self and not any(other in self for other in others):
             raise Refusal(f"--{name} is only for {listed(others)}")
 
 
 def whole(text: str) -> int:
-    """The kind of a flag that wants a whole number, as Java's parser reads one."""
+    """Parse a whole number, as Java does."""
     sign = text[1:] if text[:1] in ("-", "+") else text
     if not (sign.isascii() and sign.isdecimal()) or len(sign) > 19:
         raise ValueError("a whole number")
@@ -101,7 +101,7 @@ def whole(text: str) -> int:
 
 
 def key_value(text: str) -> tuple[str, str]:
-    """The kind of a flag that wants KEY=VALUE."""
+    """Parse KEY=VALUE."""
     key, _, value = text.partition("=")
     if not key.strip() or "=" not in text:
         raise ValueError("KEY=VALUE")
@@ -109,13 +109,13 @@ def key_value(text: str) -> tuple[str, str]:
 
 
 def property_value(text: str) -> tuple[str, str]:
-    """KEY=VALUE for a reader, a formatter or a client; without a sign, the value is empty."""
+    """Parse KEY=VALUE of a property; without `=`, the value is empty."""
     key, _, value = text.partition("=")
     return key, value
 
 
 def given(words: Sequence[str], flags: Sequence[Flag]) -> ParsedFlags:
-    """Read a command line; a Refusal says in one sentence what is wrong with it."""
+    """Parse a command line; raise Refusal with a message if it is invalid."""
     known = {flag.name: flag for flag in flags}
     values: dict[str, list[Any]] = {}
     warned: set[str] = set()
@@ -143,7 +143,7 @@ def given(words: Sequence[str], flags: Sequence[Flag]) -> ParsedFlags:
 
 
 def value_of(flag: Flag, text: str | None, rest: deque[str]) -> Any:
-    """A flag's value: what stands behind its `=`, or the next word."""
+    """Return a flag's value: the text after its `=`, or the next word."""
     if not flag.value:
         if text is not None:
             raise Refusal(f"--{flag.name} takes no value")
@@ -183,7 +183,7 @@ def unknown(name: str, known: dict[str, Flag]) -> str:
 
 
 def is_shown(flag: Flag) -> bool:
-    """Whether help pages name the flag."""
+    """Return True if help pages name the flag."""
     return not flag.refused and not flag.instead
 
 
@@ -193,7 +193,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def page(name: str, opening: str, examples: str, flags: Sequence[Flag]) -> str:
-    """A tool's help page."""
+    """Return a tool's help page."""
     lines = [line for flag in flags if is_shown(flag) for line in entry(flag)]
     return "\n".join([f"usage: {name} --FLAG VALUE …", "", opening, "", *lines, "", examples])
 

@@ -40,7 +40,7 @@ Filter = Callable[[str, int], bool]
 
 
 def moment(text: str) -> Any:
-    """The kind of --time."""
+    """Parse the argument of --time."""
     if text in SPECS:
         return SPECS[text]()
     if text in OF_TIERS:
@@ -88,7 +88,7 @@ def run(asked: ParsedFlags) -> int | None:
 
 
 def meant(asked: ParsedFlags) -> Filter:
-    """Which partitions the flags mean."""
+    """Return a function that tells whether the flags select a partition."""
     if rules := asked.one("topic-partitions"):
         filters = [rule(text.strip()) for text in rules.split(",")]
         return lambda topic, partition: any(one(topic, partition) for one in filters)
@@ -102,7 +102,7 @@ def meant(asked: ParsedFlags) -> Filter:
 
 
 def rule(text: str) -> Filter:
-    """One rule of --topic-partitions; the upper bound of a range is not in it."""
+    """Parse one rule of --topic-partitions; the upper bound of a range is exclusive."""
     parts = re.fullmatch(r"([^:]*)(?::(?:([0-9]+)|([0-9]*)-([0-9]*))?)?", text)
     if parts is None:
         raise Refusal(f"--topic-partitions: {text!r} is no rule (try NAME:0-3)")

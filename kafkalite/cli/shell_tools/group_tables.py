@@ -1,4 +1,4 @@
-"""The tables of kafka-consumer-groups.sh, as wide as Kafka makes them, for scripts that cut them.
+"""Tables of kafka-consumer-groups.sh, with Kafka's column widths, for scripts that cut them.
 
 Left out: the epochs of consumer groups, which librdkafka does not tell; they are dashes.
 """
@@ -22,7 +22,7 @@ Column = tuple[str, int]
 
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[object]], grow: str = "") -> str:
-    """Columns padded to their widths; those named in `grow` are as wide as their longest cell."""
+    """Return columns padded to their widths; those in `grow` fit their longest cell."""
     cells = [[MISSING if cell is None else str(cell) for cell in row] for row in rows]
     widths = [
         max([width, *(len(row[at]) for row in cells)]) if name in grow.split() else width
@@ -36,7 +36,7 @@ def table(columns: Sequence[Column], rows: Iterable[Sequence[object]], grow: str
 
 
 def listing(groups: Sequence[tuple[str, str, str]], with_type: bool, with_state: bool) -> str:
-    """The groups with their types and states, each where it is wanted."""
+    """Return the groups with the requested columns."""
     width = max([15, *(len(name) for name, _, _ in groups)]) + 10
     columns = [("GROUP", width)]
     columns += [("TYPE", 20)] * with_type + [("STATE", 20)] * with_state
@@ -50,7 +50,7 @@ def offsets(
     ends: Mapping[PartitionKey, int],
     verbose: bool,
 ) -> str | None:
-    """How far the group has read, partition by partition; None when it has read none."""
+    """Return the group's offsets and lag by partition."""
     owned = [
         ((place.topic, place.partition), member)
         for member in sorted(group.members, key=lambda each: -len(assigned(each)))
@@ -73,7 +73,7 @@ def offsets(
 
 
 def members(group: ConsumerGroupDescription, verbose: bool) -> str:
-    """Who is in the group, and with --verbose what each was assigned."""
+    """Return the members of the group; verbose: with their assignments."""
     static = any(member.group_instance_id for member in group.members)
     columns = [("GROUP", 15), ("CONSUMER-ID", 15)]
     columns += [("GROUP-INSTANCE-ID", 17)] * static
@@ -96,7 +96,7 @@ def members(group: ConsumerGroupDescription, verbose: bool) -> str:
 
 
 def state(group: ConsumerGroupDescription, verbose: bool) -> str:
-    """The group as a whole."""
+    """Return the group's state, coordinator and number of members."""
     node = group.coordinator
     columns = [("GROUP", 15), ("COORDINATOR (ID)", 25), ("ASSIGNMENT-STRATEGY", 20), ("STATE", 20)]
     columns += [("GROUP-EPOCH", 15), ("TARGET-ASSIGNMENT-EPOCH", 25)] * verbose
@@ -113,13 +113,13 @@ def state(group: ConsumerGroupDescription, verbose: bool) -> str:
 
 
 def new_offsets(rows: Sequence[tuple[str, str, int, int]]) -> str:
-    """Where groups are to go on: group, topic, partition, offset."""
+    """Return the new offsets of groups: group, topic, partition, offset."""
     columns = [("GROUP", 15), ("TOPIC", 15), ("PARTITION", 10), ("NEW-OFFSET", LAST)]
     return table(columns, rows, grow="GROUP TOPIC")
 
 
 def statuses(rows: Sequence[tuple[str, int | None, str]]) -> str:
-    """What became of each partition's offset that was to be forgotten."""
+    """Return the result of each deletion of a committed offset."""
     columns = [("TOPIC", 15), ("PARTITION", 10), ("STATUS", 15)]
     return table(columns, rows, grow="TOPIC")
 
@@ -129,7 +129,7 @@ def assigned(member: MemberDescription) -> list[TopicPartition]:
 
 
 def written(places: Iterable[TopicPartition]) -> str:
-    """An assignment in one word: `flights:0,1;audit:0`."""
+    """Return an assignment as one word: `flights:0,1;audit:0`."""
     topics: defaultdict[str, list[int]] = defaultdict(list)
     for place in sorted(places):
         topics[place.topic].append(place.partition)

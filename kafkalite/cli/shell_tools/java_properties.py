@@ -1,4 +1,4 @@
-"""A Java client's properties in librdkafka's words, and the files that hold them.
+"""Properties of Java clients as librdkafka's, and files that hold them.
 
 Most names are the same on both sides.  What librdkafka calls otherwise is translated here, and
 what it does not know at all is refused in its own sentence, so that nothing is taken and then has
@@ -42,7 +42,7 @@ ASSIGNORS = {
 
 
 def translated(given: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """The same properties as librdkafka calls them; of a name given twice the last counts."""
+    """Return properties under librdkafka's names; the last of a name counts."""
     java = {name: value.strip() for name, value in given}
     found: dict[str, str] = {}
     found |= trust_store(java)
@@ -81,7 +81,7 @@ def key_store(java: dict[str, str]) -> dict[str, str]:
 
 
 def jaas(text: str) -> dict[str, str]:
-    """The name and the password in a line of JAAS, of the modules that take such."""
+    """Return the name and the password in a JAAS line, for the modules that have them."""
     if not re.search(r"\b(Plain|Scram)LoginModule\b", text):
         raise Refusal("sasl.jaas.config is read for PlainLoginModule and ScramLoginModule only")
     words = dict(re.findall(r"(\w+)\s*=\s*\"((?:[^\"\\]|\\.)*)\"", text))
@@ -92,7 +92,7 @@ def jaas(text: str) -> dict[str, str]:
 
 
 def memory(text: str) -> dict[str, str]:
-    """Java counts its buffer in bytes, librdkafka in KiB."""
+    """Convert Java's buffer size in bytes to librdkafka's in KiB."""
     return {"queue.buffering.max.kbytes": str(max(1, number("buffer.memory", text) // 1024))}
 
 
@@ -135,15 +135,15 @@ SPECIAL: dict[str, Callable[[str], dict[str, str]]] = {
 
 
 def properties_in(path: str) -> list[tuple[str, str]]:
-    """The properties in a file, in its order."""
+    """Return the properties in a file, in its order."""
     return list(pairs(Path(path).read_text(encoding="utf-8", errors="surrogateescape")))
 
 
 def pairs(text: str) -> Iterator[tuple[str, str]]:
-    """Names and values of Java's property format.
+    """Yield names and values in Java's property format.
 
-    A name ends at the first `=`, `:` or blank that no backslash stands before; `#` and `!` begin
-    comments; a line goes on in the next where it ends in a backslash.
+    A name ends at the first `=`, `:` or blank without a backslash before it; `#` and `!` begin
+    comments; a backslash at the end continues a line.
     """
     for line in logical_lines(text):
         parts = re.match(r"((?:\\.|[^\\=:\s])*)[ \t\f]*[=:]?[ \t\f]*(.*)", line, re.DOTALL)

@@ -1,4 +1,4 @@
-"""Lines as kafka-console-producer.sh reads records in them: headers, key and value.
+"""Lines of kafka-console-producer.sh: headers, key and value.
 
     h1:v1,h2:v2 TAB key TAB value          parse.headers=true, parse.key=true
 
@@ -36,11 +36,11 @@ class ParsedLine(NamedTuple):
 
 
 class MalformedLine(Refusal):
-    """A line that does not hold what it should."""
+    """A line lacks a part or has an invalid one."""
 
 
 class LineReader:
-    """Reads records in lines, as its properties say."""
+    """Parses lines into records, as its properties say."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         for name in properties:
@@ -64,11 +64,11 @@ class LineReader:
 
     @property
     def splits(self) -> bool:
-        """Whether a line is more than a value."""
+        """True if a line has more parts than a value."""
         return self.parse_key or self.parse_headers or self.null_marker is not None
 
     def parse(self, line: bytes) -> ParsedLine:
-        """The record in a line."""
+        """Return the record in a line."""
         self.line_count += 1
         headers, rest = self._before(
             line, line, self.parse_headers, self.headers_delimiter, "headers delimiter"
@@ -81,7 +81,7 @@ class LineReader:
     def _before(
         self, line: bytes, rest: bytes, wanted: bool, separator: bytes, what: str
     ) -> tuple[bytes | None, bytes]:
-        """What stands before a separator, if that is looked for, and what behind it."""
+        """Return the part before a separator, if there is one to look for, and the rest."""
         if not wanted:
             return None, rest
         part, found, behind = rest.partition(separator)
@@ -112,7 +112,7 @@ class LineReader:
 
 
 def java_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Lines as Java ends them: at carriage returns too, whose line feed is cut off already."""
+    """Split lines as Java does: at carriage returns too; the line feed is already removed."""
     for line in lines:
         if b"\r" in line:
             yield from re.split(rb"\r", line.removesuffix(b"\r"))
@@ -121,7 +121,7 @@ def java_lines(lines: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def truth(properties: Mapping[str, str], name: str) -> bool:
-    """A property that is true or false; spaces around it do not count."""
+    """Return a property as a boolean; spaces around it are ignored."""
     value = properties[name].strip().lower()
     if value not in ("true", "false"):
         raise Refusal(f"{name} is true or false, not {properties[name]!r}")
@@ -133,6 +133,6 @@ def encoded(text: str) -> bytes:
 
 
 def shown(content: bytes) -> str:
-    """A line for a sentence, not much of it."""
+    """Return the beginning of a line, for an error message."""
     text = content.decode(errors="replace")
     return repr(text if len(text) <= 60 else f"{text[:60]}…")

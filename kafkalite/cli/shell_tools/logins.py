@@ -1,4 +1,4 @@
-"""The SCRAM logins of users, as kafka-configs.sh shows and changes them."""
+"""SCRAM logins of users, as kafka-configs.sh shows and changes them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ITERATIONS = "4096"
 
 
 def describe(admin: AdminClient, user: str | None) -> None:
-    """Show a user's logins, or everybody's."""
+    """Print the logins of a user, or of all users."""
     asked: Any = admin.describe_user_scram_credentials([user] if user is not None else None)
     found, faults = settled(asked) if user is not None else (asked.result(), {})
     for fault in faults.values():
@@ -43,7 +43,7 @@ def describe(admin: AdminClient, user: str | None) -> None:
 
 
 def change(admin: AdminClient, user: str, wanted: Sequence[ValueChange]) -> None:
-    """Set logins, or take them back."""
+    """Set or delete logins."""
     alterations: list[UserScramCredentialAlteration] = []
     for key, _, value in wanted:
         if key not in MECHANISMS:
@@ -56,7 +56,7 @@ def change(admin: AdminClient, user: str, wanted: Sequence[ValueChange]) -> None
 
 
 def login(user: str, name: str, text: str) -> UserScramCredentialUpsertion:
-    """One login: `iterations=8192,password=secret`."""
+    """Parse a login: `iterations=8192,password=secret`."""
     words = dict(part.strip().partition("=")[::2] for part in text.split(","))
     iterations, password = words.pop("iterations", ITERATIONS), words.pop("password", "")
     if words or not password or not (iterations.isascii() and iterations.isdecimal()):

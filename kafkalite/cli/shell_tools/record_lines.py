@@ -1,4 +1,4 @@
-"""Records as kafka-console-consumer.sh prints them.
+"""Records in the format of kafka-console-consumer.sh.
 
     CreateTime:1 TAB Partition:0 TAB Offset:5 TAB Epoch:0 TAB h:v TAB key TAB value
 
@@ -57,7 +57,7 @@ def nothing(records: Sequence[Message]) -> bytes:
 
 
 def default(properties: Mapping[str, str], skip_unreadable: bool = False) -> Lines:
-    """What prints records with these properties."""
+    """Return a function that prints records with these properties."""
     for name in properties:
         if name not in DEFAULTS:
             raise Refusal(f"there is no formatter property {name}{nearest(name, DEFAULTS)}")
@@ -90,7 +90,7 @@ def default(properties: Mapping[str, str], skip_unreadable: bool = False) -> Lin
 
 
 def parts(known: Mapping[str, str]) -> list[Part]:
-    """The parts of a line that are wanted, in their order."""
+    """Return the requested parts of a line, in their order."""
     null = encoded(known["null.literal"])
     key = reader(known, "key.deserializer")
     value = reader(known, "value.deserializer")
@@ -126,7 +126,7 @@ def parts(known: Mapping[str, str]) -> list[Part]:
 
 
 def reader(known: Mapping[str, str], name: str) -> Reader:
-    """What makes text of bytes, as the deserializer named does."""
+    """Return the function that converts bytes to text, for a deserializer's name."""
     kind = known[name].rpartition(".")[2]
     if kind == "StringDeserializer":
         return bytes

@@ -1,4 +1,4 @@
-"""python -m kafkalite.cli.shell_tools.start kafka-topics …: what the scripts run."""
+"""python -m kafkalite.cli.shell_tools.start kafka-topics …: entry point of the scripts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VERSION = flags.Flag("version", words="show kafkalite's version")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Run one tool, and answer its exit code."""
+    """Run one tool and return its exit code."""
     return guarded(lambda: run(argv))
 
 

@@ -1,4 +1,4 @@
-"""Topics named by pattern, as Kafka's tools name them: a regular expression for the whole name."""
+"""Topic patterns of Kafka's tools: a regular expression for the whole name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Matches = Callable[[str], object]
 
 
 def matcher(pattern: str) -> Matches:
-    """Whether a name is meant; commas separate patterns, quotes around them do not count."""
+    """Return a function that matches names; commas separate patterns, quotes are ignored."""
     plain = pattern.strip().replace(",", "|").replace(" ", "")
     try:
         return re.compile(plain.lstrip("\"'").rstrip("\"'")).fullmatch

@@ -1,4 +1,4 @@
-"""kafka-topics.sh: topics listed, described, made, widened, deleted.
+"""kafka-topics.sh: list, describe, create, alter and delete topics.
 
 Left out: eligible leader replicas are N/A while a partition has too few replicas in sync, since
 librdkafka does not ask for them; with enough there are none.
@@ -125,7 +125,7 @@ def names_meant(admin: AdminClient, asked: ParsedFlags) -> list[str]:
 
 
 def existing(admin: AdminClient, asked: ParsedFlags) -> list[str]:
-    """The topics meant; that there is none of those named is a fault."""
+    """Return the selected topics; raise Refusal if a named one does not exist."""
     names = names_meant(admin, asked)
     if not names and "topic" in asked and "if-exists" not in asked:
         raise Refusal(f"Topic '{asked.one('topic')}' does not exist as expected")
@@ -162,7 +162,7 @@ def create(admin: AdminClient, asked: ParsedFlags) -> None:
 
 
 def assignment(text: str) -> list[list[int]]:
-    """The brokers of each partition: `0:1,1:0`."""
+    """Parse the brokers of each partition: `0:1,1:0`."""
     placement = []
     for part in text.split(","):
         try:
@@ -231,12 +231,12 @@ def describe(admin: AdminClient, asked: ParsedFlags) -> None:
 
 
 def source_of(entry: Any) -> int:
-    """Where a config comes from; librdkafka gives the number, whatever its stubs say."""
+    """Return the source of a value; librdkafka returns a number, contrary to its stubs."""
     return int(entry.source)
 
 
 def topic_id(text: str) -> str:
-    """The id, if it can be one."""
+    """Parse a topic id."""
     if not re.fullmatch(r"[0-9A-Za-z_-]{22}", text):
         raise Refusal(f"--topic-id wants 22 letters of base64, as --describe shows, not {text!r}")
     return text
@@ -307,7 +307,7 @@ def ids(nodes: Iterable[Any]) -> str:
 
 
 def passes(chosen: str, partition: Any, minimum: int) -> bool:
-    """Whether a partition is one of those asked for."""
+    """Return True if the partition is in the state that a flag selects."""
     in_sync = len(partition.isr)
     if chosen == "under-replicated-partitions":
         return in_sync < len(partition.replicas)
