@@ -1,13 +1,12 @@
-/* Large pieces of memory that were used before, for whoever needs some next.
+/* Cache of large freed blocks of memory.
  *
- * The kernel gives fresh memory page by page, each at the cost of copying it several times, and the
- * C library gives large pieces back to it as soon as they are freed.  A reader of columns fills
- * megabytes, hands them over, and begins anew: with pieces kept here it touches the same pages
- * again.
+ * The kernel provides fresh memory page by page, each at the cost of copying it several times, and
+ * the C library returns large blocks to it as soon as they are freed.  A reader of columns fills
+ * megabytes, passes them on and starts over: with cached blocks it touches the same pages again.
  *
  * A slot is taken and filled by one atomic exchange, so any thread may call, with or without the
- * GIL, and a fork at any moment loses one piece at the most.  A piece tells its size in its own
- * first bytes.  Nothing is kept while nobody has said that he will want some.
+ * GIL, and a fork at any moment loses one block at most.  A block holds its size in its own first
+ * bytes.  Nothing is cached unless a user of the cache has registered (kept_wanted).
  */
 #ifndef KAFKALITE_KEPT_MEMORY_H
 #define KAFKALITE_KEPT_MEMORY_H

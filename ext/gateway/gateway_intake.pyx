@@ -1,13 +1,13 @@
 """Gathers ZeroMQ messages into record batches, one open batch for each partition.
 
-    Intake      receives the messages of a PULL or a ROUTER socket, and parses their frames
-    Gathering   the topics, and the open batch of each partition
-    Batch       records after 61 bytes of space for the header; closed when full or old enough
+    MessageReceiver   receives the messages of a PULL or a ROUTER socket, and parses their frames
+    MessageGatherer   the topics, and the open batch of each partition
+    OpenBatch         records after 61 bytes of space for the header; closed when full or old enough
 
 kafkalite/gateway/README.md shows the frames.  Invalid messages are refused one by one, through the
-`refused` function of the Gathering; no content of a message raises an exception.  A Question is a
-message of a DEALER that gets a response.  Each batch with records of it refers to it, and its
-response can be sent when the last of these batches is settled.
+`refused` function of the MessageGatherer; no content of a message raises an exception.  A
+DealerRequest is a message of a DEALER that gets a response.  Each batch with records of it refers
+to it, and its response can be sent when the last of these batches is settled.
 
 When a topic is met for the first time, `ask` requests it, and its messages are parked meanwhile.
 
@@ -35,7 +35,7 @@ cdef enum:
     # Length, attributes, both deltas, two lengths and a header count, each of maximum size.
     AROUND_SIZE_MAX = 5 + 1 + 10 + 5 + 5 + 5 + 5
     FIRST_ROOM_SIZE = 4096
-    # A Question with its two bytes objects and its entry in a queue.
+    # A DealerRequest with its two bytes objects and its entry in a queue.
     QUESTION_SIZE = 256
 
     UNKNOWN_TOPIC_OR_PARTITION = 3
@@ -61,7 +61,7 @@ FRAME_TOO_LARGE = "a frame of the message is larger than gateway.message.max.byt
 
 @cython.final
 @cython.freelist(1024)
-cdef class Question:
+cdef class DealerRequest:
     """A message of a DEALER that gets a response."""
 
     cdef readonly bytes identity
@@ -99,37 +99,37 @@ cdef class Question:
         self.settle(code, -1, -1, sentence)
 
 
-cdef Question ask(bytes identity, bytes correlation):
-    cdef Question question = Question.__new__(Question)
-    question.identity = identity
-    question.correlation = correlation
-    question.partition = -1
-    question.offset = -1
-    question.sentence = ""
-    return question
+cdef DealerRequest ask(bytes identity, bytes correlation):
+    cdef DealerRequest request = DealerRequest.__new__(DealerRequest)
+    request.identity = identity
+    request.correlation = correlation
+    request.partition = -1
+    request.offset = -1
+    request.sentence = ""
+    return request
 
 
 @cython.final
 @cython.freelist(1024)
 cdef class Share:
-    """The records of a batch that belong to one question."""
+    """The records of a batch that belong to one request."""
 
-    cdef Question question
+    cdef DealerRequest request
     cdef int32_t first
     cdef int32_t count
 
 
-cdef Share share_of(Question question, int32_t first, int32_t count):
+cdef Share share_of(DealerRequest request, int32_t first, int32_t count):
     cdef Share share = Share.__new__(Share)
-    share.question = question
+    share.request = request
     share.first = first
     share.count = count
-    question.waiting += 1
+    request.waiting += 1
     return share
 
 
 @cython.final
-cdef class Batch:
+cdef class OpenBatch:
     """Records of one partition."""
 
     cdef readonly str topic
@@ -141,7 +141,7 @@ cdef class Batch:
     cdef readonly int64_t max_timestamp
     cdef readonly int64_t began_ms
     cdef bint given
-    cdef list shares                    # None: no record belongs to a question
+    cdef list shares                    # None: no record belongs to a request
 
     cdef int make_room(self, int64_t size) except -1:
         """Grow `content` to hold `size` more bytes of records."""
@@ -152,28 +152,28 @@ cdef class Batch:
         return 0
 
     def settle(self, int code, int64_t base_offset, str sentence) -> list:
-        """Settle a written or refused batch; return the questions that now can get a response."""
+        """Settle a written or refused batch; return the requests that now can get a response."""
         cdef Share share
         cdef list done = []
         if self.shares is None:
             return done
         for share in self.shares:
-            share.question.settle(code, self.partition, base_offset + share.first, sentence)
-            share.question.waiting -= 1
-            if not share.question.waiting:
-                done.append(share.question)
+            share.request.settle(code, self.partition, base_offset + share.first, sentence)
+            share.request.waiting -= 1
+            if not share.request.waiting:
+                done.append(share.request)
         self.shares = None
         return done
 
     def split(self, list payloads, list counts, list max_timestamps) -> list:
         """Return its records as several batches with these encoded payloads; it is empty then."""
-        cdef Batch part
+        cdef OpenBatch part
         cdef Share share
         cdef list parts = []
         cdef int32_t first = 0, begin, end, count
         assert sum(counts) == self.count
         for payload, count, max_timestamp in zip(payloads, counts, max_timestamps, strict=True):
-            part = Batch.__new__(Batch)
+            part = OpenBatch.__new__(OpenBatch)
             part.topic = self.topic
             part.partition = self.partition
             part.content = bytearray(HEADER_SIZE) + <bytes> payload
@@ -189,26 +189,26 @@ cdef class Batch:
                 if begin < end:
                     if part.shares is None:
                         part.shares = []
-                    part.shares.append(share_of(share.question, begin - first, end - begin))
+                    part.shares.append(share_of(share.request, begin - first, end - begin))
             parts.append(part)
             first += count
         for share in self.shares or ():
-            share.question.waiting -= 1
+            share.request.waiting -= 1
         self.shares = None
         self.count = 0
         return parts
 
-    cdef int share(self, Question question) except -1:
-        """Add the next record to the share of a question."""
+    cdef int share(self, DealerRequest request) except -1:
+        """Add the next record to the share of a request."""
         cdef Share last = None
         if self.shares is None:
             self.shares = []
         elif self.shares:
             last = self.shares[len(self.shares) - 1]
-        if last is not None and last.question is question:
+        if last is not None and last.request is request:
             last.count += 1
         else:
-            self.shares.append(share_of(question, self.count, 1))
+            self.shares.append(share_of(request, self.count, 1))
         return 0
 
 
@@ -236,12 +236,12 @@ cdef class Topic:
 
 
 @cython.final
-cdef class Gathering:
+cdef class MessageGatherer:
     """The open batches of several intakes; see the module.
 
     `ask(name)` is called with the name, as bytes, of an unknown topic, and returns a Topic, which
-    may be refused already.  `refused(question, name, code, sentence)` is called for each message
-    that is refused, with None as question for a PUSH.
+    may be refused already.  `refused(request, name, code, sentence)` is called for each message
+    that is refused, with None as request for a PUSH.
     """
 
     cdef object ask_for
@@ -270,7 +270,7 @@ cdef class Gathering:
 
     def know(self, Topic topic, int32_t partition_count, int32_t keyless, int64_t now_ms) -> None:
         """Set the number of partitions of a topic, which only grows, and take parked messages."""
-        cdef Question question
+        cdef DealerRequest request
         cdef Body body
         cdef tuple frames
         assert partition_count >= len(topic.batches) and 0 <= keyless < partition_count
@@ -278,26 +278,26 @@ cdef class Gathering:
         topic.partition_count = partition_count
         topic.keyless = keyless
         parked, topic.parked = topic.parked, []
-        for question, frames in parked:
+        for request, frames in parked:
             self.parked_size -= look_at(frames, &body)
-            self.take_body(&body, question, now_ms)
+            self.take_body(&body, request, now_ms)
 
     def refuse(self, Topic topic, int code, str sentence) -> None:
         """Refuse the parked messages of the topic, and those that come while it is in `topics`."""
-        cdef Question question
+        cdef DealerRequest request
         cdef Body body
         cdef tuple frames
         assert code
         topic.refusal = code
         topic.sentence = sentence
         parked, topic.parked = topic.parked, []
-        for question, frames in parked:
+        for request, frames in parked:
             self.parked_size -= look_at(frames, &body)
-            self.turn_away(&body, question, code, sentence)
+            self.turn_away(&body, request, code, sentence)
 
     def forget(self, Topic topic) -> None:
         """Close its batches and remove the topic; its next message requests it again."""
-        cdef Batch batch
+        cdef OpenBatch batch
         assert not topic.parked
         for batch in topic.batches:
             if batch is not None:
@@ -323,38 +323,38 @@ cdef class Gathering:
 
     # Messages.
 
-    cdef int turn_away(self, Body* body, Question question, int code, str sentence) except -1:
+    cdef int turn_away(self, Body* body, DealerRequest request, int code, str sentence) except -1:
         cdef bytes name = b""
         if body.count:
             name = bytes_of(body.frames[TOPIC])
-        self.refused(question, name, code, sentence)
+        self.refused(request, name, code, sentence)
         return 0
 
-    cdef int park(self, Topic topic, Body* body, Question question) except -1:
+    cdef int park(self, Topic topic, Body* body, DealerRequest request) except -1:
         cdef int place
         cdef list frames = []
         for place in range(body.count):
             frames.append(bytes_of(body.frames[place]))
             self.parked_size += body.frames[place].size + PARKED_FRAME_SIZE
-        topic.parked.append((question, tuple(frames)))
+        topic.parked.append((request, tuple(frames)))
         return 0
 
-    cdef int take_body(self, Body* body, Question question, int64_t now_ms) except -1:
+    cdef int take_body(self, Body* body, DealerRequest request, int64_t now_ms) except -1:
         """Take one message, from its topic frame on."""
         cdef Topic topic
         if body.count < PACK_FRAMES or body.count > BODY_FRAMES_MAX:
-            return self.turn_away(body, question, INVALID_REQUEST, WRONG_COUNT)
+            return self.turn_away(body, request, INVALID_REQUEST, WRONG_COUNT)
         topic = self.topic_of(body.frames[TOPIC])
         if topic.refusal:
-            return self.turn_away(body, question, topic.refusal, topic.sentence)
+            return self.turn_away(body, request, topic.refusal, topic.sentence)
         if not topic.partition_count:
-            return self.park(topic, body, question)
+            return self.park(topic, body, request)
         if body.count == PACK_FRAMES:
-            return self.take_pack(topic, body, question, now_ms)
-        return self.take_one(topic, body, question, now_ms)
+            return self.take_pack(topic, body, request, now_ms)
+        return self.take_one(topic, body, request, now_ms)
 
     cdef int take_one(
-        self, Topic topic, Body* body, Question question, int64_t now_ms
+        self, Topic topic, Body* body, DealerRequest request, int64_t now_ms
     ) except -1:
         cdef Field key = body.frames[KEY]
         cdef Field headers
@@ -364,31 +364,31 @@ cdef class Gathering:
         if body.count > HEADERS:
             headers = body.frames[HEADERS]
             if not measure_headers(headers, &header_count, &header_size):
-                return self.turn_away(body, question, INVALID_REQUEST, WRONG_HEADERS)
+                return self.turn_away(body, request, INVALID_REQUEST, WRONG_HEADERS)
         if body.count > TIMESTAMP and not read_digits(body.frames[TIMESTAMP], &timestamp):
-            return self.turn_away(body, question, INVALID_REQUEST, WRONG_TIMESTAMP)
+            return self.turn_away(body, request, INVALID_REQUEST, WRONG_TIMESTAMP)
         if body.count > PARTITION and not read_digits(body.frames[PARTITION], &wanted):
-            return self.turn_away(body, question, INVALID_REQUEST, WRONG_PARTITION)
+            return self.turn_away(body, request, INVALID_REQUEST, WRONG_PARTITION)
         if wanted >= topic.partition_count:
             return self.turn_away(
-                body, question, UNKNOWN_TOPIC_OR_PARTITION, NO_SUCH_PARTITION
+                body, request, UNKNOWN_TOPIC_OR_PARTITION, NO_SUCH_PARTITION
             )
         if (
             key.size + body.frames[VALUE].size + header_size + AROUND_SIZE_MAX
             > self.record_size_max
         ):
-            return self.turn_away(body, question, MESSAGE_TOO_LARGE, TOO_LARGE)
+            return self.turn_away(body, request, MESSAGE_TOO_LARGE, TOO_LARGE)
         if not key.size:
             key.size = -1
         if wanted < 0:
             wanted = place_of(topic, key)
         return self.put(
             topic, <int32_t> wanted, key, body.frames[VALUE], headers, header_count, header_size,
-            now_ms if timestamp < 0 else timestamp, now_ms, question,
+            now_ms if timestamp < 0 else timestamp, now_ms, request,
         )
 
     cdef int take_pack(
-        self, Topic topic, Body* body, Question question, int64_t now_ms
+        self, Topic topic, Body* body, DealerRequest request, int64_t now_ms
     ) except -1:
         cdef Field key, value, none
         cdef const uint8_t* at = body.frames[PACK].at + MARK_SIZE
@@ -397,9 +397,9 @@ cdef class Gathering:
         cdef int64_t largest
         cdef int32_t partition
         if not measure_pack(body.frames[PACK], &keyed, &largest):
-            return self.turn_away(body, question, INVALID_REQUEST, WRONG_PACK)
+            return self.turn_away(body, request, INVALID_REQUEST, WRONG_PACK)
         if largest + AROUND_SIZE_MAX > self.record_size_max:
-            return self.turn_away(body, question, MESSAGE_TOO_LARGE, TOO_LARGE)
+            return self.turn_away(body, request, MESSAGE_TOO_LARGE, TOO_LARGE)
         none.at = NULL
         none.size = 0
         key.at = NULL
@@ -414,16 +414,16 @@ cdef class Gathering:
                     key.size = -1
                     partition = topic.keyless
             at = take_length(at, &value)
-            self.put(topic, partition, key, value, none, 0, 1, now_ms, now_ms, question)
+            self.put(topic, partition, key, value, none, 0, 1, now_ms, now_ms, request)
         return 0
 
     cdef int put(
         self, Topic topic, int32_t partition, Field key, Field value, Field headers,
         int64_t header_count, int64_t header_size, int64_t timestamp, int64_t now_ms,
-        Question question,
+        DealerRequest request,
     ) except -1:
         """Append a record to the partition's open batch, or to a new one if it does not fit."""
-        cdef Batch batch = topic.batches[partition]
+        cdef OpenBatch batch = topic.batches[partition]
         cdef int64_t delta, size, whole
         cdef uint8_t* at
         while True:
@@ -447,8 +447,8 @@ cdef class Gathering:
         at = store_number(at, batch.count)
         at = store_field(store_field(at, key), value)
         store_headers(at, headers, header_count)
-        if question is not None:
-            batch.share(question)
+        if request is not None:
+            batch.share(request)
         batch.max_timestamp = max(batch.max_timestamp, timestamp)
         batch.size += whole
         batch.count += 1
@@ -458,8 +458,8 @@ cdef class Gathering:
 
     # Batches.
 
-    cdef Batch begin(self, Topic topic, int32_t partition, int64_t timestamp, int64_t now_ms):
-        cdef Batch batch = Batch.__new__(Batch)
+    cdef OpenBatch begin(self, Topic topic, int32_t partition, int64_t timestamp, int64_t now_ms):
+        cdef OpenBatch batch = OpenBatch.__new__(OpenBatch)
         batch.topic = topic.name
         batch.partition = partition
         batch.content = bytearray()
@@ -470,7 +470,7 @@ cdef class Gathering:
         self.filling.append(batch)
         return batch
 
-    cdef int give(self, Topic topic, Batch batch) except -1:
+    cdef int give(self, Topic topic, OpenBatch batch) except -1:
         topic.batches[batch.partition] = None
         # The next batch starts with half the size of this one, so that few grow and little memory
         # is unused.
@@ -485,7 +485,7 @@ cdef class Gathering:
     def ripen(self, int64_t until_ms) -> int:
         """Close the batches that began up to `until_ms`; return the start of the oldest open one,
         or -1."""
-        cdef Batch batch
+        cdef OpenBatch batch
         cdef list left = []
         for batch in self.filling:
             if batch.given:
@@ -495,11 +495,11 @@ cdef class Gathering:
             else:
                 left.append(batch)
         self.filling = left
-        return (<Batch> left[0]).began_ms if left else -1
+        return (<OpenBatch> left[0]).began_ms if left else -1
 
 
 @cython.final
-cdef class Intake:
+cdef class MessageReceiver:
     """Reads one socket for a gathering; `socket` is its address in libzmq, `routed` a ROUTER.
 
     A message with a frame above `frame_size_max` is refused.
@@ -509,13 +509,14 @@ cdef class Intake:
     cdef void* socket
     cdef bint routed
     cdef size_t frame_size_max
-    cdef Gathering gathering
+    cdef MessageGatherer gathering
     cdef zmq_msg_t frames[FRAMES_MAX]
     cdef readonly int64_t message_count
     cdef readonly int64_t size          # bytes of frames
 
     def __init__(
-        self, Gathering gathering, size_t socket, str library, bint routed, size_t frame_size_max
+        self, MessageGatherer gathering, size_t socket, str library, bint routed,
+        size_t frame_size_max
     ):
         if not find(&self.zmq, library.encode()):
             raise ImportError(f"{library} does not know libzmq's functions")
@@ -549,14 +550,14 @@ cdef class Intake:
 
     cdef int take_frames(self, int count, int64_t now_ms, int received) except -1:
         """Take one message; `count` is 0 if it had more frames than FRAMES_MAX."""
-        cdef Question question = None
+        cdef DealerRequest request = None
         cdef Body body
         cdef int first = 0, place
         cdef size_t largest = 0
         for place in range(received):
             largest = max(largest, self.zmq.msg_size(&self.frames[place]))
         if self.routed:
-            question = ask(
+            request = ask(
                 bytes_of(self.field(0)), bytes_of(self.field(1)) if received > 1 else b""
             )
             first = 2
@@ -566,9 +567,9 @@ cdef class Intake:
                 body.frames[place] = self.field(first + place)
         if largest > self.frame_size_max:
             return self.gathering.turn_away(
-                &body, question, MESSAGE_TOO_LARGE, FRAME_TOO_LARGE.format(self.frame_size_max)
+                &body, request, MESSAGE_TOO_LARGE, FRAME_TOO_LARGE.format(self.frame_size_max)
             )
-        return self.gathering.take_body(&body, question, now_ms)
+        return self.gathering.take_body(&body, request, now_ms)
 
     cdef inline Field field(self, int place):
         cdef Field field
@@ -576,13 +577,13 @@ cdef class Intake:
         field.size = self.zmq.msg_size(&self.frames[place])
         return field
 
-    def answer(self, Question question) -> int:
-        """Send the response to a question; return 0, or the errno of libzmq."""
+    def answer(self, DealerRequest request) -> int:
+        """Send the response to a request; return 0, or the errno of libzmq."""
         cdef bytes frame
         cdef tuple frames = (
-            question.identity, question.correlation, b"%d" % question.code,
-            b"%d" % (question.partition if not question.code else -1),
-            b"%d" % (question.offset if not question.code else -1), question.sentence.encode(),
+            request.identity, request.correlation, b"%d" % request.code,
+            b"%d" % (request.partition if not request.code else -1),
+            b"%d" % (request.offset if not request.code else -1), request.sentence.encode(),
         )
         cdef int left = len(frames), flags
         for frame in frames:

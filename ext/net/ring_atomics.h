@@ -1,15 +1,15 @@
-/* How two processes hand each other bytes through shared memory, and never miss each other.
+/* Atomic operations of the ring: passing bytes between two processes without a lost wakeup.
  *
- *     publish    whoever wrote plain bytes stores a word with release: who loads that word with
- *                acquire sees the bytes.  Frames, answers, and room that was freed go this way.
- *     rest       before it sleeps a side stores that it does, and looks once more; whoever
- *                published looks whether the other sleeps.  Between the store and the look of
- *                each stands a full fence, so that one of the two sees the other's store: x86
- *                lets a load pass an earlier store as well.
+ *     publish    the writer of plain bytes stores a word with release; a reader that loads the word
+ *                with acquire sees the bytes.  Used for frames, responses and freed space.
+ *     rest       before it sleeps, a process stores that it does, and checks once more; after
+ *                publishing, a process checks whether the other one sleeps.  Each has a full fence
+ *                between its store and its load, so that one of the two sees the other's store:
+ *                x86 also lets a load pass an earlier store.
  *
- * C11 atomics only: what they promise holds on a processor that keeps less order than x86.  A test
- * compiles this file under ThreadSanitizer, once as it is and once with the orders weakened, and
- * wants silence and a report (tests/transport/test_ring_orders.py).
+ * Only C11 atomics, so their guarantees also hold on processors with a weaker order than x86.  A
+ * test compiles this file under ThreadSanitizer, unchanged and with weakened orders, and expects
+ * no report and a report (tests/transport/test_ring_orders.py).
  */
 #ifndef KAFKALITE_RING_ATOMICS_H
 #define KAFKALITE_RING_ATOMICS_H
@@ -61,22 +61,22 @@ static inline void ring_woke(uint8_t *sleeping) {
     atomic_store_explicit((_Atomic uint32_t *)sleeping, 0, memory_order_relaxed);
 }
 
-/* How the other side sleeps (0: it does not), asked after something was published. */
+/* Return how the other process sleeps, 0 if it does not; called after publishing. */
 static inline uint32_t ring_sleeper(const uint8_t *sleeping) {
     atomic_thread_fence(RING_FENCE);
     return atomic_load_explicit((const _Atomic uint32_t *)sleeping, memory_order_relaxed);
 }
 
-/* Make a frame of what was written at `frame`.  What stands behind it is no frame yet: nobody looks
- * there before this one is seen, so that word needs no order of its own. */
+/* Publish the frame that was written at `frame`.  The word behind it says that no frame follows; it
+ * is read after this frame only, so it needs no order of its own. */
 static inline void ring_commit(uint8_t *frame, uint32_t word, uint8_t *behind) {
     atomic_store_explicit((_Atomic uint32_t *)behind, 0, memory_order_relaxed);
     ring_publish_u32(frame, word);
 }
 
-/* Copy a frame, then give its place back: it is overwritten from that moment on.  The other side
- * may be changing it even before, so the compiler must take what it wants from the copy, and may
- * not go back to where it came from. */
+/* Copy a frame, then free its space, which may be overwritten from then on.  The other process may
+ * even change it before, so the compiler must read the content from the copy and must not read the
+ * source again. */
 static inline void ring_copy_out(uint8_t *copy, const uint8_t *frame, size_t size,
                                  uint8_t *consumed, uint64_t position) {
     memcpy(copy, frame, size);

@@ -2,14 +2,14 @@ from collections.abc import Callable
 from typing import final
 
 @final
-class Question:
+class DealerRequest:
     identity: bytes
     @property
     def size(self) -> int: ...
     def fail(self, code: int, sentence: str) -> None: ...
 
 @final
-class Batch:
+class OpenBatch:
     topic: str
     partition: int
     content: bytearray
@@ -18,10 +18,10 @@ class Batch:
     base_timestamp: int
     max_timestamp: int
     began_ms: int
-    def settle(self, code: int, base_offset: int, sentence: str) -> list[Question]: ...
+    def settle(self, code: int, base_offset: int, sentence: str) -> list[DealerRequest]: ...
     def split(
         self, payloads: list[bytes], counts: list[int], max_timestamps: list[int]
-    ) -> list[Batch]: ...
+    ) -> list[OpenBatch]: ...
 
 @final
 class Topic:
@@ -33,9 +33,9 @@ class Topic:
     def __init__(self, name: str) -> None: ...
 
 @final
-class Gathering:
+class MessageGatherer:
     topics: dict[bytes, Topic]
-    full: list[Batch]
+    full: list[OpenBatch]
     filling_size: int
     parked_size: int
     record_count: int
@@ -44,7 +44,7 @@ class Gathering:
         batch_size: int,
         record_size_max: int,
         ask: Callable[[bytes], Topic],
-        refused: Callable[[Question | None, bytes, int, str], object],
+        refused: Callable[[DealerRequest | None, bytes, int, str], object],
     ) -> None: ...
     def know(self, topic: Topic, partition_count: int, keyless: int, now_ms: int) -> None: ...
     def refuse(self, topic: Topic, code: int, sentence: str) -> None: ...
@@ -52,16 +52,16 @@ class Gathering:
     def ripen(self, until_ms: int) -> int: ...
 
 @final
-class Intake:
+class MessageReceiver:
     message_count: int
     size: int
     def __init__(
         self,
-        gathering: Gathering,
+        gathering: MessageGatherer,
         socket: int,
         library: str,
         routed: bool,
         frame_size_max: int,
     ) -> None: ...
     def take(self, count_max: int, size_max: int, now_ms: int) -> bool: ...
-    def answer(self, question: Question) -> int: ...
+    def answer(self, request: DealerRequest) -> int: ...

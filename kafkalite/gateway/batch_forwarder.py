@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from kafkalite._ext import records
-from kafkalite._ext.gateway_intake import Batch, Question
+from kafkalite._ext.gateway_intake import DealerRequest, OpenBatch
 from kafkalite.errors import (
     InvalidRecord,
     InvalidTimestamp,
@@ -52,7 +52,7 @@ class BatchProducer(Protocol):
 class BatchForwarder:
     """Batches on their way to the broker; see the module.
 
-    `on_responses(questions)` and `on_failure(topic)` receive outcomes; `on_unblocked()` is called
+    `on_responses(requests)` and `on_failure(topic)` receive outcomes; `on_unblocked()` is called
     when no batch waits for the producer any more.
     """
 
@@ -62,7 +62,7 @@ class BatchForwarder:
         reactor: Reactor,
         calls: LoopCalls,
         metrics: GatewayMetrics,
-        on_responses: Callable[[list[Question]], object],
+        on_responses: Callable[[list[DealerRequest]], object],
         on_failure: Callable[[str], object],
         on_unblocked: Callable[[], object],
     ) -> None:
@@ -73,8 +73,8 @@ class BatchForwarder:
         self._on_responses = on_responses
         self._on_failure = on_failure
         self._on_unblocked = on_unblocked
-        self._waiting: deque[Batch] = deque()
-        self._rest: dict[Batch, list[Batch]] = {}
+        self._waiting: deque[OpenBatch] = deque()
+        self._rest: dict[OpenBatch, list[OpenBatch]] = {}
         """Parts of a split batch to send after the one that is the key."""
         self._retry_timer: Timer | None = None
         self.waiting_size = 0
@@ -91,7 +91,7 @@ class BatchForwarder:
         """True if every batch has an outcome."""
         return not (self._waiting or self.sent or self._rest)
 
-    def add(self, batches: Iterable[Batch]) -> None:
+    def add(self, batches: Iterable[OpenBatch]) -> None:
         """Send these batches, after those that wait."""
         is_blocked = self.is_blocked
         for batch in batches:
@@ -122,7 +122,7 @@ class BatchForwarder:
                 self.sent += 1
                 self.sent_size += batch.size
 
-    def _delivery_callback(self, batch: Batch) -> Delivered:
+    def _delivery_callback(self, batch: OpenBatch) -> Delivered:
         """Return a callback that passes the outcome of a batch to the event loop's thread."""
 
         def deliver(error: KafkaError | None, metadata: Any) -> None:
@@ -134,11 +134,11 @@ class BatchForwarder:
         self._retry_timer = None
         self._send_waiting(self.is_blocked)
 
-    def _remove_first(self, batch: Batch) -> None:
+    def _remove_first(self, batch: OpenBatch) -> None:
         self._waiting.popleft()
         self.waiting_size -= batch.size
 
-    def _delivered(self, batch: Batch, error: KafkaError | None, metadata: Any) -> None:
+    def _delivered(self, batch: OpenBatch, error: KafkaError | None, metadata: Any) -> None:
         is_blocked = self.is_blocked
         self.sent -= 1
         self.sent_size -= batch.size
@@ -161,7 +161,7 @@ class BatchForwarder:
         if is_blocked and not self.is_blocked:
             self._on_unblocked()
 
-    def _report(self, batch: Batch, error: KafkaError | None, base_offset: int) -> None:
+    def _report(self, batch: OpenBatch, error: KafkaError | None, base_offset: int) -> None:
         if error is None:
             self._metrics.records += batch.count
             self._metrics.record_bytes += batch.size
@@ -175,7 +175,7 @@ class BatchForwarder:
             self._on_responses(done)
 
 
-def halves(batch: Batch) -> list[Batch]:
+def halves(batch: OpenBatch) -> list[OpenBatch]:
     """Return two batches with the same records."""
     payload = memoryview(batch.content)[HEADER_SIZE : HEADER_SIZE + batch.size]
     rows = records.decode(payload, batch.count)

@@ -1,8 +1,8 @@
 """Gateway: the service's main function: two sockets, batches, the producer, and the shutdown.
 
-    sockets ─ messages ─▶ Gathering ─ full, or old ─▶ BatchForwarder ─▶ producer
-      ▲                    ▲ TopicLookup: partition counts            │
-      └──── responses ─────┴──────────────── outcomes ◀───────────────┘
+    sockets ─ messages ─▶ MessageGatherer ─ full, or old ─▶ BatchForwarder ─▶ producer
+      ▲                    ▲ TopicLookup: partition counts                  │
+      └──── responses ─────┴───────────────── outcomes ◀────────────────────┘
 
 All of it runs on one event loop except calls that block: the producer and TopicLookup have a thread
 each, and so has the authenticator if CURVE is configured.
@@ -25,7 +25,7 @@ from typing import NamedTuple
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
-from kafkalite._ext.gateway_intake import Gathering, Question
+from kafkalite._ext.gateway_intake import DealerRequest, MessageGatherer
 from kafkalite.clock import SystemClock
 from kafkalite.config.broker import (
     GATEWAY_BATCH_SIZE,
@@ -91,7 +91,7 @@ class Gateway:
         self._topics = TopicLookup(
             reactor, self._calls, producer.partitions_for, self._topic_resolved
         )
-        self._gathering = self._topics.gathering = Gathering(
+        self._gathering = self._topics.gathering = MessageGatherer(
             settings[GATEWAY_BATCH_SIZE],
             RECORD_SIZE_MAX,
             self._topics.request,
@@ -196,16 +196,16 @@ class Gateway:
     # Outcomes.
 
     def _message_refused(
-        self, question: Question | None, name: bytes, code: int, sentence: str
+        self, request: DealerRequest | None, name: bytes, code: int, sentence: str
     ) -> None:
         """Count a message refused on receipt, and respond to a DEALER."""
-        self.metrics.refuse(PUSH if question is None else DEALER, name, code, sentence)
-        if question is not None:
-            question.fail(code, sentence)
-            self._respond([question])
+        self.metrics.refuse(PUSH if request is None else DEALER, name, code, sentence)
+        if request is not None:
+            request.fail(code, sentence)
+            self._respond([request])
 
-    def _respond(self, questions: list[Question]) -> None:
-        self._sockets[-1].respond(questions)
+    def _respond(self, requests: list[DealerRequest]) -> None:
+        self._sockets[-1].respond(requests)
 
     # Periodic work.
 

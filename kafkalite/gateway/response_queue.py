@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable
 
 import zmq
 
-from kafkalite._ext.gateway_intake import Question
+from kafkalite._ext.gateway_intake import DealerRequest
 from kafkalite.gateway.gateway_metrics import GatewayMetrics
 from kafkalite.transport.reactor import Reactor, Timer
 
@@ -46,7 +46,7 @@ class PeerResponses:
     """The kept responses of one peer, oldest first."""
 
     def __init__(self) -> None:
-        self.questions: deque[Question] = deque()
+        self.requests: deque[DealerRequest] = deque()
         self.size = 0
         self.size_before = 0
         self.taken_size = 0
@@ -56,7 +56,7 @@ class PeerResponses:
 class ResponseQueue:
     """Queued responses; see the module.
 
-    `send(question)` returns 0 or an error of libzmq.  `on_retry()` is called after each attempt
+    `send(request)` returns 0 or an error of libzmq.  `on_retry()` is called after each attempt
     that a timer started.
     """
 
@@ -64,7 +64,7 @@ class ResponseQueue:
         self,
         reactor: Reactor,
         metrics: GatewayMetrics,
-        send: Callable[[Question], int],
+        send: Callable[[DealerRequest], int],
         on_retry: Callable[[], object],
         size_max: int,
     ) -> None:
@@ -93,20 +93,20 @@ class ResponseQueue:
         """Return True if no more may be received; `received` is the number of messages so far."""
         return received - self.completed >= IN_FLIGHT_MAX or self.size >= self._size_max
 
-    def send(self, questions: Iterable[Question]) -> None:
+    def send(self, requests: Iterable[DealerRequest]) -> None:
         """Send these responses, or keep them for peers without room."""
-        for question in questions:
-            identity = question.identity
+        for request in requests:
+            identity = request.identity
             kept = self._kept.get(identity)
             if kept is None:
-                error = self._send_now(question)
+                error = self._send_now(request)
                 if error != zmq.EAGAIN or identity in self._not_reading:
                     self._count(identity, error)
                     continue
                 kept = self._kept[identity] = PeerResponses()
-            kept.questions.append(question)
-            kept.size += question.size
-            self.size += question.size
+            kept.requests.append(request)
+            kept.size += request.size
+            self.size += request.size
             self.count += 1
         self._schedule_retry()
 
@@ -128,21 +128,21 @@ class ResponseQueue:
         """Send kept responses to one peer; return how many may still be sent."""
         kept = self._kept[identity]
         while left:
-            question = kept.questions[0]
-            error = self._send_now(question)
+            request = kept.requests[0]
+            error = self._send_now(request)
             if error == zmq.EAGAIN:
                 break
             if error:
                 self._drop(identity, GONE)
                 break
             left -= 1
-            kept.questions.popleft()
-            kept.size -= question.size
-            kept.taken_size += question.size
-            self.size -= question.size
+            kept.requests.popleft()
+            kept.size -= request.size
+            kept.taken_size += request.size
+            self.size -= request.size
             self.count -= 1
             self._count(identity, 0)
-            if not kept.questions:
+            if not kept.requests:
                 del self._kept[identity]
                 break
         return left
@@ -174,9 +174,9 @@ class ResponseQueue:
     def _drop(self, identity: bytes, reason: str) -> None:
         kept = self._kept.pop(identity)
         self.size -= kept.size
-        self.count -= len(kept.questions)
-        self.completed += len(kept.questions)
-        self._metrics.drop_responses(reason, len(kept.questions))
+        self.count -= len(kept.requests)
+        self.completed += len(kept.requests)
+        self._metrics.drop_responses(reason, len(kept.requests))
 
     def _count(self, identity: bytes, error: int) -> None:
         self.completed += 1

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
 
-from kafkalite._ext.gateway_intake import Gathering, Topic
+from kafkalite._ext.gateway_intake import MessageGatherer, Topic
 from kafkalite.errors import (
     InvalidTopicException,
     KafkaError,
@@ -44,7 +44,7 @@ TOPIC_NAME = re.compile(rb"[a-zA-Z0-9._-]{1,249}", re.ASCII)
 
 
 class TopicLookup:
-    """Requests topics for a Gathering.
+    """Requests topics for a MessageGatherer.
 
     `count_of` is Producer.partitions_for; `on_resolved()` is called when parked messages were
     gathered or refused.
@@ -57,7 +57,7 @@ class TopicLookup:
         count_of: Callable[[str, float], int],
         on_resolved: Callable[[], object],
     ) -> None:
-        self.gathering: Gathering
+        self.gathering: MessageGatherer
         self._reactor = reactor
         self._calls = calls
         self._count_of = count_of

@@ -32,7 +32,7 @@ from typing import NamedTuple
 import zmq
 from zmq.backend.cython import _zmq
 
-from kafkalite._ext.gateway_intake import Gathering, Intake, Question
+from kafkalite._ext.gateway_intake import DealerRequest, MessageGatherer, MessageReceiver
 from kafkalite.config.broker import (
     GATEWAY_BUFFER_MEMORY,
     GATEWAY_HANDSHAKE_TIMEOUT_MS,
@@ -101,7 +101,7 @@ class GatewaySocket:
         endpoint: str,
         settings: Settings,
         key: CurveKeyPair | None,
-        gathering: Gathering,
+        gathering: MessageGatherer,
         metrics: GatewayMetrics,
         can_receive: Callable[[], bool],
         after_read: Callable[[], object],
@@ -117,7 +117,7 @@ class GatewaySocket:
         self._can_receive = can_receive
         self._after_read = after_read
         self._responses = ResponseQueue(
-            reactor, metrics, lambda question: self._intake.answer(question), self.schedule_read,
+            reactor, metrics, lambda request: self._intake.answer(request), self.schedule_read,
             settings[GATEWAY_BUFFER_MEMORY],
         )  # fmt: skip
         self._received = (0, 0)
@@ -164,7 +164,9 @@ class GatewaySocket:
         monitor = socket.get_monitor_socket(MONITORED_EVENTS)
         self._monitor = MessageReader(self._reactor, monitor, self._handle_event)
         routed = self.name != PUSH
-        self._intake = Intake(self._gathering, socket.underlying, LIBRARY, routed, frame_size_max)
+        self._intake = MessageReceiver(
+            self._gathering, socket.underlying, LIBRARY, routed, frame_size_max
+        )
         # A duplicate, because libzmq closes the descriptor it is given.
         socket.setsockopt(zmq.USE_FD, os.dup(self._listener.fileno()))
         socket.bind(self._endpoint)
@@ -177,9 +179,9 @@ class GatewaySocket:
         if int(self._socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN:
             os.eventfd_write(self._wakeup, 1)
 
-    def respond(self, questions: list[Question]) -> None:
+    def respond(self, requests: list[DealerRequest]) -> None:
         """Send responses to DEALERs."""
-        self._responses.send(questions)
+        self._responses.send(requests)
         self.schedule_read()
 
     def _continue_receiving(self) -> None:

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kafkalite._ext import records
-from kafkalite._ext.gateway_intake import Gathering, Intake, Topic
+from kafkalite._ext.gateway_intake import MessageGatherer, MessageReceiver, Topic
 from kafkalite.gateway.zmq_socket import LIBRARY
 from tests.gateway.frames import headers, keyed_pack, pack
 from tests.twins import gateway_intake as twin
@@ -63,13 +63,13 @@ class Wired:
     def gather(self, messages, partitions, batch_size):
         """Return a code or None for each message, and the batches."""
         codes = []
-        gathering = Gathering(
+        gathering = MessageGatherer(
             batch_size, RECORD_SIZE_MAX, self.ask, lambda *told: self.refused.append(told)
         )
         topic = Topic("t")
         gathering.topics[b"t"] = topic
         gathering.know(topic, partitions, 0, NOW_MS)
-        intake = Intake(gathering, self.pull.underlying, LIBRARY, False, 1 << 20)
+        intake = MessageReceiver(gathering, self.pull.underlying, LIBRARY, False, 1 << 20)
         for frames in messages:
             self.push.send_multipart([b"t", *frames])
             assert intake.take(1, 1 << 20, NOW_MS) is False
