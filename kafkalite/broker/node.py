@@ -126,7 +126,7 @@ class Node:
         return self.controller.image
 
     @property
-    def here(self) -> LocalController:
+    def local_controller(self) -> LocalController:
         """The controller on this node; the dispatcher calls controller APIs only where it is."""
         assert self._local_controller is not None
         return self._local_controller

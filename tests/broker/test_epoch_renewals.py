@@ -123,7 +123,7 @@ def waiting(cut, monkeypatch):
 
 def test_a_partition_that_waits_can_be_moved(waiting):
     move = waiting.move_of(waiting.image.topics["a"].topic_id, 1, 2)
-    waiting.node(0).here.decide(lambda controller: controller.move([move]))
+    waiting.node(0).local_controller.decide(lambda controller: controller.move([move]))
     waiting.until(lambda: waiting.directories("a-0") == ["nodes/2/a-0"])
     waiting.settle()
     # The move started a later epoch than the one in which records were lost.

@@ -163,7 +163,8 @@ def test_a_partition_that_comes_back_before_it_went_is_led_again(begun):
     asking = cluster.begin_produce(1, "a", b"0")
     for from_node, to_node in ((1, 2), (2, 1)):
         moves = [cluster.move_of(topic_id, from_node, to_node)]
-        cluster.node(0).here.decide(lambda controller, moves=moves: controller.move(moves))
+        controller = cluster.node(0).local_controller
+        controller.decide(lambda machine, moves=moves: machine.move(moves))
         cluster.steps(5)
     cluster.running[1].flusher.let_go()
     cluster.settle()

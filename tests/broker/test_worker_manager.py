@@ -108,7 +108,7 @@ def test_a_request_whose_handling_fails_is_answered_and_ends_nobody(cluster, mon
     def fail(*_: object, **__: object) -> None:
         raise ValueError("a bug")
 
-    monkeypatch.setattr(cluster.node(0).here.machine, "create_topics", fail)
+    monkeypatch.setattr(cluster.node(0).local_controller.machine, "create_topics", fail)
     topic = {"name": "a", "num_partitions": 1, "replication_factor": 1}
     answer = answered(cluster, request(CREATE_TOPICS, 7, topics=[topic], timeout_ms=0))
     assert answer.fields["error_code"] != 0
@@ -178,7 +178,7 @@ def test_numbers_and_partitions_that_cannot_be_are_only_shown(cluster):
 def test_a_partition_that_a_worker_cannot_make_does_not_move(cluster):
     topic_id = cluster.create("a", 2)
     cluster.running[1].paused = True
-    end_offset = cluster.node(0).here.log.end_offset
+    end_offset = cluster.node(0).local_controller.log.end_offset
     say(cluster, heartbeat(end_offset, 0, 0, [(topic_id, 0)]))
     cluster.move("a", 2)
     cluster.steps(50)
@@ -263,7 +263,7 @@ def test_whose_queue_is_full_is_told_again_all_it_missed(cluster):
 def test_an_answer_waits_until_clients_can_find_a_node_that_was_decided_on(cluster):
     membership = cluster.supervisor.worker_manager
     assert membership.applied_everywhere(0).settled
-    cluster.node(0).here.decide(lambda controller: controller.add_node())
+    cluster.node(0).local_controller.decide(lambda controller: controller.add_node())
     waiting = membership.applied_everywhere(0)
     assert not waiting.settled
     cluster.settle()

@@ -93,7 +93,7 @@ def test_a_topic_that_cannot_be_made_leaves_the_coordinator_for_later(broker, mo
     def full(*_, **__):
         raise KafkaStorageError("no room")
 
-    monkeypatch.setattr(type(broker.node.here.log), "append", full)
+    monkeypatch.setattr(type(broker.node.local_controller.log), "append", full)
     assert find(broker, 2).error_code == errors.CoordinatorNotAvailable.code
 
 

@@ -450,7 +450,7 @@ def test_produce_completes_when_durability_is_lowered(careful):
     careful.reactor.tick(0)
     assert wire.sent is None
     configs = [{"name": "durability", "config_operation": 0, "value": "os"}]
-    careful.node.here.journal.push = careful.node.here.journal.flush_now
+    careful.node.local_controller.journal.push = careful.node.local_controller.journal.flush_now
     asked = {"resource_type": 2, "resource_name": "a", "configs": configs}
     careful.send(INCREMENTAL_ALTER_CONFIGS, 1, resources=[asked])
     careful.until(lambda: wire.sent is not None)

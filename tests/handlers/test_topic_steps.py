@@ -133,7 +133,7 @@ def test_topic_whose_directory_names_would_be_too_long_is_refused(broker):
         broker, {"name": name, "num_partitions": 1, "replication_factor": 1}
     )  # fmt: skip
     assert answers[name].error_code == 0
-    machine = broker.node.here.machine
+    machine = broker.node.local_controller.machine
     growth = PartitionGrowth(name, 100_001)
     with pytest.raises(errors.InvalidPartitions, match="longer than 255"):
         machine._more_partitions(machine.image.topics[name], growth, 1 << 20)
@@ -171,7 +171,7 @@ def decided(broker, slow_disk, monkeypatch):
     """Limit a decision to 4 topics; return the list of each decision's records."""
     monkeypatch.setattr(decisions, "WEIGHT_MAX", 4)
     decided = []
-    broker.node.here.on_change(lambda records, _: decided.append([*records]))
+    broker.node.local_controller.on_change(lambda records, _: decided.append([*records]))
     return decided
 
 
@@ -223,7 +223,7 @@ def test_a_topic_deleted_between_two_decisions_is_unknown(broker, decided):
     sent = broker.send(DELETE_TOPICS, 1, topic_names=names, timeout_ms=1_000)
     broker.until(lambda: decided[-1][0].kind is REMOVE_TOPIC)
     assert sent.sent is None
-    broker.node.here.carry_out(lambda machine: machine.delete_topics({ids[5]: "t5"}))
+    broker.node.local_controller.carry_out(lambda machine: machine.delete_topics({ids[5]: "t5"}))
     broker.until(lambda: sent.sent is not None)
     codes = [one.error_code for one in broker.answer(sent, DELETE_TOPICS, 1).responses]
     assert codes == [0] * 5 + [errors.UnknownTopicOrPartition.code]

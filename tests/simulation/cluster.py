@@ -401,7 +401,7 @@ class Cluster:
             return False
         image = supervisor.node.image
         members = self.supervisor.worker_manager.workers
-        end_offset = supervisor.node.here.log.end_offset
+        end_offset = supervisor.node.local_controller.log.end_offset
         return (
             {n for n in image.nodes if n} == self.roster
             and {m.peer for m in members.values()} == {there.peer for there in self.workers}

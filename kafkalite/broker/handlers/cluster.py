@@ -465,7 +465,7 @@ def describe_quorum(node: ClusterNode, request: Any, client: ClientContext) -> W
                 yield
             yield
         return {"topics": topics}
-    log, now_ms = node.here.log, node.clock.wall_ms()
+    log, now_ms = node.local_controller.log, node.clock.wall_ms()
     voter = {
         "replica_id": node.node_id,
         "log_end_offset": log.end_offset,

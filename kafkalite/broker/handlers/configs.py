@@ -81,7 +81,7 @@ class ConfigsNode(HandlerNode, Protocol):
     root: Path
 
     @property
-    def here(self) -> LocalController:
+    def local_controller(self) -> LocalController:
         """The controller on this node."""
 
 
@@ -312,7 +312,7 @@ def _alter(
 
     return (
         Decisions(
-            node.here,
+            node.local_controller,
             authorized,
             lambda controller, batch: controller.alter_configs(batch, validate_only=validate_only),
             name_of=lambda alteration: alteration.resource,

@@ -80,7 +80,7 @@ class GroupsNode(HandlerNode, Protocol):
     groups: GroupCoordinators
 
     @property
-    def here(self) -> LocalController:
+    def local_controller(self) -> LocalController:
         """The controller on this node."""
 
 
@@ -123,7 +123,7 @@ def find_coordinator(
         failure = CoordinatorNotAvailable(str(error)) if error is not None else None
         response.follow(in_steps(node.reactor, respond(failure)))
 
-    create_internal_topic(node.here, node.settings, topic).then(created)
+    create_internal_topic(node.local_controller, node.settings, topic).then(created)
     return response
 
 

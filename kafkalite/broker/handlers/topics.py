@@ -86,7 +86,7 @@ class TopicsNode(HandlerNode, Protocol):
     replicas: ReplicaManager
 
     @property
-    def here(self) -> LocalController:
+    def local_controller(self) -> LocalController:
         """The controller on this node."""
 
 
@@ -114,7 +114,7 @@ def create_topics(
         results.add({name: error})
         yield
     return topic_creation.create_topics(
-        node.here,
+        node.local_controller,
         node.settings,
         wanted,
         validate_only=request.validate_only,
@@ -214,7 +214,7 @@ def delete_topics(
 
     return (
         Decisions(
-            node.here,
+            node.local_controller,
             [*found.items()],
             lambda controller, some: controller.delete_topics(dict(some)),
             name_of=lambda item: item[1],
@@ -331,7 +331,7 @@ def create_partitions(
 
     return (
         Decisions(
-            node.here,
+            node.local_controller,
             wanted,
             decide,
             name_of=lambda growth: growth.name,
