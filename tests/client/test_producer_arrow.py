@@ -90,8 +90,8 @@ def test_rows_and_columns_keep_the_order_they_were_sent_in(broker, native):
             made.send(topic, b"row %d" % number)
             made.send_arrow(topic, pa.table({"value": [b"column %d" % number]}))
         made.flush(WAIT_S)
-    wanted = [word % n for n in range(20) for word in (b"row %d", b"column %d")]
-    assert [each.value() for each in read_back(broker, topic)] == wanted
+    expected = [word % n for n in range(20) for word in (b"row %d", b"column %d")]
+    assert [each.value() for each in read_back(broker, topic)] == expected
 
 
 def test_keys_go_where_keys_of_rows_go(broker, native):
@@ -128,8 +128,8 @@ def test_a_partition_column_is_obeyed_and_null_leaves_the_choice(broker, native)
         assert total(made.send_arrow(topic, rows).result(WAIT_S)) == 300
     for each in read_back(broker, topic):
         number = int(each.value())
-        wanted = partition_of(b"a key", 3) if number % 3 == 0 else number % 3
-        assert each.partition() == wanted
+        expected = partition_of(b"a key", 3) if number % 3 == 0 else number % 3
+        assert each.partition() == expected
 
 
 def test_many_rows_without_a_key_are_spread_in_contiguous_parts(broker, native):
@@ -304,7 +304,7 @@ def test_columns_that_are_resent_are_the_same_bytes(broker):
             middle = (run.first + run.end) // 2
             whole(self, run._replace(end=middle), now_ms, block_s, batches)
             for node in list(sender.nodes.values()):
-                sender.locked(sender.lose_ring, node, MessageTooLarge("on purpose"))
+                sender.locked(sender.abandon_ring, node, MessageTooLarge("on purpose"))
             whole(self, run._replace(first=middle), now_ms, block_s, batches)
 
         made._columns.send = lose_half_way.__get__(made._columns)

@@ -171,8 +171,8 @@ def test_sys_exit_in_a_callback_reaches_the_thread_that_runs_it(harness, caplog)
     harness.serve()
     harness.hear()
     with pytest.raises(SystemExit):
-        harness.sender.outcomes.run_callbacks()
-    harness.sender.outcomes.run_callbacks()
+        harness.sender.callbacks.run_callbacks()
+    harness.sender.callbacks.run_callbacks()
     assert told == ["told", "told"]
     assert not caplog.records
 
@@ -243,19 +243,19 @@ def refuse(harness, error=InvalidRecord):
 
 
 def test_check_raises_what_failed_since_it_was_last_asked(harness):
-    outcomes = harness.sender.outcomes
+    callbacks = harness.sender.callbacks
     refuse(harness, MessageTooLarge).request_outcome()
     refuse(harness, InvalidRecord)
     refuse(harness, PolicyViolation)
     with pytest.raises(InvalidRecord, match="^2 records"):
-        outcomes.check()
-    outcomes.check()
+        callbacks.check()
+    callbacks.check()
     batch = refuse(harness, PolicyViolation)
     batch.request_outcome()
-    outcomes.check()
+    callbacks.check()
     refuse(harness, PolicyViolation)
     with pytest.raises(PolicyViolation, match="^1 records"):
-        outcomes.check()
+        callbacks.check()
 
 
 def test_of_many_failed_batches_all_records_are_counted(harness):
@@ -264,36 +264,36 @@ def test_of_many_failed_batches_all_records_are_counted(harness):
         refuse(harness)
     first.request_outcome()
     with pytest.raises(PolicyViolation, match=f"^{UNSEEN_BATCHES_MAX + 1} records"):
-        harness.sender.outcomes.check()
+        harness.sender.callbacks.check()
 
 
 def test_a_batch_that_an_interrupted_turn_decided_counts_once(harness):
     harness.gather(b"x")
     (batch,) = harness.queue.batches
     harness.push()
-    outcomes, taken_in = harness.sender.outcomes, harness.sender.outcomes.completed
+    callbacks, taken_in = harness.sender.callbacks, harness.sender.callbacks.completed
 
     def interrupted(completed):
         taken_in(completed)
         raise KeyboardInterrupt
 
-    outcomes.completed = interrupted
+    callbacks.completed = interrupted
     with pytest.raises(KeyboardInterrupt):
         harness.sender.locked(
             lambda: harness.sender.fail(batch, InvalidRecord("refused"), unwritten=True)
         )
-    outcomes.completed = taken_in
+    callbacks.completed = taken_in
     harness.sender.locked(lambda: None)  # repairs the interrupted section
-    assert outcomes.unseen_records == 1
+    assert callbacks.unseen_records == 1
 
 
 def test_failures_are_reported_although_nothing_else_happens(harness):
-    outcomes = harness.sender.outcomes
+    callbacks = harness.sender.callbacks
     refuse(harness)
-    outcomes.run_callbacks()
-    before_s = outcomes.report_due_s
+    callbacks.run_callbacks()
+    before_s = callbacks.report_due_s
     refuse(harness)
-    assert before_s == float("inf") and 0 < outcomes.report_due_s < float("inf")
+    assert before_s == float("inf") and 0 < callbacks.report_due_s < float("inf")
 
 
 # AsyncProducer.

@@ -34,7 +34,7 @@ def test_a_collected_producer_is_flushed_and_leaves_nothing_open(broker, native)
         Producer(broker.bootstrap, native=native, linger_ms=60_000).send(topic, b"%d" % number)
 
     threads = len(producer_threads())
-    with pytest.warns(ResourceWarning, match="dropped without close"):
+    with pytest.warns(ResourceWarning, match="collected without close"):
         write(0)
     until(lambda: len(producer_threads()) == threads, "the end of the thread")
     before = len(os.listdir("/proc/self/fd"))
@@ -55,7 +55,7 @@ def test_a_collected_async_producer_is_flushed(broker):
         await AsyncProducer(broker.bootstrap, linger_ms=60_000).send(topic, b"x")
         gc.collect()
 
-    with pytest.warns(ResourceWarning, match="dropped without close"):
+    with pytest.warns(ResourceWarning, match="collected without close"):
         asyncio.run(main())
     until(lambda: read_back(broker, topic), "the delivery")
 

@@ -90,7 +90,7 @@ def test_one_that_was_refused_gives_its_number_to_the_next(harness):
     first = harness.queue.batches[0]
     harness.serve(InvalidRecord.code, written=False)
     harness.hear()
-    assert isinstance(first.fault, InvalidRecord)
+    assert isinstance(first.error, InvalidRecord)
     harness.finish()
     assert harness.log == values[first.count :]
     assert harness.sender.identity == identity, "no other identity was needed"
@@ -141,7 +141,7 @@ def test_a_batch_too_large_for_the_topic_goes_in_parts(harness):
     harness.hear()
     harness.finish()
     assert harness.log == values
-    assert first.done and first.fault is None
+    assert first.done and first.error is None
     places = [first.part_of(place) for place in range(first.count)]
     offsets = [part.base_offset + place - begin for place, (begin, part) in enumerate(places)]
     assert offsets == list(range(1, first.count + 1))
@@ -163,7 +163,7 @@ def test_a_single_record_that_is_too_large_fails(harness):
     harness.push()
     harness.serve(MessageTooLarge.code, written=False)
     harness.hear()
-    assert isinstance(harness.batches[0].fault, MessageTooLarge)
+    assert isinstance(harness.batches[0].error, MessageTooLarge)
 
 
 def test_one_that_expires_under_way_leaves_the_others_an_identity_of_their_own(harness):
@@ -176,7 +176,7 @@ def test_one_that_expires_under_way_leaves_the_others_an_identity_of_their_own(h
     harness.finish()
     assert harness.sender.identity != identity
     assert len(set(harness.log)) == len(harness.log)
-    written = [value for value, batch in harness.sent if batch.fault is None]
+    written = [value for value, batch in harness.sent if batch.error is None]
     assert [value for value in harness.log if value in written] == written
 
 
@@ -230,7 +230,7 @@ def test_columns_that_somebody_changes_on_their_way_fail_and_hold_nobody_up(
         harness.lose()
     values = gather(harness, 20)
     harness.finish()
-    assert isinstance(batch.fault, InvalidRecord) and "columns" in str(batch.fault)
+    assert isinstance(batch.error, InvalidRecord) and "columns" in str(batch.error)
     assert harness.log == values
     assert harness.accumulator.memory_left == harness.accumulator.memory_size
 
@@ -333,7 +333,7 @@ def test_each_record_is_written_once_and_in_order_whatever_happens(steps):
         kept = [
             value
             for value, batch in harness.sent
-            if all(leaf.fault is None for leaf in batch.leaves())
+            if all(leaf.error is None for leaf in batch.leaves())
         ]
         missing = set(kept) - set(log)
         assert not missing, "a record that was acknowledged is not there"
@@ -372,7 +372,7 @@ def test_a_line_begins_with_one_batch_alone(tmp_path):
 def test_the_log_of_a_topic_made_anew_is_begun_with_one_batch_alone(harness, tmp_path):
     harness.broker = ModelBroker(tmp_path)
     anew = TopicMetadata("t", b"j" * 16, {0: PartitionMetadata(NODE, 0)})
-    harness.sender.locked(harness.sender.learn, harness.queue.topic, anew)
+    harness.sender.locked(harness.sender.update_metadata, harness.queue.topic, anew)
     values = gather(harness, 60)
     harness.push()
     assert len(harness.transport.frames) == 1

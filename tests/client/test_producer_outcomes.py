@@ -81,24 +81,24 @@ def refuse(harness, count=1):
         harness.push()
         harness.serve(InvalidRecord.code, written=False)
         harness.hear()
-    assert all(batch.fault is not None for batch in batches)
+    assert all(batch.error is not None for batch in batches)
     return batches
 
 
 def test_failures_that_nobody_asks_about_are_logged_and_raised_by_check(harness, caplog):
     refuse(harness, 3)
-    outcomes = harness.sender.outcomes
-    outcomes.run_callbacks()
+    callbacks = harness.sender.callbacks
+    callbacks.run_callbacks()
     (queue,) = caplog.records
     assert queue.levelno == logging.ERROR
     assert "topic=t partition=0 records=3 batches=3" in queue.message
     refuse(harness, 2)
-    outcomes.run_callbacks()
+    callbacks.run_callbacks()
     assert len(caplog.records) == 1, "log lines about failures are limited in time"
-    outcomes.run_callbacks(final=True)
+    callbacks.run_callbacks(final=True)
     assert "records=2 batches=2" in caplog.records[1].message
     with pytest.raises(InvalidRecord, match="^5 records were not delivered"):
-        outcomes.check()
+        callbacks.check()
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -112,9 +112,9 @@ def test_a_failure_that_somebody_asks_about_is_seen(harness, caplog, when):
     harness.hear()
     if when == "after":
         batch.call_when_done(batch, lambda _: None)
-    harness.sender.outcomes.run_callbacks(final=True)
-    harness.sender.outcomes.check()
-    assert harness.sender.outcomes.unseen_records == 0
+    harness.sender.callbacks.run_callbacks(final=True)
+    harness.sender.callbacks.check()
+    assert harness.sender.callbacks.unseen_records == 0
     assert not caplog.records
 
 
@@ -127,8 +127,8 @@ def test_parts_of_a_batch_that_somebody_asked_about_are_seen(harness):
         harness.push()
         harness.serve(MessageTooLarge.code, written=False)
         harness.hear()
-    assert [part.fault is None for _, part in batch.parts] == [False, False]
-    assert harness.sender.outcomes.unseen_records == 0
+    assert [part.error is None for _, part in batch.parts] == [False, False]
+    assert harness.sender.callbacks.unseen_records == 0
 
 
 def test_a_with_block_that_ends_after_failures_raises(broker, caplog):
@@ -160,8 +160,8 @@ def test_an_empty_batch_that_fails_is_not_reported(harness, caplog):
     assert harness.sender.locked(harness.sender.open_batch_in, harness.queue, None, 200)
     batch = harness.queue.open_batch
     harness.sender.locked(harness.sender.abandon, InvalidRecord("over"))
-    assert batch.done and batch.fault is not None
-    harness.sender.outcomes.run_callbacks(final=True)
+    assert batch.done and batch.error is not None
+    harness.sender.callbacks.run_callbacks(final=True)
     assert not caplog.records
 
 
@@ -179,9 +179,9 @@ def test_an_interrupted_callback_leaves_the_batch_its_other_callbacks(harness):
     harness.serve()
     harness.hear()
     with pytest.raises(KeyboardInterrupt):
-        harness.sender.outcomes.run_callbacks()
+        harness.sender.callbacks.run_callbacks()
     assert told == ["told"]
-    harness.sender.outcomes.run_callbacks()
+    harness.sender.callbacks.run_callbacks()
     assert told == ["told", "told"]
 
 
@@ -206,7 +206,7 @@ def test_a_callback_that_ends_the_program_leaves_the_background_thread(
 def test_a_topic_made_again_with_fewer_partitions_fails_what_was_for_the_others(harness):
     sender, topic = harness.sender, harness.queue.topic
     partitions = {index: PartitionMetadata(NODE, 0) for index in range(3)}
-    sender.locked(sender.learn, topic, TopicMetadata("t", b"i" * 16, partitions))
+    sender.locked(sender.update_metadata, topic, TopicMetadata("t", b"i" * 16, partitions))
     assert len(topic.queues) == 3
     topic.sticky = lost = topic.queues[2]
     memory = sender.accumulator.memory_left
@@ -214,11 +214,11 @@ def test_a_topic_made_again_with_fewer_partitions_fails_what_was_for_the_others(
     batch = lost.open_batch
     batch.content.builder.append(b"key", b"value", None, 1)
     anew = TopicMetadata("t", b"j" * 16, {0: PartitionMetadata(NODE, 0)})
-    sender.locked(sender.learn, topic, anew)
+    sender.locked(sender.update_metadata, topic, anew)
     assert topic.queues == [harness.queue]
     assert topic.sticky is None
-    assert isinstance(batch.fault, UnknownTopicOrPartition)
-    assert "made again with fewer partitions" in str(batch.fault)
+    assert isinstance(batch.error, UnknownTopicOrPartition)
+    assert "created again with fewer partitions" in str(batch.error)
     assert sender.accumulator.memory_left == memory
     for way in (sender.open_batch_in, sender.add):
         with pytest.raises(UnknownTopicOrPartition):
@@ -231,7 +231,7 @@ def test_metadata_that_lags_behind_drops_no_partition(harness):
     two = TopicMetadata(
         "t", b"i" * 16, {0: PartitionMetadata(NODE, 0), 1: PartitionMetadata(NODE, 0)}
     )
-    sender.locked(sender.learn, topic, two)
+    sender.locked(sender.update_metadata, topic, two)
     one = TopicMetadata("t", b"i" * 16, {0: PartitionMetadata(NODE, 0)})
-    sender.locked(sender.learn, topic, one)
+    sender.locked(sender.update_metadata, topic, one)
     assert len(topic.queues) == 2

@@ -130,7 +130,9 @@ class Harness:
         self.sender = Sender(settings, cluster, self.accumulator, self.topics)
         topic = self.topics["t"] = ProducerTopic("t", BatchWaiter(self.sender))
         self.columns = ColumnSender(self.sender, BatchWaiter(self.sender))
-        self.sender.learn(topic, TopicMetadata("t", b"i" * 16, {0: PartitionMetadata(NODE, 0)}))
+        self.sender.update_metadata(
+            topic, TopicMetadata("t", b"i" * 16, {0: PartitionMetadata(NODE, 0)})
+        )
         self.queue: PartitionQueue = topic.queues[0]
         self.node: ProducerNode = self.sender.nodes[NODE]
         self.node.ring_tried = True

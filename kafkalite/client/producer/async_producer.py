@@ -83,7 +83,7 @@ class NonBlockingProducer(Producer):
     def await_progress(self, gate: FreeMemory) -> None:
         """Send all batches without lingering; open the gate when the next batch completes."""
         sender = self._sender
-        sender.locked(sender.outcomes.gates.append, gate)
+        sender.locked(sender.callbacks.gates.append, gate)
         sender.locked(sender.flush_lingering)
 
     def check_open(self) -> None:
@@ -95,8 +95,8 @@ class NonBlockingProducer(Producer):
         """True if this process is a child of the one that created it."""
         return self._lifetime.forked
 
-    def _patience_s(self) -> float:
-        return 0.0 if self._may_not_wait() else super()._patience_s()
+    def _max_block_s(self) -> float:
+        return 0.0 if self._may_not_wait() else super()._max_block_s()
 
     def _may_not_wait(self) -> bool:
         return threading.get_ident() == self._loop_thread
@@ -146,7 +146,7 @@ class AsyncDelivery:
 
     def __await__(self) -> Generator[Any, None, RecordMetadata]:
         if not self._delivery.done():
-            yield from self._producer._decided(self._delivery.batch).__await__()
+            yield from self._producer._completion_of(self._delivery.batch).__await__()
         return self._delivery.result(0)
 
     def __repr__(self) -> str:
@@ -175,7 +175,7 @@ class AsyncDeliveries:
     def __await__(self) -> Generator[Any, None, list[tuple[int, int, int]]]:
         for batch in self._deliveries.batches:
             if not batch.done:
-                yield from self._producer._decided(batch).__await__()
+                yield from self._producer._completion_of(batch).__await__()
         return self._deliveries.result(0)
 
 
@@ -417,7 +417,7 @@ class AsyncProducer:
     async def __aexit__(
         self,
         kind: type[BaseException] | None,
-        fault: BaseException | None,
+        error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
         """Close and raise unrequested failures, as Producer.__exit__()."""
@@ -435,7 +435,7 @@ class AsyncProducer:
         """
         return self._producer.metrics()
 
-    def _decided(self, batch: BatchCompletion) -> asyncio.Future[None]:
+    def _completion_of(self, batch: BatchCompletion) -> asyncio.Future[None]:
         """Return the future that is done with the batch; tasks share it."""
         loop = asyncio.get_running_loop()
         waiting = self._awaited.get(batch)
@@ -443,14 +443,14 @@ class AsyncProducer:
             waiting = self._awaited[batch] = loop.create_future()
             batch.call_when_done(batch, lambda done: self._wake_soon(loop, done))
             if not self._wanted:
-                loop.call_soon(self._want)
+                loop.call_soon(self._send_lingering)
             self._wanted.append(batch)
         # Cancelling one task must not cancel the future for the others.
         return asyncio.shield(waiting)
 
-    def _want(self) -> None:
-        wanted, self._wanted = self._wanted, []
-        for batch in wanted:
+    def _send_lingering(self) -> None:
+        batches, self._wanted = self._wanted, []
+        for batch in batches:
             batch.send_now()
 
     def _wake_soon(self, loop: asyncio.AbstractEventLoop, batch: BatchCompletion) -> None:

@@ -66,7 +66,7 @@ class BackgroundThread:
         self._stopped = False
         self._draining = False
         self._opened_count = 0
-        self._misled = False
+        self._unacked_refused = False
         """True if a node refused batches with acks=0, which have no response."""
         self._expired_s = time.monotonic()
         self._refreshed_s = time.monotonic()
@@ -108,9 +108,9 @@ class BackgroundThread:
             try:
                 rest_s = sender.locked(self._rest_s)
                 events = sender.epoll.poll(rest_s)
-                sender.locked(self._look, events)
-                self._talk()
-                sender.outcomes.run_callbacks()
+                sender.locked(self._handle_events, events)
+                self._exchange_over_tcp()
+                sender.callbacks.run_callbacks()
                 self._do_chores()
                 if (
                     self._draining
@@ -138,7 +138,7 @@ class BackgroundThread:
         now_s = time.monotonic()
         others_work = sender.opened_count != self._opened_count
         self._opened_count = sender.opened_count
-        until_s = now_s + TICK_S if others_work else sender.outcomes.report_due_s
+        until_s = now_s + TICK_S if others_work else sender.callbacks.report_due_s
         for queue in sender.active_queues:
             until_s = min(until_s, self._due_s(queue, now_s))
         for node in sender.nodes.values():
@@ -154,8 +154,8 @@ class BackgroundThread:
             elif transport.is_watched or not others_work:
                 try:
                     until_s = until_s if transport.rest() else now_s
-                except NetworkException as fault:
-                    sender.lose_ring(node, fault)
+                except NetworkException as error:
+                    sender.abandon_ring(node, error)
                     until_s = now_s
         if sender.active_queues:
             until_s = min(until_s, self._expired_s + EXPIRE_EVERY_S)
@@ -169,12 +169,12 @@ class BackgroundThread:
             return math.inf
         batch = queue.batches[queue.in_flight]
         due_s = batch.not_before_s
-        if batch is queue.open_batch and not batch.wanted:
+        if batch is queue.open_batch and not batch.send_immediately:
             due_s = max(due_s, batch.due_s)
         # A batch already due waits for another event, which wakes this thread.
         return due_s if due_s > now_s else math.inf
 
-    def _look(self, events: list[tuple[int, int]]) -> None:
+    def _handle_events(self, events: list[tuple[int, int]]) -> None:
         """Handle events and responses, and send ready batches."""
         sender = self._sender
         sender.clear_wakeup()
@@ -196,14 +196,14 @@ class BackgroundThread:
                     sender.take(node, now_s)
                     if transport.refused_unacked:
                         transport.refused_unacked = False
-                        self._ask_about(node)
-            except NetworkException as fault:
-                sender.lose_ring(node, fault)
+                        self._refresh_topics_of(node)
+            except NetworkException as error:
+                sender.abandon_ring(node, error)
             if transport.has_responded and node.ring is transport:
                 node.ring_backoff.succeeded()
                 transport.has_responded = False
             if node.ring is transport and transport.overdue(now_s):
-                sender.lose_ring(node, NetworkException("no answer came in time"))
+                sender.abandon_ring(node, NetworkException("no response within request.timeout.ms"))
         for queue in list(sender.active_queues):
             sender.pump(queue, now_s)
         sender.wake_nodes()
@@ -214,9 +214,9 @@ class BackgroundThread:
             self._expired_s = now_s
             self._sender.expire(now_s)
 
-    def _ask_about(self, node: ProducerNode) -> None:
+    def _refresh_topics_of(self, node: ProducerNode) -> None:
         """Refresh a node's topics: it refused a batch with acks=0 and may not be the leader."""
-        self._misled = True
+        self._unacked_refused = True
         self._sender.stale_topics |= {
             topic.name
             for topic in self._sender.topics.values()
@@ -225,7 +225,7 @@ class BackgroundThread:
 
     # TCP.
 
-    def _talk(self) -> None:
+    def _exchange_over_tcp(self) -> None:
         """Read responses and send requests over TCP."""
         sender = self._sender
         for node in list(sender.nodes.values()):
@@ -234,25 +234,29 @@ class BackgroundThread:
                 try:
                     responses = transport.responses()
                     sender.locked(self._settle, transport, responses)
-                    batches = sender.locked(self._gather, node, transport)
+                    batches = sender.locked(self._next_request, node, transport)
                     if not batches:
                         break
                     sender.locked(sender.complete_all, transport.send(batches), time.monotonic())
-                except KafkaError as fault:
-                    sender.locked(self._lose_tcp, node, fault)
+                except KafkaError as error:
+                    sender.locked(self._close_tcp, node, error)
                 except Exception:
                     # The gathered batches count as in flight, and would get no response.
-                    sender.locked(self._lose_tcp, node, NetworkException("sending failed"))
+                    sender.locked(self._close_tcp, node, NetworkException("sending failed"))
                     raise
 
     def _settle(self, transport: TcpTransport, responses: list[object]) -> None:
         sender = self._sender
         for batch, leader, endpoints in transport.moved:
-            sender.cluster.learn(batch.queue.topic.name, batch.queue.index, leader, endpoints)
+            sender.cluster.learn(
+                batch.queue.topic.name, batch.queue.index, leader, endpoints
+            )
         transport.moved.clear()
         sender.complete_all(responses, time.monotonic())  # type: ignore[arg-type]
 
-    def _gather(self, node: ProducerNode, transport: TcpTransport) -> list[tuple[Batch, bytearray]]:
+    def _next_request(
+        self, node: ProducerNode, transport: TcpTransport
+    ) -> list[tuple[Batch, bytearray]]:
         """Return the batches of the next request with their bytes, at most one per partition."""
         sender = self._sender
         now_s = time.monotonic()
@@ -281,18 +285,20 @@ class BackgroundThread:
         sender.counts["tcp_batches"] += len(batches)
         return batches
 
-    def _lose_tcp(self, node: ProducerNode, fault: KafkaError) -> None:
+    def _close_tcp(self, node: ProducerNode, error: KafkaError) -> None:
         sender = self._sender
         transport, node.tcp = node.tcp, None
         if transport is None:
             return
-        log.debug("The connection to node %d is left: %s", node.node_id, fault)
+        log.debug(
+            "Connection closed; its batches are retried.  node=%d error=%s", node.node_id, error
+        )
         transport.close()
         for batches in [queue.batches for queue in list(sender.active_queues)]:
             mine = [batch for batch in batches if batch.transport is transport]
             sender.retry_all(mine, node.node_id)
         if not sender.acks:
-            self._ask_about(node)  # with acks=0 a broker closes the connection on an error
+            self._refresh_topics_of(node)  # with acks=0 a broker closes the connection on an error
 
     # Chores: blocking calls.
 
@@ -303,11 +309,11 @@ class BackgroundThread:
         for node in sender.nodes.values():
             if node.tcp is None and self._is_needed(node):
                 due_s = min(due_s, now_s + node.tcp_backoff.rest_left_s)
-            elif self._wants_ring(node):
+            elif self._needs_ring(node):
                 due_s = min(due_s, now_s + node.ring_backoff.rest_left_s)
-        if self._wants_identity():
+        if self._needs_producer_id():
             due_s = min(due_s, now_s + self._identity_backoff.rest_left_s)
-        if self._wants_refresh():
+        if self._needs_metadata():
             due_s = min(due_s, now_s + self._refresh_backoff.rest_left_s)
         return due_s
 
@@ -317,14 +323,14 @@ class BackgroundThread:
             return True
         return any(queue.leader == node.node_id for queue in self._sender.active_queues)
 
-    def _wants_ring(self, node: ProducerNode) -> bool:
+    def _needs_ring(self, node: ProducerNode) -> bool:
         if node.ring is not None or node.tcp is None or not node.tcp.connection.same_host:
             return False
         return self._sender.settings[NATIVE] == "auto" and self._is_needed(node)
 
-    def _wants_refresh(self) -> bool:
+    def _needs_metadata(self) -> bool:
         sender = self._sender
-        if self._misled:
+        if self._unacked_refused:
             return True
         if not sender.active_queues:
             return False
@@ -336,7 +342,7 @@ class BackgroundThread:
     def _did_chore(self) -> bool:
         """Fail batches that expired meanwhile, and run their callbacks; return True."""
         self._sender.locked(self._expire, time.monotonic())
-        self._sender.outcomes.run_callbacks()
+        self._sender.callbacks.run_callbacks()
         return True
 
     def _chore_timeout_s(self, limit_s: float) -> float:
@@ -357,20 +363,20 @@ class BackgroundThread:
             if node.tcp is None and self._is_needed(node) and not node.tcp_backoff.rest_left_s:
                 self._connect(node)
                 done = self._did_chore()
-            if self._wants_ring(node) and not node.ring_backoff.rest_left_s:
+            if self._needs_ring(node) and not node.ring_backoff.rest_left_s:
                 self._attach(node)
                 done = True
-        if self._wants_identity() and not self._identity_backoff.rest_left_s:
-            self._ask_identity()
+        if self._needs_producer_id() and not self._identity_backoff.rest_left_s:
+            self._request_producer_id()
             done = self._did_chore()
-        if self._wants_refresh() and not self._refresh_backoff.rest_left_s:
+        if self._needs_metadata() and not self._refresh_backoff.rest_left_s:
             self._refresh()
             done = self._did_chore()
         if done:
             sender.wake_background()
             sender.changed()
 
-    def _wants_identity(self) -> bool:
+    def _needs_producer_id(self) -> bool:
         """Return whether a producer id must be requested.
 
         Only once a leader is known: a producer that writes nothing needs none.
@@ -383,8 +389,8 @@ class BackgroundThread:
         try:
             timeout_s = self._chore_timeout_s(CONNECT_TIMEOUT_S)
             connection = sender.cluster.connection(node.node_id, PURPOSE, timeout_s)
-        except KafkaError as fault:
-            node.tcp_backoff.failed(fault)
+        except KafkaError as error:
+            node.tcp_backoff.failed(error)
             # The partitions may have another leader by now.
             sender.stale_topics |= {
                 queue.topic.name
@@ -411,17 +417,19 @@ class BackgroundThread:
             transport = open_ring(
                 cluster_id, node.node_id, port, sender.settings[CLIENT_ID], sender.timeout_ms
             )
-        except (KafkaError, OSError) as fault:
-            log.debug("No ring of node %d: %s", node.node_id, fault)
+        except (KafkaError, OSError) as error:
+            log.debug(
+                "Ring could not be opened; TCP is used.  node=%d error=%s", node.node_id, error
+            )
         if transport is None:
-            node.ring_backoff.failed(NetworkException("there is no ring"))
+            node.ring_backoff.failed(NetworkException("The node offers no ring."))
         else:
             sender.epoll.register(transport.local.fileno(), select.EPOLLIN)
             sender.epoll.register(transport.ring.fileno(), select.EPOLLIN)
             node.ring = transport
         node.ring_tried = True
 
-    def _ask_identity(self) -> None:
+    def _request_producer_id(self) -> None:
         """Request a producer id (InitProducerId, KIP-98)."""
         sender = self._sender
         words = {
@@ -435,16 +443,16 @@ class BackgroundThread:
             response = sender.cluster.request(None, INIT_PRODUCER_ID, words, timeout_s=timeout_s)
             if response.error_code:
                 raise error_of(response.error_code, "the producer's id")
-        except KafkaError as fault:
-            self._identity_backoff.failed(fault)
-            if not fault.retriable:
-                sender.locked(self._fail_all, fault)
+        except KafkaError as error:
+            self._identity_backoff.failed(error)
+            if not error.retriable:
+                sender.locked(self._fail_all, error)
             return
         self._identity_backoff.succeeded()
         sender.identity = ProducerIdentity(response.producer_id, response.producer_epoch)
         sender.counts["identities"] += 1
 
-    def _fail_all(self, fault: KafkaError, name: str | None = None) -> None:
+    def _fail_all(self, error: KafkaError, name: str | None = None) -> None:
         """Fail all batches not in flight, or a topic's, after an error that is not retriable."""
         sender = self._sender
         for queue in list(sender.active_queues):
@@ -452,33 +460,35 @@ class BackgroundThread:
                 continue
             for batch in list(queue.batches):
                 if batch.transport is None:
-                    sender.fail(batch, fault.again(), unwritten=not batch.attempts)
+                    sender.fail(batch, error.again(), unwritten=not batch.attempts)
 
     def _refresh(self) -> None:
         """Refresh the metadata of stale topics; retry those with a retriable error."""
         sender = self._sender
         stale_topics, sender.stale_topics = sender.stale_topics, set()
-        misled, self._misled = self._misled, False
+        misled, self._unacked_refused = self._unacked_refused, False
         names = stale_topics | {queue.topic.name for queue in list(sender.active_queues)}
         try:
             timeout_s = self._chore_timeout_s(REQUEST_TIMEOUT_S)
             described = sender.cluster.described(names, timeout_s, create=False)
-        except KafkaError as fault:
-            self._refresh_backoff.failed(fault)
+        except KafkaError as error:
+            self._refresh_backoff.failed(error)
             sender.stale_topics |= stale_topics
             return
         self._refreshed_s = time.monotonic()
         found: list[TopicMetadata] = []
-        for name, told in described.items():
-            if isinstance(told, TopicMetadata):
-                found.append(told)
-            elif told.retriable:
+        for name, metadata in described.items():
+            if isinstance(metadata, TopicMetadata):
+                found.append(metadata)
+            elif metadata.retriable:
                 sender.stale_topics.add(name)
-                self._refresh_backoff.failed(told)
+                self._refresh_backoff.failed(metadata)
             else:
-                sender.locked(self._fail_all, told, name)
+                sender.locked(self._fail_all, metadata, name)
         if misled:
-            self._refresh_backoff.failed(NetworkException("a batch went astray"))
+            self._refresh_backoff.failed(
+                NetworkException("a batch with acks=0 was refused")
+            )
         elif len(found) == len(described):
             self._refresh_backoff.succeeded()
         sender.locked(self._learn, found)
@@ -486,10 +496,10 @@ class BackgroundThread:
     def _learn(self, found: list[TopicMetadata]) -> None:
         sender = self._sender
         led = True
-        for told in found:
-            topic = sender.topics.get(told.name)
+        for metadata in found:
+            topic = sender.topics.get(metadata.name)
             if topic is not None:
-                sender.learn(topic, told)
+                sender.update_metadata(topic, metadata)
                 led = led and all(queue.leader >= 0 for queue in topic.queues)
         if not led:
             self._refresh_backoff.failed(NetworkException("a partition has no leader"))

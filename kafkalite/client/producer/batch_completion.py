@@ -39,7 +39,7 @@ class BatchCompletion:
         "base_offset",
         "count",
         "done",
-        "fault",
+        "error",
         "has_callbacks",
         "outcome_requested",
         "parent",
@@ -54,7 +54,7 @@ class BatchCompletion:
         self.count = 0
         """Number of records; known once the batch is closed."""
         self.done = False
-        self.fault: KafkaError | None = None
+        self.error: KafkaError | None = None
         self.base_offset = NO_OFFSET
         self.append_time_ms = NO_TIMESTAMP
         self.parts: list[tuple[int, BatchCompletion]] | None = None
@@ -90,27 +90,27 @@ class BatchCompletion:
 
     # The outcome.
 
-    def complete(self, fault: KafkaError | None, base_offset: int, append_time_ms: int) -> None:
+    def complete(self, error: KafkaError | None, base_offset: int, append_time_ms: int) -> None:
         """Set the outcome: written at this base offset, or failed with this error."""
-        assert not self.done, "a batch is decided once"
-        self.fault = fault
+        assert not self.done, "a batch is completed once"
+        self.error = error
         self.base_offset = base_offset
         self.append_time_ms = append_time_ms
         self.done = True
 
     def result_of(self, delivery: Delivery, timeout_s: float | None) -> RecordMetadata:
         """Return the metadata of a record, or raise its error; waits."""
-        fault = self.error_of(delivery, timeout_s)
-        if fault is not None:
-            raise fault.again()
+        error = self.error_of(delivery, timeout_s)
+        if error is not None:
+            raise error.again()
         return self.metadata_of(delivery)
 
     def error_of(self, delivery: Delivery, timeout_s: float | None) -> KafkaError | None:
         """Return the error of a record, or None; waits."""
         self.request_outcome()
         if not self.done and not self.wait(timeout_s):
-            raise TimeoutError(f"{self!r} is not decided yet")
-        return self.part_of(delivery.place)[1].fault
+            raise TimeoutError(f"{self!r} has no outcome yet")
+        return self.part_of(delivery.place)[1].error
 
     def metadata_of(self, delivery: Delivery) -> RecordMetadata:
         """Return the metadata of a record that was written."""
@@ -133,7 +133,7 @@ class BatchCompletion:
 
     @property
     def ended(self) -> bool:
-        """True if all of its parts are decided."""
+        """True if all of its parts are completed."""
         return self.parts is not None and all(part.done for _, part in self.parts)
 
     def leaves(self) -> list[BatchCompletion]:
@@ -154,7 +154,7 @@ class BatchCompletion:
     # Callbacks.
 
     def call_when_done(self, delivery: Any, callback: Callable[[Any], object]) -> None:
-        """Call callback(delivery) once this is decided; immediately if it is."""
+        """Call callback(delivery) once this is completed; immediately if it is."""
         if self.done:
             self.request_outcome()
             run_callback(lambda: callback(delivery))
@@ -162,16 +162,16 @@ class BatchCompletion:
             self._add_callback(lambda: callback(delivery))
 
     def call_on_delivery(self, delivery: Delivery, on_delivery: OnDelivery) -> None:
-        """Call on_delivery(error, metadata) once this is decided, never within this call."""
+        """Call on_delivery(error, metadata) once this is completed, never within this call."""
 
-        def told() -> None:
-            fault = self.error_of(delivery, 0)
-            if fault is None:
+        def run_on_delivery() -> None:
+            error = self.error_of(delivery, 0)
+            if error is None:
                 on_delivery(None, self.metadata_of(delivery))
             else:
-                on_delivery(fault.again(), None)
+                on_delivery(error.again(), None)
 
-        self._add_callback(told)
+        self._add_callback(run_on_delivery)
 
     def _add_callback(self, callback: DeliveryCallback) -> None:
         """Add a callback, and have the response read in the background."""

@@ -41,12 +41,12 @@ class BatchWaiter:
 
     def wait_for(self, batch: Batch, timeout_s: float | None) -> bool:
         """Wait for the batch's outcome, sending and handling responses meanwhile."""
-        nodes = self._sender.locked(self._want, batch)
+        nodes = self._sender.locked(self._send_and_lease, batch)
         return self.work_until(lambda: batch.done, timeout_s, nodes)
 
     def send_now(self, batch: Batch) -> None:
-        self._sender.locked(self._sender.want, batch)
-        self._sender.outcomes.run_callbacks_soon()
+        self._sender.locked(self._sender.send_now, batch)
+        self._sender.callbacks.run_callbacks_soon()
 
     def listen(self, batch: Batch) -> None:
         self._sender.listen(batch)
@@ -55,11 +55,11 @@ class BatchWaiter:
         self._sender.request_outcome(batch)
 
     def schedule_callbacks(self, batch: Batch) -> None:
-        self._sender.outcomes.schedule_callbacks(batch)
+        self._sender.callbacks.schedule_callbacks(batch)
 
-    def _want(self, batch: Batch) -> list[ProducerNode]:
+    def _send_and_lease(self, batch: Batch) -> list[ProducerNode]:
         """Stop lingering for the batch, and lease the rings."""
-        self._sender.want(batch)
+        self._sender.send_now(batch)
         return self._lease()
 
     def work_until(
@@ -68,18 +68,20 @@ class BatchWaiter:
         timeout_s: float | None,
         nodes: list[ProducerNode] | None = None,
         *,
-        tells: bool = True,
+        runs_callbacks: bool = True,
     ) -> bool:
         """Work until `done()`; return False if the timeout has passed.
 
-        `nodes`: those whose rings are leased already.  `tells`: run callbacks in this thread if
-        there is no timeout that a callback could exceed.
+        `nodes`: those whose rings are leased already.  `runs_callbacks`: run callbacks in this
+        thread if there is no timeout that a callback could exceed.
         """
-        if tells or threading.get_ident() == self._sender.background_id:
+        if runs_callbacks or threading.get_ident() == self._sender.background_id:
             self.check_may_wait()
-        outcomes = self._sender.outcomes
+        callbacks = self._sender.callbacks
         run_callbacks = (
-            outcomes.run_callbacks if tells and timeout_s is None else outcomes.run_callbacks_soon
+            callbacks.run_callbacks
+            if runs_callbacks and timeout_s is None
+            else callbacks.run_callbacks_soon
         )
         deadline = Deadline(threading.TIMEOUT_MAX if timeout_s is None else timeout_s)
         run_callbacks()
@@ -87,25 +89,25 @@ class BatchWaiter:
             left_s = deadline.left_s
             if not left_s:
                 if nodes:
-                    self._sender.locked(self._return, nodes, False)
+                    self._sender.locked(self._release, nodes, False)
                 return False
             if nodes is None:
                 nodes = self._sender.locked(self._lease)
             if nodes:
-                self._watch(nodes, min(left_s, SLEEP_S_MAX))
+                self._sleep_on_rings(nodes, min(left_s, SLEEP_S_MAX))
             else:
                 self._await_progress(done, min(left_s, WAIT_S_MAX))
             run_callbacks()
             nodes = None
         if nodes:
-            self._sender.locked(self._return, nodes, False)
+            self._sender.locked(self._release, nodes, False)
         run_callbacks()
         return True
 
     def check_may_wait(self) -> None:
         """Raise RuntimeError inside a delivery callback."""
         is_background = threading.get_ident() == self._sender.background_id
-        if is_background or self._sender.outcomes.is_in_callback:
+        if is_background or self._sender.callbacks.is_in_callback:
             raise RuntimeError(
                 "A delivery callback cannot wait for the producer that calls it, nor close it: call"
                 " result(), flush() and close() in another thread, or after the callback."
@@ -126,7 +128,7 @@ class BatchWaiter:
                 nodes.append(node)
         return nodes
 
-    def _watch(self, nodes: list[ProducerNode], timeout_s: float) -> None:
+    def _sleep_on_rings(self, nodes: list[ProducerNode], timeout_s: float) -> None:
         """Spin on leased rings briefly, sleep on them, and handle their responses."""
         slept = False
         try:
@@ -135,12 +137,12 @@ class BatchWaiter:
                 return
             poll = select.poll()
             slept = True
-            if self._sender.locked(self._lie_down, nodes, poll):
+            if self._sender.locked(self._arm_wakeups, nodes, poll):
                 poll.poll(timeout_s * 1000)
         finally:
-            self._sender.locked(self._return, nodes, slept)
+            self._sender.locked(self._release, nodes, slept)
 
-    def _lie_down(self, nodes: list[ProducerNode], poll: select.poll) -> bool:
+    def _arm_wakeups(self, nodes: list[ProducerNode], poll: select.poll) -> bool:
         """Arm the wake-up of each ring; return False if one has responses or has ended."""
         for node in nodes:
             transport = node.ring
@@ -149,15 +151,15 @@ class BatchWaiter:
             try:
                 if not transport.rest():
                     return False
-            except NetworkException as fault:
-                self._sender.lose_ring(node, fault)
+            except NetworkException as error:
+                self._sender.abandon_ring(node, error)
                 return False
             # Do not wake the background thread for this ring.
             self._sender.epoll.modify(transport.ring.fileno(), 0)
             poll.register(transport.ring.fileno(), select.POLLIN)
         return True
 
-    def _return(self, nodes: list[ProducerNode], slept: bool) -> None:
+    def _release(self, nodes: list[ProducerNode], slept: bool) -> None:
         """Handle responses, and release the leases."""
         now_s = time.monotonic()
         for node in nodes:
@@ -169,21 +171,21 @@ class BatchWaiter:
                 if slept:
                     transport.woke()
                     self._sender.epoll.modify(transport.ring.fileno(), select.EPOLLIN)
-            except NetworkException as fault:
-                self._sender.lose_ring(node, fault)
+            except NetworkException as error:
+                self._sender.abandon_ring(node, error)
                 continue
             self._sender.take(node, now_s)
             if transport.is_watched and node.ring is transport:
                 self._sender.arm(transport)
-        if self._sender.outcomes.gates:
-            self._sender.outcomes.open_gates()
+        if self._sender.callbacks.gates:
+            self._sender.callbacks.open_gates()
 
     def _await_progress(self, done: Callable[[], bool], timeout_s: float) -> None:
         """Sleep until another thread has completed a batch or released a ring."""
         gate = threading.Lock()
         gate.acquire()
         # Under the lock: every batch completed after this opens the gate.
-        self._sender.locked(lambda: self._sender.outcomes.gates.append(gate))
+        self._sender.locked(lambda: self._sender.callbacks.gates.append(gate))
         if not done():
             gate.acquire(timeout=timeout_s)
 
@@ -219,8 +221,8 @@ class BatchWaiter:
         """Wait in a send until `done()`, without lingering; BufferExhausted after the deadline."""
         sender = self._sender
         sender.locked(sender.flush_lingering)
-        if not self.work_until(done, deadline.left_s, tells=False):
+        if not self.work_until(done, deadline.left_s, runs_callbacks=False):
             raise BufferExhausted(
                 f"buffer.memory ({sender.accumulator.memory_size} bytes) was used up for as long"
-                " as max.block.ms allows: records come faster than they are taken."
+                " as max.block.ms allows: records are sent faster than the brokers write them."
             )

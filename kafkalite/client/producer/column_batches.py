@@ -1,8 +1,8 @@
 """Column batches: partitions the rows of a table, and encodes them from the columns.
 
-    run        rows of a table for one partition, in order
-    stretch    a record range: as many rows of a run as one batch takes
-    piece      rows of a run that were sent in one batch
+    PartitionRows    rows of a table for one partition, in order
+    ColumnContent    as many of them as one batch takes
+    Piece            those that were sent in one batch
 
 A run of few bytes is appended to the partition's open batch, beside the records of send(), and
 waits for more up to linger.ms: a batch of its own costs as much as a hundred of its rows.  A larger
@@ -10,7 +10,7 @@ one is sent at once, in record ranges.
 
 The thread that called send_arrow encodes a record range directly into the ring's memory, without an
 intermediate copy.  A retry encodes it again: columns do not change, so the bytes are the same, and
-the columns are held until the batch is decided.  Without a ring, or with a codec, it is encoded
+the columns are held until the batch is completed.  Without a ring, or with a codec, it is encoded
 into a buffer that buffer.memory counts.  If columns do change meanwhile, the batches in which that
 shows fail.
 
@@ -157,12 +157,12 @@ def spread(topic: ProducerTopic, count: int) -> list[PartitionQueue]:
 
     A few rows are added to the queue whose open batch holds records without a key.
     """
-    wanted = max(1, min(count // PART_ROWS_MIN, len(topic.queues)))
-    if wanted == 1 and topic.sticky is not None and topic.sticky.open_batch is not None:
+    count_max = max(1, min(count // PART_ROWS_MIN, len(topic.queues)))
+    if count_max == 1 and topic.sticky is not None and topic.sticky.open_batch is not None:
         return [topic.sticky]
     queues: dict[PartitionQueue, None] = {}
     led = [queue for queue in topic.queues if queue.leader >= 0] or topic.queues
-    while len(queues) < min(wanted, len(led)):
+    while len(queues) < min(count_max, len(led)):
         queues[topic.stick()] = None
     return list(queues)
 
@@ -255,9 +255,9 @@ class Deliveries:
             KafkaError: The first error of the batches.
             TimeoutError: The timeout has passed.
         """
-        fault = self.exception(timeout)
-        if fault is not None:
-            raise fault.again()
+        error = self.exception(timeout)
+        if error is not None:
+            raise error.again()
         return [
             (leaf.partition, leaf.base_offset + place if leaf.base_offset >= 0 else -1, count)
             for piece in self.pieces
@@ -281,9 +281,9 @@ class Deliveries:
             batch.request_outcome()
             left_s = None if end_s is None else max(0.0, end_s - time.monotonic())
             if not batch.done and not batch.wait(left_s):
-                raise TimeoutError(f"{batch!r} is not decided yet")
-        faults = [leaf.fault for piece in self.pieces for leaf, _, _ in leaves_of(piece)]
-        return next((fault for fault in faults if fault is not None), None)
+                raise TimeoutError(f"{batch!r} has no outcome yet")
+        faults = [leaf.error for piece in self.pieces for leaf, _, _ in leaves_of(piece)]
+        return next((error for error in faults if error is not None), None)
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
         """Call callback(deliveries) once all outcomes are known; immediately if they are.

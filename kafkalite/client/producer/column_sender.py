@@ -48,10 +48,10 @@ class ColumnSender:
             self._send_gathered(run, now_ms, block_s, pieces)
             return
         while run.first < run.end:
-            batch = self._sender.locked(self._send_stretch, run, now_ms)
+            batch = self._sender.locked(self._send_through_ring, run, now_ms)
             if batch is None:
                 deadline = Deadline(block_s)
-                while (batch := self._sender.locked(self._send_stretch, run, now_ms)) is None:
+                while (batch := self._sender.locked(self._send_through_ring, run, now_ms)) is None:
                     self._waiter.await_room(partial(self._may_send, run), deadline)
             pieces.append(Piece(batch, 0, batch.count))
             run = run._replace(first=run.first + batch.count)
@@ -134,7 +134,7 @@ class ColumnSender:
                 return True
         return sender.accumulator.memory_left >= self._held_size(run.columns)
 
-    def _send_stretch(self, run: PartitionRows, now_ms: int) -> Batch | None:
+    def _send_through_ring(self, run: PartitionRows, now_ms: int) -> Batch | None:
         """Send as many rows as one batch takes; return None if there is no space now."""
         queue, now_s, sender = run.queue, time.monotonic(), self._sender
         sender.check_open(queue)
@@ -146,26 +146,26 @@ class ColumnSender:
             return None
         transport = self._ring_of(queue)
         if transport is None or (queue.in_flight and queue.transport is not transport):
-            return self._keep_stretch(run, now_ms)
+            return self._send_buffered(run, now_ms)
         try:
             room = transport.reserve(
                 min(run.columns.size_max, transport.batch_size_max, self.chunk_size)
             )
             if room is None:
                 return None
-            stretch = column_content(run, room, now_ms)
-            if stretch is None:
-                return self._keep_stretch(run, now_ms)
-            batch = sender.enter(queue, stretch, 0, now_s)
+            content = column_content(run, room, now_ms)
+            if content is None:
+                return self._send_buffered(run, now_ms)
+            batch = sender.enter(queue, content, 0, now_s)
             queue.assign_sequence(batch, sender.identity)
-            stretch.seal(room, *batch.identity, batch.sequence)
-            sender.go(batch, transport, stretch.size, now_s)
-        except NetworkException as fault:
-            sender.lose_ring(sender.nodes.get(queue.leader), fault)
+            content.seal(room, *batch.identity, batch.sequence)
+            sender.go(batch, transport, content.size, now_s)
+        except NetworkException as error:
+            sender.abandon_ring(sender.nodes.get(queue.leader), error)
             return None
         return batch
 
-    def _keep_stretch(self, run: PartitionRows, now_ms: int) -> Batch | None:
+    def _send_buffered(self, run: PartitionRows, now_ms: int) -> Batch | None:
         """Encode the rows of one batch into a buffer; return None if memory is used up.
 
         buffer.memory counts the size of the buffer: it is cut to what the rows take.
@@ -176,16 +176,16 @@ class ColumnSender:
             return None
         try:
             buffer = bytearray(self._room_size(run.columns))
-            stretch = column_content(run, buffer, now_ms)
-            if stretch is None:
+            content = column_content(run, buffer, now_ms)
+            if content is None:
                 raise InvalidRecord(CHANGED_COLUMNS)
-            del buffer[stretch.size :]
+            del buffer[content.size :]
         except BaseException:
             accumulator.memory_left += held
             raise
         kept = min(held, sys.getsizeof(buffer) + KEPT_SIZE)
         accumulator.memory_left += held - kept
         now_s = time.monotonic()
-        batch = self._sender.enter(run.queue, stretch.of_buffer(buffer), kept, now_s)
+        batch = self._sender.enter(run.queue, content.of_buffer(buffer), kept, now_s)
         self._sender.pump(run.queue, now_s)
         return batch

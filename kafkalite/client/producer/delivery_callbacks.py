@@ -1,4 +1,4 @@
-"""Outcomes: callbacks of decided batches that have not run yet, and errors that were not requested.
+"""Delivery callbacks that have not run yet, and errors of batches that were not requested.
 
 Callbacks are user code.  They never run inside send(), send_batch() or send_arrow(), where the
 program may hold a lock that a callback takes: `run_callbacks_soon` leaves them to the background
@@ -62,11 +62,11 @@ class DeliveryCallbacks:
         self._reported_s = -math.inf
 
     def completed(self, batch: BatchCompletion) -> None:
-        """Register a decided batch, and its parent if this is the last part.  Idempotent."""
+        """Register a completed batch, and its parent if this is the last part.  Idempotent."""
         if batch.has_callbacks:
             self._finished.append(batch)
         is_seen = batch.outcome_requested or batch.root.outcome_requested or batch in self._unseen
-        if batch.fault is not None and batch.count and not is_seen:
+        if batch.error is not None and batch.count and not is_seen:
             self._unseen[batch] = None
             self.unseen_records += batch.count
             self._unreported.append(batch)
@@ -83,7 +83,7 @@ class DeliveryCallbacks:
         oldest = next(iter(self._unseen))
         del self._unseen[oldest]
         oldest.outcome_requested = True
-        self._first_dropped = self._first_dropped or oldest.fault
+        self._first_dropped = self._first_dropped or oldest.error
 
     def request_outcome(self, batch: BatchCompletion) -> None:
         """Register that the outcome of a batch was requested."""
@@ -100,11 +100,11 @@ class DeliveryCallbacks:
         first, self._first_dropped = self._first_dropped, None
         for batch in unseen:
             batch.outcome_requested = True
-            first = first or batch.fault
+            first = first or batch.error
         if first is not None:
             raise type(first)(
-                f"{count} records were not delivered, and nobody asked for their"
-                f" outcome (result(), on_delivery).  The first error was: {first}"
+                f"{count} records were not delivered, and their outcome was not"
+                f" requested (result(), on_delivery).  The first error: {first}"
             )
 
     # Without the lock.
@@ -138,11 +138,11 @@ class DeliveryCallbacks:
         return [*self._finished.copy(), *self._running.copy().values()]
 
     def callbacks_done(self, batch: BatchCompletion) -> bool:
-        """Return whether all callbacks of a decided batch have run."""
+        """Return whether all callbacks of a completed batch have run."""
         return not batch.has_callbacks_left and batch not in self._running.copy().values()
 
     def schedule_callbacks(self, batch: BatchCompletion) -> None:
-        """Have the background thread run a callback that was added after its batch was decided."""
+        """Have the background thread run a callback that was added after its batch completed."""
         self._finished.append(batch)
         self._wake_background()
 
@@ -152,7 +152,7 @@ class DeliveryCallbacks:
             self._wake_background()
 
     def run_callbacks(self, *, final: bool = False) -> None:
-        """Run the callbacks of decided batches, and log errors; `final`: all of them."""
+        """Run the callbacks of completed batches, and log errors; `final`: all of them."""
         finished, me = self._finished, threading.get_ident()
         while finished:
             try:
@@ -187,8 +187,8 @@ class DeliveryCallbacks:
         if batches:
             first = batches[0]
             log.error(
-                "Records were not delivered, and nobody has asked for their outcome: %s  topic=%s"
+                "Records were not delivered, and their outcome was not requested: %s  topic=%s"
                 " partition=%d records=%d batches=%d",
-                first.fault, first.topic_name, first.partition,
+                first.error, first.topic_name, first.partition,
                 sum(batch.count for batch in batches), len(batches),
             )  # fmt: skip

@@ -68,11 +68,11 @@ class BatchResponse(NamedTuple):
 class DeliveryOutcome(Enum):
     """The action for a batch after its response."""
 
-    WRITTEN = "it lies in the log"
-    AGAIN = "the same once more"
-    RENUMBER = "once more, under a new identity"
-    SPLIT = "once more, in two parts"
-    FAILED = "given up"
+    WRITTEN = "written to the log"
+    RETRY = "sent again with the same sequence"
+    NEW_PRODUCER_ID = "sent again with a new producer id"
+    SPLIT = "sent again in two parts"
+    FAILED = "failed"
 
 
 def outcome_of(
@@ -84,25 +84,25 @@ def outcome_of(
         return DeliveryOutcome.WRITTEN, None, False
     queue = batch.queue
     subject = f"partition {queue.index} of topic {queue.topic.name!r}"
-    fault = error_of(response.error_code, subject, response.message)
+    error = error_of(response.error_code, subject, response.message)
     # A duplicate is never refused for its sequence: a batch that is was not written before either.
-    unwritten = type(fault) in UNWRITTEN_ERRORS and (
-        not batch.maybe_written or isinstance(fault, OutOfOrderSequenceNumber)
+    unwritten = type(error) in UNWRITTEN_ERRORS and (
+        not batch.maybe_written or isinstance(error, OutOfOrderSequenceNumber)
     )
     # Parts would get other sequences; if the whole was written after all, they are duplicates.
     may_split = batch.count > 1 and not (batch.maybe_written and queue.idempotent)
-    if isinstance(fault, MessageTooLarge) and may_split:
-        return DeliveryOutcome.SPLIT, fault, unwritten
+    if isinstance(error, MessageTooLarge) and may_split:
+        return DeliveryOutcome.SPLIT, error, unwritten
     if batch.attempts > retries:
-        return DeliveryOutcome.FAILED, fault, unwritten
-    if isinstance(fault, OutOfOrderSequenceNumber) and queue.idempotent:
+        return DeliveryOutcome.FAILED, error, unwritten
+    if isinstance(error, OutOfOrderSequenceNumber) and queue.idempotent:
         # Expected for a batch behind one that failed.  For the very next sequence it means that
         # the broker has lost its producer state.
         return (
-            (DeliveryOutcome.RENUMBER if queue.follows(batch) else DeliveryOutcome.AGAIN),
-            fault,
+            (DeliveryOutcome.NEW_PRODUCER_ID if queue.follows(batch) else DeliveryOutcome.RETRY),
+            error,
             unwritten,
         )
-    if isinstance(fault, UNKNOWN_PRODUCER_ERRORS) and queue.idempotent:
-        return DeliveryOutcome.RENUMBER, fault, unwritten
-    return (DeliveryOutcome.AGAIN if fault.retriable else DeliveryOutcome.FAILED), fault, unwritten
+    if isinstance(error, UNKNOWN_PRODUCER_ERRORS) and queue.idempotent:
+        return DeliveryOutcome.NEW_PRODUCER_ID, error, unwritten
+    return (DeliveryOutcome.RETRY if error.retriable else DeliveryOutcome.FAILED), error, unwritten

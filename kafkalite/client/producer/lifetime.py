@@ -36,8 +36,8 @@ END_TIMEOUT_S = 1.0
 """Seconds after the timeout of a close for the last callbacks and the end of the thread."""
 EXIT_TIMEOUT_S = 5.0
 """Seconds to send the rest at interpreter exit, or when an exception ends a with block."""
-CLOSED = "The producer was closed before an answer came."
-EXITED = "The program ended before an answer came: the producer was not closed."
+CLOSED = "The producer was closed before a response arrived."
+EXITED = "The program exited before a response arrived, because the producer was not closed."
 
 log = logging.getLogger(__name__)
 
@@ -61,18 +61,18 @@ class ProducerLifetime:
         _open.add(self)
 
     def flush(self, timeout: float | None) -> None:
-        """Wait until all batches are decided and their callbacks have run, or TimeoutError."""
+        """Wait until all batches are completed and their callbacks have run, or TimeoutError."""
         sender = self._sender
         self._waiter.check_may_wait()
-        outcomes = sender.outcomes
+        callbacks = sender.callbacks
         waiting = list(
-            dict.fromkeys([*outcomes.pending_batches(), *sender.locked(sender.flush_lingering)])
+            dict.fromkeys([*callbacks.pending_batches(), *sender.locked(sender.flush_lingering)])
         )
         left = iter(waiting)
         current = next(left, None)
 
         def is_done(batch: BatchCompletion) -> bool:
-            return batch.done and outcomes.callbacks_done(batch)
+            return batch.done and callbacks.callbacks_done(batch)
 
         def done() -> bool:
             nonlocal current
@@ -88,7 +88,7 @@ class ProducerLifetime:
             )  # fmt: skip
 
     def close(self, timeout: float | None, reason: str = CLOSED) -> None:
-        """Flush, end the thread and close; batches not decided in time fail with this reason."""
+        """Flush, end the thread and close; batches not completed in time fail with this reason."""
         sender = self._sender
         if self.closed:
             return
@@ -133,13 +133,13 @@ class ProducerLifetime:
     def _finish(self) -> None:
         """Run the last callbacks and close the descriptors.
 
-        Every batch is decided: close() flushed or abandoned it, or it was drained.
+        Every batch is completed: close() flushed or abandoned it, or it was drained.
         """
         self._claim()
         sender = self._sender
-        while sender.outcomes.has_work:
+        while sender.callbacks.has_work:
             try:
-                sender.outcomes.run_callbacks(final=True)
+                sender.callbacks.run_callbacks(final=True)
             except BaseException:  # SystemExit in a callback; the others must still run
                 log.exception("A delivery callback failed.")
         sender.locked(sender.abandon, RequestTimedOut(CLOSED))
@@ -153,9 +153,10 @@ class ProducerLifetime:
             return
         self._background.drain()
         warnings.warn(
-            f"{name} was dropped without close(); its records are being sent", ResourceWarning,
+            f"{name} was garbage collected without close(); its records are still sent",
+            ResourceWarning,
             stacklevel=1,
-        )  # fmt: skip
+        )
 
     # The process.
 

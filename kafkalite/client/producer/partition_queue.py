@@ -134,7 +134,7 @@ class Batch(BatchCompletion):
         "not_before_s",
         "sent_s",
         "sequence",
-        "wanted",
+        "send_immediately",
     )
 
     def __init__(
@@ -153,7 +153,7 @@ class Batch(BatchCompletion):
         """Time at which it is sent even if it is not full."""
         self.memory_size = memory_size
         """Bytes of buffer.memory that are counted for it."""
-        self.wanted = False
+        self.send_immediately = False
         """True if it is sent without waiting for linger.ms: a thread waits for it."""
         self.not_before_s = 0.0
         self.attempts = 0
@@ -167,8 +167,8 @@ class Batch(BatchCompletion):
         self.transport: Any = None
         """The connection or ring that it was sent over; None while it is not in flight."""
 
-    def complete(self, fault: KafkaError | None, base_offset: int, append_time_ms: int) -> None:
-        super().complete(fault, base_offset, append_time_ms)
+    def complete(self, error: KafkaError | None, base_offset: int, append_time_ms: int) -> None:
+        super().complete(error, base_offset, append_time_ms)
         self.content = None
 
     def wait(self, timeout_s: float | None) -> bool:
@@ -276,13 +276,13 @@ class PartitionQueue(OpenQueue):
         if batch.not_before_s > now_s:
             return None
         if batch is self.open_batch:
-            if not batch.wanted and now_s < batch.due_s:
+            if not batch.send_immediately and now_s < batch.due_s:
                 return None
             if not batch.content or not batch.content.count:
                 return None  # just opened; its first record is not appended yet
         if self.in_flight and self.idempotent:
-            wanted = batch.identity if batch.sequence != NO_SEQUENCE else self.identity
-            if self.batches[self.in_flight - 1].identity != wanted:
+            identity = batch.identity if batch.sequence != NO_SEQUENCE else self.identity
+            if self.batches[self.in_flight - 1].identity != identity:
                 return None
         return batch
 
@@ -383,7 +383,7 @@ class PartitionQueue(OpenQueue):
         """
         completed = [batch for batch in self.batches if batch.done]
         for batch in completed:
-            if batch.fault is None:
+            if batch.error is None:
                 self._settle(batch)
             else:
                 self.forget_producer_id()

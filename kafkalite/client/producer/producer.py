@@ -64,7 +64,7 @@ from kafkalite.errors import KafkaError, MessageTooLarge
 
 def closed() -> RuntimeError:
     """Return the error of a call on a closed producer."""
-    return RuntimeError("The producer is closed; make a new one to go on sending.")
+    return RuntimeError("The producer is closed; create a new one to send more records.")
 
 
 @hints.hinting(hints.PRODUCER)
@@ -125,7 +125,7 @@ class Producer(Gatherer):
     ) -> Delivery:
         """Append a record that the open batch could not take, to a new batch."""
         self._check_open()
-        deadline = Deadline(self._patience_s())
+        deadline = Deadline(self._max_block_s())
         topic = self._topic(name)
         if partition is None and key is None and self.partitioner is None:
             before, queue = topic.sticky, topic.stick()
@@ -143,7 +143,7 @@ class Producer(Gatherer):
             sender.locked(sender.end_batch, queue)
         elif not sender.accumulator.linger_s:
             sender.locked(sender.push, queue)
-        sender.outcomes.run_callbacks_soon()
+        sender.callbacks.run_callbacks_soon()
         return delivery
 
     def _line(
@@ -166,9 +166,9 @@ class Producer(Gatherer):
             raise TypeError(f"a topic's name is text, not {type(name).__name__}")
         topic: ProducerTopic | None = self.topics.get(name)
         if topic is None:
-            told = self._cluster.topic(name, self._block_s if wait_s is None else wait_s)
+            metadata = self._cluster.topic(name, self._block_s if wait_s is None else wait_s)
             topic = ProducerTopic(name, self._waiter)
-            self._sender.locked(self._sender.learn, topic, told)
+            self._sender.locked(self._sender.update_metadata, topic, metadata)
             # Register it only now: Gatherer.take() needs its partition queues.
             topic = self.topics.setdefault(name, topic)
         return topic
@@ -223,7 +223,7 @@ class Producer(Gatherer):
             error.deliveries = Deliveries(pieces)  # type: ignore[attr-defined]
             raise
         finally:
-            self._sender.outcomes.run_callbacks_soon()
+            self._sender.callbacks.run_callbacks_soon()
         return Deliveries(pieces)
 
     def _gather_tables(self) -> None:
@@ -303,10 +303,10 @@ class Producer(Gatherer):
         if known is None:
             return len(self._topic(topic, timeout).queues)
         wait_s = self._block_s if timeout is None else timeout
-        told = self._cluster.described([topic], wait_s, create=False)[topic]
-        if isinstance(told, KafkaError):
-            raise told
-        self._sender.locked(self._sender.learn, known, told)
+        metadata = self._cluster.described([topic], wait_s, create=False)[topic]
+        if isinstance(metadata, KafkaError):
+            raise metadata
+        self._sender.locked(self._sender.update_metadata, known, metadata)
         return len(known.queues)
 
     def send_batch(
@@ -348,11 +348,11 @@ class Producer(Gatherer):
         if size > min(accumulator.record_size_max, accumulator.memory_size):
             raise MessageTooLarge(f"A batch of {size} bytes is more than max.request.size.")
         content = EncodedContent(batch, payload_size, count, base_timestamp, max_timestamp)
-        made = self._waiter.add_batch(queue, content, size, self._patience_s())
+        made = self._waiter.add_batch(queue, content, size, self._max_block_s())
         delivery = Delivery(made, 0, base_timestamp)
         if on_delivery is not None:
             made.call_on_delivery(delivery, on_delivery)
-        self._sender.outcomes.run_callbacks_soon()
+        self._sender.callbacks.run_callbacks_soon()
         return delivery
 
     # Flush and close.
@@ -400,7 +400,7 @@ class Producer(Gatherer):
     def __exit__(
         self,
         kind: type[BaseException] | None,
-        fault: BaseException | None,
+        error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
         """Close; raise the first error of failed records whose outcome was never requested.
@@ -420,7 +420,7 @@ class Producer(Gatherer):
         Raises:
             KafkaError: Records failed, and the outcome of their batches was never requested.
         """
-        self._sender.locked(self._sender.outcomes.check)
+        self._sender.locked(self._sender.callbacks.check)
 
     def metrics(self) -> dict[str, int]:
         """Return counters since the producer was opened, and current gauges.
@@ -450,7 +450,7 @@ class Producer(Gatherer):
         """
         batch.send_now()
 
-    def _patience_s(self) -> float:
+    def _max_block_s(self) -> float:
         """Return the time in seconds that a call may wait for buffer memory."""
         return self._block_s
 

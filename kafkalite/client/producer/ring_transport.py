@@ -84,8 +84,8 @@ class RingTransport:
         """Return space for a batch, or None and set `full`."""
         try:
             room = self.ring.writer.reserve(size)
-        except RingFault as fault:
-            raise NetworkException(f"The ring ended: {fault}.") from None
+        except RingFault as error:
+            raise NetworkException(f"The ring ended: {error}.") from None
         self.full = room is None
         if self.full:
             self.wake()
@@ -103,8 +103,8 @@ class RingTransport:
             asleep = self.ring.writer.commit(
                 queue.topic.topic_id, queue.index, number, acks, self._timeout_ms, size
             )
-        except RingFault as fault:
-            raise NetworkException(f"The ring ended: {fault}.") from None
+        except RingFault as error:
+            raise NetworkException(f"The ring ended: {error}.") from None
         if asleep:
             self.unwoken_size += size
             if hurry or self.unwoken_size >= WAKE_SIZE:
@@ -116,15 +116,15 @@ class RingTransport:
             self.unwoken_size = 0
             try:
                 self.ring.wake_worker()
-            except RingFault as fault:
-                raise NetworkException(f"The ring ended: {fault}.") from None
+            except RingFault as error:
+                raise NetworkException(f"The ring ended: {error}.") from None
 
     def responses(self) -> list[BatchResponse]:
         """Return the responses that have arrived."""
         try:
             acks = self.ring.take_acks()
-        except RingFault as fault:
-            raise NetworkException(f"The ring ended: {fault}.") from None
+        except RingFault as error:
+            raise NetworkException(f"The ring ended: {error}.") from None
         found = []
         self.has_responded = self.has_responded or bool(acks)
         for number, error_code, base_offset, append_time_ms, _ in acks:
@@ -155,16 +155,16 @@ class RingTransport:
         """Arm the wake-up before sleeping on the ring; return False if there are responses."""
         try:
             return self.ring.writer.rest()
-        except RingFault as fault:
-            raise NetworkException(f"The ring ended: {fault}.") from None
+        except RingFault as error:
+            raise NetworkException(f"The ring ended: {error}.") from None
 
     def woke(self) -> None:
         """Disarm the wake-up; NetworkException if the node has left the ring."""
         try:
             self.ring.writer.woke()
             self.ring.clear()
-        except RingFault as fault:
-            raise NetworkException(f"The ring ended: {fault}.") from None
+        except RingFault as error:
+            raise NetworkException(f"The ring ended: {error}.") from None
 
     def close(self) -> None:
         self.ring.close()

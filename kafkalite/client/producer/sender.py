@@ -117,7 +117,7 @@ class Sender:
         self.epoll = select.epoll()
         self.background_id = 0
         self._wakeup_pending = False
-        self.outcomes = DeliveryCallbacks(self.wake_background)
+        self.callbacks = DeliveryCallbacks(self.wake_background)
 
     # Recovery.
 
@@ -130,7 +130,7 @@ class Sender:
         queues = [queue for topic in self.topics.values() for queue in topic.queues]
         for queue in queues:
             for batch in queue.recover():
-                self.outcomes.completed(batch)
+                self.callbacks.completed(batch)
         self.active_queues = {queue: None for queue in queues if queue.batches}
         waiting = [batch for queue in self.active_queues for batch in queue.batches]
         taken = sum(batch.memory_size for batch in waiting)
@@ -222,16 +222,16 @@ class Sender:
             for batch in queue.batches:
                 if batch is queue.open_batch and batch.content and not batch.content.count:
                     continue
-                batch.wanted = True
+                batch.send_immediately = True
                 found.append(batch)
             self.pump(queue, now_s)
         self.wake_nodes()
         return found
 
-    def want(self, batch: Batch) -> None:
+    def send_now(self, batch: Batch) -> None:
         """Stop lingering for a batch."""
         if not batch.done:
-            batch.wanted = True  # its parts are, if it was split
+            batch.send_immediately = True  # its parts are, if it was split
             self.pump(batch.queue, time.monotonic())
             self.wake_nodes()
 
@@ -241,8 +241,8 @@ class Sender:
             if node.ring is not None and node.ring.unwoken_size:
                 try:
                     node.ring.wake()
-                except NetworkException as fault:
-                    self.lose_ring(node, fault)
+                except NetworkException as error:
+                    self.abandon_ring(node, error)
 
     def end_batch(self, queue: PartitionQueue) -> None:
         """Close the queue's open batch, if there is one."""
@@ -273,8 +273,8 @@ class Sender:
             try:
                 if not self._commit(queue, batch, transport, now_s):
                     return
-            except NetworkException as fault:
-                self.lose_ring(node, fault)
+            except NetworkException as error:
+                self.abandon_ring(node, error)
                 return
 
     def _commit(
@@ -299,8 +299,8 @@ class Sender:
         assert batch.content is not None
         try:
             size = batch.content.write(room, *batch.identity, batch.sequence)
-        except InvalidRecord as fault:
-            self.fail(batch, fault, unwritten=not batch.maybe_written)
+        except InvalidRecord as error:
+            self.fail(batch, error, unwritten=not batch.maybe_written)
             self.wake_background()  # the batches behind it may be ready
             return False
         assert size == batch.content.size, "a batch is as large as it said"
@@ -310,7 +310,9 @@ class Sender:
         """Commit the batch that was written to the ring."""
         queue = batch.queue
         queue.mark_sent(batch, transport)
-        hurry = batch.wanted or now_s >= batch.due_s or not queue.may_send(queue.in_flight)
+        hurry = (
+            batch.send_immediately or now_s >= batch.due_s or not queue.may_send(queue.in_flight)
+        )
         transport.commit(batch, size, self.acks, now_s, hurry)
         self.counts["ring_batches"] += 1
         if not self.acks:
@@ -335,9 +337,9 @@ class Sender:
         try:
             if not transport.rest():
                 self.wake_background()
-        except NetworkException as fault:
-            self.lose_ring(
-                next((n for n in self.nodes.values() if n.ring is transport), None), fault
+        except NetworkException as error:
+            self.abandon_ring(
+                next((n for n in self.nodes.values() if n.ring is transport), None), error
             )
 
     def listen(self, batch: Batch) -> None:
@@ -358,8 +360,8 @@ class Sender:
             return
         try:
             found = transport.responses()
-        except NetworkException as fault:
-            self.lose_ring(node, fault)
+        except NetworkException as error:
+            self.abandon_ring(node, error)
             return
         queues = self.complete_all(found, now_s)
         if transport.full:
@@ -382,27 +384,27 @@ class Sender:
     def handle_response(self, response: BatchResponse, now_s: float) -> None:
         """Apply a response to its batch: complete, fail, retry, renumber or split it."""
         batch, queue = response.batch, response.batch.queue
-        verdict, fault, unwritten = outcome_of(response, self._retries)
+        verdict, error, unwritten = outcome_of(response, self._retries)
         if verdict is DeliveryOutcome.WRITTEN:
             batch.complete(None, response.base_offset, response.append_time_ms)
-            self.outcomes.completed(batch)
+            self.callbacks.completed(batch)
             queue.mark_written(batch)
             self.counts["records"] += batch.count
             self.counts["batches"] += 1
             self._leave(batch)
             return
-        assert fault is not None
+        assert error is not None
         if verdict is DeliveryOutcome.FAILED:
-            self.fail(batch, fault, unwritten=unwritten)
+            self.fail(batch, error, unwritten=unwritten)
             return
         self.counts["sent_again"] += 1
         not_before_s = now_s
-        if isinstance(fault, StaleMetadata):
+        if isinstance(error, StaleMetadata):
             self.stale_topics.add(queue.topic.name)
-        if verdict is DeliveryOutcome.AGAIN and not queue.stalled:
+        if verdict is DeliveryOutcome.RETRY and not queue.stalled:
             not_before_s += self._rest_s(batch)
         queue.retry(batch, not_before_s, unwritten=unwritten)
-        if verdict is DeliveryOutcome.RENUMBER:
+        if verdict is DeliveryOutcome.NEW_PRODUCER_ID:
             self.forget_producer_id_of(queue)
         elif verdict is DeliveryOutcome.SPLIT:
             self._split(batch)
@@ -424,14 +426,14 @@ class Sender:
         assert batch.content is not None
         try:
             halves = batch.content.halves()
-        except InvalidRecord as fault:
-            self.fail(batch, fault, unwritten=not batch.maybe_written)
+        except InvalidRecord as error:
+            self.fail(batch, error, unwritten=not batch.maybe_written)
             return
         parts = []
         for content in halves:
             part = Batch(queue, content, batch.created_s, batch.due_s, 0)
             part.count = content.count
-            part.wanted = True
+            part.send_immediately = True
             part.parent = batch
             # Not 0: `prepared` compresses at the first attempt, and the parts are compressed.
             part.attempts = batch.attempts
@@ -440,14 +442,14 @@ class Sender:
         batch.parts = [(0, parts[0]), (parts[0].count, parts[1])]
         queue.split(batch, parts)
 
-    def fail(self, batch: Batch, fault: KafkaError, *, unwritten: bool) -> None:
+    def fail(self, batch: Batch, error: KafkaError, *, unwritten: bool) -> None:
         """Fail a batch with an error; `unwritten`: the broker has certainly not written it."""
         queue = batch.queue
         if batch is queue.open_batch:
             queue.close_batch()
         was = queue.identity
-        batch.complete(fault, NO_OFFSET, NO_TIMESTAMP)
-        self.outcomes.completed(batch)
+        batch.complete(error, NO_OFFSET, NO_TIMESTAMP)
+        self.callbacks.completed(batch)
         queue.mark_failed(batch, unwritten=unwritten)
         if was != NO_IDENTITY and queue.identity == NO_IDENTITY and was == self.identity:
             self.identity = NO_IDENTITY
@@ -463,25 +465,25 @@ class Sender:
     def request_outcome(self, batch: Batch) -> None:
         """Register that the batch's outcome was requested."""
         with LockGuard(self.section.lock):
-            self.outcomes.request_outcome(batch)
+            self.callbacks.request_outcome(batch)
 
     def changed(self) -> None:
         """Wake the threads that wait for progress."""
-        self.locked(self.outcomes.open_gates)
+        self.locked(self.callbacks.open_gates)
 
     # Transports that end.
 
-    def lose_ring(self, node: ProducerNode | None, fault: KafkaError) -> None:
+    def abandon_ring(self, node: ProducerNode | None, error: KafkaError) -> None:
         """Drop a ring after an error; its batches in flight are sent again, over TCP for now."""
         if node is None or node.ring is None:
             return
-        log.debug("The ring of node %d is left: %s", node.node_id, fault)
+        log.debug("Ring closed; its batches are retried.  node=%d error=%s", node.node_id, error)
         with contextlib.suppress(NetworkException):
             self.complete_all(node.ring.responses(), time.monotonic())
         batches = list(node.ring.in_flight.values())
         self.drop_ring(node)
         self.counts["rings_lost"] += 1
-        node.ring_backoff.failed(fault)
+        node.ring_backoff.failed(error)
         self.retry_all(batches, node.node_id)
 
     def drop_ring(self, node: ProducerNode) -> None:
@@ -500,8 +502,10 @@ class Sender:
             if batch.done or batch.transport is None:
                 continue
             if batch.attempts > self._retries:
-                fault = NetworkException(f"The way to node {node_id} ended before an answer came.")
-                self.fail(batch, fault, unwritten=False)
+                error = NetworkException(
+                    f"Connection to node {node_id} lost before a response."
+                )
+                self.fail(batch, error, unwritten=False)
             else:
                 self.counts["sent_again"] += 1
                 batch.queue.retry(batch, now_s, unwritten=False)
@@ -516,25 +520,25 @@ class Sender:
                 if batch.created_s > oldest_s:
                     break
                 partition = f"partition {queue.index} of topic {queue.topic.name!r}"
-                fault = RequestTimedOut(
+                error = RequestTimedOut(
                     f"{partition}: not delivered within delivery.timeout.ms"
                     f" ({self._delivery_timeout_s:g} s)."
                 )
-                self.fail(batch, fault, unwritten=False)
+                self.fail(batch, error, unwritten=False)
 
     # Topics.
 
-    def learn(self, topic: ProducerTopic, told: TopicMetadata) -> None:
+    def update_metadata(self, topic: ProducerTopic, metadata: TopicMetadata) -> None:
         """Update the leaders of a topic's partitions, and add new partitions."""
-        if topic.topic_id != told.topic_id:
-            topic.topic_id = told.topic_id
+        if topic.topic_id != metadata.topic_id:
+            topic.topic_id = metadata.topic_id
             for queue in topic.queues:
                 queue.known = False  # another log, which accepts any first sequence
-            self._drop_lines(topic, len(told.partitions))
-        for index in range(len(topic.queues), len(told.partitions)):
+            self._drop_lines(topic, len(metadata.partitions))
+        for index in range(len(topic.queues), len(metadata.partitions)):
             topic.queues.append(PartitionQueue(topic, index, self.in_flight_max, self.idempotent))
         for queue in topic.queues:
-            partition = told.partitions.get(queue.index)
+            partition = metadata.partitions.get(queue.index)
             if partition is not None:
                 queue.leader, queue.leader_epoch = partition
                 if queue.leader >= 0 and queue.leader not in self.nodes:
@@ -558,8 +562,9 @@ class Sender:
     @staticmethod
     def _dropped_error(queue: PartitionQueue) -> UnknownTopicOrPartition:
         return UnknownTopicOrPartition(
-            f"Partition {queue.index} of topic {queue.topic.name!r} is gone: the topic was deleted"
-            " and made again with fewer partitions.  Send the record again to reach one of those."
+            f"Partition {queue.index} of topic {queue.topic.name!r} does not exist: the topic was"
+            " deleted and created again with fewer partitions.  Send the record again to reach"
+            " another."
         )
 
     def check_open(self, queue: PartitionQueue) -> None:
@@ -571,12 +576,12 @@ class Sender:
 
     # Close.
 
-    def abandon(self, fault: KafkaError) -> None:
+    def abandon(self, error: KafkaError) -> None:
         """Fail all batches without an outcome, and refuse new ones."""
-        self.ended = fault
+        self.ended = error
         for queue in list(self.active_queues):
             for batch in list(queue.batches):
-                self.fail(batch, fault.again(), unwritten=False)
+                self.fail(batch, error.again(), unwritten=False)
 
     def close(self) -> None:
         """Close the transports and descriptors; the background thread has ended."""

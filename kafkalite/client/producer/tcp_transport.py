@@ -115,9 +115,9 @@ class TcpTransport:
     def responses(self) -> list[BatchResponse]:
         """Return the responses that have arrived, one per batch."""
         found: list[BatchResponse] = []
-        while (came := self._taken()) is not None:
+        while (arrived := self._next_response()) is not None:
             asked = self._asked.popleft()
-            response = PRODUCE.response.read(asked.version, came[1])
+            response = PRODUCE.response.read(asked.version, arrived[1])
             by_place = {
                 (batch.queue.topic.topic_id if asked.version > NAMED_VERSION_MAX
                  else batch.queue.topic.name, batch.queue.index): batch
@@ -140,7 +140,7 @@ class TcpTransport:
             raise NetworkException(f"The connection to node {self.node_id} ended.")
         return found
 
-    def _taken(self) -> tuple[int, memoryview] | None:
+    def _next_response(self) -> tuple[int, memoryview] | None:
         """Return the next response; None also if the connection ended (see `responses`)."""
         try:
             return self.connection.take()
@@ -154,10 +154,10 @@ class TcpTransport:
             self.moved.append(LeaderChange(batch, moved, endpoints))
         message = entry.error_message
         if entry.record_errors:
-            told = entry.record_errors[0]
+            record_error = entry.record_errors[0]
             message = (
-                f"{message or ''} (record {told.batch_index}:"
-                f" {told.batch_index_error_message or 'refused'})".lstrip()
+                f"{message or ''} (record {record_error.batch_index}:"
+                f" {record_error.batch_index_error_message or 'refused'})".lstrip()
             )
         return BatchResponse(
             batch, entry.error_code, entry.base_offset, entry.log_append_time_ms, message
