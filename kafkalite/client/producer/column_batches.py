@@ -4,15 +4,14 @@
     ColumnContent    as many of them as one batch takes
     Piece            those that were sent in one batch
 
-A run of few bytes is appended to the partition's open batch, beside the records of send(), and
-waits for more up to linger.ms: a batch of its own costs as much as a hundred of its rows.  A larger
-one is sent at once, in record ranges.
+Few rows are appended to the partition's open batch, beside the records of send(), and wait for more
+up to linger.ms: a batch of their own costs as much as a hundred rows.  Many are sent at once.
 
-The thread that called send_arrow encodes a record range directly into the ring's memory, without an
-intermediate copy.  A retry encodes it again: columns do not change, so the bytes are the same, and
-the columns are held until the batch is completed.  Without a ring, or with a codec, it is encoded
-into a buffer that buffer.memory counts.  If columns do change meanwhile, the batches in which that
-shows fail.
+The thread that called send_arrow encodes the rows directly into the ring's memory, without an
+intermediate copy.  A retry encodes them again, from columns that are held until the batch is
+completed: columns do not change, so the bytes are the same.  Without a ring, or with a codec, the
+rows are encoded into a buffer that buffer.memory counts.  If columns do change meanwhile, the
+batches in which that shows fail.
 
 Rows without a key and a partition stay together: a small table goes to one partition, a large one
 in contiguous parts to several.
