@@ -6,7 +6,7 @@ is imported, so `kafkalite start` pays for nothing that another word needs.
 
 Whatever goes wrong is one sentence on stderr and an exit code: 1 what was asked cannot be done,
 2 it was asked wrongly, 130 interrupted, 141 nobody reads the output any more.
-KAFKALITE_TRACE=1 shows where an unexpected fault came from.
+KAFKALITE_TRACE=1 prints the traceback of an unexpected error.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ def guarded(run: Callable[[], int]) -> int:
         return failed(error, str(error), 1)
     except OSError as error:
         return failed(error, f"{error.filename or 'system'}: {error.strerror or error}", 1)
-    except Exception as fault:
-        sentence = f"this is a fault of kafkalite: {type(fault).__name__}: {fault}"
-        return failed(fault, f"{sentence} (KAFKALITE_TRACE=1 shows where)", 1)
+    except Exception as error:
+        sentence = f"internal error: {type(error).__name__}: {error}"
+        return failed(error, f"{sentence} (KAFKALITE_TRACE=1 shows where)", 1)
 
 
 def open_streams() -> None:
@@ -168,11 +168,11 @@ def noun_page(word: str, verbs: dict[str, Command]) -> str:
     return "\n".join([f"usage: kafkalite {word} COMMAND …", "", opening, "", *lines])
 
 
-def failed(fault: BaseException, sentence: str, code: int) -> int:
+def failed(error: BaseException, sentence: str, code: int) -> int:
     """Print an error, with the traceback if KAFKALITE_TRACE is set; return the exit code."""
     if os.environ.get("KAFKALITE_TRACE"):
         import traceback
 
-        traceback.print_exception(fault)
+        traceback.print_exception(error)
     warn(sentence)
     return code

@@ -80,8 +80,8 @@ def topic_for(cluster: ClusterClients, partitions: int) -> Iterator[str]:
     topic = f"kafkalite-bench-{os.getpid()}-{os.urandom(4).hex()}"
     try:
         with sentences():
-            _, faults = settled(admin.create_topics([NewTopic(topic, partitions, -1)]))
-        refuse(faults)
+            _, errors = settled(admin.create_topics([NewTopic(topic, partitions, -1)]))
+        refuse(errors)
         yield topic
     finally:
         removed(admin, topic)
@@ -91,14 +91,14 @@ def removed(admin: AdminClient, topic: str) -> None:
     """Delete the topic; warn if that fails, since it may be large."""
     try:
         futures = admin.delete_topics([topic], request_timeout=ANSWER_TIMEOUT_S)
-        _, faults = settled(futures)
+        _, errors = settled(futures)
         why = [
-            plain(fault.str())
-            for fault in faults.values()
-            if fault.code() != KafkaError.UNKNOWN_TOPIC_OR_PART
+            plain(error.str())
+            for error in errors.values()
+            if error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART
         ]
-    except KafkaException as fault:
-        why = [plain(fault.args[0].str())]
+    except KafkaException as error:
+        why = [plain(error.args[0].str())]
     except KeyboardInterrupt:
         why = ["interrupted"]
     if why:
@@ -112,9 +112,9 @@ class DeliveryErrors:
         self.first: KafkaError | None = None
         self.count = 0
 
-    def hear(self, fault: KafkaError | None, _: Message) -> None:
-        if fault is not None:
-            self.first = self.first or fault
+    def hear(self, error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            self.first = self.first or error
             self.count += 1
 
     def look(self) -> None:
@@ -139,8 +139,8 @@ def produced(
     cluster: ClusterClients, topic: str, load: BenchLoad, pids: Sequence[int], look: Look
 ) -> BenchPhase:
     """Send records as fast as possible, until all are acknowledged or the time is over."""
-    faults = DeliveryErrors()
-    producer = cluster.producer({**QUEUE, **load.settings(), "on_delivery": faults.hear})
+    errors = DeliveryErrors()
+    producer = cluster.producer({**QUEUE, **load.settings(), "on_delivery": errors.hear})
     cluster.topic(producer, topic)
     values = cycle(payloads(load.size))
     waiting_max = max(1, min(WAITING_COUNT_MAX, WAITING_SIZE_MAX // load.size))
@@ -160,7 +160,7 @@ def produced(
                     producer.poll(0)
                 else:
                     producer.flush(0.001) if sent == load.records else producer.poll(0.001)
-                faults.look()
+                errors.look()
                 look()
                 done = max(told, sent - len(producer))
                 progress.add(done - told, (done - told) * load.size)
@@ -199,8 +199,8 @@ def fetched(
             while progress.count < total and time.monotonic() < ends_s:
                 look()
                 batch = consumer.consume(BATCH_COUNT_MAX, 0) or consumer.consume(1, POLL_S)
-                for fault in filter(None, map(Message.error, batch)):
-                    raise KafkaException(fault)
+                for error in filter(None, map(Message.error, batch)):
+                    raise KafkaException(error)
                 progress.add(len(batch), len(batch) * load.size)
             took_s = time.monotonic() - began_s
             shares = busy.shares()
@@ -213,22 +213,22 @@ def fetched(
 
 def readable(consumer: Consumer, places: Sequence[TopicPartition], least: int, look: Look) -> int:
     """Return the number of readable records, once it is at least `least`."""
-    give_up_at = time.monotonic() + ANSWER_TIMEOUT_S
+    deadline_s = time.monotonic() + ANSWER_TIMEOUT_S
     while True:
         look()
         ends = [consumer.get_watermark_offsets(each, timeout=ANSWER_TIMEOUT_S) for each in places]
         total = sum(end for _, end in ends)
         if total >= least:
             return total
-        if time.monotonic() > give_up_at:
+        if time.monotonic() > deadline_s:
             raise Refusal(f"{least:,} records were acknowledged, and only {total:,} are there")
         time.sleep(POLL_S)
 
 
 def trips(cluster: ClusterClients, topic: str, load: BenchLoad, look: Look) -> list[float]:
     """Return the seconds of each round trip, from produce() to the poll() with the record."""
-    faults = DeliveryErrors()
-    settings = {**load.settings(), **NO_DELAY, "linger.ms": 0, "on_delivery": faults.hear}
+    errors = DeliveryErrors()
+    settings = {**load.settings(), **NO_DELAY, "linger.ms": 0, "on_delivery": errors.hear}
     producer = cluster.producer(settings)
     consumer = cluster.consumer({**NO_DELAY, "enable.partition.eof": False})
     value = payloads(load.size)[0]
@@ -241,7 +241,7 @@ def trips(cluster: ClusterClients, topic: str, load: BenchLoad, look: Look) -> l
             for number in range(WARM_UP_TRIPS + load.trips):
                 began_s = time.monotonic()
                 record = b"%d" % number, value
-                if not trip(producer, consumer, topic, record, faults, look, ends_s):
+                if not trip(producer, consumer, topic, record, errors, look, ends_s):
                     break
                 if number >= WARM_UP_TRIPS:
                     took_s.append(time.monotonic() - began_s)
@@ -258,7 +258,7 @@ def trip(
     consumer: Consumer,
     topic: str,
     record: tuple[bytes, bytes],
-    faults: DeliveryErrors,
+    errors: DeliveryErrors,
     look: Look,
     ends_s: float,
 ) -> bool:
@@ -267,7 +267,7 @@ def trip(
     while time.monotonic() < ends_s:
         producer.poll(0)
         message = consumer.poll(POLL_S)
-        faults.look()
+        errors.look()
         look()
         if message is not None:
             if message.error() is not None:

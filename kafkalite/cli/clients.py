@@ -191,10 +191,10 @@ class ClusterClients:
                 found = client.list_topics(timeout=timeout_s, **words)
                 self.answered = True
                 return found
-            except KafkaException as fault:
+            except KafkaException as error:
                 client.poll(0)
                 silent = KafkaError._TRANSPORT, KafkaError._TIMED_OUT
-                if fault.args[0].code() not in silent:
+                if error.args[0].code() not in silent:
                     raise
                 if self.complaint:
                     break
@@ -214,12 +214,12 @@ class ClusterClients:
         passing = {KafkaError.LEADER_NOT_AVAILABLE}
         if isinstance(client, Producer):
             passing.add(KafkaError.UNKNOWN_TOPIC_OR_PART)
-        give_up_at = time.monotonic() + CREATION_TIMEOUT_S
+        deadline_s = time.monotonic() + CREATION_TIMEOUT_S
         while True:
             found = self.metadata(client, name).topics[name]
             if found.error is None:
                 return found
-            if found.error.code() not in passing or time.monotonic() > give_up_at:
+            if found.error.code() not in passing or time.monotonic() > deadline_s:
                 raise Refusal(
                     f"topic {name!r}: {plain(found.error.str())}"
                     " (see: kafkalite topic list, kafkalite topic create)"
@@ -265,5 +265,5 @@ def sentences() -> Iterator[None]:
     """Turn an error of librdkafka into a Refusal with its text."""
     try:
         yield
-    except KafkaException as fault:
-        raise Refusal(plain(fault.args[0].str())) from fault
+    except KafkaException as error:
+        raise Refusal(plain(error.args[0].str())) from error

@@ -267,9 +267,9 @@ def created(cluster: ClusterClients, topic: str, partitions: int) -> None:
     """Create the topic if it does not exist."""
     admin = cluster.admin()
     cluster.metadata(admin)
-    _, faults = settled(admin.create_topics([NewTopic(topic, partitions)]))
+    _, errors = settled(admin.create_topics([NewTopic(topic, partitions)]))
     exists = KafkaError.TOPIC_ALREADY_EXISTS
-    refuse({name: fault for name, fault in faults.items() if fault.code() != exists})
+    refuse({name: error for name, error in errors.items() if error.code() != exists})
 
 
 def ends(cluster: ClusterClients, topic: str) -> list[TopicPartition]:

@@ -103,11 +103,11 @@ class ReaderGroup:
         consumer = Consumer(self._settings)
         deadline = time.monotonic() + 2 * SESSION_MS / 1000
         try:
-            while (fault := self._refused(consumer, before)) is not None:
+            while (error := self._refused(consumer, before)) is not None:
                 left = time.monotonic() < deadline
-                if fault.code() != KafkaError.UNKNOWN_MEMBER_ID or not left:
+                if error.code() != KafkaError.UNKNOWN_MEMBER_ID or not left:
                     raise Refusal(
-                        f"the group {self._settings['group.id']} cannot begin: {fault.str()}"
+                        f"the group {self._settings['group.id']} cannot begin: {error.str()}"
                         " (another demo may be running on this topic)"
                     )
                 time.sleep(LOOK_S)
@@ -119,8 +119,8 @@ class ReaderGroup:
         """Commit the start offsets; return the error, or None."""
         try:
             consumer.commit(offsets=list(before), asynchronous=False)
-        except KafkaException as fault:
-            error: KafkaError = fault.args[0]
+        except KafkaException as raised:
+            error: KafkaError = raised.args[0]
             return error
         return None
 

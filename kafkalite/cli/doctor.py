@@ -77,8 +77,8 @@ def doctor(listen: str | None, data: Path | None, as_json: bool) -> int:
     try:
         ready = running(directory)
         findings = list(examined(directory, listen, ready))
-    except PermissionError as fault:
-        findings = [CheckResult(WRONG, "data directory", str(fault), "run this as its owner")]
+    except PermissionError as error:
+        findings = [CheckResult(WRONG, "data directory", str(error), "run this as its owner")]
     if as_json:
         import json
 
@@ -269,8 +269,8 @@ def flush_time(directory: Path) -> CheckResult:
     try:
         with tempfile.TemporaryFile(dir=place, prefix=".doctor-") as file:
             taken = [flushed_s(file.fileno()) for _ in range(FLUSHES)]
-    except OSError as fault:
-        words = f"{place}: {fault.strerror}"
+    except OSError as error:
+        words = f"{place}: {error.strerror}"
         return CheckResult(WRONG, "flush time", words, "a file cannot be written there")
     median = statistics.median(taken)
     words = f"{median * 1e3:.1f} ms for 4 KiB (median of {FLUSHES})"
@@ -359,8 +359,8 @@ def cannot_listen(host: str, port: int) -> str:
         try:
             trial.bind((host, port))
             trial.listen()
-        except OSError as fault:
-            return "taken" if fault.errno == errno.EADDRINUSE else str(fault.strerror)
+        except OSError as error:
+            return "taken" if error.errno == errno.EADDRINUSE else str(error.strerror)
     return ""
 
 
@@ -406,10 +406,10 @@ def broker(directory: Path, ready: Ready | None) -> Iterator[CheckResult]:
     else:
         for node in ready["nodes"]:
             what = f"node {node['id']}"
-            fault = silent(node["host"], node["port"])
-            if fault:
+            error = silent(node["host"], node["port"])
+            if error:
                 advice = f"see {directory / LOG_FILE}"
-                yield CheckResult(WRONG, what, f"port {node['port']}: {fault}", advice)
+                yield CheckResult(WRONG, what, f"port {node['port']}: {error}", advice)
             else:
                 yield CheckResult(OK, what, f"{node['role']} on port {node['port']} answers")
     try:
@@ -431,5 +431,5 @@ def silent(host: str, port: int) -> str:
         with socket.create_connection((reachable(host), port), ANSWER_S_MAX) as client:
             client.sendall(API_VERSIONS_REQUEST)
             return "" if client.recv(RESPONSE_HEAD_SIZE) else "it hangs up"
-    except OSError as fault:
-        return str(fault.strerror or fault)
+    except OSError as error:
+        return str(error.strerror or error)

@@ -141,8 +141,8 @@ def settings_of(texts: dict[str, str]) -> Settings:
 
     try:
         return Settings.broker(texts)
-    except InvalidConfig as fault:
-        raise Refusal(f"{fault} (kafkalite config keys gateway lists what may be set)") from None
+    except InvalidConfig as error:
+        raise Refusal(f"{error} (kafkalite config keys gateway lists what may be set)") from None
 
 
 def listening(sockets: list[socket.socket]) -> list[GatewayListener]:

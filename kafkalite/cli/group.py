@@ -142,7 +142,7 @@ def describe(
 @command(
     NAMES,
     SPANS,
-    argument("--if-exists", action="store_true", help="a group that does not exist is no fault"),
+    argument("--if-exists", action="store_true", help="a group that does not exist is no error"),
     JSON,
     *CONNECTION,
 )
@@ -166,11 +166,11 @@ def delete(
     with sentences():
         for name in names:
             groups.described(name)  # wakes its coordinator
-        answers, faults = settled(groups.admin.delete_consumer_groups(list(dict.fromkeys(names))))
+        answers, errors = settled(groups.admin.delete_consumer_groups(list(dict.fromkeys(names))))
     pardoned = {
         name
-        for name, fault in faults.items()
-        if if_exists and fault.code() == KafkaError.GROUP_ID_NOT_FOUND
+        for name, error in errors.items()
+        if if_exists and error.code() == KafkaError.GROUP_ID_NOT_FOUND
     }
     if as_json:
         print(json.dumps([{"name": name, "deleted": name in answers} for name in names]))
@@ -178,7 +178,7 @@ def delete(
         for name in names:
             if name in answers or name in pardoned:
                 print(f"{name} {'deleted' if name in answers else 'did not exist'}")
-    refuse({f"group {name}": fault for name, fault in faults.items() if name not in pardoned})
+    refuse({f"group {name}": error for name, error in errors.items() if name not in pardoned})
 
 
 def forget(

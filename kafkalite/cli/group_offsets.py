@@ -90,10 +90,10 @@ class GroupOffsets:
         """Return a group's state and members, or None if it does not exist."""
         try:
             found = awake(lambda: self.admin.describe_consumer_groups([group])[group])
-        except KafkaException as fault:
-            if fault.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
                 return None
-            raise Refusal(f"group {group}: {plain(fault.args[0].str())}") from None
+            raise Refusal(f"group {group}: {plain(error.args[0].str())}") from None
         return None if found.state is ConsumerGroupState.DEAD else found
 
     def must(self, group: str) -> ConsumerGroupDescription:
@@ -140,10 +140,10 @@ class GroupOffsets:
         asked = [ConsumerGroupTopicPartitions(group, partitions)]
         with sentences():
             done = awake(lambda: self.admin.alter_consumer_group_offsets(asked)[group])
-        faults = [each for each in done.topic_partitions if each.error is not None]
-        if faults:
+        errors = [each for each in done.topic_partitions if each.error is not None]
+        if errors:
             words = [
-                f"{each.topic} [{each.partition}]: {plain(each.error.str())}" for each in faults
+                f"{each.topic} [{each.partition}]: {plain(each.error.str())}" for each in errors
             ]
             raise Refusal(f"group {group}: {'; '.join(words)}")
 
@@ -163,8 +163,8 @@ class GroupOffsets:
             for topic in answer.topics:
                 for partition in topic.partitions:
                     raise_for(partition.error_code)
-        except KafkaFault as fault:
-            raise Refusal(f"group {group.group_id}: {fault}") from None
+        except KafkaFault as error:
+            raise Refusal(f"group {group.group_id}: {error}") from None
 
     def meant(self, spans: Iterable[PartitionSelection]) -> list[PartitionKey]:
         """Return the selected partitions; raise Refusal if one does not exist."""
@@ -262,12 +262,12 @@ def held(place: PartitionKey, offset: int, start: int, end: int) -> int:
 
 def awake(ask: Callable[[], Future[ResultT]]) -> ResultT:
     """Return a coordinator's response; retry for a while during its start."""
-    give_up_at = time.monotonic() + ANSWER_TIMEOUT_S
+    deadline_s = time.monotonic() + ANSWER_TIMEOUT_S
     while True:
         try:
             return ask().result(ANSWER_TIMEOUT_S)
-        except KafkaException as fault:
-            if fault.args[0].code() not in WAKING or time.monotonic() > give_up_at:
+        except KafkaException as error:
+            if error.args[0].code() not in WAKING or time.monotonic() > deadline_s:
                 raise
         except TimeoutError:
             raise Refusal(
@@ -299,8 +299,8 @@ def destination(text: str) -> Destination:
         return CurrentPosition()
     try:
         return offset_words.start(text)
-    except ArgumentTypeError as fault:
-        raise ArgumentTypeError(str(fault).replace("beginning,", "beginning, current,")) from None
+    except ArgumentTypeError as error:
+        raise ArgumentTypeError(str(error).replace("beginning,", "beginning, current,")) from None
 
 
 def read_offsets(

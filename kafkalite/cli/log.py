@@ -64,8 +64,8 @@ def dump(file: list[Path], records: bool, json: bool) -> int:
         try:
             for entry in entries_of(path, with_records=records):
                 print(show(path, entry))
-        except (ValueError, KafkaError) as fault:
-            print(f"kafkalite: {path}: {fault}", file=sys.stderr)
+        except (ValueError, KafkaError) as error:
+            print(f"kafkalite: {path}: {error}", file=sys.stderr)
             code = 1
     return code
 
@@ -268,8 +268,8 @@ def damages_of(path: Path) -> Iterator[FileDamage]:
         try:
             for _ in entries_of(path, with_records=False):
                 pass
-        except ValueError as fault:
-            yield FileDamage(path, str(fault))
+        except ValueError as error:
+            yield FileDamage(path, str(error))
 
 
 def segment_damages(path: Path) -> Iterator[FileDamage]:

@@ -75,16 +75,16 @@ class GroupMember:
         )
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, fault: object, trace: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
         """Commit, and leave the group."""
         self.consumer.close()
 
     def batches(self, to_end: bool, count: int | None) -> Iterator[list[Message]]:
         """Yield records of the assigned partitions, up to the count or the end of all of them."""
-        patience = StallWarning(self.cluster, f"group {self.group}", NOTHING_CAME)
+        stall_warning = StallWarning(self.cluster, f"group {self.group}", NOTHING_CAME)
         look = self.ending.look
         with self.ending.at_a_look():
-            for batch in batches(self.consumer, self.unended, patience, to_end, count, look):
+            for batch in batches(self.consumer, self.unended, stall_warning, to_end, count, look):
                 yield batch
                 let_commit(self.consumer, batch)
 
@@ -106,11 +106,11 @@ class GroupMember:
             words = spoken(by_topic(places)) or "nothing"
             say(f"group {self.group}: {self.consumer.memberid()} {what} {words}")
 
-    def _committed(self, fault: KafkaError | None, places: list[TopicPartition]) -> None:
-        if fault is None:
-            fault = next((place.error for place in places if place.error is not None), None)
-        if fault is not None and fault.code() not in PASSING:
-            warn(f"group {self.group} could not commit: {plain(fault.str())}")
+    def _committed(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
+        if error is None:
+            error = next((place.error for place in places if place.error is not None), None)
+        if error is not None and error.code() not in PASSING:
+            warn(f"group {self.group} could not commit: {plain(error.str())}")
 
 
 def by_topic(places: Iterable[TopicPartition]) -> dict[str, list[int]]:

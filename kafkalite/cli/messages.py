@@ -170,7 +170,7 @@ class RecordSender:
         partition: int = -1,
         headers: Sequence[tuple[str, str]] = (),
     ) -> None:
-        self.fault: KafkaError | None = None
+        self.error: KafkaError | None = None
         self.fault_count = 0
         self.sent_count = 0
         self.unflushed_size = 0
@@ -183,7 +183,7 @@ class RecordSender:
         self.produce: Callable[..., None] = self.producer.produce
         if headers:
             self.produce = partial(self.produce, headers=list(headers))
-        self.patience = StallWarning(cluster, f"topic {topic!r}", "nothing was acknowledged")
+        self.stall_warning = StallWarning(cluster, f"topic {topic!r}", "nothing was acknowledged")
         partitions = cluster.topic(self.producer, topic).partitions
         if partition not in (-1, *partitions):
             raise Refusal(f"topic {topic!r} has no partition {partition}: it has {len(partitions)}")
@@ -196,7 +196,7 @@ class RecordSender:
             limit = self.unflushed_size = 0
         self.wait(0)
         while (waiting := len(self.producer)) > limit:
-            self.patience.look(waiting)
+            self.stall_warning.look(waiting)
             self.wait(0.001)
         columns = (repeat(self.topic), values, keys, repeat(self.partition))
         # The deque of no length drives the map from C.
@@ -206,27 +206,27 @@ class RecordSender:
     def wait(self, timeout_s: float) -> None:
         """Process delivery reports; raise the first error."""
         self.producer.poll(timeout_s)
-        if self.fault is not None:
-            raise KafkaException(self.fault)
+        if self.error is not None:
+            raise KafkaException(self.error)
 
-    def failed(self, fault: KafkaError | None, _: Message) -> None:
-        if fault is not None:
-            self.fault = self.fault or fault
+    def failed(self, error: KafkaError | None, _: Message) -> None:
+        if error is not None:
+            self.error = self.error or error
             self.fault_count += 1
 
     def __enter__(self) -> RecordSender:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, fault: object, trace: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
         while waiting := len(self.producer):
-            self.patience.look(waiting)
-            if self.fault is not None:
+            self.stall_warning.look(waiting)
+            if self.error is not None:
                 self.producer.purge()
             self.producer.flush(POLL_S)
-        if self.fault is not None:
+        if self.error is not None:
             raise Refusal(
                 f"{self.fault_count:,} of {self.sent_count:,} records were not delivered: "
-                f"{plain(self.fault.str())}"
+                f"{plain(self.error.str())}"
             )
 
 
@@ -446,8 +446,8 @@ def alone(
     consumer = cluster.consumer({"fetch.wait.max.ms": 10} if to_end else {})
     try:
         unended = assigned(cluster, consumer, topics[0], partitions, where)
-        patience = StallWarning(cluster, f"topic {topics[0]!r}", NOTHING_CAME)
-        yield from batches(consumer, unended, patience, to_end, count)
+        stall_warning = StallWarning(cluster, f"topic {topics[0]!r}", NOTHING_CAME)
+        yield from batches(consumer, unended, stall_warning, to_end, count)
     finally:
         consumer.close()
 

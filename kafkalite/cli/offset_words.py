@@ -135,15 +135,15 @@ def offsets_since(
 
 def answered(consumer: Consumer, asked: list[TopicPartition]) -> list[TopicPartition]:
     """Return the response to ListOffsets; retry for a while if a new topic has no leader yet."""
-    give_up_at = time.monotonic() + ANSWER_TIMEOUT_S
+    deadline_s = time.monotonic() + ANSWER_TIMEOUT_S
     while True:
         try:
             found = consumer.offsets_for_times(asked, ANSWER_TIMEOUT_S)
-            faults = [place.error for place in found if place.error is not None]
-        except KafkaException as fault:
-            faults = [fault.args[0]]
-        if not faults:
+            errors = [place.error for place in found if place.error is not None]
+        except KafkaException as error:
+            errors = [error.args[0]]
+        if not errors:
             return found
-        if faults[0].code() not in LEADERLESS or time.monotonic() > give_up_at:
-            raise KafkaException(faults[0])
+        if errors[0].code() not in LEADERLESS or time.monotonic() > deadline_s:
+            raise KafkaException(errors[0])
         consumer.poll(0.05)

@@ -219,8 +219,8 @@ def check(profile: Profile) -> None:
 
     try:
         AdminClient({**profile, ADDRESS: "", "log_level": 0})
-    except KafkaException as fault:
-        raise Refusal(str(fault.args[0].str())) from fault
+    except KafkaException as error:
+        raise Refusal(str(error.args[0].str())) from error
 
 
 def path() -> Path:
@@ -247,8 +247,8 @@ def parsed(file: Path) -> tuple[dict[str, Profile], Profile]:
         raise Refusal(f"{file} is no text in UTF-8") from None
     try:
         sections = sections_of(text)
-    except configparser.Error as fault:
-        words = " ".join(str(fault).split()).replace("'<string>'", str(file))
+    except configparser.Error as error:
+        words = " ".join(str(error).split()).replace("'<string>'", str(file))
         raise Refusal(words.replace("<string>", str(file))) from None
     settings = sections.pop(SETTINGS, {})
     profiles = {}

@@ -47,7 +47,7 @@ def assigned(
 def batches(
     consumer: Consumer,
     unended: set[PartitionKey],
-    patience: StallWarning,
+    stall_warning: StallWarning,
     to_end: bool,
     count: int | None,
     look: Callable[[], object] = lambda: None,
@@ -68,7 +68,7 @@ def batches(
             # A Ctrl-C that arrives in the middle of error_cb is swallowed by confluent-kafka.
             raise KeyboardInterrupt from None
         if unended:
-            patience.look((left, len(unended)))
+            stall_warning.look((left, len(unended)))
         good = [message for message in batch if message.error() is None]
         if len(good) < len(batch):
             for message in batch:
@@ -84,25 +84,25 @@ def let_commit(consumer: Consumer, batch: Iterable[Message]) -> None:
     for message in newest.values():
         try:
             consumer.store_offsets(message=message)
-        except KafkaException as fault:
-            if fault.args[0].code() != KafkaError._STATE:  # it is another member's by now
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._STATE:  # it is another member's by now
                 raise
 
 
 def judge(message: Message, unended: set[PartitionKey]) -> None:
     """Note the end of a partition; raise Refusal for any other error."""
-    fault = message.error()
-    if fault is None:
+    error = message.error()
+    if error is None:
         return
     topic, partition = message.topic() or "", message.partition() or 0
-    if fault.code() == KafkaError._PARTITION_EOF:
+    if error.code() == KafkaError._PARTITION_EOF:
         unended.discard((topic, partition))
-    elif fault.code() == KafkaError._AUTO_OFFSET_RESET:
+    elif error.code() == KafkaError._AUTO_OFFSET_RESET:
         raise Refusal(
             f"{topic} [{partition}] has no offset {message.offset()}"
             f" (see: kafkalite topic describe {topic})"
         )
-    elif fault.code() == KafkaError._MAX_POLL_EXCEEDED:
+    elif error.code() == KafkaError._MAX_POLL_EXCEEDED:
         warn("nobody took records for so long that the group went on without this member")
     else:
-        raise KafkaException(fault)
+        raise KafkaException(error)

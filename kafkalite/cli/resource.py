@@ -221,8 +221,8 @@ def answered(resource: ResourceName) -> Iterator[None]:
     try:
         with sentences():
             yield
-    except (Refusal, KafkaError) as fault:
-        raise Refusal(f"{resource}: {str(fault).rstrip('.')}") from None
+    except (Refusal, KafkaError) as error:
+        raise Refusal(f"{resource}: {str(error).rstrip('.')}") from None
     except TimeoutError:
         raise Refusal(f"{resource}: no answer within {ANSWER_TIMEOUT_S:.0f} s") from None
 

@@ -44,8 +44,8 @@ def run(file: Path, arguments: list[str], master: str | None, conf: list[tuple[s
     """
     try:
         from pyspark_kafkalite.launch.run_job import start
-    except ImportError as fault:
-        raise not_installed(fault) from None
+    except ImportError as error:
+        raise not_installed(error) from None
     for key, _ in conf:
         if not key.startswith("spark."):
             raise Refusal(f"--conf {key}: the names of Spark's settings begin with spark.")
@@ -68,8 +68,8 @@ def doctor(as_json: bool) -> int:
     """
     try:
         from pyspark_kafkalite.launch.spark_doctor import WRONG, examined
-    except ImportError as fault:
-        raise not_installed(fault) from None
+    except ImportError as error:
+        raise not_installed(error) from None
     from kafkalite.cli.doctor import told
 
     findings = list(examined())
@@ -82,6 +82,6 @@ def doctor(as_json: bool) -> int:
     return int(any(each.level == WRONG for each in findings))
 
 
-def not_installed(fault: ImportError) -> Refusal:
+def not_installed(error: ImportError) -> Refusal:
     """Return the error message if the connector cannot be imported."""
-    return Refusal(f"the Spark connector lacks something ({fault}): pip install 'kafkalite[spark]'")
+    return Refusal(f"the Spark connector lacks something ({error}): pip install 'kafkalite[spark]'")

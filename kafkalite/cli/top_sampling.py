@@ -126,10 +126,10 @@ class ClusterSampler:
         try:
             self.admin.poll(0)
             return self.admin.list_topics(timeout=ANSWER_S)
-        except KafkaException as fault:
-            if fault.args[0].code() in SILENT:
-                raise ClusterUnreachable from fault
-            raise Refusal(plain(fault.args[0].str())) from fault
+        except KafkaException as error:
+            if error.args[0].code() in SILENT:
+                raise ClusterUnreachable from error
+            raise Refusal(plain(error.args[0].str())) from error
         except SystemError:
             # A Ctrl-C in the middle of error_cb is swallowed by confluent-kafka.
             raise KeyboardInterrupt from None
@@ -157,8 +157,8 @@ class ClusterSampler:
         """Return the selected groups whose coordinators respond."""
         try:
             found = self.admin.list_consumer_groups(request_timeout=ANSWER_S).result(ANSWER_S)
-        except (KafkaException, TimeoutError) as fault:
-            left_out.append(f"groups: {why(fault)}")
+        except (KafkaException, TimeoutError) as error:
+            left_out.append(f"groups: {why(error)}")
             return {}
         names = sorted(each.group_id for each in found.valid if self.pattern in each.group_id)
         if found.errors:
@@ -196,18 +196,18 @@ class ClusterSampler:
         for a group as a whole."""
         if not names:
             return
-        faults = []
+        errors = []
         answers = self.admin.describe_consumer_groups(names, request_timeout=ANSWER_S)
         for answer in answers.values():
             try:
                 found = answer.result(ANSWER_S)
-            except (KafkaException, TimeoutError) as fault:
-                faults.append(why(fault))
+            except (KafkaException, TimeoutError) as error:
+                errors.append(why(error))
                 continue
             if STATES.get(found.state) != "Dead":
                 yield found
-        if faults:
-            left_out.append(f"groups, {len(faults):,} of them: {faults[0]}")
+        if errors:
+            left_out.append(f"groups, {len(errors):,} of them: {errors[0]}")
 
     # -- sizes, and what our own broker tells ------------------------------------------------
 
@@ -261,8 +261,8 @@ def sizes_told(pages: Iterable[Read]) -> dict[str, int]:
     return sizes
 
 
-def why(fault: KafkaException | TimeoutError) -> str:
+def why(error: KafkaException | TimeoutError) -> str:
     """Return an error message for a request that failed."""
-    if isinstance(fault, TimeoutError):
+    if isinstance(error, TimeoutError):
         return f"no answer within {ANSWER_S:.0f} s"
-    return plain(fault.args[0].str())
+    return plain(error.args[0].str())

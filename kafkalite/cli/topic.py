@@ -57,7 +57,7 @@ PARTITIONS_MAX = 100_000
         metavar="KEY=VALUE",
         help="set a topic config; may be repeated",
     ),
-    argument("--if-not-exists", action="store_true", help="a topic that exists is no fault"),
+    argument("--if-not-exists", action="store_true", help="a topic that exists is no error"),
     JSON,
     *CONNECTION,
 )
@@ -143,18 +143,18 @@ def describe(
     """
     admin = ClusterClients(**connection).reached()
     with sentences():
-        found, faults = settled(admin.describe_topics(TopicCollection([*names])))
+        found, errors = settled(admin.describe_topics(TopicCollection([*names])))
         topics = [described(admin, topic) for topic in found.values()]
     if as_json:
         print(json.dumps(topics))
     elif topics:
         print("\n\n".join(map(page, topics)))
-    refuse(faults)
+    refuse(errors)
 
 
 @command(
     NAMES,
-    argument("--if-exists", action="store_true", help="a topic that does not exist is no fault"),
+    argument("--if-exists", action="store_true", help="a topic that does not exist is no error"),
     JSON,
     *CONNECTION,
 )
@@ -261,24 +261,24 @@ def settled(
 ) -> tuple[dict[str, Answer], dict[str, KafkaError]]:
     """Wait for all futures; return results and errors by name."""
     answers: dict[str, Answer] = {}
-    faults: dict[str, KafkaError] = {}
+    errors: dict[str, KafkaError] = {}
     for name, future in futures.items():
         try:
             answers[name] = future.result()
-        except KafkaException as fault:
-            faults[name] = fault.args[0]
-    return answers, faults
+        except KafkaException as error:
+            errors[name] = error.args[0]
+    return answers, errors
 
 
-def refuse(faults: Mapping[str, KafkaError]) -> None:
+def refuse(errors: Mapping[str, KafkaError]) -> None:
     """Raise Refusal if there are errors."""
-    if faults:
-        raise Refusal("; ".join(itertools.starmap(sentence, faults.items())))
+    if errors:
+        raise Refusal("; ".join(itertools.starmap(sentence, errors.items())))
 
 
-def sentence(name: str, fault: KafkaError) -> str:
+def sentence(name: str, error: KafkaError) -> str:
     """Return the error message of a topic; our brokers' messages name it already."""
-    words = plain(fault.str())
+    words = plain(error.str())
     named = not name or f"topic {name} " in words or f"'{name}'" in words
     return words if named else f"{name}: {words}"
 
@@ -290,15 +290,15 @@ def report(
     as_json: bool,
 ) -> None:
     """Print the result for each topic; raise Refusal for errors that are not tolerated."""
-    answers, faults = settled(futures)
-    excused = {name: pardoned[f.code()] for name, f in faults.items() if f.code() in pardoned}
+    answers, errors = settled(futures)
+    excused = {name: pardoned[f.code()] for name, f in errors.items() if f.code() in pardoned}
     if as_json:
         print(json.dumps([{"name": name, verb: name in answers} for name in futures]))
     else:
         for name in futures:
             if name in answers or name in excused:
                 print(f"{name} {excused.get(name, verb)}")
-    refuse({name: fault for name, fault in faults.items() if name not in excused})
+    refuse({name: error for name, error in errors.items() if name not in excused})
 
 
 def described(admin: AdminClient, topic: TopicDescription) -> dict[str, Any]:

@@ -45,10 +45,10 @@ class WireClient:
             places = [at] if at else settings.addresses
             with contextlib.closing(reached(places, settings, deadline)) as connection:
                 return connection.request(api, dict(request), deadline.left_s)
-        except UnsupportedVersion as fault:
-            raise Refusal(f"the broker at {self.cluster.bootstrap} is too old: {fault}") from None
-        except KafkaError as fault:
-            raise Refusal(str(fault).rstrip(".")) from None
+        except UnsupportedVersion as error:
+            raise Refusal(f"the broker at {self.cluster.bootstrap} is too old: {error}") from None
+        except KafkaError as error:
+            raise Refusal(str(error).rstrip(".")) from None
 
 
 def reached(

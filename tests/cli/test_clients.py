@@ -28,11 +28,11 @@ def test_nothing_for_a_while_from_a_broker_that_answers_is_said_once(monkeypatch
     monkeypatch.setattr(clients, "SILENCE_S", 0.0)
     cluster = ClusterClients("127.0.0.1:9092", [])
     cluster.answered = True
-    patience = StallWarning(cluster, "topic 'full'", "nothing was acknowledged")
-    patience.look(1)
+    stall_warning = StallWarning(cluster, "topic 'full'", "nothing was acknowledged")
+    stall_warning.look(1)
     assert capsys.readouterr().err == ""
     for _ in range(3):
-        patience.look(1)
+        stall_warning.look(1)
     said = capsys.readouterr().err
     assert said.startswith("kafkalite: topic 'full': nothing was acknowledged")
     assert said.count("\n") == 1
@@ -40,9 +40,9 @@ def test_nothing_for_a_while_from_a_broker_that_answers_is_said_once(monkeypatch
 
 def test_a_broker_that_is_gone_is_said_by_another_sentence(monkeypatch, capsys):
     monkeypatch.setattr(clients, "SILENCE_S", 0.0)
-    patience = StallWarning(
+    stall_warning = StallWarning(
         ClusterClients("127.0.0.1:9092", []), "topic 'full'", "nothing was acknowledged"
     )
     for _ in range(3):
-        patience.look(1)
+        stall_warning.look(1)
     assert capsys.readouterr().err == ""

@@ -112,7 +112,7 @@ def entered(function, *arguments):
         (UsageError("not so."), 2, "not so."),
         (InvalidConfig("retention.ms is a number."), 1, "retention.ms is a number."),
         (FileNotFoundError(2, "No such file or directory", "x"), 1, "x: No such file or directory"),
-        (ZeroDivisionError("division by zero"), 1, "a fault of kafkalite: ZeroDivisionError"),
+        (ZeroDivisionError("division by zero"), 1, "internal error: ZeroDivisionError"),
         (KeyboardInterrupt(), 130, ""),
     ],
 )

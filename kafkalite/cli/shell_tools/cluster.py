@@ -55,20 +55,20 @@ def settled(
 ) -> tuple[dict[Key, Answer], dict[Key, KafkaError]]:
     """Wait for all futures; return results and errors by key."""
     answers: dict[Key, Answer] = {}
-    faults: dict[Key, KafkaError] = {}
+    errors: dict[Key, KafkaError] = {}
     for key, future in futures.items():
         try:
             answers[key] = future.result()
-        except KafkaException as fault:
-            faults[key] = fault.args[0]
-    return answers, faults
+        except KafkaException as error:
+            errors[key] = error.args[0]
+    return answers, errors
 
 
 def answered(futures: Mapping[Key, Future[Answer]]) -> dict[Key, Answer]:
     """Return all results; raise the first error."""
-    answers, faults = settled(futures)
-    for fault in faults.values():
-        raise KafkaException(fault)
+    answers, errors = settled(futures)
+    for error in errors.values():
+        raise KafkaException(error)
     return answers
 
 
@@ -81,17 +81,17 @@ def internal_topics(admin: AdminClient, names: Iterable[str]) -> set[str]:
 
 
 @contextmanager
-def faults_as_sentences() -> Iterator[None]:
+def errors_as_refusals() -> Iterator[None]:
     """Turn an error of librdkafka into a Refusal."""
     try:
         yield
-    except KafkaException as fault:
-        raise Refusal(sentence(fault)) from fault
-    except ValueError as fault:
-        raise Refusal(str(fault)) from fault
+    except KafkaException as error:
+        raise Refusal(sentence(error)) from error
+    except ValueError as error:
+        raise Refusal(str(error)) from error
 
 
-def sentence(fault: KafkaException) -> str:
+def sentence(raised: KafkaException) -> str:
     """Return the broker's error message, or else librdkafka's."""
-    error: Any = fault.args[0]
+    error: Any = raised.args[0]
     return plain(error.str()) if isinstance(error, KafkaError) else str(error)

@@ -20,7 +20,7 @@ from kafkalite.cli.resource import (
     listed,
 )
 from kafkalite.cli.shell_tools import logins
-from kafkalite.cli.shell_tools.cluster import CONNECTION, ToolCluster, brokers, faults_as_sentences
+from kafkalite.cli.shell_tools.cluster import CONNECTION, ToolCluster, brokers, errors_as_refusals
 from kafkalite.cli.shell_tools.flags import Flag, ParsedFlags, ShellTool
 from kafkalite.cli.shell_tools.java_properties import properties_in
 from kafkalite.errors import Refusal
@@ -111,7 +111,7 @@ def run(asked: ParsedFlags) -> int | None:
     for flag in ("add-config", "add-config-file", "delete-config"):
         asked.only_with(flag, "alter")
     asked.excludes("add-config-file", ["add-config"])
-    with faults_as_sentences():
+    with errors_as_refusals():
         if action == "describe":
             describe(brokers(asked), kind, name, every="all" in asked)
         else:

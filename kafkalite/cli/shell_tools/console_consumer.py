@@ -29,7 +29,7 @@ from kafkalite.cli.command import put, say, warn
 from kafkalite.cli.ending import SignalHandling
 from kafkalite.cli.reading import let_commit
 from kafkalite.cli.shell_tools import record_lines
-from kafkalite.cli.shell_tools.cluster import CONNECTION, ToolCluster, brokers, faults_as_sentences
+from kafkalite.cli.shell_tools.cluster import CONNECTION, ToolCluster, brokers, errors_as_refusals
 from kafkalite.cli.shell_tools.flags import Flag, ParsedFlags, ShellTool, property_value, whole
 from kafkalite.cli.shell_tools.java_properties import properties_in
 from kafkalite.cli.shell_tools.topic_names import matcher
@@ -108,7 +108,7 @@ def run(asked: ParsedFlags) -> int | None:
     check(asked)
     lines = formatter(asked)
     gc.disable()  # no cycles are made here, and it would walk every batch again and again
-    with faults_as_sentences():
+    with errors_as_refusals():
         reading = ConsoleReader(asked)
         try:
             with reading.ending.at_a_look():
@@ -161,9 +161,9 @@ class ConsoleReader:
         self.left = most if most >= 0 else sys.maxsize
         self.count = 0
         self.ending = SignalHandling()
-        patience_ms = asked.one("timeout-ms")
-        self.patience_s = float("inf") if patience_ms is None else patience_ms / 1000
-        self.give_up_at = time.monotonic() + self.patience_s
+        timeout_ms = asked.one("timeout-ms")
+        self.idle_timeout_s = float("inf") if timeout_ms is None else timeout_ms / 1000
+        self.deadline_s = time.monotonic() + self.idle_timeout_s
         self.consumer = self.cluster.consumer(settings(asked, self.cluster, self.group))
         self.cluster.metadata(self.consumer)
 
@@ -172,7 +172,7 @@ class ConsoleReader:
         if not self._begin():
             return
         while self.left and not self.ending.asked:
-            if (rest_s := self.give_up_at - time.monotonic()) <= 0:
+            if (rest_s := self.deadline_s - time.monotonic()) <= 0:
                 return
             # The first record is waited for, and only what is there already goes along with it.
             batch = self.consumer.consume(1, min(POLL_S, rest_s))
@@ -181,7 +181,7 @@ class ConsoleReader:
             if good := [message for message in batch if sound(message)]:
                 self.left -= len(good)
                 yield good
-                self.give_up_at = time.monotonic() + self.patience_s
+                self.deadline_s = time.monotonic() + self.idle_timeout_s
 
     def done(self, batch: list[Message]) -> None:
         """Mark records as printed, so that their offsets are committed."""
@@ -201,7 +201,7 @@ class ConsoleReader:
             if not warned:
                 warned = True
                 warn(f"there is no topic {pattern or self.asked.one('topic')} yet; waiting for it")
-            if self.ending.asked or time.monotonic() > self.give_up_at:
+            if self.ending.asked or time.monotonic() > self.deadline_s:
                 return False
             self.consumer.poll(POLL_S)
         self.consumer.assign(places)
@@ -264,12 +264,12 @@ def settings(asked: ParsedFlags, cluster: ToolCluster, group: str | None) -> dic
 
 def sound(message: Message) -> bool:
     """Return True for a record, False for an end or an unknown topic; raise other errors."""
-    fault = message.error()
-    if fault is None:
+    error = message.error()
+    if error is None:
         return True
-    if fault.code() in (*UNSEEN, KafkaError._PARTITION_EOF):
+    if error.code() in (*UNSEEN, KafkaError._PARTITION_EOF):
         return False
-    raise KafkaException(fault)
+    raise KafkaException(error)
 
 
 TOOL = ShellTool(FLAGS, run)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from kafkalite.cli.messages import AT_ONCE, SHORT_SIZE_MAX, RecordSender, records, whole_size
-from kafkalite.cli.shell_tools.cluster import CONNECTION, brokers, faults_as_sentences
+from kafkalite.cli.shell_tools.cluster import CONNECTION, brokers, errors_as_refusals
 from kafkalite.cli.shell_tools.flags import Flag, ParsedFlags, ShellTool, property_value, whole
 from kafkalite.cli.shell_tools.java_properties import properties_in
 from kafkalite.cli.shell_tools.line_reader import LineReader, MalformedLine, java_lines
@@ -92,7 +92,7 @@ def run(asked: ParsedFlags) -> int | None:
     asked.wants("bootstrap-server", "topic")
     reader = LineReader(reader_properties(asked))
     gc.disable()  # no cycles are made here, and it would walk every batch again and again
-    with faults_as_sentences():
+    with errors_as_refusals():
         cluster = brokers(asked, asked.all("command-property"))
         sender = RecordSender(cluster, asked.one("topic"), settings(asked))
         with sender:
@@ -139,13 +139,13 @@ def send(sender: RecordSender, reader: LineReader, lines: list[bytes], sync: boo
     if not reader.splits and not sync:
         sender.send(lines, [None] * len(lines), sum(map(len, lines)))
         return
-    fault = None
+    error = None
     parsed = []
     for line in lines:
         try:
             parsed.append(reader.parse(line))
         except MalformedLine as found:
-            fault = found
+            error = found
             break
     if reader.parse_headers or sync:
         for record in parsed:
@@ -156,13 +156,13 @@ def send(sender: RecordSender, reader: LineReader, lines: list[bytes], sync: boo
             waiting_max = 0 if sync else HEADERS_WAITING_MAX
             sender.wait(0)
             while len(sender.producer) > waiting_max:
-                sender.patience.look(len(sender.producer))
+                sender.stall_warning.look(len(sender.producer))
                 sender.wait(0.01)
     else:
         size = sum(map(len, lines))
         sender.send([one.value for one in parsed], [one.key for one in parsed], size)
-    if fault is not None:
-        raise fault
+    if error is not None:
+        raise error
 
 
 TOOL = ShellTool(FLAGS, run)

@@ -29,7 +29,7 @@ from kafkalite.cli.group_offsets import (
 )
 from kafkalite.cli.reading import PartitionKey
 from kafkalite.cli.shell_tools import group_tables
-from kafkalite.cli.shell_tools.cluster import CONNECTION, brokers, faults_as_sentences, settled
+from kafkalite.cli.shell_tools.cluster import CONNECTION, brokers, errors_as_refusals, settled
 from kafkalite.cli.shell_tools.flags import Flag, ParsedFlags, ShellTool, whole
 from kafkalite.cli.wire import WireClient
 from kafkalite.errors import BY_CODE, Refusal
@@ -102,7 +102,7 @@ def by(text: str) -> Destination:
     return ShiftedPosition(whole(text))
 
 
-def patience(text: str) -> int:
+def timeout(text: str) -> int:
     """Parse the argument of --timeout."""
     if whole(text) < ANSWER_TIMEOUT_S * 1000:
         raise ValueError(f"at least {ANSWER_TIMEOUT_S * 1000:.0f}, the time a broker is given")
@@ -143,7 +143,7 @@ FLAGS = (
     Flag("dry-run", words="only show it, as it does anyway"),
     Flag("execute", words="do it"),
     Flag("export", words="show it as CSV, for --from-file"),
-    Flag("timeout", "MS", "how long it may take", patience),
+    Flag("timeout", "MS", "how long it may take", timeout),
     Flag("validate-regex", "REGEX", refused="is left out: there is no RE2 here"),
 )  # fmt: skip
 
@@ -160,7 +160,7 @@ def run(asked: ParsedFlags) -> int | None:
     action = asked.action(*ACTIONS)
     check(asked, action)
     try:
-        with faults_as_sentences():
+        with errors_as_refusals():
             groups = GroupOffsets(brokers(asked))
             return VERBS[action](groups, asked)
     except Refusal as refusal:
@@ -209,8 +209,8 @@ def names(groups: GroupOffsets, asked: ParsedFlags) -> list[str]:
 def every(groups: GroupOffsets) -> list[tuple[str, str, str]]:
     """Return all groups of the cluster: name, type, state."""
     found = groups.admin.list_consumer_groups().result()
-    for fault in found.errors:
-        raise KafkaException(fault.args[0])
+    for error in found.errors:
+        raise KafkaException(error.args[0])
     return sorted(
         (group.group_id, group.type.name.capitalize(), STATES.get(group.state, "Unknown"))
         for group in found.valid
@@ -345,14 +345,14 @@ def named(groups: GroupOffsets, asked: ParsedFlags) -> Iterator[PartitionKey]:
 
 def delete(groups: GroupOffsets, asked: ParsedFlags) -> int:
     chosen = names(groups, asked)
-    done, faults = settled(groups.admin.delete_consumer_groups(chosen)) if chosen else ({}, {})
+    done, errors = settled(groups.admin.delete_consumer_groups(chosen)) if chosen else ({}, {})
     quoted = ", ".join(f"'{name}'" for name in done)
-    if not faults:
+    if not errors:
         print(f"Deletion of requested consumer groups ({quoted}) was successful.")
         return 0
     print("\nError: Deletion of some consumer groups failed:")
-    for name, fault in faults.items():
-        print(f"* Group '{name}' could not be deleted due to: {plain(fault.str())}")
+    for name, error in errors.items():
+        print(f"* Group '{name}' could not be deleted due to: {plain(error.str())}")
     if done:
         print(f"\nThese consumer groups were deleted successfully: {quoted}")
     return 1

@@ -9,7 +9,7 @@ from typing import Any
 from confluent_kafka import TopicPartition
 
 from kafkalite.cli.clients import plain
-from kafkalite.cli.shell_tools.cluster import CONNECTION, brokers, faults_as_sentences, settled
+from kafkalite.cli.shell_tools.cluster import CONNECTION, brokers, errors_as_refusals, settled
 from kafkalite.cli.shell_tools.flags import Flag, ParsedFlags, ShellTool
 from kafkalite.errors import Refusal
 
@@ -36,18 +36,18 @@ def run(asked: ParsedFlags) -> int | None:
     """
     asked.wants("bootstrap-server", "offset-json-file")
     places = places_in(asked.one("offset-json-file"))
-    with faults_as_sentences():
+    with errors_as_refusals():
         admin = brokers(asked).reached()
         print("Executing records delete operation", flush=True)
-        deleted, faults = settled(admin.delete_records(places)) if places else ({}, {})
+        deleted, errors = settled(admin.delete_records(places)) if places else ({}, {})
     print("Records delete operation completed:")
     for place in places:
         named = f"partition: {place.topic}-{place.partition}"
-        if place in faults:
-            print(f"{named}\terror: {plain(faults[place].str())}")
+        if place in errors:
+            print(f"{named}\terror: {plain(errors[place].str())}")
         else:
             print(f"{named}\tlow_watermark: {deleted[place].low_watermark}")
-    return 1 if faults else 0
+    return 1 if errors else 0
 
 
 def places_in(name: str) -> list[TopicPartition]:
@@ -57,8 +57,8 @@ def places_in(name: str) -> list[TopicPartition]:
         raise Refusal(f"{name} is larger than {FILE_SIZE_MAX >> 20} MiB")
     try:
         read = json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as fault:
-        raise Refusal(f"{name} is no JSON: {fault}") from None
+    except (ValueError, RecursionError) as error:
+        raise Refusal(f"{name} is no JSON: {error}") from None
     if not isinstance(read, dict) or not isinstance(read.get("partitions"), list):
         raise Refusal(f"{name} has no list of partitions; it should look like {SHAPE}")
     if read.get("version", VERSION) != VERSION:

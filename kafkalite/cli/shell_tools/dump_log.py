@@ -151,8 +151,8 @@ def codec_of(fields: BatchHeader) -> str:
 def show_records(batch: bytes, fields: BatchHeader, shown: DumpOptions) -> None:
     try:
         records = RecordBatch(batch).records()
-    except KafkaError as fault:
-        warn(f"the records of the batch at offset {fields.base_offset} do not read: {fault}")
+    except KafkaError as error:
+        warn(f"the records of the batch at offset {fields.base_offset} do not read: {error}")
         return
     for record in records:
         print(record_line(record, fields, shown))
@@ -243,8 +243,8 @@ def entries(path: Path, size: int) -> bytes:
 def snapshot(path: Path) -> None:
     try:
         producers = decoded(path.read_bytes())
-    except (ValueError, KafkaError) as fault:
-        raise Refusal(f"{path}: {fault}") from None
+    except (ValueError, KafkaError) as error:
+        raise Refusal(f"{path}: {error}") from None
     for producer in producers:
         first = producer.txn_first_offset
         first_shown = f"OptionalLong[{first}]" if first >= 0 else "OptionalLong.empty"

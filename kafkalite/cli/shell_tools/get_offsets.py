@@ -16,7 +16,7 @@ from kafkalite.cli.command import say
 from kafkalite.cli.shell_tools.cluster import (
     CONNECTION,
     brokers,
-    faults_as_sentences,
+    errors_as_refusals,
     internal_topics,
     settled,
 )
@@ -73,18 +73,18 @@ def run(asked: ParsedFlags) -> int | None:
     asked.excludes("topic-partitions", ["topic", "partitions"])
     wanted = meant(asked)
     spec = asked.one("time", SPECS[LATEST]())
-    with faults_as_sentences():
+    with errors_as_refusals():
         admin = brokers(asked).reached()
         places = partitions(admin, wanted, "exclude-internal-topics" in asked)
         if not places:
             raise Refusal("no partition of the cluster is one of those asked for")
-        found, faults = settled(admin.list_offsets(dict.fromkeys(places, spec)))
+        found, errors = settled(admin.list_offsets(dict.fromkeys(places, spec)))
     for place in places:
-        if place in faults:
-            say(f"kafkalite: {place.topic}-{place.partition} is passed over: {faults[place].str()}")
+        if place in errors:
+            say(f"kafkalite: {place.topic}-{place.partition} is passed over: {errors[place].str()}")
         elif found[place].offset != UNKNOWN:
             print(f"{place.topic}:{place.partition}:{found[place].offset}")
-    return 1 if faults else 0
+    return 1 if errors else 0
 
 
 def meant(asked: ParsedFlags) -> Filter:

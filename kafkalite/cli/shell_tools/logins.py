@@ -30,10 +30,10 @@ ITERATIONS = "4096"
 def describe(admin: AdminClient, user: str | None) -> None:
     """Print the logins of a user, or of all users."""
     asked: Any = admin.describe_user_scram_credentials([user] if user is not None else None)
-    found, faults = settled(asked) if user is not None else (asked.result(), {})
-    for fault in faults.values():
-        if fault.code() != KafkaError.RESOURCE_NOT_FOUND:
-            raise Refusal(f"user {user}: {fault.str()}")
+    found, errors = settled(asked) if user is not None else (asked.result(), {})
+    for error in errors.values():
+        if error.code() != KafkaError.RESOURCE_NOT_FOUND:
+            raise Refusal(f"user {user}: {error.str()}")
     for name, one in sorted(found.items()):
         shown = ", ".join(
             f"{NAMES[known.mechanism]}=iterations={known.iterations}"

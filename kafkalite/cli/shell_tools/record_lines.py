@@ -80,8 +80,8 @@ def default(properties: Mapping[str, str], skip_unreadable: bool = False) -> Lin
         for record in records:
             try:
                 written.append(lines([record]))
-            except Refusal as fault:
-                warn(str(fault))
+            except Refusal as error:
+                warn(str(error))
         return b"".join(written)
 
     if not any(name.startswith("print.") or name == "value.deserializer" for name in properties):

@@ -15,5 +15,5 @@ def matcher(pattern: str) -> Matches:
     plain = pattern.strip().replace(",", "|").replace(" ", "")
     try:
         return re.compile(plain.lstrip("\"'").rstrip("\"'")).fullmatch
-    except re.error as fault:
-        raise Refusal(f"{pattern!r} is no regular expression: {fault}") from None
+    except re.error as error:
+        raise Refusal(f"{pattern!r} is no regular expression: {error}") from None

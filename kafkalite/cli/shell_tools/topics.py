@@ -26,7 +26,7 @@ from kafkalite.cli.shell_tools.cluster import (
     CONNECTION,
     answered,
     brokers,
-    faults_as_sentences,
+    errors_as_refusals,
     internal_topics,
     settled,
 )
@@ -65,8 +65,8 @@ FLAGS = (
     Flag("replication-factor", "COUNT", "how many (default: the cluster's)", whole),
     Flag("replica-assignment", "ID:ID,ID:ID,…", "the brokers of each partition, leader first"),
     Flag("config", "KEY=VALUE", "set a config; may be repeated", key_value, repeated=True),
-    Flag("if-exists", words="a topic that does not exist is no fault"),
-    Flag("if-not-exists", words="a topic that exists is no fault"),
+    Flag("if-exists", words="a topic that does not exist is no error"),
+    Flag("if-not-exists", words="a topic that exists is no error"),
     Flag("exclude-internal", words="without internal topics"),
     Flag("topics-with-overrides", words="only topics that have configs of their own"),
     Flag("under-replicated-partitions", words="only partitions with replicas out of sync"),
@@ -103,7 +103,7 @@ def run(asked: ParsedFlags) -> int | None:
     if action == "alter":
         asked.wants("partitions", why=", how many there shall be")
     try:
-        with faults_as_sentences():
+        with errors_as_refusals():
             VERBS[action](brokers(asked).reached(), asked)
     except Refusal as refusal:
         # Scripts read it on stdout, where Kafka writes it; a person may look at stderr only.
@@ -153,11 +153,11 @@ def create(admin: AdminClient, asked: ParsedFlags) -> None:
         topic = NewTopic(name, len(placement), replica_assignment=placement, config=configs)
     else:
         topic = NewTopic(name, partitions, asked.one("replication-factor", -1), config=configs)
-    _, faults = settled(admin.create_topics([topic]))
-    for fault in faults.values():
-        if fault.code() == KafkaError.TOPIC_ALREADY_EXISTS and "if-not-exists" in asked:
+    _, errors = settled(admin.create_topics([topic]))
+    for error in errors.values():
+        if error.code() == KafkaError.TOPIC_ALREADY_EXISTS and "if-not-exists" in asked:
             return
-        raise KafkaException(fault)
+        raise KafkaException(error)
     print(f"Created topic {name}.")
 
 
@@ -260,9 +260,9 @@ def configs_of(admin: AdminClient, names: Sequence[str]) -> Mapping[str, Mapping
     if not names:
         return {}
     resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names]
-    found, faults = settled(admin.describe_configs(resources))
-    for resource, fault in faults.items():
-        say(f"the configs of topic {resource.name} cannot be shown: {fault.str()}")
+    found, errors = settled(admin.describe_configs(resources))
+    for resource, error in errors.items():
+        say(f"the configs of topic {resource.name} cannot be shown: {error.str()}")
     return {name: {} for name in names} | {
         resource.name: entries for resource, entries in found.items()
     }
