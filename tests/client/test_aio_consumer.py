@@ -88,6 +88,10 @@ def test_all_the_other_calls_are_there_to_be_awaited(served):
             assert await consumer.lag() == 6
             await consumer.commit()
             assert await consumer.committed() == {place: 4}
+            await consumer.commit(offsets_to_keep={place: 3})
+            assert await consumer.committed() == {place: 3}
+            await consumer.commit(offsets={place: 4})
+            assert await consumer.committed() == {place: 4}
             await consumer.seek(place, 8)
             assert (await take(consumer, 1))[0].offset == 8
             await consumer.seek_to_beginning()

@@ -321,6 +321,20 @@ def test_offsets_are_kept_under_a_name_and_found_again(served, native):
         assert consumer.lag() == 0
 
 
+def test_commit_accepts_the_former_name_of_its_argument(served):
+    topic = served.topic()
+    with Consumer(served.bootstrap, group=f"former-{topic}") as consumer:
+        place = TopicPartition(topic, 0)
+        consumer.assign([place])
+        consumer.commit(offsets_to_keep={place: 3})
+        assert consumer.committed(place) == {place: 3}
+        consumer.commit(offsets={place: 4})
+        assert consumer.committed(place) == {place: 4}
+        with pytest.raises(TypeError, match="both given"):
+            consumer.commit({place: 5}, offsets_to_keep={place: 6})
+        assert consumer.committed(place) == {place: 4}
+
+
 def test_other_clients_find_what_was_committed(served):
     topic = served.topic()
     produce(served.bootstrap, topic, numbered(10))

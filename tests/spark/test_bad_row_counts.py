@@ -118,6 +118,23 @@ def test_without_a_listener_nothing_is_written(place, task, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_lag_listener_accepts_the_former_name_of_its_argument(place):
+    calls = []
+
+    def called(*arguments):
+        calls.append(arguments)
+
+    source = SimpleNamespace(
+        endOffset={"t": {"0": 3}}, latestOffset={"t": {"0": 5}}, description="t"
+    )
+    progress = SimpleNamespace(name="query", id=QUERY, runId=QUERY, batchId=0, sources=[source])
+    for listener in (LagListener(called), LagListener(on_lag=called), LagListener(told=called)):
+        listener.onQueryProgress(SimpleNamespace(progress=progress))
+    assert calls == [("query", "0: t", (2, 2, 2.0))] * 3
+    with pytest.raises(TypeError, match="both given"):
+        LagListener(called, told=called)
+
+
 def test_a_directory_that_others_can_enter_is_not_used(place, task, caplog):
     place.mkdir()
     place.chmod(0o755)
@@ -331,9 +348,7 @@ def test_a_streams_bad_rows_reach_the_driver(spark, broker, listener, tmp_path, 
 
 @pytest.mark.spark
 @pytest.mark.spark_session
-def test_the_bad_rows_of_a_batch_that_is_read_twice_count_once(
-    spark, broker, listener, tmp_path
-):
+def test_the_bad_rows_of_a_batch_that_is_read_twice_count_once(spark, broker, listener, tmp_path):
     topic, quarantine = broker.topic(2), broker.topic(1)
     numbers(broker, topic, good=3, bad=2, partition=0)
     numbers(broker, topic, good=3, bad=1, partition=1)
@@ -352,7 +367,5 @@ def test_the_bad_rows_of_a_batch_that_is_read_twice_count_once(
     assert query.awaitTermination(PATIENCE_S)
     await_events(spark)
     assert seen == [(6, 6)] and listener.bad_rows == {str(query.id): 3}
-    with Consumer(
-        broker.bootstrap, topics=[quarantine], auto_offset_reset="earliest"
-    ) as consumer:
+    with Consumer(broker.bootstrap, topics=[quarantine], auto_offset_reset="earliest") as consumer:
         assert len(take(consumer, 6)) == 6, "a quarantine has each at least once"

@@ -7,12 +7,15 @@ there with an unrelated message, or reads from another offset.  NumPy integers a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from kafkalite.client.consumer.positions import shown
 from kafkalite.client.net.topology import TopicPartition
 
 OFFSET_MAX = (1 << 63) - 1
+
+OffsetsToCommit: TypeAlias = Mapping[tuple[str, int], int | tuple[int, str | None]]
+"""Offset, or offset and metadata, by (topic, partition)."""
 
 
 def integer(value: Any, expected: str) -> int:
@@ -53,7 +56,7 @@ def size_given(value: Any, what: str) -> int:
 
 
 def offsets_to_commit(
-    offsets: Mapping[tuple[str, int], int | tuple[int, str | None]],
+    offsets: OffsetsToCommit,
 ) -> dict[tuple[str, int], int | tuple[int, str | None]]:
     """Return the offset and the metadata to commit for each partition."""
     if not isinstance(offsets, Mapping):

@@ -20,6 +20,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from kafkalite._ext.message_reader import Message
+from kafkalite.client.consumer.arguments import OffsetsToCommit
 from kafkalite.client.consumer.arrow_batches import ColumnReader
 from kafkalite.client.consumer.consumer import BATCH_SIZE, Consumer, Watermarks
 from kafkalite.client.consumer.fetch_buffer import FetchCall
@@ -429,22 +430,25 @@ class AsyncConsumer:
 
     async def commit(
         self,
-        offsets_to_keep: Mapping[tuple[str, int], int | tuple[int, str | None]] | None = None,
+        offsets: OffsetsToCommit | None = None,
         timeout: float | None = None,
+        *,
+        offsets_to_keep: OffsetsToCommit | None = None,
     ) -> None:
         """Commit offsets for the group.
 
         Args:
-            offsets_to_keep: For each (topic, partition) the offset of the next message, or (offset,
+            offsets: For each (topic, partition) the offset of the next message, or (offset,
                 metadata).  None: all current positions.
             timeout: Seconds to wait.
+            offsets_to_keep: Former name of `offsets`.
 
         Raises:
             InvalidGroupId: The consumer has no group.
             UnknownMemberId, IllegalGeneration, RebalanceInProgress: The group has members; only
                 they may commit.
         """
-        await self._call(self._consumer.commit, offsets_to_keep, timeout)
+        await self._call(self._consumer.commit, offsets, timeout, offsets_to_keep=offsets_to_keep)
 
     async def committed(
         self, *partitions: tuple[str, int], timeout: float | None = None

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, Unpack
 
 from kafkalite._ext.message_reader import Message
 from kafkalite.client.consumer.arguments import (
+    OffsetsToCommit,
     integer,
     offset_given,
     offsets_to_commit,
@@ -562,15 +563,18 @@ class Consumer:
 
     def commit(
         self,
-        offsets_to_keep: Mapping[tuple[str, int], int | tuple[int, str | None]] | None = None,
+        offsets: OffsetsToCommit | None = None,
         timeout: float | None = None,
+        *,
+        offsets_to_keep: OffsetsToCommit | None = None,
     ) -> None:
         """Commit offsets for the group.
 
         Args:
-            offsets_to_keep: For each (topic, partition) the offset of the next message, or (offset,
+            offsets: For each (topic, partition) the offset of the next message, or (offset,
                 metadata).  None: all current positions.
             timeout: Seconds to wait.
+            offsets_to_keep: Former name of `offsets`.
 
         Raises:
             InvalidGroupId: The consumer has no group.
@@ -578,7 +582,11 @@ class Consumer:
                 they may commit.
         """
         group = self._group()
-        wanted = None if offsets_to_keep is None else offsets_to_commit(offsets_to_keep)
+        if offsets_to_keep is not None:
+            if offsets is not None:
+                raise TypeError("offsets and offsets_to_keep, its former name, are both given")
+            offsets = offsets_to_keep
+        wanted = None if offsets is None else offsets_to_commit(offsets)
         with self.buffer.locked() as buffer:
             buffer.settle()
             if wanted is None:

@@ -45,12 +45,16 @@ class Lag(NamedTuple):
     avgOffsetsBehindLatest: float
 
 
+OnLag = Callable[[str, str, Lag], object]
+
+
 class LagListener(StreamingQueryListener):
     """Collects the last lags and the numbers of bad rows of the streams.
 
     Args:
-        told: Called as told(query, source, lag) with the name of a query, or its id without one,
-            after every micro-batch.
+        on_lag: Called as on_lag(query, source, lag) with the name of a query, or its id without
+            one, after every micro-batch.
+        told: Former name of `on_lag`.
 
     Attributes:
         lags: By query id and source; a query that ended has none.
@@ -59,10 +63,12 @@ class LagListener(StreamingQueryListener):
             end.
     """
 
-    def __init__(self, told: Callable[[str, str, Lag], object] | None = None) -> None:
+    def __init__(self, on_lag: OnLag | None = None, *, told: OnLag | None = None) -> None:
+        if on_lag is not None and told is not None:
+            raise TypeError("on_lag and told, its former name, are both given")
         self.lags: dict[str, dict[str, Lag]] = {}
         self.bad_rows: dict[str, int] = {}
-        self._told = told
+        self._on_lag = on_lag or told
         self._counts: dict[str, BadRowCounts | None] = {}
         """By run id, since events of one run may arrive after the next run has started."""
 
@@ -78,8 +84,8 @@ class LagListener(StreamingQueryListener):
                 continue
             name = f"{number}: {source.description}"
             self.lags.setdefault(str(progress.id), {})[name] = lag
-            if self._told is not None:
-                self._told(progress.name or str(progress.id), name, lag)
+            if self._on_lag is not None:
+                self._on_lag(progress.name or str(progress.id), name, lag)
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         self.lags.pop(str(event.id), None)
