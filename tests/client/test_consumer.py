@@ -370,10 +370,10 @@ def test_a_group_that_has_members_refuses_the_commit_of_one_who_is_none(served):
 def test_membership_is_refused_in_one_sentence(served):
     with pytest.raises(InvalidConfig, match="comes with a later version"):
         Consumer(served.bootstrap, topics=["t"], group="g")
-    with pytest.raises(InvalidConfig, match="said twice"):
+    with pytest.raises(InvalidConfig, match="given twice"):
         Consumer(served.bootstrap, group="g", group_id="g")
     with Consumer(served.bootstrap) as consumer:
-        with pytest.raises(InvalidGroupId, match="give the consumer a group"):
+        with pytest.raises(InvalidGroupId, match="create the consumer with a group"):
             consumer.commit()
 
 

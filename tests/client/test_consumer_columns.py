@@ -151,7 +151,7 @@ def test_bounds_that_mean_nothing_are_refused(served, timed):
             consumer.to_table(start="yesterday")
         with pytest.raises(ValueError, match="no time zone"):
             consumer.to_table(end=datetime(2026, 1, 1))
-        with pytest.raises(ValueError, match="is not read here"):
+        with pytest.raises(ValueError, match="is not read by this consumer"):
             consumer.to_table(start={("elsewhere", 0): 1})
 
 

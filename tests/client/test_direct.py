@@ -179,11 +179,11 @@ def test_a_grant_that_cannot_be_ends_the_lane_and_leaves_no_descriptor(door, fil
     assert descriptors() == before - 1  # the transport's own socket
 
 
-def test_a_file_that_is_none_is_not_read(door):
+def test_descriptor_that_is_not_a_file_is_refused(door):
     ends = os.pipe()
     door.transport.fetch([position(2)])
     door.grant(ends[0], **READABLE)
-    with pytest.raises(NetworkException, match="not a new file"):
+    with pytest.raises(NetworkException, match="not a new regular file"):
         door.transport.receive()
     for end in ends:
         os.close(end)
@@ -210,7 +210,7 @@ def test_a_packet_of_another_kind_ends_the_lane(door):
     )
     door.transport.fetch([position()])
     door.say(write_packet(welcome))
-    with pytest.raises(NetworkException, match="where it should grant"):
+    with pytest.raises(NetworkException, match="instead of GRANTED"):
         door.transport.receive()
 
 

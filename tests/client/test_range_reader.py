@@ -225,7 +225,7 @@ def test_missing_topics_partitions_and_recreated_topics_are_lost(served, native,
     with RangeReader(served.bootstrap, native=native) as reader:
         with pytest.raises(RecordsLost, match=f"{topic}-1.*counted from 0"):
             list(reader.read((topic, 1), 0, 10))
-        with pytest.raises(RecordsLost, match="deleted and made again"):
+        with pytest.raises(RecordsLost, match="deleted and recreated"):
             list(reader.read((topic, 0), 0, 10, topic_id=b"another topic id"))
         delete(served.bootstrap, topic)
         with pytest.raises(RecordsLost, match=topic):

@@ -483,7 +483,7 @@ def test_the_first_batch_of_a_set_must_be_there_whole():
     batch = built([(0, NOW, b"k", b"v", ())], 9)
     builder = RowBuilder("t", 0)
     assert decode_set(builder, b"", 0, 9, PLENTY) == (0, 9)
-    with pytest.raises(CorruptMessage, match="At offset 9: there is no whole batch"):
+    with pytest.raises(CorruptMessage, match="At offset 9: the batch is incomplete"):
         decode_set(builder, batch[:-1], 0, 9, PLENTY)
     assert decode_set(builder, batch + batch[:-1], 0, 9, PLENTY) == (2 * len(batch) - 1, 10)
 

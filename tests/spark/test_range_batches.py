@@ -290,10 +290,10 @@ def test_a_topic_made_anew_is_not_taken_for_the_former(served, native, caplog, q
     delete(served.bootstrap, topic)
     served.topic(name=topic)
     produce(served.bootstrap, topic, numbered(20))
-    with pytest.raises(DataLoss, match="made again"):
+    with pytest.raises(DataLoss, match="deleted and recreated"):
         read(topic, 0, 10, said, topic_id=former)
     assert not read(topic, 0, 10, said, topic_id=former, fail_on_data_loss=False)
-    assert "made again" in caplog.text
+    assert "deleted and recreated" in caplog.text
     assert len(read(topic, 0, 20, said)) == 20
 
 

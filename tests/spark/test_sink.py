@@ -36,7 +36,7 @@ from kafkalite import Consumer
 from kafkalite._ext.hashing import partition_of
 from kafkalite.testing import Broker
 from pyspark_kafkalite.connector import row_writer
-from pyspark_kafkalite.connector.row_writer import Destination, NullTopic, WriteFailed, Written
+from pyspark_kafkalite.connector.row_writer import Destination, NullTopic, WriteFailed, WriteResult
 from pyspark_kafkalite.connector.sink import batch_writer, stream_writer
 from tests.spark.topics import delete, grow
 
@@ -93,7 +93,7 @@ def batch(ddl: str, *records: tuple, zone: str = "UTC") -> pa.RecordBatch:
     )
 
 
-def write(broker: Broker, ddl: str, *batches: pa.RecordBatch, **others: str) -> Written:
+def write(broker: Broker, ddl: str, *batches: pa.RecordBatch, **others: str) -> WriteResult:
     return batch_writer(options(broker, **others), schema(ddl), False).write(iter(batches))
 
 
@@ -188,17 +188,18 @@ def test_a_writer_travels_small():
 
 def test_commit_and_abort_tell_what_is_known(caplog):
     said = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"}
-    done = [Written(10, 2), None, Written(5, 1)]
+    done = [WriteResult(10, 2), None, WriteResult(5, 1)]
     with caplog.at_level(logging.INFO, "pyspark_kafkalite"):
         batch_writer(said, schema("value string"), False).commit(done[::2])
         batch_writer(said, schema("value string"), False).abort(done)
         stream_writer(said, schema("value string"), False).commit(done[::2], 7)
         stream_writer(said, schema("value string"), False).abort([], 8)
     assert caplog.messages == [
-        "Written: 15 records of 2 tasks in 3 batches are acknowledged.",
-        "The write failed; 15 records of 2 tasks in 3 batches are acknowledged, and stay.",
-        "Written of micro-batch 7: 15 records of 2 tasks in 3 batches are acknowledged.",
-        "Micro-batch 8 failed; 0 records of 0 tasks in 0 batches are acknowledged, and stay.",
+        "Batch was written: 15 records of 2 tasks in 3 batches are acknowledged.",
+        "Write failed; 15 records of 2 tasks in 3 batches are acknowledged, and stay in the topic.",
+        "Micro-batch 7 was written: 15 records of 2 tasks in 3 batches are acknowledged.",
+        "Micro-batch 8 failed; 0 records of 0 tasks in 0 batches are acknowledged, and stay in the"
+        " topic.",
     ]
 
 
@@ -220,7 +221,7 @@ def test_all_columns_arrive_as_they_were(broker, native, make):
         zone="America/New_York",
     )
     made = make(options(broker, topic=topic, **{"kafka.native": native}), schema(ddl), False)
-    assert made.write(iter([given])) == Written(records=3, batches=3)
+    assert made.write(iter([given])) == WriteResult(records=3, batches=3)
     names = ["partition", "key", "value", "timestamp", "headers"]
     stamp = moment.replace(microsecond=123_000)
     found = stands(broker, topic, columns=names)
@@ -234,7 +235,7 @@ def test_the_option_stands_above_the_column(broker):
     by_option, by_column, other = broker.topic(), broker.topic(), broker.topic()
     ddl = "value string, topic string"
     given = batch(ddl, ("a", by_column), ("b", other), ("c", by_column))
-    assert write(broker, ddl, given) == Written(3, 2)
+    assert write(broker, ddl, given) == WriteResult(3, 2)
     assert write(broker, ddl, given, topic=f" {by_option} ").records == 3
     assert stands(broker, by_column) == [b"a", b"c"]
     assert stands(broker, other) == [b"b"]
@@ -247,7 +248,7 @@ def test_the_option_stands_above_the_column(broker):
 def test_columns_of_other_names_are_passed_over(broker):
     topic = broker.topic()
     ddl = "offset bigint, value string, timestampType int, note array"
-    assert write(broker, ddl, batch(ddl, (7, "a", 0, [1])), topic=topic) == Written(1, 1)
+    assert write(broker, ddl, batch(ddl, (7, "a", 0, [1])), topic=topic) == WriteResult(1, 1)
     assert stands(broker, topic) == [b"a"]
 
 
@@ -342,8 +343,8 @@ def test_no_rows_need_no_broker():
     made = batch_writer(
         {"kafka.bootstrap.servers": nowhere(), "topic": "t"}, schema("value string"), False
     )
-    assert made.write(iter([])) == Written()
-    assert made.write(iter([batch("value string")])) == Written()
+    assert made.write(iter([])) == WriteResult()
+    assert made.write(iter([batch("value string")])) == WriteResult()
     assert not row_writer._kept
 
 

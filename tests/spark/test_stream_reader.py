@@ -267,7 +267,7 @@ def test_a_topic_made_anew_fails_the_query_or_is_read_from_its_beginning(
     delete(broker, topic)
     broker.topic(partitions=2, name=topic)
     produce(broker, topic, 7)
-    with pytest.raises(DataLoss, match="was deleted and made again"):
+    with pytest.raises(DataLoss, match="was deleted and recreated"):
         latest(strict, end)
     anew = latest(lax, end)
     assert anew == {topic: {"0": 7, "1": 0}}

@@ -311,9 +311,7 @@ class AssignmentReader:
             self._handle_missing(name, topic)
             return
         if time.monotonic() - self._replaced_ids.get(topic.topic_id, -NEVER) < LAG_S_MAX:
-            self._back_off(
-                LeaderNotAvailable(f"Topic {name!r}: the node asked does not know it yet.")
-            )
+            self._back_off(LeaderNotAvailable(f"Topic {name!r}: the node does not know it yet."))
             return
         self._unknown.discard(name)
         if name in self.subscription.topics:
@@ -334,10 +332,13 @@ class AssignmentReader:
         """Update the leader of a partition, and detect a recreated topic."""
         shown_id = shown(position.partition)
         if NO_ID != position.topic_id != topic.topic_id != NO_ID:
-            words = f"{shown_id}: the topic was deleted and made again."
+            words = f"{shown_id}: the topic was deleted and recreated."
             if self._strict:
                 raise NotRetriable(UnknownTopicId(words))
-            log.warning("%s  It is read from its beginning.", words)
+            log.warning(
+                "Topic was deleted and recreated; reading it from its start.  partition=%s",
+                shown_id,
+            )
             now_s = time.monotonic()
             self._replaced_ids = {
                 i: at for i, at in self._replaced_ids.items() if now_s - at < LAG_S_MAX
@@ -368,7 +369,10 @@ class AssignmentReader:
         for position in self.assignment:
             if position.partition.topic == name and position.leader != NO_LEADER:
                 position.lose_leader()
-                log.warning("%s cannot be read: %s", shown(position.partition), error)
+                log.warning(
+                    "Partition cannot be read; retrying.  partition=%s error=%s",
+                    shown(position.partition), error,
+                )  # fmt: skip
         self._back_off(error)
 
     # First offsets.
@@ -392,7 +396,7 @@ class AssignmentReader:
             if position.start == NOWHERE:
                 raise OffsetOutOfRange(
                     f"{shown(position.partition)}: there is no offset to begin with, and"
-                    f" {AUTO_OFFSET_RESET.name} is none; seek() says where."
+                    f" {AUTO_OFFSET_RESET.name} is none; set one with seek()."
                 )
         # The ends first: a record appended after this request is later than any requested time.
         timed = [p for p in waiting if p.start not in (LATEST, EARLIEST)]
@@ -469,13 +473,18 @@ class AssignmentReader:
         return None
 
     def _handle_out_of_range(self, position: Position, outcome: FetchOutcome) -> KafkaError | None:
-        words = f"{shown(position.partition)}: there is no offset {position.ahead} (any more)."
+        words = f"{shown(position.partition)}: offset {position.ahead} is out of range."
         if outcome.log_start_offset >= 0:
             words += f"  The log begins at {outcome.log_start_offset}."
         if self._reset == NOWHERE:
             return OffsetOutOfRange(words)
         self.resets += 1
-        log.warning("%s  It is read from the %s.", words, self._settings[AUTO_OFFSET_RESET])
+        log.warning(
+            "Offset out of range; resetting to the %s offset.  partition=%s offset=%d"
+            " log_start_offset=%d",
+            self._settings[AUTO_OFFSET_RESET], shown(position.partition), position.ahead,
+            outcome.log_start_offset,
+        )  # fmt: skip
         out_of_range_at = position.offset
         position.restart(self._reset)
         if out_of_range_at is not None:

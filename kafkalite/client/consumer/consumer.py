@@ -601,8 +601,8 @@ class Consumer:
                 )
             except (UnknownMemberId, IllegalGeneration, RebalanceInProgress) as error:
                 raise type(error)(
-                    f"Group {group!r} has members, who alone may commit its offsets; this consumer"
-                    " is none.  Choose another name, or end the members."
+                    f"Group {group!r} has members; only they may commit its offsets, and this"
+                    " consumer is not one.  Choose another group, or stop the members."
                 ) from None
 
     def committed(
@@ -632,7 +632,9 @@ class Consumer:
     def _group(self) -> str:
         group = self.buffer.settings[GROUP_ID]
         if group is None:
-            raise InvalidGroupId("Offsets are kept under a name: give the consumer a group.")
+            raise InvalidGroupId(
+                "Offsets are committed for a group: create the consumer with a group."
+            )
         return group
 
     def metrics(self) -> dict[str, Any]:

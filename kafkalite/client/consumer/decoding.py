@@ -102,7 +102,7 @@ class OpenTransactions:
                 return False
             if producer_id == start.producer_id:
                 # Check the CRC first: a damaged header must not make records be skipped.
-                words = f"At offset {start.base_offset}: the batch does not check."
+                words = f"At offset {start.base_offset}: the batch is invalid."
                 raise_for(record_batch.check(batch), words)
                 if start.is_control and is_abort(batch):
                     del self._aborted[number]
@@ -114,5 +114,5 @@ def is_abort(batch: memoryview) -> bool:
     """Return whether a control batch is an abort marker."""
     found = record_bytes.decode(batch[HEADER_SIZE:], 1)
     if isinstance(found, int) or not found[0][2] or len(found[0][2]) < _MARKER.size:
-        raise CorruptMessage("A control batch holds no marker.")
+        raise CorruptMessage("A control batch has no marker.")
     return bool(_MARKER.unpack_from(found[0][2])[1] == _ABORT)

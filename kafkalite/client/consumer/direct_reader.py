@@ -136,7 +136,7 @@ class DirectReader:
     def _granted(self, record: TypedRecord, descriptors: list[int]) -> FetchOutcome | None:
         if record.kind is not GRANTED:
             close_all(descriptors)
-            raise NetworkException(f"The node said {record.kind} where it should grant.")
+            raise NetworkException(f"The node sent {record.kind} instead of GRANTED.")
         fields = record.fields
         if fields["error_code"] in TRANSPORT_ERRORS:
             close_all(descriptors)
@@ -147,7 +147,7 @@ class DirectReader:
         try:
             position, epoch, first_offset = self._outstanding.pop(fields["request_id"])
         except KeyError:
-            raise NetworkException("The node granted what nobody asked for.") from None
+            raise NetworkException("The node sent a grant without a request.") from None
         if self._requested.get(position) == epoch:
             del self._requested[position]
         if epoch != position.epoch:
@@ -160,7 +160,7 @@ class DirectReader:
             return outcome
         span = fields["position"], fields["position"] + fields["size"]
         if span[0] < 0 or span[1] <= span[0] or fields["end_offset"] <= first_offset:
-            raise NetworkException("The node granted what cannot be.")
+            raise NetworkException("The node sent a grant with invalid bounds.")
         aborted = tuple((each.producer_id, each.first_offset) for each in fields["aborted"])
         offsets = first_offset, fields["end_offset"]
         grant = GrantedRange(position, epoch, offsets, aborted, file, span, self._memory)
@@ -174,10 +174,10 @@ class DirectReader:
         if fresh:
             if number in self._files or not stat.S_ISREG(os.fstat(descriptors[0]).st_mode):
                 close_all(descriptors)
-                raise NetworkException("What the node lent is not a new file.")
+                raise NetworkException("The descriptor of a grant is not a new regular file.")
             self._files[number] = SegmentFile(descriptors[0])
         if number < 0:
             return None
         if number not in self._files:
-            raise NetworkException("The node granted a file that it never lent.")
+            raise NetworkException("A grant names a file whose descriptor was never sent.")
         return self._files[number]

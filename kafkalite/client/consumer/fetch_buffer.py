@@ -320,7 +320,10 @@ class FetchBuffer:
 
     def _next_range(self, deadline: Deadline) -> RecordRange | None:
         if not self.assignment_reader.subscription and not self.assignment_reader.assignment:
-            raise RuntimeError("It reads nothing yet: give it topics, or assign() partitions.")
+            raise RuntimeError(
+                "Nothing is subscribed or assigned: give the consumer topics, or assign()"
+                " partitions."
+            )
         record_range = self.assignment_reader.next_range(deadline)
         if record_range is None and self.closed:
             raise Closed

@@ -347,7 +347,7 @@ class RangeRead:
         found = self.position.topic_id
         if self._topic_id and found != NO_ID and found != self._topic_id != NO_ID:
             topic = self.position.partition.topic
-            raise Gone(f"topic {topic!r} was deleted and made again", self.position.end)
+            raise Gone(f"topic {topic!r} was deleted and recreated", self.position.end)
 
     def _step(self, connections: RangeConnections, columns: ColumnReader, max_bytes: int) -> None:
         """Decode the next records, or find out why there are none."""

@@ -217,7 +217,8 @@ class GrantedRange(RecordRange):
             wanted = size_claimed(piece)
             if not size < wanted <= left:
                 raise CorruptMessage(
-                    f"At offset {self.first_offset}: a batch goes beyond what the node granted."
+                    f"At offset {self.first_offset}: a batch is longer than the range that the node"
+                    " granted."
                 )
             size = wanted
 

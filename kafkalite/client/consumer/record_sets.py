@@ -19,7 +19,7 @@ from kafkalite.records.compression import decompress
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-_INVALID = "the batch does not check, or its records are not what its header says."
+_INVALID = "the batch is invalid, or its records do not match its header."
 
 
 class Builder(Protocol):
@@ -59,7 +59,7 @@ def decode_set(
             return position, first_offset
         if code == record_reader.AT_END:
             if position == 0 and view:
-                raise CorruptMessage(f"At offset {first_offset}: there is no whole batch.")
+                raise CorruptMessage(f"At offset {first_offset}: the batch is incomplete.")
             return len(view), first_offset
         try:
             if code != record_reader.COMPRESSED:

@@ -73,5 +73,5 @@ def _compiled(pattern: str) -> re.Pattern[str]:
         return re.compile(pattern)
     except re.error as error:
         raise InvalidConfig(
-            f"The topic pattern {pattern!r} is no regular expression: {error}."
+            f"The topic pattern {pattern!r} is not a regular expression: {error}."
         ) from None

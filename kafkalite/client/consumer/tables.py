@@ -104,7 +104,7 @@ def next_columns(
         if not more:
             assignment_reader.release(record_range)
         return position.partition, reader.take(*position.partition)
-    raise RequestTimedOut("The table was not read whole in the time there was.")
+    raise RequestTimedOut("The table was not complete before the timeout.")
 
 
 # Bounds.
@@ -148,7 +148,7 @@ def bounds_of(bounds: Bounds, partitions: Sequence[TopicPartition]) -> dict[Topi
         given = {partition_named(place): bound_given(bound) for place, bound in bounds.items()}
         unknown = given.keys() - set(partitions)
         if unknown:
-            raise ValueError(f"{shown(unknown.pop())} is not read here")
+            raise ValueError(f"{shown(unknown.pop())} is not read by this consumer")
         return {partition: given.get(partition) for partition in partitions}
     return dict.fromkeys(partitions, bound_given(bounds))
 
@@ -176,7 +176,7 @@ def start_of(
         return max(low, high + bound)
     if 0 < bound < low:
         raise OffsetOutOfRange(
-            f"{shown(partition)}: there is no offset {bound} any more; the log begins at {low}."
+            f"{shown(partition)}: offset {bound} is out of range; the log begins at {low}."
         )
     return max(low, bound)
 
@@ -199,7 +199,9 @@ def timestamp_ms(when: datetime | int) -> int:
     """Return milliseconds since 1970, rounded up to the first that is not before this time."""
     if isinstance(when, datetime):
         if when.tzinfo is None:
-            raise ValueError(f"{when!r} has no time zone, and so is no time a record can have")
+            raise ValueError(
+                f"{when!r} has no time zone; give one, for example datetime.timezone.utc"
+            )
         since = when - datetime.fromtimestamp(0, UTC)
         return max(0, -(-since // timedelta(milliseconds=1)))  # a negative one is a bound
     expected = "a time is a datetime or an integer of milliseconds since 1970"

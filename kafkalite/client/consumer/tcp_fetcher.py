@@ -113,7 +113,7 @@ class TcpFetcher:
 
     def receive(self) -> list[FetchOutcome]:
         if not self._outstanding:
-            raise NetworkException("The node said something that nobody asked.")
+            raise NetworkException("The node sent a response without a request.")
         try:
             _, body = self._connection.receive(REST_OF_RESPONSE_S)
         except RequestTimedOut:
@@ -137,7 +137,7 @@ class TcpFetcher:
             for partition in topic.partitions:
                 found = requested.pop((name, partition.partition_index), None)
                 if found is None:
-                    raise NetworkException("The node answered for what nobody asked.")
+                    raise NetworkException("The response has a partition that was not requested.")
                 outcomes.append(outcome_of(partition, *found))
         return outcomes
 

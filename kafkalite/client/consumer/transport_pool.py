@@ -130,7 +130,12 @@ class TransportPool:
     def read_over_tcp(self, node_id: int) -> None:
         """Use TCP for a node for a while, since its files do not match its grants."""
         if isinstance(self._transports.get(node_id), DirectReader):
-            self._fail(node_id, NetworkException("Less was to be read than the node granted."))
+            self._fail(
+                node_id,
+                NetworkException(
+                    "The segment file is shorter than the range that the node granted."
+                ),
+            )
 
     def close(self) -> None:
         for node_id in list(self._transports):
@@ -189,12 +194,14 @@ class TransportPool:
         if local is None or not local.welcome.fields["reads"]:
             if local is not None:
                 local.close()
-            again.failed(NetworkException("There is no local socket, or no reading from it."))
+            again.failed(
+                NetworkException("The node has no local socket, or grants no reads over it.")
+            )
             return transport
         self._drop(node_id)
         direct = DirectReader(node_id, local, self._memory, self._settings, self.isolation_level)
         self._add(direct)
-        log.debug("node %d is read directly", node_id)
+        log.debug("Reading segment files directly.  node=%d", node_id)
         return direct
 
     def _add(self, transport: FetchTransport) -> None:
@@ -220,11 +227,11 @@ class TransportPool:
         else:
             self._backoffs[node_id].failed(error)
             self.unreachable.add(node_id)
-        log.debug("node %d: %s", node_id, error)
+        log.debug("Fetch transport failed.  node=%d error=%s", node_id, error)
         self._drop(node_id)
 
     def _fail_overdue(self) -> None:
         now = time.monotonic()
         for transport in list(self._transports.values()):
             if now >= transport.due_s:
-                self._fail(transport.node_id, NetworkException("An answer did not come in time."))
+                self._fail(transport.node_id, NetworkException("The node did not respond in time."))

@@ -44,39 +44,39 @@ def schema_of(options: Mapping[str, str]) -> StructType:
     """
     if boolean(options, "rangesOnly", False):
         return RANGES
-    said = {name.lower(): value for name, value in options.items()}
-    if any(name in said for name in DECODING):
+    lowered = {name.lower(): value for name, value in options.items()}
+    if any(name in lowered for name in DECODING):
         decoded_too: StructType = spark_schema(work_of(options).schema)
         return decoded_too
     fields = {field.name: field for field in (*SCHEMA.fields, HEADERS)}
-    names = columns_of(said)
+    names = columns_of(lowered)
     if names is None:
         headers = [HEADERS] if boolean(options, "includeHeaders", False) else []
         return StructType([*SCHEMA.fields, *headers])
     by_lower = {name.lower(): name for name in fields}
     if any(name.lower() not in by_lower for name in names):
         raise ValueError(f"columns is a list of different ones of {', '.join(fields)}, not"
-                         f" {said['columns']!r}.")  # fmt: skip
+                         f" {lowered['columns']!r}.")  # fmt: skip
     return StructType([fields[by_lower[name.lower()]] for name in names])
 
 
-def columns_of(said: Mapping[str, str]) -> list[str] | None:
+def columns_of(lowered: Mapping[str, str]) -> list[str] | None:
     """Return the names in the option columns."""
-    asked = said.get("columns")
-    if asked is None:
+    chosen_columns = lowered.get("columns")
+    if chosen_columns is None:
         return None
-    names = [name.strip() for name in asked.split(",") if name.strip()]
+    names = [name.strip() for name in chosen_columns.split(",") if name.strip()]
     if not names or len({name.lower() for name in names}) < len(names):
-        raise ValueError(f"columns is a list of different names, not {asked!r}.")
+        raise ValueError(f"columns is a list of different names, not {chosen_columns!r}.")
     return names
 
 
 def work_of(options: Mapping[str, str]) -> RangePipeline:
     """Return the per-range work for these options, for a batch or a stream."""
     read = source_options(options, stream=None)
-    said = {name.lower(): value for name, value in options.items()}
-    decode = decoded(None, {name: said[name] for name in DECODING if name in said}, read)
-    names = columns_of(said)
+    lowered = {name.lower(): value for name, value in options.items()}
+    decode = decoded(None, {name: lowered[name] for name in DECODING if name in lowered}, read)
+    names = columns_of(lowered)
     if names is None and boolean(options, "includeHeaders", False):
         names = [*RangePipeline(read, decode).schema.names, HEADERS.name]
     elif names is not None:

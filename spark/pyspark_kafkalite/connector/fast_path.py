@@ -40,8 +40,8 @@ from pyspark_kafkalite.connector import range_planning
 from pyspark_kafkalite.connector.offset_ranges import OffsetRange
 from pyspark_kafkalite.connector.range_pipeline import (
     Filter,
+    MapArrow,
     RangePipeline,
-    Turn,
     decoded,
     spark_schema,
 )
@@ -61,7 +61,7 @@ def read(
     columns: Sequence[str] | None = None,
     filter: Filter | None = None,
     decode: str | Decode | None = None,
-    map_arrow: Turn | None = None,
+    map_arrow: MapArrow | None = None,
     schema: Any = None,
     **options: Any,
 ) -> DataFrame:
@@ -86,12 +86,12 @@ def read(
         ValueError: An option is invalid, is given twice, or lacks another one.
         KafkaError: The cluster cannot be reached, or a topic does not exist.
     """
-    said, decoding = options_of(topic, bootstrap, decode, options)
-    chosen = source_options(said, stream=False)
+    text_options, decoding = options_of(topic, bootstrap, decode, options)
+    chosen = source_options(text_options, stream=False)
     work = RangePipeline(
         chosen, decoded(decode, decoding, chosen), columns, filter, map_arrow, schema
     )
-    ranges = range_planning.batch_ranges(said)
+    ranges = range_planning.batch_ranges(text_options)
     if not ranges:
         return spark.createDataFrame([], spark_schema(work.schema))
 
@@ -112,7 +112,7 @@ def read_stream(
     columns: Sequence[str] | None = None,
     filter: Filter | None = None,
     decode: str | Decode | None = None,
-    map_arrow: Turn | None = None,
+    map_arrow: MapArrow | None = None,
     schema: Any = None,
     **options: Any,
 ) -> DataFrame:
@@ -135,8 +135,8 @@ def read_stream(
     Raises:
         ValueError: An option is invalid, is given twice, or lacks another one.
     """
-    said, decoding = options_of(topic, bootstrap, decode, options)
-    chosen = source_options(said, stream=True)
+    text_options, decoding = options_of(topic, bootstrap, decode, options)
+    chosen = source_options(text_options, stream=True)
     work = RangePipeline(
         chosen, decoded(decode, decoding, chosen), columns, filter, map_arrow, schema
     )
@@ -146,7 +146,7 @@ def read_stream(
             for row in batch.to_pylist():
                 yield from work.of(OffsetRange(*row.values()))
 
-    stream = spark.readStream.format("kafkalite").options(**said, rangesOnly="true").load()
+    stream = spark.readStream.format("kafkalite").options(**text_options, rangesOnly="true").load()
     return stream.mapInArrow(run, spark_schema(work.schema))
 
 
@@ -161,10 +161,10 @@ def options_of(
 ) -> tuple[dict[str, str], dict[str, Any]]:
     """Return the source's options as text, and those of decoding unchanged."""
     decoding = {name: value for name, value in options.items() if name.lower() in DECODING}
-    said = {name: text(value) for name, value in options.items() if name not in decoding}
-    if any(name.lower() == "includeheaders" for name in said):
+    text_options = {name: text(value) for name, value in options.items() if name not in decoding}
+    if any(name.lower() == "includeheaders" for name in text_options):
         raise ValueError("includeHeaders is said by columns here: columns=[…, 'headers'].")
-    given = {name.lower() for name in said}
+    given = {name.lower() for name in text_options}
     for name, value, keyword in (
         ("subscribe", topic, "topic"),
         ("kafka.bootstrap.servers", bootstrap, "bootstrap"),
@@ -173,14 +173,14 @@ def options_of(
             continue
         if name in given:
             raise ValueError(f"{name} and {keyword} say the same; leave one of them out.")
-        said[name] = value if isinstance(value, str) else ",".join(value)
+        text_options[name] = value if isinstance(value, str) else ",".join(value)
     if isinstance(decode, str):
         if "value_format" in {name.lower() for name in decoding}:
             raise ValueError("decode and value_format say the same; leave one of them out.")
         decoding["value_format"] = decode
     elif decode is not None and decoding:
         raise ValueError(f"A Decode has its options; leave out {', '.join(sorted(decoding))}.")
-    return said, decoding
+    return text_options, decoding
 
 
 def text(value: Any) -> str:

@@ -42,11 +42,11 @@ def offsets_to_json(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str
     return found
 
 
-def offsets_from_json(said: Mapping[str, Mapping[str, int]]) -> Offsets:
+def offsets_from_json(json_object: Mapping[str, Mapping[str, int]]) -> Offsets:
     """Return the offsets of a checkpoint's JSON object."""
     return {
         TopicPartition(topic, int(partition)): offset
-        for topic, partitions in said.items()
+        for topic, partitions in json_object.items()
         for partition, offset in partitions.items()
     }
 
@@ -54,12 +54,14 @@ def offsets_from_json(said: Mapping[str, Mapping[str, int]]) -> Offsets:
 def parsed(text: str, option: str, example: str) -> dict[str, Any]:
     """Return an option's JSON object; raise ValueError with the option and an example."""
     try:
-        said = json.loads(text)
+        json_object = json.loads(text)
     except (ValueError, RecursionError):
-        said = None
-    if not isinstance(said, dict) or not all(isinstance(name, str) and name for name in said):
+        json_object = None
+    if not isinstance(json_object, dict) or not all(
+        isinstance(name, str) and name for name in json_object
+    ):
         raise ValueError(f"{option} is JSON like {example}, not {text!r}.")
-    return said
+    return json_object
 
 
 def by_partition(text: str, option: str, least: int) -> Offsets:

@@ -24,7 +24,7 @@ from kafkalite import TopicPartition
 from pyspark_kafkalite.connector.offset_ranges import OffsetRange
 from pyspark_kafkalite.connector.topic_offsets import TopicOffsets
 
-Bound = Callable[[list[OffsetRange], TopicOffsets], list[OffsetRange]]
+RangeFilter = Callable[[list[OffsetRange], TopicOffsets], list[OffsetRange]]
 
 COMPARED: dict[type[Filter], Callable[[Any, Any], bool]] = {
     EqualTo: lambda at, value: at == value,
@@ -37,7 +37,7 @@ COMPARED: dict[type[Filter], Callable[[Any, Any], bool]] = {
 }
 
 
-def bound_of(each: Any, decoded_names: Collection[str]) -> Bound | None:
+def bound_of(each: Any, decoded_names: Collection[str]) -> RangeFilter | None:
     """Return a function that excludes offsets by a Filter, or None if it excludes none.
 
     A decoded column may have the name of a record's column that is not read.

@@ -21,7 +21,7 @@ from pyspark_kafkalite.decoding.ddl import arrow_schema
 
 Filter = Any
 """A pyarrow.compute.Expression, or a function from a RecordBatch to a boolean mask."""
-Turn = Callable[[pa.RecordBatch], pa.RecordBatch]
+MapArrow = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 
 def decoded(
@@ -50,7 +50,7 @@ class RangePipeline:
         decode: Decode | None = None,
         columns: Sequence[str] | None = None,
         filter: Filter | None = None,
-        map_arrow: Turn | None = None,
+        map_arrow: MapArrow | None = None,
         schema: Any = None,
     ) -> None:
         if (map_arrow is None) != (schema is None):
@@ -87,12 +87,12 @@ class RangePipeline:
             ):
                 decoded = batch if self._decode is None else self._decode(batch)
                 bad_rows += len(batch) - len(decoded)
-                yield from self.turned(decoded)
+                yield from self.transformed(decoded)
         finally:
             if bad_rows:
                 bad_row_counts.report(wanted, bad_rows)
 
-    def turned(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    def transformed(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a decoded batch that pass the filter, converted by map_arrow."""
         for each in filtered(batch, self._filter):
             if len(each):

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from kafkalite import TopicPartition
 from pyspark_kafkalite.connector.offset_ranges import EARLIEST, LATEST, OffsetRange, Offsets
-from pyspark_kafkalite.connector.source_options import SourceOptions, Where, source_options
+from pyspark_kafkalite.connector.source_options import OffsetBound, SourceOptions, source_options
 from pyspark_kafkalite.connector.topic_offsets import RECORD_SIZE_ASSUMED, TopicOffsets
 
 Sizes = Mapping[TopicPartition, float]
@@ -58,7 +58,7 @@ def ranged(place: TopicPartition, start: int, end: int, topics: TopicOffsets) ->
 
 def resolved(
     topics: TopicOffsets,
-    place: Where,
+    place: OffsetBound,
     partitions: Collection[TopicPartition],
     options: SourceOptions,
 ) -> Offsets:
@@ -75,28 +75,30 @@ def resolved(
     return {**stands, **first, **last}
 
 
-def spread(place: Where, partitions: Collection[TopicPartition]) -> Offsets:
+def spread(place: OffsetBound, partitions: Collection[TopicPartition]) -> Offsets:
     """Return a bound's values by partition; raise ValueError unless it names exactly these."""
     if place.everywhere is not None:
         return dict.fromkeys(partitions, place.everywhere)
     topics = place.topics or {}
-    said = {each: topics[each.topic] for each in partitions if each.topic in topics}
-    said |= place.offsets or {}
-    strange = sorted(said.keys() - set(partitions)) + sorted(
+    specified = {each: topics[each.topic] for each in partitions if each.topic in topics}
+    specified |= place.offsets or {}
+    unknown = sorted(specified.keys() - set(partitions)) + sorted(
         TopicPartition(topic, 0) for topic in topics.keys() - {each.topic for each in partitions}
     )
-    missing = sorted(set(partitions) - said.keys())
-    for wrong, words in ((missing, "says nothing of"), (strange, "speaks of")):
+    missing = sorted(set(partitions) - specified.keys())
+    for wrong, words in ((missing, "says nothing of"), (unknown, "speaks of")):
         if wrong:
             named = ", ".join(f"{topic} {partition}" for topic, partition in wrong[:5])
             raise ValueError(
                 f"{place.option} {words} {named}{', …' if len(wrong) > 5 else ''}, and must name"
                 " exactly the partitions that are read (-2 is the earliest offset, -1 the latest)."
             )
-    return said
+    return specified
 
 
-def timed(topics: TopicOffsets, place: Where, times: Offsets, options: SourceOptions) -> Offsets:
+def timed(
+    topics: TopicOffsets, place: OffsetBound, times: Offsets, options: SourceOptions
+) -> Offsets:
     """Return the first offsets at or after these times."""
     found = topics.at(times)
     late = [each for each, offset in found.items() if offset < 0]

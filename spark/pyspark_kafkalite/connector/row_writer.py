@@ -1,6 +1,6 @@
 """Row writer: sends a task's rows to topics, in an executor's Python worker.
 
-    rows from Spark  →  by topic, in Arrow  →  Producer.send_arrow  →  acknowledged: Written
+    rows from Spark  →  by topic, in Arrow  →  Producer.send_arrow  →  acknowledged: WriteResult
 
 Record batches arrive as Spark divides them (spark.sql.execution.arrow.maxRecordsPerBatch, 10,000
 rows); no row becomes a Python object.  Rows of one topic, key and partition keep their order.
@@ -49,7 +49,7 @@ ADVICE: dict[type[KafkaError], str] = {
     ),
 }
 
-_kept: dict[tuple[tuple[str, str], ...], Producer] = {}
+_pool: dict[tuple[tuple[str, str], ...], Producer] = {}
 """The producers of this process by settings, least recently used first."""
 
 
@@ -79,7 +79,7 @@ class Destination(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Written(WriterCommitMessage):
+class WriteResult(WriterCommitMessage):
     """Result of a task: the number of records and batches, all acknowledged."""
 
     records: int = 0
@@ -93,7 +93,7 @@ class Sent(NamedTuple):
     deliveries: Deliveries
 
 
-def write(batches: Iterable[pa.RecordBatch], to: Destination) -> Written:
+def write(batches: Iterable[pa.RecordBatch], to: Destination) -> WriteResult:
     """Write a task's rows, and wait until all of them are acknowledged.
 
     Raises WriteFailed if some are not; NullTopic or ValueError for rows that cannot be written, in
@@ -130,20 +130,20 @@ class Task:
             try:
                 learn_growth(self._producer, topic, rows)
                 deliveries = self._producer.send_arrow(topic, rows)
-            except KafkaError as fault:
-                raise self._failure(topic, fault) from None
-            except (TypeError, ValueError) as fault:
-                raise ValueError(f"Rows for topic {topic!r} cannot be written: {fault}.") from None
+            except KafkaError as error:
+                raise self._failure(topic, error) from None
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"Rows for topic {topic!r} cannot be written: {error}.") from None
             self._under_way.append(Sent(topic, deliveries))
             self._records += rows.num_rows
             self._batches += len(deliveries)
         self._look()
 
-    def finish(self) -> Written:
+    def finish(self) -> WriteResult:
         """Wait until all rows in flight are acknowledged."""
         while self._under_way:
             self._settle(self._under_way.popleft())
-        return Written(self._records, self._batches)
+        return WriteResult(self._records, self._batches)
 
     def give_up(self) -> None:
         """Abort: close the producer without sending the rest."""
@@ -161,16 +161,16 @@ class Task:
             self._settle(self._under_way.popleft())
 
     def _settle(self, sent: Sent) -> None:
-        fault = sent.deliveries.exception()
-        if fault is not None:
-            raise self._failure(sent.topic, fault) from None
+        error = sent.deliveries.exception()
+        if error is not None:
+            raise self._failure(sent.topic, error) from None
 
-    def _failure(self, topic: str, fault: KafkaError) -> WriteFailed:
-        advice = next((text for kind, text in ADVICE.items() if isinstance(fault, kind)), "")
+    def _failure(self, topic: str, error: KafkaError) -> WriteFailed:
+        advice = next((text for kind, text in ADVICE.items() if isinstance(error, kind)), "")
         servers = self._to.settings["bootstrap.servers"]
-        why = str(fault).removesuffix(".")
+        why = str(error).removesuffix(".")
         return WriteFailed(
-            f"Rows were not written to topic {topic!r} at {servers}: {why} ({fault.name}).{advice}"
+            f"Rows were not written to topic {topic!r} at {servers}: {why} ({error.name}).{advice}"
         )
 
 
@@ -212,22 +212,22 @@ def routed(batch: pa.RecordBatch, to: Destination) -> Iterator[tuple[str, pa.Rec
 def producer_of(settings: Mapping[str, str]) -> Producer:
     """Return this process's producer for these settings."""
     key = tuple(sorted(settings.items()))
-    producer = _kept.pop(key, None)
+    producer = _pool.pop(key, None)
     # A producer that was created before a fork is closed in this process.
     if producer is None or not producer.is_open:
-        while len(_kept) >= KEPT_MAX:
-            oldest = _kept.pop(next(iter(_kept)))
+        while len(_pool) >= KEPT_MAX:
+            oldest = _pool.pop(next(iter(_pool)))
             if oldest.is_open:
                 oldest.close()
         producer = Producer(settings)
-    _kept[key] = producer
+    _pool[key] = producer
     return producer
 
 
 def forget(producer: Producer) -> None:
     """Close a producer without sending the rest."""
-    for key, kept in list(_kept.items()):
-        if kept is producer:
-            del _kept[key]
+    for key, pooled in list(_pool.items()):
+        if pooled is producer:
+            del _pool[key]
     if producer.is_open:
         producer.close(0)

@@ -41,7 +41,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pyspark_kafkalite.connector.row_writer import Destination, Written, write
+from pyspark_kafkalite.connector.row_writer import Destination, WriteResult, write
 from pyspark_kafkalite.connector.source_options import boolean, client_settings
 
 if TYPE_CHECKING:
@@ -110,14 +110,14 @@ def appending(**options: str) -> Callable[[DataFrame, int], None]:
 
 def destination(options: Mapping[str, str], schema: StructType) -> Destination:
     """Return the destination of rows with this schema, after validation of schema and options."""
-    said = {name.lower(): value for name, value in options.items()}
-    if boolean(said, "exactlyOnce", False):
+    lowered = {name.lower(): value for name, value in options.items()}
+    if boolean(lowered, "exactlyOnce", False):
         raise ValueError(
             "exactlyOnce=true comes with transactions, which this version does not have: leave it"
             " out, and rows are written at least once."
         )
-    settings = client_settings(said, sink=True)
-    topic = said.get("topic")
+    settings = client_settings(lowered, sink=True)
+    topic = lowered.get("topic")
     if topic is not None and not topic.strip():
         raise ValueError("The option topic is empty: name a topic, or leave it out and give the"
                          " rows a column topic.")  # fmt: skip
@@ -160,15 +160,15 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, to: Destination) -> None:
         self._to = to
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteResult:
         """Write a task's rows; return when all of them are acknowledged, else raise."""
         return write(iterator, self._to)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        log.info("Written: %s.", summed(messages))
+        log.info("Batch was written: %s.", summed(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        log.warning("The write failed; %s, and stay.", summed(messages))
+        log.warning("Write failed; %s, and stay in the topic.", summed(messages))
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -177,20 +177,20 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, to: Destination) -> None:
         self._to = to
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriteResult:
         """Write a task's rows; return when all of them are acknowledged, else raise."""
         return write(iterator, self._to)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        log.info("Written of micro-batch %d: %s.", batchId, summed(messages))
+        log.info("Micro-batch %d was written: %s.", batchId, summed(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        log.warning("Micro-batch %d failed; %s, and stay.", batchId, summed(messages))
+        log.warning("Micro-batch %d failed; %s, and stay in the topic.", batchId, summed(messages))
 
 
 def summed(messages: Sequence[WriterCommitMessage | None]) -> str:
     """Return a summary of the successful tasks; a failed task's message is None."""
-    written = [message for message in messages if isinstance(message, Written)]
+    written = [message for message in messages if isinstance(message, WriteResult)]
     return (
         f"{sum(message.records for message in written)} records of {len(written)} tasks in"
         f" {sum(message.batches for message in written)} batches are acknowledged"

@@ -33,7 +33,7 @@ from pyspark.sql.types import StructType
 
 from pyspark_kafkalite.connector import range_planning
 from pyspark_kafkalite.connector.columns import schema_of, work_of
-from pyspark_kafkalite.connector.pushdown import Bound, bound_of
+from pyspark_kafkalite.connector.pushdown import RangeFilter, bound_of
 from pyspark_kafkalite.connector.range_partition import RangePartition, read_range
 from pyspark_kafkalite.connector.source_options import source_options
 from pyspark_kafkalite.connector.topic_offsets import TopicOffsets
@@ -98,8 +98,8 @@ class Reader(DataSourceReader):
 
     def __init__(self, options: dict[str, str]) -> None:
         self._options = source_options(options, stream=False)
-        self._work = work_of(options)
-        self._bounds: list[Bound] = []
+        self._pipeline = work_of(options)
+        self._bounds: list[RangeFilter] = []
 
     def partitions(self) -> list[InputPartition]:
         topics = TopicOffsets(self._options)
@@ -112,7 +112,7 @@ class Reader(DataSourceReader):
             topics.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_range(partition, self._work)
+        return read_range(partition, self._pipeline)
 
 
 class PushingReader(Reader):
@@ -120,7 +120,7 @@ class PushingReader(Reader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
         for each in filters:
-            bound = bound_of(each, self._work.decoded_names)
+            bound = bound_of(each, self._pipeline.decoded_names)
             if bound is not None:
                 self._bounds.append(bound)
             yield each  # Spark still applies it to each record; pushdown only saves reads

@@ -69,7 +69,7 @@ DELAYS_S = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86400, "": 
 SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
-class Where(NamedTuple):
+class OffsetBound(NamedTuple):
     """Starting or ending bound of a read."""
 
     option: str
@@ -93,8 +93,8 @@ class SourceOptions(NamedTuple):
     assign: tuple[TopicPartition, ...]
     subscribe: tuple[str, ...]
     pattern: str
-    starting: Where
-    ending: Where
+    starting: OffsetBound
+    ending: OffsetBound
     timestamp_strategy: str
     fail_on_data_loss: bool
     partitions_min: int | None
@@ -116,31 +116,31 @@ def source_options(options: Mapping[str, str], *, stream: bool | None) -> Source
 
     `stream` is None when Spark requests the schema, before it is known.
     """
-    said = {name.lower(): value for name, value in options.items()}
-    tell_unknown(said)
-    assign, subscribe, pattern = strategy(said)
-    starting = where(said, STARTING, LATEST if stream else EARLIEST)
-    ending = where(said, ENDING, LATEST)
+    lowered = {name.lower(): value for name, value in options.items()}
+    tell_unknown(lowered)
+    assign, subscribe, pattern = strategy(lowered)
+    starting = where(lowered, STARTING, LATEST if stream else EARLIEST)
+    ending = where(lowered, ENDING, LATEST)
     if stream:
         for name in ENDING:
-            if name.lower() in said:
+            if name.lower() in lowered:
                 raise ValueError(f"{name} is for batches: a stream has no end.  Take it out.")
     elif stream is not None:
         check_batch(starting, ending)
         for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"):
-            if name.lower() in said:
-                log.warning("%s has no effect in a batch.", name)
-    offsets_max = positive(said, "maxOffsetsPerTrigger", None)
-    offsets_min = positive(said, "minOffsetsPerTrigger", None)
+            if name.lower() in lowered:
+                log.warning("Option %s has no effect in a batch query.", name)
+    offsets_max = positive(lowered, "maxOffsetsPerTrigger", None)
+    offsets_min = positive(lowered, "minOffsetsPerTrigger", None)
     if offsets_max is not None and offsets_min is not None and offsets_min > offsets_max:
         raise ValueError(f"minOffsetsPerTrigger ({offsets_min}) is more than maxOffsetsPerTrigger"
                          f" ({offsets_max}).")  # fmt: skip
-    by_strategy = said.get("startingoffsetsbytimestampstrategy", "error").strip().lower()
+    by_strategy = lowered.get("startingoffsetsbytimestampstrategy", "error").strip().lower()
     if by_strategy not in ("error", "latest"):
         raise ValueError(f"startingOffsetsByTimestampStrategy is error or latest, not"
                          f" {by_strategy!r}.")  # fmt: skip
-    settings = client_settings(said, sink=False)
-    commit_group = said.get("commitgroup", "").strip() or None
+    settings = client_settings(lowered, sink=False)
+    commit_group = lowered.get("commitgroup", "").strip() or None
     if starting.group and not (commit_group or settings.get("group.id")):
         raise ValueError("startingOffsets=group needs to know which: say commitGroup, or"
                          " kafka.group.id.")  # fmt: skip
@@ -152,40 +152,40 @@ def source_options(options: Mapping[str, str], *, stream: bool | None) -> Source
         starting=starting,
         ending=ending,
         timestamp_strategy=by_strategy,
-        fail_on_data_loss=boolean(said, "failOnDataLoss", True),
-        partitions_min=positive(said, "minPartitions", None),
-        records_max=positive(said, "maxRecordsPerPartition", None),
+        fail_on_data_loss=boolean(lowered, "failOnDataLoss", True),
+        partitions_min=positive(lowered, "minPartitions", None),
+        records_max=positive(lowered, "maxRecordsPerPartition", None),
         offsets_max=offsets_max,
         offsets_min=offsets_min,
-        delay_s=delay_s(said.get("maxtriggerdelay", "15m")),
-        bytes_max=size(said.get("maxbytespertrigger", str(TRIGGER_BYTES)), "maxBytesPerTrigger"),
-        timeout_s=whole(said, "kafkaConsumer.pollTimeoutMs", 120_000, 1) / 1000,
-        retries=whole(said, "fetchOffset.numRetries", 3, 0),
-        retry_s=whole(said, "fetchOffset.retryIntervalMs", 10, 0) / 1000,
+        delay_s=delay_s(lowered.get("maxtriggerdelay", "15m")),
+        bytes_max=size(lowered.get("maxbytespertrigger", str(TRIGGER_BYTES)), "maxBytesPerTrigger"),
+        timeout_s=whole(lowered, "kafkaConsumer.pollTimeoutMs", 120_000, 1) / 1000,
+        retries=whole(lowered, "fetchOffset.numRetries", 3, 0),
+        retry_s=whole(lowered, "fetchOffset.retryIntervalMs", 10, 0) / 1000,
         commit_group=commit_group,
     )
 
 
-def tell_unknown(said: Mapping[str, str]) -> None:
+def tell_unknown(lowered: Mapping[str, str]) -> None:
     """Log a warning for unknown options that resemble a known one; Spark ignores them."""
     known = {name.lower(): name for name in KNOWN}
-    for name in said:
+    for name in lowered:
         if name in known or name.startswith(KAFKA):
             continue
         near = difflib.get_close_matches(name, known, 1, 0.8)
         if near:
-            log.warning("There is no option %s; did you mean %s?", name, known[near[0]])
+            log.warning("Option %s is unknown; did you mean %s?", name, known[near[0]])
 
 
-def strategy(said: Mapping[str, str]) -> tuple[tuple[TopicPartition, ...], tuple[str, ...], str]:
+def strategy(lowered: Mapping[str, str]) -> tuple[tuple[TopicPartition, ...], tuple[str, ...], str]:
     """Return the partitions, topics or topic name pattern to read."""
-    given = [name for name in STRATEGIES if name.lower() in said]
+    given = [name for name in STRATEGIES if name.lower() in lowered]
     if not given:
         raise ValueError("One of the options assign, subscribe and subscribePattern must be"
                          ' specified, as in .option("subscribe", "flights").')  # fmt: skip
     if len(given) > 1:
         raise ValueError(f"Only one of {', '.join(given)} can be specified; leave out the others.")
-    text = said[given[0].lower()].strip()
+    text = lowered[given[0].lower()].strip()
     if given == ["assign"]:
         return assigned(text), (), ""
     if given == ["subscribe"]:
@@ -198,8 +198,8 @@ def strategy(said: Mapping[str, str]) -> tuple[tuple[TopicPartition, ...], tuple
         raise ValueError("Pattern to subscribe is empty: subscribePattern is one like flights-.*")
     try:
         re.compile(text)
-    except re.error as fault:
-        raise ValueError(f"subscribePattern is no pattern: {text!r}: {fault}.") from None
+    except re.error as error:
+        raise ValueError(f"subscribePattern is no pattern: {text!r}: {error}.") from None
     return (), (), text
 
 
@@ -218,30 +218,30 @@ def assigned(text: str) -> tuple[TopicPartition, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def where(said: Mapping[str, str], names: tuple[str, str, str], default: int) -> Where:
+def where(lowered: Mapping[str, str], names: tuple[str, str, str], default: int) -> OffsetBound:
     """Return a bound from the first of the three options that is set."""
     for name in names:
-        text = said.get(name.lower())
+        text = lowered.get(name.lower())
         if text is None:
             continue
         text = text.strip()
         if name.endswith("ByTimestamp"):
-            return Where(name, offsets=by_partition(text, name, 0), timed=True)
+            return OffsetBound(name, offsets=by_partition(text, name, 0), timed=True)
         if name.endswith("Timestamp"):
             if not is_number(text):
                 raise ValueError(f"{name} is milliseconds since 1970, not {text!r}.")
-            return Where(name, everywhere=int(text), timed=True)
+            return OffsetBound(name, everywhere=int(text), timed=True)
         return offsets_where(name, text)
-    return Where(names[-1], everywhere=default)
+    return OffsetBound(names[-1], everywhere=default)
 
 
-def offsets_where(name: str, text: str) -> Where:
+def offsets_where(name: str, text: str) -> OffsetBound:
     """Return a bound from earliest, latest, group, or JSON by topic or partition."""
     named = {"earliest": EARLIEST, "latest": LATEST}
     if text.lower() in named:
-        return Where(name, everywhere=named[text.lower()])
+        return OffsetBound(name, everywhere=named[text.lower()])
     if text.lower() == "group" and name == STARTING[-1]:
-        return Where(name, group=True)
+        return OffsetBound(name, group=True)
     if not text.startswith("{"):
         raise ValueError(f"{name} is earliest, latest or JSON like"
                          f' {{"flights": {{"0": 23}}}}, not {text!r}.')  # fmt: skip
@@ -251,10 +251,12 @@ def offsets_where(name: str, text: str) -> Where:
             topics[topic] = named[place.lower()]
         else:
             partitions[topic] = place
-    return Where(name, offsets=by_partition(json.dumps(partitions), name, EARLIEST), topics=topics)
+    return OffsetBound(
+        name, offsets=by_partition(json.dumps(partitions), name, EARLIEST), topics=topics
+    )
 
 
-def check_batch(starting: Where, ending: Where) -> None:
+def check_batch(starting: OffsetBound, ending: OffsetBound) -> None:
     """Raise ValueError for a batch that starts at the latest or ends at the earliest offsets."""
     for place, refused, name in ((starting, LATEST, "latest"), (ending, EARLIEST, "earliest")):
         stands = {place.everywhere, *(place.offsets or {}).values(), *(place.topics or {}).values()}
@@ -279,8 +281,8 @@ def client_settings(options: Mapping[str, str], *, sink: bool) -> dict[str, str]
                          ' .option("kafka.bootstrap.servers", "127.0.0.1:9092").')  # fmt: skip
     try:
         (producer_settings if sink else consumer_settings)(None, settings)
-    except InvalidConfig as fault:
-        raise ValueError(f"Among the kafka. options: {fault}") from None
+    except InvalidConfig as error:
+        raise ValueError(f"Among the kafka. options: {error}") from None
     return settings
 
 

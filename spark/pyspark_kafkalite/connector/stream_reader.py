@@ -3,7 +3,7 @@
 Spark keeps one reader per query, in a process beside the driver, and calls
 
     initialOffset                 for a new query; otherwise the checkpoint has the offsets
-    latestOffset(start, limit)    every 10 ms while idle; without new records it waits LOOK_S
+    latestOffset(start, limit)    every 10 ms while idle; without new records it waits POLL_S
     partitions(start, end)        again after a crash, with the offsets of the checkpoint
     commit(end)                   after a micro-batch, once the next one has been planned
 
@@ -41,7 +41,7 @@ from pyspark_kafkalite.connector.offset_ranges import (
 )
 from pyspark_kafkalite.connector.range_batches import DataLoss
 from pyspark_kafkalite.connector.range_partition import RangePartition, read_range
-from pyspark_kafkalite.connector.source_options import Where, boolean, source_options
+from pyspark_kafkalite.connector.source_options import OffsetBound, boolean, source_options
 from pyspark_kafkalite.connector.topic_offsets import RECORD_SIZE_ASSUMED, TopicOffsets
 
 if TYPE_CHECKING:
@@ -49,11 +49,11 @@ if TYPE_CHECKING:
 
     from kafkalite import TopicPartition
 
-LOOK_S = 0.1
+POLL_S = 0.1
 """Seconds that latestOffset waits for new records before it reports none."""
 
-LOOK_EVERY_S = 0.01
-SIZES_S = 60.0
+POLL_INTERVAL_S = 0.01
+SIZES_MAX_AGE_S = 60.0
 """Seconds for which the measured record sizes are used while micro-batches are small."""
 
 LAG_S = 2.0
@@ -63,7 +63,7 @@ PARTITIONS_S = 0.5
 """Interval in seconds at which partitions are listed, and so new and lost ones detected."""
 
 ADVICE = "To go on with what there is, set the option failOnDataLoss to false."
-ANEW = (
+ADVICE_RECREATED = (
     "Its offsets count from 0 again, so begin with a new checkpoint; with failOnDataLoss=false a"
     " query that runs goes on by itself."
 )
@@ -77,8 +77,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: dict[str, str]) -> None:
         self._options = source_options(options, stream=True)
         ranges_only = boolean(options, "rangesOnly", False)
-        self._work = None if ranges_only else work_of(options)
-        self._open: TopicOffsets | None = None
+        self._pipeline = None if ranges_only else work_of(options)
+        self._open_topics: TopicOffsets | None = None
         self._initial: dict[str, Any] | None = None
         """First offsets of a new query."""
         self._frozen: Offsets | None = None
@@ -90,22 +90,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Time of the last measurement of record sizes."""
         self._ids: dict[str, bytes] = {}
         """Topic ids known to this query."""
-        self._anew: set[str] = set()
+        self._recreated: set[str] = set()
         """Topics that were recreated since the last micro-batch."""
         self._partitions: set[TopicPartition] = set()
-        self._asked_s = float("-inf")
+        self._listed_at_s = float("-inf")
         """Time when partitions were last listed."""
         self._batch_s = float("-inf")
         """Time when the last micro-batch was started."""
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_open": None}
+        return {**self.__dict__, "_open_topics": None}
 
     @property
     def _topics(self) -> TopicOffsets:
-        if self._open is None:
-            self._open = TopicOffsets(self._options)
-        return self._open
+        if self._open_topics is None:
+            self._open_topics = TopicOffsets(self._options)
+        return self._open_topics
 
     # Offsets.
 
@@ -123,27 +123,29 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         begin = offsets_from_json(start)
         unlimited = isinstance(limit, ReadAllAvailable)
-        if start == self._initial and begins_late(self._options.starting) and not unlimited:
+        if start == self._initial and is_resolved_later(self._options.starting) and not unlimited:
             self._initial = None
             return start
-        until_s = time.monotonic() + LOOK_S
+        until_s = time.monotonic() + POLL_S
         while True:
-            ends = self._seen(begin)
+            ends = self._current_ends(begin)
             found = self._bounded(begin, ends, unlimited=unlimited)
             if found != begin or self._frozen is not None or time.monotonic() > until_s:
                 return offsets_to_json(found)
-            time.sleep(LOOK_EVERY_S)
+            time.sleep(POLL_INTERVAL_S)
 
-    def _seen(self, begin: Offsets) -> Offsets:
+    def _current_ends(self, begin: Offsets) -> Offsets:
         """Return the current ends of all partitions; raise DataLoss for what is gone."""
         self._ends = ends = self._latest(begin)
         missing = sorted(begin.keys() - ends.keys())
         if missing:
-            self._lost(f"{named(missing)} are gone")
+            self._report_loss(f"{named(missing)} are gone")
         for place in sorted(begin.keys() & ends.keys()):
-            if ends[place] < begin[place] and place.topic not in self._anew:
-                self._lost(f"the end of partition {place.partition} of {place.topic!r} was changed"
-                           f" from {begin[place]} to {ends[place]}")  # fmt: skip
+            if ends[place] < begin[place] and place.topic not in self._recreated:
+                self._report_loss(
+                    f"the end of partition {place.partition} of {place.topic!r} was changed from"
+                    f" {begin[place]} to {ends[place]}"
+                )
         if self._frozen is None:
             return ends
         self._check_frozen(ends)
@@ -157,19 +159,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         The partitions are listed at intervals, and when an expected one is missing.
         """
         topics, now_s = self._topics, time.monotonic()
-        if now_s - self._asked_s > PARTITIONS_S or begin.keys() - self._partitions:
+        if now_s - self._listed_at_s > PARTITIONS_S or begin.keys() - self._partitions:
             until_s = now_s + LAG_S
             while True:
                 self._partitions = set(topics.partitions(missing_ok=True))
                 # A node with old metadata may not know all of them yet.
                 if not begin.keys() - self._partitions or time.monotonic() > until_s:
                     break
-                time.sleep(LOOK_S)
-            self._asked_s = time.monotonic()
-            self._notice_anew(topics.ids)
+                time.sleep(POLL_S)
+            self._listed_at_s = time.monotonic()
+            self._check_recreated(topics.ids)
         found = topics.at_once(dict.fromkeys(self._partitions, LATEST), PARTITIONS_S)
         if found is None:
-            self._asked_s = float("-inf")
+            self._listed_at_s = float("-inf")
             self._partitions = set(topics.partitions(missing_ok=True))
             found = topics.latest(self._partitions)
         return found
@@ -184,17 +186,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 raise DataLoss(f"{named(places)} {words} since this run of Trigger.AvailableNow"
                                " began; start it again to read what is there.")  # fmt: skip
 
-    def _notice_anew(self, ids: Mapping[str, bytes]) -> None:
+    def _check_recreated(self, ids: Mapping[str, bytes]) -> None:
         """Detect topics that were deleted and recreated."""
         for topic, topic_id in ids.items():
             if self._ids.setdefault(topic, topic_id) != topic_id:
-                self._lost(f"topic {topic!r} was deleted and made again", ANEW)
-                self._anew.add(topic)
+                self._report_loss(f"topic {topic!r} was deleted and recreated", ADVICE_RECREATED)
+                self._recreated.add(topic)
                 self._ids[topic] = topic_id
 
     def _bounded(self, begin: Offsets, ends: Offsets, *, unlimited: bool) -> Offsets:
         """Return the ends within the limits; `begin` while there are fewer than the minimum."""
-        new = set(ends) - set(begin) | {place for place in ends if place.topic in self._anew}
+        new = set(ends) - set(begin) | {place for place in ends if place.topic in self._recreated}
         starts = {place: begin[place] for place in ends.keys() - new} | self._firsts(new)
         ends = {place: end for place, end in ends.items() if place in starts}
         count = sum(max(0, end - starts[place]) for place, end in ends.items())
@@ -221,7 +223,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if (
             ends.keys() <= self._sizes.keys()
             and count * most < self._options.bytes_max // 2
-            and now_s - self._sized_s < SIZES_S
+            and now_s - self._sized_s < SIZES_MAX_AGE_S
         ):
             return None
         found = self._topics.record_sizes(ends)
@@ -244,21 +246,23 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._topics.ids:
             self._topics.partitions(missing_ok=True)  # a micro-batch is repeated after a crash
             self._ids = dict(self._topics.ids)
-        new = [place for place in ends if place not in begin or place.topic in self._anew]
+        new = [place for place in ends if place not in begin or place.topic in self._recreated]
         first = self._firsts(new)
         late = sorted(
-            place for place, at in first.items() if at > 0 and place.topic not in self._anew
+            place for place, at in first.items() if at > 0 and place.topic not in self._recreated
         )
         if late and start != self._initial:
-            self._lost(f"{named(late)} are new and do not begin at 0")
+            self._report_loss(f"{named(late)} are new and do not begin at 0")
         begin = {**begin, **first}
-        self._anew.clear()
+        self._recreated.clear()
         ranges: list[OffsetRange] = []
         for place in sorted(ends.keys() & begin.keys()):
             until = ends[place]
             if begin[place] > until and place in first:
-                self._lost(f"the log of partition {place.partition} of {place.topic!r} begins at"
-                           f" {begin[place]}, and {until} was its end")  # fmt: skip
+                self._report_loss(
+                    f"the log of partition {place.partition} of {place.topic!r} begins at"
+                    f" {begin[place]}, and {until} was its end"
+                )
             if begin[place] < until:
                 ranges.append(range_planning.ranged(place, begin[place], until, self._topics))
         return [
@@ -274,30 +278,30 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if found is None:
             there = self._topics.partitions(missing_ok=True)
             if gone := sorted(set(new) - set(there)):
-                self._lost(f"{named(gone)} are gone")
+                self._report_loss(f"{named(gone)} are gone")
             found = self._topics.earliest(set(new) & set(there))
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return read_range(partition, self._work)
+        return read_range(partition, self._pipeline)
 
     def commit(self, end: dict[str, Any]) -> None:
         if self._options.commit_group:
             self._topics.commit(self._options.commit_group, offsets_from_json(end))
 
     def stop(self) -> None:
-        if self._open is not None:
-            self._open.close()
-            self._open = None
+        if self._open_topics is not None:
+            self._open_topics.close()
+            self._open_topics = None
 
-    def _lost(self, what: str, advice: str = ADVICE) -> None:
+    def _report_loss(self, what: str, advice: str = ADVICE) -> None:
         """Raise DataLoss or log a warning, as failOnDataLoss says."""
         if self._options.fail_on_data_loss:
-            raise DataLoss(f"Some records may have been missed: {what}.  {advice}")
-        log.warning("Some records may have been missed: %s.", what)
+            raise DataLoss(f"Records may have been missed: {what}.  {advice}")
+        log.warning("Records may have been missed: %s.", what)
 
 
-def begins_late(place: Where) -> bool:
+def is_resolved_later(place: OffsetBound) -> bool:
     """Return whether a bound may resolve to other offsets later."""
     stands = (place.everywhere, *(place.offsets or {}).values(), *(place.topics or {}).values())
     return place.timed or place.group or LATEST in stands

@@ -22,10 +22,10 @@ T = TypeVar("T")
 RECORD_SIZE_ASSUMED = 1_000.0
 """Bytes per record if the broker does not report the sizes of its logs."""
 
-ANSWER_S = 2.0
+SIZES_TIMEOUT_S = 2.0
 """Timeout in seconds for the requests that measure record sizes."""
 
-COMMIT_S = 5.0
+COMMIT_TIMEOUT_S = 5.0
 """Timeout in seconds of a micro-batch's offset commit."""
 
 log = logging.getLogger("pyspark_kafkalite")
@@ -48,39 +48,39 @@ class TopicOffsets:
 
         Raises UnknownTopicOrPartition for a missing one, unless `missing_ok`.
         """
-        found = self._retried(lambda: self._told(missing_ok))
+        found = self._retried(lambda: self._metadata_of_topics(missing_ok))
         metas = {name: topic for name, topic in found.items() if isinstance(topic, TopicMetadata)}
         self.ids = {name: topic.topic_id for name, topic in metas.items()}
-        there = [
+        existing = [
             TopicPartition(name, number)
             for name, topic in metas.items()
             for number in topic.partitions
         ]
         if self._options.assign:
-            strange = set(self._options.assign) - set(there)
-            if strange and not missing_ok:
-                topic, partition = min(strange)
+            unknown = set(self._options.assign) - set(existing)
+            if unknown and not missing_ok:
+                topic, partition = min(unknown)
                 raise UnknownTopicOrPartition(f"assign: topic {topic!r} has no partition"
                                               f" {partition}.")  # fmt: skip
-            there = [each for each in self._options.assign if each in set(there)]
-        return sorted(there)
+            existing = [each for each in self._options.assign if each in set(existing)]
+        return sorted(existing)
 
-    def _told(self, missing_ok: bool) -> dict[str, TopicMetadata | KafkaError]:
+    def _metadata_of_topics(self, missing_ok: bool) -> dict[str, TopicMetadata | KafkaError]:
         """Return the metadata of the topics; raise the error of one of them."""
         found = self._described()
-        for fault in found.values():
-            if isinstance(fault, KafkaError) and not (
-                missing_ok and isinstance(fault, UnknownTopicOrPartition)
+        for error in found.values():
+            if isinstance(error, KafkaError) and not (
+                missing_ok and isinstance(error, UnknownTopicOrPartition)
             ):
-                raise fault
+                raise error
         return found
 
     def _described(self) -> dict[str, TopicMetadata | KafkaError]:
         options = self._options
         if options.pattern:
             matches = re.compile(options.pattern).fullmatch
-            told = self._admin.list_topics()
-            return {name: topic for name, topic in told.items() if matches(name)}
+            found = self._admin.list_topics()
+            return {name: topic for name, topic in found.items() if matches(name)}
         names = options.subscribe or dict.fromkeys(topic for topic, _ in options.assign)
         return self._admin.describe_topics(names)
 
@@ -117,7 +117,7 @@ class TopicOffsets:
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit offsets for monitoring; log errors instead of raising them."""
         try:
-            self._admin.commit_offsets(group, dict(offsets.items()), COMMIT_S)
+            self._admin.commit_offsets(group, dict(offsets.items()), COMMIT_TIMEOUT_S)
         except KafkaError as error:
             log.warning("Offset commit failed.  group=%r error=%s", group, error)
 
@@ -126,14 +126,19 @@ class TopicOffsets:
     ) -> dict[TopicPartition, float] | None:
         """Return each log's approximate bytes per record; None if offsets are not available."""
         first, last = (
-            self.at_once(dict.fromkeys(partitions, which), ANSWER_S) for which in (EARLIEST, LATEST)
+            self.at_once(dict.fromkeys(partitions, which), SIZES_TIMEOUT_S)
+            for which in (EARLIEST, LATEST)
         )
         if first is None or last is None:
             return None
         try:
-            sizes = self._admin.log_sizes({topic for topic, _ in partitions}, ANSWER_S)
-        except KafkaError as fault:
-            log.info("The sizes of logs are not known: %s", fault)
+            sizes = self._admin.log_sizes({topic for topic, _ in partitions}, SIZES_TIMEOUT_S)
+        except KafkaError as error:
+            log.info(
+                "Log sizes are not available; assuming %d bytes a record.  error=%s",
+                RECORD_SIZE_ASSUMED,
+                error,
+            )
             sizes = {}
         found = dict.fromkeys(partitions, RECORD_SIZE_ASSUMED)
         for place in partitions:
@@ -152,8 +157,8 @@ class TopicOffsets:
         while True:
             try:
                 return ask()
-            except KafkaError as fault:
-                if not fault.retriable or not attempts_left or time.monotonic() > until_s:
+            except KafkaError as error:
+                if not error.retriable or not attempts_left or time.monotonic() > until_s:
                     raise
                 attempts_left -= 1
                 time.sleep(self._options.retry_s)

@@ -171,15 +171,15 @@ def made(
     return JsonFormat(columns)
 
 
-def descriptor(said: Any) -> bytes:
+def descriptor(lowered: Any) -> bytes:
     """Return a compiled descriptor, given as bytes or as a file."""
-    if isinstance(said, bytes):
-        return said
+    if isinstance(lowered, bytes):
+        return lowered
     try:
-        return Path(said).read_bytes()
-    except (OSError, TypeError, ValueError) as fault:
-        raise ValueError(f"value_schema of protobuf is a descriptor file, and {said!r} cannot be"
-                         f" read: {fault}.") from None  # fmt: skip
+        return Path(lowered).read_bytes()
+    except (OSError, TypeError, ValueError) as error:
+        raise ValueError(f"value_schema of protobuf is a descriptor file, and {lowered!r} cannot be"
+                         f" read: {error}.") from None  # fmt: skip
 
 
 def decode_of(
@@ -190,40 +190,40 @@ def decode_of(
     `settings` are a client's, for the quarantine.  `topic` is the topic that is read, if it is only
     one: the default subject of its values in a registry is TOPIC-value.
     """
-    said = {name.lower(): value for name, value in options.items()}
-    name = said.get("value_format")
+    lowered = {name.lower(): value for name, value in options.items()}
+    name = lowered.get("value_format")
     if name is None:
         for each in OPTIONS:
-            if each in said:
+            if each in lowered:
                 raise ValueError(f"{each} is nothing without value_format ({', '.join(FORMATS)}).")
         return None
-    registry = registry_of(said)
-    schema = said.get("value_schema")
+    registry = registry_of(lowered)
+    schema = lowered.get("value_schema")
     if schema is None and registry is not None and str(name).strip().lower() == "avro":
-        subject = said.get(f"{REGISTRY}subject") or (f"{topic}-value" if topic else None)
+        subject = lowered.get(f"{REGISTRY}subject") or (f"{topic}-value" if topic else None)
         if subject is None:
             raise ValueError(f"Say value_schema, or {REGISTRY}subject: several topics are read.")
         schema = registry.newest(subject)
     bad_rows = BadRows(
-        str(said.get("on_bad_rows", FAIL)), said.get("quarantine_topic"), settings
+        str(lowered.get("on_bad_rows", FAIL)), lowered.get("quarantine_topic"), settings
     )
     return Decode(
         str(name),
         schema,
-        message=said.get("value_message"),
-        prefix=str(said.get("value_prefix", "")),
-        separator=str(said.get("csv_separator", ",")),
+        message=lowered.get("value_message"),
+        prefix=str(lowered.get("value_prefix", "")),
+        separator=str(lowered.get("csv_separator", ",")),
         registry=registry,
         bad_rows=bad_rows,
     )
 
 
-def registry_of(said: Mapping[str, Any]) -> Registry | None:
-    url = said.get(f"{REGISTRY}url")
+def registry_of(lowered: Mapping[str, Any]) -> Registry | None:
+    url = lowered.get(f"{REGISTRY}url")
     if not url:
         return None
-    text = str(said.get(f"{REGISTRY}timeout.ms", int(TIMEOUT_S * 1000))).strip()
+    text = str(lowered.get(f"{REGISTRY}timeout.ms", int(TIMEOUT_S * 1000))).strip()
     if not text.isascii() or not text.isdigit() or not int(text):
         raise ValueError(f"{REGISTRY}timeout.ms is a number of milliseconds, not {text!r}.")
-    user = str(said.get(f"{REGISTRY}basic.auth.user.info", ""))
+    user = str(lowered.get(f"{REGISTRY}basic.auth.user.info", ""))
     return Registry.at(str(url), user, int(text) / 1000)

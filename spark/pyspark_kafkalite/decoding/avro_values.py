@@ -44,16 +44,16 @@ EMPTY = ("null",)
 
 
 class AvroFormat:
-    """`said` is Avro's JSON schema, or with a registry also the columns (`ddl.arrow_schema`)."""
+    """`given_schema` is Avro's JSON schema, or with a registry the columns (`ddl.arrow_schema`)."""
 
-    def __init__(self, said: Any, registry: Registry | None = None) -> None:
+    def __init__(self, given_schema: Any, registry: Registry | None = None) -> None:
         self._registry = registry
-        self._said = ""
-        if isinstance(said, dict | list):
-            said = json.dumps(said)
-        if isinstance(said, str) and said.lstrip()[:1] in ("{", "[", '"'):
-            self._said = said
-            kind = arrow_type(checked(said))
+        self._schema_json = ""
+        if isinstance(given_schema, dict | list):
+            given_schema = json.dumps(given_schema)
+        if isinstance(given_schema, str) and given_schema.lstrip()[:1] in ("{", "[", '"'):
+            self._schema_json = given_schema
+            kind = arrow_type(checked(given_schema))
             if not pa.types.is_struct(kind):
                 raise ValueError("The Avro schema of a value is a record; this one is not.")
             self.schema = pa.schema(list(kind))
@@ -61,7 +61,7 @@ class AvroFormat:
             raise ValueError("An Avro schema is Avro's own JSON, unless a registry has it"
                              " (schema.registry.url).")  # fmt: skip
         else:
-            self.schema = arrow_schema(said)
+            self.schema = arrow_schema(given_schema)
         self._kind = struct_of(self.schema)
 
     def read(self, values: pa.Array) -> tuple[pa.Array, Bad]:
@@ -88,25 +88,25 @@ class AvroFormat:
                 read, start = self._reader(text, start, end)
                 stream.seek(start)
                 yield datum(read, stream, end)
-            except Unreadable as fault:
-                yield fault
+            except Unreadable as error:
+                yield error
             start = end
 
     def _reader(self, text: bytes, start: int, end: int) -> tuple[Callable[[Any], Any], int]:
         """Return the reader of the value at `start`, and the start of its datum."""
         if self._registry is None:
-            return reader(self._said, self._said), start
+            return reader(self._schema_json, self._schema_json), start
         number = framed_id(memoryview(text)[start : min(end, start + HEADER_SIZE)])
         written = self._registry.schema(number)
-        return reader(written, self._said or written), start + HEADER_SIZE
+        return reader(written, self._schema_json or written), start + HEADER_SIZE
 
 
 def datum(read: Callable[[Any], Any], stream: io.BytesIO, end: int) -> Any:
     """Return the datum, which must end at `end`; raise Unreadable if it does not."""
     try:
         row = read(stream)
-    except Exception as fault:  # fastavro raises errors of many types, Python's own included
-        words = f"{type(fault).__name__}: {fault}".rstrip(": ")
+    except Exception as error:  # fastavro raises errors of many types, Python's own included
+        words = f"{type(error).__name__}: {error}".rstrip(": ")
         raise Unreadable(f"it is no Avro of its schema ({words})") from None
     if stream.tell() != end:
         raise Unreadable("it is longer or shorter than its schema says")
@@ -122,8 +122,8 @@ def reader(written: str, wanted: str) -> Callable[[Any], Any]:
         by, into = (fastavro.parse_schema(checked(each)) for each in (written, wanted))
     except Unreadable:
         raise
-    except Exception as fault:  # fastavro raises errors of many types for an invalid schema
-        raise Unreadable(f"its schema is none: {fault}") from None
+    except Exception as error:  # fastavro raises errors of many types for an invalid schema
+        raise Unreadable(f"its schema is none: {error}") from None
     if written == wanted:
         return lambda stream: fastavro.schemaless_reader(stream, by, None)
     return lambda stream: fastavro.schemaless_reader(stream, by, into)
@@ -133,8 +133,8 @@ def checked(text: str) -> Any:
     """Return a schema's JSON, without unsupported logical types; may raise Unreadable."""
     try:
         schema = json.loads(text)
-    except (ValueError, RecursionError) as fault:
-        raise Unreadable(f"it is no Avro schema: {fault}") from None
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(f"it is no Avro schema: {error}") from None
     try:
         Names().look(schema)
         return plain(schema)

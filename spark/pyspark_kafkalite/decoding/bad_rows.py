@@ -74,7 +74,7 @@ class BadRows:
         if self.way == QUARANTINE:
             self._put_away(batch, bad)
         for at in sorted(bad)[:NAMED_MAX]:
-            log.warning("A bad row is left out, %s: %s.", place_of(batch, at), bad[at])
+            log.warning("Bad row is left out, %s: %s.", place_of(batch, at), bad[at])
         log.warning("%d of %d rows were bad; on_bad_rows is %s.", len(bad), len(batch), self.way)
         keep = pc.invert(pc.is_in(pa.array(range(len(batch))), pa.array(list(bad), pa.int64())))
         return decoded.filter(keep)
@@ -84,10 +84,10 @@ class BadRows:
         places = sorted(bad)
         rows = batch.take(pa.array(places))
         names = [name for name in PLACE if name in batch.schema.names]
-        said = rows.select(names).to_pylist()
+        located = rows.select(names).to_pylist()
         headers = [
             [("reason", bad[at].encode()), *((name, str(row[name]).encode()) for name in names)]
-            for at, row in zip(places, said, strict=True)
+            for at, row in zip(places, located, strict=True)
         ]
         kind = pa.map_(pa.string(), pa.binary())
         columns = {"value": rows.column("value"), "headers": pa.array(headers, kind)}

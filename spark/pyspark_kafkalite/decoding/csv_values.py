@@ -46,8 +46,8 @@ class CsvFormat:
             return None
         try:
             cells = value.decode().split(self._separator)
-        except UnicodeDecodeError as fault:
-            return reason(fault)
+        except UnicodeDecodeError as error:
+            return reason(error)
         if len(cells) != len(self.schema):
             return f"Expected {len(self.schema)} columns, got {len(cells)}"
         for cell, field in zip(cells, self.schema, strict=True):

@@ -38,19 +38,19 @@ _WORD = re.compile(
 )
 
 
-def arrow_schema(said: Any) -> pa.Schema:
+def arrow_schema(given_schema: Any) -> pa.Schema:
     """Return an Arrow schema from any of the forms; raise ValueError if it is not one."""
-    if isinstance(said, pa.Schema):
-        return nullable(said)
-    if isinstance(said, str):
-        return Text(said).schema()
+    if isinstance(given_schema, pa.Schema):
+        return nullable(given_schema)
+    if isinstance(given_schema, str):
+        return Text(given_schema).schema()
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
 
-    if not isinstance(said, StructType):
+    if not isinstance(given_schema, StructType):
         raise ValueError(f"A schema is a text like 'carrier STRING, delay INT', a StructType or an"
-                         f" Arrow schema, not {said!r}.")  # fmt: skip
-    return nullable(to_arrow_schema(said, timezone="UTC"))
+                         f" Arrow schema, not {given_schema!r}.")  # fmt: skip
+    return nullable(to_arrow_schema(given_schema, timezone="UTC"))
 
 
 def nullable(schema: pa.Schema) -> pa.Schema:

@@ -53,8 +53,8 @@ class JsonFormat:
             found = json.loads(value)
         except RecursionError:
             return None
-        except ValueError as fault:
-            return reason(fault)
+        except ValueError as error:
+            return reason(error)
         return misfit(found, self._kind)
 
     def _parse(self, values: pa.Array) -> pa.Array:

@@ -64,8 +64,8 @@ class ProtobufFormat:
                 if self._framed:
                     value = unframed(value, path)
                 rows.append(get(made.FromString(value)))
-            except (DecodeError, Unreadable, OverflowError, ValueError) as fault:
-                bad[at] = reason(fault) or f"it is no {self._message}"
+            except (DecodeError, Unreadable, OverflowError, ValueError) as error:
+                bad[at] = reason(error) or f"it is no {self._message}"
                 rows.append(None)
         found, misfits = sift(rows, lambda part: pa.array(part, self._kind), self._kind)
         return found, bad | misfits
@@ -109,9 +109,9 @@ def descriptor_of(compiled: bytes, message: str) -> Any:
                  for file in files.file for each in file.message_type]  # fmt: skip
         raise ValueError(f"There is no message {message!r} in the descriptor file; there are"
                          f" {', '.join(known[:20]) or 'none'}.") from None  # fmt: skip
-    except TypeError as fault:
+    except TypeError as error:
         raise ValueError(f"The descriptor file is not whole, make it with --include_imports:"
-                         f" {fault}.") from None  # fmt: skip
+                         f" {error}.") from None  # fmt: skip
 
 
 def path_of(descriptor: Any) -> list[int]:
@@ -180,22 +180,21 @@ def field_of(field: Any, within: tuple[str, ...]) -> tuple[pa.DataType, Get]:
     name = field.name
     if is_map(field):
         entry = field.message_type.fields_by_name
-        (key, turn_key), (value, turn) = (
-            single(entry[part], within) for part in ("key", "value")
-        )
+        (key, turn_key), (value, turn) = (single(entry[part], within) for part in ("key", "value"))
         return pa.map_(key, value), lambda message: [
             (turn_key(k), turn(v)) for k, v in getattr(message, name).items()
         ]
-    kind, turned = single(field, within)
+    kind, converted = single(field, within)
     if is_repeated(field):
         return pa.list_(pa.field("element", kind)), lambda message: [
-            turned(each) for each in getattr(message, name)
+            converted(each) for each in getattr(message, name)
         ]
     if field.has_presence:
-        return kind, lambda message: (
-            turned(getattr(message, name)) if message.HasField(name) else None
+        return (
+            kind,
+            lambda message: converted(getattr(message, name)) if message.HasField(name) else None,
         )
-    return kind, lambda message: turned(getattr(message, name))
+    return kind, lambda message: converted(getattr(message, name))
 
 
 def is_repeated(field: Any) -> bool:

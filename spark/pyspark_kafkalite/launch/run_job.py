@@ -86,15 +86,18 @@ def main(arguments: Sequence[str]) -> int:
     except Refusal as refusal:
         print(f"kafkalite: {refusal}", file=sys.stderr)
         return refusal.exit_code
-    except Exception as fault:
-        if getattr(fault, "getCondition", lambda: None)() == NOT_STARTED:
-            said = "Spark did not start, and what it said stands above"
-            print(f"kafkalite: {said}: kafkalite spark doctor looks for the cause", file=sys.stderr)
+    except Exception as error:
+        if getattr(error, "getCondition", lambda: None)() == NOT_STARTED:
+            message = "Spark did not start; its messages are above"
+            print(
+                f"kafkalite: {message}: run kafkalite spark doctor to find the cause",
+                file=sys.stderr,
+            )
         else:
-            traceback.print_exception(fault.with_traceback(of_job(fault.__traceback__, file)))
-            if is_sparks(fault):
+            traceback.print_exception(error.with_traceback(of_job(error.__traceback__, file)))
+            if is_sparks(error):
                 sys.stderr.flush()
-                print(f"kafkalite: {sentence_of(fault)}", file=sys.stderr)
+                print(f"kafkalite: {sentence_of(error)}", file=sys.stderr)
         return 1
     finally:
         sys.stdout.flush()
@@ -103,12 +106,12 @@ def main(arguments: Sequence[str]) -> int:
 
 def not_of_interrupt(record: logging.LogRecord) -> bool:
     """Return whether to log a record; drops the traceback Py4J logs for calls ended by Ctrl-C."""
-    fault = record.exc_info[1] if record.exc_info else None
-    while fault is not None:
+    error = record.exc_info[1] if record.exc_info else None
+    while error is not None:
         # PySpark handles the signal during a Py4J call with another such call, which fails.
-        if isinstance(fault, KeyboardInterrupt) or "reentrant call" in str(fault):
+        if isinstance(error, KeyboardInterrupt) or "reentrant call" in str(error):
             return False
-        fault = fault.__cause__ or fault.__context__
+        error = error.__cause__ or error.__context__
     return True
 
 

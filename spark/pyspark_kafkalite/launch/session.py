@@ -73,29 +73,29 @@ def session(
     check()
     from pyspark.sql import SparkSession
 
-    asked = {key_of(key): text_of(value) for key, value in conf.items()}
+    requested = {key_of(key): text_of(value) for key, value in conf.items()}
     running = SparkSession.getActiveSession()
     if running is not None:
-        return changed(running, master, asked)
+        return changed(running, master, requested)
     given = submitted()
     where = master or given.get("spark.master", LOCAL)
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # else spark-submit has started the JVM
         complete(os.environ, where)
     builder = SparkSession.builder.appName(name).master(where)
-    for key, value in {**defaults(where), **asked}.items():
-        if key in asked or key not in given:
+    for key, value in {**defaults(where), **requested}.items():
+        if key in requested or key not in given:
             builder = builder.config(key, value)
     return builder.getOrCreate()
 
 
-def changed(running: SparkSession, master: str | None, asked: dict[str, str]) -> SparkSession:
+def changed(running: SparkSession, master: str | None, requested: dict[str, str]) -> SparkSession:
     """Return the running session with the requested settings."""
     if master is not None and master != running.sparkContext.master:
         raise ValueError(
             f"this process has a session on {running.sparkContext.master}: stop() it before"
             f" another is started on {master}"
         )
-    for key, value in {PUSHDOWN: "true", **asked}.items():
+    for key, value in {PUSHDOWN: "true", **requested}.items():
         if running.conf.get(key, None) != value:
             running.conf.set(key, value)
     return running

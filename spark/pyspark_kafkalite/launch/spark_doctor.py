@@ -117,13 +117,13 @@ def python_of_workers(environment: Mapping[str, str]) -> Iterator[SparkFinding]:
 def python_version(command: str) -> str | None:
     """Return a Python's version; None if it does not run."""
     try:
-        answer = subprocess.run(
+        result = subprocess.run(
             [command, "-V"], capture_output=True, text=True, timeout=ANSWER_S_MAX
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    said = re.search(r"Python (\S+)", answer.stdout + answer.stderr)
-    return said[1] if said else None
+    matched = re.search(r"Python (\S+)", result.stdout + result.stderr)
+    return matched[1] if matched else None
 
 
 def connector() -> SparkFinding:
