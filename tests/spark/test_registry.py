@@ -146,7 +146,7 @@ def test_a_registry_that_is_none_is_no_row_s_fault(shelf, instead):
 
 
 def test_a_registry_that_says_too_much_is_not_heard_out(shelf, monkeypatch):
-    monkeypatch.setattr(registry, "ANSWER_SIZE_MAX", 1000)
+    monkeypatch.setattr(registry, "RESPONSE_SIZE_MAX", 1000)
     shelf.instead = says(200, b" " * 5000)
     with pytest.raises(Unreachable, match="more than 1000"):
         Registry.at(shelf.url).schema(1)

@@ -67,8 +67,8 @@ def native(request):
 @pytest.fixture(autouse=True)
 def closed_producers():
     yield
-    while row_writer._kept:
-        row_writer.forget(next(iter(row_writer._kept.values())))
+    while row_writer._pool:
+        row_writer.forget(next(iter(row_writer._pool.values())))
 
 
 def schema(words: str) -> StructType:
@@ -345,7 +345,7 @@ def test_no_rows_need_no_broker():
     )
     assert made.write(iter([])) == WriteResult()
     assert made.write(iter([batch("value string")])) == WriteResult()
-    assert not row_writer._kept
+    assert not row_writer._pool
 
 
 def test_large_and_sliced_columns(broker):
@@ -371,7 +371,7 @@ def test_nobody_there_is_one_clear_failure_in_time():
     assert f"topic 't' at {address}" in str(caught.value)
     assert "kafka.bootstrap.servers" in str(caught.value)
     assert caught.value.__suppress_context__ and caught.value.__cause__ is None
-    assert not row_writer._kept
+    assert not row_writer._pool
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
@@ -491,7 +491,7 @@ def test_a_task_that_runs_again_writes_all_its_rows(broker, native, fault):
     made = batch_writer(said, schema(ddl), False)
     with pytest.raises(type(fault)):
         made.write(failing())
-    assert not row_writer._kept
+    assert not row_writer._pool
     assert made.write(iter(batches)).records == 300
     found = list(map(int, stands(broker, topic)))
     assert found[-300:] == list(range(300))
@@ -502,12 +502,12 @@ def test_a_producer_is_kept_from_task_to_task_and_few_are(broker):
     topic = broker.topic()
     given = batch("value string", ("a",))
     write(broker, "value string", given, topic=topic)
-    (first,) = row_writer._kept.values()
+    (first,) = row_writer._pool.values()
     write(broker, "value string", given, topic=broker.topic())
-    assert list(row_writer._kept.values()) == [first]
+    assert list(row_writer._pool.values()) == [first]
     for number in range(row_writer.KEPT_MAX):
         write(broker, "value string", given, topic=topic, **{"kafka.client.id": f"{number}"})
-    assert len(row_writer._kept) == row_writer.KEPT_MAX
+    assert len(row_writer._pool) == row_writer.KEPT_MAX
     assert not first.is_open
     write(broker, "value string", given, topic=topic)
     assert len(stands(broker, topic)) == row_writer.KEPT_MAX + 2
@@ -522,7 +522,7 @@ def test_a_kept_producer_finds_a_broker_that_was_away(native):
             assert write(one, "value string", given, **said).records == 1
             one.kill()
             one.start()
-        assert len(row_writer._kept) == 1
+        assert len(row_writer._pool) == 1
         assert stands(one, topic) == [b"0", b"1", b"2"]
 
 
@@ -530,15 +530,15 @@ def test_a_forked_worker_makes_its_own(broker, native):
     topic = broker.topic()
     said = {"topic": topic, "kafka.native": native}
     write(broker, "value string", batch("value string", ("before",)), **said)
-    (kept,) = row_writer._kept.values()
+    (kept,) = row_writer._pool.values()
     child = os.fork()
     if child == 0:
         try:
             write(broker, "value string", batch("value string", ("child",)), **said)
-            os._exit(0 if kept not in row_writer._kept.values() else 2)
+            os._exit(0 if kept not in row_writer._pool.values() else 2)
         finally:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     write(broker, "value string", batch("value string", ("after",)), **said)
-    assert list(row_writer._kept.values()) == [kept]
+    assert list(row_writer._pool.values()) == [kept]
     assert stands(broker, topic) == [b"before", b"child", b"after"]
