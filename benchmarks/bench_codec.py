@@ -28,7 +28,7 @@ from kio.serial import entity_reader, entity_writer
 from benchmarks.harness import best_ns
 from kafkalite._ext import wire
 from kafkalite.protocol.frame import FLEXIBLE_FROM, write_header
-from kafkalite.protocol.schema import Api, Message
+from kafkalite.protocol.schema import Api, MessageSchema
 from kafkalite.protocol.schemas.cluster import METADATA
 from kafkalite.protocol.schemas.fetch import FETCH
 from kafkalite.protocol.schemas.groups import JOIN_GROUP, OFFSET_FETCH
@@ -75,7 +75,7 @@ def committed(count: int) -> Values:
     return {"groups": [{"group_id": "delays", "topics": [topic]}]}
 
 
-Subject = tuple[Api, Message, int, Callable[[int], Values], Any]
+Subject = tuple[Api, MessageSchema, int, Callable[[int], Values], Any]
 SUBJECTS: list[Subject] = [
     (METADATA, METADATA.response, 12, metadata, MetadataResponse),
     (JOIN_GROUP, JOIN_GROUP.request, 7, join_request, JoinGroupRequest),

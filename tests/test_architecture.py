@@ -20,11 +20,6 @@ from tools.architecture import INNER_LAYERS, LAYERS, ROOT, SourceTree, layer_of
 MODULES = (imports, dependencies, files, names, wording, docstrings)
 RULES = [rule for module in MODULES for rule in module.RULES]
 BREACHES = [breach for module in MODULES for breach in module.BREACHES]
-PENDING = {
-    names.class_names_are_unique,
-    *wording.RULES,
-}
-"""Rules that the source tree does not follow yet; they become effective with their allow-lists."""
 
 
 def subject(message):
@@ -40,9 +35,7 @@ def source_tree():
     return SourceTree()
 
 
-@pytest.mark.parametrize(
-    "rule", [rule for rule in RULES if rule not in PENDING], ids=lambda rule: rule.__name__
-)
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_source_tree_follows_rule(source_tree, rule):
     allowed = ALLOWED.get(rule.__name__, set())
     messages = list(rule(source_tree))

@@ -320,11 +320,11 @@ class ClassicGroup:
 
     def _gather(self, draft: DecisionDraft) -> None:
         """Wait for more members of a group that was empty, while more can be expected."""
-        patience_ms = self.members.rebalance_timeout_ms
+        timeout_ms = self.members.rebalance_timeout_ms
         self._pause_ms = draft.limits.initial_rebalance_delay_ms
         if not self._pause_ms and self.members.by_instance:
-            self._pause_ms, patience_ms = STATIC_GATHER_MS, min(patience_ms, GATHER_MS)
-        self._gathering_ms = max(patience_ms - self._pause_ms, 0)
+            self._pause_ms, timeout_ms = STATIC_GATHER_MS, min(timeout_ms, GATHER_MS)
+        self._gathering_ms = max(timeout_ms - self._pause_ms, 0)
         self._grew = False
         if self._pause_ms or self.pending:
             draft.set_deadline(self._due(JOIN), self._pause_ms or GATHER_MS)

@@ -75,8 +75,8 @@ def listen_address(settings: Settings, insecure: bool) -> Listener:
     address = parse_listener(settings[LISTENERS][0])
     if not (insecure or is_loopback(address.host)):
         raise Refusal(
-            f"{address.host or 'every address'} can be reached from other machines, and whoever"
-            " reaches it may read and write everything; listen on 127.0.0.1, or add --insecure"
+            f"{address.host or 'every address'} can be reached from other machines, and any client"
+            " that connects may read and write everything; listen on 127.0.0.1, or add --insecure"
         )
     return address
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import xxhash
 
 from kafkalite.errors import CorruptMessage, InvalidRequest, UnsupportedVersion
-from kafkalite.protocol.schema import Message
+from kafkalite.protocol.schema import MessageSchema
 from kafkalite.protocol.types import Struct
 
 RECORD_UNITS_MAX = 1 << 22
@@ -39,7 +39,7 @@ class RecordKind:
         self.name = name
         self.version = int(versions.rpartition("-")[2])
         self.names = fields.fields.keys()
-        self.message = Message(
+        self.message = MessageSchema(
             name, fields, versions=versions, flexible="0+", may_drop=False, units_max=units_max
         )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from kafkalite.protocol.schema import Api, Message
+from kafkalite.protocol.schema import Api, MessageSchema
 from kafkalite.protocol.types import Array, Field, Struct
 
 NO_FIELDS: Mapping[str, object] = {}
@@ -52,12 +52,12 @@ class ResultArray:
         return b"".join([before[:-1], count, *elements, after])
 
 
-def part(api: Api, fields: Mapping[str, Field]) -> Message:
+def part(api: Api, fields: Mapping[str, Field]) -> MessageSchema:
     """Return a message of some fields of an API's response."""
     low, high = api.versions
     struct = Struct()
     struct.fields = dict(fields)
-    message = Message(f"{api.name} result", struct, versions=f"{low}-{high}")
+    message = MessageSchema(f"{api.name} result", struct, versions=f"{low}-{high}")
     message.flexible = api.flexible
     return message
 

@@ -1,4 +1,4 @@
-"""Message and Api: schemas, their versions, and the encoding and decoding of each version.
+"""MessageSchema and Api: schemas, their versions, and the encoding and decoding of each version.
 
 An Api is one request and its response.  schemas/ defines their fields with types.py.  The plan for
 one message and version is built when it is first used, and run by _ext.codec.
@@ -20,7 +20,7 @@ from kafkalite._ext.codec import Fields, Plan
 from kafkalite.errors import InvalidRequest, UnsupportedVersion
 from kafkalite.protocol.types import Array, Field, Struct, versions_of
 
-__all__ = ["BY_KEY", "Api", "Fields", "Message"]
+__all__ = ["BY_KEY", "Api", "Fields", "MessageSchema"]
 
 API_VERSIONS_KEY = 18
 ANSWER_UNITS_MAX = 1 << 24
@@ -29,7 +29,7 @@ ANSWER_UNITS_MAX = 1 << 24
 BY_KEY: dict[int, Api] = {}
 
 
-class Message:
+class MessageSchema:
     """One message in all of its versions.
 
     `may_drop`: True if a field with any value may be dropped in a version that lacks it.
@@ -101,10 +101,10 @@ class Api:
         assert run.high is not None, "an API ends at its newest version"
         self.versions = (run.low, run.high)
         self.flexible = versions_of(flexible)
-        self.request = Message(
+        self.request = MessageSchema(
             f"{name} request", request, versions=versions, flexible=flexible, may_drop=False
         )
-        self.response = Message(
+        self.response = MessageSchema(
             f"{name} response",
             response,
             versions=versions,

@@ -36,7 +36,7 @@ from kafkalite._ext import codec, offset_index, record_batch, records, segment_w
 from kafkalite._ext.record_scan import RecordScan
 from kafkalite.errors import CorruptMessage, KafkaError
 from kafkalite.protocol.frame import FLEXIBLE_FROM, write_header
-from kafkalite.protocol.schema import BY_KEY, Message
+from kafkalite.protocol.schema import BY_KEY, MessageSchema
 from kafkalite.protocol.schemas import bus, group_records, internal
 from kafkalite.protocol.schemas.fetch import FETCH
 from kafkalite.protocol.schemas.produce import PRODUCE
@@ -73,7 +73,7 @@ class Target(NamedTuple):
 REQUEST, RESPONSE, BUS, METADATA_LOG = range(4)
 
 
-def every_message() -> Iterator[tuple[bytes, Message, int]]:
+def every_message() -> Iterator[tuple[bytes, MessageSchema, int]]:
     for api in BY_KEY.values():
         for version in versions(api):
             yield bytes((REQUEST, api.key, version)), api.request, version

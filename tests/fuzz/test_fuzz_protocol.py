@@ -20,7 +20,7 @@ import pytest
 from kafkalite._ext import wire
 from kafkalite.errors import InvalidRequest
 from kafkalite.protocol.frame import read_header, response_header, write_header
-from kafkalite.protocol.schema import BY_KEY, Api, Message
+from kafkalite.protocol.schema import BY_KEY, Api, MessageSchema
 from kafkalite.protocol.schemas.fetch import FETCH
 from kafkalite.protocol.schemas.produce import PRODUCE
 from tests.fuzz.tearing import torn
@@ -75,7 +75,7 @@ def read_request(frame: bytes) -> None:
     read(api.request, header.version, frame, header.body_position)
 
 
-def read(message: Message, version: int, frame: bytes, position: int) -> None:
+def read(message: MessageSchema, version: int, frame: bytes, position: int) -> None:
     try:
         fields = message.read(version, frame, position)
     except InvalidRequest:

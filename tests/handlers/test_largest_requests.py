@@ -17,7 +17,7 @@ from kafkalite.clock import ManualClock
 from kafkalite.coordination import configs, group_coordinator
 from kafkalite.coordination.image import TopicImage, new_partition
 from kafkalite.errors import InvalidRequest
-from kafkalite.protocol.schema import BY_KEY, Message
+from kafkalite.protocol.schema import BY_KEY, MessageSchema
 from kafkalite.protocol.schemas.cluster import METADATA
 from tests.handlers.conftest import InProcess
 from tests.handlers.grouping import find
@@ -215,8 +215,8 @@ def test_metadata_of_all_topics_is_encoded_topic_by_topic(large, monkeypatch):
         sizes.append(len(body))
         return body
 
-    write = Message.write
-    monkeypatch.setattr(Message, "write", recorded)
+    write = MessageSchema.write
+    monkeypatch.setattr(MessageSchema, "write", recorded)
     wire = large.send(METADATA, 12, topics=None)
     while wire.sent is None:
         large.clock.advance(1)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafkalite.errors import InvalidRequest, UnsupportedVersion
-from kafkalite.protocol.schema import Fields, Message
+from kafkalite.protocol.schema import Fields, MessageSchema
 from kafkalite.protocol.schemas.cluster import DESCRIBE_TOPIC_PARTITIONS, METADATA
 from kafkalite.protocol.schemas.configs import DESCRIBE_CLIENT_QUOTAS
 from kafkalite.protocol.schemas.produce import PRODUCE
@@ -30,7 +30,7 @@ from tests.twins.codec import joined, tokens, uvarint
 
 MESSAGES = list(every_message())
 
-EVENT = Message(
+EVENT = MessageSchema(
     "Event",
     Struct(
         name=String(nullable="1+"),
@@ -195,7 +195,7 @@ def test_null_is_refused_where_it_may_not_be():
     ],
 )
 def test_a_number_is_held_to_its_type(field, low, high):
-    message = Message("Number", Struct(value=field()), versions="0")
+    message = MessageSchema("Number", Struct(value=field()), versions="0")
     for value in (low, high):
         assert message.read(0, message.write(0, {"value": value})).value == value
     for value in (low - 1, high + 1):
@@ -204,7 +204,7 @@ def test_a_number_is_held_to_its_type(field, low, high):
 
 
 def test_a_string_longer_than_its_length_can_say_is_our_mistake():
-    message = Message("Text", Struct(value=String()), versions="0-1", flexible="1")
+    message = MessageSchema("Text", Struct(value=String()), versions="0-1", flexible="1")
     assert message.read(0, message.write(0, {"value": "x" * 0x7FFF})).value == "x" * 0x7FFF
     assert message.read(1, message.write(1, {"value": "x" * 0x8000})).value == "x" * 0x8000
     with pytest.raises(AssertionError):
@@ -213,12 +213,12 @@ def test_a_string_longer_than_its_length_can_say_is_our_mistake():
 
 @pytest.mark.parametrize("value", [b"short", "0123456789abcdef", 0, bytearray(16)])
 def test_an_id_is_sixteen_bytes(value):
-    message = Message("Id", Struct(value=Uuid()), versions="0")
+    message = MessageSchema("Id", Struct(value=Uuid()), versions="0")
     with pytest.raises(AssertionError):
         message.write(0, {"value": value})
 
 
 def test_any_buffer_is_written_as_bytes():
-    message = Message("Blob", Struct(value=Bytes(), flag=Bool()), versions="0")
+    message = MessageSchema("Blob", Struct(value=Bytes(), flag=Bool()), versions="0")
     for value in (b"abc", bytearray(b"abc"), memoryview(b"abc")):
         assert message.read(0, message.write(0, {"value": value})).value == b"abc"

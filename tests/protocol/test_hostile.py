@@ -13,7 +13,7 @@ import pytest
 
 from kafkalite._ext import codec
 from kafkalite.errors import InvalidRequest
-from kafkalite.protocol.schema import BY_KEY, Message
+from kafkalite.protocol.schema import BY_KEY, MessageSchema
 from kafkalite.protocol.schemas.cluster import METADATA
 from kafkalite.protocol.schemas.configs import DESCRIBE_CONFIGS
 from kafkalite.protocol.schemas.groups import DESCRIBE_GROUPS, OFFSET_FETCH
@@ -27,7 +27,7 @@ MEMORY_MAX = 1 << 20
 APIS = pytest.mark.parametrize("api", BY_KEY.values(), ids=lambda api: api.name)
 
 
-def read(message: Message, version: int, frame: bytes) -> dict | None:
+def read(message: MessageSchema, version: int, frame: bytes) -> dict | None:
     """Return the fields, or None if the frame is refused; any other exception fails the test."""
     try:
         return message.read(version, frame)
@@ -67,7 +67,7 @@ def test_what_is_read_from_changed_bytes_can_be_written_and_read_again(api):
                 frame[at] = kept
 
 
-def has_float(message: Message) -> bool:
+def has_float(message: MessageSchema) -> bool:
     """Return whether a changed byte may produce NaN, which is not equal to itself."""
     return message.name.startswith(("DescribeClientQuotas", "AlterClientQuotas"))
 

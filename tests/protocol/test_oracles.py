@@ -17,7 +17,7 @@ import pytest
 from kio.index import KioIndexError, load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
-from kafkalite.protocol.schema import BY_KEY, Api, Message
+from kafkalite.protocol.schema import BY_KEY, Api, MessageSchema
 from kafkalite.protocol.types import Int32, Struct, Uuid
 from tests.protocol.oracles import KAFKA_PYTHON
 from tests.protocol.values import filled, versions, with_defaults
@@ -48,7 +48,7 @@ RENAMED = {
 }
 
 
-def sides(api: Api) -> list[Message]:
+def sides(api: Api) -> list[MessageSchema]:
     return [api.request, api.response]
 
 

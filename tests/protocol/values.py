@@ -13,7 +13,7 @@ from typing import Any
 
 import kafkalite.protocol.schemas  # noqa: F401
 from kafkalite.errors import BY_CODE
-from kafkalite.protocol.schema import BY_KEY, Api, Message
+from kafkalite.protocol.schema import BY_KEY, Api, MessageSchema
 from kafkalite.protocol.types import (
     Array,
     Bool,
@@ -38,14 +38,14 @@ def versions(api: Api) -> range:
     return range(low, high + 1)
 
 
-def every_message() -> Iterator[tuple[Message, int]]:
+def every_message() -> Iterator[tuple[MessageSchema, int]]:
     for api in BY_KEY.values():
         for version in versions(api):
             yield api.request, version
             yield api.response, version
 
 
-def filled(message: Message, version: int, seed: int = 0, **how: Any) -> dict[str, Any]:
+def filled(message: MessageSchema, version: int, seed: int = 0, **how: Any) -> dict[str, Any]:
     """Return a message with every field of its version."""
     dice = random.Random(f"{message.name} {version} {seed}")
     return Maker(dice, version, **how).struct(message.struct)

@@ -7,7 +7,7 @@ import struct as packing
 from dataclasses import dataclass
 from typing import Any
 
-from kafkalite.protocol.schema import Message
+from kafkalite.protocol.schema import MessageSchema
 from kafkalite.protocol.types import (
     Array,
     Bool,
@@ -64,7 +64,7 @@ def joined(tokens: Tokens) -> bytes:
     return b"".join(bytes(token) for token in tokens)
 
 
-def tokens(message: Message, version: int, values: dict[str, Any]) -> Tokens:
+def tokens(message: MessageSchema, version: int, values: dict[str, Any]) -> Tokens:
     return struct_tokens(message.struct, version, version in message.flexible, values)
 
 

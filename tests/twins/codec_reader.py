@@ -6,7 +6,7 @@ import struct as packing
 from collections.abc import Callable
 from typing import Any
 
-from kafkalite.protocol.schema import Message
+from kafkalite.protocol.schema import MessageSchema
 from kafkalite.protocol.types import Array, Bool, Bytes, Field, Records, String, Struct, Uuid
 from tests.twins.codec import FORMATS
 
@@ -87,7 +87,7 @@ class Reader:
         return self.number(FORMATS[type(field)])
 
 
-def read(message: Message, version: int, content: bytes) -> dict[str, Any] | None:
+def read(message: MessageSchema, version: int, content: bytes) -> dict[str, Any] | None:
     try:
         return Reader(content, version, version in message.flexible).struct(message.struct)
     except (Fault, UnicodeDecodeError):

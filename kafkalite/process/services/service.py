@@ -21,7 +21,7 @@ Listeners = Sequence[socket.socket]
 
 
 class ServicePlan(NamedTuple):
-    """What starting a configured service takes."""
+    """The command line and the sockets with which a configured service is started."""
 
     arguments: Sequence[str]
     """Command and flags of `kafkalite`, without the data directory and the sockets."""

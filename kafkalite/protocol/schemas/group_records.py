@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from kafkalite.errors import CorruptMessage, InvalidRequest
 from kafkalite.ids import NO_ID
-from kafkalite.protocol.schema import ANSWER_UNITS_MAX, Message
+from kafkalite.protocol.schema import ANSWER_UNITS_MAX, MessageSchema
 from kafkalite.protocol.types import Array, Bytes, Int32, Int64, String, Struct, Uuid
 
 OFFSET_COMMIT = "OffsetCommit"
@@ -71,12 +71,12 @@ def group_record(group_id: str, value: dict[str, Any] | None) -> GroupRecord:
 
 # -- the formats ---------------------------------------------------------------------------------
 
-OFFSET_COMMIT_KEY = Message(
+OFFSET_COMMIT_KEY = MessageSchema(
     "key of a committed offset",
     Struct(group=String(), topic=String(), partition=Int32()),
     versions="0-1",
 )
-OFFSET_COMMIT_VALUE = Message(
+OFFSET_COMMIT_VALUE = MessageSchema(
     "committed offset",
     Struct(
         offset=Int64(),
@@ -89,8 +89,8 @@ OFFSET_COMMIT_VALUE = Message(
     versions="0-4",
     flexible="4+",
 )
-GROUP_METADATA_KEY = Message("key of a group", Struct(group=String()), versions="2")
-GROUP_METADATA_VALUE = Message(
+GROUP_METADATA_KEY = MessageSchema("key of a group", Struct(group=String()), versions="2")
+GROUP_METADATA_VALUE = MessageSchema(
     "group",
     Struct(
         protocol_type=String(),
@@ -113,7 +113,7 @@ GROUP_METADATA_VALUE = Message(
     flexible="4+",
     units_max=ANSWER_UNITS_MAX,
 )  # fmt: skip
-SUBSCRIPTION = Message(
+SUBSCRIPTION = MessageSchema(
     "subscription",
     Struct(topics=Array(String())),
     versions="0+",
@@ -254,14 +254,14 @@ def _offset(value: bytes) -> Offset:
     return Offset(**_versioned(OFFSET_COMMIT_VALUE, value))
 
 
-def _versioned(message: Message, value: bytes) -> dict[str, Any]:
+def _versioned(message: MessageSchema, value: bytes) -> dict[str, Any]:
     (version,) = SHORT.unpack_from(value)
     if version not in message.versions:
         raise CorruptMessage(f"There is no {message.name} of version {version}.")
     return _whole(message, version, value)
 
 
-def _whole(message: Message, version: int, content: bytes) -> dict[str, Any]:
+def _whole(message: MessageSchema, version: int, content: bytes) -> dict[str, Any]:
     try:
         return message.read(version, content, SHORT.size)
     except InvalidRequest as error:
