@@ -363,7 +363,7 @@ class PartitionQueue(OpenQueue):
         self.batches[place : place + 1] = parts
 
     def _back(self, batch: Batch) -> None:
-        assert batch.transport is not None, "it was not under way"
+        assert batch.transport is not None, "it was not in flight"
         batch.transport = None
         self.in_flight -= 1
         self.stalled = True

@@ -132,7 +132,7 @@ class Producer(Gatherer):
             if queue is not before and queue.open_batch is not None:
                 return self.gather(name, value, key, headers, timestamp, queue.index, on_delivery)
         else:
-            queue = self._line(topic, key, partition)
+            queue = self._queue_of(topic, key, partition)
         sender = self._sender
         size = sender.accumulator.room_for(key, value, headers)
         self._waiter.make_room(queue, queue.open_batch, size, deadline.left_s)
@@ -146,7 +146,7 @@ class Producer(Gatherer):
         sender.callbacks.run_callbacks_soon()
         return delivery
 
-    def _line(
+    def _queue_of(
         self, topic: ProducerTopic, key: bytes | None, partition: int | None
     ) -> PartitionQueue:
         """Return the partition queue that the partition, the partitioner or the key selects."""
@@ -342,7 +342,7 @@ class Producer(Gatherer):
             ValueError: The partition does not exist.
         """
         self._check_open()
-        queue = self._line(self._topic(topic), None, partition)
+        queue = self._queue_of(self._topic(topic), None, partition)
         size = HEADER_SIZE + payload_size
         accumulator = self._sender.accumulator
         if size > min(accumulator.record_size_max, accumulator.memory_size):
