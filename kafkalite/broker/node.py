@@ -116,9 +116,9 @@ class Node:
         """The effective settings of this node; replaced by a new object on change."""
         return self._settings.current
 
-    def add_settings_listener(self, told: Callable[[Settings], object]) -> None:
-        """Call `told(settings)` now and after each change."""
-        self._settings.add_listener(told)
+    def add_settings_listener(self, listener: Callable[[Settings], object]) -> None:
+        """Call `listener(settings)` now and after each change."""
+        self._settings.add_listener(listener)
 
     @property
     def image(self) -> ClusterImage:

@@ -81,7 +81,7 @@ def test_valid_response_is_accepted():
     ("answers", "complaint"),
     [
         ([struct.pack(">i", 8) + GOOD[4:]], "not its correlation id"),
-        ([GOOD[:-1]], "do not read"),
+        ([GOOD[:-1]], "are not a valid"),
         ([GOOD + b"\0"], "bytes behind its end"),
         ([b"\0"], "an answer of 1 bytes"),
         ([GOOD, GOOD], "an answer to nothing"),
