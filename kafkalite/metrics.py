@@ -53,7 +53,7 @@ VALUE_MAX = 1 << 63
 
 BUCKET_COUNT = 26
 """Number of buckets in a page; the last one has all times above 17 seconds."""
-READ_AGAIN = 3
+READ_ATTEMPTS = 3
 
 
 class Histogram:
@@ -71,14 +71,14 @@ class Histogram:
         self.counts[(ns >> 10).bit_length()] += 1
         self.total_ns += ns
 
-    def told(self) -> list[int]:
+    def values(self) -> list[int]:
         """Return the sum, then the buckets, as in a page."""
         counts = self.counts
         return [self.total_ns, *counts[: BUCKET_COUNT - 1], sum(counts[BUCKET_COUNT - 1 :])]
 
 
 class Family(NamedTuple):
-    """One metric, with a value for each set of labels; a histogram's value is `told()`."""
+    """One metric, with a value for each set of labels; a histogram's value is `values()`."""
 
     name: str
     kind: str
@@ -141,8 +141,8 @@ class Page:
             if size > SIZE_MAX or count > SAMPLES_MAX:
                 break
             texts += text
-        said = json.dumps({"node": self.node_id, "pid": os.getpid(), "at_ms": at_ms})
-        body = f'{said[:-1]}, "families": [{"".join(texts)[:-1]}]}}'.encode()
+        start = json.dumps({"node": self.node_id, "pid": os.getpid(), "at_ms": at_ms})
+        body = f'{start[:-1]}, "families": [{"".join(texts)[:-1]}]}}'.encode()
         header = HEADER.pack(MAGIC, len(body), xxhash.xxh3_64_intdigest(body))
         os.pwrite(self._file, header + body, 0)
 
@@ -155,12 +155,12 @@ class Page:
 def _encoded(family: Family) -> Iterator[str]:
     """Yield a family's JSON in parts, with a comma at the end; each part collects its samples."""
     samples = iter(family.samples)
-    said = json.dumps(family[:-1], separators=(",", ":"))[:-1] + ",["
+    text = json.dumps(family[:-1], separators=(",", ":"))[:-1] + ",["
     comma = ""
     while some := list(islice(samples, SAMPLES_PER_STEP)):
-        yield said + comma + json.dumps(some, separators=(",", ":"))[1:-1]
-        said, comma = "", ","
-    yield said + "]],"
+        yield text + comma + json.dumps(some, separators=(",", ":"))[1:-1]
+        text, comma = "", ","
+    yield text + "]],"
 
 
 def read_pages(run_directory: Path, now_ms: int) -> list[Read]:
@@ -194,7 +194,7 @@ def is_kept(page: Read, now_ms: int) -> bool:
 
 def read_page(path: Path) -> Read | None:
     """Return the content of a page; None if it is missing or not valid."""
-    for _ in range(READ_AGAIN):  # the owner may be writing
+    for _ in range(READ_ATTEMPTS):  # the owner may be writing
         body = _body(path)
         if body is not None:
             try:
@@ -221,10 +221,10 @@ def _body(path: Path) -> bytes | None:
     return body if len(body) == size and xxhash.xxh3_64_intdigest(body) == digest else None
 
 
-def _checked(said: Any) -> Read:
+def _checked(content: Any) -> Read:
     """Return the validated content; raise ValueError, TypeError or KeyError if it is invalid."""
-    node_id, pid, at_ms = (_number(said[key]) for key in ("node", "pid", "at_ms"))
-    families = said["families"]
+    node_id, pid, at_ms = (_number(content[key]) for key in ("node", "pid", "at_ms"))
+    families = content["families"]
     if not isinstance(families, list) or len(families) > FAMILIES_MAX:
         raise ValueError("these are no families")
     left = SAMPLES_MAX
@@ -286,8 +286,8 @@ class Push(NamedTuple):
 
     def packed(self) -> bytes:
         """Return the push as a datagram."""
-        said = json.dumps([self.labels, self.interval_ms]).encode()
-        return PUSH.pack(PUSH_MAGIC, self.codec, len(said)) + said + self.payload
+        header = json.dumps([self.labels, self.interval_ms]).encode()
+        return PUSH.pack(PUSH_MAGIC, self.codec, len(header)) + header + self.payload
 
 
 def read_push(datagram: bytes) -> Push | None:

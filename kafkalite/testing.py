@@ -308,9 +308,9 @@ class Broker:
         while not ready_file.exists():
             if process.poll() is not None or time.monotonic() > deadline:
                 self.kill()
-                said = (self.directory / "output").read_text(errors="replace").strip()
+                output = (self.directory / "output").read_text(errors="replace").strip()
                 self.close()
-                raise Refusal(f"the broker did not start: {said}")
+                raise Refusal(f"the broker did not start: {output}")
             time.sleep(READY_LOOK_S)
         self.ready = json.loads(ready_file.read_text())
 

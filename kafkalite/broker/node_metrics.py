@@ -236,7 +236,7 @@ class NodeMetrics:
         yield Family(
             "kafka_network_requestmetrics_totaltimems", HISTOGRAM,
             "Time from a request until its response may be sent, including the wait of a fetch.",
-            [({"request": counts.api.name}, counts.times.told()) for _, counts in counted],
+            [({"request": counts.api.name}, counts.times.values()) for _, counts in counted],
         )  # fmt: skip
 
     # -- topics ------------------------------------------------------------------------------
@@ -283,7 +283,7 @@ class NodeMetrics:
         yield Family(
             "kafka_log_logflushstats_logflushrateandtimems", HISTOGRAM,
             "Duration of partition flushes.",
-            [({}, replicas.flush_times.told())],
+            [({}, replicas.flush_times.values())],
         )  # fmt: skip
 
     def _logs(self) -> Iterator[Family]:

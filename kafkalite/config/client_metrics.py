@@ -48,8 +48,8 @@ def parse_match(entries: Iterable[str]) -> dict[str, re.Pattern[str]]:
         _check_quick(text)
         try:
             patterns[selector] = re.compile(text.strip())
-        except (re.error, OverflowError, RecursionError) as fault:
-            words = f"{quoted(text)} is not a regular expression: {fault}"
+        except (re.error, OverflowError, RecursionError) as error:
+            words = f"{quoted(text)} is not a regular expression: {error}"
             raise InvalidConfig(f"match: {words}.") from None
     return patterns
 

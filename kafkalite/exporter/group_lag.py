@@ -120,10 +120,10 @@ class GroupLag:
         return self._admin[1]
 
     def _committed(self, admin: AdminClient, group: str) -> list[TopicPartition]:
-        asked = [ConsumerGroupTopicPartitions(group)]
+        requested = [ConsumerGroupTopicPartitions(group)]
         with contextlib.suppress(KafkaException):  # the group was deleted meanwhile
             (answer,) = admin.list_consumer_group_offsets(
-                asked, request_timeout=REQUEST_TIMEOUT_S
+                requested, request_timeout=REQUEST_TIMEOUT_S
             ).values()
             return list(answer.result(REQUEST_TIMEOUT_S).topic_partitions)
         return []
@@ -131,10 +131,10 @@ class GroupLag:
     def _ends(self, admin: AdminClient, wanted: set[tuple[str, int]]) -> dict[Any, int]:
         if not wanted:
             return {}
-        asked = {TopicPartition(*each): OffsetSpec.latest() for each in wanted}
+        requested = {TopicPartition(*each): OffsetSpec.latest() for each in wanted}
         ends = {}
         for partition, answer in admin.list_offsets(
-            asked, request_timeout=REQUEST_TIMEOUT_S
+            requested, request_timeout=REQUEST_TIMEOUT_S
         ).items():
             with contextlib.suppress(KafkaException):  # its topic was deleted meanwhile
                 ends[partition.topic, partition.partition] = answer.result(REQUEST_TIMEOUT_S).offset

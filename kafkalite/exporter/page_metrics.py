@@ -70,8 +70,9 @@ class PageMetrics:
         lately = self._recent.since(key, counts, now_s)
         summary = of_name(merged, name, f"{sentence}  In ms, of the last 5 minutes.", "summary")
         for quantile in QUANTILES:
-            said = {**labels, "quantile": f"{quantile:g}" if quantile != 0.5 else "0.50"}
-            summary.add_sample(name, said, quantile_ms(lately, quantile))
+            shown = f"{quantile:g}" if quantile != 0.5 else "0.50"
+            value_ms = quantile_ms(lately, quantile)
+            summary.add_sample(name, {**labels, "quantile": shown}, value_ms)
         summary.add_sample(f"{name}_count", dict(labels), sum(counts))
         summary.add_sample(f"{name}_sum", dict(labels), total_ns / 1e6)
         ours = SECONDS.get(name, f"kafkalite_{name}_seconds")

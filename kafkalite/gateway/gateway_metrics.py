@@ -155,8 +155,8 @@ def pairs(counter: Counter[tuple[str, str]], label: str) -> list[tuple[dict[str,
 
 def error_name(code: int) -> str:
     """Return Kafka's name of an error code."""
-    fault = BY_CODE.get(code)
-    return fault.name if fault is not None else str(code)
+    error = BY_CODE.get(code)
+    return error.name if error is not None else str(code)
 
 
 def shown(name: bytes) -> str:

@@ -113,12 +113,12 @@ def start(options: Options, until: int | None = None, mains: NodeMains | None = 
 
 def workers_of(settings: Settings, data: Path) -> int:
     """Return the number of workers: as configured, else as in the last run, else by cores."""
-    asked = settings[WORKERS]
-    if asked is not None:
-        return asked
-    remembered = load_ports(data)
-    if remembered is not None:
-        return len(remembered.ports) - 1
+    workers = settings[WORKERS]
+    if workers is not None:
+        return workers
+    saved = load_ports(data)
+    if saved is not None:
+        return len(saved.ports) - 1
     return default_workers()
 
 
@@ -337,7 +337,7 @@ class Launcher:
             node.close()
             del self.nodes[node.node_id]
             if not self.is_ending:
-                self.ports.forget(node.node_id)
+                self.ports.release(node.node_id)
 
     def start_node(self, node: NodeProcess) -> None:
         """Start a node's process, or schedule a retry.
@@ -461,7 +461,7 @@ class Launcher:
         """Replace the desired nodes by the supervisor's list."""
         self.desired, self.dedicated = {SUPERVISOR_ID, *node_ids}, dedicated
         self.has_desired_nodes = True
-        self.ports.forget_all_but({*self.desired, *self.nodes})
+        self.ports.release_all_but({*self.desired, *self.nodes})
 
     def fence(self, node_id: int, incarnation: int) -> None:
         """Kill a process whose session has expired, if it is still the same incarnation."""

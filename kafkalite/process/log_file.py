@@ -43,10 +43,10 @@ class LogFile(WatchedFileHandler):
         """Ignore the error: a full disk cannot be reported here."""
 
 
-def log_to(path: Path, who: str) -> None:
+def log_to(path: Path, process_name: str) -> None:
     """Send the log lines of this process to the file, with this process name."""
     handler = LogFile(path, delay=True)
-    form = f"%(asctime)s %(levelname)s {who} %(name)s: %(message)s"
+    form = f"%(asctime)s %(levelname)s {process_name} %(name)s: %(message)s"
     handler.setFormatter(logging.Formatter(form))
     root = logging.getLogger("kafkalite")
     root.setLevel(logging.INFO)

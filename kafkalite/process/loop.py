@@ -25,24 +25,24 @@ SHUTDOWN_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 def handle_signals(
     reactor: Reactor,
-    heard: Callable[[int], None],
+    handle: Callable[[int], None],
     *numbers: int,
     at_once: Callable[[int], None] = lambda number: None,
 ) -> None:
-    """Have the event loop call `heard(number)` for these signals, in the tick after they arrive.
+    """Have the event loop call `handle(number)` for these signals, in the tick after they arrive.
 
     `at_once` is called in the signal handler, which may be long before the next tick.  SIGHUP stays
     ignored if it was ignored from the start (nohup).
     """
-    woken, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    read_end, write_end = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
     def read() -> None:
-        for number in os.read(woken, 512):
+        for number in os.read(read_end, 512):
             if number in numbers:
-                heard(number)
+                handle(number)
 
-    reactor.watch(woken, read)
-    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    reactor.watch(read_end, read)
+    signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
     for number in numbers:
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, lambda number, _: at_once(number))
@@ -64,19 +64,19 @@ def disable_automatic_gc(reactor: Reactor) -> None:
 def watch_memory(reactor: Reactor) -> None:
     """Collect all objects whenever allocated memory has doubled, in case there are cycles: a slow
     tick is better than a process that grows without bound."""
-    kept = sys.getallocatedblocks()
+    blocks_before = sys.getallocatedblocks()
 
-    def look() -> None:
-        nonlocal kept
+    def check() -> None:
+        nonlocal blocks_before
         blocks = sys.getallocatedblocks()
-        if blocks >= 2 * kept + GROWTH_BLOCKS_MIN:
+        if blocks >= 2 * blocks_before + GROWTH_BLOCKS_MIN:
             freed = gc.collect()
-            kept = sys.getallocatedblocks()
+            blocks_before = sys.getallocatedblocks()
             log.info(
                 "Garbage collection of all objects has run, because memory has doubled."
                 " blocks_before=%d blocks=%d unreachable=%d",
-                blocks, kept, freed,
+                blocks, blocks_before, freed,
             )  # fmt: skip
-        reactor.call_later(MEMORY_CHECK_MS, look)
+        reactor.call_later(MEMORY_CHECK_MS, check)
 
-    reactor.call_later(MEMORY_CHECK_MS, look)
+    reactor.call_later(MEMORY_CHECK_MS, check)

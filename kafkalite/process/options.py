@@ -53,7 +53,7 @@ def settings_of(options: Options) -> Settings:
     if options.listen is not None:
         _, colon, port = options.listen.rpartition(":")
         if not colon or not port.isdecimal() or "://" in options.listen:
-            raise Refusal(f"--listen wants HOST:PORT, not {options.listen!r}")
+            raise Refusal(f"--listen takes HOST:PORT, not {options.listen!r}")
         static[LISTENERS.name] = f"PLAINTEXT://{options.listen}"
     if options.metrics is not None:
         static[METRICS_LISTENER.name] = options.metrics
@@ -65,8 +65,8 @@ def settings_of(options: Options) -> Settings:
         static[WORKERS.name] = str(options.workers)
     try:
         return Settings.broker(static)
-    except InvalidConfig as fault:
-        raise Refusal(f"{fault} (kafkalite config keys lists what may be set)") from None
+    except InvalidConfig as error:
+        raise Refusal(f"{error} (kafkalite config keys lists what may be set)") from None
 
 
 def listen_address(settings: Settings, insecure: bool) -> Listener:
@@ -75,8 +75,8 @@ def listen_address(settings: Settings, insecure: bool) -> Listener:
     address = parse_listener(settings[LISTENERS][0])
     if not (insecure or is_loopback(address.host)):
         raise Refusal(
-            f"{address.host or 'every address'} can be reached from other machines, and any client"
-            " that connects may read and write everything; listen on 127.0.0.1, or add --insecure"
+            f"{address.host or 'every address'} can be reached from other machines, whose"
+            " clients could read and write every topic; listen on 127.0.0.1, or add --insecure"
         )
     return address
 
@@ -89,10 +89,10 @@ def metrics_address(text: str | None, insecure: bool) -> Listener | None:
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > PORT_MAX:
-        raise Refusal(f"metrics are served at HOST:PORT, which {text!r} is not")
+        raise Refusal(f"metrics.listener is HOST:PORT, not {text!r}")
     if not (insecure or is_loopback(host)):
         raise Refusal(
-            f"{host or 'every address'} can be reached from other machines, which would learn the"
+            f"{host or 'every address'} can be reached from other machines, which could read the"
             " names of topics, groups and clients; serve metrics on 127.0.0.1, or add --insecure"
         )
     return Listener(host, int(port))
@@ -119,7 +119,7 @@ def ready_file(options: Options) -> Path | None:
         return None
     path = options.ready_file.absolute()
     if not path.parent.is_dir():
-        raise Refusal(f"there is no directory for the ready file {options.ready_file}")
+        raise Refusal(f"the directory of the ready file {options.ready_file} does not exist")
     return path
 
 

@@ -53,23 +53,23 @@ class SavedPorts(NamedTuple):
 def load_ports(data: Path) -> SavedPorts | None:
     """Return what the last run stored; None if it is missing or not valid."""
     try:
-        found: Any = checkpoint.unsealed((data / LISTENERS_FILE).read_bytes())
-        ports = {int(node_id): int(port) for node_id, port in found["ports"].items()}
-        remembered = SavedPorts(ports, frozenset(found["dedicated"]), bool(found["free"]))
+        stored: Any = checkpoint.unsealed((data / LISTENERS_FILE).read_bytes())
+        ports = {int(node_id): int(port) for node_id, port in stored["ports"].items()}
+        saved = SavedPorts(ports, frozenset(stored["dedicated"]), bool(stored["free"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    sound = 0 in ports and all(
+    is_valid = 0 in ports and all(
         node_id >= 0 and 0 < port <= PORT_MAX for node_id, port in ports.items()
     )
-    return remembered if sound else None
+    return saved if is_valid else None
 
 
-def save_ports(data: Path, remembered: SavedPorts) -> None:
+def save_ports(data: Path, saved: SavedPorts) -> None:
     """Store the ports for the next run."""
     content = {
-        "dedicated": sorted(remembered.dedicated),
-        "free": remembered.free,
-        "ports": {str(node_id): port for node_id, port in sorted(remembered.ports.items())},
+        "dedicated": sorted(saved.dedicated),
+        "free": saved.free,
+        "ports": {str(node_id): port for node_id, port in sorted(saved.ports.items())},
     }
     put_file(DISK, data / LISTENERS_FILE, checkpoint.sealed(content))
 
@@ -77,13 +77,13 @@ def save_ports(data: Path, remembered: SavedPorts) -> None:
 class Ports:
     """The ports of the nodes; see the module."""
 
-    def __init__(self, address: Listener, remembered: SavedPorts | None, backlog: int) -> None:
+    def __init__(self, address: Listener, saved: SavedPorts | None, backlog: int) -> None:
         self.address = address
         self.backlog = backlog
-        if remembered is None or remembered.ports[0] != address.port:
-            remembered = SavedPorts({}, free=address.port == 0)
-        self.free = remembered.free
-        self.ports = dict(remembered.ports)
+        if saved is None or saved.ports[0] != address.port:
+            saved = SavedPorts({}, free=address.port == 0)
+        self.free = saved.free
+        self.ports = dict(saved.ports)
 
     def of(self, node_id: int) -> int:
         """Return the port of a node, which then stays assigned to it; 0 means any free port."""
@@ -109,22 +109,22 @@ class Ports:
         Retries for a moment: a process killed just before may release the lock of the data
         directory before its listener.  After that, a port that was only a free one is replaced.
         """
-        given_up = time.monotonic() + RELEASE_TIMEOUT_S
+        deadline = time.monotonic() + RELEASE_TIMEOUT_S
         while True:
             try:
                 return self.bind(node_id)
             except PortInUse:
-                if time.monotonic() >= given_up:
+                if time.monotonic() >= deadline:
                     if node_id == 0 or not self.free:
                         raise
-                    self.forget(node_id)
+                    self.release(node_id)
             time.sleep(BIND_RETRY_S)
 
-    def forget(self, node_id: int) -> None:
+    def release(self, node_id: int) -> None:
         """Release the port of a node that was removed."""
         self.ports.pop(node_id, None)
 
-    def forget_all_but(self, node_ids: Collection[int]) -> None:
+    def release_all_but(self, node_ids: Collection[int]) -> None:
         """Release the ports of all other nodes."""
         self.ports = {node_id: port for node_id, port in self.ports.items() if node_id in node_ids}
 
@@ -139,17 +139,19 @@ def bind(address: Listener, backlog: int, node_id: int = 0) -> socket.socket:
         cannot, instead = f"node {node_id} cannot listen on", "choose others with --listen"
         ports = " HOST:PORT (nodes take the ports after it, and port 0 takes free ones)"
     if address.port > PORT_MAX:
-        raise Refusal(f"{cannot} port {address.port}: the last one is {PORT_MAX}; {instead}{ports}")
+        raise Refusal(
+            f"{cannot} port {address.port}: the highest port is {PORT_MAX}; {instead}{ports}"
+        )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         where = socket.getaddrinfo(host, address.port, family, socket.SOCK_STREAM)[0][4]
         return socket.create_server(where, family=family, backlog=backlog)
-    except socket.gaierror as fault:
-        reason = (fault.strerror or str(fault)).lower()
+    except socket.gaierror as error:
+        reason = (error.strerror or str(error)).lower()
         raise Refusal(f"{cannot} {host}: {reason}; {instead}") from None
-    except OSError as fault:
-        reason = os.strerror(fault.errno or 0).lower()
-        refused = PortInUse if fault.errno == errno.EADDRINUSE else Refusal
+    except OSError as error:
+        reason = os.strerror(error.errno or 0).lower()
+        refused = PortInUse if error.errno == errno.EADDRINUSE else Refusal
         raise refused(f"{cannot} {host}:{address.port}: {reason}; {instead}{ports}") from None
 
 

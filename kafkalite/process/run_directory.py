@@ -30,8 +30,8 @@ from kafkalite.transport.run_directory import (
     user_directory,
 )
 
-REMEMBERED = "run-directory"
-OWN_PLACE = "name a directory of your own in XDG_RUNTIME_DIR, of mode 700"
+PATH_FILE = "run-directory"
+USE_OWN_DIRECTORY = "name a directory of your own in XDG_RUNTIME_DIR, of mode 700"
 
 
 class RunDirectory:
@@ -43,15 +43,15 @@ class RunDirectory:
 
     def __init__(self, cluster_id: str, data: Path) -> None:
         self.path = user_directory() / name_of(cluster_id, data)
-        held = None
-        while held is None:
+        descriptor = None
+        while descriptor is None:
             make_private(self.path.parent)
-            with contextlib.suppress(FileNotFoundError):  # removed before we held it
+            with contextlib.suppress(FileNotFoundError):  # removed before it was locked
                 make_private(self.path)
-                held = hold(self.path)
-        self.descriptor = held
-        remove_left(self.path.parent)
-        remember(data, self.path)
+                descriptor = hold(self.path)
+        self.descriptor = descriptor
+        remove_abandoned(self.path.parent)
+        store_path(data, self.path)
 
     def remove(self) -> None:
         """Remove the directory with its sockets; no error if it does not exist."""
@@ -67,9 +67,9 @@ def hold(path: Path) -> int | None:
     descriptor = opened(path)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH)
-    except OSError as fault:
+    except OSError as error:
         os.close(descriptor)
-        raise Refusal(f"cannot lock {path}: {fault.strerror}; {OWN_PLACE}") from None
+        raise Refusal(f"cannot lock {path}: {error.strerror}; {USE_OWN_DIRECTORY}") from None
     found = os.fstat(descriptor)
     if (found.st_dev, found.st_ino) == file_of(path):
         return descriptor
@@ -82,7 +82,7 @@ def opened(path: Path) -> int:
     return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
 
 
-def remove_left(place: Path) -> None:
+def remove_abandoned(place: Path) -> None:
     """Remove the run directories that no process holds."""
     for path in list(place.iterdir()):
         if NAME.fullmatch(path.name) and is_private(path):
@@ -108,10 +108,10 @@ def bus_path(ready: Ready) -> Path:
     """Return the path of the bus socket of a running broker."""
     data = Path(ready["data"])
     name = name_of(ready["cluster_id"], data)
-    remembered = remembered_by(data)
+    stored = stored_path(data)
     # A copied data directory stores the path of the original's run directory.
-    if remembered is not None and remembered.name == name and remembered.is_dir():
-        return remembered / BUS
+    if stored is not None and stored.name == name and stored.is_dir():
+        return stored / BUS
     return user_directory() / name / BUS
 
 
@@ -122,32 +122,32 @@ def make_private(level: Path) -> None:
         level.chmod(0o700)  # whatever the umask
     except FileExistsError:
         pass
-    except OSError as fault:
-        raise Refusal(f"cannot make {level}: {fault.strerror}; {OWN_PLACE}") from None
+    except OSError as error:
+        raise Refusal(f"cannot create {level}: {error.strerror}; {USE_OWN_DIRECTORY}") from None
     found = level.lstat()
     mode = stat.S_IMODE(found.st_mode)
     if not stat.S_ISDIR(found.st_mode):
-        raise Refusal(f"{level} is not a directory, and no socket is safe there; remove it")
+        raise Refusal(f"{level} is not a directory; remove it")
     if found.st_uid != os.geteuid():
-        raise Refusal(f"{level} belongs to another user, who would own our sockets; {OWN_PLACE}")
+        raise Refusal(f"{level} belongs to another user; {USE_OWN_DIRECTORY}")
     if mode != 0o700:
-        raise Refusal(f"{level} has mode {mode:03o} and not 700, so others may come in; remove it")
+        raise Refusal(f"{level} has mode {mode:03o} instead of 700; remove it")
 
 
-def remember(data: Path, path: Path) -> None:
+def store_path(data: Path, path: Path) -> None:
     """Store the path for later commands.  The file is never removed: it is used only while a
     broker runs."""
-    if remembered_by(data) != path:
+    if stored_path(data) != path:
         try:
-            write_atomically(data / REMEMBERED, f"{path}\n")
-        except OSError as fault:
-            raise Refusal(f"cannot write {data / REMEMBERED}: {fault.strerror}") from None
+            write_atomically(data / PATH_FILE, f"{path}\n")
+        except OSError as error:
+            raise Refusal(f"cannot write {data / PATH_FILE}: {error.strerror}") from None
 
 
-def remembered_by(data: Path) -> Path | None:
+def stored_path(data: Path) -> Path | None:
     """Return the path stored in the data directory, or None."""
     try:
-        text = (data / REMEMBERED).read_text()
+        text = (data / PATH_FILE).read_text()
     except (OSError, ValueError):
         return None
     path = Path(text.rstrip("\n"))

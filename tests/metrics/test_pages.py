@@ -164,7 +164,7 @@ def test_each_time_is_counted_in_the_bucket_that_its_bounds_say(times):
     histogram = Histogram()
     for ns in times:
         histogram.add(ns)
-    total, *counts = histogram.told()
+    total, *counts = histogram.values()
     assert (total, sum(counts)) == (sum(times), len(times))
     bounds_ns = [round(bound * 1e9) for bound in metrics.bucket_bounds_s()]
     for index, bound in enumerate(bounds_ns):
@@ -174,7 +174,7 @@ def test_each_time_is_counted_in_the_bucket_that_its_bounds_say(times):
 def test_a_histogram_is_read_as_it_was_told(page, tmp_path):
     histogram = Histogram()
     histogram.add(5_000)
-    family = Family("t", HISTOGRAM, "", [({}, histogram.told())])
+    family = Family("t", HISTOGRAM, "", [({}, histogram.values())])
     page.write([family], at_ms=1)
     (read,) = metrics.read_pages(tmp_path, now_ms=1)
     assert read.families == [family]

@@ -17,7 +17,7 @@ def counts_of(*times_ms):
     histogram = Histogram()
     for ms in times_ms:
         histogram.add(round(ms * 1e6))
-    return histogram.told()[1:]
+    return histogram.values()[1:]
 
 
 def test_of_nothing_there_is_no_quantile():

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkalite.process.run_directory import remembered_by
+from kafkalite.process.run_directory import stored_path
 from kafkalite.process.status.ready import is_locked, running
 from tests.process.harness import answers, descriptors, is_refused
 from tests.process.waiting import WAIT_S_MAX, until
@@ -45,7 +45,7 @@ def test_a_node_has_nothing_open_that_is_not_its_own(harness):
     launcher = harness.start()
     lock = str(harness.data / ".lock")
     log = str(harness.data / "kafkalite.log")
-    meeting = str(remembered_by(harness.data))
+    meeting = str(stored_path(harness.data))
     until(lambda: no_connections(harness))  # the connection of the readiness check may linger
     holders = {node_id: descriptors(harness.pid(node_id)) for node_id in (0, 1, 2)}
     held = descriptors(launcher.pid).values()

@@ -40,9 +40,9 @@ def test_a_new_node_takes_the_lowest_port_that_no_other_node_has_whatever_its_id
     ports = Ports(Listener("127.0.0.1", 9092), SavedPorts({0: 9092, 1: 9093, 4: 9095}), backlog=5)
     assert [ports.of(node_id) for node_id in (60_000, 60_001, 4)] == [9094, 9096, 9095]
     assert ports.of(60_000) == 9094, "it is its own before it is bound"
-    ports.forget(1)
+    ports.release(1)
     assert [ports.of(node_id) for node_id in (60_002, 60_000)] == [9093, 9094]
-    ports.forget_all_but({0, 60_001})
+    ports.release_all_but({0, 60_001})
     assert ports.ports == {0: 9092, 60_001: 9096}
 
 

@@ -165,7 +165,7 @@ def test_without_a_runtime_directory_of_ours_there_is_one_under_tmp(
 def test_a_level_that_lets_others_in_is_refused(runtime, data, level, bad):
     path = run_directory(CLUSTER, data)
     (path if level == "its own" else path.parent).chmod(bad)
-    with pytest.raises(Refusal, match=f"has mode {bad:o} and not 700.*; remove it"):
+    with pytest.raises(Refusal, match=f"has mode {bad:o} instead of 700.*; remove it"):
         run_directory(CLUSTER, data)
 
 
@@ -199,7 +199,7 @@ def test_another_users_is_refused(runtime, data, level):
 
 def test_a_place_where_nothing_can_be_made_is_refused(runtime, data, monkeypatch):
     monkeypatch.setattr(module, "user_directory", lambda: runtime / "not-there" / "kafkalite")
-    with pytest.raises(Refusal, match="cannot make .*: No such file or directory; name a dir"):
+    with pytest.raises(Refusal, match="cannot create .*: No such file or directory; name a dir"):
         run_directory(CLUSTER, data)
 
 
@@ -286,9 +286,9 @@ def test_a_broker_that_starts_in_another_environment_is_found_there(
 
 
 @pytest.mark.parametrize("text", ["", "\n", "relative\n", "/\0\n", "/tmp\n", b"\xff\n"])
-def test_what_is_remembered_wrongly_is_not_believed(runtime, data, text):
+def test_invalid_stored_path_is_ignored(runtime, data, text):
     path = run_directory(CLUSTER, data)
-    (data / module.REMEMBERED).write_bytes(text if isinstance(text, bytes) else text.encode())
+    (data / module.PATH_FILE).write_bytes(text if isinstance(text, bytes) else text.encode())
     assert bus_path(ready(data)) == path / BUS
     assert run_directory(CLUSTER, data) == path
 
@@ -391,7 +391,7 @@ def test_what_is_no_run_directory_of_ours_stays(runtime, data, others):
 
 
 @pytest.mark.parametrize("moment", ["made", "opened", "locked"])
-def test_one_that_is_taken_for_left_while_its_broker_starts_is_made_again(
+def test_directory_that_is_removed_during_the_start_is_created_again(
     runtime, data, others, monkeypatch, moment
 ):
     """Another broker starts between any two steps of this one."""
@@ -409,14 +409,14 @@ def test_one_that_is_taken_for_left_while_its_broker_starts_is_made_again(
         if moment == "locked":
             remove_whole(path)  # it had the lock before us
         else:
-            module.remove_left(path.parent)
+            module.remove_abandoned(path.parent)
         assert not path.exists()
         return real(*words)
 
     monkeypatch.setattr(owner, name, interrupted)
     assert run_directory(CLUSTER, data) == path
     assert path.exists()
-    module.remove_left(path.parent)
+    module.remove_abandoned(path.parent)
     assert path.exists()
 
 

@@ -109,7 +109,7 @@ def running(data: Path) -> Ready | None:
     try:
         found: Any = json.loads((data / STATUS_FILE).read_text())
     except PermissionError:
-        raise Refusal(f"{data} belongs to another user, who may ask what runs on it") from None
+        raise Refusal(f"{data} belongs to another user; run the command as that user") from None
     except (OSError, ValueError):
         return None
     if not isinstance(found, dict) or not is_locked(data):
