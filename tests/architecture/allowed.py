@@ -36,7 +36,6 @@ ALLOWED: dict[str, set[str]] = {
         "kafkalite/client/consumer/async_consumer.py text 'lane'",
         "kafkalite/client/consumer/consumer.py text 'lane'",
         "kafkalite/client/net/local_socket.py text 'lane'",
-        "kafkalite/client/producer/partition_queue.py text 'under way'",
         "kafkalite/process/launcher.py text 'roster'",
     },
 }
