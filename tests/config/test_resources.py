@@ -99,8 +99,8 @@ def test_the_interval_has_bounds(text, fits):
 
 def test_the_loggers_that_can_be_set_are_those_there_are():
     there = {name for name in logging.root.manager.loggerDict if name.startswith("kafkalite")}
-    # No node can set the loggers of other processes, such as a client's program or a gateway.
-    elsewhere = ("kafkalite.client", "kafkalite.gateway")
+    # No node can set the loggers of other processes, such as a client's program or a service.
+    elsewhere = ("kafkalite.client", "kafkalite.gateway", "kafkalite.http")
     assert {name for name in there if not name.startswith(elsewhere)} <= set(LOGGER)
 
 

@@ -23,7 +23,12 @@ def test_without_descriptors_a_node_is_back_when_there_are_some(harness, node_id
     few = max(map(int, before)) - 2 + spare
     resource.prlimit(pid, resource.RLIMIT_NOFILE, (few, enough[1]))
     os.kill(victim, signal.SIGKILL)
-    until(lambda: len(harness.lives("born")) > born or "cannot be" in harness.log, harness.launcher)
+
+    def is_tried():
+        failed = "cannot be forked" in harness.log or "cannot open a socket" in harness.log
+        return failed or len(harness.lives("born")) > born
+
+    until(is_tried, harness.launcher)
     resource.prlimit(pid, resource.RLIMIT_NOFILE, enough)
     for _, child, _ in harness.lives("born")[born:]:
         os.kill(child, signal.SIGKILL)  # it has inherited the limit
