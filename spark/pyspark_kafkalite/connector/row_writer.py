@@ -182,7 +182,7 @@ def learn_growth(producer: Producer, topic: str, rows: pa.RecordBatch) -> None:
     import pyarrow.compute as pc
 
     largest = pc.max(rows.column("partition")).as_py()
-    if largest is not None and largest >= len(known.lines):
+    if largest is not None and largest >= len(known.queues):
         producer.partitions_for(topic)
 
 
