@@ -35,7 +35,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 
 INNER_LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "broker": (("replica",), ("controller", "coordinator", "local"), ("handlers",)),
-    "client": (("net",), ("producer", "consumer")),
+    "client": (("net",), ("producer", "consumer", "admin")),
 }
 """The order of packages inside a package; files directly in it may be imported from each."""
 
