@@ -1,6 +1,6 @@
 """kafkalite: a Kafka broker, clients and services for one host.
 
-    foundation  _ext errors clock / config records / protocol          bytes
+    foundation  _ext errors clock … / config records / protocol http   bytes, declarations
     broker      storage transport coordination / broker / process      serves requests
     client      client / gateway exporter                              sends requests
     top         cli testing, and this module

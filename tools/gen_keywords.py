@@ -3,7 +3,7 @@
     python -m tools.gen_keywords            write the file
 
 One TypedDict for each client, with a field per declared key: its name with underscores, the types
-that it accepts, and its documentation.  tests/test_keywords.py checks that the file is current.
+that it accepts, and its documentation.  tests/test_types.py checks that the file is current.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ A node has an id, a listener, a local or remote controller, the logs of the part
 the replica manager over them.  Its settings, clock, event loop, disk and socket are passed in.  Its
 only threads are those of the flusher and the opener.
 
-The reconciler brings the logs to the state in the metadata log (reconciler.py), both after a
-restart and after a change.
+The reconciler brings the logs to the state in the metadata log (replica/reconciler.py), both after
+a restart and after a change.
 
 With `workers=0`, one node is the whole cluster.
 """

@@ -9,7 +9,7 @@ that exist, and starts or ends processes (`reconcile`).
 
     supervisor ─▶ Roster    all nodes that shall run
                ─▶ Fence     the node's session expired: kill its process, reap it, start it again
-               ─▶ Heartbeat the supervisor runs; without it, it is killed (supervisor_watch.py)
+               ─▶ Heartbeat the supervisor runs; without it, it is killed: nodes/supervisor_watch.py
     launcher   ─▶ Nodes     all node processes, after each change
 
 It has one thread and no ZeroMQ context, because it forks.  It imports every module its children

@@ -187,7 +187,7 @@ class Supervisor:
         self._send(bus.FENCE(node_id=peer.node_id, incarnation=peer.incarnation))
 
     def _heartbeat(self) -> None:
-        """Send the launcher a heartbeat from this event loop (supervisor_watch.py)."""
+        """Send the launcher a heartbeat from this event loop (nodes/supervisor_watch.py)."""
         self._reactor.call_later(self._heartbeat_ms, self._heartbeat)
         offset = self._controller.log.end_offset
         beat = bus.HEARTBEAT(image_offset=offset, led_count=0, size=0, unmade=[])

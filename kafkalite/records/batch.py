@@ -3,7 +3,7 @@
 Producers send, logs store and consumers fetch a batch in the same form; a broker does not decode
 it.  `ext/codec/batch_layout.pxd` shows its header, `ext/codec/records.pyx` a record.  This module
 is for code that decodes or builds whole batches: tools, tests, clients.  A broker's event loop
-decodes batches in steps (opening.py).
+decodes batches in steps (decode_steps.py).
 
 Left out: message sets of magic 0 and 1, which Kafka 4 refuses as well.
 """

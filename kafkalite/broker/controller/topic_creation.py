@@ -80,7 +80,8 @@ def create_internal_topic(
     """Create a coordinator's topic, unless it exists."""
     assert name == CONSUMER_OFFSETS, f"{name} has no coordinator"
     config = {
-        # The coordinator decides what to retain (partition_journal.py), never time or size.
+        # The coordinator decides what to retain, never time or size: partition_journal.py in
+        # broker/coordinator.
         RETENTION_MS.name: "-1",
         RETENTION_BYTES.name: "-1",
         SEGMENT_BYTES.name: str(settings[OFFSETS_TOPIC_SEGMENT_BYTES]),

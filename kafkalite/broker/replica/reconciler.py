@@ -255,7 +255,7 @@ class Reconciler:
                 self._lead(topic, index, found, settings)
                 continue
             # A loaded log without a topic id belongs to this topic, one with another id does not:
-            # LogManager.find and create distinguish them.
+            # LogManager.create distinguishes them.
             self._open_or_create(topic, index, settings)
 
     def _open_or_create(self, topic: TopicImage, index: int, settings: Settings) -> None:

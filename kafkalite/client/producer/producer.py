@@ -169,7 +169,7 @@ class Producer(Gatherer):
             metadata = self._cluster.topic(name, self._block_s if wait_s is None else wait_s)
             topic = ProducerTopic(name, self._waiter)
             self._sender.locked(self._sender.update_metadata, topic, metadata)
-            # Register it only now: Gatherer.take() needs its partition queues.
+            # Register it only now: Gatherer.gather() needs its partition queues.
             topic = self.topics.setdefault(name, topic)
         return topic
 

@@ -1,7 +1,7 @@
 """Ring transport: batches to a node on the same host through shared memory.
 
     local socket   found, opened, and used to request a ring; its end is the ring's
-                   (local_socket.py)
+                   (client/net/local_socket.py)
     ring           batches one way, responses the other (transport/ring.py)
 
 A batch is written where the node reads it.  Every error of the ring is a NetworkException: the ring

@@ -8,8 +8,8 @@
      └──────── exited ─ ENDING ◀─────────────┘          SIGTERM sent, or killed
 
 Only a node that is DUE is forked, and only the reaping of its process leaves another state: there
-are never two processes of one node.  The launcher decides which nodes start and end (launcher.py).
-In BACKOFF the node has no listener: a client that is refused tries another node at once, whereas
+are never two processes of one node.  process/launcher.py decides which nodes start and end.  In
+BACKOFF the node has no listener: a client that is refused tries another node at once, whereas
 one in the backlog would wait for a long time.
 """
 

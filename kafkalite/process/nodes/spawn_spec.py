@@ -3,8 +3,8 @@
 The child calls `supervisor.run(spec)` or `worker.run(spec)`.  By then the process keeps of the
 launcher only what is listed here: its descriptors are the listener, the control channel, the lock
 of the data directory, the run directory and the log file; SIGINT and SIGHUP are ignored; SIGTERM
-has the default action until the node's event loop handles it (loop.py).  The kernel kills it when
-the launcher ends.
+has the default action until the node's event loop handles it (process/loop.py).  The kernel kills
+it when the launcher ends.
 
 `run` returns the exit code after a clean shutdown.  A Refusal that it raises is passed to the
 launcher, which reports it (child_setup.py).
