@@ -457,7 +457,7 @@ def scan(
     int64_t interval, int64_t since_entry, int64_t max_timestamp, int64_t offset_of_max,
     int64_t timestamp_entered, int32_t leader_epoch, bint gapless=False,
 ) -> tuple:
-    """Check batches from `position` on; storage.segment.Scanned names the results.
+    """Check batches from `position` on; storage.segment.SegmentScan names the results.
 
     With `gapless` each batch must begin with the offset after the previous one; those of a
     compacted log do not.  The code is WHOLE if more batches may follow, AT_END at the end, or else

@@ -1,9 +1,10 @@
 """kafkalite shell-tools: Kafka's own script names, for scripts that call them.
 
 A script is two lines of sh: this Python, and the tool's module here.  One module is one of Kafka's
-tools: its `TOOL` is a table of flags and the function behind them.  They work over the wire with
-any Kafka, and print what Kafka's print where scripts read it; tests/oracle/test_shell_tools.py
-runs the same command lines through both and holds the list of what differs, with the reasons.
+tools: its `TOOL` is a table of flags and the function behind them.  The tools use the protocol, so
+they work with any Kafka, and print what Kafka's print where scripts read it.
+tests/oracle/test_shell_tools.py runs the same command lines with both, and
+tests/oracle/shell_differences.py lists each difference with its reason.
 
 Left out: every tool of Kafka's that is not in TOOLS.
 """

@@ -592,5 +592,5 @@ class Sender:
                 node.tcp = None
         self.accumulator.close()
         self.epoll.close()
-        self._wakeup_pending = True  # so that kick() does not write to the closed descriptor
+        self._wakeup_pending = True  # wake_background() then writes to no closed descriptor
         os.close(self.wakeup_event)
