@@ -215,4 +215,4 @@ class Harness:
             self.hear()
             if not self.queue.batches:
                 return
-        raise AssertionError(f"it goes on for ever: {self.line}, {self.line.batches}")
+        raise AssertionError(f"it goes on for ever: {self.queue}, {self.queue.batches}")
