@@ -410,7 +410,7 @@ def time_of(times: Any, row: int) -> int:
     return int(struct.unpack_from("<q", times[1], 8 * (times[2] + row))[0])
 
 
-def encode_batch(
+def pack_columns(
     flags: int, starts: tuple[int, ...], span: tuple[int, int, int], buffers: list[bytes | None]
 ) -> bytes:
     sizes = [NOT_THERE if buffer is None else len(buffer) for buffer in buffers]
@@ -431,7 +431,7 @@ def encoding_seeds() -> Iterator[bytes]:
     everything = HAS_VALUE | HAS_KEY | HAS_HEADERS | HAS_TIMES | WIDE_KEY
     for flags in (everything, everything | HAS_INDEX, HAS_VALUE, HAS_VALUE | HAS_INDEX, 0):
         for room in (0, 30, 4000):
-            yield encode_batch(flags, (0,) * 6, (4, 0, room), buffers)
-            yield encode_batch(flags, (1, 1, 1, 0, 0, 1), (3, 1, room), buffers)
-    yield encode_batch(everything, (0,) * 6, (5, 0, 4000), buffers)
-    yield encode_batch(HAS_VALUE, (0,) * 6, (4, 0, 4000), [None, wide, *buffers[2:]])
+            yield pack_columns(flags, (0,) * 6, (4, 0, room), buffers)
+            yield pack_columns(flags, (1, 1, 1, 0, 0, 1), (3, 1, room), buffers)
+    yield pack_columns(everything, (0,) * 6, (5, 0, 4000), buffers)
+    yield pack_columns(HAS_VALUE, (0,) * 6, (4, 0, 4000), [None, wide, *buffers[2:]])

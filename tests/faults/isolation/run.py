@@ -112,8 +112,8 @@ def play(
     load.create(
         line, ["filled"], plan.workers or 1, segment_bytes=plan.segment_bytes, retention_bytes=1
     )
-    load.create(line, ["encode_batch"], plan.lookup_partitions)
-    load.pack("encode_batch")
+    load.create(line, ["packed"], plan.lookup_partitions)
+    load.pack("packed")
     consumers = Child(
         consume,
         ConsumerPlan(
@@ -131,7 +131,7 @@ def play(
     works: list[Callable[[], None]] = [
         load.churn_topics,
         lambda: load.fill("filled"),
-        lambda: load.look_up("encode_batch"),
+        lambda: load.look_up("packed"),
         load.open_sessions,
     ]
     load.begin(*works, lambda: load.feed("many"))
