@@ -1,9 +1,9 @@
 """Reactor: the event loop of one process.
 
     read       ready sockets and descriptors are read, each up to a limit (ext/net/loop.pyx)
-    handle     every whole frame is served by one call; then timers that are due
+    handle     every whole frame is handled by one call; then timers that are due
     commit     work that is batched over a tick: group commits, waiting fetches, index entries
-    write      responses, in the order of the requests, one writev for each connection
+    write      responses, in the order of the requests, by sendmsg and sendfile
 
 The loop runs at its own pace, so everything that happens in one tick shares its flush, its wake-ups
 and its writes.  Code that is called here must not block.  A Reactor is used by one thread only;
