@@ -46,7 +46,10 @@ BUGS = [
     (ClassicGroup, "_joined", "self.leader.member_id", "member.member_id"),
     (ClassicGroup, "_prepare", "self._due(JOIN), self.members", "self._due('x'), self.members"),
     (ClassicGroup, "_prepare", "self._complete_sync(", "print("),
-    (ClassicGroup, "_assign", "assigned.get(member.member_id, b\"\")", "request.assignments[0][1]"),
+    (
+        ClassicGroup, "_assign",
+        "assigned.get(member.member_id, b\"\")", "request.assignments[0].assignment",
+    ),
     (ClassicGroup, "_complete_sync", "self._extend_session(member, draft)", "pass"),
     (ClassicGroup, "_update", "self.members.wait_to_join(member, token),", "None,"),
     (ClassicGroup, "_replace", "draft.records.append(", "print("),
