@@ -116,14 +116,18 @@ def bus_path(ready: Ready) -> Path:
 
 
 def make_private(level: Path) -> None:
-    """Create a directory with mode 700 unless it exists; raise Refusal if it is not private."""
+    """Create a directory with mode 700 unless it exists; raise Refusal if it is not private.
+
+    Raises FileNotFoundError if another broker removed it before it was locked.
+    """
     try:
         level.mkdir(mode=0o700)
-        level.chmod(0o700)  # whatever the umask
     except FileExistsError:
         pass
     except OSError as error:
         raise Refusal(f"cannot create {level}: {error.strerror}; {USE_OWN_DIRECTORY}") from None
+    else:
+        level.chmod(0o700)  # whatever the umask
     found = level.lstat()
     mode = stat.S_IMODE(found.st_mode)
     if not stat.S_ISDIR(found.st_mode):

@@ -390,19 +390,22 @@ def test_what_is_no_run_directory_of_ours_stays(runtime, data, others):
     assert (stay[0] / "kept").exists() and (dead / "deeper").is_dir()
 
 
-@pytest.mark.parametrize("moment", ["made", "opened", "locked"])
+@pytest.mark.parametrize("moment", ["created", "made private", "opened", "locked"])
 def test_directory_that_is_removed_during_the_start_is_created_again(
     runtime, data, others, monkeypatch, moment
 ):
     """Another broker starts between any two steps of this one."""
     owner, name = {
-        "made": (module, "opened"),
+        "created": (Path, "chmod"),
+        "made private": (module, "opened"),
         "opened": (module.fcntl, "flock"),
         "locked": (module, "file_of"),
     }[moment]
     real = getattr(owner, name)
     path = run_directory(CLUSTER, data)
     left(path)
+    if moment == "created":
+        remove_whole(path)
 
     def interrupted(*words):
         monkeypatch.setattr(owner, name, real)
