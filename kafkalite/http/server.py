@@ -57,15 +57,22 @@ class HttpServer(ThreadingHTTPServer):
             self.shutdown_request(request)
             return
         self._accepted_s[request] = time.monotonic()
-        super().process_request(request, client_address)
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread could be started; the caller closes the connection
+            self._release(request)
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Serve one connection in its thread."""
         try:
             super().process_request_thread(request, client_address)
         finally:
-            del self._accepted_s[request]
-            self._free.release()
+            self._release(request)
+
+    def _release(self, request: Any) -> None:
+        del self._accepted_s[request]
+        self._free.release()
 
     def service_actions(self) -> None:
         """Close connections whose request takes too long; `serve_forever` calls this regularly."""

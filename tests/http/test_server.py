@@ -61,6 +61,17 @@ def status(server, request):
     return int(words[1]) if len(words) > 2 else None
 
 
+def test_connection_without_a_thread_leaves_its_place_to_the_next(monkeypatch):
+    def fail(thread):
+        monkeypatch.undo()
+        raise RuntimeError("can't start new thread")
+
+    with serving(connections=1) as server:
+        monkeypatch.setattr(threading.Thread, "start", fail)
+        assert status(server, GET + b"\r\n") is None
+        assert status(server, GET + b"\r\n") == 200
+
+
 def test_request_is_passed_with_path_query_and_headers(server):
     head, _, body = exchange(server, GET + b"X-One: 1\r\nx-one: 2\r\n\r\n").partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.0 200 OK\r\n") and b"Server: kafkalite" in head
