@@ -9,7 +9,7 @@ from kafkalite.config.broker import BROKER
 from kafkalite.config.topic import TOPIC
 
 
-def test_every_key_is_listed_with_its_words(capsys):
+def test_config_keys_lists_every_key(capsys):
     assert main(["config", "keys"]) == 0
     printed = capsys.readouterr().out
     for key in (*BROKER.values(), *TOPIC.values()):
@@ -17,13 +17,13 @@ def test_every_key_is_listed_with_its_words(capsys):
 
 
 @pytest.mark.parametrize("pattern", ["roll.jitter", "log.roll.jit*"])
-def test_a_pattern_is_a_part_of_a_name_or_has_stars(capsys, pattern):
+def test_config_keys_pattern_matches_part_of_name_or_wildcards(capsys, pattern):
     assert main(["config", "keys", pattern, "--json"]) == 0
     names = [entry["name"] for entry in json.loads(capsys.readouterr().out)]
     assert sorted(names) == ["log.roll.jitter.hours", "log.roll.jitter.ms"]
 
 
-def test_the_json_says_all_that_is_declared(capsys):
+def test_config_keys_json_contains_every_attribute(capsys):
     assert main(["config", "keys", "min.insync.replicas", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     (entry,) = [key for key in found if key["scope"] == "topic"]
@@ -39,6 +39,6 @@ def test_the_json_says_all_that_is_declared(capsys):
     }
 
 
-def test_a_pattern_that_fits_no_key_is_refused(capsys):
+def test_config_keys_rejects_pattern_without_match(capsys):
     assert main(["config", "keys", "no.such"]) == 1
     assert "no key is named like 'no.such'" in capsys.readouterr().err

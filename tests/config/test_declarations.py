@@ -31,7 +31,7 @@ def test_every_key_is_read_somewhere(name, key):
 
 
 @pytest.mark.parametrize(("name", "key"), NAMED, ids=[key.name for _, key in NAMED])
-def test_a_constant_bears_its_keys_name(name, key):
+def test_constant_is_named_for_its_key(name, key):
     assert name == key.name.upper().replace(".", "_")
 
 
@@ -39,12 +39,12 @@ EVERY = [key for scope in (BROKER, TOPIC, *client.SCOPES) for key in scope.value
 
 
 @pytest.mark.parametrize("key", EVERY, ids=lambda key: key.name)
-def test_every_key_has_words_of_its_own(key):
+def test_every_key_has_a_description(key):
     assert key.doc.endswith(".")
     assert len(key.doc.split()) >= 3
 
 
-def test_every_broker_key_is_named_or_overridden_by_a_topics():
+def test_every_broker_key_is_a_constant_or_a_topic_override():
     overridden = {name for key in TOPIC.values() for name in key.overrides}
     named = {key.name for _, key in NAMED}
     assert set(BROKER) <= named | overridden

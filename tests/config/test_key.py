@@ -27,7 +27,7 @@ def key(type, default=None, **words):
         (Type.PASSWORD, "secret", "secret"),
     ],
 )
-def test_a_text_is_read_as_its_type(type, text, value):
+def test_parse_returns_value_of_key_type(type, text, value):
     assert key(type).parse(text) == value
 
 
@@ -48,7 +48,7 @@ def test_a_text_is_read_as_its_type(type, text, value):
         (Type.DOUBLE, "half"),
     ],
 )
-def test_a_text_that_is_not_of_its_type_is_an_invalid_config_that_names_the_key(type, text):
+def test_parse_of_wrong_type_raises_invalid_config_naming_the_key(type, text):
     with pytest.raises(InvalidConfig, match=r"^a\.key must be .*, not '"):
         key(type).parse(text)
 
@@ -65,12 +65,12 @@ def test_a_text_that_is_not_of_its_type_is_an_invalid_config_that_names_the_key(
         (Type.STRING, "x"),
     ],
 )
-def test_what_is_formatted_is_parsed_back(type, value):
+def test_parse_returns_formatted_value(type, value):
     declared = key(type, value)
     assert declared.parse(declared.format(value)) == value
 
 
-def test_a_key_without_a_value_is_shown_as_nothing():
+def test_format_of_none_is_empty():
     assert key(Type.LONG).format(None) == ""
 
 
@@ -86,7 +86,7 @@ def test_a_key_without_a_value_is_shown_as_nothing():
         (Type.BOOLEAN, OnlyValue(False, "it is not there yet"), "false", "true"),
     ],
 )
-def test_a_check_takes_what_is_within_and_refuses_what_is_not(type, check, good, bad):
+def test_check_accepts_values_in_range_only(type, check, good, bad):
     declared = key(type, check=check)
     declared.parse(good)
     with pytest.raises(InvalidConfig) as refused:
@@ -94,25 +94,25 @@ def test_a_check_takes_what_is_within_and_refuses_what_is_not(type, check, good,
     assert str(refused.value) == f"a.key must be {check.words}, not {bad!r}."
 
 
-def test_the_only_value_says_what_is_missing_for_the_others():
+def test_only_value_explains_missing_alternatives():
     assert OnlyValue(("delete",), "no cleaner").words == "delete (no cleaner)"
     assert OnlyValue((), "one replica").words == "empty (one replica)"
     assert OnlyValue(False, "no tiers").words == "false (no tiers)"
 
 
-def test_a_default_that_its_own_check_refuses_cannot_be_declared():
+def test_declare_rejects_default_that_fails_its_check():
     with pytest.raises(InvalidConfig):
         key(Type.INT, 2, check=at_least(3))
 
 
-def test_a_name_cannot_be_declared_twice():
+def test_declare_rejects_duplicate_name():
     scope = Scope("thing")
     scope.declare("a.key", Type.INT, 1, "One.")
     with pytest.raises(AssertionError, match="twice"):
         scope.declare("a.key", Type.INT, 2, "Another.")
 
 
-def test_an_unknown_name_is_refused_with_the_names_near_it():
+def test_unknown_key_error_suggests_similar_names():
     scope = Scope("thing")
     scope.declare("flush.ms", Type.INT, 1, "One.")
     with pytest.raises(InvalidConfig, match=r"flsh\.ms .* of a thing; did you mean flush\.ms\?"):
@@ -121,7 +121,7 @@ def test_an_unknown_name_is_refused_with_the_names_near_it():
         scope.parse({"quite.another": "1"})
 
 
-def test_a_sentence_repeats_only_so_much_of_what_a_client_sent():
+def test_config_error_truncates_client_text():
     for name, value in [("a.key", "x" * 30_000), ("k" * 30_000, "1")]:
         scope = Scope("thing")
         scope.declare("a.key", Type.INT, 1, "One.")
@@ -130,7 +130,7 @@ def test_a_sentence_repeats_only_so_much_of_what_a_client_sent():
         assert len(str(refused.value)) < 200
 
 
-def test_a_name_left_out_is_refused_with_its_reason():
+def test_left_out_key_is_rejected_with_reason():
     scope = Scope("thing")
     scope.leave_out("old.", "older", because="it is gone")
     for name in ("old.key", "older"):
@@ -140,6 +140,6 @@ def test_a_name_left_out_is_refused_with_its_reason():
         scope.parse({"older.key": "1"})
 
 
-def test_only_a_password_is_never_shown():
+def test_only_passwords_are_sensitive():
     assert key(Type.PASSWORD).sensitive
     assert not key(Type.STRING).sensitive

@@ -16,17 +16,17 @@ from kafkalite.errors import InvalidConfig
 
 
 @pytest.mark.parametrize("scope", SCOPES.values(), ids=lambda scope: scope.owner)
-def test_every_kind_has_words_for_its_keys(scope):
+def test_every_resource_key_has_a_description(scope):
     for key in scope.values():
         assert key.doc.endswith(".") and len(key.doc.split()) >= 3
 
 
-def test_what_only_names_the_broker_is_cluster_wide_elsewhere():
+def test_no_other_resource_has_cluster_only_keys():
     for kind in (Resource.TOPIC, Resource.BROKER_LOGGER, Resource.CLIENT_METRICS):
         assert not [key for key in SCOPES[kind].values() if key.update is Update.CLUSTER_ONLY]
 
 
-def test_kafkas_dynamic_topic_defaults_are_dynamic_here_but_for_the_promise_of_the_start():
+def test_topic_default_keys_are_dynamic_except_durability():
     finest = {key.overrides[0] for key in TOPIC.values() if key.overrides}
     assert {name for name in finest if not BROKER[name].dynamic} == {"durability"}
     coarser = {name for key in TOPIC.values() for name in key.overrides[1:]}
@@ -38,19 +38,19 @@ def test_kafkas_dynamic_topic_defaults_are_dynamic_here_but_for_the_promise_of_t
     ["node.id", "listeners", "advertised.listeners", "log.dirs", "workers", "broker.rack",
      "socket.request.max.bytes", "queued.max.request.bytes", "offsets.topic.num.partitions"],
 )  # fmt: skip
-def test_what_is_in_sockets_processes_and_files_is_read_only(name):
+def test_socket_process_and_file_keys_are_read_only(name):
     assert BROKER[name].update is Update.READ_ONLY
 
 
 @pytest.mark.parametrize("name", ["num.partitions", "group.max.size", "worker.dedicated.max"])
-def test_what_node_0_decides_by_is_one_for_the_whole_cluster(name):
+def test_controller_keys_are_cluster_only(name):
     assert BROKER[name].update is Update.CLUSTER_ONLY
 
 
 # -- client metrics ------------------------------------------------------------------------------
 
 
-def test_a_match_is_selectors_with_patterns():
+def test_match_is_selectors_with_patterns():
     found = parse_match(["client_id=a.*", " client_source_address = 10\\.[0-9]+"])
     assert found["client_id"].fullmatch("abc")
     assert not found["client_id"].fullmatch("xabc")
@@ -59,7 +59,7 @@ def test_a_match_is_selectors_with_patterns():
 
 
 @pytest.mark.parametrize("text", ["client_id", "=a", "client=a", "client_id=[", "client_id=a,"])
-def test_what_is_no_match_is_refused(text):
+def test_invalid_match_is_rejected(text):
     with pytest.raises(InvalidConfig, match="match"):
         CLIENT_METRICS.parse({"match": text})
 
@@ -74,19 +74,19 @@ def test_what_is_no_match_is_refused(text):
         ("a" * 201, "at most 200 characters"),
     ],
 )
-def test_a_pattern_that_might_never_be_done_is_refused(pattern, words):
+def test_match_pattern_with_unbounded_backtracking_is_rejected(pattern, words):
     with pytest.raises(InvalidConfig, match=words):
         parse_match([f"client_id={pattern}"])
 
 
-def test_what_only_looks_like_a_group_or_a_repetition_is_fine():
+def test_match_pattern_accepts_escaped_groups_and_repetitions():
     text = r"\(a\*\+\?[]*+?()]x-a|x-b.*"
     pattern = parse_match([f"client_id={text}"])["client_id"]
     assert pattern.fullmatch("(a*+?)x-a") and pattern.fullmatch("x-bc")
 
 
 @pytest.mark.parametrize(("text", "fits"), [("99", 0), ("100", 1), ("3600000", 1), ("3600001", 0)])
-def test_the_interval_has_bounds(text, fits):
+def test_push_interval_is_bounded(text, fits):
     if fits:
         assert CLIENT_METRICS.parse({"interval.ms": text}) == {INTERVAL_MS.name: int(text)}
         return
@@ -97,13 +97,13 @@ def test_the_interval_has_bounds(text, fits):
 # -- loggers -------------------------------------------------------------------------------------
 
 
-def test_the_loggers_that_can_be_set_are_those_there_are():
+def test_logger_keys_cover_every_logger_of_a_node():
     there = {name for name in logging.root.manager.loggerDict if name.startswith("kafkalite")}
     # No node can set the loggers of other processes, such as a client's program or a service.
     elsewhere = ("kafkalite.client", "kafkalite.gateway", "kafkalite.http")
     assert {name for name in there if not name.startswith(elsewhere)} <= set(LOGGER)
 
 
-def test_levels_go_from_the_gravest_down():
+def test_levels_are_in_descending_severity():
     assert list(LEVELS.values()) == sorted(LEVELS.values(), reverse=True)
     assert LEVELS["ERROR"] == logging.ERROR

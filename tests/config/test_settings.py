@@ -17,14 +17,14 @@ from kafkalite.config.topic import RETENTION_MS, SEGMENT_BYTES, TOPIC
 from kafkalite.errors import InvalidConfig, Refusal
 
 
-def test_without_any_value_every_key_has_its_default():
+def test_settings_without_values_are_defaults():
     settings = Settings.broker()
     for key in (*BROKER.values(), *TOPIC.values()):
         assert settings[key] == key.default
         assert settings.source(key) == Source.DEFAULT
 
 
-def test_a_value_set_at_run_time_wins_over_the_file_and_the_file_over_the_default():
+def test_dynamic_value_precedes_file_and_file_precedes_default():
     settings = Settings.broker(
         static={"num.partitions": "3", "fetch.max.bytes": "2048"}, default={"num.partitions": "4"}
     )
@@ -34,7 +34,7 @@ def test_a_value_set_at_run_time_wins_over_the_file_and_the_file_over_the_defaul
     assert settings.source(broker.FETCH_MAX_BYTES) == Source.STATIC_BROKER
 
 
-def test_of_two_values_set_at_run_time_the_nodes_own_wins_and_the_other_shows_when_it_goes():
+def test_node_value_precedes_cluster_value_until_it_is_removed():
     settings = Settings.broker({"message.max.bytes": "1"}, {"message.max.bytes": "2"})
     own = settings.with_dynamic({"message.max.bytes": "2"}, {"message.max.bytes": "3"})
     for found, size in [(settings, 2), (own, 3), (own.with_dynamic({}, {}), 1)]:
@@ -45,12 +45,12 @@ def test_of_two_values_set_at_run_time_the_nodes_own_wins_and_the_other_shows_wh
     ]  # fmt: skip
 
 
-def test_a_value_forced_for_a_test_stays_when_others_are_set():
+def test_replaced_value_survives_dynamic_update():
     settings = Settings.broker().replacing({SEGMENT_BYTES: 4096})
     assert settings.with_dynamic({"log.segment.bytes": "2097152"}, {})[SEGMENT_BYTES] == 4096
 
 
-def test_synonyms_are_told_in_the_units_of_their_names_and_defaults_by_the_brokers():
+def test_synonyms_use_their_own_units_and_broker_defaults():
     settings = Settings.broker({"log.retention.hours": "2"}, {"log.retention.ms": "9"})
     own = settings.for_topic({"retention.ms": "5"})
     assert list(own.synonyms(RETENTION_MS)) == [
@@ -62,13 +62,13 @@ def test_synonyms_are_told_in_the_units_of_their_names_and_defaults_by_the_broke
 
 
 @pytest.mark.parametrize("key", [*BROKER.values(), *TOPIC.values()], ids=lambda key: key.name)
-def test_the_first_synonym_is_the_value_in_force(key):
+def test_first_synonym_is_the_effective_value(key):
     first = next(Settings.broker().synonyms(key), None)
     assert (key.default is None) == (first is None)
     assert first is None or first.source is Source.DEFAULT
 
 
-def test_a_secret_is_not_told():
+def test_password_appears_in_no_output():
     scope = Scope("thing", Update.CLUSTER_WIDE)
     key = scope.declare("a.secret", Type.PASSWORD, "", "A secret.")
     settings = Settings.of(Source.GROUP, scope, {"a.secret": "hush"})
@@ -81,7 +81,7 @@ def test_a_secret_is_not_told():
     assert "hush" not in str(refused.value)
 
 
-def test_a_topics_value_wins_over_the_brokers_under_any_name_of_it():
+def test_topic_value_precedes_broker_value_of_any_synonym():
     settings = Settings.broker({"log.segment.bytes": "2097152", "durability": "os"})
     plain, own = settings.for_topic(), settings.for_topic({"segment.bytes": "1048576"})
     assert (plain[SEGMENT_BYTES], plain.source(SEGMENT_BYTES)) == (2 << 20, Source.STATIC_BROKER)
@@ -90,7 +90,7 @@ def test_a_topics_value_wins_over_the_brokers_under_any_name_of_it():
     assert settings.for_topic({"durability": "fsync"})[topic.DURABILITY] == "fsync"
 
 
-def test_every_value_there_is_stands_in_the_list_of_synonyms_the_one_in_force_first():
+def test_values_of_yields_every_value_with_effective_first():
     settings = Settings.broker({"log.segment.bytes": "2097152"})
     assert list(settings.for_topic({"segment.bytes": "1048576"}).values_of(SEGMENT_BYTES)) == [
         ConfiguredValue("segment.bytes", 1 << 20, Source.TOPIC),
@@ -109,12 +109,12 @@ def test_every_value_there_is_stands_in_the_list_of_synonyms_the_one_in_force_fi
         ({"log.retention.hours": "-1"}, -1),
     ],
 )
-def test_the_finest_unit_that_is_set_counts(set_to, retention_ms):
+def test_finest_unit_takes_precedence(set_to, retention_ms):
     assert Settings.broker(set_to)[RETENTION_MS] == retention_ms
 
 
 @pytest.mark.parametrize("key", TOPIC.values(), ids=lambda key: key.name)
-def test_a_topics_key_and_the_brokers_key_it_overrides_have_one_default(key):
+def test_topic_key_and_overridden_broker_key_have_equal_defaults(key):
     broker_defaults = {
         (default * place.factor if place.factor != 1 else default)
         for place in key.names
@@ -124,7 +124,7 @@ def test_a_topics_key_and_the_brokers_key_it_overrides_have_one_default(key):
     assert all(name in BROKER for name in key.overrides)
 
 
-def test_what_this_version_cannot_honour_is_refused_and_never_ignored():
+def test_unsupported_topic_values_are_rejected_with_reason():
     settings = Settings.broker()
     for name, value, reason in [
         ("cleanup.policy", "compact", "log cleaner"),
@@ -138,7 +138,7 @@ def test_what_this_version_cannot_honour_is_refused_and_never_ignored():
             settings.for_topic({name: value})
 
 
-def test_a_value_that_is_the_only_one_possible_is_taken():
+def test_only_supported_value_is_accepted():
     settings = Settings.broker().for_topic(
         {"cleanup.policy": "delete", "min.insync.replicas": "1", "remote.storage.enable": "false"}
     )
@@ -148,7 +148,7 @@ def test_a_value_that_is_the_only_one_possible_is_taken():
 @pytest.mark.parametrize(
     "name", ["process.roles", "zookeeper.connect", "num.io.threads", "broker.id", "ssl.protocol"]
 )
-def test_a_key_that_kafka_has_and_we_lack_is_refused_with_a_reason(name):
+def test_unsupported_kafka_key_is_rejected_with_reason(name):
     with pytest.raises(InvalidConfig, match=f"{name} is not a key here: "):
         Settings.broker({name: "1"})
 
@@ -158,7 +158,7 @@ def test_no_key_is_both_declared_and_left_out():
         assert name not in BROKER.left_out
 
 
-def test_forced_values_pass_their_checks_by():
+def test_replacing_bypasses_checks():
     assert Settings.broker().replacing({SEGMENT_BYTES: 4096})[SEGMENT_BYTES] == 4096
 
 
@@ -171,7 +171,7 @@ def test_forced_values_pass_their_checks_by():
         ("PLAINTEXT://[::1]:9092", ("::1", 9092)),
     ],
 )
-def test_a_listener_is_a_host_and_a_port(text, listener):
+def test_listener_is_parsed_as_host_and_port(text, listener):
     assert broker.parse_listener(text) == listener
 
 
@@ -180,24 +180,24 @@ def test_a_listener_is_a_host_and_a_port(text, listener):
     ["", "9092", "localhost:9092", "SSL://h:1", "PLAINTEXT://h", "PLAINTEXT://h:70000",
      "PLAINTEXT://h:-1", "PLAINTEXT://::1:9092", "PLAINTEXT://a:1,PLAINTEXT://b:2"],
 )  # fmt: skip
-def test_what_is_not_one_plaintext_listener_is_refused(text):
+def test_listeners_other_than_one_plaintext_are_rejected(text):
     with pytest.raises(InvalidConfig):
         Settings.broker({"listeners": text})
 
 
 @pytest.mark.parametrize(("text", "count"), [("0", 0), ("128", 128)])
-def test_workers_are_none_to_many(text, count):
+def test_workers_accepts_its_bounds(text, count):
     assert Settings.broker({"workers": text})[broker.WORKERS] == count
 
 
 @pytest.mark.parametrize("text", ["-1", "129", "10000"])
-def test_a_count_of_workers_out_of_bounds_is_refused_with_the_bounds_and_the_reason(text):
+def test_workers_out_of_bounds_is_rejected_with_reason(text):
     words = r"workers must be between 0 and 128 \(each is a process, .* not '" + text
     with pytest.raises(InvalidConfig, match=words):
         Settings.broker({"workers": text})
 
 
-def test_a_config_file_is_read_as_java_reads_properties(tmp_path):
+def test_properties_file_is_read_as_java_does(tmp_path):
     path = tmp_path / "server.properties"
     path.write_text(
         "# a comment\n"
@@ -222,18 +222,18 @@ def test_a_config_file_is_read_as_java_reads_properties(tmp_path):
     ("content", "complaint"),
     [(b"num.partitions\n", "line 1"), (b"a=1\n=2\n", "line 2"), (b"a=\xff\n", "not UTF-8")],
 )
-def test_a_config_file_that_cannot_be_read_is_refused_with_the_place(tmp_path, content, complaint):
+def test_invalid_properties_file_is_rejected_with_line(tmp_path, content, complaint):
     path = tmp_path / "server.properties"
     path.write_bytes(content)
     with pytest.raises(Refusal, match=complaint):
         read_properties(path)
 
 
-def test_a_config_file_that_is_not_there_is_refused_by_name(tmp_path):
+def test_missing_properties_file_is_rejected_by_name(tmp_path):
     with pytest.raises(Refusal, match=r"missing\.properties: No such file"):
         read_properties(tmp_path / "missing.properties")
 
 
-def test_the_topic_of_groups_has_no_more_partitions_than_can_be_made():
+def test_offsets_topic_partitions_are_bounded():
     with pytest.raises(InvalidConfig, match=r"offsets.topic.num.partitions.*between 1 and 10000"):
         Settings.broker({"offsets.topic.num.partitions": "1000000000"})

@@ -27,7 +27,7 @@ def expressions():
             yield pytest.param(target["expr"], target["legendFormat"], id=panel["title"])
 
 
-def test_the_dashboard_is_one_that_grafana_can_import():
+def test_dashboard_has_unique_panels_and_variables():
     dashboard = json.loads(DASHBOARD.read_text())
     assert dashboard["uid"] == "kafkalite"
     ids = [panel["id"] for panel in dashboard["panels"]]
@@ -67,7 +67,7 @@ def there(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("expression", "legend"), list(expressions()))
-def test_each_expression_names_a_metric_and_labels_that_there_are(there, expression, legend):
+def test_each_expression_uses_existing_metrics_and_labels(there, expression, legend):
     names = METRIC.findall(expression)
     assert names, expression
     for name in names:
@@ -79,7 +79,7 @@ def test_each_expression_names_a_metric_and_labels_that_there_are(there, express
         assert asked | by | shown <= there[name], expression
 
 
-def test_each_family_of_a_node_has_a_sentence_and_a_name_of_its_kind(metered):
+def test_each_metric_family_has_a_sentence_and_a_conventional_name(metered):
     metered.broker.create("a")
     for family in NodeMetrics.families(metered.keeper):
         assert family.sentence.endswith(".")

@@ -71,7 +71,7 @@ def test_start_fails_when_the_exporter_misses_a_dependency(tmp_path):
 
 
 @pytest.mark.parametrize("workers", SHAPES)
-def test_real_traffic_is_seen_in_a_scrape(scraped, workers):
+def test_scrape_contains_client_traffic(scraped, workers):
     broker = scraped(workers=workers)
     produced(broker, "flights", 100, partitions=4)
     consumer = consumed(broker, "flights", 100, "readers")
@@ -90,7 +90,7 @@ def test_real_traffic_is_seen_in_a_scrape(scraped, workers):
 
 
 @pytest.mark.parametrize("workers", SHAPES)
-def test_the_lag_of_a_group_is_told(scraped, workers):
+def test_scrape_contains_group_lag(scraped, workers):
     broker = scraped(workers=workers)
     produced(broker, "flights", 10)
     consumer = consumed(broker, "flights", 4, "readers")
@@ -121,7 +121,7 @@ def nodes_of(scraped):
 
 
 @pytest.mark.parametrize("workers", SHAPES)
-def test_each_node_describes_the_logs_it_has(scraped, workers):
+def test_each_node_describes_its_own_logs(scraped, workers):
     broker = scraped(workers=workers)
     produced(broker, "flights", 8, partitions=4)
     found = {}
@@ -148,7 +148,7 @@ def subscribe(scraped, **config):
 
 
 @pytest.mark.parametrize("workers", SHAPES)
-def test_what_librdkafka_pushes_is_seen_in_a_scrape(scraped, workers):
+def test_scrape_contains_librdkafka_metrics(scraped, workers):
     broker = scraped(workers=workers)
     produced(broker, "flights", 1)
     subscribe(broker, **{"metrics": "*", "interval.ms": "200"})
@@ -166,7 +166,7 @@ def test_what_librdkafka_pushes_is_seen_in_a_scrape(scraped, workers):
 
 
 @pytest.mark.parametrize("workers", SHAPES)
-def test_an_exporter_that_dies_is_started_again_on_the_same_port(scraped, workers):
+def test_killed_exporter_restarts_on_the_same_port(scraped, workers):
     broker = scraped(workers=workers)
     until(lambda: exporter_pid(broker))
     first = exporter_pid(broker)
@@ -179,7 +179,7 @@ def test_an_exporter_that_dies_is_started_again_on_the_same_port(scraped, worker
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["ended", "killed"])
 @pytest.mark.parametrize("workers", SHAPES)
-def test_an_exporter_ends_with_its_broker(scraped, workers, number):
+def test_exporter_ends_with_its_broker(scraped, workers, number):
     broker = scraped(workers=workers)
     until(lambda: exporter_pid(broker))
     pid = exporter_pid(broker)
@@ -188,7 +188,7 @@ def test_an_exporter_ends_with_its_broker(scraped, workers, number):
 
 
 @pytest.mark.parametrize("workers", SHAPES)
-def test_a_restart_on_new_code_takes_the_port_along(scraped, workers):
+def test_exporter_keeps_its_port_over_restart_command(scraped, workers):
     broker = scraped(workers=workers)
     until(lambda: broker.page("/healthz")[0] == 200)
     first = exporter_pid(broker)
@@ -199,7 +199,7 @@ def test_a_restart_on_new_code_takes_the_port_along(scraped, workers):
     assert exporter_pid(broker) not in (0, first)
 
 
-def test_a_port_that_is_taken_is_one_sentence(tmp_path):
+def test_port_in_use_is_rejected_in_one_line(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
         for words in (
@@ -225,7 +225,7 @@ def test_a_port_that_is_taken_is_one_sentence(tmp_path):
         ("127.0.0.1:-1", "HOST:PORT"),
     ],
 )
-def test_an_address_that_cannot_be_is_refused(tmp_path, where, words):
+def test_invalid_metrics_address_is_rejected(tmp_path, where, words):
     command = [sys.executable, "-m", "kafkalite", "start", "--listen", "127.0.0.1:0"]
     command += ["--data", str(tmp_path / "d"), "--metrics", where]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -233,14 +233,14 @@ def test_an_address_that_cannot_be_is_refused(tmp_path, where, words):
     assert words in done.stderr and done.stderr.count("\n") == 1
 
 
-def test_a_data_directory_that_is_not_there_is_refused(tmp_path):
+def test_missing_data_directory_is_rejected(tmp_path):
     command = [sys.executable, "-m", "kafkalite", "metrics", "--data", str(tmp_path / "none")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
     assert "none is not there: name the broker's data directory with --data" in done.stderr
 
 
-def test_an_exporter_alone_says_when_no_broker_is_there(tmp_path):
+def test_exporter_without_broker_reports_not_ready(tmp_path):
     command = [sys.executable, "-m", "kafkalite", "metrics", "--listen", "127.0.0.1:0"]
     command += ["--data", str(tmp_path)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as alone:
@@ -254,7 +254,7 @@ def test_an_exporter_alone_says_when_no_broker_is_there(tmp_path):
         assert alone.wait(30) == 0
 
 
-def test_a_killed_worker_counts_anew_and_no_total_is_too_large(scraped):
+def test_counters_of_a_killed_worker_restart_at_zero(scraped):
     broker = scraped(workers=1)
     produced(broker, "flights", 50)
     name = TOPIC.format("messagesin")

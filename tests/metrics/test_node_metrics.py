@@ -52,7 +52,7 @@ def fetch(broker, *asked, min_bytes=0, max_wait_ms=0):
     )
 
 
-def test_what_was_produced_and_fetched_is_counted_by_topic_and_in_all(metered):
+def test_produced_and_fetched_traffic_is_counted_per_topic_and_in_total(metered):
     broker = metered.broker
     broker.create("a")
     broker.create("b")
@@ -81,7 +81,7 @@ def test_what_was_produced_and_fetched_is_counted_by_topic_and_in_all(metered):
     assert told(REQUESTS, request="Fetch", version="11") == 2
 
 
-def test_a_fetch_that_waited_counts_its_bytes_once(metered):
+def test_delayed_fetch_counts_its_bytes_once(metered):
     broker = metered.broker
     broker.create("a")
     produce(broker, ("a", 0, BATCH))
@@ -97,7 +97,7 @@ def test_a_fetch_that_waited_counts_its_bytes_once(metered):
     assert told(name, delayedOperation="Fetch") == told(name, delayedOperation="Produce") == 0
 
 
-def test_errors_are_counted_by_request_and_code_wherever_in_an_answer_they_stand(metered):
+def test_errors_are_counted_by_request_and_code_at_any_depth(metered):
     broker = metered.broker
     broker.create("a")
     produce(broker, ("gone", 0, BATCH), ("a", 0, BATCH[:-1] + b"?"))
@@ -121,7 +121,7 @@ def test_errors_are_counted_by_request_and_code_wherever_in_an_answer_they_stand
     assert told(ERRORS, request="CreateTopics", error=unknown) is None
 
 
-def test_every_answer_of_the_schema_that_has_an_error_code_has_a_path_to_it():
+def test_every_response_with_an_error_code_has_a_path_to_it():
     paths = {api: set(RequestCounts(api).paths) for api in (METADATA, LIST_OFFSETS)}
     assert paths[METADATA] == {(), ("topics",), ("topics", "partitions")}
     assert paths[LIST_OFFSETS] == {("topics", "partitions")}
@@ -130,7 +130,7 @@ def test_every_answer_of_the_schema_that_has_an_error_code_has_a_path_to_it():
             assert RequestCounts(handler.api).paths, handler.api
 
 
-def test_a_batch_that_is_too_large_counts_as_rejected_bytes_and_a_bad_time_as_a_failure(metered):
+def test_batch_too_large_counts_rejected_bytes_and_bad_timestamp_a_failure(metered):
     broker = metered.broker
     broker.create("a", max_message_bytes="100")
     broker.create("b", message_timestamp_after_max_ms="1")
@@ -144,7 +144,7 @@ def test_a_batch_that_is_too_large_counts_as_rejected_bytes_and_a_bad_time_as_a_
     assert told(TOPIC.format("messagesin")) == 0
 
 
-def test_what_a_topic_counted_stays_in_the_whole_when_it_is_deleted(metered):
+def test_totals_keep_traffic_of_deleted_topics(metered):
     broker = metered.broker
     broker.create("a", 2)
     produce(broker, ("a", 0, BATCH))
@@ -157,7 +157,7 @@ def test_what_a_topic_counted_stays_in_the_whole_when_it_is_deleted(metered):
     assert told(TOPIC.format("messagesin")) == 9
 
 
-def test_requests_for_topics_that_are_not_there_make_no_new_labels(metered):
+def test_requests_for_unknown_topics_add_no_labels(metered):
     broker = metered.broker
     for n in range(5):
         produce(broker, (f"gone{n}", 0, BATCH))
@@ -167,7 +167,7 @@ def test_requests_for_topics_that_are_not_there_make_no_new_labels(metered):
     assert told(TOPIC.format("totalproducerequests")) == 5
 
 
-def test_partitions_logs_and_the_cluster_are_told(metered):
+def test_page_contains_partition_log_and_cluster_gauges(metered):
     broker = metered.broker
     broker.create("a", 2)
     produce(broker, ("a", 1, BATCH))
@@ -188,7 +188,7 @@ def test_partitions_logs_and_the_cluster_are_told(metered):
     assert told("kafkalite_disk_total_bytes") > told("kafkalite_disk_usable_bytes") > 0
 
 
-def test_a_partition_that_cannot_be_served_is_offline(metered):
+def test_failed_partitions_count_as_offline(metered):
     broker = metered.broker
     topic_id = broker.create("a", 2)
     broker.node.replicas.leader("a", 0).log.failure = "damaged"
@@ -199,7 +199,7 @@ def test_a_partition_that_cannot_be_served_is_offline(metered):
     assert told("kafka_controller_kafkacontroller_offlinepartitionscount") == 2
 
 
-def test_flushes_are_counted_with_their_times(metered):
+def test_flush_duration_is_counted(metered):
     broker = metered.broker
     broker.create("a", durability="fsync")
     wire_ = produce(broker, ("a", 0, BATCH), acks=-1)
@@ -208,7 +208,7 @@ def test_flushes_are_counted_with_their_times(metered):
     assert sum(counts) == 1
 
 
-def test_how_long_a_request_took_is_counted_when_it_is_answered(metered):
+def test_request_duration_is_counted_when_the_response_is_sent(metered):
     broker = metered.broker
     broker.create("a")
     waiting = fetch(broker, ("a", 0, 0), min_bytes=1, max_wait_ms=30_000)
@@ -221,7 +221,7 @@ def test_how_long_a_request_took_is_counted_when_it_is_answered(metered):
     assert total_ns >= 30_000_000_000
 
 
-def test_traffic_adds_up():
+def test_traffic_counters_are_added():
     one, other = Traffic(), Traffic()
     for number, name in enumerate(Traffic.__slots__):
         setattr(one, name, number)
@@ -230,7 +230,7 @@ def test_traffic_adds_up():
     assert [getattr(one, name) for name in Traffic.__slots__] == list(range(100, 108))
 
 
-def test_a_page_that_cannot_be_made_keeps_nobody_from_serving(metered, tmp_path, caplog):
+def test_start_metrics_without_run_directory_returns_none(metered, tmp_path, caplog):
     assert node_metrics.start_metrics(metered.broker.node, tmp_path / "gone") is None
 
 
@@ -239,7 +239,7 @@ def test_every_error_code_has_a_name(code):
     assert node_metrics.error_name(code)
 
 
-def test_ticks_are_told_by_time_and_slow_ones_by_cause(metered):
+def test_ticks_are_counted_by_duration_and_slow_ones_by_cause(metered):
     slow = metered.broker.reactor.slow_ticks
     slow.add(80_000_000, 60_000_000, 70_000_000, METADATA.key)
     slow.add(90_000_000, 1_000_000, 70_000_000, None)
@@ -301,7 +301,7 @@ def test_gauges_of_many_partitions_are_looked_up_in_steps(metered, monkeypatch):
     assert max(per_step) == SAMPLES_PER_STEP and per_step.count(SAMPLES_PER_STEP) == 3 * gauges
 
 
-def test_requests_that_wait_are_counted_without_a_walk(metered):
+def test_purgatory_size_is_counted_without_iteration(metered):
     broker, keeper = metered.broker, metered.keeper
     broker.create("a", 60)
     name = "kafka_server_delayedoperationpurgatory_purgatorysize"

@@ -36,27 +36,27 @@ def whole(**changed):
     return {"node": 3, "pid": 1, "at_ms": 5, "families": [], **changed}
 
 
-def test_what_was_written_is_read(page, tmp_path):
+def test_page_is_read_as_written(page, tmp_path):
     page.write(FAMILIES, at_ms=70)
     (read,) = metrics.read_pages(tmp_path, now_ms=75)
     assert (read.node_id, read.pid, read.at_ms) == (3, os.getpid(), 70)
     assert read.families == FAMILIES
 
 
-def test_a_page_says_what_was_written_last_however_long_it_was_before(page, tmp_path):
+def test_shorter_page_replaces_longer_page(page, tmp_path):
     page.write([Family("a", GAUGE, "", [({"n": str(n)}, n) for n in range(1000)])], at_ms=1)
     page.write(FAMILIES, at_ms=2)
     (read,) = metrics.read_pages(tmp_path, now_ms=2)
     assert read.families == FAMILIES
 
 
-def test_a_page_that_nobody_keeps_is_believed_no_more_after_a_while(page, tmp_path):
+def test_stale_page_is_not_read(page, tmp_path):
     page.write(FAMILIES, at_ms=1_000)
     assert metrics.read_pages(tmp_path, now_ms=1_000 + metrics.FRESH_MS)
     assert not metrics.read_pages(tmp_path, now_ms=1_001 + metrics.FRESH_MS)
 
 
-def test_a_new_owner_begins_a_page_of_its_own_and_the_old_ones_is_gone(page, tmp_path):
+def test_new_owner_replaces_the_page_of_the_former_owner(page, tmp_path):
     page.write(FAMILIES, at_ms=1)
     new = Page(page.path, 3)
     assert not metrics.read_pages(tmp_path, now_ms=1)
@@ -67,7 +67,7 @@ def test_a_new_owner_begins_a_page_of_its_own_and_the_old_ones_is_gone(page, tmp
     new.close()
 
 
-def test_families_that_do_not_fit_are_left_out_the_last_first(page, tmp_path, monkeypatch):
+def test_families_beyond_the_page_size_are_left_out_from_the_end(page, tmp_path, monkeypatch):
     monkeypatch.setattr(metrics, "SIZE_MAX", 2_000)
     large = Family("c", GAUGE, "x" * 2_000, [({}, 1)])
     page.write([*FAMILIES, large], at_ms=1)
@@ -75,7 +75,7 @@ def test_families_that_do_not_fit_are_left_out_the_last_first(page, tmp_path, mo
     assert read.families == FAMILIES
 
 
-def test_so_are_those_that_no_reader_would_count(page, tmp_path, monkeypatch):
+def test_families_beyond_the_sample_limit_are_left_out(page, tmp_path, monkeypatch):
     monkeypatch.setattr(metrics, "SAMPLES_MAX", 100)
     many = Family("c", GAUGE, "Many.", [({"n": str(n)}, 1) for n in range(100)])
     page.write([*FAMILIES, many], at_ms=1)
@@ -84,7 +84,7 @@ def test_so_are_those_that_no_reader_would_count(page, tmp_path, monkeypatch):
 
 
 @given(st.binary(max_size=200))
-def test_bytes_that_are_no_page_are_none(tmp_path_factory, content):
+def test_invalid_page_is_none(tmp_path_factory, content):
     path = tmp_path_factory.getbasetemp() / "node-3.metrics"
     path.write_bytes(content)
     assert metrics.read_page(path) is None
@@ -93,7 +93,7 @@ def test_bytes_that_are_no_page_are_none(tmp_path_factory, content):
 
 
 @given(at=st.integers(0, 300), flip=st.integers(1, 255))
-def test_a_page_with_a_byte_changed_is_none(tmp_path_factory, at, flip):
+def test_page_with_changed_byte_is_none(tmp_path_factory, at, flip):
     path = tmp_path_factory.getbasetemp() / "node-4.metrics"
     content = bytearray(sealed(whole(families=FAMILIES)))
     path.write_bytes(content)
@@ -133,14 +133,14 @@ def test_a_page_with_a_byte_changed_is_none(tmp_path_factory, at, flip):
     ],
     ids=lambda said: str(said)[:60],
 )
-def test_a_page_that_says_what_none_says_is_none(tmp_path, said):
+def test_page_with_invalid_fields_is_none(tmp_path, said):
     path = tmp_path / "node-3.metrics"
     path.write_bytes(sealed(said))
     assert metrics.read_page(path) is None
     assert not metrics.read_pages(tmp_path, now_ms=5)
 
 
-def test_too_many_samples_are_none(tmp_path, monkeypatch):
+def test_page_above_sample_limit_is_none(tmp_path, monkeypatch):
     monkeypatch.setattr(metrics, "SAMPLES_MAX", 3)
     path = tmp_path / "node-3.metrics"
     path.write_bytes(sealed(whole(families=FAMILIES)))
@@ -149,7 +149,7 @@ def test_too_many_samples_are_none(tmp_path, monkeypatch):
     assert metrics.read_page(path) is None
 
 
-def test_what_is_no_file_in_its_place_keeps_nobody(tmp_path):
+def test_special_files_in_place_of_pages_are_ignored(tmp_path):
     os.mkfifo(tmp_path / "node-1.metrics")
     (tmp_path / "node-2.metrics").mkdir()
     (tmp_path / "node-3.metrics").symlink_to("/dev/zero")
@@ -160,7 +160,7 @@ def test_what_is_no_file_in_its_place_keeps_nobody(tmp_path):
 
 
 @given(st.lists(st.integers(0, (1 << 63) - 1)))
-def test_each_time_is_counted_in_the_bucket_that_its_bounds_say(times):
+def test_duration_is_counted_in_its_histogram_bucket(times):
     histogram = Histogram()
     for ns in times:
         histogram.add(ns)
@@ -171,7 +171,7 @@ def test_each_time_is_counted_in_the_bucket_that_its_bounds_say(times):
         assert sum(counts[: index + 1]) == sum(ns < bound for ns in times)
 
 
-def test_a_histogram_is_read_as_it_was_told(page, tmp_path):
+def test_histogram_is_read_as_written(page, tmp_path):
     histogram = Histogram()
     histogram.add(5_000)
     family = Family("t", HISTOGRAM, "", [({}, histogram.values())])

@@ -20,23 +20,23 @@ def counts_of(*times_ms):
     return histogram.values()[1:]
 
 
-def test_of_nothing_there_is_no_quantile():
+def test_quantile_of_no_samples_is_nan():
     assert math.isnan(quantile_ms(counts_of(), 0.5))
 
 
 @given(st.lists(st.floats(0.001, 10_000), min_size=1), st.sampled_from(quantiles.QUANTILES))
-def test_a_quantile_is_right_to_within_a_factor_of_two(times_ms, quantile):
+def test_quantile_is_exact_within_a_factor_of_two(times_ms, quantile):
     times_ms = sorted(times_ms)
     true = times_ms[math.ceil(quantile * len(times_ms)) - 1]
     told = quantile_ms(counts_of(*times_ms), quantile)
     assert true / 2.1 <= told <= max(true * 2.1, 0.00103)
 
 
-def test_what_took_longer_than_there_are_buckets_counts_as_the_last_bound():
+def test_duration_above_the_last_bucket_counts_as_its_bound():
     assert quantile_ms(counts_of(1e6), 0.5) == quantiles.BOUNDS_MS[-1]
 
 
-def test_only_what_came_lately_counts():
+def test_only_samples_of_the_window_count():
     recent = Recent()
     slow, fast = counts_of(1_000), counts_of(*[1] * 99)
     assert recent.since("k", slow, 0) == slow
@@ -48,14 +48,14 @@ def test_only_what_came_lately_counts():
     assert recent.since("k", more, 2 * WINDOW_S) == fast
 
 
-def test_who_counts_anew_from_zero_is_not_taken_for_one_who_takes_back():
+def test_counter_reset_is_not_a_negative_difference():
     recent = Recent()
     recent.since("k", [9] * BUCKET_COUNT, 0)
     recent.since("k", [9] * BUCKET_COUNT, 20)
     assert recent.since("k", [1] * BUCKET_COUNT, 40) == [1] * BUCKET_COUNT
 
 
-def test_what_is_remembered_is_bounded(monkeypatch):
+def test_histories_are_limited_in_number_and_length(monkeypatch):
     monkeypatch.setattr(quantiles, "HISTORIES_MAX", 5)
     recent = Recent()
     for key in range(20):
@@ -66,5 +66,5 @@ def test_what_is_remembered_is_bounded(monkeypatch):
 
 
 @pytest.mark.parametrize("quantile", [0.5, 0.999])
-def test_one_value_is_every_quantile(quantile):
+def test_quantiles_of_one_sample_are_equal(quantile):
     assert 1 <= quantile_ms(counts_of(1.5), quantile) <= 2.1
