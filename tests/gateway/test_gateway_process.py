@@ -66,9 +66,7 @@ def asked(dealer, number):
 
 
 @pytest.mark.parametrize("workers", SHAPES)
-def test_what_is_sent_is_produced_and_what_has_come_is_written_before_the_end(
-    gated, peers, workers
-):
+def test_received_messages_are_produced_before_shutdown(gated, peers, workers):
     gate = gated(workers=workers)
     dealer, push = peers(zmq.DEALER, gate.dealer), peers(zmq.PUSH, gate.push)
     assert asked(dealer, 1) == [b"0", b"0", b"0"]
@@ -85,7 +83,7 @@ def test_what_is_sent_is_produced_and_what_has_come_is_written_before_the_end(
 
 
 @pytest.mark.parametrize("workers", SHAPES)
-def test_one_that_dies_is_started_again_at_the_same_place(gated, peers, workers):
+def test_killed_gateway_restarts_on_the_same_endpoints(gated, peers, workers):
     gate = gated(workers=workers)
     dealer = peers(zmq.DEALER, gate.dealer, RECONNECT_IVL=10)
     assert asked(dealer, 1)[0] == b"0"
@@ -97,7 +95,7 @@ def test_one_that_dies_is_started_again_at_the_same_place(gated, peers, workers)
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["ended", "killed"])
 @pytest.mark.parametrize("workers", SHAPES)
-def test_it_ends_with_its_broker(gated, workers, number):
+def test_gateway_ends_with_its_broker(gated, workers, number):
     gate = gated(workers=workers)
     until(lambda: gate.pid)
     pid = gate.pid
@@ -106,7 +104,7 @@ def test_it_ends_with_its_broker(gated, workers, number):
 
 
 @pytest.mark.parametrize("workers", SHAPES)
-def test_a_restart_on_new_code_keeps_its_senders(gated, peers, workers):
+def test_senders_continue_over_restart_command(gated, peers, workers):
     gate = gated(workers=workers)
     dealer = peers(zmq.DEALER, gate.dealer, RECONNECT_IVL=10)
     assert asked(dealer, 1)[0] == b"0"
@@ -119,7 +117,7 @@ def test_a_restart_on_new_code_keeps_its_senders(gated, peers, workers):
     assert gate.values("sensors") == [b"1", b"2"]
 
 
-def test_a_unix_socket_serves_its_user_and_is_gone_with_the_broker(gated, peers, tmp_path):
+def test_ipc_endpoint_is_private_and_removed_on_shutdown(gated, peers, tmp_path):
     path = tmp_path / "gate.sock"
     gate = gated(endpoint=f"ipc://{path}")
     assert (gate.push, gate.dealer) == (f"ipc://{path}", f"ipc://{path}-dealer")
@@ -129,14 +127,14 @@ def test_a_unix_socket_serves_its_user_and_is_gone_with_the_broker(gated, peers,
     assert not path.exists() and not Path(f"{path}-dealer").exists()
 
 
-def test_a_socket_that_a_killed_broker_left_is_no_hindrance(gated, tmp_path):
+def test_socket_file_of_a_killed_broker_is_replaced(gated, tmp_path):
     path = tmp_path / "gate.sock"
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
     assert gated(endpoint=f"ipc://{path}").push == f"ipc://{path}"
 
 
-def test_status_and_banner_say_where_it_is(gated):
+def test_status_and_banner_show_the_endpoints(gated):
     gate = gated()
     command = [sys.executable, "-m", "kafkalite", "status", "--data", str(gate.broker.data)]
     status = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
@@ -145,7 +143,7 @@ def test_status_and_banner_say_where_it_is(gated):
     assert f"gateway     {gate.push} (PUSH), {gate.dealer} (DEALER)" in banner
 
 
-def test_the_exporter_tells_of_it(gated, peers):
+def test_exporter_scrape_contains_gateway_metrics(gated, peers):
     gate = gated("--metrics", "127.0.0.1:0")
     dealer = peers(zmq.DEALER, gate.dealer)
     assert asked(dealer, 1)[0] == b"0"
@@ -184,11 +182,11 @@ def refused(tmp_path, *flags):
         ("ipc:///there/is/no/such/directory", "cannot listen"),
     ],
 )
-def test_a_place_that_cannot_be_is_refused_in_one_sentence(tmp_path, endpoint, words):
+def test_invalid_endpoint_is_rejected(tmp_path, endpoint, words):
     assert words in refused(tmp_path, "--gateway", endpoint)
 
 
-def test_a_place_that_is_taken_is_refused_in_one_sentence(tmp_path):
+def test_endpoint_in_use_is_rejected(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         endpoint = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
         said = refused(tmp_path, "--gateway", endpoint)
@@ -205,7 +203,7 @@ def test_a_place_that_is_taken_is_refused_in_one_sentence(tmp_path):
     assert "not a socket" in refused(tmp_path, "--gateway", f"ipc://{tmp_path}/file")
 
 
-def test_half_of_what_keys_need_is_refused(tmp_path):
+def test_incomplete_curve_settings_are_rejected(tmp_path):
     flags = ["--gateway", "tcp://127.0.0.1:0", "-o", f"gateway.curve.clients={tmp_path}"]
     assert "CURVE needs both" in refused(tmp_path, *flags)
 
@@ -221,7 +219,7 @@ def test_start_fails_when_the_gateway_cannot_read_its_key(tmp_path, workers):
     assert "ready:" not in (tmp_path / "d/kafkalite.log").read_text()
 
 
-def test_keys_are_made_once_and_the_secret_ones_are_for_their_user(tmp_path):
+def test_keys_are_created_once_and_secret_keys_are_private(tmp_path):
     command = [sys.executable, "-m", "kafkalite", "gateway", "keys", "server", "--directory"]
     for code in (0, 1):
         done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, timeout=60)
@@ -230,7 +228,7 @@ def test_keys_are_made_once_and_the_secret_ones_are_for_their_user(tmp_path):
     assert (tmp_path / "server.key_secret").stat().st_mode & 0o077 == 0
 
 
-def test_it_runs_alone_beside_a_broker_that_has_none(start, peers):  # noqa: F811
+def test_gateway_serve_runs_beside_a_broker_without_gateway(start, peers):  # noqa: F811
     broker = start()
     command = [sys.executable, "-m", "kafkalite", "gateway", "serve", "--data", str(broker.data)]
     command += ["--listen", "tcp://127.0.0.1:0"]

@@ -38,14 +38,14 @@ def resident_size():
     return serving.resident_size()
 
 
-def test_a_thousand_frames_of_nonsense_end_nothing(served, peers):
+def test_thousand_malformed_frames_do_not_stop_the_gateway(served, peers):
     print("seed", SEED)
     gateway = served()
     hostile.abuse(gateway, peers, 1_000, SEED)
 
 
 @pytest.mark.fuzz
-def test_a_hundred_thousand_frames_of_nonsense_end_nothing_and_leave_no_memory(served, peers):
+def test_hundred_thousand_malformed_frames_leak_no_memory(served, peers):
     print("seed", SEED)
     gateway = served()
     hostile.abuse(gateway, peers, 10_000, SEED)
@@ -63,7 +63,7 @@ def test_a_hundred_thousand_frames_of_nonsense_end_nothing_and_leave_no_memory(s
     "size", [(16 << 20) + 1, (1 << 31) - 1, 1 << 31, (1 << 63) - 1, (1 << 64) - 1]
 )
 @pytest.mark.parametrize("flags", [2, 3, 6], ids=["last", "more", "command"])
-def test_a_frame_announced_too_large_ends_its_connection_before_it_comes(served, size, flags):
+def test_oversized_frame_length_closes_the_connection(served, size, flags):
     gateway = served()
     before = resident_size()
     with let_in(gateway.push) as peer:
@@ -75,7 +75,7 @@ def test_a_frame_announced_too_large_ends_its_connection_before_it_comes(served,
         until(lambda: gateway.sender.values("sensors") == [b"after"])
 
 
-def test_an_oversized_message_is_refused_counted_and_logged(served, peers, caplog):
+def test_oversized_message_is_rejected_counted_and_logged(served, peers, caplog):
     gateway = served()
     dealer, push = peers(zmq.DEALER, gateway.dealer), peers(zmq.PUSH, gateway.push)
     large = bytes((1 << 20) + 1)
@@ -97,7 +97,7 @@ def test_an_oversized_message_is_refused_counted_and_logged(served, peers, caplo
     until(lambda: gateway.metrics.disconnected == {"push": 1})
 
 
-def test_half_a_message_is_nothing_when_its_sender_leaves(served):
+def test_incomplete_message_of_a_closed_connection_is_discarded(served):
     gateway = served()
     with let_in(gateway.push) as peer:
         peer.sendall(
@@ -110,9 +110,7 @@ def test_half_a_message_is_nothing_when_its_sender_leaves(served):
     assert gateway.received["push"] == 2
 
 
-def test_a_message_that_never_ends_is_cut_off_and_others_come_again(
-    served, peers, monkeypatch, caplog
-):
+def test_endless_message_is_cut_off_and_other_senders_reconnect(served, peers, monkeypatch, caplog):
     gateway = served()
     good = peers(zmq.PUSH, gateway.push, RECONNECT_IVL=10)
     good.send_multipart([b"sensors", b"", b"before"])
@@ -145,7 +143,7 @@ def test_a_message_that_never_ends_is_cut_off_and_others_come_again(
     assert "ZeroMQ holds too much memory" in caplog.text
 
 
-def test_a_message_may_come_byte_by_byte(served):
+def test_message_may_arrive_byte_by_byte(served):
     gateway = served()
     with connected(gateway.push) as peer:
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -158,7 +156,7 @@ def test_a_message_may_come_byte_by_byte(served):
 
 
 @pytest.mark.parametrize("said", [b"", b"\xff", GREETING[:40], GREETING], ids=len)
-def test_a_peer_that_does_not_introduce_itself_is_disconnected(served, said):
+def test_peer_without_handshake_is_disconnected(served, said):
     gateway = served(gateway_handshake_timeout_ms=50)
     with connected(gateway.push) as peer:
         peer.sendall(said)
@@ -167,7 +165,7 @@ def test_a_peer_that_does_not_introduce_itself_is_disconnected(served, said):
 
 
 @pytest.mark.parametrize("kind", [zmq.DEALER, zmq.REQ, zmq.SUB, zmq.PULL, zmq.PAIR, zmq.PUB])
-def test_a_socket_of_another_type_is_turned_away_at_the_push_endpoint(served, peers, kind, caplog):
+def test_other_socket_types_are_rejected_at_the_push_endpoint(served, peers, kind, caplog):
     gateway = served()
     peers(kind, gateway.push)
     until(lambda: gateway.metrics.refused_peers["push", "handshake"])
@@ -175,13 +173,13 @@ def test_a_socket_of_another_type_is_turned_away_at_the_push_endpoint(served, pe
     assert gateway.metrics.connected["push"] == 0
 
 
-def test_a_push_is_turned_away_at_the_dealers_endpoint(served, peers):
+def test_push_socket_is_rejected_at_the_dealer_endpoint(served, peers):
     gateway = served()
     peers(zmq.PUSH, gateway.dealer)
     until(lambda: gateway.metrics.refused_peers["dealer", "handshake"])
 
 
-def test_a_flood_of_senders_is_all_written(served, peers):
+def test_messages_of_many_closed_senders_are_all_written(served, peers):
     gateway = served()
     count, each = 100, 50
     for sender in range(count):
@@ -194,7 +192,7 @@ def test_a_flood_of_senders_is_all_written(served, peers):
     assert len(set(gateway.sender.values("sensors"))) == count * each
 
 
-def test_a_dealer_that_takes_the_identity_of_one_that_is_cut_off_is_heard(served, peers):
+def test_dealer_takes_over_the_identity_of_another(served, peers):
     gateway = served()
     first = peers(zmq.DEALER, gateway.dealer, ROUTING_ID=b"sensor-7")
     first.send_multipart([b"1", b"sensors", b"", b"v"])
@@ -227,7 +225,7 @@ def curve(directory, name, server=None):
     return {"CURVE_PUBLICKEY": public, "CURVE_SECRETKEY": secret, "CURVE_SERVERKEY": server}
 
 
-def test_whose_key_is_known_is_let_in(locked, peers):
+def test_peer_with_a_known_key_is_accepted(locked, peers):
     options = curve(locked.keys_directory / "clients", "attic")
     push = peers(zmq.PUSH, locked.push, **options)
     push.send_multipart([b"sensors", b"", b"21.5"])
@@ -237,7 +235,7 @@ def test_whose_key_is_known_is_let_in(locked, peers):
     until(lambda: sorted(locked.sender.values("sensors")) == [b"21.5", b"22"])
 
 
-def test_a_peer_without_a_key_reaches_nothing(locked, peers):
+def test_peer_without_a_key_is_rejected(locked, peers):
     push = peers(zmq.PUSH, locked.push)
     push.send_multipart([b"sensors", b"", b"21.5"])
     until(lambda: turned_away(locked))
@@ -247,7 +245,7 @@ def test_a_peer_without_a_key_reaches_nothing(locked, peers):
     assert locked.received["push"] == 0 and not locked.metrics.connected
 
 
-def test_a_key_that_nobody_knows_reaches_nothing_until_it_is_put_there(locked, peers, caplog):
+def test_unknown_key_is_rejected_until_it_is_added(locked, peers, caplog):
     strangers = locked.keys_directory / "strangers"
     make_keys(strangers, "spy")
     push = peers(zmq.PUSH, locked.push, **curve(strangers, "spy"), RECONNECT_IVL=20)
@@ -267,7 +265,7 @@ def test_a_key_that_nobody_knows_reaches_nothing_until_it_is_put_there(locked, p
     until(lambda: locked.metrics.refused_peers["push", "key"] > refused)
 
 
-def test_who_has_the_wrong_key_of_the_gateway_reaches_nothing(locked, peers):
+def test_peer_with_the_wrong_server_key_is_rejected(locked, peers):
     wrong, _ = zmq.curve_keypair()
     options = curve(locked.keys_directory / "clients", "attic", server=wrong)
     peers(zmq.PUSH, locked.push, **options).send_multipart([b"sensors", b"", b"21.5"])
@@ -275,7 +273,7 @@ def test_who_has_the_wrong_key_of_the_gateway_reaches_nothing(locked, peers):
     assert locked.received["push"] == 0
 
 
-def test_a_file_that_is_no_key_lets_nobody_in_and_keeps_nobody_out(locked, peers, caplog):
+def test_invalid_key_file_is_logged_and_ignored(locked, peers, caplog):
     clients = locked.keys_directory / "clients"
     (clients / "note.key").write_text("to do: make keys\n")
     push = peers(zmq.PUSH, locked.push, **curve(clients, "attic"))
@@ -284,7 +282,7 @@ def test_a_file_that_is_no_key_lets_nobody_in_and_keeps_nobody_out(locked, peers
     until(lambda: "note.key is no certificate" in caplog.text)
 
 
-def test_who_connects_says_who_it_is_and_leaves_is_not_counted_as_turned_away(served, peers):
+def test_disconnected_peers_are_not_counted_as_refused(served, peers):
     gateway = served()
     for number in range(20):
         push = peers(zmq.PUSH, gateway.push)

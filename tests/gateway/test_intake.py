@@ -99,7 +99,7 @@ def wired():
 @settings(max_examples=300, deadline=None)
 @example(messages=[[b"", b""], [b"", b"", b"", b"", b"0"]], partitions=1, batch_size=1)
 @given(messages=MESSAGES, partitions=st.integers(1, 4), batch_size=st.sampled_from([1, 200, 4096]))
-def test_what_is_gathered_is_what_the_twin_reads(wired, messages, partitions, batch_size):
+def test_gathered_records_equal_the_twin(wired, messages, partitions, batch_size):
     codes, batches = wired.gather(messages, partitions, batch_size)
     placed = {partition: [] for partition in range(partitions)}
     keyless = []

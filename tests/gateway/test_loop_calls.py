@@ -7,7 +7,7 @@ from kafkalite.gateway.loop_calls import LoopCalls
 from kafkalite.transport.reactor import Reactor
 
 
-def test_what_is_left_after_the_end_is_left_in_vain():
+def test_call_after_close_is_ignored():
     reactor, called = Reactor(ManualClock()), []
     calls = LoopCalls(reactor)
     calls.call_soon(lambda: called.append("before"))

@@ -37,7 +37,7 @@ def ask(served, peers):
     return make
 
 
-def test_three_frames_of_a_push_are_a_record(served, peers):
+def test_push_of_three_frames_is_a_record(served, peers):
     gateway = served()
     push = peers(zmq.PUSH, gateway.push)
     before_ms = time.time_ns() // 1_000_000
@@ -50,7 +50,7 @@ def test_three_frames_of_a_push_are_a_record(served, peers):
     assert before_ms <= first.timestamp <= time.time_ns() // 1_000_000
 
 
-def test_a_dealer_is_told_where_each_message_stands(ask):
+def test_dealer_response_names_partition_and_offset(ask):
     told = ask()
     told.sender.partitions["sensors"] = 3
     answers = told(*([b"sensors", b"", b"%d" % number, b"", b"", b"2"] for number in range(5)))
@@ -59,7 +59,7 @@ def test_a_dealer_is_told_where_each_message_stands(ask):
     assert told.gateway.metrics.responses == 5
 
 
-def test_a_correlation_id_is_any_bytes(served, peers):
+def test_correlation_id_may_be_any_bytes(served, peers):
     gateway = served()
     dealer = peers(zmq.DEALER, gateway.dealer)
     for correlation in (b"", b"\0\xff" * 300, b"KLV1"):
@@ -67,7 +67,7 @@ def test_a_correlation_id_is_any_bytes(served, peers):
         assert dealer.recv_multipart()[:3] == [correlation, b"0", b"0"]
 
 
-def test_a_req_is_answered_as_a_dealer_is(served, peers):
+def test_req_socket_is_served_as_a_dealer(served, peers):
     gateway = served()
     request = peers(zmq.REQ, gateway.dealer)
     for offset in range(3):
@@ -75,7 +75,7 @@ def test_a_req_is_answered_as_a_dealer_is(served, peers):
         assert request.recv_multipart() == [b"0", b"0", b"%d" % offset, b""]
 
 
-def test_headers_a_timestamp_and_a_partition_may_follow(ask):
+def test_message_may_have_headers_timestamp_and_partition(ask):
     told = ask()
     told.sender.partitions["sensors"] = 2
     by_key = (murmur2(b"k1") & 0x7FFFFFFF) % 2
@@ -92,7 +92,7 @@ def test_headers_a_timestamp_and_a_partition_may_follow(ask):
     assert row.timestamp == 1234
 
 
-def test_a_key_goes_where_every_kafka_client_puts_it(ask):
+def test_key_selects_the_partition_of_kafka_clients(ask):
     told = ask()
     told.sender.partitions["sensors"] = 7
     keys = [b"k" * size + b"%d" % size for size in range(40)]
@@ -105,7 +105,7 @@ def test_a_key_goes_where_every_kafka_client_puts_it(ask):
                           if place == partition]  # fmt: skip
 
 
-def test_messages_without_a_key_fill_one_batch_and_then_one_elsewhere(ask):
+def test_messages_without_key_fill_a_batch_per_partition(ask):
     told = ask(gateway_batch_size=1024)
     told.sender.partitions["sensors"] = 4
     told(*([b"sensors", b"", b"v" * 100] for _ in range(100)))
@@ -113,7 +113,7 @@ def test_messages_without_a_key_fill_one_batch_and_then_one_elsewhere(ask):
     assert sum(counts) == 100 and min(counts) >= 15
 
 
-def test_a_pack_is_many_records_in_order(ask):
+def test_packed_message_is_many_records_in_order(ask):
     told = ask()
     values = [b"%d" % number for number in range(1000)]
     assert told([b"sensors", pack(*values)]) == [(0, 0, 0, "")]
@@ -121,7 +121,7 @@ def test_a_pack_is_many_records_in_order(ask):
     assert told([b"sensors", pack(b"", b"x")]) == [(0, 0, 1000, "")]
 
 
-def test_a_pack_larger_than_a_batch_is_answered_once_with_its_first_offset(ask):
+def test_packed_message_above_batch_size_has_one_response(ask):
     told = ask(gateway_batch_size=1024)
     told([b"sensors", b"", b"before"])
     values = [b"v" * 90 + b"%d" % number for number in range(500)]
@@ -129,7 +129,7 @@ def test_a_pack_larger_than_a_batch_is_answered_once_with_its_first_offset(ask):
     assert told.sender.values("sensors")[1:501] == values
 
 
-def test_a_pack_with_keys_is_answered_once_all_of_it_is_written(ask):
+def test_packed_message_with_keys_has_one_response(ask):
     told = ask()
     told.sender.partitions["sensors"] = 5
     entries = [(b"k%d" % number, b"%d" % number) for number in range(100)]
@@ -184,7 +184,7 @@ def picky():
 
 
 @pytest.mark.parametrize("frames, code, words", WRONG.values(), ids=WRONG)
-def test_a_dealer_is_told_what_is_wrong_and_goes_on(ask, picky, frames, code, words):
+def test_invalid_dealer_message_gets_an_error_response(ask, picky, frames, code, words):
     told = ask(picky)
     wrong, right = told(frames, [b"sensors", b"", b"21.5"])
     assert (wrong[:3], right) == ((code, -1, -1), (0, 0, 0, ""))
@@ -195,9 +195,7 @@ def test_a_dealer_is_told_what_is_wrong_and_goes_on(ask, picky, frames, code, wo
 
 @pytest.mark.parametrize("frames", [frames for frames, *_ in WRONG.values() if frames],
                          ids=[name for name, (frames, *_) in WRONG.items() if frames])  # fmt: skip
-def test_what_a_push_says_wrongly_is_counted_and_complained_about(
-    served, peers, picky, caplog, frames
-):
+def test_invalid_push_message_is_counted_and_logged_once(served, peers, picky, caplog, frames):
     gateway = served(picky)
     push = peers(zmq.PUSH, gateway.push)
     for _ in range(20):
@@ -209,14 +207,14 @@ def test_what_a_push_says_wrongly_is_counted_and_complained_about(
     assert len(said) == 1 and "to push for topic" in said[0].getMessage()
 
 
-def test_a_dealer_that_sends_one_frame_is_answered(served, peers):
+def test_dealer_message_of_one_frame_gets_a_response(served, peers):
     gateway = served()
     dealer = peers(zmq.DEALER, gateway.dealer)
     dealer.send(b"hello")
     assert dealer.recv_multipart()[:2] == [b"hello", b"42"]
 
 
-def test_thousands_of_messages_of_several_dealers_are_each_answered_once(served, peers):
+def test_each_message_of_several_dealers_gets_one_response(served, peers):
     gateway = served()
     gateway.sender.partitions["sensors"] = 3
     dealers = [peers(zmq.DEALER, gateway.dealer, SNDHWM=0, RCVHWM=0) for _ in range(4)]

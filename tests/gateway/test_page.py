@@ -54,38 +54,38 @@ def run_c(gateway, directory, place):
     return run(["./program"], directory)
 
 
-def test_the_page_has_the_programs_it_promises():
+def test_readme_has_its_programs_and_short_sensors():
     assert [len(programs(each)) for each in ("python", "c", "javascript")] == [4, 2, 1]
     assert len(programs("python")[0].strip().splitlines()) <= 11
     assert len(programs("c")[0].strip().splitlines()) <= 11
 
 
-def test_a_sensor_in_python_is_heard(served, tmp_path):
+def test_python_sensor_is_received(served, tmp_path):
     gateway = served()
     run_python(gateway, tmp_path, 0)
     until(lambda: len(gateway.sender.values("sensors")) == 10)
     assert all(float(value) >= 0 for value in gateway.sender.values("sensors"))
 
 
-def test_a_sensor_in_c_is_heard(served, tmp_path):
+def test_c_sensor_is_received(served, tmp_path):
     gateway = served()
     run_c(gateway, tmp_path, 0)
     until(lambda: gateway.sender.values("sensors") == [b"21.5"])
 
 
-def test_a_desk_in_python_is_answered(served, tmp_path):
+def test_python_dealer_receives_responses(served, tmp_path):
     said = run_python(served(), tmp_path, 1)
     assert said.splitlines() == [
         f"message {number}: error 0, partition 0, offset {number} " for number in range(3)
     ]
 
 
-def test_a_desk_in_c_is_answered(served, tmp_path):
+def test_c_dealer_receives_responses(served, tmp_path):
     said = run_c(served(), tmp_path, 1)
     assert said.splitlines() == ["correlation 1", "error 0", "partition 0", "offset 0", "sentence "]
 
 
-def test_a_desk_in_javascript_is_answered(served, tmp_path):
+def test_javascript_dealer_receives_responses(served, tmp_path):
     try:
         node, modules = executable("node"), installed(NODE, "zeromq")
     except Unavailable as missing:
@@ -99,14 +99,14 @@ def test_a_desk_in_javascript_is_answered(served, tmp_path):
     ]
 
 
-def test_a_pack_in_python_is_a_thousand_records(served, tmp_path):
+def test_python_packed_message_is_a_thousand_records(served, tmp_path):
     gateway = served()
     run_python(gateway, tmp_path, 2)
     values = [b"%d" % number for number in range(1000)]
     until(lambda: gateway.sender.values("sensors") == values)
 
 
-def test_a_sensor_with_keys_is_heard(served, tmp_path):
+def test_python_sensor_with_keys_is_received(served, tmp_path):
     make_keys(tmp_path, "server")
     make_keys(tmp_path / "clients", "attic")
     gateway = served(

@@ -33,7 +33,7 @@ def fill(push, frames, count=10**6):
     raise AssertionError("it took everything")
 
 
-def test_a_slow_broker_fills_its_senders_queue_and_nothing_is_lost(served, peers, caplog):
+def test_slow_broker_pauses_receiving_and_loses_no_message(served, peers, caplog):
     sender = MemorySender(memory=50)
     sender.stopped.set()
     gateway = served(sender, gateway_receive_hwm=10, gateway_batch_size=4096)
@@ -51,7 +51,7 @@ def test_a_slow_broker_fills_its_senders_queue_and_nothing_is_lost(served, peers
     until(lambda: sender.values("sensors")[-1] == b"after")
 
 
-def test_what_is_sent_while_a_topic_is_asked_for_waits_and_keeps_its_order(served, peers):
+def test_messages_wait_in_order_for_a_topic_lookup(served, peers):
     gate = threading.Event()
     sender = MemorySender(partitions=2)
     ask = sender.partitions_for
@@ -71,7 +71,7 @@ def test_what_is_sent_while_a_topic_is_asked_for_waits_and_keeps_its_order(serve
     assert [row.value for row in sender.logs["sensors", 1]][:20] == sent
 
 
-def test_while_much_waits_for_a_topic_nothing_is_received(served, peers, monkeypatch):
+def test_waiting_messages_for_a_topic_lookup_are_bounded(served, peers, monkeypatch):
     gate = threading.Event()
     sender = MemorySender()
     ask = sender.partitions_for
@@ -86,7 +86,7 @@ def test_while_much_waits_for_a_topic_nothing_is_received(served, peers, monkeyp
     assert gateway.gateway._gathering.parked_size == 0
 
 
-def test_a_topic_that_was_refused_is_asked_for_again_after_a_while(served, peers, monkeypatch):
+def test_rejected_topic_is_looked_up_again_later(served, peers, monkeypatch):
     monkeypatch.setattr(topic_lookup, "REFUSAL_MS", 1)
     sender = MemorySender()
     sender.refusals["sensors"] = UnknownTopicOrPartition("not yet")
@@ -102,7 +102,7 @@ def test_a_topic_that_was_refused_is_asked_for_again_after_a_while(served, peers
     until(lambda: code() == b"0")
 
 
-def test_a_topic_that_cannot_be_asked_for_now_waits_and_the_others_do_not(served, peers):
+def test_failed_topic_lookup_delays_no_other_topic(served, peers):
     sender = MemorySender()
     sender.refusals["away"] = NetworkException()
     gateway = served(sender)
@@ -115,7 +115,7 @@ def test_a_topic_that_cannot_be_asked_for_now_waits_and_the_others_do_not(served
     assert dealer.recv_multipart()[:2] == [b"1", b"0"]
 
 
-def test_no_more_refused_topics_are_remembered_than_there_is_room_for(served, peers, monkeypatch):
+def test_number_of_remembered_rejected_topics_is_bounded(served, peers, monkeypatch):
     monkeypatch.setattr(topic_lookup, "REFUSED_MAX", 5)
     sender = MemorySender()
     gateway = served(sender)
@@ -127,7 +127,7 @@ def test_no_more_refused_topics_are_remembered_than_there_is_room_for(served, pe
     assert len(gateway.gateway._gathering.topics) <= 5
 
 
-def test_a_topic_that_grew_is_written_to_in_all_its_partitions(served, peers, monkeypatch):
+def test_changed_partition_count_is_noticed(served, peers, monkeypatch):
     monkeypatch.setattr(topic_lookup, "REFRESH_MS", 5)
     gateway = served()
     dealer = peers(zmq.DEALER, gateway.dealer)
@@ -145,7 +145,7 @@ def test_a_topic_that_grew_is_written_to_in_all_its_partitions(served, peers, mo
 
 
 @pytest.mark.parametrize("fault", [InvalidTimestamp, MessageTooLarge])
-def test_nobody_pays_for_a_record_that_the_broker_refuses(served, peers, fault):
+def test_rejected_record_fails_no_other_record(served, peers, fault):
     sender = MemorySender()
     sender.judge = lambda topic, rows: fault("no") if any(
         row.value.startswith(b"bad") for row in rows
@@ -175,9 +175,7 @@ def test_nobody_pays_for_a_record_that_the_broker_refuses(served, peers, fault):
     assert gateway.metrics.failed.total() == 5
 
 
-def test_a_batch_that_is_refused_whole_is_answered_counted_and_complained_about(
-    served, peers, caplog
-):
+def test_rejected_batch_is_answered_counted_and_logged(served, peers, caplog):
     sender = MemorySender()
     sender.judge = lambda topic, rows: NotLeaderOrFollower("It is led elsewhere.")
     gateway = served(sender)
@@ -202,7 +200,7 @@ def pipeline(dealer, count):
     return [int(number) for number, *_ in came]
 
 
-def test_a_dealer_that_reads_gets_every_answer(served, peers):
+def test_dealer_that_reads_gets_every_response(served, peers):
     gateway = served(gateway_receive_hwm=5, gateway_linger_ms=20)
     dealer = peers(zmq.DEALER, gateway.dealer, RCVHWM=5)
     assert pipeline(dealer, 3_000) == list(range(3_000))
@@ -212,7 +210,7 @@ def test_a_dealer_that_reads_gets_every_answer(served, peers):
     assert (held.size, held.count, held.completed, held.waiting) == (0, 0, 3_000, False)
 
 
-def test_a_dealer_that_reads_late_gets_every_answer_and_others_go_on(served, peers):
+def test_dealer_that_reads_late_gets_every_response_and_delays_no_other(served, peers):
     gateway = served(gateway_receive_hwm=5)
     late = peers(zmq.DEALER, gateway.dealer, RCVHWM=5, RCVBUF=4096)
     for number in range(200):
@@ -237,7 +235,7 @@ def test_messages_in_flight_are_bounded(served, peers, monkeypatch):
     assert [int(dealer.recv_multipart()[0]) for _ in range(taken)] == list(range(taken))
 
 
-def test_pushes_are_received_however_many_came_before(served, peers, monkeypatch):
+def test_pushes_are_not_limited_by_the_in_flight_bound(served, peers, monkeypatch):
     monkeypatch.setattr(response_queue, "IN_FLIGHT_MAX", 10)
     monkeypatch.setattr(zmq_socket, "MESSAGES_PER_TICK", 1)
     gateway = served()
@@ -247,7 +245,7 @@ def test_pushes_are_received_however_many_came_before(served, peers, monkeypatch
     until(lambda: len(gateway.sender.values("sensors")) == 30)
 
 
-def test_judgement_spares_peers_that_read_and_peers_that_came_during_it(served):
+def test_unread_responses_of_reading_and_new_peers_are_kept(served):
     gateway = served()
     held = gateway.gateway._sockets[-1]._responses
     judged: list[bytes] = []
@@ -272,7 +270,7 @@ def test_judgement_spares_peers_that_read_and_peers_that_came_during_it(served):
     assert judged == [b"reading", b"new"]
 
 
-def test_peers_that_left_without_reading_are_forgotten(served, monkeypatch):
+def test_remembered_peers_that_do_not_read_are_bounded(served, monkeypatch):
     monkeypatch.setattr(response_queue, "NOT_READING_MAX", 10)
     gateway = served()
     held = gateway.gateway._sockets[-1]._responses
@@ -289,7 +287,7 @@ def test_peers_that_left_without_reading_are_forgotten(served, monkeypatch):
     assert list(held._not_reading) == [b"%d" % number for number in range(20, 30)]
 
 
-def test_answers_nobody_reads_are_dropped_and_counted(served, peers, monkeypatch):
+def test_unread_responses_are_dropped_and_counted(served, peers, monkeypatch):
     monkeypatch.setattr(response_queue, "READ_TIMEOUT_MS", 50)
     gateway = served(gateway_receive_hwm=5, gateway_buffer_memory=2 << 20)
     dealer = peers(zmq.DEALER, gateway.dealer, RCVHWM=5, RCVBUF=4096)
@@ -311,7 +309,7 @@ def test_answers_nobody_reads_are_dropped_and_counted(served, peers, monkeypatch
     assert not held._not_reading
 
 
-def test_a_dealer_that_left_without_its_answer_is_counted(served, peers):
+def test_response_to_a_disconnected_dealer_is_counted_as_dropped(served, peers):
     sender = MemorySender()
     sender.stopped.set()
     gateway = served(sender)
@@ -334,7 +332,7 @@ def test_a_dealer_that_left_without_its_answer_is_counted(served, peers):
     assert list(gateway.metrics.dropped_responses) == ["the peer is gone"]
 
 
-def test_what_has_come_before_the_end_is_written_and_answered(served, peers):
+def test_messages_received_before_close_are_written_and_acknowledged(served, peers):
     gateway = served(gateway_linger_ms=10_000)
     dealer, push = peers(zmq.DEALER, gateway.dealer), peers(zmq.PUSH, gateway.push)
     for number in range(100):
@@ -347,7 +345,7 @@ def test_what_has_come_before_the_end_is_written_and_answered(served, peers):
     assert dealer.recv_multipart()[:2] == [b"1", b"0"]
 
 
-def test_the_loop_rests_while_nothing_is_received(served, peers, monkeypatch):
+def test_loop_is_idle_while_receiving_is_paused(served, peers, monkeypatch):
     monkeypatch.setattr(topic_lookup, "REFRESH_MS", 10**9)  # its timer would wake the loop as well
     sender = MemorySender(memory=1)
     sender.stopped.set()
@@ -366,7 +364,7 @@ def test_the_loop_rests_while_nothing_is_received(served, peers, monkeypatch):
     until(lambda: sender.values("sensors") == [b"0", b"1", b"2"])
 
 
-def test_senders_go_on_when_it_is_a_new_batch_that_finds_room(served, peers, monkeypatch):
+def test_receiving_resumes_when_a_new_batch_has_room(served, peers, monkeypatch):
     monkeypatch.setattr(zmq_socket, "MESSAGES_PER_TICK", 1)
     monkeypatch.setattr(topic_lookup, "REFRESH_MS", 10**9)  # its timer would wake the loop as well
     sender = MemorySender(memory=1)

@@ -88,18 +88,18 @@ def refused(frame):
         bus.read_frame(frame)
 
 
-def test_every_kind_is_tried_here():
+def test_every_message_kind_has_an_example():
     assert {kind.name for kind in bus.MESSAGES.by_key.values()} == MESSAGES.keys()
 
 
-def test_a_frame_is_kind_version_fields_and_checksum():
+def test_frame_is_kind_version_fields_and_checksum():
     frame = bus.write_frame(bus.FENCE(node_id=2, incarnation=3))
     assert frame[:-8].hex() == "0c 00 00000002 0000000000000003 00".replace(" ", "")
     assert frame[-8:] == xxhash.xxh3_64_digest(frame[:-8])
 
 
 @each_message
-def test_a_message_is_read_as_it_was_written(name):
+def test_message_is_read_as_written(name):
     message = MESSAGES[name]
     frame = bus.write_frame(message)
     assert bus.read_frame(frame) == message
@@ -107,14 +107,14 @@ def test_a_message_is_read_as_it_was_written(name):
 
 
 @each_message
-def test_a_frame_cut_short_is_refused_wherever_it_is_cut(name):
+def test_truncated_frame_is_rejected(name):
     frame = bus.write_frame(MESSAGES[name])
     for size in range(len(frame)):
         refused(frame[:size])
 
 
 @each_message
-def test_a_frame_with_one_byte_changed_is_refused_whichever_it_is(name):
+def test_frame_with_changed_byte_is_rejected(name):
     frame = bytearray(bus.write_frame(MESSAGES[name]))
     for at in range(len(frame)):
         frame[at] ^= 0x10
@@ -124,14 +124,14 @@ def test_a_frame_with_one_byte_changed_is_refused_whichever_it_is(name):
 
 
 @each_message
-def test_fields_cut_short_under_a_checksum_that_holds_are_refused(name):
+def test_truncated_fields_with_valid_checksum_are_rejected(name):
     whole = said(name)
     for size in range(len(whole)):
         refused(sealed(whole[:size]))
 
 
 @each_message
-def test_changed_fields_under_a_checksum_that_holds_give_a_message_or_a_refusal(name):
+def test_changed_fields_with_valid_checksum_raise_declared_errors_only(name):
     dice = random.Random(name)
     for _ in range(300):
         changed = bytearray(said(name))
@@ -144,18 +144,18 @@ def test_changed_fields_under_a_checksum_that_holds_give_a_message_or_a_refusal(
 
 
 @pytest.mark.parametrize("start", [b"\x00\x00", b"\xff\x00", b"\x01\x01", b"\x01\xff"])
-def test_a_kind_or_version_that_is_not_known_is_said_to_be_newer(start):
+def test_unknown_kind_or_version_raises_unsupported_version(start):
     with pytest.raises(UnsupportedVersion, match="newer kafkalite wrote this message of the bus"):
         bus.read_frame(sealed(start + b"rest"))
 
 
-def test_a_count_that_no_bytes_stand_behind_is_refused():
+def test_array_count_beyond_the_frame_is_rejected():
     offsets = bytes(16)
     for count in (b"\x03", b"\xff\x01", b"\xff\xff\xff\xff\x0f"):
         refused(sealed(b"\x06\x00" + offsets + count))
 
 
-def test_a_message_cannot_unfold_into_more_than_its_bound():
+def test_decoded_size_is_bounded():
     count = RECORD_UNITS_MAX // 4
     fields = bytes(16) + b"\x81\x80\x40" + b"\x01" * count + b"\x00"
     assert len(bus.read_frame(sealed(b"\x06\x00" + fields)).fields["records"]) == count
@@ -163,7 +163,7 @@ def test_a_message_cannot_unfold_into_more_than_its_bound():
     refused(sealed(b"\x06\x00" + fields))
 
 
-def test_an_older_reader_passes_over_what_a_newer_writer_adds_as_a_tag():
+def test_unknown_tagged_fields_are_ignored():
     older, newer = (RecordKinds("message", is_exact=False) for _ in range(2))
     known = older.declare(1, "Kind", "0", Struct(number=Int32()))
     grown = newer.declare(
@@ -174,17 +174,17 @@ def test_an_older_reader_passes_over_what_a_newer_writer_adds_as_a_tag():
     assert newer.read(older.write(known(number=5))) == grown(number=5, word="", size=0)
 
 
-def test_a_record_of_the_log_is_no_message():
+def test_log_record_is_rejected_as_a_message():
     with pytest.raises(AssertionError, match="no message of the bus"):
         bus.write_frame(internal.CLUSTER(cluster_id="c"))
 
 
-def test_no_two_kinds_have_one_number():
+def test_duplicate_message_kind_is_rejected():
     with pytest.raises(AssertionError, match="have the same kind 3"):
         bus.MESSAGES.declare(3, "Another", "0", Struct(number=Int32()))
 
 
-def test_a_heartbeat_may_name_sixty_thousand_partitions():
+def test_heartbeat_may_name_sixty_thousand_partitions():
     unmade = [{"topic_id": bytes(16), "partition": index} for index in range(60_000)]
     beat = bus.HEARTBEAT(image_offset=1, led_count=0, size=0, unmade=unmade)
     assert len(bus.read_frame(bus.write_frame(beat)).fields["unmade"]) == 60_000

@@ -46,7 +46,7 @@ EVENT = MessageSchema(
 
 
 @given(st.sampled_from(MESSAGES), st.integers(0, 1 << 30), st.sampled_from([0.0, 0.5, 1.0]))
-def test_bytes_and_values_are_those_of_the_plain_codec(one, seed, null):
+def test_bytes_and_values_equal_the_plain_codec(one, seed, null):
     message, version = one
     values = filled(message, version, seed, null=null)
     frame = message.write(version, values)
@@ -54,13 +54,13 @@ def test_bytes_and_values_are_those_of_the_plain_codec(one, seed, null):
     assert message.read(version, frame) == with_defaults(message.struct, version, values)
 
 
-def test_a_field_not_given_takes_its_default():
+def test_missing_field_takes_its_default():
     for message, version in MESSAGES:
         expected = with_defaults(message.struct, version, {})
         assert message.read(version, message.write(version, {})) == expected
 
 
-def test_a_default_list_belongs_to_who_read_it():
+def test_default_list_is_not_shared():
     first = METADATA.response.read(9, METADATA.response.write(9, {}))
     first.topics.append("mine")
     second = EVENT.read(3, EVENT.write(3, {"name": "a"}))
@@ -69,7 +69,7 @@ def test_a_default_list_belongs_to_who_read_it():
     assert EVENT.read(3, EVENT.write(3, {"name": "a"})).place.names == []
 
 
-def test_reading_starts_where_it_is_told_and_takes_views():
+def test_read_accepts_a_position_and_a_memoryview():
     body = METADATA.request.write(12, {"topics": [{"name": "flights"}]})
     fields = METADATA.request.read(12, memoryview(b"header" + body), 6)
     assert fields.topics[0].name == "flights"
@@ -77,7 +77,7 @@ def test_reading_starts_where_it_is_told_and_takes_views():
         METADATA.request.read(12, b"short", 6)
 
 
-def test_records_are_a_view_of_the_frame_and_nothing_else_is():
+def test_records_are_a_view_of_the_frame_and_names_are_copies():
     values = {"topic_data": [{"name": "a", "partition_data": [{"index": 1, "records": b"rrrr"}]}]}
     frame = bytearray(PRODUCE.request.write(9, values))
     fields = PRODUCE.request.read(9, memoryview(frame))
@@ -86,27 +86,27 @@ def test_records_are_a_view_of_the_frame_and_nothing_else_is():
     assert fields.topic_data[0].name == "a"
 
 
-def test_a_field_named_as_a_method_of_dict_is_read_as_an_item():
+def test_field_named_as_a_method_of_dict_is_read_as_an_item():
     values = {"entries": [{"values": [{"key": "producer_byte_rate", "value": 1.5}]}]}
     response = DESCRIBE_CLIENT_QUOTAS.response
     entry = response.read(1, response.write(1, values)).entries[0]
     assert entry["values"][0].value == 1.5
 
 
-def test_a_field_that_is_not_there_is_an_attribute_error():
+def test_unknown_field_raises_attribute_error():
     with pytest.raises(AttributeError, match="nmae"):
         _ = Fields(name="a").nmae
 
 
 @given(st.lists(st.tuples(st.integers(4, 1 << 31), st.binary(max_size=200)), max_size=5))
-def test_tags_nobody_knows_are_passed_over(unknown):
+def test_unknown_tags_are_ignored(unknown):
     body = EVENT.write(3, {"name": "a", "ids": [1]})
     before, known = body[: body.index(b"\x01\x03")], body[body.index(b"\x03") :]
     tags = b"".join(uvarint(tag) + uvarint(len(value)) + value for tag, value in unknown)
     assert EVENT.read(3, before + uvarint(1 + len(unknown)) + known + tags).ids == [1]
 
 
-def test_a_tagged_field_reads_exactly_its_size():
+def test_tagged_field_of_wrong_size_raises_invalid_request():
     body = EVENT.write(3, {"name": "a", "ids": [1]})
     at = body.index(b"\x03\x09")
     for size in (8, 10):
@@ -125,22 +125,22 @@ def test_a_tagged_field_reads_exactly_its_size():
         {},
     ],
 )
-def test_a_tagged_field_that_says_nothing_new_is_not_written(values):
+def test_tagged_field_with_default_value_is_not_written(values):
     assert EVENT.write(3, {"name": "a", **values}) == EVENT.write(3, {"name": "a"})
 
 
-def test_an_empty_array_is_written_where_null_is_the_default():
+def test_empty_array_is_written_where_null_is_the_default():
     assert EVENT.read(3, EVENT.write(3, {"name": "a", "ids": []})).ids == []
 
 
-def test_a_struct_may_be_null():
+def test_struct_may_be_null():
     for cursor in (None, {"topic_name": "flights", "partition_index": 3}):
         response = DESCRIBE_TOPIC_PARTITIONS.response
         read = response.read(0, response.write(0, {"next_cursor": cursor}))
         assert read.next_cursor == cursor
 
 
-def test_a_request_is_not_written_without_what_it_must_say():
+def test_request_with_field_of_a_later_version_raises_unsupported_version():
     with pytest.raises(UnsupportedVersion, match="Event version 0 has no field count"):
         EVENT.write(0, {"name": "a", "count": 5})
     assert EVENT.write(0, {"name": "a", "count": -1}) == EVENT.write(0, {"name": "a"})
@@ -148,13 +148,13 @@ def test_a_request_is_not_written_without_what_it_must_say():
         METADATA.request.write(3, {"topics": [], "allow_auto_topic_creation": False})
 
 
-def test_a_response_drops_what_an_older_version_cannot_say():
+def test_response_omits_fields_of_later_versions():
     topic = {"name": "a", "topic_id": bytes(range(16)), "topic_authorized_operations": 7}
     older = METADATA.response.read(1, METADATA.response.write(1, {"topics": [topic]}))
     assert older.topics[0].topic_id == bytes(16)
 
 
-def test_a_version_that_does_not_exist_is_unsupported():
+def test_unknown_version_raises_unsupported_version():
     with pytest.raises(UnsupportedVersion, match="Metadata request has no version 99"):
         METADATA.request.read(99, b"")
 
@@ -171,12 +171,12 @@ def test_a_version_that_does_not_exist_is_unsupported():
         {"name": "a", "next": []},
     ],
 )
-def test_a_value_that_does_not_fit_is_our_mistake(values):
+def test_invalid_value_raises_assertion_error(values):
     with pytest.raises(AssertionError):
         EVENT.write(3, values)
 
 
-def test_null_is_refused_where_it_may_not_be():
+def test_null_is_rejected_in_non_nullable_field():
     assert EVENT.read(1, b"\xff\xff" + bytes(4)).name is None
     with pytest.raises(InvalidRequest):
         EVENT.read(0, b"\xff\xff")
@@ -194,7 +194,7 @@ def test_null_is_refused_where_it_may_not_be():
         (Int64, -(1 << 63), (1 << 63) - 1),
     ],
 )
-def test_a_number_is_held_to_its_type(field, low, high):
+def test_number_is_limited_to_its_type(field, low, high):
     message = MessageSchema("Number", Struct(value=field()), versions="0")
     for value in (low, high):
         assert message.read(0, message.write(0, {"value": value})).value == value
@@ -203,7 +203,7 @@ def test_a_number_is_held_to_its_type(field, low, high):
             message.write(0, {"value": value})
 
 
-def test_a_string_longer_than_its_length_can_say_is_our_mistake():
+def test_string_is_limited_to_its_length_prefix():
     message = MessageSchema("Text", Struct(value=String()), versions="0-1", flexible="1")
     assert message.read(0, message.write(0, {"value": "x" * 0x7FFF})).value == "x" * 0x7FFF
     assert message.read(1, message.write(1, {"value": "x" * 0x8000})).value == "x" * 0x8000
@@ -212,7 +212,7 @@ def test_a_string_longer_than_its_length_can_say_is_our_mistake():
 
 
 @pytest.mark.parametrize("value", [b"short", "0123456789abcdef", 0, bytearray(16)])
-def test_an_id_is_sixteen_bytes(value):
+def test_uuid_is_sixteen_bytes(value):
     message = MessageSchema("Id", Struct(value=Uuid()), versions="0")
     with pytest.raises(AssertionError):
         message.write(0, {"value": value})

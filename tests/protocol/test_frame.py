@@ -22,7 +22,7 @@ CLIENT_IDS = [None, "", "rdkafka", "naïve 🛩", "x" * 0x7FFF]
 
 
 @pytest.mark.parametrize("api", BY_KEY.values(), ids=lambda api: api.name)
-def test_a_request_header_is_kios_and_reads_back(api):
+def test_request_header_equals_kio_and_is_read_back(api):
     for version in versions(api):
         flexible = api.request_header_flexible(version)
         entity = KioHeaderV2 if flexible else KioHeaderV1
@@ -37,18 +37,18 @@ def test_a_request_header_is_kios_and_reads_back(api):
             assert read == RequestHeader(api.key, version, 77, client_id, len(ours))
 
 
-def test_a_client_id_longer_than_its_length_can_say_is_our_mistake():
+def test_client_id_above_its_length_prefix_raises_assertion_error():
     with pytest.raises(AssertionError, match="client id"):
         write_header(3, 0, 1, "x" * 0x8000, flexible=False)
 
 
-def test_a_header_with_tags_is_read_to_its_end():
+def test_request_header_with_tags_is_read_to_its_end():
     tags = b"\x02" + b"\x00\x03abc" + b"\xff\x01\x00"
     frame = write_header(3, 12, 1, "a", flexible=False) + tags + b"body"
     assert read_header(frame).body_position == len(frame) - len(b"body")
 
 
-def test_a_header_cut_short_is_refused():
+def test_truncated_request_header_raises_invalid_request():
     for whole in (
         write_header(3, 12, 1, "rdkafka", flexible=True),
         write_header(3, 0, 1, "rdkafka", flexible=False),
@@ -62,23 +62,23 @@ def test_a_header_cut_short_is_refused():
 @pytest.mark.parametrize(
     "client_id", [b"\xff\xfe", b"\x80\x00", b"\x7f\xff", b"\x00\x02\xff\xff", b"\x00\x05abcd"]
 )
-def test_a_client_id_that_lies_is_refused(client_id):
+def test_invalid_client_id_raises_invalid_request(client_id):
     with pytest.raises(InvalidRequest):
         read_header(bytes(8) + client_id)
 
 
 @pytest.mark.parametrize("api_key", [-1, 4, 52, 95, 300, 0x7FFF, -0x8000])
-def test_the_header_of_an_unknown_api_is_read(api_key):
+def test_request_header_of_unknown_api_is_read(api_key):
     frame = write_header(api_key, 0, 5, "a", flexible=False)
     assert read_header(frame) == RequestHeader(api_key, 0, 5, "a", len(frame))
 
 
-def test_the_header_of_a_version_yet_unknown_carries_tags_where_newer_ones_do():
+def test_request_header_of_unknown_version_is_read_with_tags():
     frame = write_header(18, 99, 5, "a", flexible=True)
     assert read_header(frame) == RequestHeader(18, 99, 5, "a", len(frame))
 
 
-def test_only_api_versions_answers_without_tags_in_a_flexible_version():
+def test_only_api_versions_response_header_has_no_tags():
     for api in BY_KEY.values():
         for version in versions(api):
             flexible = version in api.flexible
@@ -88,7 +88,7 @@ def test_only_api_versions_answers_without_tags_in_a_flexible_version():
 
 
 @pytest.mark.parametrize("version", versions(API_VERSIONS))
-def test_kafka_python_reads_the_answer_to_a_version_of_api_versions_it_asked_for(version):
+def test_kafka_python_reads_api_versions_response(version):
     listed = [{"api_key": 0, "min_version": 0, "max_version": 13}]
     flexible = API_VERSIONS.response_header_flexible(version)
     frame = response_header(9, flexible) + API_VERSIONS.response.write(
@@ -100,7 +100,7 @@ def test_kafka_python_reads_the_answer_to_a_version_of_api_versions_it_asked_for
         assert [(one.api_key, one.max_version) for one in answer.api_keys] == [(0, 13)]
 
 
-def test_kafka_python_reads_the_refusal_of_a_version_of_api_versions():
+def test_kafka_python_reads_unsupported_api_versions_response():
     """For any requested version the response is of version 0: error code, supported versions."""
     listed = [{"api_key": 18, "min_version": 0, "max_version": 5}]
     refusal = {"error_code": UnsupportedVersion.code, "api_keys": listed}
@@ -110,7 +110,7 @@ def test_kafka_python_reads_the_refusal_of_a_version_of_api_versions():
     assert [(one.api_key, one.max_version) for one in answer.api_keys] == [(18, 5)]
 
 
-def test_features_are_tagged_and_cost_nothing_when_there_are_none():
+def test_supported_features_are_tagged_and_omitted_when_empty():
     bare = API_VERSIONS.response.write(3, {})
     assert bare == bytes.fromhex("0000 01 00000000 00")
     told = API_VERSIONS.response.write(

@@ -26,7 +26,7 @@ def exchange(path: Path) -> tuple[list[str], list[str]]:
 
 
 @pytest.mark.parametrize("path", FRAMES, ids=lambda path: path.stem)
-def test_a_request_says_what_stands_beside_it(path):
+def test_golden_request_matches_its_description(path):
     lines, _ = exchange(path)
     frame = bytes_of(lines)
     header = read_header(frame)
@@ -40,7 +40,7 @@ def test_a_request_says_what_stands_beside_it(path):
 
 
 @pytest.mark.parametrize("path", FRAMES, ids=lambda path: path.stem)
-def test_a_response_says_what_stands_beside_it(path):
+def test_golden_response_matches_its_description(path):
     request, lines = exchange(path)
     header = read_header(bytes_of(request))
     api, version = BY_KEY[header.api_key], header.version
@@ -52,7 +52,7 @@ def test_a_response_says_what_stands_beside_it(path):
     assert frame == start + api.response.write(version, fields)
 
 
-def test_the_exchanges_of_a_first_produce_and_fetch_are_here():
+def test_golden_frames_cover_the_first_produce_and_fetch():
     caught = {path.stem.rpartition("_v")[0] for path in FRAMES}
     assert {"00_produce", "01_fetch", "02_list_offsets", "03_metadata", "18_api_versions"} <= caught
     assert len(FRAMES) >= 75

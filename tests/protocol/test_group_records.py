@@ -134,13 +134,13 @@ def bytes_of(text):
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_a_record_is_written_as_kafka_writes_it(name):
+def test_group_record_is_written_as_kafka_does(name):
     record, key, value = WRITTEN[name]
     assert group_records.write(record) == (bytes_of(key), bytes_of(value))
 
 
 @pytest.mark.parametrize("name", [*WRITTEN, *READ])
-def test_what_any_kafka_wrote_is_read(name):
+def test_group_record_of_any_kafka_version_is_read(name):
     record, key, value = (WRITTEN | READ)[name]
     assert group_records.read(bytes_of(key), bytes_of(value)) == record
 
@@ -155,7 +155,7 @@ OFFSETS = st.one_of(
 
 
 @given(st.builds(OffsetKey, TEXTS, TEXTS, INTS), OFFSETS)
-def test_the_packing_by_hand_and_the_schemas_agree(key, offset):
+def test_offset_commit_record_equals_its_schema(key, offset):
     key_bytes, value = group_records.write(offset_record(key, offset))
     assert group_records.read(key_bytes, value) == offset_record(key, offset)
     assert key_bytes == b"\x00\x01" + OFFSET_COMMIT_KEY.write(1, key._asdict())
@@ -166,19 +166,19 @@ def test_the_packing_by_hand_and_the_schemas_agree(key, offset):
 
 
 @given(TEXTS)
-def test_so_they_do_about_the_key_of_a_group(group_id):
+def test_group_metadata_key_equals_its_schema(group_id):
     key, _ = group_records.write(group_record(group_id, None))
     assert key == b"\x00\x02" + GROUP_METADATA_KEY.write(2, {"group": group_id})
     assert GROUP_METADATA_KEY.read(2, key, 2) == {"group": group_id}
 
 
 @pytest.mark.parametrize("kind", [*range(3, 20), 30_000, -1])
-def test_a_record_of_another_kind_is_passed_over(kind):
+def test_record_of_another_kind_is_ignored(kind):
     assert group_records.read(kind.to_bytes(2, "big", signed=True) + b"rest", b"value") is None
 
 
 @pytest.mark.parametrize("name", [*WRITTEN, *READ])
-def test_a_key_that_is_cut_short_or_goes_on_is_corrupt(name):
+def test_truncated_or_extended_key_is_corrupt(name):
     _, key, value = (WRITTEN | READ)[name]
     whole = bytes_of(key)
     for part in (*(whole[:size] for size in range(len(whole))), whole + b"\0"):
@@ -187,7 +187,7 @@ def test_a_key_that_is_cut_short_or_goes_on_is_corrupt(name):
 
 
 @pytest.mark.parametrize("name", [*WRITTEN, *READ])
-def test_a_value_that_is_cut_short_is_corrupt(name):
+def test_truncated_value_is_corrupt(name):
     _, key, value = (WRITTEN | READ)[name]
     whole = bytes_of(value) or b""
     for size in range(len(whole)):
@@ -196,7 +196,7 @@ def test_a_value_that_is_cut_short_is_corrupt(name):
 
 
 @pytest.mark.parametrize("version", [5, 100, -1])
-def test_a_value_of_a_version_that_is_not_known_is_corrupt(version):
+def test_value_of_unknown_version_is_corrupt(version):
     value = version.to_bytes(2, "big", signed=True) + bytes(100)
     for key in (KEY_BYTES, GROUP_BYTES):
         with pytest.raises(CorruptMessage):
@@ -204,7 +204,7 @@ def test_a_value_of_a_version_that_is_not_known_is_corrupt(version):
 
 
 @pytest.mark.parametrize("name", [*WRITTEN, *READ])
-def test_changed_bytes_give_a_record_or_a_refusal(name):
+def test_changed_bytes_are_a_record_or_corrupt(name):
     dice = random.Random(name)
     _, key, value = (WRITTEN | READ)[name]
     for _ in range(300):
@@ -219,7 +219,7 @@ def test_changed_bytes_give_a_record_or_a_refusal(name):
             assert group_records.read(*group_records.write(record)) == record
 
 
-def test_the_topics_of_a_subscription_of_any_version():
+def test_subscribed_topics_are_read_from_any_version():
     named = bytes.fromhex("00000002 0001 74 0001 75")
     for version in range(5):
         assert subscribed_topics(version.to_bytes(2, "big") + named + b"more") == {"t", "u"}
@@ -230,5 +230,5 @@ def test_the_topics_of_a_subscription_of_any_version():
     "metadata", ["", "00", "0000", "ffff 00000000", "0000 ffffffff", "0000 7fffffff 0001",
                  "0000 00000001 0005 61", "0000 00000001 0001 ff", "0000 00000001 ffff"],
 )  # fmt: skip
-def test_what_is_no_subscription_has_no_topics(metadata):
+def test_invalid_subscription_has_no_topics(metadata):
     assert subscribed_topics(bytes_of(metadata)) is None

@@ -36,7 +36,7 @@ def read(message: MessageSchema, version: int, frame: bytes) -> dict | None:
 
 
 @APIS
-def test_a_message_cut_short_is_refused(api):
+def test_truncated_message_is_rejected(api):
     for version in versions(api):
         for message in (api.request, api.response):
             whole = message.write(version, filled(message, version, **SMALL))
@@ -45,7 +45,7 @@ def test_a_message_cut_short_is_refused(api):
 
 
 @APIS
-def test_bytes_after_the_end_are_not_looked_at(api):
+def test_bytes_after_the_message_are_ignored(api):
     for version in versions(api):
         for message in (api.request, api.response):
             whole = message.write(version, filled(message, version, **SMALL))
@@ -53,7 +53,7 @@ def test_bytes_after_the_end_are_not_looked_at(api):
 
 
 @APIS
-def test_what_is_read_from_changed_bytes_can_be_written_and_read_again(api):
+def test_message_read_from_changed_bytes_is_written_and_read_back(api):
     dice = random.Random(api.name)
     for version in versions(api):
         for message in (api.request, api.response):
@@ -86,7 +86,7 @@ def lies(length: Length, left: int) -> list[bytes]:
 
 
 @APIS
-def test_a_length_that_lies_costs_no_memory(api):
+def test_false_length_allocates_no_memory(api):
     tracemalloc.start()
     try:
         for version in versions(api):
@@ -103,12 +103,12 @@ def test_a_length_that_lies_costs_no_memory(api):
         tracemalloc.stop()
 
 
-def test_twelve_lies_are_told_about_each_length():
+def test_each_length_has_twelve_false_values():
     for form in ("uvarint", ">h", ">i"):
         assert len(lies(Length(7, form), 100)) == 12
 
 
-def test_a_request_is_not_unfolded_beyond_its_bound():
+def test_decoded_request_size_is_bounded():
     count = codec.UNITS_MAX // 5 + 1
     frame = uvarint(count + 1) + b"\x01\x00" * count + bytes(4)
     tracemalloc.start()
@@ -120,7 +120,7 @@ def test_a_request_is_not_unfolded_beyond_its_bound():
         tracemalloc.stop()
 
 
-def test_an_element_of_an_array_weighs_four_units():
+def test_array_element_counts_four_units():
     count = codec.UNITS_MAX // 4
     assert len(read(DESCRIBE_GROUPS.request, 0, described(count)).groups) == count
     assert read(DESCRIBE_GROUPS.request, 0, described(count + 1)) is None
@@ -130,7 +130,7 @@ def described(count):
     return DESCRIBE_GROUPS.request.write(0, {"groups": [""] * count})
 
 
-def test_fifty_thousand_partitions_of_a_group_and_ten_thousand_topics_are_read():
+def test_large_group_and_topic_requests_are_read():
     names = [f"t{number}" for number in range(10_000)]
     topics = [{"name": name, "partition_indexes": [*range(5)]} for name in names]
     resources = [{"resource_type": 2, "resource_name": name} for name in names]
@@ -142,7 +142,7 @@ def test_fifty_thousand_partitions_of_a_group_and_ten_thousand_topics_are_read()
         assert read(api.request, version, api.request.write(version, request)) is not None
 
 
-def test_a_request_about_thirty_thousand_partitions_is_read():
+def test_request_for_thirty_thousand_partitions_is_read():
     partitions = [{"partition_index": index} for index in range(30_000)]
     request = {"topics": [{"name": "flights", "partitions": partitions}]}
     frame = LIST_OFFSETS.request.write(10, request)
@@ -150,13 +150,13 @@ def test_a_request_about_thirty_thousand_partitions_is_read():
 
 
 @pytest.mark.parametrize("text", [b"\xff", b"\xc0\x80", b"\xed\xa0\x80", b"ab\xe2\x82"])
-def test_a_string_that_is_not_utf8_is_refused(text):
+def test_string_that_is_not_utf8_is_rejected(text):
     frame = uvarint(2) + uvarint(len(text) + 1) + text + bytes(5)
     with pytest.raises(InvalidRequest):
         METADATA.request.read(9, frame)
 
 
-def test_a_count_of_tags_beyond_the_bytes_is_refused():
+def test_tag_count_beyond_the_frame_is_rejected():
     body = LIST_OFFSETS.request.write(10, {})
     assert body.endswith(b"\0")
     for count in (1, 127, 0xFFFFFFFF):

@@ -53,7 +53,7 @@ def sides(api: Api) -> list[MessageSchema]:
 
 
 @pytest.mark.parametrize("api", BY_KEY.values(), ids=lambda api: api.name)
-def test_kio_reads_what_we_write_and_writes_what_we_read(api):
+def test_kio_reads_and_writes_the_same_bytes(api):
     for version in versions(api):
         if (api.name, version) in NEWER_THAN_KIO:
             with pytest.raises(KioIndexError):
@@ -107,7 +107,7 @@ def kio_value(field: Any, version: int, value: Any) -> Any:
     [api for api in BY_KEY.values() if (api.key, "request") in KAFKA_PYTHON],
     ids=lambda api: api.name,
 )
-def test_kafka_python_reads_what_we_write_and_writes_what_we_read(api):
+def test_kafka_python_reads_and_writes_the_same_bytes(api):
     for message, side in zip(sides(api), ("request", "response"), strict=True):
         oracle = KAFKA_PYTHON[api.key, side]
         for version in versions(api):
@@ -124,7 +124,7 @@ def test_kafka_python_reads_what_we_write_and_writes_what_we_read(api):
                 assert bytes(theirs.encode(version=version)) == ours
 
 
-def test_kafka_python_knows_the_apis_of_every_ordinary_program():
+def test_kafka_python_has_at_least_fifty_apis():
     assert len(KAFKA_PYTHON) // 2 >= 50
 
 

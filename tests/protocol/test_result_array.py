@@ -12,7 +12,7 @@ from kafkalite.protocol.schemas.topics import CREATE_TOPICS, CREATED_TOPICS
 
 @pytest.mark.parametrize("count", [0, 1, 127, 128])
 @pytest.mark.parametrize("version", [2, 4, 5, 7])
-def test_results_of_create_topics_have_the_bytes_of_one_response(version, count):
+def test_create_topics_results_have_the_bytes_of_one_response(version, count):
     topics = [{"name": f"t{number}", "error_code": 3} for number in range(count)]
     written = [CREATED_TOPICS.write_element(version, topic) for topic in topics]
     response = CREATE_TOPICS.response.write(version, {"topics": topics})
@@ -20,7 +20,7 @@ def test_results_of_create_topics_have_the_bytes_of_one_response(version, count)
 
 
 @pytest.mark.parametrize("version", [1, 3, 4])
-def test_results_of_describe_configs_have_the_bytes_of_one_response(version):
+def test_describe_configs_results_have_the_bytes_of_one_response(version):
     configs = [{"name": "retention.ms", "value": "7", "synonyms": []}]
     resource = {"resource_type": 2, "resource_name": "t", "configs": configs}
     written = DESCRIBED_RESOURCES.write_element(version, resource)
@@ -30,7 +30,7 @@ def test_results_of_describe_configs_have_the_bytes_of_one_response(version):
 
 @pytest.mark.parametrize("count", [0, 1, 127, 128])
 @pytest.mark.parametrize("version", range(14))
-def test_topics_of_metadata_have_the_bytes_of_one_response(version, count):
+def test_metadata_topics_have_the_bytes_of_one_response(version, count):
     topics = [{"name": f"t{number}", "partitions": [{"leader_id": 1}]} for number in range(count)]
     fields = {
         "brokers": [{"node_id": 7, "host": "h", "port": 9}],
@@ -44,7 +44,7 @@ def test_topics_of_metadata_have_the_bytes_of_one_response(version, count):
 
 
 @pytest.mark.parametrize("number", [0, 1, 127, 128, 300, 1 << 20])
-def test_unsigned_varint_has_seven_bits_a_byte_the_lowest_first(number):
+def test_unsigned_varint_is_little_endian_base_128(number):
     written = unsigned_varint(number)
     assert sum((byte & 127) << 7 * at for at, byte in enumerate(written)) == number
     assert [byte >> 7 for byte in written] == [1] * (len(written) - 1) + [0]

@@ -58,12 +58,12 @@ EVERY_FIELD = [
 ]
 
 
-def test_there_are_seventy_four_apis_for_clients():
+def test_schemas_cover_seventy_four_client_apis():
     assert len(BY_KEY) == len(ROWS) == 74
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[1])
-def test_an_api_has_the_versions_kafka_has(row):
+def test_api_has_the_versions_of_kafka(row):
     key, name, run, flexible = row
     api = BY_KEY[int(key)]
     low, _, high = run.partition("-")
@@ -72,7 +72,7 @@ def test_an_api_has_the_versions_kafka_has(row):
     assert first == ([] if flexible == "-" else [int(flexible)])
 
 
-def test_every_version_kafka_4_3_answers_to_has_a_schema():
+def test_every_version_of_kafka_4_3_has_a_schema():
     newest = BROKER_API_VERSIONS[max(BROKER_API_VERSIONS)]
     for key, (low, high) in newest.items():
         if key in BY_KEY and key != 0:
@@ -80,13 +80,13 @@ def test_every_version_kafka_4_3_answers_to_has_a_schema():
     assert newest[0][0] == 0, "Produce is advertised from 0 and refused below 3"
 
 
-def test_every_version_kio_knows_of_an_api_has_a_schema():
+def test_every_version_of_kio_has_a_schema():
     for key, api in BY_KEY.items():
         known = schema_name_map[api_key_map[key]] if key in api_key_map else {}
         assert set(known) <= set(range(api.versions[0], api.versions[1] + 1))
 
 
-def test_a_field_lies_inside_the_versions_of_its_api():
+def test_field_versions_are_within_the_versions_of_the_api():
     for api, path, field, _ in EVERY_FIELD:
         low, high = api.versions
         there = [version for version in range(low, high + 1) if version in field.versions]
@@ -95,7 +95,7 @@ def test_a_field_lies_inside_the_versions_of_its_api():
         assert field.versions.high is None or field.versions.high <= high, path
 
 
-def test_tags_are_told_apart_and_only_used_in_flexible_versions():
+def test_tags_are_unique_and_in_flexible_versions_only():
     for api, path, field, parent in EVERY_FIELD:
         if field.tag is None:
             continue
@@ -106,25 +106,25 @@ def test_tags_are_told_apart_and_only_used_in_flexible_versions():
             assert version not in field.versions or version in api.flexible, path
 
 
-def test_a_default_may_be_null_only_where_null_may_be():
+def test_null_default_requires_a_nullable_field():
     for api, path, field, _ in EVERY_FIELD:
         if field.default is None:
             low, high = api.versions
             assert any(version in field.nullable for version in range(low, high + 1)), path
 
 
-def test_an_id_is_never_null():
+def test_uuid_is_never_nullable():
     assert not any(
         isinstance(field, Uuid) and 0 in field.nullable for _, _, field, _ in EVERY_FIELD
     )
 
 
-def test_only_known_fields_hide_behind_a_method_of_dict():
+def test_fields_named_as_methods_of_dict_are_listed():
     names = {path.rpartition(".")[2] for _, path, _, _ in EVERY_FIELD}
     assert {name for name in names if hasattr(dict, name)} == FIELDS_OF_DICT
 
 
-def test_a_key_belongs_to_one_api():
+def test_duplicate_api_key_is_rejected():
     with pytest.raises(AssertionError, match="Second and ApiVersions have the same key 18"):
         Api(18, "Second", versions="0", request=Struct(), response=Struct())
     assert BY_KEY[18] is API_VERSIONS
@@ -140,6 +140,6 @@ def test_a_key_belongs_to_one_api():
         ("none", [], [0, 1]),
     ],
 )
-def test_versions_are_said_in_kafkas_words(words, inside, outside):
+def test_version_ranges_are_parsed_in_kafka_notation(words, inside, outside):
     assert all(version in versions_of(words) for version in inside)
     assert not any(version in versions_of(words) for version in outside)

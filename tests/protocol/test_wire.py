@@ -39,7 +39,7 @@ DECODERS = pytest.mark.parametrize(("api", "decode", "twin"), CODECS, ids=["prod
 
 @DECODERS
 @given(seed=st.integers(0, 1 << 30), null=st.sampled_from([0.0, 0.5]))
-def test_a_request_is_read_as_the_schema_reads_it(api, decode, twin, seed, null):
+def test_decoded_request_equals_the_schema(api, decode, twin, seed, null):
     for version in versions(api):
         frame = HEAD + api.request.write(version, filled(api.request, version, seed, null=null))
         read = decode(version, memoryview(frame), len(HEAD))
@@ -70,7 +70,7 @@ def fetch_of(version, topics=0, partitions=0, forgotten=0, forgotten_partitions=
         {"topics": 1, "forgotten": MOST - 1},
     ],
 )
-def test_decode_fetch_refuses_more_than_fetch_names_max(version, counts):
+def test_decode_fetch_rejects_more_than_fetch_names_max(version, counts):
     at_most = fetch_of(version, **counts)
     read = wire.decode_fetch(version, at_most, 0)
     assert read == twins.decode_fetch(version, at_most, 0)
@@ -83,7 +83,7 @@ def test_decode_fetch_refuses_more_than_fetch_names_max(version, counts):
     assert read[7:9] == (None, [])
 
 
-def test_a_fetch_that_names_too_many_is_not_read_on():
+def test_decode_fetch_above_the_limit_allocates_no_memory():
     whole = fetch_of(12, topics=2 * MOST)
     tracemalloc.start()
     try:
@@ -95,7 +95,7 @@ def test_a_fetch_that_names_too_many_is_not_read_on():
 
 
 @DECODERS
-def test_bytes_cut_short_or_changed_are_judged_as_the_schema_judges_them(api, decode, twin):
+def test_truncated_or_changed_request_is_decoded_as_by_the_schema(api, decode, twin):
     dice = random.Random(4)
     for version in versions(api):
         values = filled(api.request, version, small=True, counts=(2,))
@@ -110,7 +110,7 @@ def test_bytes_cut_short_or_changed_are_judged_as_the_schema_judges_them(api, de
 
 
 @DECODERS
-def test_lying_lengths_are_judged_as_the_schema_judges_them(api, decode, twin):
+def test_false_lengths_are_decoded_as_by_the_schema(api, decode, twin):
     for version in versions(api):
         told = tokens(api.request, version, filled(api.request, version, small=True, counts=(1, 2)))
         for at, length in enumerate(told):
@@ -122,7 +122,7 @@ def test_lying_lengths_are_judged_as_the_schema_judges_them(api, decode, twin):
 
 
 @DECODERS
-def test_unknown_tags_are_passed_over_and_known_ones_held_to_their_size(api, decode, twin):
+def test_tags_are_decoded_as_by_the_schema(api, decode, twin):
     for version in versions(api):
         if version not in api.flexible:
             continue
@@ -139,7 +139,7 @@ def test_unknown_tags_are_passed_over_and_known_ones_held_to_their_size(api, dec
 
 
 @PRODUCE_VERSIONS
-def test_a_produce_response_is_written_as_the_schema_writes_it(version):
+def test_encoded_produce_response_equals_the_schema(version):
     for seed, null in ((0, 0.0), (1, 0.3), (2, 1.0)):
         values = filled(PRODUCE.response, version, seed, null=null)
         topics = [
@@ -172,7 +172,7 @@ def produced(partition: dict[str, Any]) -> PartitionAppendResult:
 
 
 @FETCH_VERSIONS
-def test_a_fetch_response_is_written_as_the_schema_writes_it(version):
+def test_encoded_fetch_response_equals_the_schema(version):
     for seed, null in ((0, 0.0), (1, 0.3), (2, 1.0)):
         values = filled(FETCH.response, version, seed, null=null)
         for topic in values["responses"]:
@@ -211,7 +211,7 @@ def fetched(partition: dict[str, Any]) -> PartitionFetchResult:
     )
 
 
-def test_encoders_refuse_a_result_with_another_number_of_fields():
+def test_encoders_reject_a_result_with_wrong_number_of_fields():
     result = PartitionAppendResult.failed(0, InvalidRecord())
     for wrong in (result[:-1], (*result, None), [*result]):
         with pytest.raises(TypeError, match="expected a result of 8 fields"):
@@ -242,7 +242,7 @@ class Slice:
 
 
 @FETCH_VERSIONS
-def test_records_pass_through_untouched_between_runs_of_bytes(version):
+def test_file_slices_are_chunks_of_a_fetch_response(version):
     slices = [Slice(100), Slice(0), Slice(1 << 30)]
     partitions = [(one, 0, 9, 9, 0, None, -1, slices[one], None, None) for one in range(3)]
     topic = "flights" if version < 13 else bytes(range(16))
@@ -253,14 +253,14 @@ def test_records_pass_through_untouched_between_runs_of_bytes(version):
     assert chunks[3] is slices[2]
 
 
-def test_nothing_fetched_is_empty_and_not_null():
+def test_missing_records_are_encoded_as_empty():
     partition = (0, 0, 9, 9, 0, None, -1, None, None, None)
     (frame,) = wire.encode_fetch(4, CORRELATION_ID, 0, 0, 0, [("flights", [partition])])
     body = FETCH.response.read(4, frame, 4)
     assert body.responses[0].partitions[0].records == b""
 
 
-def test_a_records_view_shares_the_memory_of_its_frame():
+def test_records_view_shares_the_memory_of_the_frame():
     values = {"topic_data": [{"name": "a", "partition_data": [{"index": 1, "records": b"rrrr"}]}]}
     frame = bytearray(PRODUCE.request.write(9, values))
     _, _, _, [(_, [(_, records)])] = wire.decode_produce(9, memoryview(frame), 0)
@@ -268,27 +268,27 @@ def test_a_records_view_shares_the_memory_of_its_frame():
     assert records == b"xrrr"
 
 
-def test_a_topic_name_seen_again_is_the_same_object():
+def test_repeated_topic_name_is_the_same_object():
     values = {"topic_data": [{"name": "fl" + "ights"}]}
     frame = PRODUCE.request.write(9, values)
     first = wire.decode_produce(9, frame, 0)[3][0][0]
     assert wire.decode_produce(9, bytes(frame), 0)[3][0][0] is first
 
 
-def test_more_names_than_are_kept_are_still_told_apart():
+def test_topic_names_beyond_the_cache_are_distinct():
     names = [f"topic-{index}" for index in range(5000)] + ["é" * 120, "x" * 249, "x" * 250, ""]
     frame = PRODUCE.request.write(9, {"topic_data": [{"name": name} for name in names * 2]})
     assert [topic for topic, _ in wire.decode_produce(9, frame, 0)[3]] == names * 2
 
 
-def test_a_request_is_not_unfolded_beyond_its_bound():
+def test_decoded_request_size_is_bounded():
     partition = bytes(4) + b"\x00\x00"
     frame = b"\x00" + bytes(6) + b"\x02" + b"\x02a" + b"\x81\x80\x80\x01" + partition * (1 << 21)
     assert wire.decode_produce(9, frame + b"\x00\x00", 0) == InvalidRequest.code
 
 
 @pytest.mark.parametrize("version", [-1, 2, 14])
-def test_a_version_that_is_not_served_is_our_mistake(version):
+def test_unsupported_version_raises_assertion_error(version):
     with pytest.raises(AssertionError):
         wire.decode_produce(version, b"", 0)
     with pytest.raises(AssertionError):
