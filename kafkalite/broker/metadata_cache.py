@@ -11,7 +11,8 @@ from typing import Protocol
 
 from kafkalite.broker.client_context import ClientContext
 from kafkalite.broker.node_settings import NodeSettings
-from kafkalite.config.broker import ADVERTISED_LISTENERS, parse_listener
+from kafkalite.config.broker import ADVERTISED_LISTENERS
+from kafkalite.config.listener import parse_listener
 from kafkalite.config.settings import Settings
 from kafkalite.coordination.image import SUPERVISOR_ID, ClusterImage, NodeImage, TopicImage
 

@@ -322,7 +322,8 @@ def meeting_place() -> CheckResult:
 
 def ports(directory: Path, listen: str | None, ready: Ready | None) -> Iterator[CheckResult]:
     """Check that node 0 and the workers can listen on their ports."""
-    from kafkalite.config.broker import LISTENERS, parse_listener
+    from kafkalite.config.broker import LISTENERS
+    from kafkalite.config.listener import parse_listener
     from kafkalite.process.ports import load_ports
 
     if ready is not None:

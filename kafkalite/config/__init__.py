@@ -2,10 +2,12 @@
 
     key              declaration of a key, and checks of values
     broker           the broker's keys
+    unsupported_keys Kafka's keys of a broker that do not exist here, with the reasons
     topic            a topic's keys, and the broker key each of them overrides
     client           the keys of the native clients
     client_keywords  the same as keyword arguments with types, generated from `client`
     client_metrics   the keys of a client-metrics subscription
+    listener         an address that a broker listens on
     endpoints        the address of a ZeroMQ socket
     resources        the kinds of resources, and the keys of each
     settings         the values in force, and the source of each

@@ -19,13 +19,12 @@ move between nodes and keep their configuration.
 A broker key that only is the default of a topic's key is not declared again here, but derived from
 the topic's key that overrides it.
 
-Left out: Kafka's keys without a counterpart here are refused, commonly used ones with the reason.
+Left out: Kafka's keys without a counterpart here are refused, commonly used ones with the reason
+(unsupported_keys.py).
 A group commit has no configurable delay: records appended while one is in progress join the next.
 """
 
 from __future__ import annotations
-
-from typing import NamedTuple
 
 from kafkalite.config.endpoints import parse_endpoint
 from kafkalite.config.key import (
@@ -38,10 +37,10 @@ from kafkalite.config.key import (
     at_least,
     between,
     one_of,
-    quoted,
 )
+from kafkalite.config.listener import parse_listener
 from kafkalite.config.topic import DURABILITY, TOPIC
-from kafkalite.errors import InvalidConfig
+from kafkalite.config.unsupported_keys import UNSUPPORTED_KEYS
 
 BROKER = Scope("broker")
 
@@ -50,30 +49,6 @@ INT_MAX = (1 << 31) - 1
 WORKERS_MAX = 128
 
 RING_BYTES_MIN, RING_BYTES_MAX = 64 << 10, 1 << 30
-
-
-class Listener(NamedTuple):
-    """An address to listen on, or to advertise to clients."""
-
-    host: str
-    port: int
-
-
-def parse_listener(text: str) -> Listener:
-    """Parse `PLAINTEXT://HOST:PORT`; an IPv6 host is in brackets."""
-    protocol, separator, address = text.partition("://")
-    host, colon, port = address.rpartition(":")
-    if not separator or not colon or not (port.isascii() and port.isdigit() and len(port) < 6):
-        raise InvalidConfig(f"A listener is written PLAINTEXT://HOST:PORT, not {quoted(text)}.")
-    if protocol.upper() != "PLAINTEXT":
-        raise InvalidConfig(f"Only PLAINTEXT is supported in this version, not {quoted(text)}.")
-    if int(port) > 65_535:
-        raise InvalidConfig(f"A port is at most 65535, not {port}.")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise InvalidConfig(f"An IPv6 address is written in brackets: PLAINTEXT://[{host}]:{port}.")
-    return Listener(host, int(port))
 
 
 def is_endpoint(text: str) -> bool:
@@ -540,63 +515,5 @@ for key in TOPIC.values():
             update = Update.READ_ONLY if key is DURABILITY else Update.CLUSTER_ONLY
             BROKER.declare(name, key.type, key.default, doc, check=key.check, update=update)
 
-# Common keys of Kafka that do not exist here, with the reasons.
-
-BROKER.leave_out(
-    "process.roles", "controller.", "inter.broker.", "control.plane.", "early.start.listeners",
-    "metadata.log.", "metadata.max.", "initial.broker.",
-    because="the cluster of nodes needs no configuration; remove the line",
-)
-BROKER.leave_out(
-    "zookeeper.", "inter.broker.protocol.version", "log.message.format.version",
-    because="Kafka itself removed it; remove the line",
-)
-BROKER.leave_out("broker.id", because="node ids are assigned from 0 on; remove the line")
-BROKER.leave_out("log.dir", because="the key is log.dirs")
-BROKER.leave_out(
-    "num.network.threads", "num.io.threads", "queued.max.requests", "background.threads",
-    because="a node serves all its connections in one event loop; remove the line",
-)
-BROKER.leave_out(
-    "num.replica.", "replica.", "auto.leader.", "leader.imbalance.",
-    because="a partition has one replica in this version; remove the line",
-)
-BROKER.leave_out(
-    "group.", "share.",
-    because="the newer group protocols come with a later version; remove the line",
-)
-BROKER.leave_out(
-    "offsets.load.buffer.size", "offsets.commit.timeout.ms", "offsets.topic.compression.codec",
-    because="the groups' topic is loaded whole and written like any other; remove the line",
-)
-BROKER.leave_out(
-    "transaction.", "transactional.",
-    because="transactions come with a later version; remove the line",
-)
-BROKER.leave_out(
-    "ssl.", "sasl.", "security.", "listener.", "authorizer.", "super.users", "allow.everyone.",
-    "principal.", "delegation.",
-    because="TLS, authentication and ACLs come with a later version; listen on loopback",
-)
-BROKER.leave_out(
-    "log.cleaner.", because="compaction comes with a later version; remove the line"
-)
-BROKER.leave_out(
-    "quota.", "connection.creation.", "max.connection.creation.rate",
-    because="quotas come with a later version; remove the line",
-)
-BROKER.leave_out(
-    "connections.max.reauth.ms",
-    because="authentication comes with a later version; remove the line",
-)
-BROKER.leave_out(
-    "metric.reporters", "metrics.", "auto.include.jmx.reporter",
-    because="metrics are served by `kafkalite start --metrics`; remove the line",
-)
-BROKER.leave_out(
-    "create.topic.policy.", "alter.config.policy.", "client.quota.",
-    because="the broker loads no classes; remove the line",
-)
-BROKER.leave_out(
-    "remote.log.", because="tiered storage comes with a later version; remove the line"
-)
+for names, reason in UNSUPPORTED_KEYS.items():
+    BROKER.leave_out(*names, because=reason)

@@ -33,7 +33,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kafkalite.clock import SystemClock
-from kafkalite.config.broker import SOCKET_LISTEN_BACKLOG_SIZE, WORKERS, Listener
+from kafkalite.config.broker import SOCKET_LISTEN_BACKLOG_SIZE, WORKERS
+from kafkalite.config.listener import Listener
 from kafkalite.config.settings import Settings
 from kafkalite.config.topic import DURABILITY
 from kafkalite.coordination.image import SUPERVISOR_ID

@@ -12,15 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from kafkalite.config.broker import (
-    GATEWAY_LISTENER,
-    LISTENERS,
-    LOG_DIRS,
-    METRICS_LISTENER,
-    WORKERS,
-    Listener,
-    parse_listener,
-)
+from kafkalite.config.broker import GATEWAY_LISTENER, LISTENERS, LOG_DIRS, METRICS_LISTENER, WORKERS
+from kafkalite.config.listener import Listener, parse_listener
 from kafkalite.config.settings import Settings, read_properties
 from kafkalite.config.topic import DURABILITY
 from kafkalite.errors import InvalidConfig, Refusal

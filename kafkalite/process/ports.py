@@ -27,7 +27,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from kafkalite.config.broker import Listener
+from kafkalite.config.listener import Listener
 from kafkalite.errors import Refusal
 from kafkalite.storage import checkpoint
 from kafkalite.storage.disk import DISK, put_file

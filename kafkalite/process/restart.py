@@ -25,13 +25,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kafkalite.config.broker import (
-    LISTENERS,
-    LOG_DIRS,
-    WORKERS,
-    Listener,
-)
+from kafkalite.config.broker import LISTENERS, LOG_DIRS, WORKERS
 from kafkalite.config.key import ConfigKey
+from kafkalite.config.listener import Listener
 from kafkalite.config.settings import Settings
 from kafkalite.errors import Refusal
 from kafkalite.process.loop import SHUTDOWN_SIGNALS

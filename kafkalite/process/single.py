@@ -23,7 +23,8 @@ from kafkalite.broker.node import Node
 from kafkalite.broker.node_metrics import start_metrics
 from kafkalite.broker.node_settings import reactor_limits
 from kafkalite.clock import SystemClock
-from kafkalite.config.broker import SOCKET_LISTEN_BACKLOG_SIZE, Listener
+from kafkalite.config.broker import SOCKET_LISTEN_BACKLOG_SIZE
+from kafkalite.config.listener import Listener
 from kafkalite.config.settings import Settings
 from kafkalite.config.topic import DURABILITY
 from kafkalite.coordination.image import SUPERVISOR_ID

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from kafkalite.clock import ManualClock
-from kafkalite.config.broker import Listener
+from kafkalite.config.listener import Listener
 from kafkalite.process.nodes.control_channel import PACKETS_PER_TICK, RESEND_MS, ControlChannel
 from kafkalite.process.nodes.node_process import NodeProcess
 from kafkalite.process.nodes.supervisor_watch import send_if_all_read

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from kafkalite.config.broker import Listener
+from kafkalite.config.listener import Listener
 from kafkalite.errors import Refusal
 from kafkalite.process.ports import (
     LISTENERS_FILE,

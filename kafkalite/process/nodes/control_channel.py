@@ -11,7 +11,7 @@ import os
 import socket
 from collections.abc import Callable, Iterable
 
-from kafkalite.config.broker import Listener
+from kafkalite.config.listener import Listener
 from kafkalite.errors import KafkaError
 from kafkalite.process.nodes.node_process import NodeProcess, NodeProcessState
 from kafkalite.protocol.schemas.bus import (

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 
-from kafkalite.config.broker import METRICS_LISTENER, Listener
+from kafkalite.config.broker import METRICS_LISTENER
+from kafkalite.config.listener import Listener
 from kafkalite.config.settings import Settings
 from kafkalite.errors import Refusal
 from kafkalite.process.options import metrics_address

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from kafkalite.config.broker import ADVERTISED_LISTENERS, Listener, parse_listener
+from kafkalite.config.broker import ADVERTISED_LISTENERS
+from kafkalite.config.listener import Listener, parse_listener
 from kafkalite.config.settings import Settings
 from kafkalite.coordination.image import SUPERVISOR_ID
 from kafkalite.errors import Refusal
