@@ -33,10 +33,10 @@ from kafkalite.coordination.machine import Result
 from kafkalite.coordination.nodes import Placer
 from kafkalite.coordination.placement import (
     NO_LIMITS,
-    UNMEASURED,
+    NO_SIZES,
     PartitionMove,
+    PartitionSizes,
     PlacementLimits,
-    Sizes,
 )
 from kafkalite.coordination.producer_ids import ProducerIdBlock, ProducerIds
 from kafkalite.errors import (
@@ -146,7 +146,7 @@ class Controller:
         addresses: nodes.Addresses,
         rack: str | None,
         *,
-        sizes: Sizes = UNMEASURED,
+        sizes: PartitionSizes = NO_SIZES,
         limits: PlacementLimits = NO_LIMITS,
     ) -> Result[None]:
         """Register exactly these nodes at start, and give every partition a leader among them."""
@@ -192,7 +192,7 @@ class Controller:
         topic_ids: Sequence[bytes],
         defaults: TopicDefaults,
         *,
-        sizes: Sizes = UNMEASURED,
+        sizes: PartitionSizes = NO_SIZES,
         limits: PlacementLimits = NO_LIMITS,
         validate_only: bool = False,
         created_count: int = 0,
@@ -258,7 +258,7 @@ class Controller:
         self,
         wanted: Sequence[PartitionGrowth],
         *,
-        sizes: Sizes = UNMEASURED,
+        sizes: PartitionSizes = NO_SIZES,
         limits: PlacementLimits = NO_LIMITS,
         validate_only: bool = False,
         created_count: int = 0,

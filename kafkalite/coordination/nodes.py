@@ -30,8 +30,8 @@ from kafkalite.coordination.machine import Result
 from kafkalite.coordination.placement import (
     NodeLoads,
     PartitionMove,
+    PartitionSizes,
     PlacementLimits,
-    Sizes,
     leading,
 )
 from kafkalite.errors import InvalidRequest, PolicyViolation
@@ -48,7 +48,7 @@ class Placer:
         self,
         image: ClusterImage,
         nodes: Sequence[int],
-        sizes: Sizes,
+        sizes: PartitionSizes,
         limits: PlacementLimits,
         *,
         dedicated_count: int,
@@ -65,7 +65,7 @@ class Placer:
         self._next_node_id = next_node_id
 
     @classmethod
-    def over(cls, image: ClusterImage, sizes: Sizes, limits: PlacementLimits) -> Placer:
+    def over(cls, image: ClusterImage, sizes: PartitionSizes, limits: PlacementLimits) -> Placer:
         """Return a Placer for the nodes of an image."""
         assert image.nodes, "nodes are settled first"
         return cls(
@@ -99,7 +99,7 @@ def register(
     image: ClusterImage,
     addresses: Addresses,
     rack: str | None,
-    sizes: Sizes,
+    sizes: PartitionSizes,
     limits: PlacementLimits,
 ) -> Result[None]:
     """Register exactly these nodes, and give every partition a leader among them.

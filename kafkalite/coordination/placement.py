@@ -28,14 +28,14 @@ from kafkalite.config.broker import WORKER_DEDICATED_MAX, WORKERS_MAX
 from kafkalite.coordination.image import ClusterImage
 from kafkalite.coordination.topic_names import CONSUMER_OFFSETS
 
-Place = tuple[bytes, int]
+PartitionId = tuple[bytes, int]
 """A partition: topic id and partition index."""
 
-Sizes = Mapping[Place, int]
-UNMEASURED: Sizes = {}
+PartitionSizes = Mapping[PartitionId, int]
+NO_SIZES: PartitionSizes = {}
 
-WORTH_IT = 0.9
-"""Two partitions are swapped if the fuller of their nodes then has at most this share."""
+SWAP_RATIO_MAX = 0.9
+"""Two partitions are swapped if the size of the fuller node drops to at most this share of it."""
 
 
 class PartitionMove(NamedTuple):
@@ -78,7 +78,7 @@ def leading(nodes: Sequence[int], limits: PlacementLimits) -> Sequence[int]:
 class NodeLoads:
     """Partition counts and sizes of nodes, including the partitions it places."""
 
-    def __init__(self, image: ClusterImage, nodes: Iterable[int], sizes: Sizes) -> None:
+    def __init__(self, image: ClusterImage, nodes: Iterable[int], sizes: PartitionSizes) -> None:
         self._image = image
         self._count = {node_id: image.led_count(node_id) for node_id in sorted(nodes)}
         self._size = dict.fromkeys(self._count, 0)
@@ -111,7 +111,7 @@ class NodeLoads:
 
 
 def drain_moves(
-    image: ClusterImage, node_id: int, sizes: Sizes, limits: PlacementLimits = NO_LIMITS
+    image: ClusterImage, node_id: int, sizes: PartitionSizes, limits: PlacementLimits = NO_LIMITS
 ) -> list[PartitionMove]:
     """Return the moves that leave a worker without partitions; none for a dedicated one."""
     if image.nodes[node_id].dedicated:
@@ -134,7 +134,7 @@ def drain_moves(
 
 
 def rebalance_moves(
-    image: ClusterImage, sizes: Sizes, limits: PlacementLimits = NO_LIMITS
+    image: ClusterImage, sizes: PartitionSizes, limits: PlacementLimits = NO_LIMITS
 ) -> list[PartitionMove]:
     """Return the moves that balance the leading workers, by count and then by size.
 
@@ -153,44 +153,44 @@ def rebalance_moves(
 class TentativeAssignment:
     """A tentative assignment of partitions to the placeable workers."""
 
-    def __init__(self, image: ClusterImage, sizes: Sizes, limits: PlacementLimits) -> None:
+    def __init__(self, image: ClusterImage, sizes: PartitionSizes, limits: PlacementLimits) -> None:
         self._image = image
         self._sizes = sizes
         self._leading = leading(image.placeable, limits)
-        self._at: dict[Place, int] = {}
+        self._leaders: dict[PartitionId, int] = {}
         # by node and topic, the sizes and indexes of its partitions, sorted
-        self._there: dict[int, dict[bytes, list[tuple[int, int]]]] = {
+        self._partitions: dict[int, dict[bytes, list[tuple[int, int]]]] = {
             node_id: {} for node_id in image.placeable
         }
-        self._count = dict.fromkeys(self._there, 0)
-        self._size = dict.fromkeys(self._there, 0)
+        self._count = dict.fromkeys(self._partitions, 0)
+        self._size = dict.fromkeys(self._partitions, 0)
         for topic in image.topics.values():
             for index, partition in topic.partitions.items():
-                if partition.leader in self._there and not topic.internal:
+                if partition.leader in self._partitions and not topic.internal:
                     self._put((topic.topic_id, index), partition.leader)
 
     def moves(self) -> Iterator[PartitionMove]:
         """Yield the differences from the image."""
-        for (topic_id, index), node_id in self._at.items():
+        for (topic_id, index), node_id in self._leaders.items():
             leader = self._image.topics_by_id[topic_id].partitions[index].leader
             if leader != node_id:
                 yield PartitionMove(topic_id, index, leader, node_id)
 
-    def _put(self, place: Place, node_id: int) -> None:
-        topic_id, index = place
-        size = self._sizes.get(place, 0)
-        before = self._at.get(place)
+    def _put(self, partition: PartitionId, node_id: int) -> None:
+        topic_id, index = partition
+        size = self._sizes.get(partition, 0)
+        before = self._leaders.get(partition)
         if before is not None:
-            self._there[before][topic_id].remove((size, index))
+            self._partitions[before][topic_id].remove((size, index))
             self._count[before] -= 1
             self._size[before] -= size
-        insort(self._there[node_id].setdefault(topic_id, []), (size, index))
+        insort(self._partitions[node_id].setdefault(topic_id, []), (size, index))
         self._count[node_id] += 1
         self._size[node_id] += size
-        self._at[place] = node_id
+        self._leaders[partition] = node_id
 
     def _of_topic(self, topic_id: bytes, node_id: int) -> int:
-        return len(self._there[node_id].get(topic_id, ()))
+        return len(self._partitions[node_id].get(topic_id, ()))
 
     # -- by count ----------------------------------------------------------------------------
 
@@ -218,7 +218,8 @@ class TentativeAssignment:
             return self._of_topic(topic_id, node_id) - rarest
 
         name_of = self._image.topics_by_id
-        there = [topic_id for topic_id, partitions in self._there[node_id].items() if partitions]
+        partitions = self._partitions[node_id]
+        there = [topic_id for topic_id, entries in partitions.items() if entries]
         heap = [(-spread(topic_id), name_of[topic_id].name, topic_id) for topic_id in there]
         heapq.heapify(heap)
         while self._count[node_id] > count:
@@ -232,7 +233,7 @@ class TentativeAssignment:
                 room, key=lambda n: (self._of_topic(topic_id, n), -room[n], self._size[n], n)
             )
             heavier = self._size[node_id] > self._size[to_node]
-            _, index = self._there[node_id][topic_id][-1 if heavier else 0]
+            _, index = self._partitions[node_id][topic_id][-1 if heavier else 0]
             self._put((topic_id, index), to_node)
             heapq.heappush(heap, (promised, name, topic_id))
             room[to_node] -= 1
@@ -244,7 +245,7 @@ class TentativeAssignment:
     def level_sizes(self) -> None:
         """Swap partitions of the fullest node with others' while a swap is worth it."""
         # Each swap reduces the sum of the squared sizes; the loop bound limits the time.
-        for _ in range(len(self._at)):
+        for _ in range(len(self._leaders)):
             emptiest_first = sorted(self._leading, key=lambda n: (self._size[n], n))
             full = emptiest_first.pop()
             for other in emptiest_first:
@@ -256,48 +257,48 @@ class TentativeAssignment:
             else:
                 return
 
-    def _best_swap(self, full: int, other: int) -> tuple[Place, Place] | None:
+    def _best_swap(self, full: int, other: int) -> tuple[PartitionId, PartitionId] | None:
         """Return the best pair of partitions to swap between two nodes, or None."""
         gap = self._size[full] - self._size[other]
         if not gap:
             return None
-        best: tuple[int, Place, Place] | None = None
-        for given, taken in self._exchangeable(full, other):
-            sizes = [size for size, _ in taken]
-            for size, place in given:
+        best: tuple[int, PartitionId, PartitionId] | None = None
+        for outgoing, incoming in self._exchangeable(full, other):
+            sizes = [size for size, _ in incoming]
+            for size, partition in outgoing:
                 # The nearest to half the gap: the size difference moves from one node to the other.
                 at = bisect_left(sizes, size - gap // 2)
-                for size_back, place_back in taken[max(0, at - 1) : at + 1]:
+                for size_back, partition_back in incoming[max(0, at - 1) : at + 1]:
                     off = abs(gap - 2 * (size - size_back))
                     if best is None or off < best[0]:
-                        best = off, place, place_back
+                        best = off, partition, partition_back
         if best is None:
             return None
         fuller = (self._size[full] + self._size[other] + best[0]) // 2
-        return best[1:] if fuller <= WORTH_IT * self._size[full] else None
+        return best[1:] if fuller <= SWAP_RATIO_MAX * self._size[full] else None
 
     def _exchangeable(
         self, full: int, other: int
-    ) -> Iterator[tuple[list[tuple[int, Place]], list[tuple[int, Place]]]]:
+    ) -> Iterator[tuple[list[tuple[int, PartitionId]], list[tuple[int, PartitionId]]]]:
         """Yield what two nodes may swap without spreading a topic worse, sorted by size.
 
         Two partitions of one topic, or any two that each come from where their topic has more.
         """
-        given, taken = [], []
-        for topic_id, here in self._there[full].items():
-            there = self._there[other].get(topic_id, [])
+        outgoing, incoming = [], []
+        for topic_id, here in self._partitions[full].items():
+            there = self._partitions[other].get(topic_id, [])
             if here and there:
                 yield _placed(topic_id, here), _placed(topic_id, there)
             if len(here) > len(there):
-                given += _placed(topic_id, here)
-        for topic_id, there in self._there[other].items():
+                outgoing += _placed(topic_id, here)
+        for topic_id, there in self._partitions[other].items():
             if len(there) > self._of_topic(topic_id, full):
-                taken += _placed(topic_id, there)
-        if given and taken:
-            yield given, sorted(taken)
+                incoming += _placed(topic_id, there)
+        if outgoing and incoming:
+            yield outgoing, sorted(incoming)
 
 
-def _placed(topic_id: bytes, partitions: list[tuple[int, int]]) -> list[tuple[int, Place]]:
+def _placed(topic_id: bytes, partitions: list[tuple[int, int]]) -> list[tuple[int, PartitionId]]:
     return [(size, (topic_id, index)) for size, index in partitions]
 
 

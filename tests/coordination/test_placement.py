@@ -12,8 +12,8 @@ from kafkalite.coordination.controller import Controller, NewTopic, PartitionGro
 from kafkalite.coordination.placement import (
     CoordinatorType,
     PartitionMove,
+    PartitionSizes,
     PlacementLimits,
-    Sizes,
     coordinator_of,
     coordinator_partition,
     drain_moves,
@@ -37,7 +37,7 @@ LAYOUTS = st.lists(
 )
 
 
-def layout(topics: list[list[tuple[int, int]]]) -> tuple[Controller, Sizes]:
+def layout(topics: list[list[tuple[int, int]]]) -> tuple[Controller, PartitionSizes]:
     controller = cluster_of(workers=4)
     sizes = {}
     for number, partitions in enumerate(topics):
@@ -51,7 +51,7 @@ def counts(controller: Controller) -> list[int]:
     return [controller.image.led_count(node_id) for node_id in controller.image.workers]
 
 
-def node_sizes(controller: Controller, sizes: Sizes) -> Counter[int]:
+def node_sizes(controller: Controller, sizes: PartitionSizes) -> Counter[int]:
     found = Counter(dict.fromkeys(controller.image.workers, 0))
     for (topic_id, index), size in sizes.items():
         found[controller.image.topics_by_id[topic_id].partitions[index].leader] += size
