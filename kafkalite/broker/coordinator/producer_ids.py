@@ -8,13 +8,12 @@ that a node has ids while the controller is down.
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kafkalite.broker.later import Later
 from kafkalite.coordination.producer_ids import BLOCK_COUNT
 
 if TYPE_CHECKING:
-    from kafkalite.broker.controller.controller_client import ControllerClient
     from kafkalite.coordination.producer_ids import ProducerIdBlock
     from kafkalite.errors import KafkaError
 
@@ -22,10 +21,17 @@ LOW_COUNT = BLOCK_COUNT // 2
 """The next block is requested when at most this many ids are left."""
 
 
+class ProducerIdAllocator(Protocol):
+    """The controller as the source of blocks of producer ids."""
+
+    def allocate_producer_ids(self, node_id: int) -> Later[ProducerIdBlock]:
+        """Return the next block of producer ids for this node."""
+
+
 class ProducerIdBlocks:
     """Allocates ids, and requests the next block before one is used up."""
 
-    def __init__(self, controller: ControllerClient, node_id: int) -> None:
+    def __init__(self, controller: ProducerIdAllocator, node_id: int) -> None:
         self._controller = controller
         self._node_id = node_id
         self._blocks: deque[range] = deque()
