@@ -425,12 +425,12 @@ def broker(directory: Path, ready: Ready | None) -> Iterator[CheckResult]:
 
 def silent(host: str, port: int) -> str:
     """Return why a node does not respond, or ""."""
-    from kafkalite.process.nodes.readiness_probe import API_VERSIONS_REQUEST, RESPONSE_HEAD_SIZE
     from kafkalite.process.ports import reachable
+    from kafkalite.protocol.readiness_request import READINESS_REQUEST, RESPONSE_HEAD_SIZE
 
     try:
         with socket.create_connection((reachable(host), port), ANSWER_S_MAX) as client:
-            client.sendall(API_VERSIONS_REQUEST)
+            client.sendall(READINESS_REQUEST)
             return "" if client.recv(RESPONSE_HEAD_SIZE) else "it hangs up"
     except OSError as error:
         return str(error.strerror or error)

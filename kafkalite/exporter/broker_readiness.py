@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import socket
-import struct
 import time
+
+from kafkalite.protocol.readiness_request import (
+    READINESS_REQUEST,
+    RESPONSE_HEAD_SIZE,
+    is_success,
+)
 
 NODE_TIMEOUT_S = 1.0
 BROKER_TIMEOUT_S = 3.0
 """Timeout for the responses of all nodes together."""
-
-API_VERSIONS_REQUEST = struct.pack(">ihhih", 10, 18, 0, 0, -1)
-"""The smallest possible request: ApiVersions v0, correlation id 0, no client id."""
-RESPONSE_HEAD_SIZE = 10
-"""Bytes of size, correlation id and error code."""
 
 Address = tuple[str, int]
 UnreadyReason = str
@@ -36,7 +36,7 @@ def is_responding(address: Address, timeout_s: float) -> bool:
     """Return True if the node at this address responds to ApiVersions within the timeout."""
     try:
         with socket.create_connection(address, timeout=timeout_s) as connection:
-            connection.sendall(API_VERSIONS_REQUEST)
+            connection.sendall(READINESS_REQUEST)
             head = b""
             while len(head) < RESPONSE_HEAD_SIZE:
                 received = connection.recv(RESPONSE_HEAD_SIZE - len(head))
@@ -45,4 +45,4 @@ def is_responding(address: Address, timeout_s: float) -> bool:
                 head += received
     except OSError:
         return False
-    return head[4:] == bytes(RESPONSE_HEAD_SIZE - 4)
+    return is_success(head)

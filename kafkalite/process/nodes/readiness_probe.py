@@ -1,23 +1,21 @@
-"""ReadinessProbe: an ApiVersions request to a node's own listener, to learn when it responds."""
+"""ReadinessProbe: requests to a node's own listener until the first response."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import socket
-import struct
 from collections.abc import Callable
 
 from kafkalite.process.ports import reachable
+from kafkalite.protocol.readiness_request import (
+    READINESS_REQUEST,
+    RESPONSE_HEAD_SIZE,
+    is_success,
+)
 from kafkalite.transport.reactor import Reactor, Timer
 
 log = logging.getLogger("kafkalite.process")
-
-API_VERSIONS_REQUEST = struct.pack(">ihhih", 10, 18, 0, 0, -1)
-"""The smallest possible request: ApiVersions v0, correlation id 0, no client id."""
-
-RESPONSE_HEAD_SIZE = 10
-"""Bytes of size, correlation id and error code, which the node sends in one piece."""
 
 RETRY_MS = 20
 DESCRIPTOR_RETRY_MS = 1_000
@@ -25,7 +23,7 @@ DESCRIPTOR_RETRY_MS = 1_000
 
 
 class ReadinessProbe:
-    """One ApiVersions request to a listener; calls `on_response` once a response has arrived.
+    """One readiness request to a listener; calls `on_response` once a response has arrived.
 
     If the connection closes without a response the request is repeated, until `cancel`.
     """
@@ -72,7 +70,7 @@ class ReadinessProbe:
         assert self.connection is not None
         self.timer = None
         try:
-            self.connection.send(API_VERSIONS_REQUEST)
+            self.connection.send(READINESS_REQUEST)
         except BlockingIOError:
             # The backlog is full of early clients; the kernel connects once the node accepts them.
             self.timer = self.reactor.call_later(RETRY_MS, self.send_request)
@@ -84,7 +82,7 @@ class ReadinessProbe:
         response = b""
         with contextlib.suppress(OSError):
             response = self.connection.recv(RESPONSE_HEAD_SIZE)
-        if response[4:] != bytes(RESPONSE_HEAD_SIZE - 4):
+        if not is_success(response):
             if response:
                 log.error("Readiness probe got an unexpected response. response=%r", response)
             self.retry()
