@@ -75,7 +75,7 @@ test-spark: build .venv/developer
 	$(BIN)/python -m pytest -q -m "spark or not spark" tests/spark \
 		tests/test_examples.py::test_spark_report \
 		tests/test_docs_python.py::test_spark_examples_run_as_one_job \
-		"benchmarks/test_tiny.py::test_a_benchmark_runs_to_its_figures[spark]" $(ARGS)
+		"benchmarks/test_tiny.py::test_benchmark_writes_its_figures[spark]" $(ARGS)
 
 clients: build .venv/developer
 	CONFORMANCE_WHOLE=1 $(BIN)/python -m pytest -q -n $(JOBS) tests/conformance $(ARGS)

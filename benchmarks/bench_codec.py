@@ -161,19 +161,19 @@ def main() -> None:
 
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject[1].name)
-def test_writing_an_answer_is_quicker_than_by_kio_or_kafka_python(subject):
+def test_write_is_faster_than_kio_and_kafka_python(subject):
     spent = read_and_write(subject, PARTITION_COUNT, repeats=2)
     assert spent["write"] < spent["kio write"]
     assert spent["write"] < spent["kafka-python write"]
 
 
-def test_the_codec_by_hand_is_quicker_than_its_twin():
+def test_compiled_codec_is_faster_than_its_twin():
     spent = hot(repeats=2)
     assert spent["Fetch, read"] < spent["Fetch, read by schema"]
     assert spent["Produce, read"] < spent["Produce, read by schema"]
 
 
-def test_the_import_is_timed():
+def test_import_time_is_measured():
     assert import_ms(repeats=1) > 0
 
 

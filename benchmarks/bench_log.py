@@ -154,7 +154,7 @@ def test_tiny() -> None:  # every benchmark is also a test, so that it does not 
 
 
 @pytest.mark.bench
-def test_an_append_stays_below_its_budget() -> None:
+def test_append_is_within_its_budget() -> None:
     with workplace() as directory:
         append, write = append_us(directory, 5000, idempotent=False)
         assert append - write < 6

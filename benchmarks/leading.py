@@ -151,9 +151,7 @@ def together(program: str, commands: Sequence[Sequence[str]]) -> Load:
     try:
         for each in commands:
             running.append(
-                subprocess.Popen(
-                    each, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-                )
+                subprocess.Popen(each, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
             )
         outputs = [process.communicate(timeout=CLIENT_S_MAX)[0] for process in running]
     finally:

@@ -105,9 +105,7 @@ class Jobs:
     def aggregate_fast(self) -> None:
         parts = self.fast(columns=["key", "value"], map_arrow=partial_totals, schema=FUSED)
         self.check(
-            parts.groupBy("key").agg(
-                F.sum("records").alias("records"), F.sum("size").alias("size")
-            )
+            parts.groupBy("key").agg(F.sum("records").alias("records"), F.sum("size").alias("size"))
         )
 
     def check(self, totals: DataFrame) -> None:

@@ -20,7 +20,7 @@ from tools.apache_kafka import Unavailable
     "name", [pytest.param(name, marks=pytest.mark.spark) if name == "spark" else name
              for name in ALL]
 )  # fmt: skip
-def test_a_benchmark_runs_to_its_figures(name, tmp_path):
+def test_benchmark_writes_its_figures(name, tmp_path):
     with Kafkalite(tmp_path / "ours") as ours:
         bench = Bench([ours], TINY, tmp_path)
         try:
@@ -35,7 +35,7 @@ def test_a_benchmark_runs_to_its_figures(name, tmp_path):
     assert [figure["name"] for figure in written["figures"]] == [f.name for f in bench.figures]
 
 
-def test_the_table_and_the_plots_show_what_was_measured(tmp_path):
+def test_table_and_plots_show_the_figures(tmp_path):
     values = {"kafkalite": [1.0], "Apache Kafka": [4.0]}
     figures = [Figure("start: time", "s", values, Budget(at_most=0.2))]
     figures += [Figure(f"x, {at}: cost", "us", values, at=at) for at in (1, 10)]
@@ -47,7 +47,7 @@ def test_the_table_and_the_plots_show_what_was_measured(tmp_path):
         assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
 
 
-def test_several_ways_are_told_in_pairs_and_drawn_together(tmp_path):
+def test_several_values_are_compared_in_pairs_and_one_plot(tmp_path):
     values = {"kafkalite": [6.0], "a queue": [2.0], "a socket": [3.0]}
     write([Figure("shared", "records/s", values)], tmp_path, "tiny")
     lines = (tmp_path / "table.md").read_text(encoding="utf-8").splitlines()[2:]
@@ -58,21 +58,21 @@ def test_several_ways_are_told_in_pairs_and_drawn_together(tmp_path):
     assert (tmp_path / "line_ups.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_budget_is_held_against_the_ratio_of_the_medians():
+def test_budget_applies_to_the_ratio_of_medians():
     values = {"kafkalite": [1.0, 9.0, 2.0], "Apache Kafka": [4.0, 4.0, 100.0]}
     assert Figure("x", "us", values, Budget(at_most=0.5)).kept
     assert not Figure("x", "us", values, Budget(at_most=0.49)).kept
     assert not Figure("x", "us", values, Budget(at_least=0.51)).kept
 
 
-def test_a_budget_may_be_held_against_our_own_value():
+def test_budget_may_apply_to_our_own_value():
     figure = Figure("x", "us", {"kafkalite": [1.0, 9.0, 2.0]}, Budget(at_most=2, of_value=True))
     assert figure.kept
     assert "kept" in table([figure])
     assert Figure("x", "us", figure.values, Budget(at_most=2)).kept is None
 
 
-def test_producers_that_take_too_long_are_ended(monkeypatch):
+def test_producers_above_the_time_limit_are_killed(monkeypatch):
     started = []
 
     class Recorded(subprocess.Popen):

@@ -139,7 +139,7 @@ def test_inner_packages_belong_to_one_layer():
         assert all((ROOT / "kafkalite" / package / each).is_dir() for each in inner)
 
 
-def test_a_package_belongs_to_one_layer():
+def test_package_belongs_to_one_layer():
     packages = list(itertools.chain(*LAYERS))
     assert len(packages) == len(set(packages))
     with pytest.raises(KeyError, match="add it"):

@@ -62,7 +62,7 @@ def tree(tmp_path):
         ("[![a](nothing.png)](docs/index.md)", "nothing.png names no file"),
     ],
 )
-def test_a_broken_link_is_found(tree, link, message):
+def test_broken_link_is_found(tree, link, message):
     (tree.parent / "outside.md").write_text("")
     (tree / "README.md").write_text(f"# Name\n\n{link}\n")
     found = list(doc_pages.broken(tree))

@@ -95,18 +95,18 @@ def run(command, **options):
     return ended.stdout
 
 
-def test_a_correct_program_passes_mypy_strict(errors):
+def test_correct_program_passes_mypy_strict(errors):
     assert [line for where, line in errors.items() if where.startswith("correct.py")] == []
 
 
-def test_misuses_are_errors_of_mypy(errors):
+def test_misuses_are_mypy_errors(errors):
     misuses = {where: line for where, line in errors.items() if where.startswith("misuses.py")}
     assert list(misuses) == [f"misuses.py:{number}:" for number in range(2, len(MISUSES) + 2)]
     for line, word in zip(misuses.values(), MISUSES.values(), strict=True):
         assert word in line
 
 
-def test_the_keywords_file_is_current_or_else_make_reference_writes_it():
+def test_keywords_file_is_current():
     assert gen_keywords.PATH.read_text() == gen_keywords.text(), "run: make reference"
 
 

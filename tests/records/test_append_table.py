@@ -18,7 +18,7 @@ from tests.twins import record_writer as twin
     ROWS, ROWS, st.sampled_from([pa.binary(), pa.large_binary()]), st.integers(60, 3_000),
     st.integers(0, 5),
 )  # fmt: skip
-def test_table_is_appended_whole_as_the_twins_rows_or_not_at_all(rows, more, kind, room, before):
+def test_append_table_appends_the_rows_of_the_twin_or_none(rows, more, kind, room, before):
     more = [(key, value, (), time) for key, value, _, time in more]
     value, key, _, times = columns_of(more, kind, before=before, after=2)
     builder = record_writer.BatchBuilder(room)
@@ -40,7 +40,7 @@ def test_table_is_appended_whole_as_the_twins_rows_or_not_at_all(rows, more, kin
         assert (builder.base_timestamp, builder.max_timestamp) == (found[0], max(found))
 
 
-def test_table_is_not_appended_above_a_limit_with_invalid_rows_or_to_a_closed_builder():
+def test_append_table_rejects_limits_invalid_rows_and_closed_builder():
     value = column(pa.array([b"v" * 9, b"w" * 20]))
     largest, _, all_of_them, _ = record_writer.measure_columns(2, value, None, None, None)
     limits = 61 + largest, 61 + all_of_them
@@ -63,7 +63,7 @@ def test_table_is_not_appended_above_a_limit_with_invalid_rows_or_to_a_closed_bu
     assert builder.append_table(2, value, None, None, NOW, *limits) == -1
 
 
-def test_memory_of_a_large_builder_serves_the_next_one(request):
+def test_memory_of_a_large_builder_is_reused(request):
     record_writer.keep_memory(1)
     request.addfinalizer(lambda: record_writer.keep_memory(-1))
     sizes = [1_000, 70_000, 100_000, 300_000, 200_000, 600_000, 90_000]

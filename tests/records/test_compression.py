@@ -96,24 +96,24 @@ def test_compression_round_trips(codec, payload):
 
 @pytest.mark.parametrize("payload", PAYLOADS.values(), ids=PAYLOADS)
 @pytest.mark.parametrize("frame", FRAMES)
-def test_frames_as_others_write_them_are_read(frame, payload):
+def test_frames_of_other_writers_are_decompressed(frame, payload):
     codec, written = FRAMES[frame]
     assert decompress(codec, written(payload)) == payload
 
 
-def test_our_lz4_is_what_java_reads():
+def test_lz4_frame_has_independent_64_kib_blocks():
     """Java refuses linked blocks; the descriptor's flags show the written form."""
     flags, block_code = compress(Codec.LZ4, TEXT)[4:6]
     assert flags == 0x60, "version 1, independent blocks, no sizes and no checksums"
     assert block_code == 0x40, "blocks of 64 KiB"
 
 
-def test_our_snappy_is_framed_as_java_frames_it():
+def test_snappy_frame_equals_java():
     assert compress(Codec.SNAPPY, TEXT) == java_snappy(TEXT)
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
-def test_a_payload_of_exactly_the_bound_is_allowed_and_one_byte_more_is_not(codec):
+def test_decompressed_size_limit_is_inclusive(codec):
     packed = compress(codec, TEXT)
     assert decompress(codec, packed, len(TEXT)) == TEXT
     with pytest.raises(MessageTooLarge):
@@ -122,7 +122,7 @@ def test_a_payload_of_exactly_the_bound_is_allowed_and_one_byte_more_is_not(code
         decompress(codec, packed, 0)
 
 
-def test_bytes_that_are_not_compressed_are_bounded_too():
+def test_uncompressed_size_is_limited():
     with pytest.raises(MessageTooLarge):
         decompress(Codec.NONE, TEXT, len(TEXT) - 1)
 
@@ -136,7 +136,7 @@ def ends(packed):
 
 
 @pytest.mark.parametrize("frame", FRAMES)
-def test_a_stream_that_ends_early_is_refused(frame):
+def test_truncated_stream_is_rejected(frame):
     codec, written = FRAMES[frame]
     packed = written(TEXT)
     # A part of a stream that is a whole stream itself is valid.
@@ -151,14 +151,14 @@ def test_a_stream_that_ends_early_is_refused(frame):
 
 @pytest.mark.parametrize("junk", [b"\0", b"junk behind", bytes(200)], ids=repr)
 @pytest.mark.parametrize("frame", FRAMES)
-def test_bytes_behind_the_end_are_refused(frame, junk):
+def test_bytes_after_the_stream_are_rejected(frame, junk):
     codec, written = FRAMES[frame]
     with pytest.raises(CorruptMessage):
         decompress(codec, written(TEXT) + junk)
 
 
 @pytest.mark.parametrize("frame", FRAMES)
-def test_a_changed_byte_never_makes_another_exception_or_more_than_the_bound(frame):
+def test_changed_byte_raises_kafka_errors_only_within_the_limit(frame):
     codec, written = FRAMES[frame]
     packed = written(TEXT[:20_000])
     chance = random.Random(frame)
@@ -173,14 +173,14 @@ def test_a_changed_byte_never_makes_another_exception_or_more_than_the_bound(fra
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
-def test_plain_noise_is_no_stream(codec):
+def test_random_bytes_are_rejected(codec):
     chance = random.Random(int(codec))
     for size in (0, 1, 3, 8, 20, 300):
         with pytest.raises(KafkaError):
             decompress(codec, b"\xff" + chance.randbytes(size))
 
 
-def test_a_snappy_block_that_claims_too_much_is_refused_by_its_claim():
+def test_snappy_block_with_oversized_length_is_rejected():
     huge = b"\xff\xff\xff\xff\x0f" + b"\0x"
     with pytest.raises(CorruptMessage, match="claims"):
         decompress(Codec.SNAPPY, huge)
@@ -189,14 +189,14 @@ def test_a_snappy_block_that_claims_too_much_is_refused_by_its_claim():
         decompress(Codec.SNAPPY, framed)
 
 
-def test_a_snappy_block_that_is_longer_than_the_rest_is_refused():
+def test_snappy_block_beyond_its_frame_is_rejected():
     for size in (-1, 1 << 30, 9):
         framed = b"\x82SNAPPY\0" + struct.pack(">iii", 1, 1, size) + b"\x01\0x"
         with pytest.raises(CorruptMessage):
             decompress(Codec.SNAPPY, framed)
 
 
-def test_levels_are_kafkas():
+def test_compression_levels_have_the_meaning_of_kafka():
     fast = compress(Codec.LZ4, TEXT, 9)
     assert fast == compress(Codec.LZ4, TEXT), "9 is Kafka's default and means the fast one"
     assert len(compress(Codec.LZ4, TEXT, 1)) < len(fast), "every other means the thorough one"
@@ -206,7 +206,7 @@ def test_levels_are_kafkas():
         assert decompress(Codec.ZSTD, compress(Codec.ZSTD, TEXT, level)) == TEXT
 
 
-def test_no_codec_is_imported_before_it_is_used():
+def test_codecs_are_imported_on_first_use():
     program = (
         "import sys, kafkalite.records.batch;"
         "print(sorted({'lz4', 'zstandard', 'cramjam', 'zlib'} & set(sys.modules)))"

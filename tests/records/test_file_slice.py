@@ -34,7 +34,7 @@ def test_slice_keeps_its_file_open(segment):
     assert not is_open(descriptor)
 
 
-def test_a_file_that_was_closed_cannot_be_asked_for_a_descriptor_of_someone_else(segment):
+def test_fileno_after_close_raises_assertion_error(segment):
     file = OpenFile(segment, os.O_RDONLY)
     descriptor = file.fileno()
     file.close()
@@ -44,11 +44,11 @@ def test_a_file_that_was_closed_cannot_be_asked_for_a_descriptor_of_someone_else
         file.fileno()
 
 
-def test_a_descriptor_is_not_handed_to_programs_we_start(segment):
+def test_descriptor_is_not_inheritable(segment):
     assert not os.get_inheritable(OpenFile(segment, os.O_RDONLY).fileno())
 
 
-def test_a_file_that_cannot_be_opened_leaves_nothing_behind(tmp_path):
+def test_open_of_missing_file_raises_file_not_found(tmp_path):
     with pytest.raises(FileNotFoundError):
         OpenFile(tmp_path / "absent", os.O_RDONLY)
 
@@ -58,7 +58,7 @@ def test_slice_of_a_truncated_file_is_short(segment):
     assert (cut.size, len(cut), len(cut.read())) == (50, 50, 10)
 
 
-def test_a_slice_can_be_written_as_a_new_file_is_made(tmp_path):
+def test_slice_of_a_new_file_is_read(tmp_path):
     file = OpenFile(tmp_path / "new", os.O_RDWR | os.O_CREAT)
     os.pwrite(file.fileno(), b"abc", 0)
     assert FileSlice(file, 1, 2).read() == b"bc"

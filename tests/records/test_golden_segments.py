@@ -89,7 +89,7 @@ def header_of(batch: RecordBatch, position: int) -> dict[str, str]:
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("name", NAMES)
-def test_kafkas_own_tool_reads_every_field_as_we_do(dumped, name):
+def test_kafka_dump_log_reads_equal_batch_headers(dumped, name):
     position, expected = 0, []
     for batch in batches(read(name)):
         expected.append(header_of(batch, position))
@@ -100,7 +100,7 @@ def test_kafkas_own_tool_reads_every_field_as_we_do(dumped, name):
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("name", NAMES)
-def test_kafkas_own_tool_finds_the_records_we_find(dumped, name):
+def test_kafka_dump_log_reads_equal_records(dumped, name):
     expected = [
         (record.offset, record.timestamp, *(-1 if it is None else len(it) for it in record[2:4]))
         for batch in batches(read(name))
@@ -111,7 +111,7 @@ def test_kafkas_own_tool_finds_the_records_we_find(dumped, name):
 
 
 @pytest.mark.oracle
-def test_kafkas_own_tool_reads_texts_headers_and_markers(dumped):
+def test_kafka_dump_log_reads_texts_headers_and_markers(dumped):
     for name in ("plain", "gzip", "snappy", "lz4", "zstd"):
         text = "\n".join(dumped[name])
         assert 'key: UA payload: {"flight": 1545, "delay": 2}' in text

@@ -92,12 +92,12 @@ def read_by(package, record_set):
 
 
 @EACH
-def test_our_batches_are_read_by_other_readers(package, codec):
+def test_batches_are_read_by_other_clients(package, codec):
     assert read_by(package, build(RECORDS, codec=codec)) == RECORDS
 
 
 @EACH
-def test_batches_of_other_builders_are_read(package, codec):
+def test_batches_of_other_clients_are_read(package, codec):
     batch = theirs(package, codec)
     assert record_batch.judge(batch) == 0
     assert RecordBatch(batch).header.codec is codec
@@ -105,7 +105,7 @@ def test_batches_of_other_builders_are_read(package, codec):
 
 
 @EACH
-def test_an_idempotent_producers_batch_is_accepted(package, codec):
+def test_idempotent_batch_of_other_clients_is_valid(package, codec):
     batch = theirs(package, codec, producer=(4_000, 3, 12), transactional=True)
     assert record_batch.judge(batch) == 0
     header = RecordBatch(batch).header
@@ -114,7 +114,7 @@ def test_an_idempotent_producers_batch_is_accepted(package, codec):
 
 
 @pytest.mark.parametrize("package", [KafkaPython, Aiokafka])
-def test_without_a_codec_our_bytes_are_theirs(package):
+def test_uncompressed_batch_equals_other_clients(package):
     ours = bytearray(build(RECORDS))
     other = bytearray(theirs(package, Codec.NONE))
     # They leave the leader epoch at 0; the CRC does not cover it.
@@ -124,7 +124,7 @@ def test_without_a_codec_our_bytes_are_theirs(package):
 
 
 @pytest.mark.parametrize("package", [KafkaPython, Aiokafka])
-def test_several_batches_in_a_row_are_walked_alike(package):
+def test_record_set_of_several_batches_is_read_by_other_clients(package):
     unplaced = [record._replace(offset=-1) for record in RECORDS[:5]]
     record_set = b"".join(
         build(unplaced, base_offset=offset, codec=codec)
@@ -136,7 +136,7 @@ def test_several_batches_in_a_row_are_walked_alike(package):
 
 
 @pytest.mark.parametrize("package", [KafkaPython, Aiokafka])
-def test_the_leaders_stamp_is_what_others_read_as_the_time(package):
+def test_append_time_is_read_by_other_clients(package):
     batch = bytearray(build(RECORDS, timestamp_type=TimestampType.CREATE_TIME))
     record_batch.stamp_append_time(batch, NOW + 99)
     assert {record.timestamp for record in read_by(package, bytes(batch))} == {NOW + 99}

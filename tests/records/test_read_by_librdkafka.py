@@ -56,7 +56,7 @@ def consumed(bootstrap, topic, count):
     return found
 
 
-def test_librdkafka_reads_rows_and_columns_as_they_were_given(kafka_broker, kafka_topic):
+def test_librdkafka_reads_rows_and_columns(kafka_broker, kafka_topic):
     taken, batch = encoded(columns_of(ROWS, pa.large_binary()), 0, len(ROWS), room=1 << 24)
     assert taken == len(ROWS)
     produced(kafka_broker.bootstrap, kafka_topic, batch)

@@ -65,13 +65,13 @@ def test_built_batch_is_read_with_offsets_from_its_base(records, codec, base_off
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_a_built_batch_is_one_a_leader_accepts(codec):
+def test_built_batch_is_valid(codec):
     assert record_batch.judge(build(flights(), codec=codec)) == 0
     idempotent = build(flights(), codec=codec, producer_id=4, producer_epoch=0, base_sequence=9)
     assert record_batch.judge(idempotent) == 0
 
 
-def test_every_header_field_is_where_it_was_put():
+def test_built_batch_has_every_header_field():
     header = RecordBatch(
         build(
             flights(3),
@@ -94,7 +94,7 @@ def test_every_header_field_is_where_it_was_put():
     assert header.delete_horizon_ms is None
 
 
-def test_records_of_a_stamped_batch_bear_the_time_of_the_stamp():
+def test_records_have_the_append_time_of_a_stamped_batch():
     batch = bytearray(build(flights(4)))
     record_batch.stamp_append_time(batch, 1_800_000_000_000)
     stamped = RecordBatch(batch)
@@ -102,7 +102,7 @@ def test_records_of_a_stamped_batch_bear_the_time_of_the_stamp():
     assert [record.value for record in stamped] == [record.value for record in flights(4)]
 
 
-def test_placing_a_batch_moves_its_records_and_leaves_its_checksum_right():
+def test_placed_batch_has_its_offsets_and_a_valid_checksum():
     batch = bytearray(build(flights(4)))
     record_batch.place(batch, 1_000, 3)
     placed = RecordBatch(batch)
@@ -110,7 +110,7 @@ def test_placing_a_batch_moves_its_records_and_leaves_its_checksum_right():
     assert placed.header.leader_epoch == 3
 
 
-def test_gaps_that_compaction_left_are_kept():
+def test_offset_gaps_of_compaction_are_kept():
     kept = [Record(offset, 5, b"k", b"v") for offset in (102, 105, 109)]
     batch = RecordBatch(build(kept, base_offset=100))
     assert batch.records() == kept
@@ -118,7 +118,7 @@ def test_gaps_that_compaction_left_are_kept():
     assert record_batch.judge(bytes(batch)) == InvalidRecord.code, "no client sends gaps"
 
 
-def test_a_name_that_is_not_utf8_comes_back_byte_for_byte():
+def test_header_name_that_is_not_utf8_is_kept_byte_for_byte():
     name = b"\xff\xfe".decode("utf-8", "surrogateescape")
     (record,) = RecordBatch(build([Record(headers=((name, b"x"),))]))
     assert record.headers[0][0].encode("utf-8", "surrogateescape") == b"\xff\xfe"
@@ -134,25 +134,25 @@ def test_a_name_that_is_not_utf8_comes_back_byte_for_byte():
     ],
     ids=str,
 )
-def test_bytes_that_are_no_batch_are_refused_with_their_own_error(wrong, fault):
+def test_invalid_batch_raises_its_error(wrong, fault):
     with pytest.raises(fault):
         RecordBatch(twin.build(b"\x0c\0\0\0\x01\x01\0", **wrong))
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 1 << 30, -1])
-def test_a_count_that_lies_is_refused_before_anything_is_read(count):
+def test_wrong_record_count_raises_invalid_record(count):
     lying = twin.build(bytes(RecordBatch(build(flights(2))).payload()), count=count)
     with pytest.raises(InvalidRecord):
         RecordBatch(lying).records()
 
 
-def test_unknown_codec_is_refused_by_name():
+def test_unknown_codec_raises_unsupported_compression_type():
     with pytest.raises(UnsupportedCompressionType, match="5"):
         RecordBatch(twin.build(b"", attributes=5)).records()
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)
-def test_damage_under_a_right_checksum_is_a_kafka_error_and_nothing_else(codec):
+def test_damaged_payload_with_valid_checksum_raises_kafka_errors_only(codec):
     payload = bytes(RecordBatch(build(flights(), codec=codec)).view[61:])
     for at in range(len(payload)):
         for flip in (0x01, 0x80, 0xFF):
@@ -168,7 +168,7 @@ def test_damage_under_a_right_checksum_is_a_kafka_error_and_nothing_else(codec):
 
 @pytest.mark.parametrize("source", Codec)
 @pytest.mark.parametrize("target", Codec)
-def test_recompressing_changes_the_codec_and_nothing_else(source, target):
+def test_recompress_changes_only_the_codec(source, target):
     batch = bytearray(
         build(
             flights(),
@@ -191,7 +191,7 @@ def test_recompressing_changes_the_codec_and_nothing_else(source, target):
     assert after.header.attributes & ~7 == before.header.attributes & ~7
 
 
-def test_a_higher_level_makes_a_smaller_batch():
+def test_higher_compression_level_makes_a_smaller_batch():
     batch = build(flights(2_000))
     for codec, low, high in ((Codec.GZIP, 1, 9), (Codec.ZSTD, 1, 19), (Codec.LZ4, 9, 12)):
         small = finish(recompress(RecordBatch(batch), codec, high))
@@ -199,7 +199,7 @@ def test_a_higher_level_makes_a_smaller_batch():
         assert RecordBatch(small).records() == RecordBatch(batch).records()
 
 
-def test_recompressing_refuses_what_a_client_compressed_wrong():
+def test_recompress_rejects_invalid_compressed_records():
     truncated = RecordBatch(build(flights(), codec=Codec.ZSTD)).view[61:-5]
     batch = twin.build(bytes(truncated), attributes=int(Codec.ZSTD), count=50, last_offset_delta=49)
     with pytest.raises(CorruptMessage):
@@ -209,7 +209,7 @@ def test_recompressing_refuses_what_a_client_compressed_wrong():
         finish(recompress(RecordBatch(lying), Codec.LZ4))
 
 
-def test_recompressing_keeps_to_the_bound_it_is_given():
+def test_recompress_limits_the_uncompressed_size():
     batch = build([Record(value=bytes(100_000))], codec=Codec.GZIP)
     with pytest.raises(MessageTooLarge):
         finish(recompress(RecordBatch(batch), Codec.ZSTD, size_max=50_000))
@@ -225,7 +225,7 @@ def test_invalid_timestamps_are_reported_by_record_index(codec):
     assert (scan.hits, scan.max_timestamp) == ([(2, 999), (4, 2_001)], 2_001)
 
 
-def test_a_record_set_is_walked_up_to_the_batch_that_is_not_whole():
+def test_record_set_ends_before_an_incomplete_batch():
     first, second = build(flights(3)), build(flights(2), base_offset=3)
     whole = first + second
     assert [batch.header.count for batch in batches(whole)] == [3, 2]
@@ -235,7 +235,7 @@ def test_a_record_set_is_walked_up_to_the_batch_that_is_not_whole():
         assert list(batches(whole[:cut])) == []
 
 
-def test_walking_a_record_set_stops_at_a_length_that_would_not_move_on():
+def test_invalid_batch_length_raises_corrupt_message():
     for length in (-(1 << 31), -13, -12, 0, 48):
         with pytest.raises(CorruptMessage):
             list(batches(twin.build(bytes(60), batch_length=length)))

@@ -155,33 +155,33 @@ def read_both(data, first_offset, size_max=PLENTY, *, wanted=ALL, ticks=1, check
 
 @RUNS
 @given(record_sets(), st.integers(-3, 12), WANTED, TICKS, st.booleans())
-def test_a_set_is_read_as_the_twin_reads_it(data, skipped, wanted, ticks, check_crcs):
+def test_record_set_is_read_as_by_the_twin(data, skipped, wanted, ticks, check_crcs):
     base = int.from_bytes(data[:8], "big")
     read_both(data, base + skipped, wanted=wanted, ticks=ticks, check_crcs=check_crcs)
 
 
 @RUNS
 @given(record_sets(size_max=8), st.sampled_from([0, 1, 50, 300, 3_000]), WANTED)
-def test_a_set_is_read_in_the_twins_steps(data, size_max, wanted):
+def test_record_set_is_read_in_the_steps_of_the_twin(data, size_max, wanted):
     read_both(data, 0, size_max, wanted=wanted)
 
 
 @RUNS
 @given(record_sets(OPEN | PACKED), st.integers(0, 4_000))
-def test_a_set_that_is_cut_short_gives_what_stands_whole(data, end):
+def test_truncated_record_set_is_read_as_by_the_twin(data, end):
     read_both(data[: end % (len(data) + 1)], 0)
 
 
 @RUNS
 @given(st.lists(st.tuples(FIELD, FIELD), min_size=1, max_size=90), st.integers(0, 90))
-def test_nulls_are_told_at_any_place_of_a_byte(fields, first_offset):
+def test_nulls_at_any_bit_are_read_as_by_the_twin(fields, first_offset):
     rows = [(0, NOW, key, value, (("h", key),)) for key, value in fields]
     read_both(built(rows, 0), first_offset)
 
 
 @RUNS
 @given(st.lists(st.integers(1, 90), min_size=2, max_size=6), st.sampled_from([1, 30, 1 << 30]))
-def test_columns_grow_over_many_batches(counts, size_max):
+def test_columns_of_many_batches_equal_the_twin(counts, size_max):
     data, base = b"", 0
     for count in counts:
         row = (0, NOW + count, b"k" * count, None if count % 3 else b"v" * count, (("n", b"h"),))
@@ -197,7 +197,7 @@ def test_columns_grow_over_many_batches(counts, size_max):
     agree(ours, twins)
 
 
-def test_a_large_set_is_read_as_the_twin_reads_it():
+def test_large_record_set_is_read_as_by_the_twin():
     # Larger than the size above which the GIL is released, and than a column's first allocation.
     rows = [(at % 3, NOW + at, b"%d" % at, b"v" * (at % 700), ()) for at in range(300)]
     data = b"".join(built(rows, base) for base in (0, 10_000, 20_000))
@@ -207,7 +207,7 @@ def test_a_large_set_is_read_as_the_twin_reads_it():
 
 @settings(max_examples=1_000, deadline=None)
 @given(st.binary(max_size=40))
-def test_a_name_that_is_not_text_is_replaced_as_python_replaces_it(name):
+def test_header_name_that_is_not_utf8_is_decoded_with_replacement(name):
     body = b"\0\0\0\1\1" + records_twin.varint(1) + records_twin.field(name) + b"\1"
     payload = records_twin.varint(len(body)) + body
     builder = ColumnBuilder(record_reader.HEADERS)
@@ -216,7 +216,7 @@ def test_a_name_that_is_not_text_is_replaced_as_python_replaces_it(name):
 
 
 @pytest.mark.parametrize("ticks", [1_000, 1_000_000])
-def test_a_time_too_far_off_for_the_unit_becomes_the_last_there_is(ticks):
+def test_timestamp_beyond_the_unit_is_clamped(ticks):
     times = [-(1 << 63), -1, 0, NOW, (1 << 63) - 1]
     rows = [(0, time, None, None, ()) for time in times[2:]]
     builder = ColumnBuilder(record_reader.TIMESTAMP, True, ticks)
@@ -239,9 +239,7 @@ def resealed(batch):
 
 @RUNS
 @given(ROWS, ROWS, st.integers(0, 1_000), st.integers(1, 255), st.booleans(), WANTED)
-def test_a_batch_with_one_changed_byte_is_read_as_the_twin_reads_it(
-    rows, others, at, flip, seal, wanted
-):
+def test_batch_with_changed_byte_is_read_as_by_the_twin(rows, others, at, flip, seal, wanted):
     spoiled = bytearray(built(rows, 500))
     spoiled[at % len(spoiled)] ^= flip
     if seal:
@@ -254,7 +252,7 @@ def test_a_batch_with_one_changed_byte_is_read_as_the_twin_reads_it(
 
 @RUNS
 @given(ROWS, ROWS, st.integers(1, 60))
-def test_a_batch_that_is_refused_leaves_no_trace(rows, spoiled, less):
+def test_rejected_batch_leaves_columns_unchanged(rows, spoiled, less):
     """The last record is cut short, so all others were decoded before the error is found."""
     payload = bytes(RecordBatch(built(spoiled, 0)).payload())
     bad = batch_twin.build(
@@ -284,7 +282,7 @@ def test_a_batch_that_is_refused_leaves_no_trace(rows, spoiled, less):
     ),
     more=st.binary(max_size=80),
 )
-def test_fields_under_a_right_crc_are_read_as_the_twin_reads_them(rows, fields, more):
+def test_header_fields_with_valid_crc_are_read_as_by_the_twin(rows, fields, more):
     given_fields = {"count": len(rows), "last_offset_delta": 10_000} | fields
     data = batch_twin.build(RecordBatch(built(rows, 0)).payload(), **given_fields)
     for end in (b"", more):
@@ -301,7 +299,7 @@ def test_bytes_like_lengths_are_read_as_by_the_twin(digits):
 
 @RUNS
 @given(record_sets(), st.integers(0, 10))
-def test_offsets_that_go_back_give_no_record_twice(data, skipped):
+def test_descending_offsets_are_not_repeated(data, skipped):
     read_both(data + data, skipped)
     builder = RowBuilder("t", 0)
     assert builder.add_set(data + data, 0, skipped, PLENTY)[0] == AT_END
@@ -309,7 +307,7 @@ def test_offsets_that_go_back_give_no_record_twice(data, skipped):
     assert len(seen) == len(set(seen))
 
 
-def test_a_batch_alone_must_be_one_batch_and_no_more():
+def test_add_accepts_exactly_one_batch():
     good = built([(0, NOW, b"k", b"v", ())], 7)
     for builder in (ColumnBuilder(ALL), RowBuilder("t", 0)):
         for bad in (b"", good[:-1], good + b"\0", good + good, good[:60]):
@@ -322,7 +320,7 @@ def test_a_batch_alone_must_be_one_batch_and_no_more():
 
 @RUNS
 @given(record_sets(UNPACKED | PACKED), st.integers(0, 4_000), st.integers(1, 255), st.booleans())
-def test_whole_batches_end_where_the_twin_finds_their_end(data, at, flip, spoil):
+def test_whole_batches_end_where_the_twin_finds_them(data, at, flip, spoil):
     data = bytearray(data)
     if spoil and data:
         data[at % len(data)] ^= flip
@@ -335,7 +333,7 @@ def test_whole_batches_end_where_the_twin_finds_their_end(data, at, flip, spoil)
 
 
 @pytest.mark.parametrize("wanted", [0, record_reader.OFFSET, ALL])
-def test_a_builder_takes_no_more_than_its_room_and_says_so(wanted):
+def test_full_builder_returns_full(wanted):
     batch = built([(0, NOW, b"k", b"v" * 50, ())], 0)
     payload_size = len(batch) - 61
     for times in (1, 2, 3):
@@ -349,7 +347,7 @@ def test_a_builder_takes_no_more_than_its_room_and_says_so(wanted):
         assert ours.add(batch, None, 0) == 0
 
 
-def test_a_batch_that_alone_is_more_than_the_room_is_too_large():
+def test_batch_above_the_capacity_is_too_large():
     batch = built([(0, NOW, b"k", b"v" * 50, ())], 0)
     builder = ColumnBuilder(ALL, True, 1, 20)
     assert builder.add(batch, None, 0) == MessageTooLarge.code
@@ -358,7 +356,7 @@ def test_a_batch_that_alone_is_more_than_the_room_is_too_large():
         decode_set(builder, batch, 0, 0, PLENTY)
 
 
-def test_the_rooms_bound_keeps_every_offset_in_32_bits():
+def test_capacity_keeps_column_offsets_in_32_bits():
     with pytest.raises(AssertionError):
         ColumnBuilder(ALL, True, 1, 1 << 31)
     # Names may become three times as long when decoded, so they get a third of the bound.
@@ -381,7 +379,7 @@ def test_taken_batch_outlives_its_builder():
     assert value.readonly
 
 
-def test_memory_is_used_again_by_many_at_once_and_never_while_somebody_holds_it():
+def test_pooled_memory_is_never_reused_while_exported():
     """Columns large enough for the memory pool, allocated and freed by several threads in turn."""
 
     def decode(seed):
@@ -406,7 +404,7 @@ def test_memory_is_used_again_by_many_at_once_and_never_while_somebody_holds_it(
 
 
 @EACH
-def test_batches_of_other_builders_are_read_from_any_offset(package, codec):
+def test_batches_of_other_clients_are_read_from_any_offset(package, codec):
     data = theirs(package, codec)
     for first in (0, 3, len(RECORDS)):
         wanted = [r for r in RECORDS if r.offset >= first]
@@ -424,7 +422,7 @@ def test_batches_of_other_builders_are_read_from_any_offset(package, codec):
 
 @settings(max_examples=60, deadline=None)
 @given(record_sets(PACKED | OPEN | CONTROL), st.sampled_from([1, 200, PLENTY]))
-def test_packed_batches_are_read_between_open_ones(data, size_max):
+def test_compressed_and_uncompressed_batches_are_read_in_order(data, size_max):
     builder, seen = RowBuilder("t", 0), []
     position = offset = 0
     while position < len(data):
@@ -442,7 +440,7 @@ def test_packed_batches_are_read_between_open_ones(data, size_max):
 
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
-def test_a_packed_batch_that_lies_is_refused_with_its_offset(codec):
+def test_invalid_compressed_batch_error_names_its_offset(codec):
     rows = [(0, NOW, b"k", b"v" * 90, ())] * 5
     good, batch = built(rows, 0), built(rows, 40, codec=codec)
     fewer, damaged = bytearray(batch), bytearray(batch)
@@ -461,7 +459,7 @@ def test_a_packed_batch_that_lies_is_refused_with_its_offset(codec):
 
 
 @pytest.mark.parametrize("codec", [codec for codec in Codec if codec])
-def test_a_packed_batch_unpacks_to_no_more_than_it_may(codec):
+def test_decompressed_size_of_a_batch_is_limited(codec):
     batch = built([(0, NOW, None, bytes(1 << 20), ())] * 20, 0, codec=codec)
     for builder in (RowBuilder("t", 0), ColumnBuilder(ALL)):
         with pytest.raises(MessageTooLarge):
@@ -469,7 +467,7 @@ def test_a_packed_batch_unpacks_to_no_more_than_it_may(codec):
         assert decode_set(builder, batch, 0, 0, PLENTY, 30 << 20) == (len(batch), 20)
 
 
-def test_a_packed_batch_is_pointed_at_and_a_codec_that_is_none_refused():
+def test_add_set_stops_at_compressed_batch_and_rejects_unknown_codec():
     good = built([(0, NOW, b"k", b"v", ())], 0)
     batch = built([(0, NOW, b"k", b"v", ())], 1, codec=Codec.ZSTD)
     unknown = resealed(batch[:22] + b"\7" + batch[23:])
@@ -479,7 +477,7 @@ def test_a_packed_batch_is_pointed_at_and_a_codec_that_is_none_refused():
         assert builder.add(unknown, b"", 0) == 76
 
 
-def test_the_first_batch_of_a_set_must_be_there_whole():
+def test_incomplete_first_batch_raises_corrupt_message():
     batch = built([(0, NOW, b"k", b"v", ())], 9)
     builder = RowBuilder("t", 0)
     assert decode_set(builder, b"", 0, 9, PLENTY) == (0, 9)
@@ -490,7 +488,7 @@ def test_the_first_batch_of_a_set_must_be_there_whole():
 
 @RUNS
 @given(record_sets(OPEN | PACKED, size_max=3), st.integers(0, 4_000), st.integers(1, 255))
-def test_a_spoiled_set_earns_kafkas_errors_and_none_else(data, at, flip):
+def test_damaged_record_set_raises_kafka_errors_only(data, at, flip):
     spoiled = bytearray(data or b"\0")
     spoiled[at % len(spoiled)] ^= flip
     for builder in (RowBuilder("t", 0, False), ColumnBuilder(ALL, False)):
@@ -508,7 +506,7 @@ def message(**others):
     return Message(**fields | others)
 
 
-def test_a_message_equals_another_of_the_same_parts_and_no_other():
+def test_messages_with_equal_fields_are_equal():
     parts = {"value": b"v", "headers": [("h", None)]}
     one = message(**parts)
     assert one == message(**parts) and hash(one) == hash(message(**parts))
@@ -517,7 +515,7 @@ def test_a_message_equals_another_of_the_same_parts_and_no_other():
     assert one != one.offset
 
 
-def test_a_message_is_pickled_whole_and_shown_as_it_is_made():
+def test_message_survives_pickle_and_repr():
     one = message(value=None, headers=[("h", b"1"), ("\udcff", None)], timestamp_type=1)
     assert pickle.loads(pickle.dumps(one)) == one
     assert eval(repr(one)) == one
@@ -534,11 +532,11 @@ def test_message_is_immutable():
         one.other = 1
 
 
-def test_a_message_is_nothing_to_the_garbage_collector():
+def test_message_is_not_tracked_by_the_garbage_collector():
     assert not gc.is_tracked(message(headers=[("h", None)]))
 
 
 @pytest.mark.parametrize("bad", [{"key": "text"}, {"value": 5}, {"headers": [("h", "text")]}])
-def test_a_message_is_made_of_bytes(bad):
+def test_message_rejects_fields_that_are_not_bytes(bad):
     with pytest.raises(TypeError):
         message(**bad)

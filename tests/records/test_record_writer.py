@@ -101,7 +101,7 @@ def read_back(batch):
 
 @RUNS
 @given(ROWS)
-def test_rows_become_the_batch_of_the_twin(rows):
+def test_rows_are_encoded_as_by_the_twin(rows):
     batch = built(rows, **PRODUCER)
     assert batch == twin.build(rows, **PRODUCER)
     assert record_batch.judge(batch) == 0
@@ -110,7 +110,7 @@ def test_rows_become_the_batch_of_the_twin(rows):
 
 @RUNS
 @given(ROWS, st.integers(1, 600))
-def test_a_builder_takes_what_fits_and_not_a_byte_more(rows, capacity):
+def test_append_accepts_exactly_the_rows_that_fit(rows, capacity):
     builder = record_writer.BatchBuilder(capacity)
     fits = twin.fitting(rows, capacity)
     for place, (key, value, headers, time) in enumerate(rows[: fits + 1]):
@@ -124,7 +124,7 @@ def test_a_builder_takes_what_fits_and_not_a_byte_more(rows, capacity):
 
 @RUNS
 @given(ROW)
-def test_the_bound_of_a_record_is_enough_for_it_and_little_more(row):
+def test_record_size_max_is_a_close_upper_bound(row):
     key, value, headers, time = row
     bound = record_writer.record_size_max(key, value, headers)
     size = len(twin.payload([row]))
@@ -134,13 +134,13 @@ def test_the_bound_of_a_record_is_enough_for_it_and_little_more(row):
 
 @RUNS
 @given(st.lists(st.tuples(FIELD, FIELD, HEADERS, I64), min_size=1, max_size=4))
-def test_times_at_the_edges_wrap_as_the_twins_do(rows):
+def test_extreme_timestamps_wrap_as_in_the_twin(rows):
     assert built(rows) == twin.build(rows)
     columns = columns_of(rows, pa.binary())
     assert encoded(columns, 0, len(rows)) == (len(rows), twin.build(rows))
 
 
-def test_a_builder_that_was_emptied_begins_anew():
+def test_reset_builder_is_empty():
     builder = record_writer.BatchBuilder(1 << 10)
     builder.append(b"old", b"older", None, 7)
     builder.reset()
@@ -155,7 +155,7 @@ def test_a_builder_that_was_emptied_begins_anew():
         )
 
 
-def test_a_builder_that_is_closed_takes_no_record_until_it_is_emptied():
+def test_closed_builder_accepts_no_record_until_reset():
     builder = record_writer.BatchBuilder(1 << 10)
     builder.append(None, b"x", None, NOW)
     builder.close()
@@ -167,7 +167,7 @@ def test_a_builder_that_is_closed_takes_no_record_until_it_is_emptied():
     assert builder.append(None, b"y", None, NOW) == 0
 
 
-def test_code_that_headers_run_may_close_the_batch_or_append_to_it():
+def test_headers_iterator_may_close_or_append_to_the_builder():
     builder = record_writer.BatchBuilder(1 << 10)
 
     def appending():
@@ -187,7 +187,7 @@ def test_code_that_headers_run_may_close_the_batch_or_append_to_it():
         assert payload == twin.payload(rows)
 
 
-def test_a_builder_that_is_widened_takes_what_did_not_fit_and_is_never_narrowed():
+def test_widened_builder_accepts_more_and_is_never_narrowed():
     builder = record_writer.BatchBuilder(100)
     assert builder.append(None, b"x" * 80, None, NOW) == 0
     assert builder.append(None, b"y" * 80, None, NOW) == -1
@@ -198,7 +198,7 @@ def test_a_builder_that_is_widened_takes_what_did_not_fit_and_is_never_narrowed(
             builder.widen(capacity)
 
 
-def test_a_payload_that_is_looked_at_stays():
+def test_exported_payload_blocks_reallocation_and_is_read_only():
     builder = record_writer.BatchBuilder(1 << 20)
     builder.append(None, b"x", None, NOW)
     with builder.payload() as payload:
@@ -223,7 +223,7 @@ def test_a_payload_that_is_looked_at_stays():
         (pa.py_buffer(b"arrow"), b"arrow"),
     ],
 )
-def test_text_and_whatever_is_like_bytes_is_taken_as_bytes(given, stands):
+def test_text_and_buffers_are_written_as_bytes(given, stands):
     rows = [(given, given, [("n", given)], NOW)]
     assert built(rows) == twin.build([(stands, stands, (("n", stands),), NOW)])
     assert record_writer.record_size_max(*rows[0][:3]) >= len(twin.payload([(b"", b"", (), 0)]))
@@ -239,7 +239,7 @@ def test_text_and_whatever_is_like_bytes_is_taken_as_bytes(given, stands):
         ((b"", b"", [(None, b"")]), "a header's name must be str, not NoneType"),
     ],
 )
-def test_anything_else_is_refused_and_nothing_is_written(row, complaint):
+def test_append_rejects_other_types_and_writes_nothing(row, complaint):
     builder = record_writer.BatchBuilder(1 << 10)
     with pytest.raises(TypeError, match=complaint):
         builder.append(*row, NOW)
@@ -247,7 +247,7 @@ def test_anything_else_is_refused_and_nothing_is_written(row, complaint):
 
 
 @pytest.mark.parametrize("capacity", [0, -1, 1 << 31, (1 << 31) - 49])
-def test_a_capacity_that_no_batch_has_is_refused(capacity):
+def test_invalid_capacity_raises_value_error(capacity):
     with pytest.raises(ValueError, match="a batch's payload"):
         record_writer.BatchBuilder(capacity)
 
@@ -262,7 +262,7 @@ def test_a_capacity_that_no_batch_has_is_refused(capacity):
     st.integers(0, 9),
     st.integers(0, 2),
 )
-def test_columns_become_the_batch_of_the_twin(rows, kind, before, after):
+def test_columns_are_encoded_as_by_the_twin(rows, kind, before, after):
     columns = columns_of(rows, kind, before, after)
     record_writer.measure_columns(len(rows), *columns)
     taken, batch = encoded(columns, 0, len(rows), **PRODUCER)
@@ -273,7 +273,7 @@ def test_columns_become_the_batch_of_the_twin(rows, kind, before, after):
 
 @RUNS
 @given(ROWS, st.integers(0, 9))
-def test_measured_sizes_are_those_of_what_is_written(rows, before):
+def test_measured_column_sizes_equal_the_written_sizes(rows, before):
     columns = columns_of(rows, pa.large_binary(), before)
     largest, place, all_of_them, newest = record_writer.measure_columns(len(rows), *columns)
     alone = [len(twin.build([each])) - HEADER_SIZE for each in rows]
@@ -289,7 +289,7 @@ def test_measured_sizes_are_those_of_what_is_written(rows, before):
     st.lists(st.binary(max_size=200), min_size=1, max_size=100), st.integers(0, 9),
     st.sampled_from([pa.binary(), pa.large_binary()]),
 )  # fmt: skip
-def test_measured_sizes_of_values_alone_are_those_of_what_is_written(values, before, kind):
+def test_measured_sizes_of_a_value_column_equal_the_written_sizes(values, before, kind):
     rows = [(None, value, (), NOW) for value in values]
     cells = pa.array([b"before"] * before + values, kind)[before:]
     columns = ((*cells.buffers(), before, kind == pa.large_binary()), None, None, None)
@@ -305,9 +305,7 @@ def test_measured_sizes_of_values_alone_are_those_of_what_is_written(values, bef
     ROWS, ROWS, st.sampled_from([pa.binary(), pa.large_binary()]), st.integers(1, 900),
     st.integers(0, 5), st.booleans(),
 )  # fmt: skip
-def test_columns_are_appended_to_a_builder_as_the_twins_rows(
-    rows, more, kind, capacity, before, chosen
-):
+def test_append_columns_appends_the_rows_of_the_twin(rows, more, kind, capacity, before, chosen):
     builder = record_writer.BatchBuilder(capacity)
     taken = twin.fitting(rows, capacity)
     for row in rows[:taken]:
@@ -330,7 +328,7 @@ def test_columns_are_appended_to_a_builder_as_the_twins_rows(
     assert builder.append_columns(0, len(more), None, *columns, NOW, size_max)[1] == 0
 
 
-def test_lying_columns_leave_a_builder_as_it_was():
+def test_append_of_invalid_columns_leaves_builder_unchanged():
     builder = record_writer.BatchBuilder(1000)
     builder.append(None, b"first", None, 5)
     before = bytes(builder.payload())
@@ -345,7 +343,7 @@ def test_lying_columns_leave_a_builder_as_it_was():
 
 @RUNS
 @given(ROWS, st.integers(0, 600))
-def test_as_many_rows_are_taken_as_fit_and_the_rest_begins_where_they_end(rows, room):
+def test_encoded_columns_continue_after_the_rows_that_fit(rows, room):
     columns = columns_of(rows, pa.binary())
     first = 0
     while first < len(rows):
@@ -360,7 +358,7 @@ def test_as_many_rows_are_taken_as_fit_and_the_rest_begins_where_they_end(rows, 
 
 @RUNS
 @given(ROWS, st.lists(st.integers(0, 11), min_size=1, max_size=20), st.integers(0, 3))
-def test_rows_may_be_chosen_by_an_index(rows, drawn, first):
+def test_rows_may_be_selected_by_an_index(rows, drawn, first):
     chosen = [place % len(rows) for place in drawn]
     first = min(first, len(chosen) - 1)
     index = struct.pack(f"<{len(chosen)}i", *chosen)
@@ -371,7 +369,7 @@ def test_rows_may_be_chosen_by_an_index(rows, drawn, first):
 
 
 @pytest.mark.parametrize("room_less", [0, 1])
-def test_a_buffer_that_is_full_to_the_byte_holds_the_last_record(room_less):
+def test_last_record_fits_a_buffer_of_exact_size(room_less):
     rows = [(None, b"v" * 100, (), NOW)] * 1000
     room = len(twin.payload(rows)) - room_less
     columns = (column(pa.array([row[1] for row in rows])), None, None, None)
@@ -380,7 +378,7 @@ def test_a_buffer_that_is_full_to_the_byte_holds_the_last_record(room_less):
     assert batch == twin.build(rows[:taken])
 
 
-def test_a_large_batch_is_written_without_the_gil_as_with_it():
+def test_large_batch_of_columns_equals_the_rows():
     values = [b"%d" % place * (place % 60) for place in range(20_000)]
     rows = [(None, value, (), NOW) for value in values]
     columns = (column(pa.array(values)), None, None, None)
@@ -390,20 +388,20 @@ def test_a_large_batch_is_written_without_the_gil_as_with_it():
     assert built(rows[:1000]) == encoded(columns, 0, 1000, room=4 << 20)[1]
 
 
-def test_a_column_that_is_not_there_is_null_and_its_time_is_now():
+def test_missing_column_is_null_and_missing_timestamp_is_now():
     assert encoded((None, None, None, None), 0, 3, now_ms=NOW + 1) == (
         3, twin.build([(None, None, (), NOW + 1)] * 3),
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("before", [0, 1, 9])
-def test_a_null_time_is_now(before):
+def test_null_timestamp_is_now(before):
     times = times_column(pa.array([7] * before + [5, None, 9], pa.int64())[before:])
     rows = [(None, None, (), 5), (None, None, (), NOW), (None, None, (), 9)]
     assert encoded((None, None, None, times), 0, 3) == (3, twin.build(rows))
 
 
-def test_a_null_list_and_an_empty_one_are_no_headers_and_a_null_value_is_null():
+def test_null_and_empty_header_lists_are_no_headers():
     cells = [None, [], [{"key": "", "value": None}], [{"key": "a", "value": b""}]]
     rows = [(None, None, tuple((h["key"], h["value"]) for h in cell or ()), NOW) for cell in cells]
     columns = (None, None, headers_column(pa.array(cells, PAIRS)), None)
@@ -413,7 +411,7 @@ def test_a_null_list_and_an_empty_one_are_no_headers_and_a_null_value_is_null():
 @pytest.mark.parametrize("package", [KafkaPython, Aiokafka])
 @settings(max_examples=50, deadline=None)
 @given(rows=ROWS)
-def test_other_readers_read_the_appended_records(package, rows):
+def test_appended_records_are_read_by_other_clients(package, rows):
     wanted = [
         Record(place, time, key, value, headers)
         for place, (key, value, headers, time) in enumerate(rows)
@@ -439,7 +437,7 @@ OFFSETS = st.lists(
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("offsets", [[0, 11], [-1, 3], [4, 3], [11, 11], [3, 1 << 30], [3, -1]])
 @pytest.mark.parametrize("place", [0, 1])
-def test_a_cell_that_begins_or_ends_outside_is_refused(offsets, wide, place):
+def test_cell_offsets_outside_the_column_are_rejected(offsets, wide, place):
     # The memory after the bytes is readable too, so only the check protects it.
     content = memoryview(b"0123456789" + b"secret" * 9)[:10]
     given = lying([0] * place + offsets, content, wide)
@@ -452,7 +450,7 @@ def test_a_cell_that_begins_or_ends_outside_is_refused(offsets, wide, place):
 
 @pytest.mark.parametrize("short", ["names", "contents"])
 @pytest.mark.parametrize("lists", [[0, 3], [3, 3], [2, 3]])
-def test_a_list_that_ends_behind_its_names_or_values_is_refused(short, lists):
+def test_header_list_beyond_its_names_or_values_is_rejected(short, lists):
     whole = lying([0, 1, 2, 3, 3])
     cut = (None, memoryview(whole[1])[:12], *whole[2:])
     names, contents = (cut, whole) if short == "names" else (whole, cut)
@@ -471,9 +469,7 @@ def test_a_list_that_ends_behind_its_names_or_values_is_refused(short, lists):
     st.sampled_from([0, 0, 0, 1, 2, 4, -1]),
     st.sampled_from([0, 0, 0, 1, -1]),
 )
-def test_offsets_are_believed_only_where_they_ascend_inside_the_bytes(
-    offsets, wide, validity, start, more
-):
+def test_column_offsets_must_ascend_within_the_bytes(offsets, wide, validity, start, more):
     count = max(len(offsets) - 1 - start + more, 0)
     content = b"0123456789"
     given = lying(offsets, content, wide, validity, start)
@@ -514,7 +510,7 @@ def cells_of(offsets, content, validity, start, count):
 
 @RUNS
 @given(OFFSETS, OFFSETS, OFFSETS)
-def test_headers_are_believed_only_where_every_offset_is(lists, names, contents):
+def test_header_offsets_must_ascend_within_the_bytes(lists, names, contents):
     headers = (None, lying(lists)[1], 0, lying(names, b"n" * 9), lying(contents, b"c" * 9))
     count = max(len(lists) - 1, 0)
 
@@ -537,7 +533,7 @@ def test_headers_are_believed_only_where_every_offset_is(lists, names, contents)
             encoded(columns, 0, count)
 
 
-def test_a_null_among_names_is_refused():
+def test_null_header_name_is_rejected():
     columns = (None, None, headers_column(pa.array([[{"key": None, "value": b""}]], PAIRS)), None)
     with pytest.raises(ValueError, match=r"column headers: a header's name is null \(row 0\)"):
         record_writer.measure_columns(1, *columns)
@@ -546,7 +542,7 @@ def test_a_null_among_names_is_refused():
 
 
 @pytest.mark.parametrize("buffer", ["validity", "values", "start"])
-def test_times_are_read_only_where_their_buffers_are(buffer):
+def test_timestamp_column_beyond_its_buffers_is_rejected(buffer):
     times = {"validity": b"\xff", "values": bytes(64), "start": 0}
     times[buffer] = {"validity": b"", "values": bytes(63), "start": 9}[buffer]
     columns = (None, None, None, tuple(times.values()))
@@ -556,7 +552,7 @@ def test_times_are_read_only_where_their_buffers_are(buffer):
         encoded(columns, 0, 8)
 
 
-def test_a_negative_time_is_refused_before_anything_is_sent():
+def test_measure_columns_rejects_negative_timestamp():
     times = times_column(pa.array([0, 5, -1], pa.int64()))
     with pytest.raises(ValueError, match=r"a timestamp is negative \(row 2\)"):
         record_writer.measure_columns(3, None, None, None, times)
@@ -564,7 +560,7 @@ def test_a_negative_time_is_refused_before_anything_is_sent():
 
 
 @pytest.mark.parametrize("chosen", [[0, 3], [-1], [1 << 30], [-(1 << 31)]])
-def test_an_index_beyond_the_columns_is_refused(chosen):
+def test_row_index_beyond_the_columns_is_rejected(chosen):
     index = struct.pack(f"<{len(chosen)}i", *chosen)
     columns = (column(pa.array([b"a", b"b", b"c"])), None, None, None)
     with pytest.raises(ValueError, match="a row was asked for"):
@@ -572,7 +568,7 @@ def test_an_index_beyond_the_columns_is_refused(chosen):
 
 
 @pytest.mark.parametrize(("first", "end"), [(-1, 1), (0, 4), (3, 1 << 40)])
-def test_rows_beyond_the_columns_are_refused(first, end):
+def test_row_range_beyond_the_columns_is_rejected(first, end):
     columns = (column(pa.array([b"a", b"b", b"c"])), None, None, None)
     with pytest.raises(ValueError, match="a row was asked for"):
         encoded(columns, first, end)
@@ -581,7 +577,7 @@ def test_rows_beyond_the_columns_are_refused(first, end):
         encoded(columns, first, end, rows=memoryview(bytes(64))[16:28])
 
 
-def test_buffers_are_given_back_whatever_happens():
+def test_column_buffers_are_released_after_errors():
     content = bytearray(b"abc")
     for offsets in ([0, 1, 3], [0, 9, 3]):
         columns = (lying(offsets, content), None, None, None)
