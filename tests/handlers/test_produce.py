@@ -458,6 +458,47 @@ def test_produce_completes_when_durability_is_lowered(careful):
     assert answer.responses[0].partition_responses[0].error_code == 0
 
 
+def test_partition_committed_while_another_batch_is_opened_delays_no_response(careful):
+    careful.create("b", 2)
+    opener = careful.node.opener
+    careful.reactor.unwatch(opener.fileno())  # the batch is opened when the test says so
+    large = build([Record(timestamp=1, value=bytes(12 << 20))], codec=Codec.GZIP)
+    topic_data = asked(careful, 9, batch_of(b"x"), "b")
+    topic_data["partition_data"].append({"index": 1, "records": large})
+    wire = careful.send(PRODUCE, 9, acks=ALL, timeout_ms=1_000, topic_data=[topic_data])
+    first, second = (careful.node.replicas.leader("b", index) for index in (0, 1))
+    careful.until(lambda: first.high_watermark == 1)
+    assert (opener.submitted_count, wire.sent, second.log.end_offset) == (1, None, 0)
+    careful.reactor.watch(opener.fileno(), opener.collect)
+    # The clock does not advance, so the request cannot time out.
+    careful.until(lambda: wire.sent is not None)
+    results = careful.answer(wire, PRODUCE, 9).responses[0].partition_responses
+    assert [(each.index, each.error_code, each.base_offset) for each in results] == [
+        (0, 0, 0), (1, 0, 0),
+    ]  # fmt: skip
+
+
+def test_partition_deleted_while_another_batch_is_opened_gets_its_error(careful):
+    careful.create("b")
+    opener = careful.node.opener
+    careful.reactor.unwatch(opener.fileno())
+    careful.node.flusher.submit = lambda flushes: None
+    large = build([Record(timestamp=1, value=bytes(12 << 20))], codec=Codec.GZIP)
+    topic_data = [asked(careful, 9, batch_of(b"x"), "b"), asked(careful, 9, large)]
+    wire = careful.send(PRODUCE, 9, acks=ALL, timeout_ms=1_000, topic_data=topic_data)
+    careful.node.replicas.remove(careful.node.replicas.leader("b", 0))
+    opened = careful.node.replicas.leader("a", 0)
+    careful.reactor.watch(opener.fileno(), opener.collect)
+    careful.until(lambda: opened.log.end_offset == 1)
+    assert wire.sent is None
+    careful.node.replicas.remove(opened)
+    codes = [
+        each.partition_responses[0].error_code
+        for each in careful.answer(wire, PRODUCE, 9).responses
+    ]
+    assert codes == [errors.UnknownTopicOrPartition.code] * 2
+
+
 def test_slow_flush_times_out(careful):
     careful.node.flusher.submit = lambda flushes: None
     wire = waiting(careful, ALL, timeout_ms=50)

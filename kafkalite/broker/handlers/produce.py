@@ -180,5 +180,8 @@ class ProduceResponseBuilder:
             response.node_endpoints = self._node.metadata.endpoints(self._client, self._leaders)
         if self._uncommitted:
             delayed = DelayedProduce(self._uncommitted, response)
+            # The first batches may have been committed while the last one was opened.
+            if self._later is not None and delayed.check_all():
+                return response
             return self._node.replicas.purgatory.watch(delayed, max(0, self._timeout_ms))
         return response

@@ -68,6 +68,13 @@ class DelayedProduce(DelayedOperation):
             self._uncommitted.pop(partition, None)
         return not self._uncommitted
 
+    def check_all(self) -> bool:
+        """Check all partitions, which may have changed since the appends; return whether the
+        request is complete."""
+        for partition in self.partitions:
+            self.check(partition)
+        return not self._uncommitted
+
     def build_response(self) -> ProduceResponse | None:
         for appends in self._uncommitted.values():
             for append in appends:
