@@ -14,22 +14,22 @@ cimport cython
 
 @cython.final
 @cython.freelist(256)
-cdef class Answer:
+cdef class DeferredResponse:
     """A deferred response, which keeps its place in the connection's order of responses."""
     cdef Channel channel
     cdef list chunks
     cdef Py_ssize_t size            # bytes of the chunks in memory
-    cdef bint expected              # in the connection's queue
+    cdef bint is_queued             # in the connection's queue
     cdef public object abandoned    # called if the connection closes before send()
 
     def send(self, list chunks not None):
         """Set the response, without its size prefix; it is sent after those before it."""
-        assert self.chunks is None, "an answer is sent once"
+        assert self.chunks is None, "a deferred response is sent once"
         self.chunks = chunks
-        self.channel.loop.owed = True
-        if self.expected and self.channel.descriptor >= 0:
+        self.channel.loop.busy_poll = True
+        if self.is_queued and self.channel.descriptor >= 0:
             self.channel.park(self)
-            self.channel.answers_due()
+            self.channel.queue_completed()
 
 
 cdef class Channel(Source):
@@ -40,12 +40,12 @@ cdef class Channel(Source):
     cdef Py_ssize_t begin, end
     cdef bint readable, ended       # bytes may be available; the peer ended its sending
     cdef bint halted                # `held` may contain complete frames
-    cdef bint woken, waiting        # in loop.ready; in loop.waiting
-    cdef public bint moved          # bytes were received or sent; reset by the reader of this flag
+    cdef bint is_ready, waiting     # in loop.ready; in loop.waiting
+    cdef public bint has_traffic    # bytes were received or sent; reset by the reader of this flag
     cdef readonly int64_t frames
-    cdef object expected            # deque of Answers not queued yet, created on first use
+    cdef object deferred            # deque of responses not queued yet, created on first use
     cdef Outgoing out
-    cdef Py_ssize_t parked          # bytes of Answers behind one without its response
+    cdef Py_ssize_t parked          # bytes of responses behind one that is not set yet
     cdef readonly Py_ssize_t queued_size    # bytes of responses in memory, parked ones included
     cdef readonly int64_t sent_ns   # time of the last send, or when the queue stopped being empty
     cdef bint writable, dirty, finishing
@@ -64,26 +64,26 @@ cdef class Channel(Source):
         return self.descriptor >= 0
 
     @property
-    def awaited(self) -> bool:
+    def has_deferred(self) -> bool:
         """True if a deferred response is outstanding."""
-        return self.expected_count() > 0
+        return self.deferred_count() > 0
 
     @property
-    def begun(self) -> bool:
+    def has_buffered_bytes(self) -> bool:
         """True if an incomplete frame, or frames not handled yet, are buffered."""
         return self.held is not None
 
-    def expect(self):
-        """Return an Answer, which `serve` returns now and whose send() is called once, later."""
-        cdef Answer answer = Answer.__new__(Answer)
-        answer.channel = self
-        return answer
+    def defer(self):
+        """Return a DeferredResponse, which `serve` returns; its send() is called once, later."""
+        cdef DeferredResponse response = DeferredResponse.__new__(DeferredResponse)
+        response.channel = self
+        return response
 
     def finish(self):
         """Stop reading, and close the connection once the queued responses are sent."""
         if self.descriptor >= 0 and not self.finishing:
             self.finishing = True
-            self.loop.mark(self)
+            self.loop.mark_dirty(self)
 
     def close(self):
         """Close immediately; unsent responses are dropped."""
@@ -93,12 +93,12 @@ cdef class Channel(Source):
     def closed(self):
         """Hook for subclasses: called once, after the descriptor was closed."""
 
-    cdef inline Py_ssize_t expected_count(self):
-        return 0 if self.expected is None else len(self.expected)
+    cdef inline Py_ssize_t deferred_count(self):
+        return 0 if self.deferred is None else len(self.deferred)
 
     cdef inline bint full(self):
         """Return whether reading stops until the peer has read responses."""
-        return (self.out.answers + self.expected_count() >= self.loop.in_flight_max
+        return (self.out.responses + self.deferred_count() >= self.loop.in_flight_max
                 or self.queued_size >= self.loop.queued_size_max
                 or (self.queued_size >= SCRATCH and self.loop.short_of_memory()))
 
@@ -111,49 +111,49 @@ cdef class Channel(Source):
         self.queued_size = size
         return 0
 
-    cdef int park(self, Answer answer) except -1:
+    cdef int park(self, DeferredResponse response) except -1:
         """Count a response that is set and may wait for those before it."""
-        answer.size = memory_size(answer.chunks)
-        self.parked += answer.size
+        response.size = memory_size(response.chunks)
+        self.parked += response.size
         return self.count_queued()
 
     cdef int handle(self, object frame) except -1:
-        cdef Answer later
-        answer = self.serve(self, frame)
-        if answer is None or self.descriptor < 0:
+        cdef DeferredResponse deferred
+        response = self.serve(self, frame)
+        if response is None or self.descriptor < 0:
             return 0
-        if type(answer) is list:
-            if self.expected_count() == 0:
-                return self.queue(<list> answer)
-            later = self.expect()
-            later.chunks = <list> answer
+        if type(response) is list:
+            if self.deferred_count() == 0:
+                return self.queue(<list> response)
+            deferred = self.defer()
+            deferred.chunks = <list> response
         else:
-            later = <Answer?> answer
-            assert later.channel is self and not later.expected, "not this request's Answer"
-        later.expected = self.loop.owed = True
-        if self.expected is None:
-            self.expected = deque()
-        self.expected.append(later)
-        if later.chunks is not None:
-            self.park(later)
-        return self.answers_due()
+            deferred = <DeferredResponse?> response
+            assert deferred.channel is self and not deferred.is_queued, "of another request"
+        deferred.is_queued = self.loop.busy_poll = True
+        if self.deferred is None:
+            self.deferred = deque()
+        self.deferred.append(deferred)
+        if deferred.chunks is not None:
+            self.park(deferred)
+        return self.queue_completed()
 
-    cdef int answers_due(self) except -1:
+    cdef int queue_completed(self) except -1:
         """Queue the responses that wait for no earlier one."""
-        cdef Answer first
-        while self.expected:
-            first = <Answer> self.expected[0]
+        cdef DeferredResponse first
+        while self.deferred:
+            first = <DeferredResponse> self.deferred[0]
             if first.chunks is None:
                 break
-            self.expected.popleft()
+            self.deferred.popleft()
             self.parked -= first.size
             self.queue(first.chunks)
             first.chunks = []       # sent: release the memory
         return 0
 
     cdef int queue(self, list chunks) except -1:
-        outgoing_answer(&self.out, chunks)
+        outgoing_response(&self.out, chunks)
         self.count_queued()
         if self.writable:
-            self.loop.mark(self)
+            self.loop.mark_dirty(self)
         return 0

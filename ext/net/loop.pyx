@@ -1,8 +1,8 @@
 """Event loop, compiled part: polls sockets, splits requests into frames, sends responses.
 
-    take_in    epoll_wait, then one read of each ready connection; each complete frame in it is
-               handled by one Python call, which returns chunks, an Answer, or None
-    give_out   send the responses of this tick: bytes by sendmsg, file slices by sendfile
+    read_requests     epoll_wait, then one read of each ready connection; each complete frame in it
+                      is handled by one Python call: chunks, a DeferredResponse, or None
+    write_responses   send the responses of this tick: bytes by sendmsg, file slices by sendfile
 
 A frame is a four-byte size and that many bytes, in both directions.  Responses are sent in the
 order of their requests, regardless of the order in which they complete.  Only epoll_wait blocks,
@@ -55,16 +55,16 @@ cdef class Loop:
     """The event loop of one process: its descriptors, and the two compiled phases of a tick."""
     cdef int epoll
     cdef bint soon                  # the last event came soon after the poll began
-    cdef public bint owed           # a deferred response was expected or sent since the last poll
+    cdef public bint busy_poll      # poll before sleeping: a response was deferred or sent late
     cdef epoll_event events[EVENTS_PER_TICK]
     cdef dict sources               # descriptor -> Source; keeps the Source alive
     cdef list ready, dirty, closing, spares, waiting    # waiting: for room for a frame
-    cdef Channel turn               # may exceed held_size_max, so that some frame completes
+    cdef Channel exempt             # may exceed held_size_max, so that some frame completes
     cdef int64_t tick_end, share_ns, share_end  # deadlines of a tick and of a channel's share
     cdef Buffer scratch
     cdef Py_ssize_t spare_size
-    cdef object fault               # fault(channel, exception): handling a frame raised
-    cdef object refused             # refused(channel, frame size): the frame size is not valid
+    cdef object on_error            # on_error(channel, exception): handling a frame raised
+    cdef object on_invalid_size     # on_invalid_size(channel, frame size)
     cdef Py_ssize_t frame_size_max, in_flight_max, queued_size_max, held_size_max, queued_sum_max
     cdef set stopped                # Channels whose reading resumes when queued_size has shrunk
     cdef readonly Py_ssize_t held_size, queued_size
@@ -73,13 +73,13 @@ cdef class Loop:
     cdef object step                # the tick's longest: an API key, a callback, None for sending
     cdef public object slow         # slow(tick ns, processor ns, step ns, step), or None
 
-    def __cinit__(self, fault, refused, Py_ssize_t frame_size_max, Py_ssize_t in_flight_max,
-                  Py_ssize_t queued_size_max, Py_ssize_t held_size_max,
+    def __cinit__(self, on_error, on_invalid_size, Py_ssize_t frame_size_max,
+                  Py_ssize_t in_flight_max, Py_ssize_t queued_size_max, Py_ssize_t held_size_max,
                   Py_ssize_t queued_sum_max):
         self.epoll = epoll_create1(EPOLL_CLOEXEC)
         if self.epoll < 0:
             PyErr_SetFromErrno(OSError)
-        self.fault, self.refused = fault, refused
+        self.on_error, self.on_invalid_size = on_error, on_invalid_size
         self.frame_size_max, self.in_flight_max = frame_size_max, in_flight_max
         self.queued_size_max, self.held_size_max = queued_size_max, held_size_max
         self.queued_sum_max = queued_sum_max
@@ -134,7 +134,7 @@ cdef class Loop:
         self.sources[descriptor] = source
         return 0
 
-    def take_in(self, int timeout_ms):
+    def read_requests(self, int timeout_ms):
         """Wait for events, at most `timeout_ms` (-1: no limit), then read and handle frames."""
         cdef list ready = self.ready
         cdef int count, at
@@ -143,7 +143,7 @@ cdef class Loop:
         self.ready = []
         if ready or self.dirty:
             timeout_ms = 0
-        self.soon, self.owed = self.soon and self.owed, False
+        self.soon, self.busy_poll = self.soon and self.busy_poll, False
         with nogil:
             count = await_events(self.epoll, self.events, EVENTS_PER_TICK, timeout_ms, &self.soon)
         if count < 0 and errno != EINTR:
@@ -161,17 +161,17 @@ cdef class Loop:
                 self.step = (<Watch> source).callback if step_ended(&self.times) else self.step
             else:
                 channel = <Channel> source
-                if self.noted(channel, self.events[at].events) and not channel.woken:
+                if self.update_events(channel, self.events[at].events) and not channel.is_ready:
                     if now_ns() < self.tick_end:
-                        self.take(channel)
+                        self.handle_channel(channel)
                     else:
-                        self.wake(channel)
+                        self.mark_ready(channel)
         for at, channel in enumerate(ready):
             if at and now_ns() >= self.tick_end:    # the first is always served
                 self.ready[:0] = ready[at:]
                 break
-            channel.woken = False
-            self.take(channel)
+            channel.is_ready = False
+            self.handle_channel(channel)
         self.closing.clear()        # no event of this tick refers to these Sources any more
 
     def end_step(self, step):
@@ -181,9 +181,9 @@ cdef class Loop:
     @property
     def tick_times(self) -> list:
         """The total duration of all ticks in ns, then their counts by duration as in Histogram."""
-        return times_told(&self.times)
+        return times_list(&self.times)
 
-    cdef bint noted(self, Channel channel, uint32_t events) except -1:
+    cdef bint update_events(self, Channel channel, uint32_t events) except -1:
         """Update the channel from an event; return whether the channel may be read."""
         if events & (EPOLLERR | EPOLLHUP) and (
                 channel.full() or channel.finishing or channel.waiting):
@@ -194,12 +194,12 @@ cdef class Loop:
         if events & EPOLLOUT and not channel.writable:
             channel.writable = True
             if channel.out.count:
-                self.mark(channel)
+                self.mark_dirty(channel)
         if events & (EPOLLIN | EPOLLRDHUP | EPOLLERR | EPOLLHUP):
             channel.readable = True
         return channel.readable
 
-    cdef int take(self, Channel channel) except -1:
+    cdef int handle_channel(self, Channel channel) except -1:
         """Handle the frames in a channel's buffer, then those of one read."""
         if channel.descriptor < 0 or channel.finishing or channel.waiting:
             return 0
@@ -207,12 +207,12 @@ cdef class Loop:
         self.times.last = now_ns()
         self.share_end = self.times.last + self.share_ns
         if channel.held is not None:
-            self.cut(channel, channel.held, &channel.begin, channel.end)
-            self.held_done(channel)
+            self.handle_frames(channel, channel.held, &channel.begin, channel.end)
+            self.release_held(channel)
         if (channel.readable and channel.descriptor >= 0
                 and not (channel.halted or channel.finishing or channel.full())):
-            self.read(channel)
-        return self.go_on(channel)
+            self.receive(channel)
+        return self.schedule_next(channel)
 
     cdef inline bint short_of_memory(self):
         """Return whether queued responses take at least half of their limit.
@@ -221,64 +221,64 @@ cdef class Loop:
         """
         return 0 < self.queued_sum_max <= 2 * self.queued_size
 
-    cdef int go_on(self, Channel channel) except -1:
+    cdef int schedule_next(self, Channel channel) except -1:
         """Serve a channel in the next tick, if it has more to read and its peer reads responses."""
         if channel.descriptor < 0 or not (channel.halted or channel.readable):
             return 0
         if not channel.full():
-            self.wake(channel)
+            self.mark_ready(channel)
         elif self.short_of_memory():
             self.stopped.add(channel)
         return 0
 
-    cdef int read(self, Channel channel) except -1:
+    cdef int receive(self, Channel channel) except -1:
         """Read once: the rest of an incomplete frame into its buffer, other bytes into scratch."""
         cdef Buffer scratch = self.scratch
         cdef Py_ssize_t have = channel.end - channel.begin if channel.held is not None else 0
-        cdef Py_ssize_t asked, came, room, begin = 0, rest = 0
+        cdef Py_ssize_t wanted, received, room, begin = 0, rest = 0
         if have < PREFIX:           # frame size not known yet: restart in the scratch buffer
             if have:
                 memcpy(scratch.memory, channel.held.memory + channel.begin, have)
-            asked = SCRATCH - have
-            came = recv(channel.descriptor, scratch.memory + have, asked, MSG_DONTWAIT)
+            wanted = SCRATCH - have
+            received = recv(channel.descriptor, scratch.memory + have, wanted, MSG_DONTWAIT)
         else:
-            if not self.held_room(channel):
+            if not self.grow_held(channel):
                 return 0
             rest = PREFIX + load_i32(channel.held.memory + channel.begin) - have
             room = min(rest, channel.held.capacity - channel.end)
             # Scratch is used only if the rest of the frame fits, so that the bytes are contiguous.
-            asked = room + (SCRATCH if room == rest else 0)
-            came = receive_both(channel.descriptor, channel.held.memory + channel.end, room,
-                                scratch.memory, asked - room)
-        if came <= 0:
-            return self.read_nothing(channel, came)
+            wanted = room + (SCRATCH if room == rest else 0)
+            received = receive_both(channel.descriptor, channel.held.memory + channel.end, room,
+                                    scratch.memory, wanted - room)
+        if received <= 0:
+            return self.receive_nothing(channel, received)
         self.reads += 1
-        self.bytes_in += came
-        channel.moved = True
-        if came < asked and not channel.ended:
+        self.bytes_in += received
+        channel.has_traffic = True
+        if received < wanted and not channel.ended:
             channel.readable = False    # drained: the next byte triggers a new event
         if have < PREFIX:
             channel.begin = channel.end
-            self.held_done(channel)
-            came += have
-        elif came < rest:
-            channel.end += came
+            self.release_held(channel)
+            received += have
+        elif received < rest:
+            channel.end += received
             return 0
         else:
-            came -= rest
+            received -= rest
             channel.end += rest
-            self.cut(channel, channel.held, &channel.begin, channel.end)
-            self.held_done(channel)
-        self.cut(channel, scratch, &begin, came)
-        if begin < came and channel.descriptor >= 0 and not channel.finishing:
-            self.hold(channel, scratch.memory + begin, came - begin)
+            self.handle_frames(channel, channel.held, &channel.begin, channel.end)
+            self.release_held(channel)
+        self.handle_frames(channel, scratch, &begin, received)
+        if begin < received and channel.descriptor >= 0 and not channel.finishing:
+            self.hold(channel, scratch.memory + begin, received - begin)
         if scratch.views:
             self.views_kept += 1
             self.scratch = Buffer(SCRATCH)
         return 0
 
-    cdef int read_nothing(self, Channel channel, Py_ssize_t came) except -1:
-        if came == 0:
+    cdef int receive_nothing(self, Channel channel, Py_ssize_t received) except -1:
+        if received == 0:
             channel.finish()
         elif errno == EAGAIN:
             channel.readable = False
@@ -286,8 +286,8 @@ cdef class Loop:
             self.drop(channel)
         return 0
 
-    cdef int cut(self, Channel channel, Buffer buffer, Py_ssize_t* begin,
-                 Py_ssize_t end) except -1:
+    cdef int handle_frames(self, Channel channel, Buffer buffer, Py_ssize_t* begin,
+                           Py_ssize_t end) except -1:
         """Handle the complete frames in buffer[begin:end], and move `begin` past them."""
         cdef Py_ssize_t size, api_key
         while (end - begin[0] >= PREFIX and channel.descriptor >= 0
@@ -295,7 +295,7 @@ cdef class Loop:
             size = load_i32(buffer.memory + begin[0])
             if size <= 0 or size > self.frame_size_max:
                 channel.finish()
-                self.refused(channel, size)
+                self.on_invalid_size(channel, size)
                 return 0
             if end - begin[0] - PREFIX < size:
                 return 0
@@ -311,7 +311,7 @@ cdef class Loop:
             try:
                 channel.handle(PyMemoryView_FromObject(buffer))
             except Exception as error:
-                self.fault(channel, error)
+                self.on_error(channel, error)
             self.step = api_key if step_ended(&self.times) else self.step
         return 0
 
@@ -321,12 +321,12 @@ cdef class Loop:
         """Copy bytes that could not be handled yet to the channel's buffer; at most one scratch."""
         cdef Py_ssize_t have = channel.end - channel.begin if channel.held is not None else 0
         if channel.held is None or channel.held.capacity - channel.end < size:
-            self.held_move(channel, max(have + size, HELD_MIN))
+            self.move_held(channel, max(have + size, HELD_MIN))
         memcpy(channel.held.memory + channel.end, bytes, size)
         channel.end += size
         return 0
 
-    cdef bint held_room(self, Channel channel) except -1:
+    cdef bint grow_held(self, Channel channel) except -1:
         """Make room for more of an incomplete frame; return False if it must wait for others."""
         cdef Buffer held = channel.held
         cdef Py_ssize_t have = channel.end - channel.begin
@@ -335,16 +335,16 @@ cdef class Loop:
         if held.capacity - channel.end >= min(whole - have, have):
             return True             # room to double, or for the rest of the frame
         if target > SCRATCH and 0 < self.held_size_max < self.held_size - held.capacity + target:
-            if self.turn is None:
-                self.turn = channel
-            elif self.turn is not channel:
+            if self.exempt is None:
+                self.exempt = channel
+            elif self.exempt is not channel:
                 channel.waiting = True
                 self.waiting.append(channel)
                 return False
-        self.held_move(channel, target)
+        self.move_held(channel, target)
         return True
 
-    cdef int held_move(self, Channel channel, Py_ssize_t capacity) except -1:
+    cdef int move_held(self, Channel channel, Py_ssize_t capacity) except -1:
         """Move a channel's bytes to the start of a buffer of at least this capacity."""
         cdef Buffer old = channel.held
         cdef Buffer new = None
@@ -368,7 +368,7 @@ cdef class Loop:
         self.held_size += new.capacity
         return 0
 
-    cdef int held_done(self, Channel channel) except -1:
+    cdef int release_held(self, Channel channel) except -1:
         """Release the channel's buffer if it is empty; resume the channels that wait for room."""
         cdef list waiting = self.waiting
         if channel.held is None or channel.begin < channel.end:
@@ -376,13 +376,13 @@ cdef class Loop:
         self.held_size -= channel.held.capacity
         self.spare(channel.held)
         channel.held, channel.begin, channel.end = None, 0, 0
-        if self.turn is channel:
-            self.turn = None
+        if self.exempt is channel:
+            self.exempt = None
         if waiting:
             self.waiting = []
             for channel in waiting:
                 channel.waiting = False
-                self.wake(channel)
+                self.mark_ready(channel)
         return 0
 
     cdef int spare(self, Buffer buffer) except -1:
@@ -401,7 +401,7 @@ cdef class Loop:
 
     # Sending.
 
-    def give_out(self):
+    def write_responses(self):
         """Send queued responses; the rest waits until the socket is writable."""
         cdef list dirty = self.dirty
         cdef Py_ssize_t budget = SENT_PER_TICK
@@ -414,13 +414,13 @@ cdef class Loop:
             if budget > 0:
                 budget -= self.flush(channel)
             elif channel.out.count:
-                self.mark(channel)
+                self.mark_dirty(channel)
             if channel.finishing and channel.out.count == 0 and channel.descriptor >= 0:
                 self.drop(channel)
             else:
-                self.go_on(channel)
+                self.schedule_next(channel)
         while self.stopped and not self.short_of_memory():
-            self.go_on(self.stopped.pop())
+            self.schedule_next(self.stopped.pop())
         self.closing.clear()
         self.step = None if dirty and step_ended(&self.times) else self.step
         if tick_ended(&self.times) and self.slow is not None:
@@ -434,32 +434,33 @@ cdef class Loop:
             return 0
         sent = outgoing_send(&channel.out, channel.descriptor, &share, &outcome)
         if sent:
-            channel.moved = True
+            channel.has_traffic = True
             channel.count_queued()
             channel.sent_ns = self.times.last
             self.bytes_out += sent
         if outcome == SHARE_USED:
-            self.mark(channel)
+            self.mark_dirty(channel)
         elif outcome == SOCKET_FULL:
             channel.writable = False    # free space triggers a new event
         elif outcome == BROKEN:
             self.drop(channel)
         return SENT_PER_CONNECTION - share
 
-    cdef int mark(self, Channel channel) except -1:
+    cdef int mark_dirty(self, Channel channel) except -1:
         if not channel.dirty:
             channel.dirty = True
             self.dirty.append(channel)
         return 0
 
-    cdef int wake(self, Channel channel) except -1:
-        if not (channel.woken or channel.waiting):
-            channel.woken = True
+    cdef int mark_ready(self, Channel channel) except -1:
+        if not (channel.is_ready or channel.waiting):
+            channel.is_ready = True
             self.ready.append(channel)
         return 0
 
     cdef int drop(self, Channel channel) except -1:
         """Close a connection: its descriptor, its buffers and its entry in every queue."""
+        cdef DeferredResponse response
         del self.sources[channel.descriptor]
         close_descriptor(channel.descriptor)    # not shared, so epoll unregisters it
         channel.descriptor = -1
@@ -468,14 +469,14 @@ cdef class Loop:
         channel.parked = 0
         channel.count_queued()
         self.stopped.discard(channel)
-        expected, channel.expected = channel.expected, None
+        deferred, channel.deferred = channel.deferred, None
         if channel.waiting:
             self.waiting.remove(channel)
         channel.begin = channel.end
-        self.held_done(channel)
-        for answer in expected or ():
-            if (<Answer> answer).chunks is None and (<Answer> answer).abandoned is not None:
-                (<Answer> answer).abandoned()
-                (<Answer> answer).abandoned = None  # breaks a reference cycle with the sender
+        self.release_held(channel)
+        for response in deferred or ():
+            if response.chunks is None and response.abandoned is not None:
+                response.abandoned()
+                response.abandoned = None   # breaks a reference cycle with the sender
         channel.closed()
         return 0

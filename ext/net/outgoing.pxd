@@ -32,14 +32,14 @@ cdef struct Piece:
     int file
     int64_t position
     Py_ssize_t size                 # bytes not yet sent
-    bint ends_answer
+    bint ends_response
 
 
 cdef struct Outgoing:
     Piece* pieces                   # a ring buffer
     Py_ssize_t head, count, room
     Py_ssize_t size                 # bytes in memory, without those in files
-    Py_ssize_t answers
+    Py_ssize_t responses
 
 
 cdef inline Piece* outgoing_next(Outgoing* out) except NULL:
@@ -97,13 +97,13 @@ cdef inline Py_ssize_t memory_size(list chunks) except -1:
     return size
 
 
-cdef inline int outgoing_answer(Outgoing* out, list chunks) except -1:
+cdef inline int outgoing_response(Outgoing* out, list chunks) except -1:
     """Queue one response: its size, then its chunks."""
     cdef Py_ssize_t total = 0
     cdef uint8_t prefix[PREFIX]
     for chunk in chunks:
         total += PyBytes_GET_SIZE(chunk) if type(chunk) is bytes else <Py_ssize_t> chunk.size
-    assert 0 <= total <= 0x7FFFFFFF, "an answer larger than a frame can say"
+    assert 0 <= total <= 0x7FFFFFFF, "a response larger than a frame"
     store_i32(prefix, <int32_t> total)
     outgoing_bytes(out, PyBytes_FromStringAndSize(<char*> prefix, PREFIX))
     for chunk in chunks:
@@ -111,12 +111,12 @@ cdef inline int outgoing_answer(Outgoing* out, list chunks) except -1:
             outgoing_slice(out, chunk)
         elif PyBytes_GET_SIZE(chunk):
             outgoing_bytes(out, <bytes> chunk)
-    out.pieces[(out.head + out.count - 1) % out.room].ends_answer = True
-    out.answers += 1
+    out.pieces[(out.head + out.count - 1) % out.room].ends_response = True
+    out.responses += 1
     return 0
 
 
-cdef inline int outgoing_went(Outgoing* out, Py_ssize_t size) except -1:
+cdef inline int outgoing_sent(Outgoing* out, Py_ssize_t size) except -1:
     """Remove sent bytes from the first piece, and the piece from the queue once it is sent."""
     cdef Piece* piece = &out.pieces[out.head]
     piece.size -= size
@@ -126,7 +126,7 @@ cdef inline int outgoing_went(Outgoing* out, Py_ssize_t size) except -1:
     else:
         piece.position += size
     if piece.size == 0:
-        out.answers -= piece.ends_answer
+        out.responses -= piece.ends_response
         out.head = (out.head + 1) % out.room
         out.count -= 1
         Py_DECREF(<object> piece.owner)
@@ -156,7 +156,7 @@ cdef inline Py_ssize_t outgoing_send_run(Outgoing* out, int descriptor) except -
     left = went
     while left > 0:
         first = min(left, out.pieces[out.head].size)
-        outgoing_went(out, first)
+        outgoing_sent(out, first)
         left -= first
     return went
 
@@ -171,7 +171,7 @@ cdef inline Py_ssize_t outgoing_send_slice(Outgoing* out, int descriptor,
     with nogil:                     # a page that is not cached is read from the disk
         went = sendfile(descriptor, file, &position, size)
     if went > 0:
-        outgoing_went(out, went)
+        outgoing_sent(out, went)
     return went
 
 

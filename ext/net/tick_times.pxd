@@ -74,7 +74,7 @@ cdef inline bint tick_ended(TickTimes* times) noexcept nogil:
     return took >= SLOW_NS
 
 
-cdef inline list times_told(TickTimes* times):
+cdef inline list times_list(TickTimes* times):
     """Return the total duration of all ticks in ns, then the number of ticks in each bucket."""
     cdef int at
     return [times.total_ns, *[times.counts[at] for at in range(TICK_BUCKETS)]]

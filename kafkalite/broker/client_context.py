@@ -28,7 +28,7 @@ class ClientConnection(Protocol):
     peer: tuple[str, int]
     local: tuple[str, int]
 
-    def expect(self) -> Any:
+    def defer(self) -> Any:
         """Reserve the place of a later response and return the object that completes it."""
 
     def close(self) -> None:

@@ -40,7 +40,7 @@ from kafkalite.protocol.schemas.cluster import API_VERSIONS
 from kafkalite.transport.connection import Disconnect
 
 if TYPE_CHECKING:
-    from kafkalite.transport.connection import Answer
+    from kafkalite.transport.connection import DeferredResponse
 
 Chunks = list[Any]
 
@@ -81,7 +81,9 @@ class Dispatcher:
         """The counters of each API that was requested, by API key."""
         return self._counts
 
-    def serve(self, connection: ClientConnection, frame: memoryview) -> Chunks | Answer | None:
+    def serve(
+        self, connection: ClientConnection, frame: memoryview
+    ) -> Chunks | DeferredResponse | None:
         """Handle one request; see Reactor for the meaning of the result."""
         start_ns = self._now_ns()
         try:
@@ -154,8 +156,8 @@ class Dispatcher:
         header: RequestHeader,
         later: Later[Chunks],
         start_ns: int,
-    ) -> Answer:
-        response_slot: Answer = connection.expect()
+    ) -> DeferredResponse:
+        response_slot: DeferredResponse = connection.defer()
         response_slot.abandoned = later.abandon
 
         def send(chunks: Chunks | None, error: KafkaError | None) -> None:

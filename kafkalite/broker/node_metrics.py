@@ -362,7 +362,7 @@ class NodeMetrics:
             (
                 "local_faults_total", COUNTER,
                 "Local connections closed after an internal error of the broker.",
-                listener.faults,
+                listener.errors,
             ),
             ("rings", GAUGE, "Attached rings.", len(rings.rings)),
             ("rings_memory_bytes", GAUGE, "Memory of the attached rings.", rings.size),

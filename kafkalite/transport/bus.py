@@ -118,9 +118,9 @@ class BusServer:
         return self._socket.refused
 
     @property
-    def faults(self) -> int:
+    def errors(self) -> int:
         """Number of messages whose handling failed."""
-        return self._socket.faults
+        return self._socket.errors
 
     def send(self, identity: bytes, message: TypedRecord, *, quiet: bool = False) -> bool:
         """Queue a message to a client; return False if it is not connected or its queue is full.
@@ -178,9 +178,9 @@ class BusClient:
         return self._socket.refused
 
     @property
-    def faults(self) -> int:
+    def errors(self) -> int:
         """Number of messages whose handling failed."""
-        return self._socket.faults
+        return self._socket.errors
 
     def send(self, message: TypedRecord) -> bool:
         """Queue a message to the server, which may be down; return False if the queue is full."""
@@ -209,7 +209,7 @@ class BusSocket:
     """One end of the bus: a context, its socket, and the validation of received messages."""
 
     def __init__(self, reactor: Reactor, kind: int) -> None:
-        self.refused = self.faults = 0
+        self.refused = self.errors = 0
         self.is_open = True
         self._reactor = reactor
         self._peer_log = RateLimitedLog(reactor.clock)
@@ -262,7 +262,7 @@ class BusSocket:
         except (AssertionError, Fatal):
             raise
         except Exception as error:
-            self.faults += 1
+            self.errors += 1
             sentence = f"Handling a {message.kind} message failed"
             self._peer_log.warn(peer, sentence, kind=raised_at(error), error=error)
 

@@ -2,10 +2,10 @@
 
 Every frame is passed to `serve(connection, frame)`, which returns
 
-    a list      the whole response: bytes and FileSlices, without the size, which is added
-    an Answer   from `connection.expect()`, a response that is sent once, later; its `abandoned`,
-                if set, is called if the connection closes before that
-    None        no response (Produce with acks=0)
+    a list               the whole response: bytes and FileSlices, without the size, which is added
+    a DeferredResponse   from `connection.defer()`, sent once, later; its `abandoned`, if set, is
+                         called if the connection closes before that
+    None                 no response (Produce with acks=0)
 
 Responses are sent in the order of their requests.  The frame is valid during the call only.  A
 Disconnect closes the connection once the earlier responses were sent; an AssertionError or a Fatal
@@ -19,10 +19,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from kafkalite._ext.loop import Answer, Channel
+from kafkalite._ext.loop import Channel, DeferredResponse
 from kafkalite.records.file_slice import FileSlice
 
-__all__ = ["Address", "Answer", "Chunks", "Connection", "Disconnect", "Serve"]
+__all__ = ["Address", "DeferredResponse", "Chunks", "Connection", "Disconnect", "Serve"]
 
 Address: TypeAlias = tuple[str, int]
 Chunks: TypeAlias = list[bytes | FileSlice]
@@ -60,15 +60,15 @@ class Connection(Channel):
 
         A connection whose peer waits for a response is not idle.
         """
-        if self.moved or self.awaited or self._idle_since_ms is None:
-            self.moved = False
+        if self.has_traffic or self.has_deferred or self._idle_since_ms is None:
+            self.has_traffic = False
             self._idle_since_ms = now_ms
         return now_ms - self._idle_since_ms
 
     def frame_age_ms(self, now_ms: int) -> int:
         """Return how long the current frame has been arriving; 0 if none has begun."""
         frame, since_ms = self._frame_since
-        if not self.begun or frame != self.frames:
+        if not self.has_buffered_bytes or frame != self.frames:
             since_ms = now_ms
             self._frame_since = (self.frames, now_ms)
         return now_ms - since_ms
@@ -77,4 +77,4 @@ class Connection(Channel):
         return f"Connection({self.id}, {self.peer[0]}:{self.peer[1]})"
 
 
-Serve: TypeAlias = Callable[[Connection, memoryview], Chunks | Answer | None]
+Serve: TypeAlias = Callable[[Connection, memoryview], Chunks | DeferredResponse | None]

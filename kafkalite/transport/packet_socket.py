@@ -50,7 +50,7 @@ class PacketListener:
         self.connections: dict[PacketConnection, None] = {}
         self.refused = 0
         """Connections that were refused, or closed for an error of the peer."""
-        self.faults = 0
+        self.errors = 0
         """Packets whose handling failed by an error of ours."""
         self._reactor = reactor
         self._path = path
@@ -131,7 +131,7 @@ class PacketListener:
         except Disconnect as broken:
             self.end(connection, str(broken), kind=raised_at(broken))
         except Exception as error:
-            self.faults += 1
+            self.errors += 1
             self.end(connection, "handling its packet failed", kind=raised_at(error), error=error)
 
     def end(

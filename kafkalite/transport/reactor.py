@@ -98,7 +98,7 @@ class Reactor:
     def __init__(self, clock: Clock, limits: ReactorLimits | None = None) -> None:
         self.clock = clock
         self.limits = limits or ReactorLimits()
-        self.accepted = self.rejected = self.faults = 0
+        self.accepted = self.rejected = self.errors = 0
         self._loop = Loop(
             self._handler_failed,
             self._frame_too_large,
@@ -194,12 +194,12 @@ class Reactor:
 
     def tick(self, wait_ms_max: int = -1) -> None:
         """Run one tick: read and handle, commit, write."""
-        self._loop.take_in(self._wait_ms(wait_ms_max))
+        self._loop.read_requests(self._wait_ms(wait_ms_max))
         self._timers_due()
         for callback in self._commit_callbacks:
             callback()
             self._loop.end_step(callback)
-        self._loop.give_out()
+        self._loop.write_responses()
         if self._loop.queued_size > self._slow_readers.size_max:
             self._slow_readers.close_soon()
 
@@ -246,7 +246,11 @@ class Reactor:
         if count <= 0:
             return
         now_ms = self.clock.monotonic_ms()
-        idle = [each for each in self.connections if not (each.awaited or each.begun)]
+        idle = [
+            each
+            for each in self.connections
+            if not (each.has_deferred or each.has_buffered_bytes)
+        ]
         idle.sort(key=lambda each: -each.idle_ms(now_ms))
         for connection in idle[: min(count, CLOSED_AT_ONCE)]:
             why = "Idle connection is closed: its descriptor is needed for files; raise ulimit -n"
@@ -279,7 +283,7 @@ class Reactor:
             "connections": self._addresses.total(),
             "accepted": self.accepted,
             "turned_away": self.rejected,
-            "faults": self.faults,
+            "faults": self.errors,
         }
 
     @property
@@ -291,9 +295,9 @@ class Reactor:
         """Attribute the time since the last step of this tick to a request, for slow ticks."""
         self._loop.end_step(api_key)
 
-    def look_out(self) -> None:
-        """Poll for a moment after this tick, as after responses for which clients waited."""
-        self._loop.owed = True
+    def request_busy_poll(self) -> None:
+        """Poll briefly before the next sleep, as after deferred responses."""
+        self._loop.busy_poll = True
 
     # Timers.
 
@@ -402,7 +406,7 @@ class Reactor:
             self._peer_log.warn(connection.peer[0], f"Connection is closed: {error}", kind=where)
             connection.finish()
             return
-        self.faults += 1
+        self.errors += 1
         self._peer_log.warn(
             connection.peer[0],
             "Connection is closed: handling its request failed",

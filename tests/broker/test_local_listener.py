@@ -242,7 +242,7 @@ def test_mangled_packets_end_their_connection_or_are_answered_and_disturb_nobody
             )
         )
         local_client.close()
-    assert host.local_listener.listener.faults == 0
+    assert host.local_listener.listener.errors == 0
     assert host.connect_client().read(topic)["error_code"] == 0
     host.until(lambda: len(host.local_listener.listener.connections) == 1)
 
@@ -311,7 +311,7 @@ def test_a_fault_of_ours_ends_that_connection_only(host, monkeypatch):
     local_client.ask(bytes(16))
     assert local_client.is_left()
     monkeypatch.undo()
-    assert host.local_listener.listener.faults == 1
+    assert host.local_listener.listener.errors == 1
     assert other.read(host.create("t"))["error_code"] == 0
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
 
-from kafkalite._ext.loop import Answer, Channel, Loop
+from kafkalite._ext.loop import Channel, DeferredResponse, Loop
 
 FRAME_SIZE_MAX = 1000
 IN_FLIGHT_MAX = 4
@@ -32,7 +32,7 @@ class World:
         )
         self.channel = Channel()
         self.seen: list[bytes] = []
-        self.owed: list[Answer] = []
+        self.pending: list[DeferredResponse] = []
         self.refusals: list[int] = []
         self.abandoned = 0
 
@@ -42,9 +42,9 @@ class World:
             case 1:
                 return None
             case 2:
-                answer = channel.expect()
+                answer = channel.defer()
                 answer.abandoned = self.leave
-                self.owed.append(answer)
+                self.pending.append(answer)
                 return answer
             case 3:
                 raise ValueError("a fault in a handler")
@@ -66,11 +66,11 @@ class World:
 
     def tick(self) -> None:
         """Run one tick; of the pending responses, the latest is sent first."""
-        self.loop.take_in(0)
-        for answer in reversed(self.owed):
+        self.loop.read_requests(0)
+        for answer in reversed(self.pending):
             answer.send([b"later"])
-        self.owed.clear()
-        self.loop.give_out()
+        self.pending.clear()
+        self.loop.write_responses()
 
 
 def pieces(given: memoryview) -> Iterator[memoryview]:

@@ -49,7 +49,7 @@ class Wire:
         if self.abandoned is not None:
             self.abandoned()
 
-    def expect(self) -> Wire:
+    def defer(self) -> Wire:
         return self
 
     def send(self, chunks: list[Any]) -> None:

@@ -75,7 +75,7 @@ def waiting(answers, content):
 
     def serve(connection, frame):
         if frame == b"wait":
-            answers.append(connection.expect())
+            answers.append(connection.defer())
             return answers[-1]
         return [content]
 
@@ -115,7 +115,7 @@ def test_requests_in_flight_are_bounded_and_the_rest_are_read_later(world):
     answers = []
 
     def serve(connection, frame):
-        answers.append(connection.expect())
+        answers.append(connection.defer())
         return answers[-1]
 
     here = world(serve, in_flight_max=10)
@@ -318,7 +318,7 @@ def test_an_idle_connection_is_closed_and_a_busy_or_awaited_one_is_not(world):
 
     def serve(connection, frame):
         if frame == b"wait":
-            answers.append(connection.expect())
+            answers.append(connection.defer())
             return answers[0]
         return [bytes(frame)]
 
@@ -533,7 +533,7 @@ def reserving_child():
 
             def serve(connection, frame):
                 if frame == b"wait":
-                    return connection.expect()
+                    return connection.defer()
                 return reserve_and_count(reactor, bytes(frame))
 
             reactor.listen(socket.socket(fileno=3), serve)

@@ -69,7 +69,7 @@ def test_a_message_arrives_at_either_end(bus):
     assert server.send(b"1.5", welcome(4))
     bus.until(lambda: len(bus.heard) == 2)
     assert bus.heard[1] == (None, welcome(4))
-    assert (server.refused, server.faults, worker.refused, worker.faults) == (0, 0, 0, 0)
+    assert (server.refused, server.errors, worker.refused, worker.errors) == (0, 0, 0, 0)
 
 
 def test_a_command_is_answered_though_it_has_no_name(bus):
@@ -353,7 +353,7 @@ def test_a_handling_that_fails_is_counted_and_the_next_is_handled(bus, caplog):
     for number in range(5):
         worker.send(hello(number))
     bus.until(lambda: len(bus.heard) == 5)
-    assert (server.faults, server.refused) == (5, 0)
+    assert (server.errors, server.refused) == (5, 0)
     (line,) = [record for record in caplog.records if "Hello" in record.getMessage()]
     assert line.exc_info is not None
 

@@ -63,7 +63,7 @@ def test_server_drops_and_counts_invalid_messages(bus, garbage):
     honest.send(GOOD)
     bus.until(lambda: len(bus.heard) == 2)
     assert sorted(bus.heard) == [(b"1.5", GOOD), (b"2.7", GOOD)]
-    assert (server.refused, server.faults) == (len(garbage), 0)
+    assert (server.refused, server.errors) == (len(garbage), 0)
 
 
 @each_garbage
@@ -75,7 +75,7 @@ def test_client_drops_and_counts_invalid_messages(bus, garbage):
     for frame in (*garbage, good):
         hostile.send_multipart([b"1.5", frame])
     bus.until(lambda: bus.heard)
-    assert (worker.refused, worker.faults) == (len(garbage), 0)
+    assert (worker.refused, worker.errors) == (len(garbage), 0)
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,7 @@ def test_answers_leave_in_request_order_however_late_each_comes(world):
     def serve(connection, frame):
         if frame[0] == ord("n"):
             return [bytes(frame)]
-        expected.append((bytes(frame), connection.expect()))
+        expected.append((bytes(frame), connection.defer()))
         return expected[-1][1]
 
     here = world(serve)
@@ -87,7 +87,7 @@ def test_answers_leave_in_request_order_however_late_each_comes(world):
 
 def test_an_answer_may_be_sent_before_serving_returns(world):
     def serve(connection, frame):
-        answer = connection.expect()
+        answer = connection.defer()
         answer.send([b"early"])
         return answer
 
@@ -98,7 +98,7 @@ def test_an_answer_is_sent_once(world):
     answers = []
 
     def serve(connection, frame):
-        answers.append(connection.expect())
+        answers.append(connection.defer())
         return answers[0]
 
     here = world(serve)
@@ -276,7 +276,7 @@ def test_closing_a_connection_calls_back_and_drops_pending_responses(world):
 
     def serve(connection, frame):
         connection.on_close(lambda: gone.append(connection.id))
-        answers.append(connection.expect())
+        answers.append(connection.defer())
         answers[-1].abandoned = lambda: abandoned.append(connection.id)
         return answers[-1]
 
@@ -297,7 +297,7 @@ def test_a_sent_answer_is_not_abandoned(world):
     abandoned = []
 
     def serve(connection, frame):
-        answer = connection.expect()
+        answer = connection.defer()
         answer.abandoned = lambda: abandoned.append(frame)
         answer.send([b"done"])
         return answer

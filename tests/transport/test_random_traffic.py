@@ -37,7 +37,7 @@ class Server:
         if how == b"n":
             return None
         if how == b"l":
-            self.later.append((connection.expect(), chunks))
+            self.later.append((connection.defer(), chunks))
             return self.later[-1][0]
         return chunks
 
@@ -103,7 +103,7 @@ def test_every_client_gets_exactly_its_answers_in_order(world, segment, seed):
     here.until(lambda: all(connection.frames == 60 for connection in clients))
     here.quiet()
     assert not any(client.take() or client.came for client, _, _ in plans)
-    assert not any(connection.begun for connection in clients)
+    assert not any(connection.has_buffered_bytes for connection in clients)
 
 
 def test_sent_and_dropped_responses_are_released(world, segment):

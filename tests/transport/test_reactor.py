@@ -63,7 +63,7 @@ def test_settling_comes_after_all_frames_and_before_any_answer(world, readable):
 
     def serve(connection, frame):
         seen.append(bytes(frame))
-        answers.append(connection.expect())
+        answers.append(connection.defer())
         return answers[-1]
 
     def settle():

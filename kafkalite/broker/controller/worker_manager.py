@@ -392,7 +392,7 @@ class ForwardedConnection:
         self.abandoned: Callable[[], None] | None = None
         self._answer = answer
 
-    def expect(self) -> ForwardedConnection:
+    def defer(self) -> ForwardedConnection:
         """Respond later, by `send`."""
         return self
 

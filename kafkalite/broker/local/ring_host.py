@@ -152,7 +152,7 @@ class RingHost:
             answered, self._responding = self._responding, {}
             for ring in answered:
                 ring.write_responses()
-            self.node.reactor.look_out()
+            self.node.reactor.request_busy_poll()
 
     def remove(self, ring: HostedRing) -> None:
         """Remove a closed ring."""
