@@ -39,7 +39,7 @@ def broker():
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
 @pytest.mark.parametrize("codec", ["none", "zstd"])
-def test_a_small_load_goes_in_and_comes_out(tell, acks, codec):
+def test_bench_reports_produce_fetch_and_round_trip(tell, acks, codec):
     told = tell("bench", *FEW, "--size", "50", "--acks", acks, "-z", codec, "-p", "2").json
     assert (told["records"], told["size"], told["partitions"]) == (300, 50, 2)
     assert (told["acks"], told["compression"]) == (acks, codec)
@@ -54,12 +54,12 @@ def test_a_small_load_goes_in_and_comes_out(tell, acks, codec):
     assert told["verdict"][0].startswith("This client gets ")
 
 
-def test_its_topic_is_gone_afterwards(broker, capsys):
+def test_bench_deletes_its_topic(broker, capsys):
     assert main(["bench", "-b", broker.bootstrap, *FEW]) == 0
     assert left_over(broker) == []
 
 
-def test_the_broker_on_a_data_directory_is_asked_and_known(broker, monkeypatch, capsys):
+def test_bench_with_data_directory_uses_its_broker(broker, monkeypatch, capsys):
     monkeypatch.setenv("KAFKALITE_BOOTSTRAP", "127.0.0.1:1")
     assert main(["bench", "--data", str(broker.data), *FEW]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -67,14 +67,14 @@ def test_the_broker_on_a_data_directory_is_asked_and_known(broker, monkeypatch, 
     assert any("Durability is os" in sentence for sentence in told["verdict"])
 
 
-def test_a_person_is_told_in_plain_words(tell):
+def test_bench_prints_a_table_and_a_verdict(tell):
     said = tell("bench", "--records", "300", "--trips", "0")
     assert [row[0] for row in said.table[:2]] == ["produce", "fetch"]
     assert "round trip" not in said.out
     assert "This client gets " in said.out
 
 
-def test_what_takes_too_long_is_ended_and_said(broker, capsys):
+def test_bench_ends_at_its_time_limit(broker, capsys):
     words = ["--records", "1000000000", "--seconds", "1", "--trips", "1", "--json"]
     assert main(["bench", "-b", broker.bootstrap, *words]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -87,7 +87,7 @@ def test_what_takes_too_long_is_ended_and_said(broker, capsys):
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 128 + signal.SIGTERM)]
 )
-def test_an_end_in_the_middle_leaves_no_topic(broker, number, code):
+def test_signal_ends_bench_and_deletes_its_topic(broker, number, code):
     words = ["-b", broker.bootstrap, "--records", "1000000000", "--seconds", "600"]
     command = [sys.executable, "-m", "kafkalite", "bench", *words]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -99,7 +99,7 @@ def test_an_end_in_the_middle_leaves_no_topic(broker, number, code):
     assert left_over(broker) == []
 
 
-def test_a_record_that_is_too_large_is_a_sentence(broker, capsys):
+def test_record_too_large_is_one_line(broker, capsys):
     words = ["--records", "2", "--size", "2000000"]
     assert main(["bench", "-b", broker.bootstrap, *words]) == 1
     said = capsys.readouterr().err
@@ -108,13 +108,13 @@ def test_a_record_that_is_too_large_is_a_sentence(broker, capsys):
     assert left_over(broker) == []
 
 
-def test_a_queue_that_is_too_small_is_a_sentence(tell):
+def test_producer_queue_too_small_is_one_line(tell):
     said = tell("bench", *FEW, "-X", "queue.buffering.max.messages=10")
     assert (said.code, said.err.count("\n")) == (1, 1)
     assert "the queue that -X allows the producer is too small" in said.err
 
 
-def test_a_fast_answer_that_is_wrong_is_no_figure(tell, monkeypatch):
+def test_wrong_record_count_fails_the_run(tell, monkeypatch):
     produced = bench_load.produced
 
     def more(*arguments):
@@ -127,7 +127,7 @@ def test_a_fast_answer_that_is_wrong_is_no_figure(tell, monkeypatch):
     assert "301 records were acknowledged, and only 300 are there" in said.err
 
 
-def test_a_topic_that_cannot_be_removed_is_said(broker, monkeypatch, capsys):
+def test_undeleted_topic_is_reported(broker, monkeypatch, capsys):
     def killed(*_):
         broker.kill()
         raise KeyboardInterrupt
@@ -152,7 +152,7 @@ def test_a_topic_that_cannot_be_removed_is_said(broker, monkeypatch, capsys):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_cannot_be_is_one_sentence(tell, words, code, sentence):
+def test_invalid_bench_arguments_are_one_line(tell, words, code, sentence):
     said = tell("bench", *words)
     assert said.code == code
     assert said.err.startswith("kafkalite: ") and said.err.count("\n") == 1
@@ -163,13 +163,13 @@ def test_what_cannot_be_is_one_sentence(tell, words, code, sentence):
 
 
 @pytest.mark.parametrize("size", [1, 200, 1 << 20, (1 << 20) + 1, 3 << 20])
-def test_values_are_of_the_size_that_is_asked_for(size):
+def test_payloads_have_the_requested_size(size):
     values = payloads(size)
     assert {len(value) for value in values} == {size}
     assert size != 200 or len(set(values)) == len(values) > 1_000
 
 
-def test_a_share_of_the_trips_is_back_within_its_time():
+def test_round_trip_percentiles_are_computed():
     told = round_trip([0.001 * count for count in range(100, 0, -1)])
     assert told == {"records": 100, "p50_ms": 50.0, "p99_ms": 99.0, "max_ms": 100.0}
     assert round_trip([0.5])["p50_ms"] == round_trip([0.5])["p99_ms"] == 500.0
@@ -190,13 +190,13 @@ def test_a_share_of_the_trips_is_back_within_its_time():
         (CpuShares(0.3, 0.3, 0.2, 0), "waiting", "neither is the limit by itself"),
     ],
 )
-def test_the_limit_is_whoever_was_busy(shares, limit, words):
+def test_limit_is_the_busiest_participant(shares, limit, words):
     assert shares.limit == limit
     (sentence,) = limited("Both ways", shares, None)
     assert words in sentence
 
 
-def test_each_way_has_a_limit_of_its_own():
+def test_each_direction_has_its_own_limit():
     into, out = (
         BenchPhase(10, 10, 1.0, CpuShares(c, b, 0.0, 0.0)) for c, b in ((0.9, 0.1), (0.1, 0.9))
     )
@@ -207,12 +207,12 @@ def test_each_way_has_a_limit_of_its_own():
     assert "Both ways this client" in "\n".join(verdict(told, into, into, None))
 
 
-def test_nothing_is_said_of_a_limit_that_nobody_knows():
+def test_unknown_cpu_shares_report_no_limit():
     assert NOTHING.limit is None
     assert list(limited("Both ways", NOTHING, None)) == []
 
 
-def test_a_busy_machine_is_said():
+def test_cpu_use_of_other_programs_is_reported():
     load = BenchLoad(10, 1, 0, 1, "all", "none")
     part = BenchPhase(10, 10, 1.0, CpuShares(0.5, None, 0.1, 0.4))
     told = {"produce": phase(part, 1), "fetch": phase(part, 1), "round_trip": None}
@@ -222,7 +222,7 @@ def test_a_busy_machine_is_said():
     assert "(10 records in 1.00 s)" in "\n".join(lines({**told, "verdict": words}))
 
 
-def test_the_busiest_thread_is_the_one_that_wanted_a_core_most():
+def test_busiest_thread_includes_run_queue_time():
     second = 1_000_000_000
     long, queued = ThreadTimes(second, 0), ThreadTimes(second // 2, second)
     assert busiest([long, queued, ThreadTimes(0, 0)]) == queued
@@ -231,7 +231,7 @@ def test_the_busiest_thread_is_the_one_that_wanted_a_core_most():
     assert busiest([]) is share(None, 1.0) is None
 
 
-def test_what_a_thread_does_is_counted():
+def test_thread_times_count_cpu_time():
     before = threads(os.getpid())
 
     def has_run():
@@ -245,5 +245,5 @@ def test_what_a_thread_does_is_counted():
 @pytest.mark.parametrize(
     ("value", "words"), [(0.4, "0.4"), (12.345, "12.3"), (999.4, "999"), (1_234_567, "1,230,000")]
 )
-def test_a_figure_does_not_pretend_to_be_exact(value, words):
+def test_figures_are_rounded_to_three_digits(value, words):
     assert rounded(value) == words

@@ -22,7 +22,7 @@ def asked(capsys, word: str, data: Path) -> dict:
     return json.loads(capsys.readouterr().out)
 
 
-def test_a_broker_is_asked_renewed_and_ended_in_json(broker, capsys):
+def test_status_restart_and_stop_print_json(broker, capsys):
     before = asked(capsys, "status", broker.data)
     assert before["bootstrap"] == broker.bootstrap
     renewed = asked(capsys, "restart", broker.data)

@@ -49,19 +49,19 @@ def test_every_command_has_a_help_page_with_an_example(words, capsys):
         (["produce", "-h"], "kafkalite produce"),
     ],
 )
-def test_help_is_given_however_it_is_asked_for(words, page, capsys):
+def test_every_form_of_help_prints_the_page(words, page, capsys):
     with contextlib.suppress(SystemExit):
         assert main(words) == 0
     assert capsys.readouterr().out.startswith(f"usage: {page} ")
 
 
-def test_the_overview_names_every_command(capsys):
+def test_overview_names_every_command(capsys):
     assert main([]) == main(["--help"]) == 0
     page = capsys.readouterr().out
     assert all(f"  {' '.join(words)} " in page for words in WORDS)
 
 
-def test_a_noun_names_its_verbs(capsys):
+def test_help_of_a_noun_names_its_verbs(capsys):
     assert main(["topic", "--help"]) == 0
     assert "describe" in capsys.readouterr().out
 
@@ -90,7 +90,7 @@ def test_a_noun_names_its_verbs(capsys):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_wrong_command_line_is_one_sentence_and_exit_code_2(words, sentence, capsys):
+def test_invalid_command_line_is_one_line_and_exit_code_2(words, sentence, capsys):
     assert main(words) == 2
     said = capsys.readouterr()
     assert said.out == ""
@@ -116,7 +116,7 @@ def entered(function, *arguments):
         (KeyboardInterrupt(), 130, ""),
     ],
 )
-def test_a_fault_is_a_sentence_and_an_exit_code(fault, code, sentence, monkeypatch, capsys):
+def test_error_is_one_line_with_its_exit_code(fault, code, sentence, monkeypatch, capsys):
     def fail(argv):
         raise fault
 
@@ -127,14 +127,14 @@ def test_a_fault_is_a_sentence_and_an_exit_code(fault, code, sentence, monkeypat
     assert "Traceback" not in said
 
 
-def test_the_trace_is_shown_when_asked_for(monkeypatch, capsys):
+def test_trace_setting_prints_the_traceback(monkeypatch, capsys):
     monkeypatch.setenv("KAFKALITE_TRACE", "1")
     monkeypatch.setattr("kafkalite.cli.run", lambda argv: 1 // 0)
     assert main(["whatever"]) == 1
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_a_function_becomes_a_command_and_stays_a_function():
+def test_command_decorator_keeps_the_function():
     def greet(name: str, loud: bool) -> int:
         """Say hello.
 
@@ -149,7 +149,7 @@ def test_a_function_becomes_a_command_and_stays_a_function():
     assert made.run("kafkalite greet", ["you", "--loud"]) == 4
 
 
-def test_two_commands_of_one_name_are_a_mistake():
+def test_duplicate_command_name_is_rejected():
     def start() -> None:
         """Start."""
 
@@ -188,26 +188,26 @@ def values(given: list[str]) -> dict[str, object]:
         (["--", "-f", "-5"], "rest", ["-f", "-5"]),
     ],
 )
-def test_what_follows_a_flag_is_its_value_as_getopt_reads_it(given, name, value):
+def test_flag_values_are_parsed_as_by_getopt(given, name, value):
     assert values(given)[name] == value
 
 
-def test_key_and_value_part_at_the_first_equals_sign():
+def test_key_value_is_split_at_the_first_equals_sign():
     assert key_value("a=b=c") == ("a", "b=c")
     assert key_value("a=") == ("a", "")
 
 
-def test_a_docstring_opens_and_closes_a_page():
+def test_docstring_becomes_description_and_examples():
     opening, examples = described("One.\n\n    Two.\n\n    Examples:\n      three\n    ")
     assert opening == "One.\n\nTwo."
     assert examples == "Examples:\n  three"
 
 
-def test_a_table_is_as_wide_as_its_widest_cells_and_shows_what_is_missing():
+def test_columns_are_as_wide_as_their_cells():
     assert columns(["A", "B"], [["long", None], ["x", 1]]) == "A     B\nlong  -\nx     1"
 
 
-def test_starting_a_broker_loads_no_client_and_nothing_for_terminals():
+def test_start_command_loads_no_client_or_terminal_package():
     code = (
         "import sys, kafkalite.cli as c; c.commands_of('start'); "
         "print([m for m in ('confluent_kafka', 'rich', 'asyncio', 'numpy') if m in sys.modules])"
@@ -217,7 +217,7 @@ def test_starting_a_broker_loads_no_client_and_nothing_for_terminals():
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_a_closed_stream_is_no_fault_and_its_number_is_no_file_of_ours(closed):
+def test_closed_standard_stream_is_replaced(closed):
     code = (
         "import os, sys, kafkalite.cli as c; c.guarded(lambda: 0);"
         "assert [s.fileno() for s in (sys.stdin, sys.stdout, sys.stderr)] == [0, 1, 2];"
@@ -227,12 +227,12 @@ def test_a_closed_stream_is_no_fault_and_its_number_is_no_file_of_ours(closed):
     assert subprocess.run(words, check=False).returncode == 0
 
 
-def test_a_command_without_streams_does_its_work():
+def test_command_without_standard_streams_succeeds():
     script = 'exec "$0" -m kafkalite config keys retention <&- >&- 2>&-'
     assert subprocess.run(["sh", "-c", script, sys.executable], check=False).returncode == 0
 
 
-def test_a_terminal_without_utf_8_gets_every_page():
+def test_help_is_printed_in_ascii_if_required():
     env = {**os.environ, "PYTHONIOENCODING": "ascii"}
     words = [sys.executable, "-m", "kafkalite", "--help"]
     done = subprocess.run(words, capture_output=True, check=True, env=env)

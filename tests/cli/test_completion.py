@@ -45,7 +45,7 @@ def offered(kafka_broker: Broker, tmp_path):
     return offered
 
 
-def test_words_verbs_and_flags_are_offered(offered):
+def test_commands_and_flags_are_completed(offered):
     assert offered("kafkalite ") == set(MODULES)
     assert offered("kafkalite gro") == {"group"}
     assert offered("kafkalite group ") == {"list", "describe", "delete", "reset"}
@@ -56,7 +56,7 @@ def test_words_verbs_and_flags_are_offered(offered):
 # A broker on a busy machine may respond too late for a completion; the user repeats the tab then.
 
 
-def test_names_are_asked_of_the_broker(offered, kafka_broker):
+def test_topic_and_node_names_are_completed_from_the_broker(offered, kafka_broker):
     name = kafka_broker.topic(name=f"offered-{os.getpid()}")
     until(lambda: name in offered("kafkalite topic describe "))
     until(lambda: offered("kafkalite consume -t offered-") == {name})
@@ -65,7 +65,7 @@ def test_names_are_asked_of_the_broker(offered, kafka_broker):
     until(lambda: offered("kafkalite config get node ") == {"0"})
 
 
-def test_groups_are_asked_of_the_broker(offered, kafka_topic, kafka_broker):
+def test_groups_are_completed_from_the_broker(offered, kafka_topic, kafka_broker):
     group = f"offered-group-{os.getpid()}"
     words = ["group", "reset", group, "-t", kafka_topic, "--to", "end"]
     assert main([*words, "-b", kafka_broker.bootstrap]) == 0
@@ -73,7 +73,7 @@ def test_groups_are_asked_of_the_broker(offered, kafka_topic, kafka_broker):
     until(lambda: offered("kafkalite consume -G offered-g") == {group})
 
 
-def test_keys_of_what_the_line_is_about_are_offered(offered):
+def test_config_keys_are_completed_by_resource_type(offered):
     assert offered("kafkalite config get topic t reten") == {"retention.ms", "retention.bytes"}
     assert offered("kafkalite config set topic t retention.m") == {"retention.ms="}
     assert "log.retention.hours=" in offered("kafkalite config set cluster log.ret")
@@ -81,12 +81,12 @@ def test_keys_of_what_the_line_is_about_are_offered(offered):
     assert offered("kafkalite topic create t -c retention.m") == {"retention.ms="}
 
 
-def test_a_broker_that_is_not_there_has_no_names(offered):
+def test_unreachable_broker_completes_no_names(offered):
     assert offered("kafkalite topic describe ", bootstrap="127.0.0.1:1") == set()
     assert offered("kafkalite topic describe -b 127.0.0.1:1 ") == set()
 
 
-def test_profiles_are_offered(offered, tmp_path, monkeypatch):
+def test_profiles_are_completed(offered, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     assert main(["profile", "add", "prod", "-b", "a:1"]) == 0
     assert offered("kafkalite topic list --profile ") == {"prod"}
@@ -94,7 +94,7 @@ def test_profiles_are_offered(offered, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("shell", completion.SHELLS)
-def test_each_shell_reads_its_own_script(shell, capsys, tmp_path):
+def test_completion_script_is_valid_in_each_shell(shell, capsys, tmp_path):
     assert main(["completion", shell]) == 0
     script = tmp_path / "script"
     script.write_text(capsys.readouterr().out)
@@ -104,7 +104,7 @@ def test_each_shell_reads_its_own_script(shell, capsys, tmp_path):
     subprocess.run([shell, "-n", str(script)], check=True, timeout=TIMEOUT_S)
 
 
-def test_bash_completes_with_it():
+def test_bash_completes_a_command():
     say = (
         'COMP_LINE="kafkalite gr"; COMP_POINT=12; _python_argcomplete "$1"; echo "${COMPREPLY[*]}"'
     )

@@ -31,7 +31,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("words", "code", "sentence"), REFUSED, ids=lambda v: str(v)[:60])
-def test_a_config_asked_for_wrongly_is_one_sentence(tell: Tell, words, code, sentence):
+def test_invalid_config_command_is_one_line(tell: Tell, words, code, sentence):
     said = tell("config", *words)
     assert (said.code, said.out) == (code, "")
     assert sentence in said.err
@@ -39,7 +39,7 @@ def test_a_config_asked_for_wrongly_is_one_sentence(tell: Tell, words, code, sen
     assert said.err.count("did you mean") <= 1
 
 
-def test_what_is_set_on_a_topic_is_shown_with_its_source_until_it_is_unset(tell, kafka_topic):
+def test_topic_config_is_shown_with_source_until_unset(tell, kafka_topic):
     said = tell("config", "set", "topic", kafka_topic, "retention.ms=60000", "segment.ms=5000")
     assert said.out == (
         f"topic {kafka_topic}: retention.ms=60000\ntopic {kafka_topic}: segment.ms=5000\n"
@@ -58,7 +58,7 @@ def test_what_is_set_on_a_topic_is_shown_with_its_source_until_it_is_unset(tell,
     assert (entry["value"], entry["source"]) == ("604800000", "default")
 
 
-def test_a_value_is_shown_with_where_it_was_looked_for_and_what_it_means(tell, kafka_topic):
+def test_verbose_config_shows_synonyms_and_documentation(tell, kafka_topic):
     tell("config", "set", "topic", kafka_topic, "retention.ms=60000")
     page = tell("config", "get", "topic", kafka_topic, "retention.ms", "-v").out.splitlines()
     assert page[0] == "retention.ms = 60000  (topic)"
@@ -73,7 +73,7 @@ def test_a_value_is_shown_with_where_it_was_looked_for_and_what_it_means(tell, k
     assert entry["doc"]
 
 
-def test_a_dry_run_changes_nothing_and_says_so(tell, kafka_topic):
+def test_dry_run_of_config_set_changes_nothing(tell, kafka_topic):
     words = ("topic", kafka_topic, "retention.ms=60000")
     said = tell("config", "set", *words, "--dry-run")
     assert said.out == f"topic {kafka_topic}: retention.ms=60000 (not done: --dry-run)\n"
@@ -89,14 +89,14 @@ def test_a_dry_run_changes_nothing_and_says_so(tell, kafka_topic):
     assert (wrong.code, wrong.out) == (1, "")
 
 
-def test_one_key_that_does_not_pass_leaves_all_as_they_were(tell, kafka_topic):
+def test_one_invalid_key_changes_no_key(tell, kafka_topic):
     said = tell("config", "set", "topic", kafka_topic, "retention.ms=60000", "segment.ms=soon")
     assert said.code == 1
     (entry,) = tell("config", "get", "topic", kafka_topic, "retention.ms", "--json").json["configs"]
     assert entry["source"] == "default"
 
 
-def test_what_is_set_on_the_cluster_holds_for_a_node_that_has_no_value_of_its_own(tell):
+def test_cluster_config_applies_to_node_without_own_value(tell):
     key = "log.retention.check.interval.ms"
 
     def at_node():
@@ -119,7 +119,7 @@ def test_what_is_set_on_the_cluster_holds_for_a_node_that_has_no_value_of_its_ow
     assert said.err == "nothing is set on cluster\n"
 
 
-def test_subscriptions_to_clients_metrics_are_made_listed_and_ended(tell):
+def test_client_metrics_subscriptions_are_set_listed_and_unset(tell):
     words = ("client-metrics", "slow")
     assert tell("config", "set", *words, "interval.ms=5000").code == 0
     assert tell("config", "list", "client-metrics").table == [["KIND", "NAME"], [*words]]
@@ -128,14 +128,14 @@ def test_subscriptions_to_clients_metrics_are_made_listed_and_ended(tell):
     assert tell("config", "list", "client-metrics", "--json").json == []
 
 
-def test_how_much_a_node_logs_is_a_config_too(tell):
+def test_logger_level_is_set_and_unset(tell):
     assert tell("config", "set", "logger", "0", "kafkalite.broker=DEBUG").code == 0
     found = tell("config", "get", "logger", "0", "kafkalite.broker").table
     assert found[1] == ["kafkalite.broker", "DEBUG", "logger"]
     assert tell("config", "unset", "logger", "0", "kafkalite.broker").code == 0
 
 
-def test_topics_and_nodes_are_listed_as_what_has_configs(tell, kafka_topic):
+def test_config_list_shows_topics_and_nodes(tell, kafka_topic):
     assert ["topic", kafka_topic] in tell("config", "list").table
     assert tell("config", "list", "node").table == [["KIND", "NAME"], ["node", "0"]]
     assert tell("config", "list", "cluster").table == [["KIND", "NAME"], ["cluster"]]

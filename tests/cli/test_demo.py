@@ -50,7 +50,7 @@ def short_sessions(monkeypatch):
     monkeypatch.setattr(demo_group, "SESSION_MS", 600)
 
 
-def test_flights_become_json_with_numbers_words_and_nulls(few_flights):
+def test_flights_become_json_with_numbers_strings_and_nulls(few_flights):
     assert [(carrier, json.loads(record)) for carrier, record in records(few_flights[0])] == [
         (row[0], dict(zip(NAMES, values, strict=True)))
         for row, values in zip(
@@ -66,7 +66,7 @@ def test_flights_become_json_with_numbers_words_and_nulls(few_flights):
     ]
 
 
-def test_the_demo_proves_its_promise_and_a_second_run_adds(
+def test_demo_verifies_every_flight_and_a_second_run_adds_its_own(
     few_flights, hasty_broker, short_sessions, capsys
 ):
     words = ["demo", "-b", hasty_broker.bootstrap, "-t", "few-flights", "--json"]
@@ -103,7 +103,7 @@ def test_the_demo_proves_its_promise_and_a_second_run_adds(
     assert "United" in said.out
 
 
-def test_a_record_that_the_demo_did_not_send_fails_the_check(
+def test_record_of_another_producer_fails_the_demo(
     few_flights, hasty_broker, short_sessions, monkeypatch, capsys
 ):
     produced = demos.produced_flights
@@ -135,34 +135,32 @@ def tally(*values: bytes) -> CarrierTally:
         (tally(b"ab", b""), "changed or in another order"),
     ],
 )
-def test_what_is_lost_doubled_changed_or_moved_is_noticed(arrived, sentence):
+def test_lost_duplicate_changed_and_moved_records_are_reported(arrived, sentence):
     with pytest.raises(Refusal, match=sentence):
         check({"UA": tally(b"a", b"b")}, {"UA": arrived})
 
 
-def test_a_carrier_nobody_sent_is_noticed():
+def test_unexpected_carrier_is_reported():
     with pytest.raises(Refusal, match="of ZZ 0 were sent and 1 arrived"):
         check({}, {"ZZ": tally(b"a")})
 
 
-def test_what_arrived_as_it_was_sent_passes():
+def test_matching_tallies_pass():
     check({"UA": tally(b"a", b"b")}, {"UA": tally(b"a", b"b")})
 
 
-def test_without_the_package_one_sentence_says_what_to_install(monkeypatch):
+def test_missing_flights_package_names_the_install_command(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(Refusal, match="pip install"):
         flight_files()
 
 
-def test_a_broker_that_was_named_and_is_not_there_is_not_replaced(few_flights, capsys):
+def test_unreachable_named_broker_is_not_replaced(few_flights, capsys):
     assert main(["demo", "-b", "127.0.0.1:1"]) == 1
     assert "no broker answers at 127.0.0.1:1" in capsys.readouterr().err
 
 
-def test_what_the_dead_had_handed_on_counts_once_and_what_it_had_not_is_read_again(
-    hasty_broker, short_sessions
-):
+def test_records_of_a_killed_reader_count_once(hasty_broker, short_sessions):
     topic = hasty_broker.topic(2)
     producer = Producer({"bootstrap.servers": hasty_broker.bootstrap})
     taken = []
@@ -187,7 +185,7 @@ def test_what_the_dead_had_handed_on_counts_once_and_what_it_had_not_is_read_aga
     assert sorted(taken) == sorted(wanted)
 
 
-def test_a_group_that_is_at_work_is_no_group_for_the_demo(hasty_broker, short_sessions):
+def test_group_with_members_is_rejected_by_the_demo(hasty_broker, short_sessions):
     topic = hasty_broker.topic(2)
     settings = {"bootstrap.servers": hasty_broker.bootstrap}
     before = [TopicPartition(topic, partition, 0) for partition in range(2)]

@@ -26,33 +26,33 @@ def examined(directory, listen="127.0.0.1:0"):
     return {each.what: each for each in doctor.examined(directory, listen, None)}
 
 
-def test_a_machine_and_a_new_directory_are_well(tmp_path, capsys):
+def test_new_data_directory_has_no_findings(tmp_path, capsys):
     assert main(["doctor", "--data", str(tmp_path / "new"), "--listen", "127.0.0.1:0"]) == 0
     said = capsys.readouterr().out
     assert "wrong" not in said and "will be made" in said
     assert not (tmp_path / "new").exists()
 
 
-def test_as_json_each_finding_has_its_level(tmp_path, capsys):
+def test_json_findings_have_levels(tmp_path, capsys):
     assert main(["doctor", "--data", str(tmp_path), "--listen", "127.0.0.1:0", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["data"] == str(tmp_path)
     assert {each["level"] for each in told["findings"]} <= {"ok", "warning"}
 
 
-def test_it_leaves_nothing_behind(tmp_path):
+def test_doctor_leaves_no_files(tmp_path):
     examined(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("module", [path.stem for path in EXT.glob("*/*.pyx")])
-def test_software_names_a_compiled_module_that_is_missing(module, monkeypatch):
+def test_missing_compiled_module_is_named(module, monkeypatch):
     monkeypatch.setitem(sys.modules, f"kafkalite._ext.{module}", None)
     finding = doctor.software()
     assert (finding.level, finding.found.split()[-1]) == ("wrong", module)
 
 
-def test_a_port_that_is_taken_is_wrong_and_says_by_whom(tmp_path, capsys):
+def test_port_in_use_is_wrong_and_names_the_process(tmp_path, capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         words = ["doctor", "--data", str(tmp_path), "--listen", f"127.0.0.1:{port}"]
@@ -62,14 +62,14 @@ def test_a_port_that_is_taken_is_wrong_and_says_by_whom(tmp_path, capsys):
     assert "choose another port with --listen" in said
 
 
-def test_who_holds_a_port_is_found_though_a_descriptor_before_it_is_gone(tmp_path):
+def test_holder_of_a_port_is_found_despite_a_closed_descriptor(tmp_path):
     hole = os.open(tmp_path, os.O_RDONLY)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         os.close(hole)  # listing our descriptors opens one with this number, closed by then
         assert f"(process {os.getpid()})" in doctor.holder(taken.getsockname()[1])
 
 
-def test_a_port_that_clients_may_be_given_is_a_warning(tmp_path):
+def test_port_in_the_ephemeral_range_is_a_warning(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as given:
         port = given.getsockname()[1]
     assert examined(tmp_path, f"127.0.0.1:{port}")["port range"].level == "warning"
@@ -77,14 +77,12 @@ def test_a_port_that_clients_may_be_given_is_a_warning(tmp_path):
 
 
 @pytest.mark.parametrize(("limit", "level"), [(100, "wrong"), (1_000, "warning"), (10_000, "ok")])
-def test_few_descriptors_are_few_partitions(limit, level, monkeypatch):
+def test_descriptor_limit_sets_the_level(limit, level, monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda which: (100, limit))
     assert doctor.descriptors().level == level
 
 
-def test_a_clock_that_was_never_set_is_wrong_and_one_that_went_back_is_strange(
-    tmp_path, monkeypatch
-):
+def test_unset_clock_is_wrong_and_backward_clock_a_warning(tmp_path, monkeypatch):
     log = tmp_path / "t-0" / "0.log"
     log.parent.mkdir()
     log.touch()
@@ -95,12 +93,12 @@ def test_a_clock_that_was_never_set_is_wrong_and_one_that_went_back_is_strange(
     assert doctor.clock(tmp_path).level == "wrong"
 
 
-def test_a_file_in_the_directorys_place_is_wrong(tmp_path):
+def test_file_in_place_of_the_data_directory_is_wrong(tmp_path):
     (tmp_path / "file").touch()
     assert doctor.owner(tmp_path / "file").level == "wrong"
 
 
-def test_a_directory_of_another_or_open_to_others_is_a_warning(tmp_path, monkeypatch):
+def test_shared_data_directory_is_a_warning(tmp_path, monkeypatch):
     tmp_path.chmod(0o777)
     assert "chmod go-w" in doctor.owner(tmp_path).advice
     tmp_path.chmod(0o700)
@@ -109,7 +107,7 @@ def test_a_directory_of_another_or_open_to_others_is_a_warning(tmp_path, monkeyp
     assert doctor.owner(tmp_path).level == "warning"
 
 
-def test_a_disk_that_is_nearly_full_is_wrong(tmp_path, monkeypatch):
+def test_full_disk_is_wrong(tmp_path, monkeypatch):
     real = os.statvfs(tmp_path)
 
     class Full:
@@ -120,32 +118,32 @@ def test_a_disk_that_is_nearly_full_is_wrong(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("kind", "level"), [("nfs4", "warning"), ("tmpfs", "warning")])
-def test_a_file_system_that_does_not_keep_is_a_warning(kind, level, tmp_path, monkeypatch):
+def test_volatile_file_system_is_a_warning(kind, level, tmp_path, monkeypatch):
     monkeypatch.setattr(doctor, "file_system", lambda place: kind)
     assert doctor.kept(tmp_path).level == level
 
 
-def test_the_file_system_is_the_one_the_kernel_names():
+def test_file_system_type_is_read_from_the_kernel():
     assert doctor.file_system("/proc") == "proc"
 
 
-def test_a_slow_disk_is_a_warning(tmp_path, monkeypatch):
+def test_slow_disk_is_a_warning(tmp_path, monkeypatch):
     monkeypatch.setattr(doctor, "flushed_s", lambda descriptor: 0.5)
     found = doctor.flush_time(tmp_path)
     assert found.level == "warning" and "durability=fsync" in found.advice
 
 
-def test_a_directory_that_takes_no_file_has_no_flush_time(tmp_path):
+def test_directory_that_is_not_writable_has_no_flush_time(tmp_path):
     assert doctor.flush_time(Path("/proc/self")).level == "wrong"
 
 
-def test_strays_are_named(tmp_path):
+def test_stray_directories_are_named(tmp_path):
     (tmp_path / "nodes" / "1" / "old-0.abc-stray").mkdir(parents=True)
     (found,) = doctor.left_over(tmp_path)
     assert found.level == "warning" and "old-0.abc-stray" in found.found
 
 
-def test_a_run_directory_that_lets_others_in_is_wrong(monkeypatch):
+def test_run_directory_open_to_others_is_wrong(monkeypatch):
     # A short path, because sockets have their paths there.
     with tempfile.TemporaryDirectory(dir="/tmp") as directory:
         check_run_directory(Path(directory), monkeypatch)
@@ -158,7 +156,7 @@ def check_run_directory(tmp_path, monkeypatch):
     assert doctor.meeting_place().level == "wrong"
 
 
-def test_a_broker_that_runs_is_asked_and_one_that_was_killed_is_noticed(capsys):
+def test_running_stopped_and_killed_brokers_are_reported(capsys):
     with Broker() as broker:
         words = ["doctor", "--data", str(broker.data), "--json"]
         assert main(words) == 0
@@ -176,7 +174,7 @@ def test_a_broker_that_runs_is_asked_and_one_that_was_killed_is_noticed(capsys):
         until(lambda: "not clean" in examined(broker.data)["last end"].found)
 
 
-def test_what_the_log_complained_of_is_repeated(tmp_path):
+def test_errors_in_the_log_are_repeated(tmp_path):
     line = "2026-01-01 12:00:00,000 {} node-1 kafkalite.storage: {}\n"
     log = line.format("INFO", "well") + line.format("ERROR", "flights-0 is damaged")
     (tmp_path / "kafkalite.log").write_text(log)

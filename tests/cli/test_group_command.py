@@ -64,7 +64,7 @@ def committed(tell: Tell, group: str) -> dict[int, int]:
     return {each["partition"]: each["committed"] for each in found["partitions"]}
 
 
-def test_a_group_is_listed_and_described_with_its_lag_and_members(tell, topic, group, member):
+def test_group_is_listed_and_described_with_lag_and_members(tell, topic, group, member):
     member.commit(offsets=[TopicPartition(topic, 0, 4, metadata="here")], asynchronous=False)
     assert [group, "Stable", "classic"] in tell("group", "list").table
     (found,) = tell("group", "describe", group, "--json").json
@@ -93,7 +93,7 @@ def test_a_group_is_listed_and_described_with_its_lag_and_members(tell, topic, g
     assert page[10].split() == [owner["id"], "sitter", owner["host"], "-", f"{topic}:0-1"]
 
 
-def test_a_list_is_narrowed_by_name_state_and_type(tell, topic, group, member):
+def test_group_list_is_filtered_by_name_state_and_type(tell, topic, group, member):
     tell("group", "reset", f"{group}-idle", "-t", topic, "--to", "end")
     assert tell("group", "list", group, "--names").out == f"{group}\n{group}-idle\n"
     assert tell("group", "list", group, "--state", "Empty", "--names").out == f"{group}-idle\n"
@@ -103,7 +103,7 @@ def test_a_list_is_narrowed_by_name_state_and_type(tell, topic, group, member):
     assert tell("group", "list", group, "--type", "consumer").table == [["GROUP", "STATE", "TYPE"]]
 
 
-def test_a_group_with_members_is_neither_reset_nor_deleted(tell, topic, group, member):
+def test_group_with_members_is_neither_reset_nor_deleted(tell, topic, group, member):
     member.commit(offsets=[TopicPartition(topic, 0, 4)], asynchronous=False)
     for words, sentence in [
         (("reset", group, "--all-topics", "--to", "end"), "is Stable with 1 member; only a group"),
@@ -134,7 +134,7 @@ def test_a_group_with_members_is_neither_reset_nor_deleted(tell, topic, group, m
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_a_group_goes_on_from_where_it_is_told(words, offsets, tell, topic, group):
+def test_reset_commits_the_requested_offsets(words, offsets, tell, topic, group):
     assert tell("group", "reset", group, "-t", topic, "--to", "5").code == 0
     before = tell("group", "reset", group, "--all-topics", *words, "--dry-run")
     assert before.err == "nothing is committed: --dry-run\n"
@@ -148,7 +148,7 @@ def test_a_group_goes_on_from_where_it_is_told(words, offsets, tell, topic, grou
     assert committed(tell, group) == offsets
 
 
-def test_an_offset_that_is_not_held_is_brought_to_the_nearest_and_told(tell, topic, group):
+def test_reset_out_of_range_is_clamped_and_reported(tell, topic, group):
     said = tell("group", "reset", group, "-t", f"{topic}:1", "--to", "999")
     assert said.table[1:] == [[group, topic, "1", "-", "10"]]
     assert said.err == f"{topic} [1] holds 0 to 10, not 999: 10 is taken\n"
@@ -157,7 +157,7 @@ def test_an_offset_that_is_not_held_is_brought_to_the_nearest_and_told(tell, top
     assert said.json == [row]
 
 
-def test_what_was_exported_is_read_again(tell, topic, group, tmp_path, monkeypatch):
+def test_exported_offsets_are_imported(tell, topic, group, tmp_path, monkeypatch):
     tell("group", "reset", group, "-t", topic, "--to", "7")
     words = ("--all-topics", "--to", "current", "--dry-run", "--export")
     exported = tell("group", "reset", group, *words).out
@@ -171,20 +171,20 @@ def test_what_was_exported_is_read_again(tell, topic, group, tmp_path, monkeypat
     assert committed(tell, group) == {0: 7, 1: 2}
 
 
-def test_several_groups_are_exported_with_their_names(tell, topic, group):
+def test_export_of_several_groups_contains_their_names(tell, topic, group):
     both = (group, f"{group}-too")
     said = tell("group", "reset", *both, "-t", f"{topic}:0", "--to", "2", "--export")
     assert said.out == f"{group},{topic},0,2\n{group}-too,{topic},0,2\n"
 
 
-def test_one_group_that_cannot_be_reset_leaves_the_others_as_they_were(tell, topic, group, member):
+def test_failed_reset_of_one_group_leaves_others_unchanged(tell, topic, group, member):
     idle = f"{group}-idle"
     tell("group", "reset", idle, "-t", topic, "--to", "5")
     assert tell("group", "reset", idle, group, "-t", topic, "--to", "end").code == 1
     assert committed(tell, idle) == {0: 5, 1: 5}
 
 
-def test_what_was_committed_for_a_partition_or_a_topic_is_forgotten(tell, topic, group):
+def test_committed_offsets_of_partition_or_topic_are_deleted(tell, topic, group):
     tell("group", "reset", group, "-t", topic, "--to", "5")
     said = tell("group", "delete", group, "-t", f"{topic}:1")
     assert said.table == [["GROUP", "TOPIC", "PARTITION", "FORGOTTEN"], [group, topic, "1", "5"]]
@@ -232,21 +232,21 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("words", "code", "sentence"), REFUSED, ids=lambda v: str(v)[:60])
-def test_a_group_asked_for_wrongly_is_one_sentence(tell, words, code, sentence):
+def test_invalid_group_command_is_one_line(tell, words, code, sentence):
     said = tell("group", *words)
     assert (said.code, said.out) == (code, "")
     assert sentence in said.err
     assert said.err.count("\n") == 1
 
 
-def test_a_partition_that_is_not_there_is_not_reset(tell, topic, group):
+def test_reset_of_unknown_partition_is_rejected(tell, topic, group):
     said = tell("group", "reset", group, "-t", f"{topic}:0-2", "--to", "end")
     assert (said.code, said.out) == (1, "")
     assert f"topic {topic!r} has no partition 2: it has 2" in said.err
     assert tell("group", "describe", group).code == 1
 
 
-def test_what_has_no_offset_cannot_be_shifted(tell, topic, group):
+def test_shift_of_missing_offset_is_rejected(tell, topic, group):
     tell("group", "reset", group, "-t", f"{topic}:0", "--to", "5")
     said = tell("group", "reset", group, "-t", topic, "--shift-by", "1")
     assert (said.code, said.out) == (1, "")
@@ -265,13 +265,13 @@ def test_what_has_no_offset_cannot_be_shifted(tell, topic, group):
         ("t,0," + "9" * 30, ["g"], "is not topic,partition,offset"),
     ],
 )
-def test_a_line_that_does_not_read_is_named(line, groups, sentence):
+def test_invalid_line_of_offsets_file_is_named(line, groups, sentence):
     with pytest.raises(Refusal, match="offsets.csv, ") as refused:
         read_offsets("offsets.csv", line.splitlines(), groups)
     assert sentence in str(refused.value)
 
 
-def test_partitions_are_written_as_runs_and_read_again():
+def test_partition_ranges_are_written_and_parsed():
     assert spoken({"a": [0, 1, 2, 5, 7, 8], "b": [3]}) == "a:0-2,5,7-8 b:3"
     assert span("a:0-2,5,7-8") == PartitionSelection("a", (0, 1, 2, 5, 7, 8))
     assert span("a") == PartitionSelection("a", None)

@@ -81,7 +81,7 @@ def lag(tell: Tell, group: str) -> int:
     return found["lag"]
 
 
-def test_a_group_goes_on_where_it_was(run, tell, kafka_topic, group):
+def test_group_consumer_continues_at_committed_offsets(run, tell, kafka_topic, group):
     run("produce", "-t", kafka_topic, given=b"1\n2\n3\n4\n5\n")
     assert consumed(run, "-G", group, kafka_topic, "-c", "2") == b"1\n2\n"
     assert lag(tell, group) == 3
@@ -92,7 +92,7 @@ def test_a_group_goes_on_where_it_was(run, tell, kafka_topic, group):
 
 
 @pytest.mark.parametrize("kafka_topic", [3], indirect=True)
-def test_a_member_reads_several_topics_and_tells_what_it_is_given(
+def test_group_member_reads_several_topics_and_prints_its_assignment(
     run, kafka_topic, kafka_broker, group
 ):
     other = kafka_broker.topic()
@@ -109,13 +109,13 @@ def test_a_member_reads_several_topics_and_tells_what_it_is_given(
     assert re.fullmatch(rf"group {group}: \S+ gives back {re.escape(spans)}", returned)
 
 
-def test_a_new_group_may_begin_at_the_end(run, kafka_topic, group):
+def test_new_group_may_start_at_the_end(run, kafka_topic, group):
     run("produce", "-t", kafka_topic, given=b"old\n")
     assert consumed(run, "-G", group, kafka_topic, "-o", "end", "-e") == b""
 
 
 @pytest.mark.parametrize("kafka_topic", [2], indirect=True)
-def test_two_members_share_and_one_takes_over_what_the_other_leaves(
+def test_members_share_partitions_and_take_over_of_a_left_member(
     run, tell, kafka_topic, group, member
 ):
     first = member("-G", group, kafka_topic)
@@ -135,9 +135,7 @@ def test_two_members_share_and_one_takes_over_what_the_other_leaves(
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_member_that_is_ended_commits_and_leaves_at_once(
-    number, run, tell, kafka_topic, group, member
-):
+def test_signal_commits_and_leaves_the_group(number, run, tell, kafka_topic, group, member):
     run("produce", "-t", kafka_topic, given=b"1\n2\n3\n")
     ended = member("-G", group, kafka_topic)
     until(lambda: ended.out.read_bytes() == b"1\n2\n3\n")
@@ -146,7 +144,7 @@ def test_a_member_that_is_ended_commits_and_leaves_at_once(
     assert (found["state"], found["members"], found["lag"]) == ("Empty", [], 0)
 
 
-def test_what_nobody_took_is_not_committed(run, tell, kafka_topic, kafka_broker, group):
+def test_records_not_written_are_not_committed(run, tell, kafka_topic, kafka_broker, group):
     run("produce", "-t", kafka_topic, given=b"x" * 99 + b"\n" + b"y\n" * 50_000)
     words = [sys.executable, "-m", "kafkalite", "consume", "-G", group, kafka_topic]
     env = {**os.environ, "KAFKALITE_BOOTSTRAP": kafka_broker.bootstrap}
@@ -176,7 +174,7 @@ def unread(pipe: IO[bytes]) -> int:
     return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
-def test_a_signal_waits_until_what_is_being_printed_is_committed(tell, stuck, group):
+def test_signal_waits_for_the_commit_of_the_current_batch(tell, stuck, group):
     stuck.send_signal(signal.SIGINT)
     lines = stuck.stdout.read().splitlines()
     assert stuck.wait(TIMEOUT_S) == 130
@@ -184,7 +182,7 @@ def test_a_signal_waits_until_what_is_being_printed_is_committed(tell, stuck, gr
     assert lag(tell, group) == 9 - len(lines)
 
 
-def test_a_second_signal_ends_a_member_that_is_stuck(run, stuck, kafka_topic, group):
+def test_second_signal_ends_a_blocked_member(run, stuck, kafka_topic, group):
     stuck.send_signal(signal.SIGTERM)
     until(lambda: signal_is_handled(stuck, signal.SIGTERM))
     stuck.send_signal(signal.SIGINT)
@@ -212,7 +210,7 @@ def signal_is_handled(process: subprocess.Popen[bytes], number: signal.Signals) 
         (["-G", "g\udcff", "t"], 2, "is no name"),
     ],
 )
-def test_a_group_asked_for_wrongly_is_one_sentence(words, code, sentence, run):
+def test_invalid_group_arguments_are_one_line(words, code, sentence, run):
     ended = run("consume", *words)
     assert (ended.returncode, ended.stdout) == (code, b"")
     assert sentence in ended.stderr.decode()

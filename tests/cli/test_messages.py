@@ -28,12 +28,12 @@ def produced(run: Run, topic: str, *words: str, given: bytes = b"") -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"", b"")
 
 
-def test_lines_go_in_and_come_out(run, kafka_topic):
+def test_lines_are_produced_and_consumed(run, kafka_topic):
     produced(run, kafka_topic, given=b"one\n\nthree\nunended")
     assert consumed(run, kafka_topic) == b"one\n\nthree\nunended\n"
 
 
-def test_keys_headers_and_nulls_are_said_with_kcats_flags(run, kafka_topic):
+def test_keys_headers_and_nulls_use_the_flags_of_kcat(run, kafka_topic):
     words = ("-K", ":", "-k", "else", "-H", "h=1", "-H", "g=", "-Z")
     produced(run, kafka_topic, *words, given=b"k:v\nno key\ngone:\na:b:c\n")
     assert consumed(run, kafka_topic, "-f", "%k=%s %S %h\\n") == (
@@ -42,7 +42,7 @@ def test_keys_headers_and_nulls_are_said_with_kcats_flags(run, kafka_topic):
     assert consumed(run, kafka_topic, "-K", "|", "-Z", "-o", "2", "-c", "1") == b"gone|NULL\n"
 
 
-def test_json_is_one_object_a_record(run, kafka_topic):
+def test_json_is_one_object_per_record(run, kafka_topic):
     produced(run, kafka_topic, "-k", "k", given=b"a\nb\n")
     records = [json.loads(line) for line in consumed(run, kafka_topic, "-J").splitlines()]
     assert [(r["offset"], r["key"], r["payload"]) for r in records] == [
@@ -51,12 +51,12 @@ def test_json_is_one_object_a_record(run, kafka_topic):
     ]
 
 
-def test_any_bytes_may_part_records(run, kafka_topic):
+def test_any_delimiter_separates_records(run, kafka_topic):
     produced(run, kafka_topic, "-D", "\\r\\n", given=b"a\nb\r\nc\rd\r\n")
     assert consumed(run, kafka_topic, "-D", "%\\0") == b"a\nb%\0c\rd%\0"
 
 
-def test_files_are_records_or_full_of_them(run, kafka_topic, tmp_path):
+def test_files_are_records_or_contain_lines(run, kafka_topic, tmp_path):
     (tmp_path / "a").write_bytes(b"1\n2\n")
     (tmp_path / "b").write_bytes(b"3\n")
     files = [str(tmp_path / name) for name in "ab"]
@@ -65,13 +65,13 @@ def test_files_are_records_or_full_of_them(run, kafka_topic, tmp_path):
     assert consumed(run, kafka_topic, "-f", "%S,") == b"4,2,1,1,1,"
 
 
-def test_a_large_pipe_arrives_whole_and_in_order(run, kafka_topic):
+def test_large_pipe_is_consumed_whole_and_in_order(run, kafka_topic):
     lines = b"".join(b"%d %s\n" % (i, b"x" * (i % 300)) for i in range(30_000))
     produced(run, kafka_topic, given=lines)
     assert consumed(run, kafka_topic) == lines
 
 
-def test_offsets_say_where_to_start(run, kafka_topic):
+def test_consume_starts_at_the_requested_offset(run, kafka_topic):
     produced(run, kafka_topic, given=b"0\n1\n2\n3\n")
     assert consumed(run, kafka_topic, "-o", "-1") == b"3\n"
     assert consumed(run, kafka_topic, "-o", "2") == b"2\n3\n"
@@ -80,7 +80,7 @@ def test_offsets_say_where_to_start(run, kafka_topic):
 
 
 @pytest.mark.parametrize("kafka_topic", [3], indirect=True)
-def test_partitions_can_be_chosen(run, kafka_topic):
+def test_partitions_are_selected(run, kafka_topic):
     produced(run, kafka_topic, "-p", "1", given=b"one\n")
     produced(run, kafka_topic, "-p", "2", given=b"two\n")
     assert consumed(run, kafka_topic, "-p", "2", "-p", "0") == b"two\n"
@@ -104,7 +104,7 @@ def test_partitions_can_be_chosen(run, kafka_topic):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
-def test_what_cannot_be_is_one_sentence_and_exit_code_1(run, kafka_topic, words, sentence):
+def test_invalid_produce_or_consume_is_one_line_and_exit_code_1(run, kafka_topic, words, sentence):
     ended = run(*(kafka_topic if word == "TOPIC" else word for word in words), given=b"x\n")
     assert ended.returncode == 1
     assert ended.stderr.startswith(b"kafkalite: ")
@@ -112,14 +112,14 @@ def test_what_cannot_be_is_one_sentence_and_exit_code_1(run, kafka_topic, words,
     assert sentence in ended.stderr.decode()
 
 
-def test_records_not_delivered_are_counted_and_make_exit_code_1(run, kafka_broker):
+def test_undelivered_records_are_counted_and_fail_the_command(run, kafka_broker):
     topic = kafka_broker.topic(config={"max.message.bytes": "2000"})
     ended = run("produce", "-t", topic, given=b"x" * 5_000 + b"\n")
     assert ended.returncode == 1
     assert b"1 of 1 records were not delivered: Message size too large" in ended.stderr
 
 
-def test_a_broker_that_is_not_there_is_one_sentence(run):
+def test_unreachable_broker_is_one_line(run):
     for words in (["produce", "-t", "t"], ["consume", "-t", "t"], ["topic", "list"]):
         ended = run(*words, bootstrap="127.0.0.1:1")
         assert ended.returncode == 1
@@ -132,7 +132,7 @@ def started(broker: Broker, *words: str, **streams: int) -> subprocess.Popen[byt
     return subprocess.Popen(command, **streams)
 
 
-def test_a_reader_that_leaves_ends_it_quietly(run, kafka_broker, kafka_topic):
+def test_closed_output_pipe_ends_consume_silently(run, kafka_broker, kafka_topic):
     produced(run, kafka_topic, given=b"line\n" * 50_000)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with started(kafka_broker, "consume", "-t", kafka_topic, **pipes) as consume:
@@ -144,7 +144,7 @@ def test_a_reader_that_leaves_ends_it_quietly(run, kafka_broker, kafka_topic):
         assert consume.stderr.read() == b""
 
 
-def test_ctrl_c_ends_a_reader_with_exit_code_130(run, kafka_broker, kafka_topic):
+def test_ctrl_c_ends_consume_with_exit_code_130(run, kafka_broker, kafka_topic):
     produced(run, kafka_topic, given=b"line\n")
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with started(kafka_broker, "consume", "-t", kafka_topic, **pipes) as consume:
@@ -156,7 +156,7 @@ def test_ctrl_c_ends_a_reader_with_exit_code_130(run, kafka_broker, kafka_topic)
         assert b"Traceback" not in consume.stderr.read()
 
 
-def test_ctrl_c_delivers_what_was_read_and_says_how_much(run, kafka_broker, kafka_topic):
+def test_ctrl_c_delivers_complete_lines_and_reports_them(run, kafka_broker, kafka_topic):
     pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE}
     with started(kafka_broker, "produce", "-t", kafka_topic, **pipes) as produce:
         assert produce.stdin is not None
@@ -172,7 +172,7 @@ def test_ctrl_c_delivers_what_was_read_and_says_how_much(run, kafka_broker, kafk
     assert "none of them undelivered" in said
 
 
-def test_a_pipe_through_a_broker_that_is_killed_arrives_once_and_in_order():
+def test_pipe_through_a_killed_broker_arrives_once_and_in_order():
     with Broker() as broker:
         topic = broker.topic()
         lines = [b"%d\n" % i for i in range(40_000)]
@@ -197,7 +197,7 @@ def test_a_pipe_through_a_broker_that_is_killed_arrives_once_and_in_order():
             assert consume.wait(TIMEOUT_S) == 130
 
 
-def test_on_a_terminal_a_summary_says_what_was_sent(kafka_broker, kafka_topic, tmp_path: Path):
+def test_summary_is_printed_on_a_terminal(kafka_broker, kafka_topic, tmp_path: Path):
     (tmp_path / "lines").write_bytes(b"a\nb\n")
     ours, theirs = pty.openpty()
     words = ("produce", "-t", kafka_topic, "-l", str(tmp_path / "lines"))

@@ -176,7 +176,7 @@ def ordered(directory, capsys):
     return ordered
 
 
-def test_the_nodes_are_listed_with_what_they_have(supervisor, ordered):
+def test_node_list_shows_each_node(supervisor, ordered):
     supervisor.nodes[2].update(draining=True, state="backoff", port=0, pid=0)
     code, out, err = ordered("list")
     assert (code, err) == (0, "")
@@ -187,7 +187,7 @@ def test_the_nodes_are_listed_with_what_they_have(supervisor, ordered):
     assert third == ["2", "worker", "backoff", "-", "-", "2", "2.0", "MiB", "yes"]
 
 
-def test_what_still_moves_is_said_beside_the_list(supervisor, ordered):
+def test_node_list_shows_partitions_still_to_move(supervisor, ordered):
     supervisor.left = 2
     assert ordered("list")[2] == "1 partition still to move\n"
     listed = json.loads(ordered("list", "--json")[1])
@@ -195,7 +195,7 @@ def test_what_still_moves_is_said_beside_the_list(supervisor, ordered):
     assert [node["id"] for node in listed["nodes"]] == [0, 1, 2]
 
 
-def test_a_drained_node_is_left_when_nothing_is_left_to_move(supervisor, ordered):
+def test_drain_waits_until_all_partitions_moved(supervisor, ordered):
     assert ordered("drain", "1") == (0, "node 1 drained, 3 partitions moved away\n", "")
     assert supervisor.left == 0
     assert supervisor.orders[:2] == [("list", -1, False), ("drain", 1, False)]
@@ -203,14 +203,14 @@ def test_a_drained_node_is_left_when_nothing_is_left_to_move(supervisor, ordered
     assert supervisor.nodes[1]["draining"]
 
 
-def test_a_node_may_have_partitions_again_whatever_moves_meanwhile(supervisor, ordered):
+def test_drain_undo_does_not_wait_for_moves(supervisor, ordered):
     supervisor.nodes[1]["draining"] = True
     supervisor.left, supervisor.moving = 2, False
     assert ordered("drain", "1", "--undo") == (0, "node 1 may have partitions again\n", "")
     assert not supervisor.nodes[1]["draining"]
 
 
-def test_a_removed_node_is_drained_first(supervisor, ordered):
+def test_remove_drains_the_node_first(supervisor, ordered):
     code, out, _ = ordered("remove", "2")
     assert (code, out) == (0, "node 2 removed, 2 partitions moved away\n")
     verbs = [verb for verb, _, _ in supervisor.orders]
@@ -218,26 +218,26 @@ def test_a_removed_node_is_drained_first(supervisor, ordered):
     assert 2 not in supervisor.nodes
 
 
-def test_a_node_that_is_drained_already_is_only_removed(supervisor, ordered):
+def test_remove_of_a_drained_node_does_not_drain_it(supervisor, ordered):
     supervisor.nodes[2].update(draining=True, led_count=0)
     assert ordered("remove", "2", "--json")[1] == '{"node": 2, "removed": true, "moves": []}\n'
     assert "drain" not in [verb for verb, _, _ in supervisor.orders]
 
 
-def test_a_node_is_added_when_it_answers(supervisor, ordered):
+def test_add_waits_until_the_node_is_ready(supervisor, ordered):
     code, out, _ = ordered("add")
     assert (code, out) == (0, "node 3 added, listening at 127.0.0.1:9095\n")
     assert supervisor.nodes[3]["state"] == "ready"
 
 
-def test_add_explains_how_a_node_that_stands_by_comes_to_lead(supervisor, ordered):
+def test_add_of_a_standby_node_explains_rebalance(supervisor, ordered):
     supervisor.role_of_added = "standby"
     code, out, err = ordered("add")
     assert (code, out) == (0, "node 3 added, listening at 127.0.0.1:9095\n")
     assert "workers.leading" in err and "rebalance" in err
 
 
-def test_an_added_node_that_does_not_start_is_said_at_once(supervisor, ordered, directory):
+def test_added_node_that_does_not_start_is_reported(supervisor, ordered, directory):
     supervisor.added = "backoff"
     code, out, err = ordered("add")
     assert (code, out) == (1, "")
@@ -245,7 +245,7 @@ def test_an_added_node_that_does_not_start_is_said_at_once(supervisor, ordered, 
     assert err.count("\n") == 1
 
 
-def test_a_dry_run_moves_nothing_and_says_what_it_would(supervisor, ordered):
+def test_dry_run_prints_moves_and_moves_nothing(supervisor, ordered):
     code, out, _ = ordered("rebalance", "--dry-run")
     assert code == 0
     assert [line.split() for line in out.splitlines()] == [
@@ -258,16 +258,14 @@ def test_a_dry_run_moves_nothing_and_says_what_it_would(supervisor, ordered):
     assert supervisor.left == 0
 
 
-def test_a_look_is_asked_for_again_when_the_supervisor_died_over_it(
-    supervisor, ordered, monkeypatch
-):
+def test_list_is_repeated_if_the_supervisor_died(supervisor, ordered, monkeypatch):
     monkeypatch.setattr(node, "ASK_AGAIN_S", 0.05)
     supervisor.deaf = 2
     assert ordered("list")[0] == 0
     assert supervisor.orders[0] == ("list", -1, False)
 
 
-def test_a_silent_supervisor_is_one_sentence(supervisor, ordered, monkeypatch, directory):
+def test_silent_supervisor_is_one_line(supervisor, ordered, monkeypatch, directory):
     monkeypatch.setattr(node, "ANSWER_S", 0.2)
     supervisor.deaf = 1_000
     code, out, err = ordered("list")
@@ -276,7 +274,7 @@ def test_a_silent_supervisor_is_one_sentence(supervisor, ordered, monkeypatch, d
     assert "later whether it was done" in ordered("add")[2] or supervisor.orders == []
 
 
-def test_an_order_is_not_given_twice(supervisor, ordered, monkeypatch):
+def test_order_is_not_repeated(supervisor, ordered, monkeypatch):
     monkeypatch.setattr(node, "ASK_AGAIN_S", 0.05)
     monkeypatch.setattr(node, "ANSWER_S", 0.3)
     supervisor.deaf = 1
@@ -286,7 +284,7 @@ def test_an_order_is_not_given_twice(supervisor, ordered, monkeypatch):
     assert supervisor.orders == []
 
 
-def test_what_the_supervisor_refuses_is_its_own_sentence(supervisor, ordered):
+def test_supervisor_error_is_printed(supervisor, ordered):
     supervisor.fault = "Node 2 is the last worker; add one before."
     assert ordered("drain", "2") == (
         1,
@@ -303,13 +301,13 @@ def test_what_the_supervisor_refuses_is_its_own_sentence(supervisor, ordered):
         (("remove", "2"), "node 2 is dedicated to one partition and goes with its topic"),
     ],
 )
-def test_a_node_that_cannot_be_ordered_is_one_sentence(supervisor, ordered, words, sentence):
+def test_invalid_node_order_is_one_line(supervisor, ordered, words, sentence):
     supervisor.nodes[2]["role"] = "dedicated"
     assert ordered(*words) == (1, "", f"kafkalite: {sentence}\n")
     assert [verb for verb, _, _ in supervisor.orders] == ["list"]
 
 
-def test_a_broker_in_one_process_has_no_nodes_to_order(ordered, directory):
+def test_broker_of_one_process_has_no_nodes(ordered, directory):
     say_ready(directory, pid=LAUNCHER)
     code, _, err = ordered("list")
     assert code == 1
@@ -317,12 +315,12 @@ def test_a_broker_in_one_process_has_no_nodes_to_order(ordered, directory):
     assert err.count("\n") == 1
 
 
-def test_where_no_broker_runs_there_is_nobody_to_ask(tmp_path, capsys):
+def test_missing_broker_is_one_line(tmp_path, capsys):
     assert main(["node", "list", "--data", str(tmp_path)]) == 1
     assert capsys.readouterr().err == f"kafkalite: no broker runs on {tmp_path}\n"
 
 
-def test_an_interrupted_command_says_that_the_moves_go_on(supervisor, directory):
+def test_interrupt_reports_that_moves_continue(supervisor, directory):
     supervisor.moving = False
     words = ["node", "drain", "1", "--data", str(directory)]
     command = subprocess.Popen(
@@ -338,7 +336,7 @@ def test_an_interrupted_command_says_that_the_moves_go_on(supervisor, directory)
     assert said == "the moves go on without this command (3 left; see kafkalite node list)\n"
 
 
-def test_who_waits_long_is_told_what_may_be_in_the_way(supervisor, ordered, monkeypatch):
+def test_stalled_moves_name_the_node_in_backoff(supervisor, ordered, monkeypatch):
     monkeypatch.setattr(node, "STILL_S", 0.0)
     supervisor.moving = False
     supervisor.nodes[2]["state"] = "backoff"
@@ -348,7 +346,7 @@ def test_who_waits_long_is_told_what_may_be_in_the_way(supervisor, ordered, monk
     assert err.startswith("nothing has moved for 0 s: node 2 is backoff; ")
 
 
-def test_nodes_come_and_go_under_a_real_supervisor_and_no_record_is_lost(capsys):
+def test_nodes_are_added_and_removed_without_losing_records(capsys):
     def node(*words):
         assert main(["node", *words, "--data", str(broker.data), "--json"]) == 0
         return json.loads(capsys.readouterr().out)
@@ -380,9 +378,7 @@ def test_nodes_come_and_go_under_a_real_supervisor_and_no_record_is_lost(capsys)
     assert sorted(map(int, read.split())) == list(range(600))
 
 
-def test_an_order_that_died_with_its_supervisor_is_carried_out_once_by_the_next(
-    supervisor, ordered
-):
+def test_order_of_a_killed_supervisor_is_executed_once(supervisor, ordered):
     supervisor.dies_with = "add"
     code, out, _ = ordered("add")
     assert (code, out) == (0, "node 3 added, listening at 127.0.0.1:9095\n")

@@ -38,11 +38,11 @@ from kafkalite.cli.offset_words import (
         ("@2013-01-01T10:30+01:00", SinceTimestamp(1357032600000)),
     ],
 )
-def test_a_word_means_a_place(word, meaning):
+def test_start_position_is_parsed(word, meaning):
     assert start(word) == meaning
 
 
-def test_a_date_without_a_zone_is_in_local_time():
+def test_date_without_zone_is_local_time():
     local = datetime(2013, 7, 1, 9, 30).astimezone()
     assert start("@2013-07-01T09:30") == SinceTimestamp(
         int(local.astimezone(UTC).timestamp()) * 1000
@@ -54,6 +54,6 @@ def test_a_date_without_a_zone_is_in_local_time():
     ["", "now", "stored", "5.0", "--5", "@", "@-10", "@-10y", "@10m", "@2013-13-01", "s@", "٥"]
     + ["9" * 30, "-" + "9" * 30, "@-" + "9" * 30 + "w", "e@5"],
 )
-def test_any_other_word_is_refused_with_what_may_be_written(word):
+def test_invalid_start_position_names_the_accepted_forms(word):
     with pytest.raises(argparse.ArgumentTypeError, match="beginning, end, an offset"):
         start(word)

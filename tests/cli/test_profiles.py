@@ -53,7 +53,7 @@ def test_profiles_are_added_listed_used_and_removed(capsys):
     assert asked(capsys, "list").splitlines()[1:] == ["test     -       a:1      plaintext"]
 
 
-def test_a_secret_is_read_unseen_never_shown_and_only_its_owners_to_read(capsys, monkeypatch):
+def test_secret_is_read_from_stdin_hidden_and_private(capsys, monkeypatch):
     words = ("-b", "b:2", "-X", "security.protocol=SASL_PLAINTEXT", "-X", "sasl.mechanism=PLAIN")
     monkeypatch.setattr("sys.stdin", io.StringIO("as % it = is#\n"))
     asked(capsys, "add", "prod", *words, "-X", "sasl.username=me", "--secret", "sasl.password")
@@ -65,9 +65,7 @@ def test_a_secret_is_read_unseen_never_shown_and_only_its_owners_to_read(capsys,
     assert json.loads(shown)[0]["properties"]["sasl.password"] == profiles.HIDDEN
 
 
-def test_secrets_that_others_may_read_are_warned_of_and_closed_with_the_next_change(
-    capsys, monkeypatch
-):
+def test_readable_secrets_are_reported_and_made_private(capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO("x\n"))
     asked(capsys, "add", "prod", "-b", "b:2", "--secret", "sasl.password")
     profiles.path().chmod(0o644)
@@ -90,7 +88,7 @@ def test_secrets_that_others_may_read_are_warned_of_and_closed_with_the_next_cha
         (["remove", "tset"], 1, "did you mean test?"),
     ],
 )
-def test_a_profile_asked_for_wrongly_is_one_sentence(words, code, sentence, capsys):
+def test_invalid_profile_command_is_one_line(words, code, sentence, capsys):
     asked(capsys, "add", "test", "-b", "a:1")
     before = profiles.path().read_bytes()
     got, said = refused(capsys, *words)
@@ -109,7 +107,7 @@ def test_a_profile_asked_for_wrongly_is_one_sentence(words, code, sentence, caps
         ("[profile a]\nb = 1\nb = 2\n", "already exists"),
     ],
 )
-def test_a_file_that_does_not_read_is_one_sentence_that_names_it(text, sentence, capsys):
+def test_invalid_profile_file_is_one_line_with_its_path(text, sentence, capsys):
     profiles.path().parent.mkdir(parents=True)
     profiles.path().write_text(text)
     _, said = refused(capsys, "list")
@@ -117,13 +115,13 @@ def test_a_file_that_does_not_read_is_one_sentence_that_names_it(text, sentence,
     assert str(profiles.path()) in said
 
 
-def test_a_key_of_several_lines_comes_back_as_it_was():
+def test_value_of_several_lines_is_read_back():
     pem = "-----BEGIN CERTIFICATE-----\nMIIB\n\nabc=\n-----END CERTIFICATE-----"
     sections = {"profile a": {"bootstrap.servers": "a:1", "ssl.ca.pem": pem}}
     assert profiles.sections_of(profiles.text_of(sections)) == sections
 
 
-def test_the_cluster_asked_is_the_one_that_is_named_first(capsys, monkeypatch):
+def test_cluster_sources_are_used_in_order_of_precedence(capsys, monkeypatch):
     assert ClusterClients().bootstrap == BOOTSTRAP_DEFAULT
     here = {"bootstrap": "127.0.0.1:777"}
     monkeypatch.setattr(clients, "running", lambda directory: here)
@@ -142,7 +140,7 @@ def test_the_cluster_asked_is_the_one_that_is_named_first(capsys, monkeypatch):
     assert ClusterClients("flag:1").bootstrap == "flag:1"
 
 
-def test_an_address_takes_nothing_from_a_profile_that_was_not_named_beside_it(capsys):
+def test_address_flag_uses_no_profile_properties_unless_named(capsys):
     asked(capsys, "add", "prod", "-b", "prod:1", "-X", "sasl.password=x", "--use")
     assert ClusterClients("evil:1").properties == {}
     both = ClusterClients("prod-2:1", [("client.id", "me")], "prod")
@@ -150,7 +148,7 @@ def test_an_address_takes_nothing_from_a_profile_that_was_not_named_beside_it(ca
     assert both.properties == {"sasl.password": "x", "client.id": "me"}
 
 
-def test_a_running_broker_of_somebody_else_is_passed_over(monkeypatch):
+def test_running_broker_of_another_user_is_ignored(monkeypatch):
     def other(directory):
         raise Refusal("belongs to another user")
 
@@ -158,7 +156,7 @@ def test_a_running_broker_of_somebody_else_is_passed_over(monkeypatch):
     assert ClusterClients().bootstrap == BOOTSTRAP_DEFAULT
 
 
-def test_silence_names_the_profile_that_was_asked(capsys):
+def test_unreachable_broker_error_names_the_profile(capsys):
     asked(capsys, "add", "gone", "-b", "127.0.0.1:1")
     assert main(["topic", "list", "--profile", "gone"]) == 1
     assert "no broker answers at 127.0.0.1:1 (profile gone): " in capsys.readouterr().err

@@ -26,7 +26,7 @@ class Terminal(io.StringIO):
         (5000 << 30, "5,000.0 GiB"),
     ],
 )
-def test_a_size_is_said_in_the_unit_that_fits(size, words):
+def test_size_is_printed_in_binary_units(size, words):
     assert size_words(size) == words
 
 
@@ -38,7 +38,7 @@ def clock(monkeypatch):
     return now
 
 
-def test_the_summary_counts_until_the_work_ended(clock):
+def test_summary_rate_ends_with_the_work(clock):
     with Progress("to t") as progress:
         progress.add(10, 100)
         clock[0] += 2
@@ -56,7 +56,9 @@ def test_the_summary_counts_until_the_work_ended(clock):
         (io.StringIO, True, 2, False),
     ],
 )
-def test_a_bar_is_for_long_work_on_a_terminal(stream, drawn, seconds, appears, clock, monkeypatch):
+def test_progress_bar_appears_for_long_work_on_a_terminal(
+    stream, drawn, seconds, appears, clock, monkeypatch
+):
     monkeypatch.setattr(sys, "stderr", stream())
     with Progress("to t", total_count=2, drawn=drawn) as progress:
         clock[0] += seconds

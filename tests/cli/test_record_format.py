@@ -63,21 +63,21 @@ BOTH = [Record(b"k", b"v\xff", [("a", b"1"), ("b", None), ("a", b"")]), Record(N
         ("", ""),
     ],
 )
-def test_a_token_stands_for_its_part_of_each_record(form, lines):
+def test_format_token_is_replaced_in_each_record(form, lines):
     assert formatted(template(form))(BOTH) == lines.encode()
 
 
-def test_values_are_written_as_their_bytes_and_nulls_as_told():
+def test_values_are_written_as_bytes_and_nulls_as_requested():
     assert formatted(b"%s\n")(BOTH) == b"v\xff\n\n"
     assert formatted(b"%s %k\n", b"NULL")(BOTH) == b"v\xff k\nNULL NULL\n"
 
 
-def test_the_size_as_bytes_is_big_endian():
+def test_binary_size_token_is_big_endian():
     assert formatted(template("%R"))(BOTH) == b"\0\0\0\2\xff\xff\xff\xff"
 
 
 @pytest.mark.parametrize("form", ["%", "%x", "%s %", "100%", "%é"])
-def test_an_unknown_token_is_refused(form):
+def test_unknown_token_is_rejected(form):
     with pytest.raises(argparse.ArgumentTypeError, match="no such token"):
         template(form)
 
@@ -92,17 +92,17 @@ def test_an_unknown_token_is_refused(form):
         ("\udcff", b"\xff"),
     ],
 )
-def test_escapes_are_the_bytes_they_are_in_c(text, meaning):
+def test_escapes_have_the_meaning_of_c(text, meaning):
     assert unescaped(text) == delimiter(text) == meaning
 
 
 @pytest.mark.parametrize("text", ["\\", "\\q", "\\x1", "\\xzz"])
-def test_an_unknown_escape_is_refused(text):
+def test_unknown_escape_is_rejected(text):
     with pytest.raises(argparse.ArgumentTypeError, match="no such escape"):
         unescaped(text)
 
 
-def test_json_has_kcats_names_one_object_a_line():
+def test_json_has_the_field_names_of_kcat():
     first, second, end = json_lines(
         [Record("clé".encode(), b"v", [("h", b"1"), ("n", None)]), Record(None, b"", kind=2)]
     ).split(b"\n")
@@ -122,7 +122,7 @@ def test_json_has_kcats_names_one_object_a_line():
     assert "headers" not in json.loads(second)
 
 
-def test_bytes_that_are_no_text_are_base64_under_another_name():
+def test_bytes_that_are_not_utf8_are_base64_in_json():
     fields = json.loads(json_lines([Record(b"\xff", b"\xfe\x00")]))
     assert fields["key_base64"] == "/w=="
     assert fields["payload_base64"] == "/gA="

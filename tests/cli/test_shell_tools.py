@@ -42,19 +42,19 @@ FLAGS = (
         (["--state", "stable"], "state", "stable"),
     ],
 )
-def test_flags_are_read_as_kafkas_tools_read_them(words, name, value):
+def test_flags_are_parsed_as_by_kafka(words, name, value):
     asked = given(words, FLAGS)
     assert name in asked
     assert asked.one(name, "nothing") == value
 
 
-def test_a_flag_may_be_repeated_where_that_means_something():
+def test_repeatable_flag_collects_its_values():
     asked = given(["--config", "a=1", "--config=b=2=3", "--config", "c="], FLAGS)
     assert asked.all("config") == [("a", "1"), ("b", "2=3"), ("c", "")]
     assert asked.all("state") == []
 
 
-def test_a_deprecated_flag_is_taken_for_the_one_of_today_and_that_is_said_once(capsys):
+def test_deprecated_flag_is_replaced_with_one_warning(capsys):
     asked = given(["--property", "a=1", "--property", "b=2"], FLAGS)
     assert asked.all("config") == [("a", "1"), ("b", "2")]
     assert capsys.readouterr().err == "kafkalite: --property is deprecated: use --config\n"
@@ -79,7 +79,7 @@ def test_a_deprecated_flag_is_taken_for_the_one_of_today_and_that_is_said_once(c
         (["--list", "--"], "'--' follows no flag"),
     ],
 )
-def test_what_cannot_be_read_is_one_sentence(words, sentence):
+def test_invalid_arguments_are_one_sentence(words, sentence):
     with pytest.raises(Refusal) as refused:
         given(words, FLAGS)
     assert sentence in str(refused.value)
@@ -93,14 +93,14 @@ def scripts(tmp_path_factory):
     return directory
 
 
-def test_every_tool_gets_a_script_of_kafkas_name(scripts):
+def test_every_tool_has_a_script_of_its_kafka_name(scripts):
     assert sorted(path.name for path in scripts.iterdir()) == sorted(f"{n}.sh" for n in TOOLS)
     for path in scripts.iterdir():
         assert os.access(path, os.X_OK)
     assert set(TOOLS) == set(shell_recording.CLASSES)
 
 
-def test_scripts_are_written_anew_but_never_over_somebody_elses(tmp_path, capsys):
+def test_own_scripts_are_overwritten_and_other_files_kept(tmp_path, capsys):
     assert main(["shell-tools", str(tmp_path)]) == 0
     assert main(["shell-tools", str(tmp_path)]) == 0
     capsys.readouterr()
@@ -111,7 +111,7 @@ def test_scripts_are_written_anew_but_never_over_somebody_elses(tmp_path, capsys
 
 
 @pytest.mark.parametrize("name", TOOLS)
-def test_every_script_has_a_help_page_from_any_directory(scripts, tmp_path, name):
+def test_every_script_prints_help_from_any_directory(scripts, tmp_path, name):
     # Modules in the current directory must not be imported.
     for trap in ("json", "kafkalite", "confluent_kafka"):
         (tmp_path / f"{trap}.py").write_text("raise SystemExit('the wrong one')")
@@ -125,7 +125,7 @@ def test_every_script_has_a_help_page_from_any_directory(scripts, tmp_path, name
 
 
 @pytest.mark.parametrize("name", TOOLS)
-def test_no_words_at_all_and_words_that_are_wrong_end_with_1(name, capsys):
+def test_missing_and_unknown_flags_exit_with_1(name, capsys):
     assert start.main([name]) == 1
     said = capsys.readouterr()
     assert said.out == "" and "usage:" in said.err
@@ -135,7 +135,7 @@ def test_no_words_at_all_and_words_that_are_wrong_end_with_1(name, capsys):
     assert said.err.startswith("kafkalite: unknown flag --no-such-flag")
 
 
-def test_a_broker_that_is_not_there_is_one_sentence(capfd):
+def test_unreachable_broker_is_one_line(capfd):
     nowhere = "127.0.0.1:1"
     assert start.main(["kafka-get-offsets", "--bootstrap-server", nowhere]) == 1
     said = capfd.readouterr().err
@@ -143,7 +143,7 @@ def test_a_broker_that_is_not_there_is_one_sentence(capfd):
     assert said.count("\n") == 1
 
 
-def test_who_is_asked_to_end_commits_what_it_printed(kafka_broker, kafka_topic, capsys):
+def test_signal_commits_printed_records_of_console_consumer(kafka_broker, kafka_topic, capsys):
     with subprocess.Popen(
         [sys.executable, "-m", "kafkalite.cli.shell_tools.start", "kafka-console-consumer"]
         + ["--bootstrap-server", kafka_broker.bootstrap, "--topic", kafka_topic]

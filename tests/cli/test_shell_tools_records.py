@@ -46,7 +46,7 @@ HEADERS = {"parse.headers": "true"}
         ({"null.marker": ""}, b"", (None, None, [])),
     ],
 )
-def test_a_line_is_read_as_its_properties_say(properties, line, record):
+def test_line_is_parsed_by_reader_properties(properties, line, record):
     assert tuple(LineReader(properties).parse(line)) == record
 
 
@@ -60,7 +60,7 @@ def test_a_line_is_read_as_its_properties_say(properties, line, record):
         (HEADERS | {"null.marker": "N"}, b"N:1\tv", "a header's name cannot be null"),
     ],
 )
-def test_a_line_that_does_not_hold_it_is_a_sentence_with_its_number(properties, line, sentence):
+def test_invalid_line_error_names_its_number(properties, line, sentence):
     with pytest.raises(Refusal, match=sentence):
         LineReader(properties).parse(line)
 
@@ -68,12 +68,12 @@ def test_a_line_that_does_not_hold_it_is_a_sentence_with_its_number(properties, 
 @pytest.mark.parametrize(
     "properties", [{"parse.keys": "true"}, {"parse.key": "yes"}, {"key.separator": ""}]
 )
-def test_a_property_without_a_meaning_is_refused(properties):
+def test_invalid_reader_property_is_rejected(properties):
     with pytest.raises(Refusal):
         LineReader(properties)
 
 
-def test_lines_end_where_java_ends_them():
+def test_lines_end_as_in_java():
     assert [*java_lines([b"a\r", b"b\rc", b"\r", b"d"])] == [b"a", b"b", b"c", b"", b"d"]
 
 
@@ -90,20 +90,20 @@ def test_lines_end_where_java_ends_them():
         ({"print.headers": "true", "key.separator": "~"}, b"h:1,n:null~v\n"),
     ],
 )
-def test_a_record_is_printed_as_its_properties_say(properties, line):
+def test_record_is_formatted_by_formatter_properties(properties, line):
     record = Said(b"k", b"v", [("h", b"1"), ("n", None)])
     assert default(properties)([record]) == line
     assert nothing([record]) == b""
 
 
-def test_what_is_missing_has_its_word():
+def test_missing_fields_have_their_placeholders():
     record = Said(timestamp=(0, 0), epoch=None)
     every = {f"print.{name}": "true" for name in ("timestamp", "epoch", "headers", "key")}
     assert default(every)([record]) == b"NO_TIMESTAMP\tEpoch:NOT_PRESENT\tNO_HEADERS\tnull\tnull\n"
     assert default({"null.literal": "-"})([record, Said(value=b"x")]) == b"-\nx\n"
 
 
-def test_numbers_are_read_by_javas_deserializers(capsys):
+def test_numbers_are_decoded_as_by_java_deserializers(capsys):
     long = {"value.deserializer": "org.apache.kafka.common.serialization.LongDeserializer"}
     records = [Said(value=b"\xff" * 8), Said(value=b"short"), Said(value=b"\0" * 8)]
     assert default(long, skip_unreadable=True)(records) == b"-1\n0\n"
@@ -114,14 +114,14 @@ def test_numbers_are_read_by_javas_deserializers(capsys):
         default({"value.deserializer": "x.AvroDeserializer"})
 
 
-def test_property_files_are_read_as_java_reads_them():
+def test_property_files_are_parsed_as_by_java():
     text = "# no\n! no\na=1\n b : 2\nc 3\nd=\\\n   4\ne\\==\\u0041\\t\nf\r\nlast=x\\"
     assert [*pairs(text)] == [
         ("a", "1"), ("b", "2"), ("c", "3"), ("d", "4"), ("e=", "A\t"), ("f", ""), ("last", "x"),
     ]  # fmt: skip
 
 
-def test_a_java_clients_properties_are_librdkafkas():
+def test_java_client_properties_are_translated_to_librdkafka():
     login = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="a" '
     assert translated(
         [
@@ -158,12 +158,12 @@ def test_a_java_clients_properties_are_librdkafkas():
         ("buffer.memory", "much"),
     ],
 )
-def test_what_librdkafka_has_no_word_for_is_refused(name, value):
+def test_properties_unknown_to_librdkafka_are_rejected(name, value):
     with pytest.raises(Refusal):
         translated([(name, value)])
 
 
-def test_config_values_may_have_commas_within_brackets():
+def test_config_values_in_brackets_may_contain_commas():
     assert [*config_pairs("a=1,b=[x,y], c = ,d=[")] == [
         ("a", "1"), ("b", "x,y"), ("c", ""), ("d", "["),
     ]  # fmt: skip
@@ -182,24 +182,24 @@ def test_config_values_may_have_commas_within_brackets():
         (":0", ("any", 0), ("any", 1)),
     ],
 )
-def test_a_rule_of_partitions_means_what_it_means_to_kafka(text, inside, outside):
+def test_partition_rule_has_the_meaning_of_kafka(text, inside, outside):
     assert rule(text)(*inside) and not rule(text)(*outside)
 
 
 @pytest.mark.parametrize(
     ("text", "age_ms"), [("PT1S", 1000), ("P1DT1H1M1.5S", 90_061_500), ("pt0.001s", 1)]
 )
-def test_durations_are_isos(text, age_ms):
+def test_iso_durations_are_parsed(text, age_ms):
     assert age(text).age_ms == age_ms
 
 
 @pytest.mark.parametrize("text", ["P", "PT", "1D", "PT1D", "P-1D", ""])
-def test_what_is_no_duration_is_refused(text):
+def test_invalid_duration_is_rejected(text):
     with pytest.raises(ValueError):
         age(text)
 
 
-def test_a_moment_without_a_zone_is_in_utc():
+def test_datetime_without_zone_is_utc():
     assert moment("1970-01-01T00:00:01.500").timestamp_ms == 1500
     assert moment("1970-01-01T01:00:00.001+01:00").timestamp_ms == 1
     for wrong in ("1970", "1970-01-01", "soonT"):
@@ -207,6 +207,6 @@ def test_a_moment_without_a_zone_is_in_utc():
             moment(wrong)
 
 
-def test_a_table_grows_where_it_may():
+def test_table_columns_grow_where_allowed():
     shown = table([("A", 3), ("B", 2), ("C", 0)], [["long", "x", None]], grow="A C")
     assert shown == "A    B  C\nlong x  -"

@@ -15,7 +15,7 @@ from tests.oracle.shell_scenes import FAMILIES, Printed, play
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_family_prints_what_it_was_recorded_to_print(family, tmp_path):
+def test_shell_tools_print_the_recorded_output(family, tmp_path):
     expected = shell_recording.recorded()[family]
     with Broker() as broker, shell_recording.our_own() as run:
         printed = play(run, family, broker.bootstrap, shell_recording.OURS, tmp_path)
@@ -30,7 +30,7 @@ def test_a_family_prints_what_it_was_recorded_to_print(family, tmp_path):
     assert not idle, "listed, but it does not occur:\n" + "\n".join(map(str, idle))
 
 
-def test_the_recording_differs_from_kafkas_tools_only_where_the_list_says_why():
+def test_recording_differs_from_kafka_only_where_listed():
     recorded = shell_recording.recorded()
     assert {family: [both.words for both in recorded[family]] for family in recorded} == {
         family: [step.words for step in FAMILIES[family]] for family in FAMILIES
@@ -38,7 +38,7 @@ def test_the_recording_differs_from_kafkas_tools_only_where_the_list_says_why():
     assert judge(shell_recording.different(recorded), DIFFERENCES) == ([], [])
 
 
-def test_a_changed_line_and_a_changed_code_are_differences():
+def test_changed_line_and_exit_code_are_differences():
     same = Both("kafka-x --list", Printed(0, ["a"]), Printed(0, ["a"]))
     line = same._replace(ours=Printed(0, ["b"]))
     code = same._replace(ours=Printed(1, ["a"]))

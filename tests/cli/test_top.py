@@ -78,7 +78,7 @@ def measured(*samples: ClusterSample):
     return [meter.measured(each) for each in samples][-1]
 
 
-def test_a_rate_is_the_growth_over_the_time_between():
+def test_rate_is_the_difference_over_the_interval():
     told = measured(sample(10.0, 5), sample(12.0, 25))
     assert told["topics"][0]["records_per_s"] == told["totals"]["records_per_s"] == 10.0
     assert told["groups"][0]["lag"] == told["totals"]["lag"] == 23
@@ -86,7 +86,7 @@ def test_a_rate_is_the_growth_over_the_time_between():
     assert told["nodes"][0]["leaders"] == 1 and told["nodes"][0]["controller"]
 
 
-def test_the_first_round_and_a_topic_made_anew_have_no_rate():
+def test_first_sample_and_recreated_topic_have_no_rate():
     assert measured(sample(10.0, 5))["topics"][0]["records_per_s"] is None
     assert measured(sample(10.0, 5), sample(12.0, 3))["topics"][0]["records_per_s"] is None
     gone = sample(11.0, 0, leaders={}, ends={})
@@ -94,12 +94,12 @@ def test_the_first_round_and_a_topic_made_anew_have_no_rate():
     assert again["topics"][0]["records_per_s"] is None
 
 
-def test_a_group_that_has_committed_nothing_has_no_lag():
+def test_group_without_commits_has_no_lag():
     told = measured(sample(1.0, 5, groups={"g": SampledGroup("Empty", 0, {}, 1.0)}))
     assert told["groups"][0]["lag"] is told["totals"]["lag"] is None
 
 
-def test_without_pages_the_bytes_are_what_the_files_have_grown_by():
+def test_byte_rate_without_pages_is_the_growth_of_files():
     told = measured(
         sample(1.0, 0, sizes={"t": 100}), sample(3.0, 0, sizes={"t": 300}, sizes_at_s=3.0)
     )
@@ -109,14 +109,14 @@ def test_without_pages_the_bytes_are_what_the_files_have_grown_by():
     assert shrunk["topics"][0]["bytes_in_per_s"] is None
 
 
-def test_pages_are_compared_at_their_own_time_and_an_old_one_keeps_its_rate():
+def test_page_rates_use_page_times_and_stale_page_keeps_its_rate():
     pages = [page(1_000, 0, 0.0), page(3_000, 400, 1.0), page(3_000, 400, 1.0)]
     told = measured(*(sample(float(at), 0, pages=[each]) for at, each in enumerate(pages)))
     assert told["topics"][0]["bytes_in_per_s"] == 200.0
     assert told["nodes"][0]["cpu"] == 0.5
 
 
-def test_slow_ticks_of_a_node_are_summed_over_their_causes():
+def test_slow_ticks_are_summed_over_causes():
     slow = Family(SLOW_TICKS, COUNTER, "", [({"cause": "Fetch"}, 2), ({"cause": "timer"}, 3)])
     with_some, without = page(1_000, 0, 0.0), page(1_000, 0, 0.0)
     with_some.families.append(slow)
@@ -126,7 +126,7 @@ def test_slow_ticks_of_a_node_are_summed_over_their_causes():
     assert node["slow_ticks"] is None
 
 
-def test_a_process_that_was_begun_anew_has_no_rate_yet():
+def test_restarted_process_has_no_rate():
     told = measured(
         sample(1.0, 0, pages=[page(1_000, 100, 1.0)]),
         sample(2.0, 0, pages=[page(2_000, 500, 2.0, pid=8)]),
@@ -136,7 +136,7 @@ def test_a_process_that_was_begun_anew_has_no_rate_yet():
     assert told["nodes"][0]["pid"] == 8
 
 
-def test_a_topic_without_traffic_has_none_though_no_page_names_it():
+def test_topic_missing_from_pages_has_zero_rate():
     quiet = {PLACE: 1, ("quiet", 0): 1}
     told = measured(
         sample(1.0, 0, leaders=quiet, pages=[page(1_000, 100, 1.0)]),
@@ -146,14 +146,14 @@ def test_a_topic_without_traffic_has_none_though_no_page_names_it():
     assert rates == {"t": 400.0, "quiet": 0.0}
 
 
-def test_a_topic_that_a_page_names_for_the_first_time_had_no_traffic_before():
+def test_topic_new_in_a_page_counts_from_zero():
     silent = page(1_000, 0, 1.0)
     silent.families[0] = Family(TRAFFIC[0], COUNTER, "", [({}, 0)])
     told = measured(sample(1.0, 0, pages=[silent]), sample(2.0, 0, pages=[page(3_000, 400, 1.0)]))
     assert told["topics"][0]["bytes_in_per_s"] == 200.0
 
 
-def test_the_busiest_the_largest_and_those_furthest_behind_are_first():
+def test_topics_and_groups_are_ordered_by_rate_size_and_lag():
     topics = [
         {"name": "a", "records_per_s": None, "size": 1},
         {"name": "b", "records_per_s": 1, "size": None},
@@ -186,7 +186,7 @@ def printed_of(*samples, once: bool = False) -> None:
     printed(SampleRounds(cluster, Staged(*samples), "rate", interval_s=0.001), True, once)
 
 
-def test_while_nobody_answers_nothing_is_printed_and_it_is_said_once(capsys):
+def test_unreachable_cluster_is_reported_once(capsys):
     with pytest.raises(KeyboardInterrupt):
         printed_of(
             sample(1.0, 0),
@@ -203,7 +203,7 @@ def test_while_nobody_answers_nothing_is_printed_and_it_is_said_once(capsys):
 
 
 @pytest.mark.parametrize("samples", [[ClusterUnreachable], [sample(1.0, 0), ClusterUnreachable]])
-def test_one_round_that_cannot_be_had_is_a_refusal(samples):
+def test_unreachable_cluster_fails_a_single_round(samples):
     with pytest.raises(Refusal, match="h:1 does not answer"):
         printed_of(*samples, once=True)
 
@@ -229,7 +229,7 @@ def lines_of(round, width: int, height: int, trouble: str = "") -> list[str]:
 
 
 @pytest.mark.parametrize("size", [(80, 24), (40, 10), (200, 50), (20, 8)])
-def test_what_is_drawn_fits_on_the_terminal(size):
+def test_lines_fit_the_terminal(size):
     lines = lines_of(round_of(100), *size)
     assert len(lines) <= size[1]
     assert max(map(len, lines)) <= size[0]
@@ -237,25 +237,25 @@ def test_what_is_drawn_fits_on_the_terminal(size):
     assert any("t000" in line for line in lines)
 
 
-def test_all_that_there_is_room_for_is_drawn():
+def test_all_rows_that_fit_are_drawn():
     lines = lines_of(round_of(5), 80, 24)
     assert all(any(f"t00{number}" in line for line in lines) for number in range(5))
     assert not any("more" in line for line in lines)
 
 
-def test_names_do_nothing_to_the_terminal():
+def test_control_characters_in_names_are_replaced():
     assert not any("\x1b" in line for line in lines_of(round_of(1), 80, 24))
     assert "\x1b" not in text_of(round_of(1))
     assert "g\N{REPLACEMENT CHARACTER}[2J" in text_of(round_of(1))
 
 
-def test_who_does_not_answer_is_said_below_what_was_there():
+def test_trouble_is_shown_below_the_last_round():
     lines = lines_of(round_of(1), 80, 24, trouble="h:1 does not answer")
     assert lines[-1].startswith("h:1 does not answer")
     assert any("t000" in line for line in lines)
 
 
-def test_a_narrow_table_loses_its_last_columns_and_none_without_need():
+def test_narrow_table_loses_last_columns_only_if_required():
     table = ScreenTable(["TOPIC", "SIZE", "MORE"], [["x" * 50, "12345", "12345"]], 1, 1.0)
     assert narrowed(table, 80).titles == ["TOPIC", "SIZE", "MORE"]
     assert narrowed(table, 25).titles == ["TOPIC", "SIZE"]
@@ -263,7 +263,7 @@ def test_a_narrow_table_loses_its_last_columns_and_none_without_need():
 
 
 @pytest.mark.parametrize("width", [20, 30, 40, 60])
-def test_on_a_narrow_terminal_only_names_are_cut(width):
+def test_narrow_terminal_truncates_names_only(width):
     round = round_of(2, name="long" * 10)
     for topic in round["topics"]:
         topic.update(size=123_456_789, records_per_s=1_234_567.0, bytes_in_per_s=5e6)
@@ -275,7 +275,7 @@ def test_on_a_narrow_terminal_only_names_are_cut(width):
     assert not any("…" in cell for row in rows for cell in row[1:])
 
 
-def test_the_heading_says_only_what_is_known():
+def test_heading_contains_known_counts_only():
     assert heading(round_of(1)) == "1 topic, 1 partition, 1 group"
 
 
@@ -301,7 +301,7 @@ def once(tell, *words):
     return tell("top", "--once", "--interval", "0.1", "--json", *words).json
 
 
-def test_one_round_tells_of_topics_groups_and_nodes(tell, kafka_broker, watched):
+def test_single_round_contains_topics_groups_and_nodes(tell, kafka_broker, watched):
     told = once(tell, watched)
     (topic,), (group,), (node,) = told["topics"], told["groups"], told["nodes"]
     assert (topic["name"], topic["partitions"], topic["leaderless"]) == (watched, 2, 0)
@@ -315,7 +315,7 @@ def test_one_round_tells_of_topics_groups_and_nodes(tell, kafka_broker, watched)
     assert node["cpu"] is node["pid"] is node["role"] is None
 
 
-def test_our_own_broker_tells_more_of_itself(tell, kafka_broker, watched):
+def test_data_directory_adds_process_figures(tell, kafka_broker, watched):
     told = once(tell, watched, "--data", str(kafka_broker.data))
     (node,) = told["nodes"]
     assert node["pid"] in {each["pid"] for each in kafka_broker.nodes}
@@ -323,14 +323,14 @@ def test_our_own_broker_tells_more_of_itself(tell, kafka_broker, watched):
     assert node["role"] == kafka_broker.nodes[0]["role"]
 
 
-def test_the_broker_on_a_data_directory_is_found(kafka_broker, watched, monkeypatch, capsys):
+def test_data_directory_names_the_broker(kafka_broker, watched, monkeypatch, capsys):
     monkeypatch.setenv("KAFKALITE_BOOTSTRAP", "127.0.0.1:1")
     words = ["--once", "--interval", "0.1", "--data", str(kafka_broker.data), "--json"]
     assert main(["top", watched, *words]) == 0
     assert json.loads(capsys.readouterr().out)["bootstrap"] == kafka_broker.bootstrap
 
 
-def test_a_round_is_printed_where_there_is_no_terminal(tell, watched):
+def test_single_round_is_printed_as_text_without_a_terminal(tell, watched):
     said = tell("top", "--once", "--interval", "0.1", watched)
     rows = said.table
     assert ["TOPIC", "PARTITIONS", "RECORDS/S"] == [row for row in rows if row[:1] == ["TOPIC"]][0][
@@ -339,7 +339,7 @@ def test_a_round_is_printed_where_there_is_no_terminal(tell, watched):
     assert [watched, "2", "0"] in [row[:3] for row in rows]
 
 
-def test_internal_topics_are_shown_when_asked_for(tell, watched):
+def test_internal_topics_are_shown_if_requested(tell, watched):
     assert once(tell, "__consumer")["topics"] == []
     told = once(tell, "__consumer", "--internal")
     assert [topic["name"] for topic in told["topics"]] == ["__consumer_offsets"]
@@ -386,7 +386,7 @@ class Stream:
         return [each for each in self.told if conditions[0](each)][-1]
 
 
-def test_what_is_produced_and_read_is_seen_as_rates(top, kafka_broker, watched):
+def test_produced_and_consumed_records_appear_as_rates(top, kafka_broker, watched):
     process = top(watched, "--json", "--interval", "0.1", "--data", str(kafka_broker.data))
     rounds = Stream(process)
     assert rounds.more()["totals"]["records_per_s"] == 0
@@ -412,7 +412,7 @@ def test_what_is_produced_and_read_is_seen_as_rates(top, kafka_broker, watched):
     assert (process.returncode, said) == (130, "")
 
 
-def test_a_broker_that_goes_is_waited_for(top):
+def test_killed_broker_is_waited_for(top):
     with Broker() as broker:
         broker.topic(name="here")
         process = top("-b", broker.bootstrap, "--json", "--interval", "0.1")
@@ -425,7 +425,7 @@ def test_a_broker_that_goes_is_waited_for(top):
         rounds.until(lambda told: told["totals"]["topics"] == 2)
 
 
-def test_nobody_who_reads_is_no_fault(top):
+def test_closed_output_pipe_ends_top_silently(top):
     process = top("--interval", "0.1")
     process.stdout.readline()
     process.stdout.close()
@@ -444,7 +444,7 @@ def test_nobody_who_reads_is_no_fault(top):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_what_cannot_be_is_one_sentence(tell, words, code, sentence):
+def test_invalid_top_arguments_are_one_line(tell, words, code, sentence):
     said = tell("top", *words)
     assert said.code == code
     assert said.err.startswith("kafkalite: ") and said.err.count("\n") == 1
@@ -511,21 +511,21 @@ def terminal(top, monkeypatch):
 
 
 @pytest.mark.parametrize(("key", "code"), [(b"q", 0), (b"\x03", 130)], ids=["q", "ctrl-c"])
-def test_on_a_terminal_it_is_drawn_until_a_key(terminal, watched, key, code):
+def test_screen_is_drawn_until_a_key_ends_it(terminal, watched, key, code):
     shown = terminal(watched, "--interval", "0.1")
     until(lambda: shown.shows(b"TOPIC") and shown.shows(watched.encode()))
     until(lambda: shown.shows(b"0 records/s"))
     assert shown.press(key) == code
 
 
-def test_a_terminal_is_left_as_it_was_when_somebody_ends_it(terminal, watched):
+def test_terminated_top_restores_the_terminal(terminal, watched):
     shown = terminal(watched)
     until(lambda: shown.shows(b"q ends"))
     shown.process.terminate()
     assert shown.press(b"") == 128 + signal.SIGTERM
 
 
-def test_other_keys_are_passed_over(terminal, watched):
+def test_other_keys_are_ignored(terminal, watched):
     shown = terminal(watched, "--interval", "0.1")
     until(lambda: shown.shows(b"q ends"))
     # Ctrl-Z is a key like any other: stopping would leave the shell half a screen.
@@ -533,7 +533,7 @@ def test_other_keys_are_passed_over(terminal, watched):
     assert shown.press(b"x\x1b[A\x1aq") == 0
 
 
-def test_a_key_is_heard_while_nobody_answers(terminal):
+def test_key_ends_top_while_the_broker_is_unreachable(terminal):
     with Broker() as broker:
         shown = terminal("-b", broker.bootstrap, "--interval", "0.1")
         until(lambda: shown.shows(b"q ends"))

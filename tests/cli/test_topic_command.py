@@ -18,7 +18,7 @@ def as_json(run: Run, *words: str) -> list[dict]:
     return json.loads(ended.stdout)
 
 
-def test_topics_are_made_listed_described_and_deleted(run):
+def test_topics_are_created_listed_described_and_deleted(run):
     first, second = fresh("walk-a"), fresh("walk-b")
     words = ("-p", "3", "-c", "retention.ms=60000")
     assert run("topic", "create", first, second, *words).stdout.decode() == (
@@ -47,7 +47,7 @@ def test_topics_are_made_listed_described_and_deleted(run):
     assert as_json(run, "list", first) == []
 
 
-def test_what_exists_or_not_is_a_fault_unless_pardoned(run):
+def test_existing_or_missing_topic_is_an_error_unless_allowed(run):
     name = fresh("again")
     assert as_json(run, "create", name) == [{"name": name, "created": True}]
     ended = run("topic", "create", name)
@@ -63,7 +63,7 @@ def test_what_exists_or_not_is_a_fault_unless_pardoned(run):
     assert as_json(run, "delete", name, "--if-exists") == [{"name": name, "deleted": False}]
 
 
-def test_one_topics_fault_does_not_keep_the_others_from_being_done(run):
+def test_error_of_one_topic_does_not_stop_creation_of_others(run):
     name = fresh("good")
     ended = run("topic", "create", "not/legal", name)
     assert ended.returncode == 1
@@ -71,7 +71,7 @@ def test_one_topics_fault_does_not_keep_the_others_from_being_done(run):
     assert b"not/legal" in ended.stderr
 
 
-def test_a_topic_asked_for_wrongly_is_one_sentence(run):
+def test_invalid_topic_create_is_one_line(run):
     for words, sentence in [
         (("-p", "0"), "1 to 100,000 partitions, not 0"),
         (("-p", "1000000"), "1 to 100,000 partitions, not 1000000"),
@@ -85,13 +85,13 @@ def test_a_topic_asked_for_wrongly_is_one_sentence(run):
         assert ended.stderr.count(b"\n") == 1
 
 
-def test_a_topic_that_does_not_exist_cannot_be_described(run):
+def test_describe_of_unknown_topic_fails(run):
     ended = run("topic", "describe", fresh("nobody"))
     assert (ended.returncode, ended.stdout) == (1, b"")
     assert b"Unknown topic or partition" in ended.stderr
 
 
-def test_a_topic_grows_and_changes_its_configs(tell, kafka_topic):
+def test_topic_alter_changes_partitions_and_configs(tell, kafka_topic):
     words = ("-p", "3", "-c", "retention.ms=60000", "-c", "segment.ms=5000")
     assert tell("topic", "alter", kafka_topic, *words).out == f"{kafka_topic} altered\n"
     (topic,) = tell("topic", "describe", kafka_topic, "--json").json
@@ -104,7 +104,7 @@ def test_a_topic_grows_and_changes_its_configs(tell, kafka_topic):
     assert topic["configs"] == {"retention.ms": "60000"}
 
 
-def test_a_dry_run_alters_nothing(tell, kafka_topic):
+def test_dry_run_of_topic_alter_changes_nothing(tell, kafka_topic):
     words = ("-p", "3", "-c", "retention.ms=60000")
     said = tell("topic", "alter", kafka_topic, *words, "--dry-run")
     assert said.out == f"{kafka_topic} could be altered\n"
@@ -112,7 +112,7 @@ def test_a_dry_run_alters_nothing(tell, kafka_topic):
     assert (len(topic["partitions"]), topic["configs"]) == (1, {})
 
 
-def test_what_cannot_be_altered_is_one_sentence_and_leaves_all_as_it_was(tell, kafka_topic):
+def test_invalid_topic_alter_is_one_line_and_changes_nothing(tell, kafka_topic):
     for words, code, sentence in [
         ((), 2, "say what to alter"),
         (("-p", "0"), 1, "1 to 100,000 partitions, not 0"),
@@ -128,7 +128,7 @@ def test_what_cannot_be_altered_is_one_sentence_and_leaves_all_as_it_was(tell, k
     assert (len(topic["partitions"]), topic["configs"]) == (1, {})
 
 
-def test_one_topic_that_cannot_be_altered_does_not_keep_the_others_from_it(tell, kafka_topic):
+def test_error_of_one_topic_does_not_stop_alteration_of_others(tell, kafka_topic):
     said = tell("topic", "alter", fresh("nobody"), kafka_topic, "-p", "2")
     assert (said.code, said.out) == (1, f"{kafka_topic} altered\n")
     assert fresh("nobody") in said.err

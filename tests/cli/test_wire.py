@@ -41,14 +41,14 @@ def answering(*answers: bytes) -> str:
     return f"127.0.0.1:{listener.getsockname()[1]}"
 
 
-def test_a_broker_is_asked_in_the_newest_version_that_both_know(kafka_broker, kafka_topic):
+def test_wire_client_reads_metadata(kafka_broker, kafka_topic):
     answer = WireClient(ClusterClients(kafka_broker.bootstrap)).ask(
         METADATA, {**NONE, "topics": None}
     )
     assert kafka_topic in {topic.name for topic in answer.topics}
 
 
-def test_the_first_broker_that_takes_a_connection_is_asked(kafka_broker):
+def test_first_reachable_bootstrap_address_is_used(kafka_broker):
     cluster = ClusterClients(f"127.0.0.1:1,{kafka_broker.bootstrap}")
     assert WireClient(cluster).ask(METADATA, NONE).brokers
 
@@ -58,7 +58,7 @@ def test_api_that_a_broker_does_not_support_is_refused(kafka_broker):
         WireClient(ClusterClients(kafka_broker.bootstrap)).ask(CREATE_DELEGATION_TOKEN, {})
 
 
-def test_a_login_or_tls_is_out_of_reach():
+def test_sasl_and_tls_are_rejected():
     cluster = ClusterClients("127.0.0.1:1", [("security.protocol", "SASL_SSL")])
     with pytest.raises(Refusal, match="only asked over a plain connection yet, not SASL_SSL"):
         WireClient(cluster).ask(METADATA, NONE)
@@ -82,13 +82,13 @@ def versions(newest: int) -> bytes:
         ([versions(1)], "is too old: Metadata request version 1 has no field allow_auto_topic"),
     ],
 )
-def test_an_answer_that_is_none_is_one_sentence(answers, sentence):
+def test_invalid_response_is_one_sentence(answers, sentence):
     with pytest.raises(Refusal) as refused:
         WireClient(ClusterClients(answering(*answers))).ask(METADATA, NONE)
     assert sentence in str(refused.value)
 
 
-def test_nobody_waits_for_ever():
+def test_silent_broker_times_out():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         there = f"127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(Refusal, match="did not respond in time"):
