@@ -35,7 +35,7 @@ async def until_it_waits(consumer, waiting=None):
         await asyncio.sleep(0.001)
 
 
-def test_every_message_comes_once_and_in_order(served, native):
+def test_async_iteration_yields_every_message_once_and_in_order(served, native):
     topic = served.topic()
     produce(served.bootstrap, topic, numbered(2000))
 
@@ -54,7 +54,7 @@ def test_every_message_comes_once_and_in_order(served, native):
     run(main)
 
 
-def test_columns_and_tables_are_the_consumers_own(served, native):
+def test_async_batches_and_tables_equal_the_consumer(served, native):
     topic = served.topic()
     produce(served.bootstrap, topic, numbered(2000))
 
@@ -73,7 +73,7 @@ def test_columns_and_tables_are_the_consumers_own(served, native):
     run(main)
 
 
-def test_all_the_other_calls_are_there_to_be_awaited(served):
+def test_all_other_consumer_methods_are_coroutines(served):
     topic = served.topic(2)
     produce(served.bootstrap, topic, numbered(10))
     place = (topic, 0)
@@ -111,7 +111,7 @@ def test_all_the_other_calls_are_there_to_be_awaited(served):
     run(main)
 
 
-def test_the_loop_goes_on_while_it_waits(served, native):
+def test_waiting_for_records_does_not_block_the_event_loop(served, native):
     topic = served.topic()
 
     async def main():
@@ -124,7 +124,7 @@ def test_the_loop_goes_on_while_it_waits(served, native):
     run(main)
 
 
-def test_a_call_is_not_held_up_by_a_task_that_waits_for_records(served, native):
+def test_call_is_not_delayed_by_a_task_waiting_for_records(served, native):
     topic = served.topic()
 
     async def main():
@@ -140,7 +140,7 @@ def test_a_call_is_not_held_up_by_a_task_that_waits_for_records(served, native):
 
 
 @pytest.mark.parametrize("way", ["rows", "columns"])
-def test_a_wait_that_is_cancelled_loses_no_record(served, native, way):
+def test_cancelled_wait_loses_no_record(served, native, way):
     topic = served.topic()
 
     async def main():
@@ -173,7 +173,7 @@ def test_a_wait_that_is_cancelled_loses_no_record(served, native, way):
     run(main)
 
 
-def test_closing_ends_an_iteration_and_is_told_to_who_polls(served, native):
+def test_close_ends_iteration_and_fails_a_waiting_poll(served, native):
     topic = served.topic()
 
     async def main():
@@ -197,6 +197,6 @@ def test_closing_ends_an_iteration_and_is_told_to_who_polls(served, native):
     run(main)
 
 
-def test_what_is_refused_is_refused_when_it_is_made():
+def test_invalid_settings_are_rejected_on_construction():
     with pytest.raises(InvalidConfig, match="comes with a later version"):
         AsyncConsumer("127.0.0.1:1", topics=["t"], group="g")

@@ -54,7 +54,7 @@ def values_in(rows):
 
 @RUNS
 @given(st.lists(st.tuples(FIELD, FIELD), max_size=9), st.sampled_from(TEXTS), st.integers(0, 9))
-def test_keys_and_values_of_every_kind_arrive_wherever_a_slice_begins(drawn, kind, start):
+def test_sliced_keys_and_values_of_each_type_are_converted(drawn, kind, start):
     table = pa.table(
         {
             "key": pa.array([key for key, _ in drawn], kind),
@@ -65,7 +65,7 @@ def test_keys_and_values_of_every_kind_arrive_wherever_a_slice_begins(drawn, kin
     assert rows_of(table.slice(start)) == (wanted, [])
 
 
-def test_a_table_comes_in_the_pieces_it_has():
+def test_chunked_table_is_converted_chunk_by_chunk():
     value = pa.chunked_array([[b"a", b"b"], [], [b"c"]], pa.binary())
     key = pa.chunked_array([["1"], ["2", "3"]], pa.string())
     table = pa.table({"value": value, "key": key})
@@ -74,7 +74,7 @@ def test_a_table_comes_in_the_pieces_it_has():
     assert columns_of(table.slice(3)) == []
 
 
-def test_a_plain_column_is_not_copied():
+def test_plain_column_is_not_copied():
     array = pa.array([b"a", b"b"])
     (columns,) = columns_of(pa.table({"value": array}))
     assert columns.value[2].address == array.buffers()[2].address
@@ -91,7 +91,7 @@ def test_a_plain_column_is_not_copied():
     ],
     ids=str,
 )
-def test_headers_of_every_kind_arrive_wherever_a_slice_begins(headers):
+def test_sliced_headers_of_each_type_are_converted(headers):
     drawn = [[("out", b"of slice")], None, [], [("a", b"1"), ("a", None)], [("", b"")]]
     cells = drawn
     if not pa.types.is_map(headers):
@@ -103,13 +103,13 @@ def test_headers_of_every_kind_arrive_wherever_a_slice_begins(headers):
     assert rows_of(table) == (wanted, [])
 
 
-def test_headers_without_values_may_have_a_type_that_says_so():
+def test_header_values_may_be_of_null_type():
     headers = pa.array([[{"key": "a", "value": None}], None])
     found, _ = rows_of(pa.table({"value": ["v", "w"], "headers": headers}))
     assert [row[2] for row in found] == [(("a", None),), ()]
 
 
-def test_a_header_that_is_null_is_refused():
+def test_null_header_is_rejected():
     headers = pa.array([[{"key": "a", "value": b""}, None]], pa.list_(PAIRS))
     with pytest.raises(ValueError, match=r"column headers: a header's name is null \(row 0\)"):
         columns_of(pa.table({"value": ["v"], "headers": headers}))
@@ -117,7 +117,7 @@ def test_a_header_that_is_null_is_refused():
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
 @pytest.mark.parametrize("zone", [None, "UTC", "Europe/Vienna"])
-def test_a_timestamp_of_any_unit_is_told_in_milliseconds(unit, zone):
+def test_timestamp_of_any_unit_is_converted_to_milliseconds(unit, zone):
     factor = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}[unit]
     # 1.5 microseconds more, in the units that can hold it, is still the same millisecond.
     drawn = [0, None, 1_700_000_000 * factor + (factor * 3 // 2_000_000)]
@@ -127,25 +127,25 @@ def test_a_timestamp_of_any_unit_is_told_in_milliseconds(unit, zone):
 
 
 @pytest.mark.parametrize("kind", [pa.int64(), pa.int32(), pa.uint64()], ids=str)
-def test_an_integer_is_a_timestamp_in_milliseconds(kind):
+def test_integer_timestamp_is_in_milliseconds(kind):
     found, _ = rows_of(pa.table({"value": ["v"] * 2, "timestamp": pa.array([7, None], kind)}))
     assert [row[3] for row in found] == [7, NOW]
 
 
 @pytest.mark.parametrize("kind", [pa.int8(), pa.uint16(), pa.int32(), pa.int64()], ids=str)
-def test_partitions_are_told_row_by_row_and_a_null_is_left_to_the_partitioner(kind):
+def test_null_partition_is_left_to_the_partitioner(kind):
     partitions = pa.array([9, 1, None, 0], kind)[1:]
     table = pa.table({"value": ["v"] * 3, "partition": partitions})
     assert rows_of(table)[1] == [1, -1, 0]
 
 
-def test_columns_of_nothing_but_nulls_are_what_null_means():
+def test_null_columns_are_converted():
     nothing = pa.nulls(2)
     table = pa.table(dict.fromkeys(["value", "key", "headers", "timestamp", "partition"], nothing))
     assert rows_of(table) == ([(None, None, (), NOW)] * 2, [])
 
 
-def test_data_frames_are_tables():
+def test_data_frames_are_accepted_as_tables():
     assert values_in(pl.DataFrame({"value": ["a", None, "long enough to be no view" * 9]})) == [
         b"a", None, b"long enough to be no view" * 9,
     ]  # fmt: skip
@@ -192,7 +192,7 @@ def test_polars_lists_of_structs_are_headers():
         ({"key": ["a"]}, r"there is no column value among \['key'\]"),
     ],
 )
-def test_anything_else_is_refused_with_the_columns_name_and_type(columns, complaint):
+def test_unsupported_column_type_is_rejected_with_name_and_type(columns, complaint):
     with pytest.raises(TypeError, match=complaint):
         columns_of(pa.table(columns))
 
@@ -212,14 +212,14 @@ def test_dictionary_encoded_column_is_decoded(kind, name):
 
 
 @pytest.mark.parametrize("name", ["key", "value"])
-def test_fixed_size_binary_is_taken_plain_and_in_a_dictionary(name):
+def test_fixed_size_binary_is_accepted_plain_and_dictionary_encoded(name):
     cells = pa.array([b"ab", None, b"cd"], pa.binary(2))
     for column in (cells, cells[1:], cells.dictionary_encode()):
         found, _ = rows_of(pa.table({"value": ["x"] * len(column)} | {name: column}))
         assert [row[name == "value"] for row in found] == column.to_pylist()
 
 
-def test_categories_of_data_frames_are_keys():
+def test_categorical_columns_are_keys():
     cells = [None if cell is None else cell.encode() for cell in CATEGORIES]
     values = ["v"] * len(CATEGORIES)
     names = ["", "a", "b"]
@@ -232,7 +232,7 @@ def test_categories_of_data_frames_are_keys():
     assert [row[0] for row in rows_of(frame)[0]] == cells
 
 
-def test_dictionary_with_an_index_outside_is_refused():
+def test_dictionary_index_out_of_bounds_is_rejected():
     array = pa.DictionaryArray.from_arrays(pa.array([0, 7]), pa.array(["a"]), safe=False)
     with pytest.raises(ValueError, match="column key .*out of bounds"):
         columns_of(pa.table({"value": ["a", "b"], "key": array}))
@@ -249,7 +249,7 @@ def test_dictionary_with_an_index_outside_is_refused():
         (5, None),
     ],
 )
-def test_integer_timestamps_of_another_unit_are_warned_of(time, unit):
+def test_integer_timestamps_of_another_unit_raise_a_warning(time, unit):
     rows = pa.table({"value": ["a", "b"], "timestamp": pa.array([None, time])})
     pieces = pa.concat_tables([rows, rows])
     with warnings.catch_warnings(record=True) as found:
@@ -261,7 +261,7 @@ def test_integer_timestamps_of_another_unit_are_warned_of(time, unit):
         assert unit in str(found[0].message) and str(time) in str(found[0].message)
 
 
-def test_timestamps_with_a_unit_are_not_warned_of():
+def test_timestamps_with_a_unit_raise_no_warning():
     seconds = pa.array([NOW // 1000, 5], pa.timestamp("s"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -276,18 +276,18 @@ def test_timestamps_with_a_unit_are_not_warned_of():
         (pl.LazyFrame({"value": ["a"]}), r"collect\(\)"),
     ],
 )
-def test_refusal_of_what_is_no_table_says_how_it_becomes_one(given, remedy):
+def test_rejection_of_other_types_names_the_conversion(given, remedy):
     with pytest.raises(TypeError, match=remedy):
         columns_of(given)
 
 
-def test_a_column_that_is_there_twice_is_refused():
+def test_duplicate_column_is_rejected():
     with pytest.raises(TypeError, match=r"column value \(string\) is there more than once"):
         columns_of(pa.table([["a"], ["b"]], names=["value", "value"]))
 
 
 @pytest.mark.parametrize("given", [None, [{"value": b"a"}], {"value": [b"a"]}, b"a"])
-def test_what_is_no_table_is_refused_by_its_own_name(given):
+def test_rejection_of_other_types_names_the_type(given):
     with pytest.raises(TypeError, match=f"not builtins.{type(given).__name__}"):
         columns_of(given)
 
@@ -302,12 +302,12 @@ def test_what_is_no_table_is_refused_by_its_own_name(given):
         ({"partition": [1 << 31]}, "column partition"),
     ],
 )
-def test_what_no_record_can_say_is_refused(columns, complaint):
+def test_values_no_record_can_hold_are_rejected(columns, complaint):
     with pytest.raises(ValueError, match=complaint):
         columns_of(pa.table({"value": ["a"], **columns}))
 
 
-def test_an_array_that_lies_about_its_buffers_is_refused():
+def test_array_with_invalid_offsets_is_rejected():
     offsets = pa.py_buffer(struct.pack("<iii", 0, 999, 3))
     lying = pa.Array.from_buffers(pa.binary(), 2, [None, offsets, pa.py_buffer(b"abc")])
     with pytest.raises(ValueError, match=r"column value: its offsets do not ascend .* \(row 0\)"):
@@ -317,7 +317,7 @@ def test_an_array_that_lies_about_its_buffers_is_refused():
         columns_of(pa.table({"value": honest, "key": lying}))
 
 
-def test_a_view_that_lies_is_refused_before_it_is_followed():
+def test_view_beyond_its_buffer_is_rejected():
     view = struct.pack("<iiii", 20, 0, 0, 1 << 20)
     lying = pa.Array.from_buffers(
         pa.binary_view(), 1, [None, pa.py_buffer(view), pa.py_buffer(bytes(20))]
@@ -326,7 +326,7 @@ def test_a_view_that_lies_is_refused_before_it_is_followed():
         columns_of(pa.table({"value": lying}))
 
 
-def test_a_large_list_that_lies_is_refused_before_it_is_followed():
+def test_large_list_with_invalid_offsets_is_rejected():
     pairs = pa.array([{"key": "a", "value": b"b"}], PAIRS)
     offsets = pa.py_buffer(struct.pack("<qqq", 0, 1 << 40, 1))
     lying = pa.Array.from_buffers(pa.large_list(PAIRS), 2, [None, offsets], children=[pairs])
@@ -374,7 +374,7 @@ TIMES = st.integers(NOW - 100_000, NOW + 100_000)
     st.integers(0, 9),
     st.booleans(),
 )
-def test_small_table_is_appended_as_the_general_path_does(
+def test_small_table_is_appended_as_by_the_general_path(
     drawn, value_kind, key_kind, time_kind, names, start, is_chunked
 ):
     keys, values, times = zip(*drawn, strict=True) if drawn else ((), (), ())
@@ -401,7 +401,7 @@ def test_small_table_is_appended_as_the_general_path_does(
 
 
 @pytest.mark.parametrize("kind", TEXTS[:4])
-def test_layout_of_the_last_schema_is_not_used_for_another(kind):
+def test_cached_layout_is_not_used_for_another_schema(kind):
     gatherer = Table()
     for names in (("value",), ("key", "value"), ("value", "key"), ("value",)):
         for other in (kind, pa.large_string(), pa.binary()):
@@ -436,13 +436,13 @@ def test_layout_of_the_last_schema_is_not_used_for_another(kind):
         [{"value": "v"}],
     ],
 )
-def test_other_rows_are_left_to_the_general_path(rows):
+def test_unsupported_small_table_uses_the_general_path(rows):
     gatherer = Table()
     assert gatherer.gather_table("t", rows) is None
     assert gatherer.builder.count == 0
 
 
-def test_small_table_is_left_to_the_general_path_where_its_partition_is_to_be_chosen():
+def test_small_table_with_choice_of_partition_uses_the_general_path():
     keyed, plain = pa.table({"value": ["v"], "key": ["k"]}), pa.table({"value": ["v"]})
     several = Table(partitions=3)
     assert several.gather_table("t", keyed) is None
@@ -458,7 +458,7 @@ def test_small_table_is_left_to_the_general_path_where_its_partition_is_to_be_ch
     assert closed.gather_table("t", plain) is None
 
 
-def test_small_table_that_lies_about_its_buffers_is_left_to_the_general_path():
+def test_small_table_with_invalid_offsets_uses_the_general_path():
     offsets = pa.py_buffer(struct.pack("<iii", 0, 999, 3))
     lying = pa.Array.from_buffers(pa.binary(), 2, [None, offsets, pa.py_buffer(b"abc")])
     honest = pa.array([b"a", b"b"])

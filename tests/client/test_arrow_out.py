@@ -71,35 +71,35 @@ def rows_of(batch):
     return batch.set_column(place, "timestamp", times).to_pylist()
 
 
-def test_the_schema_is_the_one_that_is_promised():
+def test_batch_has_the_documented_schema():
     assert ColumnReader().schema.equals(SCHEMA, check_metadata=True)
     assert batch_of().schema.equals(SCHEMA, check_metadata=True)
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_every_record_is_a_row_with_all_it_has(codec):
+def test_every_record_is_a_row_with_all_columns(codec):
     assert rows_of(batch_of(codec=codec)) == [row_of(record) for record in RECORDS]
 
 
-def test_records_of_append_time_bear_the_time_they_were_appended():
+def test_append_time_is_the_timestamp():
     batch = batch_of(timestamp_type=TimestampType.LOG_APPEND_TIME)
     assert rows_of(batch) == [row_of(record, appended=NOW + 5) for record in RECORDS]
 
 
 @pytest.mark.parametrize("name", COLUMNS)
-def test_a_column_alone_is_what_it_is_among_all(name):
+def test_single_column_equals_the_column_of_a_full_batch(name):
     alone = batch_of(reader=ColumnReader([name]))
     assert alone.schema.names == [name]
     assert alone.schema.field(name).equals(SCHEMA.field(name))
     assert alone.column(0).equals(batch_of().column(name))
 
 
-def test_columns_come_in_the_order_in_which_they_are_asked_for():
+def test_columns_have_the_requested_order():
     names = list(reversed(COLUMNS))
     assert batch_of(reader=ColumnReader(names)).schema.names == names
 
 
-def test_only_what_is_asked_for_is_decoded():
+def test_only_requested_columns_are_decoded():
     reader = ColumnReader(["topic", "offset"])
     assert reader.decode(build(RECORDS), 0, 0, PLENTY)
     assert reader.builder.size == 8 * len(RECORDS)
@@ -107,7 +107,7 @@ def test_only_what_is_asked_for_is_decoded():
 
 
 @pytest.mark.parametrize("unit", ["ms", "us", "ns"])
-def test_times_come_in_the_unit_asked_for(unit):
+def test_timestamps_have_the_requested_unit(unit):
     batch = batch_of(RECORDS[:2], ColumnReader(["timestamp"], unit))
     assert batch.schema.field("timestamp").type == pa.timestamp(unit, "UTC")
     wanted = datetime.datetime.fromtimestamp(NOW / 1000, datetime.UTC)
@@ -124,12 +124,12 @@ def test_times_come_in_the_unit_asked_for(unit):
         ({"timestamp_unit": "s"}, "no unit 's'"),
     ],
 )
-def test_what_cannot_be_asked_for_is_refused_by_name(words, complaint):
+def test_invalid_column_or_unit_is_rejected_by_name(words, complaint):
     with pytest.raises(InvalidConfig, match=complaint):
         ColumnReader(**words)
 
 
-def test_nothing_decoded_is_no_batch_and_a_reader_begins_anew_after_each():
+def test_reader_is_empty_after_take():
     reader = ColumnReader()
     assert reader.take("t", 0) == []
     first = batch_of(RECORDS, reader)
@@ -145,7 +145,7 @@ def test_nothing_decoded_is_no_batch_and_a_reader_begins_anew_after_each():
     )
 
 
-def test_rows_outlive_their_reader_and_their_bytes():
+def test_rows_outlive_reader_and_source_bytes():
     data = bytearray(build(RECORDS))
     reader = ColumnReader()
     reader.decode(data, 0, 0, PLENTY)
@@ -155,7 +155,7 @@ def test_rows_outlive_their_reader_and_their_bytes():
     assert rows_of(batch) == [row_of(record) for record in RECORDS]
 
 
-def test_the_decoders_memory_becomes_arrows_without_a_copy():
+def test_decoded_memory_is_passed_to_arrow_without_a_copy():
     reader = ColumnReader(["value"])
     reader.decode(build(RECORDS), 0, 0, PLENTY)
     buffers = reader.builder.take()
@@ -165,7 +165,7 @@ def test_the_decoders_memory_becomes_arrows_without_a_copy():
     assert not column.buffers()[2].is_mutable
 
 
-def test_rows_that_a_topics_name_is_too_long_for_come_in_several_batches(monkeypatch):
+def test_rows_above_the_topic_column_limit_are_split_into_batches(monkeypatch):
     monkeypatch.setattr(arrow_out, "_ROWS_MAX", 3)
     records = [Record(n, NOW, b"%d" % n, None, (("h", b"%d" % n),) * (n % 3)) for n in range(8)]
     reader = ColumnReader()
@@ -177,7 +177,7 @@ def test_rows_that_a_topics_name_is_too_long_for_come_in_several_batches(monkeyp
     assert [row for batch in batches for row in rows_of(batch)] == list(map(row_of, records))
 
 
-def test_a_constant_column_is_made_once_for_batches_of_any_size():
+def test_constant_column_is_cached_for_any_batch_size():
     one, many = (
         batch_of([Record(n, NOW) for n in range(count)], ColumnReader(["topic", "partition"]))
         for count in (1_000, 1_001)
@@ -189,7 +189,7 @@ def test_a_constant_column_is_made_once_for_batches_of_any_size():
     assert arrow_out._constant(5, pa.int32(), (1 << 17) + 1).to_pylist() == [5] * ((1 << 17) + 1)
 
 
-def test_a_batch_unpacks_to_no_more_than_the_reader_may_hold():
+def test_decompressed_batch_size_is_limited():
     data = build([Record(-1, NOW, None, bytes(1 << 20))] * 3, codec=Codec.ZSTD)
     reader = ColumnReader()
     with pytest.raises(MessageTooLarge):
@@ -197,7 +197,7 @@ def test_a_batch_unpacks_to_no_more_than_the_reader_may_hold():
     assert reader.decode(data, 0, 0, PLENTY, 4 << 20) == (len(data), 3)
 
 
-def test_what_comes_out_can_go_in_again():
+def test_read_batch_is_accepted_by_send():
     records = [record for record in RECORDS if record.timestamp >= -1]
     assert any(record.timestamp == -1 for record in records)
     given = batch_of(records).select(["key", "value", "timestamp", "headers"])
@@ -205,7 +205,7 @@ def test_what_comes_out_can_go_in_again():
     assert columns.row_count == len(records)
 
 
-def test_pandas_and_polars_read_what_comes_out():
+def test_pandas_and_polars_read_the_batch():
     batch = batch_of()
     frame = batch.to_pandas()
     assert list(frame["key"]) == [record.key for record in RECORDS]

@@ -55,7 +55,7 @@ def free_port():
 # A real broker.
 
 
-def test_nothing_is_connected_before_it_is_needed(know):
+def test_cluster_connects_on_first_use(know):
     with Impostor({METADATA: lambda asked: metadata({0: there.port})}) as there:
         cluster = know(there.address)
         assert there.accepted == 0
@@ -63,7 +63,7 @@ def test_nothing_is_connected_before_it_is_needed(know):
         assert there.accepted == 1
 
 
-def test_a_topic_is_known_by_its_id_its_partitions_and_their_leaders(kafka_broker, know):
+def test_topic_has_id_partitions_and_leaders(kafka_broker, know):
     name = kafka_broker.topic(3)
     cluster = know(kafka_broker.bootstrap)
     topic = cluster.topic(name)
@@ -76,7 +76,7 @@ def test_a_topic_is_known_by_its_id_its_partitions_and_their_leaders(kafka_broke
     assert cluster.nodes == [0]
 
 
-def test_a_topic_is_made_by_asking_unless_somebody_says_not_to(kafka_broker, know):
+def test_topic_lookup_creates_the_topic_unless_disabled(kafka_broker, know):
     shy = know(kafka_broker.bootstrap, settings=consumer_settings, allow_auto_create_topics=False)
     with pytest.raises(UnknownTopicOrPartition, match="topic 'made-by-asking'"):
         shy.topic("made-by-asking", 1)
@@ -87,12 +87,12 @@ def test_a_topic_is_made_by_asking_unless_somebody_says_not_to(kafka_broker, kno
     assert shy.topic("made-by-asking", PATIENCE_S).led
 
 
-def test_what_will_never_be_a_topic_is_refused_at_once(kafka_broker, know):
+def test_invalid_topic_name_fails_at_once(kafka_broker, know):
     with pytest.raises(InvalidTopicException, match="topic 'a b'"):
         know(kafka_broker.bootstrap).topic("a b", PATIENCE_S)
 
 
-def test_a_broker_that_restarts_is_waited_for_and_found_again(know):
+def test_restarted_broker_is_found_again(know):
     with Broker() as broker:
         name = broker.topic()
         cluster = know(broker.bootstrap)
@@ -112,7 +112,7 @@ def test_a_broker_that_restarts_is_waited_for_and_found_again(know):
         assert cluster.topic(name).topic_id == before.topic_id
 
 
-def test_another_cluster_behind_the_same_address_is_another_cluster(know):
+def test_replaced_cluster_at_the_same_address_is_detected(know):
     with Broker() as first:
         name = first.topic(2)
         cluster = know(first.bootstrap)
@@ -131,7 +131,7 @@ def refreshed(cluster, name):
     return cluster.topic(name)
 
 
-def test_every_node_is_reached_where_metadata_says_it_is(know):
+def test_each_node_is_reached_at_its_advertised_address(know):
     with Broker(workers=2) as broker:
         name = broker.topic(4)
         cluster = know(broker.bootstrap)
@@ -145,7 +145,7 @@ def test_every_node_is_reached_where_metadata_says_it_is(know):
         assert cluster.request(None, DESCRIBE_CLUSTER, {}).cluster_id == cluster.cluster_id
 
 
-def test_a_partition_that_moves_is_found_where_it_is_now(know):
+def test_moved_partition_is_found_at_its_new_leader(know):
     with Broker(workers=2) as broker:
         name = broker.topic(1)
         cluster = know(broker.bootstrap)
@@ -163,7 +163,7 @@ def test_a_partition_that_moves_is_found_where_it_is_now(know):
 # Leaders.
 
 
-def test_older_metadata_does_not_undo_newer(know):
+def test_older_leader_epoch_does_not_replace_a_newer_one(know):
     told = iter([(1, 5), (0, 4), (0, 5), (1, NO_LEADER)])
     with Impostor() as other:
         with Impostor(
@@ -183,7 +183,7 @@ def test_older_metadata_does_not_undo_newer(know):
             assert cluster.topic("t").partitions[0] == (0, 5)
 
 
-def test_an_answer_may_name_the_new_leader(know):
+def test_response_may_name_the_new_leader(know):
     with Impostor({METADATA: lambda asked: metadata({0: there.port}, {"t": {0: (0, 5)}})}) as there:
         cluster = know(there.address)
         cluster.topic("t")
@@ -200,7 +200,7 @@ def test_an_answer_may_name_the_new_leader(know):
         cluster.learn("t", 9, PartitionMetadata(7, 6))
 
 
-def test_a_leader_that_is_no_broker_is_none_and_is_waited_for(know):
+def test_unknown_leader_is_waited_for(know):
     told = [(9, 0), (9, 0), (0, 1)]
     answers = iter(told)
     with Impostor(
@@ -210,7 +210,7 @@ def test_a_leader_that_is_no_broker_is_none_and_is_waited_for(know):
         assert there.count(METADATA) == len(told)
 
 
-def test_a_partition_without_a_leader_does_not_hold_up_the_others(know):
+def test_partition_without_leader_does_not_delay_others(know):
     with Impostor(
         {METADATA: lambda asked: metadata({0: there.port}, {"t": {0: (0, 1), 1: (NO_LEADER, 1)}})}
     ) as there:
@@ -230,21 +230,21 @@ def faulty(code):
     return there
 
 
-def test_a_topics_fault_that_may_pass_is_raised_when_time_is_up(know):
+def test_retriable_topic_error_is_raised_at_the_timeout(know):
     with faulty(LeaderNotAvailable.code) as there:
         with pytest.raises(LeaderNotAvailable, match="topic 't'"):
             know(there.address).topic("t", 0.5)
         assert there.count(METADATA) > 1
 
 
-def test_a_topics_fault_that_lasts_is_raised_at_once(know):
+def test_fatal_topic_error_is_raised_at_once(know):
     with faulty(TopicAuthorizationFailed.code) as there:
         with pytest.raises(TopicAuthorizationFailed, match="topic 't'"):
             know(there.address).topic("t", PATIENCE_S)
         assert there.count(METADATA) == 1
 
 
-def test_an_attempt_that_was_cut_short_does_not_hide_what_went_wrong_before(know):
+def test_timeout_of_the_last_attempt_does_not_hide_the_earlier_error(know):
     with faulty(LeaderNotAvailable.code) as there:
         answers = iter([there.answers[METADATA](None)])
         there.answers[METADATA] = lambda asked: next(answers, None)
@@ -253,7 +253,7 @@ def test_an_attempt_that_was_cut_short_does_not_hide_what_went_wrong_before(know
         assert there.count(METADATA) > 1
 
 
-def test_what_is_too_old_is_asked_anew_and_stays_when_nobody_answers(know):
+def test_expired_metadata_is_refreshed_and_kept_if_no_broker_responds(know):
     told = iter([(0, 1), (0, 2)])
     with Impostor(
         {METADATA: lambda asked: metadata({0: there.port}, {"t": {0: next(told)}})}
@@ -289,7 +289,7 @@ PARTITIONS = [
         *(lying(topics=[{"name": "t", "partitions": them}]) for them in PARTITIONS),
     ],
 )
-def test_metadata_that_makes_no_sense_is_not_believed_and_ends_the_connection(know, told):
+def test_invalid_metadata_closes_the_connection(know, told):
     with Impostor({METADATA: lambda asked: told}) as there:
         cluster = know(there.address)
         for accepted in (1, 2):
@@ -298,19 +298,19 @@ def test_metadata_that_makes_no_sense_is_not_believed_and_ends_the_connection(kn
             assert there.accepted == accepted
 
 
-def test_a_topic_that_was_not_asked_about_is_not_taken_in(know):
+def test_metadata_of_another_topic_is_ignored(know):
     with Impostor({METADATA: lambda asked: metadata({0: there.port}, {"u": {0: (0, 0)}})}) as there:
         with pytest.raises(UnknownTopicOrPartition, match="topic 't'"):
             know(there.address).topic("t", 0.2)
 
 
-def test_a_wrong_port_is_said_at_once_and_not_when_time_is_up(know):
+def test_port_of_another_protocol_fails_at_once(know):
     with Impostor({API_VERSIONS: lambda asked: b"HTTP/1.1 400 Bad Request\r\n"}) as there:
         with pytest.raises(InvalidRequest, match=r"or 'HTTP'"):
             know(there.address).topic("t", PATIENCE_S)
 
 
-def test_one_broker_that_is_no_kafka_does_not_hide_one_that_is(know, kafka_broker, kafka_topic):
+def test_bootstrap_skips_a_broker_of_another_protocol(know, kafka_broker, kafka_topic):
     with Impostor({API_VERSIONS: lambda asked: b"HTTP/1.1 400 Bad Request\r\n"}) as there:
         for _ in range(5):
             assert know(there.address, kafka_broker.bootstrap).topic(kafka_topic).led
@@ -319,7 +319,7 @@ def test_one_broker_that_is_no_kafka_does_not_hide_one_that_is(know, kafka_broke
 # Unavailable brokers.
 
 
-def test_where_nobody_listens_is_said_when_time_is_up(know):
+def test_refused_connection_is_raised_at_the_timeout(know):
     place = f"127.0.0.1:{free_port()}"
     began = time.monotonic()
     with pytest.raises(NetworkException, match=f"{place}: Connection refused"):
@@ -327,7 +327,7 @@ def test_where_nobody_listens_is_said_when_time_is_up(know):
     assert 0.1 < time.monotonic() - began < PATIENCE_S
 
 
-def test_a_broker_that_cannot_be_reached_is_left_alone_for_a_while(know):
+def test_unreachable_broker_is_not_retried_during_its_backoff(know):
     there = Impostor({METADATA: lambda asked: metadata({0: there.port})})
     cluster = know(there.address, reconnect_backoff_ms=60_000, reconnect_backoff_max_ms=60_000)
     assert cluster.node(0).port == there.port
@@ -342,15 +342,13 @@ def test_a_broker_that_cannot_be_reached_is_left_alone_for_a_while(know):
         assert again.accepted == 0
 
 
-def test_who_asked_in_vain_asks_the_next_one(know, kafka_broker, kafka_topic):
+def test_bootstrap_tries_the_next_broker(know, kafka_broker, kafka_topic):
     for _ in range(5):
         cluster = know(f"127.0.0.1:{free_port()}", kafka_broker.bootstrap)
         assert cluster.topic(kafka_topic, PATIENCE_S).led
 
 
-def test_a_broker_that_keeps_silent_costs_only_its_share_of_the_time(
-    know, kafka_broker, kafka_topic
-):
+def test_silent_bootstrap_broker_takes_a_share_of_the_timeout(know, kafka_broker, kafka_topic):
     with Impostor({API_VERSIONS: lambda asked: None}) as silent:
         for _ in range(5):
             cluster = know(silent.address, kafka_broker.bootstrap)
@@ -359,7 +357,7 @@ def test_a_broker_that_keeps_silent_costs_only_its_share_of_the_time(
             assert time.monotonic() - began < PATIENCE_S
 
 
-def test_when_no_known_broker_answers_it_is_the_bootstrap_again(know):
+def test_unreachable_brokers_lead_back_to_bootstrap(know):
     ports = [free_port()]
     with Impostor({METADATA: lambda asked: metadata(dict(enumerate(ports)))}) as there:
         cluster = know(there.address)
@@ -370,7 +368,7 @@ def test_when_no_known_broker_answers_it_is_the_bootstrap_again(know):
         assert cluster.nodes == [0, 1]
 
 
-def test_a_broker_that_finds_itself_mistaken_for_another_sends_us_back_to_the_bootstrap(know):
+def test_rebootstrap_required_leads_back_to_bootstrap(know):
     """Two brokers have exchanged ports, and each reports another node id than the expected one."""
     moved = False
 
@@ -393,7 +391,7 @@ def test_a_broker_that_finds_itself_mistaken_for_another_sends_us_back_to_the_bo
             assert cluster.connection(1).address[1] == new.port
 
 
-def test_a_connection_that_ended_in_silence_is_made_anew(know):
+def test_closed_connection_is_replaced(know):
     with Impostor({METADATA: lambda asked: metadata({0: there.port})}) as there:
         cluster = know(there.address)
         first = cluster.connection(0)
@@ -405,7 +403,7 @@ def test_a_connection_that_ended_in_silence_is_made_anew(know):
         assert cluster.request(0, METADATA, {"topics": []}).brokers
 
 
-def test_a_request_is_sent_once(know):
+def test_request_is_sent_once(know):
     def hang_up(asked):
         raise Hangup
 
@@ -417,7 +415,7 @@ def test_a_request_is_sent_once(know):
         assert there.count(DESCRIBE_CLUSTER) == 1
 
 
-def test_nobody_is_asked_who_is_not_known(know):
+def test_request_to_unknown_node_fails(know):
     with Impostor({METADATA: lambda asked: metadata({0: there.port})}) as there:
         with pytest.raises(NetworkException, match="No broker 5 is known"):
             know(there.address).request(5, DESCRIBE_CLUSTER, {})
@@ -426,7 +424,7 @@ def test_nobody_is_asked_who_is_not_known(know):
 # Connections.
 
 
-def test_each_purpose_has_a_connection_of_its_own_and_a_broker_one_however_it_was_found(know):
+def test_each_purpose_has_its_own_connection(know):
     with Impostor({METADATA: lambda asked: metadata({0: there.port})}) as there:
         cluster = know(there.address)
         cluster.node(0)
@@ -437,7 +435,7 @@ def test_each_purpose_has_a_connection_of_its_own_and_a_broker_one_however_it_wa
         assert there.accepted == 2
 
 
-def test_threads_that_come_at_once_share_one_connection(know):
+def test_concurrent_threads_share_one_connection(know):
     with Impostor({METADATA: lambda asked: metadata({0: there.port})}) as there:
         cluster = know(there.address)
         found = []
@@ -454,7 +452,7 @@ def test_threads_that_come_at_once_share_one_connection(know):
         assert all(connection.opened for connection in found)
 
 
-def test_a_connection_nobody_uses_is_closed_when_others_are_made(know):
+def test_idle_connection_is_closed_when_another_is_opened(know):
     with Impostor({METADATA: lambda asked: metadata({0: there.port})}) as there:
         cluster = know(there.address, connections_max_idle_ms=20)
         idle, waiting = cluster.connection(0, "idle"), cluster.connection(0, "waiting")
@@ -484,7 +482,7 @@ def coordinators(port, code=0, message=None):
 
 
 @pytest.mark.parametrize("newest", [2, 6])
-def test_a_coordinator_is_found_and_kept_until_it_is_forgotten(know, newest):
+def test_coordinator_is_cached_until_forgotten(know, newest):
     with Impostor(
         {
             METADATA: lambda asked: metadata({0: there.port}),
@@ -502,7 +500,7 @@ def test_a_coordinator_is_found_and_kept_until_it_is_forgotten(know, newest):
         assert there.count(FIND_COORDINATOR) == 2
 
 
-def test_who_may_not_see_a_group_is_told_so(know):
+def test_denied_group_raises_group_authorization_failed(know):
     with Impostor(
         {
             METADATA: lambda asked: metadata({0: there.port}),
@@ -518,7 +516,7 @@ def test_who_may_not_see_a_group_is_told_so(know):
 
 
 @pytest.mark.parametrize("wait", ["silent", "refused", "rest"])
-def test_closing_wakes_who_waits_whatever_for(know, wait):
+def test_close_wakes_every_waiting_call(know, wait):
     entered = threading.Event()
 
     def silent(asked):
@@ -555,7 +553,7 @@ def test_closing_wakes_who_waits_whatever_for(know, wait):
         cluster.close()
 
 
-def test_a_child_may_close_it_and_nothing_else(kafka_broker, kafka_topic, know):
+def test_forked_child_may_only_close_the_cluster(kafka_broker, kafka_topic, know):
     cluster = know(kafka_broker.bootstrap)
     cluster.topic(kafka_topic)
     child = os.fork()
@@ -575,7 +573,7 @@ def test_a_child_may_close_it_and_nothing_else(kafka_broker, kafka_topic, know):
     cluster.refresh(kafka_topic)
 
 
-def test_many_threads_ask_at_once_and_each_gets_its_answer(kafka_broker, know):
+def test_concurrent_requests_each_get_their_response(kafka_broker, know):
     names = [kafka_broker.topic(count) for count in range(1, 9)]
     cluster = know(kafka_broker.bootstrap)
     found = {}

@@ -60,7 +60,7 @@ def told(asked):
 # A real broker.
 
 
-def test_a_broker_is_asked_in_the_newest_version_that_both_know(kafka_broker, connect):
+def test_connection_uses_the_newest_common_version(kafka_broker, connect):
     connection = connect(kafka_broker.bootstrap)
     assert connection.version(METADATA) == METADATA.versions[1]
     assert connection.version(METADATA, at_most=9) == 9
@@ -68,7 +68,7 @@ def test_a_broker_is_asked_in_the_newest_version_that_both_know(kafka_broker, co
     assert connection.request(METADATA, NONE).brokers[0].node_id == 0
 
 
-def test_several_requests_may_be_outstanding_and_are_answered_in_order(kafka_broker, connect):
+def test_pipelined_requests_are_answered_in_order(kafka_broker, connect):
     connection = connect(kafka_broker.bootstrap)
     version = connection.version(METADATA)
     sent = [connection.send(METADATA, version, NONE) for _ in range(20)]
@@ -79,7 +79,7 @@ def test_several_requests_may_be_outstanding_and_are_answered_in_order(kafka_bro
         assert METADATA.response.read(version, body).brokers
 
 
-def test_a_body_may_be_given_in_pieces(kafka_broker, connect):
+def test_request_body_may_be_sent_in_pieces(kafka_broker, connect):
     connection = connect(kafka_broker.bootstrap)
     version = connection.version(METADATA)
     body = METADATA.request.write(version, NONE)
@@ -88,7 +88,7 @@ def test_a_body_may_be_given_in_pieces(kafka_broker, connect):
     assert connection.receive(PATIENCE_S)[0] == number
 
 
-def test_taking_does_not_wait(kafka_broker, connect):
+def test_take_does_not_wait(kafka_broker, connect):
     connection = connect(kafka_broker.bootstrap)
     assert connection.take() is None
     number = connection.send(METADATA, connection.version(METADATA), NONE)
@@ -98,12 +98,12 @@ def test_taking_does_not_wait(kafka_broker, connect):
     assert connection.fileno() >= 0
 
 
-def test_a_broker_that_is_another_than_expected_says_so(kafka_broker, connect):
+def test_unexpected_broker_identity_raises_rebootstrap_required(kafka_broker, connect):
     with pytest.raises(RebootstrapRequired):
         connect(kafka_broker.bootstrap, identity=BrokerIdentity("another", 0))
 
 
-def test_an_answer_larger_than_any_buffer_comes_whole_and_its_buffer_is_used_again(connect):
+def test_large_response_is_received_whole_and_its_buffer_reused(connect):
     content = random.Random(1).randbytes(3 * ROOM_SIZE)
 
     def answer(asked):
@@ -120,7 +120,7 @@ def test_an_answer_larger_than_any_buffer_comes_whole_and_its_buffer_is_used_aga
             del body, kept
 
 
-def test_a_body_that_somebody_holds_stays_as_it_was(connect):
+def test_buffer_of_a_held_response_is_not_reused(connect):
     def answer(request):
         content = bytes([request.correlation_id]) * 3 * ROOM_SIZE
         return framed(struct.pack(">i", request.correlation_id) + b"\0" + content)
@@ -159,7 +159,7 @@ def written(fields):
 
 
 @pytest.mark.parametrize("newest", [0, 2, 3, 4])
-def test_an_older_broker_is_asked_again_in_words_it_knows(connect, newest):
+def test_unsupported_api_versions_is_retried_with_a_lower_version(connect, newest):
     with Impostor({API_VERSIONS: old(newest), METADATA: told}) as there:
         connection = connect(there.address)
         assert [asked.version for asked in there.asked] == [API_VERSIONS.versions[1], newest]
@@ -169,7 +169,7 @@ def test_an_older_broker_is_asked_again_in_words_it_knows(connect, newest):
             connection.version(FETCH)
 
 
-def test_a_broker_from_before_kafka_2_4_refuses_without_saying_what_it_knows(connect):
+def test_api_versions_error_without_versions_is_retried_with_version_0(connect):
     def answer(asked):
         if asked.version:
             return framed(struct.pack(">ih", asked.correlation_id, 35) + bytes(4))
@@ -179,7 +179,7 @@ def test_a_broker_from_before_kafka_2_4_refuses_without_saying_what_it_knows(con
         assert connect(there.address).version(METADATA) == 7
 
 
-def test_a_version_both_know_is_not_below_what_either_still_knows(connect):
+def test_version_outside_both_ranges_raises_unsupported_version(connect):
     versions = {METADATA: (20, 21), PRODUCE: (0, 2), LIST_GROUPS: (0, 99)}
     with Impostor(dict.fromkeys(versions, told), versions) as there:
         connection = connect(there.address)
@@ -189,7 +189,7 @@ def test_a_version_both_know_is_not_below_what_either_still_knows(connect):
                 connection.version(api)
 
 
-def test_the_broker_hears_who_asks(connect):
+def test_client_id_and_software_are_sent(connect):
     with Impostor({METADATA: told}) as there:
         connect(there.address, client_id="sensor-é").request(METADATA, NONE)
         assert {asked.client_id for asked in there.asked} == {"sensor-é"}
@@ -247,7 +247,7 @@ def answered(content):
         (answered(struct.pack(">h", 35) + b"\x7f\xff\xff\xff"), "are not a valid ApiVersions"),
     ],
 )
-def test_what_is_no_kafka_is_found_out_and_the_connection_closed(connect, said, words):
+def test_response_of_another_protocol_closes_the_connection(connect, said, words):
     with Speaker(said) as there:
         connection = connect(there.address, opened=False)
         with pytest.raises(InvalidRequest) as found:
@@ -257,18 +257,18 @@ def test_what_is_no_kafka_is_found_out_and_the_connection_closed(connect, said, 
     assert connection.closed
 
 
-def test_a_broker_that_hangs_up_at_once_may_want_tls(connect):
+def test_connection_closed_during_handshake_hints_at_tls(connect):
     with Speaker(b"", hang_up=True) as there, pytest.raises(NetworkException, match="want TLS"):
         connect(there.address)
 
 
-def test_nobody_who_listens_and_keeps_silent_is_waited_for_longer_than_was_said(connect):
+def test_silent_listener_times_out(connect):
     with Speaker(b"") as there:
         with pytest.raises(RequestTimedOut, match=rf"{there.address} did not respond in time"):
             connect(there.address, socket_connection_setup_timeout_ms=50)
 
 
-def test_where_nobody_listens_the_connection_is_refused(connect):
+def test_refused_connection_raises_network_exception(connect):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         place = f"127.0.0.1:{taken.getsockname()[1]}"
     with pytest.raises(NetworkException, match=rf"{place}: Connection refused"):
@@ -276,12 +276,12 @@ def test_where_nobody_listens_the_connection_is_refused(connect):
 
 
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "x" * 300, "é" * 70])
-def test_a_host_without_an_address_is_a_fault_of_the_network(connect, host):
+def test_unresolvable_host_raises_network_exception(connect, host):
     with pytest.raises(NetworkException, match="has no address"):
         connect(f"{host}:1")
 
 
-def test_tcp_self_connect_is_refused(connect):
+def test_tcp_self_connect_is_rejected(connect):
     """A connect to a free port of the same host may get that very port as its source port."""
     with socket.socket() as itself:
         itself.bind(("127.0.0.1", 0))
@@ -306,7 +306,7 @@ def test_tcp_self_connect_is_refused(connect):
         lambda asked: struct.pack(">i", -5),
     ],
 )
-def test_an_answer_that_lies_ends_the_connection(connect, answer):
+def test_invalid_response_closes_the_connection(connect, answer):
     with Impostor({METADATA: answer}) as there:
         connection = connect(there.address)
         with pytest.raises(InvalidRequest, match=r"127\.0\.0\.1:\d+: its response is not valid"):
@@ -316,7 +316,7 @@ def test_an_answer_that_lies_ends_the_connection(connect, answer):
             connection.request(METADATA, NONE)
 
 
-def test_tags_in_an_answers_header_are_skipped(connect):
+def test_response_header_tags_are_skipped(connect):
     def answer(asked):
         plain = METADATA.response.write(asked.version, told(asked))
         tags = b"\2" + b"\5\3abc" + b"\x80\1\0"
@@ -338,7 +338,7 @@ def test_response_without_a_request_closes_the_connection(connect):
                 time.sleep(0.001)
 
 
-def test_a_claimed_length_takes_no_memory_before_its_bytes_are_there():
+def test_announced_response_size_allocates_no_memory():
     ours, theirs = socket.socketpair()
     with ours, theirs:
         inbox = FrameReader()
@@ -350,7 +350,7 @@ def test_a_claimed_length_takes_no_memory_before_its_bytes_are_there():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_answers_are_cut_alike_however_their_bytes_come(seed):
+def test_responses_are_split_regardless_of_arrival(seed):
     chance = random.Random(seed)
     sizes = [chance.choice([4, 5, 90, ROOM_SIZE - 4, ROOM_SIZE, 300_000]) for _ in range(12)]
     answers = [chance.randbytes(size) for size in sizes]
@@ -374,7 +374,7 @@ def test_answers_are_cut_alike_however_their_bytes_come(seed):
 # Timeouts and closing.
 
 
-def test_an_answer_that_is_late_for_receive_is_there_for_the_next_one(connect):
+def test_late_response_is_received_by_the_next_receive(connect):
     go = threading.Event()
 
     def late(asked):
@@ -390,7 +390,7 @@ def test_an_answer_that_is_late_for_receive_is_there_for_the_next_one(connect):
         assert connection.receive(PATIENCE_S)[0] == number
 
 
-def test_an_answer_that_is_late_for_request_ends_the_connection(connect):
+def test_request_timeout_closes_the_connection(connect):
     with Impostor({METADATA: lambda asked: None}) as there:
         connection = connect(there.address)
         with pytest.raises(RequestTimedOut, match="did not respond in time"):
@@ -398,7 +398,7 @@ def test_an_answer_that_is_late_for_request_ends_the_connection(connect):
         assert connection.closed
 
 
-def test_a_broker_that_reads_nothing_is_not_written_to_for_ever(connect):
+def test_send_to_a_broker_that_does_not_read_times_out(connect):
     go = threading.Event()
     with Impostor({METADATA: lambda asked: go.wait(PATIENCE_S) and None}) as there:
         connection = connect(there.address)
@@ -410,7 +410,7 @@ def test_a_broker_that_reads_nothing_is_not_written_to_for_ever(connect):
         go.set()
 
 
-def test_who_writes_reads_what_comes_meanwhile(connect):
+def test_send_reads_responses_while_it_waits(connect):
     """Otherwise two peers that both write much, and neither reads, would wait for ever."""
     large = bytes(1 << 20)
 
@@ -426,7 +426,7 @@ def test_who_writes_reads_what_comes_meanwhile(connect):
         assert all(content == large for _, content in received)
 
 
-def test_a_produce_that_is_not_answered_is_not_waited_for(connect):
+def test_produce_without_response_is_not_waited_for(connect):
     with Impostor({METADATA: told, PRODUCE: lambda asked: None}) as there:
         connection = connect(there.address)
         body = PRODUCE.request.write(9, {"topic_data": []})
@@ -435,7 +435,7 @@ def test_a_produce_that_is_not_answered_is_not_waited_for(connect):
         assert connection.request(METADATA, NONE).brokers
 
 
-def test_a_broker_that_hangs_up_is_a_fault_of_the_network_and_noticed_without_asking(connect):
+def test_closed_connection_raises_network_exception_and_is_detected(connect):
     def hang_up(asked):
         raise Hangup
 
@@ -453,7 +453,7 @@ def test_a_broker_that_hangs_up_is_a_fault_of_the_network_and_noticed_without_as
 
 
 @pytest.mark.parametrize("step", ["open", "receive", "send"])
-def test_closing_from_another_thread_wakes_who_waits(connect, step):
+def test_close_wakes_waiting_threads(connect, step):
     entered = threading.Event()
 
     def silent(asked):
@@ -489,7 +489,7 @@ def test_closing_from_another_thread_wakes_who_waits(connect, step):
         assert found == [f"{there.address}: the connection was closed"]
 
 
-def test_others_wait_for_their_turn_and_no_longer_than_they_said(connect):
+def test_request_waits_for_another_until_its_timeout(connect):
     go, entered = threading.Event(), threading.Event()
 
     def late(asked):
@@ -509,7 +509,7 @@ def test_others_wait_for_their_turn_and_no_longer_than_they_said(connect):
         assert connection.request(METADATA, NONE).brokers
 
 
-def test_a_child_may_close_it_and_nothing_else_and_the_parents_goes_on(kafka_broker, connect):
+def test_forked_child_may_only_close_the_connection(kafka_broker, connect):
     connection = connect(kafka_broker.bootstrap)
     child = os.fork()
     if not child:
@@ -528,7 +528,7 @@ def test_a_child_may_close_it_and_nothing_else_and_the_parents_goes_on(kafka_bro
     assert connection.request(METADATA, NONE).brokers
 
 
-def test_nothing_is_left_open_by_what_fails(connect):
+def test_failed_connections_leave_no_socket_open(connect):
     """pytest turns a ResourceWarning into a failure, once the collector has found the socket."""
     with Impostor({METADATA: lambda asked: b"nonsense"}) as there:
         for opened in (True, False):
@@ -541,7 +541,7 @@ def test_nothing_is_left_open_by_what_fails(connect):
     gc.collect()
 
 
-def test_its_name_tells_where_it_goes(connect):
+def test_repr_names_the_address(connect):
     connection = connect("[::1]:7", opened=False)
     assert repr(connection) == "<connection to [::1]:7>"
     assert connection.address == parse_address("[::1]:7")

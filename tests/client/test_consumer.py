@@ -39,7 +39,7 @@ from tests.client.consuming import (
 )
 
 
-def test_every_message_comes_once_and_in_order(served, native):
+def test_every_message_is_read_once_and_in_order(served, native):
     topic = served.topic(3)
     for partition in range(3):
         produce(served.bootstrap, topic, numbered(500, 1000 * partition), partition)
@@ -55,7 +55,7 @@ def test_every_message_comes_once_and_in_order(served, native):
         assert [message.offset for message in of_it] == list(range(500))
 
 
-def test_a_message_says_all_that_was_sent(served, native):
+def test_message_has_every_field_of_the_record(served, native):
     topic = served.topic()
     producer = confluent_kafka.Producer({"bootstrap.servers": served.bootstrap})
     producer.produce(
@@ -79,12 +79,10 @@ def test_compressed_records_are_read(served, native, codec):
         assert [message.value for message in take(consumer, 2000)] == numbered(2000)
 
 
-def test_a_batch_larger_than_any_fetch_comes_whole(served, native):
+def test_batch_larger_than_fetch_limits_is_read_whole(served, native):
     topic = served.topic(config={"max.message.bytes": "3000000"})
     large = os.urandom(2_500_000)
-    produce(
-        served.bootstrap, topic, [b"first", large, b"last"], message_max_bytes=3_000_000
-    )
+    produce(served.bootstrap, topic, [b"first", large, b"last"], message_max_bytes=3_000_000)
     with Consumer(
         served.bootstrap, topics=[topic], native=native,
         max_partition_fetch_bytes=1000, fetch_max_bytes=1000,
@@ -92,7 +90,7 @@ def test_a_batch_larger_than_any_fetch_comes_whole(served, native):
         assert [message.value for message in take(consumer, 3)] == [b"first", large, b"last"]
 
 
-def test_what_is_written_while_it_waits_comes(served, native):
+def test_records_written_during_a_wait_are_read(served, native):
     topic = served.topic()
     with Consumer(served.bootstrap, topics=[topic], native=native) as consumer:
         thread, outcome = in_thread(lambda: take(consumer, 3))
@@ -102,7 +100,7 @@ def test_what_is_written_while_it_waits_comes(served, native):
     assert [message.value for message in outcome[0]] == numbered(3)
 
 
-def test_an_iteration_ends_after_consumer_timeout_ms(served, native):
+def test_iteration_ends_after_consumer_timeout_ms(served, native):
     topic = served.topic()
     produce(served.bootstrap, topic, numbered(100))
     with Consumer(
@@ -114,7 +112,7 @@ def test_an_iteration_ends_after_consumer_timeout_ms(served, native):
         assert take(consumer, 1)[0].offset == 100
 
 
-def test_a_poll_of_no_time_gives_what_is_there_in_the_end(served, native):
+def test_poll_with_zero_timeout_eventually_returns_records(served, native):
     topic = served.topic()
     produce(served.bootstrap, topic, numbered(10))
     with Consumer(served.bootstrap, topics=[topic], native=native) as consumer:
@@ -126,7 +124,7 @@ def test_a_poll_of_no_time_gives_what_is_there_in_the_end(served, native):
 # Start and position.
 
 
-def test_latest_begins_with_what_comes_after(served, native):
+def test_latest_reset_starts_at_the_end(served, native):
     topic = served.topic()
     produce(served.bootstrap, topic, numbered(10))
     with Consumer(
@@ -137,7 +135,7 @@ def test_latest_begins_with_what_comes_after(served, native):
         assert take(consumer, 1)[0].offset == 10
 
 
-def test_none_begins_nowhere_until_it_is_told_where(served, native):
+def test_none_reset_raises_until_a_seek(served, native):
     topic = served.topic()
     produce(served.bootstrap, topic, numbered(10))
     with Consumer(
@@ -149,7 +147,7 @@ def test_none_begins_nowhere_until_it_is_told_where(served, native):
         assert [message.offset for message in take(consumer, 3)] == [7, 8, 9]
 
 
-def test_the_position_follows_what_was_taken(served, native):
+def test_position_follows_returned_messages(served, native):
     topic = served.topic()
     produce(served.bootstrap, topic, numbered(100))
     with Consumer(served.bootstrap, topics=[topic], native=native) as consumer:
@@ -161,7 +159,7 @@ def test_the_position_follows_what_was_taken(served, native):
         assert consumer.poll(PATIENCE_S).offset == 42
 
 
-def test_a_seek_within_an_iteration_is_where_it_goes_on(served, native):
+def test_seek_during_iteration_moves_it(served, native):
     topic = served.topic()
     produce(served.bootstrap, topic, numbered(50))
     offsets = []
@@ -175,7 +173,7 @@ def test_a_seek_within_an_iteration_is_where_it_goes_on(served, native):
     assert offsets == [0, 1, 2, *range(40, 50)]
 
 
-def test_a_seek_while_a_fetch_is_outstanding_is_not_overtaken_by_its_answer(served, native):
+def test_seek_discards_the_outstanding_fetch(served, native):
     topic = served.topic()
     produce(served.bootstrap, topic, numbered(10))
     with Consumer(served.bootstrap, topics=[topic], native=native) as consumer:
@@ -186,7 +184,7 @@ def test_a_seek_while_a_fetch_is_outstanding_is_not_overtaken_by_its_answer(serv
         assert [message.value for message in take(consumer, 8)] == numbered(8, 3)
 
 
-def test_it_goes_to_the_beginning_to_the_end_and_to_a_time(served, native):
+def test_seek_to_beginning_end_and_time(served, native):
     topic = served.topic()
     producer = confluent_kafka.Producer({"bootstrap.servers": served.bootstrap})
     for number in range(10):
@@ -211,7 +209,7 @@ def test_it_goes_to_the_beginning_to_the_end_and_to_a_time(served, native):
             consumer.seek_to_time(datetime(2026, 1, 1))
 
 
-def test_a_paused_partition_gives_nothing_and_loses_nothing(served, native):
+def test_paused_partition_returns_nothing_and_loses_nothing(served, native):
     topic = served.topic(2)
     for partition in range(2):
         produce(served.bootstrap, topic, numbered(100), partition)
@@ -230,7 +228,7 @@ def test_a_paused_partition_gives_nothing_and_loses_nothing(served, native):
     ]
 
 
-def test_watermarks_and_lag_are_of_now(served, native):
+def test_watermarks_and_lag_are_current(served, native):
     topic = served.topic(2)
     produce(served.bootstrap, topic, numbered(30), 1)
     with Consumer(served.bootstrap, topics=[topic], native=native) as consumer:
@@ -243,7 +241,7 @@ def test_watermarks_and_lag_are_of_now(served, native):
         assert consumer.lag() == 20
 
 
-def test_only_what_is_assigned_is_read(served, native):
+def test_only_assigned_partitions_are_read(served, native):
     topic = served.topic(3)
     for partition in range(3):
         produce(served.bootstrap, topic, numbered(5), partition)
@@ -260,7 +258,7 @@ def test_only_what_is_assigned_is_read(served, native):
             consumer.seek((topic, 0), 0)
 
 
-def test_a_partition_that_is_not_there_is_told_of(served):
+def test_unknown_partition_raises_unknown_topic_or_partition(served):
     topic = served.topic(2)
     with Consumer(served.bootstrap) as consumer:
         for _ in range(2):
@@ -271,15 +269,13 @@ def test_a_partition_that_is_not_there_is_told_of(served):
             assert consumer.poll(0.01) is None
 
 
-def test_a_topic_that_may_not_be_made_is_told_of_at_once(served):
-    with Consumer(
-        served.bootstrap, topics=["nowhere"], allow_auto_create_topics=False
-    ) as consumer:
+def test_missing_topic_fails_at_once_without_auto_creation(served):
+    with Consumer(served.bootstrap, topics=["nowhere"], allow_auto_create_topics=False) as consumer:
         with pytest.raises(UnknownTopicOrPartition, match="nowhere"):
             consumer.poll(PATIENCE_S)
 
 
-def test_partitions_that_are_added_are_read_from_their_beginning(served, native):
+def test_added_partitions_are_read_from_the_beginning(served, native):
     topic = served.topic(1)
     produce(served.bootstrap, topic, numbered(3))
     with Consumer(
@@ -299,7 +295,7 @@ def test_partitions_that_are_added_are_read_from_their_beginning(served, native)
 # Committed offsets.
 
 
-def test_offsets_are_kept_under_a_name_and_found_again(served, native):
+def test_committed_offsets_are_read_back(served, native):
     topic = served.topic(2)
     for partition in range(2):
         produce(served.bootstrap, topic, numbered(10), partition)
@@ -335,7 +331,7 @@ def test_commit_accepts_the_former_name_of_its_argument(served):
         assert consumer.committed(place) == {place: 4}
 
 
-def test_other_clients_find_what_was_committed(served):
+def test_committed_offset_is_visible_to_other_clients(served):
     topic = served.topic()
     produce(served.bootstrap, topic, numbered(10))
     with Consumer(served.bootstrap, group=f"g-{topic}") as consumer:
@@ -350,7 +346,7 @@ def test_other_clients_find_what_was_committed(served):
     assert found.offset == 4
 
 
-def test_a_group_that_has_members_refuses_the_commit_of_one_who_is_none(served):
+def test_commit_to_a_group_with_members_raises_unknown_member_id(served):
     topic = served.topic()
     produce(served.bootstrap, topic, numbered(10))
     member = confluent_kafka.Consumer({
@@ -367,7 +363,7 @@ def test_a_group_that_has_members_refuses_the_commit_of_one_who_is_none(served):
     member.close()
 
 
-def test_membership_is_refused_in_one_sentence(served):
+def test_group_subscription_and_commit_without_group_are_rejected(served):
     with pytest.raises(InvalidConfig, match="comes with a later version"):
         Consumer(served.bootstrap, topics=["t"], group="g")
     with pytest.raises(InvalidConfig, match="given twice"):
@@ -380,7 +376,7 @@ def test_membership_is_refused_in_one_sentence(served):
 # Closing.
 
 
-def test_a_close_from_another_thread_ends_an_iteration(served, native):
+def test_close_from_another_thread_ends_iteration(served, native):
     topic = served.topic()
     produce(served.bootstrap, topic, numbered(5))
     consumer = Consumer(served.bootstrap, topics=[topic], native=native)
@@ -399,7 +395,7 @@ def test_a_close_from_another_thread_ends_an_iteration(served, native):
     consumer.close()
 
 
-def test_a_close_from_another_thread_is_told_to_who_polls(served, native):
+def test_close_from_another_thread_fails_a_waiting_poll(served, native):
     topic = served.topic()
     consumer = Consumer(served.bootstrap, topics=[topic], native=native)
     consumer.poll(0)
@@ -410,7 +406,7 @@ def test_a_close_from_another_thread_is_told_to_who_polls(served, native):
     assert isinstance(outcome[0], Closed)
 
 
-def test_another_thread_is_told_that_the_consumer_is_in_use(served):
+def test_concurrent_use_by_two_threads_is_rejected(served):
     topic = served.topic()
     with Consumer(served.bootstrap, topics=[topic]) as consumer:
         thread, _ = in_thread(consumer.poll)
@@ -421,7 +417,7 @@ def test_another_thread_is_told_that_the_consumer_is_in_use(served):
         thread.join(PATIENCE_S)
 
 
-def test_a_handler_of_a_signal_may_close_the_consumer_it_interrupts(served, native):
+def test_signal_handler_may_close_the_interrupted_consumer(served, native):
     topic = served.topic()
     consumer = Consumer(served.bootstrap, topics=[topic], native=native)
     before = signal.signal(signal.SIGUSR1, lambda *_: consumer.close())
@@ -439,7 +435,7 @@ def test_a_handler_of_a_signal_may_close_the_consumer_it_interrupts(served, nati
 
 # An interrupt inside socket() leaves its closing to the last reference, which warns of it.
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
-def test_an_interrupt_ends_the_wait_and_nothing_is_lost(served, native):
+def test_interrupt_ends_poll_and_loses_no_record(served, native):
     topic = served.topic()
     before = signal.signal(signal.SIGUSR1, signal.default_int_handler)
     try:
@@ -460,7 +456,7 @@ def test_an_interrupt_ends_the_wait_and_nothing_is_lost(served, native):
         signal.signal(signal.SIGUSR1, before)
 
 
-def test_an_interrupt_amid_compressed_batches_gives_nothing_twice(served, monkeypatch):
+def test_interrupt_during_decompression_repeats_no_record(served, monkeypatch):
     topic = served.topic()
     values = [number * 1_000 for number in numbered(10)]  # smaller batches are left uncompressed
     for at in range(0, 10, 2):
@@ -480,7 +476,7 @@ def test_an_interrupt_amid_compressed_batches_gives_nothing_twice(served, monkey
         assert [message.value for message in consumer] == values
 
 
-def test_a_child_of_a_fork_may_only_close_it_and_the_parent_reads_on(served, native):
+def test_forked_child_may_only_close_and_parent_continues(served, native):
     topic = served.topic()
     produce(served.bootstrap, topic, numbered(5))
     with Consumer(served.bootstrap, topics=[topic], native=native) as consumer:
@@ -507,7 +503,7 @@ def test_a_child_of_a_fork_may_only_close_it_and_the_parent_reads_on(served, nat
     ],
     ids=["poll", "consume", "iteration"],
 )
-def test_a_forked_child_gets_no_message_that_the_parent_is_given(served, call):
+def test_forked_child_receives_no_message_of_the_parent(served, call):
     topic = served.topic()
     produce(served.bootstrap, topic, numbered(5))
     with Consumer(served.bootstrap, topics=[topic]) as consumer:
@@ -523,7 +519,7 @@ def test_a_forked_child_gets_no_message_that_the_parent_is_given(served, call):
         assert [message.value for message in take(consumer, 3)] == numbered(3, 2)
 
 
-def test_a_consumer_leaves_no_descriptor_open(served, native):
+def test_closed_consumer_leaves_no_descriptor_open(served, native):
     topic = served.topic(3)
     for partition in range(3):
         produce(served.bootstrap, topic, numbered(5), partition)
@@ -534,7 +530,7 @@ def test_a_consumer_leaves_no_descriptor_open(served, native):
     no_more_than(before)
 
 
-def test_rows_cost_no_pyarrow_and_columns_say_what_is_missing(served):
+def test_rows_import_no_pyarrow_and_columns_name_the_missing_package(served):
     topic = served.topic()
     produce(served.bootstrap, topic, numbered(3))
     program = f"""

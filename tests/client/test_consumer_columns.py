@@ -40,7 +40,7 @@ def gathered(consumer, count, **keywords):
     raise AssertionError("fewer came")
 
 
-def test_batches_hold_every_record_once_and_in_order(served, native):
+def test_batches_contain_every_record_once_and_in_order(served, native):
     topic = served.topic(2)
     for partition in range(2):
         produce(served.bootstrap, topic, numbered(3000, 10_000 * partition), partition)
@@ -54,14 +54,14 @@ def test_batches_hold_every_record_once_and_in_order(served, native):
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_columns_of_compressed_records_are_the_same(served, native, codec):
+def test_columns_of_compressed_records_are_equal(served, native, codec):
     topic = served.topic()
     produce(served.bootstrap, topic, numbered(3000), compression_type=codec)
     with Consumer(served.bootstrap, topics=[topic], native=native) as consumer:
         assert gathered(consumer, 3000)["value"].to_pylist() == numbered(3000)
 
 
-def test_only_the_columns_that_are_asked_for_come_in_that_order(served, native, timed):
+def test_requested_columns_have_the_requested_order(served, native, timed):
     with Consumer(served.bootstrap, topics=[timed], native=native) as consumer:
         table = gathered(consumer, 20, columns=["timestamp", "value"])
         assert table.column_names == ["timestamp", "value"]
@@ -72,7 +72,7 @@ def test_only_the_columns_that_are_asked_for_come_in_that_order(served, native, 
             consumer.batches(max_bytes=0)
 
 
-def test_small_batches_are_cut_where_producers_cut_theirs(served, native):
+def test_max_bytes_splits_at_record_batches(served, native):
     topic = served.topic()
     for first in range(0, 100, 10):
         produce(served.bootstrap, topic, numbered(10, first))
@@ -85,7 +85,7 @@ def test_small_batches_are_cut_where_producers_cut_theirs(served, native):
     assert max(sizes) <= 10
 
 
-def test_the_position_is_behind_the_batches_that_were_given(served, native):
+def test_position_follows_returned_batches(served, native):
     topic = served.topic()
     for first in range(0, 100, 10):
         produce(served.bootstrap, topic, numbered(10, first))
@@ -99,13 +99,13 @@ def test_the_position_is_behind_the_batches_that_were_given(served, native):
         assert table["offset"].to_pylist() == list(range(len(first) + 1, 100))
 
 
-def test_batches_end_when_nothing_comes(served, native):
+def test_batches_end_at_the_timeout(served, native):
     topic = served.topic()
     with Consumer(served.bootstrap, topics=[topic], native=native) as consumer:
         assert list(consumer.batches(timeout=0.2)) == []
 
 
-def test_a_table_is_what_is_there_partition_after_partition(served, native, timed):
+def test_table_contains_present_records_by_partition(served, native, timed):
     with Consumer(served.bootstrap, topics=[timed], native=native) as consumer:
         table = consumer.to_table()
         again = consumer.to_table()
@@ -138,14 +138,14 @@ def bounds_and_offsets(topic):
 
 
 @pytest.mark.parametrize("case", range(15))
-def test_a_table_is_cut_exactly_where_its_bounds_say(served, native, timed, case):
+def test_table_bounds_are_exact(served, native, timed, case):
     (start, end), offsets = bounds_and_offsets(timed)[case]
     with Consumer(served.bootstrap, topics=[timed], native=native) as consumer:
         table = consumer.to_table(start, end, columns=["offset"])
     assert table["offset"].to_pylist() == offsets
 
 
-def test_bounds_that_mean_nothing_are_refused(served, timed):
+def test_invalid_bounds_are_rejected(served, timed):
     with Consumer(served.bootstrap, topics=[timed]) as consumer:
         with pytest.raises(TypeError, match="a bound is"):
             consumer.to_table(start="yesterday")
@@ -155,7 +155,7 @@ def test_bounds_that_mean_nothing_are_refused(served, timed):
             consumer.to_table(start={("elsewhere", 0): 1})
 
 
-def test_a_table_begins_where_records_still_are_or_says_that_they_are_gone(served, native, timed):
+def test_table_starts_at_log_start_unless_an_earlier_start_is_given(served, native, timed):
     admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": served.bootstrap})
     gone = [confluent_kafka.TopicPartition(timed, 0, 6)]
     list(admin.delete_records(gone).values())[0].result(PATIENCE_S)
@@ -168,7 +168,7 @@ def test_a_table_begins_where_records_still_are_or_says_that_they_are_gone(serve
             consumer.to_table(start=5)
 
 
-def test_a_table_of_nothing_has_its_columns(served, native):
+def test_empty_table_has_its_columns(served, native):
     topic = served.topic()
     with Consumer(served.bootstrap, topics=[topic], native=native) as consumer:
         table = consumer.to_table(columns=["offset", "key"])
@@ -176,14 +176,14 @@ def test_a_table_of_nothing_has_its_columns(served, native):
     assert table.column_names == ["offset", "key"]
 
 
-def test_a_table_that_is_not_whole_in_time_is_none(served, native, timed):
+def test_incomplete_table_raises_request_timed_out(served, native, timed):
     with Consumer(served.bootstrap, topics=[timed], native=native) as consumer:
         consumer.to_table()
         with pytest.raises(RequestTimedOut):
             consumer.to_table(timeout=0)
 
 
-def test_tables_go_on_to_pandas_and_polars(served, timed):
+def test_tables_convert_to_pandas_and_polars(served, timed):
     import polars
 
     with Consumer(served.bootstrap, topics=[timed]) as consumer:

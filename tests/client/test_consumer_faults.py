@@ -48,7 +48,7 @@ def values(messages):
 
 
 @pytest.mark.parametrize("alone", [0, 2], indirect=True, ids=["one process", "workers"])
-def test_reading_goes_on_when_the_broker_is_started_again(alone, native):
+def test_consumer_continues_after_a_broker_restart(alone, native):
     topic = alone.topic(2)
     produce(alone.bootstrap, topic, numbered(10), 1)
     with Consumer(alone.bootstrap, topics=[topic], native=native) as consumer:
@@ -60,7 +60,7 @@ def test_reading_goes_on_when_the_broker_is_started_again(alone, native):
         until(lambda: consumer.poll(0.1) or set(kinds.kinds.values()) == {TRANSPORT[native]})
 
 
-def test_reading_goes_on_when_a_worker_is_killed(alone, native):
+def test_consumer_continues_after_a_worker_is_killed(alone, native):
     topic = alone.topic(2)
     with Consumer(alone.bootstrap, topics=[topic], native=native) as consumer:
         for round in range(3):
@@ -74,7 +74,7 @@ def test_reading_goes_on_when_a_worker_is_killed(alone, native):
             alone.kill(1 + round % 2)
 
 
-def test_reading_follows_partitions_that_move(alone, native):
+def test_consumer_follows_moved_partitions(alone, native):
     topic = alone.topic(4)
 
     def node(*words):
@@ -93,7 +93,7 @@ def test_reading_follows_partitions_that_move(alone, native):
                 assert values(of_it) == numbered(5, 5 * round)
 
 
-def test_a_local_socket_that_ends_is_replaced_by_tcp_and_tried_again_later(served):
+def test_closed_local_socket_is_replaced_by_tcp_and_retried(served):
     topic = served.topic()
     produce(served.bootstrap, topic, numbered(5))
     with Consumer(served.bootstrap, topics=[topic]) as consumer:
@@ -109,7 +109,7 @@ def test_a_local_socket_that_ends_is_replaced_by_tcp_and_tried_again_later(serve
         assert values(take(consumer, 5)) == numbered(5, 10)
 
 
-def test_a_topic_made_again_under_its_name_is_read_from_its_beginning(served, native, caplog):
+def test_recreated_topic_is_read_from_its_beginning(served, native, caplog):
     topic = served.topic()
     produce(served.bootstrap, topic, numbered(5))
     with Consumer(
@@ -127,7 +127,7 @@ def test_a_topic_made_again_under_its_name_is_read_from_its_beginning(served, na
 
 
 @pytest.mark.parametrize("reset", ["earliest", "latest"])
-def test_what_was_read_of_a_topic_says_nothing_of_one_made_again(served, native, reset):
+def test_fetches_of_a_deleted_topic_do_not_affect_its_successor(served, native, reset):
     topic = served.topic()
     place = (topic, 0)
     produce(served.bootstrap, topic, numbered(5))
@@ -160,7 +160,7 @@ def made_again(broker, topic):
     until(made, "the topic's making")
 
 
-def test_a_table_of_a_topic_that_is_gone_is_none(served, native):
+def test_table_of_a_recreated_topic_raises_or_is_empty(served, native):
     topic = served.topic()
     produce(served.bootstrap, topic, numbered(5))
     with Consumer(served.bootstrap, topics=[topic], native=native) as consumer:
@@ -174,7 +174,7 @@ def test_a_table_of_a_topic_that_is_gone_is_none(served, native):
 
 
 @pytest.mark.parametrize("reset", ["earliest", "none"])
-def test_a_reader_stands_in_a_segment_that_is_deleted(alone, native, reset):
+def test_consumer_in_a_deleted_segment_resets_or_raises(alone, native, reset):
     topic = alone.topic(config={
         "segment.bytes": str(SEGMENT_SIZE), "file.delete.delay.ms": "0",
     })  # fmt: skip
@@ -212,7 +212,7 @@ def test_a_reader_stands_in_a_segment_that_is_deleted(alone, native, reset):
             assert consumer.position(place) == len(offsets)
 
 
-def test_records_that_latest_skips_are_not_counted_as_missed(alone):
+def test_records_skipped_by_latest_reset_are_not_counted_as_missed(alone):
     topic = alone.topic()
     produce(alone.bootstrap, topic, numbered(100))
     place = (topic, 0)
@@ -228,7 +228,7 @@ def test_records_that_latest_skips_are_not_counted_as_missed(alone):
         assert consumer.metrics()["missed_records"] == 40
 
 
-def test_a_damaged_batch_is_told_again_and_again_until_it_is_passed_over(served, native):
+def test_damaged_batch_raises_until_a_seek(served, native):
     topic = served.topic()
     for first in range(0, 15, 5):
         produce(served.bootstrap, topic, numbered(5, first))
@@ -251,7 +251,7 @@ def test_a_damaged_batch_is_told_again_and_again_until_it_is_passed_over(served,
         assert values(take(consumer, 5)) == numbered(5, 10)
 
 
-def test_nobody_there_is_told_of_when_the_time_is_up():
+def test_unreachable_broker_raises_at_the_timeout():
     with Consumer("127.0.0.1:1", topics=["t"], default_api_timeout_ms=300) as consumer:
         began = time.monotonic()
         with pytest.raises(NetworkException, match="refused"):
@@ -262,7 +262,7 @@ def test_nobody_there_is_told_of_when_the_time_is_up():
 
 
 @pytest.mark.parametrize("alone", [0], indirect=True, ids=["one process"])
-def test_bounded_reads_wait_for_a_broker_that_is_started_again(alone):
+def test_watermarks_wait_for_a_restarted_broker(alone):
     topic = alone.topic()
     produce(alone.bootstrap, topic, numbered(3))
     with Consumer(alone.bootstrap, topics=[topic]) as consumer:
@@ -272,7 +272,7 @@ def test_bounded_reads_wait_for_a_broker_that_is_started_again(alone):
         starting.join()
 
 
-def test_a_poll_keeps_its_time_while_nobody_is_there(alone, native):
+def test_poll_returns_in_time_while_the_broker_is_stopped(alone, native):
     topic = alone.topic()
     with Consumer(alone.bootstrap, topics=[topic], native=native) as consumer:
         assert consumer.poll(0.2) is None
@@ -286,7 +286,7 @@ def test_a_poll_keeps_its_time_while_nobody_is_there(alone, native):
         assert values(take(consumer, 3)) == numbered(3)
 
 
-def test_files_in_which_less_is_to_be_read_than_granted_are_left_for_tcp(served, monkeypatch):
+def test_short_reads_of_granted_files_fall_back_to_tcp(served, monkeypatch):
     monkeypatch.setattr(record_range, "pread_all", lambda *_: 0)
     topic = served.topic()
     produce(served.bootstrap, topic, numbered(5))
@@ -295,7 +295,7 @@ def test_files_in_which_less_is_to_be_read_than_granted_are_left_for_tcp(served,
         assert set(consumer.buffer.assignment_reader.transports.kinds.values()) == {"tcp"}
 
 
-def test_a_node_that_lags_behind_takes_no_reader_back_to_a_topic_that_is_gone(served, monkeypatch):
+def test_stale_metadata_does_not_restore_a_deleted_topic(served, monkeypatch):
     topic = served.topic()
     produce(served.bootstrap, topic, numbered(5))
     with Consumer(served.bootstrap, topics=[topic]) as consumer:

@@ -38,7 +38,7 @@ def topics(broker):
     return names
 
 
-def test_consume_gives_as_many_messages_as_asked_for(broker, topics):
+def test_consume_returns_the_requested_number_of_messages(broker, topics):
     with Consumer(broker.bootstrap, topics=topics[0]) as consumer:
         assert [m.offset for m in consumer.consume(4, PATIENCE_S)] == [0, 1, 2, 3]
         assert consumer.consume(0) == []
@@ -48,7 +48,7 @@ def test_consume_gives_as_many_messages_as_asked_for(broker, topics):
             consumer.consume(-1)
 
 
-def test_pattern_reads_the_topics_it_matches_and_those_that_come_and_go(broker):
+def test_pattern_follows_created_and_deleted_topics(broker):
     mark = broker.topic()
     first, second, other = f"{mark}.a", f"{mark}.b", f"{mark}-c"
     produce(broker.bootstrap, first, numbered(2))
@@ -67,7 +67,7 @@ def test_pattern_reads_the_topics_it_matches_and_those_that_come_and_go(broker):
         assert [p.topic for p in consumer.assignment] == [first]
 
 
-def test_pattern_reads_partitions_that_a_topic_gets_later(broker):
+def test_pattern_reads_added_partitions(broker):
     topic = broker.topic()
     with Consumer(broker.bootstrap, topics=f"^{topic}$", metadata_max_age_ms=200) as consumer:
         assert consumer.consume(1, 0.3) == []
@@ -90,19 +90,19 @@ def test_subscribe_after_assign_reads_all_partitions(broker):
         assert consumer.poll(PATIENCE_S).partition == 1
 
 
-def test_pattern_that_matches_nothing_creates_no_topic(broker):
+def test_pattern_without_match_creates_no_topic(broker):
     with Consumer(broker.bootstrap, topics=["^nothing-is-called-so$"]) as consumer:
         assert consumer.poll(0.2) is None
         assert consumer.to_table().num_rows == 0
         assert "nothing-is-called-so" not in consumer.buffer.cluster.all_topics()
 
 
-def test_pattern_that_is_no_regular_expression_is_refused():
+def test_invalid_pattern_is_rejected():
     with pytest.raises(InvalidConfig, match="regular expression"):
         Consumer(topics="^(")
 
 
-def test_an_interrupted_consume_loses_no_message(broker, topics, monkeypatch):
+def test_interrupted_consume_loses_no_message(broker, topics, monkeypatch):
     with Consumer(broker.bootstrap, topics=topics[0]) as consumer:
         fill, calls = consumer.buffer.fill, []
 
@@ -118,7 +118,7 @@ def test_an_interrupted_consume_loses_no_message(broker, topics, monkeypatch):
         assert [m.offset for m in consumer.consume(10, PATIENCE_S)] == list(range(10))
 
 
-def test_subscribe_replaces_what_is_read(broker, topics):
+def test_subscribe_replaces_the_subscription(broker, topics):
     with Consumer(broker.bootstrap) as consumer:
         consumer.subscribe([topics[0]])
         assert len(consumer.consume(4, PATIENCE_S)) == 4
@@ -132,7 +132,7 @@ def test_subscribe_replaces_what_is_read(broker, topics):
         assert consumer.assignment == [(topics[1], 0)]
 
 
-def test_getmany_gives_messages_by_partition(broker, topics):
+def test_getmany_returns_messages_by_partition(broker, topics):
     async def main():
         async with AsyncConsumer(broker.bootstrap) as consumer:
             await consumer.subscribe(topics[:1])
@@ -145,7 +145,7 @@ def test_getmany_gives_messages_by_partition(broker, topics):
     asyncio.run(main())
 
 
-def test_an_async_consumer_closes_while_the_default_executor_is_full(broker, topics):
+def test_async_consumer_closes_while_the_default_executor_is_full(broker, topics):
     async def main():
         loop = asyncio.get_running_loop()
         loop.set_default_executor(ThreadPoolExecutor(1))
@@ -161,13 +161,13 @@ def test_an_async_consumer_closes_while_the_default_executor_is_full(broker, top
     asyncio.run(main())
 
 
-def test_an_async_consumer_names_getmany_where_others_have_consume():
+def test_async_consumer_names_getmany_for_consume():
     with pytest.raises(AttributeError, match=r"AsyncConsumer has no consume\(\): use getmany"):
         AsyncConsumer.consume  # noqa: B018
 
 
 @pytest.mark.parametrize("call", ["to_table", "lag", "watermarks", "offsets_for_times"])
-def test_a_question_about_a_misspelled_topic_raises_and_creates_none(broker, call):
+def test_lookup_of_unknown_topic_raises_and_creates_none(broker, call):
     name = f"misspelled-{call}"
     arguments = {"watermarks": ((name, 0),), "offsets_for_times": ({(name, 0): 0},)}
     with Consumer(broker.bootstrap, topics=name) as consumer:
@@ -179,13 +179,13 @@ def test_a_question_about_a_misspelled_topic_raises_and_creates_none(broker, cal
 
 
 @pytest.mark.parametrize("offset", [-5, (-1, "words")])
-def test_commit_refuses_negative_offsets(offset):
+def test_commit_rejects_negative_offsets(offset):
     with Consumer("127.0.0.1:1", group="g") as consumer:
         with pytest.raises(ValueError, match="at least 0, not -"):
             consumer.commit({("t", 0): offset})
 
 
-def test_consumer_takes_settings_in_a_dictionary():
+def test_consumer_accepts_settings_in_a_dictionary():
     settings = {"bootstrap.servers": "127.0.0.1:1", "group.id": "g"}
     with Consumer(settings) as consumer:
         assert consumer.buffer.settings.addresses == [("127.0.0.1", 1)]
@@ -193,7 +193,7 @@ def test_consumer_takes_settings_in_a_dictionary():
             consumer.store_offsets()
 
 
-def test_a_topic_made_again_with_fewer_partitions_is_written_to_at_once(broker):
+def test_topic_recreated_with_fewer_partitions_is_written_at_once(broker):
     topic = broker.topic(4)
     with Producer(broker.bootstrap, linger_ms=0, retry_backoff_max_ms=200) as producer:
         producer.send(topic, b"x", partition=3).result(PATIENCE_S)
@@ -207,14 +207,14 @@ def test_a_topic_made_again_with_fewer_partitions_is_written_to_at_once(broker):
         assert {each.result(PATIENCE_S).partition for each in again} == {0}
 
 
-def test_a_message_without_a_timestamp_has_none():
+def test_message_without_timestamp_has_none():
     message = Message("t", 0, 7, -1, 0, None, b"x")
     assert message.timestamp is None
     assert message == Message("t", 0, 7, value=b"x") == pickle.loads(pickle.dumps(message))
     assert Message("t", 0, 7, 5).timestamp == 5
 
 
-def test_a_message_has_attributes_and_says_so():
+def test_calling_a_message_attribute_names_the_attribute():
     with pytest.raises(AttributeError, match=r"message\.value, not message\.value\(\)"):
         Message("t", 0, 7).error()
     assert not hasattr(Message("t", 0, 7), "other")
@@ -246,7 +246,7 @@ def test_a_message_has_attributes_and_says_so():
         (lambda c: c.subscribe(["t", None]), "a topic's name is text, not None"),
     ],
 )
-def test_arguments_of_another_type_are_refused_by_name(broker, topics, call, words):
+def test_arguments_of_wrong_type_are_rejected_by_name(broker, topics, call, words):
     with Consumer(broker.bootstrap, group="g") as consumer:
         consumer.assign([(topics[0], 0)])
         with pytest.raises(TypeError, match=words):
@@ -254,7 +254,7 @@ def test_arguments_of_another_type_are_refused_by_name(broker, topics, call, wor
         assert consumer.assignment == [(topics[0], 0)]
 
 
-def test_offsets_that_no_request_can_hold_are_refused(broker, topics):
+def test_offsets_above_64_bits_are_rejected(broker, topics):
     place = (topics[0], 0)
     with Consumer(broker.bootstrap, group="g") as consumer:
         consumer.assign([place])
@@ -267,7 +267,7 @@ def test_offsets_that_no_request_can_hold_are_refused(broker, topics):
         assert consumer.poll(PATIENCE_S).offset == 0
 
 
-def test_integers_of_numpy_are_integers(broker, topics):
+def test_numpy_integers_are_accepted(broker, topics):
     place = (topics[0], numpy.int64(0))
     with Consumer(broker.bootstrap, topics=topics[0]) as consumer:
         consumer.seek(place, numpy.int64(3))
@@ -276,7 +276,7 @@ def test_integers_of_numpy_are_integers(broker, topics):
 
 
 @pytest.mark.parametrize("year", [1, 1960])
-def test_times_before_1970_come_before_all_records(broker, topics, year):
+def test_times_before_1970_precede_all_records(broker, topics, year):
     place, when = (topics[0], 0), datetime(year, 1, 1, tzinfo=UTC)
     with Consumer(broker.bootstrap, topics=topics[0]) as consumer:
         assert consumer.to_table(start=when).num_rows == 10

@@ -67,7 +67,7 @@ WRITTEN = [
 
 
 @pytest.mark.parametrize("size_max", [1, 100, PLENTY])
-def test_aborted_records_are_passed_over_and_all_others_given(size_max):
+def test_aborted_records_are_skipped(size_max):
     everything = [0, 1, 2, 3, 4, 5, 6, 7, 10, 11]
     assert read(stretch_of(*WRITTEN), size_max) == everything
     given = read(stretch_of(*WRITTEN, aborted=[(7, 2)]), size_max)
@@ -75,7 +75,7 @@ def test_aborted_records_are_passed_over_and_all_others_given(size_max):
 
 
 @pytest.mark.parametrize("aborted", [(), [(99, 0)]], ids=["none aborted", "some aborted"])
-def test_a_damaged_batch_is_told_behind_what_stands_before_it_and_never_passed_over(aborted):
+def test_damaged_batch_raises_after_the_records_before_it(aborted):
     record_range = stretch_of(batch(0), batch(2), spoilt(batch(4)), batch(6), aborted=aborted)
     builder = RowBuilder("t", 0)
     assert decode(record_range, builder, PLENTY)
@@ -87,7 +87,7 @@ def test_a_damaged_batch_is_told_behind_what_stands_before_it_and_never_passed_o
 
 
 @pytest.mark.parametrize("builder", [RowBuilder("t", 0), ColumnBuilder(KEY | VALUE)])
-def test_a_batch_whose_last_records_are_gone_is_passed_over_however_large_it_is(builder):
+def test_batch_with_compacted_end_is_skipped(builder):
     """Compaction does not change a batch's last offset."""
     size_max = 1_000
     large = [Record(-1, NOW, b"k", bytes(size_max)) for _ in range(2)]

@@ -103,7 +103,7 @@ def position(offset=0, partition=0):
 READABLE = {"file": 0, "fresh": True, "size": 100, "end_offset": 5}
 
 
-def test_a_grant_is_a_stretch_up_to_its_end(door, file):
+def test_segment_grant_is_a_range_up_to_its_end(door, file):
     here = position(2)
     door.transport.fetch([here])
     door.transport.fetch([here])
@@ -116,7 +116,7 @@ def test_a_grant_is_a_stretch_up_to_its_end(door, file):
     assert door.transport.receive() == []
 
 
-def test_what_was_asked_before_a_seek_is_dropped_when_it_comes(door, file):
+def test_response_from_before_a_seek_is_discarded(door, file):
     here = position(2)
     door.transport.fetch([here])
     here.seek(7)
@@ -129,7 +129,7 @@ def test_what_was_asked_before_a_seek_is_dropped_when_it_comes(door, file):
     assert outcome.record_range.first_offset == 7
 
 
-def test_a_refusal_of_the_partition_is_an_outcome_with_its_sentence(door):
+def test_partition_error_is_an_outcome_with_its_message(door):
     door.transport.fetch([position()])
     door.grant(error_code=NotLeaderOrFollower.code, error_message="not here")
     (outcome,) = door.transport.receive()
@@ -139,7 +139,7 @@ def test_a_refusal_of_the_partition_is_an_outcome_with_its_sentence(door):
 @pytest.mark.parametrize(
     "fault", [KafkaStorageError, ThrottlingQuotaExceeded, ClusterAuthorizationFailed]
 )
-def test_a_refusal_of_the_way_ends_the_lane(door, fault):
+def test_fatal_error_closes_the_transport(door, fault):
     door.transport.fetch([position()])
     door.grant(error_code=fault.code, error_message="not like this")
     with pytest.raises(NetworkException, match="not like this"):
@@ -165,7 +165,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_a_grant_that_cannot_be_ends_the_lane_and_leaves_no_descriptor(door, file, lie):
+def test_invalid_grant_closes_the_transport_and_its_descriptors(door, file, lie):
     said, count = LIES[lie]
     door.transport.fetch([position(2)])
     before = descriptors()
@@ -179,7 +179,7 @@ def test_a_grant_that_cannot_be_ends_the_lane_and_leaves_no_descriptor(door, fil
     assert descriptors() == before - 1  # the transport's own socket
 
 
-def test_descriptor_that_is_not_a_file_is_refused(door):
+def test_descriptor_of_a_pipe_is_rejected(door):
     ends = os.pipe()
     door.transport.fetch([position(2)])
     door.grant(ends[0], **READABLE)
@@ -194,7 +194,7 @@ def test_descriptor_that_is_not_a_file_is_refused(door):
     [b"\x06", b"\x06\x00garbage", bytes(300), b"\xff" * 70_000],
     ids=["short", "garbage", "zeros", "huge"],
 )
-def test_a_packet_that_does_not_read_ends_the_lane(door, packet):
+def test_invalid_packet_closes_the_transport(door, packet):
     door.transport.fetch([position()])
     try:
         door.say(packet)
@@ -204,7 +204,7 @@ def test_a_packet_that_does_not_read_ends_the_lane(door, packet):
         door.transport.receive()
 
 
-def test_a_packet_of_another_kind_ends_the_lane(door):
+def test_unexpected_packet_kind_closes_the_transport(door):
     welcome = WELCOME(
         error_code=0, error_message=None, cluster_id="", node_id=0, port=1, generation=1, reads=True
     )
@@ -214,7 +214,7 @@ def test_a_packet_of_another_kind_ends_the_lane(door):
         door.transport.receive()
 
 
-def test_the_end_of_the_socket_ends_the_lane(door):
+def test_closed_socket_closes_the_transport(door):
     door.transport.fetch([position()])
     door.socket.close()
     with pytest.raises(NetworkException):
@@ -222,7 +222,7 @@ def test_the_end_of_the_socket_ends_the_lane(door):
         door.transport.receive()
 
 
-def test_a_file_that_is_dropped_is_closed_once_it_is_read(door, file):
+def test_dropped_file_is_closed_after_it_is_read(door, file):
     here = position()
     door.transport.fetch([here])
     before = descriptors()
@@ -238,7 +238,7 @@ def test_a_file_that_is_dropped_is_closed_once_it_is_read(door, file):
     assert descriptors() == before
 
 
-def test_more_partitions_than_may_be_asked_for_take_turns(door):
+def test_partitions_above_the_request_limit_take_turns(door):
     many = [position(partition=number) for number in range(OUTSTANDING_MAX + 50)]
     heard = []
 
@@ -283,7 +283,7 @@ def welcome(**said):
     ],
     ids=["it", "cluster", "node", "port", "refused", "kind", "garbage", "hangs up", "silent"],
 )
-def test_only_the_node_that_was_looked_for_is_met(place, monkeypatch, response, found):
+def test_local_transport_opens_to_the_expected_node_only(place, monkeypatch, response, found):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))
     directory = place / "kafkalite" / f"{CLUSTER}-0123456789ab"
     for level in (directory.parent, directory):
@@ -315,7 +315,7 @@ def test_only_the_node_that_was_looked_for_is_met(place, monkeypatch, response, 
     assert open_local(CLUSTER, 4, 9092, "me") is None
 
 
-def test_a_consumer_closed_while_it_reads_a_file_leaves_no_descriptor(served):
+def test_consumer_closed_during_a_file_read_leaves_no_descriptor(served):
     topic = served.topic()
     for number in range(2):
         produce(served.bootstrap, topic, [b"%d" % number * 200_000] * 4)

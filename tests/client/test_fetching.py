@@ -87,7 +87,7 @@ def read(consumer):
 
 
 @pytest.mark.parametrize("version", range(4, 19))
-def test_every_version_of_fetch_brings_the_records(version):
+def test_every_fetch_version_returns_the_records(version):
     with Log(versions=(version, version)) as log, log.consumer() as consumer:
         assert read(consumer) == list(range(COUNT))
         asked = [each for each in log.impostor.asked if each.api is FETCH]
@@ -95,7 +95,7 @@ def test_every_version_of_fetch_brings_the_records(version):
         assert {each.body.session_epoch for each in asked} == {-1}
 
 
-def test_a_topic_without_an_id_is_asked_for_by_name():
+def test_topic_without_id_is_fetched_by_name():
     with Log(topic_id=NO_ID) as log, log.consumer() as consumer:
         assert read(consumer) == list(range(COUNT))
         assert {each.version for each in log.impostor.asked if each.api is FETCH} == {12}
@@ -157,14 +157,14 @@ def lies():
 
 
 @pytest.mark.parametrize("lie", lies(), ids=lambda lie: lie.__name__)
-def test_an_answer_that_cannot_be_is_asked_for_again(lie):
+def test_invalid_response_is_fetched_again(lie):
     with Log(once(lie)) as log, log.consumer() as consumer:
         assert read(consumer) == list(range(COUNT))
 
 
 @pytest.mark.parametrize("fault", [NotLeaderOrFollower, UnknownTopicId, KafkaStorageError])
 @pytest.mark.parametrize("whole", [False, True], ids=["partition", "answer"])
-def test_what_will_pass_is_waited_for_with_fresh_metadata(fault, whole):
+def test_retriable_error_refreshes_metadata(fault, whole):
     def erring(answer, asked):
         (answer if whole else entry(answer))["error_code"] = fault.code
         return answer
@@ -177,7 +177,7 @@ def test_what_will_pass_is_waited_for_with_fresh_metadata(fault, whole):
 @pytest.mark.parametrize(
     "fault", [TopicAuthorizationFailed, UnknownServerError, InvalidTopicException, CorruptMessage]
 )
-def test_what_will_not_pass_is_raised_each_time_and_moves_nothing(fault):
+def test_fatal_error_is_raised_and_keeps_the_position(fault):
     def erring(answer, asked):
         entry(answer)["error_code"] = fault.code
         return answer
@@ -199,7 +199,7 @@ def attempt(consumer):
         return None  # requested before the error was cleared
 
 
-def test_an_offset_that_is_gone_is_told_or_reset():
+def test_offset_out_of_range_is_reset_or_raised():
     def erring(answer, asked):
         entry(answer)["error_code"] = OffsetOutOfRange.code
         return answer
@@ -219,7 +219,7 @@ def test_an_offset_that_is_gone_is_told_or_reset():
     [batch()[:-1], batch()[:30], bytes(100), b"\xff" * 100, batch()[:-1] + b"\xff"],
     ids=["cut off", "no header", "zeros", "ones", "a flipped byte"],
 )
-def test_records_that_do_not_check_are_told_and_not_passed_over(records):
+def test_damaged_records_raise_and_keep_the_position(records):
     def damaged(answer, asked):
         entry(answer)["records"] = records
         return answer
@@ -231,7 +231,7 @@ def test_records_that_do_not_check_are_told_and_not_passed_over(records):
         assert consumer.position((TOPIC, 0)) == 0
 
 
-def test_a_broker_that_keeps_silent_is_asked_anew_over_another_connection():
+def test_silent_broker_is_fetched_from_over_another_connection():
     def silent(answer, asked):
         return None
 
@@ -242,7 +242,7 @@ def test_a_broker_that_keeps_silent_is_asked_anew_over_another_connection():
         assert read(consumer) == list(range(COUNT))
 
 
-def test_records_before_the_offset_are_not_given_again():
+def test_records_before_the_offset_are_discarded():
     def from_the_beginning(answer, asked):
         entry(answer)["records"] = batch()
         return answer
@@ -252,7 +252,7 @@ def test_records_before_the_offset_are_not_given_again():
         assert [consumer.poll(PATIENCE_S).offset for _ in range(2)] == [3, 4]
 
 
-def test_settings_say_how_much_is_asked_for():
+def test_fetch_settings_are_sent():
     settings = {
         "fetch_min_bytes": 7, "fetch_max_wait_ms": 8, "fetch_max_bytes": 9,
         "max_partition_fetch_bytes": 10, "isolation_level": "read_committed",

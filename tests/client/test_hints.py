@@ -17,7 +17,7 @@ NOWHERE = "127.0.0.1:1"
     [("start", "with block"), ("stop", "close()"), ("send_and_wait", "result()"),
      ("create_batch", "batch_size"), ("transaction", "later version"), ("produce", "send(")],
 )  # fmt: skip
-def test_a_producer_names_what_replaces_a_method_of_aiokafka(name, hint):
+def test_missing_producer_method_names_its_replacement(name, hint):
     async def ask():
         producer = AsyncProducer(NOWHERE)
         with pytest.raises(AttributeError) as raised:
@@ -37,7 +37,7 @@ def test_a_producer_names_what_replaces_a_method_of_aiokafka(name, hint):
     [("start", "with block"), ("stop", "close()"), ("getone", "poll()"),
      ("end_offsets", "watermarks"), ("seek_to_committed", "committed"), ("highwater", "high")],
 )  # fmt: skip
-def test_a_consumer_names_what_replaces_a_method_of_aiokafka(name, hint):
+def test_missing_consumer_method_names_its_replacement(name, hint):
     async def ask():
         async with AsyncConsumer(NOWHERE) as consumer:
             with pytest.raises(AttributeError, match=f"^AsyncConsumer has no {name}") as raised:
@@ -51,7 +51,7 @@ def test_a_consumer_names_what_replaces_a_method_of_aiokafka(name, hint):
 
 
 @pytest.mark.parametrize("timeout", [-1, -0.5, float("nan")])
-def test_a_negative_timeout_is_refused_with_what_to_pass_instead(timeout):
+def test_negative_timeout_is_rejected_with_a_hint(timeout):
     match = "None to wait without limit"
     with Consumer(NOWHERE, topics=["t"]) as consumer:
         for call in (consumer.poll, lambda timeout: consumer.consume(5, timeout)):
@@ -65,7 +65,7 @@ def test_a_negative_timeout_is_refused_with_what_to_pass_instead(timeout):
 
 
 @pytest.mark.parametrize("missing", ["pyarrow", "numpy"])
-def test_without_pyarrow_calls_with_tables_say_what_to_install(missing):
+def test_table_methods_without_pyarrow_name_the_install_command(missing):
     ended = run(
         """
         import sys

@@ -104,7 +104,7 @@ def codecs_in(broker, topic: str) -> set[Codec]:
 @EACH
 @EACH_CODEC
 @pytest.mark.parametrize("native", ["auto", "off"], ids=["ring", "tcp"])
-def test_rows_and_columns_of_a_producer_are_read_as_they_were(served, client, codec, native):
+def test_other_clients_read_rows_and_columns_of_a_producer(served, client, codec, native):
     topic = served.topic()
     records = readable(client)
     with Producer(served.bootstrap, compression_type=codec, native=native) as producer:
@@ -119,7 +119,7 @@ def test_rows_and_columns_of_a_producer_are_read_as_they_were(served, client, co
 
 @EACH
 @EACH_CODEC
-def test_what_a_client_writes_a_consumer_reads_as_it_was(served, client, codec):
+def test_consumer_reads_records_of_other_clients(served, client, codec):
     topic = served.topic()
     records = sendable(client)
     settings = {"compression.type": codec}
@@ -173,7 +173,7 @@ def timeless(rows: Sequence[Row], records: Sequence[Sent]) -> list[Row]:
 
 
 @pytest.mark.parametrize("client", [LIBRDKAFKA, KAFKA_PYTHON, AIOKAFKA, JAVA], ids=lambda c: c.name)
-def test_a_key_goes_to_the_partition_to_which_the_client_sends_it(served, client):
+def test_key_goes_to_the_partition_of_other_clients(served, client):
     keys = [b"key %d" % at for at in range(100)]
     theirs, ours = served.topic(partitions=7), served.topic(partitions=7)
     settings = {"partitioner": "murmur2_random"} if client is LIBRDKAFKA else {}

@@ -48,7 +48,7 @@ def interrupt_calls(call: Callable[[], object], check: Callable[[], object]) -> 
             check()
 
 
-def test_interrupt_that_meets_a_finalizer_is_counted():
+def test_interrupt_during_a_finalizer_is_counted():
     class Finalized:
         def __del__(self) -> None:
             for _ in range(10_000):
@@ -58,7 +58,7 @@ def test_interrupt_that_meets_a_finalizer_is_counted():
 
 
 @pytest.mark.parametrize("timeout_s", [None, 0])
-def test_lock_guard_releases_its_lock_whenever_it_is_interrupted(timeout_s):
+def test_interrupted_lock_guard_releases_its_lock(timeout_s):
     lock = threading.Lock()
 
     def call():
@@ -71,7 +71,7 @@ def test_lock_guard_releases_its_lock_whenever_it_is_interrupted(timeout_s):
     interrupt_calls(call, check)
 
 
-def test_lock_guard_that_has_not_got_the_lock_does_not_release_it():
+def test_lock_guard_without_the_lock_does_not_release_it():
     lock = threading.Lock()
     with LockGuard(lock), LockGuard(lock, 0) as is_locked:
         assert not is_locked
@@ -94,7 +94,7 @@ def test_lock_guard_waits_for_another_thread():
 # A socket that was created and not yet stored at the interrupt is closed with a warning.
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_consumer_interrupted_at_any_moment_can_be_used():
+def test_interrupted_consumer_stays_usable():
     with Broker() as broker:
         topic = broker.topic(1)
         with Consumer(broker.bootstrap, topics=[topic]) as consumer:

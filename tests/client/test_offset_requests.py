@@ -64,7 +64,7 @@ def filled(broker):
 # By time.
 
 
-def test_ends_starts_and_times_are_found_in_every_partition_of_every_node(broker, filled, know):
+def test_offsets_are_listed_from_every_leader(broker, filled, know):
     cluster = know(broker.bootstrap)
     leaders = {each.leader for each in cluster.topic(filled).partitions.values()}
     assert len(leaders) == 2
@@ -85,12 +85,12 @@ def test_ends_starts_and_times_are_found_in_every_partition_of_every_node(broker
     assert list_offsets(cluster, {}) == {}
 
 
-def test_a_partition_that_is_not_there_is_said_when_time_is_up(broker, filled, know):
+def test_unknown_partition_is_raised_at_the_timeout(broker, filled, know):
     with pytest.raises(UnknownTopicOrPartition, match="partition 9 of topic"):
         list_offsets(know(broker.bootstrap), {(filled, 9): LATEST}, timeout_s=0.3)
 
 
-def test_a_leader_that_has_moved_is_asked_for_anew(know):
+def test_moved_leader_is_looked_up_and_retried(know):
     epochs = iter([1, 2, 3])
 
     def told(asked):
@@ -108,7 +108,7 @@ def test_a_leader_that_has_moved_is_asked_for_anew(know):
         assert there.count(LIST_OFFSETS) == 3
 
 
-def test_an_answer_that_leaves_a_partition_out_is_not_believed(know):
+def test_response_without_the_partition_raises_invalid_request(know):
     with Impostor(
         {
             METADATA: lambda asked: metadata({0: there.port}, {"t": {0: (0, 1)}}),
@@ -119,7 +119,7 @@ def test_an_answer_that_leaves_a_partition_out_is_not_believed(know):
             list_offsets(know(there.address), {("t", 0): LATEST}, timeout_s=PATIENCE_S)
 
 
-def test_an_old_broker_is_not_asked_for_the_greatest_timestamp(know):
+def test_max_timestamp_is_not_requested_from_an_old_broker(know):
     with Impostor(
         {
             METADATA: lambda asked: metadata({0: there.port}, {"t": {0: (0, 1)}}),
@@ -135,7 +135,7 @@ def test_an_old_broker_is_not_asked_for_the_greatest_timestamp(know):
 # Committed offsets.
 
 
-def test_what_a_group_commits_it_finds_again_and_so_does_any_other_client(broker, filled, know):
+def test_committed_offsets_are_read_back_by_any_client(broker, filled, know):
     cluster = know(broker.bootstrap)
     places = [TopicPartition(filled, index) for index in range(4)]
     assert committed_offsets(cluster, "readers", places) == dict.fromkeys(places)
@@ -157,12 +157,12 @@ def test_what_a_group_commits_it_finds_again_and_so_does_any_other_client(broker
     commit_offsets(cluster, "readers", {})
 
 
-def test_a_text_that_is_too_long_beside_an_offset_is_refused(broker, filled, know):
+def test_offset_metadata_too_large_is_rejected(broker, filled, know):
     with pytest.raises(OffsetMetadataTooLarge, match="partition 0 of topic"):
         commit_offsets(know(broker.bootstrap), "readers", {(filled, 0): (1, "x" * 5000)})
 
 
-def test_an_offset_for_a_partition_that_is_not_there_is_refused_at_once(broker, know):
+def test_commit_to_unknown_partition_fails_at_once(broker, know):
     with pytest.raises(UnknownTopicOrPartition, match="partition 3 of topic 'nowhere'"):
         commit_offsets(
             know(broker.bootstrap), "readers", {("nowhere", 3): 1}, timeout_s=10 * PATIENCE_S
@@ -180,7 +180,7 @@ def entries(code, **fields):
 
 
 @pytest.mark.parametrize("newest", [2, 7, 9])
-def test_a_coordinator_that_is_none_any_more_is_looked_for_anew(know, newest):
+def test_commit_finds_a_moved_coordinator(know, newest):
     codes = iter([NotCoordinator.code, CoordinatorLoadInProgress.code, 0])
     with Impostor(
         {
@@ -196,7 +196,7 @@ def test_a_coordinator_that_is_none_any_more_is_looked_for_anew(know, newest):
 
 
 @pytest.mark.parametrize("newest", [2, 7, 9])
-def test_an_old_coordinator_is_asked_in_words_it_knows(know, newest):
+def test_offset_fetch_finds_a_moved_coordinator_in_each_version(know, newest):
     codes = iter([NotCoordinator.code, CoordinatorLoadInProgress.code, 0])
 
     def told(asked):
@@ -218,7 +218,7 @@ def test_an_old_coordinator_is_asked_in_words_it_knows(know, newest):
         assert there.count(FIND_COORDINATOR) == 2
 
 
-def test_a_coordinator_that_hangs_up_is_looked_for_anew(know):
+def test_commit_finds_the_coordinator_after_a_closed_connection(know):
     answers = iter([Hangup, {"topics": entries(0)}])
 
     def answer(asked):

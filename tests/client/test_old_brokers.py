@@ -28,7 +28,7 @@ def old(request):
         assert not beyond
 
 
-def test_rows_and_columns_go_in_and_out(old):
+def test_rows_and_columns_are_produced_and_consumed(old):
     with Producer(old.address, native="off") as producer:
         sent = producer.send("rows", "one", key="k", headers=[("h", b"x")]).result(PATIENCE_S)
         assert sent.offset == 0
@@ -41,7 +41,7 @@ def test_rows_and_columns_go_in_and_out(old):
         assert consumer.to_table(columns=["value"]).num_rows == 3
 
 
-def test_offsets_are_found_and_kept(old):
+def test_offsets_are_listed_and_committed(old):
     with Producer(old.address, native="off") as producer:
         producer.send("kept", "one").result(PATIENCE_S)
     with Consumer(old.address, group_id="readers", native="off") as consumer:

@@ -31,21 +31,21 @@ KEYS = st.lists(st.none() | st.binary(max_size=20), max_size=30)
 
 
 @pytest.mark.parametrize(("key", "hashed"), JAVA.items())
-def test_a_hash_is_javas(key, hashed):
+def test_murmur2_equals_java(key, hashed):
     assert hashing.murmur2(key) == hashed
     assert twin.murmur2(key) == hashed
 
 
 @RUNS
 @given(st.binary(max_size=70), st.integers(1, 1000))
-def test_a_key_goes_where_the_twin_and_kafka_python_put_it(key, count):
+def test_key_partition_equals_the_twin_and_kafka_python(key, count):
     assert hashing.murmur2(key) == twin.murmur2(key)
     assert hashing.partition_of(key, count) == twin.partition_of(key, count)
     there = kafka_python.murmur2(key) & 0x7FFFFFFF
     assert hashing.partition_of(memoryview(key), count) == there % count
 
 
-def test_a_key_goes_where_librdkafka_puts_it(kafka_broker):
+def test_key_partition_equals_librdkafka(kafka_broker):
     topic = kafka_broker.topic(7)
     there = {}
     producer = Producer({"bootstrap.servers": kafka_broker.bootstrap, "partitioner": "murmur2"})
@@ -63,7 +63,7 @@ def test_a_key_goes_where_librdkafka_puts_it(kafka_broker):
 
 
 @pytest.mark.parametrize("count", [0, -1, 1 << 40])
-def test_a_topic_without_partitions_has_no_place_for_a_key(count):
+def test_invalid_partition_count_is_rejected(count):
     with pytest.raises(ValueError, match="partitions"):
         hashing.partition_of(b"key", count)
     with pytest.raises(ValueError, match="partitions"):
@@ -96,14 +96,14 @@ def listed(buffer):
 
 @RUNS
 @given(KEYS, st.integers(1, 50), st.booleans(), st.integers(0, 9), st.randoms())
-def test_a_columns_keys_go_where_the_twin_puts_each(keys, count, wide, skipped, chance):
+def test_partitions_of_a_key_column_equal_the_twin(keys, count, wide, skipped, chance):
     before = [chance.choice([-1, chance.randrange(count)]) for _ in keys]
     partitions = numbers(before)
     hashing.partitions_of(column(keys, wide, skipped), count, partitions)
     assert listed(partitions) == twin.partitions_of(keys, count, before)
 
 
-def test_a_column_need_not_say_that_nothing_is_null():
+def test_key_column_may_lack_a_validity_buffer():
     partitions = numbers([-1, -1])
     hashing.partitions_of((None, *column([b"a", b"b"], False)[1:]), 3, partitions)
     assert listed(partitions) == [twin.partition_of(b"a", 3), twin.partition_of(b"b", 3)]
@@ -121,7 +121,7 @@ def test_a_column_need_not_say_that_nothing_is_null():
         ((None, struct.pack("=3i", 0, 2, 3), b"abc", -1, False), "begins at -1"),
     ],
 )
-def test_offsets_that_lie_are_refused(keys, words):
+def test_invalid_key_offsets_are_rejected(keys, words):
     with pytest.raises(ValueError, match=words):
         hashing.partitions_of(keys, 3, numbers([-1, -1]))
 
@@ -130,7 +130,7 @@ def test_offsets_that_lie_are_refused(keys, words):
 @given(st.integers(1, 9).flatmap(
     lambda count: st.tuples(st.just(count), st.lists(st.integers(0, count - 1), max_size=40))
 ))  # fmt: skip
-def test_rows_are_grouped_by_partition_and_keep_their_order(drawn):
+def test_rows_are_grouped_by_partition_in_order(drawn):
     count, partitions = drawn
     rows = bytearray(4 * len(partitions))
     ends = hashing.group_rows(numbers(partitions), count, rows)
@@ -138,12 +138,12 @@ def test_rows_are_grouped_by_partition_and_keep_their_order(drawn):
 
 
 @pytest.mark.parametrize("partition", [-1, 3, 1 << 30])
-def test_a_row_without_a_partition_cannot_be_grouped(partition):
+def test_row_without_a_partition_is_rejected(partition):
     with pytest.raises(ValueError, match="row 1 has none of the 3"):
         hashing.group_rows(numbers([0, partition]), 3, bytearray(8))
 
 
-def test_rows_are_not_written_where_there_is_no_room():
+def test_group_rows_rejects_a_short_buffer():
     with pytest.raises(ValueError, match="room for 1 of 2 rows"):
         hashing.group_rows(numbers([0, 1]), 2, bytearray(7))
 
@@ -151,14 +151,14 @@ def test_rows_are_not_written_where_there_is_no_room():
 # Choice of the partitioner.
 
 
-def test_round_robin_takes_each_partition_in_turn_whatever_the_key():
+def test_round_robin_ignores_keys():
     chosen = RoundRobinPartitioner()
     assert [chosen("a", b"key", 3) for _ in range(4)] == [0, 1, 2, 0]
     assert chosen("b", None, 3) == 0
     assert chosen("a", None, 2) == 1
 
 
-def test_the_usual_partitioner_is_the_compiled_one_and_a_function_is_taken_as_it_is():
+def test_partitioner_setting_selects_default_round_robin_or_function():
     def first(topic, key, count):
         return 0
 

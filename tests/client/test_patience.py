@@ -4,14 +4,14 @@ from kafkalite.client.net.deadline import Backoff, Deadline, rest_s
 from kafkalite.errors import NetworkException
 
 
-def test_rests_double_up_to_a_bound_and_vary_by_a_fifth():
+def test_backoff_doubles_up_to_its_limit_with_jitter():
     for failures, longest_s in [(1, 0.05), (2, 0.1), (3, 0.2), (6, 1.0), (60, 1.0), (10_000, 1.0)]:
         rests = [rest_s(failures, 50, 1000) for _ in range(100)]
         assert all(longest_s * 0.8 <= rest <= longest_s * 1.2 for rest in rests)
         assert max(rests) - min(rests) > longest_s * 0.1
 
 
-def test_a_success_ends_the_rest_and_the_next_failure_is_the_first():
+def test_success_resets_backoff():
     backoff = Backoff(60_000, 600_000)
     assert backoff.rest_left_s == 0
     for _ in range(3):
@@ -24,7 +24,7 @@ def test_a_success_ends_the_rest_and_the_next_failure_is_the_first():
     assert 40 < backoff.rest_left_s <= 72
 
 
-def test_a_deadline_within_another_is_the_sooner_of_both():
+def test_nested_deadline_is_the_earlier_one():
     deadline = Deadline(1000)
     assert 900 < deadline.left_s <= 1000
     assert deadline.within(10).left_s <= 10

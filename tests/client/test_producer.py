@@ -45,7 +45,7 @@ def producer(broker, native, **keywords):
     return Producer(broker.bootstrap, native=native, **keywords)
 
 
-def test_each_field_of_a_record_arrives_as_it_was_sent(broker, native):
+def test_each_field_of_a_record_is_delivered(broker, native):
     topic = broker.topic()
     headers = [("a", b"1"), ("a", None), ("é", b"\x00\xff")]
     with producer(broker, native) as made:
@@ -75,7 +75,7 @@ def test_each_field_of_a_record_arrives_as_it_was_sent(broker, native):
     assert [each.timestamp()[1] for each in found] == [place.timestamp for place in places]
 
 
-def test_a_record_without_a_time_bears_the_moment_it_was_sent(broker, native):
+def test_record_without_timestamp_has_its_send_time(broker, native):
     topic = broker.topic()
     with producer(broker, native) as made:
         before = time.time_ns() // 1_000_000
@@ -83,7 +83,7 @@ def test_a_record_without_a_time_bears_the_moment_it_was_sent(broker, native):
         assert before <= place.timestamp <= time.time_ns() // 1_000_000
 
 
-def test_a_broker_of_this_host_is_written_to_through_its_ring(broker):
+def test_broker_of_the_same_host_is_written_through_a_ring(broker):
     topic = broker.topic()
     with producer(broker, "auto") as made:
         made.send(topic, b"x").result(WAIT_S)
@@ -92,7 +92,7 @@ def test_a_broker_of_this_host_is_written_to_through_its_ring(broker):
     assert (counted["ring_batches"], counted["tcp_batches"]) == (1, 0)
 
 
-def test_native_off_goes_by_tcp(broker):
+def test_native_off_uses_tcp(broker):
     topic = broker.topic()
     with producer(broker, "off") as made:
         made.send(topic, b"x").result(WAIT_S)
@@ -102,7 +102,7 @@ def test_native_off_goes_by_tcp(broker):
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_every_codec_is_read_by_others(broker, native, codec):
+def test_other_clients_read_every_codec(broker, native, codec):
     topic = broker.topic()
     values = [b"value %d " % number * 20 for number in range(500)]
     with producer(broker, native, compression_type=codec) as made:
@@ -112,7 +112,7 @@ def test_every_codec_is_read_by_others(broker, native, codec):
 
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
-def test_all_records_come_whatever_acks_is(broker, native, acks):
+def test_all_records_are_delivered_with_any_acks(broker, native, acks):
     topic = broker.topic()
     values = [b"%d" % number for number in range(2_000)]
     with producer(broker, native, acks=acks) as made:
@@ -123,7 +123,7 @@ def test_all_records_come_whatever_acks_is(broker, native, acks):
     assert [each.value() for each in read_back(broker, topic, 2_000)] == values
 
 
-def test_order_and_number_are_exact_over_many_batches_and_partitions(broker, native):
+def test_records_of_many_batches_and_partitions_keep_order_and_offsets(broker, native):
     topic = broker.topic(partitions=4)
     with producer(broker, native, batch_size=2_000, linger_ms=1) as made:
         sent = [made.send(topic, b"%d" % n, key=b"%d" % (n % 97)) for n in range(20_000)]
@@ -140,7 +140,7 @@ def test_order_and_number_are_exact_over_many_batches_and_partitions(broker, nat
         latest[place.partition] = place.offset
 
 
-def test_records_without_a_key_go_to_one_partition_until_a_batch_is_full(broker, native):
+def test_records_without_key_fill_a_batch_of_one_partition(broker, native):
     topic = broker.topic(partitions=3)
     with producer(broker, native, batch_size=1_000, linger_ms=1_000) as made:
         sent = [made.send(topic, b"x" * 100) for _ in range(300)]
@@ -152,7 +152,7 @@ def test_records_without_a_key_go_to_one_partition_until_a_batch_is_full(broker,
     assert len(read_back(broker, topic)) == 300
 
 
-def test_a_partition_that_was_named_is_the_one(broker, native):
+def test_explicit_partition_is_used(broker, native):
     topic = broker.topic(partitions=3)
     with producer(broker, native) as made:
         places = [
@@ -165,7 +165,7 @@ def test_a_partition_that_was_named_is_the_one(broker, native):
     assert [place.partition for place in places] == [0, 1, 2, 0, 1, 2]
 
 
-def test_round_robin_takes_each_partition_in_turn(broker, native):
+def test_round_robin_partitioner_uses_each_partition(broker, native):
     topic = broker.topic(partitions=3)
     with producer(broker, native, partitioner="round_robin") as made:
         sent = [made.send(topic, b"x", key=b"same") for _ in range(30)]
@@ -173,7 +173,7 @@ def test_round_robin_takes_each_partition_in_turn(broker, native):
         assert Counter(each.result(0).partition for each in sent) == {0: 10, 1: 10, 2: 10}
 
 
-def test_a_partitioner_of_ones_own_is_asked_once_a_record(broker, native):
+def test_custom_partitioner_is_called_once_per_record(broker, native):
     topic = broker.topic(partitions=3)
     asked = []
 
@@ -188,7 +188,7 @@ def test_a_partitioner_of_ones_own_is_asked_once_a_record(broker, native):
     assert asked == [(topic, b"k%d" % number, 3) for number in range(20)]
 
 
-def test_a_partitioner_that_names_no_partition_is_told_so(broker, native):
+def test_partitioner_result_out_of_range_is_rejected(broker, native):
     topic = broker.topic()
     with producer(broker, native, partitioner=lambda *_: 7) as made:
         for _ in range(2):
@@ -209,7 +209,7 @@ def test_a_partitioner_that_names_no_partition_is_told_so(broker, native):
         ({"value": b"x", "partition": "0"}, TypeError),
     ],
 )
-def test_what_is_no_record_is_refused_and_the_next_is_not_harmed(broker, native, words, fault):
+def test_invalid_record_is_rejected_and_the_next_delivered(broker, native, words, fault):
     topic = broker.topic()
     with producer(broker, native) as made:
         for _ in range(2):
@@ -220,7 +220,7 @@ def test_what_is_no_record_is_refused_and_the_next_is_not_harmed(broker, native,
     assert [each.value() for each in read_back(broker, topic)] == [b"good", b"good"]
 
 
-def test_linger_gathers_and_result_does_not_wait_for_it(broker, native):
+def test_result_ends_linger(broker, native):
     topic = broker.topic()
     with producer(broker, native, linger_ms=20_000) as made:
         sent = [made.send(topic, b"%d" % number) for number in range(100)]
@@ -232,7 +232,7 @@ def test_linger_gathers_and_result_does_not_wait_for_it(broker, native):
         assert made.metrics()["batches"] == 1
 
 
-def test_what_lingers_goes_by_itself_when_its_time_is_over(broker, native):
+def test_batch_is_sent_after_linger(broker, native):
     topic = broker.topic()
     arrived = threading.Event()
     with producer(broker, native, linger_ms=10) as made:
@@ -240,7 +240,7 @@ def test_what_lingers_goes_by_itself_when_its_time_is_over(broker, native):
         assert arrived.wait(WAIT_S)
 
 
-def test_without_linger_a_record_goes_at_once(broker, native):
+def test_record_is_delivered_at_once_without_linger(broker, native):
     topic = broker.topic()
     arrived = threading.Event()
     with producer(broker, native, linger_ms=0) as made:
@@ -249,7 +249,7 @@ def test_without_linger_a_record_goes_at_once(broker, native):
 
 
 @pytest.mark.parametrize("linger_ms", [0, 5])
-def test_what_nobody_waits_for_is_decided_all_the_same(broker, native, linger_ms):
+def test_delivery_completes_without_a_waiting_thread(broker, native, linger_ms):
     topic = broker.topic()
     with producer(broker, native, linger_ms=linger_ms) as made:
         for _ in range(3):
@@ -270,7 +270,7 @@ def asleep(made):
         time.sleep(0.002)
 
 
-def test_each_record_with_a_batch_of_its_own(broker, native):
+def test_batch_size_zero_sends_each_record_alone(broker, native):
     topic = broker.topic()
     with producer(broker, native, batch_size=0) as made:
         for number in range(20):
@@ -283,7 +283,7 @@ def test_each_record_with_a_batch_of_its_own(broker, native):
 # Delivery callbacks and waits.
 
 
-def test_each_delivery_is_told_once_and_with_its_place(broker, native):
+def test_each_delivery_callback_runs_once_with_its_metadata(broker, native):
     topic = broker.topic(partitions=2)
     told = []
     with producer(broker, native, batch_size=1_000) as made:
@@ -299,7 +299,7 @@ def test_each_delivery_is_told_once_and_with_its_place(broker, native):
         assert found[place.partition, place.offset] == b"%d" % number
 
 
-def test_a_callback_that_fails_is_logged_and_stops_nobody(broker, native, caplog):
+def test_failing_callback_is_logged_and_stops_no_other(broker, native, caplog):
     topic = broker.topic()
 
     def fail(*_):
@@ -313,7 +313,7 @@ def test_a_callback_that_fails_is_logged_and_stops_nobody(broker, native, caplog
     assert "on purpose" in caplog.text
 
 
-def test_done_callbacks_are_called_before_and_after_the_end(broker, native):
+def test_done_callbacks_run_before_and_after_completion(broker, native):
     topic = broker.topic()
     told = []
     with producer(broker, native) as made:
@@ -326,7 +326,7 @@ def test_done_callbacks_are_called_before_and_after_the_end(broker, native):
     assert sent.done() and sent.exception() is None
 
 
-def test_a_callback_may_send_and_may_not_wait(broker, native):
+def test_callback_may_send_and_must_not_wait(broker, native):
     topic = broker.topic()
     told, refused = threading.Event(), []
     with producer(broker, native, linger_ms=1) as made:
@@ -350,7 +350,7 @@ def test_a_callback_may_send_and_may_not_wait(broker, native):
 # Limits of size and memory.
 
 
-def test_a_record_larger_than_a_request_is_refused_at_once(broker, native):
+def test_record_above_max_request_size_is_rejected_at_once(broker, native):
     topic = broker.topic()
     with producer(broker, native, max_request_size=10_000) as made:
         with pytest.raises(MessageTooLarge, match="max.request.size is 10000"):
@@ -358,7 +358,7 @@ def test_a_record_larger_than_a_request_is_refused_at_once(broker, native):
         made.send(topic, b"x" * 9_000).result(WAIT_S)
 
 
-def test_a_record_larger_than_a_batch_has_one_to_itself(broker, native):
+def test_record_above_batch_size_has_its_own_batch(broker, native):
     topic = broker.topic()
     values = [b"a", b"b" * 900_000, b"c", b"d" * 50_000]
     with producer(broker, native) as made:
@@ -367,7 +367,7 @@ def test_a_record_larger_than_a_batch_has_one_to_itself(broker, native):
     assert [each.value() for each in read_back(broker, topic)] == values
 
 
-def test_batches_too_large_for_the_topic_are_split_and_each_record_keeps_its_place(broker, native):
+def test_batches_too_large_for_the_topic_are_split_with_exact_offsets(broker, native):
     topic = broker.topic(config={"max.message.bytes": "2000"})
     with producer(broker, native) as made:
         sent = [
@@ -380,7 +380,7 @@ def test_batches_too_large_for_the_topic_are_split_and_each_record_keeps_its_pla
     ]
 
 
-def test_a_record_too_large_for_the_topic_fails_by_its_class_and_alone(broker, native):
+def test_record_too_large_for_the_topic_fails_alone(broker, native):
     topic = broker.topic(config={"max.message.bytes": "2000"})
     told = []
     with producer(broker, native) as made:
@@ -398,7 +398,7 @@ def test_a_record_too_large_for_the_topic_fails_by_its_class_and_alone(broker, n
     assert isinstance(error, MessageTooLarge) and place is None
 
 
-def test_a_topic_that_is_not_there_is_told_after_max_block_ms(broker, native):
+def test_send_to_unknown_topic_fails_after_max_block_ms(broker, native):
     with producer(broker, native, max_block_ms=300) as made:
         started = time.monotonic()
         with pytest.raises(UnknownTopicOrPartition):
@@ -410,7 +410,7 @@ def test_a_topic_that_is_not_there_is_told_after_max_block_ms(broker, native):
             made.send(b"bytes", b"x")
 
 
-def test_memory_that_is_used_up_is_waited_for_and_then_told(native):
+def test_send_waits_for_memory_and_fails_after_max_block_ms(native):
     with Broker() as broker:
         topic = broker.topic()
         with producer(
@@ -436,7 +436,7 @@ def test_memory_that_is_used_up_is_waited_for_and_then_told(native):
             assert made.metrics()["buffer_memory_left"] == 100_000
 
 
-def test_what_is_not_delivered_in_time_fails(native):
+def test_delivery_timeout_fails_the_record(native):
     with Broker() as broker:
         topic = broker.topic()
         with producer(
@@ -455,9 +455,7 @@ def test_what_is_not_delivered_in_time_fails(native):
         assert values[0] == b"x" and values[-1] == b"after" and len(values) in (2, 3)
 
 
-def test_a_record_fails_in_time_while_the_background_thread_asks_a_stopped_broker(
-    native, monkeypatch
-):
+def test_delivery_timeout_applies_while_metadata_request_hangs(native, monkeypatch):
     monkeypatch.setattr(background, "REQUEST_TIMEOUT_S", 10 * WAIT_S)
     monkeypatch.setattr(background, "CONNECT_TIMEOUT_S", 10 * WAIT_S)
     with Broker() as broker:
@@ -479,7 +477,7 @@ def test_a_record_fails_in_time_while_the_background_thread_asks_a_stopped_broke
 # Lifetime.
 
 
-def test_flush_waits_for_all_and_tells_when_it_cannot(broker, native):
+def test_flush_completes_all_deliveries(broker, native):
     topic = broker.topic()
     with producer(broker, native, linger_ms=60_000, delivery_timeout_ms=200_000) as made:
         made.flush(0)
@@ -488,7 +486,7 @@ def test_flush_waits_for_all_and_tells_when_it_cannot(broker, native):
         assert all(each.done() for each in sent)
 
 
-def test_a_closed_producer_has_sent_everything_and_takes_no_more(broker, native):
+def test_close_delivers_all_records_and_rejects_further_ones(broker, native):
     topic = broker.topic()
     made = producer(broker, native, linger_ms=60_000, delivery_timeout_ms=200_000)
     sent = [made.send(topic, b"%d" % number) for number in range(100)]
@@ -501,7 +499,7 @@ def test_a_closed_producer_has_sent_everything_and_takes_no_more(broker, native)
     assert "closed" in repr(made)
 
 
-def test_a_result_that_takes_too_long_is_a_timeout_and_may_be_asked_again(native):
+def test_timed_out_result_may_be_requested_again(native):
     with Broker() as broker:
         topic = broker.topic()
         with producer(broker, native) as made:
@@ -518,7 +516,7 @@ def test_a_result_that_takes_too_long_is_a_timeout_and_may_be_asked_again(native
             assert sent.result(WAIT_S).offset == 1
 
 
-def test_threads_write_side_by_side_each_in_its_order(broker, native):
+def test_records_of_each_thread_keep_their_order(broker, native):
     topic = broker.topic(partitions=2)
     faults = []
 
@@ -546,7 +544,7 @@ def test_threads_write_side_by_side_each_in_its_order(broker, native):
     assert by_thread == {b"t%d" % n: list(range(2_000)) for n in range(4)}
 
 
-def test_partitions_for_tells_how_many_there_are(broker, native):
+def test_partitions_for_returns_the_partition_count(broker, native):
     topic = broker.topic(partitions=5)
     with producer(broker, native, max_block_ms=300) as made:
         assert made.partitions_for(topic) == 5
@@ -554,7 +552,7 @@ def test_partitions_for_tells_how_many_there_are(broker, native):
             made.partitions_for("nowhere")
 
 
-def test_a_batch_that_somebody_else_encoded_is_sent_as_it_is(broker, native):
+def test_send_batch_delivers_an_encoded_batch(broker, native):
     from kafkalite._ext.record_writer import BatchBuilder
 
     topic = broker.topic(partitions=2)

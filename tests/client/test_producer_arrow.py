@@ -43,7 +43,7 @@ def total(result) -> int:
     return sum(count for _, _, count in result)
 
 
-def test_all_columns_arrive_as_they_were(broker, native):
+def test_send_arrow_delivers_all_columns(broker, native):
     topic = broker.topic()
     rows = pa.table(
         {
@@ -65,7 +65,7 @@ def test_all_columns_arrive_as_they_were(broker, native):
     ]
 
 
-def test_a_large_table_goes_in_several_batches_and_in_its_order(broker, native):
+def test_large_table_is_sent_in_several_batches_in_order(broker, native):
     topic = broker.topic()
     values = [b"%09d" % number * 20 for number in range(30_000)]
     rows = pa.table(
@@ -83,7 +83,7 @@ def test_a_large_table_goes_in_several_batches_and_in_its_order(broker, native):
     assert [each.value() for each in read_back(broker, topic)] == values
 
 
-def test_rows_and_columns_keep_the_order_they_were_sent_in(broker, native):
+def test_rows_and_tables_keep_their_send_order(broker, native):
     topic = broker.topic()
     with producer(broker, native, linger_ms=1_000) as made:
         for number in range(20):
@@ -94,7 +94,7 @@ def test_rows_and_columns_keep_the_order_they_were_sent_in(broker, native):
     assert [each.value() for each in read_back(broker, topic)] == expected
 
 
-def test_keys_go_where_keys_of_rows_go(broker, native):
+def test_table_keys_select_the_partitions_of_row_keys(broker, native):
     topic = broker.topic(partitions=5)
     keys = [b"key %d" % (number % 100) for number in range(5_000)]
     values = [b"%d" % number for number in range(5_000)]
@@ -115,7 +115,7 @@ def test_keys_go_where_keys_of_rows_go(broker, native):
     assert found == expected
 
 
-def test_a_partition_column_is_obeyed_and_null_leaves_the_choice(broker, native):
+def test_partition_column_is_used_and_null_leaves_the_choice(broker, native):
     topic = broker.topic(partitions=3)
     rows = pa.table(
         {
@@ -132,7 +132,7 @@ def test_a_partition_column_is_obeyed_and_null_leaves_the_choice(broker, native)
         assert each.partition() == expected
 
 
-def test_many_rows_without_a_key_are_spread_in_contiguous_parts(broker, native):
+def test_rows_without_key_are_spread_in_contiguous_parts(broker, native):
     topic = broker.topic(partitions=3)
     values = [b"%06d" % number for number in range(60_000)]
     with producer(broker, native) as made:
@@ -148,7 +148,7 @@ def test_many_rows_without_a_key_are_spread_in_contiguous_parts(broker, native):
     assert all(len(part) == 20_000 for part in parts)
 
 
-def test_some_keys_missing_go_to_parts_of_their_own(broker, native):
+def test_rows_with_null_keys_go_to_one_partition(broker, native):
     topic = broker.topic(partitions=4)
     keys = [None if n % 2 else b"%d" % n for n in range(1_000)]
     rows = pa.table(
@@ -164,7 +164,7 @@ def test_some_keys_missing_go_to_parts_of_their_own(broker, native):
     assert len({each.partition() for each in found if each.key() is None}) == 1
 
 
-def test_a_partitioner_of_ones_own_is_asked_for_each_row(broker, native):
+def test_custom_partitioner_is_called_for_each_row(broker, native):
     topic = broker.topic(partitions=2)
     keys = ["a", None, "b", "ccc"]
     with producer(
@@ -179,7 +179,7 @@ def test_a_partitioner_of_ones_own_is_asked_for_each_row(broker, native):
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_columns_are_compressed_like_rows(broker, native, codec):
+def test_tables_are_compressed(broker, native, codec):
     topic = broker.topic()
     values = [b"%d is a number " % number * 10 for number in range(8_000)]
     with producer(broker, native, compression_type=codec) as made:
@@ -197,7 +197,7 @@ def test_columns_are_compressed_like_rows(broker, native, codec):
         ({"value": [b"x"], "timestamp": ["now"]}, "timestamp is string"),
     ],
 )
-def test_what_cannot_be_sent_is_told_by_name_and_type(broker, native, rows, words):
+def test_unsupported_table_is_rejected_with_name_and_type(broker, native, rows, words):
     topic = broker.topic()
     with producer(broker, native) as made:
         with pytest.raises(TypeError, match=words):
@@ -211,7 +211,7 @@ def test_what_cannot_be_sent_is_told_by_name_and_type(broker, native, rows, word
     assert [each.value() for each in read_back(broker, topic)] == [b"good"]
 
 
-def test_a_row_larger_than_a_request_is_told_with_its_number(broker, native):
+def test_row_above_max_request_size_is_rejected_with_its_number(broker, native):
     topic = broker.topic()
     with producer(broker, native) as made:
         rows = pa.table({"value": [b"small", b"x" * (1 << 20), b"behind"]})
@@ -220,7 +220,7 @@ def test_a_row_larger_than_a_request_is_told_with_its_number(broker, native):
         made.send_arrow(topic, pa.table({"value": [b"x" * 900_000]})).result(WAIT_S)
 
 
-def test_oversized_row_is_found_before_the_first_row_is_sent(broker, native):
+def test_oversized_row_is_rejected_before_any_row_is_sent(broker, native):
     topic = broker.topic()
     values = [b"small"] * 50_000 + [b"x" * (1 << 20)]
     rows = pa.table({"value": pa.chunked_array([[b"first"], values], pa.binary())})
@@ -232,7 +232,7 @@ def test_oversized_row_is_found_before_the_first_row_is_sent(broker, native):
     assert [each.value() for each in read_back(broker, topic)] == [b"before", b"behind"]
 
 
-def test_rows_sent_before_an_error_are_deliveries_of_the_error():
+def test_send_arrow_error_holds_the_deliveries_of_sent_rows():
     values = [b"%06d" % number * 100 for number in range(4_000)]
     with Broker() as broker:
         topic = broker.topic()
@@ -262,7 +262,7 @@ def test_batches_too_large_for_the_topic_are_split(broker, native):
     assert [each.value() for each in read_back(broker, topic)] == values
 
 
-def test_deliveries_tell_when_all_is_decided(broker, native):
+def test_table_delivery_completes_after_all_batches(broker, native):
     topic = broker.topic()
     told = threading.Event()
     with producer(broker, native) as made:
@@ -275,7 +275,7 @@ def test_deliveries_tell_when_all_is_decided(broker, native):
         assert again.is_set()
 
 
-def test_a_small_ring_and_little_memory_only_slow_it_down(native):
+def test_small_ring_and_memory_lose_no_row(native):
     with Broker(config={"native.ring.bytes": "65536"}) as broker:
         topic = broker.topic()
         values = [b"%06d" % number * 20 for number in range(20_000)]
@@ -291,7 +291,7 @@ def test_a_small_ring_and_little_memory_only_slow_it_down(native):
         assert [each.value() for each in read_back(broker, topic)] == values + rows
 
 
-def test_columns_that_are_resent_are_the_same_bytes(broker):
+def test_resent_columns_have_the_same_bytes(broker):
     # A batch of columns keeps the positions of its rows, not their encoded bytes.
     topic = broker.topic()
     values = [b"%06d" % number * 15 for number in range(30_000)]
@@ -315,7 +315,7 @@ def test_columns_that_are_resent_are_the_same_bytes(broker):
 
 
 @pytest.mark.parametrize("row_count", [1, 100, 1_500, 20_000])
-def test_columns_without_a_ring_hold_no_more_than_buffer_memory_counts(tmp_path, row_count):
+def test_columns_without_a_ring_are_counted_in_buffer_memory(tmp_path, row_count):
     harness = Harness(tmp_path)
     harness.node.ring = None
     (columns,) = columns_of(pa.table({"value": [b"x" * 100] * row_count}))
@@ -355,7 +355,7 @@ def check_places(broker, topic, outcomes, values):
 
 
 @pytest.mark.parametrize("codec", ["none", "lz4"])
-def test_small_tables_share_batches_with_rows_in_their_order(broker, native, codec):
+def test_small_tables_share_batches_with_rows_in_order(broker, native, codec):
     topic = broker.topic()
     tables, rows, sent = 300, 7, []
     with producer(broker, native, linger_ms=60_000, compression_type=codec) as made:
@@ -372,7 +372,7 @@ def test_small_tables_share_batches_with_rows_in_their_order(broker, native, cod
     check_places(broker, topic, outcomes, values)
 
 
-def test_small_tables_without_a_key_fill_one_partitions_batch_before_the_next(broker, native):
+def test_small_tables_without_key_fill_a_batch_of_one_partition(broker, native):
     topic = broker.topic(partitions=4)
     with producer(broker, native, linger_ms=60_000) as made:
         sent = [made.send_arrow(topic, numbered_table(first, 10)) for first in range(0, 1_000, 10)]
@@ -382,7 +382,7 @@ def test_small_tables_without_a_key_fill_one_partitions_batch_before_the_next(br
         made.send_arrow(topic, numbered_table(0, 10)).result(WAIT_S)
 
 
-def test_small_tables_in_batches_that_are_split_know_where_they_lie(broker, native):
+def test_small_tables_in_split_batches_have_exact_offsets(broker, native):
     topic = broker.topic(config={"max.message.bytes": "600"})
     with producer(broker, native, linger_ms=60_000) as made:
         sent = [(first, made.send_arrow(topic, numbered_table(first, 9)))
@@ -393,7 +393,7 @@ def test_small_tables_in_batches_that_are_split_know_where_they_lie(broker, nati
     check_places(broker, topic, outcomes, [b"%06d" % number for number in range(900)])
 
 
-def test_a_small_table_goes_at_once_without_linger_and_within_it_otherwise(broker, native):
+def test_small_table_is_delivered_with_and_without_linger(broker, native):
     topic = broker.topic()
     with producer(broker, native, linger_ms=0) as made:
         delivered = threading.Event()
@@ -408,7 +408,7 @@ def test_a_small_table_goes_at_once_without_linger_and_within_it_otherwise(broke
         assert delivered.wait(WAIT_S)
 
 
-def test_small_tables_wait_for_room_and_are_told_when_there_is_none():
+def test_small_tables_wait_for_memory_and_fail_after_max_block_ms():
     with Broker() as broker:
         topic = broker.topic()
         with producer(broker, "off", buffer_memory=40_000, max_block_ms=20) as made:

@@ -35,7 +35,7 @@ def play(made) -> None:
     asyncio.run(asyncio.wait_for(made, WAIT_S))
 
 
-def test_a_record_that_is_awaited_tells_its_place(broker, native):
+def test_awaited_record_returns_its_metadata(broker, native):
     topic = broker.topic()
 
     async def main():
@@ -49,7 +49,7 @@ def test_a_record_that_is_awaited_tells_its_place(broker, native):
     assert (found.key(), found.value()) == (b"k", "späť".encode())
 
 
-def test_a_record_whose_topic_is_looked_up_first_is_read_and_serialized_once(broker):
+def test_record_arguments_are_read_once_during_topic_lookup(broker):
     topic, serialized = broker.topic(), []
 
     def serializer(value):
@@ -68,7 +68,7 @@ def test_a_record_whose_topic_is_looked_up_first_is_read_and_serialized_once(bro
     assert serialized == [b"v", b"k"]
 
 
-def test_tasks_that_wait_in_the_same_turn_share_a_batch(broker, native):
+def test_concurrent_sends_share_a_batch(broker, native):
     topic = broker.topic()
 
     async def main():
@@ -87,7 +87,7 @@ def test_tasks_that_wait_in_the_same_turn_share_a_batch(broker, native):
     assert values == [b"first", *(b"%d" % number for number in range(1_000))]
 
 
-def test_the_loop_runs_on_while_a_topic_is_asked_for_in_vain(broker, native):
+def test_topic_lookup_does_not_block_the_event_loop(broker, native):
     async def main():
         turns = 0
 
@@ -107,7 +107,7 @@ def test_the_loop_runs_on_while_a_topic_is_asked_for_in_vain(broker, native):
     play(main())
 
 
-def test_the_loop_runs_on_while_there_is_no_memory(native):
+def test_full_buffer_does_not_block_the_event_loop(native):
     with Broker() as broker:
         topic = broker.topic()
 
@@ -139,7 +139,7 @@ def test_the_loop_runs_on_while_there_is_no_memory(native):
         assert len(read_back(broker, topic)) == 201
 
 
-def test_a_record_that_fails_raises_where_it_is_awaited(broker, native):
+def test_failed_record_raises_where_it_is_awaited(broker, native):
     topic = broker.topic(config={"max.message.bytes": "2000"})
 
     async def main():
@@ -151,7 +151,7 @@ def test_a_record_that_fails_raises_where_it_is_awaited(broker, native):
     play(main())
 
 
-def test_a_task_that_is_cancelled_harms_no_other(broker, native):
+def test_cancelled_task_affects_no_other(broker, native):
     topic = broker.topic()
 
     async def main():
@@ -171,7 +171,7 @@ def test_a_task_that_is_cancelled_harms_no_other(broker, native):
     assert len(read_back(broker, topic)) == 3
 
 
-def test_columns_are_awaited_too(broker, native):
+def test_send_arrow_is_awaitable(broker, native):
     topic = broker.topic(partitions=2)
 
     async def main():
@@ -186,7 +186,7 @@ def test_columns_are_awaited_too(broker, native):
     assert sorted(int(each.value()) for each in read_back(broker, topic)) == list(range(1_000))
 
 
-def test_flush_and_close_leave_nothing_behind(broker, native):
+def test_flush_and_close_complete_all_deliveries(broker, native):
     topic = broker.topic()
 
     async def main():
@@ -203,7 +203,7 @@ def test_flush_and_close_leave_nothing_behind(broker, native):
     play(main())
 
 
-def test_back_pressure_leaves_the_default_executor_free_and_cancelled_sends_unwritten(native):
+def test_back_pressure_leaves_default_executor_free_and_cancels_sends(native):
     with Broker() as broker:
         topic = broker.topic()
 
@@ -236,7 +236,7 @@ def test_back_pressure_leaves_the_default_executor_free_and_cancelled_sends_unwr
         assert len(read_back(broker, topic)) == 1 + len(written)
 
 
-def test_a_send_without_room_fails_after_max_block_ms(native):
+def test_send_without_memory_fails_after_max_block_ms(native):
     with Broker() as broker:
         topic = broker.topic()
 
@@ -258,7 +258,7 @@ def test_a_send_without_room_fails_after_max_block_ms(native):
             os.killpg(broker.pid, signal.SIGCONT)
 
 
-def test_tasks_that_send_to_an_unknown_topic_share_one_lookup(broker):
+def test_concurrent_sends_to_an_unknown_topic_share_one_lookup(broker):
     async def main():
         async with AsyncProducer(broker.bootstrap, max_block_ms=300) as producer:
             asked = []

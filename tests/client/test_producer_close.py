@@ -60,7 +60,7 @@ def blocking():
 
 
 @pytest.mark.parametrize("thread", ["background", "flush"])
-def test_close_in_a_callback_is_refused_and_loses_nothing(broker, native, thread):
+def test_close_in_a_callback_is_rejected_and_loses_no_record(broker, native, thread):
     topic, raised, called = broker.topic(), [], threading.Event()
     producer = Producer(broker.bootstrap, native=native, linger_ms=60_000)
 
@@ -85,7 +85,7 @@ def test_close_in_a_callback_is_refused_and_loses_nothing(broker, native, thread
     producer.close()
 
 
-def test_flush_waits_for_callbacks_that_another_thread_runs(broker, native, blocking):
+def test_flush_waits_for_callbacks_of_another_thread(broker, native, blocking):
     topic = broker.topic()
     with Producer(broker.bootstrap, native=native) as producer:
         producer.send(topic, b"x", on_delivery=blocking)
@@ -99,7 +99,7 @@ def test_flush_waits_for_callbacks_that_another_thread_runs(broker, native, bloc
         assert ended.wait(WAIT_S)
 
 
-def test_close_with_a_timeout_is_not_held_up_by_a_callback(broker, native, blocking, caplog):
+def test_close_with_a_timeout_does_not_wait_for_a_callback(broker, native, blocking, caplog):
     topic, threads = broker.topic(), len(producer_threads())
     producer = Producer(broker.bootstrap, native=native)
     producer.send(topic, b"x", on_delivery=blocking)
@@ -112,7 +112,7 @@ def test_close_with_a_timeout_is_not_held_up_by_a_callback(broker, native, block
 
 
 @pytest.mark.parametrize("call", ["result", "flush"])
-def test_a_call_with_a_timeout_runs_no_callback_itself(broker, native, call):
+def test_call_with_a_timeout_runs_no_callback_itself(broker, native, call):
     topic, by, called = broker.topic(), [], threading.Event()
 
     def on_delivery(error, place):
@@ -126,7 +126,7 @@ def test_a_call_with_a_timeout_runs_no_callback_itself(broker, native, call):
     assert by != [threading.get_ident()]
 
 
-def test_a_program_ends_although_a_callback_blocks(broker, native):
+def test_program_ends_although_a_callback_blocks(broker, native):
     ended = run(
         """
         import sys, threading
@@ -147,7 +147,7 @@ def test_a_program_ends_although_a_callback_blocks(broker, native):
     assert "A delivery callback has not returned" in ended.stderr
 
 
-def test_callbacks_of_records_that_close_gave_up_have_run_when_it_returns(native):
+def test_callbacks_of_abandoned_records_run_before_close_returns(native):
     told = []
     with Broker() as broker:
         topic = broker.topic()
@@ -157,7 +157,7 @@ def test_callbacks_of_records_that_close_gave_up_have_run_when_it_returns(native
     assert ["closed before" in str(error) for error in told] == [True]
 
 
-def test_sys_exit_in_a_callback_reaches_the_thread_that_runs_it(harness, caplog):
+def test_sys_exit_in_a_callback_reaches_the_calling_thread(harness, caplog):
     harness.gather(b"x")
     (batch,) = harness.queue.batches
     told = []
@@ -177,7 +177,7 @@ def test_sys_exit_in_a_callback_reaches_the_thread_that_runs_it(harness, caplog)
     assert not caplog.records
 
 
-def test_a_cancelled_table_that_waits_for_a_thread_is_not_sent(broker):
+def test_cancelled_table_that_waits_for_a_thread_is_not_sent(broker):
     topic = broker.topic()
 
     async def main():
@@ -197,7 +197,7 @@ def test_a_cancelled_table_that_waits_for_a_thread_is_not_sent(broker):
     assert not read_back(broker, topic)
 
 
-def test_sys_exit_in_a_with_block_gives_records_all_the_time_they_need():
+def test_sys_exit_in_a_with_block_closes_without_a_timeout():
     for error, expected in ((SystemExit, None), (GeneratorExit, None), (ZeroDivisionError, 5.0)):
         with pytest.raises(error):
             with Producer("127.0.0.1:1") as producer:
@@ -209,7 +209,7 @@ def test_sys_exit_in_a_with_block_gives_records_all_the_time_they_need():
         producer.close(0)
 
 
-def test_a_forked_child_that_leaves_a_with_block_does_nothing_to_it(broker, native):
+def test_forked_child_leaves_a_with_block_without_closing_the_producer(broker, native):
     topic = broker.topic()
     ended = run(
         """
@@ -242,7 +242,7 @@ def refuse(harness, error=InvalidRecord):
     return batch
 
 
-def test_check_raises_what_failed_since_it_was_last_asked(harness):
+def test_check_raises_failures_since_the_last_check(harness):
     callbacks = harness.sender.callbacks
     refuse(harness, MessageTooLarge).request_outcome()
     refuse(harness, InvalidRecord)
@@ -258,7 +258,7 @@ def test_check_raises_what_failed_since_it_was_last_asked(harness):
         callbacks.check()
 
 
-def test_of_many_failed_batches_all_records_are_counted(harness):
+def test_check_counts_records_of_all_failed_batches(harness):
     first = refuse(harness, PolicyViolation)
     for _ in range(UNSEEN_BATCHES_MAX):
         refuse(harness)
@@ -267,7 +267,7 @@ def test_of_many_failed_batches_all_records_are_counted(harness):
         harness.sender.callbacks.check()
 
 
-def test_a_batch_that_an_interrupted_turn_decided_counts_once(harness):
+def test_batch_failed_in_an_interrupted_section_is_counted_once(harness):
     harness.gather(b"x")
     (batch,) = harness.queue.batches
     harness.push()
@@ -287,7 +287,7 @@ def test_a_batch_that_an_interrupted_turn_decided_counts_once(harness):
     assert callbacks.unseen_records == 1
 
 
-def test_failures_are_reported_although_nothing_else_happens(harness):
+def test_failure_report_is_scheduled_without_other_events(harness):
     callbacks = harness.sender.callbacks
     refuse(harness)
     callbacks.run_callbacks()
@@ -299,7 +299,7 @@ def test_failures_are_reported_although_nothing_else_happens(harness):
 # AsyncProducer.
 
 
-def test_a_closed_async_producer_says_so(broker):
+def test_closed_async_producer_raises_closed(broker):
     topic = broker.topic()
 
     async def main():
@@ -318,7 +318,7 @@ def test_a_closed_async_producer_says_so(broker):
     asyncio.run(main())
 
 
-def test_calls_that_wait_for_a_thread_are_told_that_the_producer_was_closed():
+def test_calls_waiting_for_a_thread_fail_when_the_producer_closes():
     async def main():
         producer = AsyncProducer("127.0.0.1:1", max_block_ms=200)
         calls = [asyncio.create_task(producer.partitions_for(f"t{n}")) for n in range(20)]

@@ -90,7 +90,7 @@ def until(holds, what: str) -> None:
         time.sleep(0.02)
 
 
-def test_a_broker_killed_and_started_again_costs_no_record_and_doubles_none(native):
+def test_killed_and_restarted_broker_loses_and_duplicates_no_record(native):
     with Broker() as broker:
         topic = broker.topic(partitions=2)
         with Producer(broker.bootstrap, native=native, batch_size=1_000, linger_ms=1) as made:
@@ -106,7 +106,7 @@ def test_a_broker_killed_and_started_again_costs_no_record_and_doubles_none(nati
                 assert made.metrics()["rings_lost"] == 3
 
 
-def test_a_worker_killed_while_its_ring_is_written_to_costs_no_record(native):
+def test_killed_worker_loses_no_record(native):
     with Broker(workers=2) as broker:
         topic = broker.topic(partitions=4)
         with Producer(broker.bootstrap, native=native, batch_size=1_000, linger_ms=1) as made:
@@ -119,7 +119,7 @@ def test_a_worker_killed_while_its_ring_is_written_to_costs_no_record(native):
                 assert made.metrics()["rings_lost"] >= 1
 
 
-def test_the_supervisor_killed_stops_no_producer(native):
+def test_killed_supervisor_stops_no_producer(native):
     with Broker(workers=2) as broker:
         topic = broker.topic(partitions=2)
         with Producer(broker.bootstrap, native=native, batch_size=1_000) as made:
@@ -129,7 +129,7 @@ def test_the_supervisor_killed_stops_no_producer(native):
             load.check(broker)
 
 
-def test_partitions_that_move_are_followed(native):
+def test_moved_partitions_are_followed(native):
     with Broker(workers=2) as broker:
         topic = broker.topic(partitions=4)
         with Producer(broker.bootstrap, native=native, batch_size=1_000, linger_ms=1) as made:
@@ -157,7 +157,7 @@ def led_by(producer: Producer, topic: str) -> set[int]:
     return {queue.leader for queue in producer.topics[topic].queues}
 
 
-def test_a_lost_ring_is_replaced_and_used_again():
+def test_lost_ring_is_replaced():
     with Broker(workers=1) as broker:
         topic = broker.topic()
         with Producer(broker.bootstrap) as made:
@@ -181,7 +181,7 @@ def test_a_lost_ring_is_replaced_and_used_again():
         assert values == [b"%d" % number for number in range(numbers + 1)]
 
 
-def test_an_idle_producer_outlives_a_broker_that_was_away(native):
+def test_idle_producer_survives_a_broker_restart(native):
     with Broker() as broker:
         topic = broker.topic()
         with Producer(broker.bootstrap, native=native) as made:
@@ -191,7 +191,7 @@ def test_an_idle_producer_outlives_a_broker_that_was_away(native):
             assert made.send(topic, b"after").result(WAIT_S).offset == 1
 
 
-def test_a_ring_smaller_than_what_is_under_way_only_slows_it_down():
+def test_ring_smaller_than_records_in_flight_loses_no_record():
     with Broker(workers=1, config={"native.ring.bytes": "65536"}) as broker:
         topic = broker.topic(partitions=3)
         with Producer(broker.bootstrap, linger_ms=1, batch_size=12_000) as made:
@@ -207,7 +207,7 @@ def test_a_ring_smaller_than_what_is_under_way_only_slows_it_down():
             assert made.metrics()["tcp_batches"] == before + 1
 
 
-def test_a_topic_made_anew_under_the_same_name_is_found(native):
+def test_recreated_topic_is_written(native):
     with Broker() as broker:
         topic = broker.topic()
         words = {"metadata.max.age.ms": 300_000, "delivery.timeout.ms": 60_000}
@@ -219,7 +219,7 @@ def test_a_topic_made_anew_under_the_same_name_is_found(native):
         assert [each.value() for each in read_back(broker, topic)] == [b"new"]
 
 
-def test_without_acks_a_topic_made_anew_is_found_too(native):
+def test_recreated_topic_is_written_without_acks(native):
     with Broker() as broker:
         topic = broker.topic()
         words = {"metadata.max.age.ms": 300_000, "acks": "0"}
@@ -234,7 +234,7 @@ def test_without_acks_a_topic_made_anew_is_found_too(native):
                 made.flush(WAIT_S)
 
 
-def test_partitions_that_are_added_are_used(native):
+def test_added_partitions_are_used(native):
     with Broker() as broker:
         topic = broker.topic()
         with Producer(broker.bootstrap, native=native, metadata_max_age_ms=100) as made:
@@ -250,7 +250,7 @@ def test_partitions_that_are_added_are_used(native):
             until(all_of_them, "records in each partition")
 
 
-def test_a_broker_that_never_comes_back_ends_each_record_by_its_class():
+def test_records_fail_with_request_timed_out_if_the_broker_is_gone():
     with Broker() as broker:
         topic = broker.topic()
         words = {"delivery_timeout_ms": 1_500, "request_timeout_ms": 1_000}
@@ -265,7 +265,7 @@ def test_a_broker_that_never_comes_back_ends_each_record_by_its_class():
             assert counted["failed_records"] == 100
 
 
-def test_closing_while_the_broker_is_away_ends_in_the_time_given(native):
+def test_close_ends_at_its_timeout_while_the_broker_is_down(native):
     with Broker() as broker:
         topic = broker.topic()
         made = Producer(broker.bootstrap, native=native)
@@ -280,7 +280,7 @@ def test_closing_while_the_broker_is_away_ends_in_the_time_given(native):
         assert sent.done() and sent.exception(0) is not None
 
 
-def test_ring_that_ends_while_its_wake_up_is_armed_is_left_for_tcp(monkeypatch):
+def test_ring_that_ends_before_its_wake_up_falls_back_to_tcp(monkeypatch):
     def ended(_: RingTransport) -> bool:
         raise NetworkException("The ring ended: it is closed.")
 

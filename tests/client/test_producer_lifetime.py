@@ -27,7 +27,7 @@ def producer_threads():
 
 
 @pytest.mark.parametrize("native", ["auto", "off"])
-def test_a_collected_producer_is_flushed_and_leaves_nothing_open(broker, native):
+def test_collected_producer_is_flushed_and_leaves_nothing_open(broker, native):
     topic = broker.topic()
 
     def write(number):
@@ -48,7 +48,7 @@ def test_a_collected_producer_is_flushed_and_leaves_nothing_open(broker, native)
     assert found == [b"%d" % number for number in range(10)]
 
 
-def test_a_collected_async_producer_is_flushed(broker):
+def test_collected_async_producer_is_flushed(broker):
     topic = broker.topic()
 
     async def main():
@@ -60,7 +60,7 @@ def test_a_collected_async_producer_is_flushed(broker):
     until(lambda: read_back(broker, topic), "the delivery")
 
 
-def test_a_producer_collected_inside_a_turn_takes_no_lock(broker):
+def test_producer_collected_inside_a_locked_section_is_flushed(broker):
     topic = broker.topic()
     producer = Producer(broker.bootstrap, linger_ms=60_000)
     sender = producer._sender
@@ -72,7 +72,7 @@ def test_a_producer_collected_inside_a_turn_takes_no_lock(broker):
     until(lambda: read_back(broker, topic), "the delivery")
 
 
-def test_a_delivery_outlives_its_producer(broker):
+def test_delivery_outlives_its_producer(broker):
     topic = broker.topic()
     with pytest.warns(ResourceWarning):
         delivery = Producer(broker.bootstrap, linger_ms=60_000).send(topic, b"x")
@@ -80,7 +80,7 @@ def test_a_delivery_outlives_its_producer(broker):
     assert delivery.result(30).offset == 0
 
 
-def test_a_collected_producer_delivers_before_the_interpreter_ends(broker):
+def test_collected_producer_delivers_before_the_interpreter_ends(broker):
     topic = broker.topic()
     ended = run(
         """
@@ -96,7 +96,7 @@ def test_a_collected_producer_delivers_before_the_interpreter_ends(broker):
     assert [each.value() for each in read_back(broker, topic)] == [b"x"]
 
 
-def test_a_closed_producer_is_collected_without_a_warning(broker, recwarn):
+def test_closed_producer_is_collected_without_a_warning(broker, recwarn):
     Producer(broker.bootstrap).close()
     gc.collect()
     assert not [each for each in recwarn if each.category is ResourceWarning]

@@ -54,7 +54,7 @@ def gather(harness: Harness, count: int, start: int = 0) -> list[bytes]:
     return values
 
 
-def test_batches_go_in_order_and_no_more_of_them_than_may(harness):
+def test_batches_are_sent_in_order_up_to_the_in_flight_limit(harness):
     gather(harness, 100)
     harness.push()
     assert len(harness.transport.frames) == harness.queue.in_flight_max == 5
@@ -65,7 +65,7 @@ def test_batches_go_in_order_and_no_more_of_them_than_may(harness):
     assert harness.log == [b"%06d" % number for number in range(100)]
 
 
-def test_a_lane_lost_with_written_and_unwritten_batches_costs_no_record_and_doubles_none(harness):
+def test_lost_transport_loses_and_duplicates_no_record(harness):
     values = gather(harness, 100)
     harness.push()
     harness.serve()
@@ -75,7 +75,7 @@ def test_a_lane_lost_with_written_and_unwritten_batches_costs_no_record_and_doub
     assert harness.log == values
 
 
-def test_numbers_are_kept_while_the_broker_may_have_written_them(harness):
+def test_sequences_are_kept_after_a_lost_transport(harness):
     gather(harness, 30)
     harness.push()
     before = [(batch.sequence, batch.identity) for batch in harness.queue.batches[:5]]
@@ -83,7 +83,7 @@ def test_numbers_are_kept_while_the_broker_may_have_written_them(harness):
     assert [(b.sequence, b.identity) for b in harness.queue.batches[:5]] == before
 
 
-def test_one_that_was_refused_gives_its_number_to_the_next(harness):
+def test_sequence_of_a_rejected_batch_is_used_by_the_next(harness):
     values = gather(harness, 60)
     harness.push()
     identity = harness.sender.identity
@@ -96,7 +96,7 @@ def test_one_that_was_refused_gives_its_number_to_the_next(harness):
     assert harness.sender.identity == identity, "no other identity was needed"
 
 
-def test_behind_one_that_moved_all_go_again_in_their_order(harness):
+def test_batches_behind_a_moved_leader_are_resent_in_order(harness):
     values = gather(harness, 60)
     harness.push()
     harness.serve(NotLeaderOrFollower.code, written=False)
@@ -108,7 +108,7 @@ def test_behind_one_that_moved_all_go_again_in_their_order(harness):
     assert harness.log == values
 
 
-def test_a_broker_that_has_forgotten_the_numbers_is_met_by_a_new_identity(harness):
+def test_lost_producer_state_leads_to_a_new_producer_id(harness):
     values = gather(harness, 30)
     harness.finish()
     identity = harness.sender.identity
@@ -121,7 +121,7 @@ def test_a_broker_that_has_forgotten_the_numbers_is_met_by_a_new_identity(harnes
     assert harness.sender.identity != identity
 
 
-def test_an_identity_that_is_not_known_is_given_up(harness):
+def test_unknown_producer_id_leads_to_a_new_producer_id(harness):
     values = gather(harness, 30)
     harness.push()
     identity = harness.sender.identity
@@ -132,7 +132,7 @@ def test_an_identity_that_is_not_known_is_given_up(harness):
     assert harness.sender.identity != identity
 
 
-def test_a_batch_too_large_for_the_topic_goes_in_parts(harness):
+def test_batch_too_large_for_the_topic_is_split(harness):
     values = gather(harness, 40)
     harness.push()
     first = harness.queue.batches[0]
@@ -147,7 +147,7 @@ def test_a_batch_too_large_for_the_topic_goes_in_parts(harness):
     assert offsets == list(range(1, first.count + 1))
 
 
-def test_parts_that_are_too_large_go_in_smaller_ones(harness):
+def test_split_batches_are_split_again(harness):
     values = gather(harness, 8)
     harness.push()
     for _ in range(3):
@@ -158,7 +158,7 @@ def test_parts_that_are_too_large_go_in_smaller_ones(harness):
     assert harness.log == values
 
 
-def test_a_single_record_that_is_too_large_fails(harness):
+def test_single_record_too_large_fails(harness):
     harness.gather(b"one")
     harness.push()
     harness.serve(MessageTooLarge.code, written=False)
@@ -166,7 +166,7 @@ def test_a_single_record_that_is_too_large_fails(harness):
     assert isinstance(harness.batches[0].error, MessageTooLarge)
 
 
-def test_one_that_expires_under_way_leaves_the_others_an_identity_of_their_own(harness):
+def test_batch_expired_in_flight_leads_to_a_new_producer_id(harness):
     gather(harness, 60)
     harness.push()
     identity = harness.sender.identity
@@ -180,7 +180,7 @@ def test_one_that_expires_under_way_leaves_the_others_an_identity_of_their_own(h
     assert [value for value in harness.log if value in written] == written
 
 
-def test_what_a_full_lane_has_no_room_for_goes_when_there_is(harness):
+def test_batches_wait_for_room_in_a_full_transport(harness):
     harness.transport.frames_max = 2
     values = gather(harness, 60)
     harness.push()
@@ -189,7 +189,7 @@ def test_what_a_full_lane_has_no_room_for_goes_when_there_is(harness):
     assert harness.log == values
 
 
-def test_an_interrupted_turn_loses_nothing(harness):
+def test_interrupted_section_loses_no_record(harness):
     values = gather(harness, 60)
     harness.push()
     harness.serve(has_responded=False)
@@ -211,9 +211,7 @@ def test_an_interrupted_turn_loses_nothing(harness):
 
 
 @pytest.mark.parametrize("change", ["longer", "lying", "too large for the topic"])
-def test_columns_that_somebody_changes_on_their_way_fail_and_hold_nobody_up(
-    harness, change, monkeypatch
-):
+def test_columns_changed_during_the_send_fail_alone(harness, change, monkeypatch):
     monkeypatch.setattr(column_sender, "GATHERED_SIZE_MAX", 0)  # few rows are sent like many
     offsets = np.array([0, 2, 4, 6], np.int32)
     value = pa.Array.from_buffers(
@@ -235,7 +233,7 @@ def test_columns_that_somebody_changes_on_their_way_fail_and_hold_nobody_up(
     assert harness.accumulator.memory_left == harness.accumulator.memory_size
 
 
-def test_few_rows_that_grow_after_they_were_measured_are_refused(harness):
+def test_small_columns_changed_after_measuring_are_rejected(harness):
     offsets = np.array([0, 2, 4, 6], np.int32)
     content = pa.py_buffer(bytes(1 << 20))
     value = pa.Array.from_buffers(pa.binary(), 3, [None, pa.py_buffer(offsets), content])
@@ -250,14 +248,14 @@ def test_few_rows_that_grow_after_they_were_measured_are_refused(harness):
     assert harness.log == [bytes(2), bytes(2), *values]
 
 
-def test_memory_is_given_back_to_the_last_byte(harness):
+def test_buffer_memory_is_released_completely(harness):
     gather(harness, 500)
     assert harness.accumulator.memory_left < harness.accumulator.memory_size
     harness.finish()
     assert harness.accumulator.memory_left == harness.accumulator.memory_size
 
 
-def test_numbers_begin_anew_behind_the_last_there_is(harness):
+def test_sequence_wraps_after_the_maximum(harness):
     queue = harness.queue
     last = SEQUENCES - 10
     queue.acknowledged_sequence = queue.next_sequence = last
@@ -323,7 +321,7 @@ def play(harness: Harness, steps: list[Step]) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(steps=STEPS)
-def test_each_record_is_written_once_and_in_order_whatever_happens(steps):
+def test_each_record_is_written_once_and_in_order(steps):
     directory = Path(tempfile.mkdtemp(prefix="kafkalite-sending-"))
     harness = Harness(directory)
     try:
@@ -345,7 +343,7 @@ def test_each_record_is_written_once_and_in_order_whatever_happens(steps):
         shutil.rmtree(directory)
 
 
-def test_the_model_refuses_what_does_not_follow(harness):
+def test_model_broker_rejects_out_of_order_sequence(harness):
     gather(harness, 40)
     harness.push()
     harness.transport.frames.popleft()  # a frame that the broker never received
@@ -355,7 +353,7 @@ def test_the_model_refuses_what_does_not_follow(harness):
     assert harness.queue.batches[1].sequence != NO_SEQUENCE
 
 
-def test_a_line_begins_with_one_batch_alone(tmp_path):
+def test_partition_queue_starts_with_one_batch(tmp_path):
     harness = Harness(tmp_path)
     values = gather(harness, 60)
     harness.push()
@@ -369,7 +367,7 @@ def test_a_line_begins_with_one_batch_alone(tmp_path):
     harness.close()
 
 
-def test_the_log_of_a_topic_made_anew_is_begun_with_one_batch_alone(harness, tmp_path):
+def test_partition_queue_of_a_recreated_topic_starts_with_one_batch(harness, tmp_path):
     harness.broker = ModelBroker(tmp_path)
     anew = TopicMetadata("t", b"j" * 16, {0: PartitionMetadata(NODE, 0)})
     harness.sender.locked(harness.sender.update_metadata, harness.queue.topic, anew)
@@ -384,7 +382,7 @@ def test_the_log_of_a_topic_made_anew_is_begun_with_one_batch_alone(harness, tmp
     assert harness.log == values
 
 
-def test_a_line_that_nothing_is_left_on_is_not_stalled(harness):
+def test_empty_partition_queue_is_not_stalled(harness):
     gather(harness, 1)
     harness.push()
     harness.serve(InvalidRecord.code, written=False)
@@ -393,7 +391,7 @@ def test_a_line_that_nothing_is_left_on_is_not_stalled(harness):
     assert harness.queue.can_send_now
 
 
-def test_what_comes_after_the_end_is_refused_and_not_forgotten(harness):
+def test_records_after_close_are_rejected(harness):
     harness.sender.locked(harness.sender.abandon, RequestTimedOut("closed"))
     for way in (harness.sender.open_batch_in, harness.sender.add):
         with pytest.raises(RequestTimedOut, match="closed"):
@@ -401,7 +399,7 @@ def test_what_comes_after_the_end_is_refused_and_not_forgotten(harness):
     assert not harness.queue.batches
 
 
-def test_a_topic_without_an_id_goes_by_no_ring(harness):
+def test_topic_without_id_uses_no_ring(harness):
     # Brokers before Metadata 10 send none, and a ring frame names its topic only by id.
     harness.queue.topic.topic_id = NO_ID
     gather(harness, 1)
@@ -410,7 +408,7 @@ def test_a_topic_without_an_id_goes_by_no_ring(harness):
     assert harness.node.transport_for(harness.queue.batches[0]) is harness.node.tcp
 
 
-def test_one_given_up_after_all_was_said_of_it_leaves_its_number_to_nobody(harness):
+def test_sequence_of_an_expired_written_batch_is_not_reused(harness):
     # A former leader may have written the batch all the same, and its sequence is used by now.
     gather(harness, 10)
     harness.sender.locked(harness.sender.end_batch, harness.queue)

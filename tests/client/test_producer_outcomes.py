@@ -32,7 +32,7 @@ def harness(tmp_path):
 
 
 @pytest.mark.parametrize("native", ["auto", "off"])
-def test_callbacks_never_run_inside_a_send(broker, native):
+def test_callbacks_never_run_inside_send(broker, native):
     topic = broker.topic()
     sending, inside, told = threading.local(), [], []
     done = threading.Event()
@@ -56,7 +56,7 @@ def test_callbacks_never_run_inside_a_send(broker, native):
     assert len(told) == count
 
 
-def test_a_plain_lock_may_be_held_around_send_and_taken_in_the_callback(broker):
+def test_lock_may_be_held_around_send_and_taken_in_the_callback(broker):
     topic = broker.topic()
     lock, told = threading.Lock(), threading.Semaphore(0)
 
@@ -85,7 +85,7 @@ def refuse(harness, count=1):
     return batches
 
 
-def test_failures_that_nobody_asks_about_are_logged_and_raised_by_check(harness, caplog):
+def test_unobserved_failures_are_logged_and_raised_by_check(harness, caplog):
     refuse(harness, 3)
     callbacks = harness.sender.callbacks
     callbacks.run_callbacks()
@@ -102,7 +102,7 @@ def test_failures_that_nobody_asks_about_are_logged_and_raised_by_check(harness,
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_failure_that_somebody_asks_about_is_seen(harness, caplog, when):
+def test_observed_failure_is_not_reported(harness, caplog, when):
     harness.gather(b"x" * 100)
     (batch,) = harness.queue.batches
     if when == "before":
@@ -118,7 +118,7 @@ def test_a_failure_that_somebody_asks_about_is_seen(harness, caplog, when):
     assert not caplog.records
 
 
-def test_parts_of_a_batch_that_somebody_asked_about_are_seen(harness):
+def test_observed_batch_reports_no_failure_of_its_parts(harness):
     harness.gather(b"1")
     harness.gather(b"2")
     (batch,) = harness.queue.batches
@@ -131,7 +131,7 @@ def test_parts_of_a_batch_that_somebody_asked_about_are_seen(harness):
     assert harness.sender.callbacks.unseen_records == 0
 
 
-def test_a_with_block_that_ends_after_failures_raises(broker, caplog):
+def test_with_block_raises_after_unobserved_failures(broker, caplog):
     topic = broker.topic(config={"max.message.bytes": "200"})
     with pytest.raises(MessageTooLarge, match="^1 records were not delivered"):
         with Producer(broker.bootstrap) as producer:
@@ -145,7 +145,7 @@ def test_a_with_block_that_ends_after_failures_raises(broker, caplog):
             sent.result(WAIT_S)
 
 
-def test_an_exception_that_ends_a_with_block_is_not_replaced_and_does_not_wait(caplog):
+def test_exception_in_a_with_block_is_kept_and_limits_close(caplog):
     with pytest.raises(ZeroDivisionError):
         with Producer("127.0.0.1:1", max_block_ms=10) as producer:
             closed_in = []
@@ -156,7 +156,7 @@ def test_an_exception_that_ends_a_with_block_is_not_replaced_and_does_not_wait(c
     producer._lifetime.close(0)
 
 
-def test_an_empty_batch_that_fails_is_not_reported(harness, caplog):
+def test_empty_failed_batch_is_not_reported(harness, caplog):
     assert harness.sender.locked(harness.sender.open_batch_in, harness.queue, None, 200)
     batch = harness.queue.open_batch
     harness.sender.locked(harness.sender.abandon, InvalidRecord("over"))
@@ -165,7 +165,7 @@ def test_an_empty_batch_that_fails_is_not_reported(harness, caplog):
     assert not caplog.records
 
 
-def test_an_interrupted_callback_leaves_the_batch_its_other_callbacks(harness):
+def test_interrupted_callback_keeps_the_other_callbacks(harness):
     harness.gather(b"x")
     (batch,) = harness.queue.batches
     told = []
@@ -187,9 +187,7 @@ def test_an_interrupted_callback_leaves_the_batch_its_other_callbacks(harness):
 
 @pytest.mark.parametrize("native", ["auto", "off"])
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
-def test_a_callback_that_ends_the_program_leaves_the_background_thread(
-    broker, native, error, caplog
-):
+def test_callback_that_raises_exit_keeps_the_background_thread(broker, native, error, caplog):
     topic, called = broker.topic(), threading.Event()
 
     def on_delivery(_error, _place):
@@ -203,7 +201,7 @@ def test_a_callback_that_ends_the_program_leaves_the_background_thread(
     assert caplog.records[0].exc_info[1] is error
 
 
-def test_a_topic_made_again_with_fewer_partitions_fails_what_was_for_the_others(harness):
+def test_topic_recreated_with_fewer_partitions_fails_records_of_the_others(harness):
     sender, topic = harness.sender, harness.queue.topic
     partitions = {index: PartitionMetadata(NODE, 0) for index in range(3)}
     sender.locked(sender.update_metadata, topic, TopicMetadata("t", b"i" * 16, partitions))
@@ -226,7 +224,7 @@ def test_a_topic_made_again_with_fewer_partitions_fails_what_was_for_the_others(
     assert sender.accumulator.memory_left == memory
 
 
-def test_metadata_that_lags_behind_drops_no_partition(harness):
+def test_stale_metadata_removes_no_partition(harness):
     sender, topic = harness.sender, harness.queue.topic
     two = TopicMetadata(
         "t", b"i" * 16, {0: PartitionMetadata(NODE, 0), 1: PartitionMetadata(NODE, 0)}

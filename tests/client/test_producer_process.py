@@ -32,7 +32,7 @@ def run(code: str, *arguments: str, timeout_s: float = 60) -> subprocess.Complet
     )  # fmt: skip
 
 
-def test_an_interpreter_that_ends_without_close_sends_what_it_has(broker, native):
+def test_exit_without_close_delivers_all_records(broker, native):
     topic = broker.topic()
     ended = run(
         """
@@ -48,7 +48,7 @@ def test_an_interpreter_that_ends_without_close_sends_what_it_has(broker, native
     assert [each.value() for each in read_back(broker, topic)] == [b"%d" % n for n in range(1_000)]
 
 
-def test_a_forked_child_keeps_no_ring():
+def test_forked_child_keeps_no_ring():
     sizes = {"native.ring.bytes": "65536", "native.rings.bytes.max": "65536"}
     with Broker(config=sizes) as one:
         ended = run(
@@ -81,7 +81,7 @@ def test_a_forked_child_keeps_no_ring():
         assert ended.stdout.strip() == "1"
 
 
-def test_an_interpreter_whose_broker_is_gone_ends_all_the_same_and_says_what_was_lost(native):
+def test_exit_without_a_broker_reports_lost_records(native):
     with Broker() as broker:
         topic = broker.topic()
         started = time.monotonic()
@@ -106,7 +106,7 @@ def test_an_interpreter_whose_broker_is_gone_ends_all_the_same_and_says_what_was
         assert time.monotonic() - started < 40
 
 
-def test_a_forked_child_is_told_to_make_its_own(broker, native):
+def test_forked_child_must_create_its_own_producer(broker, native):
     topic = broker.topic()
     ended = run(
         """
@@ -136,7 +136,7 @@ def test_a_forked_child_is_told_to_make_its_own(broker, native):
     assert sorted(values) == [b"before", b"child", b"parent"]
 
 
-def test_ctrl_c_in_result_ends_the_wait_and_loses_nothing(native):
+def test_ctrl_c_in_result_ends_the_wait_and_loses_no_record(native):
     with Broker() as broker:
         topic = broker.topic()
         ended = run(
@@ -165,7 +165,7 @@ def test_ctrl_c_in_result_ends_the_wait_and_loses_nothing(native):
         assert [each.value() for each in read_back(broker, topic)] == [b"0", b"1", b"2"]
 
 
-def test_ctrl_c_at_any_moment_neither_loses_nor_doubles_a_record(broker, native):
+def test_ctrl_c_at_any_moment_neither_loses_nor_duplicates_a_record(broker, native):
     topic = broker.topic()
     ended = run(
         """
@@ -210,7 +210,7 @@ def test_ctrl_c_at_any_moment_neither_loses_nor_doubles_a_record(broker, native)
     assert len(values) - 1 - sent <= interrupts
 
 
-def test_a_producer_costs_neither_pyarrow_nor_asyncio():
+def test_producer_imports_neither_pyarrow_nor_asyncio():
     ended = run("import sys, kafkalite; kafkalite.Producer; print(*sys.modules)")
     assert ended.returncode == 0, ended.stderr
     assert not {"pyarrow", "asyncio", "numpy", "confluent_kafka"} & set(ended.stdout.split())

@@ -41,7 +41,7 @@ def gatherer():
         (datetime(2023, 11, 15, 0, 13, 20, tzinfo=timezone(timedelta(hours=2))), 1_700_000_000_000),
     ],
 )
-def test_send_takes_milliseconds_or_an_aware_datetime(gatherer, timestamp, milliseconds):
+def test_send_accepts_milliseconds_or_an_aware_datetime(gatherer, timestamp, milliseconds):
     assert gatherer.send("t", b"v", timestamp=timestamp).timestamp == milliseconds
     assert gatherer.taken == [(None, b"v", None, milliseconds)]
 
@@ -59,7 +59,7 @@ def test_send_takes_milliseconds_or_an_aware_datetime(gatherer, timestamp, milli
         (1 << 70, OverflowError, "too large"),
     ],
 )
-def test_send_refuses_other_timestamps(gatherer, timestamp, error, words):
+def test_send_rejects_other_timestamps(gatherer, timestamp, error, words):
     with pytest.raises(error, match=words):
         gatherer.send("t", b"v", timestamp=timestamp)
     assert not gatherer.taken
@@ -71,13 +71,13 @@ def test_headers_are_pairs_or_a_mapping(gatherer, headers):
     assert gatherer.taken[0][2] == [("a", b"1"), ("b", None)]
 
 
-def test_send_refuses_a_callback_that_cannot_be_called_and_takes_nothing(gatherer):
+def test_send_rejects_a_callback_that_is_not_callable(gatherer):
     with pytest.raises(TypeError, match="on_delivery is a function .* not int"):
         gatherer.send("t", b"v", on_delivery=3)
     assert not gatherer.taken
 
 
-def test_serializers_turn_values_and_keys_into_bytes_once(gatherer):
+def test_serializers_convert_values_and_keys_once(gatherer):
     gatherer.value_serializer = lambda value: f"<{value}>"
     gatherer.key_serializer = lambda key: b"k%d" % key
     gatherer.send("t", {"a": 1}, key=7)
@@ -88,13 +88,13 @@ def test_serializers_turn_values_and_keys_into_bytes_once(gatherer):
     ]  # fmt: skip
 
 
-def test_serializers_are_settings_and_must_be_functions():
+def test_serializers_must_be_functions():
     assert producer_settings(None, {"value_serializer": repr})[VALUE_SERIALIZER] is repr
     with pytest.raises(InvalidConfig, match="a function is passed"):
         producer_settings(None, {"value.serializer": "org.apache.kafka.StringSerializer"})
 
 
-def test_producer_takes_settings_in_a_dictionary_with_dotted_names():
+def test_settings_are_accepted_in_a_dictionary_with_dotted_names():
     words = {"bootstrap.servers": "a:1,b:2", "linger.ms": 7}
     settings = producer_settings(words, {"acks": 1})
     assert settings.addresses == [("a", 1), ("b", 2)]
@@ -110,7 +110,7 @@ def test_producer_takes_settings_in_a_dictionary_with_dotted_names():
     ("name", "words"),
     [("produce", r"no produce\(\): use send"), ("poll", "background thread"), ("x", "attribute")],
 )
-def test_producer_names_its_own_method_for_another_clients(name, words):
+def test_missing_method_of_another_client_names_its_replacement(name, words):
     with Producer("127.0.0.1:1") as producer, pytest.raises(AttributeError, match=words):
         getattr(producer, name)
     assert not hasattr(AsyncProducer, name)

@@ -128,7 +128,7 @@ def test_range_that_was_not_read_to_its_end_leaves_nothing_for_the_next(served, 
     until(lambda: descriptors() <= before, "the closing of descriptors")
 
 
-def test_second_range_at_a_time_is_refused(served):
+def test_second_concurrent_range_is_rejected(served):
     topic = served.topic()
     produce(served.bootstrap, topic, [b"x" * 1000] * 20_000)
     with RangeReader(served.bootstrap) as reader:
@@ -167,7 +167,7 @@ def test_reader_closed_with_the_last_batch_ends(served):
         reader.close()
 
 
-def test_invalid_arguments_are_refused_before_connecting():
+def test_invalid_arguments_are_rejected_before_connecting():
     with RangeReader("127.0.0.1:1") as reader:
         for arguments, error, words in (
             ((("t", 0), -1, 5), ValueError, "start is at least 0"),

@@ -51,7 +51,7 @@ def offsets(record_range, size_max=WITHOUT_BOUND):
 
 
 @pytest.mark.parametrize("size", [100, 333, 1000, 100_000])
-def test_a_grant_is_read_whole_through_a_window_of_any_size(tmp_path, size):
+def test_segment_grant_is_read_through_a_window_of_any_size(tmp_path, size):
     data = b"".join(batch(first, 7) for first in range(0, 70, 7))
     path = tmp_path / "segment"
     path.write_bytes(b"before" + data + b"behind")
@@ -60,7 +60,7 @@ def test_a_grant_is_read_whole_through_a_window_of_any_size(tmp_path, size):
     assert grant.first_offset == 70
 
 
-def test_grants_that_share_a_window_do_not_read_each_others_records(tmp_path):
+def test_grants_that_share_a_window_read_their_own_records(tmp_path):
     pieces = [b"".join(batch(first, 3) for first in range(base, base + 30, 3)) for base in (0, 500)]
     path = tmp_path / "segment"
     path.write_bytes(b"".join(pieces))
@@ -75,7 +75,7 @@ def test_grants_that_share_a_window_do_not_read_each_others_records(tmp_path):
     assert [m.offset for m in builders[1].take()] == list(range(500, 530))
 
 
-def test_a_segment_that_was_cut_is_a_short_read_behind_what_was_there(tmp_path):
+def test_truncated_segment_raises_short_read_after_its_records(tmp_path):
     data = [batch(first, 5) for first in range(10, 60, 5)]
     path = tmp_path / "segment"
     path.write_bytes(b"".join(data))
@@ -89,7 +89,7 @@ def test_a_segment_that_was_cut_is_a_short_read_behind_what_was_there(tmp_path):
     assert grant.first_offset == 25
 
 
-def test_a_batch_beyond_the_grant_is_not_read_though_the_file_has_it(tmp_path):
+def test_batch_beyond_the_grant_is_not_read(tmp_path):
     data = batch(0, 5) + batch(5, 5)
     path = tmp_path / "segment"
     path.write_bytes(data)
@@ -103,7 +103,7 @@ def test_a_batch_beyond_the_grant_is_not_read_though_the_file_has_it(tmp_path):
         decode(grant, builder, 1)
 
 
-def test_a_descriptor_is_closed_when_nobody_reads_from_it(tmp_path):
+def test_descriptor_is_closed_with_its_last_reader(tmp_path):
     path = tmp_path / "segment"
     path.write_bytes(batch(0, 5))
     (grant,) = granted(path, [(0, path.stat().st_size)], ReadWindow())
@@ -115,7 +115,7 @@ def test_a_descriptor_is_closed_when_nobody_reads_from_it(tmp_path):
         os.fstat(descriptor)
 
 
-def test_whole_batches_stop_before_one_that_is_cut_off_or_cannot_be():
+def test_whole_batches_end_before_an_incomplete_or_invalid_batch():
     first, second = batch(0, 3), batch(3, 4)
     whole = memoryview(first + second)
     assert whole_batches(whole) == (len(whole), 7)
@@ -126,7 +126,7 @@ def test_whole_batches_stop_before_one_that_is_cut_off_or_cannot_be():
 
 
 @pytest.mark.parametrize("codec", list(Codec))
-def test_damage_is_told_with_its_place_behind_what_stands_before_it(codec):
+def test_damaged_batch_raises_with_its_offset(codec):
     damaged = bytearray(batch(5, 5, codec=codec))
     damaged[-1] ^= 1
     record_range = answer(batch(0, 5) + damaged)
@@ -138,7 +138,7 @@ def test_damage_is_told_with_its_place_behind_what_stands_before_it(codec):
             decode(record_range, builder, WITHOUT_BOUND)
 
 
-def test_an_answer_that_holds_no_whole_batch_is_told_of():
+def test_response_without_a_whole_batch_raises_corrupt_message():
     with pytest.raises(CorruptMessage, match="the batch is incomplete"):
         offsets(answer(batch(0, 5)[:-1]))
 
@@ -169,7 +169,7 @@ LOG = (
 
 
 @pytest.mark.parametrize("size_max", [1, WITHOUT_BOUND])
-def test_records_of_aborted_transactions_are_passed_over(size_max):
+def test_records_of_aborted_transactions_are_skipped(size_max):
     record_range = answer(b"".join(LOG), aborted=((7, 11), (7, 0)))
     builder = RowBuilder("t", 0)
     found = []
@@ -180,17 +180,17 @@ def test_records_of_aborted_transactions_are_passed_over(size_max):
     assert record_range.first_offset == 14
 
 
-def test_without_aborted_transactions_all_but_markers_is_given():
+def test_control_batches_are_skipped():
     assert offsets(answer(b"".join(LOG))) == [0, 1, 2, 3, 5, 6, 8, 9, 11, 13]
 
 
-def test_a_compressed_batch_of_an_aborted_transaction_is_not_even_opened():
+def test_compressed_batch_of_an_aborted_transaction_is_not_decompressed():
     garbage = sent(0, 3, 7, codec=Codec.ZSTD)
     record_range = answer(garbage + marker(3, 7, False) + batch(4, 1), aborted=((7, 0),))
     assert offsets(record_range) == [4]
 
 
-def test_a_marker_that_is_none_is_told_of():
+def test_invalid_control_batch_raises():
     lying = build(
         [Record(key=b"", value=b"")], base_offset=2, producer_id=7, producer_epoch=0,
         transactional=True, control=True,
@@ -200,7 +200,7 @@ def test_a_marker_that_is_none_is_told_of():
         offsets(record_range)
 
 
-def test_a_batch_that_damage_makes_look_aborted_is_told_of():
+def test_damaged_producer_id_of_an_aborted_transaction_raises():
     other = bytearray(sent(0, 2, 8))
     other[50] = 7  # the producer id
     record_range = answer(bytes(other) + marker(2, 7, False), aborted=((7, 0),))

@@ -42,13 +42,13 @@ def rows_of(frame, **words):
 
 
 @given(st.lists(st.none() | TEXTS | ESCAPED), TEXTS | ESCAPED)
-def test_json_text_is_read_back_by_json(cells, name):
+def test_json_text_is_read_back(cells, name):
     table = pa.table({name: pa.array(cells, pa.string())})
     assert rows_of(table) == [{name: cell} for cell in cells]
 
 
 @given(st.lists(st.none() | st.floats()))
-def test_json_floats_are_exact_and_null_where_they_are_not_finite(cells):
+def test_json_floats_are_exact_and_null_if_not_finite(cells):
     table = pa.table({"x": pa.array(cells, pa.float64())})
     wanted = [cell if cell is not None and math.isfinite(cell) else None for cell in cells]
     assert rows_of(table) == [{"x": cell} for cell in wanted]
@@ -61,14 +61,14 @@ def test_json_integers_are_exact(cells, flag):
 
 
 @given(st.lists(st.none() | st.lists(st.none() | ESCAPED, max_size=3)), st.integers(0, 3))
-def test_json_lists_are_read_back_from_a_slice_too(cells, first):
+def test_json_lists_of_a_slice_are_read_back(cells, first):
     lists = pa.array(cells, pa.list_(pa.string()))
     table = pa.table({"l": lists.slice(first), "s": pa.array([{"l": c} for c in cells], pa.struct(
         [("l", pa.large_list(pa.string()))])).slice(first)})  # fmt: skip
     assert rows_of(table) == [{"l": cell, "s": {"l": cell}} for cell in cells[first:]]
 
 
-def test_json_has_a_form_for_each_type():
+def test_each_type_has_a_json_form():
     moment = datetime(2026, 11, 22, 20, 44, 41, 123456, UTC)
     table = pa.table({
         "zoned": pa.array([moment, None], pa.timestamp("us", "Europe/Berlin")),
@@ -107,7 +107,7 @@ def test_json_has_a_form_for_each_type():
 
 
 @given(st.lists(st.tuples(st.none() | ESCAPED, st.none() | st.integers(-9, 9)), max_size=5))
-def test_csv_rows_are_read_back_by_csv(rows):
+def test_csv_rows_are_read_back(rows):
     kinds = pa.schema([("text", pa.string()), ("n", pa.int64())])
     table = pa.table([[t for t, _ in rows], [n for _, n in rows]], schema=kinds)
     for value, (text, number) in zip(values_of(table, "csv"), rows, strict=True):
@@ -129,7 +129,7 @@ AVRO_ROWS = pa.table({
 })  # fmt: skip
 
 
-def test_avro_rows_are_read_back_by_the_derived_schema():
+def test_avro_rows_are_read_back_with_the_derived_schema():
     from kafkalite.client.producer.avro_rows import derived_schema
 
     schema = fastavro.parse_schema(derived_schema(AVRO_ROWS.schema))
@@ -166,7 +166,7 @@ NANOSECONDS = pa.timestamp("ns")
          [{"m": {"a": "x"}}, None]),
     ],
 )  # fmt: skip
-def test_avro_maps_and_nested_moments_are_read_back(column, wanted, monkeypatch):
+def test_avro_maps_and_nested_timestamps_are_read_back(column, wanted, monkeypatch):
     from kafkalite.client.producer.avro_rows import derived_schema
 
     monkeypatch.setenv("TZ", "America/New_York")  # which must not matter
@@ -183,7 +183,7 @@ def test_avro_maps_and_nested_moments_are_read_back(column, wanted, monkeypatch)
     assert text == str(wanted)
 
 
-def test_avro_maps_that_avro_cannot_hold_are_refused():
+def test_invalid_avro_maps_are_rejected():
     twice = pa.array([[("a", 1)], [("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int32()))
     with pytest.raises(ValueError, match="row 1 does not fit .* the same key twice"):
         records_of(pa.table({"m": twice}), "avro")
@@ -192,7 +192,7 @@ def test_avro_maps_that_avro_cannot_hold_are_refused():
         records_of(pa.table({"m": numbers}), "avro")
 
 
-def test_avro_takes_a_schema_and_refuses_rows_that_do_not_fit():
+def test_avro_accepts_a_schema_and_rejects_rows_that_do_not_fit():
     field = {"name": "n", "type": "int"}
     schema = json.dumps({"type": "record", "name": "R", "fields": [field]})
     assert values_of(pa.table({"n": [1, -1]}), "avro", schema=schema) == [b"\x02", b"\x01"]
@@ -226,12 +226,12 @@ def test_avro_takes_a_schema_and_refuses_rows_that_do_not_fit():
         ({"a": pa.array([2**62], pa.timestamp("s"))}, {}, ValueError, "'a' has a date outside"),
     ],
 )  # fmt: skip
-def test_wrong_columns_and_formats_are_refused(frame, words, kind, message):
+def test_invalid_columns_and_formats_are_rejected(frame, words, kind, message):
     with pytest.raises(kind, match=message):
         records_of(pa.table(frame), **{"format": "json", **words})
 
 
-def test_text_that_is_not_utf8_is_refused():
+def test_text_that_is_not_utf8_is_rejected():
     bad = pa.Array.from_buffers(
         pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff")]
     )
@@ -239,7 +239,7 @@ def test_text_that_is_not_utf8_is_refused():
         records_of(pa.table({"a": bad}), "json")
 
 
-def test_keys_are_exact_texts_or_bytes():
+def test_keys_are_exact_text_or_bytes():
     def keys(*cells, kind=None):
         return records_of(pa.table({"k": pa.array(cells, kind)}), "json", key="k")["key"]
 
@@ -282,7 +282,7 @@ def test_frames_of_each_library_become_records(broker, frame_of):
     ]  # fmt: skip
 
 
-def test_an_empty_frame_sends_nothing_and_a_large_row_sends_no_other(broker):
+def test_empty_frame_sends_nothing_and_an_oversized_row_rejects_all(broker):
     topic = broker.topic()
     with Producer(broker.bootstrap) as producer:
         for format in ("json", "csv", "avro"):
@@ -293,7 +293,7 @@ def test_an_empty_frame_sends_nothing_and_a_large_row_sends_no_other(broker):
     assert read_back(broker, topic) == []
 
 
-def test_an_async_producer_sends_tables(broker):
+def test_async_producer_sends_tables(broker):
     topic = broker.topic()
 
     async def main():

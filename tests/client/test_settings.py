@@ -8,7 +8,7 @@ from kafkalite.config import client
 from kafkalite.errors import InvalidConfig
 
 
-def test_without_a_word_every_key_has_its_default():
+def test_settings_without_values_are_defaults():
     for settings in (producer_settings(None, {}), consumer_settings(None, {})):
         for key in settings.scope.values():
             assert settings[key] == key.default
@@ -19,7 +19,7 @@ def test_without_a_word_every_key_has_its_default():
     "keywords",
     [{"linger_ms": 7}, {"linger.ms": 7}, {"linger.ms": "7"}, {"linger_ms": " 7 "}],
 )
-def test_a_name_has_dots_or_underscores_and_a_value_is_text_or_typed(keywords):
+def test_setting_names_accept_dots_or_underscores(keywords):
     settings = producer_settings(None, keywords)
     assert settings[client.LINGER_MS] == 7
     assert settings.given(client.LINGER_MS)
@@ -40,7 +40,7 @@ def test_a_name_has_dots_or_underscores_and_a_value_is_text_or_typed(keywords):
         ({"security_protocol": "plaintext"}, client.SECURITY_PROTOCOL, "PLAINTEXT"),
     ],
 )
-def test_a_value_is_what_it_says_in_every_form(keywords, key, value):
+def test_setting_value_may_be_text_or_typed(keywords, key, value):
     assert producer_settings(None, keywords)[key] == value
 
 
@@ -77,13 +77,13 @@ def test_a_value_is_what_it_says_in_every_form(keywords, key, value):
         ({"client_id": "x" * 250}, "client.id must be at most 249 bytes"),
     ],
 )
-def test_what_is_wrong_is_one_sentence(keywords, words):
+def test_invalid_setting_is_rejected_with_a_sentence(keywords, words):
     with pytest.raises(InvalidConfig) as refused:
         producer_settings(None, keywords)
     assert words in str(refused.value)
 
 
-def test_the_bootstrap_is_said_once():
+def test_bootstrap_servers_given_twice_are_rejected():
     assert producer_settings("a:1", {}).addresses == [("a", 1)]
     assert producer_settings(["a:1", "b"], {}).addresses == [("a", 1), ("b", 9092)]
     for name in ("bootstrap_servers", "bootstrap.servers"):
@@ -95,21 +95,21 @@ def test_the_bootstrap_is_said_once():
     "keywords",
     [{"acks": 0}, {"acks": "1"}, {"retries": 0}, {"max_in_flight_requests_per_connection": 6}],
 )
-def test_what_idempotence_cannot_go_with_turns_it_off_unless_it_was_asked_for(keywords):
+def test_incompatible_settings_disable_default_idempotence(keywords):
     assert not producer_settings(None, keywords)[client.ENABLE_IDEMPOTENCE]
 
 
-def test_a_longer_request_timeout_makes_the_delivery_timeout_longer():
+def test_longer_request_timeout_extends_delivery_timeout():
     settings = producer_settings(None, {"request_timeout_ms": 200_000, "linger_ms": 10})
     assert settings[client.DELIVERY_TIMEOUT_MS] == 200_010
 
 
 @pytest.mark.parametrize(("acks", "number"), [("all", -1), (1, 1), ("0", 0)])
-def test_acks_have_a_number_on_the_wire(acks, number):
+def test_acks_have_their_wire_value(acks, number):
     assert required_acks(producer_settings(None, {"acks": acks})) == number
 
 
-def test_a_call_without_a_timeout_has_the_producers_or_the_consumers():
+def test_default_call_timeout_is_max_block_or_default_api_timeout():
     assert producer_settings(None, {"max_block_ms": 1500}).call_timeout_s == 1.5
     assert consumer_settings(None, {"default_api_timeout_ms": 2500}).call_timeout_s == 2.5
 
@@ -123,7 +123,7 @@ def test_a_call_without_a_timeout_has_the_producers_or_the_consumers():
         ({"max_poll_records": 1}, "records are returned one at a time"),
     ],
 )
-def test_a_consumer_says_what_it_does_not_do(keywords, words):
+def test_unsupported_consumer_settings_are_rejected(keywords, words):
     with pytest.raises(InvalidConfig, match=words):
         consumer_settings(None, keywords)
 
@@ -139,7 +139,7 @@ def test_a_consumer_says_what_it_does_not_do(keywords, words):
         (" kafka:65535 ", ("kafka", 65535)),
     ],
 )
-def test_an_address_is_read_as_kafkas_tools_read_it(words, parts):
+def test_address_is_parsed_as_by_kafka(words, parts):
     assert parse_address(words) == parts
 
 
@@ -147,22 +147,22 @@ def test_an_address_is_read_as_kafkas_tools_read_it(words, parts):
     "words",
     ["", ":1", "kafka:", "kafka:0", "kafka:65536", "a b:1", "a:b", "::1:1", "a\0:1", "[]:1"],
 )
-def test_what_is_no_address_is_refused(words):
+def test_invalid_address_is_rejected(words):
     with pytest.raises(InvalidConfig, match=r"is not HOST:PORT"):
         parse_address(words)
 
 
 @pytest.mark.parametrize("bootstrap", [5, b"127.0.0.1:9092", 1.5])
-def test_brokers_of_another_type_are_refused(bootstrap):
+def test_bootstrap_servers_of_wrong_type_are_rejected(bootstrap):
     with pytest.raises(InvalidConfig, match=r"HOST:PORT or a list of them, not"):
         producer_settings(bootstrap, {})
 
 
-def test_keys_that_are_no_text_are_refused():
+def test_keys_that_are_not_text_are_rejected():
     with pytest.raises(InvalidConfig, match="A configuration key is text, not 1"):
         producer_settings({1: 2}, {})
 
 
-def test_a_topic_as_the_first_argument_is_told_where_topics_go():
+def test_topic_as_first_argument_is_rejected_with_a_hint():
     with pytest.raises(InvalidConfig, match=r"'orders', is the brokers as well.*topics=\.\.\."):
         consumer_settings("orders", {"bootstrap_servers": "127.0.0.1:9092"})
