@@ -5,12 +5,7 @@
 
 The launcher is not a node.  It holds the listeners, so that no client is refused while a node is
 restarted.  After every event it compares the nodes desired by the supervisor with the processes
-that exist, and starts or ends processes (`reconcile`).
-
-    supervisor ─▶ Roster    all nodes that shall run
-               ─▶ Fence     the node's session expired: kill its process, reap it, start it again
-               ─▶ Heartbeat the supervisor runs; without it, it is killed: nodes/supervisor_watch.py
-    launcher   ─▶ Nodes     all node processes, after each change
+that exist (nodes/node_table.py), and starts or ends processes (`reconcile`).
 
 It has one thread and no ZeroMQ context, because it forks.  It imports every module its children
 need, so that they share those pages.  It waits for processes by pidfd.
@@ -33,7 +28,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kafkalite.clock import SystemClock
-from kafkalite.config.broker import SOCKET_LISTEN_BACKLOG_SIZE, WORKERS
+from kafkalite.config.broker import WORKERS
 from kafkalite.config.listener import Listener
 from kafkalite.config.settings import Settings
 from kafkalite.config.topic import DURABILITY
@@ -41,20 +36,18 @@ from kafkalite.coordination.image import SUPERVISOR_ID
 from kafkalite.errors import Refusal
 from kafkalite.process.log_file import LOG_FILE, log_to, rotate_when_large
 from kafkalite.process.loop import SHUTDOWN_SIGNALS, disable_automatic_gc, handle_signals
-from kafkalite.process.nodes.control_channel import ControlChannel
 from kafkalite.process.nodes.node_process import NodeProcess, NodeProcessState, ProcessExit
+from kafkalite.process.nodes.node_table import NodeTable, workers_of
 from kafkalite.process.nodes.spawn_spec import REFUSED, WRITE_BACK_FAILED, NodeMain, SpawnSpec
-from kafkalite.process.nodes.supervisor_watch import SupervisorWatch
 from kafkalite.process.options import (
     Options,
     data_directory,
-    default_workers,
     listen_address,
     raise_descriptor_limit,
     ready_file,
     settings_of,
 )
-from kafkalite.process.ports import Ports, SavedPorts, load_ports, save_ports
+from kafkalite.process.ports import load_ports
 from kafkalite.process.restart import CarriedState, RestartManager, fixed_settings, unblock_signals
 from kafkalite.process.run_directory import RunDirectory
 from kafkalite.process.services.service_group import ServiceGroup
@@ -98,7 +91,7 @@ def start(options: Options, until: int | None = None, mains: NodeMains | None = 
     readiness = ready_file(options)
     services = configured_services(settings, options.insecure)
     data = data_directory(options, settings)
-    single = workers_of(settings, data) == 0
+    single = workers_of(settings, load_ports(data)) == 0
     if not single:
         mains = mains or import_node_mains()
     if carried is not None:
@@ -112,34 +105,11 @@ def start(options: Options, until: int | None = None, mains: NodeMains | None = 
     return Launcher(settings, data, address, readiness, mains, carried, services).run(until)
 
 
-def workers_of(settings: Settings, data: Path) -> int:
-    """Return the number of workers: as configured, else as in the last run, else by cores."""
-    workers = settings[WORKERS]
-    if workers is not None:
-        return workers
-    saved = load_ports(data)
-    if saved is not None:
-        return len(saved.ports) - 1
-    return default_workers()
-
-
 def import_node_mains() -> NodeMains:
     """Import all modules that nodes need, so that forked processes share them."""
     from kafkalite.process import supervisor, worker
 
     return NodeMains(supervisor.run, worker.run)
-
-
-def initial_nodes(workers: int | None, default: int, saved: SavedPorts | None) -> set[int]:
-    """Return the ids of the nodes to start before the supervisor has sent its list."""
-    if saved is None:
-        return set(range((default if workers is None else workers) + 1))
-    if workers is None:
-        return set(saved.ports)
-    ordinary = sorted(saved.ports.keys() - saved.dedicated - {SUPERVISOR_ID})[:workers]
-    known = {SUPERVISOR_ID, *ordinary, *saved.dedicated}
-    unknown = (node_id for node_id in itertools.count(1) if node_id not in known)
-    return known.union(itertools.islice(unknown, workers - len(ordinary)))
 
 
 class Launcher:
@@ -163,21 +133,10 @@ class Launcher:
         report = StartReport(lambda: None, self.service_failed)
         self.services = ServiceGroup(self.reactor, data, services, report)
         self.directory = LogDirectory(data)
-        self.saved_ports = load_ports(data)
-        self.ports = Ports(address, self.saved_ports, settings[SOCKET_LISTEN_BACKLOG_SIZE])
         self.publisher = StatusPublisher(settings, data, readiness)
         fixed = fixed_settings(settings, address, data, SOCKET_KEYS)
         self.restarts = RestartManager(self.reactor, SHAPE, fixed, lambda: None)
-        self.nodes: dict[int, NodeProcess] = {}
-        self.watch = SupervisorWatch(self.reactor, settings, lambda: self.node(SUPERVISOR_ID))
-        self.control = ControlChannel(
-            self.reactor, self.set_desired_nodes, self.fence, self.watch.record_heartbeat
-        )
-        workers = workers_of(settings, data)
-        self.desired = initial_nodes(settings[WORKERS], workers, self.saved_ports)
-        self.dedicated = self.saved_ports.dedicated if self.saved_ports else frozenset()
-        self.has_desired_nodes = False
-        """True if a supervisor has sent the list of nodes."""
+        self.nodes = NodeTable(self.reactor, settings, data, address, self.node_exited)
         self.incarnation = self.reactor.clock.wall_ms()
         self.new_code_from = 0
         """Incarnations below this one were started on old code; 0 if none are left."""
@@ -215,8 +174,8 @@ class Launcher:
             self.directory.lock()
             check_directories(self.data)
             self.publisher.remove_files_or_refuse()
-            for node_id in sorted(self.desired):
-                self.node(node_id).listener = self.ports.bind_first(node_id)
+            for node_id in sorted(self.nodes.desired):
+                self.nodes.process(node_id).listener = self.nodes.ports.bind_first(node_id)
             self.services.bind()
         else:
             self.take_over(self.carried)
@@ -234,7 +193,7 @@ class Launcher:
             self.reactor.watch(until, lambda: self.starter_exited(until))
         rotate_when_large(self.reactor, self.data / LOG_FILE)
         self.services.start()
-        log.info("Broker starts. nodes=%s data=%s", sorted(self.desired), self.data)
+        log.info("Broker starts. nodes=%s data=%s", sorted(self.nodes.desired), self.data)
         disable_automatic_gc(self.reactor)
 
     @property
@@ -242,14 +201,13 @@ class Launcher:
         """True if every process that must end has ended."""
         if not self.is_ending or (self.services.is_running and not self.is_killing):
             return False
-        return not any(node.is_running for node in self.nodes.values())
+        return not self.nodes.running
 
     def kill_and_clean_up(self) -> None:
         """Kill the remaining processes and remove the files that announce the broker."""
         self.services.close()
-        for node in self.nodes.values():
-            node.kill()
-        while any(node.is_running for node in self.nodes.values()):
+        self.nodes.kill()
+        while self.nodes.running:
             self.reactor.tick()
         self.publisher.remove_files()
         self.run_directory.remove()
@@ -274,7 +232,7 @@ class Launcher:
 
     def shut_down(self) -> None:
         """Begin the shutdown: services first, then nodes."""
-        log.info("Broker shuts down. nodes=%s", sorted(self.desired))
+        log.info("Broker shuts down. nodes=%s", sorted(self.nodes.desired))
         self.is_ending = True
         self.restarts.cancel()
         self.services.shut_down(lambda: None)
@@ -286,41 +244,37 @@ class Launcher:
 
     # -- starting and ending processes -------------------------------------------------------
 
-    def node(self, node_id: int) -> NodeProcess:
-        """Return the record of a node's process, created if it is missing."""
-        if node_id not in self.nodes:
-            self.nodes[node_id] = NodeProcess(self.reactor, node_id, self.node_exited)
-        return self.nodes[node_id]
-
     @property
     def nodes_to_run(self) -> set[int]:
         """Ids of the nodes that shall run.  During shutdown the supervisor ends last, since workers
         may need it, and no node ends before the gateway, which has messages for them."""
         if not self.is_ending or self.services.is_running:
-            return self.desired
-        if any(node.is_running for node_id, node in self.nodes.items() if node_id != SUPERVISOR_ID):
+            return self.nodes.desired
+        if any(node.node_id != SUPERVISOR_ID for node in self.nodes.running):
             return {SUPERVISOR_ID}
         return set()
 
     def reconcile(self) -> None:
         """Start and end processes towards the desired nodes, and publish the state."""
         node_ids = self.nodes_to_run
-        for node_id, node in sorted(self.nodes.items()):
-            if self.is_killing:
-                node.kill()
-            elif node_id not in node_ids:
+        if self.is_killing:
+            self.nodes.kill()
+            return
+        for node in self.nodes:
+            if node.node_id not in node_ids:
                 self.remove_node(node)
         if self.is_ending:
             return
         for node_id in sorted(node_ids):
-            if self.node(node_id).state is NodeProcessState.DUE:
-                self.start_node(self.node(node_id))
+            node = self.nodes.process(node_id)
+            if node.state is NodeProcessState.DUE:
+                self.start_node(node)
                 if self.is_ending:
                     self.reconcile()  # now: no event would end the tick that follows
                     return
         self.restart_one_node()
-        self.save_ports()
-        self.control.send_nodes(self.nodes.values(), self.address_of)
+        self.nodes.save_ports()
+        self.nodes.send_to_supervisor()
         if self.was_ready:
             self.restarts.start_trial()
         self.publish()
@@ -335,10 +289,9 @@ class Launcher:
         node.close_listener()
         node.terminate()
         if not node.is_running:
-            node.close()
-            del self.nodes[node.node_id]
+            self.nodes.remove(node.node_id)
             if not self.is_ending:
-                self.ports.release(node.node_id)
+                self.nodes.ports.release(node.node_id)
 
     def start_node(self, node: NodeProcess) -> None:
         """Start a node's process, or schedule a retry.
@@ -348,7 +301,8 @@ class Launcher:
         node_id = node.node_id
         try:
             if node.listener is None:
-                bind = self.ports.bind if self.was_ready else self.ports.bind_first
+                ports = self.nodes.ports
+                bind = ports.bind if self.was_ready else ports.bind_first
                 node.listener = bind(node_id)
         except Refusal as refusal:
             if not self.was_ready:
@@ -380,7 +334,7 @@ class Launcher:
         kept = [self.directory.descriptor, self.run_directory.descriptor]
         control_socket: socket.socket | None = None
         if node.node_id == SUPERVISOR_ID:
-            control_socket = self.control.open()
+            control_socket = self.nodes.control.open()
             kept.append(control_socket.fileno())
         spec = SpawnSpec(
             node_id=node.node_id,
@@ -391,11 +345,7 @@ class Launcher:
             data=self.data,
             cluster_id=self.directory.cluster_id,
             run_directory=self.run_directory.path,
-            nodes={
-                other_id: self.address_of(other)
-                for other_id, other in sorted(self.nodes.items())
-                if other.listener is not None or other.is_running
-            },
+            nodes=self.nodes.known_addresses,
             explicit_workers=self.settings[WORKERS],
             is_first_start=not self.was_ready,
         )
@@ -410,7 +360,7 @@ class Launcher:
         """Log the exit.  NodeProcess restarts a node that shall run, at once or after a delay."""
         node_id = exited.node.node_id
         if node_id == SUPERVISOR_ID:
-            self.control.close()
+            self.nodes.control.close()
         description = exited.description.rstrip(".")
         fields = f"node={node_id} pid={exited.pid} exit_code={exited.code}"
         if exited.code == WRITE_BACK_FAILED:
@@ -447,74 +397,34 @@ class Launcher:
         program ends them as well; it cannot be distinguished from one of theirs.  A file system
         used only by the broker avoids that.
         """
-        for node in self.nodes.values():
-            if node.is_running:
-                log.error(
-                    "Node %d is killed and recovers its logs: node %d reported a failed flush of"
-                    " their file system. node=%d pid=%d",
-                    node.node_id, failed_node_id, node.node_id, node.pid,
-                )  # fmt: skip
-                node.kill()
-
-    # -- messages of the supervisor, and the listeners ---------------------------------------
-
-    def set_desired_nodes(self, node_ids: set[int], dedicated: frozenset[int]) -> None:
-        """Replace the desired nodes by the supervisor's list."""
-        self.desired, self.dedicated = {SUPERVISOR_ID, *node_ids}, dedicated
-        self.has_desired_nodes = True
-        self.ports.release_all_but({*self.desired, *self.nodes})
-
-    def fence(self, node_id: int, incarnation: int) -> None:
-        """Kill a process whose session has expired, if it is still the same incarnation."""
-        node = self.nodes.get(node_id)
-        if node is not None and node.is_running and node.incarnation == incarnation:
+        for node in self.nodes.running:
             log.error(
-                "Node %d missed its heartbeat deadline; killing its process. node=%d pid=%d"
-                " incarnation=%d", node_id, node_id, node.pid, incarnation,
+                "Node %d is killed and recovers its logs: node %d reported a failed flush of"
+                " their file system. node=%d pid=%d",
+                node.node_id, failed_node_id, node.node_id, node.pid,
             )  # fmt: skip
             node.kill()
 
-    def address_of(self, node: NodeProcess) -> Listener:
-        """Return the address of a node's listener, also while it has none."""
-        first = self.nodes.get(SUPERVISOR_ID)
-        for known in (node, first):
-            if known is not None and known.listener is not None:
-                host = known.listener.getsockname()[0]
-                return Listener(host, self.ports.of(node.node_id))
-        return self.ports.address._replace(port=self.ports.of(node.node_id))
-
-    def save_ports(self) -> None:
-        """Write the nodes' ports to the data directory if they have changed."""
-        if not self.has_desired_nodes or self.desired != self.nodes.keys():
-            return
-        known = {node_id: self.ports.of(node_id) for node_id in self.desired}
-        now = SavedPorts(known, self.dedicated & self.desired, self.ports.free)
-        if now != self.saved_ports and all(known.values()):
-            self.saved_ports = now
-            try:
-                save_ports(self.data, now)
-            except OSError as error:
-                log.warning("Ports cannot be saved for the next start. error=%r", error.strerror)
-
     # -- published state ---------------------------------------------------------------------
-
-    @property
-    def all_ready(self) -> bool:
-        """True if every desired node has responded."""
-        return all(self.node(node_id).state is NodeProcessState.READY for node_id in self.desired)
 
     def publish(self) -> None:
         """Update status.json; once all nodes are ready for the first time, print the banner."""
         is_first_time = not self.was_ready
+        nodes = self.nodes
         if is_first_time and not (
-            self.has_desired_nodes and self.all_ready and self.services.is_ready
+            nodes.has_desired_nodes and nodes.all_ready and self.services.is_ready
         ):
             return
         self.was_ready = True
-        first = self.address_of(self.node(SUPERVISOR_ID))
+        first = nodes.address_of(nodes.process(SUPERVISOR_ID))
         running = [
-            RunningNode(node_id, role_of(node_id, self.dedicated), self.address_of(node), node.pid)
-            for node_id, node in self.nodes.items()
+            RunningNode(
+                node.node_id,
+                role_of(node.node_id, nodes.dedicated),
+                nodes.address_of(node),
+                node.pid,
+            )
+            for node in nodes
             if node.state is NodeProcessState.READY
         ]
         ready = Ready(
@@ -542,9 +452,9 @@ class Launcher:
             return []
         return [
             node_id
-            for node_id in sorted(self.desired)
-            if self.node(node_id).incarnation < self.new_code_from
-            or self.node(node_id).state is not NodeProcessState.READY
+            for node_id in sorted(self.nodes.desired)
+            if self.nodes.process(node_id).incarnation < self.new_code_from
+            or self.nodes.process(node_id).state is not NodeProcessState.READY
         ]
 
     def restart_one_node(self) -> None:
@@ -552,40 +462,23 @@ class Launcher:
         node_ids = self.nodes_to_restart
         if not node_ids:
             self.new_code_from = 0
-        elif self.all_ready:
+        elif self.nodes.all_ready:
             workers = (node_id for node_id in node_ids if node_id != SUPERVISOR_ID)
-            self.node(next(workers, SUPERVISOR_ID)).terminate()
+            self.nodes.process(next(workers, SUPERVISOR_ID)).terminate()
 
     def execute_new_code(self) -> None:
         """Execute the new code, which takes over all sockets and processes."""
-        nodes = [
-            {
-                "node_id": node_id,
-                "listener": -1 if node.listener is None else node.listener.fileno(),
-                "pid": node.pid,
-                "incarnation": node.incarnation,
-                "state": node.state.value,
-            }
-            for node_id, node in self.nodes.items()
-        ]
-        held = [node.listener for node in self.nodes.values()]
-        held.append(self.control.socket)
         service_descriptors = self.services.descriptors
         self.restarts.execute(
             lambda: self.signals > 0,
             [
                 self.directory.descriptor,
-                *(each.fileno() for each in held if each is not None),
+                *self.nodes.descriptors,
                 *itertools.chain.from_iterable(service_descriptors.values()),
             ],
             lock=self.directory.descriptor,
-            orders=-1 if self.control.socket is None else self.control.socket.fileno(),
             incarnation=self.incarnation,
-            roster=sorted(self.desired),
-            dedicated=sorted(self.dedicated),
-            ports=self.ports.ports,
-            free=self.ports.free,
-            nodes=nodes,
+            **self.nodes.carried_fields,
             **service_descriptors,
         )
         self.services.start()  # the exec has failed
@@ -597,18 +490,5 @@ class Launcher:
         self.services.take_over(carried.service_descriptors)
         self.incarnation = max(self.incarnation, carried["incarnation"])
         self.new_code_from = self.incarnation + 1
-        self.desired = set(carried["roster"])
-        self.dedicated = frozenset(carried["dedicated"])
-        self.ports.free = carried["free"]
-        self.ports.ports = {int(node_id): port for node_id, port in carried["ports"].items()}
-        self.has_desired_nodes = self.was_ready = True
-        for fields in carried["nodes"]:
-            node = self.node(fields["node_id"])
-            if fields["listener"] >= 0:
-                os.set_inheritable(fields["listener"], False)
-                node.listener = socket.socket(fileno=fields["listener"])
-            if fields["pid"]:
-                state = NodeProcessState(fields["state"])
-                node.take_over(fields["pid"], fields["incarnation"], state)
-        if carried["orders"] >= 0:
-            self.control.take_over(carried["orders"])
+        self.nodes.take_over(carried)
+        self.was_ready = True

@@ -181,7 +181,7 @@ class Supervisor:
         if node_ids != self._sent_node_ids:
             self._sent_node_ids = node_ids
             dedicated = [node_id for node_id in node_ids if nodes[node_id].dedicated]
-            self._send(bus.ROSTER(node_ids=node_ids, dedicated=dedicated))
+            self._send(bus.DESIRED_NODES(node_ids=node_ids, dedicated=dedicated))
 
     def _fence(self, peer: Peer) -> None:
         self._send(bus.FENCE(node_id=peer.node_id, incarnation=peer.incarnation))

@@ -8,7 +8,6 @@ ALLOWED: dict[str, set[str]] = {
         "kafkalite/cli/__init__.py NOBODY_READS",
         "kafkalite/cli/bench.py verdict",
         "kafkalite/client/producer/sender.py verdict",
-        "kafkalite/protocol/schemas/bus.py ROSTER",
     },
     "text_uses_terms_of_the_field": {
         "kafkalite/cli/__init__.py text 'nobody'",
@@ -32,6 +31,5 @@ ALLOWED: dict[str, set[str]] = {
         "kafkalite/client/consumer/async_consumer.py text 'lane'",
         "kafkalite/client/consumer/consumer.py text 'lane'",
         "kafkalite/client/net/local_socket.py text 'lane'",
-        "kafkalite/process/launcher.py text 'roster'",
     },
 }

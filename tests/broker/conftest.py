@@ -98,7 +98,7 @@ class Clients(Cluster):
         if killed:
             for node_id in list(self.running):
                 self.kill(node_id)
-            self.roster.clear()
+            self.desired_nodes.clear()
             self.listeners_closed()
         else:
             self.end()

@@ -109,7 +109,7 @@ def test_each_topic_with_dedicated_workers_gets_and_takes_them(cluster):
     cluster.produce("d", b"x")
     cluster.delete("d")
     cluster.settle()
-    assert cluster.roster == {1, 2}
+    assert cluster.desired_nodes == {1, 2}
     assert cluster.directories("d-*") == cluster.directories("nodes/[34]") == []
 
 

@@ -215,7 +215,7 @@ def test_a_drained_worker_is_emptied_and_can_be_removed(begun):
     assert cluster.image.led_count(2) == 0
     assert cluster.order("remove", 2)["error_code"] == 0
     cluster.settle()
-    assert cluster.roster == {1, 3}
+    assert cluster.desired_nodes == {1, 3}
     assert cluster.directories("nodes/2") == []
 
 
@@ -226,7 +226,7 @@ def test_an_order_to_drain_and_one_to_remove_may_come_together(begun):
     assert [report[0].fields["error_code"] for report in reports] == [0, 0, 0]
     cluster.settle()
     assert cluster.deaths == []
-    assert cluster.roster == {1, 2}
+    assert cluster.desired_nodes == {1, 2}
 
 
 def test_a_new_worker_gets_its_share_when_that_is_ordered(begun):

@@ -200,7 +200,7 @@ def test_a_delta_before_the_welcome_is_left_to_the_files(followed, controller):
         delta(2**63 - 2, node(2), end=-(2**63)),
         bus.DELTA(begin_offset=2**63 - 1, end_offset=-(2**63), records=[b""]),
         bus.HELLO(image_offset=7),
-        bus.ROSTER(node_ids=[1], dedicated=[]),
+        bus.DESIRED_NODES(node_ids=[1], dedicated=[]),
     ],
 )
 def test_what_does_not_make_sense_is_dropped(followed, controller, lie):

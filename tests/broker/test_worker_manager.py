@@ -280,4 +280,4 @@ def test_a_supervisor_sends_a_heartbeat_before_it_is_ready_whatever_else_it_send
     with suppress(BlockingIOError):
         while True:
             kinds.append(bus.read_frame(cluster.orders.recv(PACKET_MAX)).kind)
-    assert bus.HEARTBEAT in kinds and bus.ROSTER in kinds
+    assert bus.HEARTBEAT in kinds and bus.DESIRED_NODES in kinds

@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kafkalite.protocol.schemas.bus import FENCE, ROSTER, write_frame
+from kafkalite.protocol.schemas.bus import DESIRED_NODES, FENCE, write_frame
 from tests.process.waiting import WAIT_S_MAX, until
 
 
@@ -108,9 +108,9 @@ class LauncherHarness:
         with (self.script / "say").open("a") as file:
             file.write("".join(frame.hex() + "\n" for frame in frames))
 
-    def roster(self, *node_ids, dedicated=()):
+    def desired_nodes(self, *node_ids, dedicated=()):
         """Have the supervisor send these nodes as the desired processes."""
-        self.say(write_frame(ROSTER(node_ids=list(node_ids), dedicated=list(dedicated))))
+        self.say(write_frame(DESIRED_NODES(node_ids=list(node_ids), dedicated=list(dedicated))))
 
     def fence(self, node_id, incarnation):
         """Have the supervisor fence this process."""

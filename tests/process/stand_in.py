@@ -25,7 +25,7 @@ from kafkalite.process import launcher
 from kafkalite.process.loop import handle_signals
 from kafkalite.process.nodes import child_setup
 from kafkalite.process.options import Options
-from kafkalite.protocol.schemas.bus import ROSTER, read_frame, write_frame
+from kafkalite.protocol.schemas.bus import DESIRED_NODES, read_frame, write_frame
 from kafkalite.storage.disk import WriteBackFailed
 from kafkalite.transport.reactor import Reactor
 
@@ -69,7 +69,7 @@ def supervisor(spec):
 
     if not (place / "script" / "say").exists() and not (place / "script" / "mute").exists():
         node_ids = [node_id for node_id in spec.nodes if node_id]
-        spec.control_socket.send(write_frame(ROSTER(node_ids=node_ids, dedicated=[])))
+        spec.control_socket.send(write_frame(DESIRED_NODES(node_ids=node_ids, dedicated=[])))
     reactor.watch(spec.control_socket.fileno(), hear)
     send_frames()
     return run_child(spec, reactor)

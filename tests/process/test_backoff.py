@@ -104,7 +104,7 @@ def test_a_port_that_was_taken_meanwhile_is_waited_for_with_one_line_in_the_log(
 def test_a_port_that_is_taken_before_all_was_ever_ready_ends_all_with_its_sentence(harness):
     host, _, port = harness.listen.rpartition(":")
     with socket.create_server((host, int(port) + 3)):
-        harness.roster(1, 2, 3)  # one more node than the launcher starts with
+        harness.desired_nodes(1, 2, 3)  # one more node than the launcher starts with
         harness.launch()
         code, said = harness.refused()
     assert (code, said.count("\n")) == (1, 1)
@@ -112,7 +112,7 @@ def test_a_port_that_is_taken_before_all_was_ever_ready_ends_all_with_its_senten
     harness.watch()
     assert harness.left() == [] and not is_locked(harness.data)
     (harness.script / "say").write_text("")
-    harness.roster(1, 2, 3)
+    harness.desired_nodes(1, 2, 3)
     harness.start()
     assert harness.port(3) == int(port) + 3
 

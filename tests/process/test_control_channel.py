@@ -9,7 +9,7 @@ from kafkalite.config.listener import Listener
 from kafkalite.process.nodes.control_channel import PACKETS_PER_TICK, RESEND_MS, ControlChannel
 from kafkalite.process.nodes.node_process import NodeProcess
 from kafkalite.process.nodes.supervisor_watch import send_if_all_read
-from kafkalite.protocol.schemas.bus import FENCE, HEARTBEAT, ROSTER, read_frame, write_frame
+from kafkalite.protocol.schemas.bus import DESIRED_NODES, FENCE, HEARTBEAT, read_frame, write_frame
 from kafkalite.transport.reactor import Reactor
 
 
@@ -114,7 +114,7 @@ def test_messages_read_in_one_tick_are_limited(
 
 
 def test_channel_is_closed_when_the_supervisor_exits(channel, reactor, supervisor):
-    supervisor.send(write_frame(ROSTER(node_ids=[1, 2], dedicated=[2])))
+    supervisor.send(write_frame(DESIRED_NODES(node_ids=[1, 2], dedicated=[2])))
     supervisor.close()
     send(channel, reactor, 1)
     for _ in range(3):
@@ -124,7 +124,7 @@ def test_channel_is_closed_when_the_supervisor_exits(channel, reactor, superviso
 
 
 def test_desired_nodes_are_passed_on_with_the_dedicated_ones(channel, reactor, supervisor, handled):
-    supervisor.send(write_frame(ROSTER(node_ids=[2, 1, 2], dedicated=[2])))
+    supervisor.send(write_frame(DESIRED_NODES(node_ids=[2, 1, 2], dedicated=[2])))
     reactor.tick(0)
     assert handled == [({1, 2}, frozenset({2}))]
 
@@ -136,7 +136,7 @@ def test_heartbeats_leave_space_for_other_messages(channel, supervisor, reactor,
     for _ in range(2_000):
         send_if_all_read(supervisor, beat)
     for number in range(50):
-        supervisor.send(write_frame(ROSTER(node_ids=[number], dedicated=[])))
+        supervisor.send(write_frame(DESIRED_NODES(node_ids=[number], dedicated=[])))
     for _ in range(51 // PACKETS_PER_TICK + 1):
         reactor.tick(0)
     assert len(beats) == 1 and len(handled) == 50

@@ -6,9 +6,9 @@ import socket
 
 import pytest
 
-from kafkalite.process.launcher import initial_nodes
+from kafkalite.process.nodes.node_table import initial_nodes
 from kafkalite.process.ports import SavedPorts, load_ports
-from kafkalite.protocol.schemas.bus import HEARTBEAT, HELLO, ROSTER, write_frame
+from kafkalite.protocol.schemas.bus import DESIRED_NODES, HEARTBEAT, HELLO, write_frame
 from tests.process.harness import answers, is_refused
 from tests.process.waiting import until
 
@@ -20,7 +20,7 @@ def incarnation(harness, node_id):
 def test_a_node_that_is_added_is_started_and_one_that_is_removed_is_no_more(harness):
     harness.start()
     removed, port = harness.pid(1), harness.port(1)
-    harness.roster(2, 5, 4, dedicated=[5])
+    harness.desired_nodes(2, 5, 4, dedicated=[5])
     until(lambda: {node["id"] for node in harness.status()["nodes"]} == {0, 2, 4, 5})
     assert [node["role"] for node in harness.status()["nodes"]] == [
         "supervisor",
@@ -41,10 +41,10 @@ def test_a_node_that_is_removed_and_wanted_again_while_it_ends_is_started_anew(h
     harness.play(1, "linger")
     harness.start()
     pid, port = harness.pid(1), harness.port(1)
-    harness.roster(2)
+    harness.desired_nodes(2)
     until(lambda: pid in [pid for _, pid, _ in harness.lives("ending")])
     until(lambda: is_refused(port))
-    harness.roster(1, 2, 3)
+    harness.desired_nodes(1, 2, 3)
     until(lambda: harness.node(3))
     assert len(harness.lives("born")) == 4, "never two processes of one node"
     harness.play(1)
@@ -56,10 +56,10 @@ def test_a_node_that_is_added_again_need_not_have_the_port_it_had(harness):
     harness.listen = "127.0.0.1:0"
     harness.start()
     port = harness.port(1)
-    harness.roster(2)
+    harness.desired_nodes(2)
     until(lambda: set(harness.heard()) == {0, 2})
     with socket.create_server(("127.0.0.1", port)):
-        harness.roster(1, 2)
+        harness.desired_nodes(1, 2)
         until(lambda: harness.node(1))
     assert harness.port(1) != port
 
@@ -68,12 +68,12 @@ def test_nodes_that_come_and_go_do_not_walk_through_the_ports(harness):
     harness.start()
     ports = {harness.port(1), harness.port(2)}
     for node_id in (57, 60_000):
-        harness.roster(2)
+        harness.desired_nodes(2)
         until(lambda: set(harness.heard()) == {0, 2})
-        harness.roster(2, node_id)
+        harness.desired_nodes(2, node_id)
         until(lambda node_id=node_id: harness.node(node_id))
         assert {harness.port(2), harness.port(node_id)} == ports
-    harness.roster(2, 60_000, 60_001)
+    harness.desired_nodes(2, 60_000, 60_001)
     until(lambda: harness.node(60_001))
     assert harness.port(60_001) == max(ports) + 1
 
@@ -82,9 +82,9 @@ def test_the_port_of_a_node_that_is_no_more_at_the_start_is_the_next_ones(harnes
     harness.start()
     ports = [harness.port(1), harness.port(2)]
     harness.end()
-    harness.roster(1)
+    harness.desired_nodes(1)
     harness.start(workers=1)
-    harness.roster(1, 9)
+    harness.desired_nodes(1, 9)
     until(lambda: harness.node(9))
     assert [harness.port(1), harness.port(9)] == ports
 
@@ -96,7 +96,7 @@ def test_readiness_waits_for_the_nodes_the_supervisor_names(harness):
     until(lambda: len(harness.heard()) == 3, harness.launcher)
     until(lambda: {node["state"] for node in harness.heard().values()} == {"ready"})
     assert not harness.ready_file.exists(), "nobody has said yet which nodes there are"
-    harness.roster(1, 2, 3)
+    harness.desired_nodes(1, 2, 3)
     until(lambda: 3 in harness.heard(), harness.launcher)
     assert not harness.ready_file.exists()
     harness.play(3)
@@ -115,7 +115,7 @@ def test_a_silent_node_is_killed_and_its_next_incarnation_is_left_alone(harness)
     assert incarnation(harness, 1) > old
     renewed = harness.pid(1)
     harness.fence(1, old)
-    harness.roster(1, 2, 3)  # received after the fence
+    harness.desired_nodes(1, 2, 3)  # received after the fence
     until(lambda: harness.node(3))
     assert harness.pid(1) == renewed
     assert harness.log.count("Node 1 missed its heartbeat deadline") == 1
@@ -161,7 +161,7 @@ def test_a_supervisor_is_born_knowing_of_a_removed_node_that_has_not_ended(harne
     """Otherwise it would take that node's directory for one that no process writes to."""
     harness.play(2, "linger")
     harness.start(workers=2)
-    harness.roster(1)
+    harness.desired_nodes(1)
     until(lambda: harness.lives("ending"), harness.launcher)
     pid = harness.pid(0)
     os.kill(pid, signal.SIGKILL)
@@ -175,14 +175,14 @@ def test_a_supervisor_is_born_knowing_of_a_removed_node_that_has_not_ended(harne
         b"\0",
         b"no frame",
         write_frame(HELLO(image_offset=1)),
-        write_frame(ROSTER(node_ids=[-1, 1], dedicated=[])),
-        write_frame(ROSTER(node_ids=list(range(5000)), dedicated=[])),
+        write_frame(DESIRED_NODES(node_ids=[-1, 1], dedicated=[])),
+        write_frame(DESIRED_NODES(node_ids=list(range(5000)), dedicated=[])),
     ],
 )
 def test_what_cannot_be_meant_is_not_obeyed(harness, frame):
     harness.start()
     before = harness.status()
-    harness.say(frame, frame, write_frame(ROSTER(node_ids=[1, 2, 3], dedicated=[])))
+    harness.say(frame, frame, write_frame(DESIRED_NODES(node_ids=[1, 2, 3], dedicated=[])))
     until(lambda: harness.node(3))
     assert [node for node in harness.status()["nodes"] if node["id"] != 3] == before["nodes"]
     assert harness.log.count("ignores an invalid message") == 1
@@ -211,20 +211,20 @@ def test_a_supervisor_that_hears_nothing_for_long_is_told_the_last_word(harness)
     until(lambda: harness.heard()[1]["state"] == "backoff")
 
 
-REMEMBERED = SavedPorts({0: 9092, 1: 9093, 3: 9095, 4: 9096}, frozenset({4}))
+SAVED = SavedPorts({0: 9092, 1: 9093, 3: 9095, 4: 9096}, frozenset({4}))
 
 
 @pytest.mark.parametrize(
-    ("workers", "remembered", "roster"),
+    ("workers", "saved", "desired"),
     [
         (2, None, {0, 1, 2}),
         (None, None, {0, 1, 2, 3}),
-        (None, REMEMBERED, {0, 1, 3, 4}),
-        (2, REMEMBERED, {0, 1, 3, 4}),
-        (1, REMEMBERED, {0, 1, 4}),
-        (4, REMEMBERED, {0, 1, 2, 3, 4, 5}),
+        (None, SAVED, {0, 1, 3, 4}),
+        (2, SAVED, {0, 1, 3, 4}),
+        (1, SAVED, {0, 1, 4}),
+        (4, SAVED, {0, 1, 2, 3, 4, 5}),
         (3, SavedPorts({0: 9092}), {0, 1, 2, 3}),
     ],
 )
-def test_it_begins_with_the_nodes_there_were_or_were_asked_for(workers, remembered, roster):
-    assert initial_nodes(workers, 3, remembered) == roster
+def test_it_begins_with_the_nodes_there_were_or_were_asked_for(workers, saved, desired):
+    assert initial_nodes(workers, 3, saved) == desired

@@ -157,7 +157,7 @@ def test_a_taken_port_of_the_range_is_one_sentence_that_names_it_and_the_node(tm
 
 def test_started_again_the_nodes_are_where_they_were_and_as_many(harness):
     harness.start()
-    harness.roster(1, 2, 3)
+    harness.desired_nodes(1, 2, 3)
     until(lambda: harness.node(3) and 3 in load_ports(harness.data).ports)
     ports = {node["id"]: node["port"] for node in harness.status()["nodes"]}
     harness.end()

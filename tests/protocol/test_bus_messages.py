@@ -56,7 +56,7 @@ MESSAGES = {
         moves=[{"topic": "t", "partition": 0, "from_node": 2, "to_node": 1}],
         moves_left=1,
     ),
-    "Roster": bus.ROSTER(node_ids=[0, 2], dedicated=[2]),
+    "DesiredNodes": bus.DESIRED_NODES(node_ids=[0, 2], dedicated=[2]),
     "Fence": bus.FENCE(node_id=2, incarnation=1_700_000_000_000),
     "Nodes": bus.NODES(
         nodes=[

@@ -113,7 +113,7 @@ class Cluster:
         """Killed nodes that are not restarted until the test allows it."""
         self.incarnation = 0
         self.incarnations: dict[int, int] = {}
-        self.roster: set[int] = set()
+        self.desired_nodes: set[int] = set()
         self.listeners: dict[int, socket.socket] = {}
         self.orders: socket.socket | None = None
         self.busy: set[int] = set()
@@ -138,7 +138,7 @@ class Cluster:
 
     def end(self) -> None:
         """Stop the broker cleanly: the workers, then the supervisor."""
-        self.roster.clear()
+        self.desired_nodes.clear()
         for node_id in sorted(self.running, reverse=True):
             self.end_one(node_id)
         self.listeners_closed()
@@ -257,24 +257,24 @@ class Cluster:
                 message = bus.read_frame(self.orders.recv(PACKET_MAX))
             except BlockingIOError:
                 break
-            if message.kind is bus.ROSTER:
-                self.roster = set(message.fields["node_ids"])
+            if message.kind is bus.DESIRED_NODES:
+                self.desired_nodes = set(message.fields["node_ids"])
             elif message.kind is bus.FENCE:
                 peer = Peer(**message.fields)
                 self.fenced.append(peer)
                 if peer.node_id in self.running and self.running[peer.node_id].peer == peer:
                     self.kill(peer.node_id)
-        for node_id in [n for n in self.running if n and n not in self.roster]:
+        for node_id in [n for n in self.running if n and n not in self.desired_nodes]:
             self.end_one(node_id)
             self.listeners.pop(node_id).close()
-        for node_id in [0, *sorted(self.roster)]:
+        for node_id in [0, *sorted(self.desired_nodes)]:
             if node_id not in self.running and node_id not in self.held_down:
                 self.start(node_id)
         self._tell()
 
     def _tell(self) -> None:
         nodes = []
-        for node_id in sorted({0, *self.roster}):
+        for node_id in sorted({0, *self.desired_nodes}):
             there = self.running.get(node_id)
             host, port = "127.0.0.1", 0
             if node_id in self.listeners:
@@ -397,13 +397,13 @@ class Cluster:
     def is_settled(self) -> bool:
         """Return whether every node has the supervisor's metadata and leads its partitions."""
         supervisor = self.running.get(0)
-        if supervisor is None or self.running.keys() != {0, *self.roster}:
+        if supervisor is None or self.running.keys() != {0, *self.desired_nodes}:
             return False
         image = supervisor.node.image
         members = self.supervisor.worker_manager.workers
         end_offset = supervisor.node.local_controller.log.end_offset
         return (
-            {n for n in image.nodes if n} == self.roster
+            {n for n in image.nodes if n} == self.desired_nodes
             and {m.peer for m in members.values()} == {there.peer for there in self.workers}
             and all(node.port for node in image.nodes.values())
             and all(member.made_offset >= end_offset for member in members.values())

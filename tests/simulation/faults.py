@@ -45,8 +45,8 @@ class ClusterFaults:
             cluster.end()
         for node_id in [*cluster.running]:
             cluster.kill(node_id)
-        known = sorted(cluster.roster)
-        cluster.roster.clear()
+        known = sorted(cluster.desired_nodes)
+        cluster.desired_nodes.clear()
         cluster.listeners_closed()
         workers = self.random.choice([1, 2, 3, None])
         if self.random.random() < 0.5:
@@ -114,7 +114,7 @@ class ClusterFaults:
                     {"topic_id": bytes(16), "partition": lie}]),
                 bus.FORWARD(request_id=lie, frame=bytes(self.random.randrange(40)),
                             peer_host="", peer_port=lie, local_host="", local_port=lie),
-                bus.ROSTER(node_ids=[lie], dedicated=[]),
+                bus.DESIRED_NODES(node_ids=[lie], dedicated=[]),
                 bus.DELTA(begin_offset=lie, end_offset=lie, records=[b""]),
                 bus.HELLO(image_offset=lie),
             ]

@@ -173,18 +173,18 @@ class ClusterWorkload:
             return
         verbs = ["list", "drain", "undrain", "rebalance", "rebalance", "add", "remove"]
         verb = self.random.choice(verbs)
-        if verb == "add" and len(self.cluster.roster) > 4:
+        if verb == "add" and len(self.cluster.desired_nodes) > 4:
             verb = "rebalance"
-        node_id = self.random.choice([*self.cluster.roster, 0])
+        node_id = self.random.choice([*self.cluster.desired_nodes, 0])
         order = bus.NODE_ORDER(request_id=7, verb=verb, node_id=node_id, dry_run=False)
         assert self.cluster.bus.server is not None
         self.cluster.said_up(b"an operator", bus.write_frame(order))
 
     def move_partitions(self) -> None:
         supervisor = self.cluster.running.get(0)
-        if supervisor is None or supervisor.paused or not self.cluster.roster:
+        if supervisor is None or supervisor.paused or not self.cluster.desired_nodes:
             return
-        workers = [*self.cluster.roster]
+        workers = [*self.cluster.desired_nodes]
         moves = [
             PartitionMove(topic.topic_id, index, partition.leader, self.random.choice(workers))
             for topic in self.cluster.image.topics.values()

@@ -15,10 +15,10 @@ from kafkalite.config.listener import Listener
 from kafkalite.errors import KafkaError
 from kafkalite.process.nodes.node_process import NodeProcess, NodeProcessState
 from kafkalite.protocol.schemas.bus import (
+    DESIRED_NODES,
     FENCE,
     HEARTBEAT,
     NODES,
-    ROSTER,
     TypedRecord,
     read_frame,
     write_frame,
@@ -111,7 +111,7 @@ class ControlChannel:
 
     def handle(self, message: TypedRecord) -> None:
         fields = message.fields
-        if message.kind is ROSTER:
+        if message.kind is DESIRED_NODES:
             node_ids, dedicated = set(fields["node_ids"]), frozenset(fields["dedicated"])
             if len(node_ids) > NODES_MAX or any(node_id < 0 for node_id in node_ids):
                 self.log_invalid(f"a list of {len(node_ids)} nodes")

@@ -153,9 +153,9 @@ NODE_REPORT = MESSAGES.declare(
 
 # Launcher and supervisor.
 
-ROSTER = MESSAGES.declare(
-    11, "Roster", "0",
-    # All nodes that shall run, and those of them that are dedicated.
+DESIRED_NODES = MESSAGES.declare(
+    11, "DesiredNodes", "0",
+    # All nodes that should run, and those of them that are dedicated.
     Struct(node_ids=Array(Int32()), dedicated=Array(Int32())),
 )  # fmt: skip
 
