@@ -57,7 +57,7 @@ def reported(*counts):
 # Counts, without a JVM.
 
 
-def test_ranges_of_a_batch_are_added_and_their_files_removed(place, task):
+def test_counts_of_a_batch_are_added_and_their_files_removed(place, task):
     counts = BadRowCounts(QUERY)
     task(0)
     reported((RANGE, 2), (OTHER, 3))
@@ -68,7 +68,7 @@ def test_ranges_of_a_batch_are_added_and_their_files_removed(place, task):
     assert counts.take(0) == counts.take(1) == 0
 
 
-def test_a_range_that_is_read_again_counts_once(place, task):
+def test_retried_range_is_counted_once(place, task):
     counts = BadRowCounts(QUERY)
     for attempt, bad_rows in ((1, 2), (2, 7), (3, 7), (4, 1)):
         task(0, attempt)
@@ -76,7 +76,7 @@ def test_a_range_that_is_read_again_counts_once(place, task):
     assert counts.take(0) == 7
 
 
-def test_a_late_task_is_not_counted_and_a_batch_without_its_report_is(place, task):
+def test_late_task_is_not_counted_and_missed_batch_is(place, task):
     counts = BadRowCounts(QUERY)
     for batch in (3, 4, 5):
         task(batch)
@@ -88,7 +88,7 @@ def test_a_late_task_is_not_counted_and_a_batch_without_its_report_is(place, tas
     assert os.listdir(counts.path) == []
 
 
-def test_half_a_line_of_a_killed_task_is_left_out(place, task):
+def test_incomplete_line_of_a_killed_task_is_ignored(place, task):
     counts = BadRowCounts(QUERY)
     task(0)
     reported((RANGE, 2))
@@ -96,7 +96,7 @@ def test_half_a_line_of_a_killed_task_is_left_out(place, task):
     assert counts.take(0) == 6
 
 
-def test_every_listener_of_a_query_counts_and_no_other(place, task):
+def test_every_listener_of_a_query_counts_its_rows(place, task):
     ours = [BadRowCounts(QUERY), BadRowCounts(QUERY)]
     others = BadRowCounts(str(uuid.UUID(int=8)))
     task(0)
@@ -105,14 +105,14 @@ def test_every_listener_of_a_query_counts_and_no_other(place, task):
 
 
 @pytest.mark.parametrize(("batch", "query"), [(None, QUERY), (0, None)])
-def test_what_is_no_micro_batch_leaves_no_count(place, task, batch, query):
+def test_task_outside_a_micro_batch_writes_no_count(place, task, batch, query):
     counts = BadRowCounts(QUERY)
     task(batch, query=query)
     reported((RANGE, 2))
     assert os.listdir(counts.path) == []
 
 
-def test_without_a_listener_nothing_is_written(place, task, tmp_path):
+def test_counts_are_not_written_without_a_listener(place, task, tmp_path):
     task(0)
     reported((RANGE, 2))
     assert list(tmp_path.iterdir()) == []
@@ -135,7 +135,7 @@ def test_lag_listener_accepts_the_former_name_of_its_argument(place):
         LagListener(called, told=called)
 
 
-def test_a_directory_that_others_can_enter_is_not_used(place, task, caplog):
+def test_directory_open_to_others_is_not_used(place, task, caplog):
     place.mkdir()
     place.chmod(0o755)
     (place / f"{QUERY}.x").mkdir()
@@ -151,7 +151,7 @@ def test_a_directory_that_others_can_enter_is_not_used(place, task, caplog):
     assert "will not be counted" in said and "mode 700" in said
 
 
-def test_a_count_that_cannot_be_written_is_logged_and_fails_no_task(place, task, caplog):
+def test_count_that_cannot_be_written_is_logged_and_fails_no_task(place, task, caplog):
     counts = BadRowCounts(QUERY)
     task(0)
     (counts.path / f"0.1.{os.getpid()}").mkdir()
@@ -170,7 +170,7 @@ sys.stdin.read()
 """
 
 
-def test_the_directories_of_killed_drivers_are_removed_and_no_others(place, tmp_path):
+def test_directories_of_killed_drivers_are_removed(place, tmp_path):
     held = BadRowCounts(QUERY)
     command = [sys.executable, "-c", KILLED, str(tmp_path)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -188,7 +188,7 @@ def test_the_directories_of_killed_drivers_are_removed_and_no_others(place, tmp_
     assert sorted(place.iterdir()) == sorted([held.path, newest.path])
 
 
-def test_a_directory_goes_with_its_owner_and_not_with_a_fork_of_it(place):
+def test_directory_is_removed_with_its_owner_and_not_by_a_fork(place):
     counts = BadRowCounts(QUERY)
     if (child := os.fork()) == 0:
         counts.close()
@@ -216,7 +216,7 @@ def ended(listener, run=1):
     listener.onQueryTerminated(SimpleNamespace(id=QUERY, runId=run))
 
 
-def test_a_listener_adds_up_and_warns_once_a_batch(place, task, caplog):
+def test_listener_adds_counts_and_warns_once_per_batch(place, task, caplog):
     listener = LagListener()
     started(listener)
     with caplog.at_level(logging.WARNING, LOGGER):
@@ -233,7 +233,7 @@ def test_a_listener_adds_up_and_warns_once_a_batch(place, task, caplog):
     assert list(place.iterdir()) == [] and listener.bad_rows == {QUERY: 7}
 
 
-def test_the_next_run_may_begin_before_the_end_of_the_last_is_told(place, task):
+def test_next_run_may_start_before_the_end_of_the_last_is_reported(place, task):
     listener = LagListener()
     started(listener, run=1)
     started(listener, run=2)
@@ -246,7 +246,7 @@ def test_the_next_run_may_begin_before_the_end_of_the_last_is_told(place, task):
     assert list(place.iterdir()) == []
 
 
-def test_a_listener_that_is_added_later_counts_from_then_on(place, task):
+def test_listener_added_later_counts_from_then_on(place, task):
     listener = LagListener()
     task(0)
     reported((RANGE, 1))
@@ -283,7 +283,7 @@ def work(broker, topic):
     return RangePipeline(source_options(said, stream=False), decode, ["n"])
 
 
-def test_a_task_tells_of_a_range_once_and_of_a_good_one_never(broker, told):
+def test_task_reports_a_range_with_bad_rows_once(broker, told):
     topic = broker.topic(1)
     numbers(broker, topic, good=10, bad=3)
     made = work(broker, topic)
@@ -292,7 +292,7 @@ def test_a_task_tells_of_a_range_once_and_of_a_good_one_never(broker, told):
     assert sum(map(len, made.of(whole))) == 10 and told == [(whole, 3)]
 
 
-def test_a_range_that_is_left_amid_its_records_is_told_of(broker, told):
+def test_range_closed_before_its_end_is_reported(broker, told):
     topic = broker.topic(1)
     numbers(broker, topic, good=1, bad=2)
     wanted = OffsetRange(topic, 0, 0, 3)
@@ -324,7 +324,7 @@ def bad_rows_directories():
 
 
 @pytest.mark.spark_session
-def test_a_streams_bad_rows_reach_the_driver(spark, broker, listener, tmp_path, caplog):
+def test_bad_rows_of_a_stream_reach_the_driver(spark, broker, listener, tmp_path, caplog):
     topic = broker.topic(2)
     numbers(broker, topic, good=8, bad=4, partition=0)
     numbers(broker, topic, good=8, bad=4, partition=1)
@@ -348,7 +348,7 @@ def test_a_streams_bad_rows_reach_the_driver(spark, broker, listener, tmp_path, 
 
 @pytest.mark.spark
 @pytest.mark.spark_session
-def test_the_bad_rows_of_a_batch_that_is_read_twice_count_once(spark, broker, listener, tmp_path):
+def test_bad_rows_of_a_batch_read_twice_are_counted_once(spark, broker, listener, tmp_path):
     topic, quarantine = broker.topic(2), broker.topic(1)
     numbers(broker, topic, good=3, bad=2, partition=0)
     numbers(broker, topic, good=3, bad=1, partition=1)

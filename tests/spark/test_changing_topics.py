@@ -131,7 +131,7 @@ STARTS = {
 @pytest.mark.parametrize("start", STARTS)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("fails", ["true", "false"])
-def test_a_stream_goes_on_until_something_is_lost(broker, query, fails, way, start):
+def test_stream_continues_until_data_loss(broker, query, fails, way, start):
     topic = broker.topic(partitions=PARTITIONS)
     where, read = STARTS[start]
     expected = set(read)
@@ -172,7 +172,7 @@ def test_a_stream_goes_on_until_something_is_lost(broker, query, fails, way, sta
     stream.await_values(expected)
 
 
-def test_topics_come_go_and_grow_under_a_pattern(broker, query):
+def test_pattern_stream_follows_created_deleted_and_grown_topics(broker, query):
     """Deleted records may have been read or not; all others are read, and none twice."""
     prefix = f"stress-{uuid.uuid4().hex[:8]}"
     dice = random.Random(SEED)
@@ -248,7 +248,7 @@ OLD_CHECKPOINTS = {
 
 
 @pytest.mark.parametrize("version", OLD_CHECKPOINTS)
-def test_a_checkpoint_of_an_older_spark_goes_on(broker, query, tmp_path, version):
+def test_checkpoint_of_an_older_spark_is_continued(broker, query, tmp_path, version):
     """The checkpoint has the layout of Spark's own Kafka source of that version.
 
     Its offsets are read and must not be repeated.  One micro-batch is committed, and another is
@@ -270,6 +270,4 @@ def test_a_checkpoint_of_an_older_spark_goes_on(broker, query, tmp_path, version
     stream = query(subscribe=topic, startingOffsets="earliest", includeHeaders="true")
     stream.start()
     stream.await_values(wanted(range(4, 10), [0]) | wanted(range(10), [1]))
-    assert sorted(stream.batches[1]) == sorted(
-        wanted(range(4, 7), [0]) | wanted(range(2), [1])
-    )
+    assert sorted(stream.batches[1]) == sorted(wanted(range(4, 7), [0]) | wanted(range(2), [1]))

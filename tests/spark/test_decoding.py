@@ -75,7 +75,7 @@ def framed(number, value):
                                           ("n", pa.timestamp("us"))]),
     ],
 )  # fmt: skip
-def test_a_schema_is_read_from_text(text, schema):
+def test_schema_is_parsed_from_text(text, schema):
     if "''" in text:
         text = text.replace("it''s", "its")
     assert arrow_schema(text) == pa.schema(schema)
@@ -86,12 +86,12 @@ def test_a_schema_is_read_from_text(text, schema):
     ["", "a", "a INT,", "a INT b", "a FOO", "a ARRAY<INT", "a STRUCT<>", "a INT, A INT",
      "a DECIMAL(50,2)", "a DECIMAL(x)", "a MAP<INT>", "1 + 1", "a INT NOT", "a " + "ARRAY<" * 99],
 )  # fmt: skip
-def test_a_text_that_is_no_schema_is_told(text):
+def test_invalid_schema_text_is_rejected(text):
     with pytest.raises(ValueError, match="cannot be read"):
         arrow_schema(text)
 
 
-def test_a_schema_is_as_spark_has_it():
+def test_schema_equals_the_schema_of_spark():
     types = pytest.importorskip("pyspark.sql.types")
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -151,7 +151,7 @@ BAD_JSON = [
 
 
 @pytest.mark.parametrize("value", BAD_JSON)
-def test_bad_json_is_no_other_row_s_matter(value):
+def test_bad_json_affects_no_other_row(value):
     values = [b'{"a":%d}' % number for number in range(5)]
     values.insert(3, value)
     found = places_and_rows(Decode("json", JSON, bad_rows=DROP), values)
@@ -165,7 +165,7 @@ def test_bad_json_is_no_other_row_s_matter(value):
     st.binary(max_size=4),
     st.text('{}[]"\\,:v1 \n', max_size=12).map(str.encode),
 ), max_size=12))  # fmt: skip
-def test_no_json_moves_another_row(cells):
+def test_any_json_keeps_the_other_rows_in_place(cells):
     values = [b'{"a":%d}' % each if isinstance(each, int) else each for each in cells]
     found = places_and_rows(Decode("json", "a INT", bad_rows=DROP), values)
     for place, each in enumerate(cells):
@@ -176,13 +176,13 @@ def test_no_json_moves_another_row(cells):
 
 
 @pytest.mark.parametrize("depth", [1_000, 1_000_000])
-def test_deep_json_is_only_deep(depth):
+def test_deep_json_is_decoded(depth):
     deep = b'{"more":' + b"[" * depth + b"]" * depth + b',"a":1}'
     objects = b'{"more":' + b'{"x":' * depth + b"1" + b"}" * depth + b',"a":2}'
     assert good(Decode("json", "a INT"), deep, objects) == [(1,), (2,)]
 
 
-def test_json_is_no_map():
+def test_json_rejects_a_map_type():
     with pytest.raises(ValueError, match="not read into a MAP"):
         Decode("json", "m MAP<STRING, INT>")
 
@@ -213,7 +213,7 @@ BAD_CSV = [
 
 
 @pytest.mark.parametrize("value", BAD_CSV)
-def test_bad_csv_is_no_other_row_s_matter(value):
+def test_bad_csv_affects_no_other_row(value):
     values = [b"%d,x," % number for number in range(5)]
     values.insert(3, value)
     found = places_and_rows(Decode("csv", CSV, bad_rows=DROP), values)
@@ -226,7 +226,7 @@ def test_bad_csv_is_no_other_row_s_matter(value):
     st.sampled_from([None, *BAD_CSV]),
     st.text('",\n\rx1 ', max_size=8).map(str.encode),
 ), max_size=12))  # fmt: skip
-def test_no_csv_moves_another_row(cells):
+def test_any_csv_keeps_the_other_rows_in_place(cells):
     values = [b"%d,x," % each if isinstance(each, int) else each for each in cells]
     found = places_and_rows(Decode("csv", CSV, bad_rows=DROP), values)
     for place, each in enumerate(cells):
@@ -234,7 +234,7 @@ def test_no_csv_moves_another_row(cells):
             assert found[place] == (each, "x", None)
 
 
-def test_csv_has_no_place_for_lists():
+def test_csv_rejects_list_columns_and_long_separators():
     with pytest.raises(ValueError, match="no place for column 'l'"):
         Decode("csv", "l ARRAY<INT>")
     with pytest.raises(ValueError, match="csv_separator"):
@@ -244,7 +244,7 @@ def test_csv_has_no_place_for_lists():
 # Text.
 
 
-def test_text_is_utf_8_or_bad():
+def test_text_that_is_not_utf8_is_a_bad_row():
     assert good(Decode("string"), "é".encode(), b"", None) == [("é",), ("",), (None,)]
     assert places_and_rows(Decode("string", bad_rows=DROP), [b"a", b"\xff", b"b"]) == {
         0: ("a",), 2: ("b",),
@@ -290,7 +290,7 @@ def test_avro_fields_become_columns():
         assert decode.columns.field("t").type == pa.timestamp("us", "UTC")
 
 
-def test_truncated_avro_is_bad_wherever_it_ends():
+def test_truncated_avro_is_a_bad_row():
     whole = avro(AVRO, ROW)
     values = [whole, *(whole[:end] for end in range(len(whole))), whole + b"\0", whole]
     found = places_and_rows(Decode("avro", AVRO, bad_rows=DROP), values)
@@ -299,7 +299,7 @@ def test_truncated_avro_is_bad_wherever_it_ends():
 
 @settings(deadline=None)
 @given(st.binary(max_size=60))
-def test_any_bytes_are_avro_or_bad(noise):
+def test_any_bytes_after_avro_affect_no_other_row(noise):
     whole = avro(AVRO, ROW)
     found = places_and_rows(Decode("avro", AVRO, bad_rows=DROP), [whole, noise, whole])
     assert {0, 2} <= found.keys()
@@ -323,7 +323,7 @@ def test_any_bytes_are_avro_or_bad(noise):
         ("a INT", "Avro's own JSON"),
     ],
 )  # fmt: skip
-def test_an_avro_schema_that_cannot_be_read_by_is_told(said, words):
+def test_unusable_avro_schema_is_rejected(said, words):
     with pytest.raises(ValueError, match=words):
         Decode("avro", said)
 
@@ -391,13 +391,13 @@ BAD_PROTOBUF = [b"\x08", b"\x12\x05x", b"\x12\x02\xff\xff", b"\x0f", b"\xff" * 2
 
 
 @pytest.mark.parametrize("value", BAD_PROTOBUF)
-def test_bad_protobuf_is_no_other_row_s_matter(value):
+def test_bad_protobuf_affects_no_other_row(value):
     pytest.importorskip("google.protobuf")
     decode = Decode("protobuf", descriptor(), message="p.M", bad_rows=DROP)
     assert list(places_and_rows(decode, [b"", value, b""])) == [0, 2]
 
 
-def test_protobuf_of_a_registry_names_its_message():
+def test_registry_protobuf_selects_its_message_by_index():
     pytest.importorskip("google.protobuf")
     decode = Decode("protobuf", descriptor(), message="p.M", bad_rows=DROP,
                     registry=Registry.at("http://127.0.0.1:1"))  # fmt: skip
@@ -412,7 +412,7 @@ def test_protobuf_of_a_registry_names_its_message():
     assert places_and_rows(inner, [framed(1, b"\x04\x02\x00")]) == {0: (0.0,)}
 
 
-def test_a_descriptor_that_is_none_is_told(tmp_path):
+def test_invalid_protobuf_descriptor_is_rejected(tmp_path):
     pytest.importorskip("google.protobuf")
     for said, name, words in (
         (b"\xff\xff", "p.M", "The descriptor file is none"),
@@ -429,7 +429,7 @@ def test_a_descriptor_that_is_none_is_told(tmp_path):
 # Handling of bad rows.
 
 
-def test_a_bad_row_fails_with_its_place():
+def test_bad_row_error_names_its_offset():
     with pytest.raises(BadRow, match="1 of 3 values.*t-2 at offset 101: .*on_bad_rows to drop"):
         Decode("json", "a INT")(batch([b"{}", b"x", b"{}"]))
 
@@ -440,7 +440,7 @@ def test_dropped_rows_are_counted_in_the_log(caplog):
     assert "2 of 3 rows were bad" in caplog.text and "t-2 at offset 100" in caplog.text
 
 
-def test_a_quarantine_has_bad_rows_as_they_were(broker):
+def test_quarantine_topic_receives_bad_rows_unchanged(broker):
     topic = broker.topic()
     said = {"bootstrap.servers": broker.bootstrap, "isolation.level": "read_committed"}
     options = {"value_format": "json", "value_schema": "a INT", "On_Bad_Rows": "quarantine",
@@ -459,7 +459,7 @@ def test_a_quarantine_has_bad_rows_as_they_were(broker):
     assert b"UTF8" in headers[0]["reason"]
 
 
-def test_a_quarantine_that_cannot_be_written_is_told(broker):
+def test_unwritable_quarantine_topic_raises(broker):
     said = {"bootstrap.servers": broker.bootstrap, "max.block.ms": "500"}
     bad_rows = BadRows("quarantine", "no/topic", said)
     with pytest.raises(Exception, match="no/topic"):
@@ -485,12 +485,12 @@ def test_a_quarantine_that_cannot_be_written_is_told(broker):
         ({"value_format": "avro", "schema.registry.url": "http://h"}, "schema.registry.subject"),
     ],
 )  # fmt: skip
-def test_options_that_cannot_be_are_named(options, words):
+def test_invalid_decoding_options_are_rejected_by_name(options, words):
     with pytest.raises(ValueError, match=words):
         decode_of(options, {})
 
 
-def test_columns_of_one_name_are_told():
+def test_duplicate_column_name_is_rejected():
     decode = Decode("json", "Offset INT")
     with pytest.raises(ValueError, match="'Offset'.*value_prefix"):
         decode.schema_of(pa.schema([("value", pa.binary()), ("offset", pa.int64())]))
@@ -505,7 +505,7 @@ def test_columns_of_one_name_are_told():
         (Decode("csv", CSV, bad_rows=DROP), b"%d,x,"),
     ],
 )
-def test_many_bad_rows_are_looked_at_and_not_parsed_one_by_one(decode, one, monkeypatch):
+def test_bad_rows_are_found_without_parsing_each_alone(decode, one, monkeypatch):
     bad = [value for value in (BAD_JSON if b"{" in one else BAD_CSV) if len(value) < 100]
     values = [one % (number % 7) if number % 5 == 0 else bad[number % len(bad)]
               for number in range(500)]  # fmt: skip
@@ -524,7 +524,7 @@ def test_many_bad_rows_are_looked_at_and_not_parsed_one_by_one(decode, one, monk
     assert 0 < len(parses) < 200
 
 
-def test_who_looks_at_values_refuses_none_that_the_parser_takes():
+def test_row_checks_accept_every_value_of_the_parser():
     values = [
         b'{"n":"2024-01-02T03:04:05Z"}', b'{"n":"2024-01-02 03:04:05"}', b'{"x":1}', b'{"m":"1.5"}',
         b'{"t":"2024-01-02T03:04:05"}', b'{"t":"2024-01-02T03:04:05+02:00"}', b'{"x":NaN}',
@@ -552,7 +552,7 @@ NANOSECONDS = {
 
 
 @pytest.mark.parametrize("beside", [1, 20])
-def test_json_timestamps_lose_what_is_below_microseconds(beside):
+def test_json_timestamps_are_truncated_to_microseconds(beside):
     schema = pa.schema([("t", pa.timestamp("us", "UTC"))])
     values = [b'{"t":%b}' % each for each in [*NANOSECONDS, *[b"5"] * beside]]
     found, bad = JsonFormat(schema).read(pa.array(values))
@@ -562,7 +562,7 @@ def test_json_timestamps_lose_what_is_below_microseconds(beside):
 
 
 @pytest.mark.parametrize("beside", [1, 20])
-def test_json_integers_may_be_written_with_a_point(beside):
+def test_json_integers_may_have_a_decimal_point(beside):
     schema = pa.schema([("s", pa.struct([("n", pa.int64()), ("l", pa.list_(pa.int8()))]))])
     good = [
         (b"1.0", 1), (b"-3.0e2", -300), (b"null", None), (b"9007199254740993.0", (1 << 53) + 1),

@@ -38,7 +38,7 @@ NAMED = "[COLUMN_NOT_FOUND] There is no column `a`. SQLSTATE: 42703;\n'Project [
         ("", "AnalysisException"),
     ],
 )
-def test_sentence_is_found_in_what_spark_wraps_around_it(text, sentence):
+def test_sentence_is_extracted_from_a_spark_exception(text, sentence):
     assert sentence_of(AnalysisException(text)).startswith(sentence)
 
 
@@ -48,7 +48,7 @@ def test_is_sparks_is_true_for_errors_of_spark_only():
 
 
 @pytest.mark.parametrize("spark", [True, False])
-def test_job_ends_with_the_sentence_of_an_error_of_spark(tmp_path, capsys, monkeypatch, spark):
+def test_job_ends_with_the_sentence_of_a_spark_error(tmp_path, capsys, monkeypatch, spark):
     monkeypatch.setattr("sys.argv", ["before"])
     monkeypatch.setattr("sys.path", ["before"])
     monkeypatch.setattr("logging.root.filters", [])

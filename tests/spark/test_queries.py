@@ -34,20 +34,20 @@ def stopped(words, frames, deeper=None):
     return SimpleNamespace(exception=lambda: words, _jsq=java)
 
 
-def test_a_query_without_an_exception_ended_well():
+def test_query_without_exception_succeeded():
     assert failure_of(SimpleNamespace(exception=lambda: None)) is None
 
 
-def test_the_race_of_the_file_sink_is_no_failure():
+def test_race_of_the_file_sink_is_no_failure():
     assert failure_of(stopped(RACE, ITERATION + ABORT)) is None
 
 
-def test_a_process_that_connects_too_late_is_no_failure():
+def test_worker_connect_timeout_is_no_failure():
     assert failure_of(stopped(LATE, START, TIMEOUT)) is None
 
 
 @pytest.mark.parametrize("deeper", [None, "java.io.IOException: the worker exited"])
-def test_a_process_that_ends_at_its_start_is_a_failure(deeper):
+def test_worker_exit_at_start_is_a_failure(deeper):
     assert failure_of(stopped(LATE, START, deeper)) == LATE
 
 
@@ -61,5 +61,5 @@ def test_a_process_that_ends_at_its_start_is_a_failure(deeper):
     ],
     ids=["elsewhere", "without-the-sink", "no-stack", "another-class"],
 )
-def test_any_other_exception_is_a_failure(words, frames):
+def test_other_exceptions_are_failures(words, frames):
     assert failure_of(stopped(words, frames)) == words

@@ -69,7 +69,7 @@ def trim(broker, topic, offset):
 
 
 @pytest.mark.parametrize("bounds", [(0, 5000), (0, 1), (1, 4999), (4999, 5000), (77, 77)])
-def test_a_range_comes_whole_and_in_order(served, native, bounds):
+def test_range_is_read_whole_and_in_order(served, native, bounds):
     topic = served.topic(2)
     produce(served.bootstrap, topic, numbered(5000), 1)
     rows = read(topic, *bounds, client(served, native=native), partition=1)
@@ -85,7 +85,7 @@ def test_compressed_batches_are_cut_at_the_bounds(served, native, codec):
     assert offsets_of(rows) == list(range(999, 2001))
 
 
-def test_the_types_are_those_that_spark_wants():
+def test_schema_equals_the_arrow_schema_of_spark():
     types = pytest.importorskip("pyspark.sql.types")
     from pyspark.sql.pandas.types import to_arrow_schema
 
@@ -103,7 +103,7 @@ def test_the_types_are_those_that_spark_wants():
 
 
 @pytest.mark.parametrize("columns", [EVERY, EVERY[::-1], ("timestampType",), ("headers", "topic")])
-def test_each_column_has_what_the_record_has(served, native, columns):
+def test_each_column_has_the_value_of_the_record(served, native, columns):
     topic = served.topic()
     producer = confluent_kafka.Producer({"bootstrap.servers": served.bootstrap})
     producer.produce(topic, b"v", b"k", timestamp=1_700_000_000_123)
@@ -123,7 +123,7 @@ def test_each_column_has_what_the_record_has(served, native, columns):
         assert row == {name: expected[name] for name in row}
 
 
-def test_columns_that_do_not_exist_are_named(served):
+def test_unknown_columns_are_rejected_by_name(served):
     topic = served.topic()
     with pytest.raises(ValueError, match="no column 'timestamp_type'.*timestampType"):
         read(topic, 0, 1, client(served), ["timestamp_type"])
@@ -132,7 +132,7 @@ def test_columns_that_do_not_exist_are_named(served):
             list(fetched(OffsetRange(topic, 0, 0, 1), columns, client(served)))
 
 
-def test_batches_are_of_the_size_that_spark_likes(served, native, monkeypatch):
+def test_batch_size_is_limited(served, native, monkeypatch):
     topic = served.topic()
     produce(served.bootstrap, topic, [b"x" * 10] * 100_000)
     said = client(served, native=native)
@@ -148,7 +148,7 @@ def test_batches_are_of_the_size_that_spark_likes(served, native, monkeypatch):
     start=st.integers(0, 9),
     size=st.integers(0, 40),
 )
-def test_headers_are_null_exactly_where_there_are_none(counts, start, size):
+def test_headers_are_null_where_empty(counts, start, size):
     lists = [[{"key": "k", "value": b"%d" % n} for n in range(count)] for count in counts]
     kind = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     array = pa.array(lists, kind).slice(start, size)
@@ -161,7 +161,7 @@ def test_headers_are_null_exactly_where_there_are_none(counts, start, size):
 # Readers that are kept.
 
 
-def test_the_next_range_needs_no_new_connection(served, native):
+def test_next_range_reuses_the_connection(served, native):
     topic = served.topic(2)
     for partition in range(2):
         produce(served.bootstrap, topic, numbered(100), partition)
@@ -177,7 +177,7 @@ def test_the_next_range_needs_no_new_connection(served, native):
     assert pooled.reader.metrics()["transports"]
 
 
-def test_a_reader_that_was_left_amid_a_range_is_not_used_again(served, native):
+def test_reader_left_within_a_range_is_not_reused(served, native):
     topic = served.topic()
     produce(served.bootstrap, topic, [b"x" * 1000] * 20_000)
     said = client(served, native=native, client_id=f"left-{topic}")
@@ -191,7 +191,7 @@ def test_a_reader_that_was_left_amid_a_range_is_not_used_again(served, native):
     until(lambda: descriptors() <= before, "the closing of descriptors")
 
 
-def test_ranges_are_read_beside_each_other_in_threads(served, native):
+def test_ranges_are_read_in_concurrent_threads(served, native):
     topic = served.topic(4)
     for partition in range(4):
         produce(served.bootstrap, topic, numbered(3000, 10_000 * partition), partition)
@@ -211,7 +211,7 @@ def test_ranges_are_read_beside_each_other_in_threads(served, native):
     assert found == {p: [numbered(3000, 10_000 * p)] * 3 for p in range(4)}
 
 
-def test_a_child_has_connections_of_its_own(served, native):
+def test_forked_child_opens_its_own_connections(served, native):
     topic = served.topic()
     produce(served.bootstrap, topic, numbered(1000))
     said = client(served, native=native)
@@ -227,7 +227,7 @@ def test_a_child_has_connections_of_its_own(served, native):
     assert len(read(topic, 5, 1000, said)) == 995
 
 
-def test_a_kept_reader_outlives_the_broker_s_restart(native):
+def test_pooled_reader_survives_a_broker_restart(native):
     with Broker() as broker:
         topic = broker.topic()
         produce(broker.bootstrap, topic, numbered(100))
@@ -240,7 +240,7 @@ def test_a_kept_reader_outlives_the_broker_s_restart(native):
 # Lost records.
 
 
-def test_a_trimmed_start_is_told_or_passed_over(served, native, caplog, quick):
+def test_trimmed_start_raises_data_loss_or_is_skipped(served, native, caplog, quick):
     topic = served.topic()
     produce(served.bootstrap, topic, numbered(100))
     trim(served, topic, 40)
@@ -256,7 +256,7 @@ def test_a_trimmed_start_is_told_or_passed_over(served, native, caplog, quick):
 
 
 @pytest.mark.parametrize("bounds", [(90, 101), (100, 200), (150, 200)])
-def test_a_log_that_ends_before_the_range_is_told(served, native, caplog, quick, bounds):
+def test_log_ending_before_the_range_raises_data_loss(served, native, caplog, quick, bounds):
     topic = served.topic()
     produce(served.bootstrap, topic, numbered(100))
     said = client(served, native=native)
@@ -267,7 +267,7 @@ def test_a_log_that_ends_before_the_range_is_told(served, native, caplog, quick,
     assert "Records were lost" in caplog.text
 
 
-def test_topics_and_partitions_that_are_gone_are_told(served, native, caplog, quick):
+def test_missing_topic_or_partition_raises_data_loss(served, native, caplog, quick):
     topic = served.topic()
     produce(served.bootstrap, topic, numbered(10))
     said = client(served, native=native)
@@ -280,7 +280,7 @@ def test_topics_and_partitions_that_are_gone_are_told(served, native, caplog, qu
     assert not read(topic, 0, 10, said, fail_on_data_loss=False)
 
 
-def test_a_topic_made_anew_is_not_taken_for_the_former(served, native, caplog, quick):
+def test_recreated_topic_raises_data_loss(served, native, caplog, quick):
     topic = served.topic()
     produce(served.bootstrap, topic, numbered(10))
     with Consumer(served.bootstrap, topics=[topic]) as consumer:
@@ -300,7 +300,7 @@ def test_a_topic_made_anew_is_not_taken_for_the_former(served, native, caplog, q
 # Timeouts.
 
 
-def test_a_broker_that_is_not_there_is_told_in_time(served):
+def test_unreachable_broker_raises_in_time(served):
     said = {"bootstrap.servers": "127.0.0.1:1", "reconnect.backoff.max.ms": "50"}
     began = time.monotonic()
     with pytest.raises(Exception, match="127.0.0.1:1"):
@@ -308,7 +308,7 @@ def test_a_broker_that_is_not_there_is_told_in_time(served):
     assert time.monotonic() - began < 30
 
 
-def test_a_killed_broker_is_waited_for(native):
+def test_killed_broker_is_waited_for(native):
     with Broker() as broker:
         topic = broker.topic()
         produce(broker.bootstrap, topic, [b"x" * 1000] * 20_000)

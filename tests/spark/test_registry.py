@@ -68,7 +68,7 @@ NEW = {
 }  # fmt: skip
 
 
-def test_each_value_is_read_by_the_schema_it_names(shelf):
+def test_value_is_decoded_with_the_schema_of_its_id(shelf):
     shelf.holds(1, OLD)
     shelf.holds(2, NEW)
     values = [framed(1, avro(OLD, {"a": 7})), None, framed(2, avro(NEW, {"a": 8, "b": "x"}))] * 3
@@ -79,7 +79,7 @@ def test_each_value_is_read_by_the_schema_it_names(shelf):
     assert [path for path, _ in shelf.asked] == ["/schemas/ids/1", "/schemas/ids/2"]
 
 
-def test_values_of_schemas_that_nobody_knows_are_bad(shelf):
+def test_value_of_an_unknown_schema_is_a_bad_row(shelf):
     shelf.holds(1, OLD)
     shelf.holds(3, {"type": "record", "name": "r", "fields": [
         {"name": "a", "type": {"type": "array", "items": "null"}}]})  # fmt: skip
@@ -112,7 +112,7 @@ def dribble(shelf):
 
 
 @pytest.mark.parametrize("way", [silence, dribble])
-def test_a_registry_that_hangs_is_told_in_time(shelf, way):
+def test_unresponsive_registry_raises_in_time(shelf, way):
     shelf.instead = way(shelf)
     decode = Decode("avro", OLD, registry=Registry.at(shelf.url, timeout_s=0.3), bad_rows=DROP)
     began = time.monotonic()
@@ -138,21 +138,21 @@ def says(status, body=b"", **headers):
     [says(500), says(401), says(200, b"<html>"), says(200, b"[]"), says(200, b'{"schema": 5}'),
      says(302, Location="http://127.0.0.1:1/"), says(200, b"[" * 100_000)],
 )  # fmt: skip
-def test_a_registry_that_is_none_is_no_row_s_fault(shelf, instead):
+def test_invalid_registry_response_raises_unreachable(shelf, instead):
     shelf.instead = instead
     decode = Decode("avro", OLD, registry=Registry.at(shelf.url), bad_rows=DROP)
     with pytest.raises(Unreachable):
         decode(batch([framed(1, b"\x02")]))
 
 
-def test_a_registry_that_says_too_much_is_not_heard_out(shelf, monkeypatch):
+def test_registry_response_size_is_limited(shelf, monkeypatch):
     monkeypatch.setattr(registry, "RESPONSE_SIZE_MAX", 1000)
     shelf.instead = says(200, b" " * 5000)
     with pytest.raises(Unreachable, match="more than 1000"):
         Registry.at(shelf.url).schema(1)
 
 
-def test_a_registry_that_is_not_there_is_told():
+def test_unreachable_registry_and_invalid_url_raise():
     with pytest.raises(Unreachable, match="127.0.0.1:1 does not answer"):
         Registry.at("http://127.0.0.1:1", timeout_s=1).schema(1)
     for url in ("file:///etc/passwd", "127.0.0.1:8081", "http://"):
@@ -160,14 +160,14 @@ def test_a_registry_that_is_not_there_is_told():
             Registry.at(url)
 
 
-def test_json_of_a_registry_loses_its_header(shelf):
+def test_registry_header_is_removed_from_json(shelf):
     decode = Decode("json", "a INT", registry=Registry.at(shelf.url), bad_rows=DROP)
     values = [framed(9, b'{"a":1}'), b'{"a":2}', None, b"\0\0", framed(9, b""), framed(9, b"{}")]
     assert places_and_rows(decode, values) == {0: (1,), 2: (None,), 5: (None,)}
     assert not shelf.asked
 
 
-def test_a_schema_may_be_the_subject_s_newest(shelf):
+def test_schema_may_be_the_latest_of_the_subject(shelf):
     shelf.schemas["/subjects/my%20topic-value/versions/latest"] = json.dumps(OLD)
     shelf.holds(1, OLD)
     options = {"value_format": "avro", "schema.registry.url": shelf.url,

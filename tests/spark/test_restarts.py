@@ -110,7 +110,7 @@ def numbers_in(spark, directory):
     return sorted(int(row.value) for row in rows)
 
 
-def test_restarts_from_a_checkpoint_lose_nothing(spark, broker, tmp_path):
+def test_restarts_from_a_checkpoint_lose_no_record(spark, broker, tmp_path):
     topic = broker.topic(partitions=3)
     out, checkpoint = str(tmp_path / "out"), str(tmp_path / "checkpoint")
     interrupted = 0
@@ -151,7 +151,7 @@ def sockets():
         yield directory
 
 
-def test_killed_drivers_lose_nothing(spark, broker, tmp_path, sockets):
+def test_killed_drivers_lose_no_record(spark, broker, tmp_path, sockets):
     topic = broker.topic(partitions=3)
     dice = random.Random(SEED)
     paths = [str(ROOT / "spark"), str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]

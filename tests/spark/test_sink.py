@@ -153,16 +153,16 @@ def refusal(ddl: str, make=batch_writer, overwrite: bool = False, **others: str)
         ("value string", {"topic": "t", "kafka.bootstrap.servers": ""}, "bootstrap.servers"),
     ],
 )
-def test_what_cannot_be_written_is_refused_by_its_name(make, ddl, others, words):
+def test_unsupported_schema_or_options_are_rejected_by_name(make, ddl, others, words):
     assert words in refusal(ddl, make, **others)
 
 
-def test_a_refused_column_is_told_with_what_to_do():
+def test_rejected_column_is_reported_with_a_remedy():
     assert 'col("partition").cast("int")' in refusal("value string, partition bigint", topic="t")
     assert "columns are: key, note" in refusal("key string, note string", topic="t")
 
 
-def test_a_batch_does_not_overwrite_and_a_complete_stream_is_appended():
+def test_overwrite_batch_is_rejected_and_complete_stream_appended():
     said = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"}
     words = refusal("value string", overwrite=True, topic="t")
     assert "Save mode Overwrite is not allowed" in words and '.mode("append")' in words
@@ -172,12 +172,12 @@ def test_a_batch_does_not_overwrite_and_a_complete_stream_is_appended():
         assert isinstance(made, DataSourceStreamArrowWriter)
 
 
-def test_types_may_be_stricter_and_text_collated():
+def test_stricter_types_and_collated_text_are_accepted():
     said = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"}
     batch_writer(said, schema("value collated, headers strict_pairs"), False)
 
 
-def test_a_writer_travels_small():
+def test_pickled_writer_is_small():
     said = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"}
     made = batch_writer(said, schema("value string, key binary, more double"), False)
     assert len(pickle.dumps(made)) < 500
@@ -186,7 +186,7 @@ def test_a_writer_travels_small():
     )
 
 
-def test_commit_and_abort_tell_what_is_known(caplog):
+def test_commit_and_abort_log_written_records(caplog):
     said = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"}
     done = [WriteResult(10, 2), None, WriteResult(5, 1)]
     with caplog.at_level(logging.INFO, "pyspark_kafkalite"):
@@ -207,7 +207,7 @@ def test_commit_and_abort_tell_what_is_known(caplog):
 
 
 @pytest.mark.parametrize("make", [batch_writer, stream_writer])
-def test_all_columns_arrive_as_they_were(broker, native, make):
+def test_written_records_have_all_columns(broker, native, make):
     topic = broker.topic(3)
     ddl = "key string, value binary, partition int, timestamp timestamp, headers pairs"
     moment = datetime(2013, 1, 1, 10, 0, 0, 123_456, tzinfo=UTC)
@@ -231,7 +231,7 @@ def test_all_columns_arrive_as_they_were(broker, native, make):
     assert [list(map(tuple, map(dict.values, each[-1] or []))) for each in found] == [[], [], pairs]
 
 
-def test_the_option_stands_above_the_column(broker):
+def test_topic_option_precedes_topic_column(broker):
     by_option, by_column, other = broker.topic(), broker.topic(), broker.topic()
     ddl = "value string, topic string"
     given = batch(ddl, ("a", by_column), ("b", other), ("c", by_column))
@@ -245,7 +245,7 @@ def test_the_option_stands_above_the_column(broker):
                  topic=other).records == 1  # fmt: skip
 
 
-def test_columns_of_other_names_are_passed_over(broker):
+def test_other_columns_are_ignored(broker):
     topic = broker.topic()
     ddl = "offset bigint, value string, timestampType int, note array"
     assert write(broker, ddl, batch(ddl, (7, "a", 0, [1])), topic=topic) == WriteResult(1, 1)
@@ -270,7 +270,7 @@ def test_rows_of_a_topic_keep_their_order(broker, native):
     names=st.lists(st.sampled_from(["a", "b", "ä", "a-very-long-name-of-a-topic"]), max_size=50),
     cut=st.integers(0, 10),
 )
-def test_rows_are_parted_by_topic_as_a_loop_would(names, cut):
+def test_rows_are_grouped_by_topic_in_order(names, cut):
     kept = names[cut:]
     numbers = [f"{number}" for number in range(len(names))]
     whole = batch("topic string, value string", *zip(names, numbers, strict=True))
@@ -281,7 +281,7 @@ def test_rows_are_parted_by_topic_as_a_loop_would(names, cut):
     assert {name: each.column("value").to_pylist() for name, each in found} == wanted
 
 
-def test_a_row_without_a_topic_fails_before_its_batch_is_sent(broker):
+def test_row_without_topic_fails_before_its_batch_is_sent(broker):
     topic = broker.topic()
     ddl = "topic string, value string"
     good, bad = batch(ddl, (topic, "a")), batch(ddl, (topic, "b"), (None, "c"))
@@ -291,7 +291,7 @@ def test_a_row_without_a_topic_fails_before_its_batch_is_sent(broker):
     assert write(broker, ddl, good).records == 1
 
 
-def test_a_partition_stands_above_the_partitioner_and_that_above_the_key(broker, native):
+def test_partition_column_precedes_partitioner_and_key(broker, native):
     count = 4
     ddl = "key string, value string, partition int"
     keys = [f"{number}" for number in range(40)]
@@ -309,7 +309,7 @@ def test_a_partition_stands_above_the_partitioner_and_that_above_the_key(broker,
     assert spread == sorted(list(range(count)) * 10)
 
 
-def test_a_partition_that_is_not_there_is_told_and_one_that_came_is_found(broker):
+def test_unknown_partition_is_rejected_and_an_added_one_found(broker):
     topic = broker.topic(2)
     ddl = "value string, partition int"
     for partition, words in ((2, "none of the 2 partitions"), (-1, "no partition -1")):
@@ -322,7 +322,7 @@ def test_a_partition_that_is_not_there_is_told_and_one_that_came_is_found(broker
     assert stands(broker, topic, columns=["partition", "value"]) == [(0, b"a"), (4, b"b")]
 
 
-def test_records_nearly_as_large_as_the_buffer(broker, native):
+def test_records_nearly_as_large_as_the_buffer_are_written(broker, native):
     topic = broker.topic()
     values = [bytes([number]) * 15_000 for number in range(50)]
     small = {"kafka.buffer.memory": "16384", "kafka.max.block.ms": "5000", "kafka.native": native}
@@ -331,7 +331,7 @@ def test_records_nearly_as_large_as_the_buffer(broker, native):
     assert stands(broker, topic) == values
 
 
-def test_a_compressed_and_an_unacknowledged_write(broker):
+def test_compressed_and_acks_1_writes_succeed(broker):
     topic = broker.topic()
     given = batch("value string", *[(f"{number}",) for number in range(1_000)])
     for others in ({"kafka.compression.type": "zstd"}, {"kafka.acks": "1"}):
@@ -339,7 +339,7 @@ def test_a_compressed_and_an_unacknowledged_write(broker):
     assert len(stands(broker, topic)) == 2_000
 
 
-def test_no_rows_need_no_broker():
+def test_empty_write_needs_no_broker():
     made = batch_writer(
         {"kafka.bootstrap.servers": nowhere(), "topic": "t"}, schema("value string"), False
     )
@@ -348,7 +348,7 @@ def test_no_rows_need_no_broker():
     assert not row_writer._pool
 
 
-def test_large_and_sliced_columns(broker):
+def test_large_and_sliced_columns_are_written(broker):
     topic = broker.topic()
     wide = pa.record_batch({"value": pa.array(["a", "b", "c"], pa.large_string()),
                             "topic": pa.array([topic] * 3, pa.large_string())})  # fmt: skip
@@ -359,7 +359,7 @@ def test_large_and_sliced_columns(broker):
 # Errors.
 
 
-def test_nobody_there_is_one_clear_failure_in_time():
+def test_unreachable_broker_raises_write_failed_in_time():
     address = nowhere()
     made = batch_writer(
         {"kafka.bootstrap.servers": address, "topic": "t", **HASTE}, schema("value string"), False
@@ -375,7 +375,7 @@ def test_nobody_there_is_one_clear_failure_in_time():
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_broker_that_falls_silent_fails_the_task_in_time(number, native):
+def test_silent_broker_fails_the_task_in_time(number, native):
     with Broker() as one:
         topic = one.topic()
         given = batch("value binary", *[(b"x" * 1_000,)] * 1_000)
@@ -399,7 +399,7 @@ def test_a_broker_that_falls_silent_fails_the_task_in_time(number, native):
         assert time.monotonic() - began_s < HASTE_S_MAX
 
 
-def test_a_broker_that_comes_back_is_waited_for_and_nothing_is_there_twice(native):
+def test_restarted_broker_receives_each_row_once(native):
     with Broker() as one:
         topic = one.topic(2)
         batches = [
@@ -421,7 +421,7 @@ def test_a_broker_that_comes_back_is_waited_for_and_nothing_is_there_twice(nativ
         assert sorted(map(int, stands(one, topic))) == list(range(10_000))
 
 
-def test_the_first_batch_that_fails_fails_the_task(broker):
+def test_first_failed_batch_fails_the_task(broker):
     """The rows never end, but the task does."""
     topic = broker.topic(config={"max.message.bytes": "1000"})
     good, bad = batch("value binary", (b"x",)), batch("value binary", (b"x" * 2_000,))
@@ -440,7 +440,7 @@ def test_the_first_batch_that_fails_fails_the_task(broker):
         made.write(endless())
 
 
-def test_a_topic_that_nobody_makes_is_told():
+def test_unknown_topic_raises_write_failed():
     with Broker(config={"auto.create.topics.enable": "false"}) as one:
         with pytest.raises(WriteFailed, match="UNKNOWN_TOPIC_OR_PARTITION.*Create the topic"):
             write(one, "value string", batch("value string", ("a",)), topic="nosuch", **HASTE)
@@ -459,7 +459,7 @@ def test_a_topic_that_nobody_makes_is_told():
         ("timestamp timestamp", datetime(1969, 1, 1, tzinfo=UTC), "column timestamp: .* negative"),
     ],
 )
-def test_a_cell_that_no_record_can_have_is_told(broker, column, cell, words):
+def test_cell_no_record_can_have_is_rejected(broker, column, cell, words):
     topic = broker.topic()
     ddl = f"value string, {column}"
     with pytest.raises(ValueError, match=f"topic '{topic}' cannot be written: {words}"):
@@ -467,7 +467,7 @@ def test_a_cell_that_no_record_can_have_is_told(broker, column, cell, words):
     assert stands(broker, topic) == []
 
 
-def test_a_name_that_no_topic_can_have_is_told(broker):
+def test_invalid_topic_name_raises_write_failed(broker):
     ddl = "topic string, value string"
     with pytest.raises(WriteFailed, match="topic 'a b'.*INVALID_TOPIC_EXCEPTION"):
         write(broker, ddl, batch(ddl, ("a b", "v")))
@@ -477,7 +477,7 @@ def test_a_name_that_no_topic_can_have_is_told(broker):
 
 
 @pytest.mark.parametrize("fault", [OSError("the shuffle is gone"), KeyboardInterrupt()])
-def test_a_task_that_runs_again_writes_all_its_rows(broker, native, fault):
+def test_retried_task_writes_all_its_rows(broker, native, fault):
     """At least once: records of the first attempt stay, and none of them is written later."""
     topic = broker.topic()
     ddl = "value string"
@@ -498,7 +498,7 @@ def test_a_task_that_runs_again_writes_all_its_rows(broker, native, fault):
     assert found[:-300] == list(range(len(found) - 300))
 
 
-def test_a_producer_is_kept_from_task_to_task_and_few_are(broker):
+def test_producer_is_pooled_across_tasks_and_the_pool_is_bounded(broker):
     topic = broker.topic()
     given = batch("value string", ("a",))
     write(broker, "value string", given, topic=topic)
@@ -513,7 +513,7 @@ def test_a_producer_is_kept_from_task_to_task_and_few_are(broker):
     assert len(stands(broker, topic)) == row_writer.KEPT_MAX + 2
 
 
-def test_a_kept_producer_finds_a_broker_that_was_away(native):
+def test_pooled_producer_survives_a_broker_restart(native):
     with Broker() as one:
         topic = one.topic()
         said = {"topic": topic, "kafka.native": native}
@@ -526,7 +526,7 @@ def test_a_kept_producer_finds_a_broker_that_was_away(native):
         assert stands(one, topic) == [b"0", b"1", b"2"]
 
 
-def test_a_forked_worker_makes_its_own(broker, native):
+def test_forked_worker_creates_its_own_producer(broker, native):
     topic = broker.topic()
     said = {"topic": topic, "kafka.native": native}
     write(broker, "value string", batch("value string", ("before",)), **said)

@@ -49,7 +49,7 @@ def counted(broker: Broker, topic: str) -> list[int]:
 # Batches.
 
 
-def test_topics_by_column_by_option_and_by_both(spark, broker):
+def test_rows_are_written_to_topics_of_column_and_option(spark, broker):
     by_column, other, by_option = broker.topic(2), broker.topic(), broker.topic(3)
     rows = spark.range(3_000).selectExpr(
         "cast(id as string) as value",
@@ -62,7 +62,7 @@ def test_topics_by_column_by_option_and_by_both(spark, broker):
     assert counted(broker, by_option) == list(range(3_000))
 
 
-def test_every_column_makes_the_round_trip(spark, broker):
+def test_every_column_survives_write_and_read(spark, broker):
     topic = broker.topic(2)
     rows = spark.sql("""
         select * from values
@@ -86,7 +86,7 @@ def test_every_column_makes_the_round_trip(spark, broker):
     assert headers == [[], [], *[[("a", b"1"), ("b", None), ("a", b"")]] * 2]
 
 
-def test_what_was_read_is_written_as_it_is(spark, broker):
+def test_read_rows_are_written_unchanged(spark, broker):
     """All columns of the source are written back, including those that the sink ignores."""
     here, there = broker.topic(2), broker.topic(2)
     batch(spark.range(100).selectExpr("cast(id as string) as value"), broker, topic=here)
@@ -107,7 +107,7 @@ def test_what_was_read_is_written_as_it_is(spark, broker):
         (["'v' as value", "map('a', 'b') as headers"], "headers has the unsupported type map"),
     ],
 )
-def test_columns_that_cannot_be_written_are_told_on_the_driver(spark, broker, columns, words):
+def test_unsupported_columns_raise_on_the_driver(spark, broker, columns, words):
     with pytest.raises(AnalysisException, match=words):
         batch(spark.range(1).selectExpr(*columns), broker, topic="untouched")
 
@@ -121,12 +121,12 @@ def test_columns_that_cannot_be_written_are_told_on_the_driver(spark, broker, co
         ({"topic": "t", "kafka.bootstrap.servers": ""}, "kafka.bootstrap.servers must be"),
     ],
 )
-def test_options_that_cannot_be_are_told_on_the_driver(spark, broker, options, words):
+def test_invalid_options_raise_on_the_driver(spark, broker, options, words):
     with pytest.raises(AnalysisException, match=words):
         batch(spark.sql("select 'v' as value"), broker, **options)
 
 
-def test_only_append_is_a_mode(spark, broker):
+def test_only_append_mode_is_accepted(spark, broker):
     topic = broker.topic()
     rows = spark.sql("select 'v' as value")
     with pytest.raises(AnalysisException, match="Save mode Overwrite is not allowed"):
@@ -139,7 +139,7 @@ def test_only_append_is_a_mode(spark, broker):
     assert stands(broker, topic) == [b"v"]
 
 
-def test_sql_inserts(spark, broker):
+def test_sql_insert_writes_a_record(spark, broker):
     topic = broker.topic()
     options = f"'kafka.bootstrap.servers' '{broker.bootstrap}', 'topic' '{topic}'"
     spark.sql("create table inserted using kafkalite")
@@ -150,14 +150,14 @@ def test_sql_inserts(spark, broker):
     assert stands(broker, topic, ["key", "value"]) == [(None, b"by sql")]
 
 
-def test_a_row_without_a_topic_fails_the_write(spark, broker):
+def test_row_without_topic_fails_the_write(spark, broker):
     rows = spark.sql("select 'v' as value, cast(null as string) as topic")
     with pytest.raises(PythonException, match="KAFKA_NULL_TOPIC_IN_DATA"):
         batch(rows, broker)
 
 
 @pytest.mark.spark
-def test_records_nearly_as_large_as_the_buffer(spark, broker):
+def test_records_nearly_as_large_as_the_buffer_are_written(spark, broker):
     topic = broker.topic(2)
     rows = spark.range(40).selectExpr("repeat(cast(id % 10 as string), 15000) as value")
     small = {"kafka.buffer.memory": "16384", "kafka.max.block.ms": "5000"}
@@ -166,7 +166,7 @@ def test_records_nearly_as_large_as_the_buffer(spark, broker):
     assert sorted(found) == sorted([b"%d" % (number % 10) * 15_000 for number in range(40)])
 
 
-def test_nobody_there_is_told_in_time(spark):
+def test_unreachable_broker_raises_in_time(spark):
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
     options = {"kafka.bootstrap.servers": address, "topic": "t", **HASTE}
@@ -178,7 +178,7 @@ def test_nobody_there_is_told_in_time(spark):
 
 
 @pytest.mark.spark
-def test_workers_write_one_after_the_other(spark, broker):
+def test_consecutive_tasks_of_a_worker_write_all_rows(spark, broker):
     """A worker serves many tasks with the producer that it keeps."""
     topic = broker.topic(2)
     for first in range(0, 500, 100):
@@ -216,7 +216,7 @@ def add(directory: Path, name: str, *found: str) -> None:
     os.rename(directory / f".{name}", directory / name)
 
 
-def test_a_stream_goes_on_where_its_checkpoint_says(spark, broker, tmp_path):
+def test_stream_continues_from_its_checkpoint(spark, broker, tmp_path):
     topic = broker.topic(2)
     rows = lines(spark, tmp_path / "in")
     for first in (0, 100, 200):
@@ -229,7 +229,7 @@ def test_a_stream_goes_on_where_its_checkpoint_says(spark, broker, tmp_path):
 
 
 @pytest.mark.spark
-def test_a_stream_that_is_stopped_at_work_loses_nothing(spark, broker, tmp_path):
+def test_stopped_stream_loses_no_row(spark, broker, tmp_path):
     topic = broker.topic(2)
     a_batch = 500
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", a_batch)
@@ -259,7 +259,7 @@ def test_a_stream_that_is_stopped_at_work_loses_nothing(spark, broker, tmp_path)
         pytest.param("complete", marks=pytest.mark.spark),
     ],
 )
-def test_every_output_mode_is_appended(spark, broker, tmp_path, mode):
+def test_every_output_mode_appends(spark, broker, tmp_path, mode):
     topic = broker.topic()
     rows = lines(spark, tmp_path / "in")
     if mode != "append":
@@ -285,7 +285,7 @@ def test_every_output_mode_is_appended(spark, broker, tmp_path, mode):
     assert sorted(stands(broker, topic)) == wanted[mode]
 
 
-def test_a_stream_by_its_topic_column_with_headers(spark, broker, tmp_path):
+def test_stream_writes_to_topics_of_its_column_with_headers(spark, broker, tmp_path):
     left, right = broker.topic(), broker.topic()
     rows = lines(spark, tmp_path / "in").selectExpr(
         "value", f"if(value < 'm', '{left}', '{right}') as topic", "binary(value) as key",
@@ -300,7 +300,7 @@ def test_a_stream_by_its_topic_column_with_headers(spark, broker, tmp_path):
 
 
 @pytest.mark.spark
-def test_one_query_into_several_topics(spark, broker, tmp_path):
+def test_one_query_writes_to_several_topics(spark, broker, tmp_path):
     first, second = broker.topic(), broker.topic()
     rows = lines(spark, tmp_path / "in")
     add(tmp_path / "in", "1.txt", "a", "b")
@@ -315,7 +315,7 @@ def test_one_query_into_several_topics(spark, broker, tmp_path):
 
 
 @pytest.mark.spark
-def test_a_stream_that_cannot_be_written_is_told(spark, broker, tmp_path):
+def test_invalid_stream_sink_raises(spark, broker, tmp_path):
     rows = lines(spark, tmp_path / "in")
     add(tmp_path / "in", "1.txt", "a")
     with pytest.raises(StreamingQueryException, match="option topic is required"):
@@ -329,7 +329,7 @@ def test_a_stream_that_cannot_be_written_is_told(spark, broker, tmp_path):
 
 
 @pytest.mark.spark
-def test_a_stream_whose_broker_dies_fails_and_goes_on_when_it_is_back(spark, tmp_path):
+def test_stream_fails_with_a_dead_broker_and_continues_after_restart(spark, tmp_path):
     with Broker() as one:
         topic = one.topic(2)
         rows = lines(spark, tmp_path / "in")
@@ -347,7 +347,7 @@ def test_a_stream_whose_broker_dies_fails_and_goes_on_when_it_is_back(spark, tmp
 
 
 @pytest.mark.spark
-def test_a_task_that_spark_tries_again_leaves_no_row_out(broker, tmp_path):
+def test_task_retried_by_spark_loses_no_row(broker, tmp_path):
     """It has a session of its own, because the number of attempts is part of the master's URL."""
     topic = broker.topic(2)
     code = """

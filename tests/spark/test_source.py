@@ -58,7 +58,7 @@ def numbers(first, end):
 # Batches.
 
 
-def test_a_batch_reads_what_is_there_when_its_first_action_runs(broker, topic, frame):
+def test_batch_reads_records_present_at_its_first_action(broker, topic, frame):
     df = frame()
     produce(broker, topic, numbers(0, 30))
     assert values(df) == list(range(30))
@@ -67,7 +67,7 @@ def test_a_batch_reads_what_is_there_when_its_first_action_runs(broker, topic, f
     assert values(frame()) == list(range(40))
 
 
-def test_a_row_is_a_record(broker, topic, frame):
+def test_row_has_every_field_of_the_record(broker, topic, frame):
     headers = [("a", b"1"), ("a", None)]
     produce(broker, topic, [b"v"], 1, key=b"k", timestamp=1_700_000_000_123, headers=headers)
     produce(broker, topic, [None], 1, timestamp=1_700_000_000_124)
@@ -82,11 +82,11 @@ def test_a_row_is_a_record(broker, topic, frame):
     assert frame(columns="offset,value").columns == ["offset", "value"]
 
 
-def test_an_empty_topic_is_an_empty_frame(frame):
+def test_empty_topic_is_an_empty_frame(frame):
     assert frame().count() == 0
 
 
-def test_offsets_times_and_assignments_bound_a_batch(broker, topic, frame):
+def test_offsets_timestamps_and_assignments_bound_a_batch(broker, topic, frame):
     produce(broker, topic, numbers(0, 10), 0, timestamp=5_000)
     produce(broker, topic, numbers(10, 20), 2, timestamp=6_000)
     bound = {"startingOffsets": json.dumps({topic: {"0": 2, "1": -2, "2": 5}}),
@@ -100,7 +100,7 @@ def test_offsets_times_and_assignments_bound_a_batch(broker, topic, frame):
         frame(startingTimestamp="6000").count()
 
 
-def test_partitions_are_cut(broker, topic, frame):
+def test_partitions_are_split(broker, topic, frame):
     produce(broker, topic, numbers(0, 100), 0)
     assert frame().rdd.getNumPartitions() == 1
     many = frame(maxRecordsPerPartition="7")
@@ -115,7 +115,7 @@ def test_partitions_are_cut(broker, topic, frame):
     "timestamp < timestamp_millis(1005) and partition <=> 2", "offset in (1, 9) or value = '4'",
     "topic like 'topic%' and offset > 8", "partition = 7", "value is null",
 ])  # fmt: skip
-def test_filters_leave_the_rows_they_should(broker, topic, frame, spark, where):
+def test_pushed_filters_return_the_same_rows(broker, topic, frame, spark, where):
     for partition in range(3):
         with Producer(broker.bootstrap) as producer:
             for number in range(10):
@@ -125,7 +125,7 @@ def test_filters_leave_the_rows_they_should(broker, topic, frame, spark, where):
     assert sorted(pruned) == sorted(whole.where(where).select("partition", "offset").collect())
 
 
-def test_without_the_flag_filters_are_sparks_alone(broker, topic, frame, spark):
+def test_filters_without_pushdown_return_the_same_rows(broker, topic, frame, spark):
     produce(broker, topic, numbers(0, 10), 1)
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
     try:
@@ -134,7 +134,7 @@ def test_without_the_flag_filters_are_sparks_alone(broker, topic, frame, spark):
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
 
 
-def test_what_was_trimmed_is_data_loss_or_passed_over(broker, topic, frame):
+def test_trimmed_records_are_data_loss_or_skipped(broker, topic, frame):
     produce(broker, topic, numbers(0, 10), 0)
     trim(broker, topic, {0: 4})
     start = json.dumps({topic: {"0": 0, "1": -2, "2": -2}})
@@ -152,19 +152,19 @@ def test_what_was_trimmed_is_data_loss_or_passed_over(broker, topic, frame):
     ({"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.default.api.timeout.ms": "2000",
       "kafka.request.timeout.ms": "1000"}, "127.0.0.1:1"),
 ])  # fmt: skip
-def test_what_is_wrong_is_said_on_the_driver(frame, options, words):
+def test_invalid_options_raise_on_the_driver(frame, options, words):
     with pytest.raises(Exception, match=words):
         frame(**options).count()
 
 
-def test_a_schema_of_the_users_is_refused(spark, broker, topic):
+def test_user_schema_is_rejected(spark, broker, topic):
     reader = spark.read.format("kafkalite").schema("a int")
     reader = reader.option("kafka.bootstrap.servers", broker.bootstrap).option("subscribe", topic)
     with pytest.raises(Exception, match="take out schema"):
         reader.load().count()
 
 
-def test_a_view_of_sql_reads_a_topic(spark, broker, topic):
+def test_sql_view_reads_a_topic(spark, broker, topic):
     produce(broker, topic, numbers(0, 5))
     spark.sql(
         "create or replace temporary view records using kafkalite options ("
@@ -217,7 +217,7 @@ def await_rows(spark, query, count, name="came"):
     return sorted(int(row.value) for row in spark.table(name).select("value").collect())
 
 
-def test_a_stream_goes_on_as_records_come(spark, broker, topic, frame, collected):
+def test_stream_reads_new_records(spark, broker, topic, frame, collected):
     produce(broker, topic, numbers(0, 10))
     query = collected(frame(stream=True, startingOffsets="earliest").select("value"))
     assert await_rows(spark, query, 10) == list(range(10))
@@ -225,7 +225,7 @@ def test_a_stream_goes_on_as_records_come(spark, broker, topic, frame, collected
     assert await_rows(spark, query, 25) == list(range(25))
 
 
-def test_available_now_reads_in_batches_and_a_checkpoint_goes_on(
+def test_available_now_reads_in_batches_and_continues_from_checkpoint(
     spark, broker, topic, frame, tmp_path
 ):
     produce(broker, topic, numbers(0, 15), 0)
@@ -246,7 +246,7 @@ def test_available_now_reads_in_batches_and_a_checkpoint_goes_on(
     assert run() == []
 
 
-def test_a_checkpoint_holds_offsets_as_sparks_kafka_source_writes_them(
+def test_checkpoint_has_the_offset_format_of_spark_kafka(
     spark, broker, topic, frame, collected, tmp_path
 ):
     produce(broker, topic, numbers(0, 4), 2)
@@ -258,7 +258,7 @@ def test_a_checkpoint_holds_offsets_as_sparks_kafka_source_writes_them(
 
 
 @pytest.mark.spark
-def test_a_group_and_a_listener_see_how_far_a_stream_is(spark, broker, topic, frame, collected):
+def test_commit_group_and_lag_listener_follow_the_stream(spark, broker, topic, frame, collected):
     told = []
     listener = LagListener(lambda query, source, lag: told.append((query, lag)))
     spark.streams.addListener(listener)
@@ -284,7 +284,7 @@ def test_a_group_and_a_listener_see_how_far_a_stream_is(spark, broker, topic, fr
 
 
 @pytest.mark.spark
-def test_a_window_with_a_watermark_counts_a_stream(spark, broker, topic, frame, tmp_path):
+def test_window_with_watermark_counts_a_stream(spark, broker, topic, frame, tmp_path):
     with Producer(broker.bootstrap) as producer:
         for second in range(60):
             producer.send(topic, b"%d" % (second % 2), timestamp=1_700_000_000_000 + second * 1000)
@@ -297,7 +297,7 @@ def test_a_window_with_a_watermark_counts_a_stream(spark, broker, topic, frame, 
 
 
 @pytest.mark.spark
-def test_a_lost_topic_ends_a_stream_with_one_clear_sentence(spark, broker, topic, frame, collected):
+def test_deleted_topic_fails_a_stream_with_one_sentence(spark, broker, topic, frame, collected):
     produce(broker, topic, numbers(0, 3), 0)
     query = collected(frame(stream=True, startingOffsets="earliest").select("value"))
     await_rows(spark, query, 3)
@@ -309,9 +309,7 @@ def test_a_lost_topic_ends_a_stream_with_one_clear_sentence(spark, broker, topic
 
 
 @pytest.mark.spark
-def test_a_query_joined_with_itself_reads_each_record_for_both(
-    spark, broker, topic, frame, collected
-):
+def test_self_joined_query_reads_each_record_for_both_sides(spark, broker, topic, frame, collected):
     produce(broker, topic, numbers(0, 6))
     df = frame(stream=True, startingOffsets="earliest").select("value")
     query = collected(df.alias("a").join(df.alias("b"), "value"))

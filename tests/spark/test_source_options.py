@@ -35,7 +35,7 @@ def options(stream=False, **said):
     return source_options({**GOOD, **said}, stream=stream)
 
 
-def test_names_do_not_mind_case_and_topics_are_trimmed():
+def test_option_names_ignore_case_and_topics_are_trimmed():
     read = source_options(
         {"KAFKA.bootstrap.Servers": "h:1", "SUBSCRIBE": " a , b,a,", "FailOnDataLoss": "False"},
         stream=False,
@@ -45,7 +45,7 @@ def test_names_do_not_mind_case_and_topics_are_trimmed():
     assert not read.fail_on_data_loss
 
 
-def test_defaults_are_kafkas():
+def test_default_offsets_are_those_of_kafka():
     batch, stream = options(), options(stream=True)
     assert batch.starting.everywhere == EARLIEST and batch.ending.everywhere == LATEST
     assert stream.starting.everywhere == LATEST
@@ -93,27 +93,25 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("said", "words"), WRONG.values(), ids=WRONG)
-def test_what_cannot_be_is_refused_by_name(said, words):
+def test_invalid_option_is_rejected_by_name(said, words):
     wanted = {name: value for name, value in {**GOOD, **said}.items() if value is not None}
     with pytest.raises(ValueError) as refused:
         source_options(wanted, stream=False)
     assert words in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    "name", ["endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets"]
-)
-def test_a_stream_has_no_end(name):
+@pytest.mark.parametrize("name", ["endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets"])
+def test_stream_rejects_ending_offsets(name):
     with pytest.raises(ValueError, match=f"{name}"):
         options(stream=True, **{name: '{"t": {"0": 1}}' if "Time" not in name else "5"})
 
 
-def test_a_micro_batch_cannot_want_more_than_it_may_have():
+def test_min_offsets_above_max_offsets_are_rejected():
     with pytest.raises(ValueError, match="minOffsetsPerTrigger"):
         options(stream=True, minOffsetsPerTrigger="10", maxOffsetsPerTrigger="5")
 
 
-def test_the_first_of_three_says_where_to_begin():
+def test_starting_options_are_used_in_order_of_precedence():
     both = {"startingOffsets": '{"t": {"0": 3}}', "startingOffsetsByTimestamp": '{"t": {"0": 4}}'}
     assert options(**both).starting.option == "startingOffsetsByTimestamp"
     assert options(**both, startingTimestamp="9").starting == ("startingTimestamp", 9, None, None,
@@ -129,27 +127,27 @@ def test_offsets_of_a_topic_may_be_a_word():
 @pytest.mark.parametrize(
     ("text", "seconds"), [("15m", 900), ("30s", 30), ("500ms", 0.5), ("2 h", 7200), ("250", 0.25)]
 )
-def test_a_delay_has_a_unit(text, seconds):
+def test_delay_is_parsed_with_its_unit(text, seconds):
     assert options(stream=True, maxTriggerDelay=text).delay_s == seconds
 
 
 @pytest.mark.parametrize(("text", "size"), [("512m", 512 << 20), ("1g", 1 << 30), ("77", 77)])
-def test_a_size_has_a_unit(text, size):
+def test_size_is_parsed_with_its_unit(text, size):
     assert options(stream=True, maxBytesPerTrigger=text).bytes_max == size
 
 
-def test_offsets_are_told_in_order_and_heard_again():
+def test_offsets_json_is_ordered_and_read_back():
     offsets = {TopicPartition("b", 10): 1, TopicPartition("b", 9): 2, TopicPartition("a", 0): 3}
     assert str(offsets_to_json(offsets)) == "{'a': {'0': 3}, 'b': {'9': 2, '10': 1}}"
     assert offsets_from_json(offsets_to_json(offsets)) == offsets
 
 
-def test_an_unknown_option_near_a_known_one_is_warned_of(caplog):
+def test_misspelled_option_is_warned_of(caplog):
     options(startingOfsets="earliest")
     assert "did you mean startingOffsets" in caplog.text
 
 
-def test_columns_are_those_of_kafka_or_those_asked_for():
+def test_columns_are_those_of_kafka_or_the_requested_ones():
     names = ["key", "value", "topic", "partition", "offset", "timestamp", "timestampType"]
     assert schema_of({}).fieldNames() == names
     assert schema_of({"includeHeaders": "true"}).fieldNames() == [*names, "headers"]
@@ -168,7 +166,7 @@ def test_columns_are_those_of_kafka_or_those_asked_for():
     (LessThanOrEqual(("offset",), 5), [("t", 0, 5, 6), ("t", 1, 0, 6)]),
     (EqualTo(("topic",), "u"), []),
 ])  # fmt: skip
-def test_a_filter_leaves_the_offsets_it_may_hold_for(each, left):
+def test_filter_bounds_offset_ranges(each, left):
     ranges = [OffsetRange("t", 0, 5, 20), OffsetRange("t", 1, 0, 10)]
     assert [one[:4] for one in bound_of(each, ())(ranges, None)] == left
 
@@ -179,9 +177,9 @@ def test_a_filter_leaves_the_offsets_it_may_hold_for(each, left):
     EqualTo(("headers", "key"), "k"), Not(EqualTo(("partition",), 1)),
     LessThan(("timestamp",), datetime(2026, 1, 1)),
 ], ids=str)  # fmt: skip
-def test_a_filter_that_says_nothing_of_offsets_leaves_all(each):
+def test_filter_without_bounds_is_not_pushed_down(each):
     assert bound_of(each, ()) is None
 
 
-def test_a_filter_on_a_column_of_the_value_says_nothing_of_offsets():
+def test_filter_on_a_value_column_does_not_bound_offsets():
     assert bound_of(EqualTo(("offset",), 7), ["offset"]) is None

@@ -66,7 +66,7 @@ def ranges(reader, start, end):
     return [each.wanted[:4] for each in reader.partitions(start, end)]
 
 
-def test_a_new_query_goes_from_the_earliest_to_the_latest(broker, topic, reader):
+def test_new_query_reads_from_earliest_to_latest(broker, topic, reader):
     produce(broker, topic, 3, 2)
     stream = reader()
     assert stream.initialOffset() == {topic: {"0": 0, "1": 0}}
@@ -78,7 +78,7 @@ def test_a_new_query_goes_from_the_earliest_to_the_latest(broker, topic, reader)
     assert sum(batch.num_rows for batch in batches) == 2
 
 
-def test_a_new_query_from_the_latest_keeps_its_start_in_an_empty_batch(broker, topic, reader):
+def test_new_query_from_latest_keeps_its_start_in_an_empty_batch(broker, topic, reader):
     produce(broker, topic, 3)
     stream = reader(startingOffsets="latest")
     start = stream.initialOffset()
@@ -87,7 +87,7 @@ def test_a_new_query_from_the_latest_keeps_its_start_in_an_empty_batch(broker, t
     assert latest(stream, start) == {topic: {"0": 5, "1": 0}}
 
 
-def test_a_query_that_runs_once_has_no_empty_batch(broker, topic, reader):
+def test_query_that_runs_once_has_no_empty_batch(broker, topic, reader):
     produce(broker, topic, 4)
     stream = reader(startingTimestamp="1000001", startingOffsetsByTimestampStrategy="latest")
     start = stream.initialOffset()
@@ -95,7 +95,7 @@ def test_a_query_that_runs_once_has_no_empty_batch(broker, topic, reader):
     assert stream.latestOffset(start, ReadAllAvailable()) == {topic: {"0": 4, "1": 0}}
 
 
-def test_a_topic_in_larger_records_is_bounded_though_others_were_small(broker, topic, reader):
+def test_byte_limit_applies_to_a_new_topic_of_larger_records(broker, topic, reader):
     produce(broker, topic, 100)
     stream = reader(maxBytesPerTrigger="100k", subscribePattern=f"{topic}.*")
     at = latest(stream, stream.initialOffset())
@@ -108,7 +108,7 @@ def test_a_topic_in_larger_records_is_bounded_though_others_were_small(broker, t
     assert 1 <= end[large]["0"] <= 20
 
 
-def test_nothing_new_is_told_after_a_moment_only(broker, topic, reader):
+def test_latest_offset_without_new_records_returns_after_a_pause(broker, topic, reader):
     stream = reader()
     start = stream.initialOffset()
     before = time.monotonic()
@@ -116,7 +116,7 @@ def test_nothing_new_is_told_after_a_moment_only(broker, topic, reader):
     assert time.monotonic() - before >= 0.1
 
 
-def test_at_most_so_many_offsets_by_what_each_partition_has(broker, topic, reader):
+def test_max_offsets_are_divided_by_records_per_partition(broker, topic, reader):
     produce(broker, topic, 90, 10)
     stream = reader(maxOffsetsPerTrigger="50")
     start = stream.initialOffset()
@@ -125,7 +125,7 @@ def test_at_most_so_many_offsets_by_what_each_partition_has(broker, topic, reade
     assert stream.reportLatestOffset() == {topic: {"0": 90, "1": 10}}
 
 
-def test_every_partition_gets_on_and_the_largest_limit_overflows_nothing(broker, topic, reader):
+def test_max_offsets_advance_every_partition_without_overflow(broker, topic, reader):
     produce(broker, topic, 90, 1)
     few = reader(maxOffsetsPerTrigger="2")
     assert latest(few, few.initialOffset()) == {topic: {"0": 1, "1": 1}}
@@ -133,7 +133,7 @@ def test_every_partition_gets_on_and_the_largest_limit_overflows_nothing(broker,
     assert latest(most, most.initialOffset()) == {topic: {"0": 90, "1": 1}}
 
 
-def test_too_few_offsets_wait_but_not_longer_than_they_may(broker, topic, reader):
+def test_min_offsets_wait_until_max_trigger_delay(broker, topic, reader):
     produce(broker, topic, 2)
     stream = reader(minOffsetsPerTrigger="3", maxTriggerDelay="1s")
     first = latest(stream, stream.initialOffset())
@@ -148,14 +148,14 @@ def test_too_few_offsets_wait_but_not_longer_than_they_may(broker, topic, reader
     assert latest(stream, end) == {topic: {"0": 7, "1": 0}}
 
 
-def test_at_most_so_many_bytes(broker, topic, reader):
+def test_max_bytes_limit_a_batch(broker, topic, reader):
     produce(broker, topic, 100, 100, size=1000)
     stream = reader(maxBytesPerTrigger="50k")
     end = latest(stream, stream.initialOffset())
     assert 10 <= end[topic]["0"] <= 30 and 10 <= end[topic]["1"] <= 30
 
 
-def test_available_now_ends_where_it_began_to_look(broker, topic, reader):
+def test_available_now_ends_at_the_offsets_of_its_start(broker, topic, reader):
     produce(broker, topic, 10)
     stream = reader(maxOffsetsPerTrigger="4")
     stream.prepareForTriggerAvailableNow()
@@ -167,7 +167,7 @@ def test_available_now_ends_where_it_began_to_look(broker, topic, reader):
     assert seen == [4, 8, 10]
 
 
-def test_available_now_after_a_crash_ends_though_it_is_beyond_what_it_saw(broker, topic, reader):
+def test_available_now_beyond_its_end_after_a_crash_ends(broker, topic, reader):
     produce(broker, topic, 5)
     stream = reader()
     stream.prepareForTriggerAvailableNow()
@@ -180,7 +180,7 @@ def test_available_now_after_a_crash_ends_though_it_is_beyond_what_it_saw(broker
 
 
 @pytest.mark.parametrize("what", ["are gone", "have become shorter"])
-def test_available_now_fails_when_what_it_saw_goes(broker, topic, reader, what):
+def test_available_now_fails_if_its_records_are_lost(broker, topic, reader, what):
     produce(broker, topic, 5)
     stream = reader(failOnDataLoss="false")
     start = stream.initialOffset()
@@ -192,7 +192,7 @@ def test_available_now_fails_when_what_it_saw_goes(broker, topic, reader, what):
         latest(stream, start)
 
 
-def test_new_partitions_are_read_from_their_beginning(broker, topic, reader):
+def test_new_partitions_are_read_from_the_beginning(broker, topic, reader):
     produce(broker, topic, 1)
     stream = reader(startingOffsets="latest")
     start = stream.initialOffset()
@@ -209,7 +209,7 @@ def test_new_partitions_are_read_from_their_beginning(broker, topic, reader):
     assert ranges(stream, start, end) == [(topic, 2, 0, 1)]
 
 
-def test_a_pattern_finds_topics_that_come_later(broker, reader):
+def test_pattern_finds_topics_created_later(broker, reader):
     names = [f"pattern-{number}-{time.monotonic_ns()}" for number in range(2)]
     broker.topic(name=names[0])
     stream = reader(subscribePattern=f"({names[0]}|{names[1]})")
@@ -223,7 +223,7 @@ def test_a_pattern_finds_topics_that_come_later(broker, reader):
     assert end == {names[0]: {"0": 0}, names[1]: {"0": 2}}
 
 
-def test_a_deleted_topic_fails_the_query_or_is_left_out(broker, topic, reader):
+def test_deleted_topic_fails_the_query_or_is_skipped(broker, topic, reader):
     produce(broker, topic, 5)
     strict, lax = reader(), reader(failOnDataLoss="false")
     start = strict.initialOffset()
@@ -236,7 +236,7 @@ def test_a_deleted_topic_fails_the_query_or_is_left_out(broker, topic, reader):
 
 
 @pytest.mark.parametrize("more", [{}, {"minPartitions": "5"}])
-def test_a_new_topic_may_be_gone_before_its_ranges_are_asked_for(broker, topic, reader, more):
+def test_topic_may_be_deleted_before_its_ranges_are_planned(broker, topic, reader, more):
     late = broker.topic()
     produce(broker, topic, 3, 2)
     produce(broker, late, 4)
@@ -255,7 +255,7 @@ def test_a_new_topic_may_be_gone_before_its_ranges_are_asked_for(broker, topic, 
     assert sum(end - begin for *_, begin, end in found) == 5
 
 
-def test_a_topic_made_anew_fails_the_query_or_is_read_from_its_beginning(
+def test_recreated_topic_fails_the_query_or_is_read_from_its_beginning(
     broker, topic, reader, monkeypatch
 ):
     monkeypatch.setattr(stream_module, "PARTITIONS_S", 0)
@@ -274,7 +274,7 @@ def test_a_topic_made_anew_fails_the_query_or_is_read_from_its_beginning(
     assert ranges(lax, end, anew) == [(topic, 0, 0, 7)]
 
 
-def test_an_end_that_moved_back_fails_the_query(broker, topic, reader):
+def test_end_offset_that_moved_back_fails_the_query(broker, topic, reader):
     produce(broker, topic, 1)
     stream = reader()
     with pytest.raises(DataLoss, match="partition 0 of .* was changed from 2 to 1"):
@@ -285,12 +285,12 @@ def test_an_end_that_moved_back_fails_the_query(broker, topic, reader):
     assert ranges(lax, {topic: {"0": 2, "1": 0}}, end) == []
 
 
-def test_an_unknown_topic_is_named_at_once(broker, reader):
+def test_unknown_topic_is_named_at_once(broker, reader):
     with pytest.raises(UnknownTopicOrPartition, match="nowhere"):
         reader(subscribe="nowhere").initialOffset()
 
 
-def test_specific_offsets_must_speak_of_all_partitions(broker, topic, reader):
+def test_specific_offsets_must_name_all_partitions(broker, topic, reader):
     with pytest.raises(ValueError, match=f"says nothing of {topic} 1"):
         reader(startingOffsets=f'{{"{topic}": {{"0": 1}}}}').initialOffset()
     with pytest.raises(ValueError, match=f"speaks of {topic} 7"):
@@ -300,7 +300,7 @@ def test_specific_offsets_must_speak_of_all_partitions(broker, topic, reader):
     assert mixed.initialOffset() == {topic: {"0": 5, "1": 0}}
 
 
-def test_times_begin_at_the_first_record_as_young(broker, topic, reader):
+def test_starting_timestamp_selects_the_first_record_as_recent(broker, topic, reader):
     produce(broker, topic, 5, 3)
     at = reader(startingTimestamp="1000002").initialOffset()
     assert at == {topic: {"0": 2, "1": 2}}
@@ -310,7 +310,7 @@ def test_times_begin_at_the_first_record_as_young(broker, topic, reader):
     assert late.initialOffset() == {topic: {"0": 4, "1": 3}}
 
 
-def test_a_group_says_where_to_begin_and_sees_what_was_committed(broker, topic, reader):
+def test_group_start_reads_committed_offsets_and_commit_writes_them(broker, topic, reader):
     produce(broker, topic, 5, 5)
     group = f"group-{topic}"
     cluster = Cluster(consumer_settings(broker.bootstrap, {}))
@@ -327,7 +327,7 @@ def test_a_group_says_where_to_begin_and_sees_what_was_committed(broker, topic, 
     cluster.close()
 
 
-def test_a_trimmed_log_begins_where_it_begins(broker, topic, reader):
+def test_trimmed_log_starts_at_its_log_start_offset(broker, topic, reader):
     produce(broker, topic, 5)
     trim(broker, topic, {0: 2})
     assert reader().initialOffset() == {topic: {"0": 2, "1": 0}}
@@ -341,7 +341,7 @@ def batch_ranges(broker, topic, **options):
     return [each[:4] for each in range_planning.batch_ranges(said)]
 
 
-def test_a_batch_is_a_range_a_partition_and_empty_ones_are_left_out(broker, topic):
+def test_batch_has_one_range_per_partition_with_records(broker, topic):
     produce(broker, topic, 5)
     assert batch_ranges(broker, topic) == [(topic, 0, 0, 5)]
     assert batch_ranges(broker, topic, endingOffsets=f'{{"{topic}": {{"0": 2, "1": -1}}}}') == [
@@ -355,13 +355,13 @@ def test_a_batch_is_a_range_a_partition_and_empty_ones_are_left_out(broker, topi
         )  # fmt: skip
 
 
-def test_a_time_nobody_reached_ends_at_the_latest(broker, topic):
+def test_ending_timestamp_beyond_the_log_ends_at_latest(broker, topic):
     produce(broker, topic, 5)
     assert batch_ranges(broker, topic, endingTimestamp="9000000") == [(topic, 0, 0, 5)]
     assert batch_ranges(broker, topic, endingTimestamp="1000003") == [(topic, 0, 0, 3)]
 
 
-def test_ranges_are_cut_by_records_and_for_more_tasks(broker, topic):
+def test_ranges_are_split_by_records_and_min_partitions(broker, topic):
     produce(broker, topic, 100, 10)
     by_records = batch_ranges(broker, topic, maxRecordsPerPartition="40")
     assert by_records == [(topic, 0, 0, 33), (topic, 0, 33, 66), (topic, 0, 66, 100),
@@ -371,7 +371,7 @@ def test_ranges_are_cut_by_records_and_for_more_tasks(broker, topic):
     assert sum(end - start for _, _, start, end in tasks) == 110
 
 
-def test_large_records_count_for_more_tasks(broker, topic):
+def test_larger_records_are_split_into_more_tasks(broker, topic):
     produce(broker, topic, 50, size=10_000)
     with Producer(broker.bootstrap) as producer:
         for _ in range(500):
@@ -380,6 +380,6 @@ def test_large_records_count_for_more_tasks(broker, topic):
     assert sum(partition == 0 for _, partition, _, _ in tasks) == 5
 
 
-def test_a_range_is_not_cut_into_more_parts_than_it_has_offsets():
+def test_range_is_not_split_into_more_parts_than_offsets():
     whole = OffsetRange("t", 0, 5, 8)
     assert [each[2:4] for each in range_planning.parts(whole, 10)] == [(5, 6), (6, 7), (7, 8)]
