@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kafkalite.broker.client_context import ClientConnection, ClientContext
 from kafkalite.broker.error_responses import error_fields
+from kafkalite.broker.future import Future
 from kafkalite.broker.handlers import (  # noqa: F401  (a family enters SERVED when imported)
     acls,
     cluster,
@@ -30,7 +31,6 @@ from kafkalite.broker.handlers import (  # noqa: F401  (a family enters SERVED w
     topics,
     transactions,
 )
-from kafkalite.broker.later import Later
 from kafkalite.broker.request_metrics import RequestCounts
 from kafkalite.broker.security import Authorizer
 from kafkalite.broker.served_apis import SERVED, EncodedResponse, Handler, ServingNode
@@ -122,7 +122,7 @@ class Dispatcher:
             response = handler.handle(self._node, request, client)
         except KafkaError as error:
             response = _error_response(handler, error)
-        if isinstance(response, Later):
+        if isinstance(response, Future):
             encoded = response.map(lambda response: self._encode(handler, header, response))
             return self._respond_later(connection, handler, header, encoded, start_ns)
         chunks = None if response is None else self._encode(handler, header, response)
@@ -154,11 +154,11 @@ class Dispatcher:
         connection: ClientConnection,
         handler: Handler,
         header: RequestHeader,
-        later: Later[Chunks],
+        future: Future[Chunks],
         start_ns: int,
     ) -> DeferredResponse:
         response_slot: DeferredResponse = connection.defer()
-        response_slot.abandoned = later.abandon
+        response_slot.abandoned = future.abandon
 
         def send(chunks: Chunks | None, error: KafkaError | None) -> None:
             if error is not None:
@@ -171,7 +171,7 @@ class Dispatcher:
             self._counts[handler.api.key].times.add(self._now_ns() - start_ns)
             response_slot.send(chunks)
 
-        later.then(send)
+        future.then(send)
         return response_slot
 
 

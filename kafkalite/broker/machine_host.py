@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from kafkalite.broker.later import Later
+from kafkalite.broker.future import Future
 from kafkalite.coordination.machine import Result, StateMachine
 from kafkalite.errors import KafkaError
 
@@ -73,9 +73,9 @@ class MachineHost(Generic[M]):
         """
         self._listeners.append(listener)
 
-    def decide(self, decision: Callable[[M], Result[T]]) -> Later[T]:
+    def decide(self, decision: Callable[[M], Result[T]]) -> Future[T]:
         """Make a decision; return its response once all that it depends on is committed."""
-        later: Later[T] = Later()
+        future: Future[T] = Future()
         records: Sequence[Any] = ()
         try:
             result = decision(self.machine)
@@ -84,12 +84,12 @@ class MachineHost(Generic[M]):
                 self.write(records)
         except KafkaError as raised:
             error = raised
-            self._wait((), lambda: later.fail(error))
+            self._wait((), lambda: future.fail(error))
         else:
-            self._wait(records, lambda: later.resolve(result.response))
+            self._wait(records, lambda: future.resolve(result.response))
         self.journal.push()
         self._release()
-        return later
+        return future
 
     def _wait(self, records: Sequence[Any], settle: Callable[[], None]) -> None:
         self._responses.append(PendingResponse(self.journal.end_offset, records, settle))

@@ -1,9 +1,9 @@
 """Table of the served APIs, and the form of a handler.
 
 A handler is a function of `(node, request, client)` registered by `@serves`.  It returns the
-response as a dict shaped like the schema (a missing field takes the schema's default), a `Later` of
-one, or None when the client wants no response.  An error of the whole request is raised; an error
-of one entry becomes that entry's `error_code` (error_responses.py).
+response as a dict shaped like the schema (a missing field takes the schema's default), a `Future`
+of one, or None when the client wants no response.  An error of the whole request is raised; an
+error of one entry becomes that entry's `error_code` (error_responses.py).
 
 `node` has the components that the handlers of one file use, as its Protocol says; no handler knows
 the class Node.
@@ -89,18 +89,18 @@ def serves(
     at: ServingNode,
     codec: ApiCodec | None = None,
     *,
-    to_the_end: bool = False,
+    is_cancellable: bool = True,
 ) -> Callable[[F], F]:
     """Register a function in SERVED as the handler of `api` in `versions` ("2-7" or "0").
 
-    `to_the_end` is passed to `in_steps`: True runs a generator to its end even if the client
+    `is_cancellable` is passed to `in_steps`: False runs a generator to its end even if the client
     disconnects.
     """
 
     def register(function: F) -> F:
         assert api.key not in SERVED, f"{api.name} has two handlers"
         low, _, high = versions.partition("-")
-        handle = _in_steps(function, to_the_end)
+        handle = _in_steps(function, is_cancellable)
         handler = Handler(api, int(low), int(high or low), at, handle, codec)
         assert api.versions[0] <= handler.low <= handler.high <= api.versions[1]
         SERVED[api.key] = handler
@@ -109,7 +109,7 @@ def serves(
     return register
 
 
-def _in_steps(function: HandlerFunction, to_the_end: bool) -> HandlerFunction:
+def _in_steps(function: HandlerFunction, is_cancellable: bool) -> HandlerFunction:
     """Return the handler as the dispatcher calls it; a generator function is run in steps."""
     if not inspect.isgeneratorfunction(function):
         return function
@@ -117,6 +117,6 @@ def _in_steps(function: HandlerFunction, to_the_end: bool) -> HandlerFunction:
     @wraps(function)
     def run(node: Any, request: Any, client: ClientContext) -> Any:
         work = function(node, request, client)
-        return in_steps(node.reactor, work, to_the_end=to_the_end)
+        return in_steps(node.reactor, work, is_cancellable=is_cancellable)
 
     return run

@@ -1,11 +1,11 @@
 """Stepped requests: some entries are processed in this tick, the rest in later ticks.
 
     def handle(node, request, client):     a generator that yields after each entry
-        answers = []
+        results = []
         for entry in request.entries:
-            answers.append(...)
+            results.append(...)
             yield
-        return {"entries": answers}        the response, or a Later of it
+        return {"entries": results}        the response, or a Future of it
 
 A request may have tens of thousands of entries that take some microseconds each.  A step of one
 request ends after STEP_MS, or when the generator yields PAUSE; between two steps the loop serves
@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Generator
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from kafkalite.broker.later import Later
+from kafkalite.broker.future import Future
 from kafkalite.errors import KafkaError
 from kafkalite.transport.reactor import Reactor
 
@@ -38,26 +38,26 @@ Work: TypeAlias = Generator[Any, None, T]
 
 
 def in_steps(
-    reactor: Reactor, work: Work[T | Later[T]], *, to_the_end: bool = False
-) -> T | Later[T]:
-    """Run `work` for STEP_MS a tick; return its result, or a Later of it.
+    reactor: Reactor, work: Work[T | Future[T]], *, is_cancellable: bool = True
+) -> T | Future[T]:
+    """Run `work` for STEP_MS a tick; return its result, or a Future of it.
 
     A KafkaError raised by `work` fails the request.  When the response is abandoned, the remaining
-    steps are cancelled, unless `to_the_end` is set.
+    steps are cancelled if `is_cancellable`.
     """
     steps = Steps(reactor, work)
-    return steps.result if steps.step() else steps.later(to_the_end)
+    return steps.result if steps.step() else steps.resume_later(is_cancellable)
 
 
 class Steps(Generic[T]):
     """The execution of one stepped request; see the module."""
 
-    result: T | Later[T]
+    result: T | Future[T]
     """The response, once the work is done."""
 
-    def __init__(self, reactor: Reactor, work: Work[T | Later[T]]) -> None:
+    def __init__(self, reactor: Reactor, work: Work[T | Future[T]]) -> None:
         self._reactor = reactor
-        self._work: Work[T | Later[T]] | None = work
+        self._work: Work[T | Future[T]] | None = work
 
     def step(self) -> bool:
         """Run one step; return whether the work is done."""
@@ -72,28 +72,28 @@ class Steps(Generic[T]):
             return True
         return False
 
-    def later(self, to_the_end: bool) -> Later[T]:
-        """Run the remaining steps in later ticks; return a Later of the result."""
-        later: Later[T] = Later(abandoned=None if to_the_end else self._leave)
-        self._reactor.call_later(STEP_PAUSE_MS, lambda: self._go_on(later))
-        return later
+    def resume_later(self, is_cancellable: bool) -> Future[T]:
+        """Run the remaining steps in later ticks; return a Future of the result."""
+        future: Future[T] = Future(abandoned=self._cancel if is_cancellable else None)
+        self._reactor.call_later(STEP_PAUSE_MS, lambda: self._resume(future))
+        return future
 
-    def _go_on(self, later: Later[T]) -> None:
+    def _resume(self, future: Future[T]) -> None:
         if self._work is None:
             return
         try:
             is_done = self.step()
         except KafkaError as error:
-            later.fail(error)
+            future.fail(error)
             return
-        then = self._end if is_done else self._go_on
-        self._reactor.call_later(STEP_PAUSE_MS, lambda: then(later))
+        then = self._end if is_done else self._resume
+        self._reactor.call_later(STEP_PAUSE_MS, lambda: then(future))
 
-    def _end(self, later: Later[T]) -> None:
+    def _end(self, future: Future[T]) -> None:
         if self._work is not None:
-            later.follow(self.result)
+            future.follow(self.result)
 
-    def _leave(self) -> None:
+    def _cancel(self) -> None:
         if self._work is not None:
             self._work.close()
             self._work = None

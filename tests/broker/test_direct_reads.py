@@ -81,7 +81,7 @@ def delete_before(host: LocalNode, offset: int) -> None:
     assert answer.topics[0].partitions[0].error_code == 0
 
 
-def later(host: LocalNode, ms: int) -> None:
+def future(host: LocalNode, ms: int) -> None:
     host.clock.advance(ms)
     host.reactor.tick(0)
 
@@ -228,7 +228,7 @@ def test_a_read_waits_until_there_is_something(host, local_client):
 def test_when_the_time_is_up_nothing_was_there(host, local_client):
     local_client.ask(host.topic, wait_ms=5_000)
     host.until(lambda: host.node.replicas.purgatory.size == 1)
-    later(host, 5_000)
+    future(host, 5_000)
     grant = local_client.granted()
     assert (grant["error_code"], grant["file"], grant["high_watermark"]) == (0, -1, 0)
 
@@ -325,7 +325,7 @@ def test_a_file_that_was_removed_is_read_on_for_a_while_and_then_takes_no_room(h
     before = local_client.content(first)
     delete_before(host, 5)
     assert local_client.content(first) == before
-    later(host, DELAY_MS)
+    future(host, DELAY_MS)
     host.until(lambda: os.fstat(local_client.files[first["file"]]).st_blocks == 0)
     assert local_client.content(first) == b""
     assert local_client.read(host.topic)["error_code"] == OffsetOutOfRange.code
@@ -337,7 +337,7 @@ def test_a_segment_that_nobody_was_lent_is_removed_uncut(host):
     log = host.node.replicas.leader("t", 0).log
     held = read(log, 0, 100, log.end_offset)
     delete_before(host, 5)
-    later(host, DELAY_MS)
+    future(host, DELAY_MS)
     assert len(held.read()) == held.size > 0
 
 
@@ -362,7 +362,7 @@ def test_reader_at_the_end_is_told_of_removed_files_when_its_wait_is_over(host, 
     delete_before(host, 3)
     local_client.ask(host.topic, offset=end, wait_ms=500)
     host.until(lambda: host.node.replicas.purgatory.size == 1)
-    later(host, 500)
+    future(host, 500)
     told = local_client.granted()
     assert (told["error_code"], told["size"], told["dropped"]) == (0, 0, [first["file"]])
     assert local_client.read(host.topic, offset=end)["dropped"] == []
@@ -378,7 +378,7 @@ def test_of_a_deleted_topic_all_files_are_dropped_and_take_no_room_in_the_end(ho
     assert told["error_code"] == UnknownTopicOrPartition.code
     assert told["dropped"] == [0, 1]
     assert all(local_client.content(grant) for grant in grants)
-    later(host, DELAY_MS)
+    future(host, DELAY_MS)
     host.until(lambda: [local_client.content(grant) for grant in grants] == [b"", b""])
 
 

@@ -160,8 +160,8 @@ def test_an_answer_that_rests_on_nothing_new_comes_at_once(hosted):
 def test_answers_come_in_the_order_of_the_questions(hosted):
     order: list[str] = []
     for name in "abc":
-        later = hosted.host.decide(hosted.create(name))
-        later.then(lambda value, fault: order.extend(value))
+        future = hosted.host.decide(hosted.create(name))
+        future.then(lambda value, fault: order.extend(value))
     hosted.flusher.go()
     assert order == ["a", "b", "c"]
 
@@ -169,8 +169,8 @@ def test_answers_come_in_the_order_of_the_questions(hosted):
 def test_a_change_is_told_when_it_is_durable_and_before_its_answer(hosted):
     told: list[Any] = []
     hosted.host.on_change(lambda records, _: told.append([record.kind.name for record in records]))
-    later = hosted.host.decide(hosted.create("a", 2))
-    later.then(lambda value, fault: told.append("answer"))
+    future = hosted.host.decide(hosted.create("a", 2))
+    future.then(lambda value, fault: told.append("answer"))
     assert told == []
     hosted.flusher.go()
     assert told == [["Topic", "Partitions"], "answer"]

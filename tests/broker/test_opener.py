@@ -1,4 +1,4 @@
-"""Opener: a Later is completed with any exception that its steps raise."""
+"""Opener: a Future is completed with any exception that its steps raise."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kafkalite.broker.later import Later
+from kafkalite.broker.future import Future
 from kafkalite.broker.replica import batch_opener as opening
 from kafkalite.broker.replica.batch_opener import Opener
 from kafkalite.errors import KafkaError, UnknownServerError
@@ -36,9 +36,9 @@ def test_panic_of_a_codec_fails_one_request_and_not_the_thread(
     opener = Opener()
     came: list[KafkaError | None] = []
     for _ in range(2):
-        later = opener.run(panicking())  # type: ignore[arg-type]
-        assert isinstance(later, Later)
-        later.then(lambda _, error: came.append(error))
+        future = opener.run(panicking())  # type: ignore[arg-type]
+        assert isinstance(future, Future)
+        future.then(lambda _, error: came.append(error))
         assert select.select([opener], [], [], 30)[0], "the thread is gone"
         opener.collect()
     opener.close()

@@ -65,9 +65,9 @@ class Kept:
 
     def set(self, **values):
         records = [(key.encode(), value) for key, value in values.items()]
-        later = self.host.decide(lambda machine: Result("done", records))
+        future = self.host.decide(lambda machine: Result("done", records))
         came = []
-        later.then(lambda value, fault: came.append((value, fault)))
+        future.then(lambda value, fault: came.append((value, fault)))
         return came
 
     def restart(self):

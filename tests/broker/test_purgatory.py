@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from kafkalite.broker.later import Later
+from kafkalite.broker.future import Future
 from kafkalite.broker.replica.delayed_fetch import DelayedFetch, FetchItem, FetchLimits
 from kafkalite.broker.replica.delayed_produce import DelayedProduce, UncommittedAppend
 from kafkalite.broker.replica.purgatory import (
@@ -94,9 +94,9 @@ class Partition:
         return min(self.bytes, size_max)
 
 
-def heard(later):
+def heard(future):
     news = []
-    later.then(lambda value, fault: news.append((value, fault)))
+    future.then(lambda value, fault: news.append((value, fault)))
     return news
 
 
@@ -201,9 +201,9 @@ class Sizes:
 
 def begun(purgatory, *partitions, **limits):
     """Start a fetch that waits; return the list of its outcomes."""
-    later = purgatory.begin(fetch_of(*partitions, **limits), 1000)
-    assert isinstance(later, Later)
-    return heard(later)
+    future = purgatory.begin(fetch_of(*partitions, **limits), 1000)
+    assert isinstance(future, Future)
+    return heard(future)
 
 
 def moved(purgatory, partition, size):
@@ -278,9 +278,9 @@ def test_completed_fetch_is_unregistered(purgatory, timers):
 
 def test_abandoned_fetch_is_unregistered(purgatory, timers):
     partition = Partition()
-    later = purgatory.begin(fetch_of(partition), 2**31 - 1)
-    news = heard(later)
-    later.abandon()
+    future = purgatory.begin(fetch_of(partition), 2**31 - 1)
+    news = heard(future)
+    future.abandon()
     purgatory.run()
     assert (purgatory.size, partition.waiting, timers.due, news) == (0, {}, [], [])
 
@@ -377,9 +377,9 @@ def test_fetch_that_expires_during_its_read_completes(purgatory, timers, many):
 
 
 def test_fetch_of_disconnected_client_is_removed_during_its_read(purgatory, many):
-    later = purgatory.begin(fetch_of(*many, min_bytes=1), 1000)
+    future = purgatory.begin(fetch_of(*many, min_bytes=1), 1000)
     purgatory.run()
-    later.abandon()
+    future.abandon()
     before = Partition.touches
     purgatory.run()
     assert Partition.touches == before

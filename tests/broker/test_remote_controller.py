@@ -20,7 +20,7 @@ from kafkalite.broker.controller.remote_controller import (
     FORWARDED_SIZE_MAX,
     RemoteController,
 )
-from kafkalite.broker.later import Later
+from kafkalite.broker.future import Future
 from kafkalite.clock import ManualClock
 from kafkalite.config.settings import Settings
 from kafkalite.coordination.controller import Controller
@@ -119,9 +119,9 @@ def known(controller: RemoteController) -> list[int]:
     return sorted(controller.image.nodes)
 
 
-def outcome(later: Later[Any]) -> list[Any]:
+def outcome(future: Future[Any]) -> list[Any]:
     came: list[Any] = []
-    later.then(lambda value, fault: came.append(fault or value))
+    future.then(lambda value, fault: came.append(fault or value))
     return came
 
 
@@ -324,8 +324,8 @@ def test_heartbeats_come_as_often_as_the_welcome_says(followed, controller):
 
 
 def test_an_answer_goes_to_who_asked(followed, controller):
-    later = [controller.forward(b"%d" % n, NOBODY, NOBODY) for n in range(3)]
-    came = [outcome(each) for each in later]
+    future = [controller.forward(b"%d" % n, NOBODY, NOBODY) for n in range(3)]
+    came = [outcome(each) for each in future]
     asked = {
         m.fields["frame"]: m.fields["request_id"] for m in followed.sent if "frame" in m.fields
     }
@@ -402,8 +402,8 @@ def test_a_block_of_no_ids_is_a_fault(followed, controller, first_id, end_id):
 
 
 def test_a_request_of_ones_own_whose_answer_does_not_read_is_a_fault(followed, controller):
-    later = controller.request(METADATA, {"topics": []}, client_id=None, timeout_ms=100)
-    came = outcome(later)
+    future = controller.request(METADATA, {"topics": []}, client_id=None, timeout_ms=100)
+    came = outcome(future)
     controller.received(answer(last_id(followed), b"\xff" * 9))
     assert len(came) == 1
     assert isinstance(came[0], errors.KafkaError)

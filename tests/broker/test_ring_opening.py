@@ -11,7 +11,7 @@ import crc32c
 import pytest
 
 from kafkalite._ext.record_batch import HEADER_SIZE
-from kafkalite.broker.later import Later
+from kafkalite.broker.future import Future
 from kafkalite.broker.replica import batch_opener as opener
 from kafkalite.errors import InvalidRecord, UnknownTopicId
 from kafkalite.protocol.schemas.topics import DELETE_TOPICS
@@ -51,7 +51,7 @@ def let_go(host: LocalNode) -> Iterator[Callable[[], None]]:
         return b""
         yield 0
 
-    host.node.opener._submit(waiting(), Later())
+    host.node.opener._submit(waiting(), Future())
     yield gate.set
     gate.set()
 

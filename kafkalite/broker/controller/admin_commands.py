@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from kafkalite.broker.controller.reassigner import Reassigner, sizes_on_disk
 from kafkalite.broker.controller.worker_manager import READY, STARTING, ProcessReport
 from kafkalite.broker.error_responses import outcome_fields
-from kafkalite.broker.later import Later
+from kafkalite.broker.future import Future
 from kafkalite.broker.node_settings import placement_limits
 from kafkalite.coordination.image import SUPERVISOR_ID, NodeImage
 from kafkalite.coordination.placement import (
@@ -54,7 +54,7 @@ class AdminCommands:
         self._workers = workers
         self._reassigner = reassigner
         self._root = root
-        self._verbs: dict[str, Callable[[int, bool], Later[list[PartitionMove]]]] = {
+        self._verbs: dict[str, Callable[[int, bool], Future[list[PartitionMove]]]] = {
             "list": lambda node_id, dry_run: self._no_moves(),
             "add": lambda node_id, dry_run: self._add(),
             "remove": lambda node_id, dry_run: self._remove(node_id),
@@ -83,19 +83,19 @@ class AdminCommands:
 
     # -- commands ----------------------------------------------------------------------------
 
-    def _no_moves(self) -> Later[list[PartitionMove]]:
-        later: Later[list[PartitionMove]] = Later()
-        later.resolve([])
-        return later
+    def _no_moves(self) -> Future[list[PartitionMove]]:
+        future: Future[list[PartitionMove]] = Future()
+        future.resolve([])
+        return future
 
-    def _add(self) -> Later[list[PartitionMove]]:
+    def _add(self) -> Future[list[PartitionMove]]:
         return self._controller.decide(lambda controller: controller.add_node()).map(lambda _: [])
 
-    def _remove(self, node_id: int) -> Later[list[PartitionMove]]:
+    def _remove(self, node_id: int) -> Future[list[PartitionMove]]:
         removed = self._controller.decide(lambda controller: controller.remove_node(node_id))
         return removed.map(lambda _: [])
 
-    def _drain(self, node_id: int, dry_run: bool) -> Later[list[PartitionMove]]:
+    def _drain(self, node_id: int, dry_run: bool) -> Future[list[PartitionMove]]:
         image = self._controller.image
         sizes = sizes_on_disk(self._root, image)
         if node_id in image.nodes and dry_run:
@@ -112,11 +112,11 @@ class AdminCommands:
         drained = self._controller.decide(lambda machine: machine.set_draining(node_id, True))
         return drained.map(begin)
 
-    def _undrain(self, node_id: int) -> Later[list[PartitionMove]]:
+    def _undrain(self, node_id: int) -> Future[list[PartitionMove]]:
         kept = self._controller.decide(lambda controller: controller.set_draining(node_id, False))
         return kept.map(lambda _: [])
 
-    def _rebalance(self, dry_run: bool) -> Later[list[PartitionMove]]:
+    def _rebalance(self, dry_run: bool) -> Future[list[PartitionMove]]:
         image = self._controller.image
         moves = rebalance_moves(image, sizes_on_disk(self._root, image), self._limits)
         if not dry_run:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
-    from kafkalite.broker.later import Later
+    from kafkalite.broker.future import Future
     from kafkalite.config.settings import Settings
     from kafkalite.coordination.image import ClusterImage, TopicImage
     from kafkalite.coordination.leader_epochs import EpochRenewal
@@ -81,7 +81,7 @@ class ControllerClient(ABC):
         """Report that the logs of this node match the metadata log up to an offset."""
 
     @abstractmethod
-    def forward(self, frame: bytes | memoryview, peer: Address, local: Address) -> Later[bytes]:
+    def forward(self, frame: bytes | memoryview, peer: Address, local: Address) -> Future[bytes]:
         """Forward a client's request; return the controller's response with its header.
 
         Not called on the controller's node.
@@ -90,11 +90,11 @@ class ControllerClient(ABC):
     @abstractmethod
     def auto_create_topics(
         self, names: Sequence[str], client_id: str | None
-    ) -> Later[Mapping[str, TopicOutcome]]:
+    ) -> Future[Mapping[str, TopicOutcome]]:
         """Create topics with all defaults, for a Metadata request; an error is each topic's own."""
 
     @abstractmethod
-    def allocate_producer_ids(self, node_id: int) -> Later[ProducerIdBlock]:
+    def allocate_producer_ids(self, node_id: int) -> Future[ProducerIdBlock]:
         """Return the next block of producer ids for this node."""
 
     @abstractmethod

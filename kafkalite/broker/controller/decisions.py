@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, takewhile
 from typing import Generic, Protocol, TypeVar
 
-from kafkalite.broker.later import Later
+from kafkalite.broker.future import Future
 from kafkalite.coordination.controller import Controller
 from kafkalite.coordination.machine import Result
 from kafkalite.errors import KafkaError
@@ -38,7 +38,7 @@ class DecisionMaker(Protocol):
     def call_later(self) -> Callable[[int, Callable[[], object]], object]:
         """The timer function of the event loop."""
 
-    def carry_out(self, decision: Callable[[Controller], Result[T]]) -> Later[T]:
+    def carry_out(self, decision: Callable[[Controller], Result[T]]) -> Future[T]:
         """Make a decision; complete when every running node has applied it."""
 
 
@@ -64,10 +64,10 @@ class Decisions(Generic[W, K, A]):
         self._weigh = weigh
         self._on_decided = on_decided
         self._next = 0
-        self._all_decided: Later[dict[K, A | KafkaError]] = Later()
+        self._all_decided: Future[dict[K, A | KafkaError]] = Future()
 
-    def begin(self) -> Later[dict[K, A | KafkaError]]:
-        """Begin; the Later completes when all nodes have applied the last decision."""
+    def begin(self) -> Future[dict[K, A | KafkaError]]:
+        """Begin; the Future completes when all nodes have applied the last decision."""
         self._decide_next()
         return self._all_decided
 

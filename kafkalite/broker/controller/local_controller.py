@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from kafkalite.broker.controller.controller_client import ControllerClient
 from kafkalite.broker.controller.metadata_log import MetadataLog
 from kafkalite.broker.controller.topic_creation import create_topics
-from kafkalite.broker.later import Later
+from kafkalite.broker.future import Future
 from kafkalite.broker.machine_host import MachineHost
 from kafkalite.coordination.controller import Controller, NewTopic
 from kafkalite.coordination.image import ClusterImage
@@ -37,7 +37,7 @@ class PendingApply(NamedTuple):
     """A response that waits until this node's logs match the metadata log up to an offset."""
 
     end_offset: int
-    later: Later[None]
+    future: Future[None]
 
 
 class LocalController(MachineHost[Controller], ControllerClient):
@@ -45,7 +45,7 @@ class LocalController(MachineHost[Controller], ControllerClient):
 
     is_local = True
     journal: MetadataLog
-    applied_everywhere: Callable[[int], Later[None]] | None = None
+    applied_everywhere: Callable[[int], Future[None]] | None = None
     """Completes when all workers have applied the log up to an offset; set by WorkerManager.
     Without workers, completes when the attached node has; None before a node is attached."""
 
@@ -107,7 +107,7 @@ class LocalController(MachineHost[Controller], ControllerClient):
         self.journal.flush_now()
         return result.response
 
-    def carry_out(self, decision: Callable[[Controller], Result[T]]) -> Later[T]:
+    def carry_out(self, decision: Callable[[Controller], Result[T]]) -> Future[T]:
         """Make a decision; complete when every running node has applied it.
 
         The wait for a slow node is bounded (WorkerManager): the decision holds, and that node
@@ -118,7 +118,7 @@ class LocalController(MachineHost[Controller], ControllerClient):
         if self.applied_everywhere is None or self.log.end_offset == before:
             return decided
         applied = self.applied_everywhere(self.log.end_offset)
-        response: Later[T] = Later()
+        response: Future[T] = Future()
 
         def pass_on(value: T | None, error: KafkaError | None) -> None:
             if error is not None:
@@ -129,27 +129,27 @@ class LocalController(MachineHost[Controller], ControllerClient):
         decided.then(pass_on)
         return response
 
-    def _applied_here(self, end_offset: int) -> Later[None]:
-        """Return a Later that resolves once the logs of this, the only node, match an offset."""
+    def _applied_here(self, end_offset: int) -> Future[None]:
+        """Return a Future that resolves once the logs of this, the only node, match an offset."""
         if end_offset <= self._made_offset:
-            return Later.of(None)
-        later: Later[None] = Later()
-        self._pending_applies.append(PendingApply(end_offset, later))
-        return later
+            return Future.of(None)
+        future: Future[None] = Future()
+        self._pending_applies.append(PendingApply(end_offset, future))
+        return future
 
     def report_applied(self, made_offset: int) -> None:
         """Complete the responses that waited for the logs of this node."""
         self._made_offset = made_offset
         while self._pending_applies and self._pending_applies[0].end_offset <= made_offset:
-            self._pending_applies.popleft().later.resolve(None)
+            self._pending_applies.popleft().future.resolve(None)
 
-    def forward(self, frame: bytes | memoryview, peer: Address, local: Address) -> Later[bytes]:
+    def forward(self, frame: bytes | memoryview, peer: Address, local: Address) -> Future[bytes]:
         """Refuse: the dispatcher serves these requests on this node."""
         raise AssertionError("the controller's own node forwards no request")
 
     def auto_create_topics(
         self, names: Sequence[str], client_id: str | None
-    ) -> Later[Mapping[str, TopicOutcome]]:
+    ) -> Future[Mapping[str, TopicOutcome]]:
         """Create topics with all defaults."""
         return create_topics(self, self._settings(), [NewTopic(name) for name in names]).map(dict)
 
@@ -157,6 +157,6 @@ class LocalController(MachineHost[Controller], ControllerClient):
         """Decide on the next leader epochs of these partitions."""
         self.decide(lambda machine: machine.renew_epochs(node_id, wanted))
 
-    def allocate_producer_ids(self, node_id: int) -> Later[ProducerIdBlock]:
+    def allocate_producer_ids(self, node_id: int) -> Future[ProducerIdBlock]:
         """Return the next block of producer ids."""
         return self.decide(lambda machine: machine.allocate_producer_ids(node_id))

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kafkalite.broker.controller.controller_client import ControllerClient
-from kafkalite.broker.later import Later
+from kafkalite.broker.future import Future
 from kafkalite.coordination.image import ClusterImage
 from kafkalite.coordination.producer_ids import ProducerIdBlock
 from kafkalite.errors import (
@@ -77,7 +77,7 @@ class ControllerRequest:
     """A request to the supervisor without a response yet."""
 
     message: TypedRecord
-    later: Later[Any]
+    future: Future[Any]
     timer: Any
     size: int
     """Size of the client's frame."""
@@ -283,14 +283,14 @@ class RemoteController(ControllerClient):
         peer: Address,
         local: Address,
         timeout_ms: int = CONTROLLER_TIMEOUT_MS,
-    ) -> Later[bytes]:
+    ) -> Future[bytes]:
         """Forward a client's request; return the controller's response with its header.
 
         A request is rejected while the waiting ones have FORWARDED_SIZE_MAX bytes.
         """
         size = len(frame)
         if self._forwarded_size and self._forwarded_size + size > FORWARDED_SIZE_MAX:
-            rejected: Later[bytes] = Later()
+            rejected: Future[bytes] = Future()
             rejected.fail(
                 RequestTimedOut("Too many requests wait for the controller; retry.")
             )
@@ -310,7 +310,7 @@ class RemoteController(ControllerClient):
 
     def request(
         self, api: Api, request: dict[str, Any], *, client_id: str | None, timeout_ms: int
-    ) -> Later[Fields]:
+    ) -> Future[Fields]:
         """Send a request of this node to the controller, in the API's newest version."""
         version = api.versions[1]
         header = write_header(api.key, version, 0, client_id, api.request_header_flexible(version))
@@ -322,10 +322,10 @@ class RemoteController(ControllerClient):
 
     def auto_create_topics(
         self, names: Sequence[str], client_id: str | None
-    ) -> Later[Mapping[str, TopicOutcome]]:
+    ) -> Future[Mapping[str, TopicOutcome]]:
         """Create topics with all defaults, by a CreateTopics request to the controller."""
         topics = [{"name": name, "num_partitions": -1, "replication_factor": -1} for name in names]
-        outcomes: Later[Mapping[str, TopicOutcome]] = Later()
+        outcomes: Future[Mapping[str, TopicOutcome]] = Future()
 
         def on_response(created: Fields | None, error: KafkaError | None) -> None:
             if created is None:
@@ -340,7 +340,7 @@ class RemoteController(ControllerClient):
         ).then(on_response)  # fmt: skip
         return outcomes
 
-    def allocate_producer_ids(self, node_id: int) -> Later[ProducerIdBlock]:
+    def allocate_producer_ids(self, node_id: int) -> Future[ProducerIdBlock]:
         """Return the next block of producer ids for this node."""
         return self._request(
             lambda request_id: bus.ALLOCATE_IDS(request_id=request_id), CONTROLLER_TIMEOUT_MS
@@ -356,17 +356,17 @@ class RemoteController(ControllerClient):
 
     def _request(
         self, message: Callable[[int], TypedRecord], timeout_ms: int, size: int = 0
-    ) -> Later[Any]:
+    ) -> Future[Any]:
         request_id = next(self._request_ids)
-        later: Later[Any] = Later()
+        future: Future[Any] = Future()
         timer = self._timers.call_later(timeout_ms, lambda: self._fail(request_id))
         request = self._requests[request_id] = ControllerRequest(
-            message(request_id), later, timer, size
+            message(request_id), future, timer, size
         )
         self._forwarded_size += size
         if self._is_welcomed:
             self._send_request(request_id, request)
-        return later
+        return future
 
     def _send_request(self, request_id: int, request: ControllerRequest) -> None:
         assert self._send is not None
@@ -383,7 +383,7 @@ class RemoteController(ControllerClient):
 
     def _fail(self, request_id: int) -> None:
         request = self._remove(request_id)
-        request.later.fail(RequestTimedOut("The controller did not respond in time; retry later."))
+        request.future.fail(RequestTimedOut("The controller did not respond in time; retry later."))
 
     def _fail_sent_requests(self) -> None:
         for request_id, request in list(self._requests.items()):
@@ -399,9 +399,9 @@ class RemoteController(ControllerClient):
             raise_for(fields["error_code"], fields["error_message"])
             result = value()
         except KafkaError as error:
-            request.later.fail(error)
+            request.future.fail(error)
         else:
-            request.later.resolve(result)
+            request.future.resolve(result)
 
     def _forward_response(self, fields: dict[str, Any]) -> None:
         def response() -> bytes:

@@ -26,7 +26,7 @@ from kafkalite.ids import new_id
 
 if TYPE_CHECKING:
     from kafkalite.broker.controller.decisions import DecisionMaker
-    from kafkalite.broker.later import Later
+    from kafkalite.broker.future import Future
     from kafkalite.config.settings import Settings
 
 
@@ -37,7 +37,7 @@ def create_topics(
     *,
     validate_only: bool = False,
     on_created: Callable[[Mapping[str, TopicImage | KafkaError]], object] = lambda _: None,
-) -> Later[dict[str, TopicImage | KafkaError]]:
+) -> Future[dict[str, TopicImage | KafkaError]]:
     """Create topics with new ids; return a topic or an error by name.
 
     `on_created` is called with the results of each decision.
@@ -76,7 +76,7 @@ def create_topics(
 
 def create_internal_topic(
     controller: DecisionMaker, settings: Settings, name: str
-) -> Later[None]:
+) -> Future[None]:
     """Create a coordinator's topic, unless it exists."""
     assert name == CONSUMER_OFFSETS, f"{name} has no coordinator"
     config = {

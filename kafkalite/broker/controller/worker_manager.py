@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from kafkalite.broker.error_responses import outcome_fields
-from kafkalite.broker.later import Later
+from kafkalite.broker.future import Future
 from kafkalite.broker.served_apis import SERVED, ServingNode
 from kafkalite.coordination.image import SUPERVISOR_ID
 from kafkalite.coordination.leader_epochs import EpochRenewal
@@ -88,7 +88,7 @@ class ApplyWait:
     """A response that waits until all workers have applied the metadata log up to an offset."""
 
     end_offset: int
-    later: Later[None]
+    future: Future[None]
     timer: Any = None
     for_new_nodes: bool = False
 
@@ -336,13 +336,13 @@ class WorkerManager:
                 removed = worker.peer.node_id not in self._controller.image.nodes
                 worker.welcomed = self._send(identity_of(worker.peer), delta, quiet=removed)
 
-    def applied_everywhere(self, end_offset: int) -> Later[None]:
+    def applied_everywhere(self, end_offset: int) -> Future[None]:
         """Complete when every running worker has applied this offset, or after the maximum wait."""
-        wait = ApplyWait(end_offset, Later())
+        wait = ApplyWait(end_offset, Future())
         wait.timer = self._reactor.call_later(APPLY_WAIT_MS_MAX, lambda: self._complete(wait))
         self._apply_waits.append(wait)
         self._release()
-        return wait.later
+        return wait.future
 
     def _release(self) -> None:
         if not self._apply_waits:
@@ -375,7 +375,7 @@ class WorkerManager:
     def _complete(self, wait: ApplyWait) -> None:
         self._apply_waits.remove(wait)
         wait.timer.cancel()
-        wait.later.resolve(None)
+        wait.future.resolve(None)
 
 
 class ForwardedConnection:

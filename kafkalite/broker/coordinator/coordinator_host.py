@@ -4,7 +4,7 @@
     CoordinatorHost = state machine + partition as its journal + timer
 
 A request is a decision of the machine with a token; a request that has to wait gets its response by
-the token, maybe from a later request's decision.  So a JoinGroup is a Later that another member's
+the token, maybe from a later request's decision.  So a JoinGroup is a Future that another member's
 JoinGroup, or the timer, resolves.
 
 A host loads its machine in steps on the event loop; until then, its requests are refused with
@@ -23,7 +23,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from kafkalite.broker.coordinator.partition_journal import PartitionJournal, RecordCodec
-from kafkalite.broker.later import Later
+from kafkalite.broker.future import Future
 from kafkalite.broker.machine_host import MachineHost
 from kafkalite.coordination.machine import Reply, Result, StateMachine
 from kafkalite.coordination.placement import coordinator_partition
@@ -154,9 +154,9 @@ class CoordinatorHost(MachineHost[M]):
 
     # -- requests ----------------------------------------------------------------------------
 
-    def request(self, decide: RequestDecision[M]) -> Later[Any]:
+    def request(self, decide: RequestDecision[M]) -> Future[Any]:
         """Make the decision of a request; return its response."""
-        token: Later[Any] = Later()
+        token: Future[Any] = Future()
         token.abandoned = lambda: self.machine.forget(token)
         now_ms, wall_ms = self.now_ms(), self._reactor.clock.wall_ms()
 
@@ -170,7 +170,7 @@ class CoordinatorHost(MachineHost[M]):
         self.schedule()
         return token
 
-    def read(self, query: Callable[[M], T]) -> Later[T]:
+    def read(self, query: Callable[[M], T]) -> Future[T]:
         """Return what `query` reads of the machine, once all it depends on is committed."""
         return self.decide(lambda machine: Result(query(machine)))
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
-from kafkalite.broker.later import Later
+from kafkalite.broker.future import Future
 from kafkalite.coordination.producer_ids import BLOCK_COUNT
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ LOW_COUNT = BLOCK_COUNT // 2
 class ProducerIdAllocator(Protocol):
     """The controller as the source of blocks of producer ids."""
 
-    def allocate_producer_ids(self, node_id: int) -> Later[ProducerIdBlock]:
+    def allocate_producer_ids(self, node_id: int) -> Future[ProducerIdBlock]:
         """Return the next block of producer ids for this node."""
 
 
@@ -36,14 +36,14 @@ class ProducerIdBlocks:
         self._node_id = node_id
         self._blocks: deque[range] = deque()
         self._is_requesting = False
-        self._waiting: deque[Later[int]] = deque()
+        self._waiting: deque[Future[int]] = deque()
 
-    def take(self) -> Later[int]:
+    def take(self) -> Future[int]:
         """Return an id that no producer has had."""
-        later: Later[int] = Later()
-        self._waiting.append(later)
+        future: Future[int] = Future()
+        self._waiting.append(future)
         self._serve()
-        return later
+        return future
 
     def refill(self) -> None:
         """Request a block, unless enough ids are left or a request is pending."""
@@ -59,8 +59,8 @@ class ProducerIdBlocks:
             return
         assert error is not None
         waiting, self._waiting = self._waiting, deque()
-        for later in waiting:
-            later.fail(error)
+        for future in waiting:
+            future.fail(error)
 
     def _serve(self) -> None:
         while self._waiting and self._blocks:

@@ -30,9 +30,9 @@ from typing import Any, Protocol
 from kafkalite.broker.client_context import ClientContext
 from kafkalite.broker.client_telemetry import ClientTelemetry
 from kafkalite.broker.error_responses import error_fields
+from kafkalite.broker.future import Future
 from kafkalite.broker.handlers import telemetry
 from kafkalite.broker.handlers.topics import TopicsNode
-from kafkalite.broker.later import Later
 from kafkalite.broker.security import CLUSTER, CLUSTER_NAME, CREATE, DESCRIBE, TOPIC
 from kafkalite.broker.served_apis import SERVED, EncodedResponse, Response, ServingNode, serves
 from kafkalite.broker.stepping import ENTRIES_AT_ONCE, PAUSE, Work, in_steps
@@ -122,7 +122,7 @@ def _api_keys(node: ClusterNode) -> list[dict[str, int]]:
 @serves(METADATA, versions="0-13", at=ServingNode.ANY)
 def metadata(
     node: ClusterNode, request: Any, client: ClientContext
-) -> Work[Response | EncodedResponse | Later[EncodedResponse]]:
+) -> Work[Response | EncodedResponse | Future[EncodedResponse]]:
     """Return the nodes and the requested topics; null (in v0 an empty list) requests all topics."""
     requested = request.topics
     if requested is None or (client.version == 0 and not requested):
@@ -141,7 +141,7 @@ def metadata(
 
     if not missing:
         return (yield from encode())
-    response: Later[EncodedResponse] = Later()
+    response: Future[EncodedResponse] = Future()
 
     def created(outcomes: Mapping[str, TopicImage | KafkaError | None] | None, _: Any) -> None:
         assert outcomes is not None, "errors are per topic"

@@ -27,8 +27,8 @@ from kafkalite.broker.client_context import ClientContext
 from kafkalite.broker.controller.decisions import Decisions
 from kafkalite.broker.controller.local_controller import LocalController
 from kafkalite.broker.error_responses import error_fields
+from kafkalite.broker.future import Future
 from kafkalite.broker.handler_node import HandlerNode
-from kafkalite.broker.later import Later
 from kafkalite.broker.node_settings import logger_levels
 from kafkalite.broker.security import (
     ALTER_CONFIGS,
@@ -252,8 +252,8 @@ _DESCRIBE: dict[Resource, Callable[[ConfigsNode, ClientContext, str], Iterable[C
 # -- AlterConfigs, IncrementalAlterConfigs -------------------------------------------------------
 
 
-@serves(schemas.ALTER_CONFIGS, versions="0-2", at=ServingNode.CONTROLLER, to_the_end=True)
-def alter_configs(node: ConfigsNode, request: Any, client: ClientContext) -> Work[Later[Response]]:
+@serves(schemas.ALTER_CONFIGS, versions="0-2", at=ServingNode.CONTROLLER, is_cancellable=False)
+def alter_configs(node: ConfigsNode, request: Any, client: ClientContext) -> Work[Future[Response]]:
     """Replace all configs set on resources; with `validate_only`, only validate."""
     wanted = []
     for requested in request.resources:
@@ -268,11 +268,14 @@ def alter_configs(node: ConfigsNode, request: Any, client: ClientContext) -> Wor
 
 
 @serves(
-    schemas.INCREMENTAL_ALTER_CONFIGS, versions="0-1", at=ServingNode.CONTROLLER, to_the_end=True
+    schemas.INCREMENTAL_ALTER_CONFIGS,
+    versions="0-1",
+    at=ServingNode.CONTROLLER,
+    is_cancellable=False,
 )
 def incremental_alter_configs(
     node: ConfigsNode, request: Any, client: ClientContext
-) -> Work[Later[Response]]:
+) -> Work[Future[Response]]:
     """Change single keys of resources; with `validate_only`, only validate."""
     wanted = []
     for requested in request.resources:
@@ -287,7 +290,7 @@ def incremental_alter_configs(
 
 def _alter(
     node: ConfigsNode, client: ClientContext, wanted: list[ConfigAlteration], validate_only: bool
-) -> Work[Later[Response]]:
+) -> Work[Future[Response]]:
     """Submit the authorized alterations to the controller; respond in the order of the request."""
     counts: Counter[tuple[int, str]] = Counter()
     for alteration in wanted:

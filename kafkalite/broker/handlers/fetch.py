@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kafkalite._ext import wire
 from kafkalite.broker.client_context import ClientContext
+from kafkalite.broker.future import Future
 from kafkalite.broker.handler_node import HandlerNode
-from kafkalite.broker.later import Later
 from kafkalite.broker.replica.delayed_fetch import (
     DelayedFetch,
     FetchItem,
@@ -76,7 +76,7 @@ class FetchNode(HandlerNode, Protocol):
 )
 def fetch(
     node: FetchNode, request: Any, client: ClientContext
-) -> FetchResponse | Later[FetchResponse]:
+) -> FetchResponse | Future[FetchResponse]:
     """Read every requested partition; wait while together they hold less than `min_bytes`."""
     (replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, session_epoch,
      topics, forgotten_topics, _) = request  # fmt: skip
@@ -106,7 +106,7 @@ def fetch(
     limits = FetchLimits(min_bytes, max_bytes, isolation_level, max_wait_ms > 0)
     purgatory = node.replicas.purgatory
     if len(wanted) > SLICE:
-        response: FetchResponse | Later[FetchResponse] = purgatory.begin(
+        response: FetchResponse | Future[FetchResponse] = purgatory.begin(
             DelayedFetch(list(wanted.items()), builder, limits), max_wait_ms
         )
         return response

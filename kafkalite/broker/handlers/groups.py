@@ -30,8 +30,8 @@ from kafkalite.broker.controller.local_controller import LocalController
 from kafkalite.broker.controller.topic_creation import create_internal_topic
 from kafkalite.broker.coordinator.group_coordinators import GroupCoordinators, GroupDecision
 from kafkalite.broker.error_responses import check_repetitions, error_fields
+from kafkalite.broker.future import Future, all_of
 from kafkalite.broker.handler_node import HandlerNode
-from kafkalite.broker.later import Later, all_of
 from kafkalite.broker.security import (
     CLUSTER,
     CLUSTER_NAME,
@@ -90,7 +90,7 @@ class GroupsNode(HandlerNode, Protocol):
 @serves(FIND_COORDINATOR, versions="0-6", at=ServingNode.CONTROLLER)
 def find_coordinator(
     node: GroupsNode, request: Any, client: ClientContext
-) -> Work[Response | Later[Response]]:
+) -> Work[Response | Future[Response]]:
     """Return the coordinators of these keys; create the internal topic if it does not exist."""
     keys = request.coordinator_keys if client.version >= 4 else [request.key]
     key_type = request.key_type if client.version >= 1 else CoordinatorType.GROUP
@@ -117,7 +117,7 @@ def find_coordinator(
     topic = COORDINATOR_TOPICS[CoordinatorType(key_type)]
     if topic in node.image.topics:
         return (yield from respond())
-    response: Later[Response] = Later()
+    response: Future[Response] = Future()
 
     def created(_: None, error: KafkaError | None) -> None:
         failure = CoordinatorNotAvailable(str(error)) if error is not None else None
@@ -160,13 +160,13 @@ def request_group(
     decide: GroupDecision,
     refuse: Callable[[KafkaError], Response],
     operation: AclOperation = READ,
-) -> Later[Response]:
+) -> Future[Response]:
     """Return the coordinator's response, or the error response if it is not authorized."""
     try:
         client.must(operation, GROUP, group_id)
         return node.groups.host_of(group_id).request(decide).recover(refuse)
     except KafkaError as error:
-        return Later.of(refuse(error))
+        return Future.of(refuse(error))
 
 
 def error_response(error: KafkaError) -> Response:
@@ -174,7 +174,7 @@ def error_response(error: KafkaError) -> Response:
 
 
 @serves(JOIN_GROUP, versions="0-9", at=ServingNode.COORDINATOR)
-def join_group(node: GroupsNode, request: Any, client: ClientContext) -> Later[Response]:
+def join_group(node: GroupsNode, request: Any, client: ClientContext) -> Future[Response]:
     """Join a group or its next generation; the response is sent when the generation is complete."""
     member = GroupClient(client.client_id or "", f"/{client.peer[0]}")
     return request_group(
@@ -189,7 +189,7 @@ def join_group(node: GroupsNode, request: Any, client: ClientContext) -> Later[R
 
 
 @serves(SYNC_GROUP, versions="0-5", at=ServingNode.COORDINATOR)
-def sync_group(node: GroupsNode, request: Any, client: ClientContext) -> Later[Response]:
+def sync_group(node: GroupsNode, request: Any, client: ClientContext) -> Future[Response]:
     """Take the assignments from the group leader; return the member's own assignment."""
     if client.version >= 5 and None in (request.protocol_type, request.protocol_name):
         raise InconsistentGroupProtocol()
@@ -205,7 +205,7 @@ def sync_group(node: GroupsNode, request: Any, client: ClientContext) -> Later[R
 
 
 @serves(HEARTBEAT, versions="0-4", at=ServingNode.COORDINATOR)
-def heartbeat(node: GroupsNode, request: Any, client: ClientContext) -> Later[Response]:
+def heartbeat(node: GroupsNode, request: Any, client: ClientContext) -> Future[Response]:
     """Keep the member's session alive, and report a rebalance."""
     return request_group(
         node,
@@ -216,8 +216,8 @@ def heartbeat(node: GroupsNode, request: Any, client: ClientContext) -> Later[Re
     )
 
 
-@serves(LEAVE_GROUP, versions="0-5", at=ServingNode.COORDINATOR, to_the_end=True)
-def leave_group(node: GroupsNode, request: Any, client: ClientContext) -> Work[Later[Response]]:
+@serves(LEAVE_GROUP, versions="0-5", at=ServingNode.COORDINATOR, is_cancellable=False)
+def leave_group(node: GroupsNode, request: Any, client: ClientContext) -> Work[Future[Response]]:
     """Remove members from a group, in slices."""
     is_single = client.version < 3
     members = (
@@ -225,7 +225,7 @@ def leave_group(node: GroupsNode, request: Any, client: ClientContext) -> Work[L
         if is_single
         else [(each.member_id, each.group_instance_id, each.reason) for each in request.members]
     )
-    responses: list[Later[Response]] = []
+    responses: list[Future[Response]] = []
     for begin in range(0, len(members) or 1, ENTRIES_AT_ONCE):
         batch = members[begin : begin + ENTRIES_AT_ONCE]
         decide = partial(_leave, request.group_id, batch)
@@ -267,10 +267,12 @@ def _merge_single(response: Response) -> Response:
 
 
 @serves(DESCRIBE_GROUPS, versions="0-6", at=ServingNode.COORDINATOR)
-def describe_groups(node: GroupsNode, request: Any, client: ClientContext) -> Work[Later[Response]]:
+def describe_groups(
+    node: GroupsNode, request: Any, client: ClientContext
+) -> Work[Future[Response]]:
     """Return the state, protocol and members of groups."""
     counts = Counter(request.groups)
-    described: list[Later[Response]] = []
+    described: list[Future[Response]] = []
     for group_id in request.groups:
         described.append(_describe_group(node, request, client, group_id, counts[group_id]))
         yield
@@ -279,7 +281,7 @@ def describe_groups(node: GroupsNode, request: Any, client: ClientContext) -> Wo
 
 def _describe_group(
     node: GroupsNode, request: Any, client: ClientContext, group_id: str, repetitions: int
-) -> Later[Response]:
+) -> Future[Response]:
     def refuse(error: KafkaError) -> Response:
         return {"group_id": group_id, **error_fields(error)}
 
@@ -294,12 +296,12 @@ def _describe_group(
         host = node.groups.host_of(group_id)
         found = host.read(lambda groups: groups.describe(group_id, client.version))
     except KafkaError as error:
-        return Later.of(refuse(error))
+        return Future.of(refuse(error))
     return found.map(respond).recover(refuse)
 
 
 @serves(LIST_GROUPS, versions="0-5", at=ServingNode.COORDINATOR)
-def list_groups(node: GroupsNode, request: Any, client: ClientContext) -> Later[Response]:
+def list_groups(node: GroupsNode, request: Any, client: ClientContext) -> Future[Response]:
     """Return the groups coordinated here that the principal may describe."""
     states = getattr(request, "states_filter", ())
     types = getattr(request, "types_filter", ())
@@ -322,16 +324,16 @@ def list_groups(node: GroupsNode, request: Any, client: ClientContext) -> Later[
 
 
 @serves(DELETE_GROUPS, versions="0-3", at=ServingNode.COORDINATOR)
-def delete_groups(node: GroupsNode, request: Any, client: ClientContext) -> Work[Later[Response]]:
+def delete_groups(node: GroupsNode, request: Any, client: ClientContext) -> Work[Future[Response]]:
     """Delete empty groups and their offsets."""
-    deleted: list[Later[Response]] = []
+    deleted: list[Future[Response]] = []
     for group_id in dict.fromkeys(request.groups_names):
         deleted.append(_delete_group(node, client, group_id))
         yield
     return all_of(deleted).map(lambda results: {"results": results})
 
 
-def _delete_group(node: GroupsNode, client: ClientContext, group_id: str) -> Later[Response]:
+def _delete_group(node: GroupsNode, client: ClientContext, group_id: str) -> Future[Response]:
     def respond(response: Response) -> Response:
         error = response[group_id]
         return {"group_id": group_id, **(error_fields(error) if error is not None else {})}

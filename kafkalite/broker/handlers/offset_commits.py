@@ -22,8 +22,8 @@ from typing import Any
 from kafkalite.broker.client_context import ClientContext
 from kafkalite.broker.coordinator.group_coordinators import GroupHost
 from kafkalite.broker.error_responses import check_repetitions
+from kafkalite.broker.future import Future, all_of
 from kafkalite.broker.handlers.groups import GroupsNode, error_response, request_group
-from kafkalite.broker.later import Later, all_of
 from kafkalite.broker.security import DELETE, DESCRIBE, GROUP, READ, TOPIC
 from kafkalite.broker.served_apis import Response, ServingNode, serves
 from kafkalite.broker.stepping import ENTRIES_AT_ONCE, Work
@@ -76,14 +76,14 @@ class PendingEntries:
         return complete
 
 
-@serves(OFFSET_COMMIT, versions="2-10", at=ServingNode.COORDINATOR, to_the_end=True)
+@serves(OFFSET_COMMIT, versions="2-10", at=ServingNode.COORDINATOR, is_cancellable=False)
 def offset_commit(
     node: GroupsNode, request: Any, client: ClientContext
-) -> Work[Response | Later[Response]]:
+) -> Work[Response | Future[Response]]:
     """Commit offsets; each partition succeeds or fails on its own, in slices of the request."""
     entries = PendingEntries()
     commits: list[Commit] = []
-    decisions: list[Later[None]] = []
+    decisions: list[Future[None]] = []
 
     def decide() -> None:
         """Submit the commits gathered so far to the coordinator."""
@@ -173,13 +173,13 @@ def _readable(
 
 
 @serves(OFFSET_FETCH, versions="1-10", at=ServingNode.COORDINATOR)
-def offset_fetch(node: GroupsNode, request: Any, client: ClientContext) -> Work[Later[Response]]:
+def offset_fetch(node: GroupsNode, request: Any, client: ClientContext) -> Work[Future[Response]]:
     """Return the committed offsets of groups; -1 where there is none."""
     if client.version < 8:
         single = yield from _fetch_group_offsets(node, client, request, 1)
         return single.map(lambda group: _single(group, request, client))
     repetitions = Counter(group.group_id for group in request.groups)
-    groups: list[Later[Response]] = []
+    groups: list[Future[Response]] = []
     for group in request.groups:
         count = repetitions[group.group_id]
         groups.append((yield from _fetch_group_offsets(node, client, group, count)))
@@ -203,7 +203,7 @@ def _single(group: Response, request: Any, client: ClientContext) -> Response:
 
 def _fetch_group_offsets(
     node: GroupsNode, client: ClientContext, group: Any, repetitions: int
-) -> Work[Later[Response]]:
+) -> Work[Future[Response]]:
     """Return one group's offsets, of the requested topics or of all that may be described."""
     group_id = group.group_id
 
@@ -220,7 +220,7 @@ def _fetch_group_offsets(
         else:
             yield from _lookup_requested(node, client, group.topics, lookup)
     except KafkaError as error:
-        return Later.of(error_of(error))
+        return Future.of(error_of(error))
     return (
         lookup.result()
         .map(lambda topics: {"group_id": group_id, "topics": topics, "error_code": 0})
@@ -241,7 +241,7 @@ class OffsetLookup:
         self._topics: list[Response] = []
         self._batch: list[tuple[str, Sequence[int], list[Response]]] = []
         self._batch_count = 0
-        self._submitted: list[Later[None]] = []
+        self._submitted: list[Future[None]] = []
 
     def partitions(self) -> dict[str, list[int]]:
         """Return the partitions of which the group has offsets, by topic."""
@@ -263,7 +263,7 @@ class OffsetLookup:
                 self._submit()
                 yield
 
-    def result(self) -> Later[list[Response]]:
+    def result(self) -> Future[list[Response]]:
         """Return all topics, once the records that their offsets depend on are committed."""
         if self._batch or not self._submitted:
             self._submit()
@@ -365,12 +365,12 @@ def _no_offsets(indexes: Iterable[int], code: int) -> list[Response]:
     ]
 
 
-@serves(OFFSET_DELETE, versions="0", at=ServingNode.COORDINATOR, to_the_end=True)
-def offset_delete(node: GroupsNode, request: Any, client: ClientContext) -> Work[Later[Response]]:
+@serves(OFFSET_DELETE, versions="0", at=ServingNode.COORDINATOR, is_cancellable=False)
+def offset_delete(node: GroupsNode, request: Any, client: ClientContext) -> Work[Future[Response]]:
     """Delete a group's committed offsets of partitions, in slices of the request."""
     entries = PendingEntries()
     partitions: list[TopicPartition] = []
-    decisions: list[Later[Response | None]] = []
+    decisions: list[Future[Response | None]] = []
 
     def decide() -> None:
         """Submit the partitions gathered so far to the coordinator."""

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kafkalite.broker.client_context import ClientContext
 from kafkalite.broker.error_responses import entry_responses, error_fields
+from kafkalite.broker.future import Future
 from kafkalite.broker.handler_node import HandlerNode
-from kafkalite.broker.later import Later
 from kafkalite.broker.replica.batch_opener import Opener
 from kafkalite.broker.replica.partition import READ_COMMITTED, Partition
 from kafkalite.broker.replica.replica_manager import ReplicaManager
@@ -80,12 +80,12 @@ class OffsetsNode(HandlerNode, Protocol):
 @serves(LIST_OFFSETS, versions="1-11", at=ServingNode.LEADER)
 def list_offsets(
     node: OffsetsNode, request: Any, client: ClientContext
-) -> Response | Later[Response]:
+) -> Response | Future[Response]:
     """Return the first offset at or after a timestamp, or at a special one."""
     listing = OffsetListing(node, request, client)
-    later: Later[Response] = Later(listing.abandon)
-    listing.proceed(later)
-    return listing.response if later.settled else later
+    future: Future[Response] = Future(listing.abandon)
+    listing.proceed(future)
+    return listing.response if future.settled else future
 
 
 class OffsetListing:
@@ -120,22 +120,22 @@ class OffsetListing:
         """Stop: the client has disconnected."""
         self._abandoned = True
 
-    def proceed(self, later: Later[Response]) -> None:
+    def proceed(self, future: Future[Response]) -> None:
         """Process the remaining partitions until one has to wait or STEP_MS have passed."""
         now_ns = self._node.clock.monotonic_ns
         end_ns = now_ns() + STEP_MS * 1_000_000
         for name, entry, responses in self._remaining:
             if self._abandoned:
                 return
-            if not self._process(later, name, entry, responses):
+            if not self._process(future, name, entry, responses):
                 return
             if now_ns() >= end_ns:
-                self._node.reactor.call_later(STEP_PAUSE_MS, lambda: self.proceed(later))
+                self._node.reactor.call_later(STEP_PAUSE_MS, lambda: self.proceed(future))
                 return
-        later.resolve(self.response)
+        future.resolve(self.response)
 
     def _process(
-        self, later: Later[Response], name: str, entry: Any, responses: list[Response]
+        self, future: Future[Response], name: str, entry: Any, responses: list[Response]
     ) -> bool:
         """Process one partition; return whether that was possible without waiting."""
         identity = {"partition_index": entry.partition_index}
@@ -145,8 +145,8 @@ class OffsetListing:
         except KafkaError as error:
             responses.append({**identity, **error_fields(error, messages=False)})
             return True
-        if isinstance(found, Later):
-            found.then(partial(self._search_done, later, identity, partition, responses))
+        if isinstance(found, Future):
+            found.then(partial(self._search_done, future, identity, partition, responses))
             return False
         responses.append({**identity, "error_code": 0, **found})
         return True
@@ -167,7 +167,7 @@ class OffsetListing:
 
     def _find(
         self, partition: Partition, timestamp: int
-    ) -> Response | Later[TimestampOffset | None]:
+    ) -> Response | Future[TimestampOffset | None]:
         log = partition.log
         if timestamp == LATEST:
             upper = partition.upper_offset(self._request.isolation_level)
@@ -180,7 +180,7 @@ class OffsetListing:
         by_max = timestamp == MAX_TIMESTAMP
         search = search_max_timestamp(log) if by_max else search_timestamp(log, timestamp)
         found = self._node.opener.search(search)
-        return found if isinstance(found, Later) else self._readable(partition, found)
+        return found if isinstance(found, Future) else self._readable(partition, found)
 
     def _readable(self, partition: Partition, found: TimestampOffset | None) -> Response:
         upper = partition.upper_offset(self._request.isolation_level)
@@ -188,7 +188,7 @@ class OffsetListing:
 
     def _search_done(
         self,
-        later: Later[Response],
+        future: Future[Response],
         identity: Response,
         partition: Partition,
         responses: list[Response],
@@ -200,7 +200,7 @@ class OffsetListing:
             responses.append({**identity, "error_code": 0, **self._readable(partition, found)})
         else:
             responses.append({**identity, **error_fields(error, messages=False)})
-        self.proceed(later)
+        self.proceed(future)
 
 
 def _first_epoch(log: Log) -> int:

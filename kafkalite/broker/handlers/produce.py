@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kafkalite._ext import wire
 from kafkalite.broker.client_context import ClientContext
+from kafkalite.broker.future import Future
 from kafkalite.broker.handler_node import HandlerNode
-from kafkalite.broker.later import Later
 from kafkalite.broker.replica.delayed_produce import DelayedProduce, UncommittedAppend
 from kafkalite.broker.replica.replica_manager import (
     ACKS_ALL,
@@ -60,7 +60,7 @@ class ProduceNode(HandlerNode, Protocol):
 )
 def produce(
     node: ProduceNode, request: Any, client: ClientContext
-) -> ProduceResponse | Later[ProduceResponse] | None:
+) -> ProduceResponse | Future[ProduceResponse] | None:
     """Append each partition's batch; respond once the acks condition holds."""
     transactional_id, required_acks, timeout_ms, topics = request
     builder = ProduceResponseBuilder(node, client, required_acks, timeout_ms)
@@ -76,7 +76,7 @@ def produce(
             except KafkaError as error:
                 results.append(builder.failed(topic, index, len(batch or b""), error))
             else:
-                if isinstance(appended, Later):
+                if isinstance(appended, Future):
                     builder.wait_for(topic, len(batch), partition, appended, results)
                 else:
                     builder.appended(partition, appended, results)
@@ -99,7 +99,7 @@ class ProduceResponseBuilder:
         self._has_errors = False
         self._opening = 0
         """Number of batches that are being decompressed."""
-        self._later: Later[ProduceResponse] | None = None
+        self._future: Future[ProduceResponse] | None = None
 
     def appended(
         self, partition: Partition, appended: LogAppendResult, results: list[PartitionAppendResult]
@@ -116,7 +116,7 @@ class ProduceResponseBuilder:
         topic: Topic,
         size: int,
         partition: Partition,
-        appended: Later[LogAppendResult],
+        appended: Future[LogAppendResult],
         results: list[PartitionAppendResult],
     ) -> None:
         """Add the result of a batch that will be appended after decompression."""
@@ -132,8 +132,8 @@ class ProduceResponseBuilder:
             else:
                 assert error is not None
                 results[position] = self.failed(topic, partition.index, size, error)
-            if not self._opening and self._later is not None:
-                self._later.follow(self._response())
+            if not self._opening and self._future is not None:
+                self._future.follow(self._response())
 
         appended.then(opened)
 
@@ -161,19 +161,19 @@ class ProduceResponseBuilder:
                 UncommittedAppend(partition, appended.last_offset, results, position)
             )
 
-    def finished(self) -> ProduceResponse | Later[ProduceResponse] | None:
-        """Return the response, or a Later of it; call it after the last batch of the request."""
+    def finished(self) -> ProduceResponse | Future[ProduceResponse] | None:
+        """Return the response, or a Future of it; call it after the last batch of the request."""
         if self._required_acks == ACKS_NONE:
             if self._has_errors:
                 # With acks=0 a closed connection is the only sign of an error, as in Kafka.
                 raise Disconnect("a produce with acks=0 failed")
             return None
         if self._opening:
-            self._later = Later()
-            return self._later
+            self._future = Future()
+            return self._future
         return self._response()
 
-    def _response(self) -> ProduceResponse | Later[ProduceResponse]:
+    def _response(self) -> ProduceResponse | Future[ProduceResponse]:
         response = ProduceResponse(self.topics)
         response.has_errors = self._has_errors
         if self._leaders:
@@ -181,7 +181,7 @@ class ProduceResponseBuilder:
         if self._uncommitted:
             delayed = DelayedProduce(self._uncommitted, response)
             # The first batches may have been committed while the last one was opened.
-            if self._later is not None and delayed.check_all():
+            if self._future is not None and delayed.check_all():
                 return response
             return self._node.replicas.purgatory.watch(delayed, max(0, self._timeout_ms))
         return response

@@ -28,8 +28,8 @@ from kafkalite.broker.controller.controller_client import ControllerClient
 from kafkalite.broker.controller.decisions import Decisions
 from kafkalite.broker.controller.local_controller import LocalController
 from kafkalite.broker.error_responses import error_fields
+from kafkalite.broker.future import Future
 from kafkalite.broker.handler_node import HandlerNode
-from kafkalite.broker.later import Later
 from kafkalite.broker.node_settings import placement_limits
 from kafkalite.broker.replica.replica_manager import ReplicaManager
 from kafkalite.broker.security import (
@@ -93,10 +93,10 @@ class TopicsNode(HandlerNode, Protocol):
 # -- CreateTopics --------------------------------------------------------------------------------
 
 
-@serves(CREATE_TOPICS, versions="2-7", at=ServingNode.CONTROLLER, to_the_end=True)
+@serves(CREATE_TOPICS, versions="2-7", at=ServingNode.CONTROLLER, is_cancellable=False)
 def create_topics(
     node: TopicsNode, request: Any, client: ClientContext
-) -> Work[Later[EncodedResponse]]:
+) -> Work[Future[EncodedResponse]]:
     """Create topics; with `validate_only`, only validate."""
     names = [topic.name for topic in request.topics]
     errors: dict[str, KafkaError] = _repeated(names)
@@ -190,10 +190,10 @@ def _new_topic(topic: Any) -> NewTopic:
 # -- DeleteTopics --------------------------------------------------------------------------------
 
 
-@serves(DELETE_TOPICS, versions="1-6", at=ServingNode.CONTROLLER, to_the_end=True)
+@serves(DELETE_TOPICS, versions="1-6", at=ServingNode.CONTROLLER, is_cancellable=False)
 def delete_topics(
     node: TopicsNode, request: Any, client: ClientContext
-) -> Work[Response | Later[Response]]:
+) -> Work[Response | Future[Response]]:
     """Delete topics by name or, from version 6 on, by id."""
     wanted = _requested(request, client.version)
     responses: list[Response] = []
@@ -283,10 +283,10 @@ def _deletion_result(name: str | None, topic_id: bytes, error: KafkaError | None
 # -- CreatePartitions ----------------------------------------------------------------------------
 
 
-@serves(CREATE_PARTITIONS, versions="0-3", at=ServingNode.CONTROLLER, to_the_end=True)
+@serves(CREATE_PARTITIONS, versions="0-3", at=ServingNode.CONTROLLER, is_cancellable=False)
 def create_partitions(
     node: TopicsNode, request: Any, client: ClientContext
-) -> Work[Later[Response]]:
+) -> Work[Future[Response]]:
     """Increase the partition counts of topics; with `validate_only`, only validate."""
     names = [topic.name for topic in request.topics]
     errors: dict[str, KafkaError] = _repeated(names)

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kafkalite.broker.client_context import ClientContext
 from kafkalite.broker.coordinator.producer_ids import ProducerIdBlocks
 from kafkalite.broker.error_responses import check_repetitions, entry_responses, error_fields
+from kafkalite.broker.future import Future
 from kafkalite.broker.handler_node import HandlerNode
-from kafkalite.broker.later import Later
 from kafkalite.broker.replica.replica_manager import ReplicaManager
 from kafkalite.broker.security import (
     CLUSTER,
@@ -63,7 +63,7 @@ class TransactionsNode(HandlerNode, Protocol):
 @serves(INIT_PRODUCER_ID, versions="0-5", at=ServingNode.ANY)
 def init_producer_id(
     node: TransactionsNode, request: Any, client: ClientContext
-) -> Response | Later[Response]:
+) -> Response | Future[Response]:
     """Allocate a producer id for an idempotent producer."""
     try:
         _check(node, request, client)

@@ -22,7 +22,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from kafkalite.broker.later import Later
+from kafkalite.broker.future import Future
 from kafkalite.broker.replica.delayed_operation import DelayedOperation, WatchedPartition
 from kafkalite.broker.request_metrics import EXPECTED
 from kafkalite.broker.security import READ, TOPIC
@@ -99,7 +99,7 @@ class DirectReads:
         self._client = client
         self._counts = counts
         self._send = send
-        self._waiting: dict[int, Later[Any]] = {}
+        self._waiting: dict[int, Future[Any]] = {}
         self._count = 0
         self._files: OrderedDict[LogSegment, tuple[int, PartitionKey]] = OrderedDict()
         """(file number, partition) of the granted files, least recently used first."""
@@ -136,10 +136,10 @@ class DirectReads:
             return
         delayed = DelayedRead(partition, read, lambda: self._retry(partition, read))
         number = self._count = self._count + 1
-        later = self._node.replicas.purgatory.watch(delayed, read["wait_ms"])
-        self._waiting[number] = later
+        future = self._node.replicas.purgatory.watch(delayed, read["wait_ms"])
+        self._waiting[number] = future
         self._counts["waiting"] += 1
-        later.then(lambda answered, error: self._completed(number))
+        future.then(lambda answered, error: self._completed(number))
 
     def _completed(self, number: int) -> None:
         if self._waiting.pop(number, None) is not None:
@@ -156,8 +156,8 @@ class DirectReads:
         """Abandon the waiting reads of a closed connection."""
         waiting, self._waiting = self._waiting, {}
         self._counts["waiting"] -= len(waiting)
-        for later in waiting.values():
-            later.abandon()
+        for future in waiting.values():
+            future.abandon()
 
     # -- granting ----------------------------------------------------------------------------
 

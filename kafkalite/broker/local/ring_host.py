@@ -29,7 +29,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kafkalite.broker.later import Later
+from kafkalite.broker.future import Future
 from kafkalite.broker.local.direct_reads import DESCRIPTORS_RESERVED
 from kafkalite.broker.replica.delayed_produce import DelayedProduce, UncommittedAppend
 from kafkalite.broker.replica.replica_manager import ACKS_ALL, append_result
@@ -194,7 +194,7 @@ class HostedRing:
         self._answers: list[tuple[int, PartitionAppendResult]] = []
         """(correlation id, result) of the responses of this tick."""
         self._refusals: list[tuple[int, int]] = []
-        self._waiting: dict[int, Later[Any]] = {}
+        self._waiting: dict[int, Future[Any]] = {}
         self._count = 0
         self._opening = 0
         """Size in bytes of the batches being opened on the opener's thread."""
@@ -295,7 +295,7 @@ class HostedRing:
         except KafkaError as error:
             self._refused(correlation, acks, topic_id, len(batch), error)
             return
-        if isinstance(appended, Later):
+        if isinstance(appended, Future):
             self._opening += len(batch)
             appended.then(partial(self._opened, correlation, acks, timeout_ms, len(batch),
                                   partition))  # fmt: skip
@@ -346,11 +346,11 @@ class HostedRing:
             results = [result]
             uncommitted = UncommittedAppend(partition, appended.last_offset, results, 0)
             number = self._count = self._count + 1
-            later = self._node.replicas.purgatory.watch(
+            future = self._node.replicas.purgatory.watch(
                 DelayedProduce([uncommitted]), max(0, timeout_ms)
             )
-            self._waiting[number] = later
-            later.then(lambda _, error: self._committed(number, correlation, results[0]))
+            self._waiting[number] = future
+            future.then(lambda _, error: self._committed(number, correlation, results[0]))
         else:
             self._answer(correlation, result)
 
@@ -403,8 +403,8 @@ class HostedRing:
 
     def _abandon_waiting(self) -> None:
         waiting, self._waiting = self._waiting, {}
-        for later in waiting.values():
-            later.abandon()
+        for future in waiting.values():
+            future.abandon()
 
     def close(self) -> None:
         """Close the ring immediately."""

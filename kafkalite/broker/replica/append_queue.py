@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from kafkalite.broker.later import Later
+from kafkalite.broker.future import Future
 from kafkalite.errors import KafkaError, NotLeaderOrFollower, RequestTimedOut
 
 if TYPE_CHECKING:
@@ -49,34 +49,34 @@ class AppendQueue:
         self._opener = opener
         self._append_now = append_now
         self._leader = leader
-        self._queues: dict[Partition, deque[tuple[bytes, Later[LogAppendResult]]]] = {}
+        self._queues: dict[Partition, deque[tuple[bytes, Future[LogAppendResult]]]] = {}
         self._waiting_size = 0
 
     def append(
         self, partition: Partition, batch: memoryview | bytes
-    ) -> LogAppendResult | Later[LogAppendResult]:
+    ) -> LogAppendResult | Future[LogAppendResult]:
         """Append a client's batch now or later.
 
         Raises KafkaError if the batch is not valid.
         """
         if self._queues and (queue := self._queues.get(partition)) is not None:
             self._check_room(batch)
-            later: Later[LogAppendResult] = Later()
+            future: Future[LogAppendResult] = Future()
             self._waiting_size += len(batch)
-            queue.append((bytes(batch), later))
-            return later
+            queue.append((bytes(batch), future))
+            return future
         steps = partition.begin_validation(batch)
         if steps is None:
             return self._append_now(partition, batch)
         self._check_room(batch)
         kept = self._opener.run(steps)
-        if not isinstance(kept, Later):
+        if not isinstance(kept, Future):
             return self._append_now(partition, kept, validated=True)
         self._queues[partition] = deque()
         self._waiting_size += len(batch)
-        later = Later()
-        kept.then(partial(self._opened, partition, len(batch), later))
-        return later
+        future = Future()
+        kept.then(partial(self._opened, partition, len(batch), future))
+        return future
 
     def _check_room(self, batch: memoryview | bytes) -> None:
         """Raise RequestTimedOut if queueing this batch would exceed the limit."""
@@ -87,7 +87,7 @@ class AppendQueue:
         self,
         partition: Partition,
         size: int,
-        later: Later[LogAppendResult],
+        future: Future[LogAppendResult],
         kept: bytes | None,
         error: KafkaError | None,
     ) -> None:
@@ -101,19 +101,19 @@ class AppendQueue:
             self._check_led(partition)
             appended = self._append_now(partition, kept, validated=True)
         except KafkaError as raised:
-            later.fail(raised)
+            future.fail(raised)
         else:
-            later.resolve(appended)
+            future.resolve(appended)
         while waiting:
-            batch, later = waiting.popleft()
+            batch, future = waiting.popleft()
             self._waiting_size -= len(batch)
             try:
                 self._check_led(partition)
                 outcome = self.append(partition, batch)
             except KafkaError as raised:
-                later.fail(raised)
+                future.fail(raised)
                 continue
-            later.follow(outcome)
+            future.follow(outcome)
             if (queue := self._queues.get(partition)) is not None:
                 queue.extend(waiting)
                 return

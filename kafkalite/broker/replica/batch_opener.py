@@ -1,7 +1,7 @@
 """Opener: opens batches on the event loop within a budget per tick, and beyond it on a thread.
 
     steps ─▶ run ── budget left ──▶ the result
-              └──── budget spent ─▶ thread ┄┄▶ eventfd ─▶ a Later of it, in a later tick
+              └──── budget spent ─▶ thread ┄┄▶ eventfd ─▶ a Future of it, in a later tick
 
 The cost of opening a batch depends on the decompressed size of its records, which the client
 controls: a request of one megabyte may hold a hundred batches of 16 MiB each.  The loop produces at
@@ -21,7 +21,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
 
-from kafkalite.broker.later import Later
+from kafkalite.broker.future import Future
 from kafkalite.errors import KafkaError, UnknownServerError
 from kafkalite.records.decode_steps import Steps
 from kafkalite.storage.timestamps import Search, TimestampOffset
@@ -43,8 +43,8 @@ class Opener:
     def __init__(self, tick_number: Callable[[], int] = int) -> None:
         self._tick_number = tick_number
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._jobs: queue.SimpleQueue[tuple[Steps[Any], Later[Any]] | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[tuple[Later[Any], Any, KafkaError | None]]
+        self._jobs: queue.SimpleQueue[tuple[Steps[Any], Future[Any]] | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[tuple[Future[Any], Any, KafkaError | None]]
         self._done = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._budget = 0
@@ -57,8 +57,8 @@ class Opener:
         """Return the eventfd that is readable when `collect` has results."""
         return self._event
 
-    def run(self, steps: Steps[T]) -> T | Later[T]:
-        """Run these steps; return their result, or a Later of it if the tick's budget is spent."""
+    def run(self, steps: Steps[T]) -> T | Future[T]:
+        """Run these steps; return their result, or a Future of it if the tick's budget is spent."""
         tick = self._tick_number()
         if tick != self._budget_tick:
             self._budget, self._budget_tick = BUDGET, tick
@@ -72,35 +72,35 @@ class Opener:
             raise
         except BaseException as error:
             raise _unknown(error) from None
-        later: Later[T] = Later()
-        self._submit(steps, later)
-        return later
+        future: Future[T] = Future()
+        self._submit(steps, future)
+        return future
 
-    def search(self, search: Search) -> TimestampOffset | None | Later[TimestampOffset | None]:
+    def search(self, search: Search) -> TimestampOffset | None | Future[TimestampOffset | None]:
         """Run a search by timestamp, opening the batches that it needs."""
         try:
             opened = self._advance(search, None)
         except StopIteration as end:
             found: TimestampOffset | None = end.value
             return found
-        result: Later[TimestampOffset | None] = Later()
+        result: Future[TimestampOffset | None] = Future()
         opened.then(partial(self._continue, search, result))
         return result
 
     def _advance(
         self, search: Search, found: TimestampOffset | None
-    ) -> Later[TimestampOffset | None]:
+    ) -> Future[TimestampOffset | None]:
         """Advance a search until a batch is opened on the thread; StopIteration ends the search."""
         while True:
             opened = self.run(search.send(found))
-            if isinstance(opened, Later):
+            if isinstance(opened, Future):
                 return opened
             found = opened
 
     def _continue(
         self,
         search: Search,
-        result: Later[TimestampOffset | None],
+        result: Future[TimestampOffset | None],
         found: TimestampOffset | None,
         error: KafkaError | None,
     ) -> None:
@@ -124,11 +124,11 @@ class Opener:
         except BlockingIOError:
             pass
         while not self._done.empty():
-            later, result, error = self._done.get()
+            future, result, error = self._done.get()
             if error is None:
-                later.resolve(result)
+                future.resolve(result)
             else:
-                later.fail(error)
+                future.fail(error)
 
     def close(self) -> None:
         """Stop the thread after its current job; the Laters of queued jobs are never settled."""
@@ -142,20 +142,20 @@ class Opener:
             os.close(self._event)
             self._event = -1
 
-    def _submit(self, steps: Steps[Any], later: Later[Any]) -> None:
+    def _submit(self, steps: Steps[Any], future: Future[Any]) -> None:
         if self._thread is None:
             # Started on first use, so never before the launcher has forked.
             self._thread = threading.Thread(target=self._work, name="opener", daemon=True)
             self._thread.start()
         self.submitted_count += 1
-        self._jobs.put((steps, later))
+        self._jobs.put((steps, future))
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            steps, later = job
+            steps, future = job
             result, error = _outcome(steps)
-            self._done.put((later, result, error))
-            del job, steps, later, result, error  # keep no batch alive while waiting for a job
+            self._done.put((future, result, error))
+            del job, steps, future, result, error  # keep no batch alive while waiting for a job
             os.eventfd_write(self._event, 1)
 
 

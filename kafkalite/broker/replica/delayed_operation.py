@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Any, Protocol
 
-from kafkalite.broker.later import Later
+from kafkalite.broker.future import Future
 from kafkalite.broker.scheduler import ScheduledCall
 
 
@@ -31,8 +31,8 @@ class DelayedOperation:
     takes_steps = False
     """True if its response takes several steps; otherwise `build_response()` returns it."""
 
-    later: Later[Any] | None = None
-    """The Later of its response, once it is held."""
+    future: Future[Any] | None = None
+    """The Future of its response, once it is held."""
 
     response: Any = None
     timer: ScheduledCall | None = None
@@ -43,10 +43,10 @@ class DelayedOperation:
     is_removed = False
 
     def resolve(self, response: Any) -> None:
-        """Store the response, and resolve the Later if there is one."""
+        """Store the response, and resolve the Future if there is one."""
         self.response = response
-        if self.later is not None:
-            self.later.resolve(response)
+        if self.future is not None:
+            self.future.resolve(response)
 
     def attach(self) -> None:
         """Register with its partitions, so that their changes are checked."""

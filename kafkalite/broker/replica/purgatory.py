@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from kafkalite.broker.later import Later
+from kafkalite.broker.future import Future
 from kafkalite.broker.replica.delayed_operation import (
     DelayedOperation,
     SteppedOperation,
@@ -56,13 +56,13 @@ class Purgatory:
         """Number of delayed requests."""
         return self.counts.total()
 
-    def watch(self, delayed: DelayedOperation, wait_ms: int) -> Later[Any]:
+    def watch(self, delayed: DelayedOperation, wait_ms: int) -> Future[Any]:
         """Register `delayed` with its partitions; complete it when due or after `wait_ms`."""
         delayed.attach()
         return self.watch_registered(delayed, wait_ms)
 
     def begin(self, request: SteppedOperation, wait_ms: int) -> Any:
-        """Run the first steps of a request now; return its response, or a Later of it."""
+        """Run the first steps of a request now; return its response, or a Future of it."""
         steps = request.begin()
         left = AT_ONCE_UNITS
         for units in steps:
@@ -74,12 +74,12 @@ class Purgatory:
             return request.response
         return self.watch_registered(request, wait_ms)
 
-    def watch_registered(self, delayed: DelayedOperation, wait_ms: int) -> Later[Any]:
+    def watch_registered(self, delayed: DelayedOperation, wait_ms: int) -> Future[Any]:
         """Complete a request that is already registered when it is due or after `wait_ms`."""
-        later = delayed.later = Later(partial(self._forget, delayed))
+        future = delayed.future = Future(partial(self._forget, delayed))
         self.counts[type(delayed)] += 1
         delayed.timer = self._scheduler.call_later(wait_ms, partial(self._expire, delayed))
-        return later
+        return future
 
     def wake(self, partition: WatchedPartition) -> None:
         """Check the requests that wait for a partition that changed."""
@@ -154,7 +154,7 @@ class Purgatory:
     def _step_ended(self, delayed: DelayedOperation) -> None:
         """Remove the request if its steps completed it; otherwise it waits."""
         delayed.is_queued = False
-        if delayed.later is None or delayed.later.settled:
+        if delayed.future is None or delayed.future.settled:
             self._forget(delayed)
 
     def _finish(self, delayed: DelayedOperation) -> None:
@@ -178,8 +178,8 @@ class Purgatory:
 def _unreadable(delayed: DelayedOperation, error: OSError) -> None:
     """Fail a request whose log cannot be read; other requests of this tick are not affected."""
     log.error("Delayed request failed: a log cannot be read. error=%r", str(error))
-    if delayed.later is not None and not delayed.later.settled:
-        delayed.later.fail(KafkaStorageError("A segment file of the log cannot be read."))
+    if delayed.future is not None and not delayed.future.settled:
+        delayed.future.fail(KafkaStorageError("A segment file of the log cannot be read."))
 
 
 def _wake_the_loop() -> None:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from kafkalite.broker.later import Later
+from kafkalite.broker.future import Future
 from kafkalite.broker.metadata_cache import Topic
 from kafkalite.broker.replica.append_queue import AppendQueue
 from kafkalite.broker.replica.offline_partitions import OfflinePartitions
@@ -292,7 +292,7 @@ class ReplicaManager:
         topic: Topic,
         index: int,
         batch: memoryview | bytes | None,
-    ) -> tuple[Partition, LogAppendResult | Later[LogAppendResult]]:
+    ) -> tuple[Partition, LogAppendResult | Future[LogAppendResult]]:
         """Append a client's batch, now or after decompression; it is flushed as configured.
 
         Raises a KafkaError if the request is invalid or not authorized.

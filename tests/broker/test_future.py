@@ -1,40 +1,40 @@
-"""Later is completed once; its callbacks run then, or at once if added afterwards."""
+"""Future is settled once; its callbacks run then, or at once if added afterwards."""
 
 import gc
 import weakref
 
 import pytest
 
-from kafkalite.broker.later import Later, all_of
+from kafkalite.broker.future import Future, all_of
 from kafkalite.errors import InvalidRequest, UnknownTopicOrPartition
 
 
-def heard(later):
-    """Return a list to which a Later's callbacks append (value, error)."""
+def heard(future):
+    """Return a list to which a Future's callbacks append (value, error)."""
     news = []
-    later.then(lambda value, fault: news.append((value, fault)))
+    future.then(lambda value, fault: news.append((value, fault)))
     return news
 
 
 def test_callback_is_called_with_the_value():
-    later = Later()
-    news = heard(later)
+    future = Future()
+    news = heard(future)
     assert news == []
-    later.resolve(7)
+    future.resolve(7)
     assert news == [(7, None)]
 
 
 def test_callback_added_after_settling_is_called_immediately():
-    later = Later()
-    later.resolve(None)
-    assert heard(later) == [(None, None)]
+    future = Future()
+    future.resolve(None)
+    assert heard(future) == [(None, None)]
 
 
 def test_error_passes_through_map_unchanged():
-    later = Later()
+    future = Future()
     fault = UnknownTopicOrPartition()
-    news = heard(later.map(lambda value: value + 1))
-    later.fail(fault)
+    news = heard(future.map(lambda value: value + 1))
+    future.fail(fault)
     assert news == [(None, fault)]
 
 
@@ -42,46 +42,46 @@ def test_error_raised_in_map_fails_the_result():
     def refuse(value):
         raise InvalidRequest("no")
 
-    later = Later()
-    news = heard(later.map(refuse))
-    later.resolve(1)
+    future = Future()
+    news = heard(future.map(refuse))
+    future.resolve(1)
     ((value, fault),) = news
     assert value is None
     assert isinstance(fault, InvalidRequest)
 
 
 def test_settling_twice_raises_assertion_error():
-    later = Later()
-    later.resolve(1)
+    future = Future()
+    future.resolve(1)
     with pytest.raises(AssertionError):
-        later.resolve(2)
+        future.resolve(2)
 
 
 def test_abandoning_a_mapped_later_reaches_its_source():
     forgotten = []
-    source = Later(lambda: forgotten.append(True))
+    source = Future(lambda: forgotten.append(True))
     source.map(str).abandon()
     assert forgotten == [True]
 
 
 def test_abandoning_a_settled_later_does_nothing():
     forgotten = []
-    later = Later(lambda: forgotten.append(True))
-    later.resolve(1)
-    later.abandon()
+    future = Future(lambda: forgotten.append(True))
+    future.resolve(1)
+    future.abandon()
     assert forgotten == []
 
 
 def test_recover_turns_errors_into_values():
-    assert heard(Later.of(1).recover(lambda fault: 2)) == [(1, None)]
-    later = Later()
-    recovered = later.recover(lambda fault: str(fault))
-    later.fail(InvalidRequest("no"))
+    assert heard(Future.of(1).recover(lambda fault: 2)) == [(1, None)]
+    future = Future()
+    recovered = future.recover(lambda fault: str(fault))
+    future.fail(InvalidRequest("no"))
     assert heard(recovered) == [("no", None)]
 
 
 def test_all_of_resolves_in_order_after_the_last():
-    first, second = Later(), Later()
+    first, second = Future(), Future()
     both = all_of([first, second])
     second.resolve(2)
     assert not both.settled
@@ -91,7 +91,7 @@ def test_all_of_resolves_in_order_after_the_last():
 
 
 def test_all_of_fails_with_the_first_error():
-    first, second = Later(), Later()
+    first, second = Future(), Future()
     both = all_of([first, second])
     fault = InvalidRequest("no")
     second.fail(fault)
@@ -101,8 +101,8 @@ def test_all_of_fails_with_the_first_error():
 
 def test_abandoning_all_of_abandons_each():
     gone = []
-    laters = [Later(lambda place=place: gone.append(place)) for place in range(2)]
-    all_of(laters).abandon()
+    futures = [Future(lambda place=place: gone.append(place)) for place in range(2)]
+    all_of(futures).abandon()
     assert gone == [0, 1]
 
 
@@ -114,7 +114,7 @@ def test_error_keeps_no_traceback():
     codes = []
 
     def refused():
-        request, given = Large(), Later()
+        request, given = Large(), Future()
 
         def change(value):
             try:
@@ -122,8 +122,8 @@ def test_error_keeps_no_traceback():
             except InvalidRequest as fault:
                 raise UnknownTopicOrPartition() from fault
 
-        later = given.map(change).recover(lambda fault: fault.code)
-        later.then(lambda code, _: codes.append(code))
+        future = given.map(change).recover(lambda fault: fault.code)
+        future.then(lambda code, _: codes.append(code))
         given.resolve(7)
         return weakref.ref(request)
 

@@ -1,7 +1,7 @@
-"""Later: a response that is not available yet.
+"""Future: a response that is not available yet.
 
-A handler returns its response, or a `Later` of it, resolved after a flush, when enough bytes are
-available, or on timeout.  A Later is settled exactly once, with a value or with an error, and runs
+A handler returns its response, or a `Future` of it, resolved after a flush, when enough bytes are
+available, or on timeout.  A Future is settled exactly once, with a value or with an error, and runs
 its callbacks synchronously at that moment.  It uses no thread and no event loop.
 """
 
@@ -19,7 +19,7 @@ U = TypeVar("U")
 _WAITING: Any = object()
 
 
-class Later(Generic[T]):
+class Future(Generic[T]):
     """A value that will be available later; see the module."""
 
     __slots__ = ("_callbacks", "_error", "_value", "abandoned")
@@ -31,11 +31,11 @@ class Later(Generic[T]):
         self.abandoned = abandoned
 
     @classmethod
-    def of(cls, value: T) -> Later[T]:
-        """Return a Later resolved with this value."""
-        later: Later[T] = cls()
-        later.resolve(value)
-        return later
+    def of(cls, value: T) -> Future[T]:
+        """Return a Future resolved with this value."""
+        future: Future[T] = cls()
+        future.resolve(value)
+        return future
 
     @property
     def settled(self) -> bool:
@@ -44,21 +44,21 @@ class Later(Generic[T]):
 
     def resolve(self, value: T) -> None:
         """Settle with a value."""
-        assert self._value is _WAITING and self._error is None, "a Later is settled once"
+        assert self._value is _WAITING and self._error is None, "a Future is settled once"
         self._value = value
         self._run()
 
     def fail(self, error: KafkaError) -> None:
         """Settle with an error."""
-        assert not self.settled, "a Later is settled once"
-        # The traceback references the request and this Later: a cycle as large as the request.
+        assert not self.settled, "a Future is settled once"
+        # The traceback references the request and this Future: a cycle as large as the request.
         self._error = error.with_traceback(None)
         error.__context__ = error.__cause__ = None
         self._run()
 
-    def follow(self, other: T | Later[T]) -> None:
-        """Settle with this value, or in the same way as this other Later when it is settled."""
-        if not isinstance(other, Later):
+    def follow(self, other: T | Future[T]) -> None:
+        """Settle with this value, or in the same way as this other Future when it is settled."""
+        if not isinstance(other, Future):
             self.resolve(other)
             return
 
@@ -78,9 +78,9 @@ class Later(Generic[T]):
         else:
             callback(None if self._error else self._value, self._error)
 
-    def map(self, change: Callable[[T], U]) -> Later[U]:
-        """Return a Later of `change(value)`; errors, also those of `change`, pass through."""
-        result: Later[U] = Later(self.abandon)
+    def map(self, change: Callable[[T], U]) -> Future[U]:
+        """Return a Future of `change(value)`; errors, also those of `change`, pass through."""
+        result: Future[U] = Future(self.abandon)
 
         def pass_on(value: Any, error: KafkaError | None) -> None:
             if error is not None:
@@ -96,9 +96,9 @@ class Later(Generic[T]):
         self.then(pass_on)
         return result
 
-    def recover(self, change: Callable[[KafkaError], T]) -> Later[T]:
-        """Return a Later of this value, or of `change(error)` if this fails."""
-        result: Later[T] = Later(self.abandon)
+    def recover(self, change: Callable[[KafkaError], T]) -> Future[T]:
+        """Return a Future of this value, or of `change(error)` if this fails."""
+        result: Future[T] = Future(self.abandon)
 
         def pass_on(value: Any, error: KafkaError | None) -> None:
             result.resolve(value if error is None else change(error))
@@ -121,19 +121,19 @@ class Later(Generic[T]):
             callback(None if self._error else self._value, self._error)
 
 
-def all_of(laters: Sequence[Later[T]]) -> Later[list[T]]:
-    """Return a Later of all values, in order; it fails with the first error."""
+def all_of(futures: Sequence[Future[T]]) -> Future[list[T]]:
+    """Return a Future of all values, in order; it fails with the first error."""
 
     def abandon() -> None:
-        for later in laters:
-            later.abandon()
+        for future in futures:
+            future.abandon()
 
-    result: Later[list[T]] = Later(abandon)
-    values: list[Any] = [later._value for later in laters]
+    result: Future[list[T]] = Future(abandon)
+    values: list[Any] = [future._value for future in futures]
     waiting = [number for number, value in enumerate(values) if value is _WAITING]
     left = len(waiting)
 
-    def came(number: int, value: Any, error: KafkaError | None) -> None:
+    def on_settled(number: int, value: Any, error: KafkaError | None) -> None:
         nonlocal left
         if result.settled:
             return
@@ -146,7 +146,7 @@ def all_of(laters: Sequence[Later[T]]) -> Later[list[T]]:
             result.resolve(values)
 
     for number in waiting:
-        laters[number].then(partial(came, number))
+        futures[number].then(partial(on_settled, number))
     if not waiting:
         result.resolve(values)
     return result
