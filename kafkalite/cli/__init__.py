@@ -50,7 +50,7 @@ PAGES = (*MODULES, "--help", "--version")
 HELP = ("--help", "-h", "help")
 
 INTERRUPTED = 130
-NOBODY_READS = 141
+BROKEN_PIPE = 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -72,7 +72,7 @@ def guarded(run: Callable[[], int]) -> int:
     except BrokenPipeError:
         # The interpreter flushes stdout once more as it ends, and would complain again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return NOBODY_READS
+        return BROKEN_PIPE
     except KeyboardInterrupt:
         return INTERRUPTED
     except Refusal as refusal:

@@ -1,8 +1,8 @@
-"""kafkalite bench: measure what a broker does on this machine, as one client sees it.
+"""kafkalite bench: measure the throughput and latency of a broker, as one client sees them.
 
-Works against any Kafka.  It measures a client and a broker together, and says which of the two was
-the limit: this client is librdkafka driven from Python, one producer and one consumer.  What
-brokers do by themselves is measured by the project's own benchmarks.
+Works with any Kafka broker.  It measures a client and a broker together, and reports which of the
+two was the limit: this client is librdkafka driven from Python, one producer and one consumer.
+benchmarks/ measures brokers without the limits of this client.
 """
 
 from __future__ import annotations
@@ -16,21 +16,26 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Unpack
 
-from kafkalite.cli.bench_busy import MANY, SHORT_S, CpuShares
 from kafkalite.cli.bench_load import (
     BenchLoad,
     BenchPhase,
-    Look,
+    SignalCheck,
     fetched,
     produced,
     topic_for,
     trips,
 )
-from kafkalite.cli.broker import DATA, address_of, chosen, known_here
-from kafkalite.cli.clients import CONNECTION, ClusterClients, ConnectionArguments, sentences
+from kafkalite.cli.broker import DATA, address_of, chosen, local_broker
+from kafkalite.cli.clients import (
+    CONNECTION,
+    ClusterClients,
+    ConnectionArguments,
+    kafka_errors_as_refusals,
+)
 from kafkalite.cli.command import argument, command
-from kafkalite.cli.ending import SignalHandling
-from kafkalite.cli.progress import count_words, size_words
+from kafkalite.cli.cpu_meter import MANY, SHORT_S, CpuShares
+from kafkalite.cli.progress import format_count, format_size
+from kafkalite.cli.signal_handling import SignalHandling
 from kafkalite.cli.topic import PARTITIONS_MAX
 from kafkalite.process.status.ready import Ready
 
@@ -58,31 +63,31 @@ def number(low: int, high: int) -> Callable[[str], int]:
 @command(
     argument(
         "--records", metavar="N", type=number(1, RECORDS_MAX), default=500_000,
-        help="how many go in and out again (default 500000)",
+        help="number of records to produce and fetch (default 500000)",
     ),
     argument(
         "--size", metavar="BYTES", type=number(1, SIZE_MAX), default=200,
-        help="of each record's value (default 200)",
+        help="size of each record's value (default 200)",
     ),
     argument(
         "--trips", metavar="N", type=number(0, TRIPS_MAX), default=1_000,
-        help="how many go there and back one by one (default 1000)",
+        help="number of round trips, one record each (default 1000)",
     ),
     argument(
         "--acks", choices=("0", "1", "all"), default="all",
-        help="what the producer waits for (default all)",
+        help="acknowledgements that the producer requires (default all)",
     ),
     argument(
         "-p", "--partitions", metavar="N", type=number(1, PARTITIONS_MAX), default=3,
-        help="of the topic that it makes for this and removes (default 3)",
+        help="number of partitions of the temporary topic (default 3)",
     ),
     argument(
         "-z", "--compression", choices=("none", "gzip", "snappy", "lz4", "zstd"), default="none",
-        help="compress (default: none)",
+        help="compression codec (default none)",
     ),
     argument(
         "--seconds", metavar="N", type=number(1, SECONDS_MAX), default=10,
-        help="the longest that each of the three parts takes (default 10)",
+        help="time limit of each of the three phases (default 10)",
     ),
     argument("--json", action="store_true", dest="as_json", help="print the result as JSON"),
     DATA,
@@ -100,10 +105,10 @@ def bench(
     data: Path | None,
     **connection: Unpack[ConnectionArguments],
 ) -> None:
-    """Measure what a broker does on this machine: produce, fetch, and there and back.
+    """Measure the rates of produce and fetch, and the time of round trips.
 
-    The topic is one of its own, and is removed at the end, also after Ctrl-C.  With --data and no
-    address it is the broker there.
+    A temporary topic is created, and deleted at the end, also after Ctrl-C.  With --data and
+    without -b, the broker on that data directory is measured.
 
     Examples:
       kafkalite bench
@@ -113,12 +118,12 @@ def bench(
     """
     if data is not None and connection["bootstrap"] is None and connection["profile"] is None:
         connection["bootstrap"] = address_of(data)
-    asked = SignalHandling()
+    signals = SignalHandling()
     gc.disable()  # no cycles are made here, and it would walk every batch again and again
     cluster = ClusterClients(**connection)
     load = BenchLoad(records, size, trips, seconds, acks, compression)
-    with asked.at_a_look():
-        result = measured(cluster, load, partitions, chosen(data), asked.look)
+    with signals.deferred():
+        result = measured(cluster, load, partitions, chosen(data), signals.check)
     if as_json:
         print(json.dumps(result))
     else:
@@ -126,21 +131,25 @@ def bench(
 
 
 def measured(
-    cluster: ClusterClients, load: BenchLoad, partitions: int, directory: Path, look: Look
+    cluster: ClusterClients,
+    load: BenchLoad,
+    partitions: int,
+    directory: Path,
+    check_signal: SignalCheck,
 ) -> dict[str, Any]:
-    """Run the three parts and return their figures, as `--json` prints them.
+    """Run the three phases and return their figures, as `--json` prints them.
 
-    A signal ends it only where `look` raises: exceptions in librdkafka's callbacks are swallowed.
+    A signal ends it only where `check_signal` raises: librdkafka's callbacks discard exceptions.
     """
-    with topic_for(cluster, partitions) as topic, sentences():
-        look()
+    with topic_for(cluster, partitions) as topic, kafka_errors_as_refusals():
+        check_signal()
         admin = cluster.admin()
-        ready = known_here(directory, cluster.metadata(admin).cluster_id)
+        ready = local_broker(directory, cluster.metadata(admin).cluster_id)
         pids = [node["pid"] for node in ready["nodes"]] if ready else []
-        into = produced(cluster, topic, load, pids, look)
+        into = produced(cluster, topic, load, pids, check_signal)
         least = into.records if load.acks != "0" else 0
-        out = fetched(cluster, topic, load, pids, least, look)
-        took_s = trips(cluster, topic, load, look) if load.trips else []
+        out = fetched(cluster, topic, load, pids, least, check_signal)
+        took_s = trips(cluster, topic, load, check_signal) if load.trips else []
     result = {
         "bootstrap": cluster.bootstrap,
         "partitions": partitions,
@@ -150,7 +159,7 @@ def measured(
         "fetch": phase(out, load.size),
         "round_trip": round_trip(took_s),
     }
-    return {**result, "verdict": list(verdict(result, into, out, ready))}
+    return {**result, "verdict": list(summary_lines(result, into, out, ready))}
 
 
 def phase(of: BenchPhase, size: int) -> dict[str, Any]:
@@ -164,8 +173,8 @@ def phase(of: BenchPhase, size: int) -> dict[str, Any]:
         "bytes_per_s": round(rate * size, 1),
         "limit": of.shares.limit,
         "busy": {
-            who: None if share is None else round(share, 3)
-            for who, share in of.shares._asdict().items()
+            name: None if share is None else round(share, 3)
+            for name, share in of.shares._asdict().items()
         },
     }
 
@@ -188,7 +197,7 @@ def round_trip(took_s: Sequence[float]) -> dict[str, Any] | None:
     }
 
 
-# -- in plain words ------------------------------------------------------------------------------
+# -- text ----------------------------------------------------------------------------------------
 
 
 def lines(result: dict[str, Any]) -> Iterator[str]:
@@ -197,99 +206,104 @@ def lines(result: dict[str, Any]) -> Iterator[str]:
         part = result[name]
         yield (
             f"{name:<11} {part['records_per_s']:>11,.0f} records/s"
-            f"  {size_words(part['bytes_per_s'])}/s"
-            f"  ({count_words(part['records'])} in {part['seconds']:.2f} s)"
+            f"  {format_size(part['bytes_per_s'])}/s"
+            f"  ({format_count(part['records'])} in {part['seconds']:.2f} s)"
         )
     trip = result["round_trip"]
     if trip is not None:
         yield (
             f"round trip  p50 {trip['p50_ms']:.2f} ms  p99 {trip['p99_ms']:.2f} ms"
-            f"  max {trip['max_ms']:.2f} ms  ({count_words(trip['records'])}, one by one)"
+            f"  max {trip['max_ms']:.2f} ms  ({format_count(trip['records'])}, one by one)"
         )
     yield ""
     yield from result["verdict"]
 
 
-def verdict(
+def summary_lines(
     result: dict[str, Any], into: BenchPhase, out: BenchPhase, ready: Ready | None
 ) -> Iterator[str]:
     """Yield the lines that summarize the result."""
     size, trip = result["size"], result["round_trip"]
-    took, gave = (rounded(result[name]["records_per_s"]) for name in ("produce", "fetch"))
+    produce_rate, fetch_rate = (
+        rounded(result[name]["records_per_s"]) for name in ("produce", "fetch")
+    )
     sentence = (
-        f"This client gets {took} records of {size_words(size)} a second in, and {gave} a second"
-        " out again"
+        f"This client produces {produce_rate} records of {format_size(size)} per second and fetches"
+        f" {fetch_rate} per second"
     )
     if trip is not None:
-        sentence += f"; one is there and back in {rounded(trip['p50_ms'])} ms"
-        sentence += f", 99 of 100 within {rounded(trip['p99_ms'])} ms"
+        sentence += f"; the median round trip is {rounded(trip['p50_ms'])} ms"
+        sentence += f", the 99th percentile {rounded(trip['p99_ms'])} ms"
     yield f"{sentence}."
     if into.shares.limit == out.shares.limit:
-        yield from limited("Both ways", into.shares, ready)
+        yield from limited("Producing and fetching", into.shares, ready)
     else:
         yield from limited("Producing", into.shares, ready)
         yield from limited("Fetching", out.shares, ready)
     for name, part in ("Producing", into), ("Fetching", out):
         if part.records < part.wanted:
             yield (
-                f"{name} was ended after {result['seconds']:g} s, with {part.records:,} of"
+                f"{name} stopped after {result['seconds']:g} s, with {part.records:,} of"
                 f" {part.wanted:,} records."
             )
     if min(into.seconds, out.seconds) < SHORT_S:
-        yield "So short a run says little: give it more --records."
+        yield "The run was too short for reliable figures: increase --records."
     others = max(into.shares.others or 0, out.shares.others or 0)
     if others >= MANY:
         yield (
-            f"Other programs had up to {100 * others:.0f} % of this machine's"
-            f" {os.cpu_count() or 1} cores meanwhile; without them it would be more."
+            f"Other processes used up to {100 * others:.0f} % of this machine's"
+            f" {os.cpu_count() or 1} cores during the run, which lowers the figures."
         )
     if ready is not None:
         yield DURABILITIES[ready["durability"]]
 
 
 DURABILITIES = {
-    "fsync": "Durability is fsync: what is acknowledged to acks=all survives a power cut.",
-    "interval": "Durability is interval: a power cut may take what was acknowledged last.",
-    "os": "Durability is os: a power cut may take what the system has not written yet.",
+    "fsync": "Durability is fsync: records acknowledged with acks=all survive a power failure.",
+    "interval": "Durability is interval: a power failure may lose the latest acknowledged records.",
+    "os": "Durability is os: a power failure may lose records that are not on disk yet.",
 }
 
 
 def limited(what: str, shares: CpuShares, ready: Ready | None) -> Iterator[str]:
     """Yield a sentence on what limited a phase."""
     client, broker = (f"{100 * (share or 0):.0f} %" for share in shares[:2])
-    alone = f"its busiest thread wanted a core {client} of the time"
+    client_share = f"its busiest thread needed a core {client} of the time"
     match shares.limit:
         case "cores":
             yield (
-                f"{what} this machine's cores are the limit: client or broker had to wait for one"
+                f"{what}: this machine's cores are the limit. Client or broker waited for a core"
                 f" {100 * (shares.waited or 0):.0f} % of the time."
             )
         case "client" if ready is not None:
             yield (
-                f"{what} this client is the limit: {alone}, the broker's {broker}; more clients get"
-                " more out of it."
+                f"{what}: this client is the limit; {client_share}, the broker's {broker}."
+                " More clients reach a higher rate."
             )
         case "client":
-            yield f"{what} this client is the limit: {alone}; more clients get more out of it."
+            yield (
+                f"{what}: this client is the limit; {client_share}."
+                " More clients reach a higher rate."
+            )
         case "broker":
             yield (
-                f"{what} the broker is the limit: its busiest thread wanted a core {broker} of the"
+                f"{what}: the broker is the limit; its busiest thread needed a core {broker} of the"
                 f" time, this client's {client}."
             )
         case "both":
             yield (
-                f"{what} client and broker are both at their limit: their busiest threads wanted a"
-                f" core {client} and {broker} of the time."
+                f"{what}: client and broker are both at their limit; their busiest threads needed"
+                f" a core {client} and {broker} of the time."
             )
         case "waiting":
             yield (
-                f"{what} neither is the limit by itself (client {client}, broker {broker} of the"
-                " time): they wait for each other, for the disk or the network."
+                f"{what}: neither client nor broker is the limit (busiest threads: {client} and"
+                f" {broker} of the time). They wait for each other, the disk or the network."
             )
         case None if shares.client is not None:
             yield (
-                f"{what} this client is not the limit ({client} of the time): it waits for the"
-                " broker or the network."
+                f"{what}: this client is not the limit (busiest thread: {client} of the time)."
+                " It waits for the broker or the network."
             )
 
 

@@ -25,8 +25,8 @@ DATA = argument(
 
 JSON = argument("--json", action="store_true", dest="as_json", help="print JSON")
 
-LOOK_S = 0.02
-NEVER: RestartReady = {"asked": 0, "renewing": [], "failed": ""}
+POLL_INTERVAL_S = 0.02
+NO_RESTART: RestartReady = {"asked": 0, "renewing": [], "failed": ""}
 """What is said of restarts while nobody has asked for one."""
 
 
@@ -133,7 +133,7 @@ def status(data: Path | None, as_json: bool) -> int:
     print(f"running     {ready['bootstrap']} (cluster {ready['cluster_id']})")
     for node in ready["nodes"]:
         print(f"node {node['id']:<6} {node['role']}, port {node['port']}, pid {node['pid']}")
-    for node_id in ready.get("restart", NEVER)["renewing"]:
+    for node_id in ready.get("restart", NO_RESTART)["renewing"]:
         print(f"restarting  node {node_id} is still to be renewed")
     for name, text in describe_services(ready).items():
         print(f"{name:<11} {text}")
@@ -156,8 +156,8 @@ def stop(data: Path | None, as_json: bool) -> int:
 
     directory = chosen(data)
     ready = running(directory)
-    pid, launcher = found(directory, "there is nothing to stop")
-    tell(launcher, signal.SIGTERM, directory, pid)
+    pid, launcher = running_launcher(directory, "there is nothing to stop")
+    send_signal(launcher, signal.SIGTERM, directory, pid)
     select.select([launcher], [], [])  # readable once the process has ended
     if as_json:
         print(json.dumps({"bootstrap": ready["bootstrap"] if ready else None, "pid": pid}))
@@ -182,48 +182,48 @@ def restart(data: Path | None, as_json: bool) -> int:
     from kafkalite.process.status.ready import not_ready, running
 
     directory = chosen(data)
-    pid, launcher = found(directory, "there is nothing to restart")
+    pid, launcher = running_launcher(directory, "there is nothing to restart")
     ready = running(directory)
     if ready is None:
         raise Refusal(f"{not_ready(directory)}; only one that is ready can be restarted")
     if "restarts" not in ready:
         raise Refusal("the broker that runs is too old to be restarted; stop it, and start it")
-    asked = ready.get("restart", NEVER)["asked"]
+    previous_request = ready.get("restart", NO_RESTART)["asked"]
     pids = {node["id"]: node["pid"] for node in ready["nodes"]}
-    tell(launcher, signal.SIGUSR2, directory, pid)
+    send_signal(launcher, signal.SIGUSR2, directory, pid)
     while True:
-        if select.select([launcher], [], [], LOOK_S)[0]:
+        if select.select([launcher], [], [], POLL_INTERVAL_S)[0]:
             raise Refusal(f"the broker ended; see {directory / 'kafkalite.log'}")
         now = running(directory)
-        said = now.get("restart", NEVER) if now is not None else NEVER
-        if now is None or said["asked"] == asked:
+        progress = now.get("restart", NO_RESTART) if now is not None else NO_RESTART
+        if now is None or progress["asked"] == previous_request:
             continue
-        if said["failed"]:
-            raise Refusal(said["failed"])
+        if progress["failed"]:
+            raise Refusal(progress["failed"])
         for node in now["nodes"]:
             if pids.get(node["id"]) not in (node["pid"], None):
                 pids[node["id"]] = node["pid"]
                 if not as_json:
                     print(f"renewed     node {node['id']}, pid {node['pid']}", flush=True)
-        if now["restarts"] > ready["restarts"] and not said["renewing"]:
+        if now["restarts"] > ready["restarts"] and not progress["renewing"]:
             nodes = [{"id": node["id"], "pid": node["pid"]} for node in now["nodes"]]
             fields = {"bootstrap": now["bootstrap"], "nodes": nodes}
             print(json.dumps(fields) if as_json else f"restarted   {now['bootstrap']}")
             return 0
 
 
-def found(directory: Path, nothing: str) -> tuple[int, int]:
+def running_launcher(directory: Path, consequence: str) -> tuple[int, int]:
     """Return the running broker's process, ready or not, and a descriptor of it."""
-    gone = Refusal(f"no broker runs on {directory}; {nothing}")
+    not_running = Refusal(f"no broker runs on {directory}; {consequence}")
     pid = launcher_of(directory)
     if not pid:
-        raise gone
+        raise not_running
     try:
         launcher = os.pidfd_open(pid)
     except ProcessLookupError:
-        raise gone from None
+        raise not_running from None
     if launcher_of(directory) != pid:  # it ended between the two, and the pid may be another's
-        raise gone
+        raise not_running
     return pid, launcher
 
 
@@ -235,7 +235,7 @@ def launcher_of(directory: Path) -> int:
     return lock_holder(directory) if ready is None else ready["launcher_pid"]
 
 
-def tell(launcher: int, number: signal.Signals, directory: Path, pid: int) -> None:
+def send_signal(launcher: int, number: signal.Signals, directory: Path, pid: int) -> None:
     """Send a signal to the launcher."""
     try:
         signal.pidfd_send_signal(launcher, number)
@@ -263,7 +263,7 @@ def address_of(data: Path) -> str:
     return ready["bootstrap"]
 
 
-def known_here(directory: Path, cluster_id: str | None) -> Ready | None:
+def local_broker(directory: Path, cluster_id: str | None) -> Ready | None:
     """Return the broker on a data directory if it is this cluster's and readable by this user."""
     from kafkalite.process.status.ready import running
 

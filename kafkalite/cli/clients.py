@@ -81,9 +81,9 @@ CONSUMER: dict[str, Any] = {
     "fetch.queue.backoff.ms": 2,
 }
 
-ANSWER_TIMEOUT_S = 5.0
+REQUEST_TIMEOUT_S = 5.0
 CREATION_TIMEOUT_S = 3.0
-SILENCE_S = 5.0
+STALL_S = 5.0
 
 PORT = re.compile(r"(?:\w+://)?(?:\[[^]]*\]|[^:]*):([^:/]*)")
 
@@ -96,29 +96,31 @@ class ClusterAddress(NamedTuple):
     profile: str
 
 
-def found(bootstrap: str | None, profile: str | None) -> ClusterAddress:
+def resolve_address(bootstrap: str | None, profile: str | None) -> ClusterAddress:
     """Return the first address in the order of precedence that profiles.py defines.
 
     An address is not combined with the properties of a profile that was not named with it: they
     may hold a password for another cluster.
     """
     if profile is not None:
-        return placed(profile, profiles.profile_of(profile), bootstrap)
+        return profile_address(profile, profiles.profile_of(profile), bootstrap)
     if bootstrap is not None:
         return ClusterAddress(bootstrap, {}, "")
     if named := os.environ.get("KAFKALITE_BOOTSTRAP"):
         return ClusterAddress(named, {}, "")
     if named := os.environ.get("KAFKALITE_PROFILE"):
-        return placed(named, profiles.profile_of(named))
+        return profile_address(named, profiles.profile_of(named))
     if in_use := profiles.profile_in_use():
-        return placed(*in_use)
+        return profile_address(*in_use)
     with suppress(Refusal):  # somebody else's
         if ready := running(default_data_directory()):
             return ClusterAddress(ready["bootstrap"], {}, "")
     return ClusterAddress(BOOTSTRAP_DEFAULT, {}, "")
 
 
-def placed(name: str, profile: Mapping[str, str], bootstrap: str | None = None) -> ClusterAddress:
+def profile_address(
+    name: str, profile: Mapping[str, str], bootstrap: str | None = None
+) -> ClusterAddress:
     properties = {key: value for key, value in profile.items() if key != profiles.ADDRESS}
     return ClusterAddress(bootstrap or profile[profiles.ADDRESS], properties, name)
 
@@ -132,7 +134,7 @@ class ClusterClients:
         properties: Sequence[tuple[str, str]] = (),
         profile: str | None = None,
     ) -> None:
-        self.bootstrap, held, self.profile = found(bootstrap, profile)
+        self.bootstrap, held, self.profile = resolve_address(bootstrap, profile)
         if not self.bootstrap.isprintable():  # librdkafka would not survive it
             raise Refusal(f"{self.bootstrap!r} is no address")
         for address in self.bootstrap.split(","):  # librdkafka asks port 34463 for 99999
@@ -140,15 +142,15 @@ class ClusterClients:
             if port and not (port[1].isdecimal() and 0 < int(port[1][:9]) < 65_536):
                 raise Refusal(f"{address!r} is no HOST:PORT: a port is 1 to 65535")
         self.properties = {**held, **dict(properties)}
-        self.complaint = ""
-        self.answered = False
+        self.last_error = ""
+        self.is_connected = False
 
     def admin(self) -> AdminClient:
         return AdminClient(self.settings({}))
 
-    def reached(self) -> AdminClient:
+    def connected_admin(self) -> AdminClient:
         """Return an admin client after the cluster has responded."""
-        with sentences():
+        with kafka_errors_as_refusals():
             admin = self.admin()
             self.metadata(admin)
         return admin
@@ -168,40 +170,40 @@ class ClusterClients:
         return {
             "bootstrap.servers": self.bootstrap,
             "log_level": 0,
-            "error_cb": self.heard,
+            "error_cb": self._on_error,
             **settings,
             **self.properties,
         }
 
-    def heard(self, error: KafkaError) -> None:
+    def _on_error(self, error: KafkaError) -> None:
         """Keep network errors, and warn once when the cluster stops responding."""
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
-            self.complaint = error.str()
-        elif self.answered:
-            self.answered = False
+            self.last_error = error.str()
+        elif self.is_connected:
+            self.is_connected = False
             warn(f"{self.bootstrap} does not answer any more; waiting for it (Ctrl-C gives up)")
 
     def metadata(
         self, client: AdminClient | Producer | Consumer, topic: str | None = None
     ) -> ClusterMetadata:
         """Return the cluster's metadata; raise Refusal if no broker responds."""
-        words = {} if topic is None else {"topic": topic}
-        for timeout_s in (0.5, ANSWER_TIMEOUT_S - 0.5):
+        arguments = {} if topic is None else {"topic": topic}
+        for timeout_s in (0.5, REQUEST_TIMEOUT_S - 0.5):
             try:
-                found = client.list_topics(timeout=timeout_s, **words)
-                self.answered = True
-                return found
+                metadata = client.list_topics(timeout=timeout_s, **arguments)
+                self.is_connected = True
+                return metadata
             except KafkaException as error:
                 client.poll(0)
-                silent = KafkaError._TRANSPORT, KafkaError._TIMED_OUT
-                if error.args[0].code() not in silent:
+                unreachable = KafkaError._TRANSPORT, KafkaError._TIMED_OUT
+                if error.args[0].code() not in unreachable:
                     raise
-                if self.complaint:
+                if self.last_error:
                     break
         named = f" (profile {self.profile})" if self.profile else ""
         raise Refusal(
             f"no broker answers at {self.bootstrap}{named}"
-            f"{': ' + plain(self.complaint) if self.complaint else ''}"
+            f"{': ' + clean_error(self.last_error) if self.last_error else ''}"
             " (start one with: kafkalite start; or name another with -b)"
         )
 
@@ -211,17 +213,17 @@ class ClusterClients:
         A producer's Metadata request creates the topic where the broker allows that; the response
         may arrive before the topic exists.
         """
-        passing = {KafkaError.LEADER_NOT_AVAILABLE}
+        transient = {KafkaError.LEADER_NOT_AVAILABLE}
         if isinstance(client, Producer):
-            passing.add(KafkaError.UNKNOWN_TOPIC_OR_PART)
+            transient.add(KafkaError.UNKNOWN_TOPIC_OR_PART)
         deadline_s = time.monotonic() + CREATION_TIMEOUT_S
         while True:
-            found = self.metadata(client, name).topics[name]
-            if found.error is None:
-                return found
-            if found.error.code() not in passing or time.monotonic() > deadline_s:
+            metadata = self.metadata(client, name).topics[name]
+            if metadata.error is None:
+                return metadata
+            if metadata.error.code() not in transient or time.monotonic() > deadline_s:
                 raise Refusal(
-                    f"topic {name!r}: {plain(found.error.str())}"
+                    f"topic {name!r}: {clean_error(metadata.error.str())}"
                     " (see: kafkalite topic list, kafkalite topic create)"
                 )
             client.poll(0.05)
@@ -233,37 +235,37 @@ class StallWarning:
     librdkafka retries without end and without a message when a disk is full or a partition damaged.
     """
 
-    def __init__(self, cluster: ClusterClients, who: str, what: str) -> None:
+    def __init__(self, cluster: ClusterClients, subject: str, problem: str) -> None:
         self.cluster = cluster
-        self.sentence = (
-            f"{who}: {what} for {SILENCE_S:.0f} s; still trying (the broker's log may"
+        self.message = (
+            f"{subject}: {problem} for {STALL_S:.0f} s; still trying (the broker's log may"
             " say why; Ctrl-C gives up)"
         )
-        self.last_seen: object = None
-        self.warn_at = time.monotonic() + SILENCE_S
+        self.last_progress: object = None
+        self.warn_at = time.monotonic() + STALL_S
 
-    def look(self, seen: object) -> None:
-        """Restart the interval if `seen` differs from the last call; else warn when it is over."""
+    def check(self, progress: object) -> None:
+        """Warn once if `progress` has not changed for STALL_S."""
         now = time.monotonic()
-        if seen != self.last_seen:
-            self.last_seen = seen
-            self.warn_at = now + SILENCE_S
+        if progress != self.last_progress:
+            self.last_progress = progress
+            self.warn_at = now + STALL_S
         elif now > self.warn_at:
             self.warn_at = float("inf")
-            if self.cluster.answered:  # or else that was said already
-                warn(self.sentence)
+            if self.cluster.is_connected:  # or else that was said already
+                warn(self.message)
 
 
-def plain(text: str) -> str:
+def clean_error(text: str) -> str:
     """Return an error text of librdkafka without its internal prefixes."""
-    inside = r"^(Broker|Local): |^\S+/(bootstrap|\d+): | \(after \d+ms in state [^)]*\)$"
-    return re.sub(inside, "", text)
+    prefixes = r"^(Broker|Local): |^\S+/(bootstrap|\d+): | \(after \d+ms in state [^)]*\)$"
+    return re.sub(prefixes, "", text)
 
 
 @contextmanager
-def sentences() -> Iterator[None]:
+def kafka_errors_as_refusals() -> Iterator[None]:
     """Turn an error of librdkafka into a Refusal with its text."""
     try:
         yield
     except KafkaException as error:
-        raise Refusal(plain(error.args[0].str())) from error
+        raise Refusal(clean_error(error.args[0].str())) from error

@@ -60,11 +60,11 @@ class Command(NamedTuple):
     def run(self, prog: str, argv: Sequence[str]) -> int:
         """Parse the arguments and call the function with them."""
         parser = self.parser(prog)
-        given, unknown = parser.parse_known_args(permuted(argv, parser))
+        parsed, unknown = parser.parse_known_args(permuted(argv, parser))
         for word in unknown:
             if word != "--":
                 raise UsageError(unknown_argument(word, prog, parser))
-        return self.function(**vars(given)) or 0
+        return self.function(**vars(parsed)) or 0
 
     def parser(self, prog: str) -> Parser:
         opening, examples = described(self.function.__doc__)
@@ -101,7 +101,7 @@ def argument(*names: str, **words: Any) -> Argument:
 def command(*arguments: Argument, name: str | None = None) -> Callable[[Function], Function]:
     """Return a decorator that makes a function a command of its module."""
 
-    def enter(function: Function) -> Function:
+    def register(function: Function) -> Function:
         verb = name or function.__name__
         verbs = COMMANDS.setdefault(function.__module__, {})
         assert verb not in verbs, f"{function.__module__} has two commands {verb!r}"
@@ -109,7 +109,7 @@ def command(*arguments: Argument, name: str | None = None) -> Callable[[Function
         verbs[verb] = Command(verb, function, arguments)
         return function
 
-    return enter
+    return register
 
 
 def printable(text: str) -> str:
@@ -147,8 +147,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 def described(docstring: str | None) -> tuple[str, str]:
     """Return a docstring's description and its examples, without indentation."""
-    first, _, rest = (docstring or "").strip().partition("\n")
-    lines = rest.splitlines()
+    first, _, remaining = (docstring or "").strip().partition("\n")
+    lines = remaining.splitlines()
     margin = min((len(line) - len(line.lstrip()) for line in lines if line.strip()), default=0)
     text = "\n".join([first, *(line[margin:].rstrip() for line in lines)]).strip()
     opening, mark, examples = text.partition("Examples:")
@@ -164,24 +164,24 @@ def permuted(argv: Sequence[str], parser: Parser) -> list[str]:
     argument is another program's command line, words from the first non-flag on are not moved.
     """
     known = parser._option_string_actions
-    hands_on = any(action.nargs == argparse.REMAINDER for action in parser._actions)
+    has_remainder = any(action.nargs == argparse.REMAINDER for action in parser._actions)
     flags: list[str] = []
     others: list[str] = []
-    rest = iter(argv)
-    for word in rest:
+    remaining = iter(argv)
+    for word in remaining:
         if word == "--":
-            others += rest
+            others += remaining
         elif word == "-" or not word.startswith("-"):
             others.append(word)
-            if hands_on:
-                others += rest
+            if has_remainder:
+                others += remaining
         elif word[:2] in known and word[2:3] == "=" and known[word[:2]].nargs is None:
             # getopt takes the sign for the value's first byte: `-K=` parts at equals signs.
             flags += [word[:2], word[2:]]
         elif word not in known or known[word].nargs is not None:
             flags.append(word)
         else:
-            value = next(rest, None)
+            value = next(remaining, None)
             if value is None:
                 flags.append(word)
             elif not value.startswith("-") or value in ("-", *known):
@@ -209,7 +209,7 @@ def columns(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     )
 
 
-def put(data: bytes) -> None:
+def write_stdout(data: bytes) -> None:
     """Write all bytes to stdout, unbuffered.
 
     With PYTHONUNBUFFERED, a single write may be cut short by a signal.
@@ -220,11 +220,11 @@ def put(data: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-def say(sentence: str) -> None:
+def print_stderr(sentence: str) -> None:
     """Print a message on stderr."""
     print(sentence, file=sys.stderr)
 
 
 def warn(sentence: str) -> None:
     """Print a warning on stderr, with the name of the program."""
-    say(f"kafkalite: {sentence}")
+    print_stderr(f"kafkalite: {sentence}")

@@ -18,7 +18,7 @@ from typing import Any
 
 from kafkalite.cli.command import Command, argument, command
 
-ANSWER_S = 0.5
+REQUEST_TIMEOUT_S = 0.5
 """Nobody waits longer for a tab."""
 
 SHELLS = ("bash", "zsh", "fish")
@@ -49,7 +49,7 @@ def complete(words: Iterable[str], commands_of: Callable[[str], dict[str, Comman
     for word in words:
         # Only what stands on the line already is worth importing a module for.
         if [word] == typed:
-            fill(nouns.add_parser(word), word, commands_of(word))
+            add_commands(nouns.add_parser(word), word, commands_of(word))
         else:
             nouns.add_parser(word)
     argcomplete.autocomplete(
@@ -60,35 +60,35 @@ def complete(words: Iterable[str], commands_of: Callable[[str], dict[str, Comman
     sys.exit(0)
 
 
-def fill(parser: argparse.ArgumentParser, word: str, verbs: dict[str, Command]) -> None:
+def add_commands(parser: argparse.ArgumentParser, word: str, verbs: dict[str, Command]) -> None:
     """Add the verbs of a noun to a parser, or the arguments of a single command."""
     if word in verbs:
-        arm(parser, verbs[word])
+        add_arguments(parser, verbs[word])
         return
-    below = parser.add_subparsers()
+    verb_parsers = parser.add_subparsers()
     for verb in verbs.values():
-        arm(below.add_parser(verb.name, help=verb.summary), verb)
+        add_arguments(verb_parsers.add_parser(verb.name, help=verb.summary), verb)
 
 
-def arm(parser: argparse.ArgumentParser, verb: Command) -> None:
+def add_arguments(parser: argparse.ArgumentParser, verb: Command) -> None:
     """Add a command's arguments to a parser, each with its completer."""
     from argcomplete.completers import FilesCompleter
 
     for names, words in verb.arguments:
         action: Any = parser.add_argument(*names, **words)
         kind = action.metavar or action.dest.upper()
-        if kind in OFFERS:
-            action.completer = offered(OFFERS[kind])
+        if kind in COMPLETERS:
+            action.completer = completer(COMPLETERS[kind])
         elif kind in FILES:
             action.completer = FilesCompleter()
 
 
-def offered(offer: Callable[[argparse.Namespace], Iterable[str]]) -> Callable[..., list[str]]:
+def completer(names_of: Callable[[argparse.Namespace], Iterable[str]]) -> Callable[..., list[str]]:
     """Wrap a completer for argcomplete; on an error it suggests nothing."""
 
     def names(parsed_args: argparse.Namespace, **_: object) -> list[str]:
         try:
-            return list(offer(parsed_args))
+            return list(names_of(parsed_args))
         except Exception:  # a shell has nowhere to show it
             return []
 
@@ -99,7 +99,7 @@ def topics(given: argparse.Namespace) -> Iterable[str]:
     from kafkalite.protocol.schemas.cluster import METADATA
 
     request = {"topics": None, "allow_auto_topic_creation": False}
-    return [topic.name for topic in wire(given).ask(METADATA, request).topics]
+    return [topic.name for topic in wire(given).request(METADATA, request).topics]
 
 
 def groups(given: argparse.Namespace) -> Iterable[str]:
@@ -107,11 +107,11 @@ def groups(given: argparse.Namespace) -> Iterable[str]:
     from kafkalite.protocol.schemas.cluster import METADATA
     from kafkalite.protocol.schemas.groups import LIST_GROUPS
 
-    asked = wire(given)
+    client = wire(given)
     request = {"topics": [], "allow_auto_topic_creation": False}
-    for broker in asked.ask(METADATA, request).brokers:
-        answer = asked.ask(LIST_GROUPS, {}, (broker.host, broker.port))
-        yield from [group.group_id for group in answer.groups]
+    for broker in client.request(METADATA, request).brokers:
+        response = client.request(LIST_GROUPS, {}, (broker.host, broker.port))
+        yield from [group.group_id for group in response.groups]
 
 
 def profile_names(given: argparse.Namespace) -> Iterable[str]:
@@ -157,7 +157,7 @@ def node_ids(given: argparse.Namespace) -> Iterable[str]:
     from kafkalite.protocol.schemas.cluster import METADATA
 
     request = {"topics": [], "allow_auto_topic_creation": False}
-    return [str(broker.node_id) for broker in wire(given).ask(METADATA, request).brokers]
+    return [str(broker.node_id) for broker in wire(given).request(METADATA, request).brokers]
 
 
 def wire(given: argparse.Namespace) -> Any:
@@ -166,10 +166,10 @@ def wire(given: argparse.Namespace) -> Any:
     from kafkalite.cli.wire import WireClient
 
     cluster = ClusterClients(given.bootstrap, given.properties or (), given.profile)
-    return WireClient(cluster, timeout_s=ANSWER_S)
+    return WireClient(cluster, timeout_s=REQUEST_TIMEOUT_S)
 
 
-OFFERS: dict[str, Callable[[argparse.Namespace], Iterable[str]]] = {
+COMPLETERS: dict[str, Callable[[argparse.Namespace], Iterable[str]]] = {
     "TOPIC": topics,
     "TOPIC[:PARTITIONS]": topics,
     "GROUP": groups,

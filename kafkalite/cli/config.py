@@ -15,7 +15,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Unpack
 
 from kafkalite.cli.clients import CONNECTION, ClusterClients, ConnectionArguments
-from kafkalite.cli.command import UsageError, argument, columns, command, nearest, say, utf8
+from kafkalite.cli.command import (
+    UsageError,
+    argument,
+    columns,
+    command,
+    nearest,
+    print_stderr,
+    utf8,
+)
 from kafkalite.cli.resource import (
     APPEND,
     KINDS,
@@ -89,7 +97,7 @@ def values(
         print(columns(["KEY", "VALUE", "SOURCE"], rows))
     if not found:
         hint = " (--all shows them)" if entries else ""
-        say(f"nothing is set on {resource}{hint}")
+        print_stderr(f"nothing is set on {resource}{hint}")
 
 
 @command(
@@ -237,11 +245,11 @@ def changed(
     """Make the changes and print them."""
     ResourceConfigs(ClusterClients(**connection)).change(resource, changes, dry_run)
     if as_json:
-        said = [
+        change_fields = [
             {"key": key, "operation": OPERATIONS[operation], "value": value}
             for key, operation, value in changes
         ]
-        fields = {"kind": resource.kind, "name": resource.name, "changes": said}
+        fields = {"kind": resource.kind, "name": resource.name, "changes": change_fields}
         print(json.dumps({**fields, "dry_run": dry_run}))
         return
     for key, operation, value in changes:

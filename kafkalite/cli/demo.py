@@ -33,25 +33,25 @@ from typing import Any, Unpack
 from confluent_kafka import KafkaError, TopicPartition
 from confluent_kafka.admin import NewTopic
 
-from kafkalite.cli import offset_words
+from kafkalite.cli import start_position
 from kafkalite.cli.clients import (
     BOOTSTRAP_DEFAULT,
     CONNECTION,
     ClusterClients,
     ConnectionArguments,
-    sentences,
+    kafka_errors_as_refusals,
 )
-from kafkalite.cli.command import argument, command, say
+from kafkalite.cli.command import argument, command, print_stderr
 from kafkalite.cli.demo_group import MEMBERS, ReaderGroup
 from kafkalite.cli.messages import RecordSender
 from kafkalite.cli.progress import Progress
-from kafkalite.cli.topic import PARTITIONS_MAX, refuse, settled
+from kafkalite.cli.topic import PARTITIONS_MAX, raise_errors, settled
 from kafkalite.errors import Refusal
 
 FLIGHT_COUNT = 336_776
 TEXT_COLUMNS = {"carrier", "tailnum", "origin", "dest", "time_hour"}
 CHUNK_COUNT = 1_000
-READY_S_MAX = 60.0
+READY_TIMEOUT_S = 60.0
 TABLE_WIDTH = 79
 
 
@@ -133,26 +133,26 @@ def demo(
         raise Refusal(f"a topic has 1 to {PARTITIONS_MAX:,} partitions, not {partitions}")
     flights_file, airlines_file = flight_files()
     cluster = ClusterClients(**connection)
-    with broker_at(cluster.bootstrap) as cluster.bootstrap, sentences():
+    with broker_at(cluster.bootstrap) as cluster.bootstrap, kafka_errors_as_refusals():
         created(cluster, topic, partitions)
         before = ends(cluster, topic)
-        told_of_earlier_runs(cluster, topic)
+        print_existing_records(cluster, topic)
         arrived: defaultdict[str, CarrierTally] = defaultdict(CarrierTally)
         delays: defaultdict[str, CarrierDelays] = defaultdict(CarrierDelays)
 
-        def take(key: bytes, record: bytes) -> None:
+        def on_record(key: bytes, record: bytes) -> None:
             carrier = key.decode()
             arrived[carrier].add(record)
             delays[carrier].add(json.loads(record))
 
-        with ReaderGroup(consumer_settings(cluster), before, take) as group:
+        with ReaderGroup(consumer_settings(cluster), before, on_record) as group:
             group.wait_for_members()
             sent, produced = produced_flights(cluster, topic, flights_file, group)
-            say(f"produced {produced.summary()}")
+            print_stderr(f"produced {produced.summary()}")
             consumed_rest(group, ends(cluster, topic))
-            say(told_of(group))
+            print_stderr(group_summary(group))
     check(sent, arrived)
-    say("every flight arrived once, and each carrier's in the order they were sent")
+    print_stderr("every flight arrived once, and each carrier's in the order they were sent")
     names = airline_names(airlines_file)
     rows = [
         {"carrier": carrier, "name": names.get(carrier, carrier), **delays[carrier].described()}
@@ -180,7 +180,7 @@ def produced_flights(
             size = sum(map(len, values))
             sender.send(values, [carrier.encode() for carrier, _ in chunk], size)
             progress.add(len(values), size)
-            group.look(0)
+            group.poll(0)
             kill_in_the_middle(group, FLIGHT_COUNT // 3)
     progress.stop()
     return tallies, progress
@@ -202,7 +202,7 @@ def kill_in_the_middle(group: ReaderGroup, wanted_count: int) -> None:
         group.kill_one()
 
 
-def told_of(group: ReaderGroup) -> str:
+def group_summary(group: ReaderGroup) -> str:
     """Return what happened in the group, as a sentence."""
     words = f"a group of two read them; one was killed after {group.killed_after:,}"
     if group.taken_over_s:
@@ -269,31 +269,33 @@ def created(cluster: ClusterClients, topic: str, partitions: int) -> None:
     cluster.metadata(admin)
     _, errors = settled(admin.create_topics([NewTopic(topic, partitions)]))
     exists = KafkaError.TOPIC_ALREADY_EXISTS
-    refuse({name: error for name, error in errors.items() if error.code() != exists})
+    raise_errors({name: error for name, error in errors.items() if error.code() != exists})
 
 
 def ends(cluster: ClusterClients, topic: str) -> list[TopicPartition]:
     """Return the current end offset of each partition."""
-    return places(cluster, topic, offset_words.SinceTimestamp(offset_words.END))
+    return places(cluster, topic, start_position.SinceTimestamp(start_position.END))
 
 
 def places(
-    cluster: ClusterClients, topic: str, where: offset_words.StartPosition
+    cluster: ClusterClients, topic: str, where: start_position.StartPosition
 ) -> list[TopicPartition]:
     consumer = cluster.consumer({})
     try:
         partitions = sorted(cluster.topic(consumer, topic).partitions)
-        return offset_words.resolved(consumer, topic, partitions, where, 0)
+        return start_position.resolved(consumer, topic, partitions, where, 0)
     finally:
         consumer.close()
 
 
-def told_of_earlier_runs(cluster: ClusterClients, topic: str) -> None:
+def print_existing_records(cluster: ClusterClients, topic: str) -> None:
     """Print how many records the topic already holds."""
-    starts = places(cluster, topic, offset_words.SinceTimestamp(offset_words.BEGINNING))
-    held = sum(end.offset for end in ends(cluster, topic)) - sum(start.offset for start in starts)
-    if held:
-        say(f"topic {topic} holds {held:,} records already; this run adds its own")
+    starts = places(cluster, topic, start_position.SinceTimestamp(start_position.BEGINNING))
+    existing = sum(end.offset for end in ends(cluster, topic)) - sum(
+        start.offset for start in starts
+    )
+    if existing:
+        print_stderr(f"topic {topic} holds {existing:,} records already; this run adds its own")
 
 
 @contextmanager
@@ -310,7 +312,9 @@ def broker_at(bootstrap: str) -> Iterator[str]:
         yield bootstrap
         return
     with own_broker(bootstrap) as ready:
-        say(f"no broker answers at {bootstrap}: this run starts its own, data in {ready['data']}")
+        print_stderr(
+            f"no broker answers at {bootstrap}: this run starts its own, data in {ready['data']}"
+        )
         yield str(ready["bootstrap"])
 
 
@@ -330,11 +334,11 @@ def own_broker(listen: str) -> Iterator[dict[str, Any]]:
                 start_new_session=True,
             )
         try:
-            deadline = time.monotonic() + READY_S_MAX
+            deadline = time.monotonic() + READY_TIMEOUT_S
             while not ready_file.exists():
                 if process.poll() is not None or time.monotonic() > deadline:
-                    said = output_file.read_text(errors="replace").strip()
-                    raise Refusal(f"the demo's own broker did not start: {said}")
+                    log_text = output_file.read_text(errors="replace").strip()
+                    raise Refusal(f"the demo's own broker did not start: {log_text}")
                 time.sleep(0.005)
             yield json.loads(ready_file.read_text())
         finally:

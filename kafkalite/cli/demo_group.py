@@ -32,7 +32,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
-from kafkalite.cli.command import put
+from kafkalite.cli.command import write_stdout
 from kafkalite.errors import Refusal
 
 HEAD = struct.Struct(">iqii")
@@ -42,11 +42,11 @@ SESSION_MS = 6_000
 """The shortest that a broker allows by default: so long the partitions of the dead wait."""
 READ_SIZE = 1 << 20
 BATCH_COUNT = 2_000
-LOOK_S = 0.1
-JOIN_S_MAX = 30.0
-TAKE_OVER_S_MAX = 60.0
+POLL_INTERVAL_S = 0.1
+JOIN_TIMEOUT_S = 30.0
+TAKEOVER_TIMEOUT_S = 60.0
 
-Take = Callable[[bytes, bytes], None]
+RecordCallback = Callable[[bytes, bytes], None]
 
 
 @dataclass(eq=False)
@@ -59,12 +59,12 @@ class GroupReader:
 
 
 class ReaderGroup:
-    """Two consumers from given start offsets; `take(key, value)` gets each record once."""
+    """Two consumers from given start offsets; `on_record(key, value)` gets each record once."""
 
     def __init__(
-        self, settings: dict[str, Any], before: Sequence[TopicPartition], take: Take
+        self, settings: dict[str, Any], before: Sequence[TopicPartition], on_record: RecordCallback
     ) -> None:
-        self.take = take
+        self.on_record = on_record
         self.next_offsets = {place.partition: place.offset for place in before}
         self.count = 0
         self.killed_after = 0
@@ -81,7 +81,7 @@ class ReaderGroup:
         self._selector = selectors.DefaultSelector()
         self._orphans: set[int] = set()
         self._owners: dict[int, GroupReader] = {}
-        self._begin_at(before)
+        self._commit_start_offsets(before)
         self.members = [self._started() for _ in range(MEMBERS)]
 
     def __enter__(self) -> ReaderGroup:
@@ -95,7 +95,7 @@ class ReaderGroup:
             member.process.communicate()
         self._selector.close()
 
-    def _begin_at(self, before: Sequence[TopicPartition]) -> None:
+    def _commit_start_offsets(self, before: Sequence[TopicPartition]) -> None:
         """Commit the start offsets, so that the group skips records of earlier runs.
 
         A member that an earlier run killed stays in the group until its session expires.
@@ -103,19 +103,19 @@ class ReaderGroup:
         consumer = Consumer(self._settings)
         deadline = time.monotonic() + 2 * SESSION_MS / 1000
         try:
-            while (error := self._refused(consumer, before)) is not None:
+            while (error := self._commit_error(consumer, before)) is not None:
                 left = time.monotonic() < deadline
                 if error.code() != KafkaError.UNKNOWN_MEMBER_ID or not left:
                     raise Refusal(
                         f"the group {self._settings['group.id']} cannot begin: {error.str()}"
                         " (another demo may be running on this topic)"
                     )
-                time.sleep(LOOK_S)
+                time.sleep(POLL_INTERVAL_S)
         finally:
             consumer.close()
 
     @staticmethod
-    def _refused(consumer: Consumer, before: Sequence[TopicPartition]) -> KafkaError | None:
+    def _commit_error(consumer: Consumer, before: Sequence[TopicPartition]) -> KafkaError | None:
         """Commit the start offsets; return the error, or None."""
         try:
             consumer.commit(offsets=list(before), asynchronous=False)
@@ -132,9 +132,9 @@ class ReaderGroup:
             start_new_session=True,  # Ctrl-C is the demo's
         )
         assert process.stdin is not None and process.stdout is not None
-        order = {"topic": self._topic, "settings": self._settings}
+        configuration = {"topic": self._topic, "settings": self._settings}
         # Not among the words of the command, which anybody may see: it may hold a password.
-        process.stdin.write(json.dumps(order).encode() + b"\n")
+        process.stdin.write(json.dumps(configuration).encode() + b"\n")
         process.stdin.flush()
         member = GroupReader(process)
         self._selector.register(process.stdout, selectors.EVENT_READ, member)
@@ -151,14 +151,14 @@ class ReaderGroup:
     def wait_for_members(self) -> None:
         """Wait until both members have joined and share the partitions."""
         wanted = len(self.next_offsets)
-        deadline = time.monotonic() + JOIN_S_MAX
+        deadline = time.monotonic() + JOIN_TIMEOUT_S
         while (
             min(member.assigned for member in self.members) < min(1, wanted // MEMBERS)
             or sum(member.assigned for member in self.members) != wanted
         ):
-            self.look(LOOK_S)
+            self.poll(POLL_INTERVAL_S)
             if time.monotonic() > deadline:
-                raise Refusal(f"the group has not come together after {JOIN_S_MAX:.0f} s")
+                raise Refusal(f"the group has not come together after {JOIN_TIMEOUT_S:.0f} s")
 
     def kill_one(self) -> None:
         """Kill the member with the most partitions, with SIGKILL."""
@@ -170,19 +170,19 @@ class ReaderGroup:
 
     def drain(self, ends: Sequence[TopicPartition]) -> None:
         """Read up to these end offsets."""
-        deadline = time.monotonic() + TAKE_OVER_S_MAX
-        reached = self.count
+        deadline = time.monotonic() + TAKEOVER_TIMEOUT_S
+        connected_admin = self.count
         while any(self.next_offsets[end.partition] < end.offset for end in ends):
-            self.look(LOOK_S)
-            if self.count > reached:
-                reached, deadline = self.count, time.monotonic() + TAKE_OVER_S_MAX
+            self.poll(POLL_INTERVAL_S)
+            if self.count > connected_admin:
+                connected_admin, deadline = self.count, time.monotonic() + TAKEOVER_TIMEOUT_S
             elif time.monotonic() > deadline:
                 raise Refusal(
                     f"the group has read {self.count:,} flights, and for"
-                    f" {TAKE_OVER_S_MAX:.0f} s nothing more"
+                    f" {TAKEOVER_TIMEOUT_S:.0f} s nothing more"
                 )
 
-    def look(self, wait_s: float) -> None:
+    def poll(self, wait_s: float) -> None:
         """Read the output of the members, for at most `wait_s`."""
         for key, _ in self._selector.select(wait_s):
             member = key.data
@@ -214,7 +214,7 @@ class ReaderGroup:
             if offset >= self.next_offsets[partition]:
                 self.next_offsets[partition] = offset + 1
                 self.count += 1
-                self.take(bytes(buffer[begin : begin + key_size]),
+                self.on_record(bytes(buffer[begin : begin + key_size]),
                           bytes(buffer[begin + key_size : end]))  # fmt: skip
         del buffer[:position]
 
@@ -224,27 +224,29 @@ class ReaderGroup:
 
 def member() -> None:
     """Read records, write them to stdout and commit them, until a signal arrives."""
-    order = json.loads(sys.stdin.readline())
-    ending: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _: ending.append(number))
-    held: set[int] = set()
+    configuration = json.loads(sys.stdin.readline())
+    received: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
+    assigned_partitions: set[int] = set()
 
-    def say_held() -> None:
-        put(HEAD.pack(ASSIGNED, len(held), 0, 0))
+    def write_assignment() -> None:
+        write_stdout(HEAD.pack(ASSIGNED, len(assigned_partitions), 0, 0))
 
-    def given(_: Consumer, partitions: list[TopicPartition]) -> None:
-        held.update(place.partition for place in partitions)
-        say_held()
+    def on_assign(_: Consumer, partitions: list[TopicPartition]) -> None:
+        assigned_partitions.update(place.partition for place in partitions)
+        write_assignment()
 
-    def taken(_: Consumer, partitions: list[TopicPartition]) -> None:
-        held.difference_update(place.partition for place in partitions)
-        say_held()
+    def on_revoke(_: Consumer, partitions: list[TopicPartition]) -> None:
+        assigned_partitions.difference_update(place.partition for place in partitions)
+        write_assignment()
 
-    consumer = Consumer(order["settings"])
-    consumer.subscribe([order["topic"]], on_assign=given, on_revoke=taken, on_lost=taken)
-    while not ending:
+    consumer = Consumer(configuration["settings"])
+    consumer.subscribe(
+        [configuration["topic"]], on_assign=on_assign, on_revoke=on_revoke, on_lost=on_revoke
+    )
+    while not received:
         frames = []
-        for message in consumer.consume(BATCH_COUNT, LOOK_S):
+        for message in consumer.consume(BATCH_COUNT, POLL_INTERVAL_S):
             if message.error() is None:
                 key, value = message.key() or b"", message.value() or b""
                 frames += [
@@ -253,7 +255,7 @@ def member() -> None:
                     value,
                 ]
         if frames:
-            put(b"".join(frames))
+            write_stdout(b"".join(frames))
             try:
                 consumer.commit(asynchronous=False)
             except KafkaException:

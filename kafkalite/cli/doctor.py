@@ -31,18 +31,18 @@ if TYPE_CHECKING:
 
 OK, WARNING, WRONG = "ok", "warning", "wrong"
 
-DESCRIPTORS_MIN, DESCRIPTORS_FEW = 256, 4_096
-MEMORY_FEW = 256 << 20
+DESCRIPTORS_MIN, DESCRIPTORS_LOW = 256, 4_096
+MEMORY_LOW = 256 << 20
 FLUSHES = 9
 FLUSH_SLOW_S = 0.020
 FILL = b"x" * 4096
-ANSWER_S_MAX = 2.0
+RESPONSE_TIMEOUT_S = 2.0
 CLOCK_AHEAD_S = 60.0
 CLOCK_NOT_SET = 1_700_000_000
 """A time before this code was written: the clock was never set."""
 NOT_SYNCHRONISED = 5  # adjtimex's TIME_ERROR
 REMOTE = {"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", "glusterfs"}
-FLEETING = {"tmpfs", "ramfs"}
+VOLATILE = {"tmpfs", "ramfs"}
 LINES_SHOWN = 3
 
 
@@ -84,11 +84,11 @@ def doctor(listen: str | None, data: Path | None, as_json: bool) -> int:
 
         print(json.dumps({"data": str(directory), "findings": [f._asdict() for f in findings]}))
     else:
-        print(told(findings))
+        print(as_table(findings))
     return int(any(finding.level == WRONG for finding in findings))
 
 
-def told(findings: Iterable[tuple[str, str, str, str]]) -> str:
+def as_table(findings: Iterable[tuple[str, str, str, str]]) -> str:
     """Return check results as a table, with the advice below it."""
     found = list(findings)
     lines = [columns(("", "what", "found"), (each[:3] for each in found))]
@@ -103,11 +103,11 @@ def examined(directory: Path, listen: str | None, ready: Ready | None) -> Iterat
     yield memory()
     yield clock(directory)
     yield owner(directory)
-    yield kept(directory)
+    yield file_system_check(directory)
     yield free_space(directory)
     yield flush_time(directory)
-    yield from left_over(directory)
-    yield meeting_place()
+    yield from stray_files(directory)
+    yield run_directory_check()
     yield from ports(directory, listen, ready)
     yield from broker(directory, ready)
 
@@ -143,7 +143,7 @@ def descriptors() -> CheckResult:
     advice = "raise it: ulimit -Hn 65536, LimitNOFILE= of a service, --ulimit of a container"
     if hard != resource.RLIM_INFINITY and hard < DESCRIPTORS_MIN:
         return CheckResult(WRONG, "open files", words, advice)
-    if hard != resource.RLIM_INFINITY and hard < DESCRIPTORS_FEW:
+    if hard != resource.RLIM_INFINITY and hard < DESCRIPTORS_LOW:
         return CheckResult(WARNING, "open files", words, f"each partition takes a few; {advice}")
     return CheckResult(OK, "open files", words)
 
@@ -156,7 +156,7 @@ def memory() -> CheckResult:
             available = int(line.split()[1]) << 10
     cores = len(os.sched_getaffinity(0))
     words = f"{available >> 20:,} MiB free, {cores} core{'s' if cores > 1 else ''}"
-    if available < MEMORY_FEW:
+    if available < MEMORY_LOW:
         advice = "a broker takes tens of megabytes; what is read again comes from free memory"
         return CheckResult(WARNING, "memory", words, advice)
     return CheckResult(OK, "memory", words)
@@ -194,7 +194,7 @@ def synchronised() -> bool:
 # -- the disk ------------------------------------------------------------------------------------
 
 
-def there(directory: Path) -> Path:
+def nearest_existing(directory: Path) -> Path:
     """Return the directory, or its nearest parent that exists."""
     while not directory.exists() and directory != directory.parent:
         directory = directory.parent
@@ -203,7 +203,7 @@ def there(directory: Path) -> Path:
 
 def owner(directory: Path) -> CheckResult:
     """Check that this user may write to the directory."""
-    place = there(directory)
+    place = nearest_existing(directory)
     what = "data directory"
     if not place.is_dir():
         return CheckResult(WRONG, what, f"{place} is no directory", "name another with --data")
@@ -222,13 +222,13 @@ def owner(directory: Path) -> CheckResult:
     return CheckResult(OK, what, str(place))
 
 
-def kept(directory: Path) -> CheckResult:
+def file_system_check(directory: Path) -> CheckResult:
     """Check which file system the directory is on, and whether that is durable."""
-    kind = file_system(there(directory))
+    kind = file_system(nearest_existing(directory))
     if kind in REMOTE:
         advice = "a flush there may not reach a disk, and locks may not hold; use a local disk"
         return CheckResult(WARNING, "file system", kind, advice)
-    if kind in FLEETING:
+    if kind in VOLATILE:
         return CheckResult(
             WARNING, "file system", kind, "all of it is gone when the machine is off"
         )
@@ -251,7 +251,7 @@ def free_space(directory: Path) -> CheckResult:
     """Check the free space against what the broker keeps free by default."""
     from kafkalite.storage.log_manager import MIN_FREE_MAX, MIN_FREE_SHARE
 
-    place = there(directory)
+    place = nearest_existing(directory)
     disk = os.statvfs(place)
     free, size = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
     words = f"{free / 1e9:,.1f} GB free of {size / 1e9:,.1f}"
@@ -265,10 +265,10 @@ def free_space(directory: Path) -> CheckResult:
 
 def flush_time(directory: Path) -> CheckResult:
     """Check how long an acknowledgement waits for the disk with durability=fsync."""
-    place = there(directory)
+    place = nearest_existing(directory)
     try:
         with tempfile.TemporaryFile(dir=place, prefix=".doctor-") as file:
-            taken = [flushed_s(file.fileno()) for _ in range(FLUSHES)]
+            taken = [flush_time_s(file.fileno()) for _ in range(FLUSHES)]
     except OSError as error:
         words = f"{place}: {error.strerror}"
         return CheckResult(WRONG, "flush time", words, "a file cannot be written there")
@@ -280,14 +280,14 @@ def flush_time(directory: Path) -> CheckResult:
     return CheckResult(OK, "flush time", words)
 
 
-def flushed_s(descriptor: int) -> float:
+def flush_time_s(descriptor: int) -> float:
     begun = time.monotonic()
     os.write(descriptor, FILL)
     os.fdatasync(descriptor)
     return time.monotonic() - begun
 
 
-def left_over(directory: Path) -> Iterator[CheckResult]:
+def stray_files(directory: Path) -> Iterator[CheckResult]:
     """Check for files that belong to nothing, and how the last run ended."""
     from kafkalite.process.status.ready import is_locked
     from kafkalite.storage.layout import CLEAN_SHUTDOWN
@@ -306,7 +306,7 @@ def left_over(directory: Path) -> Iterator[CheckResult]:
         yield CheckResult(OK, "last end", "not clean: the next start reads what was written last")
 
 
-def meeting_place() -> CheckResult:
+def run_directory_check() -> CheckResult:
     """Check the private directory for the sockets of the broker's processes."""
     from kafkalite.transport.run_directory import is_private, user_directory
 
@@ -331,19 +331,19 @@ def ports(directory: Path, listen: str | None, ready: Ready | None) -> Iterator[
         yield CheckResult(OK, "ports", f"{taken}: the broker's own")
         return
     default = parse_listener(LISTENERS.default[0])
-    asked = parse_listener(f"PLAINTEXT://{listen}") if listen else default
-    remembered = load_ports(directory)
-    wanted = [asked.port]
-    if remembered is not None and not remembered.free and remembered.ports[0] == asked.port:
-        wanted = sorted(remembered.ports.values())
-    if asked.port == 0:
+    listener = parse_listener(f"PLAINTEXT://{listen}") if listen else default
+    saved = load_ports(directory)
+    wanted = [listener.port]
+    if saved is not None and not saved.free and saved.ports[0] == listener.port:
+        wanted = sorted(saved.ports.values())
+    if listener.port == 0:
         yield CheckResult(OK, "ports", "free ones will be chosen")
         return
     for port in wanted:
-        why = cannot_listen(asked.host, port)
-        if why:
+        error = bind_error(listener.host, port)
+        if error:
             advice = "end that program, or choose another port with --listen"
-            yield CheckResult(WRONG, f"port {port}", f"{why}{holder(port)}", advice)
+            yield CheckResult(WRONG, f"port {port}", f"{error}{holder(port)}", advice)
         else:
             yield CheckResult(OK, f"port {port}", "free")
     first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
@@ -352,7 +352,7 @@ def ports(directory: Path, listen: str | None, ready: Ready | None) -> Iterator[
         yield CheckResult(WARNING, "port range", f"{first}-{last} is given to clients", advice)
 
 
-def cannot_listen(host: str, port: int) -> str:
+def bind_error(host: str, port: int) -> str:
     """Return why a port cannot be bound, or ""."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family) as trial:
@@ -407,7 +407,7 @@ def broker(directory: Path, ready: Ready | None) -> Iterator[CheckResult]:
     else:
         for node in ready["nodes"]:
             what = f"node {node['id']}"
-            error = silent(node["host"], node["port"])
+            error = probe_error(node["host"], node["port"])
             if error:
                 advice = f"see {directory / LOG_FILE}"
                 yield CheckResult(WRONG, what, f"port {node['port']}: {error}", advice)
@@ -417,19 +417,19 @@ def broker(directory: Path, ready: Ready | None) -> Iterator[CheckResult]:
         lines = (directory / LOG_FILE).read_text(errors="replace").splitlines()
     except OSError:
         return
-    said = [line for line in lines if LINE.match(line)]
-    if said:
-        advice = "the last: " + "; ".join(line[:200] for line in said[-LINES_SHOWN:])
-        yield CheckResult(WARNING, "log", f"{len(said)} warnings and errors", advice)
+    warnings = [line for line in lines if LINE.match(line)]
+    if warnings:
+        advice = "the last: " + "; ".join(line[:200] for line in warnings[-LINES_SHOWN:])
+        yield CheckResult(WARNING, "log", f"{len(warnings)} warnings and errors", advice)
 
 
-def silent(host: str, port: int) -> str:
+def probe_error(host: str, port: int) -> str:
     """Return why a node does not respond, or ""."""
     from kafkalite.process.ports import reachable
     from kafkalite.protocol.readiness_request import READINESS_REQUEST, RESPONSE_HEAD_SIZE
 
     try:
-        with socket.create_connection((reachable(host), port), ANSWER_S_MAX) as client:
+        with socket.create_connection((reachable(host), port), RESPONSE_TIMEOUT_S) as client:
             client.sendall(READINESS_REQUEST)
             return "" if client.recv(RESPONSE_HEAD_SIZE) else "it hangs up"
     except OSError as error:

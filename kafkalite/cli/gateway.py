@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kafkalite.cli.broker import DATA, JSON, chosen
-from kafkalite.cli.command import argument, command, key_value, say
+from kafkalite.cli.command import argument, command, key_value, print_stderr
 from kafkalite.errors import InvalidConfig, Refusal
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def serve(
     sockets = bind_gateway(endpoints, "--listen")
     log_to(directory / LOG_FILE, "gateway")
     where = listening(sockets)
-    say(f"gateway at {where[0].endpoint} (PUSH), {where[1].endpoint} (DEALER)")
+    print_stderr(f"gateway at {where[0].endpoint} (PUSH), {where[1].endpoint} (DEALER)")
     try:
         return serve_gateway(
             where, settings, lambda: broker_on(directory),

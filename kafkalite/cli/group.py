@@ -15,13 +15,13 @@ from confluent_kafka import ConsumerGroupType, KafkaError
 from confluent_kafka.admin import ConsumerGroupDescription, OffsetSpec
 
 from kafkalite.cli.clients import (
-    ANSWER_TIMEOUT_S,
     CONNECTION,
+    REQUEST_TIMEOUT_S,
     ClusterClients,
     ConnectionArguments,
-    sentences,
+    kafka_errors_as_refusals,
 )
-from kafkalite.cli.command import UsageError, argument, columns, command, printable, say
+from kafkalite.cli.command import UsageError, argument, columns, command, print_stderr, printable
 from kafkalite.cli.group_offsets import (
     STATES,
     Destination,
@@ -34,9 +34,9 @@ from kafkalite.cli.group_offsets import (
     read_offsets,
     span,
 )
-from kafkalite.cli.membership import by_topic, spoken
+from kafkalite.cli.membership import by_topic, format_partitions
 from kafkalite.cli.reading import PartitionKey
-from kafkalite.cli.topic import refuse, settled
+from kafkalite.cli.topic import raise_errors, settled
 from kafkalite.errors import Refusal
 
 NAMES = argument("names", nargs="+", metavar="GROUP", type=printable, help="the groups' names")
@@ -84,13 +84,13 @@ def list_groups(
       kafkalite group list
       kafkalite group list --state Empty --names | xargs kafkalite group delete
     """
-    admin = ClusterClients(**connection).reached()
-    filters: dict[str, Any] = {"request_timeout": ANSWER_TIMEOUT_S}
+    admin = ClusterClients(**connection).connected_admin()
+    filters: dict[str, Any] = {"request_timeout": REQUEST_TIMEOUT_S}
     if states:
         filters["states"] = {state for state, word in STATES.items() if word in states}
     if type:
         filters["types"] = {TYPES[type]}
-    with sentences():
+    with kafka_errors_as_refusals():
         found = admin.list_consumer_groups(**filters).result()
     groups = [
         {
@@ -161,27 +161,29 @@ def delete(
     """
     groups = GroupOffsets(ClusterClients(**connection))
     if spans:
-        forget(groups, names, spans, if_exists, as_json)
+        delete_offsets(groups, names, spans, if_exists, as_json)
         return
-    with sentences():
+    with kafka_errors_as_refusals():
         for name in names:
             groups.described(name)  # wakes its coordinator
-        answers, errors = settled(groups.admin.delete_consumer_groups(list(dict.fromkeys(names))))
-    pardoned = {
+        deleted, errors = settled(groups.admin.delete_consumer_groups(list(dict.fromkeys(names))))
+    tolerated = {
         name
         for name, error in errors.items()
         if if_exists and error.code() == KafkaError.GROUP_ID_NOT_FOUND
     }
     if as_json:
-        print(json.dumps([{"name": name, "deleted": name in answers} for name in names]))
+        print(json.dumps([{"name": name, "deleted": name in deleted} for name in names]))
     else:
         for name in names:
-            if name in answers or name in pardoned:
-                print(f"{name} {'deleted' if name in answers else 'did not exist'}")
-    refuse({f"group {name}": error for name, error in errors.items() if name not in pardoned})
+            if name in deleted or name in tolerated:
+                print(f"{name} {'deleted' if name in deleted else 'did not exist'}")
+    raise_errors(
+        {f"group {name}": error for name, error in errors.items() if name not in tolerated}
+    )
 
 
-def forget(
+def delete_offsets(
     groups: GroupOffsets,
     names: Sequence[str],
     spans: Sequence[PartitionSelection],
@@ -189,25 +191,25 @@ def forget(
     as_json: bool,
 ) -> None:
     """Delete committed offsets of groups, and print which."""
-    forgotten = []
+    rows = []
     for name in names:
-        group = groups.described(name) if if_exists else groups.must(name)
+        group = groups.described(name) if if_exists else groups.existing(name)
         if group is None:
             continue
         places = []
         committed = groups.committed(name)
         for topic, partitions in spans:
-            there = [place for place in committed if place[0] == topic]
-            places += [place for place in there if partitions is None or place[1] in partitions]
+            matching = [place for place in committed if place[0] == topic]
+            places += [place for place in matching if partitions is None or place[1] in partitions]
         if not places:
             raise Refusal(f"group {name} has committed nothing for what was named")
-        groups.forget(group, places)
-        forgotten += [(name, *place, committed[place].offset) for place in places]
+        groups.delete_offsets(group, places)
+        rows += [(name, *place, committed[place].offset) for place in places]
     if as_json:
         fields = ("group", "topic", "partition", "offset")
-        print(json.dumps([dict(zip(fields, row, strict=True)) for row in forgotten]))
+        print(json.dumps([dict(zip(fields, row, strict=True)) for row in rows]))
     else:
-        print(columns(["GROUP", "TOPIC", "PARTITION", "FORGOTTEN"], forgotten))
+        print(columns(["GROUP", "TOPIC", "PARTITION", "FORGOTTEN"], rows))
 
 
 @command(
@@ -270,7 +272,7 @@ def reset(
         for each in plans:
             groups.commit(each.group, each.offsets)
     else:
-        say("nothing is committed: --dry-run")
+        print_stderr("nothing is committed: --dry-run")
     rows = [row for each in plans for row in each.rows()]
     if as_json:
         fields = ("group", "topic", "partition", "old_offset", "new_offset")
@@ -310,7 +312,7 @@ def plan(
     committed = groups.committed(name) if found else {}
     if isinstance(where, ListedOffsets):
         spans = [PartitionSelection(topic, (partition,)) for topic, partition in where.offsets]
-    places = groups.meant(spans) if spans else list(committed)
+    places = groups.selected(spans) if spans else list(committed)
     if not places:
         raise Refusal(f"group {name} has committed nothing; name topics with -t")
     offsets = groups.destinations(places, where, committed)
@@ -340,15 +342,15 @@ def described(groups: GroupOffsets, group: ConsumerGroupDescription) -> dict[str
     ends = groups.bounds(places, OffsetSpec.latest())
     partitions = []
     for place in places:
-        held, end, owner = committed.get(place), ends.get(place), owners.get(place)
+        commit, end, owner = committed.get(place), ends.get(place), owners.get(place)
         partitions.append(
             {
                 "topic": place[0],
                 "partition": place[1],
-                "committed": held.offset if held else None,
+                "committed": commit.offset if commit else None,
                 "end": end,
-                "lag": max(0, end - held.offset) if held and end is not None else None,
-                "metadata": held.metadata if held else None,
+                "lag": max(0, end - commit.offset) if commit and end is not None else None,
+                "metadata": commit.metadata if commit else None,
                 "member": owner.member_id if owner else None,
             }
         )
@@ -381,12 +383,12 @@ def page(group: Mapping[str, Any]) -> str:
     """Return a group's description as text."""
     node = group["coordinator"]
     assignor = f", {group['assignor']}" if group["assignor"] else ""
-    untouched = sum(each["committed"] is None for each in group["partitions"])
+    uncommitted = sum(each["committed"] is None for each in group["partitions"])
     lines = [
         f"group {group['name']}",
         f"state {group['state']} ({group['type']}{assignor})",
         f"coordinator node {node['id']} at {node['host']}:{node['port']}",
-        f"lag {group['lag']}" + (f", partitions uncommitted: {untouched}" if untouched else ""),
+        f"lag {group['lag']}" + (f", partitions uncommitted: {uncommitted}" if uncommitted else ""),
     ]
     if group["partitions"]:
         titles = ["TOPIC", "PARTITION", "COMMITTED", "END", "LAG", "MEMBER"]
@@ -403,7 +405,7 @@ def page(group: Mapping[str, Any]) -> str:
                 member["client_id"],
                 member["host"],
                 member["instance_id"],
-                spoken(member["partitions"]) or None,
+                format_partitions(member["partitions"]) or None,
             ]
             for member in group["members"]
         ]

@@ -26,18 +26,23 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import ConsumerGroupDescription, OffsetSpec
 
-from kafkalite.cli import offset_words
-from kafkalite.cli.clients import ANSWER_TIMEOUT_S, ClusterClients, plain, sentences
-from kafkalite.cli.command import printable, say
+from kafkalite.cli import start_position
+from kafkalite.cli.clients import (
+    REQUEST_TIMEOUT_S,
+    ClusterClients,
+    clean_error,
+    kafka_errors_as_refusals,
+)
+from kafkalite.cli.command import print_stderr, printable
 from kafkalite.cli.reading import PartitionKey
 from kafkalite.cli.wire import WireClient
-from kafkalite.errors import KafkaError as KafkaFault
+from kafkalite.errors import KafkaError as ErrorResponse
 from kafkalite.errors import Refusal, raise_for
 from kafkalite.protocol.schemas.groups import OFFSET_DELETE
 
 ResultT = TypeVar("ResultT")
 
-WAKING = (
+COORDINATOR_STARTING = (
     KafkaError.NOT_COORDINATOR,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -54,7 +59,7 @@ STATES: dict[Enum, str] = {
 }
 """Kafka's own words."""
 
-LINE = re.compile(r"[0-9]{1,9}(-[0-9]{1,9})?(,[0-9]{1,9}(-[0-9]{1,9})?)*")
+PARTITION_LIST = re.compile(r"[0-9]{1,9}(-[0-9]{1,9})?(,[0-9]{1,9}(-[0-9]{1,9})?)*")
 NUMBER = re.compile(r"[0-9]{1,18}")
 PARTITIONS_MAX = 100_000
 
@@ -79,7 +84,7 @@ class GroupOffsets:
 
     def __init__(self, cluster: ClusterClients) -> None:
         self.cluster = cluster
-        with sentences():
+        with kafka_errors_as_refusals():
             self.admin = cluster.admin()
             self.topics = {
                 name: sorted(topic.partitions)
@@ -89,14 +94,14 @@ class GroupOffsets:
     def described(self, group: str) -> ConsumerGroupDescription | None:
         """Return a group's state and members, or None if it does not exist."""
         try:
-            found = awake(lambda: self.admin.describe_consumer_groups([group])[group])
+            found = with_retries(lambda: self.admin.describe_consumer_groups([group])[group])
         except KafkaException as error:
             if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
                 return None
-            raise Refusal(f"group {group}: {plain(error.args[0].str())}") from None
+            raise Refusal(f"group {group}: {clean_error(error.args[0].str())}") from None
         return None if found.state is ConsumerGroupState.DEAD else found
 
-    def must(self, group: str) -> ConsumerGroupDescription:
+    def existing(self, group: str) -> ConsumerGroupDescription:
         """Return a group's state and members; raise Refusal if it does not exist."""
         found = self.described(group)
         if found is None:
@@ -109,9 +114,9 @@ class GroupOffsets:
         Call it for a group that was described: librdkafka aborts the process when the request fails
         for the group as a whole.
         """
-        asked = [ConsumerGroupTopicPartitions(group)]
-        with sentences():
-            found = awake(lambda: self.admin.list_consumer_group_offsets(asked)[group])
+        requested = [ConsumerGroupTopicPartitions(group)]
+        with kafka_errors_as_refusals():
+            found = with_retries(lambda: self.admin.list_consumer_group_offsets(requested)[group])
         return {
             (each.topic, each.partition): GroupCommit(each.offset, each.leader_epoch, each.metadata)
             for each in sorted(found.topic_partitions)
@@ -120,15 +125,15 @@ class GroupOffsets:
 
     def bounds(self, places: Collection[PartitionKey], spec: OffsetSpec) -> dict[PartitionKey, int]:
         """Return the start or end offsets of partitions; unknown ones are left out."""
-        asked = {
+        requested = {
             TopicPartition(topic, partition): spec
             for topic, partition in places
             if partition in self.topics.get(topic, ())
         }
         found = {}
-        for place, future in (self.admin.list_offsets(asked) if asked else {}).items():
+        for place, future in (self.admin.list_offsets(requested) if requested else {}).items():
             try:
-                offset = future.result(ANSWER_TIMEOUT_S).offset
+                offset = future.result(REQUEST_TIMEOUT_S).offset
             except (KafkaException, TimeoutError):
                 continue
             found[place.topic, place.partition] = offset
@@ -137,17 +142,20 @@ class GroupOffsets:
     def commit(self, group: str, offsets: Mapping[PartitionKey, int]) -> None:
         """Commit these offsets for the group."""
         partitions = [TopicPartition(*place, offset) for place, offset in offsets.items()]
-        asked = [ConsumerGroupTopicPartitions(group, partitions)]
-        with sentences():
-            done = awake(lambda: self.admin.alter_consumer_group_offsets(asked)[group])
+        requested = [ConsumerGroupTopicPartitions(group, partitions)]
+        with kafka_errors_as_refusals():
+            done = with_retries(lambda: self.admin.alter_consumer_group_offsets(requested)[group])
         errors = [each for each in done.topic_partitions if each.error is not None]
         if errors:
             words = [
-                f"{each.topic} [{each.partition}]: {plain(each.error.str())}" for each in errors
+                f"{each.topic} [{each.partition}]: {clean_error(each.error.str())}"
+                for each in errors
             ]
             raise Refusal(f"group {group}: {'; '.join(words)}")
 
-    def forget(self, group: ConsumerGroupDescription, places: Iterable[PartitionKey]) -> None:
+    def delete_offsets(
+        self, group: ConsumerGroupDescription, places: Iterable[PartitionKey]
+    ) -> None:
         """Delete the group's committed offsets of these partitions."""
         topics = defaultdict(list)
         for topic, partition in places:
@@ -157,28 +165,30 @@ class GroupOffsets:
             "topics": [{"name": name, "partitions": parts} for name, parts in topics.items()],
         }
         at = group.coordinator.host, group.coordinator.port
-        answer = WireClient(self.cluster).ask(OFFSET_DELETE, request, at)
+        response = WireClient(self.cluster).request(OFFSET_DELETE, request, at)
         try:
-            raise_for(answer.error_code)
-            for topic in answer.topics:
+            raise_for(response.error_code)
+            for topic in response.topics:
                 for partition in topic.partitions:
                     raise_for(partition.error_code)
-        except KafkaFault as error:
+        except ErrorResponse as error:
             raise Refusal(f"group {group.group_id}: {error}") from None
 
-    def meant(self, spans: Iterable[PartitionSelection]) -> list[PartitionKey]:
+    def selected(self, spans: Iterable[PartitionSelection]) -> list[PartitionKey]:
         """Return the selected partitions; raise Refusal if one does not exist."""
         places = []
-        for topic, wanted in spans:
-            there = self.topics.get(topic)
-            if there is None:
+        for topic, selection in spans:
+            known = self.topics.get(topic)
+            if known is None:
                 raise Refusal(f"topic {topic!r} does not exist (see: kafkalite topic list)")
-            for partition in wanted or ():
-                if partition not in there:
+            for partition in selection or ():
+                if partition not in known:
                     raise Refusal(
-                        f"topic {topic!r} has no partition {partition}: it has {len(there)}"
+                        f"topic {topic!r} has no partition {partition}: it has {len(known)}"
                     )
-            places += [(topic, partition) for partition in (there if wanted is None else wanted)]
+            places += [
+                (topic, partition) for partition in (known if selection is None else selection)
+            ]
         return list(dict.fromkeys(places))
 
     def destinations(
@@ -195,25 +205,30 @@ class GroupOffsets:
                 raise Refusal(f"{topic} [{partition}] does not say what it holds; try again")
         now_ms = time.time_ns() // 1_000_000
         match where:
-            case offset_words.AtOffset(offset):
-                wanted = dict.fromkeys(places, offset)
-            case offset_words.LastRecords(distance):
-                wanted = {place: max(starts[place], ends[place] - distance) for place in places}
-            case offset_words.SinceTimestamp(offset_words.BEGINNING):
-                wanted = starts
-            case offset_words.SinceTimestamp(offset_words.END):
-                wanted = ends
-            case offset_words.SinceTimestamp(timestamp_ms):
-                wanted = ends | self._since(places, timestamp_ms)
-            case offset_words.SinceAge(age_ms):
-                wanted = ends | self._since(places, max(0, now_ms - age_ms))
+            case start_position.AtOffset(offset):
+                new_offsets = dict.fromkeys(places, offset)
+            case start_position.LastRecords(distance):
+                new_offsets = {
+                    place: max(starts[place], ends[place] - distance) for place in places
+                }
+            case start_position.SinceTimestamp(start_position.BEGINNING):
+                new_offsets = starts
+            case start_position.SinceTimestamp(start_position.END):
+                new_offsets = ends
+            case start_position.SinceTimestamp(timestamp_ms):
+                new_offsets = ends | self._since(places, timestamp_ms)
+            case start_position.SinceAge(age_ms):
+                new_offsets = ends | self._since(places, max(0, now_ms - age_ms))
             case CurrentPosition():
-                wanted = ends | {place: committed[place].offset for place in committed}
+                new_offsets = ends | {place: committed[place].offset for place in committed}
             case ShiftedPosition(distance):
-                wanted = shifted(places, distance, committed)
+                new_offsets = shifted(places, distance, committed)
             case ListedOffsets(offsets):
-                wanted = dict(offsets)
-        return {place: held(place, wanted[place], starts[place], ends[place]) for place in places}
+                new_offsets = dict(offsets)
+        return {
+            place: clamped(place, new_offsets[place], starts[place], ends[place])
+            for place in places
+        }
 
     def _since(
         self, places: Collection[PartitionKey], timestamp_ms: int
@@ -239,7 +254,7 @@ class ListedOffsets(NamedTuple):
     offsets: Mapping[PartitionKey, int]
 
 
-Destination = offset_words.StartPosition | CurrentPosition | ShiftedPosition | ListedOffsets
+Destination = start_position.StartPosition | CurrentPosition | ShiftedPosition | ListedOffsets
 
 
 def shifted(
@@ -251,40 +266,42 @@ def shifted(
     return {place: committed[place].offset + distance for place in places}
 
 
-def held(place: PartitionKey, offset: int, start: int, end: int) -> int:
+def clamped(place: PartitionKey, offset: int, start: int, end: int) -> int:
     """Return the nearest offset that the partition holds, and print if it is another one."""
     nearest = min(max(offset, start), end)
     if nearest != offset:
         topic, partition = place
-        say(f"{topic} [{partition}] holds {start} to {end}, not {offset}: {nearest} is taken")
+        print_stderr(
+            f"{topic} [{partition}] holds {start} to {end}, not {offset}: {nearest} is taken"
+        )
     return nearest
 
 
-def awake(ask: Callable[[], Future[ResultT]]) -> ResultT:
+def with_retries(request: Callable[[], Future[ResultT]]) -> ResultT:
     """Return a coordinator's response; retry for a while during its start."""
-    deadline_s = time.monotonic() + ANSWER_TIMEOUT_S
+    deadline_s = time.monotonic() + REQUEST_TIMEOUT_S
     while True:
         try:
-            return ask().result(ANSWER_TIMEOUT_S)
+            return request().result(REQUEST_TIMEOUT_S)
         except KafkaException as error:
-            if error.args[0].code() not in WAKING or time.monotonic() > deadline_s:
+            if error.args[0].code() not in COORDINATOR_STARTING or time.monotonic() > deadline_s:
                 raise
         except TimeoutError:
             raise Refusal(
-                f"the coordinator does not answer within {ANSWER_TIMEOUT_S:.0f} s"
+                f"the coordinator does not answer within {REQUEST_TIMEOUT_S:.0f} s"
             ) from None
         time.sleep(0.05)
 
 
 def span(text: str) -> PartitionSelection:
     """Parse TOPIC or TOPIC:0,2-5; an argument type."""
-    topic, colon, line = printable(text).partition(":")
+    topic, colon, partition_list = printable(text).partition(":")
     if not colon:
         return PartitionSelection(topic, None)
-    if not topic or not LINE.fullmatch(line):
+    if not topic or not PARTITION_LIST.fullmatch(partition_list):
         raise ArgumentTypeError(f"{text!r} is neither TOPIC nor TOPIC:PARTITIONS, as flights:0,2-5")
     partitions: list[int] = []
-    for part in line.split(","):
+    for part in partition_list.split(","):
         first, _, last = part.partition("-")
         low, high = int(first), int(last or first)
         if high - low > PARTITIONS_MAX:
@@ -298,7 +315,7 @@ def destination(text: str) -> Destination:
     if text == "current":
         return CurrentPosition()
     try:
-        return offset_words.start(text)
+        return start_position.start(text)
     except ArgumentTypeError as error:
         raise ArgumentTypeError(str(error).replace("beginning,", "beginning, current,")) from None
 

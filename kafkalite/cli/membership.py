@@ -17,12 +17,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from kafkalite.cli.clients import ClusterClients, StallWarning, plain
-from kafkalite.cli.command import say, warn
-from kafkalite.cli.ending import SignalHandling
-from kafkalite.cli.reading import NOTHING_CAME, PartitionKey, batches, let_commit
+from kafkalite.cli.clients import ClusterClients, StallWarning, clean_error
+from kafkalite.cli.command import print_stderr, warn
+from kafkalite.cli.reading import NO_RECORDS, PartitionKey, batches, store_offsets
+from kafkalite.cli.signal_handling import SignalHandling
 
-AWAITED: PartitionKey = ("", -1)
+UNASSIGNED: PartitionKey = ("", -1)
 """Placeholder in the set of unread partitions until the first assignment."""
 
 SETTINGS = {
@@ -31,7 +31,7 @@ SETTINGS = {
     "max.poll.interval.ms": 300_000,
 }
 
-PASSING = (
+EXPECTED_ERRORS = (
     KafkaError.REBALANCE_IN_PROGRESS,
     KafkaError.ILLEGAL_GENERATION,
     KafkaError.UNKNOWN_MEMBER_ID,
@@ -55,14 +55,14 @@ class GroupMember:
         self.group = group
         self.topics = topics
         self.verbose = verbose
-        self.unended = {AWAITED}
-        self.ending = SignalHandling()
+        self.unfinished = {UNASSIGNED}
+        self.signals = SignalHandling()
         self.consumer: Consumer = cluster.consumer(
             {
                 **SETTINGS,
                 "group.id": group,
                 "auto.offset.reset": begin,
-                "on_commit": self._committed,
+                "on_commit": self._on_commit,
             }
         )
 
@@ -71,7 +71,10 @@ class GroupMember:
             if not topic.startswith("^"):  # what a pattern matches may come later
                 self.cluster.topic(self.consumer, topic)
         self.consumer.subscribe(
-            list(self.topics), on_assign=self._given, on_revoke=self._taken, on_lost=self._lost
+            list(self.topics),
+            on_assign=self._on_assign,
+            on_revoke=self._on_revoke,
+            on_lost=self._on_lost,
         )
         return self
 
@@ -81,36 +84,38 @@ class GroupMember:
 
     def batches(self, to_end: bool, count: int | None) -> Iterator[list[Message]]:
         """Yield records of the assigned partitions, up to the count or the end of all of them."""
-        stall_warning = StallWarning(self.cluster, f"group {self.group}", NOTHING_CAME)
-        look = self.ending.look
-        with self.ending.at_a_look():
-            for batch in batches(self.consumer, self.unended, stall_warning, to_end, count, look):
+        stall_warning = StallWarning(self.cluster, f"group {self.group}", NO_RECORDS)
+        check_signal = self.signals.check
+        with self.signals.deferred():
+            for batch in batches(
+                self.consumer, self.unfinished, stall_warning, to_end, count, check_signal
+            ):
                 yield batch
-                let_commit(self.consumer, batch)
+                store_offsets(self.consumer, batch)
 
-    def _given(self, consumer: Consumer, places: list[TopicPartition]) -> None:
-        self.unended.discard(AWAITED)
-        self.unended |= {(place.topic, place.partition) for place in places}
-        self._tell("is given", places)
+    def _on_assign(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        self.unfinished.discard(UNASSIGNED)
+        self.unfinished |= {(place.topic, place.partition) for place in places}
+        self._print_change("is given", places)
 
-    def _taken(self, consumer: Consumer, places: list[TopicPartition]) -> None:
-        self.unended -= {(place.topic, place.partition) for place in places}
-        self._tell("gives back", places)
+    def _on_revoke(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        self.unfinished -= {(place.topic, place.partition) for place in places}
+        self._print_change("gives back", places)
 
-    def _lost(self, consumer: Consumer, places: list[TopicPartition]) -> None:
-        self.unended -= {(place.topic, place.partition) for place in places}
-        self._tell("has lost", places)
+    def _on_lost(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        self.unfinished -= {(place.topic, place.partition) for place in places}
+        self._print_change("has lost", places)
 
-    def _tell(self, what: str, places: Iterable[TopicPartition]) -> None:
+    def _print_change(self, what: str, places: Iterable[TopicPartition]) -> None:
         if self.verbose:
-            words = spoken(by_topic(places)) or "nothing"
-            say(f"group {self.group}: {self.consumer.memberid()} {what} {words}")
+            words = format_partitions(by_topic(places)) or "nothing"
+            print_stderr(f"group {self.group}: {self.consumer.memberid()} {what} {words}")
 
-    def _committed(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
+    def _on_commit(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
         if error is None:
             error = next((place.error for place in places if place.error is not None), None)
-        if error is not None and error.code() not in PASSING:
-            warn(f"group {self.group} could not commit: {plain(error.str())}")
+        if error is not None and error.code() not in EXPECTED_ERRORS:
+            warn(f"group {self.group} could not commit: {clean_error(error.str())}")
 
 
 def by_topic(places: Iterable[TopicPartition]) -> dict[str, list[int]]:
@@ -121,7 +126,7 @@ def by_topic(places: Iterable[TopicPartition]) -> dict[str, list[int]]:
     return dict(topics)
 
 
-def spoken(topics: Mapping[str, Sequence[int]]) -> str:
+def format_partitions(topics: Mapping[str, Sequence[int]]) -> str:
     """Return partitions in short form: `flights:0-2,5 audit:0`."""
     words = []
     for topic, partitions in topics.items():

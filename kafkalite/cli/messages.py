@@ -24,28 +24,28 @@ from typing import Unpack
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from kafkalite.cli import offset_words
+from kafkalite.cli import start_position
 from kafkalite.cli.clients import (
     CONNECTION,
     ClusterClients,
     ConnectionArguments,
     StallWarning,
-    plain,
-    sentences,
+    clean_error,
+    kafka_errors_as_refusals,
 )
 from kafkalite.cli.command import (
     UsageError,
     argument,
     command,
     key_value,
+    print_stderr,
     printable,
-    put,
-    say,
     warn,
+    write_stdout,
 )
 from kafkalite.cli.membership import GroupMember
 from kafkalite.cli.progress import Progress
-from kafkalite.cli.reading import NOTHING_CAME, POLL_S, assigned, batches
+from kafkalite.cli.reading import NO_RECORDS, POLL_S, assigned, batches
 from kafkalite.cli.record_format import Writer, delimiter, formatted, json_lines, template
 from kafkalite.errors import Refusal
 
@@ -60,17 +60,17 @@ KEY_DELIMITER = argument(
 Column = Sequence[bytes | None]
 
 CHUNK_SIZE = 128 << 10
-BEGIN: dict[offset_words.StartPosition, str] = {
-    offset_words.SinceTimestamp(offset_words.BEGINNING): "earliest",
-    offset_words.SinceTimestamp(offset_words.END): "latest",
+BEGIN: dict[start_position.StartPosition, str] = {
+    start_position.SinceTimestamp(start_position.BEGINNING): "earliest",
+    start_position.SinceTimestamp(start_position.END): "latest",
 }
 """Where a group may begin, in librdkafka's words."""
-WAITING_COUNT_MAX = 100_000
-WAITING_SIZE_MAX = 256 << 20
+IN_FLIGHT_COUNT_MAX = 100_000
+IN_FLIGHT_SIZE_MAX = 256 << 20
 RECORD_SIZE_MAX = 100 << 20
 
 SHORT_SIZE_MAX = 512 << 10
-AT_ONCE = {"enable.idempotence": False, "max.in.flight.requests.per.connection": 1}
+SHORT_INPUT = {"enable.idempotence": False, "max.in.flight.requests.per.connection": 1}
 """For an input that is known to be short: librdkafka takes half a second to become idempotent."""
 
 
@@ -131,29 +131,29 @@ def produce(
         raise UsageError("-l wants the files to read (stdin is always read by line)")
     cluster = ClusterClients(**connection)
     gc.disable()  # no cycles are made here, and it would walk every batch again and again
-    total_size = whole_size(files)
+    total_size = input_size(files)
     short = total_size is not None and total_size <= SHORT_SIZE_MAX
-    settings = {"compression.type": codec, **(AT_ONCE if short else {})}
-    with sentences():
+    settings = {"compression.type": codec, **(SHORT_INPUT if short else {})}
+    with kafka_errors_as_refusals():
         sender = RecordSender(cluster, topic, settings, partition, headers)
     drawn = not quiet and not sys.stdin.isatty()
     progress = Progress(f"to {topic}", total_size=total_size, drawn=drawn)
-    beside = 0 if files and not by_line else len(delimiter)
+    delimiter_size = 0 if files and not by_line else len(delimiter)
     try:
-        with sentences(), progress, sender:
+        with kafka_errors_as_refusals(), progress, sender:
             for lines in inputs(files, by_line, delimiter, sender.wait):
-                size = sum(map(len, lines)) + beside * len(lines)
-                keys, values = parted(lines, key_delimiter, key)
+                size = sum(map(len, lines)) + delimiter_size * len(lines)
+                keys, values = split_keys(lines, key_delimiter, key)
                 if empty_is_null:
                     keys, values = without_empty(keys), without_empty(values)
                 sender.send(values, keys, size)
                 progress.add(len(values), size)
     except KeyboardInterrupt:
-        waiting = len(sender.producer)
-        warn(f"interrupted after {progress.summary()}, {waiting or 'none'} of them undelivered")
+        in_flight = len(sender.producer)
+        warn(f"interrupted after {progress.summary()}, {in_flight or 'none'} of them undelivered")
         raise
     if sys.stderr.isatty() and not quiet:
-        say(progress.summary())
+        print_stderr(progress.summary())
 
 
 class RecordSender:
@@ -171,14 +171,14 @@ class RecordSender:
         headers: Sequence[tuple[str, str]] = (),
     ) -> None:
         self.error: KafkaError | None = None
-        self.fault_count = 0
+        self.failed_count = 0
         self.sent_count = 0
         self.unflushed_size = 0
         self.topic = topic
         self.partition = partition
         # Whatever one call hands in must fit above WAITING_COUNT_MAX and WAITING_SIZE_MAX.
         bounds = {"queue.buffering.max.messages": 10_000_000, "queue.buffering.max.kbytes": 2097151}
-        callbacks = {"on_delivery": self.failed}
+        callbacks = {"on_delivery": self._on_delivery}
         self.producer: Producer = cluster.producer({**bounds, **callbacks, **settings})
         self.produce: Callable[..., None] = self.producer.produce
         if headers:
@@ -190,13 +190,13 @@ class RecordSender:
 
     def send(self, values: Column, keys: Column, size: int) -> None:
         """Append records in order; wait while too many are in flight."""
-        limit = WAITING_COUNT_MAX
+        limit = IN_FLIGHT_COUNT_MAX
         self.unflushed_size += size
-        if self.unflushed_size > WAITING_SIZE_MAX:
+        if self.unflushed_size > IN_FLIGHT_SIZE_MAX:
             limit = self.unflushed_size = 0
         self.wait(0)
-        while (waiting := len(self.producer)) > limit:
-            self.stall_warning.look(waiting)
+        while (in_flight := len(self.producer)) > limit:
+            self.stall_warning.check(in_flight)
             self.wait(0.001)
         columns = (repeat(self.topic), values, keys, repeat(self.partition))
         # The deque of no length drives the map from C.
@@ -209,24 +209,24 @@ class RecordSender:
         if self.error is not None:
             raise KafkaException(self.error)
 
-    def failed(self, error: KafkaError | None, _: Message) -> None:
+    def _on_delivery(self, error: KafkaError | None, _: Message) -> None:
         if error is not None:
             self.error = self.error or error
-            self.fault_count += 1
+            self.failed_count += 1
 
     def __enter__(self) -> RecordSender:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: object) -> None:
-        while waiting := len(self.producer):
-            self.stall_warning.look(waiting)
+        while in_flight := len(self.producer):
+            self.stall_warning.check(in_flight)
             if self.error is not None:
                 self.producer.purge()
             self.producer.flush(POLL_S)
         if self.error is not None:
             raise Refusal(
-                f"{self.fault_count:,} of {self.sent_count:,} records were not delivered: "
-                f"{plain(self.error.str())}"
+                f"{self.failed_count:,} of {self.sent_count:,} records were not delivered: "
+                f"{clean_error(self.error.str())}"
             )
 
 
@@ -268,17 +268,17 @@ def records(fd: int, delimiter: bytes, wait: Callable[[float], None]) -> Iterato
         yield [bytes(buffer)]
 
 
-def parted(
-    lines: Sequence[bytes], delimiter: bytes | None, otherwise: bytes | None
+def split_keys(
+    lines: Sequence[bytes], delimiter: bytes | None, default_key: bytes | None
 ) -> tuple[Column, Column]:
     """Return keys and values of lines; a line without the delimiter has no key of its own."""
     if delimiter is None:
-        return [otherwise] * len(lines), lines
+        return [default_key] * len(lines), lines
     keys: list[bytes | None] = []
     values: list[bytes | None] = []
     for line in lines:
         key, found, value = line.partition(delimiter)
-        keys.append(key if found else otherwise)
+        keys.append(key if found else default_key)
         values.append(value if found else line)
     return keys, values
 
@@ -287,15 +287,15 @@ def without_empty(column: Column) -> Column:
     return [content or None for content in column]
 
 
-def whole_size(files: Sequence[str]) -> int | None:
+def input_size(files: Sequence[str]) -> int | None:
     """Return the total size of the input, or None if it is unknown."""
     sizes = [os.stat(name) for name in files] or [os.fstat(sys.stdin.fileno())]
     if all(stat.S_ISREG(status.st_mode) for status in sizes):
         return sum(status.st_size for status in sizes)
-    return None if files else rest_of_ended_pipe(sys.stdin.fileno())
+    return None if files else closed_pipe_size(sys.stdin.fileno())
 
 
-def rest_of_ended_pipe(fd: int) -> int | None:
+def closed_pipe_size(fd: int) -> int | None:
     """Return the bytes left in a pipe whose writers have closed it."""
     poll = select.poll()
     poll.register(fd, 0)
@@ -326,7 +326,7 @@ def rest_of_ended_pipe(fd: int) -> int | None:
     argument(
         "-o",
         "--offset",
-        type=offset_words.start,
+        type=start_position.start,
         default="beginning",
         help="where to start: beginning, end, OFFSET, -COUNT, @-10m, @2013-01-01, s@MILLISECONDS "
         "(default: beginning); with -G, where nothing is committed: beginning or end",
@@ -347,7 +347,7 @@ def consume(
     topics: Sequence[str],
     group: str | None,
     partition: Sequence[int] | None,
-    offset: offset_words.StartPosition,
+    offset: start_position.StartPosition,
     to_end: bool,
     count: int | None,
     format: bytes | None,
@@ -379,30 +379,30 @@ def consume(
     cluster = ClusterClients(**connection)
     write = json_lines if as_json else writer(format, key_delimiter, delimiter, show_null)
     progress = Progress(f"from {', '.join(wanted)}", drawn=not quiet and not sys.stdout.isatty())
-    with sentences():
+    with kafka_errors_as_refusals():
         source = (
-            alone(cluster, wanted, partition, offset, to_end, count)
+            read_partitions(cluster, wanted, partition, offset, to_end, count)
             if group is None
-            else shared(cluster, wanted, group, offset, verbose, to_end, count)
+            else read_group(cluster, wanted, group, offset, verbose, to_end, count)
         )
         try:
             with progress, closing(source):
                 for batch in source:
                     lines = write(batch)
-                    put(lines)
+                    write_stdout(lines)
                     progress.add(len(batch), len(lines))
         except KeyboardInterrupt:
             if sys.stderr.isatty() and not quiet:
                 warn(f"interrupted after {progress.summary()}")
             raise
     if sys.stderr.isatty() and not quiet:
-        say(progress.summary())
+        print_stderr(progress.summary())
 
 
 def check(
     group: str | None,
     partitions: Sequence[int] | None,
-    where: offset_words.StartPosition,
+    where: start_position.StartPosition,
     count: int | None,
     verbose: bool,
 ) -> None:
@@ -431,11 +431,11 @@ def writer(
     return formatted(format, b"NULL" if show_null else b"")
 
 
-def alone(
+def read_partitions(
     cluster: ClusterClients,
     topics: Sequence[str],
     partitions: Sequence[int] | None,
-    where: offset_words.StartPosition,
+    where: start_position.StartPosition,
     to_end: bool,
     count: int | None,
 ) -> Generator[list[Message], None, None]:
@@ -445,18 +445,18 @@ def alone(
     # To find the end a fetch must come back empty, and no one else's records are waited for.
     consumer = cluster.consumer({"fetch.wait.max.ms": 10} if to_end else {})
     try:
-        unended = assigned(cluster, consumer, topics[0], partitions, where)
-        stall_warning = StallWarning(cluster, f"topic {topics[0]!r}", NOTHING_CAME)
-        yield from batches(consumer, unended, stall_warning, to_end, count)
+        unfinished = assigned(cluster, consumer, topics[0], partitions, where)
+        stall_warning = StallWarning(cluster, f"topic {topics[0]!r}", NO_RECORDS)
+        yield from batches(consumer, unfinished, stall_warning, to_end, count)
     finally:
         consumer.close()
 
 
-def shared(
+def read_group(
     cluster: ClusterClients,
     topics: Sequence[str],
     group: str,
-    where: offset_words.StartPosition,
+    where: start_position.StartPosition,
     verbose: bool,
     to_end: bool,
     count: int | None,

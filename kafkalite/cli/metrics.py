@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kafkalite.cli.broker import DATA, chosen
-from kafkalite.cli.command import argument, command, say
+from kafkalite.cli.command import argument, command, print_stderr
 from kafkalite.errors import Refusal
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def metrics(data: Path | None, listen: str, insecure: bool, descriptors: str | N
         raise Refusal(f"{directory} is not there: name the broker's data directory with --data")
     listener = bind_metrics(address, "--listen")
     host, port = listener.getsockname()[:2]
-    say(f"metrics at http://{host}:{port}/metrics")
+    print_stderr(f"metrics at http://{host}:{port}/metrics")
     return export(listener, lambda: broker_on(directory), None)
 
 

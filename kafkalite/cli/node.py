@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from kafkalite.cli.broker import DATA, chosen
-from kafkalite.cli.command import argument, columns, command, say
-from kafkalite.cli.progress import size_words
+from kafkalite.cli.command import argument, columns, command, print_stderr
+from kafkalite.cli.progress import format_size
 from kafkalite.clock import SystemClock
 from kafkalite.errors import Refusal, raise_for
 from kafkalite.process.run_directory import bus_path
@@ -29,15 +29,15 @@ from kafkalite.protocol.schemas.bus import NODE_ORDER, NODE_REPORT, TypedRecord
 from kafkalite.transport.bus import BusClient
 from kafkalite.transport.reactor import Reactor
 
-ANSWER_S = 10.0
+REQUEST_TIMEOUT_S = 10.0
 """Timeout of the supervisor's response; a killed supervisor is restarted much sooner."""
-ASK_AGAIN_S = 1.0
+RETRY_INTERVAL_S = 1.0
 READY_S = 30.0
-LOOK_AGAIN_MS = 50
+POLL_INTERVAL_MS = 50
 """Interval between two requests for the number of moves left."""
 ONCE = ("add", "remove")
 """Requests that must not be executed twice; the others are idempotent."""
-STILL_S = 10.0
+STALL_S = 10.0
 """Time without progress after which the possible cause is printed."""
 SUPERVISOR_ID = 0
 
@@ -56,15 +56,15 @@ def list_nodes(data: Path | None, as_json: bool) -> None:
       kafkalite node list
       kafkalite node list --json --data /tmp/try
     """
-    with supervisor(data) as asked:
-        report = asked.ask("list")
+    with supervisor(data) as client:
+        report = client.request("list")
     if as_json:
-        nodes = [in_words(node) for node in report["nodes"]]
+        nodes = [json_fields(node) for node in report["nodes"]]
         print(json.dumps({"nodes": nodes, "moves_left": report["moves_left"]}))
         return
     print(table(report["nodes"]))
     if report["moves_left"]:
-        say(f"{partitions(report['moves_left'])} still to move")
+        print_stderr(f"{partitions(report['moves_left'])} still to move")
 
 
 @command(DATA, JSON)
@@ -77,18 +77,18 @@ def add(data: Path | None, as_json: bool) -> None:
     Examples:
       kafkalite node add && kafkalite node rebalance
     """
-    with supervisor(data) as asked:
-        before = {node["node_id"] for node in asked.ask("list")["nodes"]}
-        report = asked.ask_once(
-            "add", -1, lambda seen: any(node["node_id"] not in before for node in seen["nodes"])
+    with supervisor(data) as client:
+        before = {node["node_id"] for node in client.request("list")["nodes"]}
+        report = client.request_once(
+            "add", -1, lambda report: any(node["node_id"] not in before for node in report["nodes"])
         )
-        node = asked.await_ready(report, before)
+        node = client.await_ready(report, before)
     if as_json:
-        print(json.dumps(in_words(node)))
+        print(json.dumps(json_fields(node)))
     else:
         print(f"node {node['node_id']} added, listening at {address(node)}")
     if node["role"] == "standby":
-        say(
+        print_stderr(
             "it stands by: as many workers lead partitions as workers.leading allows; to have it"
             " lead, raise that key (kafkalite config set cluster workers.leading=N) and run"
             " kafkalite node rebalance"
@@ -102,19 +102,19 @@ def remove(node: int, data: Path | None, as_json: bool) -> None:
     Examples:
       kafkalite node remove 3
     """
-    with supervisor(data) as asked:
-        wanted = asked.worker(node)
+    with supervisor(data) as client:
+        wanted = client.worker(node)
         if wanted["role"] == "dedicated":
             raise Refusal(f"node {node} is dedicated to one partition and goes with its topic")
         moves = []
         if wanted["led_count"] or not wanted["draining"]:
-            report = asked.ask("drain", node)
+            report = client.request("drain", node)
             moves = report["moves"]
-            asked.follow(report)
-        asked.ask_once(
-            "remove", node, lambda seen: all(each["node_id"] != node for each in seen["nodes"])
+            client.follow(report)
+        client.request_once(
+            "remove", node, lambda report: all(each["node_id"] != node for each in report["nodes"])
         )
-        asked.await_gone(node)
+        client.await_exit(node)
     if as_json:
         print(json.dumps({"node": node, "removed": True, "moves": moves}))
     else:
@@ -136,11 +136,11 @@ def drain(node: int, undo: bool, data: Path | None, as_json: bool) -> None:
       kafkalite node drain 2
       kafkalite node drain 2 --undo && kafkalite node rebalance
     """
-    with supervisor(data) as asked:
-        asked.worker(node)
-        report = asked.ask("undrain" if undo else "drain", node)
+    with supervisor(data) as client:
+        client.worker(node)
+        report = client.request("undrain" if undo else "drain", node)
         if not undo:
-            asked.follow(report)
+            client.follow(report)
     if as_json:
         print(json.dumps({"node": node, "draining": not undo, "moves": report["moves"]}))
     elif undo:
@@ -163,10 +163,10 @@ def rebalance(dry_run: bool, data: Path | None, as_json: bool) -> None:
       kafkalite node rebalance --dry-run
       kafkalite node rebalance
     """
-    with supervisor(data) as asked:
-        report = asked.ask("rebalance", dry_run=dry_run)
+    with supervisor(data) as client:
+        report = client.request("rebalance", dry_run=dry_run)
         if not dry_run:
-            asked.follow(report)
+            client.follow(report)
     moves = report["moves"]
     if as_json:
         print(json.dumps({"moves": moves, "dry_run": dry_run}))
@@ -191,11 +191,11 @@ def supervisor(data: Path | None) -> Iterator[SupervisorClient]:
             f"the broker on {directory} runs as one process (workers=0) and has no nodes to order;"
             " kafkalite start --workers 3 starts it with some"
         )
-    asked = SupervisorClient(directory, ready)
+    client = SupervisorClient(directory, ready)
     try:
-        yield asked
+        yield client
     finally:
-        asked.close()
+        client.close()
 
 
 class SupervisorLost(Exception):
@@ -208,29 +208,31 @@ class SupervisorClient:
     def __init__(self, directory: Path, ready: Ready) -> None:
         self.directory = directory
         self.reactor = Reactor(SystemClock())
-        self.bus = BusClient(self.reactor, bus_path(ready), None, self._heard, self._reached)
+        self.bus = BusClient(
+            self.reactor, bus_path(ready), None, self._on_message, self._on_connection_change
+        )
         self._lost = False
         self._ids = itertools.count(time.time_ns())
-        self._asked = -1
+        self._request_id = -1
         self._report: NodeReport | None = None
 
-    def ask(self, verb: str, node: int = -1, dry_run: bool = False) -> NodeReport:
+    def request(self, verb: str, node: int = -1, dry_run: bool = False) -> NodeReport:
         """Send a request and return the supervisor's report.
 
         A supervisor that ends forgets the request.  It is then sent again if it may be executed
         twice; otherwise SupervisorLost is raised.
         """
-        self._report, self._asked, self._lost = None, next(self._ids), False
-        order = NODE_ORDER(request_id=self._asked, verb=verb, node_id=node, dry_run=dry_run)
-        deadline = time.monotonic() + ANSWER_S
+        self._report, self._request_id, self._lost = None, next(self._ids), False
+        message = NODE_ORDER(request_id=self._request_id, verb=verb, node_id=node, dry_run=dry_run)
+        deadline = time.monotonic() + REQUEST_TIMEOUT_S
         while self._report is None and time.monotonic() < deadline:
-            self.bus.send(order)
-            self._wait(ASK_AGAIN_S if verb == "list" else ANSWER_S)
+            self.bus.send(message)
+            self._wait(RETRY_INTERVAL_S if verb == "list" else REQUEST_TIMEOUT_S)
             if self._report is None and self._lost and verb in ONCE:
                 raise SupervisorLost
             self._lost = False
         if self._report is None:
-            raise Refusal(self._silence(verb))
+            raise Refusal(self._timeout_message(verb))
         report = self._report
         raise_for(report["error_code"], report["error_message"])
         return report
@@ -243,32 +245,32 @@ class SupervisorClient:
             if self._lost and self.bus.connected:
                 return  # to the next supervisor
 
-    def ask_once(self, verb: str, node: int, done: Callable[[NodeReport], bool]) -> NodeReport:
+    def request_once(self, verb: str, node: int, done: Callable[[NodeReport], bool]) -> NodeReport:
         """Send a request that must not be executed twice; `done` tells whether it was executed."""
         while True:
             try:
-                return self.ask(verb, node)
+                return self.request(verb, node)
             except SupervisorLost:
-                report = self.ask("list")
+                report = self.request("list")
                 if done(report):
                     return report
 
-    def _reached(self, connected: bool) -> None:
+    def _on_connection_change(self, connected: bool) -> None:
         self._lost = self._lost or not connected
 
-    def _heard(self, message: TypedRecord) -> None:
-        if message.kind is NODE_REPORT and message.fields["request_id"] == self._asked:
+    def _on_message(self, message: TypedRecord) -> None:
+        if message.kind is NODE_REPORT and message.fields["request_id"] == self._request_id:
             self._report = message.fields
 
-    def _silence(self, verb: str) -> str:
+    def _timeout_message(self, verb: str) -> str:
         if running(self.directory) is None:
             return f"the broker on {self.directory} has ended"
         unsure = "" if verb == "list" else "; kafkalite node list shows later whether it was done"
-        return f"the supervisor does not answer within {ANSWER_S:.0f} s{unsure}"
+        return f"the supervisor does not answer within {REQUEST_TIMEOUT_S:.0f} s{unsure}"
 
     def worker(self, node: int) -> NodeFields:
         """Return the worker with this id; raise Refusal if there is none."""
-        nodes = self.ask("list")["nodes"]
+        nodes = self.request("list")["nodes"]
         found: NodeFields | None = next((each for each in nodes if each["node_id"] == node), None)
         if found is None:
             known = ", ".join(str(each["node_id"]) for each in nodes)
@@ -288,7 +290,7 @@ class SupervisorClient:
             if not added or added[0]["state"] == "backoff":
                 break
             self.pause()
-            report = self.ask("list")
+            report = self.request("list")
         if not added:
             raise Refusal("the node is gone again: the broker was started anew meanwhile")
         number = added[0]["node_id"]
@@ -297,9 +299,9 @@ class SupervisorClient:
             f" it is tried again and again, until kafkalite node remove {number}"
         )
 
-    def await_gone(self, node: int) -> None:
+    def await_exit(self, node: int) -> None:
         deadline = time.monotonic() + READY_S
-        while any(each["node_id"] == node for each in self.ask("list")["nodes"]):
+        while any(each["node_id"] == node for each in self.request("list")["nodes"]):
             if time.monotonic() > deadline:
                 raise Refusal(f"node {node} was removed, but its process has not ended yet")
             self.pause()
@@ -309,30 +311,34 @@ class SupervisorClient:
         total = left = max(report["moves_left"], len(report["moves"]))
         if not total:
             return
-        still_since, told = time.monotonic(), False
+        stalled_since, warned = time.monotonic(), False
         shown = StatusLine()
         try:
             while left:
                 shown.show(f"{left} of {partitions(total)} left to move")
                 self.pause()
-                report = self.ask("list")
+                report = self.request("list")
                 if report["moves_left"] != left:
-                    left, still_since = report["moves_left"], time.monotonic()
+                    left, stalled_since = report["moves_left"], time.monotonic()
                     total = max(total, left)
-                elif not told and time.monotonic() - still_since > STILL_S:
-                    told = True
+                elif not warned and time.monotonic() - stalled_since > STALL_S:
+                    warned = True
                     shown.clear()
-                    say(f"{in_the_way(report)}; {self.directory}/kafkalite.log may say why")
+                    print_stderr(
+                        f"{stall_reason(report)}; {self.directory}/kafkalite.log may say why"
+                    )
         except KeyboardInterrupt:
             shown.clear()
-            say(f"the moves go on without this command ({left} left; see kafkalite node list)")
+            print_stderr(
+                f"the moves go on without this command ({left} left; see kafkalite node list)"
+            )
             raise
         finally:
             shown.clear()
 
     def pause(self) -> None:
         """Wait until the next poll."""
-        until = time.monotonic() + LOOK_AGAIN_MS / 1000
+        until = time.monotonic() + POLL_INTERVAL_MS / 1000
         while (left_s := until - time.monotonic()) > 0:
             self.reactor.tick(int(left_s * 1000) + 1)
 
@@ -359,7 +365,7 @@ class StatusLine:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def in_words(node: NodeFields) -> dict[str, Any]:
+def json_fields(node: NodeFields) -> dict[str, Any]:
     """Return a node as --json prints it, with the names of `status` and of the table."""
     return {
         "id": node["node_id"],
@@ -384,7 +390,7 @@ def table(nodes: list[NodeFields]) -> str:
             address(node),
             node["pid"] if node["pid"] > 0 else None,
             node["led_count"],
-            size_words(node["size"]),
+            format_size(node["size"]),
             "yes" if node["draining"] else None,
         ]
         for node in nodes
@@ -400,14 +406,14 @@ def address(node: NodeFields) -> str | None:
     return f"{host}:{node['port']}"
 
 
-def in_the_way(report: NodeReport) -> str:
+def stall_reason(report: NodeReport) -> str:
     """Return why no partition moves, as far as the nodes' states show it."""
     away = [
         f"node {node['node_id']} is {node['state']}"
         for node in report["nodes"]
         if node["state"] != "ready"
     ]
-    waiting = f"nothing has moved for {STILL_S:.0f} s"
+    waiting = f"nothing has moved for {STALL_S:.0f} s"
     return f"{waiting}: {', '.join(away)}" if away else f"{waiting}; every node is ready"
 
 

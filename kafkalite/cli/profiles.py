@@ -125,7 +125,7 @@ def add(
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", name):
         raise UsageError(f"a profile's name is letters, digits, dots, dashes and _, not {name!r}")
     profile = {ADDRESS: bootstrap, **dict(properties)}
-    profile |= {secret: asked(secret) for secret in secrets}
+    profile |= {secret: read_secret(secret) for secret in secrets}
     check(profile)
     with changed() as (profiles, settings):
         if name in profiles and not replace:
@@ -133,8 +133,8 @@ def add(
         profiles[name] = profile
         if then_use:
             settings[IN_USE] = name
-    said = {"name": name, "added": True, "in_use": then_use}
-    print(json.dumps(said) if as_json else f"{name} added{' and in use' if then_use else ''}")
+    fields = {"name": name, "added": True, "in_use": then_use}
+    print(json.dumps(fields) if as_json else f"{name} added{' and in use' if then_use else ''}")
 
 
 @command(
@@ -182,7 +182,7 @@ def remove(names: Sequence[str], as_json: bool) -> None:
         print("".join(f"{name} removed\n" for name in names), end="")
 
 
-def asked(secret: str) -> str:
+def read_secret(secret: str) -> str:
     """Read a secret from the terminal without echo, or a line of stdin."""
     if sys.stdin.isatty():
         value = getpass.getpass(f"{secret}: ")
@@ -307,16 +307,16 @@ def changed() -> Iterator[tuple[dict[str, Profile], Profile]]:
 
 def replaced(file: Path, text: str) -> None:
     """Replace a file atomically, readable by its owner only."""
-    beside = file.with_name(f"{file.name}.{os.getpid()}.tmp")
-    written = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    temporary = file.with_name(f"{file.name}.{os.getpid()}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        with os.fdopen(written, "w", encoding="utf-8") as lines:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as lines:
             lines.write(text)
             lines.flush()
             os.fsync(lines.fileno())
-        beside.rename(file)
+        temporary.rename(file)
     except BaseException:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise
 
 

@@ -64,7 +64,7 @@ class Progress:
 
     def numbers(self) -> str:
         rate = self.count / max(self.elapsed_s, 1e-9)
-        return f"{count_words(self.count)}  {size_words(self.size)}  {rate:,.0f} records/s"
+        return f"{format_count(self.count)}  {format_size(self.size)}  {rate:,.0f} records/s"
 
     @property
     def elapsed_s(self) -> float:
@@ -77,7 +77,7 @@ class Progress:
     def summary(self) -> str:
         rate = self.count / max(self.elapsed_s, 1e-9)
         return (
-            f"{count_words(self.count)}, {size_words(self.size)} in {self.elapsed_s:.1f} s "
+            f"{format_count(self.count)}, {format_size(self.size)} in {self.elapsed_s:.1f} s "
             f"({rate:,.0f} records/s)"
         )
 
@@ -109,11 +109,11 @@ def new_bar(whole_known: bool) -> Bar:
     )
 
 
-def count_words(count: int) -> str:
+def format_count(count: int) -> str:
     return f"{count:,} record{'' if count == 1 else 's'}"
 
 
-def size_words(size: float) -> str:
+def format_size(size: float) -> str:
     """Return a size with its unit."""
     if size < 1024:
         return f"{size:,.0f} B"

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message
 
-from kafkalite.cli import offset_words
+from kafkalite.cli import start_position
 from kafkalite.cli.clients import ClusterClients, StallWarning
 from kafkalite.cli.command import warn
 from kafkalite.errors import Refusal
 
 BATCH_COUNT_MAX = 5_000
 POLL_S = 0.2
-NOTHING_CAME = "neither records came nor their end"
+NO_RECORDS = "neither records came nor their end"
 
 PartitionKey = tuple[str, int]
 """A topic and one of its partitions."""
@@ -30,7 +30,7 @@ def assigned(
     consumer: Consumer,
     topic: str,
     wanted: Sequence[int] | None,
-    where: offset_words.StartPosition,
+    where: start_position.StartPosition,
 ) -> set[PartitionKey]:
     """Assign the wanted partitions at their start offsets, and return them."""
     partitions = sorted(cluster.topic(consumer, topic).partitions)
@@ -39,46 +39,46 @@ def assigned(
             raise Refusal(f"topic {topic!r} has no partition {partition}: it has {len(partitions)}")
     now_ms = time.time_ns() // 1_000_000
     chosen = sorted(set(wanted)) if wanted else partitions
-    places = offset_words.resolved(consumer, topic, chosen, where, now_ms)
-    consumer.assign(places)
+    positions = start_position.resolved(consumer, topic, chosen, where, now_ms)
+    consumer.assign(positions)
     return {(topic, partition) for partition in chosen}
 
 
 def batches(
     consumer: Consumer,
-    unended: set[PartitionKey],
+    unfinished: set[PartitionKey],
     stall_warning: StallWarning,
     to_end: bool,
     count: int | None,
-    look: Callable[[], object] = lambda: None,
+    check_signal: Callable[[], object] = lambda: None,
 ) -> Iterator[list[Message]]:
     """Yield records in batches, until the count or the end of all partitions is reached.
 
-    A partition is removed from `unended` at its end.  `look` is called between batches and may
-    raise.  Each batch is processed before librdkafka is called again, which is when a rebalance may
-    revoke partitions.
+    A partition is removed from `unfinished` at its end.  `check_signal` is called between batches
+    and may raise.  Each batch is processed before librdkafka is called again, which is when a
+    rebalance may revoke partitions.
     """
     left = sys.maxsize if count is None else count
-    while left and (unended or not to_end):
-        look()
+    while left and (unfinished or not to_end):
+        check_signal()
         try:
             # What is there already; else the first that comes.
             batch = consumer.consume(min(BATCH_COUNT_MAX, left), 0) or consumer.consume(1, POLL_S)
         except SystemError:
             # A Ctrl-C that arrives in the middle of error_cb is swallowed by confluent-kafka.
             raise KeyboardInterrupt from None
-        if unended:
-            stall_warning.look((left, len(unended)))
-        good = [message for message in batch if message.error() is None]
-        if len(good) < len(batch):
+        if unfinished:
+            stall_warning.check((left, len(unfinished)))
+        records = [message for message in batch if message.error() is None]
+        if len(records) < len(batch):
             for message in batch:
-                judge(message, unended)
-        if good:
-            left -= len(good)
-            yield good
+                handle_error(message, unfinished)
+        if records:
+            left -= len(records)
+            yield records
 
 
-def let_commit(consumer: Consumer, batch: Iterable[Message]) -> None:
+def store_offsets(consumer: Consumer, batch: Iterable[Message]) -> None:
     """Mark records as processed, so that their offsets are committed."""
     newest = {(message.topic(), message.partition()): message for message in batch}
     for message in newest.values():
@@ -89,14 +89,14 @@ def let_commit(consumer: Consumer, batch: Iterable[Message]) -> None:
                 raise
 
 
-def judge(message: Message, unended: set[PartitionKey]) -> None:
+def handle_error(message: Message, unfinished: set[PartitionKey]) -> None:
     """Note the end of a partition; raise Refusal for any other error."""
     error = message.error()
     if error is None:
         return
     topic, partition = message.topic() or "", message.partition() or 0
     if error.code() == KafkaError._PARTITION_EOF:
-        unended.discard((topic, partition))
+        unfinished.discard((topic, partition))
     elif error.code() == KafkaError._AUTO_OFFSET_RESET:
         raise Refusal(
             f"{topic} [{partition}] has no offset {message.offset()}"

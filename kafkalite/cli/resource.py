@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
-from kafkalite.cli.clients import ANSWER_TIMEOUT_S, ClusterClients, sentences
+from kafkalite.cli.clients import REQUEST_TIMEOUT_S, ClusterClients, kafka_errors_as_refusals
 from kafkalite.cli.command import nearest, warn
 from kafkalite.cli.wire import WireClient
 from kafkalite.client.net.topology import Address
@@ -35,7 +35,7 @@ KINDS = {"topic": 2, "node": 4, "cluster": 4, "group": 32, "client-metrics": 16,
 """Kinds of resource and their number in the protocol; the cluster is the broker without a name, and
 a logger has its node's name."""
 
-SPOKEN = {
+LIBRDKAFKA_KINDS = {
     "topic": ConfigResource.Type.TOPIC,
     "node": ConfigResource.Type.BROKER,
     "group": ConfigResource.Type.GROUP,
@@ -117,26 +117,28 @@ class ResourceConfigs:
 
     def __init__(self, cluster: ClusterClients) -> None:
         self.cluster = cluster
-        with sentences():
+        with kafka_errors_as_refusals():
             self.admin = cluster.admin()
             self.nodes = cluster.metadata(self.admin).brokers
 
     def of(self, resource: ResourceName, documented: bool = False) -> list[DescribedValue]:
         """Return every key of a resource, sorted by name."""
         at = self._address(resource)
-        if not documented and resource.kind in SPOKEN:
-            asked = ConfigResource(SPOKEN[resource.kind], resource.name)
-            with answered(resource):
-                answer = self.admin.describe_configs([asked])[asked].result(ANSWER_TIMEOUT_S)
-            return sorted(map(entry_of, answer.values()))
+        if not documented and resource.kind in LIBRDKAFKA_KINDS:
+            requested = ConfigResource(LIBRDKAFKA_KINDS[resource.kind], resource.name)
+            with refusals_for(resource):
+                response = self.admin.describe_configs([requested])[requested].result(
+                    REQUEST_TIMEOUT_S
+                )
+            return sorted(map(entry_of, response.values()))
         wanted = {
             "resource_type": KINDS[resource.kind],
             "resource_name": resource.name,
             "configuration_keys": None,
         }
         request = {"resources": [wanted], "include_synonyms": True, "include_documentation": True}
-        with answered(resource):
-            (result,) = WireClient(self.cluster).ask(DESCRIBE_CONFIGS, request, at).results
+        with refusals_for(resource):
+            (result,) = WireClient(self.cluster).request(DESCRIBE_CONFIGS, request, at).results
             raise_for(result.error_code, result.error_message)
         return sorted(map(entry_read, result.configs))
 
@@ -147,7 +149,7 @@ class ResourceConfigs:
         at = self._address(resource)
         hint = self._near_miss(resource, changes)
         try:
-            if resource.kind in SPOKEN:
+            if resource.kind in LIBRDKAFKA_KINDS:
                 self._change(resource, changes, dry_run)
             else:
                 self._change_by_wire(resource, changes, dry_run, at)
@@ -159,13 +161,13 @@ class ResourceConfigs:
     def _change(
         self, resource: ResourceName, changes: Sequence[ValueChange], dry_run: bool
     ) -> None:
-        asked = ConfigResource(SPOKEN[resource.kind], resource.name)
+        requested = ConfigResource(LIBRDKAFKA_KINDS[resource.kind], resource.name)
         for key, operation, value in changes:
             entry = ConfigEntry(key, value, incremental_operation=AlterConfigOpType(operation))
-            asked.add_incremental_config(entry)
-        with answered(resource):
-            futures = self.admin.incremental_alter_configs([asked], validate_only=dry_run)
-            futures[asked].result(ANSWER_TIMEOUT_S)
+            requested.add_incremental_config(entry)
+        with refusals_for(resource):
+            futures = self.admin.incremental_alter_configs([requested], validate_only=dry_run)
+            futures[requested].result(REQUEST_TIMEOUT_S)
 
     def _change_by_wire(
         self,
@@ -184,9 +186,9 @@ class ResourceConfigs:
             "configs": configs,
         }
         request = {"resources": [wanted], "validate_only": dry_run}
-        with answered(resource):
-            answer = WireClient(self.cluster).ask(INCREMENTAL_ALTER_CONFIGS, request, at)
-            for result in answer.responses:
+        with refusals_for(resource):
+            response = WireClient(self.cluster).request(INCREMENTAL_ALTER_CONFIGS, request, at)
+            for result in response.responses:
                 raise_for(result.error_code, result.error_message)
 
     def _address(self, resource: ResourceName) -> Address | None:
@@ -216,15 +218,15 @@ class ResourceConfigs:
 
 
 @contextmanager
-def answered(resource: ResourceName) -> Iterator[None]:
+def refusals_for(resource: ResourceName) -> Iterator[None]:
     """Turn an error or a timeout into a Refusal that names the resource."""
     try:
-        with sentences():
+        with kafka_errors_as_refusals():
             yield
     except (Refusal, KafkaError) as error:
         raise Refusal(f"{resource}: {str(error).rstrip('.')}") from None
     except TimeoutError:
-        raise Refusal(f"{resource}: no answer within {ANSWER_TIMEOUT_S:.0f} s") from None
+        raise Refusal(f"{resource}: no answer within {REQUEST_TIMEOUT_S:.0f} s") from None
 
 
 def entry_of(found: Any) -> DescribedValue:
@@ -263,16 +265,16 @@ def entry_read(found: Fields) -> DescribedValue:
 
 def listed(cluster: ClusterClients, kind: str | None) -> list[ResourceName]:
     """Return the resources of a kind, or of all kinds."""
-    with sentences():
+    with kafka_errors_as_refusals():
         cluster.metadata(cluster.admin())
     kinds = {number: name for name, number in KINDS.items() if name != "cluster"}
     wanted = [number for number, name in kinds.items() if kind in (None, name)]
     if not wanted:
         return [ResourceName("cluster", "")]
-    answer = WireClient(cluster).ask(LIST_CONFIG_RESOURCES, {"resource_types": wanted})
-    raise_for(answer.error_code)
+    response = WireClient(cluster).request(LIST_CONFIG_RESOURCES, {"resource_types": wanted})
+    raise_for(response.error_code)
     return sorted(
         ResourceName(kinds[each.resource_type], each.resource_name)
-        for each in answer.config_resources
+        for each in response.config_resources
         if each.resource_type in kinds
     )

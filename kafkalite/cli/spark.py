@@ -70,7 +70,7 @@ def doctor(as_json: bool) -> int:
         from pyspark_kafkalite.launch.spark_doctor import WRONG, examined
     except ImportError as error:
         raise not_installed(error) from None
-    from kafkalite.cli.doctor import told
+    from kafkalite.cli.doctor import as_table
 
     findings = list(examined())
     if as_json:
@@ -78,7 +78,7 @@ def doctor(as_json: bool) -> int:
 
         print(json.dumps({"findings": [each._asdict() for each in findings]}))
     else:
-        print(told(findings))
+        print(as_table(findings))
     return int(any(each.level == WRONG for each in findings))
 
 

@@ -98,7 +98,7 @@ def top(
     )
     console = None if as_json or once else terminal()
     if console is None:
-        printed(rounds, as_json, once)
+        print_rounds(rounds, as_json, once)
         return
     with TopScreen(console) as screen:
         while screen.show(*rounds.newest(), rounds.wait_s()):
@@ -116,22 +116,22 @@ class SampleRounds:
         self.meter = RateMeter()
         self.sort = sort
         self.interval_s = interval_s
-        self.asked_at_s = 0.0
-        self.newer_s = 0.0
+        self.sampled_at_s = 0.0
+        self.delay_s = 0.0
         self.round: Measurements | None = None
 
     def newest(self) -> tuple[Measurements, str]:
         """Return a new sample; while no broker responds, the last one and an error message."""
-        self.asked_at_s = time.monotonic()
+        self.sampled_at_s = time.monotonic()
         try:
             measured = self.meter.measured(self.sampler.sample())
         except ClusterUnreachable:
-            trouble = f"{self.cluster.bootstrap} does not answer"
+            error = f"{self.cluster.bootstrap} does not answer"
             if self.round is None:
-                raise Refusal(trouble) from None
-            return self.round, trouble
+                raise Refusal(error) from None
+            return self.round, error
         # The first one begins the rates, and nobody wants to wait long for those.
-        self.newer_s = min(self.interval_s, FIRST_S) if self.round is None else self.interval_s
+        self.delay_s = min(self.interval_s, FIRST_S) if self.round is None else self.interval_s
         at = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         self.round = {"at": at, "bootstrap": self.cluster.bootstrap, **measured}
         self.round["topics"].sort(key=TOPIC_ORDER[self.sort])
@@ -140,7 +140,7 @@ class SampleRounds:
 
     def wait_s(self) -> float:
         """Return the seconds until the next sample."""
-        return max(0.0, self.asked_at_s + self.newer_s - time.monotonic())
+        return max(0.0, self.sampled_at_s + self.delay_s - time.monotonic())
 
 
 def by(key: str) -> Callable[[Measurements], Any]:
@@ -152,19 +152,19 @@ TOPIC_ORDER = {"rate": by("records_per_s"), "size": by("size"), "name": itemgett
 GROUP_ORDER = {"rate": by("lag"), "size": by("lag"), "name": itemgetter("name")}
 
 
-def printed(rounds: SampleRounds, as_json: bool, once: bool) -> None:
+def print_rounds(rounds: SampleRounds, as_json: bool, once: bool) -> None:
     """Print each sample that has rates, until Ctrl-C or once."""
     rounds.newest()  # where they begin
-    silent = False
+    warned = False
     while True:
         time.sleep(rounds.wait_s())
-        round, trouble = rounds.newest()
-        if trouble and once:
-            raise Refusal(trouble)
-        if trouble and not silent:
-            warn(f"{trouble} any more; waiting for it (Ctrl-C gives up)")
-        silent = bool(trouble)
-        if silent:
+        round, error = rounds.newest()
+        if error and once:
+            raise Refusal(error)
+        if error and not warned:
+            warn(f"{error} any more; waiting for it (Ctrl-C gives up)")
+        warned = bool(error)
+        if warned:
             continue
         print(json.dumps(round) if as_json else text_of(round), flush=True)
         if once:

@@ -47,18 +47,20 @@ class CountRates:
         self._last: dict[Any, CountSample] = {}
         self._now: dict[Any, CountSample] = {}
 
-    def turn(self) -> None:
+    def begin_round(self) -> None:
         """Begin a new round; counts that were not used in the last one are forgotten."""
         self._last, self._now = self._now, {}
 
-    def of(self, key: Any, value: float, at_s: float, born_s: float | None = None) -> float | None:
+    def of(
+        self, key: Any, value: float, at_s: float, created_s: float | None = None
+    ) -> float | None:
         """Return a count's growth per second, or None if it is unknown.
 
-        A new count was zero at `born_s`, if that is given.
+        A new count was zero at `created_s`, if that is given.
         """
         last = self._last.get(key)
-        if last is None and born_s is not None:
-            last = CountSample(0, born_s, None)
+        if last is None and created_s is not None:
+            last = CountSample(0, created_s, None)
         rate = None
         if last is not None and at_s <= last.at_s:  # it was not told anew
             value, at_s, rate = last
@@ -67,7 +69,7 @@ class CountRates:
         self._now[key] = CountSample(value, at_s, rate)
         return rate
 
-    def told_s(self, key: Any) -> float | None:
+    def sampled_at_s(self, key: Any) -> float | None:
         """Return the time of a count's last sample."""
         last = self._last.get(key)
         return last.at_s if last is not None else None
@@ -81,7 +83,7 @@ class RateMeter:
 
     def measured(self, sample: ClusterSample) -> Measurements:
         """Return all values of a sample, each list sorted by name."""
-        self.rates.turn()
+        self.rates.begin_round()
         topics = list(self._topics(sample))
         groups = list(self._groups(sample))
         nodes = list(self._nodes(sample))
@@ -89,9 +91,9 @@ class RateMeter:
         totals = {
             "topics": len(topics),
             "partitions": len(sample.leaders),
-            **{rate: together(topic[rate] for topic in topics) for rate in rates},
+            **{rate: sum_known(topic[rate] for topic in topics) for rate in rates},
             "groups": len(groups),
-            "lag": together(group["lag"] for group in groups),
+            "lag": sum_known(group["lag"] for group in groups),
         }
         return {
             "cluster_id": sample.cluster_id,
@@ -120,7 +122,7 @@ class RateMeter:
                 "name": topic,
                 "partitions": len(indexes),
                 "leaderless": sum(sample.leaders[topic, each] < 0 for each in indexes),
-                "records_per_s": together(
+                "records_per_s": sum_known(
                     self.rates.of(("end", topic, each), end, sample.ends_at_s)
                     for each in indexes
                     if (end := sample.ends.get((topic, each))) is not None
@@ -141,11 +143,11 @@ class RateMeter:
                 if family.name not in TRAFFIC:
                     continue
                 rates = found[TRAFFIC.index(family.name)]
-                told_s = self.rates.told_s((family.name, None, page.node_id, page.pid))
+                sampled_at_s = self.rates.sampled_at_s((family.name, None, page.node_id, page.pid))
                 for labels, count in family.samples:
                     topic = labels.get("topic")
                     key = (family.name, topic, page.node_id, page.pid)
-                    rate = self.rates.of(key, count, page.at_ms / 1_000, told_s)
+                    rate = self.rates.of(key, count, page.at_ms / 1_000, sampled_at_s)
                     if rate is not None:
                         rates[topic] = rates.get(topic, 0.0) + rate if topic is not None else 0.0
         return found
@@ -160,7 +162,7 @@ class RateMeter:
                 "members": group.members,
                 "topics": len({topic for topic, _ in group.committed}),
                 "lag": sum(lags) if lags else None,
-                "records_per_s": together(
+                "records_per_s": sum_known(
                     self.rates.of(("committed", name, place), offset, group.at_s)
                     for place, offset in group.committed.items()
                 ),
@@ -182,20 +184,20 @@ class RateMeter:
 
     def _process(self, page: Read | None) -> Measurements:
         """Return the values of a node's process from its page."""
-        told: Measurements = dict.fromkeys(NODE_VALUES)
+        process: Measurements = dict.fromkeys(NODE_VALUES)
         if page is None:
-            return told
-        values = whole(page)
+            return process
+        values = single_values(page)
         key, at_s = (page.node_id, page.pid), page.at_ms / 1_000
-        told["pid"] = page.pid
-        told["memory"] = values.get(MEMORY)
-        told["connections"] = values.get(CONNECTIONS)
-        told["slow_ticks"] = total(page, SLOW_TICKS)
+        process["pid"] = page.pid
+        process["memory"] = values.get(MEMORY)
+        process["connections"] = values.get(CONNECTIONS)
+        process["slow_ticks"] = total(page, SLOW_TICKS)
         if CPU in values:
-            told["cpu"] = self.rates.of((CPU, *key), values[CPU], at_s)
+            process["cpu"] = self.rates.of((CPU, *key), values[CPU], at_s)
         if REQUESTS in values:
-            told["requests_per_s"] = self.rates.of((REQUESTS, *key), values[REQUESTS], at_s)
-        return told
+            process["requests_per_s"] = self.rates.of((REQUESTS, *key), values[REQUESTS], at_s)
+        return process
 
 
 def total(page: Read, name: str) -> Any:
@@ -206,7 +208,7 @@ def total(page: Read, name: str) -> Any:
     return None
 
 
-def whole(page: Read) -> Mapping[str, float]:
+def single_values(page: Read) -> Mapping[str, float]:
     """Return a page's values that are single numbers."""
     wanted = (CPU, MEMORY, REQUESTS, CONNECTIONS)
     return {
@@ -216,7 +218,7 @@ def whole(page: Read) -> Mapping[str, float]:
     }
 
 
-def together(numbers: Iterable[float | None]) -> Any:
+def sum_known(numbers: Iterable[float | None]) -> Any:
     """Return the sum of the known values, or None if there are none."""
     known = [number for number in numbers if number is not None]
     return sum(known) if known else None

@@ -25,8 +25,8 @@ from confluent_kafka import (
 )
 from confluent_kafka.admin import ClusterMetadata, ConsumerGroupDescription, OffsetSpec
 
-from kafkalite.cli.broker import known_here
-from kafkalite.cli.clients import ClusterClients, plain
+from kafkalite.cli.broker import local_broker
+from kafkalite.cli.clients import ClusterClients, clean_error
 from kafkalite.cli.group_offsets import STATES
 from kafkalite.cli.reading import PartitionKey
 from kafkalite.cli.wire import WireClient
@@ -36,10 +36,10 @@ from kafkalite.process.run_directory import bus_path
 from kafkalite.process.status.ready import Ready
 from kafkalite.protocol.schemas.topics import DESCRIBE_LOG_DIRS
 
-ANSWER_S = 2.0
+REQUEST_TIMEOUT_S = 2.0
 GROUPS_MAX = 500
 """Each group needs a request of its own."""
-SILENT = {KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN}
+UNREACHABLE = {KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN}
 
 
 class ClusterUnreachable(Exception):
@@ -90,10 +90,10 @@ class ClusterSampler:
         self.pattern = pattern
         self.internal = internal
         self.directory = directory
-        self.admin = cluster.reached()
-        self.wire = WireClient(cluster, ANSWER_S)
+        self.admin = cluster.connected_admin()
+        self.wire = WireClient(cluster, REQUEST_TIMEOUT_S)
         # From here on, this object reports when no broker responds.
-        cluster.answered = False
+        cluster.is_connected = False
 
     def sample(self) -> ClusterSample:
         """Take a sample now."""
@@ -115,7 +115,7 @@ class ClusterSampler:
             number: SampledNode(broker.host or "", broker.port, roles.get(number))
             for number, broker in metadata.brokers.items()
         }
-        sizes = sizes_told(pages) if pages else self._sizes(nodes, leaders, left_out)
+        sizes = sizes_from_pages(pages) if pages else self._sizes(nodes, leaders, left_out)
         sizes_at_s = max((page.at_ms / 1_000 for page in pages), default=time.monotonic())
         return ClusterSample(
             metadata.cluster_id, metadata.controller_id if metadata.controller_id >= 0 else None,
@@ -125,11 +125,11 @@ class ClusterSampler:
     def _metadata(self) -> ClusterMetadata:
         try:
             self.admin.poll(0)
-            return self.admin.list_topics(timeout=ANSWER_S)
+            return self.admin.list_topics(timeout=REQUEST_TIMEOUT_S)
         except KafkaException as error:
-            if error.args[0].code() in SILENT:
+            if error.args[0].code() in UNREACHABLE:
                 raise ClusterUnreachable from error
-            raise Refusal(plain(error.args[0].str())) from error
+            raise Refusal(clean_error(error.args[0].str())) from error
         except SystemError:
             # A Ctrl-C in the middle of error_cb is swallowed by confluent-kafka.
             raise KeyboardInterrupt from None
@@ -143,12 +143,16 @@ class ClusterSampler:
         }
 
     def _ends(self, places: Collection[PartitionKey]) -> dict[PartitionKey, int]:
-        asked = {TopicPartition(*place): OffsetSpec.latest() for place in places}
+        requested = {TopicPartition(*place): OffsetSpec.latest() for place in places}
         ends = {}
-        answers = self.admin.list_offsets(asked, request_timeout=ANSWER_S) if asked else {}
-        for place, future in answers.items():
+        futures = (
+            self.admin.list_offsets(requested, request_timeout=REQUEST_TIMEOUT_S)
+            if requested
+            else {}
+        )
+        for place, future in futures.items():
             with suppress(KafkaException, TimeoutError):  # it has no leader just now
-                ends[place.topic, place.partition] = future.result(ANSWER_S).offset
+                ends[place.topic, place.partition] = future.result(REQUEST_TIMEOUT_S).offset
         return ends
 
     # -- groups ------------------------------------------------------------------------------
@@ -156,31 +160,33 @@ class ClusterSampler:
     def _groups(self, left_out: list[str]) -> dict[str, SampledGroup]:
         """Return the selected groups whose coordinators respond."""
         try:
-            found = self.admin.list_consumer_groups(request_timeout=ANSWER_S).result(ANSWER_S)
+            found = self.admin.list_consumer_groups(request_timeout=REQUEST_TIMEOUT_S).result(
+                REQUEST_TIMEOUT_S
+            )
         except (KafkaException, TimeoutError) as error:
-            left_out.append(f"groups: {why(error)}")
+            left_out.append(f"groups: {error_text(error)}")
             return {}
         names = sorted(each.group_id for each in found.valid if self.pattern in each.group_id)
         if found.errors:
-            left_out.append(f"groups of some nodes: {plain(found.errors[0].args[0].str())}")
+            left_out.append(f"groups of some nodes: {clean_error(found.errors[0].args[0].str())}")
         if len(names) > GROUPS_MAX:
             left_out.append(f"{len(names) - GROUPS_MAX:,} groups, the last by name")
             names = names[:GROUPS_MAX]
         described = list(self._described(names, left_out))
         at_s = time.monotonic()
-        asked = [
+        futures = [
             self.admin.list_consumer_group_offsets(
-                [ConsumerGroupTopicPartitions(each.group_id)], request_timeout=ANSWER_S
+                [ConsumerGroupTopicPartitions(each.group_id)], request_timeout=REQUEST_TIMEOUT_S
             )[each.group_id]
             for each in described
         ]
         groups = {}
-        for each, answer in zip(described, asked, strict=True):
+        for each, future in zip(described, futures, strict=True):
             committed = {}
             with suppress(KafkaException, TimeoutError):  # it has gone meanwhile
                 committed = {
                     (place.topic, place.partition): place.offset
-                    for place in answer.result(ANSWER_S).topic_partitions
+                    for place in future.result(REQUEST_TIMEOUT_S).topic_partitions
                     if place.error is None and place.offset >= 0
                 }
             state = STATES.get(each.state, "Unknown")
@@ -197,12 +203,12 @@ class ClusterSampler:
         if not names:
             return
         errors = []
-        answers = self.admin.describe_consumer_groups(names, request_timeout=ANSWER_S)
-        for answer in answers.values():
+        futures = self.admin.describe_consumer_groups(names, request_timeout=REQUEST_TIMEOUT_S)
+        for future in futures.values():
             try:
-                found = answer.result(ANSWER_S)
+                found = future.result(REQUEST_TIMEOUT_S)
             except (KafkaException, TimeoutError) as error:
-                errors.append(why(error))
+                errors.append(error_text(error))
                 continue
             if STATES.get(found.state) != "Dead":
                 yield found
@@ -213,7 +219,7 @@ class ClusterSampler:
 
     def _local(self, cluster_id: str | None) -> tuple[Ready | None, list[Read]]:
         """Return status and pages of the broker on the data directory, if it is of this cluster."""
-        ready = known_here(self.directory, cluster_id)
+        ready = local_broker(self.directory, cluster_id)
         if ready is None:
             return None, []
         with suppress(OSError):
@@ -231,11 +237,11 @@ class ClusterSampler:
         for number in sorted(set(leaders.values()) & set(nodes)):
             try:
                 at = nodes[number].host, nodes[number].port
-                answer = self.wire.ask(DESCRIBE_LOG_DIRS, {"topics": None}, at)
+                response = self.wire.request(DESCRIBE_LOG_DIRS, {"topics": None}, at)
             except Refusal as refusal:
                 left_out.append(f"sizes: {refusal}")
                 return {}
-            for name, index, size in replicas(answer.results):
+            for name, index, size in replicas(response.results):
                 if leaders.get((name, index)) == number:
                     sizes[name] = sizes.get(name, 0) + size
         return sizes
@@ -250,7 +256,7 @@ def replicas(directories: Iterable[Any]) -> Iterator[tuple[str, int, int]]:
                     yield topic.name, partition.partition_index, partition.partition_size
 
 
-def sizes_told(pages: Iterable[Read]) -> dict[str, int]:
+def sizes_from_pages(pages: Iterable[Read]) -> dict[str, int]:
     """Return the bytes of each topic from the nodes' pages."""
     sizes: dict[str, int] = {}
     for page in pages:
@@ -261,8 +267,8 @@ def sizes_told(pages: Iterable[Read]) -> dict[str, int]:
     return sizes
 
 
-def why(error: KafkaException | TimeoutError) -> str:
+def error_text(error: KafkaException | TimeoutError) -> str:
     """Return an error message for a request that failed."""
     if isinstance(error, TimeoutError):
-        return f"no answer within {ANSWER_S:.0f} s"
-    return plain(error.args[0].str())
+        return f"no answer within {REQUEST_TIMEOUT_S:.0f} s"
+    return clean_error(error.args[0].str())

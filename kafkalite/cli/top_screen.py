@@ -14,9 +14,9 @@ import tty
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from kafkalite.cli import ending
+from kafkalite.cli import signal_handling
 from kafkalite.cli.command import columns
-from kafkalite.cli.progress import size_words
+from kafkalite.cli.progress import format_size
 from kafkalite.cli.top_rates import Measurements
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 CONTROL_KEYS = 6
 """Where they stand in what termios tells."""
-LOOK_S = 0.2
+POLL_INTERVAL_S = 0.2
 """Between two looks at the size of the terminal."""
 TABLE_LINES = 2
 """Of a table, beside its rows: the blank line above and its titles."""
@@ -102,7 +102,7 @@ def node_row(node: Mapping[str, Any]) -> list[str | None]:
         role,
         f"{node['leaders']:,}",
         f"{100 * cpu:.0f} %" if cpu is not None else None,
-        size_words(memory) if memory is not None else None,
+        format_size(memory) if memory is not None else None,
         number(node["connections"]),
         number(node["requests_per_s"]),
         number(node["slow_ticks"] or None),
@@ -129,7 +129,7 @@ def topic_row(topic: Mapping[str, Any]) -> list[str | None]:
         number(topic["records_per_s"]),
         speed(topic["bytes_in_per_s"]),
         speed(topic["bytes_out_per_s"]),
-        size_words(size) if size is not None else None,
+        format_size(size) if size is not None else None,
     ]
 
 
@@ -141,7 +141,7 @@ def number(value: float | None) -> str | None:
 
 
 def speed(value: float | None) -> str | None:
-    return f"{size_words(value)}/s" if value is not None else None
+    return f"{format_size(value)}/s" if value is not None else None
 
 
 def printed(name: str) -> str:
@@ -166,7 +166,7 @@ def text_of(round: Measurements) -> str:
 # -- a terminal ----------------------------------------------------------------------------------
 
 
-def drawn(round: Measurements, trouble: str, width: int, height: int) -> Group:
+def drawn(round: Measurements, error: str, width: int, height: int) -> Group:
     """Return a sample that fits a terminal of this size."""
     from rich.console import Group
     from rich.text import Text
@@ -175,16 +175,16 @@ def drawn(round: Measurements, trouble: str, width: int, height: int) -> Group:
     title = f"kafkalite top  {round['bootstrap']}  {printed(name)}  {round['at'][11:19]} UTC"
     head: list[Text] = [one_line(title, "bold"), one_line(heading(round), "")]
     head += [one_line(f"left out: {printed(each)}", "yellow") for each in round["left_out"]]
-    foot = one_line(trouble, "bold red") if trouble else one_line("q ends", "dim")
+    foot = one_line(error, "bold red") if error else one_line("q ends", "dim")
     left = height - len(head) - 1
     shown = [narrowed(table, width) for table in tables(round)]
     parts: list[Any] = [*head]
     for at, table in enumerate(shown):
         after = sum(TABLE_LINES + len(each.rows) for each in shown[at + 1 :])
-        room = max(int(left * table.share), left - after) - TABLE_LINES
-        if room >= min(len(table.rows), ROWS_MIN if after else 1):
-            parts += [Text(""), *rich_table(table, width, room)]
-            left -= TABLE_LINES + min(len(table.rows), room)
+        row_count_max = max(int(left * table.share), left - after) - TABLE_LINES
+        if row_count_max >= min(len(table.rows), ROWS_MIN if after else 1):
+            parts += [Text(""), *rich_table(table, width, row_count_max)]
+            left -= TABLE_LINES + min(len(table.rows), row_count_max)
     return Group(*parts, foot)
 
 
@@ -209,26 +209,26 @@ def width_of(table: ScreenTable, at: int) -> int:
     return max(len(table.titles[at]), *(len(row[at] or "-") for row in table.rows))
 
 
-def rich_table(table: ScreenTable, width: int, room: int) -> Iterator[Any]:
-    """Yield a table of at most `room` rows, the last of which counts those left out."""
+def rich_table(table: ScreenTable, width: int, row_count_max: int) -> Iterator[Any]:
+    """Yield a table of at most `row_count_max` rows, the last of which counts those left out."""
     from rich.table import Table as Drawn
     from rich.text import Text
 
-    made = Drawn(box=None, padding=(0, GAP, 0, 0), header_style="bold", pad_edge=False)
+    grid = Drawn(box=None, padding=(0, GAP, 0, 0), header_style="bold", pad_edge=False)
     widths = [width_of(table, at) for at in range(len(table.titles))]
     widths[0] = min(widths[0], width - sum(widths[1:]) - GAP * (len(widths) - 1))
     for at, title in enumerate(table.titles):
-        made.add_column(
+        grid.add_column(
             title,
             justify="right" if at >= table.left else "left",
             no_wrap=True,
             overflow="ellipsis",
             width=widths[at],
         )
-    rows = table.rows if len(table.rows) <= room else table.rows[: room - 1]
+    rows = table.rows if len(table.rows) <= row_count_max else table.rows[: row_count_max - 1]
     for row in rows:
-        made.add_row(*(Text("-" if cell is None else cell) for cell in row))
-    yield made
+        grid.add_row(*(Text("-" if cell is None else cell) for cell in row))
+    yield grid
     if len(rows) < len(table.rows):
         yield one_line(f"… {len(table.rows) - len(rows):,} more", "dim")
 
@@ -274,7 +274,7 @@ class TopScreen:
         self.live = Live(console=console, screen=True, auto_refresh=False)
 
     def __enter__(self) -> Self:
-        ending.orderly()
+        signal_handling.install_handlers()
         self.keys.__enter__()
         try:
             self.live.__enter__()
@@ -289,17 +289,17 @@ class TopScreen:
         finally:
             self.keys.__exit__()
 
-    def show(self, round: Measurements, trouble: str, wait_s: float) -> bool:
+    def show(self, round: Measurements, error: str, wait_s: float) -> bool:
         """Show a sample for this time; return False when `q` is pressed."""
         until = time.monotonic() + wait_s
         size = None
         while True:
             if self.console.size != size:
                 size = self.console.size
-                self.live.update(drawn(round, trouble, size.width, size.height), refresh=True)
+                self.live.update(drawn(round, error, size.width, size.height), refresh=True)
             # Also when there is no time left, or a slow cluster would leave no moment for a key.
             left_s = max(0.0, until - time.monotonic())
-            if self.keys.pressed(min(left_s, LOOK_S)) in ("q", "Q"):
+            if self.keys.pressed(min(left_s, POLL_INTERVAL_S)) in ("q", "Q"):
                 return False
             if not left_s:
                 return True

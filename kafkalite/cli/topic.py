@@ -24,18 +24,18 @@ from confluent_kafka.admin import (
 )
 
 from kafkalite.cli.clients import (
-    ANSWER_TIMEOUT_S,
     CONNECTION,
+    REQUEST_TIMEOUT_S,
     ClusterClients,
     ConnectionArguments,
-    plain,
-    sentences,
+    clean_error,
+    kafka_errors_as_refusals,
 )
 from kafkalite.cli.command import UsageError, argument, columns, command, key_value, printable
 from kafkalite.cli.resource import SET, UNSET, ResourceConfigs, ResourceName, ValueChange
 from kafkalite.errors import Refusal
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 NAMES = argument("names", nargs="+", metavar="TOPIC", type=printable)
 JSON = argument("--json", action="store_true", dest="as_json", help="print JSON")
@@ -78,14 +78,14 @@ def create(
     """
     if partitions != -1 and not 1 <= partitions <= PARTITIONS_MAX:
         raise Refusal(f"a topic has 1 to {PARTITIONS_MAX:,} partitions, not {partitions}")
-    admin = ClusterClients(**connection).reached()
+    admin = ClusterClients(**connection).connected_admin()
     wanted = [
         NewTopic(name, partitions, replication_factor, config=dict(configs)) for name in names
     ]
-    with sentences():
+    with kafka_errors_as_refusals():
         futures = admin.create_topics(wanted)
-    pardoned = {KafkaError.TOPIC_ALREADY_EXISTS: "existed already"} if if_not_exists else {}
-    report("created", futures, pardoned, as_json)
+    tolerated = {KafkaError.TOPIC_ALREADY_EXISTS: "existed already"} if if_not_exists else {}
+    report("created", futures, tolerated, as_json)
 
 
 @command(
@@ -110,7 +110,7 @@ def list_topics(
       kafkalite topic list --names | grep ^test- | xargs kafkalite topic delete
     """
     cluster = ClusterClients(**connection)
-    with sentences():
+    with kafka_errors_as_refusals():
         found = cluster.metadata(cluster.admin()).topics
     topics = [
         {
@@ -141,15 +141,15 @@ def describe(
       kafkalite topic describe flights
       kafkalite topic describe flights --json | jq '.[0].partitions[].end_offset'
     """
-    admin = ClusterClients(**connection).reached()
-    with sentences():
+    admin = ClusterClients(**connection).connected_admin()
+    with kafka_errors_as_refusals():
         found, errors = settled(admin.describe_topics(TopicCollection([*names])))
         topics = [described(admin, topic) for topic in found.values()]
     if as_json:
         print(json.dumps(topics))
     elif topics:
         print("\n\n".join(map(page, topics)))
-    refuse(errors)
+    raise_errors(errors)
 
 
 @command(
@@ -170,11 +170,11 @@ def delete(
       kafkalite topic delete flights
       kafkalite topic delete flights audit --if-exists
     """
-    admin = ClusterClients(**connection).reached()
-    with sentences():
+    admin = ClusterClients(**connection).connected_admin()
+    with kafka_errors_as_refusals():
         futures = admin.delete_topics([*names])
-    pardoned = {KafkaError.UNKNOWN_TOPIC_OR_PART: "did not exist"} if if_exists else {}
-    report("deleted", futures, pardoned, as_json)
+    tolerated = {KafkaError.UNKNOWN_TOPIC_OR_PART: "did not exist"} if if_exists else {}
+    report("deleted", futures, tolerated, as_json)
 
 
 @command(
@@ -227,16 +227,16 @@ def alter(
         raise UsageError("say what to alter: -p COUNT, -c KEY=VALUE, --unset KEY")
     if partitions is not None and not 1 <= partitions <= PARTITIONS_MAX:
         raise Refusal(f"a topic has 1 to {PARTITIONS_MAX:,} partitions, not {partitions}")
-    there = ResourceConfigs(ClusterClients(**connection))
+    resources = ResourceConfigs(ClusterClients(**connection))
     failed: dict[str, str] = {}
     for name in dict.fromkeys(names):
         try:
             if partitions is not None:  # only tried, so that what fails leaves all as it was
-                grow(there.admin, name, partitions, dry_run=True)
+                grow(resources.admin, name, partitions, dry_run=True)
             if changes:
-                there.change(ResourceName("topic", name), changes, dry_run)
+                resources.change(ResourceName("topic", name), changes, dry_run)
             if partitions is not None and not dry_run:
-                grow(there.admin, name, partitions, dry_run=False)
+                grow(resources.admin, name, partitions, dry_run=False)
         except Refusal as refusal:
             failed[name] = str(refusal)
     if as_json:
@@ -251,34 +251,34 @@ def alter(
 
 def grow(admin: AdminClient, name: str, partitions: int, dry_run: bool) -> None:
     """Add the missing partitions."""
-    with sentences():
+    with kafka_errors_as_refusals():
         futures = admin.create_partitions([NewPartitions(name, partitions)], validate_only=dry_run)
-        refuse(settled(futures)[1])
+        raise_errors(settled(futures)[1])
 
 
 def settled(
-    futures: Mapping[str, Future[Answer]],
-) -> tuple[dict[str, Answer], dict[str, KafkaError]]:
+    futures: Mapping[str, Future[Result]],
+) -> tuple[dict[str, Result], dict[str, KafkaError]]:
     """Wait for all futures; return results and errors by name."""
-    answers: dict[str, Answer] = {}
+    results: dict[str, Result] = {}
     errors: dict[str, KafkaError] = {}
     for name, future in futures.items():
         try:
-            answers[name] = future.result()
+            results[name] = future.result()
         except KafkaException as error:
             errors[name] = error.args[0]
-    return answers, errors
+    return results, errors
 
 
-def refuse(errors: Mapping[str, KafkaError]) -> None:
+def raise_errors(errors: Mapping[str, KafkaError]) -> None:
     """Raise Refusal if there are errors."""
     if errors:
-        raise Refusal("; ".join(itertools.starmap(sentence, errors.items())))
+        raise Refusal("; ".join(itertools.starmap(error_text, errors.items())))
 
 
-def sentence(name: str, error: KafkaError) -> str:
+def error_text(name: str, error: KafkaError) -> str:
     """Return the error message of a topic; our brokers' messages name it already."""
-    words = plain(error.str())
+    words = clean_error(error.str())
     named = not name or f"topic {name} " in words or f"'{name}'" in words
     return words if named else f"{name}: {words}"
 
@@ -286,19 +286,21 @@ def sentence(name: str, error: KafkaError) -> str:
 def report(
     verb: str,
     futures: Mapping[str, Future[None]],
-    pardoned: Mapping[int, str],
+    tolerated: Mapping[int, str],
     as_json: bool,
 ) -> None:
     """Print the result for each topic; raise Refusal for errors that are not tolerated."""
-    answers, errors = settled(futures)
-    excused = {name: pardoned[f.code()] for name, f in errors.items() if f.code() in pardoned}
+    results, errors = settled(futures)
+    tolerated_names = {
+        name: tolerated[f.code()] for name, f in errors.items() if f.code() in tolerated
+    }
     if as_json:
-        print(json.dumps([{"name": name, verb: name in answers} for name in futures]))
+        print(json.dumps([{"name": name, verb: name in results} for name in futures]))
     else:
         for name in futures:
-            if name in answers or name in excused:
-                print(f"{name} {excused.get(name, verb)}")
-    refuse({name: error for name, error in errors.items() if name not in excused})
+            if name in results or name in tolerated_names:
+                print(f"{name} {tolerated_names.get(name, verb)}")
+    raise_errors({name: error for name, error in errors.items() if name not in tolerated_names})
 
 
 def described(admin: AdminClient, topic: TopicDescription) -> dict[str, Any]:
@@ -326,13 +328,13 @@ def described(admin: AdminClient, topic: TopicDescription) -> dict[str, Any]:
 
 def offsets(admin: AdminClient, topic: TopicDescription, spec: OffsetSpec) -> dict[int, int]:
     """Return the requested offset by partition; None for a partition without a leader."""
-    asked = {
+    requested = {
         TopicPartition(topic.name, partition.id): spec
         for partition in topic.partitions
         if partition.leader
     }
     found = {}
-    for partition, future in (admin.list_offsets(asked) if asked else {}).items():
+    for partition, future in (admin.list_offsets(requested) if requested else {}).items():
         try:
             found[partition.partition] = future.result().offset
         except KafkaException:
@@ -344,7 +346,7 @@ def configs_set(admin: AdminClient, name: str) -> dict[str, str] | None:
     """Return the values set on the topic itself; None if the broker does not return them."""
     resource = ConfigResource(ConfigResource.Type.TOPIC, name)
     try:
-        entries = admin.describe_configs([resource])[resource].result(ANSWER_TIMEOUT_S)
+        entries = admin.describe_configs([resource])[resource].result(REQUEST_TIMEOUT_S)
     except (KafkaException, TimeoutError):
         return None
     own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value

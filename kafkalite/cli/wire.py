@@ -13,7 +13,7 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-from kafkalite.cli.clients import ANSWER_TIMEOUT_S, ClusterClients
+from kafkalite.cli.clients import REQUEST_TIMEOUT_S, ClusterClients
 from kafkalite.client.net.connection import BrokerConnection
 from kafkalite.client.net.deadline import Deadline
 from kafkalite.client.net.settings import ClientSettings, parsed
@@ -26,11 +26,11 @@ from kafkalite.protocol.schema import Api, Fields
 class WireClient:
     """Sends single requests to a cluster's brokers."""
 
-    def __init__(self, cluster: ClusterClients, timeout_s: float = ANSWER_TIMEOUT_S) -> None:
+    def __init__(self, cluster: ClusterClients, timeout_s: float = REQUEST_TIMEOUT_S) -> None:
         self.cluster = cluster
         self.timeout_s = timeout_s
 
-    def ask(self, api: Api, request: Mapping[str, Any], at: Address | None = None) -> Fields:
+    def request(self, api: Api, request: Mapping[str, Any], at: Address | None = None) -> Fields:
         """Return the response in the newest version that both sides support.
 
         `at` is the broker's address; None: the first broker that accepts a connection.  Error codes
@@ -42,8 +42,8 @@ class WireClient:
         deadline = Deadline(self.timeout_s)
         try:
             settings = ClientSettings(CLIENT, parsed(CLIENT, self.cluster.bootstrap, {}))
-            places = [at] if at else settings.addresses
-            with contextlib.closing(reached(places, settings, deadline)) as connection:
+            addresses = [at] if at else settings.addresses
+            with contextlib.closing(open_connection(addresses, settings, deadline)) as connection:
                 return connection.request(api, dict(request), deadline.left_s)
         except UnsupportedVersion as error:
             raise Refusal(f"the broker at {self.cluster.bootstrap} is too old: {error}") from None
@@ -51,16 +51,16 @@ class WireClient:
             raise Refusal(str(error).rstrip(".")) from None
 
 
-def reached(
-    places: list[Address], settings: ClientSettings, deadline: Deadline
+def open_connection(
+    addresses: list[Address], settings: ClientSettings, deadline: Deadline
 ) -> BrokerConnection:
     """Return a connection to the first address that accepts one."""
-    for number, place in enumerate(places, start=1):
-        connection = BrokerConnection(place, settings)
+    for number, address in enumerate(addresses, start=1):
+        connection = BrokerConnection(address, settings)
         try:
             connection.open(deadline.left_s)
             return connection
         except NetworkException:
-            if number == len(places):
+            if number == len(addresses):
                 raise
     raise AssertionError("there is always an address")

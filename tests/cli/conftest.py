@@ -20,7 +20,7 @@ Ended = subprocess.CompletedProcess[bytes]
 Run = Callable[..., Ended]
 
 
-class Said(NamedTuple):
+class CommandResult(NamedTuple):
     """A command's exit code and output."""
 
     code: int
@@ -39,7 +39,7 @@ class Said(NamedTuple):
         return [line.split() for line in self.out.splitlines()]
 
 
-Tell = Callable[..., Said]
+RunCommand = Callable[..., CommandResult]
 
 
 @pytest.fixture
@@ -61,13 +61,13 @@ def run(kafka_broker: Broker) -> Run:
 
 
 @pytest.fixture
-def tell(kafka_broker: Broker, monkeypatch, capsys) -> Tell:
+def run_command(kafka_broker: Broker, monkeypatch, capsys) -> RunCommand:
     """The same in this process, for commands that need none of their own."""
     monkeypatch.setenv("KAFKALITE_BOOTSTRAP", kafka_broker.bootstrap)
 
-    def tell(*words: str) -> Said:
+    def run_command(*words: str) -> CommandResult:
         capsys.readouterr()
         code = main(words)
-        return Said(code, *capsys.readouterr())
+        return CommandResult(code, *capsys.readouterr())
 
-    return tell
+    return run_command

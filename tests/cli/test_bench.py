@@ -12,9 +12,9 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from kafkalite.cli import bench_load, main
-from kafkalite.cli.bench import limited, lines, phase, round_trip, rounded, verdict
-from kafkalite.cli.bench_busy import CpuShares, ThreadTimes, busiest, share, since, threads
+from kafkalite.cli.bench import limited, lines, phase, round_trip, rounded, summary_lines
 from kafkalite.cli.bench_load import BenchLoad, BenchPhase, payloads
+from kafkalite.cli.cpu_meter import CpuShares, ThreadTimes, busiest, share, since, threads
 from kafkalite.testing import Broker
 from tests.process.waiting import WAIT_S_MAX, until
 
@@ -39,19 +39,19 @@ def broker():
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])
 @pytest.mark.parametrize("codec", ["none", "zstd"])
-def test_bench_reports_produce_fetch_and_round_trip(tell, acks, codec):
-    told = tell("bench", *FEW, "--size", "50", "--acks", acks, "-z", codec, "-p", "2").json
-    assert (told["records"], told["size"], told["partitions"]) == (300, 50, 2)
-    assert (told["acks"], told["compression"]) == (acks, codec)
-    for part in told["produce"], told["fetch"]:
+def test_bench_reports_produce_fetch_and_round_trip(run_command, acks, codec):
+    output = run_command("bench", *FEW, "--size", "50", "--acks", acks, "-z", codec, "-p", "2").json
+    assert (output["records"], output["size"], output["partitions"]) == (300, 50, 2)
+    assert (output["acks"], output["compression"]) == (acks, codec)
+    for part in output["produce"], output["fetch"]:
         assert part["records"] <= 300
         assert acks == "0" or part["records"] == 300 and not part["ended_early"]
         assert part["bytes"] == 50 * part["records"]
         assert part["records_per_s"] == pytest.approx(part["records"] / part["seconds"], rel=0.01)
-    trip = told["round_trip"]
+    trip = output["round_trip"]
     assert trip["records"] == 3
     assert 0 < trip["p50_ms"] <= trip["p99_ms"] <= trip["max_ms"]
-    assert told["verdict"][0].startswith("This client gets ")
+    assert output["verdict"][0].startswith("This client produces ")
 
 
 def test_bench_deletes_its_topic(broker, capsys):
@@ -62,25 +62,25 @@ def test_bench_deletes_its_topic(broker, capsys):
 def test_bench_with_data_directory_uses_its_broker(broker, monkeypatch, capsys):
     monkeypatch.setenv("KAFKALITE_BOOTSTRAP", "127.0.0.1:1")
     assert main(["bench", "--data", str(broker.data), *FEW]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["bootstrap"], told["durability"]) == (broker.bootstrap, "os")
-    assert any("Durability is os" in sentence for sentence in told["verdict"])
+    output = json.loads(capsys.readouterr().out)
+    assert (output["bootstrap"], output["durability"]) == (broker.bootstrap, "os")
+    assert any("Durability is os" in sentence for sentence in output["verdict"])
 
 
-def test_bench_prints_a_table_and_a_verdict(tell):
-    said = tell("bench", "--records", "300", "--trips", "0")
-    assert [row[0] for row in said.table[:2]] == ["produce", "fetch"]
-    assert "round trip" not in said.out
-    assert "This client gets " in said.out
+def test_bench_prints_a_table_and_a_verdict(run_command):
+    result = run_command("bench", "--records", "300", "--trips", "0")
+    assert [row[0] for row in result.table[:2]] == ["produce", "fetch"]
+    assert "round trip" not in result.out
+    assert "This client produces " in result.out
 
 
 def test_bench_ends_at_its_time_limit(broker, capsys):
     words = ["--records", "1000000000", "--seconds", "1", "--trips", "1", "--json"]
     assert main(["bench", "-b", broker.bootstrap, *words]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["produce"]["ended_early"] and 0 < told["produce"]["records"] < 1_000_000_000
-    assert any("Producing was ended after 1 s" in sentence for sentence in told["verdict"])
-    assert told["produce"]["busy"]["client"] > 0
+    output = json.loads(capsys.readouterr().out)
+    assert output["produce"]["ended_early"] and 0 < output["produce"]["records"] < 1_000_000_000
+    assert any("Producing stopped after 1 s" in sentence for sentence in output["verdict"])
+    assert output["produce"]["busy"]["client"] > 0
     assert left_over(broker) == []
 
 
@@ -94,37 +94,37 @@ def test_signal_ends_bench_and_deletes_its_topic(broker, number, code):
     with subprocess.Popen(command, text=True, **streams) as process:
         until(lambda: left_over(broker), process)
         process.send_signal(number)
-        told, said = process.communicate(timeout=WAIT_S_MAX)
-    assert (process.returncode, told, said) == (code, "", "")
+        output, result = process.communicate(timeout=WAIT_S_MAX)
+    assert (process.returncode, output, result) == (code, "", "")
     assert left_over(broker) == []
 
 
 def test_record_too_large_is_one_line(broker, capsys):
     words = ["--records", "2", "--size", "2000000"]
     assert main(["bench", "-b", broker.bootstrap, *words]) == 1
-    said = capsys.readouterr().err
-    assert "the broker did not take" in said and "Message size too large" in said
-    assert said.count("\n") == 1
+    result = capsys.readouterr().err
+    assert " of the records were not delivered: " in result and "Message size too large" in result
+    assert result.count("\n") == 1
     assert left_over(broker) == []
 
 
-def test_producer_queue_too_small_is_one_line(tell):
-    said = tell("bench", *FEW, "-X", "queue.buffering.max.messages=10")
-    assert (said.code, said.err.count("\n")) == (1, 1)
-    assert "the queue that -X allows the producer is too small" in said.err
+def test_producer_queue_too_small_is_one_line(run_command):
+    result = run_command("bench", *FEW, "-X", "queue.buffering.max.messages=10")
+    assert (result.code, result.err.count("\n")) == (1, 1)
+    assert "the producer's queue is full" in result.err
 
 
-def test_wrong_record_count_fails_the_run(tell, monkeypatch):
+def test_wrong_record_count_fails_the_run(run_command, monkeypatch):
     produced = bench_load.produced
 
     def more(*arguments):
         return produced(*arguments)._replace(records=301)
 
     monkeypatch.setattr("kafkalite.cli.bench.produced", more)
-    monkeypatch.setattr(bench_load, "ANSWER_TIMEOUT_S", 0.5)
-    said = tell("bench", *FEW)
-    assert said.code == 1
-    assert "301 records were acknowledged, and only 300 are there" in said.err
+    monkeypatch.setattr(bench_load, "REQUEST_TIMEOUT_S", 0.5)
+    result = run_command("bench", *FEW)
+    assert result.code == 1
+    assert "has only 300 of the 301 acknowledged records" in result.err
 
 
 def test_undeleted_topic_is_reported(broker, monkeypatch, capsys):
@@ -133,10 +133,10 @@ def test_undeleted_topic_is_reported(broker, monkeypatch, capsys):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("kafkalite.cli.bench.produced", killed)
-    monkeypatch.setattr(bench_load, "ANSWER_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(bench_load, "REQUEST_TIMEOUT_S", 0.5)
     assert main(["bench", "-b", broker.bootstrap, *FEW]) == 130
-    said = capsys.readouterr().err
-    assert "is left: " in said and "kafkalite topic delete kafkalite-bench-" in said
+    result = capsys.readouterr().err
+    assert " was not deleted: " in result and "kafkalite topic delete kafkalite-bench-" in result
 
 
 @pytest.mark.parametrize(
@@ -152,11 +152,11 @@ def test_undeleted_topic_is_reported(broker, monkeypatch, capsys):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_invalid_bench_arguments_are_one_line(tell, words, code, sentence):
-    said = tell("bench", *words)
-    assert said.code == code
-    assert said.err.startswith("kafkalite: ") and said.err.count("\n") == 1
-    assert sentence in said.err
+def test_invalid_bench_arguments_are_one_line(run_command, words, code, sentence):
+    result = run_command("bench", *words)
+    assert result.code == code
+    assert result.err.startswith("kafkalite: ") and result.err.count("\n") == 1
+    assert sentence in result.err
 
 
 # -- numbers and names ---------------------------------------------------------------------------
@@ -170,8 +170,8 @@ def test_payloads_have_the_requested_size(size):
 
 
 def test_round_trip_percentiles_are_computed():
-    told = round_trip([0.001 * count for count in range(100, 0, -1)])
-    assert told == {"records": 100, "p50_ms": 50.0, "p99_ms": 99.0, "max_ms": 100.0}
+    output = round_trip([0.001 * count for count in range(100, 0, -1)])
+    assert output == {"records": 100, "p50_ms": 50.0, "p99_ms": 99.0, "max_ms": 100.0}
     assert round_trip([0.5])["p50_ms"] == round_trip([0.5])["p99_ms"] == 500.0
     assert round_trip([]) is None
 
@@ -179,20 +179,20 @@ def test_round_trip_percentiles_are_computed():
 @pytest.mark.parametrize(
     ("shares", "limit", "words"),
     [
-        (CpuShares(0.97, 0.2, 0.1, 0), "client", "this client is the limit: its busiest thread"),
-        (CpuShares(0.97, None, 0.1, 0), "client", "97 % of the time; more clients get more"),
+        (CpuShares(0.97, 0.2, 0.1, 0), "client", "this client is the limit; its busiest thread"),
+        (CpuShares(0.97, None, 0.1, 0), "client", "97 % of the time. More clients reach"),
         (CpuShares(0.3, 0.97, 0.1, 0), "broker", "the broker is the limit"),
         (CpuShares(0.9, 0.97, 0.1, 0), "both", "client and broker are both at their limit"),
-        (CpuShares(0.3, 0.4, 0.1, 0), "waiting", "neither is the limit by itself"),
-        (CpuShares(0.3, None, 0.1, 0), None, "this client is not the limit (30 % of the time)"),
-        (CpuShares(0.9, 0.3, 0.5, 0), "cores", "cores are the limit: client or broker had to wait"),
-        (CpuShares(0.7, 0.3, 0.6, 0), "cores", "had to wait for one 60 % of the time"),
-        (CpuShares(0.3, 0.3, 0.2, 0), "waiting", "neither is the limit by itself"),
+        (CpuShares(0.3, 0.4, 0.1, 0), "waiting", "neither client nor broker is the limit"),
+        (CpuShares(0.3, None, 0.1, 0), None, "not the limit (busiest thread: 30 % of the time)"),
+        (CpuShares(0.9, 0.3, 0.5, 0), "cores", "cores are the limit. Client or broker waited"),
+        (CpuShares(0.7, 0.3, 0.6, 0), "cores", "waited for a core 60 % of the time"),
+        (CpuShares(0.3, 0.3, 0.2, 0), "waiting", "neither client nor broker is the limit"),
     ],
 )
 def test_limit_is_the_busiest_participant(shares, limit, words):
     assert shares.limit == limit
-    (sentence,) = limited("Both ways", shares, None)
+    (sentence,) = limited("Producing and fetching", shares, None)
     assert words in sentence
 
 
@@ -200,26 +200,28 @@ def test_each_direction_has_its_own_limit():
     into, out = (
         BenchPhase(10, 10, 1.0, CpuShares(c, b, 0.0, 0.0)) for c, b in ((0.9, 0.1), (0.1, 0.9))
     )
-    told = {"produce": phase(into, 1), "fetch": phase(out, 1), "round_trip": None, "size": 1}
-    words = "\n".join(verdict(told, into, out, None))
-    assert "Producing this client is the limit" in words
-    assert "Fetching the broker is the limit" in words
-    assert "Both ways this client" in "\n".join(verdict(told, into, into, None))
+    output = {"produce": phase(into, 1), "fetch": phase(out, 1), "round_trip": None, "size": 1}
+    words = "\n".join(summary_lines(output, into, out, None))
+    assert "Producing: this client is the limit" in words
+    assert "Fetching: the broker is the limit" in words
+    assert "Producing and fetching: this client" in "\n".join(
+        summary_lines(output, into, into, None)
+    )
 
 
 def test_unknown_cpu_shares_report_no_limit():
     assert NOTHING.limit is None
-    assert list(limited("Both ways", NOTHING, None)) == []
+    assert list(limited("Producing and fetching", NOTHING, None)) == []
 
 
 def test_cpu_use_of_other_programs_is_reported():
     load = BenchLoad(10, 1, 0, 1, "all", "none")
     part = BenchPhase(10, 10, 1.0, CpuShares(0.5, None, 0.1, 0.4))
-    told = {"produce": phase(part, 1), "fetch": phase(part, 1), "round_trip": None}
-    told = {**told, **load._asdict(), "bootstrap": "h:1", "partitions": 1}
-    words = list(verdict(told, part, part, None))
-    assert any("Other programs had up to 40 % of this machine's" in each for each in words)
-    assert "(10 records in 1.00 s)" in "\n".join(lines({**told, "verdict": words}))
+    output = {"produce": phase(part, 1), "fetch": phase(part, 1), "round_trip": None}
+    output = {**output, **load._asdict(), "bootstrap": "h:1", "partitions": 1}
+    words = list(summary_lines(output, part, part, None))
+    assert any("Other processes used up to 40 % of this machine's" in each for each in words)
+    assert "(10 records in 1.00 s)" in "\n".join(lines({**output, "verdict": words}))
 
 
 def test_busiest_thread_includes_run_queue_time():

@@ -17,20 +17,20 @@ def broker():
         yield broker
 
 
-def asked(capsys, word: str, data: Path) -> dict:
+def options(capsys, word: str, data: Path) -> dict:
     assert main([word, "--data", str(data), "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
 def test_status_restart_and_stop_print_json(broker, capsys):
-    before = asked(capsys, "status", broker.data)
+    before = options(capsys, "status", broker.data)
     assert before["bootstrap"] == broker.bootstrap
-    renewed = asked(capsys, "restart", broker.data)
+    renewed = options(capsys, "restart", broker.data)
     assert renewed["bootstrap"] == broker.bootstrap
     assert [node["id"] for node in renewed["nodes"]] == [0, 1]
     pids = {node["pid"] for node in before["nodes"]}
     assert pids.isdisjoint(node["pid"] for node in renewed["nodes"])
-    assert asked(capsys, "stop", broker.data) == {
+    assert options(capsys, "stop", broker.data) == {
         "bootstrap": broker.bootstrap,
         "pid": before["launcher_pid"],
     }

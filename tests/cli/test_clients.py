@@ -25,24 +25,24 @@ def test_address_forms_of_librdkafka_are_accepted(address):
 
 
 def test_stall_of_a_responding_broker_is_reported_once(monkeypatch, capsys):
-    monkeypatch.setattr(clients, "SILENCE_S", 0.0)
+    monkeypatch.setattr(clients, "STALL_S", 0.0)
     cluster = ClusterClients("127.0.0.1:9092", [])
-    cluster.answered = True
+    cluster.is_connected = True
     stall_warning = StallWarning(cluster, "topic 'full'", "nothing was acknowledged")
-    stall_warning.look(1)
+    stall_warning.check(1)
     assert capsys.readouterr().err == ""
     for _ in range(3):
-        stall_warning.look(1)
-    said = capsys.readouterr().err
-    assert said.startswith("kafkalite: topic 'full': nothing was acknowledged")
-    assert said.count("\n") == 1
+        stall_warning.check(1)
+    result = capsys.readouterr().err
+    assert result.startswith("kafkalite: topic 'full': nothing was acknowledged")
+    assert result.count("\n") == 1
 
 
 def test_stall_of_an_unreachable_broker_is_not_reported(monkeypatch, capsys):
-    monkeypatch.setattr(clients, "SILENCE_S", 0.0)
+    monkeypatch.setattr(clients, "STALL_S", 0.0)
     stall_warning = StallWarning(
         ClusterClients("127.0.0.1:9092", []), "topic 'full'", "nothing was acknowledged"
     )
     for _ in range(3):
-        stall_warning.look(1)
+        stall_warning.check(1)
     assert capsys.readouterr().err == ""

@@ -92,11 +92,11 @@ def test_help_of_a_noun_names_its_verbs(capsys):
 )
 def test_invalid_command_line_is_one_line_and_exit_code_2(words, sentence, capsys):
     assert main(words) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("kafkalite: ")
-    assert said.err.count("\n") == 1
-    assert sentence in said.err
+    result = capsys.readouterr()
+    assert result.out == ""
+    assert result.err.startswith("kafkalite: ")
+    assert result.err.count("\n") == 1
+    assert sentence in result.err
 
 
 def entered(function, *arguments):
@@ -122,9 +122,9 @@ def test_error_is_one_line_with_its_exit_code(fault, code, sentence, monkeypatch
 
     monkeypatch.setattr("kafkalite.cli.run", fail)
     assert main(["whatever"]) == code
-    said = capsys.readouterr().err
-    assert sentence in said
-    assert "Traceback" not in said
+    result = capsys.readouterr().err
+    assert sentence in result
+    assert "Traceback" not in result
 
 
 def test_trace_setting_prints_the_traceback(monkeypatch, capsys):

@@ -71,10 +71,10 @@ def test_demo_verifies_every_flight_and_a_second_run_adds_its_own(
 ):
     words = ["demo", "-b", hasty_broker.bootstrap, "-t", "few-flights", "--json"]
     assert main(words) == 0
-    said = capsys.readouterr()
-    assert "every flight arrived once" in said.err
-    assert "already" not in said.err
-    result = json.loads(said.out)
+    output = capsys.readouterr()
+    assert "every flight arrived once" in output.err
+    assert "already" not in output.err
+    result = json.loads(output.out)
     assert result["flights"] == len(ROWS)
     assert result["taken_over_s"] == 0 or result["killed_after"] < len(ROWS)
     assert result["carriers"] == [
@@ -98,9 +98,9 @@ def test_demo_verifies_every_flight_and_a_second_run_adds_its_own(
         },
     ]
     assert main(words[:-1]) == 0
-    said = capsys.readouterr()
-    assert f"holds {len(ROWS)} records already; this run adds its own" in said.err
-    assert "United" in said.out
+    result = capsys.readouterr()
+    assert f"holds {len(ROWS)} records already; this run adds its own" in result.err
+    assert "United" in result.out
 
 
 def test_record_of_another_producer_fails_the_demo(
@@ -176,7 +176,7 @@ def test_records_of_a_killed_reader_count_once(hasty_broker, short_sessions):
         group.wait_for_members()
         send(1_000)
         while group.readers < 2:
-            group.look(0.1)
+            group.poll(0.1)
         group.kill_one()
         send(1_000)
         group.drain([TopicPartition(topic, partition, 1_000) for partition in range(2)])

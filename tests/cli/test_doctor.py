@@ -28,16 +28,16 @@ def examined(directory, listen="127.0.0.1:0"):
 
 def test_new_data_directory_has_no_findings(tmp_path, capsys):
     assert main(["doctor", "--data", str(tmp_path / "new"), "--listen", "127.0.0.1:0"]) == 0
-    said = capsys.readouterr().out
-    assert "wrong" not in said and "will be made" in said
+    result = capsys.readouterr().out
+    assert "wrong" not in result and "will be made" in result
     assert not (tmp_path / "new").exists()
 
 
 def test_json_findings_have_levels(tmp_path, capsys):
     assert main(["doctor", "--data", str(tmp_path), "--listen", "127.0.0.1:0", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["data"] == str(tmp_path)
-    assert {each["level"] for each in told["findings"]} <= {"ok", "warning"}
+    result = json.loads(capsys.readouterr().out)
+    assert result["data"] == str(tmp_path)
+    assert {each["level"] for each in result["findings"]} <= {"ok", "warning"}
 
 
 def test_doctor_leaves_no_files(tmp_path):
@@ -57,9 +57,9 @@ def test_port_in_use_is_wrong_and_names_the_process(tmp_path, capsys):
         port = taken.getsockname()[1]
         words = ["doctor", "--data", str(tmp_path), "--listen", f"127.0.0.1:{port}"]
         assert main(words) == 1
-    said = capsys.readouterr().out
-    assert f"port {port}" in said and f"(process {os.getpid()})" in said
-    assert "choose another port with --listen" in said
+    result = capsys.readouterr().out
+    assert f"port {port}" in result and f"(process {os.getpid()})" in result
+    assert "choose another port with --listen" in result
 
 
 def test_holder_of_a_port_is_found_despite_a_closed_descriptor(tmp_path):
@@ -120,7 +120,7 @@ def test_full_disk_is_wrong(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("kind", "level"), [("nfs4", "warning"), ("tmpfs", "warning")])
 def test_volatile_file_system_is_a_warning(kind, level, tmp_path, monkeypatch):
     monkeypatch.setattr(doctor, "file_system", lambda place: kind)
-    assert doctor.kept(tmp_path).level == level
+    assert doctor.file_system_check(tmp_path).level == level
 
 
 def test_file_system_type_is_read_from_the_kernel():
@@ -128,7 +128,7 @@ def test_file_system_type_is_read_from_the_kernel():
 
 
 def test_slow_disk_is_a_warning(tmp_path, monkeypatch):
-    monkeypatch.setattr(doctor, "flushed_s", lambda descriptor: 0.5)
+    monkeypatch.setattr(doctor, "flush_time_s", lambda descriptor: 0.5)
     found = doctor.flush_time(tmp_path)
     assert found.level == "warning" and "durability=fsync" in found.advice
 
@@ -139,7 +139,7 @@ def test_directory_that_is_not_writable_has_no_flush_time(tmp_path):
 
 def test_stray_directories_are_named(tmp_path):
     (tmp_path / "nodes" / "1" / "old-0.abc-stray").mkdir(parents=True)
-    (found,) = doctor.left_over(tmp_path)
+    (found,) = doctor.stray_files(tmp_path)
     assert found.level == "warning" and "old-0.abc-stray" in found.found
 
 
@@ -151,25 +151,25 @@ def test_run_directory_open_to_others_is_wrong(monkeypatch):
 
 def check_run_directory(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    assert doctor.meeting_place().level == "ok"
+    assert doctor.run_directory_check().level == "ok"
     (tmp_path / "kafkalite").mkdir(mode=0o755)
-    assert doctor.meeting_place().level == "wrong"
+    assert doctor.run_directory_check().level == "wrong"
 
 
 def test_running_stopped_and_killed_brokers_are_reported(capsys):
     with Broker() as broker:
         words = ["doctor", "--data", str(broker.data), "--json"]
         assert main(words) == 0
-        told = {each["what"]: each for each in json.loads(capsys.readouterr().out)["findings"]}
-        assert "answers" in told["node 0"]["found"]
-        assert "the broker's own" in told["ports"]["found"]
+        result = {each["what"]: each for each in json.loads(capsys.readouterr().out)["findings"]}
+        assert "answers" in result["node 0"]["found"]
+        assert "the broker's own" in result["ports"]["found"]
         os.kill(broker.pid, signal.SIGSTOP)
         try:
             assert main(words) == 1
         finally:
             os.kill(broker.pid, signal.SIGCONT)
-        told = {each["what"]: each for each in json.loads(capsys.readouterr().out)["findings"]}
-        assert told["node 0"]["level"] == "wrong"
+        result = {each["what"]: each for each in json.loads(capsys.readouterr().out)["findings"]}
+        assert result["node 0"]["level"] == "wrong"
         broker.kill()
         until(lambda: "not clean" in examined(broker.data)["last end"].found)
 

@@ -10,10 +10,10 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from kafkalite.cli.group_offsets import PartitionSelection, read_offsets, span
-from kafkalite.cli.membership import spoken
+from kafkalite.cli.membership import format_partitions
 from kafkalite.errors import Refusal
 from kafkalite.testing import Broker
-from tests.cli.conftest import Tell
+from tests.cli.conftest import RunCommand
 from tests.process.waiting import until
 
 _numbers = itertools.count(1)
@@ -59,15 +59,15 @@ def member(kafka_broker: Broker, topic: str, group: str):
     consumer.close()
 
 
-def committed(tell: Tell, group: str) -> dict[int, int]:
-    (found,) = tell("group", "describe", group, "--json").json
+def committed(run_command: RunCommand, group: str) -> dict[int, int]:
+    (found,) = run_command("group", "describe", group, "--json").json
     return {each["partition"]: each["committed"] for each in found["partitions"]}
 
 
-def test_group_is_listed_and_described_with_lag_and_members(tell, topic, group, member):
+def test_group_is_listed_and_described_with_lag_and_members(run_command, topic, group, member):
     member.commit(offsets=[TopicPartition(topic, 0, 4, metadata="here")], asynchronous=False)
-    assert [group, "Stable", "classic"] in tell("group", "list").table
-    (found,) = tell("group", "describe", group, "--json").json
+    assert [group, "Stable", "classic"] in run_command("group", "list").table
+    (found,) = run_command("group", "describe", group, "--json").json
     (owner,) = found["members"]
     assert (found["name"], found["state"], found["type"]) == (group, "Stable", "classic")
     assert (found["assignor"], found["lag"]) == ("range", 6)
@@ -81,7 +81,7 @@ def test_group_is_listed_and_described_with_lag_and_members(tell, topic, group, 
         {**rows, "partition": 0, "committed": 4, "lag": 6, "metadata": "here"},
         {**rows, "partition": 1, "committed": None, "lag": None, "metadata": None},
     ]
-    page = tell("group", "describe", group).out.splitlines()
+    page = run_command("group", "describe", group).out.splitlines()
     assert page[0] == f"group {group}"
     assert page[1] == "state Stable (classic, range)"
     assert page[2].startswith("coordinator node 0 at 127.0.0.1:")
@@ -93,28 +93,32 @@ def test_group_is_listed_and_described_with_lag_and_members(tell, topic, group, 
     assert page[10].split() == [owner["id"], "sitter", owner["host"], "-", f"{topic}:0-1"]
 
 
-def test_group_list_is_filtered_by_name_state_and_type(tell, topic, group, member):
-    tell("group", "reset", f"{group}-idle", "-t", topic, "--to", "end")
-    assert tell("group", "list", group, "--names").out == f"{group}\n{group}-idle\n"
-    assert tell("group", "list", group, "--state", "Empty", "--names").out == f"{group}-idle\n"
-    assert tell("group", "list", group, "--state", "Stable", "--json").json == [
+def test_group_list_is_filtered_by_name_state_and_type(run_command, topic, group, member):
+    run_command("group", "reset", f"{group}-idle", "-t", topic, "--to", "end")
+    assert run_command("group", "list", group, "--names").out == f"{group}\n{group}-idle\n"
+    assert (
+        run_command("group", "list", group, "--state", "Empty", "--names").out == f"{group}-idle\n"
+    )
+    assert run_command("group", "list", group, "--state", "Stable", "--json").json == [
         {"name": group, "state": "Stable", "type": "classic", "simple": False}
     ]
-    assert tell("group", "list", group, "--type", "consumer").table == [["GROUP", "STATE", "TYPE"]]
+    assert run_command("group", "list", group, "--type", "consumer").table == [
+        ["GROUP", "STATE", "TYPE"]
+    ]
 
 
-def test_group_with_members_is_neither_reset_nor_deleted(tell, topic, group, member):
+def test_group_with_members_is_neither_reset_nor_deleted(run_command, topic, group, member):
     member.commit(offsets=[TopicPartition(topic, 0, 4)], asynchronous=False)
     for words, sentence in [
         (("reset", group, "--all-topics", "--to", "end"), "is Stable with 1 member; only a group"),
         (("delete", group), f"group {group}: "),
         (("delete", group, "-t", topic), f"group {group}: "),
     ]:
-        said = tell("group", *words)
-        assert (said.code, said.out) == (1, "")
-        assert sentence in said.err
-        assert said.err.count("\n") == 1
-    assert committed(tell, group) == {0: 4, 1: None}
+        result = run_command("group", *words)
+        assert (result.code, result.out) == (1, "")
+        assert sentence in result.err
+        assert result.err.count("\n") == 1
+    assert committed(run_command, group) == {0: 4, 1: None}
 
 
 @pytest.mark.parametrize(
@@ -134,75 +138,79 @@ def test_group_with_members_is_neither_reset_nor_deleted(tell, topic, group, mem
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_reset_commits_the_requested_offsets(words, offsets, tell, topic, group):
-    assert tell("group", "reset", group, "-t", topic, "--to", "5").code == 0
-    before = tell("group", "reset", group, "--all-topics", *words, "--dry-run")
+def test_reset_commits_the_requested_offsets(words, offsets, run_command, topic, group):
+    assert run_command("group", "reset", group, "-t", topic, "--to", "5").code == 0
+    before = run_command("group", "reset", group, "--all-topics", *words, "--dry-run")
     assert before.err == "nothing is committed: --dry-run\n"
-    assert committed(tell, group) == {0: 5, 1: 5}
-    after = tell("group", "reset", group, "--all-topics", *words)
+    assert committed(run_command, group) == {0: 5, 1: 5}
+    after = run_command("group", "reset", group, "--all-topics", *words)
     assert (after.out, after.err) == (before.out, "")
     assert after.table == [
         ["GROUP", "TOPIC", "PARTITION", "OLD", "NEW"],
         *([group, topic, str(index), "5", str(offset)] for index, offset in offsets.items()),
     ]
-    assert committed(tell, group) == offsets
+    assert committed(run_command, group) == offsets
 
 
-def test_reset_out_of_range_is_clamped_and_reported(tell, topic, group):
-    said = tell("group", "reset", group, "-t", f"{topic}:1", "--to", "999")
-    assert said.table[1:] == [[group, topic, "1", "-", "10"]]
-    assert said.err == f"{topic} [1] holds 0 to 10, not 999: 10 is taken\n"
-    said = tell("group", "reset", group, "-t", f"{topic}:1", "--shift-by", "-999", "--json")
+def test_reset_out_of_range_is_clamped_and_reported(run_command, topic, group):
+    result = run_command("group", "reset", group, "-t", f"{topic}:1", "--to", "999")
+    assert result.table[1:] == [[group, topic, "1", "-", "10"]]
+    assert result.err == f"{topic} [1] holds 0 to 10, not 999: 10 is taken\n"
+    result = run_command(
+        "group", "reset", group, "-t", f"{topic}:1", "--shift-by", "-999", "--json"
+    )
     row = {"group": group, "topic": topic, "partition": 1, "old_offset": 10, "new_offset": 0}
-    assert said.json == [row]
+    assert result.json == [row]
 
 
-def test_exported_offsets_are_imported(tell, topic, group, tmp_path, monkeypatch):
-    tell("group", "reset", group, "-t", topic, "--to", "7")
+def test_exported_offsets_are_imported(run_command, topic, group, tmp_path, monkeypatch):
+    run_command("group", "reset", group, "-t", topic, "--to", "7")
     words = ("--all-topics", "--to", "current", "--dry-run", "--export")
-    exported = tell("group", "reset", group, *words).out
+    exported = run_command("group", "reset", group, *words).out
     assert exported == f"{topic},0,7\n{topic},1,7\n"
-    tell("group", "reset", group, "-t", topic, "--to", "end")
+    run_command("group", "reset", group, "-t", topic, "--to", "end")
     (tmp_path / "offsets.csv").write_text(exported)
-    assert tell("group", "reset", group, "--from-file", str(tmp_path / "offsets.csv")).code == 0
-    assert committed(tell, group) == {0: 7, 1: 7}
+    assert (
+        run_command("group", "reset", group, "--from-file", str(tmp_path / "offsets.csv")).code == 0
+    )
+    assert committed(run_command, group) == {0: 7, 1: 7}
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{group},{topic},1,2\n"))
-    assert tell("group", "reset", group, "--from-file", "-").code == 0
-    assert committed(tell, group) == {0: 7, 1: 2}
+    assert run_command("group", "reset", group, "--from-file", "-").code == 0
+    assert committed(run_command, group) == {0: 7, 1: 2}
 
 
-def test_export_of_several_groups_contains_their_names(tell, topic, group):
+def test_export_of_several_groups_contains_their_names(run_command, topic, group):
     both = (group, f"{group}-too")
-    said = tell("group", "reset", *both, "-t", f"{topic}:0", "--to", "2", "--export")
-    assert said.out == f"{group},{topic},0,2\n{group}-too,{topic},0,2\n"
+    result = run_command("group", "reset", *both, "-t", f"{topic}:0", "--to", "2", "--export")
+    assert result.out == f"{group},{topic},0,2\n{group}-too,{topic},0,2\n"
 
 
-def test_failed_reset_of_one_group_leaves_others_unchanged(tell, topic, group, member):
+def test_failed_reset_of_one_group_leaves_others_unchanged(run_command, topic, group, member):
     idle = f"{group}-idle"
-    tell("group", "reset", idle, "-t", topic, "--to", "5")
-    assert tell("group", "reset", idle, group, "-t", topic, "--to", "end").code == 1
-    assert committed(tell, idle) == {0: 5, 1: 5}
+    run_command("group", "reset", idle, "-t", topic, "--to", "5")
+    assert run_command("group", "reset", idle, group, "-t", topic, "--to", "end").code == 1
+    assert committed(run_command, idle) == {0: 5, 1: 5}
 
 
-def test_committed_offsets_of_partition_or_topic_are_deleted(tell, topic, group):
-    tell("group", "reset", group, "-t", topic, "--to", "5")
-    said = tell("group", "delete", group, "-t", f"{topic}:1")
-    assert said.table == [["GROUP", "TOPIC", "PARTITION", "FORGOTTEN"], [group, topic, "1", "5"]]
-    assert committed(tell, group) == {0: 5}
+def test_committed_offsets_of_partition_or_topic_are_deleted(run_command, topic, group):
+    run_command("group", "reset", group, "-t", topic, "--to", "5")
+    result = run_command("group", "delete", group, "-t", f"{topic}:1")
+    assert result.table == [["GROUP", "TOPIC", "PARTITION", "FORGOTTEN"], [group, topic, "1", "5"]]
+    assert committed(run_command, group) == {0: 5}
     row = {"group": group, "topic": topic, "partition": 0, "offset": 5}
-    said = tell("group", "delete", "nobody", "-t", topic, "--if-exists")
-    assert said.table == [["GROUP", "TOPIC", "PARTITION", "FORGOTTEN"]]
-    assert tell("group", "delete", group, "-t", topic, "--json").json == [row]
+    result = run_command("group", "delete", "nobody", "-t", topic, "--if-exists")
+    assert result.table == [["GROUP", "TOPIC", "PARTITION", "FORGOTTEN"]]
+    assert run_command("group", "delete", group, "-t", topic, "--json").json == [row]
 
 
-def test_groups_are_deleted(tell, topic, group):
-    tell("group", "reset", group, "-t", topic, "--to", "5")
-    said = tell("group", "delete", "nobody", group)
-    assert (said.code, said.out) == (1, f"{group} deleted\n")
-    assert "group nobody: " in said.err
-    assert tell("group", "describe", group).code == 1
-    assert tell("group", "delete", group, "--if-exists").out == f"{group} did not exist\n"
-    assert tell("group", "delete", group, "--if-exists", "--json").json == [
+def test_groups_are_deleted(run_command, topic, group):
+    run_command("group", "reset", group, "-t", topic, "--to", "5")
+    result = run_command("group", "delete", "nobody", group)
+    assert (result.code, result.out) == (1, f"{group} deleted\n")
+    assert "group nobody: " in result.err
+    assert run_command("group", "describe", group).code == 1
+    assert run_command("group", "delete", group, "--if-exists").out == f"{group} did not exist\n"
+    assert run_command("group", "delete", group, "--if-exists", "--json").json == [
         {"name": group, "deleted": False}
     ]
 
@@ -232,25 +240,25 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("words", "code", "sentence"), REFUSED, ids=lambda v: str(v)[:60])
-def test_invalid_group_command_is_one_line(tell, words, code, sentence):
-    said = tell("group", *words)
-    assert (said.code, said.out) == (code, "")
-    assert sentence in said.err
-    assert said.err.count("\n") == 1
+def test_invalid_group_command_is_one_line(run_command, words, code, sentence):
+    result = run_command("group", *words)
+    assert (result.code, result.out) == (code, "")
+    assert sentence in result.err
+    assert result.err.count("\n") == 1
 
 
-def test_reset_of_unknown_partition_is_rejected(tell, topic, group):
-    said = tell("group", "reset", group, "-t", f"{topic}:0-2", "--to", "end")
-    assert (said.code, said.out) == (1, "")
-    assert f"topic {topic!r} has no partition 2: it has 2" in said.err
-    assert tell("group", "describe", group).code == 1
+def test_reset_of_unknown_partition_is_rejected(run_command, topic, group):
+    result = run_command("group", "reset", group, "-t", f"{topic}:0-2", "--to", "end")
+    assert (result.code, result.out) == (1, "")
+    assert f"topic {topic!r} has no partition 2: it has 2" in result.err
+    assert run_command("group", "describe", group).code == 1
 
 
-def test_shift_of_missing_offset_is_rejected(tell, topic, group):
-    tell("group", "reset", group, "-t", f"{topic}:0", "--to", "5")
-    said = tell("group", "reset", group, "-t", topic, "--shift-by", "1")
-    assert (said.code, said.out) == (1, "")
-    assert f"{topic} [1] has nothing committed that could be shifted" in said.err
+def test_shift_of_missing_offset_is_rejected(run_command, topic, group):
+    run_command("group", "reset", group, "-t", f"{topic}:0", "--to", "5")
+    result = run_command("group", "reset", group, "-t", topic, "--shift-by", "1")
+    assert (result.code, result.out) == (1, "")
+    assert f"{topic} [1] has nothing committed that could be shifted" in result.err
 
 
 @pytest.mark.parametrize(
@@ -272,7 +280,7 @@ def test_invalid_line_of_offsets_file_is_named(line, groups, sentence):
 
 
 def test_partition_ranges_are_written_and_parsed():
-    assert spoken({"a": [0, 1, 2, 5, 7, 8], "b": [3]}) == "a:0-2,5,7-8 b:3"
+    assert format_partitions({"a": [0, 1, 2, 5, 7, 8], "b": [3]}) == "a:0-2,5,7-8 b:3"
     assert span("a:0-2,5,7-8") == PartitionSelection("a", (0, 1, 2, 5, 7, 8))
     assert span("a") == PartitionSelection("a", None)
-    assert spoken({}) == ""
+    assert format_partitions({}) == ""

@@ -17,7 +17,7 @@ from typing import IO
 import pytest
 
 from kafkalite.testing import Broker
-from tests.cli.conftest import TIMEOUT_S, Run, Tell
+from tests.cli.conftest import TIMEOUT_S, Run, RunCommand
 from tests.process.waiting import until
 
 _numbers = itertools.count(1)
@@ -60,7 +60,7 @@ class Member:
         self.err = err
 
     @property
-    def told(self) -> list[str]:
+    def result(self) -> list[str]:
         """Its messages about partitions so far: `is given t:0`."""
         lines = self.err.read_text().splitlines()
         return [re.sub(r"^group \S+: \S+ ", "", line) for line in lines]
@@ -76,18 +76,18 @@ def consumed(run: Run, *words: str) -> bytes:
     return ended.stdout
 
 
-def lag(tell: Tell, group: str) -> int:
-    (found,) = tell("group", "describe", group, "--json").json
+def lag(run_command: RunCommand, group: str) -> int:
+    (found,) = run_command("group", "describe", group, "--json").json
     return found["lag"]
 
 
-def test_group_consumer_continues_at_committed_offsets(run, tell, kafka_topic, group):
+def test_group_consumer_continues_at_committed_offsets(run, run_command, kafka_topic, group):
     run("produce", "-t", kafka_topic, given=b"1\n2\n3\n4\n5\n")
     assert consumed(run, "-G", group, kafka_topic, "-c", "2") == b"1\n2\n"
-    assert lag(tell, group) == 3
+    assert lag(run_command, group) == 3
     assert consumed(run, "-G", group, "-t", kafka_topic, "-e") == b"3\n4\n5\n"
     assert consumed(run, "-G", group, kafka_topic, "-e") == b""
-    tell("group", "reset", group, "--all-topics", "--to", "4")
+    run_command("group", "reset", group, "--all-topics", "--to", "4")
     assert consumed(run, "-G", group, kafka_topic, "-e") == b"5\n"
 
 
@@ -116,35 +116,35 @@ def test_new_group_may_start_at_the_end(run, kafka_topic, group):
 
 @pytest.mark.parametrize("kafka_topic", [2], indirect=True)
 def test_members_share_partitions_and_take_over_of_a_left_member(
-    run, tell, kafka_topic, group, member
+    run, run_command, kafka_topic, group, member
 ):
     first = member("-G", group, kafka_topic)
-    until(lambda: first.told == [f"is given {kafka_topic}:0-1"])
+    until(lambda: first.result == [f"is given {kafka_topic}:0-1"])
     second = member("-G", group, kafka_topic)
-    until(lambda: len(first.told) == 3 and len(second.told) == 1)
-    assert first.told[1] == f"gives back {kafka_topic}:0-1"
-    shares = {first.told[2], second.told[0]}
+    until(lambda: len(first.result) == 3 and len(second.result) == 1)
+    assert first.result[1] == f"gives back {kafka_topic}:0-1"
+    shares = {first.result[2], second.result[0]}
     assert shares == {f"is given {kafka_topic}:0", f"is given {kafka_topic}:1"}
     for partition in "0", "1":
         run("produce", "-t", kafka_topic, "-p", partition, given=b"x\n")
     until(lambda: first.out.read_bytes() == second.out.read_bytes() == b"x\n")
     assert second.end(signal.SIGINT) == 130
-    until(lambda: first.told[-1] == f"is given {kafka_topic}:0-1")
+    until(lambda: first.result[-1] == f"is given {kafka_topic}:0-1")
     assert first.end(signal.SIGTERM) == 128 + signal.SIGTERM
-    assert lag(tell, group) == 0
+    assert lag(run_command, group) == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signal_commits_and_leaves_the_group(number, run, tell, kafka_topic, group, member):
+def test_signal_commits_and_leaves_the_group(number, run, run_command, kafka_topic, group, member):
     run("produce", "-t", kafka_topic, given=b"1\n2\n3\n")
     ended = member("-G", group, kafka_topic)
     until(lambda: ended.out.read_bytes() == b"1\n2\n3\n")
     ended.end(number)
-    (found,) = tell("group", "describe", group, "--json").json
+    (found,) = run_command("group", "describe", group, "--json").json
     assert (found["state"], found["members"], found["lag"]) == ("Empty", [], 0)
 
 
-def test_records_not_written_are_not_committed(run, tell, kafka_topic, kafka_broker, group):
+def test_records_not_written_are_not_committed(run, run_command, kafka_topic, kafka_broker, group):
     run("produce", "-t", kafka_topic, given=b"x" * 99 + b"\n" + b"y\n" * 50_000)
     words = [sys.executable, "-m", "kafkalite", "consume", "-G", group, kafka_topic]
     env = {**os.environ, "KAFKALITE_BOOTSTRAP": kafka_broker.bootstrap}
@@ -153,7 +153,7 @@ def test_records_not_written_are_not_committed(run, tell, kafka_topic, kafka_bro
         assert process.stdout.read(1) == b"x"
         process.stdout.close()
         assert process.wait(TIMEOUT_S) == 141
-    assert 0 < lag(tell, group) <= 50_001
+    assert 0 < lag(run_command, group) <= 50_001
 
 
 @pytest.fixture
@@ -174,12 +174,12 @@ def unread(pipe: IO[bytes]) -> int:
     return int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder)
 
 
-def test_signal_waits_for_the_commit_of_the_current_batch(tell, stuck, group):
+def test_signal_waits_for_the_commit_of_the_current_batch(run_command, stuck, group):
     stuck.send_signal(signal.SIGINT)
     lines = stuck.stdout.read().splitlines()
     assert stuck.wait(TIMEOUT_S) == 130
     assert {len(line) for line in lines} == {100_000}
-    assert lag(tell, group) == 9 - len(lines)
+    assert lag(run_command, group) == 9 - len(lines)
 
 
 def test_second_signal_ends_a_blocked_member(run, stuck, kafka_topic, group):

@@ -167,9 +167,9 @@ def test_ctrl_c_delivers_complete_lines_and_reports_them(run, kafka_broker, kafk
         assert run("consume", "-t", kafka_topic, "-c", "2").stdout == b"one\ntwo\n"
         produce.send_signal(signal.SIGINT)
         assert produce.wait(TIMEOUT_S) == 130
-        said = produce.stderr.read().decode()
-    assert "interrupted after 2 records" in said
-    assert "none of them undelivered" in said
+        result = produce.stderr.read().decode()
+    assert "interrupted after 2 records" in result
+    assert "none of them undelivered" in result
 
 
 def test_pipe_through_a_killed_broker_arrives_once_and_in_order():

@@ -170,8 +170,8 @@ def ordered(directory, capsys):
 
     def ordered(*words):
         code = main(["node", *words, "--data", str(directory)])
-        said = capsys.readouterr()
-        return code, said.out, said.err
+        result = capsys.readouterr()
+        return code, result.out, result.err
 
     return ordered
 
@@ -259,14 +259,14 @@ def test_dry_run_prints_moves_and_moves_nothing(supervisor, ordered):
 
 
 def test_list_is_repeated_if_the_supervisor_died(supervisor, ordered, monkeypatch):
-    monkeypatch.setattr(node, "ASK_AGAIN_S", 0.05)
+    monkeypatch.setattr(node, "RETRY_INTERVAL_S", 0.05)
     supervisor.deaf = 2
     assert ordered("list")[0] == 0
     assert supervisor.orders[0] == ("list", -1, False)
 
 
 def test_silent_supervisor_is_one_line(supervisor, ordered, monkeypatch, directory):
-    monkeypatch.setattr(node, "ANSWER_S", 0.2)
+    monkeypatch.setattr(node, "REQUEST_TIMEOUT_S", 0.2)
     supervisor.deaf = 1_000
     code, out, err = ordered("list")
     assert (code, out) == (1, "")
@@ -275,8 +275,8 @@ def test_silent_supervisor_is_one_line(supervisor, ordered, monkeypatch, directo
 
 
 def test_order_is_not_repeated(supervisor, ordered, monkeypatch):
-    monkeypatch.setattr(node, "ASK_AGAIN_S", 0.05)
-    monkeypatch.setattr(node, "ANSWER_S", 0.3)
+    monkeypatch.setattr(node, "RETRY_INTERVAL_S", 0.05)
+    monkeypatch.setattr(node, "REQUEST_TIMEOUT_S", 0.3)
     supervisor.deaf = 1
     code, _, err = ordered("rebalance")
     assert code == 1
@@ -331,13 +331,13 @@ def test_interrupt_reports_that_moves_continue(supervisor, directory):
         assert time.monotonic() < deadline
         time.sleep(LOOK_S)
     command.send_signal(signal.SIGINT)
-    _, said = command.communicate(timeout=SEEN_S_MAX)
+    _, result = command.communicate(timeout=SEEN_S_MAX)
     assert command.returncode == 130
-    assert said == "the moves go on without this command (3 left; see kafkalite node list)\n"
+    assert result == "the moves go on without this command (3 left; see kafkalite node list)\n"
 
 
 def test_stalled_moves_name_the_node_in_backoff(supervisor, ordered, monkeypatch):
-    monkeypatch.setattr(node, "STILL_S", 0.0)
+    monkeypatch.setattr(node, "STALL_S", 0.0)
     supervisor.moving = False
     supervisor.nodes[2]["state"] = "backoff"
     threading.Timer(0.5, setattr, [supervisor, "moving", True]).start()
@@ -371,9 +371,9 @@ def test_nodes_are_added_and_removed_without_losing_records(capsys):
         assert led() == {0: 0, 1: 0, 3: 6}
         assert main(["node", "remove", "3", "--data", str(broker.data)]) == 1
         assert capsys.readouterr().err.count("\n") == 1
-        asked = ["consume", "-b", broker.bootstrap, "-t", name, "-o", "beginning", "-e"]
+        options = ["consume", "-b", broker.bootstrap, "-t", name, "-o", "beginning", "-e"]
         read = subprocess.run(
-            [sys.executable, "-m", "kafkalite", *asked], capture_output=True, check=True
+            [sys.executable, "-m", "kafkalite", *options], capture_output=True, check=True
         ).stdout
     assert sorted(map(int, read.split())) == list(range(600))
 

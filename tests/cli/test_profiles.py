@@ -21,53 +21,53 @@ def nobody_has_chosen(monkeypatch, tmp_path):
     monkeypatch.delenv("KAFKALITE_PROFILE", raising=False)
 
 
-def asked(capsys, *words):
+def options(capsys, *words):
     assert main(["profile", *words]) == 0, capsys.readouterr().err
     return capsys.readouterr().out
 
 
 def refused(capsys, *words):
     code = main(["profile", *words])
-    said = capsys.readouterr()
-    assert (said.out, said.err.count("\n")) == ("", 1)
-    return code, said.err.removeprefix("kafkalite: ").rstrip("\n")
+    result = capsys.readouterr()
+    assert (result.out, result.err.count("\n")) == ("", 1)
+    return code, result.err.removeprefix("kafkalite: ").rstrip("\n")
 
 
 def test_profiles_are_added_listed_used_and_removed(capsys):
-    assert asked(capsys, "list") == "PROFILE  IN USE  ADDRESS  SECURITY\n"
-    assert asked(capsys, "add", "test", "-b", "a:1", "--use") == "test added and in use\n"
-    assert asked(capsys, "add", "prod", "-b", "b:2,c:3", "-X", "client.id=me") == "prod added\n"
-    assert asked(capsys, "list") == (
+    assert options(capsys, "list") == "PROFILE  IN USE  ADDRESS  SECURITY\n"
+    assert options(capsys, "add", "test", "-b", "a:1", "--use") == "test added and in use\n"
+    assert options(capsys, "add", "prod", "-b", "b:2,c:3", "-X", "client.id=me") == "prod added\n"
+    assert options(capsys, "list") == (
         "PROFILE  IN USE  ADDRESS  SECURITY\n"
         "prod     -       b:2,c:3  plaintext\n"
         "test     yes     a:1      plaintext\n"
     )
-    assert asked(capsys, "use", "prod") == "prod is in use\n"
-    assert json.loads(asked(capsys, "list", "--json"))[0] == {
+    assert options(capsys, "use", "prod") == "prod is in use\n"
+    assert json.loads(options(capsys, "list", "--json"))[0] == {
         "name": "prod",
         "in_use": True,
         "properties": {"bootstrap.servers": "b:2,c:3", "client.id": "me"},
     }
-    assert asked(capsys, "remove", "prod") == "prod removed\n"
+    assert options(capsys, "remove", "prod") == "prod removed\n"
     assert profiles.profile_in_use() is None
-    assert asked(capsys, "list").splitlines()[1:] == ["test     -       a:1      plaintext"]
+    assert options(capsys, "list").splitlines()[1:] == ["test     -       a:1      plaintext"]
 
 
 def test_secret_is_read_from_stdin_hidden_and_private(capsys, monkeypatch):
     words = ("-b", "b:2", "-X", "security.protocol=SASL_PLAINTEXT", "-X", "sasl.mechanism=PLAIN")
     monkeypatch.setattr("sys.stdin", io.StringIO("as % it = is#\n"))
-    asked(capsys, "add", "prod", *words, "-X", "sasl.username=me", "--secret", "sasl.password")
+    options(capsys, "add", "prod", *words, "-X", "sasl.username=me", "--secret", "sasl.password")
     assert profiles.profile_of("prod")["sasl.password"] == "as % it = is#"
     assert stat.S_IMODE(profiles.path().stat().st_mode) == 0o600
     assert stat.S_IMODE(profiles.path().parent.stat().st_mode) == 0o700
-    shown = asked(capsys, "list", "--json")
+    shown = options(capsys, "list", "--json")
     assert "as %" not in shown
     assert json.loads(shown)[0]["properties"]["sasl.password"] == profiles.HIDDEN
 
 
 def test_readable_secrets_are_reported_and_made_private(capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO("x\n"))
-    asked(capsys, "add", "prod", "-b", "b:2", "--secret", "sasl.password")
+    options(capsys, "add", "prod", "-b", "b:2", "--secret", "sasl.password")
     profiles.path().chmod(0o644)
     assert main(["profile", "use", "prod"]) == 0
     assert "others may read the secrets" in capsys.readouterr().err
@@ -89,11 +89,11 @@ def test_readable_secrets_are_reported_and_made_private(capsys, monkeypatch):
     ],
 )
 def test_invalid_profile_command_is_one_line(words, code, sentence, capsys):
-    asked(capsys, "add", "test", "-b", "a:1")
+    options(capsys, "add", "test", "-b", "a:1")
     before = profiles.path().read_bytes()
-    got, said = refused(capsys, *words)
+    got, result = refused(capsys, *words)
     assert got == code
-    assert sentence in said
+    assert sentence in result
     assert profiles.path().read_bytes() == before
 
 
@@ -110,9 +110,9 @@ def test_invalid_profile_command_is_one_line(words, code, sentence, capsys):
 def test_invalid_profile_file_is_one_line_with_its_path(text, sentence, capsys):
     profiles.path().parent.mkdir(parents=True)
     profiles.path().write_text(text)
-    _, said = refused(capsys, "list")
-    assert sentence in said
-    assert str(profiles.path()) in said
+    _, result = refused(capsys, "list")
+    assert sentence in result
+    assert str(profiles.path()) in result
 
 
 def test_value_of_several_lines_is_read_back():
@@ -126,8 +126,8 @@ def test_cluster_sources_are_used_in_order_of_precedence(capsys, monkeypatch):
     here = {"bootstrap": "127.0.0.1:777"}
     monkeypatch.setattr(clients, "running", lambda directory: here)
     assert ClusterClients().bootstrap == "127.0.0.1:777"
-    asked(capsys, "add", "used", "-b", "used:1", "-X", "client.id=used", "--use")
-    asked(capsys, "add", "named", "-b", "named:1", "-X", "client.id=named")
+    options(capsys, "add", "used", "-b", "used:1", "-X", "client.id=used", "--use")
+    options(capsys, "add", "named", "-b", "named:1", "-X", "client.id=named")
     assert ClusterClients().bootstrap == "used:1"
     monkeypatch.setenv("KAFKALITE_PROFILE", "named")
     assert (ClusterClients().bootstrap, ClusterClients().properties) == (
@@ -141,7 +141,7 @@ def test_cluster_sources_are_used_in_order_of_precedence(capsys, monkeypatch):
 
 
 def test_address_flag_uses_no_profile_properties_unless_named(capsys):
-    asked(capsys, "add", "prod", "-b", "prod:1", "-X", "sasl.password=x", "--use")
+    options(capsys, "add", "prod", "-b", "prod:1", "-X", "sasl.password=x", "--use")
     assert ClusterClients("evil:1").properties == {}
     both = ClusterClients("prod-2:1", [("client.id", "me")], "prod")
     assert both.bootstrap == "prod-2:1"
@@ -157,6 +157,6 @@ def test_running_broker_of_another_user_is_ignored(monkeypatch):
 
 
 def test_unreachable_broker_error_names_the_profile(capsys):
-    asked(capsys, "add", "gone", "-b", "127.0.0.1:1")
+    options(capsys, "add", "gone", "-b", "127.0.0.1:1")
     assert main(["topic", "list", "--profile", "gone"]) == 1
     assert "no broker answers at 127.0.0.1:1 (profile gone): " in capsys.readouterr().err

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from kafkalite.cli.progress import Progress, size_words
+from kafkalite.cli.progress import Progress, format_size
 
 
 class Terminal(io.StringIO):
@@ -27,7 +27,7 @@ class Terminal(io.StringIO):
     ],
 )
 def test_size_is_printed_in_binary_units(size, words):
-    assert size_words(size) == words
+    assert format_size(size) == words
 
 
 @pytest.fixture

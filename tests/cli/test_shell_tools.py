@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 
 from kafkalite.cli import main
 from kafkalite.cli.shell_tools import MARK, TOOLS, flags, start
-from kafkalite.cli.shell_tools.flags import Flag, given, whole
+from kafkalite.cli.shell_tools.flags import Flag, parse, whole
 from kafkalite.errors import Refusal
 from tests.oracle import shell_recording
 
@@ -43,20 +43,20 @@ FLAGS = (
     ],
 )
 def test_flags_are_parsed_as_by_kafka(words, name, value):
-    asked = given(words, FLAGS)
-    assert name in asked
-    assert asked.one(name, "nothing") == value
+    options = parse(words, FLAGS)
+    assert name in options
+    assert options.one(name, "nothing") == value
 
 
 def test_repeatable_flag_collects_its_values():
-    asked = given(["--config", "a=1", "--config=b=2=3", "--config", "c="], FLAGS)
-    assert asked.all("config") == [("a", "1"), ("b", "2=3"), ("c", "")]
-    assert asked.all("state") == []
+    options = parse(["--config", "a=1", "--config=b=2=3", "--config", "c="], FLAGS)
+    assert options.all("config") == [("a", "1"), ("b", "2=3"), ("c", "")]
+    assert options.all("state") == []
 
 
 def test_deprecated_flag_is_replaced_with_one_warning(capsys):
-    asked = given(["--property", "a=1", "--property", "b=2"], FLAGS)
-    assert asked.all("config") == [("a", "1"), ("b", "2")]
+    options = parse(["--property", "a=1", "--property", "b=2"], FLAGS)
+    assert options.all("config") == [("a", "1"), ("b", "2")]
     assert capsys.readouterr().err == "kafkalite: --property is deprecated: use --config\n"
 
 
@@ -81,7 +81,7 @@ def test_deprecated_flag_is_replaced_with_one_warning(capsys):
 )
 def test_invalid_arguments_are_one_sentence(words, sentence):
     with pytest.raises(Refusal) as refused:
-        given(words, FLAGS)
+        parse(words, FLAGS)
     assert sentence in str(refused.value)
     assert refused.value.exit_code == 1
 
@@ -127,20 +127,20 @@ def test_every_script_prints_help_from_any_directory(scripts, tmp_path, name):
 @pytest.mark.parametrize("name", TOOLS)
 def test_missing_and_unknown_flags_exit_with_1(name, capsys):
     assert start.main([name]) == 1
-    said = capsys.readouterr()
-    assert said.out == "" and "usage:" in said.err
+    result = capsys.readouterr()
+    assert result.out == "" and "usage:" in result.err
     assert start.main([name, "--no-such-flag"]) == 1
-    said = capsys.readouterr()
-    assert said.out == "" and said.err.count("\n") == 1
-    assert said.err.startswith("kafkalite: unknown flag --no-such-flag")
+    result = capsys.readouterr()
+    assert result.out == "" and result.err.count("\n") == 1
+    assert result.err.startswith("kafkalite: unknown flag --no-such-flag")
 
 
 def test_unreachable_broker_is_one_line(capfd):
     nowhere = "127.0.0.1:1"
     assert start.main(["kafka-get-offsets", "--bootstrap-server", nowhere]) == 1
-    said = capfd.readouterr().err
-    assert said.startswith(f"kafkalite: no broker answers at {nowhere}")
-    assert said.count("\n") == 1
+    result = capfd.readouterr().err
+    assert result.startswith(f"kafkalite: no broker answers at {nowhere}")
+    assert result.count("\n") == 1
 
 
 def test_signal_commits_printed_records_of_console_consumer(kafka_broker, kafka_topic, capsys):
@@ -163,7 +163,7 @@ def test_signal_commits_printed_records_of_console_consumer(kafka_broker, kafka_
             assert consumer.stderr.read() == b"Processed a total of 3 messages\n"
         finally:
             consumer.kill()
-    asked = ["--describe", "--group", f"{kafka_topic}-readers"]
-    start.main(["kafka-consumer-groups", "--bootstrap-server", kafka_broker.bootstrap, *asked])
+    options = ["--describe", "--group", f"{kafka_topic}-readers"]
+    start.main(["kafka-consumer-groups", "--bootstrap-server", kafka_broker.bootstrap, *options])
     row = capsys.readouterr().out.splitlines()[-1].split()
     assert row[1:6] == [kafka_topic, "0", "3", "3", "0"]

@@ -22,7 +22,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from kafkalite.cli import main
-from kafkalite.cli.top import GROUP_ORDER, TOPIC_ORDER, SampleRounds, printed
+from kafkalite.cli.top import GROUP_ORDER, TOPIC_ORDER, SampleRounds, print_rounds
 from kafkalite.cli.top_rates import CPU, SLOW_TICKS, TRAFFIC, RateMeter
 from kafkalite.cli.top_sampling import ClusterSample, ClusterUnreachable, SampledGroup, SampledNode
 from kafkalite.cli.top_screen import (
@@ -79,11 +79,11 @@ def measured(*samples: ClusterSample):
 
 
 def test_rate_is_the_difference_over_the_interval():
-    told = measured(sample(10.0, 5), sample(12.0, 25))
-    assert told["topics"][0]["records_per_s"] == told["totals"]["records_per_s"] == 10.0
-    assert told["groups"][0]["lag"] == told["totals"]["lag"] == 23
-    assert told["groups"][0]["records_per_s"] == 0
-    assert told["nodes"][0]["leaders"] == 1 and told["nodes"][0]["controller"]
+    output = measured(sample(10.0, 5), sample(12.0, 25))
+    assert output["topics"][0]["records_per_s"] == output["totals"]["records_per_s"] == 10.0
+    assert output["groups"][0]["lag"] == output["totals"]["lag"] == 23
+    assert output["groups"][0]["records_per_s"] == 0
+    assert output["nodes"][0]["leaders"] == 1 and output["nodes"][0]["controller"]
 
 
 def test_first_sample_and_recreated_topic_have_no_rate():
@@ -95,25 +95,25 @@ def test_first_sample_and_recreated_topic_have_no_rate():
 
 
 def test_group_without_commits_has_no_lag():
-    told = measured(sample(1.0, 5, groups={"g": SampledGroup("Empty", 0, {}, 1.0)}))
-    assert told["groups"][0]["lag"] is told["totals"]["lag"] is None
+    output = measured(sample(1.0, 5, groups={"g": SampledGroup("Empty", 0, {}, 1.0)}))
+    assert output["groups"][0]["lag"] is output["totals"]["lag"] is None
 
 
 def test_byte_rate_without_pages_is_the_growth_of_files():
-    told = measured(
+    output = measured(
         sample(1.0, 0, sizes={"t": 100}), sample(3.0, 0, sizes={"t": 300}, sizes_at_s=3.0)
     )
-    assert told["topics"][0]["bytes_in_per_s"] == 100.0
-    assert told["topics"][0]["bytes_out_per_s"] is None
+    assert output["topics"][0]["bytes_in_per_s"] == 100.0
+    assert output["topics"][0]["bytes_out_per_s"] is None
     shrunk = measured(sample(1.0, 0, sizes={"t": 100}), sample(3.0, 0, sizes={"t": 50}))
     assert shrunk["topics"][0]["bytes_in_per_s"] is None
 
 
 def test_page_rates_use_page_times_and_stale_page_keeps_its_rate():
     pages = [page(1_000, 0, 0.0), page(3_000, 400, 1.0), page(3_000, 400, 1.0)]
-    told = measured(*(sample(float(at), 0, pages=[each]) for at, each in enumerate(pages)))
-    assert told["topics"][0]["bytes_in_per_s"] == 200.0
-    assert told["nodes"][0]["cpu"] == 0.5
+    output = measured(*(sample(float(at), 0, pages=[each]) for at, each in enumerate(pages)))
+    assert output["topics"][0]["bytes_in_per_s"] == 200.0
+    assert output["nodes"][0]["cpu"] == 0.5
 
 
 def test_slow_ticks_are_summed_over_causes():
@@ -127,30 +127,30 @@ def test_slow_ticks_are_summed_over_causes():
 
 
 def test_restarted_process_has_no_rate():
-    told = measured(
+    output = measured(
         sample(1.0, 0, pages=[page(1_000, 100, 1.0)]),
         sample(2.0, 0, pages=[page(2_000, 500, 2.0, pid=8)]),
     )
-    assert told["topics"][0]["bytes_in_per_s"] is None
-    assert told["nodes"][0]["cpu"] is None
-    assert told["nodes"][0]["pid"] == 8
+    assert output["topics"][0]["bytes_in_per_s"] is None
+    assert output["nodes"][0]["cpu"] is None
+    assert output["nodes"][0]["pid"] == 8
 
 
 def test_topic_missing_from_pages_has_zero_rate():
     quiet = {PLACE: 1, ("quiet", 0): 1}
-    told = measured(
+    output = measured(
         sample(1.0, 0, leaders=quiet, pages=[page(1_000, 100, 1.0)]),
         sample(2.0, 0, leaders=quiet, pages=[page(2_000, 500, 2.0)]),
     )
-    rates = {topic["name"]: topic["bytes_in_per_s"] for topic in told["topics"]}
+    rates = {topic["name"]: topic["bytes_in_per_s"] for topic in output["topics"]}
     assert rates == {"t": 400.0, "quiet": 0.0}
 
 
 def test_topic_new_in_a_page_counts_from_zero():
     silent = page(1_000, 0, 1.0)
     silent.families[0] = Family(TRAFFIC[0], COUNTER, "", [({}, 0)])
-    told = measured(sample(1.0, 0, pages=[silent]), sample(2.0, 0, pages=[page(3_000, 400, 1.0)]))
-    assert told["topics"][0]["bytes_in_per_s"] == 200.0
+    output = measured(sample(1.0, 0, pages=[silent]), sample(2.0, 0, pages=[page(3_000, 400, 1.0)]))
+    assert output["topics"][0]["bytes_in_per_s"] == 200.0
 
 
 def test_topics_and_groups_are_ordered_by_rate_size_and_lag():
@@ -183,7 +183,7 @@ class Staged:
 
 def printed_of(*samples, once: bool = False) -> None:
     cluster = SimpleNamespace(bootstrap="h:1")
-    printed(SampleRounds(cluster, Staged(*samples), "rate", interval_s=0.001), True, once)
+    print_rounds(SampleRounds(cluster, Staged(*samples), "rate", interval_s=0.001), True, once)
 
 
 def test_unreachable_cluster_is_reported_once(capsys):
@@ -196,10 +196,12 @@ def test_unreachable_cluster_is_reported_once(capsys):
             sample(3.0, 9),
             ClusterUnreachable,
         )
-    told, said = capsys.readouterr()
-    rates = [json.loads(line)["totals"]["records_per_s"] for line in told.splitlines()]
+    output, errors = capsys.readouterr()
+    rates = [json.loads(line)["totals"]["records_per_s"] for line in output.splitlines()]
     assert rates == [8.0, 1.0]
-    assert said == "kafkalite: h:1 does not answer any more; waiting for it (Ctrl-C gives up)\n" * 2
+    assert (
+        errors == "kafkalite: h:1 does not answer any more; waiting for it (Ctrl-C gives up)\n" * 2
+    )
 
 
 @pytest.mark.parametrize("samples", [[ClusterUnreachable], [sample(1.0, 0), ClusterUnreachable]])
@@ -214,10 +216,10 @@ def test_unreachable_cluster_fails_a_single_round(samples):
 def round_of(count: int, name: str = "t"):
     """Return a round of `count` topics."""
     leaders = {(f"{name}{number:03}", 0): 1 for number in range(count)}
-    told = measured(
+    output = measured(
         sample(1.0, 0, leaders=leaders, groups={"g\x1b[2J": SampledGroup("Dead", 0, {}, 1.0)})
     )
-    return {"at": "2026-01-02T03:04:05Z", "bootstrap": "h:1", **told}
+    return {"at": "2026-01-02T03:04:05Z", "bootstrap": "h:1", **output}
 
 
 def lines_of(round, width: int, height: int, trouble: str = "") -> list[str]:
@@ -297,27 +299,27 @@ def watched(kafka_broker: Broker):
     return name
 
 
-def once(tell, *words):
-    return tell("top", "--once", "--interval", "0.1", "--json", *words).json
+def once(run_command, *words):
+    return run_command("top", "--once", "--interval", "0.1", "--json", *words).json
 
 
-def test_single_round_contains_topics_groups_and_nodes(tell, kafka_broker, watched):
-    told = once(tell, watched)
-    (topic,), (group,), (node,) = told["topics"], told["groups"], told["nodes"]
+def test_single_round_contains_topics_groups_and_nodes(run_command, kafka_broker, watched):
+    output = once(run_command, watched)
+    (topic,), (group,), (node,) = output["topics"], output["groups"], output["nodes"]
     assert (topic["name"], topic["partitions"], topic["leaderless"]) == (watched, 2, 0)
     assert topic["records_per_s"] == 0 and topic["size"] > 500
     assert (group["name"], group["state"], group["members"]) == (watched, "Empty", 0)
     assert (group["lag"], group["topics"], group["records_per_s"]) == (3, 1, 0)
-    assert f"{node['host']}:{node['port']}" == told["bootstrap"] == kafka_broker.bootstrap
+    assert f"{node['host']}:{node['port']}" == output["bootstrap"] == kafka_broker.bootstrap
     assert node["leaders"] == 2 and node["controller"]
-    assert told["left_out"] == []
+    assert output["left_out"] == []
     # Without --data no metrics page is read: another broker may use the default directory.
     assert node["cpu"] is node["pid"] is node["role"] is None
 
 
-def test_data_directory_adds_process_figures(tell, kafka_broker, watched):
-    told = once(tell, watched, "--data", str(kafka_broker.data))
-    (node,) = told["nodes"]
+def test_data_directory_adds_process_figures(run_command, kafka_broker, watched):
+    output = once(run_command, watched, "--data", str(kafka_broker.data))
+    (node,) = output["nodes"]
     assert node["pid"] in {each["pid"] for each in kafka_broker.nodes}
     assert node["memory"] > 1 << 20 and node["connections"] is not None
     assert node["role"] == kafka_broker.nodes[0]["role"]
@@ -330,19 +332,19 @@ def test_data_directory_names_the_broker(kafka_broker, watched, monkeypatch, cap
     assert json.loads(capsys.readouterr().out)["bootstrap"] == kafka_broker.bootstrap
 
 
-def test_single_round_is_printed_as_text_without_a_terminal(tell, watched):
-    said = tell("top", "--once", "--interval", "0.1", watched)
-    rows = said.table
+def test_single_round_is_printed_as_text_without_a_terminal(run_command, watched):
+    errors = run_command("top", "--once", "--interval", "0.1", watched)
+    rows = errors.table
     assert ["TOPIC", "PARTITIONS", "RECORDS/S"] == [row for row in rows if row[:1] == ["TOPIC"]][0][
         :3
     ]
     assert [watched, "2", "0"] in [row[:3] for row in rows]
 
 
-def test_internal_topics_are_shown_if_requested(tell, watched):
-    assert once(tell, "__consumer")["topics"] == []
-    told = once(tell, "__consumer", "--internal")
-    assert [topic["name"] for topic in told["topics"]] == ["__consumer_offsets"]
+def test_internal_topics_are_shown_if_requested(run_command, watched):
+    assert once(run_command, "__consumer")["topics"] == []
+    output = once(run_command, "__consumer", "--internal")
+    assert [topic["name"] for topic in output["topics"]] == ["__consumer_offsets"]
 
 
 @pytest.fixture
@@ -369,21 +371,21 @@ class Stream:
 
     def __init__(self, process) -> None:
         self.process = process
-        self.told = []
+        self.output = []
 
     def more(self):
         line = self.process.stdout.readline()
         assert line, self.process.stderr.read()
-        self.told.append(json.loads(line))
-        return self.told[-1]
+        self.output.append(json.loads(line))
+        return self.output[-1]
 
     def until(self, *conditions):
         """Read until each condition was true of a round; return the first one's latest round."""
         deadline = time.monotonic() + WAIT_S_MAX
-        while not all(any(map(each, self.told)) for each in conditions):
-            assert time.monotonic() < deadline, self.told[-1]
+        while not all(any(map(each, self.output)) for each in conditions):
+            assert time.monotonic() < deadline, self.output[-1]
             self.more()
-        return [each for each in self.told if conditions[0](each)][-1]
+        return [each for each in self.output if conditions[0](each)][-1]
 
 
 def test_produced_and_consumed_records_appear_as_rates(top, kafka_broker, watched):
@@ -396,20 +398,20 @@ def test_produced_and_consumed_records_appear_as_rates(top, kafka_broker, watche
         producer.produce(watched, b"x" * 1_000, partition=0)
     producer.flush()
     rounds.until(
-        lambda told: told["totals"]["lag"] == 1_003,
-        lambda told: told["totals"]["records_per_s"] > 0,
-        lambda told: (told["totals"]["bytes_in_per_s"] or 0) > 0,
+        lambda output: output["totals"]["lag"] == 1_003,
+        lambda output: output["totals"]["records_per_s"] > 0,
+        lambda output: (output["totals"]["bytes_in_per_s"] or 0) > 0,
     )
     consumer = Consumer({**settings, "group.id": watched})
     consumer.commit(offsets=[TopicPartition(watched, 0, 1_000)], asynchronous=False)
     consumer.close()
     rounds.until(
-        lambda told: told["totals"]["lag"] == 5,
-        lambda told: (told["groups"][0]["records_per_s"] or 0) > 0,
+        lambda output: output["totals"]["lag"] == 5,
+        lambda output: (output["groups"][0]["records_per_s"] or 0) > 0,
     )
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=WAIT_S_MAX)
-    assert (process.returncode, said) == (130, "")
+    _, errors = process.communicate(timeout=WAIT_S_MAX)
+    assert (process.returncode, errors) == (130, "")
 
 
 def test_killed_broker_is_waited_for(top):
@@ -422,7 +424,7 @@ def test_killed_broker_is_waited_for(top):
         assert "does not answer any more; waiting for it" in process.stderr.readline()
         broker.start()
         broker.topic(name="back")
-        rounds.until(lambda told: told["totals"]["topics"] == 2)
+        rounds.until(lambda output: output["totals"]["topics"] == 2)
 
 
 def test_closed_output_pipe_ends_top_silently(top):
@@ -444,11 +446,11 @@ def test_closed_output_pipe_ends_top_silently(top):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_invalid_top_arguments_are_one_line(tell, words, code, sentence):
-    said = tell("top", *words)
-    assert said.code == code
-    assert said.err.startswith("kafkalite: ") and said.err.count("\n") == 1
-    assert sentence in said.err
+def test_invalid_top_arguments_are_one_line(run_command, words, code, sentence):
+    errors = run_command("top", *words)
+    assert errors.code == code
+    assert errors.err.startswith("kafkalite: ") and errors.err.count("\n") == 1
+    assert sentence in errors.err
 
 
 # -- a terminal ----------------------------------------------------------------------------------

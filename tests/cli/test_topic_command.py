@@ -91,28 +91,28 @@ def test_describe_of_unknown_topic_fails(run):
     assert b"Unknown topic or partition" in ended.stderr
 
 
-def test_topic_alter_changes_partitions_and_configs(tell, kafka_topic):
+def test_topic_alter_changes_partitions_and_configs(run_command, kafka_topic):
     words = ("-p", "3", "-c", "retention.ms=60000", "-c", "segment.ms=5000")
-    assert tell("topic", "alter", kafka_topic, *words).out == f"{kafka_topic} altered\n"
-    (topic,) = tell("topic", "describe", kafka_topic, "--json").json
+    assert run_command("topic", "alter", kafka_topic, *words).out == f"{kafka_topic} altered\n"
+    (topic,) = run_command("topic", "describe", kafka_topic, "--json").json
     assert len(topic["partitions"]) == 3
     assert topic["configs"] == {"retention.ms": "60000", "segment.ms": "5000"}
-    assert tell("topic", "alter", kafka_topic, "-u", "segment.ms", "--json").json == [
+    assert run_command("topic", "alter", kafka_topic, "-u", "segment.ms", "--json").json == [
         {"name": kafka_topic, "altered": True, "dry_run": False}
     ]
-    (topic,) = tell("topic", "describe", kafka_topic, "--json").json
+    (topic,) = run_command("topic", "describe", kafka_topic, "--json").json
     assert topic["configs"] == {"retention.ms": "60000"}
 
 
-def test_dry_run_of_topic_alter_changes_nothing(tell, kafka_topic):
+def test_dry_run_of_topic_alter_changes_nothing(run_command, kafka_topic):
     words = ("-p", "3", "-c", "retention.ms=60000")
-    said = tell("topic", "alter", kafka_topic, *words, "--dry-run")
-    assert said.out == f"{kafka_topic} could be altered\n"
-    (topic,) = tell("topic", "describe", kafka_topic, "--json").json
+    result = run_command("topic", "alter", kafka_topic, *words, "--dry-run")
+    assert result.out == f"{kafka_topic} could be altered\n"
+    (topic,) = run_command("topic", "describe", kafka_topic, "--json").json
     assert (len(topic["partitions"]), topic["configs"]) == (1, {})
 
 
-def test_invalid_topic_alter_is_one_line_and_changes_nothing(tell, kafka_topic):
+def test_invalid_topic_alter_is_one_line_and_changes_nothing(run_command, kafka_topic):
     for words, code, sentence in [
         ((), 2, "say what to alter"),
         (("-p", "0"), 1, "1 to 100,000 partitions, not 0"),
@@ -120,15 +120,15 @@ def test_invalid_topic_alter_is_one_line_and_changes_nothing(tell, kafka_topic):
         (("-c", "retentoin.ms=1"), 1, "did you mean retention.ms"),
         (("-c", "retention.ms=soon"), 1, "retention.ms"),
     ]:
-        said = tell("topic", "alter", kafka_topic, *words)
-        assert (said.code, said.out) == (code, "")
-        assert sentence in said.err
-        assert said.err.count("\n") == 1
-    (topic,) = tell("topic", "describe", kafka_topic, "--json").json
+        result = run_command("topic", "alter", kafka_topic, *words)
+        assert (result.code, result.out) == (code, "")
+        assert sentence in result.err
+        assert result.err.count("\n") == 1
+    (topic,) = run_command("topic", "describe", kafka_topic, "--json").json
     assert (len(topic["partitions"]), topic["configs"]) == (1, {})
 
 
-def test_error_of_one_topic_does_not_stop_alteration_of_others(tell, kafka_topic):
-    said = tell("topic", "alter", fresh("nobody"), kafka_topic, "-p", "2")
-    assert (said.code, said.out) == (1, f"{kafka_topic} altered\n")
-    assert fresh("nobody") in said.err
+def test_error_of_one_topic_does_not_stop_alteration_of_others(run_command, kafka_topic):
+    result = run_command("topic", "alter", fresh("nobody"), kafka_topic, "-p", "2")
+    assert (result.code, result.out) == (1, f"{kafka_topic} altered\n")
+    assert fresh("nobody") in result.err

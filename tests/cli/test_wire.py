@@ -42,7 +42,7 @@ def answering(*answers: bytes) -> str:
 
 
 def test_wire_client_reads_metadata(kafka_broker, kafka_topic):
-    answer = WireClient(ClusterClients(kafka_broker.bootstrap)).ask(
+    answer = WireClient(ClusterClients(kafka_broker.bootstrap)).request(
         METADATA, {**NONE, "topics": None}
     )
     assert kafka_topic in {topic.name for topic in answer.topics}
@@ -50,18 +50,18 @@ def test_wire_client_reads_metadata(kafka_broker, kafka_topic):
 
 def test_first_reachable_bootstrap_address_is_used(kafka_broker):
     cluster = ClusterClients(f"127.0.0.1:1,{kafka_broker.bootstrap}")
-    assert WireClient(cluster).ask(METADATA, NONE).brokers
+    assert WireClient(cluster).request(METADATA, NONE).brokers
 
 
 def test_api_that_a_broker_does_not_support_is_refused(kafka_broker):
     with pytest.raises(Refusal, match="does not support CreateDelegationToken"):
-        WireClient(ClusterClients(kafka_broker.bootstrap)).ask(CREATE_DELEGATION_TOKEN, {})
+        WireClient(ClusterClients(kafka_broker.bootstrap)).request(CREATE_DELEGATION_TOKEN, {})
 
 
 def test_sasl_and_tls_are_rejected():
     cluster = ClusterClients("127.0.0.1:1", [("security.protocol", "SASL_SSL")])
     with pytest.raises(Refusal, match="only asked over a plain connection yet, not SASL_SSL"):
-        WireClient(cluster).ask(METADATA, NONE)
+        WireClient(cluster).request(METADATA, NONE)
 
 
 def versions(newest: int) -> bytes:
@@ -84,7 +84,7 @@ def versions(newest: int) -> bytes:
 )
 def test_invalid_response_is_one_sentence(answers, sentence):
     with pytest.raises(Refusal) as refused:
-        WireClient(ClusterClients(answering(*answers))).ask(METADATA, NONE)
+        WireClient(ClusterClients(answering(*answers))).request(METADATA, NONE)
     assert sentence in str(refused.value)
 
 
@@ -92,4 +92,4 @@ def test_silent_broker_times_out():
     with socket.create_server(("127.0.0.1", 0)) as silent:
         there = f"127.0.0.1:{silent.getsockname()[1]}"
         with pytest.raises(Refusal, match="did not respond in time"):
-            WireClient(ClusterClients(there), timeout_s=0.05).ask(METADATA, NONE)
+            WireClient(ClusterClients(there), timeout_s=0.05).request(METADATA, NONE)

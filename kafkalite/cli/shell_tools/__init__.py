@@ -56,7 +56,7 @@ def write(directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     paths = {name: directory / f"{name}.sh" for name in TOOLS}
     for path in paths.values():
-        if path.exists() and not ours(path):
+        if path.exists() and not is_generated(path):
             raise Refusal(f"{path} is there already and not ours (name another directory)")
     for name, path in paths.items():
         python = shlex.quote(sys.executable)
@@ -69,6 +69,6 @@ def write(directory: Path) -> None:
         print(path)
 
 
-def ours(path: Path) -> bool:
+def is_generated(path: Path) -> bool:
     with path.open("rb") as file:
         return MARK.encode() in file.read(len(SCRIPT) + len(MARK))

@@ -10,13 +10,13 @@ from typing import Any, TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection
 from confluent_kafka.admin import AdminClient, ClusterMetadata
 
-from kafkalite.cli.clients import ClusterClients, plain
+from kafkalite.cli.clients import ClusterClients, clean_error
 from kafkalite.cli.shell_tools.flags import Flag, ParsedFlags
 from kafkalite.cli.shell_tools.java_properties import properties_in, translated
 from kafkalite.errors import Refusal
 
 Key = TypeVar("Key")
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 BOOTSTRAP = Flag("bootstrap-server", "HOST:PORT,…", "where the cluster is; must be given")
 COMMAND_CONFIG = Flag("command-config", "FILE", "a file with properties of the client")
@@ -27,7 +27,7 @@ class ToolCluster(ClusterClients):
     """The cluster that a shell tool's flags name."""
 
     @property
-    def plain(self) -> bool:
+    def is_plaintext(self) -> bool:
         """Return True if the connection uses neither TLS nor a login, as cli/wire.py requires."""
         return self.properties.get("security.protocol", "plaintext").lower() == "plaintext"
 
@@ -37,46 +37,46 @@ class ToolCluster(ClusterClients):
         try:
             return super().metadata(client, topic)
         except Refusal:
-            why = f": {plain(self.complaint)}" if self.complaint else ""
+            why = f": {clean_error(self.last_error)}" if self.last_error else ""
             raise Refusal(f"no broker answers at {self.bootstrap}{why}") from None
 
 
-def brokers(asked: ParsedFlags, properties: Sequence[tuple[str, str]] = ()) -> ToolCluster:
+def brokers(options: ParsedFlags, properties: Sequence[tuple[str, str]] = ()) -> ToolCluster:
     """Return the cluster that the flags name; given properties override the file's."""
-    asked.wants("bootstrap-server")
-    path = asked.one("command-config")
+    options.requires("bootstrap-server")
+    path = options.one("command-config")
     known = translated([*(properties_in(path) if path else ()), *properties])
     known.pop("bootstrap.servers", None)
-    return ToolCluster(asked.one("bootstrap-server"), list(known.items()))
+    return ToolCluster(options.one("bootstrap-server"), list(known.items()))
 
 
 def settled(
-    futures: Mapping[Key, Future[Answer]],
-) -> tuple[dict[Key, Answer], dict[Key, KafkaError]]:
+    futures: Mapping[Key, Future[Result]],
+) -> tuple[dict[Key, Result], dict[Key, KafkaError]]:
     """Wait for all futures; return results and errors by key."""
-    answers: dict[Key, Answer] = {}
+    results: dict[Key, Result] = {}
     errors: dict[Key, KafkaError] = {}
     for key, future in futures.items():
         try:
-            answers[key] = future.result()
+            results[key] = future.result()
         except KafkaException as error:
             errors[key] = error.args[0]
-    return answers, errors
+    return results, errors
 
 
-def answered(futures: Mapping[Key, Future[Answer]]) -> dict[Key, Answer]:
+def results_of(futures: Mapping[Key, Future[Result]]) -> dict[Key, Result]:
     """Return all results; raise the first error."""
-    answers, errors = settled(futures)
+    results, errors = settled(futures)
     for error in errors.values():
         raise KafkaException(error)
-    return answers
+    return results
 
 
 def internal_topics(admin: AdminClient, names: Iterable[str]) -> set[str]:
     """Return the internal topics among these."""
     if not (all_names := [*names]):
         return set()
-    found = answered(admin.describe_topics(TopicCollection(all_names)))
+    found = results_of(admin.describe_topics(TopicCollection(all_names)))
     return {name for name, topic in found.items() if topic.is_internal}
 
 
@@ -94,4 +94,4 @@ def errors_as_refusals() -> Iterator[None]:
 def sentence(raised: KafkaException) -> str:
     """Return the broker's error message, or else librdkafka's."""
     error: Any = raised.args[0]
-    return plain(error.str()) if isinstance(error, KafkaError) else str(error)
+    return clean_error(error.str()) if isinstance(error, KafkaError) else str(error)

@@ -25,7 +25,7 @@ from kafkalite.cli.shell_tools.flags import Flag, ParsedFlags, ShellTool
 from kafkalite.cli.shell_tools.java_properties import properties_in
 from kafkalite.errors import Refusal
 
-LATER = "is left out: there are no quotas and no loggers to set here"
+NOT_SUPPORTED = "is left out: there are no quotas and no loggers to set here"
 
 
 class EntityKind(NamedTuple):
@@ -67,7 +67,7 @@ SOURCES = {
 def entity_type(text: str) -> str:
     """Parse the argument of --entity-type."""
     if text in ("clients", "ips", "broker-loggers"):
-        raise Refusal(f"--entity-type {text} {LATER}")
+        raise Refusal(f"--entity-type {text} {NOT_SUPPORTED}")
     if text not in KINDS:
         raise ValueError(f"one of {', '.join(KINDS)}")
     return text
@@ -90,13 +90,16 @@ FLAGS = (
     Flag("add-config", "KEY=VALUE,…", "set these; KEY=[A,B] is a value with commas"),
     Flag("add-config-file", "FILE", "set the properties in a file"),
     Flag("delete-config", "KEY,…", "take these back"),
-    *(Flag(name, "NAME", refused=LATER) for name in ("client", "ip", "broker-logger")),
-    *(Flag(name, refused=LATER) for name in ("client-defaults", "ip-defaults", "user-defaults")),
+    *(Flag(name, "NAME", refused=NOT_SUPPORTED) for name in ("client", "ip", "broker-logger")),
+    *(
+        Flag(name, refused=NOT_SUPPORTED)
+        for name in ("client-defaults", "ip-defaults", "user-defaults")
+    ),
     Flag("bootstrap-controller", "HOST:PORT", refused="is left out: use --bootstrap-server"),
 )
 
 
-def run(asked: ParsedFlags) -> int | None:
+def run(options: ParsedFlags) -> int | None:
     """Show and change the configs of topics, brokers and groups.
 
     Examples:
@@ -104,31 +107,31 @@ def run(asked: ParsedFlags) -> int | None:
       kafka-configs.sh --bootstrap-server localhost:9092 --alter --topic flights \\
           --add-config 'retention.ms=3600000,cleanup.policy=[compact,delete]'
     """
-    asked.wants("bootstrap-server")
-    action = asked.action("describe", "alter")
-    kind, name = meant(asked)
-    asked.only_with("all", "describe")
+    options.requires("bootstrap-server")
+    action = options.action("describe", "alter")
+    kind, name = selected_entity(options)
+    options.only_with("all", "describe")
     for flag in ("add-config", "add-config-file", "delete-config"):
-        asked.only_with(flag, "alter")
-    asked.excludes("add-config-file", ["add-config"])
+        options.only_with(flag, "alter")
+    options.excludes("add-config-file", ["add-config"])
     with errors_as_refusals():
         if action == "describe":
-            describe(brokers(asked), kind, name, every="all" in asked)
+            describe(brokers(options), kind, name, every="all" in options)
         else:
-            alter(brokers(asked), kind, name, changes(asked))
+            alter(brokers(options), kind, name, changes(options))
     return None
 
 
-def meant(asked: ParsedFlags) -> tuple[EntityKind, str | None]:
+def selected_entity(options: ParsedFlags) -> tuple[EntityKind, str | None]:
     """Return the kind and name of the entity; the name None selects all."""
-    types = [kind for flag, kind in SHORT.items() if flag in asked]
-    types += ["brokers"] * ("broker-defaults" in asked)
-    types += [asked.one("entity-type")] * ("entity-type" in asked)
+    types = [kind for flag, kind in SHORT.items() if flag in options]
+    types += ["brokers"] * ("broker-defaults" in options)
+    types += [options.one("entity-type")] * ("entity-type" in options)
     if len(types) != 1:
         flags = ", ".join(f"--{flag}" for flag in SHORT)
         raise Refusal(f"give exactly one of {flags}, --broker-defaults, --entity-type")
-    names = [asked.one(flag) for flag in (*SHORT, "entity-name") if flag in asked]
-    defaults = [flag for flag in ("broker-defaults", "entity-default") if flag in asked]
+    names = [options.one(flag) for flag in (*SHORT, "entity-name") if flag in options]
+    defaults = [flag for flag in ("broker-defaults", "entity-default") if flag in options]
     if len(names) + len(defaults) > 1:
         raise Refusal("give one name, or ask for the defaults")
     if names == [""]:
@@ -140,14 +143,14 @@ def meant(asked: ParsedFlags) -> tuple[EntityKind, str | None]:
     return KINDS[types[0]], names[0] if names else None
 
 
-def changes(asked: ParsedFlags) -> list[ValueChange]:
+def changes(options: ParsedFlags) -> list[ValueChange]:
     """Return the changes of --add-config and --delete-config."""
     added: dict[str, str] = {}
-    if "add-config-file" in asked:
-        added = dict(properties_in(asked.one("add-config-file")))
-    elif "add-config" in asked:
-        added = dict(pairs(asked.one("add-config")))
-    deleted = [name.strip() for name in asked.one("delete-config", "").split(",") if name.strip()]
+    if "add-config-file" in options:
+        added = dict(properties_in(options.one("add-config-file")))
+    elif "add-config" in options:
+        added = dict(pairs(options.one("add-config")))
+    deleted = [name.strip() for name in options.one("delete-config", "").split(",") if name.strip()]
     if not added and not deleted:
         raise Refusal("--alter wants --add-config, --add-config-file or --delete-config")
     return [
@@ -187,7 +190,7 @@ def alter(
     if name is None:
         raise Refusal(f"say which {kind.noun} to alter, with --entity-name")
     if kind is KINDS["users"]:
-        logins.change(cluster.reached(), name, wanted)
+        logins.change(cluster.connected_admin(), name, wanted)
     else:
         ResourceConfigs(cluster).change(ResourceName(kind.kind, name), wanted)
     default = "default config for brokers in the cluster"
@@ -199,7 +202,7 @@ def alter(
 
 def describe(cluster: ToolCluster, kind: EntityKind, name: str | None, every: bool) -> None:
     if kind is KINDS["users"]:
-        logins.describe(cluster.reached(), name)
+        logins.describe(cluster.connected_admin(), name)
         return
     configs = ResourceConfigs(cluster)
     known = names(cluster, configs, kind)
@@ -234,7 +237,7 @@ def show(
         print("Default configs for brokers in the cluster are:")
     else:
         print(f"{'All' if every else 'Dynamic'} configs for {kind.noun} {name} are:")
-    for entry in configs.of(ResourceName(kind.kind, name), documented=cluster.plain):
+    for entry in configs.of(ResourceName(kind.kind, name), documented=cluster.is_plaintext):
         print("".join(lines(kind, entry, every)), end="")
 
 

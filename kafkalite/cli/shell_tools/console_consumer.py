@@ -25,14 +25,14 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from kafkalite.cli.command import put, say, warn
-from kafkalite.cli.ending import SignalHandling
-from kafkalite.cli.reading import let_commit
+from kafkalite.cli.command import print_stderr, warn, write_stdout
+from kafkalite.cli.reading import store_offsets
 from kafkalite.cli.shell_tools import record_lines
 from kafkalite.cli.shell_tools.cluster import CONNECTION, ToolCluster, brokers, errors_as_refusals
 from kafkalite.cli.shell_tools.flags import Flag, ParsedFlags, ShellTool, property_value, whole
 from kafkalite.cli.shell_tools.java_properties import properties_in
 from kafkalite.cli.shell_tools.topic_names import matcher
+from kafkalite.cli.signal_handling import SignalHandling
 from kafkalite.errors import Refusal
 
 BATCH_COUNT_MAX = 5_000
@@ -97,7 +97,7 @@ FLAGS = (
 )
 
 
-def run(asked: ParsedFlags) -> int | None:
+def run(options: ParsedFlags) -> int | None:
     """Print the records of topics, each value on its line.
 
     Examples:
@@ -105,80 +105,80 @@ def run(asked: ParsedFlags) -> int | None:
       kafka-console-consumer.sh --bootstrap-server localhost:9092 --topic people --group readers \\
           --formatter-property print.key=true --timeout-ms 5000
     """
-    check(asked)
-    lines = formatter(asked)
+    check(options)
+    lines = formatter(options)
     gc.disable()  # no cycles are made here, and it would walk every batch again and again
     with errors_as_refusals():
-        reading = ConsoleReader(asked)
+        reader = ConsoleReader(options)
         try:
-            with reading.ending.at_a_look():
-                for batch in reading.batches():
-                    put(lines(batch))
-                    reading.done(batch)
+            with reader.signals.deferred():
+                for batch in reader.batches():
+                    write_stdout(lines(batch))
+                    reader.done(batch)
         except SystemError:
             # A signal that arrives in the middle of a callback is swallowed by confluent-kafka.
             raise KeyboardInterrupt from None
         finally:
-            reading.consumer.close()
-            say(f"Processed a total of {reading.count} messages")
-    return 128 + reading.ending.asked if reading.ending.asked else 0
+            reader.consumer.close()
+            print_stderr(f"Processed a total of {reader.count} messages")
+    return 128 + reader.signals.received if reader.signals.received else 0
 
 
-def check(asked: ParsedFlags) -> None:
-    asked.wants("bootstrap-server")
-    asked.action("topic", "include")
-    asked.only_with("offset", "partition")
-    asked.only_with("partition", "topic")
-    asked.excludes("partition", ["group"])
-    asked.excludes("offset", ["from-beginning"])
+def check(options: ParsedFlags) -> None:
+    options.requires("bootstrap-server")
+    options.action("topic", "include")
+    options.only_with("offset", "partition")
+    options.only_with("partition", "topic")
+    options.excludes("partition", ["group"])
+    options.excludes("offset", ["from-beginning"])
     for flag in ("max-messages", "timeout-ms", "partition"):
-        if asked.one(flag, 0) < 0 and not (flag == "max-messages" and asked.one(flag) == -1):
+        if options.one(flag, 0) < 0 and not (flag == "max-messages" and options.one(flag) == -1):
             raise Refusal(f"--{flag} wants a number that is not negative")
 
 
-def formatter(asked: ParsedFlags) -> record_lines.Lines:
-    path = asked.one("formatter-config")
-    properties = dict([*(properties_in(path) if path else ()), *asked.all("formatter-property")])
+def formatter(options: ParsedFlags) -> record_lines.Lines:
+    path = options.one("formatter-config")
+    properties = dict([*(properties_in(path) if path else ()), *options.all("formatter-property")])
     for flag in ("key-deserializer", "value-deserializer"):
-        if flag in asked:
-            properties[flag.replace("-", ".")] = asked.one(flag)
-    name = asked.one("formatter", "DefaultMessageFormatter").rpartition(".")[2]
+        if flag in options:
+            properties[flag.replace("-", ".")] = options.one(flag)
+    name = options.one("formatter", "DefaultMessageFormatter").rpartition(".")[2]
     if name == "NoOpMessageFormatter":
         return record_lines.nothing
     if name != "DefaultMessageFormatter":
         raise Refusal(f"--formatter {name} is left out (try kafkalite consume -J)")
-    return record_lines.default(properties, "skip-message-on-error" in asked)
+    return record_lines.default(properties, "skip-message-on-error" in options)
 
 
 class ConsoleReader:
     """A consumer with a limit of records or of time."""
 
-    def __init__(self, asked: ParsedFlags) -> None:
-        self.asked = asked
-        self.cluster = brokers(asked, asked.all("command-property"))
-        self.group = group_of(asked, self.cluster)
-        most = asked.one("max-messages", -1)
+    def __init__(self, options: ParsedFlags) -> None:
+        self.options = options
+        self.cluster = brokers(options, options.all("command-property"))
+        self.group = group_of(options, self.cluster)
+        most = options.one("max-messages", -1)
         self.left = most if most >= 0 else sys.maxsize
         self.count = 0
-        self.ending = SignalHandling()
-        timeout_ms = asked.one("timeout-ms")
+        self.signals = SignalHandling()
+        timeout_ms = options.one("timeout-ms")
         self.idle_timeout_s = float("inf") if timeout_ms is None else timeout_ms / 1000
         self.deadline_s = time.monotonic() + self.idle_timeout_s
-        self.consumer = self.cluster.consumer(settings(asked, self.cluster, self.group))
+        self.consumer = self.cluster.consumer(settings(options, self.cluster, self.group))
         self.cluster.metadata(self.consumer)
 
     def batches(self) -> Iterator[list[Message]]:
         """Yield records until the limit is reached or none arrives within the timeout."""
         if not self._begin():
             return
-        while self.left and not self.ending.asked:
+        while self.left and not self.signals.received:
             if (rest_s := self.deadline_s - time.monotonic()) <= 0:
                 return
             # The first record is waited for, and only what is there already goes along with it.
             batch = self.consumer.consume(1, min(POLL_S, rest_s))
             if batch and self.left > 1:
                 batch += self.consumer.consume(min(BATCH_COUNT_MAX, self.left - 1), 0)
-            if good := [message for message in batch if sound(message)]:
+            if good := [message for message in batch if is_record(message)]:
                 self.left -= len(good)
                 yield good
                 self.deadline_s = time.monotonic() + self.idle_timeout_s
@@ -187,21 +187,23 @@ class ConsoleReader:
         """Mark records as printed, so that their offsets are committed."""
         self.count += len(batch)
         if self.group is not None:
-            let_commit(self.consumer, batch)
+            store_offsets(self.consumer, batch)
 
     def _begin(self) -> bool:
         """Subscribe or assign; return False if no topic exists within the timeout."""
-        pattern = self.asked.one("include")
+        pattern = self.options.one("include")
         if self.group is not None:
             # To librdkafka a name that begins with ^ is a pattern.
-            self.consumer.subscribe([self.asked.one("topic") or f"^({pattern})$"])
+            self.consumer.subscribe([self.options.one("topic") or f"^({pattern})$"])
             return True
         warned = False
         while not (places := self._places()):
             if not warned:
                 warned = True
-                warn(f"there is no topic {pattern or self.asked.one('topic')} yet; waiting for it")
-            if self.ending.asked or time.monotonic() > self.deadline_s:
+                warn(
+                    f"there is no topic {pattern or self.options.one('topic')} yet; waiting for it"
+                )
+            if self.signals.received or time.monotonic() > self.deadline_s:
                 return False
             self.consumer.poll(POLL_S)
         self.consumer.assign(places)
@@ -209,18 +211,18 @@ class ConsoleReader:
 
     def _places(self) -> list[TopicPartition]:
         """Return the partitions to read, with their start offsets."""
-        asked, name = self.asked, self.asked.one("topic")
+        options, name = self.options, self.options.one("topic")
         topics = self.cluster.metadata(self.consumer, name).topics
-        meant = matcher(asked.one("include", re.escape(name or "")))
-        partition = asked.one("partition")
-        start = asked.one("offset")
+        matches = matcher(options.one("include", re.escape(name or "")))
+        partition = options.one("partition")
+        start = options.one("offset")
         if start is None:
-            start = OFFSETS[reset(asked, self.cluster)]
+            start = OFFSETS[reset(options, self.cluster)]
         places = []
         for topic in topics.values():
             if topic.error is not None and topic.error.code() not in UNSEEN:
                 raise KafkaException(topic.error)
-            known = sorted(topic.partitions) if meant(str(topic.topic)) else []
+            known = sorted(topic.partitions) if matches(str(topic.topic)) else []
             if known and partition is not None and partition not in known:
                 raise Refusal(f"topic {name} has no partition {partition}: it has {len(known)}")
             chosen = known if partition is None else known[partition : partition + 1]
@@ -228,41 +230,41 @@ class ConsoleReader:
         return places
 
 
-def group_of(asked: ParsedFlags, cluster: ToolCluster) -> str | None:
+def group_of(options: ParsedFlags, cluster: ToolCluster) -> str | None:
     """Return the group that a flag or a property names; raise Refusal if they differ."""
-    named, held = asked.one("group"), cluster.properties.get("group.id")
-    if named is not None and held not in (None, named):
-        raise Refusal(f"--group is {named}, and the property group.id is {held}")
-    group = named if named is not None else held
-    if group is not None and "partition" in asked:
+    named, configured = options.one("group"), cluster.properties.get("group.id")
+    if named is not None and configured not in (None, named):
+        raise Refusal(f"--group is {named}, and the property group.id is {configured}")
+    group = named if named is not None else configured
+    if group is not None and "partition" in options:
         raise Refusal("--partition cannot be used with a group, which hands out partitions")
     return str(group) if group is not None else None
 
 
-def reset(asked: ParsedFlags, cluster: ToolCluster) -> str:
+def reset(options: ParsedFlags, cluster: ToolCluster) -> str:
     """Return auto.offset.reset, as flags and properties give it."""
-    held = cluster.properties.get("auto.offset.reset")
-    if held not in (None, "earliest") and "from-beginning" in asked:
-        raise Refusal(f"--from-beginning contradicts auto.offset.reset={held}")
-    beginning = "from-beginning" in asked or held == "earliest"
+    configured = cluster.properties.get("auto.offset.reset")
+    if configured not in (None, "earliest") and "from-beginning" in options:
+        raise Refusal(f"--from-beginning contradicts auto.offset.reset={configured}")
+    beginning = "from-beginning" in options or configured == "earliest"
     return "earliest" if beginning else "latest"
 
 
-def settings(asked: ParsedFlags, cluster: ToolCluster, group: str | None) -> dict[str, Any]:
+def settings(options: ParsedFlags, cluster: ToolCluster, group: str | None) -> dict[str, Any]:
     """Return defaults of the consumer's properties."""
     chosen: dict[str, Any] = {
         "allow.auto.create.topics": True,
-        "auto.offset.reset": reset(asked, cluster),
+        "auto.offset.reset": reset(options, cluster),
         "client.id": "console-consumer",
         "enable.partition.eof": False,
-        "isolation.level": asked.one("isolation-level", LEVELS[0]),
+        "isolation.level": options.one("isolation-level", LEVELS[0]),
     }
     if group is not None:
         chosen |= {"group.id": group, "enable.auto.commit": True}
     return chosen
 
 
-def sound(message: Message) -> bool:
+def is_record(message: Message) -> bool:
     """Return True for a record, False for an end or an unknown topic; raise other errors."""
     error = message.error()
     if error is None:

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from kafkalite.cli.messages import AT_ONCE, SHORT_SIZE_MAX, RecordSender, records, whole_size
+from kafkalite.cli.messages import SHORT_INPUT, SHORT_SIZE_MAX, RecordSender, input_size, records
 from kafkalite.cli.shell_tools.cluster import CONNECTION, brokers, errors_as_refusals
 from kafkalite.cli.shell_tools.flags import Flag, ParsedFlags, ShellTool, property_value, whole
 from kafkalite.cli.shell_tools.java_properties import properties_in
@@ -32,7 +32,7 @@ PROPERTIES = {
 """Flags and librdkafka's properties that they set."""
 
 MEMORY = "has no effect here: what waits to be sent is bounded already"
-HEADERS_WAITING_MAX = 100_000
+HEADERS_IN_FLIGHT_MAX = 100_000
 
 
 def codec(text: str) -> str:
@@ -81,7 +81,7 @@ FLAGS = (
 )
 
 
-def run(asked: ParsedFlags) -> int | None:
+def run(options: ParsedFlags) -> int | None:
     """Send each line of stdin as a record.
 
     Examples:
@@ -89,38 +89,38 @@ def run(asked: ParsedFlags) -> int | None:
       kafka-console-producer.sh --bootstrap-server localhost:9092 --topic people \\
           --reader-property parse.key=true --reader-property key.separator=: < people.txt
     """
-    asked.wants("bootstrap-server", "topic")
-    reader = LineReader(reader_properties(asked))
+    options.requires("bootstrap-server", "topic")
+    reader = LineReader(reader_properties(options))
     gc.disable()  # no cycles are made here, and it would walk every batch again and again
     with errors_as_refusals():
-        cluster = brokers(asked, asked.all("command-property"))
-        sender = RecordSender(cluster, asked.one("topic"), settings(asked))
+        cluster = brokers(options, options.all("command-property"))
+        sender = RecordSender(cluster, options.one("topic"), settings(options))
         with sender:
             for lines in inputs(sender):
-                send(sender, reader, lines, sync="sync" in asked)
+                send(sender, reader, lines, sync="sync" in options)
     return None
 
 
-def reader_properties(asked: ParsedFlags) -> dict[str, str]:
-    path = asked.one("reader-config")
-    return dict([*(properties_in(path) if path else ()), *asked.all("reader-property")])
+def reader_properties(options: ParsedFlags) -> dict[str, str]:
+    path = options.one("reader-config")
+    return dict([*(properties_in(path) if path else ()), *options.all("reader-property")])
 
 
-def settings(asked: ParsedFlags) -> dict[str, Any]:
+def settings(options: ParsedFlags) -> dict[str, Any]:
     """Return the flags as librdkafka's properties."""
     chosen: dict[str, Any] = {
-        name: asked.one(flag) for flag, name in PROPERTIES.items() if flag in asked
+        name: options.one(flag) for flag, name in PROPERTIES.items() if flag in options
     }
-    if "compression-codec" in asked:
-        chosen["compression.type"] = asked.one("compression-codec") or "gzip"
-    if "sync" in asked:
+    if "compression-codec" in options:
+        chosen["compression.type"] = options.one("compression-codec") or "gzip"
+    if "sync" in options:
         chosen["linger.ms"] = 0
     acks = str(chosen.get("acks", "all"))
     if acks not in ("all", "-1", "0", "1"):
         raise Refusal(f"--request-required-acks is all, -1, 0 or 1, not {acks!r}")
-    size = whole_size([])
+    size = input_size([])
     short = size is not None and size <= SHORT_SIZE_MAX
-    return ({**AT_ONCE} if short or acks in ("0", "1") else {}) | chosen
+    return ({**SHORT_INPUT} if short or acks in ("0", "1") else {}) | chosen
 
 
 def inputs(sender: RecordSender) -> Iterator[list[bytes]]:
@@ -153,10 +153,10 @@ def send(sender: RecordSender, reader: LineReader, lines: list[bytes], sync: boo
             sender.produce(
                 sender.topic, record.value, record.key, sender.partition, headers=record.headers
             )
-            waiting_max = 0 if sync else HEADERS_WAITING_MAX
+            in_flight_max = 0 if sync else HEADERS_IN_FLIGHT_MAX
             sender.wait(0)
-            while len(sender.producer) > waiting_max:
-                sender.stall_warning.look(len(sender.producer))
+            while len(sender.producer) > in_flight_max:
+                sender.stall_warning.check(len(sender.producer))
                 sender.wait(0.01)
     else:
         size = sum(map(len, lines))

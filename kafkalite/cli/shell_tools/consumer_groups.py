@@ -15,9 +15,9 @@ from datetime import UTC, datetime, timedelta
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import ConsumerGroupDescription, OffsetSpec
 
-from kafkalite.cli import offset_words
-from kafkalite.cli.clients import ANSWER_TIMEOUT_S, plain
-from kafkalite.cli.command import say, warn
+from kafkalite.cli import start_position
+from kafkalite.cli.clients import REQUEST_TIMEOUT_S, clean_error
+from kafkalite.cli.command import print_stderr, warn
 from kafkalite.cli.group_offsets import (
     STATES,
     CurrentPosition,
@@ -79,7 +79,7 @@ def moment(text: str) -> Destination:
         raise ValueError("YYYY-MM-DDThh:mm:ss.sss")
     when = when if when.tzinfo else when.replace(tzinfo=UTC)
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
-    return offset_words.SinceTimestamp(max(0, (when - epoch) // MILLISECOND))
+    return start_position.SinceTimestamp(max(0, (when - epoch) // MILLISECOND))
 
 
 def age(text: str) -> Destination:
@@ -91,11 +91,11 @@ def age(text: str) -> Destination:
         raise ValueError("PnDTnHnMnS, as P1DT12H")
     days, hours, minutes, seconds, fraction = (part or "0" for part in parts.groups())
     whole_s = int(days) * 86400 + int(hours) * 3600 + int(minutes) * 60 + int(seconds)
-    return offset_words.SinceAge(whole_s * 1000 + int(fraction.ljust(3, "0")[:3]))
+    return start_position.SinceAge(whole_s * 1000 + int(fraction.ljust(3, "0")[:3]))
 
 
 def at(text: str) -> Destination:
-    return offset_words.AtOffset(whole(text))
+    return start_position.AtOffset(whole(text))
 
 
 def by(text: str) -> Destination:
@@ -104,14 +104,14 @@ def by(text: str) -> Destination:
 
 def timeout(text: str) -> int:
     """Parse the argument of --timeout."""
-    if whole(text) < ANSWER_TIMEOUT_S * 1000:
-        raise ValueError(f"at least {ANSWER_TIMEOUT_S * 1000:.0f}, the time a broker is given")
+    if whole(text) < REQUEST_TIMEOUT_S * 1000:
+        raise ValueError(f"at least {REQUEST_TIMEOUT_S * 1000:.0f}, the time a broker is given")
     return whole(text)
 
 
 PLACES: dict[str, Destination] = {
-    "to-earliest": offset_words.SinceTimestamp(offset_words.BEGINNING),
-    "to-latest": offset_words.SinceTimestamp(offset_words.END),
+    "to-earliest": start_position.SinceTimestamp(start_position.BEGINNING),
+    "to-latest": start_position.SinceTimestamp(start_position.END),
     "to-current": CurrentPosition(),
 }
 DESTINATIONS = (*PLACES, "to-offset", "shift-by", "to-datetime", "by-duration", "from-file")
@@ -148,7 +148,7 @@ FLAGS = (
 )  # fmt: skip
 
 
-def run(asked: ParsedFlags) -> int | None:
+def run(options: ParsedFlags) -> int | None:
     """List, describe, reset and delete consumer groups.
 
     Examples:
@@ -156,13 +156,13 @@ def run(asked: ParsedFlags) -> int | None:
       kafka-consumer-groups.sh --bootstrap-server localhost:9092 --reset-offsets --group readers \\
           --topic flights --to-earliest --execute
     """
-    asked.wants("bootstrap-server")
-    action = asked.action(*ACTIONS)
-    check(asked, action)
+    options.requires("bootstrap-server")
+    action = options.action(*ACTIONS)
+    check(options, action)
     try:
         with errors_as_refusals():
-            groups = GroupOffsets(brokers(asked))
-            return VERBS[action](groups, asked)
+            groups = GroupOffsets(brokers(options))
+            return VERBS[action](groups, options)
     except Refusal as refusal:
         # Scripts read it on stdout, where Kafka writes it; a person may look at stderr only.
         print(f"\nError: Executing consumer group command failed due to {refusal}")
@@ -170,40 +170,40 @@ def run(asked: ParsedFlags) -> int | None:
         return refusal.exit_code
 
 
-def check(asked: ParsedFlags, action: str) -> None:
+def check(options: ParsedFlags, action: str) -> None:
     for name in ("all-topics", "execute", "dry-run", "export", *DESTINATIONS):
-        asked.only_with(name, "reset-offsets")
+        options.only_with(name, "reset-offsets")
     for name in ("offsets", "members", "verbose"):
-        asked.only_with(name, "describe")
-    asked.only_with("state", "describe", "list")
-    asked.only_with("type", "list")
-    asked.only_with("topic", "reset-offsets", "delete-offsets")
-    asked.only_with("all-groups", "describe", "reset-offsets", "delete")
+        options.only_with(name, "describe")
+    options.only_with("state", "describe", "list")
+    options.only_with("type", "list")
+    options.only_with("topic", "reset-offsets", "delete-offsets")
+    options.only_with("all-groups", "describe", "reset-offsets", "delete")
     if action == "list":
-        asked.excludes("list", ["group"])
+        options.excludes("list", ["group"])
     elif action == "delete-offsets":
-        asked.wants("group", "topic")
-        if len(asked.all("group")) > 1:
+        options.requires("group", "topic")
+        if len(options.all("group")) > 1:
             raise Refusal("--delete-offsets is for one group at a time")
     else:
-        asked.action("group", "all-groups")
+        options.action("group", "all-groups")
     if action == "describe":
-        if len([name for name in VIEWS if name in asked]) > 1:
+        if len([name for name in VIEWS if name in options]) > 1:
             raise Refusal(f"give at most one of --{', --'.join(VIEWS)}")
-        if asked.one("state"):
+        if options.one("state"):
             raise Refusal("--state takes no value with --describe")
     if action == "reset-offsets":
-        asked.action(*DESTINATIONS)
-        asked.excludes("execute", ["dry-run"])
-        if "from-file" not in asked:
-            asked.action("topic", "all-topics")
+        options.action(*DESTINATIONS)
+        options.excludes("execute", ["dry-run"])
+        if "from-file" not in options:
+            options.action("topic", "all-topics")
 
 
-def names(groups: GroupOffsets, asked: ParsedFlags) -> list[str]:
+def names(groups: GroupOffsets, options: ParsedFlags) -> list[str]:
     """Return the selected groups, each once."""
-    if "all-groups" in asked:
+    if "all-groups" in options:
         return [name for name, _, _ in every(groups)]
-    return list(dict.fromkeys(asked.all("group")))
+    return list(dict.fromkeys(options.all("group")))
 
 
 def every(groups: GroupOffsets) -> list[tuple[str, str, str]]:
@@ -217,15 +217,15 @@ def every(groups: GroupOffsets) -> list[tuple[str, str, str]]:
     )
 
 
-def list_groups(groups: GroupOffsets, asked: ParsedFlags) -> int:
+def list_groups(groups: GroupOffsets, options: ParsedFlags) -> int:
     chosen = [
         group
         for group in every(groups)
-        if group[1] in (asked.one("type") or [group[1]])
-        and group[2] in (asked.one("state") or [group[2]])
+        if group[1] in (options.one("type") or [group[1]])
+        and group[2] in (options.one("state") or [group[2]])
     ]
-    if "type" in asked or "state" in asked:
-        print(group_tables.listing(chosen, "type" in asked, "state" in asked))
+    if "type" in options or "state" in options:
+        print(group_tables.listing(chosen, "type" in options, "state" in options))
     elif chosen:
         print("\n".join(name for name, _, _ in chosen))
     return 0
@@ -234,23 +234,23 @@ def list_groups(groups: GroupOffsets, asked: ParsedFlags) -> int:
 # -- describe --------------------------------------------------------------------------------------
 
 
-def describe(groups: GroupOffsets, asked: ParsedFlags) -> int:
-    verbose = "verbose" in asked
-    for name in names(groups, asked):
+def describe(groups: GroupOffsets, options: ParsedFlags) -> int:
+    verbose = "verbose" in options
+    for name in names(groups, options):
         group = groups.described(name)
         if group is None:
             raise Refusal(f"Group {name} not found.")
-        if "state" in asked:
+        if "state" in options:
             shown: str | None = group_tables.state(group, verbose)
-        elif "members" in asked:
+        elif "members" in options:
             shown = group_tables.members(group, verbose)
         else:
             shown = offsets(groups, group, verbose)
         state = STATES.get(group.state, "Unknown")
         if state == "Empty":
-            say(f"\nConsumer group '{name}' has no active members.")
+            print_stderr(f"\nConsumer group '{name}' has no active members.")
         elif state.endswith("Rebalance"):
-            say(f"\nWarning: Consumer group '{name}' is rebalancing.")
+            print_stderr(f"\nWarning: Consumer group '{name}' is rebalancing.")
         if shown is not None:
             print(f"\n{shown}", flush=True)
     return 0
@@ -270,11 +270,11 @@ def offsets(groups: GroupOffsets, group: ConsumerGroupDescription, verbose: bool
 # -- reset -----------------------------------------------------------------------------------------
 
 
-def reset(groups: GroupOffsets, asked: ParsedFlags) -> int:
-    chosen = names(groups, asked)
-    if "execute" not in asked and "dry-run" not in asked:
-        say("kafkalite: nothing is changed without --execute")
-    listed = from_file(asked, chosen)
+def reset(groups: GroupOffsets, options: ParsedFlags) -> int:
+    chosen = names(groups, options)
+    if "execute" not in options and "dry-run" not in options:
+        print_stderr("kafkalite: nothing is changed without --execute")
+    listed = from_file(options, chosen)
     rows: list[tuple[str, str, int, int]] = []
     code = 0
     for name in chosen:
@@ -287,11 +287,11 @@ def reset(groups: GroupOffsets, asked: ParsedFlags) -> int:
             )
             code = 1
             continue
-        new = destinations(groups, asked, name, listed.get(name), exists=found is not None)
-        if new and "execute" in asked:
+        new = destinations(groups, options, name, listed.get(name), exists=found is not None)
+        if new and "execute" in options:
             groups.commit(name, new)
         rows += [(name, *place, offset) for place, offset in sorted(new.items())]
-    if "export" in asked:
+    if "export" in options:
         first = 1 if len(chosen) == 1 else 0
         print("".join(",".join(map(str, [*row][first:])) + "\n" for row in rows))
     else:
@@ -299,8 +299,8 @@ def reset(groups: GroupOffsets, asked: ParsedFlags) -> int:
     return code
 
 
-def from_file(asked: ParsedFlags, chosen: list[str]) -> dict[str, dict[PartitionKey, int]]:
-    path = asked.one("from-file")
+def from_file(options: ParsedFlags, chosen: list[str]) -> dict[str, dict[PartitionKey, int]]:
+    path = options.one("from-file")
     if path is None:
         return {}
     with open(path, encoding="utf-8", newline="") as file:
@@ -312,7 +312,7 @@ def from_file(asked: ParsedFlags, chosen: list[str]) -> dict[str, dict[Partition
 
 def destinations(
     groups: GroupOffsets,
-    asked: ParsedFlags,
+    options: ParsedFlags,
     name: str,
     listed: dict[PartitionKey, int] | None,
     exists: bool,
@@ -321,16 +321,16 @@ def destinations(
     committed = groups.committed(name) if exists else {}
     if listed is not None:
         return groups.destinations(list(listed), ListedOffsets(listed), committed)
-    places = list(committed) if "all-topics" in asked else list(named(groups, asked))
-    flag = next(flag for flag in DESTINATIONS if flag in asked)
-    where: Destination = PLACES[flag] if flag in PLACES else asked.one(flag)
-    mine = {place: held for place, held in committed.items() if place in places}
+    places = list(committed) if "all-topics" in options else list(named(groups, options))
+    flag = next(flag for flag in DESTINATIONS if flag in options)
+    where: Destination = PLACES[flag] if flag in PLACES else options.one(flag)
+    mine = {place: commit for place, commit in committed.items() if place in places}
     return groups.destinations(places, where, mine)
 
 
-def named(groups: GroupOffsets, asked: ParsedFlags) -> Iterator[PartitionKey]:
+def named(groups: GroupOffsets, options: ParsedFlags) -> Iterator[PartitionKey]:
     """Yield the partitions that --topic names; raise Refusal if one does not exist."""
-    for name, ids in asked.all("topic"):
+    for name, ids in options.all("topic"):
         there = groups.topics.get(name)
         if there is None:
             raise Refusal(f"topic {name} does not exist")
@@ -343,8 +343,8 @@ def named(groups: GroupOffsets, asked: ParsedFlags) -> Iterator[PartitionKey]:
 # -- forget ----------------------------------------------------------------------------------------
 
 
-def delete(groups: GroupOffsets, asked: ParsedFlags) -> int:
-    chosen = names(groups, asked)
+def delete(groups: GroupOffsets, options: ParsedFlags) -> int:
+    chosen = names(groups, options)
     done, errors = settled(groups.admin.delete_consumer_groups(chosen)) if chosen else ({}, {})
     quoted = ", ".join(f"'{name}'" for name in done)
     if not errors:
@@ -352,26 +352,26 @@ def delete(groups: GroupOffsets, asked: ParsedFlags) -> int:
         return 0
     print("\nError: Deletion of some consumer groups failed:")
     for name, error in errors.items():
-        print(f"* Group '{name}' could not be deleted due to: {plain(error.str())}")
+        print(f"* Group '{name}' could not be deleted due to: {clean_error(error.str())}")
     if done:
         print(f"\nThese consumer groups were deleted successfully: {quoted}")
     return 1
 
 
-def delete_offsets(groups: GroupOffsets, asked: ParsedFlags) -> int:
-    (name,) = asked.all("group")
+def delete_offsets(groups: GroupOffsets, options: ParsedFlags) -> int:
+    (name,) = options.all("group")
     places: list[PartitionKey] = []
     rows: list[tuple[str, int | None, str]] = []
-    for topic_name, ids in asked.all("topic"):
+    for topic_name, ids in options.all("topic"):
         there = groups.topics.get(topic_name)
         if there is None and ids is None:
             rows.append((topic_name, None, f"Error: {BY_CODE[3]()}"))
         places += [(topic_name, number) for number in ((there or []) if ids is None else ids)]
-    whole_code, codes = forgotten(groups, name, places) if places else (0, {})
+    whole_code, codes = deletion_errors(groups, name, places) if places else (0, {})
     for place, code in sorted(codes.items()):
-        rows.append((*place, f"Error: {fault_of(code)}" if code else "Successful"))
+        rows.append((*place, f"Error: {error_text(code)}" if code else "Successful"))
     if whole_code:
-        print(f"\nError: {fault_of(whole_code)}")
+        print(f"\nError: {error_text(whole_code)}")
     elif any(codes.values()):
         print("\nError: Encountered some partition-level error, see the follow-up details.")
     else:
@@ -380,7 +380,7 @@ def delete_offsets(groups: GroupOffsets, asked: ParsedFlags) -> int:
     return 0 if all(status == "Successful" for _, _, status in rows) else 1
 
 
-def forgotten(
+def deletion_errors(
     groups: GroupOffsets, name: str, places: list[PartitionKey]
 ) -> tuple[int, dict[PartitionKey, int]]:
     """Delete committed offsets; return the error code of the response and of each partition."""
@@ -392,17 +392,17 @@ def forgotten(
         "group_id": name,
         "topics": [{"name": known, "partitions": parts} for known, parts in topics.items()],
     }
-    answer = WireClient(groups.cluster).ask(OFFSET_DELETE, request, (node.host, node.port))
-    if answer.error_code:
-        return answer.error_code, dict.fromkeys(places, answer.error_code)
+    response = WireClient(groups.cluster).request(OFFSET_DELETE, request, (node.host, node.port))
+    if response.error_code:
+        return response.error_code, dict.fromkeys(places, response.error_code)
     return 0, {
         (known.name, part.partition_index): part.error_code
-        for known in answer.topics
+        for known in response.topics
         for part in known.partitions
     }
 
 
-def fault_of(code: int) -> str:
+def error_text(code: int) -> str:
     return str(BY_CODE[code]()) if code in BY_CODE else f"error {code}"
 
 

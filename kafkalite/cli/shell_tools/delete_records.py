@@ -8,7 +8,7 @@ from typing import Any
 
 from confluent_kafka import TopicPartition
 
-from kafkalite.cli.clients import plain
+from kafkalite.cli.clients import clean_error
 from kafkalite.cli.shell_tools.cluster import CONNECTION, brokers, errors_as_refusals, settled
 from kafkalite.cli.shell_tools.flags import Flag, ParsedFlags, ShellTool
 from kafkalite.errors import Refusal
@@ -26,7 +26,7 @@ FLAGS = (
 )
 
 
-def run(asked: ParsedFlags) -> int | None:
+def run(options: ParsedFlags) -> int | None:
     """Delete the records below an offset, partition by partition.
 
     The file has the form {"partitions": [{"topic": …, "partition": …, "offset": …}], "version": 1}
@@ -34,17 +34,17 @@ def run(asked: ParsedFlags) -> int | None:
     Examples:
       kafka-delete-records.sh --bootstrap-server localhost:9092 --offset-json-file flights.json
     """
-    asked.wants("bootstrap-server", "offset-json-file")
-    places = places_in(asked.one("offset-json-file"))
+    options.requires("bootstrap-server", "offset-json-file")
+    places = places_in(options.one("offset-json-file"))
     with errors_as_refusals():
-        admin = brokers(asked).reached()
+        admin = brokers(options).connected_admin()
         print("Executing records delete operation", flush=True)
         deleted, errors = settled(admin.delete_records(places)) if places else ({}, {})
     print("Records delete operation completed:")
     for place in places:
         named = f"partition: {place.topic}-{place.partition}"
         if place in errors:
-            print(f"{named}\terror: {plain(errors[place].str())}")
+            print(f"{named}\terror: {clean_error(errors[place].str())}")
         else:
             print(f"{named}\tlow_watermark: {deleted[place].low_watermark}")
     return 1 if errors else 0
@@ -71,10 +71,10 @@ def places_in(name: str) -> list[TopicPartition]:
 
 
 def place_of(entry: Any, name: str) -> TopicPartition:
-    def sound(field: str, kind: type) -> bool:
+    def is_valid(field: str, kind: type) -> bool:
         return isinstance(entry.get(field), kind) and not isinstance(entry[field], bool)
 
-    if not isinstance(entry, dict) or not all(sound(*field) for field in FIELDS.items()):
+    if not isinstance(entry, dict) or not all(is_valid(*field) for field in FIELDS.items()):
         raise Refusal(f"{name}: {json.dumps(entry)} is no partition; it should look like {SHAPE}")
     partition, offset = entry["partition"], entry["offset"]
     if not 0 <= partition <= PARTITION_MAX or not -1 <= offset <= OFFSET_MAX or not entry["topic"]:

@@ -56,32 +56,32 @@ FLAGS = (
 class DumpOptions:
     """The parts of records to print."""
 
-    def __init__(self, asked: ParsedFlags) -> None:
-        self.contents = "print-data-log" in asked
-        self.records = self.contents or "deep-iteration" in asked
-        self.bare = "skip-record-metadata" in asked
+    def __init__(self, options: ParsedFlags) -> None:
+        self.contents = "print-data-log" in options
+        self.records = self.contents or "deep-iteration" in options
+        self.bare = "skip-record-metadata" in options
 
 
-def run(asked: ParsedFlags) -> int | None:
+def run(options: ParsedFlags) -> int | None:
     """Print the contents of a log's files.
 
     Examples:
       kafka-dump-log.sh --files data/flights-0/00000000000000000000.log --print-data-log
       kafka-dump-log.sh --files data/flights-0/00000000000000000000.index --index-sanity-check
     """
-    asked.wants("files")
-    size_max = asked.one("max-bytes", sys.maxsize)
+    options.requires("files")
+    size_max = options.one("max-bytes", sys.maxsize)
     if size_max < 0:
         raise Refusal("--max-bytes wants a number that is not negative")
     code = 0
-    for name in asked.one("files").split(","):
+    for name in options.one("files").split(","):
         path = Path(name.strip())
         print(f"Dumping {path}")
         kind = log.kind_of(path)
         if kind == layout.LOG:
-            segment(path, DumpOptions(asked), size_max)
+            segment(path, DumpOptions(options), size_max)
         elif kind in (layout.OFFSET_INDEX, layout.TIME_INDEX):
-            code |= index(path, asked)
+            code |= index(path, options)
         elif kind == layout.SNAPSHOT:
             snapshot(path)
         else:
@@ -205,13 +205,13 @@ def truth(value: bool) -> str:
 # -- indexes and snapshots -------------------------------------------------------------------------
 
 
-def index(path: Path, asked: ParsedFlags) -> int:
+def index(path: Path, options: ParsedFlags) -> int:
     """Print an index and its errors."""
     damages = [damage.sentence for damage in log.index_damages(path)]
-    if "index-sanity-check" in asked:
+    if "index-sanity-check" in options:
         if not damages:
             print(f"{path} passed sanity check.")
-    elif "verify-index-only" not in asked:
+    elif "verify-index-only" not in options:
         show = offsets if path.suffix == layout.OFFSET_INDEX else times
         print("".join(f"{line}\n" for line in show(path)), end="")
     for sentence in damages:

@@ -59,9 +59,9 @@ class ParsedFlags:
     def __contains__(self, name: str) -> bool:
         return name in self._values
 
-    def one(self, name: str, otherwise: Any = None) -> Any:
-        """Return a flag's value, `otherwise` without the flag, None without its value."""
-        return self._values[name][0] if name in self._values else otherwise
+    def one(self, name: str, default: Any = None) -> Any:
+        """Return a flag's value, `default` without the flag, None without its value."""
+        return self._values[name][0] if name in self._values else default
 
     def all(self, name: str) -> list[Any]:
         """Return all values of a flag that may be repeated."""
@@ -74,7 +74,7 @@ class ParsedFlags:
             raise Refusal(f"give exactly one of {listed(names)}")
         return given[0]
 
-    def wants(self, *names: str, why: str = "") -> None:
+    def requires(self, *names: str, why: str = "") -> None:
         """Raise Refusal unless all of these flags are given."""
         for name in names:
             if name not in self:
@@ -114,14 +114,14 @@ def property_value(text: str) -> tuple[str, str]:
     return key, value
 
 
-def given(words: Sequence[str], flags: Sequence[Flag]) -> ParsedFlags:
+def parse(words: Sequence[str], flags: Sequence[Flag]) -> ParsedFlags:
     """Parse a command line; raise Refusal with a message if it is invalid."""
     known = {flag.name: flag for flag in flags}
     values: dict[str, list[Any]] = {}
     warned: set[str] = set()
-    rest = deque(words)
-    while rest:
-        word = rest.popleft()
+    remaining = deque(words)
+    while remaining:
+        word = remaining.popleft()
         name, equals, text = word.removeprefix("-").removeprefix("-").partition("=")
         if not word.startswith("-") or not name:
             raise Refusal(f"{word!r} follows no flag that wants a value")
@@ -138,18 +138,18 @@ def given(words: Sequence[str], flags: Sequence[Flag]) -> ParsedFlags:
         found = values.setdefault(name, [])
         if found and not flag.repeated:
             raise Refusal(f"--{name} is given twice")
-        found.append(value_of(flag, text if equals else None, rest))
+        found.append(value_of(flag, text if equals else None, remaining))
     return ParsedFlags(values, words)
 
 
-def value_of(flag: Flag, text: str | None, rest: deque[str]) -> Any:
+def value_of(flag: Flag, text: str | None, remaining: deque[str]) -> Any:
     """Return a flag's value: the text after its `=`, or the next word."""
     if not flag.value:
         if text is not None:
             raise Refusal(f"--{flag.name} takes no value")
         return None
-    if text is None and rest and not (flag.optional and rest[0].startswith("-")):
-        text = rest.popleft()
+    if text is None and remaining and not (flag.optional and remaining[0].startswith("-")):
+        text = remaining.popleft()
     if text is None:
         if flag.optional:
             return None
@@ -160,7 +160,7 @@ def value_of(flag: Flag, text: str | None, rest: deque[str]) -> Any:
         raise Refusal(f"--{flag.name} wants {wanted}, not {text!r}") from None
 
 
-EARLIER = {
+REMOVED_FLAGS = {
     "zookeeper": "went with ZooKeeper: use --bootstrap-server",
     "broker-list": "is Kafka 3's: use --bootstrap-server",
     "whitelist": "is Kafka 3's: use --include",
@@ -176,8 +176,8 @@ EARLIER = {
 
 
 def unknown(name: str, known: dict[str, Flag]) -> str:
-    if name in EARLIER:
-        return f"--{name} {EARLIER[name]}"
+    if name in REMOVED_FLAGS:
+        return f"--{name} {REMOVED_FLAGS[name]}"
     kept = [f"--{other}" for other, flag in known.items() if is_shown(flag)]
     return f"unknown flag --{name}{nearest(f'--{name}', kept)} (--help shows them)"
 

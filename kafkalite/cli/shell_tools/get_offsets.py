@@ -12,7 +12,7 @@ from typing import Any
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from kafkalite.cli.command import say
+from kafkalite.cli.command import print_stderr
 from kafkalite.cli.shell_tools.cluster import (
     CONNECTION,
     brokers,
@@ -61,7 +61,7 @@ FLAGS = (
 )
 
 
-def run(asked: ParsedFlags) -> int | None:
+def run(options: ParsedFlags) -> int | None:
     """Print the offsets of partitions: their ends, or what --time asks for.
 
     Examples:
@@ -69,31 +69,33 @@ def run(asked: ParsedFlags) -> int | None:
       kafka-get-offsets.sh --bootstrap-server localhost:9092 --topic-partitions 'fl.*:0-3'
       kafka-get-offsets.sh --bootstrap-server localhost:9092 --topic flights --time earliest
     """
-    asked.wants("bootstrap-server")
-    asked.excludes("topic-partitions", ["topic", "partitions"])
-    wanted = meant(asked)
-    spec = asked.one("time", SPECS[LATEST]())
+    options.requires("bootstrap-server")
+    options.excludes("topic-partitions", ["topic", "partitions"])
+    wanted = partition_filter(options)
+    spec = options.one("time", SPECS[LATEST]())
     with errors_as_refusals():
-        admin = brokers(asked).reached()
-        places = partitions(admin, wanted, "exclude-internal-topics" in asked)
+        admin = brokers(options).connected_admin()
+        places = partitions(admin, wanted, "exclude-internal-topics" in options)
         if not places:
             raise Refusal("no partition of the cluster is one of those asked for")
         found, errors = settled(admin.list_offsets(dict.fromkeys(places, spec)))
     for place in places:
         if place in errors:
-            say(f"kafkalite: {place.topic}-{place.partition} is passed over: {errors[place].str()}")
+            print_stderr(
+                f"kafkalite: {place.topic}-{place.partition} is passed over: {errors[place].str()}"
+            )
         elif found[place].offset != UNKNOWN:
             print(f"{place.topic}:{place.partition}:{found[place].offset}")
     return 1 if errors else 0
 
 
-def meant(asked: ParsedFlags) -> Filter:
+def partition_filter(options: ParsedFlags) -> Filter:
     """Return a function that tells whether the flags select a partition."""
-    if rules := asked.one("topic-partitions"):
+    if rules := options.one("topic-partitions"):
         filters = [rule(text.strip()) for text in rules.split(",")]
         return lambda topic, partition: any(one(topic, partition) for one in filters)
-    named = matcher(asked.one("topic", ".*"))
-    ids = asked.one("partitions")
+    named = matcher(options.one("topic", ".*"))
+    ids = options.one("partitions")
     try:
         chosen = {whole(part.strip()) for part in ids.split(",")} if ids else None
     except ValueError:

@@ -59,12 +59,12 @@ def offsets(
     taken = {place for place, _ in owned}
     rows = []
     for place, member in [*owned, *((place, None) for place in committed if place not in taken)]:
-        held, end = committed.get(place), ends.get(place)
-        epoch = [held.leader_epoch if held else None] * verbose
-        offset = held.offset if held else None
+        commit, end = committed.get(place), ends.get(place)
+        epoch = [commit.leader_epoch if commit else None] * verbose
+        offset = commit.offset if commit else None
         lag = None if offset is None or end is None else end - offset
-        who = (member.member_id, member.host, member.client_id) if member else (None, None, None)
-        rows.append([group.group_id, *place, *epoch, offset, end, lag, *who])
+        owner = (member.member_id, member.host, member.client_id) if member else (None, None, None)
+        rows.append([group.group_id, *place, *epoch, offset, end, lag, *owner])
     columns = [("GROUP", 15), ("TOPIC", 15), ("PARTITION", 10)]
     columns += [("LEADER-EPOCH", 15)] * verbose
     columns += [("CURRENT-OFFSET", 15), ("LOG-END-OFFSET", 15), ("LAG", 15)]

@@ -87,8 +87,8 @@ def jaas(text: str) -> dict[str, str]:
     words = dict(re.findall(r"(\w+)\s*=\s*\"((?:[^\"\\]|\\.)*)\"", text))
     if not {"username", "password"} <= words.keys():
         raise Refusal('sasl.jaas.config wants username="…" and password="…"')
-    plain = {name: re.sub(r"\\(.)", r"\1", words[name]) for name in ("username", "password")}
-    return {f"sasl.{name}": value for name, value in plain.items()}
+    credentials = {name: re.sub(r"\\(.)", r"\1", words[name]) for name in ("username", "password")}
+    return {f"sasl.{name}": value for name, value in credentials.items()}
 
 
 def memory(text: str) -> dict[str, str]:

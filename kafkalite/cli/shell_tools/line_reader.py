@@ -74,8 +74,8 @@ class LineReader:
             line, line, self.parse_headers, self.headers_delimiter, "headers delimiter"
         )
         key, value = self._before(line, rest, self.parse_key, self.key_separator, "key separator")
-        said = headers is not None and headers != self.null_marker
-        named = self._split_headers(headers) if said and headers is not None else []
+        has_headers = headers is not None and headers != self.null_marker
+        named = self._split_headers(headers) if has_headers and headers is not None else []
         return ParsedLine(self._unmarked(key), self._unmarked(value), named)
 
     def _before(

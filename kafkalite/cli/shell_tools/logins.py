@@ -16,7 +16,7 @@ from confluent_kafka.admin import (
 )
 
 from kafkalite.cli.resource import ValueChange
-from kafkalite.cli.shell_tools.cluster import answered, settled
+from kafkalite.cli.shell_tools.cluster import results_of, settled
 from kafkalite.errors import Refusal
 
 MECHANISMS = {
@@ -29,15 +29,15 @@ ITERATIONS = "4096"
 
 def describe(admin: AdminClient, user: str | None) -> None:
     """Print the logins of a user, or of all users."""
-    asked: Any = admin.describe_user_scram_credentials([user] if user is not None else None)
-    found, errors = settled(asked) if user is not None else (asked.result(), {})
+    requested: Any = admin.describe_user_scram_credentials([user] if user is not None else None)
+    found, errors = settled(requested) if user is not None else (requested.result(), {})
     for error in errors.values():
         if error.code() != KafkaError.RESOURCE_NOT_FOUND:
             raise Refusal(f"user {user}: {error.str()}")
-    for name, one in sorted(found.items()):
+    for name, credentials in sorted(found.items()):
         shown = ", ".join(
             f"{NAMES[known.mechanism]}=iterations={known.iterations}"
-            for known in one.scram_credential_infos
+            for known in credentials.scram_credential_infos
         )
         print(f"SCRAM credential configs for user-principal '{name}' are {shown}")
 
@@ -52,7 +52,7 @@ def change(admin: AdminClient, user: str, wanted: Sequence[ValueChange]) -> None
             alterations.append(UserScramCredentialDeletion(user, MECHANISMS[key]))
         else:
             alterations.append(login(user, key, value))
-    answered(admin.alter_user_scram_credentials(alterations))
+    results_of(admin.alter_user_scram_credentials(alterations))
 
 
 def login(user: str, name: str, text: str) -> UserScramCredentialUpsertion:

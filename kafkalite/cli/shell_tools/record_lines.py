@@ -75,7 +75,7 @@ def default(properties: Mapping[str, str], skip_unreadable: bool = False) -> Lin
             [between.join([part(record) for part in chosen]) + end for record in records]
         )
 
-    def careful(records: Sequence[Message]) -> bytes:
+    def readable_lines(records: Sequence[Message]) -> bytes:
         written = []
         for record in records:
             try:
@@ -86,7 +86,7 @@ def default(properties: Mapping[str, str], skip_unreadable: bool = False) -> Lin
 
     if not any(name.startswith("print.") or name == "value.deserializer" for name in properties):
         return values
-    return careful if skip_unreadable else lines
+    return readable_lines if skip_unreadable else lines
 
 
 def parts(known: Mapping[str, str]) -> list[Part]:

@@ -30,13 +30,13 @@ def run(argv: Sequence[str]) -> int:
         page = flags.page(f"{name}.sh", *described(tool.run.__doc__), every)
         print(page, file=sys.stdout if words else sys.stderr)
         return 0 if words else 1
-    asked = flags.given(words, every)
-    if "version" in asked:
+    parsed = flags.parse(words, every)
+    if "version" in parsed:
         from importlib.metadata import version
 
         print("kafkalite", version("kafkalite"))
         return 0
-    return tool.run(asked) or 0
+    return tool.run(parsed) or 0
 
 
 if __name__ == "__main__":

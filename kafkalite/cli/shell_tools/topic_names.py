@@ -12,8 +12,8 @@ Matches = Callable[[str], object]
 
 def matcher(pattern: str) -> Matches:
     """Return a function that matches names; commas separate patterns, quotes are ignored."""
-    plain = pattern.strip().replace(",", "|").replace(" ", "")
+    expression = pattern.strip().replace(",", "|").replace(" ", "")
     try:
-        return re.compile(plain.lstrip("\"'").rstrip("\"'")).fullmatch
+        return re.compile(expression.lstrip("\"'").rstrip("\"'")).fullmatch
     except re.error as error:
         raise Refusal(f"{pattern!r} is no regular expression: {error}") from None

@@ -21,13 +21,13 @@ from confluent_kafka.admin import (
     TopicDescription,
 )
 
-from kafkalite.cli.command import say, warn
+from kafkalite.cli.command import print_stderr, warn
 from kafkalite.cli.shell_tools.cluster import (
     CONNECTION,
-    answered,
     brokers,
     errors_as_refusals,
     internal_topics,
+    results_of,
     settled,
 )
 from kafkalite.cli.shell_tools.flags import Flag, ParsedFlags, ShellTool, key_value, whole
@@ -82,29 +82,29 @@ FLAGS = (
 )
 
 
-def run(asked: ParsedFlags) -> int | None:
+def run(options: ParsedFlags) -> int | None:
     """List, describe, create, alter or delete topics.
 
     Examples:
       kafka-topics.sh --bootstrap-server localhost:9092 --create --topic flights --partitions 6
       kafka-topics.sh --bootstrap-server localhost:9092 --describe --topic 'fl.*'
     """
-    asked.wants("bootstrap-server")
-    action = asked.action(*ACTIONS)
+    options.requires("bootstrap-server")
+    action = options.action(*ACTIONS)
     for name, actions in ONLY_WITH.items():
-        asked.only_with(name, *actions)
-    asked.excludes("replica-assignment", ["replication-factor"])
-    if "create" in asked:
-        asked.excludes("replica-assignment", ["partitions"])
-    if len([name for name in (*FILTERS, "topics-with-overrides") if name in asked]) > 1:
+        options.only_with(name, *actions)
+    options.excludes("replica-assignment", ["replication-factor"])
+    if "create" in options:
+        options.excludes("replica-assignment", ["partitions"])
+    if len([name for name in (*FILTERS, "topics-with-overrides") if name in options]) > 1:
         raise Refusal(f"give at most one of --{', --'.join(FILTERS)}, --topics-with-overrides")
     if action in ("create", "alter", "delete"):
-        asked.wants("topic", why=f", the topic to {action}")
+        options.requires("topic", why=f", the topic to {action}")
     if action == "alter":
-        asked.wants("partitions", why=", how many there shall be")
+        options.requires("partitions", why=", how many there shall be")
     try:
         with errors_as_refusals():
-            VERBS[action](brokers(asked).reached(), asked)
+            VERBS[action](brokers(options).connected_admin(), options)
     except Refusal as refusal:
         # Scripts read it on stdout, where Kafka writes it; a person may look at stderr only.
         print(f"Error while executing topic command : {refusal}")
@@ -113,49 +113,49 @@ def run(asked: ParsedFlags) -> int | None:
     return None
 
 
-def names_meant(admin: AdminClient, asked: ParsedFlags) -> list[str]:
+def selected_topics(admin: AdminClient, options: ParsedFlags) -> list[str]:
     names = sorted(admin.list_topics().topics)
-    if pattern := asked.one("topic"):
-        meant = matcher(pattern)
-        names = [name for name in names if meant(name)]
-    if "exclude-internal" in asked and names:
+    if pattern := options.one("topic"):
+        matches = matcher(pattern)
+        names = [name for name in names if matches(name)]
+    if "exclude-internal" in options and names:
         internal = internal_topics(admin, names)
         names = [name for name in names if name not in internal]
     return names
 
 
-def existing(admin: AdminClient, asked: ParsedFlags) -> list[str]:
+def existing(admin: AdminClient, options: ParsedFlags) -> list[str]:
     """Return the selected topics; raise Refusal if a named one does not exist."""
-    names = names_meant(admin, asked)
-    if not names and "topic" in asked and "if-exists" not in asked:
-        raise Refusal(f"Topic '{asked.one('topic')}' does not exist as expected")
+    names = selected_topics(admin, options)
+    if not names and "topic" in options and "if-exists" not in options:
+        raise Refusal(f"Topic '{options.one('topic')}' does not exist as expected")
     return names
 
 
-def list_topics(admin: AdminClient, asked: ParsedFlags) -> None:
-    print("\n".join(names_meant(admin, asked)))
+def list_topics(admin: AdminClient, options: ParsedFlags) -> None:
+    print("\n".join(selected_topics(admin, options)))
 
 
-def create(admin: AdminClient, asked: ParsedFlags) -> None:
-    name, partitions = asked.one("topic"), asked.one("partitions", -1)
-    if "partitions" in asked and partitions < 1:
+def create(admin: AdminClient, options: ParsedFlags) -> None:
+    name, partitions = options.one("topic"), options.one("partitions", -1)
+    if "partitions" in options and partitions < 1:
         raise Refusal("The partitions must be greater than 0")
-    if "replication-factor" in asked and not 1 <= asked.one("replication-factor") < 1 << 15:
+    if "replication-factor" in options and not 1 <= options.one("replication-factor") < 1 << 15:
         raise Refusal("The replication factor must be between 1 and 32767 inclusive")
     if "." in name or "_" in name:
         print(
             "WARNING: Due to limitations in metric names, topics with a period ('.') or underscore"
             " ('_') could collide. To avoid issues it is best to use either, but not both."
         )
-    configs = dict(asked.all("config"))
-    if placed := asked.one("replica-assignment"):
+    configs = dict(options.all("config"))
+    if placed := options.one("replica-assignment"):
         placement = assignment(placed)
         topic = NewTopic(name, len(placement), replica_assignment=placement, config=configs)
     else:
-        topic = NewTopic(name, partitions, asked.one("replication-factor", -1), config=configs)
+        topic = NewTopic(name, partitions, options.one("replication-factor", -1), config=configs)
     _, errors = settled(admin.create_topics([topic]))
     for error in errors.values():
-        if error.code() == KafkaError.TOPIC_ALREADY_EXISTS and "if-not-exists" in asked:
+        if error.code() == KafkaError.TOPIC_ALREADY_EXISTS and "if-not-exists" in options:
             return
         raise KafkaException(error)
     print(f"Created topic {name}.")
@@ -177,15 +177,15 @@ def assignment(text: str) -> list[list[int]]:
     return placement
 
 
-def alter(admin: AdminClient, asked: ParsedFlags) -> None:
-    count = asked.one("partitions")
+def alter(admin: AdminClient, options: ParsedFlags) -> None:
+    count = options.one("partitions")
     if count < 1:
         raise Refusal("The partitions must be greater than 0")
     wanted = []
-    names = existing(admin, asked)
+    names = existing(admin, options)
     for topic in described(admin, names):
         has = len(topic.partitions)
-        if placed := asked.one("replica-assignment"):
+        if placed := options.one("replica-assignment"):
             placement = assignment(placed)
             if len(placement) != count:
                 raise Refusal(
@@ -196,12 +196,12 @@ def alter(admin: AdminClient, asked: ParsedFlags) -> None:
         else:
             wanted.append(NewPartitions(topic.name, count))
     if wanted:
-        answered(admin.create_partitions(wanted))
+        results_of(admin.create_partitions(wanted))
 
 
-def delete(admin: AdminClient, asked: ParsedFlags) -> None:
-    if names := existing(admin, asked):
-        answered(admin.delete_topics(names))
+def delete(admin: AdminClient, options: ParsedFlags) -> None:
+    if names := existing(admin, options):
+        results_of(admin.delete_topics(names))
 
 
 # -- describe --------------------------------------------------------------------------------------
@@ -210,20 +210,20 @@ DEFAULT: int = ConfigSource.DEFAULT_CONFIG.value
 MIN_IN_SYNC = "min.insync.replicas"
 
 
-def describe(admin: AdminClient, asked: ParsedFlags) -> None:
-    if wanted := asked.one("topic-id"):
+def describe(admin: AdminClient, options: ParsedFlags) -> None:
+    if wanted := options.one("topic-id"):
         topics = [with_id(admin, topic_id(wanted))]
     else:
-        topics = described(admin, existing(admin, asked))
+        topics = described(admin, existing(admin, options))
     configs = configs_of(admin, [topic.name for topic in topics])
-    chosen = next((name for name in FILTERS if name in asked), None)
+    chosen = next((name for name in FILTERS if name in options), None)
     for topic in topics:
         known = configs[topic.name]
         minimum = int(known[MIN_IN_SYNC].value or 1) if MIN_IN_SYNC in known else 1
         own = [entry for entry in known.values() if source_of(entry) != DEFAULT]
-        if chosen is None and (own or "topics-with-overrides" not in asked):
+        if chosen is None and (own or "topics-with-overrides" not in options):
             print(headline(topic, own))
-        if "topics-with-overrides" in asked:
+        if "topics-with-overrides" in options:
             continue
         for partition in topic.partitions:
             if chosen is None or passes(chosen, partition, minimum):
@@ -252,7 +252,7 @@ def with_id(admin: AdminClient, wanted: str) -> TopicDescription:
 def described(admin: AdminClient, names: Sequence[str]) -> list[TopicDescription]:
     if not names:
         return []
-    found = answered(admin.describe_topics(TopicCollection([*names])))
+    found = results_of(admin.describe_topics(TopicCollection([*names])))
     return [found[name] for name in names]
 
 
@@ -262,7 +262,7 @@ def configs_of(admin: AdminClient, names: Sequence[str]) -> Mapping[str, Mapping
     resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names]
     found, errors = settled(admin.describe_configs(resources))
     for resource, error in errors.items():
-        say(f"the configs of topic {resource.name} cannot be shown: {error.str()}")
+        print_stderr(f"the configs of topic {resource.name} cannot be shown: {error.str()}")
     return {name: {} for name in names} | {
         resource.name: entries for resource, entries in found.items()
     }

@@ -1,11 +1,11 @@
 """CPU use during a measurement: by this client, by the broker, by all other processes.
 
-    busy = CpuMeter(pids)                   # of the broker, where it runs here
+    meter = CpuMeter(pids)              # processes of the broker, if it runs on this machine
     …
-    busy.shares()                       # CpuShares(client=0.97, broker=0.4, waited=0.0, others=0.1)
+    meter.shares()                      # CpuShares(client=0.97, broker=0.4, waited=0.0, others=0.1)
 
-A client or a broker is as quick as its busiest thread; of that thread counts the time in which it
-ran or waited for a core.  Linux tells this; elsewhere nothing is known.
+The busiest thread limits a client or a broker.  Its share is the time in which it ran or waited for
+a core, read from /proc; on systems other than Linux all shares are None.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 BUSY = 0.8
-"""A thread that is busy for so much of the time is what all else waits for."""
+"""Share of the time from which on a thread limits the throughput."""
 MANY = 0.25
+"""Share from which on waiting for a core, or other processes, are reported."""
 SHORT_S = 0.2
-"""Of a shorter time nobody can tell: the kernel counts in hundredths of a second."""
+"""Shortest time that can be measured: the kernel counts in hundredths of a second."""
 TICKS_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -31,7 +32,7 @@ class CpuShares(NamedTuple):
     client: float | None
     broker: float | None
     waited: float | None
-    """What one of the two waited for a core."""
+    """Share of the time in which the client or the broker waited for a core."""
     others: float | None
 
     @property

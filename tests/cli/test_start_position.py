@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from kafkalite.cli.offset_words import (
+from kafkalite.cli.start_position import (
     BEGINNING,
     END,
     AtOffset,

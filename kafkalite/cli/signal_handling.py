@@ -9,57 +9,57 @@ from contextlib import contextmanager
 from types import FrameType
 
 
-def end(number: int, _: FrameType | None) -> None:
+def raise_for_signal(number: int, _: FrameType | None) -> None:
     """End by an exception, so that cleanup runs."""
     if number == signal.SIGINT:
         raise KeyboardInterrupt
     sys.exit(128 + number)
 
 
-def orderly(ended: Callable[[int, FrameType | None], None] = end) -> None:
+def install_handlers(handler: Callable[[int, FrameType | None], None] = raise_for_signal) -> None:
     """Make SIGTERM and SIGHUP end this command as Ctrl-C does, instead of immediately.
 
     Ignored signals stay ignored, as nohup and a shell's background jobs require.
     """
     for number in signal.SIGINT, signal.SIGTERM, signal.SIGHUP:
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, ended)
+            signal.signal(number, handler)
 
 
 class SignalHandling:
     """Ends a command at points of its choice after a signal.
 
-        ending = SignalHandling()
-        with ending.at_a_look():
+        signals = SignalHandling()
+        with signals.deferred():
             while True:
-                ending.look()
+                signals.check()
                 commit(write(consumer.consume()))
 
-    Within the block, a signal ends the command at the next look(): the current batch is completed,
+    Within the block, a signal ends the command at the next check(): the current batch is completed,
     and no exception interrupts a call of librdkafka, after which closing a group member may block
     without end.  A second signal ends the command at once.
     """
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.received = 0
         """The signal that came; 0 for none."""
-        self._waits = False
-        orderly(self._asked)
+        self._is_deferring = False
+        install_handlers(self._on_signal)
 
-    def _asked(self, number: int, frame: FrameType | None) -> None:
-        if not self._waits or self.asked:
-            end(number, frame)
-        self.asked = number
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if not self._is_deferring or self.received:
+            raise_for_signal(number, frame)
+        self.received = number
 
     @contextmanager
-    def at_a_look(self) -> Iterator[None]:
-        self._waits = True
+    def deferred(self) -> Iterator[None]:
+        self._is_deferring = True
         try:
             yield
         finally:
-            self._waits = False
+            self._is_deferring = False
 
-    def look(self) -> None:
+    def check(self) -> None:
         """End the command here if a signal was received."""
-        if self.asked:
-            end(self.asked, None)
+        if self.received:
+            raise_for_signal(self.received, None)

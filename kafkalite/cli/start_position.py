@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from confluent_kafka import OFFSET_END, Consumer, KafkaError, KafkaException, TopicPartition
 
-from kafkalite.cli.clients import ANSWER_TIMEOUT_S
+from kafkalite.cli.clients import REQUEST_TIMEOUT_S
 
 END = -1
 BEGINNING = -2
@@ -122,8 +122,8 @@ def offsets_since(
     consumer: Consumer, topic: str, partitions: Sequence[int], timestamp_ms: int
 ) -> list[int]:
     """Return each partition's first offset at or after a timestamp, or its end offset."""
-    asked = [TopicPartition(topic, partition, timestamp_ms) for partition in partitions]
-    found = {place.partition: place.offset for place in answered(consumer, asked)}
+    requested = [TopicPartition(topic, partition, timestamp_ms) for partition in partitions]
+    found = {place.partition: place.offset for place in list_offsets(consumer, requested)}
     offsets = [found[partition] for partition in partitions]
     if OFFSET_END not in offsets:
         return offsets
@@ -133,12 +133,12 @@ def offsets_since(
     ]
 
 
-def answered(consumer: Consumer, asked: list[TopicPartition]) -> list[TopicPartition]:
+def list_offsets(consumer: Consumer, requested: list[TopicPartition]) -> list[TopicPartition]:
     """Return the response to ListOffsets; retry for a while if a new topic has no leader yet."""
-    deadline_s = time.monotonic() + ANSWER_TIMEOUT_S
+    deadline_s = time.monotonic() + REQUEST_TIMEOUT_S
     while True:
         try:
-            found = consumer.offsets_for_times(asked, ANSWER_TIMEOUT_S)
+            found = consumer.offsets_for_times(requested, REQUEST_TIMEOUT_S)
             errors = [place.error for place in found if place.error is not None]
         except KafkaException as error:
             errors = [error.args[0]]
