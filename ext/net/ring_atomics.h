@@ -2,7 +2,7 @@
  *
  *     publish    the writer of plain bytes stores a word with release; a reader that loads the word
  *                with acquire sees the bytes.  Used for frames, responses and freed space.
- *     rest       before it sleeps, a process stores that it does, and checks once more; after
+ *     sleep      before it sleeps, a process stores that it does, and checks once more; after
  *                publishing, a process checks whether the other one sleeps.  Each has a full fence
  *                between its store and its load, so that one of the two sees the other's store:
  *                x86 also lets a load pass an earlier store.
@@ -19,11 +19,11 @@
 #include <string.h>
 
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
-#error "a ring's fields are little-endian, as the machine's are taken to be"
+#error "the fields of a ring are little-endian; this processor is not"
 #endif
 
 _Static_assert(ATOMIC_INT_LOCK_FREE == 2 && ATOMIC_LLONG_LOCK_FREE == 2,
-               "a lock is not shared with another process");
+               "atomics with a lock cannot be shared between processes");
 
 #ifndef RING_ACQUIRE
 #define RING_ACQUIRE memory_order_acquire
@@ -51,18 +51,18 @@ static inline void ring_publish_u64(uint8_t *at, uint64_t value) {
     atomic_store_explicit((_Atomic uint64_t *)at, value, RING_RELEASE);
 }
 
-/* To be followed by a look at what the other side publishes. */
-static inline void ring_rest(uint8_t *sleeping, uint32_t how) {
+/* The caller then checks once more what the other side has published. */
+static inline void ring_begin_sleep(uint8_t *sleeping, uint32_t how) {
     atomic_store_explicit((_Atomic uint32_t *)sleeping, how, memory_order_relaxed);
     atomic_thread_fence(RING_FENCE);
 }
 
-static inline void ring_woke(uint8_t *sleeping) {
+static inline void ring_end_sleep(uint8_t *sleeping) {
     atomic_store_explicit((_Atomic uint32_t *)sleeping, 0, memory_order_relaxed);
 }
 
 /* Return how the other process sleeps, 0 if it does not; called after publishing. */
-static inline uint32_t ring_sleeper(const uint8_t *sleeping) {
+static inline uint32_t ring_sleep_state(const uint8_t *sleeping) {
     atomic_thread_fence(RING_FENCE);
     return atomic_load_explicit((const _Atomic uint32_t *)sleeping, memory_order_relaxed);
 }

@@ -5,12 +5,13 @@ counters read-only.  Little-endian.  Each counter has a cache line of its own, s
 one side do not invalidate the line of the other.
 
     ring       0 u64  responses taken by the producer, monotonic
-             128 u32  sleep state of the producer: 0 awake, else the sum of AWAITS and WANTS_ROOM
+             128 u32  sleep state of the producer: 0 awake, else a sum of WAITS_FOR_DATA and
+                      WAITS_FOR_SPACE
             4096      frames, in a power of two of bytes
     counters   0 u64  bytes consumed by the worker, padding included, monotonic
-             128 u32  sleep state of the worker: 0 awake, AWAITS or WANTS_ROOM
-             256 u64  responses given by the worker, monotonic
-            4096      ANSWERS responses of 32 bytes; the n-th is at slot n modulo ANSWERS
+             128 u32  sleep state of the worker: 0 awake, WAITS_FOR_DATA or WAITS_FOR_SPACE
+             256 u64  responses written by the worker, monotonic
+            4096      RESPONSE_SLOTS responses of 32 bytes; the n-th is in slot n % RESPONSE_SLOTS
 
     frame      0 u32  size with the header, stored last to publish the frame
                4 u32  CRC-32C of the rest of the header, 8 to 48; the batch has its own
@@ -38,20 +39,20 @@ nothing or a whole frame, and the producer's position is not shared at all.
 
 
 cdef enum:
-    ANSWERS_TAKEN = 0
+    RESPONSES_TAKEN = 0
     PRODUCER_SLEEPS = 128
     FRAMES_POSITION = 4096
 
     CONSUMED = 0
     WORKER_SLEEPS = 128
-    ANSWERS_GIVEN = 256
-    ANSWERS_POSITION = 4096
-    ANSWERS = 1024
-    ANSWER_SIZE = 32
-    COUNTERS_SIZE = ANSWERS_POSITION + ANSWERS * ANSWER_SIZE
+    RESPONSES_WRITTEN = 256
+    RESPONSES_POSITION = 4096
+    RESPONSE_SLOTS = 1024
+    RESPONSE_SIZE = 32
+    COUNTERS_SIZE = RESPONSES_POSITION + RESPONSE_SLOTS * RESPONSE_SIZE
 
-    AWAITS = 1                      # waits for the next frame or response
-    WANTS_ROOM = 2                  # waits for room for a frame or a response
+    WAITS_FOR_DATA = 1                      # waits for the next frame or response
+    WAITS_FOR_SPACE = 2                  # waits for room for a frame or a response
 
     CAPACITY_MIN = 4096
     CAPACITY_MAX = 1 << 30
@@ -70,11 +71,11 @@ cdef enum:
     HEADER_SIZE = 48
     TOPIC_ID_SIZE = 16
 
-    ANSWER_CORRELATION = 0
-    ANSWER_ERROR = 4
-    ANSWER_BASE_OFFSET = 8
-    ANSWER_APPEND_TIME = 16
-    ANSWER_LOG_START = 24
+    RESPONSE_CORRELATION = 0
+    RESPONSE_ERROR = 4
+    RESPONSE_BASE_OFFSET = 8
+    RESPONSE_APPEND_TIME = 16
+    RESPONSE_LOG_START = 24
 
 
 cdef extern from *:
@@ -91,4 +92,4 @@ cdef enum:
     WRONG_CHECKSUM = 3
     WRONG_SEQUENCE = 4
     WRONG_RESERVED = 5
-    WRONG_ANSWERS_TAKEN = 6
+    WRONG_RESPONSES_TAKEN = 6

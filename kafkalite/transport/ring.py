@@ -41,13 +41,13 @@ from kafkalite._ext.ring import (
     COUNTERS_SIZE,
     FRAMES_POSITION,
     SHARE,
-    WRONG_ANSWERS_TAKEN,
     WRONG_CHECKSUM,
     WRONG_PADDING,
     WRONG_RESERVED,
+    WRONG_RESPONSES_TAKEN,
     WRONG_SEQUENCE,
     WRONG_SIZE,
-    RingFault,
+    RingError,
     RingReader,
     RingWriter,
 )
@@ -61,7 +61,7 @@ __all__ = [
     "RING_SIZE_MAX",
     "RING_SIZE_MIN",
     "ProducerRing",
-    "RingFault",
+    "RingError",
     "WorkerRing",
     "frame_size_max",
 ]
@@ -70,12 +70,12 @@ RING_SIZE_DEFAULT = 4 << 20
 RING_SIZE_MIN, RING_SIZE_MAX = CAPACITY_MIN, CAPACITY_MAX
 
 REASONS = {
-    WRONG_SIZE: "a frame's size is too small, too large, or leads over the ring's end",
+    WRONG_SIZE: "the size of a frame is too small, too large, or crosses the end of the ring",
     WRONG_PADDING: "a padding frame does not end where the ring ends",
-    WRONG_CHECKSUM: "a frame's header does not match its checksum",
-    WRONG_SEQUENCE: "a frame is not the one that follows",
-    WRONG_RESERVED: "a frame's reserved field is not zero",
-    WRONG_ANSWERS_TAKEN: "more answers were taken than given, or fewer than before",
+    WRONG_CHECKSUM: "the header of a frame does not match its checksum",
+    WRONG_SEQUENCE: "the sequence of a frame is not the next one",
+    WRONG_RESERVED: "the reserved field of a frame is not zero",
+    WRONG_RESPONSES_TAKEN: "the count of taken responses exceeds the written ones, or decreased",
 }
 """Reasons for closing a producer's ring, by the error number of RingReader.take."""
 
@@ -112,7 +112,10 @@ class WorkerRing:
         Frames are copied to `scratch`, which the rings of one thread may share.
         """
         if size & (size - 1) or not RING_SIZE_MIN <= size <= RING_SIZE_MAX:
-            raise ValueError(f"the ring size must be a power of two >= {RING_SIZE_MIN} bytes")
+            raise ValueError(
+                f"A ring cannot have {size} bytes; its size is a power of two from {RING_SIZE_MIN}"
+                f" to {RING_SIZE_MAX}."
+            )
         with ExitStack() as cleanup:
             ring = _memory("kafkalite-ring", FRAMES_POSITION + size, cleanup)
             frames = _mapped(ring, FRAMES_POSITION + size, mmap.PROT_READ | mmap.PROT_WRITE)
@@ -171,12 +174,12 @@ class ProducerRing:
     """The producer's end of a ring; not usable in a process forked from this one."""
 
     def __init__(self, descriptors: Sequence[int]) -> None:
-        """Adopt these descriptors; close them and raise RingFault if they are not a valid ring."""
+        """Adopt these descriptors; close them and raise RingError if they are not a valid ring."""
         with ExitStack() as cleanup:
             for descriptor in descriptors:
                 cleanup.callback(os.close, descriptor)
             if len(descriptors) != 4:
-                raise RingFault(f"a ring has 4 descriptors, not {len(descriptors)}")
+                raise RingError(f"a ring has 4 descriptors, not {len(descriptors)}")
             ring, counters, event, wake_socket = descriptors
             try:
                 size = _checked_size(ring, RING_SEALS)
@@ -187,7 +190,7 @@ class ProducerRing:
                 # Independent of the socket default of this program.
                 self._wake_socket.setblocking(False)
             except (OSError, ValueError) as error:
-                raise RingFault(f"the worker's descriptors are not a ring: {error}") from error
+                raise RingError(f"the worker's descriptors are not a ring: {error}") from error
             cleanup.pop_all()
         self._event = event
         os.close(ring)
@@ -198,7 +201,7 @@ class ProducerRing:
     def take_acks(self) -> list[tuple[int, int, int, int, int]]:
         """Return the acknowledgements that arrived; wake a worker that waits for room for more."""
         acks = self.writer.take_acks()
-        if acks and self.writer.freed():
+        if acks and self.writer.is_space_awaited():
             self.wake_worker()
         return acks
 
@@ -213,7 +216,7 @@ class ProducerRing:
         return self._wake_socket.fileno()
 
     def clear(self) -> None:
-        """Reset the wake-up; raise RingFault if the worker has closed the ring."""
+        """Reset the wake-up; raise RingError if the worker has closed the ring."""
         self._check_process()
         try:
             if self._wake_socket.recv(4096, socket.MSG_DONTWAIT):
@@ -222,7 +225,7 @@ class ProducerRing:
             return
         except ConnectionError:
             pass
-        raise RingFault("the worker has closed the ring")
+        raise RingError("the worker has closed the ring")
 
     def close(self) -> None:
         """Release all resources; in a forked process, its copies of them."""
@@ -234,9 +237,9 @@ class ProducerRing:
 
     def _check_process(self) -> None:
         if self.closed:
-            raise RingFault("the ring is closed")
+            raise RingError("the ring is closed")
         if os.getpid() != self._pid:
-            raise RingFault("a ring cannot be used after a fork; open another")
+            raise RingError("a ring cannot be used after a fork; open another")
 
 
 def _memory(name: str, size: int, cleanup: ExitStack) -> int:

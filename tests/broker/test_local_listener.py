@@ -504,11 +504,11 @@ def test_a_program_waits_on_a_descriptor_and_is_woken(host):
     topic = host.create("t")
     local_client = host.connect_client()
     ring = local_client.attach()
-    assert ring.writer.rest()
+    assert ring.writer.begin_sleep()
     local_client.put(batch_of(b"v"), topic)
     waiting = select.poll()
     waiting.register(ring.fileno(), select.POLLIN)
     host.until(lambda: bool(waiting.poll(0)))
     ring.clear()
-    ring.writer.woke()
+    ring.writer.end_sleep()
     assert len(local_client.take_acks()) == 1

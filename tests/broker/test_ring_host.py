@@ -31,7 +31,7 @@ from kafkalite.errors import (
 from kafkalite.protocol.schemas.produce import PRODUCE
 from kafkalite.protocol.schemas.topics import DELETE_TOPICS
 from kafkalite.storage.disk import DiskFailed
-from kafkalite.transport.ring import FRAMES_POSITION, REASONS, ProducerRing, RingFault
+from kafkalite.transport.ring import FRAMES_POSITION, REASONS, ProducerRing, RingError
 from tests.broker.local_harness import LocalClient, LocalNode, batch_of
 from tests.handlers.denying import Denying
 from tests.handlers.grouping import find
@@ -324,7 +324,7 @@ def test_a_full_ring_is_emptied_and_its_producer_woken(host, local_client):
         room[:] = batch
         writer.commit(host.topic, 0, count, 0, 0, len(batch))
         count += 1
-    assert writer.rest()
+    assert writer.begin_sleep()
     local_client.ring.wake_worker()
     woken = local_client.ring.fileno()
     host.until(lambda: _readable(woken))
@@ -467,7 +467,7 @@ def test_a_node_that_ends_leaves_its_rings(host, local_client):
     local_client.put(batch_of(b"v"), host.topic)
     host.restart()
     host.until(lambda: _readable(local_client.ring.fileno()))
-    with pytest.raises(RingFault):
+    with pytest.raises(RingError):
         while True:
             local_client.ring.clear()
     again = host.connect_client()

@@ -25,7 +25,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PAGE = 4096, HEADER = 48, LANE = 1024, ANSWER = 32, COUNTERS = PAGE + LANE * ANSWER };
+enum { PAGE = 4096, HEADER = 48, SLOTS = 1024, RESPONSE = 32, COUNTERS = PAGE + SLOTS * RESPONSE };
 enum { TAKEN = 0, PRODUCER_SLEEPS = 128, CONSUMED = 0, WORKER_SLEEPS = 128, GIVEN = 256 };
 enum { TEMPLATES_MAX = 256, ONE_BREACH_IN = 300, ONE_NUISANCE_IN = 400, GIVE_UP_S = 20 };
 
@@ -95,10 +95,10 @@ static void wake(void) {
 
 static void take_answers(void) {
     uint64_t given = ring_load_u64(counters + GIVEN);
-    if (given < taken || given - taken > LANE)
+    if (given < taken || given - taken > SLOTS)
         end(5, "%llu answers after %llu", (unsigned long long)given, (unsigned long long)taken);
     for (; taken < given; taken++) {
-        const uint8_t *answer = counters + PAGE + taken % LANE * ANSWER;
+        const uint8_t *answer = counters + PAGE + taken % SLOTS * RESPONSE;
         uint32_t correlation;
         int16_t code;
         memcpy(&correlation, answer, 4);
@@ -165,7 +165,7 @@ static void publish(frame_place place, uint32_t word, uint64_t stride, int wante
     ring_commit(place.at, word, frames + position % capacity);
     if (place.padding)
         ring_publish_u32(place.word, 0x80000000u | (uint32_t)place.padding);
-    if (ring_sleeper(counters + WORKER_SLEEPS))
+    if (ring_sleep_state(counters + WORKER_SLEEPS))
         wake();
 }
 
@@ -245,7 +245,7 @@ static void nuisance(void) {
         }
         break;
     }
-    case 7: ring_rest(ring + PRODUCER_SLEEPS, (uint32_t)drawn(1ull << 32)); break;
+    case 7: ring_begin_sleep(ring + PRODUCER_SLEEPS, (uint32_t)drawn(1ull << 32)); break;
     case 8:
         for (int times = 0; times < 200; times++)
             wake();
@@ -287,9 +287,9 @@ static void breach(void) {
     case 7:
         publish(place, size, stride_of(size), ANYTHING);
         lies = 1;
-        ring_publish_u64(ring + TAKEN, ring_load_u64(counters + GIVEN) + LANE + 1 + drawn(1 << 20));
+        ring_publish_u64(ring + TAKEN, ring_load_u64(counters + GIVEN) + SLOTS + 1 + drawn(1 << 20));
         /* It is looked at when the lane may be full. */
-        for (int more = 0; more < 2 * LANE && !lease_has_ended(0); more++) {
+        for (int more = 0; more < 2 * SLOTS && !lease_has_ended(0); more++) {
             place = begin(HEADER);
             head(place, 0, 1, 1000);
             publish(place, HEADER, HEADER, ANYTHING);

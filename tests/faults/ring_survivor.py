@@ -16,7 +16,7 @@ import time
 from collections import deque
 
 from kafkalite.protocol.schemas.transactions import INIT_PRODUCER_ID
-from kafkalite.transport.ring import ProducerRing, RingFault
+from kafkalite.transport.ring import ProducerRing, RingError
 from tests.faults.asking import Line
 from tests.faults.ring_client import (
     ANSWER_S_MAX,
@@ -69,7 +69,7 @@ class Survivor:
                 for number, batch in self.unanswered:
                     assert commit(self.ring, self.place, batch, number, -1)
                 return
-            except RingFault:
+            except RingError:
                 self.left += 1
 
     def leave(self) -> None:
@@ -87,7 +87,7 @@ class Survivor:
                 if going and len(self.unanswered) < IN_FLIGHT_MAX:
                     self.send()
                 self.listen(0.0 if going else NET_S)
-            except RingFault:
+            except RingError:
                 self.left += 1
                 self.take_ring()
             except Refused:
@@ -106,14 +106,14 @@ class Survivor:
         self.unanswered.append((self.number, batch))
         self.number += 1
         if not commit(self.ring, self.place, batch, self.number - 1, -1):
-            raise RingFault("five small frames have no room")
+            raise RingError("five small frames have no room")
 
     def listen(self, seconds: float) -> None:
-        """Process acknowledgements; raise RingFault if the lease has ended."""
+        """Process acknowledgements; raise RingError if the lease has ended."""
         assert self.lease is not None
-        if seconds and self.ring.writer.rest():
+        if seconds and self.ring.writer.begin_sleep():
             select.select([self.ring, self.lease.socket], [], [], seconds)
-            self.ring.writer.woke()
+            self.ring.writer.end_sleep()
         self.ring.clear()
         refused = False
         for number, code, base_offset, *_ in self.ring.take_acks():
@@ -128,7 +128,7 @@ class Survivor:
             time.sleep(NET_S)
             raise Refused
         if self.lease.ended:
-            raise RingFault("the lease has ended")
+            raise RingError("the lease has ended")
 
 
 def main(ledger: str, name: str, host: str, port: str, *words: str) -> None:

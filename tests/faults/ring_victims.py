@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from kafkalite.transport.ring import ProducerRing, RingFault
+from kafkalite.transport.ring import ProducerRing, RingError
 from tests.faults.ring_client import (
     BACK_S_MAX,
     Lease,
@@ -134,7 +134,7 @@ class Victims:
                 os.setpgid(0, 0)
                 play(name, lease, place, random.Random(seed))
                 code = 0
-            except RingFault as fault:
+            except RingError as fault:
                 if act != SHARER:  # its numbers are mixed with the other process's
                     tell("fault", f"F24: {name}: {fault}")
             except BaseException:

@@ -159,13 +159,13 @@ def rings(given: memoryview) -> int:
         if deed == WORKER:
             return fared + 100 * distrust(ours, deeds)
         do = doing(deed, deeds)
-        before = twin.reader.in_flight, twin.reader.answers_taken
+        before = twin.reader.in_flight, twin.reader.responses_taken
         if deed == ANSWER and not before[0]:
             continue  # there is nothing to respond to
         forged |= deed in (SCRIBBLE, SEAL)
         try:
             found = do(ours)
-        except ring.RingFault:
+        except ring.RingError:
             assert forged, "a producer that wrote nothing strange was told something strange"
             return fared + 50
         assert found == do(twin), (deed, found)
@@ -191,13 +191,21 @@ def doing(deed: int, deeds: Deeds) -> Callable[[Pair], Any]:
         return lambda pair: reseal(pair, said)
     if deed == ANSWER:
         answer = (deeds.number(4), deeds.number(), deeds.number(4), -1, 7)
-        return lambda pair: pair.reader.answer(*answer)
+        return lambda pair: pair.reader.respond(*answer)
     if deed == REFUSE:
-        return lambda pair: pair.reader.refuse(1, 2)
+        return lambda pair: pair.reader.reject(1, 2)
     if deed == ASK:
-        return lambda pair: (pair.reader.may_take(), pair.reader.freed(), pair.reader.rest())
+        return lambda pair: (
+            pair.reader.can_take(),
+            pair.reader.is_space_awaited(),
+            pair.reader.begin_sleep(),
+        )
     if deed == LOOK:
-        return lambda pair: (pair.writer.take_acks(), pair.writer.freed(), pair.writer.rest())
+        return lambda pair: (
+            pair.writer.take_acks(),
+            pair.writer.is_space_awaited(),
+            pair.writer.begin_sleep(),
+        )
     return Pair.taken
 
 
@@ -213,7 +221,7 @@ def reseal(pair: Pair, fields: dict[str, int]) -> None:
 
 
 def distrust(pair: Pair, deeds: Deeds) -> int:
-    """Run the producer's end over arbitrary counters: only a RingFault may be raised."""
+    """Run the producer's end over arbitrary counters: only a RingError may be raised."""
     faults = 0
     for _ in range(DEEDS_MAX):
         if not deeds.left:
@@ -224,13 +232,13 @@ def distrust(pair: Pair, deeds: Deeds) -> int:
         for do in (
             lambda batch=b"w" * size: pair.send(batch),
             pair.writer.take_acks,
-            pair.writer.rest,
-            pair.writer.freed,
+            pair.writer.begin_sleep,
+            pair.writer.is_space_awaited,
             lambda: pair.writer.spin(0),
         ):
             try:
                 do()
-            except ring.RingFault:
+            except ring.RingError:
                 faults += 1
     return 1 + min(faults, 9)
 

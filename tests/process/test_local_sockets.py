@@ -14,7 +14,7 @@ from kafkalite.client.net.settings import producer_settings
 from kafkalite.errors import NotLeaderOrFollower
 from kafkalite.records.batch import batches
 from kafkalite.testing import Broker
-from kafkalite.transport.ring import RingFault
+from kafkalite.transport.ring import RingError
 from kafkalite.transport.run_directory import local_sockets
 from tests.broker.local_harness import LocalClient, batch_of
 from tests.process.waiting import WAIT_S_MAX, until
@@ -135,7 +135,7 @@ def test_who_uses_a_node_that_is_killed_finds_the_next_one_and_nothing_is_twice(
         brokers.cluster.topic(brokers.topic)
     for each in (local_client, waiting):
         assert each.is_left()
-    with pytest.raises(RingFault):
+    with pytest.raises(RingError):
         while True:
             select.select([local_client.ring], [], [], WAIT_S_MAX)
             local_client.ring.clear()

@@ -33,7 +33,7 @@ static void *publish(void *laps) {
         for (int at = 0; at < TURNS; at++, turn++) {
             meet(turn_of_one, turn_of_other, turn);
             ring_publish_u32(words[at], 1);
-            woken[at] = ring_sleeper(flags[at]) != 0;
+            woken[at] = ring_sleep_state(flags[at]) != 0;
         }
         meet(turn_of_one, turn_of_other, turn++);
         meet(turn_of_one, turn_of_other, turn++);
@@ -49,13 +49,13 @@ int main(int argc, char **argv) {
     for (uint64_t lap = 0, turn = 1; lap < laps; lap++) {
         for (int at = 0; at < TURNS; at++, turn++) {
             meet(turn_of_other, turn_of_one, turn);
-            ring_rest(flags[at], 1);
+            ring_begin_sleep(flags[at], 1);
             seen[at] = ring_load_u32(words[at]) != 0;
         }
         meet(turn_of_other, turn_of_one, turn++);
         for (int at = 0; at < TURNS; at++) {
             missed += !woken[at] && !seen[at];
-            ring_woke(flags[at]);
+            ring_end_sleep(flags[at]);
             ring_publish_u32(words[at], 0);
         }
         meet(turn_of_other, turn_of_one, turn++);

@@ -49,10 +49,10 @@ static void sleep_on(int event) {
 
 /* The producer sleeps, unless what it waits for has moved meanwhile. */
 static void await(const uint8_t *at, uint64_t seen) {
-    ring_rest(producer_sleeps, 1);
+    ring_begin_sleep(producer_sleeps, 1);
     if (ring_load_u64(at) == seen)
         sleep_on(to_producer);
-    ring_woke(producer_sleeps);
+    ring_end_sleep(producer_sleeps);
 }
 
 static uint32_t size_of(uint64_t number) { return 8 + (uint32_t)(number * 29 % (FRAME_MAX - 16)); }
@@ -100,7 +100,7 @@ static void *produce(void *unused) {
         if (padding)
             ring_publish_u32(word, 0x80000000u | (uint32_t)padding);
         sent++;
-        if (ring_sleeper(worker_sleeps))
+        if (ring_sleep_state(worker_sleeps))
             wake(to_worker);
     }
     return unused;
@@ -132,14 +132,14 @@ static void *serve(void *unused) {
                 fail("more frames than answers have room", 1);
             answers[number % LANE] = number * 3;
             ring_publish_u64(given, ++number);
-            if (ring_sleeper(producer_sleeps))
+            if (ring_sleep_state(producer_sleeps))
                 wake(to_producer);
             continue;
         }
-        ring_rest(worker_sleeps, 1);
+        ring_begin_sleep(worker_sleeps, 1);
         if (ring_load_u32(frames + position % CAPACITY) == 0)
             sleep_on(to_worker);
-        ring_woke(worker_sleeps);
+        ring_end_sleep(worker_sleeps);
     }
     return unused;
 }

@@ -125,9 +125,9 @@ def lives(pid):
 
 def slept(end, rested, seconds):
     """Sleep on the end's descriptor if allowed; return False if nothing woke it in `seconds`."""
-    if not rested.rest():
+    if not rested.begin_sleep():
         return True
     woken = bool(select.select([end], [], [], seconds)[0])
-    rested.woke()
+    rested.end_sleep()
     end.clear()
     return woken

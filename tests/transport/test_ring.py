@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from kafkalite._ext import ring
-from kafkalite._ext.ring import ANSWERS, RingFault, RingReader, RingWriter
+from kafkalite._ext.ring import RESPONSE_SLOTS, RingError, RingReader, RingWriter
 from kafkalite.transport.ring import REASONS
 from tests.transport.rings import SMALL, TOPIC, Pair, as_bytes, resealed, twins
 from tests.twins import ring as twin
@@ -71,12 +71,12 @@ class Both(RuleBasedStateMachine):
         if self.open:
             correlation = self.open.pop(dice.randrange(len(self.open)))
             answer = (correlation, code, dice.getrandbits(60), -1, 5)
-            self.both(lambda pair: pair.reader.answer(*answer))
+            self.both(lambda pair: pair.reader.respond(*answer))
             self.answers.append(answer)
 
     @rule(code=st.integers(1, 130))
     def refuse(self, code):
-        self.both(lambda pair: pair.reader.refuse(9, code))
+        self.both(lambda pair: pair.reader.reject(9, code))
         self.answers.append((9, code, -1, -1, -1))
 
     @rule()
@@ -84,16 +84,19 @@ class Both(RuleBasedStateMachine):
         assert self.both(lambda pair: pair.writer.take_acks()) == self.answers
         self.answers = []
 
-    @rule(end=st.sampled_from(["writer", "reader"]), call=st.sampled_from(["rest", "woke"]))
+    @rule(
+        end=st.sampled_from(["writer", "reader"]),
+        call=st.sampled_from(["begin_sleep", "end_sleep"]),
+    )
     def sleep_or_wake(self, end, call):
         self.both(lambda pair: getattr(getattr(pair, end), call)())
 
     @rule()
     def ask(self):
         self.both(lambda pair: pair.writer.has_acks())
-        self.both(lambda pair: pair.writer.freed())
-        self.both(lambda pair: pair.reader.freed())
-        assert self.both(lambda pair: pair.reader.may_take())
+        self.both(lambda pair: pair.writer.is_space_awaited())
+        self.both(lambda pair: pair.reader.is_space_awaited())
+        assert self.both(lambda pair: pair.reader.can_take())
 
     @invariant()
     def the_memory_is_the_same(self):
@@ -115,7 +118,7 @@ def test_an_end_understands_the_twin_of_the_other(ends):
         batch = bytes([number % 256]) * (number * 37 % BATCH_MAX)
         assert pair.send(batch, number, partition=-number, acks=-1) is False
         assert pair.taken() == (TOPIC, -number, number, -1, 1000, batch)
-        pair.reader.answer(number, 0, number << 33, 17, 3)
+        pair.reader.respond(number, 0, number << 33, 17, 3)
         assert pair.writer.take_acks() == [(number, 0, number << 33, 17, 3)]
 
 
@@ -145,25 +148,25 @@ def test_a_full_ring_refuses_and_takes_again_as_it_empties(sizes):
 
 def test_a_batch_too_large_for_the_ring_is_refused_and_the_largest_taken():
     pair = Pair()
-    with pytest.raises(ValueError, match="does not go into this ring"):
+    with pytest.raises(ValueError, match="does not fit this ring"):
         pair.writer.reserve(BATCH_MAX + 1)
-    with pytest.raises(ValueError, match="does not go into this ring"):
+    with pytest.raises(ValueError, match="does not fit this ring"):
         pair.writer.reserve(-1)
     assert pair.send(bytes(BATCH_MAX)) is False
 
 
 def test_nothing_is_committed_that_was_not_reserved():
     pair = Pair()
-    with pytest.raises(ValueError, match="were reserved"):
+    with pytest.raises(ValueError, match="are reserved"):
         pair.writer.commit(TOPIC, 0, 0, 1, 0, 0)
     pair.writer.reserve(10)
-    with pytest.raises(ValueError, match="were reserved"):
+    with pytest.raises(ValueError, match="are reserved"):
         pair.writer.commit(TOPIC, 0, 0, 1, 0, 11)
-    with pytest.raises(ValueError, match="no topic id"):
+    with pytest.raises(ValueError, match="not a topic id"):
         pair.writer.commit(TOPIC[1:], 0, 0, 1, 0, 10)
     assert pair.taken() is None
     pair.writer.commit(TOPIC, 0, 0, 1, 0, 10)
-    with pytest.raises(ValueError, match="were reserved"):
+    with pytest.raises(ValueError, match="are reserved"):
         pair.writer.commit(TOPIC, 0, 0, 1, 0, 10)
     assert pair.taken() is not None and pair.taken() is None
 
@@ -192,54 +195,56 @@ def test_a_batch_is_shown_from_the_copy_and_not_from_the_ring():
 def filled_lane(answered):
     """Return a pair with as many frames in flight as the response ring holds, some acknowledged."""
     pair = Pair(1 << 20)
-    for number in range(ANSWERS):
+    for number in range(RESPONSE_SLOTS):
         pair.send(b"", number)
         pair.taken()
     for number in range(answered):
-        pair.reader.answer(number, 0, number, -1, 0)
+        pair.reader.respond(number, 0, number, -1, 0)
     return pair
 
 
-@pytest.mark.parametrize("answered", [0, 1, ANSWERS // 2, ANSWERS])
+@pytest.mark.parametrize("answered", [0, 1, RESPONSE_SLOTS // 2, RESPONSE_SLOTS])
 def test_a_worker_takes_no_more_frames_than_it_has_room_to_answer(answered):
     pair = filled_lane(answered)
     pair.send(b"one too many")
-    assert not pair.reader.may_take() and pair.taken() is None
+    assert not pair.reader.can_take() and pair.taken() is None
     assert len(pair.writer.take_acks()) == answered
-    assert pair.reader.may_take() == (answered > 0)
+    assert pair.reader.can_take() == (answered > 0)
     assert (pair.taken() is not None) == (answered > 0)
 
 
 def test_answers_go_round_the_lane_and_none_is_lost():
     pair = Pair(1 << 20)
     answers = []
-    for number in range(3 * ANSWERS + 5):
+    for number in range(3 * RESPONSE_SLOTS + 5):
         pair.send(b"", number)
         pair.taken()
-        pair.reader.answer(number, number % 99, number << 20, number, 7)
+        pair.reader.respond(number, number % 99, number << 20, number, 7)
         if number % 700 == 0:
             answers += pair.writer.take_acks()
     answers += pair.writer.take_acks()
-    assert answers == [(n, n % 99, n << 20, n, 7) for n in range(3 * ANSWERS + 5)]
+    assert answers == [(n, n % 99, n << 20, n, 7) for n in range(3 * RESPONSE_SLOTS + 5)]
 
 
 def test_a_frame_without_acks_holds_no_place_and_is_refused_while_there_is_one():
     pair = Pair(1 << 20)
-    for number in range(2 * ANSWERS):
+    for number in range(2 * RESPONSE_SLOTS):
         pair.send(b"", number, acks=0)
         assert pair.taken() is not None
     assert pair.reader.in_flight == 0
-    for number in range(2 * ANSWERS):
-        pair.reader.refuse(number, 3)
-    assert [answer[:2] for answer in pair.writer.take_acks()] == [(n, 3) for n in range(ANSWERS)]
+    for number in range(2 * RESPONSE_SLOTS):
+        pair.reader.reject(number, 3)
+    assert [answer[:2] for answer in pair.writer.take_acks()] == [
+        (n, 3) for n in range(RESPONSE_SLOTS)
+    ]
 
 
 def test_unexpected_response_is_a_violation_by_the_worker():
     pair = Pair()
     pair.send(b"", acks=0)
     pair.taken()
-    with pytest.raises(AssertionError, match="nobody waits"):
-        pair.reader.answer(0, 0, 0, -1, 0)
+    with pytest.raises(AssertionError, match="no frame waits"):
+        pair.reader.respond(0, 0, 0, -1, 0)
 
 
 # Errors a producer can make.
@@ -296,7 +301,7 @@ def test_a_frame_that_breaks_the_layout_ends_the_ring_with_its_reason(breach, re
     assert pair.taken()[5] == b"a good one"
     assert pair.taken() == reason
     assert pair.taken() == reason, "the ring is good for nothing any more"
-    assert pair.reader.may_take() and not pair.reader.rest(), "so that it is looked at"
+    assert pair.reader.can_take() and not pair.reader.begin_sleep(), "so that it is looked at"
     assert reason in REASONS
 
 
@@ -323,26 +328,26 @@ def test_padding_behind_padding_is_refused_and_not_followed_for_ever():
     assert pair.taken() == ring.WRONG_PADDING
 
 
-@pytest.mark.parametrize("taken", [ANSWERS + 1, 1 << 40, (1 << 64) - 1])
+@pytest.mark.parametrize("taken", [RESPONSE_SLOTS + 1, 1 << 40, (1 << 64) - 1])
 def test_a_producer_that_takes_more_answers_than_there_are_is_left(taken):
-    pair = filled_lane(ANSWERS)
+    pair = filled_lane(RESPONSE_SLOTS)
     pair.send(b"")
     answers_taken(taken)(pair, 0)
-    assert pair.reader.may_take(), "so that it is looked at"
-    assert pair.taken() == ring.WRONG_ANSWERS_TAKEN
+    assert pair.reader.can_take(), "so that it is looked at"
+    assert pair.taken() == ring.WRONG_RESPONSES_TAKEN
 
 
 def test_a_producer_that_gives_answers_back_is_left():
-    pair = filled_lane(ANSWERS)
+    pair = filled_lane(RESPONSE_SLOTS)
     pair.writer.take_acks()
     for number in range(2):
         pair.send(b"", number)
         assert pair.taken()
-        pair.reader.answer(number, 0, 0, -1, 0)
-    answers_taken(ANSWERS - 1)(pair, 0)
-    for _ in range(ANSWERS):
+        pair.reader.respond(number, 0, 0, -1, 0)
+    answers_taken(RESPONSE_SLOTS - 1)(pair, 0)
+    for _ in range(RESPONSE_SLOTS):
         pair.send(b"")
-        if pair.taken() == ring.WRONG_ANSWERS_TAKEN:
+        if pair.taken() == ring.WRONG_RESPONSES_TAKEN:
             return
     pytest.fail("it was believed")
 
@@ -376,10 +381,10 @@ def test_producer_detects_a_worker_that_consumed_unwritten_bytes(consumed):
     while pair.send(bytes(BATCH_MAX)) is not None:
         pass
     struct.pack_into("<Q", pair.counters, 0, consumed)
-    with pytest.raises(RingFault, match="never written"):
+    with pytest.raises(RingError, match="as consumed"):
         pair.send(bytes(BATCH_MAX))
-    with pytest.raises(RingFault, match="never written"):
-        pair.writer.rest()
+    with pytest.raises(RingError, match="as consumed"):
+        pair.writer.begin_sleep()
 
 
 def test_a_producer_leaves_a_worker_that_takes_room_back():
@@ -389,15 +394,15 @@ def test_a_producer_leaves_a_worker_that_takes_room_back():
     pair.taken()
     assert pair.send(bytes(BATCH_MAX), acks=0) is not None
     struct.pack_into("<Q", pair.counters, 0, 8)
-    with pytest.raises(RingFault, match="never written"):
+    with pytest.raises(RingError, match="as consumed"):
         pair.send(bytes(BATCH_MAX))
 
 
-@pytest.mark.parametrize("given", [ANSWERS + 1, (1 << 64) - 1])
+@pytest.mark.parametrize("given", [RESPONSE_SLOTS + 1, (1 << 64) - 1])
 def test_a_producer_leaves_a_worker_that_gives_more_answers_than_the_lane_holds(given):
     pair = Pair()
     struct.pack_into("<Q", pair.counters, 256, given)
-    with pytest.raises(RingFault, match="lane cannot hold"):
+    with pytest.raises(RingError, match="the ring holds"):
         pair.writer.take_acks()
 
 
@@ -405,7 +410,7 @@ def test_a_producer_leaves_a_worker_that_takes_answers_back():
     pair = filled_lane(3)
     pair.writer.take_acks()
     struct.pack_into("<Q", pair.counters, 256, 2)
-    with pytest.raises(RingFault, match="lane cannot hold"):
+    with pytest.raises(RingError, match="the ring holds"):
         pair.writer.take_acks()
 
 
@@ -414,16 +419,16 @@ def test_a_producer_leaves_a_worker_that_takes_answers_back():
 
 @pytest.mark.parametrize("size", [0, 4096, 8191, 8192 - 8, 8192 + 8, 4096 + 3 * 4096])
 def test_only_a_page_and_a_power_of_two_is_a_ring(size):
-    with pytest.raises(ValueError, match="are no ring"):
+    with pytest.raises(ValueError, match="cannot be a ring"):
         RingWriter(bytearray(size), bytearray(ring.COUNTERS_SIZE))
-    with pytest.raises(ValueError, match="are no ring"):
+    with pytest.raises(ValueError, match="cannot be a ring"):
         RingReader(bytearray(size), bytearray(ring.COUNTERS_SIZE), bytearray(size))
 
 
 def test_counters_and_scratch_have_their_sizes():
-    with pytest.raises(ValueError, match="are no counters"):
+    with pytest.raises(ValueError, match="counters of a ring"):
         RingWriter(bytearray(8192), bytearray(ring.COUNTERS_SIZE - 1))
-    with pytest.raises(ValueError, match="do not hold every frame"):
+    with pytest.raises(ValueError, match="cannot hold a frame"):
         RingReader(bytearray(8192), bytearray(ring.COUNTERS_SIZE), bytearray(FRAME_MAX - 1))
     with pytest.raises(BufferError):
         RingReader(bytearray(8192), bytes(ring.COUNTERS_SIZE), bytearray(FRAME_MAX))
@@ -441,55 +446,55 @@ def test_a_ring_does_not_begin_at_an_odd_place():
 def test_only_a_sleeping_end_is_woken():
     pair = Pair()
     assert pair.send(b"") is False
-    assert pair.reader.rest() is False, "a frame is there"
+    assert pair.reader.begin_sleep() is False, "a frame is there"
     pair.taken()
-    assert pair.reader.rest() is True
+    assert pair.reader.begin_sleep() is True
     assert pair.send(b"") is True
-    pair.reader.woke()
+    pair.reader.end_sleep()
     assert pair.send(b"") is False
-    assert pair.reader.answer(0, 0, 0, -1, 0) is False
-    assert pair.writer.rest() is False, "an answer is there"
+    assert pair.reader.respond(0, 0, 0, -1, 0) is False
+    assert pair.writer.begin_sleep() is False, "an answer is there"
     pair.writer.take_acks()
-    assert pair.writer.rest() is True
+    assert pair.writer.begin_sleep() is True
     pair.taken()
-    assert pair.reader.freed() is False, "it does not wait for room"
-    assert pair.reader.answer(0, 0, 0, -1, 0) is True
-    pair.writer.woke()
+    assert pair.reader.is_space_awaited() is False, "it does not wait for room"
+    assert pair.reader.respond(0, 0, 0, -1, 0) is True
+    pair.writer.end_sleep()
     pair.taken()
-    assert pair.reader.answer(0, 0, 0, -1, 0) is False
+    assert pair.reader.respond(0, 0, 0, -1, 0) is False
 
 
 def test_a_producer_that_waits_for_room_is_woken_by_room():
     pair = Pair()
     while pair.send(bytes(BATCH_MAX), acks=0) is not None:
         pass
-    assert pair.writer.rest() is True
-    assert pair.reader.freed() is True
+    assert pair.writer.begin_sleep() is True
+    assert pair.reader.is_space_awaited() is True
     pair.taken()
-    assert pair.writer.rest() is False, "there may be room now"
-    assert pair.reader.freed() is False
+    assert pair.writer.begin_sleep() is False, "there may be room now"
+    assert pair.reader.is_space_awaited() is False
     assert pair.send(bytes(BATCH_MAX), acks=0) is not None
-    assert pair.writer.rest() is True
-    assert pair.reader.freed() is False, "it does not wait for room any more"
+    assert pair.writer.begin_sleep() is True
+    assert pair.reader.is_space_awaited() is False, "it does not wait for room any more"
 
 
 def test_a_worker_that_waits_for_room_in_the_lane_is_woken_by_room_there_alone():
     pair = filled_lane(3)
-    assert pair.reader.rest() is True, "there is nothing to take"
+    assert pair.reader.begin_sleep() is True, "there is nothing to take"
     assert pair.send(b"one too many") is False, "it could not take it"
-    assert pair.writer.freed() is True
+    assert pair.writer.is_space_awaited() is True
     assert len(pair.writer.take_acks()) == 3
-    assert pair.reader.rest() is False
+    assert pair.reader.begin_sleep() is False
     assert as_bytes(pair.reader.take())[5] == b"one too many"
-    assert pair.writer.freed() is False
+    assert pair.writer.is_space_awaited() is False
 
 
 def test_closed_end_cannot_be_used():
     pair = Pair()
     pair.writer.close()
     pair.reader.close()
-    for use in (lambda: pair.writer.reserve(1), pair.writer.take_acks, pair.writer.rest):
-        with pytest.raises(RingFault, match="closed"):
+    for use in (lambda: pair.writer.reserve(1), pair.writer.take_acks, pair.writer.begin_sleep):
+        with pytest.raises(RingError, match="closed"):
             use()
     with pytest.raises(AssertionError):
         pair.reader.take()

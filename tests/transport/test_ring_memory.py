@@ -14,7 +14,7 @@ import pytest
 
 from kafkalite._ext.ring import COUNTERS_SIZE, FRAMES_POSITION, WRONG_CHECKSUM
 from kafkalite.transport import ring
-from kafkalite.transport.ring import ProducerRing, RingFault, WorkerRing
+from kafkalite.transport.ring import ProducerRing, RingError, WorkerRing
 from tests.transport.rings import SMALL, TOPIC, attached, copies
 
 PUNCH_HOLE = 0x01 | 0x02  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE
@@ -96,7 +96,7 @@ def test_a_producer_can_read_the_counters_and_never_write_them(handed):
 def test_the_workers_own_counters_still_move(worker, producer):
     send(producer, correlation=7)
     assert worker.reader.take()[2] == 7
-    worker.reader.answer(7, 0, 41, -1, 0)
+    worker.reader.respond(7, 0, 41, -1, 0)
     assert producer.take_acks() == [(7, 0, 41, -1, 0)]
 
 
@@ -160,7 +160,7 @@ def test_a_producer_takes_only_memory_that_stays(thing, place, worker, open_desc
     given = copies(worker.descriptors)
     os.close(given[place])
     given[place] = thing()
-    with pytest.raises((RingFault, OSError)):
+    with pytest.raises((RingError, OSError)):
         ProducerRing(given)
     assert open_descriptors() == before
 
@@ -173,7 +173,7 @@ def test_a_producer_takes_four_descriptors_and_keeps_none_of_another_number(
     given = [*copies(worker.descriptors), os.dup(0)]
     for descriptor in given[count:]:
         os.close(descriptor)
-    with pytest.raises(RingFault, match="4 descriptors"):
+    with pytest.raises(RingError, match="4 descriptors"):
         ProducerRing(given[:count])
     assert open_descriptors() == before
 
@@ -182,7 +182,7 @@ def test_descriptors_in_another_order_are_no_ring(worker, open_descriptors):
     before = open_descriptors()
     for turn in range(1, 4):
         given = copies(worker.descriptors)
-        with pytest.raises(RingFault, match="not a ring"):
+        with pytest.raises(RingError, match="not a ring"):
             ProducerRing(given[turn:] + given[:turn])
     assert open_descriptors() == before
 
@@ -313,7 +313,7 @@ def test_a_producer_learns_that_the_worker_has_closed():
         worker.wake()
         worker.close()
         assert is_readable(producer)
-        with pytest.raises(RingFault, match="has closed the ring"):
+        with pytest.raises(RingError, match="has closed the ring"):
             producer.clear()
             producer.clear()
 
@@ -338,14 +338,14 @@ def test_a_ring_is_of_no_use_after_a_fork_and_unharmed_before_it(worker, produce
             refused = 0
             writer = producer.writer
             for use in (
-                lambda: writer.reserve(10), writer.take_acks, writer.has_acks, writer.rest,
-                writer.woke, writer.freed, lambda: writer.spin(0),
+                lambda: writer.reserve(10), writer.take_acks, writer.has_acks, writer.begin_sleep,
+                writer.end_sleep, writer.is_space_awaited, lambda: writer.spin(0),
                 lambda: writer.commit(TOPIC, 0, 0, 1, 0, 0),
                 producer.take_acks, producer.wake_worker, producer.clear,
             ):  # fmt: skip
                 try:
                     use()
-                except RingFault as fault:
+                except RingError as fault:
                     refused += "after a fork" in str(fault)
             producer.close()
             code = 0 if refused == 11 else 2
@@ -360,7 +360,7 @@ def test_closed_ring_is_reported():
     with attached(SMALL) as (_, producer):
         producer.close()
         for use in (producer.take_acks, producer.wake_worker, producer.clear):
-            with pytest.raises(RingFault, match="closed"):
+            with pytest.raises(RingError, match="closed"):
                 use()
 
 

@@ -60,9 +60,9 @@ class Served:
             assert not isinstance(taken, int), f"reason {taken}"
             assert taken[:5] == (TOPIC, 3, self.number, -1, 9)
             assert taken[5] == batch_of(self.number), self.number
-            woken |= self.worker.reader.answer(self.number, 0, self.number * 3, -1, 0)
+            woken |= self.worker.reader.respond(self.number, 0, self.number * 3, -1, 0)
             self.number += 1
-        if woken or self.worker.reader.freed():
+        if woken or self.worker.reader.is_space_awaited():
             self.worker.wake()
 
     def until(self, count):
@@ -103,8 +103,8 @@ def test_stopped_producer_resumes_where_it_was():
         served.drain()
         at = served.number
         assert at < 3_000, "it had ended before it was stopped"
-        assert worker.reader.take() is None and worker.reader.rest()
-        worker.reader.woke()
+        assert worker.reader.take() is None and worker.reader.begin_sleep()
+        worker.reader.end_sleep()
         os.kill(pid, signal.SIGCONT)
         served.until(3_000)
         assert ended(pid) == 0
@@ -137,7 +137,7 @@ def pong(worker, pid, count):
                 assert lives(pid), "the producer has failed"
         else:
             assert taken[5] == number.to_bytes(8, "little")
-            if worker.reader.answer(taken[2], 0, 0, -1, 0):
+            if worker.reader.respond(taken[2], 0, 0, -1, 0):
                 worker.wake()
             number += 1
 

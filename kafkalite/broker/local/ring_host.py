@@ -219,7 +219,7 @@ class HostedRing:
 
     def poll(self) -> None:
         """Schedule the ring if it has frames for which no wake-up came."""
-        if self._is_idle and not self._reader.rest():
+        if self._is_idle and not self._reader.begin_sleep():
             self._host.counts["found_late"] += 1
             self._is_idle = False
             self._host.schedule(self)
@@ -250,7 +250,7 @@ class HostedRing:
             return  # continues when some of these batches are opened
         if self._is_idle:
             self._is_idle = False
-            self._reader.woke()
+            self._reader.end_sleep()
         take = self._reader.take
         size = 0
         for _ in range(FRAMES_PER_TICK):
@@ -265,7 +265,7 @@ class HostedRing:
             if size >= SIZE_PER_TICK:
                 break
         self._host.counts["bytes"] += size
-        self._is_wake_due = self._reader.freed() or self._is_wake_due
+        self._is_wake_due = self._reader.is_space_awaited() or self._is_wake_due
         if self._is_wake_due:
             self._host.schedule_responses(self)
         if self._drain_size is not None:
@@ -274,7 +274,7 @@ class HostedRing:
                 self.close()
                 return
         elif frame is None:
-            self._is_idle = self._reader.rest()
+            self._is_idle = self._reader.begin_sleep()
         if not self._is_idle:
             self._host.schedule(self)
 
@@ -371,7 +371,7 @@ class HostedRing:
         wakes, self._is_wake_due = self._is_wake_due, False
         for correlation, result in self._answers:
             wakes = (
-                self._reader.answer(
+                self._reader.respond(
                     correlation,
                     result.error_code,
                     result.base_offset,
@@ -381,7 +381,7 @@ class HostedRing:
                 or wakes
             )
         for refusal in self._refusals:
-            wakes = self._reader.refuse(*refusal) or wakes
+            wakes = self._reader.reject(*refusal) or wakes
         self._answers.clear()
         self._refusals.clear()
         if wakes:

@@ -124,7 +124,7 @@ class BatchWaiter:
                 continue
             if transport.in_flight or transport.full:
                 transport.leased_until_s = now_s + LEASE_S
-                transport.ring.writer.woke()
+                transport.ring.writer.end_sleep()
                 nodes.append(node)
         return nodes
 

@@ -21,7 +21,7 @@ from kafkalite.client.producer.delivery_outcome import BatchResponse
 from kafkalite.client.producer.partition_queue import Batch
 from kafkalite.errors import KafkaError, NetworkException
 from kafkalite.protocol.schemas.local import ATTACH, ATTACHED
-from kafkalite.transport.ring import ProducerRing, RingFault
+from kafkalite.transport.ring import ProducerRing, RingError
 
 ATTACH_TIMEOUT_S = 2.0
 CORRELATIONS = 1 << 32
@@ -46,7 +46,7 @@ def open_ring(
             if record.kind is ATTACHED and record.fields["error_code"] == 0:
                 return RingTransport(node_id, local, ProducerRing(descriptors), timeout_ms)
             close_all(descriptors)
-    except (KafkaError, RingFault):
+    except (KafkaError, RingError):
         pass
     local.close()
     return None
@@ -84,7 +84,7 @@ class RingTransport:
         """Return space for a batch, or None and set `full`."""
         try:
             room = self.ring.writer.reserve(size)
-        except RingFault as error:
+        except RingError as error:
             raise NetworkException(f"The ring ended: {error}.") from None
         self.full = room is None
         if self.full:
@@ -103,7 +103,7 @@ class RingTransport:
             asleep = self.ring.writer.commit(
                 queue.topic.topic_id, queue.index, number, acks, self._timeout_ms, size
             )
-        except RingFault as error:
+        except RingError as error:
             raise NetworkException(f"The ring ended: {error}.") from None
         if asleep:
             self.unwoken_size += size
@@ -116,14 +116,14 @@ class RingTransport:
             self.unwoken_size = 0
             try:
                 self.ring.wake_worker()
-            except RingFault as error:
+            except RingError as error:
                 raise NetworkException(f"The ring ended: {error}.") from None
 
     def responses(self) -> list[BatchResponse]:
         """Return the responses that have arrived."""
         try:
             acks = self.ring.take_acks()
-        except RingFault as error:
+        except RingError as error:
             raise NetworkException(f"The ring ended: {error}.") from None
         found = []
         self.has_responded = self.has_responded or bool(acks)
@@ -148,22 +148,22 @@ class RingTransport:
         """Poll for a response for up to `limit_ns`; return whether one came, or the ring ended."""
         try:
             return self.ring.writer.spin(limit_ns)
-        except RingFault:
+        except RingError:
             return True
 
     def rest(self) -> bool:
         """Arm the wake-up before sleeping on the ring; return False if there are responses."""
         try:
-            return self.ring.writer.rest()
-        except RingFault as error:
+            return self.ring.writer.begin_sleep()
+        except RingError as error:
             raise NetworkException(f"The ring ended: {error}.") from None
 
     def woke(self) -> None:
         """Disarm the wake-up; NetworkException if the node has left the ring."""
         try:
-            self.ring.writer.woke()
+            self.ring.writer.end_sleep()
             self.ring.clear()
-        except RingFault as error:
+        except RingError as error:
             raise NetworkException(f"The ring ended: {error}.") from None
 
     def close(self) -> None:
