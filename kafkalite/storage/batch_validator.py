@@ -32,6 +32,7 @@ from kafkalite._ext.record_batch import (
     HEADER_SIZE,
     TRANSACTIONAL,
     correct_max_timestamp,
+    header,
     judge,
     stamp_append_time,
 )
@@ -66,6 +67,9 @@ from kafkalite.records.decode_steps import Steps, finish, recompress, scan_of, w
 
 ATTRIBUTES_LOW = 22
 """Position in a batch of the low attributes byte, which holds the codec."""
+
+MAX_TIMESTAMP = 8
+"""Place of the maximum timestamp among the fields of a header."""
 
 CODECS = {
     "uncompressed": Codec.NONE,
@@ -119,7 +123,9 @@ class BatchValidator:
         Raises the error of anything that is wrong outside the batch's records.
         """
         if not self.opens_all and (
-            len(batch) < HEADER_SIZE or not batch[ATTRIBUTES_LOW] & self.opened_codecs
+            len(batch) < HEADER_SIZE
+            or not batch[ATTRIBUTES_LOW] & CODEC_MASK
+            or not (self.opened_codecs or self._is_too_new(batch, clock.wall_ms()))
         ):
             return None
         if len(batch) > self.size_max:
@@ -128,6 +134,10 @@ class BatchValidator:
             raise_for(code)
         # The steps may run after the caller's buffer was reused.
         return self._validate_records(bytes(batch), clock.wall_ms())
+
+    def _is_too_new(self, batch: bytes | bytearray | memoryview, now_ms: int) -> bool:
+        """Return whether the header says that records are later than the topic allows."""
+        return header(batch)[MAX_TIMESTAMP] - now_ms > self.after_max_ms
 
     def _validate_records(self, batch: bytes, now_ms: int) -> Steps[bytes]:
         client_batch = RecordBatch(batch)

@@ -309,6 +309,17 @@ def test_large_batch_is_opened_on_a_thread_and_order_is_kept(topic):
     ] == [0, 1]
 
 
+def test_batch_from_the_future_is_opened_on_the_thread_without_validation_too(broker):
+    broker.create("a", compressed_records_validate="false")
+    late = broker.clock.wall_ms() + 10 * 86_400_000
+    large = build([Record(timestamp=late, value=bytes(12 << 20))], codec=Codec.GZIP)
+    entry = produce(broker, large, acks=LEADER)
+    assert (entry.error_code, [each.batch_index for each in entry.record_errors]) == (
+        errors.InvalidTimestamp.code, [0],
+    )  # fmt: skip
+    assert broker.node.opener.submitted_count == 1
+
+
 def test_batch_is_refused_while_too_many_bytes_wait_to_be_opened(topic, monkeypatch):
     large = build([Record(timestamp=1, value=bytes(12 << 20))], codec=Codec.GZIP)
     monkeypatch.setattr(append_queue, "WAITING_SIZE_MAX", len(large) + len(batch_of(b"y")))
