@@ -6,10 +6,10 @@
       └── last one left ─┤                                                              ▼
                          └─────────────── join, leave, session expired ────────────── Stable
 
-A generation is one agreed assignment.  It begins when the join phase ends: each member gets the
-generation id, and one of them, the leader, the metadata of all.  The leader computes the
-assignments and sends them with its SyncGroup; the other members wait for theirs.  Metadata and
-assignments are opaque here, except for the topics that a consumer subscribes to.
+A generation is one agreed assignment (classic_generation.py).  It begins when the join phase ends:
+each member gets the generation id, and one of them, the leader, the metadata of all.  The leader
+computes the assignments and sends them with its SyncGroup; the other members wait for theirs.
+Metadata and assignments are opaque here, except for the topics that a consumer subscribes to.
 
 Heartbeats and commits keep a member's session alive; it need not send any while it waits for a
 response.  A static member (one with an instance id) may leave a generation without a LeaveGroup and
@@ -28,6 +28,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Mapping
 from typing import Any
 
+from kafkalite.coordination.classic_generation import ClassicGeneration
 from kafkalite.coordination.decision_draft import (
     JOIN,
     NO_TOKEN,
@@ -38,6 +39,7 @@ from kafkalite.coordination.decision_draft import (
     GroupClient,
 )
 from kafkalite.coordination.group_members import ClassicMember, ClassicMembers, GroupState
+from kafkalite.coordination.initial_rebalance import GATHER_MS, InitialRebalanceDelay
 from kafkalite.errors import (
     FencedInstanceId,
     GroupMaxSizeReached,
@@ -65,18 +67,8 @@ it can neither send heartbeats nor leave; a client that retries leaves such a me
 time.
 """
 
-GATHER_MS = 200
-"""Time that the first member of an empty group waits for others that are about to join, if no delay
-is configured: together they need one generation, one by one a heartbeat interval each."""
-
-STATIC_GATHER_MS = 50
-"""A static first member stops waiting after this long without another one, within `GATHER_MS`.  No
-member id request announces a static member, as it does a dynamic one."""
-
 SESSIONS_WAIT_MS_MIN = 1_000
 """Minimum interval between checks whether any static member has joined."""
-
-GENERATION_MAX = (1 << 31) - 1
 
 GROUP_SIZE = 1_500
 PENDING_SIZE = 500
@@ -92,20 +84,13 @@ class ClassicGroup:
         self.state = GroupState.EMPTY
         self.since_ms = NO_TIME
         """Time of the last state change, by the wall clock."""
-        self.generation = 0
-        self.protocol_type: str | None = None
-        self.protocol: str | None = None
-        self.leader: ClassicMember | None = None
         self.members = ClassicMembers()
+        self.generation = ClassicGeneration(self.members)
         self.pending: set[str] = set()
         """Member ids that were handed out and not used to join yet."""
         self.unsynced: set[str] = set()
         """Members of this generation that have not sent SyncGroup yet."""
-        self._gathering_ms: int | None = None
-        """During the first rebalance of an empty group: the time left to wait for more members."""
-        self._pause_ms = 0
-        """During that rebalance: end the wait after this long without a new member."""
-        self._grew = False
+        self._initial_delay = InitialRebalanceDelay()
 
     @property
     def size(self) -> int:
@@ -121,7 +106,9 @@ class ClassicGroup:
     @property
     def subscribed(self) -> Container[str]:
         """The topics that the group's consumers subscribe to."""
-        return self.members.topics(self.protocol) if self.protocol_type == CONSUMER else ()
+        if self.generation.protocol_type != CONSUMER:
+            return ()
+        return self.members.topics(self.generation.protocol)
 
     # -- JoinGroup ---------------------------------------------------------------------------
 
@@ -188,10 +175,11 @@ class ClassicGroup:
 
     def _check_protocols(self, protocol_type: str, protocols: dict[str, bytes]) -> None:
         if self.state is GroupState.EMPTY:
-            fits = bool(protocol_type and protocols)
+            is_consistent = bool(protocol_type and protocols)
         else:
-            fits = protocol_type == self.protocol_type and self.members.supports(protocols)
-        if not fits:
+            same_type = protocol_type == self.generation.protocol_type
+            is_consistent = same_type and self.members.supports(protocols)
+        if not is_consistent:
             raise InconsistentGroupProtocol()
 
     def _add(
@@ -213,12 +201,8 @@ class ClassicGroup:
             join_token=token,
         )
         self.pending.discard(member_id)
-        if not self.members:
-            self.protocol_type = request.protocol_type
-        self.members.add(member)
-        if self.leader is None:
-            self.leader = member
-        self._grew = True
+        self.generation.add(member, request.protocol_type)
+        self._initial_delay.add_member()
         draft.waiting[token] = member
         draft.set_deadline(self._session(member_id), NEW_MEMBER_WAIT_MS)
         self._rebalance(draft)
@@ -232,13 +216,13 @@ class ClassicGroup:
         token: Any,
     ) -> None:
         unchanged = [*member.protocols.items()] == [*protocols.items()]
-        leads = member is self.leader
+        leads = member is self.generation.leader
         # The leader of a stable group joins again to trigger a new assignment.
         has_response = self.state is GroupState.COMPLETING or (
             self.state is GroupState.STABLE and not leads
         )
         if unchanged and has_response:
-            draft.complete(token, self._joined(member))
+            draft.complete(token, self.generation.join_response(member))
             return
         self._update(member, request, protocols, draft, token)
         self._rebalance(draft)
@@ -282,13 +266,14 @@ class ClassicGroup:
             self.unsynced.add(member_id)
         self._extend_session(member, draft)
         self._update(member, request, protocols, draft, token)
-        if self.state is not GroupState.STABLE or self.members.choose_protocol() != self.protocol:
+        agreed = self.generation.protocol
+        if self.state is not GroupState.STABLE or self.members.choose_protocol() != agreed:
             self._rebalance(draft)
             return
         # It keeps its assignment, and the generation stays.
-        draft.records.append(group_record(self.group_id, self._value(draft.wall_ms)))
-        response = self._joined(member)
-        if member is self.leader:
+        self._record(draft)
+        response = self.generation.join_response(member)
+        if member is self.generation.leader:
             # A client that cannot be asked to skip the assignment must not take itself for the
             # leader.
             response |= {"skip_assignment": True} if may_skip else {"leader": old_id, "members": []}
@@ -320,14 +305,13 @@ class ClassicGroup:
 
     def _gather(self, draft: DecisionDraft) -> None:
         """Wait for more members of a group that was empty, while more can be expected."""
-        timeout_ms = self.members.rebalance_timeout_ms
-        self._pause_ms = draft.limits.initial_rebalance_delay_ms
-        if not self._pause_ms and self.members.by_instance:
-            self._pause_ms, timeout_ms = STATIC_GATHER_MS, min(timeout_ms, GATHER_MS)
-        self._gathering_ms = max(timeout_ms - self._pause_ms, 0)
-        self._grew = False
-        if self._pause_ms or self.pending:
-            draft.set_deadline(self._due(JOIN), self._pause_ms or GATHER_MS)
+        pause_ms = self._initial_delay.begin(
+            self.members.rebalance_timeout_ms,
+            draft.limits.initial_rebalance_delay_ms,
+            has_static=bool(self.members.by_instance),
+        )
+        if pause_ms or self.pending:
+            draft.set_deadline(self._due(JOIN), pause_ms or GATHER_MS)
         else:
             self._complete_join(draft)
 
@@ -336,18 +320,16 @@ class ClassicGroup:
         return self.members.joined_count == len(self.members) and not self.pending
 
     def _complete_if_joined(self, draft: DecisionDraft) -> None:
-        paused = self._gathering_ms is not None and self._pause_ms
-        if self._all_joined and not paused:
+        if self._all_joined and not self._initial_delay.is_paused:
             self._complete_join(draft)
 
     def expire_join(self, draft: DecisionDraft) -> None:
         """End the join phase at its timeout, or extend it while new members join."""
         if self.state is not GroupState.PREPARING:
             return
-        if self._gathering_ms and self._grew and self._pause_ms:
-            self._grew = False
-            draft.set_deadline(self._due(JOIN), min(self._pause_ms, self._gathering_ms))
-            self._gathering_ms = max(self._gathering_ms - self._pause_ms, 0)
+        pause_ms = self._initial_delay.extend()
+        if pause_ms:
+            draft.set_deadline(self._due(JOIN), pause_ms)
         else:
             self._complete_join(draft)
 
@@ -365,56 +347,31 @@ class ClassicGroup:
             wait_ms = max(self.members.rebalance_timeout_ms, SESSIONS_WAIT_MS_MIN)
             draft.set_deadline(self._due(JOIN), wait_ms)
             return
-        if self.leader is None or self.leader.join_token is NO_TOKEN:
-            self.leader = joined
-        self._gathering_ms = None
-        self.generation = self.generation + 1 if self.generation < GENERATION_MAX else 1
+        self._initial_delay.end()
+        self.generation.begin(joined)
         if self.members:
-            self.protocol = self.members.choose_protocol()
             self._enter(GroupState.COMPLETING, draft)
             for member in self.members:
-                draft.complete(self.members.wait_to_join(member, NO_TOKEN), self._joined(member))
+                response = self.generation.join_response(member)
+                draft.complete(self.members.wait_to_join(member, NO_TOKEN), response)
                 member.is_new = False
                 self._extend_session(member, draft)
             self.unsynced = set(self.members.by_id)
             draft.set_deadline(self._due(SYNC), self.members.rebalance_timeout_ms)
         else:
-            self.protocol = None
             self._enter(GroupState.EMPTY, draft)
-            draft.records.append(group_record(self.group_id, self._value(draft.wall_ms)))
-
-    def _joined(self, member: ClassicMember) -> dict[str, Any]:
-        """Return the response to a JoinGroup: the generation, and for the leader its members."""
-        assert self.leader is not None and self.protocol is not None
-        members = self.members if member is self.leader else ()
-        return {
-            "error_code": 0,
-            "generation_id": self.generation,
-            "protocol_type": self.protocol_type,
-            "protocol_name": self.protocol,
-            "leader": self.leader.member_id,
-            "skip_assignment": False,
-            "member_id": member.member_id,
-            "members": [
-                {
-                    "member_id": each.member_id,
-                    "group_instance_id": each.instance_id,
-                    "metadata": each.protocols[self.protocol],
-                }
-                for each in members
-            ],
-        }
+            self._record(draft)
 
     # -- sync phase --------------------------------------------------------------------------
 
     def sync(self, request: Fields, draft: DecisionDraft, token: Any) -> None:
         """Respond with a member's assignment, now or when the leader has sent it."""
         member = self._current(request)
-        for said, known in (
-            (request.protocol_type, self.protocol_type),
-            (request.protocol_name, self.protocol),
+        for requested, agreed in (
+            (request.protocol_type, self.generation.protocol_type),
+            (request.protocol_name, self.generation.protocol),
         ):
-            if said is not None and known is not None and said != known:
+            if requested is not None and agreed is not None and requested != agreed:
                 raise InconsistentGroupProtocol()
         if self.state is GroupState.PREPARING:
             raise RebalanceInProgress()
@@ -422,29 +379,21 @@ class ClassicGroup:
         if self.state is GroupState.STABLE:
             if not self.unsynced:
                 draft.deadlines.drop(self._due(SYNC))
-            draft.complete(token, self._synced(member.assignment))
+            draft.complete(token, self.generation.sync_response(member.assignment))
             return
         before = self.members.wait_to_sync(member, token)
         draft.fail(before, RebalanceInProgress)
         draft.waiting[token] = member
-        if member is self.leader:
+        if member is self.generation.leader:
             self._assign(request, draft)
 
     def _assign(self, request: Fields, draft: DecisionDraft) -> None:
         """Record the leader's assignment; `replay` then makes the group stable."""
         assigned = {each.member_id: each.assignment for each in request.assignments}
-        value = self._value(draft.wall_ms, assigned)
-        draft.records.append(group_record(self.group_id, value))
+        self._record(draft, assigned)
         for member in self.members:
-            self._complete_sync(member, self._synced(assigned.get(member.member_id, b"")), draft)
-
-    def _synced(self, assignment: bytes) -> dict[str, Any]:
-        return {
-            "error_code": 0,
-            "protocol_type": self.protocol_type,
-            "protocol_name": self.protocol,
-            "assignment": assignment,
-        }
+            response = self.generation.sync_response(assigned.get(member.member_id, b""))
+            self._complete_sync(member, response, draft)
 
     def _complete_sync(
         self, member: ClassicMember, response: dict[str, Any], draft: DecisionDraft
@@ -484,7 +433,7 @@ class ClassicGroup:
         if generation < 0 and not request.member_id and request.group_instance_id is None:
             raise UnknownMemberId()
         member = self.members.known(request.member_id, request.group_instance_id)
-        if generation != self.generation:
+        if generation != self.generation.generation_id:
             raise IllegalGeneration()
         if self.state is GroupState.COMPLETING:
             # The member knows the generation, but not its assignment yet.
@@ -521,17 +470,15 @@ class ClassicGroup:
     def _current(self, request: Fields) -> ClassicMember:
         """Return the member that sent the request; raise unless its generation is current."""
         member = self.members.known(request.member_id, request.group_instance_id)
-        if request.generation_id != self.generation:
+        if request.generation_id != self.generation.generation_id:
             raise IllegalGeneration()
         return member
 
     def _remove(self, member: ClassicMember, draft: DecisionDraft) -> None:
         self._fail_pending(member, UnknownMemberId, "", draft)
         draft.deadlines.drop(self._session(member.member_id))
-        self.members.remove(member)
+        self.generation.remove(member)
         self.unsynced.discard(member.member_id)
-        if member is self.leader:
-            self.leader = next(iter(self.members), None)
 
     def _fail_pending(
         self, member: ClassicMember, error: type[KafkaError], member_id: str, draft: DecisionDraft
@@ -561,69 +508,58 @@ class ClassicGroup:
 
     # -- records -----------------------------------------------------------------------------
 
-    def _value(self, wall_ms: int, assigned: Mapping[str, bytes] | None = None) -> dict[str, Any]:
-        """Return the value of the group's record, with the current or the new assignments."""
-        return {
-            "protocol_type": self.protocol_type or "",
-            "generation": self.generation,
-            "protocol": self.protocol,
-            "leader": self.leader.member_id if self.leader is not None else None,
-            "current_state_timestamp": wall_ms,
-            "members": self.members.to_record(self.protocol, assigned),
-        }
+    def _record(self, draft: DecisionDraft, assigned: Mapping[str, bytes] | None = None) -> None:
+        """Add a record of the group, with the current or the new assignments."""
+        value = self.generation.to_record(draft.wall_ms, assigned)
+        draft.records.append(group_record(self.group_id, value))
 
     def replay(self, value: dict[str, Any]) -> bool:
         """Apply a record's value; return whether it completed a rebalance."""
         self.recorded = value
-        awaited = self.state is GroupState.COMPLETING and value["generation"] == self.generation
-        if awaited:
+        is_current = value["generation"] == self.generation.generation_id
+        completes = self.state is GroupState.COMPLETING and is_current
+        if completes:
             for entry in value["members"]:
                 self.members.assign(self.members.by_id[entry["member_id"]], entry["assignment"])
             self.state = GroupState.STABLE
             self.since_ms = value["current_state_timestamp"]
-        return awaited
+        return completes
 
     def restore(self, draft: DecisionDraft) -> None:
         """Restore the group after a load; each member gets a full session timeout to come back."""
         if self.recorded is None:
             return
         recorded = self.recorded
-        self.generation = max(recorded["generation"], 0)
-        self.protocol_type = recorded["protocol_type"] or None
         self.since_ms = recorded["current_state_timestamp"]
         for each in recorded["members"]:
             member = ClassicMember.from_record(each, recorded["protocol"])
-            twin = self.members.by_instance.get(member.instance_id or "")
-            if member.member_id not in self.members and twin is None:
+            same_instance = self.members.by_instance.get(member.instance_id or "")
+            if member.member_id not in self.members and same_instance is None:
                 self.members.add(member)
                 self._extend_session(member, draft)
+        self.generation.restore(recorded)
         if self.members:
             self.state = GroupState.STABLE
-            self.protocol = recorded["protocol"] or ""
-            self.leader = self.members.by_id.get(recorded["leader"]) or next(iter(self.members))
         if len(self.members) > draft.limits.max_size:
             self._prepare(draft)
 
     # -- descriptions ------------------------------------------------------------------------
 
-    def described(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """Return the group as in a DescribeGroups response."""
-        agreed = self.protocol if self.state is GroupState.STABLE else None
         return {
             "error_code": 0,
             "error_message": None,
             "group_id": self.group_id,
             "group_state": str(self.state),
-            "protocol_type": self.protocol_type or "",
-            "protocol_data": agreed or "",
-            "members": [member.described(agreed) for member in self.members],
+            **self.generation.describe(self.state is GroupState.STABLE),
         }
 
-    def listed(self) -> dict[str, Any]:
+    def list_entry(self) -> dict[str, Any]:
         """Return the group as in a ListGroups response."""
         return {
             "group_id": self.group_id,
-            "protocol_type": self.protocol_type or "",
+            "protocol_type": self.generation.protocol_type or "",
             "group_state": str(self.state),
             "group_type": "classic",
         }

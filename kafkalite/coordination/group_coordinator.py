@@ -286,7 +286,7 @@ class GroupCoordinator:
         """OffsetDelete: return the error code of each (topic, partition), as `codes`."""
         _check_id(group_id)
         group = self._known(group_id)
-        if group.state is not GroupState.EMPTY and group.protocol_type != CONSUMER:
+        if group.state is not GroupState.EMPTY and group.generation.protocol_type != CONSUMER:
             raise NonEmptyGroup()
         draft = self._draft(now_ms, NO_TIME)
         codes = {}
@@ -348,7 +348,7 @@ class GroupCoordinator:
     def describe(self, group_id: str, version: int) -> dict[str, Any]:
         """Return a group as in a DescribeGroups response; an unknown group is Dead."""
         try:
-            return self._known(group_id).described()
+            return self._known(group_id).describe()
         except GroupIdNotFound as error:
             unknown = version >= UNKNOWN_DESCRIBED_SINCE
             return {
@@ -367,7 +367,7 @@ class GroupCoordinator:
         wanted_types = {type_.lower() for type_ in types}
         return [
             listed
-            for listed in (group.listed() for group in self._all())
+            for listed in (group.list_entry() for group in self._all())
             if (not states or listed["group_state"].lower() in wanted_states)
             and (not types or listed["group_type"] in wanted_types)
         ]
@@ -427,8 +427,8 @@ class GroupCoordinator:
         retention_ms = self.limits.retention_ms
         since_ms = NO_TIME
         if group.state is GroupState.EMPTY:
-            since_ms = group.since_ms if group.protocol_type is not None else NO_TIME
-        elif group.state is not GroupState.STABLE or group.protocol_type != CONSUMER:
+            since_ms = group.since_ms if group.generation.protocol_type is not None else NO_TIME
+        elif group.state is not GroupState.STABLE or group.generation.protocol_type != CONSUMER:
             return
         yield from self.offsets.expired(
             group.group_id, group.subscribed, since_ms, retention_ms, wall_ms

@@ -87,7 +87,7 @@ class ClassicMember:
             recorded["assignment"],
         )
 
-    def described(self, protocol: str | None) -> dict[str, Any]:
+    def describe(self, protocol: str | None) -> dict[str, Any]:
         """Return the member as in a DescribeGroups response, with its metadata in `protocol`."""
         return {
             "member_id": self.member_id,

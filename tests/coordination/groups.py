@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from itertools import count
 from typing import Any
 
-from kafkalite.coordination.classic_group import STATIC_GATHER_MS
 from kafkalite.coordination.group_coordinator import (
     Commit,
     CommittedOffset,
@@ -18,6 +17,7 @@ from kafkalite.coordination.group_coordinator import (
     GroupCoordinator,
     GroupLimits,
 )
+from kafkalite.coordination.initial_rebalance import STATIC_GATHER_MS
 from kafkalite.errors import KafkaError, KafkaStorageError
 from kafkalite.ids import NO_ID
 from kafkalite.protocol.schema import Api, Fields

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kafkalite.coordination import group_coordinator
-from kafkalite.coordination.classic_group import GATHER_MS, NEW_MEMBER_WAIT_MS, STATIC_GATHER_MS
+from kafkalite.coordination.classic_group import NEW_MEMBER_WAIT_MS
+from kafkalite.coordination.initial_rebalance import GATHER_MS, STATIC_GATHER_MS
 from tests.coordination.groups import (
     REBALANCE_MS,
     SESSION_MS,

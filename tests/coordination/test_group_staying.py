@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafkalite.coordination.classic_group import STATIC_GATHER_MS
+from kafkalite.coordination.initial_rebalance import STATIC_GATHER_MS
 from tests.coordination.groups import REBALANCE_MS, SESSION_MS, GroupHarness, subscription
 
 NONE, COORDINATOR, ILLEGAL_GENERATION, UNKNOWN_MEMBER, REBALANCE_IN_PROGRESS = 0, 16, 22, 25, 27

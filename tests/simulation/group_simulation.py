@@ -291,8 +291,8 @@ class GroupSimulation:
         # In the log a member that left stays one until the next generation is assigned.
         self.ended -= {*self.harness.member_ids(GROUP)} - self.fenced
         # A generation that was never assigned is not in the log: its number is used again.
-        assert not stable or self.group().generation == self.newest
-        self.newest = self.group().generation
+        assert not stable or self.group().generation.generation_id == self.newest
+        self.newest = self.group().generation.generation_id
         for by_generation in (self.leaders, self.assignments, self.announced_leader):
             for generation in [*by_generation]:
                 if generation > self.newest:
@@ -382,7 +382,8 @@ class GroupSimulation:
         assert group.members.joined_count == sum(m.join_token is not NO_TOKEN for m in members)
         assert group.members.size == sum(member.total_size() for member in members)
         assert group.unsynced <= {member.member_id for member in members}
-        assert (group.leader in members) if members else (group.leader is None)
+        leader = group.generation.leader
+        assert (leader in members) if members else (leader is None)
         if group.state is GroupState.EMPTY:
             assert not members
         deadlines = self.harness.machine._deadlines

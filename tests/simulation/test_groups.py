@@ -12,6 +12,7 @@ import textwrap
 
 import pytest
 
+from kafkalite.coordination.classic_generation import ClassicGeneration
 from kafkalite.coordination.classic_group import ClassicGroup
 from kafkalite.coordination.committed_offsets import CommittedOffsets
 from kafkalite.coordination.decision_draft import DecisionDraft
@@ -36,14 +37,17 @@ def test_group_keeps_invariants_under_random_events(part):
 
 BUGS = [
     # (class, method, source text, its replacement)
-    (ClassicGroup, "check_commit", "generation != self.generation", "False"),
+    (ClassicGroup, "check_commit", "generation != self.generation.generation_id", "False"),
     (ClassicGroup, "check_commit", "and self.state is GroupState.EMPTY", ""),
-    (ClassicGroup, "_current", "request.generation_id != self.generation", "False"),
-    (ClassicGroup, "_complete_join", "self.generation + 1 if", "self.generation if"),
+    (ClassicGroup, "_current", "request.generation_id != self.generation.generation_id", "False"),
+    (ClassicGeneration, "begin", "self.generation_id + 1", "self.generation_id"),
     (ClassicGroup, "_complete_join", "self._extend_session(member, draft)", "pass"),
     (ClassicGroup, "_complete_join", "draft.set_deadline(self._due(SYNC),", "print("),
-    (ClassicGroup, "_joined", "self.members if member is self.leader else ()", "self.members"),
-    (ClassicGroup, "_joined", "self.leader.member_id", "member.member_id"),
+    (
+        ClassicGeneration, "join_response",
+        "self.members if member is self.leader else ()", "self.members",
+    ),
+    (ClassicGeneration, "join_response", "self.leader.member_id", "member.member_id"),
     (ClassicGroup, "_prepare", "self._due(JOIN), self.members", "self._due('x'), self.members"),
     (ClassicGroup, "_prepare", "self._complete_sync(", "print("),
     (
@@ -52,13 +56,13 @@ BUGS = [
     ),
     (ClassicGroup, "_complete_sync", "self._extend_session(member, draft)", "pass"),
     (ClassicGroup, "_update", "self.members.wait_to_join(member, token),", "None,"),
-    (ClassicGroup, "_replace", "draft.records.append(", "print("),
-    (ClassicGroup, "_remove", "if member is self.leader:", "if False:"),
+    (ClassicGroup, "_replace", "self._record(", "print("),
+    (ClassicGeneration, "remove", "if member is self.leader:", "if False:"),
     (ClassicGroup, "_remove", "self.unsynced.discard(member.member_id)", "pass"),
     (ClassicGroup, "expire_session", "self._rebalance(draft)", "pass"),
     (ClassicGroup, "replay", "self.recorded = value", "pass"),
     (ClassicGroup, "replay", "self.members.assign(", "print("),
-    (ClassicGroup, "restore", "max(recorded[\"generation\"], 0)", "0"),
+    (ClassicGeneration, "restore", "max(recorded[\"generation\"], 0)", "0"),
     (ClassicGroup, "restore", "self._extend_session(member, draft)", "pass"),
     (ClassicMembers, "rename", "del self.by_id[member.member_id]", "pass"),
     (ClassicMembers, "wait_to_sync", "member.sync_token, token", "member.sync_token, NO_TOKEN"),
