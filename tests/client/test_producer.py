@@ -265,7 +265,7 @@ def test_delivery_completes_without_a_waiting_thread(broker, native, linger_ms):
 def asleep(made):
     """Wait until its thread sleeps without a timeout."""
     deadline = time.monotonic() + WAIT_S
-    while made._sender.wakes_at_s < math.inf:
+    while made._state.wakeup.sleeps_until_s < math.inf:
         assert time.monotonic() < deadline
         time.sleep(0.002)
 

@@ -171,8 +171,8 @@ def test_sys_exit_in_a_callback_reaches_the_calling_thread(harness, caplog):
     harness.serve()
     harness.hear()
     with pytest.raises(SystemExit):
-        harness.sender.callbacks.run_callbacks()
-    harness.sender.callbacks.run_callbacks()
+        harness.state.callbacks.run_callbacks()
+    harness.state.callbacks.run_callbacks()
     assert told == ["told", "told"]
     assert not caplog.records
 
@@ -243,7 +243,7 @@ def refuse(harness, error=InvalidRecord):
 
 
 def test_check_raises_failures_since_the_last_check(harness):
-    callbacks = harness.sender.callbacks
+    callbacks = harness.state.callbacks
     refuse(harness, MessageTooLarge).request_outcome()
     refuse(harness, InvalidRecord)
     refuse(harness, PolicyViolation)
@@ -264,14 +264,14 @@ def test_check_counts_records_of_all_failed_batches(harness):
         refuse(harness)
     first.request_outcome()
     with pytest.raises(PolicyViolation, match=f"^{UNSEEN_BATCHES_MAX + 1} records"):
-        harness.sender.callbacks.check()
+        harness.state.callbacks.check()
 
 
 def test_batch_failed_in_an_interrupted_section_is_counted_once(harness):
     harness.gather(b"x")
     (batch,) = harness.queue.batches
     harness.push()
-    callbacks, taken_in = harness.sender.callbacks, harness.sender.callbacks.completed
+    callbacks, taken_in = harness.state.callbacks, harness.state.callbacks.completed
 
     def interrupted(completed):
         taken_in(completed)
@@ -280,7 +280,7 @@ def test_batch_failed_in_an_interrupted_section_is_counted_once(harness):
     callbacks.completed = interrupted
     with pytest.raises(KeyboardInterrupt):
         harness.sender.locked(
-            lambda: harness.sender.fail(batch, InvalidRecord("refused"), unwritten=True)
+            lambda: harness.state.fail(batch, InvalidRecord("refused"), unwritten=True)
         )
     callbacks.completed = taken_in
     harness.sender.locked(lambda: None)  # repairs the interrupted section
@@ -288,7 +288,7 @@ def test_batch_failed_in_an_interrupted_section_is_counted_once(harness):
 
 
 def test_failure_report_is_scheduled_without_other_events(harness):
-    callbacks = harness.sender.callbacks
+    callbacks = harness.state.callbacks
     refuse(harness)
     callbacks.run_callbacks()
     before_s = callbacks.report_due_s

@@ -293,7 +293,7 @@ def test_ring_that_ends_before_its_wake_up_falls_back_to_tcp(monkeypatch):
             try:
                 delivery = producer.send(topic, b"1")
                 until(lambda: producer.metrics()["under_way_batches"] == 1, "the batch is sent")
-                monkeypatch.setattr(RingTransport, "rest", ended)
+                monkeypatch.setattr(RingTransport, "arm_wakeup", ended)
                 called = threading.Event()
                 delivery.add_done_callback(lambda _: called.set())
             finally:

@@ -20,12 +20,13 @@ from kafkalite.client.producer.column_batches import PartitionRows
 from kafkalite.client.producer.partition_queue import (
     NO_SEQUENCE,
     SEQUENCES,
-    later_sequence,
+    max_sequence,
     sequence_after,
 )
 from kafkalite.errors import (
     InvalidRecord,
     MessageTooLarge,
+    NetworkException,
     NotEnoughReplicasAfterAppend,
     NotLeaderOrFollower,
     OutOfOrderSequenceNumber,
@@ -86,14 +87,14 @@ def test_sequences_are_kept_after_a_lost_transport(harness):
 def test_sequence_of_a_rejected_batch_is_used_by_the_next(harness):
     values = gather(harness, 60)
     harness.push()
-    identity = harness.sender.identity
+    identity = harness.state.identity
     first = harness.queue.batches[0]
     harness.serve(InvalidRecord.code, written=False)
     harness.hear()
     assert isinstance(first.error, InvalidRecord)
     harness.finish()
     assert harness.log == values[first.count :]
-    assert harness.sender.identity == identity, "no other identity was needed"
+    assert harness.state.identity == identity, "no other identity was needed"
 
 
 def test_batches_behind_a_moved_leader_are_resent_in_order(harness):
@@ -111,25 +112,25 @@ def test_batches_behind_a_moved_leader_are_resent_in_order(harness):
 def test_lost_producer_state_leads_to_a_new_producer_id(harness):
     values = gather(harness, 30)
     harness.finish()
-    identity = harness.sender.identity
+    identity = harness.state.identity
     # Its producer state is older than the batches it acknowledged.
     harness.broker.producers.clear()
     harness.broker.producers.replay(0, 0, 0, 1, identity.producer_id, identity.epoch, 7_000)
     values += gather(harness, 30, start=30)
     harness.finish()
     assert harness.log == values
-    assert harness.sender.identity != identity
+    assert harness.state.identity != identity
 
 
 def test_unknown_producer_id_leads_to_a_new_producer_id(harness):
     values = gather(harness, 30)
     harness.push()
-    identity = harness.sender.identity
+    identity = harness.state.identity
     harness.serve(UnknownProducerId.code, written=False)
     harness.hear()
     harness.finish()
     assert harness.log == values
-    assert harness.sender.identity != identity
+    assert harness.state.identity != identity
 
 
 def test_batch_too_large_for_the_topic_is_split(harness):
@@ -169,12 +170,12 @@ def test_single_record_too_large_fails(harness):
 def test_batch_expired_in_flight_leads_to_a_new_producer_id(harness):
     gather(harness, 60)
     harness.push()
-    identity = harness.sender.identity
+    identity = harness.state.identity
     first = harness.queue.batches[0]
-    fail = harness.sender.fail
+    fail = harness.state.fail
     harness.sender.locked(lambda: fail(first, RequestTimedOut("late"), unwritten=False))
     harness.finish()
-    assert harness.sender.identity != identity
+    assert harness.state.identity != identity
     assert len(set(harness.log)) == len(harness.log)
     written = [value for value, batch in harness.sent if batch.error is None]
     assert [value for value in harness.log if value in written] == written
@@ -259,7 +260,7 @@ def test_sequence_wraps_after_the_maximum(harness):
     queue = harness.queue
     last = SEQUENCES - 10
     queue.acknowledged_sequence = queue.next_sequence = last
-    identity = harness.sender.identity
+    identity = harness.state.identity
     harness.broker.producers.replay(0, 0, 0, 1, identity.producer_id, 0, last - 1)
     values = gather(harness, 60)
     harness.push()
@@ -267,8 +268,8 @@ def test_sequence_wraps_after_the_maximum(harness):
     harness.lose()
     harness.finish()
     assert harness.log == values
-    assert harness.sender.identity == identity
-    assert later_sequence(sequence_after(last, 20), last) == sequence_after(last, 20) == 10
+    assert harness.state.identity == identity
+    assert max_sequence(sequence_after(last, 20), last) == sequence_after(last, 20) == 10
 
 
 Step = tuple[str, int]
@@ -312,7 +313,7 @@ def play(harness: Harness, steps: list[Step]) -> None:
             first = harness.queue.batches[0]
             fault = RequestTimedOut("late")
             harness.sender.locked(
-                lambda b=first, f=fault: harness.sender.fail(b, f, unwritten=False)
+                lambda b=first, f=fault: harness.state.fail(b, f, unwritten=False)
             )
         elif what in ("written", "unwritten"):
             harness.serve(number, written=what == "written")
@@ -337,7 +338,7 @@ def test_each_record_is_written_once_and_in_order(steps):
         assert not missing, "a record that was acknowledged is not there"
         assert [value for value in log if value in set(kept)] == kept, "the order is another"
         assert harness.accumulator.memory_left == harness.accumulator.memory_size
-        assert not harness.sender.active_queues
+        assert not harness.state.active_queues
     finally:
         harness.close()
         shutil.rmtree(directory)
@@ -347,7 +348,7 @@ def test_model_broker_rejects_out_of_order_sequence(harness):
     gather(harness, 40)
     harness.push()
     harness.transport.frames.popleft()  # a frame that the broker never received
-    harness.broker.producers.replay(0, 0, 0, 1, harness.sender.identity.producer_id, 0, 0)
+    harness.broker.producers.replay(0, 0, 0, 1, harness.state.identity.producer_id, 0, 0)
     harness.serve()
     assert harness.transport.came[0].error_code == OutOfOrderSequenceNumber.code
     assert harness.queue.batches[1].sequence != NO_SEQUENCE
@@ -386,14 +387,14 @@ def test_empty_partition_queue_is_not_stalled(harness):
     gather(harness, 1)
     harness.push()
     harness.serve(InvalidRecord.code, written=False)
-    harness.sender.locked(harness.sender.complete_all, harness.transport.responses(), 0.0)
+    harness.sender.locked(harness.state.handle_responses, harness.transport.responses(), 0.0)
     assert not harness.queue.batches
     assert harness.queue.can_send_now
 
 
 def test_records_after_close_are_rejected(harness):
-    harness.sender.locked(harness.sender.abandon, RequestTimedOut("closed"))
-    for way in (harness.sender.open_batch_in, harness.sender.add):
+    harness.sender.locked(harness.state.fail_all, RequestTimedOut("closed"))
+    for way in (harness.sender.open_batch_in, harness.sender.add_batch):
         with pytest.raises(RequestTimedOut, match="closed"):
             harness.sender.locked(way, harness.queue, None, 200)
     assert not harness.queue.batches
@@ -413,8 +414,28 @@ def test_sequence_of_an_expired_written_batch_is_not_reused(harness):
     gather(harness, 10)
     harness.sender.locked(harness.sender.end_batch, harness.queue)
     harness.serve(NotLeaderOrFollower.code, written=True)
-    harness.sender.locked(harness.sender.complete_all, harness.transport.responses(), 0.0)
-    harness.sender.locked(harness.sender.expire, float("inf"))
+    harness.sender.locked(harness.state.handle_responses, harness.transport.responses(), 0.0)
+    harness.sender.locked(harness.state.expire, float("inf"))
     values = gather(harness, 10, start=100)
     harness.finish()
     assert harness.log[-10:] == values
+
+
+def test_unacked_batch_is_retried_after_its_ring_failed(tmp_path):
+    harness = Harness(tmp_path, **{"acks": 0, "enable.idempotence": False})
+    lost = harness.transport
+
+    def failing(*_):
+        raise NetworkException("The ring ended.")
+
+    lost.commit = failing
+    harness.gather(b"one")
+    harness.push()
+    assert harness.node.ring is None
+    harness.node.ring = harness.transport = ListLane()
+    harness.push()
+    harness.serve()
+    assert harness.broker.log == [b"one"]
+    assert [batch.error for batch in harness.batches] == [None]
+    assert harness.accumulator.memory_left == harness.accumulator.memory_size
+    harness.close()

@@ -87,7 +87,7 @@ def refuse(harness, count=1):
 
 def test_unobserved_failures_are_logged_and_raised_by_check(harness, caplog):
     refuse(harness, 3)
-    callbacks = harness.sender.callbacks
+    callbacks = harness.state.callbacks
     callbacks.run_callbacks()
     (queue,) = caplog.records
     assert queue.levelno == logging.ERROR
@@ -112,9 +112,9 @@ def test_observed_failure_is_not_reported(harness, caplog, when):
     harness.hear()
     if when == "after":
         batch.call_when_done(batch, lambda _: None)
-    harness.sender.callbacks.run_callbacks(final=True)
-    harness.sender.callbacks.check()
-    assert harness.sender.callbacks.unseen_records == 0
+    harness.state.callbacks.run_callbacks(final=True)
+    harness.state.callbacks.check()
+    assert harness.state.callbacks.unseen_records == 0
     assert not caplog.records
 
 
@@ -128,7 +128,7 @@ def test_observed_batch_reports_no_failure_of_its_parts(harness):
         harness.serve(MessageTooLarge.code, written=False)
         harness.hear()
     assert [part.error is None for _, part in batch.parts] == [False, False]
-    assert harness.sender.callbacks.unseen_records == 0
+    assert harness.state.callbacks.unseen_records == 0
 
 
 def test_with_block_raises_after_unobserved_failures(broker, caplog):
@@ -159,9 +159,9 @@ def test_exception_in_a_with_block_is_kept_and_limits_close(caplog):
 def test_empty_failed_batch_is_not_reported(harness, caplog):
     assert harness.sender.locked(harness.sender.open_batch_in, harness.queue, None, 200)
     batch = harness.queue.open_batch
-    harness.sender.locked(harness.sender.abandon, InvalidRecord("over"))
+    harness.sender.locked(harness.state.fail_all, InvalidRecord("over"))
     assert batch.done and batch.error is not None
-    harness.sender.callbacks.run_callbacks(final=True)
+    harness.state.callbacks.run_callbacks(final=True)
     assert not caplog.records
 
 
@@ -179,9 +179,9 @@ def test_interrupted_callback_keeps_the_other_callbacks(harness):
     harness.serve()
     harness.hear()
     with pytest.raises(KeyboardInterrupt):
-        harness.sender.callbacks.run_callbacks()
+        harness.state.callbacks.run_callbacks()
     assert told == ["told"]
-    harness.sender.callbacks.run_callbacks()
+    harness.state.callbacks.run_callbacks()
     assert told == ["told", "told"]
 
 
@@ -207,7 +207,7 @@ def test_topic_recreated_with_fewer_partitions_fails_records_of_the_others(harne
     sender.locked(sender.update_metadata, topic, TopicMetadata("t", b"i" * 16, partitions))
     assert len(topic.queues) == 3
     topic.sticky = lost = topic.queues[2]
-    memory = sender.accumulator.memory_left
+    memory = harness.state.accumulator.memory_left
     assert sender.locked(sender.open_batch_in, lost, None, 200)
     batch = lost.open_batch
     batch.content.builder.append(b"key", b"value", None, 1)
@@ -217,11 +217,11 @@ def test_topic_recreated_with_fewer_partitions_fails_records_of_the_others(harne
     assert topic.sticky is None
     assert isinstance(batch.error, UnknownTopicOrPartition)
     assert "created again with fewer partitions" in str(batch.error)
-    assert sender.accumulator.memory_left == memory
-    for way in (sender.open_batch_in, sender.add):
+    assert harness.state.accumulator.memory_left == memory
+    for way in (sender.open_batch_in, sender.add_batch):
         with pytest.raises(UnknownTopicOrPartition):
             sender.locked(way, lost, None, 200)
-    assert sender.accumulator.memory_left == memory
+    assert harness.state.accumulator.memory_left == memory
 
 
 def test_stale_metadata_removes_no_partition(harness):

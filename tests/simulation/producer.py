@@ -16,12 +16,12 @@ from kafkalite._ext.ring import HEADER_SIZE
 from kafkalite.client.net.settings import producer_settings
 from kafkalite.client.net.topology import PartitionMetadata, TopicMetadata
 from kafkalite.client.producer.accumulator import Accumulator
+from kafkalite.client.producer.background_wakeup import BackgroundWakeup
 from kafkalite.client.producer.batch_waiter import BatchWaiter
 from kafkalite.client.producer.column_sender import ColumnSender
-from kafkalite.client.producer.delivery_outcome import BatchResponse
 from kafkalite.client.producer.partition_queue import (
-    NO_IDENTITY,
     Batch,
+    BatchResponse,
     PartitionQueue,
     ProducerIdentity,
     ProducerTopic,
@@ -29,6 +29,7 @@ from kafkalite.client.producer.partition_queue import (
 from kafkalite.client.producer.producer_node import ProducerNode
 from kafkalite.client.producer.ring_transport import RingTransport
 from kafkalite.client.producer.sender import Sender
+from kafkalite.client.producer.state import ProducerState
 from kafkalite.errors import KafkaError
 from kafkalite.records.batch import RecordBatch
 from kafkalite.storage.disk import Disk
@@ -109,10 +110,10 @@ class ListLane(RingTransport):
         came, self.came = self.came, []
         return came
 
-    def rest(self) -> bool:
+    def arm_wakeup(self) -> bool:
         return True
 
-    def woke(self) -> None: ...
+    def disarm_wakeup(self) -> None: ...
 
     def close(self) -> None: ...
 
@@ -126,8 +127,8 @@ class Harness:
         self.broker = ModelBroker(directory)
         self.accumulator = Accumulator(int(keywords.get("batch.size", 200)), 0.0, 1 << 20, 1 << 20)
         self.topics: dict[str, Any] = {}
-        cluster: Any = None
-        self.sender = Sender(settings, cluster, self.accumulator, self.topics)
+        self.state = ProducerState(settings, self.accumulator, self.topics, BackgroundWakeup())
+        self.sender = Sender(self.state)
         topic = self.topics["t"] = ProducerTopic("t", BatchWaiter(self.sender))
         self.columns = ColumnSender(self.sender, BatchWaiter(self.sender))
         self.sender.update_metadata(
@@ -147,8 +148,8 @@ class Harness:
 
     def identify(self) -> None:
         """Assign a producer id, as the background thread does when there is none."""
-        if self.sender.idempotent and self.sender.identity == NO_IDENTITY:
-            self.sender.identity = ProducerIdentity(next(self.ids), 0)
+        if self.state.needs_producer_id:
+            self.state.identity = ProducerIdentity(next(self.ids), 0)
 
     def gather(self, value: bytes) -> None:
         """Append a record to the open batch, or to a new one when it does not fit."""
@@ -175,7 +176,7 @@ class Harness:
 
     def push(self) -> None:
         self.identify()
-        self.sender.locked(self.sender.push, self.queue)
+        self.sender.locked(self.sender.send_ready_now, self.queue)
 
     def serve(self, code: int = 0, *, written: bool = True, has_responded: bool = True) -> bool:
         """Process a frame as the broker; a `code` is its response, `written` or not."""
@@ -192,7 +193,7 @@ class Harness:
     def hear(self) -> None:
         """Process the responses that have arrived."""
         self.identify()
-        self.sender.locked(self.sender.take, self.node, time.monotonic())
+        self.sender.locked(self.sender.read_ring, self.node, time.monotonic())
 
     def lose(self) -> None:
         """Lose the transport and the batches in it; a new one replaces it at once."""
@@ -202,10 +203,9 @@ class Harness:
         self.push()
 
     def _lost(self, lost: ListLane) -> None:
-        lane_batches = [batch for batch in self.queue.batches if batch.transport is lost]
-        self.sender.complete_all(lost.responses(), 0.0)
+        self.state.handle_responses(lost.responses(), 0.0)
         self.node.ring = self.transport
-        self.sender.retry_all(lane_batches, NODE)
+        self.state.retry_in_flight(lost)
 
     def finish(self) -> None:
         """Run without faults until all batches are delivered."""

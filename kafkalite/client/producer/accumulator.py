@@ -42,7 +42,7 @@ class Accumulator:
         """Release the memory that is kept for the next batches; call it once."""
         keep_memory(-1)
 
-    def room_for(
+    def batch_size_for(
         self,
         key: bytes | None,
         value: object,
@@ -60,7 +60,7 @@ class Accumulator:
             )
         return max(size, self.batch_size)
 
-    def take(self, size: int) -> bool:
+    def reserve(self, size: int) -> bool:
         """Reserve memory; return False if there is not enough."""
         if size > self.memory_left:
             return False
@@ -76,13 +76,13 @@ class Accumulator:
         wider = min(2 * batch.memory_size, self.widest)
         if not isinstance(content, BuilderContent) or wider - batch.memory_size < size:
             return False
-        if not self.take(wider - batch.memory_size):
+        if not self.reserve(wider - batch.memory_size):
             return False
         content.widen(wider)
         batch.memory_size = wider
         return True
 
-    def give_back(self, batch: Batch) -> None:
+    def release(self, batch: Batch) -> None:
         """Release the memory of a batch."""
         self.memory_left += batch.memory_size
         batch.memory_size = 0

@@ -83,7 +83,7 @@ class NonBlockingProducer(Producer):
     def await_progress(self, gate: FreeMemory) -> None:
         """Send all batches without lingering; open the gate when the next batch completes."""
         sender = self._sender
-        sender.locked(sender.callbacks.gates.append, gate)
+        sender.locked(self._state.callbacks.gates.append, gate)
         sender.locked(sender.flush_lingering)
 
     def check_open(self) -> None:

@@ -12,6 +12,7 @@ partition_queue.py holds what a batch needs until then: its records, its sequenc
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -30,8 +31,11 @@ OnDelivery = Callable[[KafkaError | None, RecordMetadata | None], object]
 DeliveryCallback = Callable[[], object]
 
 
-class BatchCompletion:
-    """The outcome of one batch, and the callbacks that wait for it."""
+class BatchCompletion(ABC):
+    """The outcome of one batch, and the callbacks that wait for it.
+
+    Batch defines the abstract methods, which need the producer.
+    """
 
     __slots__ = (
         "_callbacks",
@@ -70,23 +74,23 @@ class BatchCompletion:
     def __repr__(self) -> str:
         return f"<batch of {self.topic_name}-{self.partition}, {self.count} records>"
 
-    # Work of the producer, which Batch passes on to it.
+    # Work of the producer.
 
+    @abstractmethod
     def wait(self, timeout_s: float | None) -> bool:
         """Wait for the outcome; return False if the timeout has passed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def send_now(self) -> None:
         """Send the batch without waiting for linger.ms."""
-        raise NotImplementedError
 
+    @abstractmethod
     def request_outcome(self) -> None:
         """Mark the outcome as requested; an error is not logged then."""
-        raise NotImplementedError
 
+    @abstractmethod
     def listen(self) -> None:
         """Have the background thread read the response, or run callbacks added after it."""
-        raise NotImplementedError
 
     # The outcome.
 

@@ -38,15 +38,16 @@ class BatchWaiter:
 
     def __init__(self, sender: Sender) -> None:
         self._sender = sender
+        self._state = sender.state
 
     def wait_for(self, batch: Batch, timeout_s: float | None) -> bool:
         """Wait for the batch's outcome, sending and handling responses meanwhile."""
-        nodes = self._sender.locked(self._send_and_lease, batch)
+        nodes = self._sender.locked(self._send_now_and_lease, batch)
         return self.work_until(lambda: batch.done, timeout_s, nodes)
 
     def send_now(self, batch: Batch) -> None:
         self._sender.locked(self._sender.send_now, batch)
-        self._sender.callbacks.run_callbacks_soon()
+        self._state.callbacks.run_callbacks_soon()
 
     def listen(self, batch: Batch) -> None:
         self._sender.listen(batch)
@@ -55,9 +56,9 @@ class BatchWaiter:
         self._sender.request_outcome(batch)
 
     def schedule_callbacks(self, batch: Batch) -> None:
-        self._sender.callbacks.schedule_callbacks(batch)
+        self._state.callbacks.schedule_callbacks(batch)
 
-    def _send_and_lease(self, batch: Batch) -> list[ProducerNode]:
+    def _send_now_and_lease(self, batch: Batch) -> list[ProducerNode]:
         """Stop lingering for the batch, and lease the rings."""
         self._sender.send_now(batch)
         return self._lease()
@@ -77,7 +78,7 @@ class BatchWaiter:
         """
         if runs_callbacks or threading.get_ident() == self._sender.background_id:
             self.check_may_wait()
-        callbacks = self._sender.callbacks
+        callbacks = self._state.callbacks
         run_callbacks = (
             callbacks.run_callbacks
             if runs_callbacks and timeout_s is None
@@ -107,7 +108,7 @@ class BatchWaiter:
     def check_may_wait(self) -> None:
         """Raise RuntimeError inside a delivery callback."""
         is_background = threading.get_ident() == self._sender.background_id
-        if is_background or self._sender.callbacks.is_in_callback:
+        if is_background or self._state.callbacks.is_in_callback:
             raise RuntimeError(
                 "A delivery callback cannot wait for the producer that calls it, nor close it: call"
                 " result(), flush() and close() in another thread, or after the callback."
@@ -149,7 +150,7 @@ class BatchWaiter:
             if transport is None:
                 return False
             try:
-                if not transport.rest():
+                if not transport.arm_wakeup():
                     return False
             except NetworkException as error:
                 self._sender.abandon_ring(node, error)
@@ -169,23 +170,23 @@ class BatchWaiter:
             transport.leased_until_s = 0.0
             try:
                 if slept:
-                    transport.woke()
+                    transport.disarm_wakeup()
                     self._sender.epoll.modify(transport.ring.fileno(), select.EPOLLIN)
             except NetworkException as error:
                 self._sender.abandon_ring(node, error)
                 continue
-            self._sender.take(node, now_s)
+            self._sender.read_ring(node, now_s)
             if transport.is_watched and node.ring is transport:
-                self._sender.arm(transport)
-        if self._sender.callbacks.gates:
-            self._sender.callbacks.open_gates()
+                self._sender.arm_wakeup(transport)
+        if self._state.callbacks.gates:
+            self._state.callbacks.open_gates()
 
     def _await_progress(self, done: Callable[[], bool], timeout_s: float) -> None:
         """Sleep until another thread has completed a batch or released a ring."""
         gate = threading.Lock()
         gate.acquire()
         # Under the lock: every batch completed after this opens the gate.
-        self._sender.locked(lambda: self._sender.callbacks.gates.append(gate))
+        self._sender.locked(lambda: self._state.callbacks.gates.append(gate))
         if not done():
             gate.acquire(timeout=timeout_s)
 
@@ -200,9 +201,7 @@ class BatchWaiter:
         deadline = Deadline(block_s)
         while not self._sender.locked(self._sender.open_batch_in, queue, seen, size):
             self.await_room(
-                lambda: (
-                    self._sender.accumulator.memory_left >= size or queue.open_batch is not seen
-                ),
+                lambda: self._state.accumulator.memory_left >= size or queue.open_batch is not seen,
                 deadline,
             )
 
@@ -210,19 +209,22 @@ class BatchWaiter:
         self, queue: PartitionQueue, content: BatchContent, size: int, block_s: float
     ) -> Batch:
         """Queue a complete batch once there is memory for it."""
-        batch = self._sender.locked(self._sender.add, queue, content, size)
+        batch = self._sender.locked(self._sender.add_batch, queue, content, size)
         if batch is None:
             deadline = Deadline(block_s)
-            while (batch := self._sender.locked(self._sender.add, queue, content, size)) is None:
-                self.await_room(lambda: self._sender.accumulator.memory_left >= size, deadline)
+            while (
+                batch := self._sender.locked(self._sender.add_batch, queue, content, size)
+            ) is None:
+                self.await_room(lambda: self._state.accumulator.memory_left >= size, deadline)
         return batch
 
     def await_room(self, done: Callable[[], bool], deadline: Deadline) -> None:
         """Wait in a send until `done()`, without lingering; BufferExhausted after the deadline."""
-        sender = self._sender
-        sender.locked(sender.flush_lingering)
+        self._sender.locked(self._sender.flush_lingering)
         if not self.work_until(done, deadline.left_s, runs_callbacks=False):
+            memory_size = self._state.accumulator.memory_size
             raise BufferExhausted(
-                f"buffer.memory ({sender.accumulator.memory_size} bytes) was used up for as long"
-                " as max.block.ms allows: records are sent faster than the brokers write them."
+                f"buffer.memory ({memory_size} bytes) was used up for max.block.ms: records are"
+                " sent faster than the brokers write them.  Raise buffer.memory or max.block.ms, or"
+                " wait for deliveries with flush()."
             )

@@ -16,7 +16,7 @@ from kafkalite.client.producer.column_batches import (
     PartitionRows,
     column_content,
 )
-from kafkalite.client.producer.partition_queue import NO_IDENTITY, Batch, PartitionQueue
+from kafkalite.client.producer.partition_queue import Batch, PartitionQueue
 from kafkalite.client.producer.payload import BuilderContent
 from kafkalite.client.producer.ring_transport import RingTransport
 from kafkalite.client.producer.sender import Sender
@@ -36,8 +36,9 @@ class ColumnSender:
 
     def __init__(self, sender: Sender, waiter: BatchWaiter) -> None:
         self._sender = sender
+        self._state = sender.state
         self._waiter = waiter
-        accumulator = sender.accumulator
+        accumulator = sender.state.accumulator
         self.record_size_max = min(accumulator.record_size_max, accumulator.memory_size)
         """Maximum size of a batch with one record."""
         self.chunk_size = min(max(CHUNK_SIZE_MAX, accumulator.batch_size), self.record_size_max)
@@ -66,7 +67,7 @@ class ColumnSender:
         self, run: PartitionRows, now_ms: int, block_s: float, pieces: list[Piece]
     ) -> None:
         """Append rows to open batches, as send() does; only opening a batch takes the lock."""
-        sender, queue, first = self._sender, run.queue, run.first
+        queue, first = run.queue, run.first
         while True:
             batch: Batch | None = queue.open_batch
             content = None if batch is None else batch.content
@@ -82,8 +83,8 @@ class ColumnSender:
             if first == run.end:
                 break
             self._waiter.make_room(queue, batch, self._open_size(run), block_s)
-        if not sender.accumulator.linger_s:
-            sender.locked(sender.push, queue)
+        if not self._state.accumulator.linger_s:
+            self._sender.locked(self._sender.send_ready_now, queue)
 
     def _would_fit(self, run: PartitionRows, batch: Batch, content: BuilderContent) -> bool:
         """Return whether every row, as it was measured, fits this empty batch."""
@@ -95,7 +96,7 @@ class ColumnSender:
         The open batches of a topic's partitions take at most a quarter of buffer.memory, if
         batch.size allows that.
         """
-        accumulator, transport = self._sender.accumulator, self._ring_of(run.queue)
+        accumulator, transport = self._state.accumulator, self._ring_of(run.queue)
         size = min(self.chunk_size, accumulator.memory_size // (4 * len(run.queue.topic.queues)))
         if transport is not None:
             size = min(size, transport.batch_size_max)
@@ -105,7 +106,7 @@ class ColumnSender:
 
     def _ring_of(self, queue: PartitionQueue) -> RingTransport | None:
         node = self._sender.nodes.get(queue.leader)
-        if node is None or self._sender.codec is not Codec.NONE:
+        if node is None or self._state.codec is not Codec.NONE:
             return None
         return node.ring_for(queue)
 
@@ -115,16 +116,16 @@ class ColumnSender:
 
     def _held_size(self, columns: ArrowColumns) -> int:
         """Return the bytes of buffer.memory that a batch outside the ring may take."""
-        memory_size = self._sender.accumulator.memory_size
+        memory_size = self._state.accumulator.memory_size
         return min(self._room_size(columns) + KEPT_SIZE, memory_size)
 
     def _may_send(self, run: PartitionRows) -> bool:
         """Return whether a batch would probably find space now."""
-        queue, sender = run.queue, self._sender
-        node = sender.nodes.get(queue.leader)
+        queue, state = run.queue, self._state
+        node = self._sender.nodes.get(queue.leader)
         if node is None or not node.ring_tried:
             return False
-        if sender.idempotent and sender.identity == NO_IDENTITY:
+        if state.needs_producer_id:
             return False
         transport = self._ring_of(queue)
         if transport is not None:
@@ -132,16 +133,17 @@ class ColumnSender:
                 return False
             if run.columns.largest[0] <= min(transport.batch_size_max, self.chunk_size):
                 return True
-        return sender.accumulator.memory_left >= self._held_size(run.columns)
+        return state.accumulator.memory_left >= self._held_size(run.columns)
 
     def _send_through_ring(self, run: PartitionRows, now_ms: int) -> Batch | None:
         """Send as many rows as one batch takes; return None if there is no space now."""
-        queue, now_s, sender = run.queue, time.monotonic(), self._sender
-        sender.check_open(queue)
+        sender, state = self._sender, self._state
+        queue, now_s = run.queue, time.monotonic()
+        state.check_open(queue)
         if queue.open_batch is not None:
-            sender.close_open(queue, now_s)
+            sender.close_open_batch(queue, now_s)
         if queue.in_flight:
-            sender.take_unwatched(queue, now_s)
+            sender.read_unleased_ring(queue, now_s)
         if not self._may_send(run):
             return None
         transport = self._ring_of(queue)
@@ -156,10 +158,10 @@ class ColumnSender:
             content = column_content(run, room, now_ms)
             if content is None:
                 return self._send_buffered(run, now_ms)
-            batch = sender.enter(queue, content, 0, now_s)
-            queue.assign_sequence(batch, sender.identity)
+            batch = state.append_batch(queue, content, 0, now_s)
+            queue.assign_sequence(batch, state.identity)
             content.seal(room, *batch.identity, batch.sequence)
-            sender.go(batch, transport, content.size, now_s)
+            sender.commit(batch, transport, content.size, now_s)
         except NetworkException as error:
             sender.abandon_ring(sender.nodes.get(queue.leader), error)
             return None
@@ -170,9 +172,9 @@ class ColumnSender:
 
         buffer.memory counts the size of the buffer: it is cut to what the rows take.
         """
-        accumulator = self._sender.accumulator
+        accumulator = self._state.accumulator
         held = self._held_size(run.columns)
-        if not accumulator.take(held):
+        if not accumulator.reserve(held):
             return None
         try:
             buffer = bytearray(self._room_size(run.columns))
@@ -186,6 +188,6 @@ class ColumnSender:
         kept = min(held, sys.getsizeof(buffer) + KEPT_SIZE)
         accumulator.memory_left += held - kept
         now_s = time.monotonic()
-        batch = self._sender.enter(run.queue, content.of_buffer(buffer), kept, now_s)
-        self._sender.pump(run.queue, now_s)
+        batch = self._state.append_batch(run.queue, content.of_buffer(buffer), kept, now_s)
+        self._sender.send_ready(run.queue, now_s)
         return batch

@@ -7,11 +7,10 @@ the first case may the batch get another sequence (partition_queue.py).
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
 
 from kafkalite import errors
 from kafkalite.client.net.topology import error_of
-from kafkalite.client.producer.partition_queue import Batch
+from kafkalite.client.producer.partition_queue import BatchResponse
 from kafkalite.errors import (
     DuplicateSequenceNumber,
     InvalidProducerEpoch,
@@ -53,16 +52,6 @@ UNKNOWN_PRODUCER_ERRORS = (InvalidProducerEpoch, UnknownProducerId)
 """Errors with which a broker says that it does not know the producer id or epoch."""
 
 WRITTEN_CODES = (0, DuplicateSequenceNumber.code)
-
-
-class BatchResponse(NamedTuple):
-    """A node's response to a batch."""
-
-    batch: Batch
-    error_code: int
-    base_offset: int
-    append_time_ms: int
-    message: str | None = None
 
 
 class DeliveryOutcome(Enum):

@@ -53,7 +53,7 @@ class ProducerLifetime:
         self._waiter = waiter
         self._sender = sender
         self._cluster = cluster
-        self._background = BackgroundThread(sender, self._finish)
+        self._background = BackgroundThread(sender, cluster, self._finish)
         self._producer = weakref.ref(producer)
         self._finalizer = weakref.finalize(producer, self._collected, repr(producer))
         self._finalizer.atexit = False  # _at_exit closes it instead
@@ -64,7 +64,7 @@ class ProducerLifetime:
         """Wait until all batches are completed and their callbacks have run, or TimeoutError."""
         sender = self._sender
         self._waiter.check_may_wait()
-        callbacks = sender.callbacks
+        callbacks = sender.state.callbacks
         waiting = list(
             dict.fromkeys([*callbacks.pending_batches(), *sender.locked(sender.flush_lingering)])
         )
@@ -104,7 +104,7 @@ class ProducerLifetime:
             deadline = Deadline(0)
             raise
         finally:
-            sender.locked(sender.abandon, RequestTimedOut(reason))
+            sender.locked(sender.state.fail_all, RequestTimedOut(reason))
             sender.locked(self._background.stop)
             self._cluster.close()  # aborts the requests of the background thread
             left_s = deadline.left_s + END_TIMEOUT_S
@@ -136,13 +136,13 @@ class ProducerLifetime:
         Every batch is completed: close() flushed or abandoned it, or it was drained.
         """
         self._claim()
-        sender = self._sender
-        while sender.callbacks.has_work:
+        sender, callbacks = self._sender, self._sender.state.callbacks
+        while callbacks.has_work:
             try:
-                sender.callbacks.run_callbacks(final=True)
+                callbacks.run_callbacks(final=True)
             except BaseException:  # SystemExit in a callback; the others must still run
                 log.exception("A delivery callback failed.")
-        sender.locked(sender.abandon, RequestTimedOut(CLOSED))
+        sender.locked(sender.state.fail_all, RequestTimedOut(CLOSED))
         sender.locked(sender.close)
         self._cluster.close()
 

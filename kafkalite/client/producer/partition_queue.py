@@ -19,7 +19,7 @@ begins at 0, solves that.  Batches with an unknown outcome keep their producer i
 two ids are never in flight together.
 
 A batch reaches the producer, which does the work that its outcome needs, through the BatchDriver of
-its topic.
+its topic, and is sent over a Transport (ring_transport.py, tcp_transport.py).
 
 No I/O, no clock, no lock: sender.py holds the lock.
 """
@@ -27,7 +27,7 @@ No I/O, no clock, no lock: sender.py holds the lock.
 from __future__ import annotations
 
 import random
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from kafkalite._ext.gathering import OpenQueue, OpenTopic
 from kafkalite.client.producer.batch_completion import BatchCompletion
@@ -44,8 +44,8 @@ def sequence_after(sequence: int, count: int) -> int:
     return (sequence + count) % SEQUENCES
 
 
-def later_sequence(one: int, other: int) -> int:
-    """Return the later of two sequences; they wrap to 0, and are never far apart."""
+def max_sequence(one: int, other: int) -> int:
+    """Return the higher of two sequences; they wrap to 0, and are never far apart."""
     return one if (one - other) % SEQUENCES < SEQUENCES // 2 else other
 
 
@@ -57,6 +57,28 @@ class ProducerIdentity(NamedTuple):
 
 
 NO_IDENTITY = ProducerIdentity(-1, -1)
+
+
+class Transport(Protocol):
+    """A ring or a TCP connection that batches are sent over to one node."""
+
+    node_id: int
+
+    def responses(self) -> list[BatchResponse]:
+        """Return the responses that have arrived; NetworkException if the transport ended."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class BatchResponse(NamedTuple):
+    """A node's response to a batch."""
+
+    batch: Batch
+    error_code: int
+    base_offset: int
+    append_time_ms: int
+    message: str | None = None
 
 
 class BatchDriver(Protocol):
@@ -164,8 +186,8 @@ class Batch(BatchCompletion):
         self.identity = NO_IDENTITY
         self.maybe_written = False
         """True if it was sent and the outcome is not known: it may have been written."""
-        self.transport: Any = None
-        """The connection or ring that it was sent over; None while it is not in flight."""
+        self.transport: Transport | None = None
+        """The transport that it was sent over; None while it is not in flight."""
 
     def complete(self, error: KafkaError | None, base_offset: int, append_time_ms: int) -> None:
         super().complete(error, base_offset, append_time_ms)
@@ -219,7 +241,7 @@ class PartitionQueue(OpenQueue):
         self.idempotent = idempotent
         self.leader = -1
         self.leader_epoch = -1
-        self.transport: Any = None
+        self.transport: Transport | None = None
         """The transport that the last batch was sent over."""
         self.dropped = False
         """True if the topic was created again with fewer partitions, without this one."""
@@ -249,23 +271,23 @@ class PartitionQueue(OpenQueue):
 
     # Sending.
 
-    def waits(self, batch: Batch) -> bool:
+    def must_wait(self, batch: Batch) -> bool:
         """Return whether the batch, even if full, must wait for responses before it is sent."""
-        out = self.in_flight
-        return not self.may_send(out) or self.batches[out] is not batch
+        count = self.in_flight
+        return not self.may_send(count) or self.batches[count] is not batch
 
-    def may_send(self, out: int) -> bool:
-        """Return whether one more batch may be in flight beside `out` others."""
-        if self.stalled or (out and self.idempotent and not self.known):
+    def may_send(self, in_flight: int) -> bool:
+        """Return whether one more batch may be in flight beside `in_flight` others."""
+        if self.stalled or (in_flight and self.idempotent and not self.known):
             return False
-        return out < self.in_flight_max
+        return in_flight < self.in_flight_max
 
     @property
     def can_send_now(self) -> bool:
         """True if a batch that is added now would be sent at once."""
         self._resume()
-        out = self.in_flight
-        return self.may_send(out) and out == len(self.batches)
+        count = self.in_flight
+        return self.may_send(count) and count == len(self.batches)
 
     def next_batch(self, now_s: float) -> Batch | None:
         """Return the next batch if it is ready to send, or None."""
@@ -302,14 +324,14 @@ class PartitionQueue(OpenQueue):
         batch.identity = self.identity
         batch.sequence = self.next_sequence
 
-    def mark_sent(self, batch: Batch, transport: Any) -> None:
+    def mark_sent(self, batch: Batch, transport: Transport) -> None:
         """Register that the batch is in flight."""
-        assert self.batches[self.in_flight] is batch, "batches go in order"
+        assert self.batches[self.in_flight] is batch, "batches are sent in order"
         batch.transport = self.transport = transport
         batch.attempts += 1
         self.in_flight += 1
         if self.idempotent and batch.identity == self.identity:
-            self.next_sequence = later_sequence(
+            self.next_sequence = max_sequence(
                 self.next_sequence, sequence_after(batch.sequence, batch.count)
             )
 
@@ -323,17 +345,17 @@ class PartitionQueue(OpenQueue):
         else:
             batch.maybe_written = True
         batch.not_before_s = not_before_s
-        self._back(batch)
+        self._requeue(batch)
 
     def mark_written(self, batch: Batch) -> None:
         """Remove a batch that was written."""
-        self._settle(batch)
-        self._out(batch)
+        self._acknowledge(batch)
+        self._remove(batch)
 
-    def _settle(self, batch: Batch) -> None:
+    def _acknowledge(self, batch: Batch) -> None:
         if self.idempotent and batch.identity == self.identity:
             self.known = True
-            self.acknowledged_sequence = later_sequence(
+            self.acknowledged_sequence = max_sequence(
                 self.acknowledged_sequence, sequence_after(batch.sequence, batch.count)
             )
 
@@ -344,14 +366,14 @@ class PartitionQueue(OpenQueue):
         elif batch.attempts and not unwritten:
             # Also if its sequence was freed: should the batch be written after all, the broker
             # would take the next one for a duplicate of it.
-            self.forget_producer_id()
-        self._out(batch)
+            self.drop_producer_id()
+        self._remove(batch)
 
     def follows(self, batch: Batch) -> bool:
         """Return whether the batch has exactly the sequence that the broker should accept next."""
         return batch.identity == self.identity and batch.sequence == self.acknowledged_sequence
 
-    def forget_producer_id(self) -> None:
+    def drop_producer_id(self) -> None:
         """Continue with a new producer id."""
         self.identity = NO_IDENTITY
         self.known = False
@@ -359,16 +381,16 @@ class PartitionQueue(OpenQueue):
     def split(self, batch: Batch, parts: list[Batch]) -> None:
         """Replace a batch by its parts."""
         assert batch.transport is None
-        place = self.batches.index(batch)
-        self.batches[place : place + 1] = parts
+        index = self.batches.index(batch)
+        self.batches[index : index + 1] = parts
 
-    def _back(self, batch: Batch) -> None:
-        assert batch.transport is not None, "it was not in flight"
+    def _requeue(self, batch: Batch) -> None:
+        assert batch.transport is not None, "only a batch in flight is retried"
         batch.transport = None
         self.in_flight -= 1
         self.stalled = True
 
-    def _out(self, batch: Batch) -> None:
+    def _remove(self, batch: Batch) -> None:
         if batch.transport is not None:
             batch.transport = None
             self.in_flight -= 1
@@ -384,9 +406,9 @@ class PartitionQueue(OpenQueue):
         completed = [batch for batch in self.batches if batch.done]
         for batch in completed:
             if batch.error is None:
-                self._settle(batch)
+                self._acknowledge(batch)
             else:
-                self.forget_producer_id()
+                self.drop_producer_id()
         kept = []
         for batch in self.batches:
             if batch.done:

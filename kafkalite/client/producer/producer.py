@@ -40,6 +40,7 @@ from kafkalite.client.net.requirements import require_pyarrow
 from kafkalite.client.net.settings import Bootstrap, producer_settings
 from kafkalite.client.producer.accumulator import Accumulator
 from kafkalite.client.producer.arrow_columns import check_sizes, columns_of, layout_of
+from kafkalite.client.producer.background_wakeup import BackgroundWakeup
 from kafkalite.client.producer.batch_completion import BatchCompletion, OnDelivery
 from kafkalite.client.producer.batch_waiter import BatchWaiter
 from kafkalite.client.producer.column_batches import Deliveries, partition_rows
@@ -49,6 +50,7 @@ from kafkalite.client.producer.partition_queue import PartitionQueue, ProducerTo
 from kafkalite.client.producer.partitioner import partitioner_of
 from kafkalite.client.producer.payload import EncodedContent
 from kafkalite.client.producer.sender import Sender
+from kafkalite.client.producer.state import ProducerState
 from kafkalite.config.client import (
     BATCH_SIZE,
     BUFFER_MEMORY,
@@ -101,7 +103,8 @@ class Producer(Gatherer):
             settings[BUFFER_MEMORY],
             settings[MAX_REQUEST_SIZE],
         )
-        self._sender = Sender(settings, self._cluster, accumulator, self.topics)
+        self._state = ProducerState(settings, accumulator, self.topics, BackgroundWakeup())
+        self._sender = Sender(self._state)
         self._waiter = BatchWaiter(self._sender)
         self._columns = ColumnSender(self._sender, self._waiter)
         self._block_s = settings[MAX_BLOCK_MS] / 1000
@@ -133,17 +136,18 @@ class Producer(Gatherer):
                 return self.gather(name, value, key, headers, timestamp, queue.index, on_delivery)
         else:
             queue = self._queue_of(topic, key, partition)
-        sender = self._sender
-        size = sender.accumulator.room_for(key, value, headers)
+        accumulator = self._state.accumulator
+        size = accumulator.batch_size_for(key, value, headers)
         self._waiter.make_room(queue, queue.open_batch, size, deadline.left_s)
         delivery: Delivery = self.gather(
             name, value, key, headers, timestamp, queue.index, on_delivery
         )
-        if not sender.accumulator.batch_size:
+        sender = self._sender
+        if not accumulator.batch_size:
             sender.locked(sender.end_batch, queue)
-        elif not sender.accumulator.linger_s:
-            sender.locked(sender.push, queue)
-        sender.callbacks.run_callbacks_soon()
+        elif not accumulator.linger_s:
+            sender.locked(sender.send_ready_now, queue)
+        self._state.callbacks.run_callbacks_soon()
         return delivery
 
     def _queue_of(
@@ -200,8 +204,8 @@ class Producer(Gatherer):
         piece = self.gather_table(topic, rows)
         if piece is None:
             return self._send_columns(topic, rows)
-        if not self._sender.accumulator.linger_s:
-            self._sender.locked(self._sender.push, piece.batch.queue)
+        if not self._state.accumulator.linger_s:
+            self._sender.locked(self._sender.send_ready_now, piece.batch.queue)
         return Deliveries([piece])
 
     def _send_columns(self, topic: str, rows: Any) -> Deliveries:
@@ -223,7 +227,7 @@ class Producer(Gatherer):
             error.deliveries = Deliveries(pieces)  # type: ignore[attr-defined]
             raise
         finally:
-            self._sender.callbacks.run_callbacks_soon()
+            self._state.callbacks.run_callbacks_soon()
         return Deliveries(pieces)
 
     def _gather_tables(self) -> None:
@@ -344,7 +348,7 @@ class Producer(Gatherer):
         self._check_open()
         queue = self._queue_of(self._topic(topic), None, partition)
         size = HEADER_SIZE + payload_size
-        accumulator = self._sender.accumulator
+        accumulator = self._state.accumulator
         if size > min(accumulator.record_size_max, accumulator.memory_size):
             raise MessageTooLarge(f"A batch of {size} bytes is more than max.request.size.")
         content = EncodedContent(batch, payload_size, count, base_timestamp, max_timestamp)
@@ -352,7 +356,7 @@ class Producer(Gatherer):
         delivery = Delivery(made, 0, base_timestamp)
         if on_delivery is not None:
             made.call_on_delivery(delivery, on_delivery)
-        self._sender.callbacks.run_callbacks_soon()
+        self._state.callbacks.run_callbacks_soon()
         return delivery
 
     # Flush and close.
@@ -420,7 +424,7 @@ class Producer(Gatherer):
         Raises:
             KafkaError: Records failed, and the outcome of their batches was never requested.
         """
-        self._sender.locked(self._sender.callbacks.check)
+        self._sender.locked(self._state.callbacks.check)
 
     def metrics(self) -> dict[str, int]:
         """Return counters since the producer was opened, and current gauges.
@@ -431,16 +435,8 @@ class Producer(Gatherer):
             (without an outcome), `under_way_batches` (in flight), `buffer_memory` and
             `buffer_memory_left` (bytes), `rings`.
         """
-        sender = self._sender
-        queues = list(sender.active_queues)
-        return {
-            **sender.counts,
-            "waiting_batches": sum(len(queue.batches) for queue in queues),
-            "under_way_batches": sum(queue.in_flight for queue in queues),
-            "buffer_memory": sender.accumulator.memory_size,
-            "buffer_memory_left": sender.accumulator.memory_left,
-            "rings": sum(node.ring is not None for node in list(sender.nodes.values())),
-        }
+        nodes = list(self._sender.nodes.values())
+        return {**self._state.metrics(), "rings": sum(node.ring is not None for node in nodes)}
 
     def want(self, batch: BatchCompletion) -> None:
         """Send a batch without waiting for linger.ms.

@@ -17,8 +17,7 @@ import contextlib
 
 from kafkalite._ext.ring import HEADER_SIZE
 from kafkalite.client.net.local_socket import LocalSocket, close_all, open_local
-from kafkalite.client.producer.delivery_outcome import BatchResponse
-from kafkalite.client.producer.partition_queue import Batch
+from kafkalite.client.producer.partition_queue import Batch, BatchResponse
 from kafkalite.errors import KafkaError, NetworkException
 from kafkalite.protocol.schemas.local import ATTACH, ATTACHED
 from kafkalite.transport.ring import ProducerRing, RingError
@@ -151,14 +150,14 @@ class RingTransport:
         except RingError:
             return True
 
-    def rest(self) -> bool:
+    def arm_wakeup(self) -> bool:
         """Arm the wake-up before sleeping on the ring; return False if there are responses."""
         try:
             return self.ring.writer.begin_sleep()
         except RingError as error:
             raise NetworkException(f"The ring ended: {error}.") from None
 
-    def woke(self) -> None:
+    def disarm_wakeup(self) -> None:
         """Disarm the wake-up; NetworkException if the node has left the ring."""
         try:
             self.ring.writer.end_sleep()

@@ -16,8 +16,7 @@ from typing import NamedTuple
 from kafkalite.client.net.connection import BrokerConnection
 from kafkalite.client.net.topology import NO_LEADER, PartitionMetadata
 from kafkalite.client.producer.batch_completion import NO_OFFSET, NO_TIMESTAMP
-from kafkalite.client.producer.delivery_outcome import BatchResponse
-from kafkalite.client.producer.partition_queue import Batch
+from kafkalite.client.producer.partition_queue import Batch, BatchResponse
 from kafkalite.errors import NetworkException
 from kafkalite.ids import NO_ID
 from kafkalite.protocol.schema import Fields
@@ -56,14 +55,14 @@ class TcpTransport:
     ) -> None:
         self.node_id = node_id
         self.connection = connection
-        self.moved: list[LeaderChange] = []
+        self.leader_changes: list[LeaderChange] = []
         self._acks = acks
         self._timeout_ms = timeout_ms
         self._requests_max = requests_max
-        self._asked: deque[RequestInFlight] = deque()
+        self._in_flight: deque[RequestInFlight] = deque()
 
     def __repr__(self) -> str:
-        return f"<TCP to node {self.node_id}: {len(self._asked)} requests>"
+        return f"<TCP to node {self.node_id}: {len(self._in_flight)} requests>"
 
     def fileno(self) -> int:
         return self.connection.fileno()
@@ -71,17 +70,12 @@ class TcpTransport:
     @property
     def free(self) -> bool:
         """True if another request may be sent."""
-        return len(self._asked) < self._requests_max
+        return len(self._in_flight) < self._requests_max
 
     @property
     def due_s(self) -> float:
         """Monotonic deadline of the next response; infinity if none is expected."""
-        return self._asked[0].due_s if self._asked else float("inf")
-
-    @property
-    def batches(self) -> list[Batch]:
-        """The batches in flight."""
-        return [batch for asked in self._asked for batch in asked.batches]
+        return self._in_flight[0].due_s if self._in_flight else float("inf")
 
     def send(self, written: list[tuple[Batch, bytearray]]) -> list[BatchResponse]:
         """Send batches in one request; with acks=0 return their responses immediately."""
@@ -102,9 +96,9 @@ class TcpTransport:
             ],
         }
         timeout_s = self._timeout_ms / 1000
-        asked = RequestInFlight(version, batches, time.monotonic() + timeout_s)
+        request = RequestInFlight(version, batches, time.monotonic() + timeout_s)
         if self._acks:
-            self._asked.append(asked)
+            self._in_flight.append(request)
         self.connection.send(
             PRODUCE, version, body, expects_response=self._acks != 0, timeout_s=timeout_s
         )
@@ -116,22 +110,22 @@ class TcpTransport:
         """Return the responses that have arrived, one per batch."""
         found: list[BatchResponse] = []
         while (arrived := self._next_response()) is not None:
-            asked = self._asked.popleft()
-            response = PRODUCE.response.read(asked.version, arrived[1])
-            by_place = {
-                (batch.queue.topic.topic_id if asked.version > NAMED_VERSION_MAX
+            request = self._in_flight.popleft()
+            response = PRODUCE.response.read(request.version, arrived[1])
+            by_partition = {
+                (batch.queue.topic.topic_id if request.version > NAMED_VERSION_MAX
                  else batch.queue.topic.name, batch.queue.index): batch
-                for batch in asked.batches
+                for batch in request.batches
             }  # fmt: skip
             for topic in response.responses:
-                name = topic.topic_id if asked.version > NAMED_VERSION_MAX else topic.name
+                name = topic.topic_id if request.version > NAMED_VERSION_MAX else topic.name
                 for entry in topic.partition_responses:
-                    batch = by_place.pop((name, entry.index), None)
+                    batch = by_partition.pop((name, entry.index), None)
                     if batch is not None:
-                        found.append(self._answer(batch, entry, response.node_endpoints))
-            if by_place:
+                        found.append(self._batch_response(batch, entry, response.node_endpoints))
+            if by_partition:
                 # The response lacks some batches: retry those with the rest.
-                self._asked.appendleft(asked._replace(batches=list(by_place.values())))
+                self._in_flight.appendleft(request._replace(batches=list(by_partition.values())))
                 self.connection.close()
                 break
         if time.monotonic() >= self.due_s:
@@ -147,11 +141,13 @@ class TcpTransport:
         except NetworkException:
             return None
 
-    def _answer(self, batch: Batch, entry: Fields, endpoints: list[Fields]) -> BatchResponse:
+    def _batch_response(
+        self, batch: Batch, entry: Fields, endpoints: list[Fields]
+    ) -> BatchResponse:
         leader = entry.current_leader
         if entry.error_code and leader.leader_id != NO_LEADER:
-            moved = PartitionMetadata(leader.leader_id, leader.leader_epoch)
-            self.moved.append(LeaderChange(batch, moved, endpoints))
+            new_leader = PartitionMetadata(leader.leader_id, leader.leader_epoch)
+            self.leader_changes.append(LeaderChange(batch, new_leader, endpoints))
         message = entry.error_message
         if entry.record_errors:
             record_error = entry.record_errors[0]
