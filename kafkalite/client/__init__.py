@@ -19,16 +19,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kafkalite.client.net.settings import consumer_settings, producer_settings
+    from kafkalite.client.net.settings import consumer_settings, producer_keys, producer_settings
     from kafkalite.client.net.topology import TopicMetadata
     from kafkalite.client.producer.column_batches import Deliveries
 
-__all__ = ["Deliveries", "TopicMetadata", "consumer_settings", "producer_settings"]
+__all__ = ["Deliveries", "TopicMetadata", "consumer_settings", "producer_keys", "producer_settings"]
 
 _HOME = {
     "Deliveries": "kafkalite.client.producer.column_batches",
     "TopicMetadata": "kafkalite.client.net.topology",
     "consumer_settings": "kafkalite.client.net.settings",
+    "producer_keys": "kafkalite.client.net.settings",
     "producer_settings": "kafkalite.client.net.settings",
 }
 

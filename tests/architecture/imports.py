@@ -18,7 +18,7 @@ from tools.architecture import (
 )
 
 CONNECTOR = "pyspark_kafkalite"
-CONNECTOR_PACKAGES = {*LAYERS[0], *LAYERS[1], "protocol", "client"}
+CONNECTOR_PACKAGES = {"client", "errors"}
 
 
 def imports_point_to_lower_layers(tree):

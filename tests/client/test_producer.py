@@ -552,6 +552,14 @@ def test_partitions_for_returns_the_partition_count(broker, native):
             made.partitions_for("nowhere")
 
 
+def test_known_partitions_sends_no_request(broker, native):
+    topic = broker.topic(partitions=5)
+    with producer(broker, native) as made:
+        assert made.known_partitions(topic) is None
+        made.send(topic, b"x").result(WAIT_S)
+        assert made.known_partitions(topic) == 5
+
+
 def test_send_batch_delivers_an_encoded_batch(broker, native):
     from kafkalite._ext.record_writer import BatchBuilder
 

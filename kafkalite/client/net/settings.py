@@ -113,6 +113,15 @@ def producer_settings(bootstrap: Bootstrap, keywords: Mapping[str, Any]) -> Clie
     return ClientSettings(PRODUCER, values)
 
 
+def producer_keys() -> frozenset[str]:
+    """Return the names of the producer's configuration keys, as Kafka writes them.
+
+    Returns:
+        Names with dots ("linger.ms").
+    """
+    return frozenset(PRODUCER)
+
+
 def consumer_settings(bootstrap: Bootstrap, keywords: Mapping[str, Any]) -> ClientSettings:
     """Return the consumer settings."""
     return ClientSettings(CONSUMER, parsed(CONSUMER, bootstrap, keywords))

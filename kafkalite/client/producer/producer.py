@@ -313,6 +313,18 @@ class Producer(Gatherer):
         self._sender.locked(self._sender.update_metadata, known, metadata)
         return len(known.queues)
 
+    def known_partitions(self, topic: str) -> int | None:
+        """Return the number of partitions of a topic as of its last metadata, without a request.
+
+        Args:
+            topic: Name of the topic.
+
+        Returns:
+            The number of partitions; None if the topic was not looked up yet.
+        """
+        known: ProducerTopic | None = self.topics.get(topic)
+        return None if known is None else len(known.queues)
+
     def send_batch(
         self,
         topic: str,

@@ -176,13 +176,13 @@ class Task:
 
 def learn_growth(producer: Producer, topic: str, rows: pa.RecordBatch) -> None:
     """Refresh a topic's metadata if rows name a partition that was not known."""
-    known = producer.topics.get(topic)
+    known = producer.known_partitions(topic)
     if known is None or "partition" not in rows.schema.names:
         return
     import pyarrow.compute as pc
 
     largest = pc.max(rows.column("partition")).as_py()
-    if largest is not None and largest >= len(known.queues):
+    if largest is not None and largest >= known:
         producer.partitions_for(topic)
 
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kafkalite import Producer
-from kafkalite.config.client import PRODUCER
+from kafkalite.client import producer_keys
 from pyspark_kafkalite.decoding.sifting import Bad
 
 FAIL, DROP, QUARANTINE = "fail", "drop", "quarantine"
@@ -53,9 +53,8 @@ class BadRows:
                              " neither.")  # fmt: skip
         self.way = way
         self._topic = topic or ""
-        self._settings = {
-            name: value for name, value in (settings or {}).items() if name in PRODUCER
-        }
+        keys = producer_keys()
+        self._settings = {name: value for name, value in (settings or {}).items() if name in keys}
 
     @property
     def needs(self) -> tuple[str, ...]:
