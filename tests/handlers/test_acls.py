@@ -11,7 +11,7 @@ WHAT = {"resource_type": 2, "operation": 3, "permission_type": 3}
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_acl_requests_answer_security_disabled(broker, version):
+def test_acl_requests_return_security_disabled(broker, version):
     asked = {
         "resource_type_filter": 2, "resource_name_filter": None, "principal_filter": None,
         "host_filter": None, "operation": 1, "permission_type": 1,

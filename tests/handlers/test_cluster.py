@@ -52,7 +52,7 @@ def page(broker, *names, limit=2000, cursor=None):
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_api_versions_lists_what_is_served_and_nothing_else(broker, version):
+def test_api_versions_lists_exactly_the_served_apis(broker, version):
     answer = broker.ask(API_VERSIONS, version, **SOFTWARE)
     listed = {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
     served = {
@@ -64,19 +64,19 @@ def test_api_versions_lists_what_is_served_and_nothing_else(broker, version):
     assert (answer.error_code, listed) == (0, served)
 
 
-def test_no_feature_is_advertised_that_would_switch_java_to_transactions_v2(broker):
+def test_api_versions_advertises_no_feature_of_transactions_v2(broker):
     answer = broker.ask(API_VERSIONS, 4, **SOFTWARE)
     assert answer.finalized_features == answer.supported_features == []
 
 
-def test_the_header_of_an_api_versions_answer_is_never_flexible(broker):
+def test_api_versions_response_header_is_never_flexible(broker):
     frame = write_header(18, 3, 7, None, True) + API_VERSIONS.request.write(3, SOFTWARE)
     answer = b"".join(broker.begin(frame).sent)
     assert API_VERSIONS.response.read(3, answer, 4).error_code == 0
 
 
 @pytest.mark.parametrize("version", [6, 99, 32767, -1])
-def test_an_unknown_version_of_api_versions_is_answered_in_version_0_with_the_keys(broker, version):
+def test_api_versions_of_unknown_version_returns_version_0_response(broker, version):
     answer = b"".join(broker.begin(write_header(18, version, 7, None, version >= 3)).sent)
     read = API_VERSIONS.response.read(0, answer, 4)
     assert read.error_code == errors.UnsupportedVersion.code
@@ -88,7 +88,7 @@ def has_telemetry(broker):
     return {entry.api_key for entry in answer.api_keys} >= {*telemetry.KEYS}
 
 
-def test_clients_find_telemetry_where_somebody_would_hear_it(broker):
+def test_telemetry_apis_are_advertised_with_a_subscription(broker):
     assert not has_telemetry(broker)
     config = {"name": "metrics", "config_operation": 0, "value": "*"}
     resource = {"resource_type": 16, "resource_name": "all", "configs": [config]}
@@ -96,18 +96,18 @@ def test_clients_find_telemetry_where_somebody_would_hear_it(broker):
     assert answer.error_code == 0 and has_telemetry(broker)
 
 
-def test_with_an_exporter_clients_find_telemetry(broker):
+def test_telemetry_apis_are_advertised_with_an_exporter(broker):
     broker.restart(**{"metrics.listener": "127.0.0.1:9308"})
     assert has_telemetry(broker)
 
 
 @pytest.mark.parametrize("words", ["", "-a", "a-", "a b", "a\n", "ä"])
-def test_a_client_that_names_itself_illegally_is_told_so(broker, words):
+def test_api_versions_with_illegal_client_name_returns_invalid_request(broker, words):
     answer = broker.ask(API_VERSIONS, 3, **{**SOFTWARE, "client_software_name": words})
     assert answer.error_code == errors.InvalidRequest.code
 
 
-def test_a_client_that_meant_another_cluster_or_node_is_told_to_start_over(broker):
+def test_api_versions_for_another_cluster_or_node_returns_rebootstrap(broker):
     cluster_id = broker.node.cluster_id
 
     def code(**meant):
@@ -118,7 +118,7 @@ def test_a_client_that_meant_another_cluster_or_node_is_told_to_start_over(broke
     assert code(cluster_id=cluster_id, node_id=1) == errors.RebootstrapRequired.code
 
 
-def test_a_client_tells_both_the_cluster_and_the_node_it_meant_or_neither(broker):
+def test_api_versions_requires_both_cluster_and_node_id_or_neither(broker):
     for half in ({"cluster_id": broker.node.cluster_id}, {"node_id": 0}):
         answer = broker.ask(API_VERSIONS, 5, **SOFTWARE, **half)
         assert answer.error_code == errors.InvalidRequest.code
@@ -128,7 +128,7 @@ def test_a_client_tells_both_the_cluster_and_the_node_it_meant_or_neither(broker
 
 
 @pytest.mark.parametrize("version", range(14))
-def test_every_version_of_metadata_tells_the_node_and_the_topic(broker, version):
+def test_metadata_of_every_version_describes_node_and_topic(broker, version):
     topic_id = broker.create("flights", 3)
     answer = metadata(broker, version, ["flights"])
     (node,) = answer.brokers
@@ -144,7 +144,7 @@ def test_every_version_of_metadata_tells_the_node_and_the_topic(broker, version)
     assert answer.controller_id == (0 if version >= 1 else -1)
 
 
-def test_all_topics_are_null_and_in_version_0_nothing(broker):
+def test_metadata_of_all_topics_is_null_or_empty_in_version_0(broker):
     broker.create("a")
     broker.create("b")
 
@@ -155,39 +155,39 @@ def test_all_topics_are_null_and_in_version_0_nothing(broker):
     assert names(1, []) == names(13, []) == set()
 
 
-def test_a_client_is_told_the_address_it_connected_to(broker):
+def test_metadata_returns_the_address_the_client_connected_to(broker):
     port = broker.local[1]
     broker.local = ("10.0.0.7", port)
     (node,) = metadata(broker, 12, []).brokers
     assert (node.host, node.port) == ("10.0.0.7", port)
 
 
-def test_an_advertised_address_is_told_to_everybody(broker):
+def test_metadata_returns_the_advertised_listener(broker):
     broker.restart(**{"advertised.listeners": "PLAINTEXT://kafka.example:9999"})
     (node,) = metadata(broker, 12, []).brokers
     assert (node.host, node.port) == ("kafka.example", 9999)
 
 
-def test_the_rack_is_told(broker):
+def test_metadata_returns_the_rack(broker):
     broker.restart(**{"broker.rack": "attic"})
     assert metadata(broker, 1, []).brokers[0].rack == "attic"
 
 
 @pytest.mark.parametrize("version", [0, 4, 13])
-def test_a_topic_asked_for_is_created_and_stands_in_the_same_answer(broker, version):
+def test_metadata_creates_a_missing_topic_and_returns_it(broker, version):
     broker.restart(**{"num.partitions": "2"})
     (topic,) = metadata(broker, version, ["new"]).topics
     assert (topic.error_code, len(topic.partitions)) == (0, 2)
     assert broker.node.replicas.leader("new", 1).log.end_offset == 0
 
 
-def test_a_topic_is_not_created_for_a_client_that_does_not_want_it(broker):
+def test_metadata_without_auto_creation_creates_no_topic(broker):
     (topic,) = metadata(broker, 4, ["new"], allow_auto_topic_creation=False).topics
     assert topic.error_code == errors.UnknownTopicOrPartition.code
     assert broker.node.image.topics == {}
 
 
-def test_a_topic_is_not_created_where_the_settings_forbid_it(broker):
+def test_metadata_creates_no_topic_if_auto_creation_is_disabled(broker):
     broker.restart(**{"auto.create.topics.enable": "false"})
     (topic,) = metadata(broker, 13, ["new"]).topics
     assert topic.error_code == errors.UnknownTopicOrPartition.code
@@ -196,28 +196,28 @@ def test_a_topic_is_not_created_where_the_settings_forbid_it(broker):
 
 @pytest.mark.parametrize("name", ["", ".", "a b", "a/b", "ü", "x" * 250])
 @pytest.mark.parametrize("create", [True, False])
-def test_an_illegal_name_is_invalid_whether_or_not_it_would_be_created(broker, name, create):
+def test_metadata_of_illegal_name_returns_invalid_topic(broker, name, create):
     (topic,) = metadata(broker, 12, [name], allow_auto_topic_creation=create).topics
     assert topic.error_code == errors.InvalidTopicException.code
     assert topic.name == name
 
 
-def test_internal_topics_are_not_created_by_asking_for_them(broker):
+def test_metadata_does_not_create_internal_topics(broker):
     (topic,) = metadata(broker, 12, ["__consumer_offsets"]).topics
     assert topic.error_code == errors.UnknownTopicOrPartition.code
 
 
-def test_the_controllers_log_is_not_seen_as_a_topic(broker):
+def test_metadata_hides_the_cluster_metadata_log(broker):
     assert metadata(broker, 12, None).topics == []
     (topic,) = metadata(broker, 12, ["__cluster_metadata"]).topics
     assert topic.error_code != 0
 
 
-def test_a_topic_asked_for_twice_is_answered_once(broker):
+def test_metadata_returns_a_repeated_topic_once(broker):
     assert len(metadata(broker, 12, ["a", "a"]).topics) == 1
 
 
-def test_topics_are_found_by_id_and_unknown_ids_are_said_to_be_unknown(broker):
+def test_metadata_finds_topics_by_id(broker):
     topic_id = broker.create("a")
     known, unknown = metadata(broker, 12, [topic_id, b"?" * 16]).topics
     assert (known.error_code, known.name) == (0, "a")
@@ -226,18 +226,18 @@ def test_topics_are_found_by_id_and_unknown_ids_are_said_to_be_unknown(broker):
 
 
 @pytest.mark.parametrize("version", [10, 11])
-def test_ids_are_not_understood_before_version_12(broker, version):
+def test_metadata_before_version_12_refuses_topic_ids(broker, version):
     topic_id = broker.create("a")
     (topic,) = metadata(broker, version, [topic_id]).topics
     assert topic.error_code == errors.InvalidRequest.code
 
 
-def test_a_topic_without_name_and_id_is_a_fault_of_the_whole_request(broker):
+def test_metadata_of_topic_without_name_and_id_returns_invalid_request(broker):
     answer = metadata(broker, 13, [NO_ID])
     assert answer.error_code == answer.topics[0].error_code == errors.InvalidRequest.code
 
 
-def test_allowed_operations_are_told_when_they_are_asked_for(broker):
+def test_metadata_returns_authorized_operations_on_request(broker):
     broker.create("a")
     answer = metadata(
         broker,
@@ -254,7 +254,7 @@ def test_allowed_operations_are_told_when_they_are_asked_for(broker):
     assert silent.topics[0].topic_authorized_operations == NOT_ASKED
 
 
-def test_a_forbidden_topic_is_not_told_from_one_that_is_not_there(broker):
+def test_metadata_of_denied_topic_looks_like_that_of_a_missing_one(broker):
     topic_id = broker.create("secret")
     broker.node.authorizer = Denying(AclOperation.DESCRIBE, names="secret|nothing")
     there, not_there = metadata(broker, 12, ["secret", "nothing"]).topics
@@ -263,7 +263,7 @@ def test_a_forbidden_topic_is_not_told_from_one_that_is_not_there(broker):
     assert metadata(broker, 12, None).topics == []
 
 
-def test_who_may_not_create_topics_creates_none_by_asking(broker):
+def test_metadata_without_create_permission_creates_no_topic(broker):
     broker.node.authorizer = Denying(AclOperation.CREATE)
     (topic,) = metadata(broker, 12, ["new"]).topics
     assert topic.error_code == errors.TopicAuthorizationFailed.code
@@ -274,7 +274,7 @@ def test_who_may_not_create_topics_creates_none_by_asking(broker):
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_the_cluster_is_described(broker, version):
+def test_describe_cluster_returns_id_controller_and_brokers(broker, version):
     answer = broker.ask(DESCRIBE_CLUSTER, version, include_cluster_authorized_operations=True)
     assert (answer.error_code, answer.cluster_id) == (0, broker.node.cluster_id)
     assert answer.controller_id == 0
@@ -288,13 +288,13 @@ def test_the_cluster_is_described(broker, version):
     ("endpoint_type", "fault"),
     [(2, errors.MismatchedEndpointType), (3, errors.UnsupportedEndpointType)],
 )
-def test_only_brokers_are_described_here(broker, endpoint_type, fault):
+def test_describe_cluster_refuses_other_endpoint_types(broker, endpoint_type, fault):
     answer = broker.ask(DESCRIBE_CLUSTER, 1, endpoint_type=endpoint_type)
     assert (answer.error_code, answer.brokers) == (fault.code, [])
     assert answer.error_message
 
 
-def test_who_may_not_describe_the_cluster_is_told_of_no_operations(broker):
+def test_describe_cluster_without_permission_returns_no_operations(broker):
     broker.node.authorizer = Denying(AclOperation.DESCRIBE)
     answer = broker.ask(DESCRIBE_CLUSTER, 0, include_cluster_authorized_operations=True)
     assert (answer.error_code, answer.cluster_authorized_operations) == (0, 0)
@@ -303,7 +303,7 @@ def test_who_may_not_describe_the_cluster_is_told_of_no_operations(broker):
 # -- DescribeTopicPartitions ---------------------------------------------------------------------
 
 
-def test_topics_are_described_in_the_order_of_their_names(broker):
+def test_describe_topic_partitions_sorts_topics_by_name(broker):
     for name in ("c", "a", "b"):
         broker.create(name, 2)
     answer = page(broker)
@@ -315,7 +315,7 @@ def test_topics_are_described_in_the_order_of_their_names(broker):
     assert partition.eligible_leader_replicas == partition.last_known_elr == []
 
 
-def test_pages_follow_each_other_without_gap_and_without_repetition(broker):
+def test_describe_topic_partitions_pages_cover_each_partition_once(broker):
     for name, partitions in (("a", 3), ("b", 2), ("c", 4)):
         broker.create(name, partitions)
     seen, cursor = [], None
@@ -332,19 +332,19 @@ def test_pages_follow_each_other_without_gap_and_without_repetition(broker):
     assert seen == [(name, i) for name, n in (("a", 3), ("b", 2), ("c", 4)) for i in range(n)]
 
 
-def test_a_page_is_bounded_by_the_brokers_own_limit(broker):
+def test_describe_topic_partitions_page_is_bounded_by_the_broker_limit(broker):
     broker.restart(**{"max.request.partition.size.limit": "2"})
     broker.create("a", 5)
     assert len(page(broker, limit=2**31 - 1).topics[0].partitions) == 2
 
 
 @pytest.mark.parametrize("limit", [0, -1])
-def test_a_page_holds_at_least_one_partition(broker, limit):
+def test_describe_topic_partitions_page_has_at_least_one_partition(broker, limit):
     broker.create("a", 3)
     assert len(page(broker, limit=limit).topics[0].partitions) == 1
 
 
-def test_topics_that_are_not_there_or_cannot_be_say_so(broker):
+def test_describe_topic_partitions_returns_errors_for_bad_names(broker):
     broker.create("a")
     codes = {topic.name: topic.error_code for topic in page(broker, "a", "gone", "a b").topics}
     assert codes == {
@@ -355,19 +355,19 @@ def test_topics_that_are_not_there_or_cannot_be_say_so(broker):
 
 
 @pytest.mark.parametrize("cursor", [("b", 0), ("a", -1)])
-def test_a_cursor_that_points_nowhere_is_refused(broker, cursor):
+def test_describe_topic_partitions_with_invalid_cursor_is_refused(broker, cursor):
     broker.create("a")
     (topic,) = page(broker, "a", cursor=cursor).topics
     assert topic.error_code == errors.InvalidRequest.code
 
 
-def test_a_cursor_to_a_topic_deleted_meanwhile_goes_on_with_the_next(broker):
+def test_describe_topic_partitions_cursor_skips_a_deleted_topic(broker):
     broker.create("c", 2)
     answer = page(broker, cursor=("b", 1))
     assert [(topic.name, len(topic.partitions)) for topic in answer.topics] == [("c", 2)]
 
 
-def test_a_forbidden_topic_is_described_to_nobody(broker):
+def test_describe_topic_partitions_without_permission_is_refused(broker):
     broker.create("secret")
     broker.node.authorizer = Denying(AclOperation.DESCRIBE)
     assert page(broker).topics == []
@@ -388,7 +388,7 @@ def quorum(broker, version, *asked):
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_node_0_alone_keeps_the_metadata_log(broker, version):
+def test_describe_quorum_returns_node_0_as_only_voter(broker, version):
     broker.create("a")
     log = broker.node.controller.log
     answer = quorum(broker, version, ("__cluster_metadata", [0]))
@@ -416,7 +416,7 @@ def test_node_0_alone_keeps_the_metadata_log(broker, version):
         [],
     ],
 )
-def test_of_no_other_log_a_quorum_is_known(broker, asked):
+def test_describe_quorum_of_other_partitions_is_unknown(broker, asked):
     broker.create("a")
     answer = quorum(broker, 2, *asked)
     assert answer.error_code == 0
@@ -426,7 +426,7 @@ def test_of_no_other_log_a_quorum_is_known(broker, asked):
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_who_may_not_describe_the_cluster_learns_nothing_of_its_quorum(broker, version):
+def test_describe_quorum_without_permission_returns_no_topics(broker, version):
     broker.node.authorizer = Denying(AclOperation.DESCRIBE)
     answer = quorum(broker, version, ("__cluster_metadata", [0]))
     assert (answer.error_code, answer.topics) == (errors.ClusterAuthorizationFailed.code, [])
@@ -435,7 +435,7 @@ def test_who_may_not_describe_the_cluster_learns_nothing_of_its_quorum(broker, v
 GROWN = {"name": "flights", "count": 5, "assignments": None}
 
 
-def test_what_was_told_of_partitions_is_told_anew_when_there_are_more(broker):
+def test_metadata_includes_added_partitions(broker):
     broker.create("flights", 2)
     for count in (2, 5):
         (topic,) = metadata(broker, 12, ["flights"]).topics
@@ -444,7 +444,7 @@ def test_what_was_told_of_partitions_is_told_anew_when_there_are_more(broker):
             broker.ask(CREATE_PARTITIONS, 3, topics=[GROWN])
 
 
-def test_a_partition_whose_log_is_damaged_has_no_leader_until_it_is_well(broker):
+def test_metadata_of_failed_log_has_no_leader_until_it_recovers(broker):
     broker.create("flights", 2)
     assert metadata(broker, 12, ["flights"]).topics[0].partitions[1].leader_id == 0
     log = broker.node.replicas.leader("flights", 1).log

@@ -45,7 +45,7 @@ def ticks_until_answered(broker, wire):
 
 
 @pytest.mark.parametrize("version", [1, 3, 4])
-def test_description_of_many_topics_is_one_response_in_its_bytes(broker, topics, version):
+def test_describe_configs_in_steps_writes_the_bytes_of_one_response(broker, topics, version):
     wire = broker.send(DESCRIBE_CONFIGS, version, resources=topics, include_synonyms=True)
     assert wire.sent is not None, "what is quick is answered at once"
     answer = broker.answer(wire, DESCRIBE_CONFIGS, version)
@@ -68,7 +68,7 @@ def as_values(fields):
     return fields
 
 
-def test_description_of_many_topics_is_written_in_steps(broker, topics, slow_results):
+def test_describe_configs_of_many_topics_takes_several_steps(broker, topics, slow_results):
     wire = broker.send(DESCRIBE_CONFIGS, 4, resources=topics)
     assert wire.sent is None
     lengths = ticks_until_answered(broker, wire)
@@ -76,7 +76,7 @@ def test_description_of_many_topics_is_written_in_steps(broker, topics, slow_res
     assert len(broker.answer(wire, DESCRIBE_CONFIGS, 4).results) == 6
 
 
-def test_description_ends_when_its_client_leaves(broker, topics, slow_results):
+def test_describe_configs_is_cancelled_when_the_client_disconnects(broker, topics, slow_results):
     wire = broker.send(DESCRIBE_CONFIGS, 4, resources=topics)
     assert wire.abandoned is not None
     wire.abandoned()

@@ -96,7 +96,7 @@ def replace(broker, *wanted, version=2, **options):
 
 
 @pytest.mark.parametrize("version", range(1, 5))
-def test_every_version_tells_all_keys_of_a_topic_and_where_their_values_came_from(broker, version):
+def test_describe_configs_returns_all_topic_keys_with_their_sources(broker, version):
     broker.create("a", retention_ms="5")
     found = configs(broker, A_TOPIC, version=version)
     assert found.keys() == TOPIC.keys()
@@ -110,7 +110,7 @@ def test_every_version_tells_all_keys_of_a_topic_and_where_their_values_came_fro
         assert (own.config_type, default.config_type) == (5, 3)
 
 
-def test_synonyms_and_documentation_are_told_to_who_asks(broker):
+def test_describe_configs_returns_synonyms_and_docs_on_request(broker):
     broker.create("a", retention_ms="5")
     plain = configs(broker, A_TOPIC)["retention.ms"]
     assert (plain.synonyms, plain.documentation) == ([], None)
@@ -132,26 +132,26 @@ def test_synonyms_and_documentation_are_told_to_who_asks(broker):
         (["no.such"], set()),
     ],
 )
-def test_keys_may_be_chosen(broker, keys, names):
+def test_describe_configs_returns_only_requested_keys(broker, keys, names):
     broker.create("a")
     assert configs(broker, A_TOPIC, keys=keys).keys() == names
 
 
-def test_named_keys_are_described_in_the_order_asked(broker):
+def test_describe_configs_keeps_the_order_of_requested_keys(broker):
     broker.create("a")
     names = ["segment.bytes", "cleanup.policy", "retention.ms", "compression.type"]
     assert [*configs(broker, A_TOPIC, keys=names)] == names
     assert [*configs(broker, A_TOPIC, keys=names[::-1])] == names[::-1]
 
 
-def test_an_unknown_topic_config_is_refused_in_kafkas_words(broker):
+def test_unknown_topic_config_returns_the_error_text_of_kafka(broker):
     broker.create("a")
     (answer,) = alter(broker, (A_TOPIC, ("no.such", "1")))
     assert answer.error_code == errors.InvalidConfig.code
     assert "Unknown topic config name: no.such" in answer.error_message
 
 
-def test_a_broker_tells_all_its_keys_and_those_that_tools_look_for_as_they_are(broker):
+def test_describe_configs_of_a_broker_returns_actual_values(broker):
     found = configs(broker, THIS)
     assert found.keys() == BROKER.keys()
     port = broker.listener.getsockname()[1]
@@ -167,7 +167,7 @@ def test_a_broker_tells_all_its_keys_and_those_that_tools_look_for_as_they_are(b
     }
 
 
-def test_for_all_brokers_only_what_is_set_is_told(broker):
+def test_describe_configs_of_all_brokers_returns_only_set_keys(broker):
     assert configs(broker, ALL) == {}
     put(broker, ALL, message_max_bytes="3000")
     put(broker, THIS, fetch_max_bytes="2000")
@@ -177,7 +177,7 @@ def test_for_all_brokers_only_what_is_set_is_told(broker):
     assert [each.source for each in entry.synonyms] == [DYNAMIC_DEFAULT]
 
 
-def test_a_key_with_values_on_every_layer_tells_them_in_their_order(broker):
+def test_describe_configs_orders_synonyms_by_precedence(broker):
     broker.restart(**{"message.max.bytes": "1000"})
     put(broker, ALL, message_max_bytes="2000")
     put(broker, THIS, message_max_bytes="3000")
@@ -191,7 +191,7 @@ def test_a_key_with_values_on_every_layer_tells_them_in_their_order(broker):
     assert told(broker, A_TOPIC, "max.message.bytes") == ("3000", DYNAMIC_BROKER)
 
 
-def test_a_subscription_and_a_group_need_not_be_there_to_be_described(broker):
+def test_describe_configs_accepts_unknown_subscription_and_group(broker):
     found = configs(broker, (Resource.CLIENT_METRICS, "s"))
     assert found.keys() == SCOPES[Resource.CLIENT_METRICS].keys()
     assert {entry.config_source for entry in found.values()} == {DEFAULT}
@@ -216,7 +216,7 @@ def test_a_subscription_and_a_group_need_not_be_there_to_be_described(broker):
         ((-1, "a"), errors.InvalidRequest),
     ],
 )
-def test_what_cannot_be_described_is_refused_and_the_others_are_not(broker, resource, fault):
+def test_describe_configs_error_of_one_resource_leaves_others(broker, resource, fault):
     broker.create("a")
     results = describe(broker, resource, A_TOPIC)
     assert (results[resource].error_code, results[resource].configs) == (fault.code, [])
@@ -224,7 +224,7 @@ def test_what_cannot_be_described_is_refused_and_the_others_are_not(broker, reso
     assert (results[A_TOPIC].error_code, len(results[A_TOPIC].configs)) == (0, len(TOPIC))
 
 
-def test_topics_are_told_each_their_own_though_many_are_alike(broker):
+def test_describe_configs_keeps_values_of_similar_topics_apart(broker):
     texts = {"a": "5", "b": "5", "c": "7", "d": None}
     for name, text in texts.items():
         broker.create(name, **({"retention_ms": text} if text else {}))
@@ -234,7 +234,7 @@ def test_topics_are_told_each_their_own_though_many_are_alike(broker):
         assert values["retention.ms"] == (text or str(RETENTION_MS.default))
 
 
-def test_a_resource_that_is_asked_for_twice_is_answered_once(broker):
+def test_describe_configs_returns_a_repeated_resource_once(broker):
     answer = broker.ask(
         DESCRIBE_CONFIGS, 4, resources=[{"resource_type": 4, "resource_name": ""}] * 3
     )
@@ -245,7 +245,7 @@ def test_a_resource_that_is_asked_for_twice_is_answered_once(broker):
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_every_version_alters_key_by_key(broker, version):
+def test_incremental_alter_configs_of_every_version_changes_single_keys(broker, version):
     broker.create("a", retention_ms="5", segment_ms="6")
     changes = [("retention.ms", "7"), ("segment.ms", None, DELETE), ("cleanup.policy", "delete", 2)]
     (answer,) = alter(broker, (A_TOPIC, *changes), version=version)
@@ -257,7 +257,7 @@ def test_every_version_alters_key_by_key(broker, version):
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_every_version_replaces_all_that_is_set(broker, version):
+def test_alter_configs_of_every_version_replaces_all_keys(broker, version):
     broker.create("a", retention_ms="5", segment_ms="6")
     (answer,) = replace(broker, (A_TOPIC, ("retention.ms", "7")), version=version)
     assert (answer.error_code, answer.error_message) == (0, None)
@@ -266,7 +266,7 @@ def test_every_version_replaces_all_that_is_set(broker, version):
 
 
 @pytest.mark.parametrize("ask", [alter, replace])
-def test_each_resource_is_granted_or_refused_for_itself_in_the_order_of_the_request(broker, ask):
+def test_alter_configs_has_a_result_for_each_resource_in_order(broker, ask):
     broker.create("a")
     wanted = [
         (A_TOPIC, ("retention.ms", "7")),
@@ -289,11 +289,9 @@ def test_each_resource_is_granted_or_refused_for_itself_in_the_order_of_the_requ
 
 
 @pytest.mark.parametrize("ask", [alter, replace])
-def test_a_resource_that_is_named_twice_is_refused_both_times(broker, ask):
+def test_alter_configs_refuses_both_entries_of_a_repeated_resource(broker, ask):
     broker.create("a")
-    answers = ask(
-        broker, (A_TOPIC, ("retention.ms", "7")), (ALL,), (A_TOPIC, ("segment.ms", "7"))
-    )
+    answers = ask(broker, (A_TOPIC, ("retention.ms", "7")), (ALL,), (A_TOPIC, ("segment.ms", "7")))
     assert [answer.error_code for answer in answers] == [
         errors.InvalidRequest.code, 0, errors.InvalidRequest.code,
     ]  # fmt: skip
@@ -301,7 +299,7 @@ def test_a_resource_that_is_named_twice_is_refused_both_times(broker, ask):
 
 
 @pytest.mark.parametrize("ask", [alter, replace])
-def test_validating_changes_nothing(broker, ask):
+def test_alter_configs_with_validate_only_changes_nothing(broker, ask):
     broker.create("a")
     good, bad = (A_TOPIC, ("retention.ms", "7")), (ALL, ("message.max.bytes", "x"))
     answers = ask(broker, good, bad, validate_only=True)
@@ -309,14 +307,14 @@ def test_validating_changes_nothing(broker, ask):
     assert told(broker, A_TOPIC, "retention.ms")[1] == DEFAULT
 
 
-def test_a_value_that_is_null_is_refused(broker):
+def test_alter_configs_with_null_value_returns_invalid_request(broker):
     broker.create("a")
     for ask in (alter, replace):
         (answer,) = ask(broker, (A_TOPIC, ("retention.ms", None)))
         assert answer.error_code == errors.InvalidRequest.code
 
 
-def test_a_request_for_nothing_is_answered_with_nothing(broker):
+def test_alter_configs_without_resources_returns_no_results(broker):
     assert alter(broker) == [] and replace(broker) == []
 
 
@@ -330,7 +328,7 @@ def test_a_request_for_nothing_is_answered_with_nothing(broker):
         ((Resource.GROUP, "g"), errors.GroupAuthorizationFailed.code),
     ],
 )
-def test_who_may_not_is_told_so_and_nothing_else(broker, resource, code):
+def test_configs_without_permission_return_authorization_failed(broker, resource, code):
     broker.create("a")
     broker.node.authorizer = Denying(AclOperation.DESCRIBE_CONFIGS, AclOperation.ALTER_CONFIGS)
     assert describe(broker, resource)[resource].error_code == code
@@ -342,7 +340,7 @@ def test_who_may_not_is_told_so_and_nothing_else(broker, resource, code):
 # -- a setting applies at once and after a restart -----------------------------------------------
 
 
-def test_what_is_set_is_there_after_a_restart_and_under_what_is_set_then(broker):
+def test_dynamic_configs_survive_a_restart_over_static_ones(broker):
     broker.create("a")
     put(broker, A_TOPIC, retention_ms="5")
     put(broker, ALL, message_max_bytes="2000")
@@ -356,14 +354,14 @@ def test_what_is_set_is_there_after_a_restart_and_under_what_is_set_then(broker)
     assert told(broker, (Resource.CLIENT_METRICS, "s"), "metrics") == ("*", DYNAMIC_METRICS)
 
 
-def test_what_was_answered_is_there_after_a_kill(broker):
+def test_altered_config_survives_a_kill(broker):
     put(broker, ALL, message_max_bytes="2000")
     after = broker.killed()
     assert told(after, ALL, "message.max.bytes") == ("2000", DYNAMIC_DEFAULT)
     after.close()
 
 
-def test_a_running_log_takes_its_topics_new_values_and_the_brokers_where_the_topic_has_none(broker):
+def test_altered_config_applies_to_an_open_log(broker):
     broker.create("a")
     broker.create("b", segment_bytes=str(2 << 20))
     here, own = (broker.node.replicas.leader(name, 0).log for name in "ab")
@@ -377,7 +375,7 @@ def test_a_running_log_takes_its_topics_new_values_and_the_brokers_where_the_top
     assert here.config.segment_bytes == 1 << 30
 
 
-def test_a_batch_that_has_become_too_large_is_refused(broker):
+def test_lowered_message_max_bytes_refuses_larger_batches(broker):
     broker.create("a")
     partition = broker.node.replicas.leader("a", 0)
     batch = build([Record(value=b"x" * 900)])
@@ -390,7 +388,7 @@ def test_a_batch_that_has_become_too_large_is_refused(broker):
     assert partition.log.config.settings[MAX_MESSAGE_BYTES] == 5000
 
 
-def test_retention_that_is_shortened_removes_at_the_next_look_which_may_come_sooner(broker):
+def test_shortened_retention_applies_at_the_next_check(broker):
     broker.create("a")
     day_ms = 86_400_000
     broker.append("a", [broker.clock.wall_ms() - day_ms])
@@ -406,7 +404,7 @@ def test_retention_that_is_shortened_removes_at_the_next_look_which_may_come_soo
 
 @pytest.mark.parametrize("mode", ["fsync", "interval", "os"])
 @pytest.mark.parametrize("before", ["fsync", "interval", "os"])
-def test_durability_changes_under_the_records_that_are_there(broker, before, mode):
+def test_altered_durability_applies_to_existing_records(broker, before, mode):
     broker.create("a", durability=before)
     broker.append("a", [1, 2])
     put(broker, A_TOPIC, durability=mode)
@@ -418,7 +416,7 @@ def test_durability_changes_under_the_records_that_are_there(broker, before, mod
         assert partition.log.durable_offset == 3
 
 
-def test_new_topics_get_the_new_defaults(broker):
+def test_altered_defaults_apply_to_new_topics(broker):
     put(broker, ALL, num_partitions="3", log_retention_ms="7")
     (answer,) = broker.ask(
         CREATE_TOPICS, 7, topics=[{"name": "a", "num_partitions": -1, "replication_factor": -1}]
@@ -427,7 +425,7 @@ def test_new_topics_get_the_new_defaults(broker):
     assert {c.name: c.config_source for c in answer.configs}["retention.ms"] == DYNAMIC_DEFAULT
 
 
-def test_topics_are_created_by_asking_only_as_long_as_that_is_set(broker):
+def test_metadata_creates_no_topic_once_auto_creation_is_disabled(broker):
     put(broker, ALL, auto_create_topics_enable="false")
     (topic,) = broker.ask(
         METADATA, 9, topics=[{"name": "a"}], allow_auto_topic_creation=True
@@ -435,7 +433,7 @@ def test_topics_are_created_by_asking_only_as_long_as_that_is_set(broker):
     assert topic.error_code == errors.UnknownTopicOrPartition.code
 
 
-def test_bounds_on_connections_are_the_loops_at_once(broker):
+def test_altered_connection_limits_apply_at_once(broker):
     put(broker, THIS, max_connections="9", max_connections_per_ip="8", connections_max_idle_ms="7")
     limits = broker.reactor.limits
     assert limits.connections_max == 9
@@ -443,7 +441,7 @@ def test_bounds_on_connections_are_the_loops_at_once(broker):
     assert limits.idle_ms_max == 7
 
 
-def test_describe_configs_returns_the_bounds_on_memory_that_are_set():
+def test_reactor_limits_follow_the_memory_settings():
     static = Settings.broker(
         {"queued.max.request.bytes": "2000000", "queued.max.response.bytes": "3000000"}
     )
@@ -452,7 +450,7 @@ def test_describe_configs_returns_the_bounds_on_memory_that_are_set():
     assert reactor_limits(Settings.broker()).queued_sum_max == 256 << 20
 
 
-def test_fetch_sessions_are_as_many_as_there_may_be(broker):
+def test_altered_fetch_session_slots_apply_at_once(broker):
     broker.create("a")
     wanted = {"topic": "a", "partitions": [{"partition": 0, "fetch_offset": 0}]}
 
@@ -470,7 +468,7 @@ def test_fetch_sessions_are_as_many_as_there_may_be(broker):
     assert begin() == 0
 
 
-def test_the_space_that_stays_free_counts_at_once(broker):
+def test_altered_storage_min_free_bytes_applies_at_once(broker):
     broker.create("a")
     put(broker, THIS, storage_min_free_bytes=str(1 << 60))
     with pytest.raises(errors.KafkaStorageError):
@@ -479,7 +477,7 @@ def test_the_space_that_stays_free_counts_at_once(broker):
     broker.append("a", [1])
 
 
-def test_whoever_holds_a_value_is_told_of_the_first_and_of_each_change(broker):
+def test_settings_listener_is_called_at_first_and_on_each_change(broker):
     told = []
     broker.node.add_settings_listener(lambda settings: told.append(settings[FETCH_MAX_BYTES]))
     put(broker, THIS, fetch_max_bytes="2000")
@@ -501,7 +499,7 @@ def levels():
 
 
 @pytest.mark.usefixtures("levels")
-def test_the_levels_of_loggers_are_told_and_altered_live(broker):
+def test_logger_levels_are_described_and_altered(broker):
     this = (Resource.BROKER_LOGGER, "0")
     assert configs(broker, this).keys() == LOGGER.keys()
     (answer,) = alter(broker, (this, ("kafkalite", "INFO"), ("kafkalite.storage", "ERROR")))
@@ -513,7 +511,7 @@ def test_the_levels_of_loggers_are_told_and_altered_live(broker):
     assert told(broker, this, "kafkalite.storage") == ("INFO", DYNAMIC_LOGGER)
 
 
-def test_levels_are_not_replaced_all_at_once(broker):
+def test_alter_configs_of_loggers_is_refused(broker):
     this = (Resource.BROKER_LOGGER, "0")
     (answer,) = replace(broker, (this, ("kafkalite", "INFO")))
     assert answer.error_code == errors.InvalidRequest.code
@@ -528,13 +526,13 @@ def listed(broker, version, **request):
     return {(entry.resource_type, entry.resource_name) for entry in answer.config_resources}
 
 
-def test_version_0_lists_subscriptions_only(broker):
+def test_list_config_resources_version_0_lists_only_subscriptions(broker):
     broker.create("a")
     put(broker, (Resource.CLIENT_METRICS, "s"), metrics="*")
     assert listed(broker, 0) == {(Resource.CLIENT_METRICS, "s")}
 
 
-def test_version_1_lists_what_there_is_of_each_kind(broker):
+def test_list_config_resources_lists_resources_of_each_type(broker):
     broker.create("a")
     put(broker, (Resource.CLIENT_METRICS, "s"), metrics="*")
     put(broker, ALL, message_max_bytes="2000")
@@ -548,13 +546,13 @@ def test_version_1_lists_what_there_is_of_each_kind(broker):
         }
 
 
-def test_a_kind_that_has_no_configs_is_not_listed(broker):
+def test_list_config_resources_of_unknown_type_is_unsupported(broker):
     answer = broker.ask(LIST_CONFIG_RESOURCES, 1, resource_types=[Resource.TOPIC, 7])
     assert answer.error_code == errors.UnsupportedVersion.code
     assert answer.config_resources == []
 
 
-def test_who_may_not_see_configs_sees_no_names(broker):
+def test_list_config_resources_without_permission_is_refused(broker):
     broker.node.authorizer = Denying(AclOperation.DESCRIBE_CONFIGS)
     answer = broker.ask(LIST_CONFIG_RESOURCES, 1, resource_types=[])
     assert answer.error_code == errors.ClusterAuthorizationFailed.code

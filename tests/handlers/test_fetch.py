@@ -74,7 +74,7 @@ def filled(broker):
 
 
 @pytest.mark.parametrize("version", range(4, 19))
-def test_every_version_reads_from_the_batch_that_holds_the_offset(filled, version):
+def test_fetch_of_every_version_starts_at_the_batch_with_the_offset(filled, version):
     entry = fetch(filled, 0, version)
     assert (entry.error_code, entry.high_watermark, entry.last_stable_offset) == (0, 3, 3)
     assert values_of(entry) == [b"x", b"y", b"z"]
@@ -91,7 +91,7 @@ def test_empty_fetch_response_has_records_of_length_zero(filled, version):
 
 
 @pytest.mark.parametrize("offset", [-1, 4, 2**62])
-def test_an_offset_outside_the_log_is_out_of_range(filled, offset):
+def test_fetch_outside_the_log_returns_offset_out_of_range(filled, offset):
     assert fetch(filled, offset).error_code == errors.OffsetOutOfRange.code
 
 
@@ -117,7 +117,7 @@ def test_fetch_checks_the_leader_epoch(filled, epoch, fault):
     assert entry.error_code == (fault.code if fault else 0)
 
 
-def test_an_older_epoch_is_fenced(filled):
+def test_fetch_with_older_leader_epoch_returns_fenced_leader_epoch(filled):
     filled.node.replicas.leader("a", 0).leader_epoch = 2
     entry = fetch(filled, 0, in_partition={"current_leader_epoch": 1})
     assert entry.error_code == errors.FencedLeaderEpoch.code
@@ -197,7 +197,7 @@ def answered(node: InProcess, wire, version=12):
     return entry
 
 
-def test_a_fetch_at_the_end_waits_for_the_next_append(filled):
+def test_fetch_at_the_end_waits_for_the_next_append(filled):
     wire = begin(filled, 3, max_wait_ms=60_000)
     filled.reactor.tick(0)
     assert wire.sent is None
@@ -219,7 +219,7 @@ def test_fetch_waits_for_at_most_max_bytes(filled):
     assert values_of(answered(filled, wire)) == [b"x", b"y"]
 
 
-def test_a_fetch_that_ends_with_an_older_segment_does_not_wait_for_more(filled):
+def test_fetch_that_ends_with_an_older_segment_does_not_wait(filled):
     filled.node.replicas.leader("a", 0).log.roll()
     append(filled, b"n" * 1_000)
     wire = begin(filled, 0, min_bytes=1_000)
@@ -300,7 +300,7 @@ def test_fetch_of_many_unknown_partitions_takes_several_ticks(filled):
     assert ticks >= 5
 
 
-def test_file_that_cannot_be_opened_is_an_error_of_its_partition(filled, monkeypatch):
+def test_fetch_returns_storage_error_for_an_unreadable_partition(filled, monkeypatch):
     broken = filled.node.replicas.leader("a", 0).log
 
     def read(log, *args, **options):
@@ -335,7 +335,7 @@ def test_fetch_session_returns_only_changes(filled):
     assert told(in_session(filled, first.session_id, 2)) == [("a", 1)]
 
 
-def test_session_ends_with_its_connection(filled):
+def test_fetch_session_ends_with_its_connection(filled):
     topics = wanted(filled, 12, (0, 3), (1, 0))
     wire = filled.send(FETCH, 12, **request(filled, 12, topics, session_epoch=0))
     session_id = filled.answer(wire, FETCH, 12).session_id
@@ -355,11 +355,11 @@ def test_fetch_without_room_for_a_session_returns_everything(filled):
     assert told(in_session(filled, kept.session_id, 1)) == []
 
 
-def test_an_unknown_session_is_an_error_of_the_whole_request(filled):
+def test_fetch_with_unknown_session_returns_top_level_error(filled):
     assert in_session(filled, 99, 1).error_code == errors.FetchSessionIdNotFound.code
 
 
-def test_a_wrong_session_epoch_is_an_error_of_the_whole_request(filled):
+def test_fetch_with_wrong_session_epoch_returns_top_level_error(filled):
     session_id = in_session(filled, 0, 0, wanted(filled, 12, (0, 3))).session_id
     answer = in_session(filled, session_id, 5)
     assert answer.error_code == errors.InvalidFetchSessionEpoch.code
@@ -417,6 +417,6 @@ def test_repeated_error_keeps_no_reference_to_requests(broker):
         (18, {"replica_state": {"replica_id": 2**31 - 1, "replica_epoch": -1}}),
     ],
 )
-def test_fetch_of_a_follower_is_refused(filled, version, claim):
+def test_fetch_by_a_follower_returns_not_leader_or_follower(filled, version, claim):
     entry = fetch(filled, 0, version, **claim)
     assert (entry.error_code, entry.high_watermark) == (errors.NotLeaderOrFollower.code, -1)

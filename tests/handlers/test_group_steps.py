@@ -25,7 +25,7 @@ def restart_slowly(groups, monkeypatch):
     return restart
 
 
-def test_groups_are_loaded_in_steps_and_say_so_meanwhile(groups, restart_slowly):
+def test_groups_load_in_steps_and_return_load_in_progress(groups, restart_slowly):
     for offset in range(5):
         assert commit(groups, offset=offset) == 0
     restart_slowly()
@@ -42,7 +42,7 @@ def test_groups_are_loaded_in_steps_and_say_so_meanwhile(groups, restart_slowly)
     assert groups.ask(LIST_GROUPS, 5).error_code == 0
 
 
-def test_topic_deleted_while_groups_are_loaded_is_forgotten(groups, restart_slowly):
+def test_offsets_of_a_topic_deleted_during_load_are_removed(groups, restart_slowly):
     assert commit(groups) == 0
     restart_slowly()
     groups.ask(DELETE_TOPICS, 5, topic_names=["t"], timeout_ms=1_000)
@@ -70,7 +70,7 @@ def test_log_damaged_beyond_the_first_step_is_not_served(groups, restart_slowly,
     assert groups.ask(LIST_GROUPS, 5).error_code == errors.CoordinatorNotAvailable.code
 
 
-def test_offsets_of_deleted_topics_are_forgotten_in_parts(groups, monkeypatch):
+def test_offsets_of_deleted_topics_are_removed_in_parts(groups, monkeypatch):
     for name in ("a", "b", "c", "d"):
         assert commit(groups, group_id=name) == 0
     monkeypatch.setattr(group_coordinators, "DELETE_COUNT", 2)

@@ -46,14 +46,14 @@ from tests.handlers.grouping import (
 
 
 @pytest.mark.parametrize("version", range(7))
-def test_the_coordinator_is_this_node_at_the_address_the_client_came_by(broker, version):
+def test_find_coordinator_returns_the_address_the_client_connected_to(broker, version):
     answer = find(broker, version)
     found = answer.coordinators[0] if version >= 4 else answer
     assert found.error_code == 0
     assert (found.node_id, found.host, found.port) == (0, *broker.local)
 
 
-def test_the_first_question_makes_the_topic_and_no_other_does(broker):
+def test_find_coordinator_creates_the_offsets_topic_once(broker):
     assert "__consumer_offsets" not in broker.node.image.topics
     find(broker)
     topic = broker.node.image.topic("__consumer_offsets")
@@ -64,7 +64,7 @@ def test_the_first_question_makes_the_topic_and_no_other_does(broker):
     assert answer.is_internal and answer.partitions[0].leader_id == 0
 
 
-def test_the_topic_has_as_many_partitions_as_is_set(tmp_path):
+def test_offsets_topic_has_the_configured_partition_count(tmp_path):
     node = InProcess(tmp_path / "data", **{"offsets.topic.num.partitions": "7"})
     find(node)
     node.topic_id = node.create("t")
@@ -81,7 +81,7 @@ def test_the_topic_has_as_many_partitions_as_is_set(tmp_path):
 
 
 @pytest.mark.parametrize("key_type", [1, 2, 7])
-def test_what_has_no_coordinator_here_is_told_so(broker, key_type):
+def test_find_coordinator_of_other_key_types_returns_an_error(broker, key_type):
     assert find(broker, 3, key_type=key_type).error_code != 0
     (found,) = find(broker, 6, key_type=key_type).coordinators
     assert found.error_code != 0 and found.node_id == -1
@@ -89,7 +89,7 @@ def test_what_has_no_coordinator_here_is_told_so(broker, key_type):
     assert "__consumer_offsets" not in broker.node.image.topics
 
 
-def test_a_topic_that_cannot_be_made_leaves_the_coordinator_for_later(broker, monkeypatch):
+def test_find_coordinator_without_offsets_topic_is_not_available(broker, monkeypatch):
     def full(*_, **__):
         raise KafkaStorageError("no room")
 
@@ -97,14 +97,14 @@ def test_a_topic_that_cannot_be_made_leaves_the_coordinator_for_later(broker, mo
     assert find(broker, 2).error_code == errors.CoordinatorNotAvailable.code
 
 
-def test_who_may_not_describe_a_group_is_not_told_its_coordinator(broker):
+def test_find_coordinator_without_permission_is_refused(broker):
     broker.node.authorizer = Denying(DESCRIBE, names="g")
     answer = broker.ask(FIND_COORDINATOR, 4, key_type=0, coordinator_keys=["g", "other"])
     codes = [found.error_code for found in answer.coordinators]
     assert codes == [errors.GroupAuthorizationFailed.code, 0]
 
 
-def test_nobody_makes_widens_or_deletes_the_topic_of_groups(groups):
+def test_clients_cannot_create_grow_or_delete_the_offsets_topic(groups):
     name = "__consumer_offsets"
     topic = {"name": name, "num_partitions": 1, "replication_factor": 1}
     (made,) = groups.ask(CREATE_TOPICS, 5, topics=[topic]).topics
@@ -118,7 +118,7 @@ def test_nobody_makes_widens_or_deletes_the_topic_of_groups(groups):
 
 
 @pytest.mark.parametrize("version", range(10))
-def test_whoever_joins_alone_leads_in_every_version(groups, version):
+def test_join_group_of_every_version_makes_the_only_member_leader(groups, version):
     fields = joining()
     if version == 0:
         del fields["rebalance_timeout_ms"]
@@ -131,11 +131,11 @@ def test_whoever_joins_alone_leads_in_every_version(groups, version):
     assert [each.metadata for each in answer.members] == [b"m"]
 
 
-def test_a_member_id_begins_with_the_clients_own_id(groups):
+def test_member_id_begins_with_the_client_id(groups):
     assert join(groups).member_id.startswith("a test-")
 
 
-def test_a_join_waits_for_the_others_and_the_others_hear_of_it(groups):
+def test_join_group_waits_until_other_members_rejoin(groups):
     first = member(groups)
     wire = groups.send(JOIN_GROUP, 3, **joining())
     assert wire.sent is None
@@ -147,7 +147,7 @@ def test_a_join_waits_for_the_others_and_the_others_hear_of_it(groups):
     assert len(first.members) == 2 and second.members == []
 
 
-def test_who_goes_away_while_it_waits_is_answered_no_more_and_may_come_back(groups):
+def test_disconnected_join_gets_no_response_and_may_be_retried(groups):
     first = join(groups)
     asked = groups.ask(JOIN_GROUP, 9, **joining())
     again = joining(member_id=asked.member_id)
@@ -160,7 +160,7 @@ def test_who_goes_away_while_it_waits_is_answered_no_more_and_may_come_back(grou
     assert groups.answer(wire, JOIN_GROUP, 9).generation_id == 2
 
 
-def test_a_member_that_is_silent_is_out_when_its_session_has_ended(groups):
+def test_member_without_heartbeats_is_removed_at_session_timeout(groups):
     joined = member(groups)
     pass_time(groups, SESSION_MS - 100)
     assert beat(groups, joined) == 0
@@ -171,7 +171,7 @@ def test_a_member_that_is_silent_is_out_when_its_session_has_ended(groups):
     assert beat(groups, joined) == errors.UnknownMemberId.code
 
 
-def test_a_broker_that_was_stopped_itself_blames_nobody(groups):
+def test_pause_of_the_broker_expires_no_session(groups):
     joined = member(groups)
     groups.clock.advance(10 * SESSION_MS)
     groups.reactor.tick(0)
@@ -181,7 +181,7 @@ def test_a_broker_that_was_stopped_itself_blames_nobody(groups):
     assert beat(groups, joined) == 0
 
 
-def test_who_stays_silent_after_that_is_out_however_much_others_say(groups):
+def test_member_without_heartbeats_after_a_pause_is_removed(groups):
     member(groups)
     groups.clock.advance(10 * SESSION_MS)
     groups.reactor.tick(0)
@@ -192,7 +192,7 @@ def test_who_stays_silent_after_that_is_out_however_much_others_say(groups):
     assert group.group_state == "Empty"
 
 
-def test_a_restart_keeps_the_generation_for_members_that_come_back(groups):
+def test_generation_survives_a_restart(groups):
     joined = member(groups)
     assert commit(groups, joined=joined) == 0
     groups.restart()
@@ -200,7 +200,7 @@ def test_a_restart_keeps_the_generation_for_members_that_come_back(groups):
     assert fetch(groups)["t", 0] == (5, 3, "why", 0)
 
 
-def test_a_kill_keeps_it_as_well(groups):
+def test_generation_survives_a_kill(groups):
     joined = member(groups)
     assert commit(groups, joined=joined) == 0
     copy = groups.killed()
@@ -220,7 +220,7 @@ def test_each_generation_of_a_group_is_logged(groups, caplog):
     )
 
 
-def test_after_a_restart_a_member_that_stays_away_is_out(groups):
+def test_member_without_heartbeats_after_a_restart_is_removed(groups):
     joined = member(groups)
     groups.restart()
     pass_time(groups, SESSION_MS + 100)
@@ -228,7 +228,7 @@ def test_after_a_restart_a_member_that_stays_away_is_out(groups):
 
 
 @pytest.mark.parametrize("at", [5, 70], ids=["seen by the recovery", "seen by the coordinator"])
-def test_of_a_damaged_log_nothing_is_told_rather_than_too_little(groups, at):
+def test_damaged_offsets_log_makes_the_coordinator_unavailable(groups, at):
     joined = member(groups)
     assert commit(groups, joined=joined) == 0
     groups.close()
@@ -246,7 +246,7 @@ def test_of_a_damaged_log_nothing_is_told_rather_than_too_little(groups, at):
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_leaving_is_answered_in_the_words_of_each_version(groups, version):
+def test_leave_group_of_every_version_reports_unknown_members(groups, version):
     joined = member(groups)
     asked = {"group_id": "g"}
     if version < 3:
@@ -266,7 +266,7 @@ def test_leaving_is_answered_in_the_words_of_each_version(groups, version):
     assert beat(groups, joined) == errors.UnknownMemberId.code
 
 
-def test_without_a_topic_of_groups_nobody_coordinates_here(broker):
+def test_group_requests_without_offsets_topic_return_not_coordinator(broker):
     code = errors.NotCoordinator.code
     assert broker.ask(JOIN_GROUP, 9, **joining()).error_code == code
     assert broker.ask(HEARTBEAT, 4, group_id="g", generation_id=1, member_id="m").error_code == code
@@ -278,28 +278,28 @@ def test_without_a_topic_of_groups_nobody_coordinates_here(broker):
     assert broker.ask(LIST_GROUPS, 5).groups == []
 
 
-def test_who_may_not_read_a_group_may_not_join_it(groups):
+def test_join_and_commit_without_permission_are_refused(groups):
     groups.node.authorizer = Denying(READ, names="g")
     code = errors.GroupAuthorizationFailed.code
     assert groups.ask(JOIN_GROUP, 9, **joining()).error_code == code
     assert commit(groups) == code
 
 
-def test_offsets_that_are_to_expire_earlier_do(groups):
+def test_lowered_offsets_retention_expires_offsets(groups):
     assert commit(groups) == 0
     set_for_all(groups, offsets_retention_minutes="1", offsets_retention_check_interval_ms="1000")
     pass_time(groups, 62_000)
     assert groups.ask(LIST_GROUPS, 5).groups == []
 
 
-def test_a_bound_that_is_changed_counts_for_the_next(groups):
+def test_altered_session_timeout_limit_applies_to_the_next_join(groups):
     set_for_all(groups, group_min_session_timeout_ms=str(SESSION_MS + 1))
     assert join(groups).error_code == errors.InvalidSessionTimeout.code
     groups.restart()
     assert join(groups).error_code == errors.InvalidSessionTimeout.code
 
 
-def test_a_disk_without_room_sends_members_to_look_for_the_coordinator_again(groups, monkeypatch):
+def test_group_requests_on_a_full_disk_return_not_coordinator(groups, monkeypatch):
     joined = join(groups)
     partition = groups.node.replicas.leader("__consumer_offsets", 0)
 
@@ -326,7 +326,7 @@ def test_a_disk_without_room_sends_members_to_look_for_the_coordinator_again(gro
 
 
 @pytest.mark.parametrize("version", range(2, 11))
-def test_what_is_committed_in_any_version_is_fetched_in_any(groups, version):
+def test_offset_fetch_of_any_version_returns_commits_of_any_version(groups, version):
     assert commit(groups, version) == 0
     epoch = 3 if version >= 6 else -1
     for asked in range(1, 10):
@@ -337,12 +337,12 @@ def test_what_is_committed_in_any_version_is_fetched_in_any(groups, version):
 
 
 @pytest.mark.parametrize("version", range(1, 10))
-def test_where_nobody_has_read_the_offset_is_minus_one_and_no_error(groups, version):
+def test_offset_fetch_without_commit_returns_minus_one(groups, version):
     found = fetch(groups, version, [("t", [0, 9]), ("nowhere", [0])])
     assert set(found.values()) == {(-1, -1, "", 0)} and len(found) == 3
 
 
-def test_all_offsets_are_those_there_are(groups):
+def test_offset_fetch_of_all_topics_returns_the_committed_offsets(groups):
     commit(groups, index=0)
     commit(groups, index=1, offset=8)
     assert {place: at[0] for place, at in fetch(groups, 8, None).items()} == {
@@ -355,7 +355,7 @@ def test_all_offsets_are_those_there_are(groups):
     }
 
 
-def test_topics_and_partitions_that_are_not_there_are_refused_each_for_itself(groups):
+def test_offset_commit_refuses_only_unknown_topics_and_partitions(groups):
     assert commit(groups, topic={"name": "nowhere"}) == errors.UnknownTopicOrPartition.code
     assert commit(groups, index=2) == errors.UnknownTopicOrPartition.code
     unknown = {"topic_id": bytes(15) + b"x"}
@@ -373,7 +373,7 @@ def test_topics_and_partitions_that_are_not_there_are_refused_each_for_itself(gr
     assert fetch(groups)["t", 0] == (1, -1, "", 0)
 
 
-def test_metadata_that_is_too_long_is_refused_and_the_rest_committed(groups):
+def test_offset_commit_refuses_only_oversized_metadata(groups):
     parts = [
         {"partition_index": index, "committed_offset": 1, "committed_metadata": "x" * size}
         for index, size in ((0, 4096), (1, 4097))
@@ -383,7 +383,7 @@ def test_metadata_that_is_too_long_is_refused_and_the_rest_committed(groups):
     assert codes == [0, errors.OffsetMetadataTooLarge.code]
 
 
-def test_a_topic_that_may_not_be_read_may_not_be_committed_and_is_not_seen(groups):
+def test_offsets_of_a_denied_topic_are_refused_and_hidden(groups):
     commit(groups)
     code = errors.TopicAuthorizationFailed.code
     groups.node.authorizer = Denying(READ, DESCRIBE, names="t")
@@ -392,7 +392,7 @@ def test_a_topic_that_may_not_be_read_may_not_be_committed_and_is_not_seen(group
     assert fetch(groups, 8, None) == {}
 
 
-def test_an_error_of_the_whole_has_its_place_in_each_version(broker):
+def test_offset_fetch_places_the_group_error_by_version(broker):
     topics = [{"name": "t", "partition_indexes": [0]}]
     code = errors.NotCoordinator.code
     old = broker.ask(OFFSET_FETCH, 1, group_id="g", topics=topics)
@@ -403,7 +403,7 @@ def test_an_error_of_the_whole_has_its_place_in_each_version(broker):
     assert newest.groups[0].error_code == code
 
 
-def test_a_deleted_topics_offsets_are_gone(groups):
+def test_offsets_of_a_deleted_topic_are_removed(groups):
     commit(groups)
     groups.ask(DELETE_TOPICS, 5, topic_names=["t"])
     assert fetch(groups, 8, None) == {}
@@ -413,7 +413,7 @@ def test_a_deleted_topics_offsets_are_gone(groups):
     assert fetch(groups)["t", 0][0] == -1
 
 
-def test_both_topics_of_a_name_that_was_deleted_twice_are_forgotten(groups, monkeypatch):
+def test_offsets_of_two_deleted_topics_of_one_name_are_removed(groups, monkeypatch):
     told = []
     monkeypatch.setattr(groups.node.groups, "delete_topics", told.append)
     for _ in range(2):
@@ -425,7 +425,7 @@ def test_both_topics_of_a_name_that_was_deleted_twice_are_forgotten(groups, monk
     assert told[-1] == {"t": {one, other}}
 
 
-def test_a_topic_of_the_same_name_was_read_by_nobody(groups, monkeypatch):
+def test_recreated_topic_has_no_committed_offsets(groups, monkeypatch):
     assert commit(groups) == 0
     with monkeypatch.context() as patched:  # the broker dies before it has written the removal
         patched.setattr(groups.node.groups, "delete_topics", lambda names: None)
@@ -436,7 +436,7 @@ def test_a_topic_of_the_same_name_was_read_by_nobody(groups, monkeypatch):
     assert fetch(groups)["t", 0][0] == 7
 
 
-def test_offsets_are_forgotten_on_demand(groups):
+def test_offset_delete_removes_offsets(groups):
     commit(groups)
     topics = [
         {"name": "t", "partitions": [{"partition_index": 0}]},
@@ -454,7 +454,7 @@ def test_offsets_are_forgotten_on_demand(groups):
 
 
 @pytest.mark.parametrize("version", range(7))
-def test_a_group_is_described_with_its_members(groups, version):
+def test_describe_groups_returns_the_members(groups, version):
     joined = member(groups, version=9, group_instance_id="static")
     (group,) = groups.ask(DESCRIBE_GROUPS, version, groups=["g"]).groups
     assert (group.error_code, group.group_state) == (0, "Stable")
@@ -467,7 +467,7 @@ def test_a_group_is_described_with_its_members(groups, version):
         assert there.group_instance_id == "static"
 
 
-def test_what_is_named_again_and_again_makes_no_answer_without_end(groups):
+def test_repeated_group_entries_return_invalid_request(groups):
     assert commit(groups) == 0
     codes = [each.error_code for each in groups.ask(DESCRIBE_GROUPS, 5, groups=["g"] * 3).groups]
     assert codes == [errors.InvalidRequest.code] * 3
@@ -485,13 +485,13 @@ def test_what_is_named_again_and_again_makes_no_answer_without_end(groups):
 
 
 @pytest.mark.parametrize("version", range(7))
-def test_a_group_that_is_not_there_is_dead_and_from_version_6_on_not_found(groups, version):
+def test_describe_groups_of_unknown_group_is_dead_or_not_found(groups, version):
     (group,) = groups.ask(DESCRIBE_GROUPS, version, groups=["nobody"]).groups
     assert group.group_state == "Dead"
     assert group.error_code == (errors.GroupIdNotFound.code if version == 6 else 0)
 
 
-def test_groups_are_listed_by_state_and_type(groups):
+def test_list_groups_filters_by_state_and_type(groups):
     commit(groups)
     member(groups)
     topic = {"name": "t", "partitions": [{"partition_index": 0, "committed_offset": 1}]}
@@ -511,7 +511,7 @@ def test_groups_are_listed_by_state_and_type(groups):
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_only_a_group_without_members_is_deleted(groups, version):
+def test_delete_groups_deletes_only_empty_groups(groups, version):
     joined = member(groups)
     names = ["g", "nobody"]
     codes = {

@@ -174,7 +174,7 @@ def largest(api, version, request_of):
 
 
 @pytest.mark.parametrize("name", [*REQUESTS])
-def test_no_tick_of_the_largest_request_is_long(large, name, monkeypatch):
+def test_largest_request_has_no_long_tick(large, name, monkeypatch):
     api = next(api for api in BY_KEY.values() if api.name == name.split()[0])
     version, request_of = REQUESTS[name]
     for module, bound in (
@@ -207,7 +207,7 @@ def test_no_tick_of_the_largest_request_is_long(large, name, monkeypatch):
     assert max(lengths) < TICK_MS_MAX
 
 
-def test_metadata_of_all_topics_is_encoded_topic_by_topic(large, monkeypatch):
+def test_metadata_of_all_topics_is_encoded_by_topic(large, monkeypatch):
     sizes = []
 
     def recorded(message, version, values):

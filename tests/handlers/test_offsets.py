@@ -52,7 +52,7 @@ def filled(broker):
 
 
 @pytest.mark.parametrize("version", range(1, 12))
-def test_every_version_tells_both_ends(filled, version):
+def test_list_offsets_of_every_version_returns_both_ends(filled, version):
     assert listed(filled, LATEST, version=version) == (0, -1, 5)
     assert listed(filled, EARLIEST, version=version) == (0, -1, 0)
 
@@ -69,15 +69,15 @@ def test_every_version_tells_both_ends(filled, version):
         (2**63 - 1, NOTHING),
     ],
 )
-def test_a_time_gives_the_first_record_not_before_it(filled, timestamp, found):
+def test_list_offsets_by_time_returns_the_first_record_not_before_it(filled, timestamp, found):
     assert listed(filled, timestamp) == found
 
 
-def test_the_greatest_timestamp_is_found_wherever_it_stands(filled):
+def test_list_offsets_finds_the_max_timestamp(filled):
     assert listed(filled, MAX_TIMESTAMP) == (0, NOW + 50, 2)
 
 
-def test_search_by_time_in_large_batches_goes_on_beside_the_loop(broker):
+def test_list_offsets_by_time_opens_large_batches_on_a_thread(broker):
     broker.create("a", 3)
     batch = build(
         [Record(timestamp=NOW, value=bytes(6 << 20)), Record(timestamp=NOW + 5, value=b"x")],
@@ -101,7 +101,7 @@ def test_search_by_time_in_large_batches_goes_on_beside_the_loop(broker):
 
 
 @pytest.mark.parametrize("size", [17, 33])
-def test_batch_beyond_what_is_opened_is_found_as_a_whole(broker, size):
+def test_list_offsets_by_time_returns_an_oversized_batch_as_a_whole(broker, size):
     broker.create("a", compressed_records_validate="false")
     records = [Record(timestamp=NOW, value=bytes(size << 20)), Record(timestamp=NOW + 5)]
     broker.node.replicas.leader("a", 0).append(build(records, codec=Codec.ZSTD))
@@ -109,7 +109,7 @@ def test_batch_beyond_what_is_opened_is_found_as_a_whole(broker, size):
         assert listed(broker, timestamp) == (0, NOW + 5, 0)
 
 
-def test_search_by_time_begins_anew_when_segments_were_removed(broker):
+def test_search_by_time_restarts_when_segments_were_removed(broker):
     broker.create("a")
     partition = broker.node.replicas.leader("a", 0)
     batch = build([Record(timestamp=NOW, value=b"x"), Record(timestamp=NOW + 5, value=b"x")])
@@ -126,14 +126,14 @@ def test_search_by_time_begins_anew_when_segments_were_removed(broker):
     assert end.value.value == TimestampOffset(NOW, 2, 0)
 
 
-def test_an_empty_partition_has_ends_and_no_times(filled):
+def test_list_offsets_of_an_empty_partition_has_no_timestamps(filled):
     assert listed(filled, LATEST, partition=1) == (0, -1, 0)
     assert listed(filled, EARLIEST, partition=1) == (0, -1, 0)
     assert listed(filled, MAX_TIMESTAMP, partition=1) == NOTHING
     assert listed(filled, NOW, partition=1) == NOTHING
 
 
-def test_without_tiers_local_is_all_there_is(filled):
+def test_list_offsets_returns_no_tiered_offsets(filled):
     assert listed(filled, EARLIEST_LOCAL) == (0, -1, 0)
     assert listed(filled, LATEST_TIERED) == NOTHING
     assert listed(filled, EARLIEST_PENDING_UPLOAD) == NOTHING
@@ -150,13 +150,13 @@ def test_without_tiers_local_is_all_there_is(filled):
         (-(2**63), 12),
     ],
 )
-def test_a_special_timestamp_is_unknown_before_its_version(filled, timestamp, since):
+def test_special_timestamp_is_unsupported_before_its_version(filled, timestamp, since):
     for version in range(1, 12):
         code = listed(filled, timestamp, version=version)[0]
         assert code == (0 if version >= since else errors.UnsupportedVersion.code)
 
 
-def test_the_leader_epoch_comes_with_the_offset_from_version_4(filled):
+def test_list_offsets_returns_the_leader_epoch_from_version_4(filled):
     def epoch(version, timestamp):
         asked = {"partition_index": 0, "timestamp": timestamp}
         answer = filled.ask(
@@ -168,7 +168,7 @@ def test_the_leader_epoch_comes_with_the_offset_from_version_4(filled):
     assert epoch(11, LATEST_TIERED) == epoch(3, LATEST) == -1
 
 
-def test_metadata_that_is_older_or_newer_than_the_leader_is_refused(filled):
+def test_list_offsets_checks_the_leader_epoch(filled):
     filled.node.replicas.leader("a", 0).leader_epoch = 5
     assert listed(filled, LATEST, current_leader_epoch=5)[0] == 0
     assert listed(filled, LATEST, current_leader_epoch=-1)[0] == 0
@@ -176,7 +176,7 @@ def test_metadata_that_is_older_or_newer_than_the_leader_is_refused(filled):
     assert listed(filled, LATEST, current_leader_epoch=6)[0] == errors.UnknownLeaderEpoch.code
 
 
-def test_consumers_are_told_of_nothing_that_is_not_committed(filled):
+def test_list_offsets_ends_at_the_high_watermark(filled):
     partition = filled.node.replicas.leader("a", 0)
     partition.high_watermark = 2
     for isolation_level in (0, 1):
@@ -185,24 +185,24 @@ def test_consumers_are_told_of_nothing_that_is_not_committed(filled):
         assert listed(filled, NOW + 11, isolation_level=isolation_level) == NOTHING
 
 
-def test_an_isolation_level_there_is_not_is_refused(filled):
+def test_list_offsets_with_unknown_isolation_level_is_refused(filled):
     assert listed(filled, LATEST, isolation_level=2)[0] == errors.InvalidRequest.code
 
 
 @pytest.mark.parametrize(("topic", "partition"), [("gone", 0), ("a", 2), ("a", -1), ("", 0)])
-def test_the_ends_of_what_is_not_there_are_unknown(filled, topic, partition):
+def test_list_offsets_of_unknown_partition_fails(filled, topic, partition):
     found = listed(filled, LATEST, topic=topic, partition=partition)
     assert found == (errors.UnknownTopicOrPartition.code, -1, -1)
 
 
-def test_a_partition_asked_for_twice_is_refused_and_the_others_are_not(filled):
+def test_list_offsets_refuses_only_a_repeated_partition(filled):
     asked = [{"partition_index": index, "timestamp": LATEST} for index in (0, 0, 1)]
     answer = filled.ask(LIST_OFFSETS, 7, replica_id=-1, topics=[{"name": "a", "partitions": asked}])
     codes = [found.error_code for found in answer.topics[0].partitions]
     assert codes == [errors.InvalidRequest.code] * 2 + [0]
 
 
-def test_who_may_not_describe_a_topic_is_told_no_offsets(filled):
+def test_list_offsets_without_permission_is_refused(filled):
     filled.node.authorizer = Denying(AclOperation.DESCRIBE)
     for topic in ("a", "gone"):
         assert listed(filled, LATEST, topic=topic)[0] == errors.TopicAuthorizationFailed.code
@@ -247,17 +247,17 @@ def led(broker):
         (2**31 - 1, (0, -1, -1)),
     ],
 )
-def test_an_epoch_ends_where_the_next_began(led, version, leader_epoch, end):
+def test_offset_for_leader_epoch_returns_the_end_of_the_epoch(led, version, leader_epoch, end):
     assert end_of(led, leader_epoch, version=version) == end
 
 
-def test_the_end_of_an_epoch_is_not_told_under_stale_metadata(led):
+def test_offset_for_leader_epoch_checks_the_current_epoch(led):
     assert end_of(led, 0, current=2)[0] == errors.FencedLeaderEpoch.code
     assert end_of(led, 0, current=4)[0] == errors.UnknownLeaderEpoch.code
     assert end_of(led, 0, topic="gone")[0] == errors.UnknownTopicOrPartition.code
 
 
-def test_who_may_not_describe_a_topic_is_told_no_epochs(led):
+def test_offset_for_leader_epoch_without_permission_is_refused(led):
     led.node.authorizer = Denying(AclOperation.DESCRIBE)
     assert end_of(led, 0)[0] == errors.TopicAuthorizationFailed.code
 
@@ -276,45 +276,45 @@ def deleted(broker, offset, topic="a", partition=0, version=2):
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_every_version_moves_the_start_of_the_log(filled, version):
+def test_delete_records_of_every_version_moves_the_log_start_offset(filled, version):
     assert deleted(filled, 3, version=version) == (0, 3)
     assert listed(filled, EARLIEST) == (0, -1, 3)
     assert listed(filled, 0) == (0, NOW + 20, 3)
 
 
-def test_minus_one_deletes_all_that_consumers_can_read(filled):
+def test_delete_records_at_minus_one_deletes_up_to_the_high_watermark(filled):
     assert deleted(filled, -1) == (0, 5)
     assert listed(filled, EARLIEST) == listed(filled, LATEST) == (0, -1, 5)
 
 
-def test_the_start_of_the_log_never_goes_back(filled):
+def test_delete_records_never_lowers_the_log_start_offset(filled):
     deleted(filled, 3)
     assert deleted(filled, 1) == (0, 3)
 
 
-def test_a_moved_start_is_there_after_a_restart(filled):
+def test_moved_log_start_offset_survives_a_restart(filled):
     deleted(filled, 3)
     filled.restart()
     assert listed(filled, EARLIEST) == (0, -1, 3)
 
 
 @pytest.mark.parametrize("offset", [6, -2, 2**63 - 1, -(2**63)])
-def test_an_offset_beyond_what_is_committed_is_out_of_range(filled, offset):
+def test_delete_records_outside_the_log_returns_offset_out_of_range(filled, offset):
     assert deleted(filled, offset) == (errors.OffsetOutOfRange.code, -1)
 
 
-def test_what_is_not_committed_is_not_deleted(filled):
+def test_delete_records_stops_at_the_high_watermark(filled):
     filled.node.replicas.leader("a", 0).high_watermark = 2
     assert deleted(filled, 3) == (errors.OffsetOutOfRange.code, -1)
     assert deleted(filled, -1) == (0, 2)
 
 
-def test_records_of_what_is_not_there_are_not_deleted(filled):
+def test_delete_records_of_unknown_partition_fails(filled):
     assert deleted(filled, 0, topic="gone") == (errors.UnknownTopicOrPartition.code, -1)
     assert deleted(filled, 0, partition=9) == (errors.UnknownTopicOrPartition.code, -1)
 
 
-def test_who_may_not_delete_records_deletes_none(filled):
+def test_delete_records_without_permission_deletes_nothing(filled):
     filled.node.authorizer = Denying(AclOperation.DELETE)
     assert deleted(filled, -1) == (errors.TopicAuthorizationFailed.code, -1)
     filled.node.authorizer = Authorizer()

@@ -154,8 +154,12 @@ def resealed(batch: bytes) -> bytes:
 
 
 def with_count(batch: bytes, count: int) -> bytes:
-    return batch[:23] + (count - 1).to_bytes(4, "big") + batch[27:57] + count.to_bytes(4, "big") + (
-        batch[61:]
+    return (
+        batch[:23]
+        + (count - 1).to_bytes(4, "big")
+        + batch[27:57]
+        + count.to_bytes(4, "big")
+        + (batch[61:])
     )
 
 
@@ -227,7 +231,7 @@ def with_dictionary(frame: bytes) -> bytes:
 
 @pytest.mark.parametrize("config", [{}, {"compression_type": "lz4"}, {"compression_type": "gzip"}])
 @pytest.mark.parametrize("shape", UNREADABLE_LZ4)
-def test_lz4_that_java_cannot_read_is_refused(broker, shape, config):
+def test_lz4_that_java_cannot_read_returns_invalid_record(broker, shape, config):
     """Kafka returns INVALID_RECORD or UNKNOWN_SERVER_ERROR; its consumers would stop here."""
     broker.create("a", **config)
     one, two = bytes(98_000), bytes(60_000)
@@ -240,7 +244,7 @@ def test_lz4_that_java_cannot_read_is_refused(broker, shape, config):
     assert produce(broker, packed(compress(Codec.LZ4, payload), Codec.LZ4, 2)).error_code == 0
 
 
-def test_compressed_bomb_is_refused_as_too_large(topic):
+def test_decompression_bomb_is_refused(topic):
     bomb = packed(compress(Codec.ZSTD, bytes(40 << 20)), Codec.ZSTD, 4)
     # It begins with records of length 0, which are invalid.
     assert produce(topic, bomb).error_code == errors.InvalidRecord.code
@@ -289,13 +293,11 @@ def test_max_timestamp_of_a_compressed_batch_is_corrected(topic):
     assert stored.header.max_timestamp == 1_000
 
 
-def test_large_batch_is_opened_on_a_thread_and_order_is_kept(topic):
+def test_large_batch_is_decompressed_on_a_thread_in_order(topic):
     large = build([Record(timestamp=1, value=bytes(12 << 20))], codec=Codec.GZIP)
     opener = topic.node.opener
     sent = [
-        topic.send(
-            PRODUCE, 13, acks=LEADER, timeout_ms=1_000, topic_data=[asked(topic, 13, batch)]
-        )
+        topic.send(PRODUCE, 13, acks=LEADER, timeout_ms=1_000, topic_data=[asked(topic, 13, batch)])
         for batch in (large, batch_of(b"y"))
     ]
     assert opener.submitted_count == 1
@@ -304,9 +306,7 @@ def test_large_batch_is_opened_on_a_thread_and_order_is_kept(topic):
     assert produce(topic, batch_of(b"z"), partition=1, acks=LEADER).base_offset == 0
     topic.until(lambda: all(wire.sent is not None for wire in sent))
     answers = [topic.answer(wire, PRODUCE, 13) for wire in sent]
-    assert [
-        answer.responses[0].partition_responses[0].base_offset for answer in answers
-    ] == [0, 1]
+    assert [answer.responses[0].partition_responses[0].base_offset for answer in answers] == [0, 1]
 
 
 def test_batch_from_the_future_is_opened_on_the_thread_without_validation_too(broker):
@@ -320,13 +320,11 @@ def test_batch_from_the_future_is_opened_on_the_thread_without_validation_too(br
     assert broker.node.opener.submitted_count == 1
 
 
-def test_batch_is_refused_while_too_many_bytes_wait_to_be_opened(topic, monkeypatch):
+def test_batch_is_refused_while_too_many_bytes_wait_for_decompression(topic, monkeypatch):
     large = build([Record(timestamp=1, value=bytes(12 << 20))], codec=Codec.GZIP)
     monkeypatch.setattr(append_queue, "WAITING_SIZE_MAX", len(large) + len(batch_of(b"y")))
     sent = [
-        topic.send(
-            PRODUCE, 13, acks=LEADER, timeout_ms=1_000, topic_data=[asked(topic, 13, batch)]
-        )
+        topic.send(PRODUCE, 13, acks=LEADER, timeout_ms=1_000, topic_data=[asked(topic, 13, batch)])
         for batch in (large, batch_of(b"y"))
     ]
     # These two use up the limit, for all partitions.
@@ -356,7 +354,7 @@ def test_large_batch_is_recompressed_on_the_thread(broker):
     assert stored.header.codec is Codec.GZIP
 
 
-def test_a_control_batch_from_a_client_is_refused(topic):
+def test_control_batch_from_a_client_returns_invalid_record(topic):
     control = build(
         [Record(timestamp=1, key=b"\0\0\0\0", value=bytes(6))], control=True, transactional=True,
         producer_id=1, producer_epoch=0,
@@ -387,7 +385,7 @@ def test_error_of_one_partition_does_not_affect_others(topic):
     assert values_in(topic, partition=1) == [b"x"]
 
 
-def test_a_batch_above_max_message_bytes_is_refused(broker):
+def test_batch_above_max_message_bytes_is_refused(broker):
     broker.create("a", max_message_bytes="200")
     assert produce(broker, batch_of(bytes(300))).error_code == errors.MessageTooLarge.code
 

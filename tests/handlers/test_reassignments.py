@@ -30,7 +30,7 @@ from tests.coordination.factories import cluster_of, create
         ("b", [0], errors.UnknownTopicOrPartition.code),
     ],
 )
-def test_reassignment_to_where_the_replica_is_succeeds(broker, version, topic, replicas, code):
+def test_reassignment_succeeds_only_to_the_current_replica(broker, version, topic, replicas, code):
     broker.create("a")
     asked = {"name": topic, "partitions": [{"partition_index": 0, "replicas": replicas}]}
     answer = broker.ask(ALTER_PARTITION_REASSIGNMENTS, version, timeout_ms=1, topics=[asked])
@@ -50,7 +50,7 @@ def test_reassignment_to_where_the_replica_is_succeeds(broker, version, topic, r
         (2, [], "can be [1], or [0] for any broker. "),
     ],
 )
-def test_reassignment_to_node_0_is_one_to_any_worker(workers, replicas, accepted):
+def test_reassignment_to_node_0_means_any_worker(workers, replicas, accepted):
     controller = cluster_of(workers)
     create(controller, NewTopic("a", assignments=[(0, [min(workers, 1)])]))
     request = ALTER_PARTITION_REASSIGNMENTS.request.read(
@@ -72,13 +72,13 @@ def test_reassignment_to_node_0_is_one_to_any_worker(workers, replicas, accepted
     assert (accepted or "") in (told["error_message"] or "")
 
 
-def test_reassignments_in_progress_are_none(broker):
+def test_list_reassignments_returns_none(broker):
     answer = broker.ask(LIST_PARTITION_REASSIGNMENTS, 0, timeout_ms=1, topics=None)
     assert (answer.error_code, answer.topics) == (0, [])
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_log_directory_of_a_replica_is_the_nodes_own(broker, version):
+def test_alter_replica_log_dirs_accepts_only_the_current_directory(broker, version):
     broker.create("a")
 
     def code(path, topic):

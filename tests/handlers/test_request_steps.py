@@ -180,7 +180,7 @@ def go_on(many, done):
     raise AssertionError("the steps never ended")
 
 
-def test_commits_of_a_group_are_decided_in_order(many, slow_commits):
+def test_commits_of_a_group_are_handled_in_order(many, slow_commits):
     names = [f"t{number}" for number in range(COUNT // 2)]
     wires = [slow_commits(names, 1), slow_commits(names[-1:], 2), slow_commits(names[-2:-1], 3)]
     assert [wire.sent for wire in wires] == [None] * 3
@@ -189,7 +189,7 @@ def test_commits_of_a_group_are_decided_in_order(many, slow_commits):
     assert not many.node.groups.commit_queues
 
 
-def test_commit_runs_to_the_end_when_the_client_disconnects(many, slow_commits):
+def test_commit_completes_when_the_client_disconnects(many, slow_commits):
     names = [f"t{number}" for number in range(COUNT // 2)]
     wire = slow_commits(names, 7)
     assert wire.sent is None

@@ -71,7 +71,7 @@ def push(broker, given, **fields):
     return broker.ask(PUSH_TELEMETRY, 0, **request).error_code
 
 
-def test_without_a_subscription_a_client_is_asked_for_nothing(broker):
+def test_client_without_subscription_gets_no_requested_metrics(broker):
     given = get(broker)
     assert (given.error_code, given.requested_metrics) == (0, [])
     assert given.client_instance_id != NO_ID
@@ -80,12 +80,12 @@ def test_without_a_subscription_a_client_is_asked_for_nothing(broker):
     assert (given.telemetry_max_bytes, given.delta_temporality) == (1 << 20, True)
 
 
-def test_a_client_keeps_the_instance_id_it_has(broker):
+def test_client_keeps_its_instance_id(broker):
     mine = new_id()
     assert get(broker, mine).client_instance_id == mine
 
 
-def test_a_push_is_handed_on_with_who_sent_it(broker, exporter):
+def test_push_is_forwarded_with_client_labels(broker, exporter):
     every_second(broker)
     broker.ask(API_VERSIONS, 3, client_software_name="tester", client_software_version="1.2")
     given = get(broker)
@@ -99,7 +99,7 @@ def test_a_push_is_handed_on_with_who_sent_it(broker, exporter):
     assert len(pushed.labels["client_instance_id"]) == 22
 
 
-def test_subscriptions_that_match_add_up_and_the_shortest_interval_counts(broker):
+def test_matching_subscriptions_are_merged_with_the_shortest_interval(broker):
     subscribe(broker, "a", **{"metrics": "one,two", "interval.ms": "5000"})
     subscribe(broker, "b", **{"metrics": "two,three", "interval.ms": "700"})
     subscribe(broker, "c", metrics="four", match="client_id=another")
@@ -108,7 +108,7 @@ def test_subscriptions_that_match_add_up_and_the_shortest_interval_counts(broker
     assert given.push_interval_ms == 700
 
 
-def test_a_star_stands_for_all(broker):
+def test_star_subscription_requests_all_metrics(broker):
     subscribe(broker, "a", metrics="one")
     subscribe(broker, "b", metrics="*")
     assert list(get(broker).requested_metrics) == ["*"]
@@ -127,13 +127,13 @@ def test_a_star_stands_for_all(broker):
         ("client_instance_id=.{22}", True),
     ],
 )
-def test_all_patterns_must_match_in_full(broker, match, asked):
+def test_subscription_patterns_must_all_match_in_full(broker, match, asked):
     broker.ask(API_VERSIONS, 3, client_software_name="tester", client_software_version="1.2")
     subscribe(broker, metrics="m", match=match)
     assert list(get(broker).requested_metrics) == (["m"] if asked else [])
 
 
-def test_what_is_given_follows_from_the_subscription_and_the_client_alone(broker):
+def test_subscription_id_depends_only_on_subscription_and_client(broker):
     every_second(broker, "one")
     mine, other = new_id(), new_id()
     first = get(broker, mine).subscription_id
@@ -147,7 +147,7 @@ def test_what_is_given_follows_from_the_subscription_and_the_client_alone(broker
     assert get(broker, mine).subscription_id == first
 
 
-def test_whoever_asks_or_pushes_too_early_is_throttled(broker, exporter):
+def test_early_get_or_push_is_throttled(broker, exporter):
     every_second(broker)
     given = get(broker)
     throttled = errors.ThrottlingQuotaExceeded.code
@@ -161,7 +161,7 @@ def test_whoever_asks_or_pushes_too_early_is_throttled(broker, exporter):
     assert len(exporter.pushes) == 2
 
 
-def test_a_changed_subscription_is_noticed_and_asked_for_at_once(broker, exporter):
+def test_changed_subscription_returns_unknown_subscription_id(broker, exporter):
     every_second(broker)
     given = get(broker)
     assert push(broker, given) == 0
@@ -175,7 +175,7 @@ def test_a_changed_subscription_is_noticed_and_asked_for_at_once(broker, exporte
 
 
 @pytest.mark.parametrize("codec", [5, -1, 127])
-def test_an_unknown_compression_is_refused_and_the_client_may_ask_again(broker, exporter, codec):
+def test_push_with_unknown_compression_is_refused(broker, exporter, codec):
     every_second(broker)
     given = get(broker)
     unsupported = errors.UnsupportedCompressionType.code
@@ -184,7 +184,7 @@ def test_an_unknown_compression_is_refused_and_the_client_may_ask_again(broker, 
     assert not exporter.pushes
 
 
-def test_a_push_that_is_too_large_is_refused(broker, exporter):
+def test_push_above_telemetry_max_bytes_is_refused(broker, exporter):
     broker.restart(**{"telemetry.max.bytes": "10"})
     broker.node.telemetry.push_sender = exporter
     every_second(broker)
@@ -195,7 +195,7 @@ def test_a_push_that_is_too_large_is_refused(broker, exporter):
     assert push(broker, given, metrics=bytes(10)) == 0
 
 
-def test_after_the_last_push_there_is_none(broker, exporter):
+def test_push_after_a_terminating_push_is_refused(broker, exporter):
     every_second(broker)
     given = get(broker)
     assert push(broker, given) == 0
@@ -204,32 +204,32 @@ def test_after_the_last_push_there_is_none(broker, exporter):
 
 
 @pytest.mark.parametrize("instance_id", [NO_ID, METADATA_ID])
-def test_a_push_without_a_client_is_refused(broker, instance_id):
+def test_push_without_an_instance_id_is_refused(broker, instance_id):
     given = get(broker)
     code = push(broker, given, client_instance_id=instance_id)
     assert code == errors.InvalidRequest.code
 
 
-def test_without_an_exporter_a_push_is_accepted_and_dropped(broker):
+def test_push_without_an_exporter_is_dropped(broker):
     every_second(broker)
     assert push(broker, get(broker)) == 0
     assert broker.node.telemetry.counts == {"dropped": 1}
 
 
-def test_a_push_that_the_exporter_has_no_room_for_is_dropped(broker, exporter):
+def test_push_to_a_full_exporter_is_dropped(broker, exporter):
     every_second(broker)
     exporter.takes = False
     assert push(broker, get(broker)) == 0
     assert broker.node.telemetry.counts == {"dropped": 1}
 
 
-def test_an_empty_push_is_nothing_to_hand_on(broker, exporter):
+def test_empty_push_is_not_forwarded(broker, exporter):
     every_second(broker)
     assert push(broker, get(broker), metrics=b"") == 0
     assert not exporter.pushes
 
 
-def test_clients_without_number_are_remembered_in_bounds(broker, monkeypatch):
+def test_number_of_tracked_clients_is_bounded(broker, monkeypatch):
     monkeypatch.setattr("kafkalite.broker.client_telemetry.INSTANCES_MAX", 10)
     assert INSTANCES_MAX > 10
     first = get(broker)
@@ -239,7 +239,7 @@ def test_clients_without_number_are_remembered_in_bounds(broker, monkeypatch):
     assert get(broker, first.client_instance_id).error_code == 0  # its state was evicted
 
 
-def test_a_client_that_was_silent_for_long_begins_anew(broker, exporter):
+def test_idle_client_is_forgotten(broker, exporter):
     every_second(broker)
     given = get(broker)
     assert push(broker, given, terminating=True) == 0
@@ -247,7 +247,7 @@ def test_a_client_that_was_silent_for_long_begins_anew(broker, exporter):
     assert push(broker, given) == 0
 
 
-def test_a_subscription_that_is_gone_asks_for_nothing(broker):
+def test_removed_subscription_requests_no_metrics(broker):
     subscribe(broker, metrics="m")
     assert list(get(broker).requested_metrics) == ["m"]
     subscribe(broker, metrics=None)
@@ -264,7 +264,7 @@ def pusher(tmp_path):
     pusher.close()
 
 
-def test_nobody_there_is_nobody_waited_for(pusher, tmp_path):
+def test_push_sender_without_an_exporter_does_not_wait(pusher, tmp_path):
     push = Push({}, 0, 1, b"")
     assert not pusher(push)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as taker:
@@ -274,13 +274,13 @@ def test_nobody_there_is_nobody_waited_for(pusher, tmp_path):
     assert not pusher(push)
 
 
-def test_an_exporter_that_takes_nothing_out_holds_nobody_up(pusher, tmp_path):
+def test_push_sender_does_not_wait_for_a_full_socket(pusher, tmp_path):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as taker:
         taker.bind(str(tmp_path / "pushes"))
         assert not all(pusher(Push({}, 0, 1, bytes(10_000))) for _ in range(10_000))
 
 
-def test_a_push_that_fits_into_no_datagram_is_too_large(pusher, tmp_path):
+def test_push_larger_than_a_datagram_is_too_large(pusher, tmp_path):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as taker:
         taker.bind(str(tmp_path / "pushes"))
         with pytest.raises(errors.TelemetryTooLarge):

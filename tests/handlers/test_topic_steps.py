@@ -46,7 +46,7 @@ def tick_lengths(broker, holds):
     return lengths
 
 
-def test_topic_of_many_partitions_is_made_in_steps_and_answered_when_made(broker, slow_disk):
+def test_create_topics_of_many_partitions_responds_after_all_steps(broker, slow_disk):
     topic = {"name": "many", "num_partitions": 50, "replication_factor": 1}
     created = broker.send(CREATE_TOPICS, 7, topics=[topic], timeout_ms=1_000)
     lengths = tick_lengths(broker, lambda: created.sent is not None)
@@ -54,7 +54,7 @@ def test_topic_of_many_partitions_is_made_in_steps_and_answered_when_made(broker
     assert len(lengths) >= 50 * 3 // 13 and max(lengths) <= STEP_MS + 3 + 1
 
 
-def test_a_topic_is_answered_when_it_is_made_whatever_was_decided_after_it(broker, slow_disk):
+def test_create_topics_does_not_wait_for_later_topics(broker, slow_disk):
     answers = []
     for name, count in (("first", 20), ("second", 5), ("third", 50)):
         topic = {"name": name, "num_partitions": count, "replication_factor": 1}
@@ -78,7 +78,7 @@ def test_topic_of_many_partitions_is_deleted_in_steps(broker, slow_disk):
                 and not path.name.endswith("-delete")]  # fmt: skip
 
 
-def test_topic_made_again_finds_its_predecessor_deleted(broker, slow_disk):
+def test_recreated_topic_waits_for_deletion_of_the_old_one(broker, slow_disk):
     broker.create("again", 20)
     broker.append("again", [1])
     gone = broker.send(DELETE_TOPICS, 1, topic_names=["again"], timeout_ms=1_000)
@@ -89,7 +89,7 @@ def test_topic_made_again_finds_its_predecessor_deleted(broker, slow_disk):
     assert not [*broker.directory.glob("*-stray")]
 
 
-def test_a_large_topic_deleted_before_it_was_made_leaves_no_logs(broker, slow_disk):
+def test_topic_deleted_during_its_creation_leaves_no_logs(broker, slow_disk):
     topic = {"name": "many", "num_partitions": 50, "replication_factor": 1}
     created = broker.send(CREATE_TOPICS, 7, topics=[topic], timeout_ms=1_000)
     broker.until(lambda: list(broker.node.replicas))
@@ -99,7 +99,7 @@ def test_a_large_topic_deleted_before_it_was_made_leaves_no_logs(broker, slow_di
     assert list(broker.node.replicas) == []
 
 
-def test_closing_deletes_what_was_still_to_be_deleted(broker, slow_disk):
+def test_close_completes_pending_deletions(broker, slow_disk):
     broker.create("many", 50)
     gone = broker.send(DELETE_TOPICS, 1, topic_names=["many"], timeout_ms=1_000)
     broker.until(lambda: not list(broker.node.replicas))
@@ -109,7 +109,7 @@ def test_closing_deletes_what_was_still_to_be_deleted(broker, slow_disk):
     assert not [*broker.directory.glob("*-stray")]
 
 
-def test_state_sums_only_the_logs_that_were_touched(broker, monkeypatch):
+def test_total_size_reads_only_changed_logs(broker, monkeypatch):
     for name in ("a", "b", "c"):
         broker.create(name)
     replicas = broker.node.replicas
@@ -127,7 +127,7 @@ def test_state_sums_only_the_logs_that_were_touched(broker, monkeypatch):
     assert (replicas.led_count, replicas.total_size()) == (2, 0)
 
 
-def test_topic_whose_directory_names_would_be_too_long_is_refused(broker):
+def test_partition_directory_name_above_255_bytes_is_refused(broker):
     name = "n" * 249
     answers = create(
         broker, {"name": name, "num_partitions": 1, "replication_factor": 1}
@@ -142,7 +142,7 @@ def test_topic_whose_directory_names_would_be_too_long_is_refused(broker):
     )) == 99_999  # fmt: skip
 
 
-def test_log_whose_name_the_disk_refuses_is_offline_and_the_node_goes_on(broker, monkeypatch):
+def test_log_that_cannot_be_created_is_offline(broker, monkeypatch):
     disk = broker.node.logs._disk
     mkdir = disk.mkdir
 
@@ -158,7 +158,7 @@ def test_log_whose_name_the_disk_refuses_is_offline_and_the_node_goes_on(broker,
     assert not broker.node.replicas.is_offline("fine", 0)
 
 
-def test_topics_of_one_request_share_the_time_of_a_tick(broker, slow_disk):
+def test_create_topics_of_many_topics_has_no_long_tick(broker, slow_disk):
     topics = [{"name": f"t{i}", "num_partitions": 1, "replication_factor": 1} for i in range(50)]
     created = broker.send(CREATE_TOPICS, 7, topics=topics, timeout_ms=1_000)
     lengths = tick_lengths(broker, lambda: created.sent is not None)
@@ -175,9 +175,7 @@ def decided(broker, slow_disk, monkeypatch):
     return decided
 
 
-def test_topics_of_one_request_are_decided_on_a_few_at_a_time(
-    broker, monkeypatch, decided
-):
+def test_create_topics_is_decided_in_parts(broker, monkeypatch, decided):
     monkeypatch.setattr(controller, "NEW_PARTITIONS_MAX", 9)
     names = [f"t{i}" for i in range(11)]
     answers = create(
@@ -196,7 +194,7 @@ def test_topics_of_one_request_are_decided_on_a_few_at_a_time(
         assert answers[name].configs == answers["t1"].configs
 
 
-def test_configs_of_new_topics_weigh_as_much_as_topics(broker, decided):
+def test_create_topics_parts_count_configs(broker, decided):
     configs = [{"name": "retention.ms", "value": "1"}, {"name": "segment.ms", "value": "1"}]
     wanted = [
         {"name": f"t{i}", "num_partitions": 1, "replication_factor": 1, "configs": configs}
@@ -206,7 +204,7 @@ def test_configs_of_new_topics_weigh_as_much_as_topics(broker, decided):
     assert [len(records) for records in decided] == [4, 4, 4]
 
 
-def test_topics_are_deleted_a_few_at_a_time(broker, decided):
+def test_delete_topics_is_decided_in_parts(broker, decided):
     names = [f"t{i}" for i in range(10)]
     for name in names:
         broker.create(name, 2)
@@ -217,7 +215,7 @@ def test_topics_are_deleted_a_few_at_a_time(broker, decided):
     assert not broker.node.image.topics and not list(broker.node.replicas)
 
 
-def test_a_topic_deleted_between_two_decisions_is_unknown(broker, decided):
+def test_topic_deleted_between_two_parts_is_unknown(broker, decided):
     names = [f"t{i}" for i in range(6)]
     ids = [broker.create(name) for name in names]
     sent = broker.send(DELETE_TOPICS, 1, topic_names=names, timeout_ms=1_000)
@@ -229,7 +227,7 @@ def test_a_topic_deleted_between_two_decisions_is_unknown(broker, decided):
     assert codes == [0] * 5 + [errors.UnknownTopicOrPartition.code]
 
 
-def test_topics_get_more_partitions_a_few_at_a_time(broker, monkeypatch, decided):
+def test_create_partitions_is_decided_in_parts(broker, monkeypatch, decided):
     names = [f"t{i}" for i in range(10)]
     for name in names:
         broker.create(name, 1)
@@ -246,7 +244,7 @@ def test_topics_get_more_partitions_a_few_at_a_time(broker, monkeypatch, decided
     assert [len(records) for records in decided] == [4, 4]
 
 
-def test_topics_alike_have_their_settings_found_once(broker, monkeypatch):
+def test_topics_with_equal_configs_share_their_settings(broker, monkeypatch):
     found = []
     for_topic = Settings.for_topic
     monkeypatch.setattr(
@@ -257,7 +255,7 @@ def test_topics_alike_have_their_settings_found_once(broker, monkeypatch):
     assert len(found) <= 1
 
 
-def test_awaited_partitions_are_looked_for_in_steps(broker, monkeypatch):
+def test_awaited_partitions_are_checked_in_steps(broker, monkeypatch):
     """Each look-up takes 2 ms; the first 30 partitions of a deleted topic have arrived by then."""
     reconciler, looked = broker.node.reconciler, []
 
@@ -284,7 +282,7 @@ def test_awaited_partitions_are_looked_for_in_steps(broker, monkeypatch):
     assert sum(lengths) * 3 <= len(lengths), "most of the time is the clients'"
 
 
-def test_creating_a_topic_takes_the_same_steps_among_many(broker):
+def test_create_topics_costs_the_same_among_many_topics(broker):
     def create_one():
         create(broker, {"name": next(names), "num_partitions": 1, "replication_factor": 1})
         broker.node._heartbeat_state()

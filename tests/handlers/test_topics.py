@@ -65,7 +65,7 @@ def names(broker):
 
 
 @pytest.mark.parametrize("version", range(2, 8))
-def test_every_version_creates_a_topic_that_takes_records(broker, version):
+def test_create_topics_of_every_version_creates_a_writable_topic(broker, version):
     answer = create(broker, {"name": "a", "num_partitions": 3}, version=version)["a"]
     assert (answer.error_code, answer.error_message) == (0, None)
     broker.append("a", [1], partition=2)
@@ -75,7 +75,7 @@ def test_every_version_creates_a_topic_that_takes_records(broker, version):
         assert answer.topic_id == broker.node.image.topics["a"].topic_id != NO_ID
 
 
-def test_a_created_topic_is_there_after_a_restart(broker):
+def test_created_topic_survives_a_restart(broker):
     topic_id = broker.create("a", 2, retention_ms="60000")
     broker.append("a", [1], partition=1)
     broker.restart()
@@ -84,7 +84,7 @@ def test_a_created_topic_is_there_after_a_restart(broker):
     assert broker.node.replicas.leader("a", 1).log.end_offset == 1
 
 
-def test_a_topic_that_was_answered_is_there_after_a_kill(broker):
+def test_created_topic_survives_a_kill(broker):
     topic_id = broker.create("a", 2)
     broker.append("a", [1, 2])
     after = broker.killed()
@@ -93,13 +93,13 @@ def test_a_topic_that_was_answered_is_there_after_a_kill(broker):
     after.close()
 
 
-def test_what_is_left_open_the_settings_fill(broker):
+def test_create_topics_uses_broker_defaults(broker):
     broker.restart(**{"num.partitions": "4"})
     answer = create(broker, {"name": "a", "num_partitions": -1, "replication_factor": -1})["a"]
     assert (answer.num_partitions, answer.replication_factor) == (4, 1)
 
 
-def test_the_configs_in_force_are_answered_with_where_they_came_from(broker):
+def test_create_topics_returns_configs_with_their_sources(broker):
     answer = create(
         broker, {"name": "a", "configs": [{"name": "segment.bytes", "value": "1048576"}]}
     )["a"]
@@ -110,7 +110,7 @@ def test_the_configs_in_force_are_answered_with_where_they_came_from(broker):
     assert configs["retention.ms"].config_source == DEFAULT
 
 
-def test_validating_creates_nothing(broker):
+def test_create_topics_with_validate_only_creates_nothing(broker):
     answer = create(broker, {"name": "a"}, validate_only=True)["a"]
     assert answer.error_code == 0
     assert names(broker) == set()
@@ -119,7 +119,7 @@ def test_validating_creates_nothing(broker):
     assert broker.node.controller.log.end_offset == end_offset
 
 
-def test_a_topic_placed_by_hand_lies_there(broker):
+def test_create_topics_accepts_manual_assignments(broker):
     topic = {
         "name": "a",
         "num_partitions": -1,
@@ -129,7 +129,7 @@ def test_a_topic_placed_by_hand_lies_there(broker):
     assert create(broker, topic)["a"].num_partitions == 2
 
 
-def test_one_bad_topic_does_not_keep_a_good_one_out(broker):
+def test_create_topics_error_of_one_topic_leaves_others(broker):
     answers = create(broker, {"name": "a b"}, {"name": "good"})
     assert answers["a b"].error_code == errors.InvalidTopicException.code
     assert names(broker) == {"good"}
@@ -191,7 +191,7 @@ def config(name, value):
     ids=lambda value: repr(value)[:50] if isinstance(value, dict) else value.__name__,
 )
 @pytest.mark.parametrize("version", [2, 7])
-def test_a_topic_that_cannot_be_has_kafkas_error_and_a_sentence(two_topics, topic, fault, version):
+def test_invalid_topic_is_refused_with_the_error_of_kafka(two_topics, topic, fault, version):
     topic = {"name": "a", **topic}
     answer = create(two_topics, topic, version=version)[topic["name"]]
     assert answer.error_code == fault.code
@@ -199,19 +199,19 @@ def test_a_topic_that_cannot_be_has_kafkas_error_and_a_sentence(two_topics, topi
     assert names(two_topics) == {"there", "with.dots"}
 
 
-def test_a_topic_twice_in_a_request_is_created_not_once(broker):
+def test_create_topics_refuses_a_repeated_topic(broker):
     answers = create(broker, {"name": "a"}, {"name": "a", "num_partitions": 2}, {"name": "b"})
     assert answers["a"].error_code == errors.InvalidRequest.code
     assert names(broker) == {"b"}
 
 
-def test_who_may_not_create_is_told_so(broker):
+def test_create_topics_without_permission_returns_authorization_failed(broker):
     broker.node.authorizer = Denying(AclOperation.CREATE)
     assert create(broker, {"name": "a"})["a"].error_code == errors.TopicAuthorizationFailed.code
     assert names(broker) == set()
 
 
-def test_who_may_not_see_configs_is_told_of_none(broker):
+def test_create_topics_without_describe_configs_returns_no_configs(broker):
     broker.node.authorizer = Denying(AclOperation.DESCRIBE_CONFIGS)
     answer = create(broker, {"name": "a"})["a"]
     assert (answer.error_code, answer.configs) == (0, [])
@@ -222,7 +222,7 @@ def test_who_may_not_see_configs_is_told_of_none(broker):
 
 
 @pytest.mark.parametrize("version", range(1, 7))
-def test_every_version_deletes_by_name(broker, version):
+def test_delete_topics_of_every_version_deletes_by_name(broker, version):
     broker.create("a", 2)
     (answer,) = delete(broker, "a", version=version)
     assert (answer.name, answer.error_code) == ("a", 0)
@@ -231,13 +231,13 @@ def test_every_version_deletes_by_name(broker, version):
         broker.node.replicas.leader("a", 0)
 
 
-def test_a_topic_is_deleted_by_its_id_and_the_answer_names_both(broker):
+def test_delete_topics_by_id_returns_name_and_id(broker):
     topic_id = broker.create("a")
     (answer,) = delete(broker, topic_id)
     assert (answer.error_code, answer.name, answer.topic_id) == (0, "a", topic_id)
 
 
-def test_a_deleted_topic_stays_deleted_and_a_new_one_has_another_id(broker):
+def test_deleted_topic_stays_deleted_and_a_new_one_has_another_id(broker):
     topic_id = broker.create("a")
     broker.append("a", [1])
     delete(broker, "a")
@@ -259,7 +259,7 @@ def test_a_deleted_topic_stays_deleted_and_a_new_one_has_another_id(broker):
     ],
     ids=lambda value: repr(value)[:50] if isinstance(value, dict) else value.__name__,
 )
-def test_what_cannot_be_deleted_is_refused_and_nothing_else_with_it(broker, topic, fault):
+def test_delete_topics_error_of_one_topic_leaves_others(broker, topic, fault):
     broker.create("there")
     broker.create("other")
     answers = broker.ask(DELETE_TOPICS, 6, topics=[topic, {"name": "other"}]).responses
@@ -268,7 +268,7 @@ def test_what_cannot_be_deleted_is_refused_and_nothing_else_with_it(broker, topi
     assert names(broker) == {"there"}
 
 
-def test_a_topic_named_twice_in_a_request_is_not_deleted(broker):
+def test_delete_topics_refuses_a_repeated_topic(broker):
     topic_id = broker.create("a")
     for twice in (("a", "a"), (topic_id, topic_id)):
         (answer,) = delete(broker, *twice)
@@ -276,7 +276,7 @@ def test_a_topic_named_twice_in_a_request_is_not_deleted(broker):
     assert names(broker) == {"a"}
 
 
-def test_a_topic_given_by_name_and_by_id_is_not_deleted(broker):
+def test_delete_topics_refuses_a_topic_given_by_name_and_id(broker):
     topic_id = broker.create("a")
     for twice in (("a", topic_id), (topic_id, "a")):
         (answer,) = delete(broker, *twice)
@@ -289,14 +289,14 @@ def test_a_topic_given_by_name_and_by_id_is_not_deleted(broker):
     ("version", "fault"),
     [(1, errors.InvalidRequest), (3, errors.TopicDeletionDisabled)],
 )
-def test_deletion_may_be_forbidden(broker, version, fault):
+def test_delete_topics_is_refused_if_disabled(broker, version, fault):
     broker.restart(**{"delete.topic.enable": "false"})
     broker.create("a")
     assert [answer.error_code for answer in delete(broker, "a", version=version)] == [fault.code]
     assert names(broker) == {"a"}
 
 
-def test_who_may_not_describe_a_topic_does_not_learn_its_name_from_its_id(broker):
+def test_delete_topics_by_id_without_describe_hides_the_name(broker):
     topic_id = broker.create("a")
     broker.node.authorizer = Denying(AclOperation.DESCRIBE)
     (answer,) = delete(broker, topic_id)
@@ -306,7 +306,7 @@ def test_who_may_not_describe_a_topic_does_not_learn_its_name_from_its_id(broker
     assert names(broker) == {"a"}
 
 
-def test_who_may_not_delete_is_told_so(broker):
+def test_delete_topics_without_permission_returns_authorization_failed(broker):
     topic_id = broker.create("a")
     broker.node.authorizer = Denying(AclOperation.DELETE)
     for topic in ("a", topic_id):
@@ -319,7 +319,7 @@ def test_who_may_not_delete_is_told_so(broker):
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_every_version_widens_a_topic(broker, version):
+def test_create_partitions_of_every_version_grows_a_topic(broker, version):
     broker.create("a", 1)
     assert grow(broker, ("a", 3), version=version) == {"a": 0}
     broker.append("a", [1], partition=2)
@@ -327,7 +327,7 @@ def test_every_version_widens_a_topic(broker, version):
     assert len(broker.node.image.topics["a"].partitions) == 3
 
 
-def test_widening_may_be_validated_only(broker):
+def test_create_partitions_with_validate_only_changes_nothing(broker):
     broker.create("a", 1)
     assert grow(broker, ("a", 3), validate_only=True) == {"a": 0}
     assert len(broker.node.image.topics["a"].partitions) == 1
@@ -347,18 +347,18 @@ def test_widening_may_be_validated_only(broker):
     ],
     ids=repr,
 )
-def test_what_cannot_be_widened_so_is_refused(broker, asked, fault):
+def test_invalid_create_partitions_is_refused(broker, asked, fault):
     broker.create("a", 2)
     assert grow(broker, asked) == {asked[0]: fault.code}
     assert len(broker.node.image.topics["a"].partitions) == 2
 
 
-def test_a_topic_twice_in_a_request_is_not_widened(broker):
+def test_create_partitions_refuses_a_repeated_topic(broker):
     broker.create("a")
     assert grow(broker, ("a", 2), ("a", 3)) == {"a": errors.InvalidRequest.code}
 
 
-def test_who_may_not_alter_a_topic_does_not_widen_it(broker):
+def test_create_partitions_without_permission_is_refused(broker):
     broker.create("a")
     broker.node.authorizer = Denying(AclOperation.ALTER)
     assert grow(broker, ("a", 2)) == {"a": errors.TopicAuthorizationFailed.code}
@@ -380,7 +380,7 @@ def sizes(broker, wanted, version=5):
 
 
 @pytest.mark.parametrize("version", range(1, 6))
-def test_every_version_tells_where_each_log_lies_and_how_large_it_is(broker, version):
+def test_describe_log_dirs_of_every_version_returns_log_sizes(broker, version):
     broker.create("a", 2)
     broker.append("a", [1, 2], partition=1)
     size = broker.node.replicas.leader("a", 1).log.size
@@ -391,7 +391,7 @@ def test_every_version_tells_where_each_log_lies_and_how_large_it_is(broker, ver
         assert (partition.offset_lag, partition.is_future_key) == (0, False)
 
 
-def test_the_size_of_the_disk_is_told_from_version_4_on(broker):
+def test_describe_log_dirs_returns_disk_size_from_version_4(broker):
     (before,) = broker.ask(DESCRIBE_LOG_DIRS, 3, topics=[]).results
     (since,) = broker.ask(DESCRIBE_LOG_DIRS, 4, topics=[]).results
     assert (before.total_bytes, before.usable_bytes) == (-1, -1)
@@ -399,7 +399,7 @@ def test_the_size_of_the_disk_is_told_from_version_4_on(broker):
     assert 0 < since.usable_bytes < since.total_bytes
 
 
-def test_only_the_logs_asked_for_are_told_and_what_is_not_here_is_passed_over(broker):
+def test_describe_log_dirs_returns_only_requested_existing_logs(broker):
     broker.create("a", 3)
     broker.create("b")
     wanted = [
@@ -413,7 +413,7 @@ def test_only_the_logs_asked_for_are_told_and_what_is_not_here_is_passed_over(br
 
 
 @pytest.mark.parametrize(("version", "code"), [(2, 0), (3, errors.ClusterAuthorizationFailed.code)])
-def test_who_may_not_describe_the_cluster_learns_of_no_directory(broker, version, code):
+def test_describe_log_dirs_without_permission_returns_no_directory(broker, version, code):
     broker.node.authorizer = Denying(AclOperation.DESCRIBE)
     answer = broker.ask(DESCRIBE_LOG_DIRS, version, topics=None)
     assert not answer.results
@@ -436,7 +436,7 @@ def elected(broker, asked, version=2, **fields):
 
 
 @pytest.mark.parametrize("version", range(3))
-def test_nobody_need_be_elected_where_the_one_replica_leads(broker, version):
+def test_elect_leaders_of_led_partition_returns_election_not_needed(broker, version):
     broker.create("a", 2)
     codes, fault = elected(broker, [("a", [0, 1, 2, -1]), ("gone", [0]), ("../x", [0])], version)
     not_needed, unknown = errors.ElectionNotNeeded.code, errors.UnknownTopicOrPartition.code
@@ -447,7 +447,7 @@ def test_nobody_need_be_elected_where_the_one_replica_leads(broker, version):
     }  # fmt: skip
 
 
-def test_of_all_partitions_those_are_told_that_have_no_leader(broker):
+def test_elect_leaders_of_all_returns_partitions_without_leader(broker):
     topic_id = broker.create("a", 2)
     assert elected(broker, None) == ({}, 0)
     fault = errors.KafkaStorageError()
@@ -458,7 +458,7 @@ def test_of_all_partitions_those_are_told_that_have_no_leader(broker):
     assert elected(broker, None, election_type=1) == ({("a", 1): eligible.code}, 0)
 
 
-def test_an_unknown_kind_of_election_and_a_caller_who_may_not_are_refused(broker):
+def test_elect_leaders_of_unknown_type_or_without_permission_is_refused(broker):
     broker.create("a")
     invalid, denied = errors.InvalidRequest.code, errors.ClusterAuthorizationFailed.code
     asked = [("a", [0])]
@@ -480,7 +480,7 @@ def full(broker):
     return broker
 
 
-def test_a_full_disk_is_each_topics_fault_and_nothing_changes(full):
+def test_topic_requests_on_a_full_disk_change_nothing(full):
     code = errors.KafkaStorageError.code
     assert create(full, {"name": "b"}, {"name": "c"})["c"].error_code == code
     assert [answer.error_code for answer in delete(full, "a", "gone")] == [
@@ -493,13 +493,13 @@ def test_a_full_disk_is_each_topics_fault_and_nothing_changes(full):
     assert names(full) == {"a"}
 
 
-def test_a_node_goes_on_when_its_disk_has_room_again(full):
+def test_create_topics_succeeds_when_the_disk_has_space_again(full):
     assert create(full, {"name": "b"})["b"].error_code == errors.KafkaStorageError.code
     full.node.controller.log._space.kept_free = 0
     assert create(full, {"name": "b"})["b"].error_code == 0
 
 
-def test_topics_are_deleted_when_the_disk_is_too_full_for_records(broker):
+def test_delete_topics_succeeds_on_a_disk_too_full_for_records(broker):
     broker.restart(**{"storage.min.free.bytes": str(1 << 60)})
     broker.create("a")
     with pytest.raises(errors.KafkaStorageError):
@@ -507,7 +507,7 @@ def test_topics_are_deleted_when_the_disk_is_too_full_for_records(broker):
     assert [answer.error_code for answer in delete(broker, "a")] == [0]
 
 
-def test_no_topic_id_begins_with_a_dash():
+def test_topic_ids_never_begin_with_a_dash():
     texts = {base64.urlsafe_b64encode(new_id()) for _ in range(500)}
     assert len(texts) == 500
     assert not [text for text in texts if text.startswith(b"-")]

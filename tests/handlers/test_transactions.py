@@ -29,32 +29,32 @@ def init(broker, version=5, **fields):
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_every_version_gives_an_id_with_epoch_0(broker, version):
+def test_init_producer_id_of_every_version_returns_epoch_0(broker, version):
     answer = init(broker, version)
     assert (answer.error_code, answer.producer_epoch) == (0, 0)
     assert answer.producer_id >= 0
 
 
-def test_no_id_is_given_twice_within_and_beyond_a_block(broker):
+def test_producer_ids_are_unique_across_blocks(broker):
     given = {init(broker).producer_id for _ in range(BLOCK_COUNT + 10)}
     assert len(given) == BLOCK_COUNT + 10
 
 
-def test_no_id_is_given_again_after_a_restart(broker):
+def test_producer_ids_are_unique_across_a_restart(broker):
     before = {init(broker).producer_id for _ in range(3)}
     broker.restart()
     after = {init(broker).producer_id for _ in range(3)}
     assert not before & after
 
 
-def test_no_id_is_given_again_after_a_kill(broker):
+def test_producer_ids_are_unique_across_a_kill(broker):
     before = {init(broker).producer_id for _ in range(3)}
     after = broker.killed()
     assert init(after).producer_id not in before
     after.close()
 
 
-def test_producers_that_ask_while_a_block_is_on_its_way_share_it(broker):
+def test_concurrent_init_producer_id_requests_share_a_block(broker):
     end_offset = broker.node.controller.log.end_offset
     frame = write_header(22, 1, 7, None, False) + INIT_PRODUCER_ID.request.write(
         1, {"transactional_id": None, "transaction_timeout_ms": -1}
@@ -66,13 +66,13 @@ def test_producers_that_ask_while_a_block_is_on_its_way_share_it(broker):
     assert broker.node.controller.log.end_offset == end_offset + 1
 
 
-def test_an_id_is_not_given_before_its_block_is_on_the_disk(broker):
+def test_producer_id_is_returned_after_its_block_is_durable(broker):
     assert init(broker).error_code == 0
     log = broker.node.controller.log
     assert log.durable_offset == log.end_offset
 
 
-def test_producers_are_told_of_a_full_disk_and_served_when_it_has_room_again(broker):
+def test_init_producer_id_on_a_full_disk_fails_until_there_is_space(broker):
     space = broker.node.controller.log._space
     space.kept_free, space.room = 1 << 60, 0
     assert init(broker).error_code == errors.KafkaStorageError.code
@@ -80,7 +80,7 @@ def test_producers_are_told_of_a_full_disk_and_served_when_it_has_room_again(bro
     assert init(broker).error_code == 0
 
 
-def test_a_producer_that_tells_its_id_gets_a_fresh_one(broker):
+def test_init_producer_id_with_an_id_returns_a_new_id(broker):
     first = init(broker)
     again = init(broker, producer_id=first.producer_id, producer_epoch=first.producer_epoch)
     assert (again.error_code, again.producer_epoch) == (0, 0)
@@ -95,18 +95,18 @@ def test_half_of_id_and_epoch_is_refused(broker, told):
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_a_transactional_producer_is_refused_for_good(broker, version):
+def test_transactional_producer_is_refused_with_a_fatal_error(broker, version):
     answer = init(broker, version, transactional_id="payments", transaction_timeout_ms=1000)
     assert answer.error_code == errors.UnsupportedVersion.code
     assert not errors.BY_CODE[answer.error_code].retriable
     assert (answer.producer_id, answer.producer_epoch) == (-1, -1)
 
 
-def test_an_empty_transactional_id_is_refused(broker):
+def test_empty_transactional_id_is_refused(broker):
     assert init(broker, transactional_id="").error_code == errors.InvalidRequest.code
 
 
-def test_who_may_write_somewhere_may_write_idempotently(broker):
+def test_init_producer_id_requires_write_permission_on_some_topic(broker):
     broker.node.authorizer = OnlyTopics(AclOperation.WRITE)
     assert init(broker).error_code == errors.ClusterAuthorizationFailed.code
     broker.node.authorizer = Authorizer()
@@ -130,14 +130,12 @@ def producers(broker, *asked):
     }
 
 
-def test_the_producers_of_a_partition_are_described(broker):
+def test_describe_producers_returns_the_active_producers(broker):
     broker.create("a", 2)
     partition = broker.node.replicas.leader("a", 1)
     for sequence in (0, 2):
         records = [Record(timestamp=1_000 + sequence, value=b"v") for _ in range(2)]
-        partition.append(
-            build(records, producer_id=77, producer_epoch=3, base_sequence=sequence)
-        )
+        partition.append(build(records, producer_id=77, producer_epoch=3, base_sequence=sequence))
     found = producers(broker, ("a", [0, 1]))
     assert found["a", 0].active_producers == []
     (described,) = found["a", 1].active_producers
@@ -146,7 +144,7 @@ def test_the_producers_of_a_partition_are_described(broker):
     assert (described.coordinator_epoch, described.current_txn_start_offset) == (-1, -1)
 
 
-def test_each_partition_that_cannot_be_described_says_why(broker):
+def test_describe_producers_returns_an_error_for_each_unknown_partition(broker):
     broker.create("a")
     found = producers(broker, ("a", [0, 1, -1]), ("gone", [0]), ("../x", [0]))
     unknown = errors.UnknownTopicOrPartition.code
@@ -156,7 +154,7 @@ def test_each_partition_that_cannot_be_described_says_why(broker):
     }  # fmt: skip
 
 
-def test_who_may_not_read_a_topic_learns_nothing_of_its_producers(broker):
+def test_describe_producers_without_permission_is_refused(broker):
     broker.create("a")
     broker.create("b")
     broker.node.authorizer = Denying(AclOperation.READ, names="a")
@@ -165,7 +163,7 @@ def test_who_may_not_read_a_topic_learns_nothing_of_its_producers(broker):
     assert [entry.error_code for entry in found.values()] == [denied, denied, 0]
 
 
-def test_a_partition_named_again_and_again_makes_no_answer_without_end(broker):
+def test_describe_producers_refuses_a_repeated_partition(broker):
     broker.create("a", 2)
     found = producers(broker, ("a", [0, 0, 1]), ("a", [0, 1]))
     assert found["a", 0].error_code == errors.InvalidRequest.code

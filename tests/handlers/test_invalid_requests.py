@@ -63,7 +63,7 @@ def few_partitions(monkeypatch):
 
 
 @pytest.mark.parametrize(("handler", "version"), EVERY)
-def test_a_request_of_nonsense_values_is_answered(node, handler, version):
+def test_request_with_random_values_gets_a_response(node, handler, version):
     for seed in range(8):
         fared = outcome(node, handler, version, frame_of(handler, version, seed))
         # Produce and Fetch may send no response: acks=0, or too few bytes yet.
@@ -72,7 +72,7 @@ def test_a_request_of_nonsense_values_is_answered(node, handler, version):
 
 
 @pytest.mark.parametrize(("handler", "version"), EVERY)
-def test_a_frame_that_is_cut_short_is_never_taken_for_a_whole_one(node, handler, version):
+def test_truncated_frame_closes_the_connection(node, handler, version):
     whole = frame_of(handler, version, seed=1)
     dice = random.Random(version)
     for size in {len(whole) - 1, *(dice.randrange(8, len(whole)) for _ in range(10))}:
@@ -80,7 +80,7 @@ def test_a_frame_that_is_cut_short_is_never_taken_for_a_whole_one(node, handler,
 
 
 @pytest.mark.parametrize(("handler", "version"), EVERY)
-def test_a_frame_with_bytes_changed_harms_nobody(node, handler, version):
+def test_frame_with_changed_bytes_does_not_affect_the_node(node, handler, version):
     dice = random.Random(version)
     for seed in range(8):
         frame = bytearray(frame_of(handler, version, seed))
