@@ -27,9 +27,7 @@ def metadata(cluster, node_id: int, *names: str):
 
 
 @pytest.mark.parametrize("node_id", [0, 1, 2])
-def test_a_topic_may_be_created_anywhere_and_is_led_everywhere_when_that_is_answered(
-    cluster, node_id
-):
+def test_create_topics_at_any_node_responds_after_all_leaders_exist(cluster, node_id):
     cluster.create("a", 4, at=node_id)
     assert sorted(leaders(cluster, "a")) == [1, 1, 2, 2]
     for index, leader in enumerate(leaders(cluster, "a")):
@@ -38,7 +36,7 @@ def test_a_topic_may_be_created_anywhere_and_is_led_everywhere_when_that_is_answ
 
 
 @pytest.mark.parametrize("node_id", [0, 1, 2])
-def test_every_node_names_all_nodes_and_leaders(cluster, node_id):
+def test_metadata_of_every_node_returns_all_nodes_and_leaders(cluster, node_id):
     cluster.create("a", 2)
     answer = metadata(cluster, node_id, "a")
     ports = {n: listener.getsockname()[1] for n, listener in cluster.listeners.items()}
@@ -48,12 +46,12 @@ def test_every_node_names_all_nodes_and_leaders(cluster, node_id):
 
 
 @pytest.mark.parametrize("node_id", [0, 1, 2])
-def test_a_topic_that_is_asked_for_at_any_node_comes_to_be_in_that_answer(cluster, node_id):
+def test_metadata_at_any_node_creates_a_missing_topic(cluster, node_id):
     (topic,) = metadata(cluster, node_id, "a").topics
     assert (topic.error_code, topic.partitions[0].leader_id) == (0, cluster.leader("a"))
 
 
-def test_who_asks_for_a_topic_that_another_just_makes_gets_it_as_well(cluster):
+def test_concurrent_auto_creations_return_the_same_topic(cluster):
     both = [
         cluster.send(n, METADATA, 9, topics=[{"name": "a"}], allow_auto_topic_creation=True)
         for n in (1, 2)
@@ -64,7 +62,7 @@ def test_who_asks_for_a_topic_that_another_just_makes_gets_it_as_well(cluster):
     assert one.partitions[0].leader_id == other.partitions[0].leader_id
 
 
-def test_requests_of_many_clients_at_many_nodes_each_get_their_own_answer(cluster):
+def test_concurrent_requests_at_all_nodes_get_their_own_responses(cluster):
     askings = [cluster.begin_create(n % 3, f"t{n}", 1 + n % 3) for n in range(30)]
     cluster.until(lambda: all(asking.over for asking in askings))
     for n, asking in enumerate(askings):
@@ -72,7 +70,7 @@ def test_requests_of_many_clients_at_many_nodes_each_get_their_own_answer(cluste
         assert (topic.name, topic.num_partitions) == (f"t{n}", 1 + n % 3)
 
 
-def test_a_record_that_comes_to_the_wrong_node_is_refused_with_the_way_to_the_right_one(cluster):
+def test_produce_at_another_node_returns_the_current_leader(cluster):
     cluster.create("a")
     leader, other = cluster.leader("a"), 3 - cluster.leader("a")
     for node_id in (0, other):
@@ -85,7 +83,7 @@ def test_a_record_that_comes_to_the_wrong_node_is_refused_with_the_way_to_the_ri
         assert (endpoint.node_id, endpoint.port) == (leader, port)
 
 
-def test_new_partitions_are_led_when_their_making_is_answered(cluster):
+def test_create_partitions_responds_after_the_leaders_exist(cluster):
     cluster.create("a", 1)
     topics = [{"name": "a", "count": 4, "assignments": None}]
     answer = cluster.ask(2, CREATE_PARTITIONS, 3, topics=topics, timeout_ms=1_000)
@@ -93,7 +91,7 @@ def test_new_partitions_are_led_when_their_making_is_answered(cluster):
     assert [cluster.produce("a", b"x", index).error_code for index in range(4)] == [0] * 4
 
 
-def test_a_deleted_topic_leaves_nothing_that_is_served_at_any_node(cluster):
+def test_deleted_topic_leaves_no_log_at_any_node(cluster):
     topic_id = cluster.create("a", 2)
     cluster.delete("a", at=2)
     for there in cluster.running.values():
@@ -102,7 +100,7 @@ def test_a_deleted_topic_leaves_nothing_that_is_served_at_any_node(cluster):
     assert cluster.directories("a-?") == []
 
 
-def test_each_topic_with_dedicated_workers_gets_and_takes_them(cluster):
+def test_dedicated_workers_start_and_end_with_their_topic(cluster):
     cluster.create("d", 2, worker_dedicated="true")
     cluster.settle()
     assert sorted(leaders(cluster, "d")) == [3, 4]
@@ -116,7 +114,7 @@ def test_each_topic_with_dedicated_workers_gets_and_takes_them(cluster):
 # -- while a node is down ------------------------------------------------------------------------
 
 
-def test_records_are_taken_and_ids_given_while_the_supervisor_is_away(cluster):
+def test_workers_append_and_allocate_ids_without_supervisor(cluster):
     cluster.create("a", 2)
     cluster.kill(0, stay_down=True)
     cluster.steps(3)
@@ -127,7 +125,7 @@ def test_records_are_taken_and_ids_given_while_the_supervisor_is_away(cluster):
         assert answer.error_code == 0
 
 
-def test_a_worker_that_starts_while_the_supervisor_is_away_serves(cluster):
+def test_worker_starts_and_serves_without_supervisor(cluster):
     cluster.create("a", 2)
     cluster.produce("a", b"x", 0)
     leader = cluster.leader("a")
@@ -137,7 +135,7 @@ def test_a_worker_that_starts_while_the_supervisor_is_away_serves(cluster):
     assert cluster.produce("a", b"y", at=leader).base_offset == 1
 
 
-def test_what_only_the_controller_answers_waits_for_the_next_supervisor(cluster):
+def test_controller_request_waits_for_the_next_supervisor(cluster):
     cluster.kill(0, stay_down=True)
     cluster.step()
     asking = cluster.begin_create(1, "a")
@@ -148,7 +146,7 @@ def test_what_only_the_controller_answers_waits_for_the_next_supervisor(cluster)
     assert asking.answer.topics[0].error_code == 0
 
 
-def test_what_was_sent_to_a_supervisor_that_died_is_answered_by_a_closed_connection(cluster):
+def test_controller_request_in_flight_at_a_supervisor_crash_disconnects(cluster):
     """The outcome is unknown, and this response has no error code for the whole request."""
     asking = cluster.begin_create(1, "a")
     cluster.kill(0)
@@ -156,7 +154,7 @@ def test_what_was_sent_to_a_supervisor_that_died_is_answered_by_a_closed_connect
     assert asking.closed
 
 
-def test_a_request_does_not_wait_for_a_supervisor_without_end(cluster):
+def test_controller_request_without_supervisor_times_out(cluster):
     cluster.kill(0, stay_down=True)
     asking = cluster.begin_create(1, "a")
     cluster.clock.advance(CONTROLLER_TIMEOUT_MS - 1)
@@ -166,7 +164,7 @@ def test_a_request_does_not_wait_for_a_supervisor_without_end(cluster):
     assert cluster.clock.monotonic_ms() < CONTROLLER_TIMEOUT_MS + 1_000
 
 
-def test_a_creation_does_not_wait_for_a_worker_that_cannot_be_born(cluster):
+def test_create_topics_does_not_wait_for_a_worker_that_is_down(cluster):
     cluster.kill(2, stay_down=True)
     cluster.steps(3)
     begun_ms = cluster.clock.monotonic_ms()
@@ -174,7 +172,7 @@ def test_a_creation_does_not_wait_for_a_worker_that_cannot_be_born(cluster):
     assert cluster.clock.monotonic_ms() - begun_ms < APPLY_WAIT_MS_MAX / 10
 
 
-def test_a_creation_waits_only_so_long_for_a_worker_that_hangs(cluster):
+def test_create_topics_waits_for_a_stopped_worker_up_to_a_limit(cluster):
     cluster.running[2].paused = True
     begun_ms = cluster.clock.monotonic_ms()
     asking = cluster.begin_create(1, "a", 2)
@@ -183,7 +181,7 @@ def test_a_creation_waits_only_so_long_for_a_worker_that_hangs(cluster):
     assert APPLY_WAIT_MS_MAX <= cluster.clock.monotonic_ms() - begun_ms < APPLY_WAIT_MS_MAX + 200
 
 
-def test_a_worker_that_hangs_is_ended_once_and_leads_again_what_it_led(cluster):
+def test_stopped_worker_is_fenced_once_and_leads_again(cluster):
     cluster.create("a", 2)
     cluster.produce("a", b"x", 1)
     hung = cluster.running[cluster.leader("a", 1)]
@@ -196,7 +194,7 @@ def test_a_worker_that_hangs_is_ended_once_and_leads_again_what_it_led(cluster):
     assert cluster.produce("a", b"y", 1).base_offset == 1
 
 
-def test_a_supervisor_that_was_stopped_blames_nobody(cluster):
+def test_stopped_supervisor_fences_no_worker(cluster):
     cluster.running[0].paused = True
     for _ in range(20):
         cluster.steps(5)
@@ -207,7 +205,7 @@ def test_a_supervisor_that_was_stopped_blames_nobody(cluster):
     assert cluster.fenced == []
 
 
-def test_a_topic_deleted_while_a_worker_was_away_leaves_nothing_there(cluster):
+def test_topic_deleted_while_a_worker_is_down_is_deleted_there(cluster):
     cluster.create("a", 2)
     cluster.kill(2, stay_down=True)
     cluster.steps(2)
@@ -219,7 +217,7 @@ def test_a_topic_deleted_while_a_worker_was_away_leaves_nothing_there(cluster):
     assert all(name.endswith("-delete") for name in left)
 
 
-def test_a_lost_delta_is_read_in_the_files_when_the_next_one_comes(cluster):
+def test_lost_delta_is_read_from_the_metadata_log(cluster):
     asking = cluster.begin_create(1, "a")
     worker = cluster.running[2]
     cluster.until(lambda: cluster.bus.to_worker[worker.identity])
@@ -232,7 +230,7 @@ def test_a_lost_delta_is_read_in_the_files_when_the_next_one_comes(cluster):
 
 @pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.parametrize(("before", "after"), [(3, 1), (1, 3), (2, None)])
-def test_any_number_of_workers_serves_what_another_wrote(begun, killed, before, after):
+def test_records_survive_a_change_of_the_number_of_workers(begun, killed, before, after):
     cluster = begun(before)
     cluster.create("a", 5)
     for index in range(5):
@@ -243,7 +241,7 @@ def test_any_number_of_workers_serves_what_another_wrote(begun, killed, before, 
         assert cluster.values("a", index) == [b"before", b"after"]
 
 
-def test_one_process_serves_what_workers_wrote_and_workers_what_one_process_wrote(cluster):
+def test_records_survive_a_change_between_one_process_and_workers(cluster):
     cluster.create("a", 2)
     cluster.produce("a", b"workers", 1)
     cluster.end()
@@ -258,7 +256,7 @@ def test_one_process_serves_what_workers_wrote_and_workers_what_one_process_wrot
     assert sorted(leaders(cluster, "a")) == [1, 2]
 
 
-def test_a_partition_that_nobody_had_made_is_made_by_who_is_there_at_the_next_start(cluster):
+def test_partition_without_log_is_created_at_the_next_start(cluster):
     cluster.kill(2, stay_down=True)
     cluster.begin_create(1, "a", 2)
     cluster.steps(20)
@@ -267,7 +265,7 @@ def test_a_partition_that_nobody_had_made_is_made_by_who_is_there_at_the_next_st
     assert [cluster.produce("a", b"x", index).error_code for index in (0, 1)] == [0, 0]
 
 
-def test_who_asks_for_a_new_topic_while_the_supervisor_is_away_is_told_to_ask_again(cluster):
+def test_auto_creation_without_supervisor_is_retriable(cluster):
     cluster.kill(0, stay_down=True)
     asking = cluster.send(
         1, METADATA, 9, topics=[{"name": "a"}], allow_auto_topic_creation=True
@@ -280,7 +278,7 @@ def test_who_asks_for_a_new_topic_while_the_supervisor_is_away_is_told_to_ask_ag
     assert metadata(cluster, 1, "a").topics[0].error_code == 0
 
 
-def test_ids_that_a_worker_has_no_more_come_from_the_next_supervisor(cluster):
+def test_init_producer_id_waits_for_the_next_supervisor(cluster):
     cluster.kill(0, stay_down=True)
     cluster.node(1).producer_ids._blocks.clear()
     asking = cluster.send(1, INIT_PRODUCER_ID, 4, transactional_id=None)
@@ -291,7 +289,7 @@ def test_ids_that_a_worker_has_no_more_come_from_the_next_supervisor(cluster):
     assert asking.answer.error_code == 0
 
 
-def test_ids_are_refused_when_no_supervisor_comes(cluster):
+def test_init_producer_id_without_supervisor_times_out(cluster):
     cluster.kill(0, stay_down=True)
     cluster.node(1).producer_ids._blocks.clear()
     asking = cluster.send(1, INIT_PRODUCER_ID, 4, transactional_id=None)
@@ -299,7 +297,7 @@ def test_ids_are_refused_when_no_supervisor_comes(cluster):
     assert asking.answer.error_code == TIMED_OUT
 
 
-def test_no_two_nodes_give_out_one_id(cluster):
+def test_producer_ids_are_unique_across_nodes(cluster):
     given = []
     for number in range(120):
         answer = cluster.ask(number % 3, INIT_PRODUCER_ID, 4, transactional_id=None)
@@ -312,9 +310,7 @@ def test_no_two_nodes_give_out_one_id(cluster):
 
 @pytest.mark.parametrize("steps", range(8))
 @pytest.mark.parametrize("fallen", [0, 1, 2])
-def test_a_creation_is_whole_or_not_at_all_whoever_falls_in_the_middle_of_it(
-    cluster, fallen, steps
-):
+def test_create_topics_is_atomic_if_a_node_is_killed(cluster, fallen, steps):
     asking = cluster.begin_create(1, "a", 2)
     cluster.steps(steps)
     cluster.kill(fallen)
@@ -331,9 +327,7 @@ def test_a_creation_is_whole_or_not_at_all_whoever_falls_in_the_middle_of_it(
 
 @pytest.mark.parametrize("steps", range(8))
 @pytest.mark.parametrize("fallen", [0, 1, 2])
-def test_a_deletion_is_whole_or_not_at_all_whoever_falls_in_the_middle_of_it(
-    cluster, fallen, steps
-):
+def test_delete_topics_is_atomic_if_a_node_is_killed(cluster, fallen, steps):
     cluster.create("a", 2)
     cluster.produce("a", b"x", 1)
     asking = cluster.begin_delete(1, "a")
@@ -348,7 +342,7 @@ def test_a_deletion_is_whole_or_not_at_all_whoever_falls_in_the_middle_of_it(
         assert [name for name in cluster.directories("a-*") if "-delete" not in name] == []
 
 
-def test_an_older_topic_of_the_same_name_never_lends_its_records(cluster):
+def test_recreated_topic_has_no_records_of_the_old_one(cluster):
     cluster.create("a", 2)
     for index in (0, 1):
         cluster.produce("a", b"old", index)
@@ -365,7 +359,7 @@ def test_an_older_topic_of_the_same_name_never_lends_its_records(cluster):
         assert cluster.values("a", index) == [b"new"]
 
 
-def test_what_an_older_topic_left_is_not_taken_for_what_nobody_had_made(cluster):
+def test_log_of_a_deleted_topic_is_not_used_for_a_new_partition(cluster):
     cluster.create("a", 2)
     cluster.produce("a", b"old", 0)
     cluster.kill(1, stay_down=True)

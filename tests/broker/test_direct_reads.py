@@ -89,7 +89,7 @@ def future(host: LocalNode, ms: int) -> None:
 # -- granted ranges ------------------------------------------------------------------------------
 
 
-def test_a_read_is_granted_what_is_there(host, local_client):
+def test_read_returns_a_grant_of_the_available_records(host, local_client):
     append(host, b"a", b"b")
     grant = local_client.read(host.topic)
     assert values(local_client, grant) == [b"a", b"b"]
@@ -100,7 +100,7 @@ def test_a_read_is_granted_what_is_there(host, local_client):
     }  # fmt: skip
 
 
-def test_a_file_is_given_once_and_named_from_then_on(host, local_client):
+def test_file_is_sent_once_and_referenced_later(host, local_client):
     append(host, b"a")
     first = local_client.read(host.topic)
     append(host, b"b")
@@ -109,14 +109,14 @@ def test_a_file_is_given_once_and_named_from_then_on(host, local_client):
     assert values(local_client, second) == [b"b"]
 
 
-def test_each_connection_has_files_and_numbers_of_its_own(host, local_client):
+def test_each_connection_has_its_own_file_numbers(host, local_client):
     append(host, b"a")
     for each in (local_client, host.connect_client()):
         grant = each.read(host.topic)
         assert (grant["file"], grant["fresh"]) == (0, True)
 
 
-def test_a_descriptor_cannot_be_written_to(host, local_client):
+def test_granted_descriptor_is_read_only(host, local_client):
     append(host, b"a")
     descriptor = local_client.files[local_client.read(host.topic)["file"]]
     assert fcntl.fcntl(descriptor, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
@@ -129,7 +129,7 @@ def test_a_descriptor_cannot_be_written_to(host, local_client):
             write()
 
 
-def test_one_walk_from_grant_to_grant_meets_every_record_once(host, local_client):
+def test_consecutive_grants_cover_every_record_once(host, local_client):
     fill(host, 3)
     found, offset, grants = [], 0, 0
     while offset < 10:
@@ -142,9 +142,7 @@ def test_one_walk_from_grant_to_grant_meets_every_record_once(host, local_client
 
 
 @pytest.mark.parametrize("size_max", [0, -1, 1, 1_000, 5_000, 20_000, 1 << 30])
-def test_a_grant_ends_with_a_batch_and_is_no_larger_than_was_asked_but_for_its_first(
-    host, local_client, size_max
-):
+def test_grant_has_whole_batches_within_the_requested_size(host, local_client, size_max):
     for number in range(300):
         append(host, b"%d " % number + b"x" * (number * 7 % 400))
     found, offset = [], 0
@@ -159,14 +157,14 @@ def test_a_grant_ends_with_a_batch_and_is_no_larger_than_was_asked_but_for_its_f
     assert found == host.values()
 
 
-def test_a_read_from_within_a_batch_is_granted_that_batch(host, local_client):
+def test_read_within_a_batch_is_granted_that_batch(host, local_client):
     partition = host.node.replicas.leader("t", 0)
     partition.append(batch_of(b"a", b"b", b"c"))
     append(host, b"d")
     assert values(local_client, local_client.read(host.topic, offset=1)) == [b"a", b"b", b"c", b"d"]
 
 
-def test_nothing_beyond_the_high_watermark_is_granted(host, local_client, monkeypatch):
+def test_grant_ends_at_the_high_watermark(host, local_client, monkeypatch):
     topic = host.create("safe", durability="fsync")
     append(host, b"durable", topic="safe")
     partition = host.node.replicas.leader("safe", 0)
@@ -181,7 +179,7 @@ def test_nothing_beyond_the_high_watermark_is_granted(host, local_client, monkey
 
 
 @pytest.mark.parametrize("isolation_level", [0, 1])
-def test_committed_reads_end_at_the_last_stable_offset(
+def test_read_committed_grant_ends_at_the_last_stable_offset(
     host, local_client, isolation_level, monkeypatch
 ):
     append(host, b"a", b"b")
@@ -192,7 +190,7 @@ def test_committed_reads_end_at_the_last_stable_offset(
     assert len(values(local_client, grant)) == 2 - isolation_level
 
 
-def test_what_is_granted_is_counted_as_bytes_out(host, local_client):
+def test_granted_bytes_are_counted_as_bytes_out(host, local_client):
     append(host, b"a")
     grant = local_client.read(host.topic)
     local_client.read(host.topic, offset=1)
@@ -204,7 +202,7 @@ def test_what_is_granted_is_counted_as_bytes_out(host, local_client):
 # -- waiting reads -------------------------------------------------------------------------------
 
 
-def test_without_waiting_nothing_is_said_at_once(host, local_client):
+def test_read_of_an_empty_log_returns_at_once(host, local_client):
     grant = local_client.read(host.topic)
     assert (grant["error_code"], grant["file"], grant["size"], grant["high_watermark"]) == (
         0, -1, 0, 0,
@@ -212,11 +210,11 @@ def test_without_waiting_nothing_is_said_at_once(host, local_client):
 
 
 @pytest.mark.parametrize("wait_ms", [-1, -(2**31), 0])
-def test_a_wait_that_is_none_does_not_wait(host, local_client, wait_ms):
+def test_read_without_positive_wait_returns_at_once(host, local_client, wait_ms):
     assert local_client.read(host.topic, wait_ms=wait_ms)["file"] == -1
 
 
-def test_a_read_waits_until_there_is_something(host, local_client):
+def test_read_waits_for_the_next_append(host, local_client):
     local_client.ask(host.topic, wait_ms=60_000)
     host.until(lambda: host.node.replicas.purgatory.size == 1)
     assert local_client.heard() is None
@@ -225,7 +223,7 @@ def test_a_read_waits_until_there_is_something(host, local_client):
     assert host.node.replicas.purgatory.size == 0
 
 
-def test_when_the_time_is_up_nothing_was_there(host, local_client):
+def test_expired_read_returns_no_file(host, local_client):
     local_client.ask(host.topic, wait_ms=5_000)
     host.until(lambda: host.node.replicas.purgatory.size == 1)
     future(host, 5_000)
@@ -233,7 +231,7 @@ def test_when_the_time_is_up_nothing_was_there(host, local_client):
     assert (grant["error_code"], grant["file"], grant["high_watermark"]) == (0, -1, 0)
 
 
-def test_a_read_that_waits_does_not_keep_others_waiting(host, local_client):
+def test_waiting_read_does_not_delay_other_reads(host, local_client):
     other = host.create("u")
     first = local_client.ask(host.topic, wait_ms=60_000)
     append(host, b"a", topic="u")
@@ -243,7 +241,7 @@ def test_a_read_that_waits_does_not_keep_others_waiting(host, local_client):
     assert local_client.granted()["request_id"] == first
 
 
-def test_who_leaves_waits_for_nothing_any_more(host, local_client):
+def test_reads_of_a_disconnected_client_are_removed(host, local_client):
     for _ in range(3):
         local_client.ask(host.topic, wait_ms=60_000)
     host.until(lambda: host.node.replicas.purgatory.size == 3)
@@ -268,7 +266,7 @@ def test_who_leaves_waits_for_nothing_any_more(host, local_client):
         ({"leader_epoch": 7}, UnknownLeaderEpoch),
     ],
 )
-def test_what_is_not_there_is_refused(host, local_client, read, fault):
+def test_read_of_unknown_partition_or_offset_is_refused(host, local_client, read, fault):
     append(host, b"a")
     local_client.ask(**({"topic_id": host.topic} | read))
     grant = local_client.granted()
@@ -278,7 +276,7 @@ def test_what_is_not_there_is_refused(host, local_client, read, fault):
     assert values(local_client, local_client.read(host.topic)) == [b"a"]
 
 
-def test_an_older_epoch_is_fenced_at_once_and_while_it_waits(host, local_client):
+def test_read_with_older_leader_epoch_is_fenced(host, local_client):
     partition = host.node.replicas.leader("t", 0)
     local_client.ask(host.topic, leader_epoch=0, wait_ms=60_000)
     host.until(lambda: host.node.replicas.purgatory.size == 1)
@@ -288,7 +286,7 @@ def test_an_older_epoch_is_fenced_at_once_and_while_it_waits(host, local_client)
     assert local_client.read(host.topic, leader_epoch=0)["error_code"] == FencedLeaderEpoch.code
 
 
-def test_who_may_not_read_is_told_nothing_of_the_topic(host):
+def test_read_without_permission_returns_no_offsets(host):
     append(host, b"a")
     host.node.authorizer = Denying(AclOperation.READ)
     local_client = host.connect_client()
@@ -296,7 +294,7 @@ def test_who_may_not_read_is_told_nothing_of_the_topic(host):
     assert (grant["error_code"], grant["high_watermark"]) == (TopicAuthorizationFailed.code, -1)
 
 
-def test_another_user_gets_no_files(host, monkeypatch):
+def test_other_user_gets_no_descriptors(host, monkeypatch):
     append(host, b"a")
     uid = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
@@ -305,9 +303,7 @@ def test_another_user_gets_no_files(host, monkeypatch):
     assert local_client.read(host.topic)["error_code"] == ClusterAuthorizationFailed.code
 
 
-def test_without_descriptors_a_read_is_refused_and_may_be_asked_again(
-    host, local_client, monkeypatch
-):
+def test_read_without_descriptors_is_refused_and_can_be_retried(host, local_client, monkeypatch):
     append(host, b"a")
     with monkeypatch.context() as patch:
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -319,7 +315,7 @@ def test_without_descriptors_a_read_is_refused_and_may_be_asked_again(
 # -- removal of granted segments -----------------------------------------------------------------
 
 
-def test_a_file_that_was_removed_is_read_on_for_a_while_and_then_takes_no_room(host, local_client):
+def test_removed_file_stays_readable_until_its_deferred_delete(host, local_client):
     fill(host, 2)
     first = local_client.read(host.topic)
     before = local_client.content(first)
@@ -331,7 +327,7 @@ def test_a_file_that_was_removed_is_read_on_for_a_while_and_then_takes_no_room(h
     assert local_client.read(host.topic)["error_code"] == OffsetOutOfRange.code
 
 
-def test_a_segment_that_nobody_was_lent_is_removed_uncut(host):
+def test_segment_without_grants_is_removed_without_truncation(host):
     """A connection that was given a slice of it over TCP may still be sending."""
     fill(host, 2)
     log = host.node.replicas.leader("t", 0).log
@@ -341,7 +337,7 @@ def test_a_segment_that_nobody_was_lent_is_removed_uncut(host):
     assert len(held.read()) == held.size > 0
 
 
-def test_the_reader_is_told_which_files_are_lent_no_more(host, local_client):
+def test_grant_lists_files_that_are_not_granted_any_more(host, local_client):
     fill(host, 3)
     first = local_client.read(host.topic, offset=0)
     second = local_client.read(host.topic, offset=3)
@@ -353,7 +349,7 @@ def test_the_reader_is_told_which_files_are_lent_no_more(host, local_client):
     assert local_client.read(host.topic, offset=4)["dropped"] == []
 
 
-def test_reader_at_the_end_is_told_of_removed_files_when_its_wait_is_over(host, local_client):
+def test_expired_read_lists_removed_files(host, local_client):
     fill(host, 3)
     first = local_client.read(host.topic, offset=0)
     second = local_client.read(host.topic, offset=3)
@@ -368,7 +364,7 @@ def test_reader_at_the_end_is_told_of_removed_files_when_its_wait_is_over(host, 
     assert local_client.read(host.topic, offset=end)["dropped"] == []
 
 
-def test_of_a_deleted_topic_all_files_are_dropped_and_take_no_room_in_the_end(host, local_client):
+def test_files_of_a_deleted_topic_are_dropped_and_truncated(host, local_client):
     fill(host, 1)
     grants = [local_client.read(host.topic, offset=offset) for offset in (0, 3)]
     local_client.ask(host.topic, offset=4, wait_ms=60_000)
@@ -382,7 +378,7 @@ def test_of_a_deleted_topic_all_files_are_dropped_and_take_no_room_in_the_end(ho
     host.until(lambda: [local_client.content(grant) for grant in grants] == [b"", b""])
 
 
-def test_a_partition_that_another_leads_drops_its_files(host, local_client):
+def test_moved_partition_drops_its_files(host, local_client):
     append(host, b"a")
     grant = local_client.read(host.topic)
     local_client.ask(host.topic, offset=1, wait_ms=60_000)
@@ -394,7 +390,7 @@ def test_a_partition_that_another_leads_drops_its_files(host, local_client):
     assert values(local_client, grant) == [b"a"]
 
 
-def test_there_is_a_bound_on_files_and_those_used_longest_ago_go(host, local_client, monkeypatch):
+def test_granted_files_are_bounded_and_the_least_recent_dropped(host, local_client, monkeypatch):
     monkeypatch.setattr(direct_reads, "FILES_MAX", 2)
     fill(host, 3)
     reads = [local_client.read(host.topic, offset=offset) for offset in (0, 3, 0, 6, 3, 0)]
@@ -407,7 +403,7 @@ def test_there_is_a_bound_on_files_and_those_used_longest_ago_go(host, local_cli
     ]  # fmt: skip
 
 
-def test_many_reads_open_no_descriptor_here_that_stays(host, local_client):
+def test_repeated_reads_leave_no_descriptor_open(host, local_client):
     fill(host, 3)
     local_client.read(host.topic)
     before = descriptor_count() - len(local_client.files)

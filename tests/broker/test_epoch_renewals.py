@@ -42,7 +42,7 @@ def epochs_in_log(cluster):
     return list(zip(log.leader_epochs.epochs, log.leader_epochs.starts, strict=True))
 
 
-def test_after_a_power_cut_records_bear_a_new_epoch(written, reboot):
+def test_power_cut_starts_a_new_leader_epoch(written, reboot):
     for count in (1, 2):
         reboot()
         written.restart(2, killed=True)
@@ -52,7 +52,7 @@ def test_after_a_power_cut_records_bear_a_new_epoch(written, reboot):
     assert epochs_in_log(written) == [(0, 0), (1, 1), (2, 2)]
 
 
-def test_a_killed_or_orderly_end_keeps_the_epoch(written, reboot):
+def test_kill_or_clean_shutdown_keeps_the_leader_epoch(written, reboot):
     written.restart(2, killed=True)
     written.settle()
     written.restart(2)
@@ -83,7 +83,7 @@ def come_back(cluster):
     cluster.settle()
 
 
-def test_nobody_leads_a_partition_before_its_new_epoch_is_decided(cut):
+def test_partition_has_no_leader_until_its_epoch_is_renewed(cut):
     assert cut.node(1).replicas.of_topic(next(iter(cut.node(1).image.topics_by_id))) == {}
     assert [*cut.node(1).reconciler.unmade()]
     assert cut.produce("a", b"1", at=1).error_code == NOT_LEADER
@@ -95,7 +95,7 @@ def test_nobody_leads_a_partition_before_its_new_epoch_is_decided(cut):
     assert epochs_in_log(cut) == [(0, 0), (1, 1)]
 
 
-def test_a_node_that_falls_while_it_waits_asks_again(cut):
+def test_node_killed_during_an_epoch_renewal_retries_it(cut):
     cut.kill(1)
     cut.until(lambda: 1 in cut.running)
     cut.steps(20)
@@ -121,7 +121,7 @@ def waiting(cut, monkeypatch):
     return cut
 
 
-def test_a_partition_that_waits_can_be_moved(waiting):
+def test_partition_awaiting_an_epoch_can_be_moved(waiting):
     move = waiting.move_of(waiting.image.topics["a"].topic_id, 1, 2)
     waiting.node(0).local_controller.decide(lambda controller: controller.move([move]))
     waiting.until(lambda: waiting.directories("a-0") == ["nodes/2/a-0"])
@@ -131,7 +131,7 @@ def test_a_partition_that_waits_can_be_moved(waiting):
     assert epochs_in_log(waiting) == [(0, 0), (1, 1)]
 
 
-def test_a_topic_whose_partition_waits_can_be_deleted(waiting):
+def test_topic_awaiting_an_epoch_can_be_deleted(waiting):
     waiting.delete("a")
     waiting.settle()
     assert waiting.directories("a-0") == []
@@ -141,7 +141,7 @@ def test_a_topic_whose_partition_waits_can_be_deleted(waiting):
     assert epoch(waiting) == 0
 
 
-def test_all_partitions_of_a_large_topic_get_their_epochs(begun, reboot, monkeypatch):
+def test_all_partitions_of_a_large_topic_get_new_epochs(begun, reboot, monkeypatch):
     monkeypatch.setattr("kafkalite.broker.replica.epoch_renewals.RENEWALS_PER_REQUEST", 3)
     cluster = begun(2)
     cluster.create("a", 20)

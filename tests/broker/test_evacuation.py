@@ -13,7 +13,7 @@ from kafkalite.storage.partition_metadata import TopicIdPartition
 from tests.handlers.conftest import InProcess
 
 
-def test_what_a_worker_that_began_with_an_older_image_sent_to_a_removed_node_is_not_lost(begun):
+def test_partition_sent_to_a_removed_node_is_evacuated(begun):
     cluster = begun(2)
     topic_id = cluster.create("a")
     cluster.produce("a", b"0")
@@ -31,9 +31,7 @@ def test_what_a_worker_that_began_with_an_older_image_sent_to_a_removed_node_is_
     assert not node_directory(cluster.directory, 9).exists()
 
 
-def test_what_a_full_disk_keeps_with_a_former_worker_comes_when_there_is_room(
-    begun, tmp_path, monkeypatch
-):
+def test_evacuation_on_a_full_disk_is_retried(begun, tmp_path, monkeypatch):
     cluster = begun(1)
     cluster.create("a")
     cluster.produce("a", b"0")

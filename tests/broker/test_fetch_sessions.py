@@ -70,18 +70,18 @@ def news(session, topics, everything):
     return [(topic, entries) for topic, entries in sent_offsets if entries]
 
 
-def test_a_request_without_a_session_makes_none(sessions):
+def test_request_without_session_creates_none(sessions):
     assert sessions.open(0, -1, asked(0), []) is None
     assert len(sessions) == 0
 
 
-def test_epoch_zero_makes_a_session_that_remembers_the_list(sessions):
+def test_epoch_zero_creates_a_session_with_the_partitions(sessions):
     session = sessions.open(0, 0, asked(0, 1), [])
     assert session.session_id != 0
     assert remembered(session) == asked(0, 1)
 
 
-def test_an_incremental_request_changes_adds_and_forgets(sessions):
+def test_incremental_request_changes_adds_and_removes_partitions(sessions):
     session = sessions.open(0, 0, asked(0, 1), [])
     again = sessions.open(
         session.session_id, 1, [("t", [wanted(1, offset=9)]), ("u", [wanted(0)])], [("t", [0])]
@@ -90,39 +90,39 @@ def test_an_incremental_request_changes_adds_and_forgets(sessions):
     assert remembered(again) == [("t", [wanted(1, offset=9)]), ("u", [wanted(0)])]
 
 
-def test_an_unknown_session_is_refused(sessions):
+def test_unknown_session_is_refused(sessions):
     with pytest.raises(FetchSessionIdNotFound):
         sessions.open(12345, 1, [], [])
 
 
 @pytest.mark.parametrize("epoch", [2, 7])
-def test_a_skipped_epoch_is_refused(sessions, epoch):
+def test_skipped_epoch_is_refused(sessions, epoch):
     session = sessions.open(0, 0, asked(0), [])
     with pytest.raises(InvalidFetchSessionEpoch):
         sessions.open(session.session_id, epoch, [], [])
 
 
-def test_a_repeated_epoch_is_refused(sessions):
+def test_repeated_epoch_is_refused(sessions):
     session = sessions.open(0, 0, asked(0), [])
     sessions.open(session.session_id, 1, [], [])
     with pytest.raises(InvalidFetchSessionEpoch):
         sessions.open(session.session_id, 1, [], [])
 
 
-def test_the_epoch_after_the_largest_is_one(sessions):
+def test_epoch_after_the_maximum_is_one(sessions):
     session = sessions.open(0, 0, asked(0), [])
     session.epoch = fetch_sessions.EPOCH_MAX
     sessions.open(session.session_id, fetch_sessions.EPOCH_MAX, [], [])
     assert session.epoch == 1
 
 
-def test_the_final_epoch_closes_the_session(sessions):
+def test_final_epoch_closes_the_session(sessions):
     session = sessions.open(0, 0, asked(0), [])
     assert sessions.open(session.session_id, -1, asked(0), []) is None
     assert len(sessions) == 0
 
 
-def test_the_session_used_longest_ago_makes_room_once_it_was_unused_for_two_minutes(sessions):
+def test_least_recent_session_is_evicted_after_two_minutes(sessions):
     first = sessions.open(0, 0, asked(0), [])
     second = sessions.open(0, 0, asked(0), [])
     sessions.clock.advance(1)
@@ -137,7 +137,7 @@ def test_the_session_used_longest_ago_makes_room_once_it_was_unused_for_two_minu
         sessions.open(second.session_id, 1, [], [])
 
 
-def test_more_clients_than_slots_do_not_displace_one_another(sessions):
+def test_sessions_in_use_are_not_evicted_by_other_clients(sessions):
     """Clients with a session keep it; the others are served in full without one."""
     epochs = {}
     for client in range(5):
@@ -154,7 +154,7 @@ def test_more_clients_than_slots_do_not_displace_one_another(sessions):
     assert len(sessions) == 2 and sessions.partition_count == 2
 
 
-def test_a_slot_is_free_for_another_once_its_session_is_closed(sessions):
+def test_closed_session_frees_its_slot(sessions):
     first = sessions.open(0, 0, asked(0), [])
     sessions.open(0, 0, asked(0), [])
     renewed = sessions.open(first.session_id, 0, asked(0), [])
@@ -164,7 +164,7 @@ def test_a_slot_is_free_for_another_once_its_session_is_closed(sessions):
     assert sessions.open(0, 0, asked(0), []) is not None
 
 
-def test_a_larger_session_displaces_the_smallest_of_those_older_than_two_minutes(sessions):
+def test_larger_session_evicts_the_smallest_session_over_two_minutes(sessions):
     two, three = sessions.open(0, 0, asked(0, 1), []), sessions.open(0, 0, asked(0, 1, 2), [])
     sessions.clock.advance(EVICTION_MS_MIN)
     sessions.open(two.session_id, 1, [], [])
@@ -195,7 +195,7 @@ def test_list_of_old_sessions_does_not_grow_with_their_changes(sessions):
     assert len(sessions._size_heap) <= 102
 
 
-def test_a_client_that_names_endless_partitions_loses_its_session(sessions, monkeypatch):
+def test_session_over_the_partition_limit_is_closed(sessions, monkeypatch):
     monkeypatch.setattr(fetch_sessions, "PARTITIONS_MAX", 3)
     session = sessions.open(0, 0, asked(0), [])
     with pytest.raises(FetchSessionIdNotFound):
@@ -281,7 +281,7 @@ def test_partition_count_follows_every_change_of_a_session(crowded):
     assert (len(crowded), crowded.partition_count) == (0, 0)
 
 
-def test_session_ends_with_the_connection_that_began_it(sessions):
+def test_session_ends_with_the_connection_that_opened_it(sessions):
     ours, other = Connection(), Connection()
     first = sessions.open(0, 0, asked(0), [], ours)
     second = sessions.open(first.session_id, 0, asked(0, 1), [], ours)

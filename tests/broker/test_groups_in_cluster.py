@@ -69,14 +69,14 @@ def committed(cluster, at=0):
 
 
 @pytest.mark.parametrize("at", [0, 1, 2])
-def test_every_node_says_that_node_0_coordinates(cluster, at):
+def test_find_coordinator_at_every_node_returns_node_0(cluster, at):
     port = cluster.listeners[0].getsockname()[1]
     assert coordinator(cluster, at) == (0, port)
     assert cluster.leader("__consumer_offsets") == 0
     assert join(cluster).error_code == 0
 
 
-def test_a_worker_coordinates_nothing(cluster):
+def test_group_requests_at_a_worker_return_not_coordinator(cluster):
     coordinator(cluster, 1)
     cluster.create("t")
     joined = member(cluster)
@@ -87,7 +87,7 @@ def test_a_worker_coordinates_nothing(cluster):
     assert [group.group_id for group in cluster.ask(0, LIST_GROUPS, 4).groups] == ["g"]
 
 
-def test_a_new_supervisor_knows_members_generations_and_offsets(cluster):
+def test_groups_and_offsets_survive_a_supervisor_crash(cluster):
     coordinator(cluster, 1)
     cluster.create("t")
     joined = member(cluster)
@@ -99,7 +99,7 @@ def test_a_new_supervisor_knows_members_generations_and_offsets(cluster):
     assert committed(cluster) == {"t": 8}
 
 
-def test_a_topic_that_was_deleted_at_a_worker_leaves_no_offsets(cluster):
+def test_offsets_of_a_topic_deleted_at_a_worker_are_removed(cluster):
     coordinator(cluster, 1)
     cluster.create("t")
     assert commit(cluster, 7) == 0
@@ -109,7 +109,7 @@ def test_a_topic_that_was_deleted_at_a_worker_leaves_no_offsets(cluster):
 
 @pytest.mark.parametrize("workers", [0, 3])
 @pytest.mark.parametrize("killed", [False, True])
-def test_groups_stay_when_the_number_of_workers_changes(cluster, workers, killed):
+def test_groups_survive_a_change_of_the_number_of_workers(cluster, workers, killed):
     coordinator(cluster, 1)
     cluster.create("t")
     joined = member(cluster)
@@ -120,7 +120,7 @@ def test_groups_stay_when_the_number_of_workers_changes(cluster, workers, killed
     assert beat(cluster, joined) == 0
 
 
-def test_partitions_of_groups_stay_where_they_are_when_others_move(cluster):
+def test_offsets_topic_partitions_are_not_moved(cluster):
     coordinator(cluster, 1)
     cluster.create("t", 4)
     cluster.order("drain", 1)

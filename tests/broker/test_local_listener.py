@@ -41,7 +41,7 @@ def host(tmp_path: Path) -> Iterator[LocalNode]:
     made.remove()
 
 
-def test_hello_for_this_node_is_welcomed(host):
+def test_hello_for_this_node_gets_a_welcome(host):
     welcome = host.local_client().hello().fields
     assert welcome == {
         "error_code": 0, "error_message": None, "cluster_id": host.node.cluster_id, "node_id": 0,
@@ -59,7 +59,7 @@ def test_hello_for_another_node_is_refused_and_closed(host, wrong, error):
     assert local_client.is_left()
 
 
-def test_a_node_that_started_again_is_another_one(host):
+def test_restarted_node_has_a_new_generation(host):
     local_client = host.local_client()
     before = local_client.hello().fields["generation"]
     host.restart()
@@ -67,7 +67,7 @@ def test_a_node_that_started_again_is_another_one(host):
     assert host.local_client().hello().fields["generation"] != before
 
 
-def test_the_socket_that_a_killed_process_left_is_replaced(host):
+def test_socket_left_by_a_killed_process_is_replaced(host):
     host.close()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as left:
         left.bind(str(host.path))
@@ -75,7 +75,7 @@ def test_the_socket_that_a_killed_process_left_is_replaced(host):
     host.connect_client()
 
 
-def test_a_node_that_ends_takes_its_own_socket_away_and_no_others(host):
+def test_closed_node_removes_only_its_own_socket(host):
     host.close()
     assert not host.path.exists()
     host.open()
@@ -86,12 +86,12 @@ def test_a_node_that_ends_takes_its_own_socket_away_and_no_others(host):
     host.open()
 
 
-def test_without_native_enable_nobody_is_met(host):
+def test_native_enable_false_opens_no_local_listener(host):
     host.restart(**{"native.enable": "false"})
     assert host.node.local_listener is None and not host.path.exists()
 
 
-def test_a_node_that_cannot_be_met_serves_all_the_same(host, caplog):
+def test_node_without_local_listener_serves_over_tcp(host, caplog):
     host.close()
     host.path.mkdir()
     host.open()
@@ -115,7 +115,7 @@ def test_a_node_that_cannot_be_met_serves_all_the_same(host, caplog):
     ],
     ids=["short", "noise", "cut", "a bit", "large", "too large", "no hello", "a ring first"],
 )
-def test_what_does_not_read_or_begins_wrong_ends_the_connection(host, packets):
+def test_invalid_packet_closes_the_connection(host, packets):
     local_client = host.local_client()
     for packet in packets:
         local_client.say(packet)
@@ -131,22 +131,22 @@ def test_what_does_not_read_or_begins_wrong_ends_the_connection(host, packets):
             request_id=1, error_code=0, error_message=None, ring_size=1, frame_size_max=1
         ),
     ],
-    ids=["hello again", "a node's word"],
+    ids=["second hello", "message of a node"],
 )
-def test_what_is_out_of_turn_ends_the_connection(host, again):
+def test_unexpected_message_closes_the_connection(host, again):
     local_client = host.connect_client()
     local_client.say(again)
     assert local_client.is_left()
 
 
-def test_an_empty_packet_is_an_end(host):
+def test_empty_packet_closes_the_connection(host):
     local_client = host.connect_client()
     local_client.say(b"")
     assert local_client.is_left()
     assert host.local_listener.listener.refused == 0
 
 
-def test_one_that_is_left_does_not_disturb_another(host):
+def test_closed_connection_does_not_affect_others(host):
     good, bad = host.connect_client(), host.connect_client()
     bad.say(b"nonsense")
     assert bad.is_left()
@@ -154,7 +154,7 @@ def test_one_that_is_left_does_not_disturb_another(host):
     assert good.read(topic)["error_code"] == 0
 
 
-def test_who_says_nothing_is_closed_after_a_while_and_who_was_welcomed_is_not(host):
+def test_connection_without_hello_is_closed_after_the_timeout(host):
     silent, welcomed = host.local_client(), host.connect_client()
     host.clock.advance(local_listener.HELLO_TIMEOUT_MS)
     assert silent.is_left()
@@ -162,7 +162,7 @@ def test_who_says_nothing_is_closed_after_a_while_and_who_was_welcomed_is_not(ho
     assert welcomed.read(bytes(16))["error_code"]
 
 
-def test_there_is_a_bound_on_connections_and_room_again_when_one_leaves(tmp_path, monkeypatch):
+def test_connections_are_bounded_and_a_closed_one_frees_its_place(tmp_path, monkeypatch):
     monkeypatch.setattr(local_listener, "CONNECTIONS_MAX", 2)
     host = LocalNode(tmp_path / "data")
     first, _ = host.connect_client(), host.connect_client()
@@ -175,7 +175,7 @@ def test_there_is_a_bound_on_connections_and_room_again_when_one_leaves(tmp_path
     host.remove()
 
 
-def test_descriptors_that_a_program_sends_along_are_not_kept(host):
+def test_received_descriptors_are_closed(host):
     local_client = host.connect_client()
     before = descriptor_count()
     for _ in range(10):
@@ -184,7 +184,7 @@ def test_descriptors_that_a_program_sends_along_are_not_kept(host):
     assert descriptor_count() == before
 
 
-def test_there_is_a_bound_on_reads_that_wait(host, monkeypatch):
+def test_waiting_reads_of_a_connection_are_bounded(host, monkeypatch):
     monkeypatch.setattr(local_listener, "PENDING_READS_MAX", 3)
     topic = host.create("t")
     local_client = host.connect_client()
@@ -197,7 +197,7 @@ def test_there_is_a_bound_on_reads_that_wait(host, monkeypatch):
     assert host.node.replicas.purgatory.size == 0
 
 
-def test_there_is_a_bound_on_reads_that_wait_at_a_node_and_room_again(host, monkeypatch):
+def test_waiting_reads_of_a_node_are_bounded(host, monkeypatch):
     monkeypatch.setattr(direct_reads, "WAITING_MAX", 4)
     topic = host.create("t")
     first, second = host.connect_client(), host.connect_client()
@@ -215,7 +215,7 @@ def test_there_is_a_bound_on_reads_that_wait_at_a_node_and_room_again(host, monk
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_mangled_packets_end_their_connection_or_are_answered_and_disturb_nobody(host, seed):
+def test_random_packets_do_not_affect_the_node(host, seed):
     """Some have a valid checksum, so that their contents are decoded too."""
     dice = random.Random(seed)
     topic = host.create("t")
@@ -257,7 +257,7 @@ def waits(local_client, heard):
     return bool(came)
 
 
-def test_a_share_of_packets_is_handled_in_a_tick_and_the_rest_after(host, monkeypatch):
+def test_packets_per_tick_are_bounded(host, monkeypatch):
     monkeypatch.setattr(packet_socket, "PACKETS_PER_TICK", 2)
     topic = host.create("t")
     local_client = host.connect_client()
@@ -268,7 +268,7 @@ def test_a_share_of_packets_is_handled_in_a_tick_and_the_rest_after(host, monkey
     assert [local_client.granted()["request_id"] for _ in range(5)] == [*range(5)]
 
 
-def test_answers_wait_for_a_program_that_does_not_read_and_come_whole_and_in_order(host):
+def test_responses_wait_in_order_for_a_program_that_does_not_read(host):
     """Its requests wait too, so the responses queued for it are bounded."""
     topic = host.create("t")
     host.append("t", [1])
@@ -292,7 +292,7 @@ def test_answers_wait_for_a_program_that_does_not_read_and_come_whole_and_in_ord
     assert local_client.granted()["error_code"] == 0
 
 
-def test_a_program_that_leaves_while_answers_wait_for_it_is_forgotten(host):
+def test_program_that_disconnects_with_queued_responses_is_removed(host):
     topic = host.create("t")
     local_client = host.connect_client()
     (connection,) = host.local_listener.listener.connections
@@ -305,7 +305,7 @@ def test_a_program_that_leaves_while_answers_wait_for_it_is_forgotten(host):
     assert host.connect_client().read(topic)["error_code"] == 0
 
 
-def test_a_fault_of_ours_ends_that_connection_only(host, monkeypatch):
+def test_exception_closes_only_its_connection(host, monkeypatch):
     local_client, other = host.connect_client(), host.connect_client()
     monkeypatch.setattr(local_listener.DirectReads, "read", lambda self, read: 1 // 0)
     local_client.ask(bytes(16))
@@ -315,7 +315,7 @@ def test_a_fault_of_ours_ends_that_connection_only(host, monkeypatch):
     assert other.read(host.create("t"))["error_code"] == 0
 
 
-def test_who_comes_is_who_the_kernel_says(host, monkeypatch):
+def test_principal_is_the_user_of_the_peer_credentials(host, monkeypatch):
     asked = []
     monkeypatch.setattr(
         type(host.node.authorizer),
@@ -332,7 +332,7 @@ def test_who_comes_is_who_the_kernel_says(host, monkeypatch):
     assert set(asked) == {principal_of(os.geteuid())}
 
 
-def test_a_user_without_a_name_is_called_by_number():
+def test_principal_of_an_unnamed_user_has_its_uid():
     nobody = 2**31 - 7
     assert principal_of(nobody) == f"User:uid-{nobody}"
     assert principal_of(0) == "User:root"
@@ -397,7 +397,7 @@ def test_metrics_page_is_written_after_local_packets(host):
 # -- rings ---------------------------------------------------------------------------------------
 
 
-def test_a_connection_has_one_ring(host):
+def test_second_ring_of_a_connection_is_refused(host):
     local_client = host.connect_client()
     local_client.attach()
     answer, descriptors = local_client.ask_for_ring()
@@ -407,7 +407,7 @@ def test_a_connection_has_one_ring(host):
     assert local_client.acked()[0][1] == 0
 
 
-def test_rings_take_no_more_memory_than_they_may_and_there_is_room_again(tmp_path):
+def test_ring_memory_is_bounded_and_freed_on_disconnect(tmp_path):
     host = LocalNode(
         tmp_path / "data", **{"native.ring.bytes": "65536", "native.rings.bytes.max": "131072"}
     )
@@ -423,7 +423,7 @@ def test_rings_take_no_more_memory_than_they_may_and_there_is_room_again(tmp_pat
     host.remove()
 
 
-def test_a_ring_is_as_large_as_the_setting_says_at_that_time(tmp_path):
+def test_ring_has_the_current_configured_size(tmp_path):
     host = LocalNode(tmp_path / "data", **{"native.ring.bytes": str(1 << 16)})
     small = host.connect_client()
     small.attach()
@@ -440,7 +440,7 @@ def test_a_ring_is_as_large_as_the_setting_says_at_that_time(tmp_path):
     host.remove()
 
 
-def test_without_memory_or_descriptors_there_is_no_ring_and_the_program_is_told(host, monkeypatch):
+def test_attach_without_memory_or_descriptors_returns_an_error(host, monkeypatch):
     local_client = host.connect_client()
 
     def refused(*_):
@@ -461,7 +461,7 @@ def test_without_memory_or_descriptors_there_is_no_ring_and_the_program_is_told(
     local_client.attach()
 
 
-def test_a_ring_waits_with_the_other_answers_for_a_program_that_does_not_read(host):
+def test_attach_response_waits_for_a_program_that_does_not_read(host):
     topic = host.create("t")
     local_client = host.connect_client()
     (connection,) = host.local_listener.listener.connections
@@ -482,7 +482,7 @@ def test_a_ring_waits_with_the_other_answers_for_a_program_that_does_not_read(ho
     assert local_client.acked()[0][1] == 0
 
 
-def test_nothing_is_left_open_when_programs_have_gone(host):
+def test_disconnected_programs_leave_no_descriptor_open(host):
     topic = host.create("t")
     host.append("t", [1])
     host.connect_client().close()
@@ -500,7 +500,7 @@ def test_nothing_is_left_open_when_programs_have_gone(host):
     assert descriptor_count() == before
 
 
-def test_a_program_waits_on_a_descriptor_and_is_woken(host):
+def test_acknowledgement_wakes_a_waiting_program(host):
     topic = host.create("t")
     local_client = host.connect_client()
     ring = local_client.attach()

@@ -134,7 +134,7 @@ def bad(controller: Controller) -> Any:
 # -- decisions -----------------------------------------------------------------------------------
 
 
-def test_no_answer_goes_before_its_records_are_on_the_disk(hosted):
+def test_decision_completes_after_its_records_are_durable(hosted):
     came = hosted.begin(hosted.create("a"))
     assert came == []
     hosted.flusher.go()
@@ -142,7 +142,7 @@ def test_no_answer_goes_before_its_records_are_on_the_disk(hosted):
     assert hosted.log.durable_offset == hosted.log.end_offset
 
 
-def test_an_answer_without_records_waits_for_the_records_it_rests_on(hosted):
+def test_decision_without_records_waits_for_preceding_records(hosted):
     hosted.begin(hosted.create("a"))
     exists = hosted.begin(hosted.create("a"))
     refused = hosted.begin(bad)
@@ -152,12 +152,12 @@ def test_an_answer_without_records_waits_for_the_records_it_rests_on(hosted):
     assert isinstance(refused[0][1], errors.PolicyViolation)
 
 
-def test_an_answer_that_rests_on_nothing_new_comes_at_once(hosted):
+def test_decision_without_pending_records_completes_at_once(hosted):
     assert len(hosted.begin(lambda controller: controller.set_cluster_id("a-cluster"))) == 1
     assert len(hosted.begin(bad)) == 1
 
 
-def test_answers_come_in_the_order_of_the_questions(hosted):
+def test_decisions_complete_in_order(hosted):
     order: list[str] = []
     for name in "abc":
         future = hosted.host.decide(hosted.create(name))
@@ -166,7 +166,7 @@ def test_answers_come_in_the_order_of_the_questions(hosted):
     assert order == ["a", "b", "c"]
 
 
-def test_a_change_is_told_when_it_is_durable_and_before_its_answer(hosted):
+def test_change_listener_runs_after_the_flush_before_the_result(hosted):
     told: list[Any] = []
     hosted.host.on_change(lambda records, _: told.append([record.kind.name for record in records]))
     future = hosted.host.decide(hosted.create("a", 2))
@@ -176,7 +176,7 @@ def test_a_change_is_told_when_it_is_durable_and_before_its_answer(hosted):
     assert told == [["Topic", "Partitions"], "answer"]
 
 
-def test_decisions_that_come_while_a_flush_is_under_way_share_the_next(hosted):
+def test_decisions_during_a_flush_share_the_next_flush(hosted):
     before = hosted.flusher.count
     for name in "abcde":
         hosted.begin(hosted.create(name))
@@ -184,7 +184,7 @@ def test_decisions_that_come_while_a_flush_is_under_way_share_the_next(hosted):
     assert hosted.flusher.count == before + 2
 
 
-def test_a_full_disk_fails_the_request_and_changes_nothing(hosted):
+def test_decision_on_a_full_disk_changes_nothing(hosted):
     before = hosted.state
     hosted.log.release()
     hosted.open(kept_free=1 << 60)
@@ -201,7 +201,7 @@ def test_decision_at_start_is_durable_when_it_returns(hosted):
     assert hosted.flusher.held == []
 
 
-def test_a_start_that_cannot_enter_the_log_is_refused_in_one_sentence(hosted):
+def test_failed_decision_at_start_is_a_refusal(hosted):
     with pytest.raises(
         Refusal, match="belongs to cluster a-cluster and the rest of the directory to another"
     ):
@@ -218,7 +218,7 @@ def test_a_start_that_cannot_enter_the_log_is_refused_in_one_sentence(hosted):
 # -- loading -------------------------------------------------------------------------------------
 
 
-def test_a_log_makes_its_machine_again(hosted):
+def test_state_is_restored_from_the_log(hosted):
     hosted.ask(hosted.create("a", 3))
     hosted.ask(lambda controller: controller.create_partitions([PartitionGrowth("a", 5)]))
     hosted.ask(lambda controller: controller.allocate_producer_ids(0))
@@ -228,7 +228,7 @@ def test_a_log_makes_its_machine_again(hosted):
     assert len(hosted.host.machine.image.topics["a"].partitions) == 5
 
 
-def test_a_change_that_was_half_written_never_was(hosted):
+def test_incomplete_last_batch_is_discarded(hosted):
     hosted.ask(hosted.create("a"))
     before = hosted.state
     hosted.ask(hosted.create("b", 100))
@@ -240,7 +240,7 @@ def test_a_change_that_was_half_written_never_was(hosted):
     assert hosted.state == before
 
 
-def test_a_damaged_log_is_refused_in_one_sentence(hosted):
+def test_damaged_log_is_refused(hosted):
     hosted.ask(hosted.create("a"))
     end = hosted.log.finish()
     hosted.log.release()
@@ -252,7 +252,7 @@ def test_a_damaged_log_is_refused_in_one_sentence(hosted):
             hosted.open(end=clean, recovery_point=end.end_offset)
 
 
-def test_bytes_that_change_after_the_recovery_are_not_replayed(hosted):
+def test_log_damaged_after_recovery_is_refused(hosted):
     with hosted.log.active.path.open("r+b") as file:
         file.seek(80)
         file.write(b"\xff\xff\xff")
@@ -260,7 +260,7 @@ def test_bytes_that_change_after_the_recovery_are_not_replayed(hosted):
         hosted.host.load()
 
 
-def test_a_log_that_cannot_be_read_at_the_start_is_refused(hosted):
+def test_unreadable_log_is_refused(hosted):
     hosted.ask(hosted.create("a"))
     hosted.ask(hosted.create("b"))
     active = hosted.log.active
@@ -272,7 +272,7 @@ def test_a_log_that_cannot_be_read_at_the_start_is_refused(hosted):
         hosted.host.load()
 
 
-def test_a_flush_that_finds_no_descriptor_is_tried_again(hosted, monkeypatch):
+def test_flush_is_retried_when_descriptors_are_exhausted(hosted, monkeypatch):
     def short(**_: Any) -> None:
         raise KafkaStorageError("too many files are open")
 
@@ -298,7 +298,7 @@ def test_flush_is_retried_when_the_disk_is_full(hosted, monkeypatch):
     assert [fault for _, fault in came] == [None]
 
 
-def test_a_node_without_its_metadata_log_ends(hosted):
+def test_removed_metadata_log_ends_the_node(hosted):
     hosted.ask(hosted.create("a"))
     hosted.log.roll()  # so that names are flushed, too
     hosted.begin(hosted.create("b"))
@@ -307,7 +307,7 @@ def test_a_node_without_its_metadata_log_ends(hosted):
         hosted.flusher.go()
 
 
-def test_a_log_of_a_newer_kafkalite_is_refused(hosted, monkeypatch):
+def test_log_of_a_newer_version_is_refused(hosted, monkeypatch):
     monkeypatch.setattr(internal.TOPIC, "version", 9)
     monkeypatch.setattr(internal, "write", lambda record: bytes((record.kind.key, 9)))
     hosted.begin(hosted.create("a"))
@@ -320,7 +320,7 @@ def test_a_log_of_a_newer_kafkalite_is_refused(hosted, monkeypatch):
     steps=st.lists(st.sampled_from(["create", "grow", "ids", "flush"]), max_size=12),
     kept=st.floats(0, 1),
 )
-def test_a_power_cut_leaves_every_answered_decision_and_whole_ones_only(steps, kept):
+def test_power_cut_keeps_completed_decisions_and_no_partial_ones(steps, kept):
     with TemporaryDirectory() as directory:
         hosted = Hosted(Path(directory) / "__cluster_metadata-0")
         hosted.ask(lambda controller: controller.register_nodes({0: ("localhost", 9092)}, None))
@@ -363,12 +363,12 @@ def grown(hosted: Hosted, times: int) -> None:
         hosted.crash()
 
 
-def test_a_short_log_needs_no_snapshot(short):
+def test_short_log_has_no_snapshot(short):
     short.crash()
     assert snapshots(short) == []
 
 
-def test_a_snapshot_and_the_log_after_it_make_the_machine_again(short):
+def test_state_is_restored_from_snapshot_and_log(short):
     grown(short, 1)
     assert len(snapshots(short)) == 1
     short.ask(short.create("after"))
@@ -378,7 +378,7 @@ def test_a_snapshot_and_the_log_after_it_make_the_machine_again(short):
     assert short.host.machine.image.topics.keys() >= {"t0", "t4", "after"}
 
 
-def test_two_snapshots_are_kept_and_the_log_begins_at_the_older(short):
+def test_two_snapshots_are_kept_and_the_log_starts_at_the_older(short):
     grown(short, 4)
     older, newer = snapshots(short)
     assert short.log.log_start_offset == int(older.stem) > 0
@@ -386,7 +386,7 @@ def test_two_snapshots_are_kept_and_the_log_begins_at_the_older(short):
     assert short.log.segments[0].base_offset == int(older.stem)
 
 
-def test_a_damaged_snapshot_is_passed_over_for_the_one_before(short):
+def test_damaged_snapshot_is_skipped_for_the_previous_one(short):
     grown(short, 3)
     before = short.state
     newest = snapshots(short)[-1]
@@ -395,7 +395,7 @@ def test_a_damaged_snapshot_is_passed_over_for_the_one_before(short):
     assert short.state == before
 
 
-def test_without_a_sound_snapshot_a_log_that_begins_late_is_refused(short):
+def test_trimmed_log_without_valid_snapshot_is_refused(short):
     grown(short, 3)
     for path in snapshots(short):
         path.write_bytes(b"")
@@ -403,7 +403,7 @@ def test_without_a_sound_snapshot_a_log_that_begins_late_is_refused(short):
         short.crash()
 
 
-def test_a_log_that_ends_before_its_snapshot_is_refused(short, tmp_path):
+def test_log_that_ends_before_its_snapshot_is_refused(short, tmp_path):
     grown(short, 1)
     (found,) = snapshots(short)
     found.rename(found.with_name(f"{10_000:020d}.checkpoint"))
@@ -411,7 +411,7 @@ def test_a_log_that_ends_before_its_snapshot_is_refused(short, tmp_path):
         short.crash()
 
 
-def test_a_snapshot_that_cannot_be_written_keeps_no_node_from_starting(short, monkeypatch):
+def test_failed_snapshot_write_does_not_prevent_the_start(short, monkeypatch):
     def full(*_: Any) -> None:
         raise OSError(errno.ENOSPC, "no space")
 
@@ -423,7 +423,7 @@ def test_a_snapshot_that_cannot_be_written_keeps_no_node_from_starting(short, mo
     assert (short.state, snapshots(short)) == (before, [])
 
 
-def test_every_damage_to_a_snapshot_is_seen(short):
+def test_damaged_snapshot_raises_corrupt_message(short):
     grown(short, 1)
     (path,) = snapshots(short)
     whole = path.read_bytes()

@@ -69,7 +69,7 @@ def test_records_that_cannot_be_flushed_are_not_replayed(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM])
-def test_shortage_of_descriptors_ends_the_reader_alone(tmp_path: Path, code: int) -> None:
+def test_descriptor_shortage_is_fatal_but_leaves_no_failure_mark(tmp_path: Path, code: int) -> None:
     directory = tmp_path / "metadata"
     directory.mkdir()
     write(directory, 0, 0, 2)

@@ -23,7 +23,7 @@ def written(begun):
     return cluster
 
 
-def test_a_partition_moves_with_its_records_and_one_epoch_more(written):
+def test_transferred_partition_keeps_records_and_raises_the_epoch(written):
     written.move("a", 2)
     written.settle()
     assert written.image.topics["a"].partitions[0][:2] == (2, 1)
@@ -32,7 +32,7 @@ def test_a_partition_moves_with_its_records_and_one_epoch_more(written):
     assert written.values("a") == [b"0", b"1"]
 
 
-def test_what_a_producer_sends_again_after_a_move_is_known_for_a_duplicate(written):
+def test_producer_retry_after_a_transfer_is_a_duplicate(written):
     written.move("a", 2)
     written.settle()
     again = written.produce("a", b"0", producer_id=7, producer_epoch=0, base_sequence=0)
@@ -42,7 +42,7 @@ def test_what_a_producer_sends_again_after_a_move_is_known_for_a_duplicate(writt
     assert written.values("a") == [b"0"]
 
 
-def test_the_old_leader_tells_the_way_to_the_new_one(written):
+def test_old_leader_returns_the_new_leader(written):
     written.move("a", 3)
     written.settle()
     entry = written.produce("a", b"1", at=1)
@@ -50,7 +50,7 @@ def test_the_old_leader_tells_the_way_to_the_new_one(written):
     assert (entry.current_leader.leader_id, entry.current_leader.leader_epoch) == (3, 1)
 
 
-def test_a_fetch_that_waits_is_answered_when_its_partition_moves(written):
+def test_waiting_fetch_completes_when_its_partition_moves(written):
     partition = {"partition": 0, "fetch_offset": 1, "partition_max_bytes": 1 << 20}
     asking = written.send(
         1, FETCH, 12, replica_id=-1, max_wait_ms=60_000, min_bytes=1, max_bytes=1 << 20,
@@ -66,7 +66,7 @@ def test_a_fetch_that_waits_is_answered_when_its_partition_moves(written):
     assert entry.current_leader.leader_id == 2
 
 
-def test_nobody_leads_a_partition_that_is_on_its_way(begun):
+def test_partition_in_transfer_has_no_leader(begun):
     written = begun(3, durability="fsync")
     written.create("a")
     asking = written.begin_produce(1, "a", b"0")
@@ -87,7 +87,7 @@ def test_nobody_leads_a_partition_that_is_on_its_way(begun):
 
 @pytest.mark.parametrize("fallen", [0, 1, 2])
 @pytest.mark.parametrize("steps", range(6))
-def test_a_move_ends_well_whoever_is_killed_in_the_middle_of_it(written, fallen, steps):
+def test_transfer_completes_if_a_node_is_killed(written, fallen, steps):
     written.move("a", 2)
     written.steps(steps)
     written.kill(fallen)
@@ -98,7 +98,7 @@ def test_a_move_ends_well_whoever_is_killed_in_the_middle_of_it(written, fallen,
 
 
 @pytest.mark.parametrize("steps", range(5))
-def test_a_move_ends_well_when_all_are_killed_in_the_middle_of_it(written, steps):
+def test_transfer_completes_if_all_nodes_are_killed(written, steps):
     written.move("a", 2)
     written.steps(steps)
     written.restart(None, killed=True)
@@ -107,7 +107,7 @@ def test_a_move_ends_well_when_all_are_killed_in_the_middle_of_it(written, steps
 
 
 @pytest.mark.parametrize("steps", range(5))
-def test_a_topic_deleted_in_the_middle_of_a_move_leaves_nothing(written, steps):
+def test_topic_deleted_during_a_transfer_is_deleted(written, steps):
     written.move("a", 2)
     written.steps(steps)
     written.delete("a", at=3)
@@ -136,7 +136,7 @@ def held_back(cluster, topic_id):
     cluster.until(lambda: cluster.directories("nodes/1/a-0") == [])
 
 
-def test_a_log_that_comes_after_its_topic_was_deleted_does_not_displace_the_new_ones(begun):
+def test_late_log_of_a_deleted_topic_does_not_replace_the_new_one(begun):
     cluster = begun(2, durability="fsync")
     held_back(cluster, cluster.create("a"))
     cluster.bus.cut.clear()
@@ -146,7 +146,7 @@ def test_a_log_that_comes_after_its_topic_was_deleted_does_not_displace_the_new_
     assert cluster.directories("nodes/2/*stray") == []
 
 
-def test_nor_does_it_when_its_node_starts_only_then(begun):
+def test_late_log_found_at_start_does_not_replace_the_new_one(begun):
     cluster = begun(2, durability="fsync")
     held_back(cluster, cluster.create("a"))
     cluster.kill(2)
@@ -155,7 +155,7 @@ def test_nor_does_it_when_its_node_starts_only_then(begun):
     assert cluster.values("a") == [b"new"]
 
 
-def test_a_partition_that_comes_back_before_it_went_is_led_again(begun):
+def test_partition_moved_back_before_its_transfer_is_led_again(begun):
     """The mover makes no such decision; a start with other workers may."""
     cluster = begun(2, durability="fsync")
     topic_id = cluster.create("a")
@@ -175,7 +175,7 @@ def test_a_partition_that_comes_back_before_it_went_is_led_again(begun):
     assert cluster.directories("a-0*") == ["nodes/1/a-0"]
 
 
-def test_nothing_moves_away_before_it_was_made(begun):
+def test_partition_without_log_is_not_moved(begun):
     """A node that is assigned a partition without a log would wait for it for ever."""
     cluster = begun(3)
     cluster.running[1].paused = True
@@ -191,7 +191,7 @@ def test_nothing_moves_away_before_it_was_made(begun):
     assert cluster.produce("a", b"x", index).error_code == 0
 
 
-def test_a_partition_that_does_not_come_is_spoken_of_once(written, caplog):
+def test_missing_partition_is_logged_once(written, caplog):
     written.running[1].paused = True
     written.move("a", 2)
     written.until(lambda: written.node(2).reconciler.awaited)
@@ -206,7 +206,7 @@ def test_a_partition_that_does_not_come_is_spoken_of_once(written, caplog):
 # -- operator requests ---------------------------------------------------------------------------
 
 
-def test_a_drained_worker_is_emptied_and_can_be_removed(begun):
+def test_drained_worker_leads_nothing_and_can_be_removed(begun):
     cluster = begun(3)
     cluster.create("a", 9)
     report = cluster.order("drain", 2)
@@ -219,7 +219,7 @@ def test_a_drained_worker_is_emptied_and_can_be_removed(begun):
     assert cluster.directories("nodes/2") == []
 
 
-def test_an_order_to_drain_and_one_to_remove_may_come_together(begun):
+def test_drain_and_remove_can_be_requested_together(begun):
     cluster = begun(3)
     reports = [cluster.begin_order(verb, 3) for verb in ("drain", "remove", "list")]
     cluster.until(lambda: all(reports))
@@ -229,7 +229,7 @@ def test_an_order_to_drain_and_one_to_remove_may_come_together(begun):
     assert cluster.desired_nodes == {1, 2}
 
 
-def test_a_new_worker_gets_its_share_when_that_is_ordered(begun):
+def test_rebalance_gives_a_new_worker_its_share(begun):
     cluster = begun(2)
     cluster.create("a", 6)
     cluster.order("add")
@@ -243,7 +243,7 @@ def test_a_new_worker_gets_its_share_when_that_is_ordered(begun):
     assert cluster.order("rebalance", dry_run=True)["moves"] == []
 
 
-def test_a_drain_goes_on_under_the_next_supervisor(begun):
+def test_drain_continues_under_the_next_supervisor(begun):
     cluster = begun(3)
     cluster.create("a", 30)
     cluster.order("drain", 1)
@@ -264,7 +264,7 @@ def test_a_drain_goes_on_under_the_next_supervisor(begun):
         ("?" * 32_000, 1, "There is no node command"),
     ],
 )
-def test_an_order_that_makes_no_sense_is_refused_in_a_sentence(begun, verb, node_id, sentence):
+def test_invalid_node_command_is_refused_with_a_message(begun, verb, node_id, sentence):
     cluster = begun(2)
     cluster.create("a", 2)
     report = cluster.order(verb, node_id)
@@ -273,7 +273,7 @@ def test_an_order_that_makes_no_sense_is_refused_in_a_sentence(begun, verb, node
     assert len(report["nodes"]) == 3
 
 
-def test_a_move_that_is_not_granted_is_not_waited_for(begun):
+def test_refused_move_is_not_awaited(begun):
     cluster = begun(3)
     topic_id = cluster.create("d", worker_dedicated="true")
     cluster.settle()
@@ -286,7 +286,7 @@ def test_a_move_that_is_not_granted_is_not_waited_for(begun):
     assert cluster.leader("d") == 4
 
 
-def test_who_waits_for_a_partition_says_that_nobody_leads_it(written):
+def test_node_awaiting_a_partition_returns_leader_not_available(written):
     written.running[1].paused = True
     written.move("a", 2)
     written.until(lambda: written.node(2).reconciler.awaited)
@@ -301,7 +301,7 @@ def test_who_waits_for_a_partition_says_that_nobody_leads_it(written):
     assert (partition.error_code, partition.leader_id, partition.leader_epoch) == (0, 2, 1)
 
 
-def test_few_partitions_are_on_their_way_at_once(begun):
+def test_concurrent_transfers_are_bounded(begun):
     cluster = begun(2)
     cluster.create("a", 60)
     cluster.order("drain", 1)

@@ -45,13 +45,13 @@ def directories(node: InProcess, pattern: str) -> list[str]:
     return sorted(path.name for path in node.directory.glob(pattern))
 
 
-def test_a_partition_is_led_again_after_a_restart_with_what_it_held(node):
+def test_partition_keeps_its_records_across_a_restart(node):
     before = led(node).topic_id
     node.restart()
     assert (led(node).topic_id, led(node).high_watermark) == (before, 3)
 
 
-def test_a_directory_that_is_in_no_topic_is_set_aside_and_kept(node):
+def test_directory_of_an_unknown_topic_is_kept_as_stray(node):
     node.close()
     shutil.copytree(node.directory / "a-0", node.directory / "nobody-0")
     node.open()
@@ -62,7 +62,7 @@ def test_a_directory_that_is_in_no_topic_is_set_aside_and_kept(node):
     assert (node.directory / kept / f"{0:020d}.log").stat().st_size > 0
 
 
-def test_a_log_of_a_topic_deleted_and_made_again_is_not_taken_for_the_new_ones(node):
+def test_log_of_a_deleted_topic_is_not_used_for_the_new_one(node):
     node.close()
     shutil.copytree(node.directory / "a-0", node.directory / "old")
     node.open()
@@ -76,7 +76,7 @@ def test_a_log_of_a_topic_deleted_and_made_again_is_not_taken_for_the_new_ones(n
     assert all(name == "a-0" or name.endswith("-delete") for name in directories(node, "a*"))
 
 
-def test_a_log_that_is_gone_is_not_made_empty_and_serves_when_it_is_put_back(node):
+def test_missing_log_is_not_recreated_and_serves_when_restored(node):
     end_offset = led(node).log.end_offset
     node.close()
     (node.directory / "a-0").rename(node.directory.with_name("aside"))
@@ -90,7 +90,7 @@ def test_a_log_that_is_gone_is_not_made_empty_and_serves_when_it_is_put_back(nod
     assert led(node).high_watermark == end_offset > 0
 
 
-def test_a_partition_damaged_below_its_recovery_point_is_refused_and_others_go_on(node):
+def test_log_damaged_below_its_recovery_point_is_not_served(node):
     node.create("b")
     node.append("b", [1])
     node.close()
@@ -108,7 +108,7 @@ def test_a_partition_damaged_below_its_recovery_point_is_refused_and_others_go_o
     assert led(node, "b").high_watermark == 2
 
 
-def test_a_deleted_topic_is_known_neither_by_name_nor_by_id(node):
+def test_deleted_topic_is_unknown_by_name_and_by_id(node):
     topic_id = led(node).topic_id
     delete(node, "a")
     with pytest.raises(UnknownTopicOrPartition):
@@ -117,9 +117,7 @@ def test_a_deleted_topic_is_known_neither_by_name_nor_by_id(node):
         node.node.replicas.leader(topic_id, 0)
 
 
-def test_a_partition_whose_log_cannot_be_made_says_so_until_its_topic_is_deleted(
-    node, monkeypatch
-):
+def test_failed_log_creation_is_the_error_of_its_partition(node, monkeypatch):
     def full(*_: object) -> None:
         raise KafkaStorageError("no room")
 
@@ -141,7 +139,7 @@ def rule(broker: dict[str, str] | None = None, **topic: str):
     return flush_rule(Settings.broker(broker or {}).for_topic(overrides))
 
 
-def test_fsync_needs_no_rule_and_os_has_none():
+def test_durability_fsync_and_os_have_no_flush_interval():
     assert rule(durability="fsync") is None
     assert rule(durability="os") is None
 
@@ -155,13 +153,13 @@ def test_interval_flushes_by_time_and_bytes():
     ("broker", "topic"),
     [({}, {"flush_messages": "10"}), ({"log.flush.interval.messages": "10"}, {})],
 )
-def test_with_os_kafkas_own_flush_keys_count_where_they_are_set(broker, topic):
+def test_durability_os_applies_the_flush_keys_of_kafka(broker, topic):
     found = rule(broker, durability="os", **topic)
     assert found.messages_max == 10
     assert found.ms_max > 10**15
 
 
-def test_in_interval_mode_a_record_is_durable_after_flush_ms(tmp_path):
+def test_durability_interval_flushes_after_flush_ms(tmp_path):
     settings = {"durability": "interval", "log.flush.interval.ms": "200"}
     node = InProcess(tmp_path / "data", **settings)
     node.create("a")
@@ -175,7 +173,7 @@ def test_in_interval_mode_a_record_is_durable_after_flush_ms(tmp_path):
     node.close()
 
 
-def test_in_interval_mode_many_bytes_do_not_wait_for_the_time(tmp_path):
+def test_durability_interval_flushes_after_flush_bytes(tmp_path):
     node = InProcess(tmp_path / "data", durability="interval", **{"flush.bytes": "10"})
     node.create("a")
     node.append("a", [1])
@@ -183,7 +181,7 @@ def test_in_interval_mode_many_bytes_do_not_wait_for_the_time(tmp_path):
     node.close()
 
 
-def test_in_interval_mode_what_comes_during_a_flush_is_flushed_after_it(tmp_path):
+def test_durability_interval_flushes_again_after_appends_in_a_flush(tmp_path):
     node = InProcess(tmp_path / "data", durability="interval", **{"flush.bytes": "10"})
     node.create("a")
     for timestamp in (1, 2):
@@ -214,7 +212,7 @@ def few_descriptors() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("durability", ["fsync", "os"])
-def test_more_partitions_than_descriptors_end_nothing(tmp_path, few_descriptors, durability):
+def test_node_survives_more_partitions_than_descriptors(tmp_path, few_descriptors, durability):
     node = InProcess(tmp_path / "data", durability=durability)
     node.create("many", 60)
     written = []

@@ -40,20 +40,20 @@ def described(node: InProcess, topic: str = "a") -> Any:
     return answer.partitions[0]
 
 
-def test_a_partition_without_a_log_has_no_leader(blocked):
+def test_partition_without_log_has_no_leader_in_metadata(blocked):
     blocked.create("a")
     partition = described(blocked)
     assert partition.error_code == LeaderNotAvailable.code
     assert (partition.leader_id, partition.isr_nodes, partition.offline_replicas) == (-1, [], [0])
 
 
-def test_the_other_way_to_ask_says_so_as_well(blocked):
+def test_describe_topic_partitions_without_log_has_no_leader(blocked):
     blocked.create("a")
     answer = blocked.ask(DESCRIBE_TOPIC_PARTITIONS, 0, topics=[{"name": "a"}])
     assert answer.topics[0].partitions[0].leader_id == -1
 
 
-def test_a_log_that_could_not_be_made_is_made_when_it_can_be(blocked, monkeypatch):
+def test_failed_log_creation_is_retried(blocked, monkeypatch):
     topic_id = blocked.create("a", 3)
     monkeypatch.undo()
     blocked.clock.advance(CREATE_RETRY_MS)
@@ -62,7 +62,7 @@ def test_a_log_that_could_not_be_made_is_made_when_it_can_be(blocked, monkeypatc
     blocked.append("a", [1])
 
 
-def test_trying_again_is_one_timer_however_many_logs_are_missing(blocked):
+def test_failed_log_creations_share_one_retry_timer(blocked):
     tried = []
     create = blocked.node.logs.create
     blocked.node.logs.create = lambda *asked: (tried.append(asked), create(*asked))
@@ -75,7 +75,7 @@ def test_trying_again_is_one_timer_however_many_logs_are_missing(blocked):
         assert len(tried) == 40
 
 
-def test_a_topic_deleted_while_its_log_could_not_be_made_is_not_tried_again(blocked):
+def test_log_creation_is_not_retried_for_a_deleted_topic(blocked):
     topic_id = blocked.create("a")
     blocked.node.reconciler._delete_topic(topic_id)
     del blocked.node.image.topics_by_id[topic_id]
@@ -84,7 +84,7 @@ def test_a_topic_deleted_while_its_log_could_not_be_made_is_not_tried_again(bloc
     assert not blocked.node.replicas.is_offline("a", 0)
 
 
-def test_what_was_begun_of_a_log_that_could_not_be_made_is_taken_away(node, monkeypatch):
+def test_failed_log_creation_leaves_no_directory(node, monkeypatch):
     loader = node.node.logs._loader
     made = loader.open
 
@@ -101,7 +101,7 @@ def test_what_was_begun_of_a_log_that_could_not_be_made_is_taken_away(node, monk
 
 
 @pytest.mark.parametrize("left", [b"", b"version: 0\ntopic_id: ?"])
-def test_a_log_whose_id_was_lost_is_still_its_topics(node, left):
+def test_log_without_topic_id_still_belongs_to_its_topic(node, left):
     node.create("a")
     node.append("a", [1, 2, 3])
     node.close()

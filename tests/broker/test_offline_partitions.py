@@ -48,7 +48,7 @@ class Faults(dict):
     items = values = keys = __iter__
 
 
-def test_lookup_does_not_walk_over_other_topics(offline):
+def test_lookup_does_not_iterate_over_other_topics(offline):
     for number in range(100):
         offline.add(f"t{number}", bytes([number]) * 16, 0, NotLeaderOrFollower())
     offline._by_id = Faults(offline._by_id)

@@ -29,7 +29,7 @@ def test_panic_of_a_codec_on_the_loop_fails_one_request() -> None:
     opener.close()
 
 
-def test_panic_of_a_codec_fails_one_request_and_not_the_thread(
+def test_panic_of_a_codec_on_the_thread_fails_one_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(opening, "BUDGET", 0)

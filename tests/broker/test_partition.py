@@ -71,9 +71,7 @@ class Served:
         self.reactor = Reactor(self.clock)
         self.flusher = Flusher(disk=QuickDisk())
         self.opener = Opener()
-        self.replicas = ReplicaManager(
-            self.reactor, self.flusher, self.opener, lambda topic: None
-        )
+        self.replicas = ReplicaManager(self.reactor, self.flusher, self.opener, lambda topic: None)
         self.reactor.at_commit(self.replicas.settle)
         self.reactor.watch(self.flusher.fileno(), self.collect)
 
@@ -156,9 +154,7 @@ def test_flush_is_retried_when_the_disk_is_full(
     assert not partition.log.leader_epochs.unsaved
 
 
-def test_a_partition_whose_directory_was_removed_is_offline_and_others_are_served(
-    served: Served, tmp_path: Path
-) -> None:
+def test_partition_whose_directory_was_removed_is_offline(served: Served, tmp_path: Path) -> None:
     lost = served.add(tmp_path / "lost", QuickDisk(), "fsync")
     whole = served.add(tmp_path / "whole", QuickDisk(), "fsync")
     for partition in (lost, whole):

@@ -110,7 +110,7 @@ def fill(kept):
         kept.set(a=b"%d" % number, b=b"x" * 50)
 
 
-def test_what_is_decided_is_there_after_a_restart(kept):
+def test_state_survives_a_restart(kept):
     assert kept.set(a=b"1", b=b"2") == [("done", None)]
     kept.set(a=b"3", c=b"4")
     kept.set(b=None)
@@ -129,7 +129,7 @@ def test_journal_that_cannot_be_read_is_a_storage_error(kept, monkeypatch):
         list(kept.journal.load(Dictionary()))
 
 
-def test_in_fsync_mode_an_answer_waits_for_the_disk(tmp_path):
+def test_durability_fsync_completes_decisions_after_the_flush(tmp_path):
     node = InProcess(tmp_path / "data", durability="fsync")
     kept = Kept(node)
     came = kept.set(a=b"1")
@@ -139,7 +139,7 @@ def test_in_fsync_mode_an_answer_waits_for_the_disk(tmp_path):
     node.close()
 
 
-def test_what_cannot_be_written_changes_nothing_and_the_next_can_be(kept, monkeypatch):
+def test_failed_write_changes_nothing(kept, monkeypatch):
     def full(*_, **__):
         raise KafkaStorageError("no room")
 
@@ -150,7 +150,7 @@ def test_what_cannot_be_written_changes_nothing_and_the_next_can_be(kept, monkey
     assert kept.set(a=b"2") == [("done", None)]
 
 
-def test_records_of_others_and_broken_ones_are_passed_over(kept, caplog):
+def test_foreign_and_invalid_records_are_skipped(kept, caplog):
     kept.set(foreign=b"1", a=b"2", broken1=b"3", broken2=b"4")
     with caplog.at_level(logging.ERROR):
         kept.restart()
@@ -158,7 +158,7 @@ def test_records_of_others_and_broken_ones_are_passed_over(kept, caplog):
     assert "records=2" in caplog.text
 
 
-def test_written_anew_it_is_short_and_means_the_same(kept, eager):
+def test_rewrite_keeps_the_state_in_fewer_records(kept, eager):
     fill(kept)
     begin = kept.log.end_offset
     kept.journal.rewrite_if_large(kept.machine)
@@ -169,7 +169,7 @@ def test_written_anew_it_is_short_and_means_the_same(kept, eager):
     assert kept.machine.values == {b"a": b"19", b"b": b"x" * 50}
 
 
-def test_what_is_decided_while_it_is_written_anew_holds(kept, eager):
+def test_decisions_during_a_rewrite_are_kept(kept, eager):
     fill(kept)
     begin = kept.log.end_offset
     kept.journal.rewrite_if_large(kept.machine)
@@ -180,7 +180,7 @@ def test_what_is_decided_while_it_is_written_anew_holds(kept, eager):
     assert kept.machine.values == {b"a": b"last", b"c": b"new"}
 
 
-def test_killed_while_it_is_written_anew_it_has_lost_nothing(kept, eager):
+def test_kill_during_a_rewrite_loses_nothing(kept, eager):
     fill(kept)
     kept.journal.rewrite_if_large(kept.machine)
     kept.set(c=b"1")
@@ -193,7 +193,7 @@ def test_killed_while_it_is_written_anew_it_has_lost_nothing(kept, eager):
     copy.close()
 
 
-def test_the_old_goes_only_when_the_new_is_on_the_disk(kept, eager):
+def test_rewrite_deletes_old_records_after_the_flush(kept, eager):
     fill(kept)
     held = []
     kept.journal._flusher = SimpleNamespace(submit=held.extend)
@@ -205,7 +205,7 @@ def test_the_old_goes_only_when_the_new_is_on_the_disk(kept, eager):
     pass_time(kept, lambda: kept.log.log_start_offset == begin)
 
 
-def test_it_is_not_written_anew_until_enough_was_written_since(kept, eager):
+def test_rewrite_waits_until_the_log_has_grown(kept, eager):
     fill(kept)
     kept.journal.rewrite_if_large(kept.machine)
     pass_time(kept, lambda: kept.log.log_start_offset > 0)
@@ -222,7 +222,7 @@ def test_it_is_not_written_anew_until_enough_was_written_since(kept, eager):
     pass_time(kept, lambda: kept.log.log_start_offset > start)
 
 
-def test_without_room_it_is_tried_again_later(kept, eager, monkeypatch):
+def test_rewrite_on_a_full_disk_is_retried_later(kept, eager, monkeypatch):
     fill(kept)
     with monkeypatch.context() as patched:
 

@@ -325,7 +325,7 @@ def ticks_until(purgatory, holds):
 
 
 @pytest.mark.parametrize("min_bytes", [1, 1 << 30])
-def test_change_costs_one_check_for_a_fetch_of_many_partitions(purgatory, many, min_bytes):
+def test_change_costs_one_check_in_a_fetch_of_many_partitions(purgatory, many, min_bytes):
     begun(purgatory, *many, min_bytes=min_bytes, max_bytes=1 << 30)
     ticks_until(purgatory, lambda: not purgatory.steps)
     before = looks(many), reads(many)

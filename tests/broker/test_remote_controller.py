@@ -143,7 +143,7 @@ def test_known_records_of_a_delta_are_skipped(followed, controller):
     assert (known(controller), controller.offset) == ([0, 1, 2, 3], 4)
 
 
-def test_what_lies_before_a_delta_is_read_in_the_files(followed, controller):
+def test_records_before_a_delta_are_read_from_the_log(followed, controller):
     followed.write(node(2))
     followed.roll()
     followed.write(node(3))
@@ -151,7 +151,7 @@ def test_what_lies_before_a_delta_is_read_in_the_files(followed, controller):
     assert (known(controller), controller.offset) == ([0, 1, 2, 3], 4)
 
 
-def test_no_further_is_read_than_was_said(followed, controller):
+def test_log_is_read_up_to_the_announced_offset(followed, controller):
     """A new supervisor knows at least what was announced, but not what is still being written."""
     followed.write(node(2))
     followed.write(node(3))
@@ -159,7 +159,7 @@ def test_no_further_is_read_than_was_said(followed, controller):
     assert controller.offset == 3
 
 
-def test_a_supervisor_may_have_said_less_than_what_is_known_by_now(followed, controller):
+def test_welcome_below_the_known_offset_is_accepted(followed, controller):
     followed.write(node(2))
     controller.received(welcome(3))
     controller.received(welcome(2))
@@ -172,7 +172,7 @@ def test_supervisor_with_a_shorter_log_ends_the_worker(followed, controller):
         controller.received(welcome(2, incarnation=2))
 
 
-def test_what_a_dead_supervisor_said_last_changes_nothing(followed, controller):
+def test_messages_of_an_older_supervisor_are_ignored(followed, controller):
     controller.received(welcome(2, incarnation=5))
     asked = outcome(controller.allocate_producer_ids(1))
     controller.received(welcome(0, incarnation=4))
@@ -180,7 +180,7 @@ def test_what_a_dead_supervisor_said_last_changes_nothing(followed, controller):
     assert (asked, controller.offset) == ([], 2)
 
 
-def test_a_delta_before_the_welcome_is_left_to_the_files(followed, controller):
+def test_delta_before_the_welcome_is_ignored(followed, controller):
     followed.write(node(2))
     controller.connection_changed(False)
     controller.connection_changed(True)
@@ -203,7 +203,7 @@ def test_a_delta_before_the_welcome_is_left_to_the_files(followed, controller):
         bus.DESIRED_NODES(node_ids=[1], dedicated=[]),
     ],
 )
-def test_what_does_not_make_sense_is_dropped(followed, controller, lie):
+def test_inconsistent_message_is_dropped(followed, controller, lie):
     controller.received(lie)
     assert (known(controller), controller.offset) == ([0, 1], 2)
 
@@ -217,12 +217,12 @@ def test_what_does_not_make_sense_is_dropped(followed, controller, lie):
         bus.DELTA(begin_offset=2, end_offset=3, records=[b""]),
     ],
 )
-def test_whoever_is_told_of_records_that_are_not_in_the_files_begins_anew(controller, lie):
+def test_announced_records_missing_from_the_log_are_fatal(controller, lie):
     with pytest.raises(Fatal):
         controller.received(lie)
 
 
-def test_a_delta_that_cannot_be_read_is_read_in_the_files(followed, controller):
+def test_undecodable_delta_is_read_from_the_log(followed, controller):
     followed.write(node(2))
     controller.received(bus.DELTA(begin_offset=2, end_offset=3, records=[b"\xff\xff"]))
     assert known(controller) == [0, 1, 2]
@@ -238,9 +238,7 @@ def test_a_delta_that_cannot_be_read_is_read_in_the_files(followed, controller):
         internal.CONFIG(resource_type=2, resource_name="?", name="a", value="b"),
     ],
 )
-def test_a_record_that_contradicts_the_image_ends_the_worker_before_it_is_used(
-    followed, controller, contradiction
-):
+def test_record_that_contradicts_the_image_ends_the_worker(followed, controller, contradiction):
     with pytest.raises(Fatal, match="contradicts"):
         controller.received(delta(2, node(2), contradiction))
     followed.write(node(2), contradiction)
@@ -248,13 +246,13 @@ def test_a_record_that_contradicts_the_image_ends_the_worker_before_it_is_used(
         followed.begin()
 
 
-def test_a_topic_that_is_made_twice_ends_the_worker(controller):
+def test_duplicate_topic_record_ends_the_worker(controller):
     topic = TOPIC(name="a", topic_id=b"1" * 16)
     with pytest.raises(Fatal, match="contradicts"):
         controller.received(delta(2, topic, topic))
 
 
-def test_blocks_of_producer_ids_are_nothing_to_an_image(followed, controller):
+def test_producer_id_blocks_do_not_change_the_image(followed, controller):
     followed.write(PRODUCER_IDS_BLOCK(first_id=0, count=5, node_id=1))
     controller.received(welcome(3))
     assert controller.offset == 3
@@ -263,7 +261,7 @@ def test_blocks_of_producer_ids_are_nothing_to_an_image(followed, controller):
 # -- the files -----------------------------------------------------------------------------------
 
 
-def test_reading_ends_where_a_batch_is_half_written(followed):
+def test_log_is_read_up_to_an_incomplete_batch(followed):
     followed.write(node(2), node(3))
     path = followed.directory / f"{0:020d}.log"
     whole = path.read_bytes()
@@ -278,7 +276,7 @@ def test_reading_ends_where_a_batch_is_half_written(followed):
     assert known(controller) == [0, 1, 2, 3]
 
 
-def test_a_snapshot_and_what_follows_it_make_the_image(followed):
+def test_image_is_restored_from_snapshot_and_log(followed):
     machine = Controller()
     for record in (node(0), node(1)):
         machine.replay(record)
@@ -289,12 +287,12 @@ def test_a_snapshot_and_what_follows_it_make_the_image(followed):
     assert known(followed.begin()) == [0, 1, 2]
 
 
-def test_a_damaged_snapshot_is_passed_over(followed):
+def test_damaged_snapshot_is_skipped(followed):
     (followed.directory / f"{2:020d}.checkpoint").write_bytes(b"nothing of the kind")
     assert known(followed.begin()) == [0, 1]
 
 
-def test_a_log_whose_beginning_is_gone_is_refused_in_a_sentence(followed):
+def test_log_without_its_beginning_is_refused(followed):
     (followed.directory / f"{0:020d}.log").rename(followed.directory / f"{7:020d}.log")
     followed.reactor = Reactor(ManualClock())
     with pytest.raises(Refusal, match=r"begins at offset 7.*restore the data directory"):
@@ -304,7 +302,7 @@ def test_a_log_whose_beginning_is_gone_is_refused_in_a_sentence(followed):
 # -- requests ------------------------------------------------------------------------------------
 
 
-def test_nothing_but_a_greeting_is_said_before_the_welcome(followed):
+def test_only_hello_is_sent_before_the_welcome(followed):
     controller = followed.begin()
     controller.heartbeat()
     controller.forward(b"x", NOBODY, NOBODY)
@@ -314,7 +312,7 @@ def test_nothing_but_a_greeting_is_said_before_the_welcome(followed):
     assert followed.kinds()[1:] == ["Heartbeat", "Forward"]
 
 
-def test_heartbeats_come_as_often_as_the_welcome_says(followed, controller):
+def test_heartbeats_follow_the_interval_of_the_welcome(followed, controller):
     before = followed.kinds().count("Heartbeat")
     for _ in range(10):
         followed.pass_ms(100)
@@ -323,7 +321,7 @@ def test_heartbeats_come_as_often_as_the_welcome_says(followed, controller):
     followed.pass_ms(1)
 
 
-def test_an_answer_goes_to_who_asked(followed, controller):
+def test_response_completes_its_own_request(followed, controller):
     future = [controller.forward(b"%d" % n, NOBODY, NOBODY) for n in range(3)]
     came = [outcome(each) for each in future]
     asked = {
@@ -365,7 +363,7 @@ def last_id(followed: Followed) -> int:
     return int(followed.sent[-1].fields["request_id"])
 
 
-def test_answers_that_nobody_waits_for_are_dropped(followed, controller):
+def test_unexpected_responses_are_dropped(followed, controller):
     came = outcome(controller.forward(b"x", NOBODY, NOBODY))
     for request_id in (-1, 0, 99, 2**63 - 1):
         controller.received(answer(request_id, b"y"))
@@ -388,20 +386,20 @@ def test_answers_that_nobody_waits_for_are_dropped(followed, controller):
         ((b"x", 12_345), errors.UnknownServerError),
     ],
 )
-def test_an_answer_that_is_none_is_a_fault(followed, controller, said, fault):
+def test_response_without_frame_is_an_error(followed, controller, said, fault):
     came = outcome(controller.forward(b"x", NOBODY, NOBODY))
     controller.received(answer(last_id(followed), *said))
     assert [type(each) for each in came] == [fault]
 
 
 @pytest.mark.parametrize(("first_id", "end_id"), [(0, 0), (5, 4), (-3, 2), (-1, -1)])
-def test_a_block_of_no_ids_is_a_fault(followed, controller, first_id, end_id):
+def test_empty_or_negative_id_block_is_an_error(followed, controller, first_id, end_id):
     came = outcome(controller.allocate_producer_ids(1))
     controller.received(ids(last_id(followed), first_id, end_id))
     assert [type(each) for each in came] == [errors.UnknownServerError]
 
 
-def test_a_request_of_ones_own_whose_answer_does_not_read_is_a_fault(followed, controller):
+def test_undecodable_response_is_an_error(followed, controller):
     future = controller.request(METADATA, {"topics": []}, client_id=None, timeout_ms=100)
     came = outcome(future)
     controller.received(answer(last_id(followed), b"\xff" * 9))
@@ -409,7 +407,7 @@ def test_a_request_of_ones_own_whose_answer_does_not_read_is_a_fault(followed, c
     assert isinstance(came[0], errors.KafkaError)
 
 
-def test_a_request_that_is_not_answered_in_time_is_given_up(followed, controller):
+def test_request_without_response_times_out(followed, controller):
     came = outcome(controller.forward(b"x", NOBODY, NOBODY))
     request_id = last_id(followed)
     followed.pass_ms(CONTROLLER_TIMEOUT_MS - 1)
@@ -419,13 +417,13 @@ def test_a_request_that_is_not_answered_in_time_is_given_up(followed, controller
     controller.received(answer(request_id, b"late"))
 
 
-def test_a_request_for_which_there_is_no_room_on_the_bus_is_answered_at_once(followed, controller):
+def test_request_to_a_full_bus_fails_at_once(followed, controller):
     followed.takes = False
     came = outcome(controller.forward(b"x", NOBODY, NOBODY))
     assert [type(each) for each in came] == [errors.RequestTimedOut]
 
 
-def test_only_what_a_dead_supervisor_was_sent_is_given_up(followed, controller):
+def test_supervisor_change_fails_only_requests_sent_to_the_old_one(followed, controller):
     sent = outcome(controller.forward(b"sent", NOBODY, NOBODY))
     controller.connection_changed(False)
     kept = outcome(controller.forward(b"kept", NOBODY, NOBODY))

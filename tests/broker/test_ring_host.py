@@ -64,27 +64,27 @@ def delete(host: LocalNode, topic: str) -> None:
 
 
 @pytest.mark.parametrize("acks", [1, -1])
-def test_a_batch_is_appended_and_answered_with_its_offset(host, local_client, acks):
+def test_batch_is_appended_and_acknowledged_with_its_offset(host, local_client, acks):
     first = local_client.put(batch_of(b"a", b"b"), host.topic, acks=acks)
     second = local_client.put(batch_of(b"c"), host.topic, acks=acks)
     assert local_client.acked(2) == [(first, OK, 0, -1, 0), (second, OK, 2, -1, 0)]
     assert host.values() == [b"a", b"b", b"c"]
 
 
-def test_with_acks_0_nothing_is_answered_when_all_is_well(host, local_client):
+def test_acks_0_sends_no_acknowledgement_on_success(host, local_client):
     local_client.put(batch_of(b"a"), host.topic, acks=0)
     told = local_client.put(batch_of(b"b"), host.topic)
     assert local_client.acked() == [(told, OK, 1, -1, 0)]
     assert host.values() == [b"a", b"b"]
 
 
-def test_a_topic_that_stamps_its_records_says_when(host, local_client):
+def test_acknowledgement_has_the_log_append_time(host, local_client):
     topic = host.create("stamped", message_timestamp_type="LogAppendTime")
     told = local_client.put(batch_of(b"v"), topic)
     assert local_client.acked() == [(told, OK, 0, host.clock.wall_ms(), 0)]
 
 
-def test_it_is_counted_as_what_comes_over_tcp_is(host, local_client):
+def test_ring_batches_are_counted_in_topic_metrics(host, local_client):
     batch = batch_of(b"a", b"b")
     local_client.put(batch, host.topic)
     local_client.put(batch + batch, host.topic)
@@ -94,7 +94,7 @@ def test_it_is_counted_as_what_comes_over_tcp_is(host, local_client):
     assert traffic.failed_produces == 1
 
 
-def test_a_reader_who_waits_is_woken_by_it(host, local_client):
+def test_append_from_a_ring_wakes_a_waiting_read(host, local_client):
     reader = host.connect_client()
     reader.ask(host.topic, wait_ms=60_000)
     host.until(lambda: host.node.replicas.purgatory.size == 1)
@@ -102,7 +102,7 @@ def test_a_reader_who_waits_is_woken_by_it(host, local_client):
     assert reader.granted()["end_offset"] == 1
 
 
-def test_a_batch_sent_again_over_tcp_is_known_by_its_sequence(host, local_client):
+def test_batch_retried_over_tcp_is_a_duplicate(host, local_client):
     """A batch that was in a ring may be sent again over TCP, however the ring was closed."""
     batch = batch_of(b"once", producer_id=7, producer_epoch=0, base_sequence=0)
     local_client.put(batch, host.topic, acks=0)
@@ -113,7 +113,7 @@ def test_a_batch_sent_again_over_tcp_is_known_by_its_sequence(host, local_client
     assert (entry.error_code, entry.base_offset, host.values()) == (OK, 0, [b"once"])
 
 
-def test_a_batch_that_fills_a_frame_goes_through_and_none_is_larger(host, local_client):
+def test_largest_batch_fits_in_a_frame(host, local_client):
     room = local_client.ring.writer.frame_size_max - 48
     value = b"x" * (room - len(batch_of(b"x" * (room - 200))) + room - 200)
     assert len(batch_of(value)) == room
@@ -126,7 +126,7 @@ def test_a_batch_that_fills_a_frame_goes_through_and_none_is_larger(host, local_
 # -- acks=-1 -------------------------------------------------------------------------------------
 
 
-def test_with_fsync_acks_all_is_answered_when_the_disk_has_it(host, local_client):
+def test_acks_all_is_acknowledged_after_the_flush(host, local_client):
     topic = host.create("safe", durability="fsync")
     partition = host.node.replicas.leader("safe", 0)
     local_client.put(batch_of(b"v"), topic, acks=-1)
@@ -142,7 +142,7 @@ def test_with_fsync_acks_all_is_answered_when_the_disk_has_it(host, local_client
     assert host.node.replicas.purgatory.size == 0
 
 
-def test_acks_1_does_not_wait_for_the_disk(host, local_client, monkeypatch):
+def test_acks_1_is_acknowledged_before_the_flush(host, local_client, monkeypatch):
     topic = host.create("safe", durability="fsync")
     monkeypatch.setattr(host.node.flusher, "submit", lambda flushes: None)
     local_client.put(batch_of(b"v"), topic, acks=1)
@@ -161,14 +161,14 @@ def stuck(host, local_client, monkeypatch):
         yield number
 
 
-def test_when_the_time_is_up_the_producer_is_told(host, local_client, stuck):
+def test_expired_batch_is_acknowledged_with_request_timed_out(host, local_client, stuck):
     assert local_client.take_acks() == []
     host.clock.advance(5_000)
     assert local_client.acked() == [(stuck, RequestTimedOut.code, *NOTHING)]
     assert host.local_listener.rings.errors == {RequestTimedOut.code: 1}
 
 
-def test_a_producer_that_goes_is_waited_for_no_more(host, local_client, stuck):
+def test_disconnected_producer_leaves_no_delayed_produce(host, local_client, stuck):
     local_client.close()
     host.until(lambda: not host.local_listener.rings.rings)
     assert host.node.replicas.purgatory.size == 0
@@ -207,7 +207,7 @@ NAMES = ["unknown topic", "unknown partition", "no partition", "acks", "acks bel
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_is_refused_over_tcp_is_refused_here_and_the_ring_goes_on(host, local_client, name):
+def test_batch_refused_over_tcp_is_refused_over_the_ring(host, local_client, name):
     batch, topic, how, fault = refusals(host)[name]
     refused = local_client.put(batch, topic, **how)
     good = local_client.put(batch_of(b"good"), host.topic)
@@ -217,13 +217,13 @@ def test_what_is_refused_over_tcp_is_refused_here_and_the_ring_goes_on(host, loc
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("acks")])
-def test_with_acks_0_a_refusal_is_told_all_the_same(host, local_client, name):
+def test_refused_batch_with_acks_0_is_acknowledged_with_its_error(host, local_client, name):
     batch, topic, how, fault = refusals(host)[name]
     refused = local_client.put(batch, topic, acks=0, **how)
     assert local_client.acked() == [(refused, fault.code, *NOTHING)]
 
 
-def test_who_may_not_write_writes_nothing(host, local_client):
+def test_batch_without_permission_is_refused(host, local_client):
     host.node.authorizer = Denying(AclOperation.WRITE)
     other = host.connect_client()
     other.attach()
@@ -232,7 +232,7 @@ def test_who_may_not_write_writes_nothing(host, local_client):
     assert host.values() == []
 
 
-def test_an_internal_topic_is_the_brokers_own(host):
+def test_internal_topic_accepts_only_the_admin_client(host):
     find(host)
     topic = host.node.image.topics["__consumer_offsets"].topic_id
     local_client, admin = host.connect_client(), host.connect_client(client_id="__admin_client")
@@ -243,7 +243,7 @@ def test_an_internal_topic_is_the_brokers_own(host):
     assert admin.acked()[0][1] == OK
 
 
-def test_a_topic_deleted_while_rings_are_attached_is_unknown_from_then_on(host, local_client):
+def test_topic_deleted_while_attached_is_unknown(host, local_client):
     local_client.put(batch_of(b"v"), host.topic)
     local_client.acked()
     delete(host, "t")
@@ -251,9 +251,7 @@ def test_a_topic_deleted_while_rings_are_attached_is_unknown_from_then_on(host, 
     assert local_client.acked(2)[-1] == (refused, UnknownTopicId.code, *NOTHING)
 
 
-def test_a_topic_deleted_while_a_batch_of_it_waits_for_the_disk_answers_that(
-    host, local_client, monkeypatch
-):
+def test_waiting_batch_fails_when_its_topic_is_deleted(host, local_client, monkeypatch):
     topic = host.create("safe", durability="fsync")
     monkeypatch.setattr(host.node.flusher, "submit", lambda flushes: None)
     number = local_client.put(batch_of(b"v"), topic, acks=-1)
@@ -263,7 +261,7 @@ def test_a_topic_deleted_while_a_batch_of_it_waits_for_the_disk_answers_that(
     assert local_client.acked() == [(number, UnknownTopicOrPartition.code, *NOTHING)]
 
 
-def test_a_partition_led_elsewhere_by_now_says_so(host, local_client):
+def test_moved_partition_returns_not_leader_or_follower(host, local_client):
     partition = host.node.replicas.leader("t", 0)
     moved = []
     host.node.replicas.retire(partition, lambda: moved.append(True))
@@ -275,7 +273,7 @@ def test_a_partition_led_elsewhere_by_now_says_so(host, local_client):
 # -- limits per tick -----------------------------------------------------------------------------
 
 
-def test_rings_have_a_share_a_tick_each_and_take_turns(host):
+def test_frames_of_each_ring_per_tick_are_bounded(host):
     local_clients = [host.connect_client() for _ in range(3)]
     topics = [host.create(f"t{number}") for number in range(3)]
     for local_client in local_clients:
@@ -291,7 +289,7 @@ def test_rings_have_a_share_a_tick_each_and_take_turns(host):
     assert [len(host.values(f"t{n}")) for n in range(3)] == [FRAMES_PER_TICK + 10] * 3
 
 
-def test_large_frames_have_a_share_in_bytes(host, local_client, monkeypatch):
+def test_bytes_of_a_ring_per_tick_are_bounded(host, local_client, monkeypatch):
     monkeypatch.setattr(ring_host, "SIZE_PER_TICK", 100_000)
     host.reactor.tick(0)
     for _ in range(5):
@@ -301,7 +299,7 @@ def test_large_frames_have_a_share_in_bytes(host, local_client, monkeypatch):
     local_client.acked(5)
 
 
-def test_one_that_takes_no_answers_is_taken_from_no_more_until_it_does(host, local_client):
+def test_ring_is_read_only_while_it_has_room_for_acknowledgements(host, local_client):
     """The node takes only as many frames as the response ring has room for."""
     batch = batch_of(b"v")
     for _ in range(1_024):
@@ -316,7 +314,7 @@ def test_one_that_takes_no_answers_is_taken_from_no_more_until_it_does(host, loc
     assert acks[-1][0] == more and len(host.values()) == 1_025
 
 
-def test_a_full_ring_is_emptied_and_its_producer_woken(host, local_client):
+def test_full_ring_is_read_and_its_producer_woken(host, local_client):
     batch = batch_of(b"x" * 100_000)
     writer = local_client.ring.writer
     count = 0
@@ -339,7 +337,7 @@ def _readable(descriptor: int) -> bool:
     return bool(waiting.poll(0))
 
 
-def test_what_nobody_was_woken_for_is_found_by_the_net(host, local_client):
+def test_poll_timer_finds_frames_without_a_wakeup(host, local_client):
     host.reactor.tick(0)
     host.reactor.tick(0)
     batch = batch_of(b"v")
@@ -375,7 +373,7 @@ def test_poll_interval_of_idle_rings_grows(host, local_client):
     assert polls(POLL_MS_MAX + POLL_MS) >= 2
 
 
-def test_rings_are_not_polled_while_there_is_none(host):
+def test_poll_timer_runs_only_while_rings_are_attached(host):
     local_client = host.connect_client()
     assert host.local_listener.rings._poll_timer is None
     local_client.attach()
@@ -390,7 +388,7 @@ def test_rings_are_not_polled_while_there_is_none(host):
 # -- closing -------------------------------------------------------------------------------------
 
 
-def test_a_producer_cannot_hold_up_the_node_by_its_event(host):
+def test_producer_cannot_block_the_node_by_its_eventfd(host):
     """The producer fills the event's counter, changes its flags, and drains it under the node."""
     local_client = host.connect_client()
     _, descriptors = local_client.ask_for_ring()
@@ -414,7 +412,7 @@ def test_a_producer_cannot_hold_up_the_node_by_its_event(host):
     assert len(local_client.acked(3 * FRAMES_PER_TICK)) == 3 * FRAMES_PER_TICK
 
 
-def test_a_ring_that_breaks_the_layout_is_left_and_its_lease_ends(host, caplog):
+def test_ring_that_violates_the_layout_is_closed(host, caplog):
     """Complete frames before the violation are appended; nothing of the invalid frame is."""
     local_client = host.connect_client()
     _, descriptors = local_client.ask_for_ring()
@@ -436,7 +434,7 @@ def test_a_ring_that_breaks_the_layout_is_left_and_its_lease_ends(host, caplog):
     assert other.acked()[0][1:3] == (OK, 1)
 
 
-def test_what_a_producer_had_committed_when_it_went_is_taken(host, local_client):
+def test_frames_committed_before_a_disconnect_are_appended(host, local_client):
     for _ in range(3 * FRAMES_PER_TICK):
         local_client.put(batch_of(b"v"), host.topic, acks=0)
     local_client.close()
@@ -445,9 +443,7 @@ def test_what_a_producer_had_committed_when_it_went_is_taken(host, local_client)
     assert host.local_listener.rings.size == 0
 
 
-def test_a_producer_that_goes_and_writes_on_is_taken_from_for_one_ring_at_the_most(
-    host, local_client
-):
+def test_frames_read_after_a_disconnect_are_bounded(host, local_client):
     """A process that keeps the memory after its ring was closed is not served."""
     local_client.socket.close()
     batch = batch_of(b"x" * 100_000)
@@ -463,7 +459,7 @@ def test_a_producer_that_goes_and_writes_on_is_taken_from_for_one_ring_at_the_mo
     assert len(host.values()) <= (1 << 20) // 100_000 + 2
 
 
-def test_a_node_that_ends_leaves_its_rings(host, local_client):
+def test_closed_node_closes_its_rings(host, local_client):
     local_client.put(batch_of(b"v"), host.topic)
     host.restart()
     host.until(lambda: _readable(local_client.ring.fileno()))
@@ -476,7 +472,7 @@ def test_a_node_that_ends_leaves_its_rings(host, local_client):
     assert again.acked()[0][1] == OK
 
 
-def test_a_fault_of_ours_ends_that_ring_only(host, local_client, monkeypatch):
+def test_exception_closes_only_its_ring(host, local_client, monkeypatch):
     other = host.connect_client()
     other.attach()
     monkeypatch.setattr(
@@ -490,7 +486,7 @@ def test_a_fault_of_ours_ends_that_ring_only(host, local_client, monkeypatch):
     assert other.acked()[0][1] == OK
 
 
-def test_a_disk_that_failed_ends_the_process_as_over_tcp(host, local_client, monkeypatch):
+def test_failed_disk_ends_the_process(host, local_client, monkeypatch):
     def failing(*_):
         raise DiskFailed("the disk is gone")
 

@@ -72,7 +72,7 @@ def taken(host: LocalNode, count: int) -> None:
     host.until(lambda: host.local_listener.rings.counts["frames"] == count)
 
 
-def test_what_comes_after_a_batch_that_is_opened_keeps_its_order(host, local_client, let_go):
+def test_batches_behind_a_decompression_keep_their_order(host, local_client, let_go):
     numbers = [
         local_client.put(packed(b"a"), host.topic),
         local_client.put(batch_of(b"b"), host.topic),
@@ -92,7 +92,7 @@ def test_what_comes_after_a_batch_that_is_opened_keeps_its_order(host, local_cli
 
 
 @pytest.mark.parametrize("acks", [0, 1, -1])
-def test_a_batch_that_is_found_damaged_on_the_thread_is_refused(host, local_client, acks):
+def test_damaged_batch_is_refused_by_the_thread(host, local_client, acks):
     refused = local_client.put(damaged(), host.topic, acks=acks)
     good = local_client.put(packed(b"good"), host.topic)
     assert sorted(local_client.acked(2)) == sorted(
@@ -102,9 +102,7 @@ def test_a_batch_that_is_found_damaged_on_the_thread_is_refused(host, local_clie
     assert host.local_listener.rings.errors == {InvalidRecord.code: 1}
 
 
-def test_of_a_ring_whose_batches_are_opened_only_so_many_bytes_are_taken(
-    host, local_client, let_go
-):
+def test_bytes_taken_from_a_ring_during_decompression_are_bounded(host, local_client, let_go):
     batch = packed(os.urandom(30_000))
     (ring,) = host.local_listener.rings.rings
     count = 0
@@ -121,7 +119,7 @@ def test_of_a_ring_whose_batches_are_opened_only_so_many_bytes_are_taken(
     assert len(host.values()) == count
 
 
-def test_a_producer_that_goes_while_its_batch_is_opened_has_it_appended(host, local_client, let_go):
+def test_batch_of_a_disconnected_producer_is_appended(host, local_client, let_go):
     local_client.put(packed(b"a"), host.topic)
     local_client.put(batch_of(b"b"), host.topic)
     taken(host, 2)
@@ -132,7 +130,7 @@ def test_a_producer_that_goes_while_its_batch_is_opened_has_it_appended(host, lo
     assert host.values() == [b"a", b"b"] and host.local_listener.rings.closed_counts["fault"] == 0
 
 
-def test_a_topic_deleted_while_its_batch_is_opened_is_unknown(host, local_client, let_go):
+def test_topic_deleted_during_decompression_is_unknown(host, local_client, let_go):
     local_client.put(packed(b"a"), host.topic)
     local_client.put(batch_of(b"b"), host.topic)
     taken(host, 2)

@@ -50,20 +50,20 @@ def fetch_max(cluster):
 
 
 @pytest.mark.parametrize("at", [0, 1, 2])
-def test_what_is_set_at_any_node_counts_at_every_node_when_that_is_answered(cluster, at):
+def test_default_config_altered_at_any_node_applies_to_all_nodes(cluster, at):
     assert alter(cluster, at, BROKER, "", fetch_max_bytes="2000") == 0
     assert fetch_max(cluster) == [2000, 2000, 2000]
 
 
 @pytest.mark.parametrize("at", [0, 1, 2])
-def test_what_is_set_of_one_node_counts_there_alone(cluster, at):
+def test_config_of_one_node_applies_only_there(cluster, at):
     assert alter(cluster, at, BROKER, "2", fetch_max_bytes="2000") == 0
     assert fetch_max(cluster) == [55 << 20, 55 << 20, 2000]
     assert told(cluster, 2, BROKER, "2", "fetch.max.bytes") == ("2000", 2)
     assert told(cluster, 1, BROKER, "1", "fetch.max.bytes") == (str(55 << 20), 5)
 
 
-def test_a_topics_new_value_counts_in_the_logs_of_every_leader(cluster):
+def test_topic_config_applies_to_the_logs_of_all_leaders(cluster):
     cluster.create("a", 4)
     logs = [cluster.node(n).replicas.leader("a", i).log for i, n in enumerate((1, 2, 1, 2))]
     assert alter(cluster, 1, TOPIC, "a", max_message_bytes="100") == 0
@@ -74,7 +74,7 @@ def test_a_topics_new_value_counts_in_the_logs_of_every_leader(cluster):
     assert cluster.produce("a", b"x" * 200).error_code == 0
 
 
-def test_the_new_default_of_all_nodes_counts_in_the_logs_of_topics_that_leave_it_open(cluster):
+def test_default_config_applies_to_topics_without_an_own_value(cluster):
     cluster.create("a", 2)
     cluster.create("b", 2, segment_bytes=str(2 << 20))
     assert alter(cluster, 0, BROKER, "", log_segment_bytes=str(3 << 20)) == 0
@@ -86,7 +86,7 @@ def test_the_new_default_of_all_nodes_counts_in_the_logs_of_topics_that_leave_it
     assert sizes == {("a", 0): 3 << 20, ("a", 1): 3 << 20, ("b", 0): 2 << 20, ("b", 1): 2 << 20}
 
 
-def test_what_topics_go_by_is_set_of_node_0_for_all_nodes_where_a_tool_must_name_one(cluster):
+def test_topic_default_of_node_0_applies_to_all_nodes(cluster):
     cluster.create("a", 2)
     logs = [cluster.node(n).replicas.leader("a", n - 1).log for n in (1, 2)]
     assert alter(cluster, 0, BROKER, "", message_max_bytes="200") == 0
@@ -102,7 +102,7 @@ def test_what_topics_go_by_is_set_of_node_0_for_all_nodes_where_a_tool_must_name
 
 @pytest.mark.parametrize("killed", [False, True])
 @pytest.mark.parametrize("workers", [2, 3])
-def test_what_is_set_outlives_a_restart(cluster, workers, killed):
+def test_altered_configs_survive_a_restart(cluster, workers, killed):
     cluster.create("a")
     assert alter(cluster, 1, BROKER, "", fetch_max_bytes="2000") == 0
     assert alter(cluster, 1, BROKER, "0", fetch_max_bytes="1500") == 0
@@ -114,7 +114,7 @@ def test_what_is_set_outlives_a_restart(cluster, workers, killed):
     assert log.config.settings[SEGMENT_BYTES] == 2 << 20
 
 
-def test_what_was_set_among_workers_counts_in_one_process_and_the_other_way_round(cluster):
+def test_altered_configs_survive_a_change_to_one_process_and_back(cluster):
     cluster.create("a")
     assert alter(cluster, 1, BROKER, "", fetch_max_bytes="2000") == 0
     assert alter(cluster, 2, TOPIC, "a", segment_bytes=str(2 << 20)) == 0
@@ -132,14 +132,14 @@ def test_what_was_set_among_workers_counts_in_one_process_and_the_other_way_roun
     assert fetch_max(cluster) == [3000, 3000, 3000]
 
 
-def test_with_a_node_that_is_no_more_goes_what_was_set_of_it(cluster):
+def test_config_of_a_removed_node_is_removed(cluster):
     assert alter(cluster, 1, BROKER, "2", fetch_max_bytes="3000") == 0
     cluster.restart(1)
     cluster.restart(2)
     assert fetch_max(cluster) == [55 << 20] * 3
 
 
-def test_a_worker_that_was_away_begins_with_what_was_set_meanwhile(cluster):
+def test_worker_starts_with_configs_altered_while_it_was_down(cluster):
     cluster.kill(2, stay_down=True)
     asking = begin_alter(cluster, 1, BROKER, "", fetch_max_bytes="2000")
     cluster.until(lambda: asking.over)
@@ -148,14 +148,14 @@ def test_a_worker_that_was_away_begins_with_what_was_set_meanwhile(cluster):
     assert fetch_max(cluster) == [2000, 2000, 2000]
 
 
-def test_a_worker_that_missed_it_on_the_bus_reads_it_in_the_files(cluster):
+def test_worker_reads_missed_configs_from_the_metadata_log(cluster):
     cluster.disconnect(2)
     assert alter(cluster, 1, BROKER, "", fetch_max_bytes="2000") == 0
     cluster.settle()
     assert fetch_max(cluster) == [2000, 2000, 2000]
 
 
-def test_without_the_supervisor_configs_are_told_and_altered_when_it_is_back(cluster):
+def test_configs_without_supervisor_are_described_and_altered_later(cluster):
     assert alter(cluster, 1, BROKER, "", fetch_max_bytes="2000") == 0
     cluster.kill(0, stay_down=True)
     assert told(cluster, 1, BROKER, "1", "fetch.max.bytes") == ("2000", 3)
@@ -169,7 +169,7 @@ def test_without_the_supervisor_configs_are_told_and_altered_when_it_is_back(clu
     assert fetch_max(cluster) == [3000, 3000, 3000]
 
 
-def test_a_node_describes_itself_alone(cluster):
+def test_describe_configs_of_another_node_is_refused(cluster):
     resource = {"resource_type": BROKER, "resource_name": "2", "configuration_keys": None}
     (result,) = cluster.ask(1, DESCRIBE_CONFIGS, 4, resources=[resource]).results
     assert result.error_code == errors.InvalidRequest.code
@@ -178,7 +178,7 @@ def test_a_node_describes_itself_alone(cluster):
     assert told(cluster, 2, BROKER, "2", "listeners")[0] == f"PLAINTEXT://127.0.0.1:{port}"
 
 
-def test_more_dedicated_workers_may_be_asked_for_and_that_counts_at_the_start_too(begun):
+def test_altered_worker_dedicated_max_applies_now_and_after_a_restart(begun):
     cluster = begun(2, **{"worker.dedicated.max": "0"})
     refused = cluster.begin_create(1, "a", worker_dedicated="true")
     cluster.until(lambda: refused.over)
@@ -224,7 +224,7 @@ def test_leading_workers_follow_the_cores_unless_workers_are_set(
     assert placement_limits(Settings.broker(asked)).leading_max == leading_max
 
 
-def test_what_another_version_has_set_is_passed_over(caplog):
+def test_unknown_or_invalid_stored_configs_are_skipped(caplog):
     image = ClusterImage()
     texts = {"of.tomorrow": "1", "fetch.max.bytes": "none", "num.partitions": "3"}
     for record in config_records(BROKER, "", texts):

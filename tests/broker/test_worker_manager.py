@@ -84,7 +84,7 @@ FETCHED = {
         b"\xff" * 40,
     ],
 )
-def test_what_is_not_the_controllers_to_answer_is_refused(cluster, frame):
+def test_request_that_is_not_for_the_controller_is_refused(cluster, frame):
     answer = answered(cluster, frame).fields
     assert (answer["request_id"], answer["frame"]) == (1_000, None)
     assert answer["error_code"] == errors.InvalidRequest.code
@@ -99,12 +99,12 @@ def test_what_is_not_the_controllers_to_answer_is_refused(cluster, frame):
         DELETE_TOPICS.key.to_bytes(2, "big") + b"\0\5" + b"\xff" * 200,
     ],
 )
-def test_a_request_that_does_not_read_is_answered_by_its_fault(cluster, frame):
+def test_undecodable_request_returns_invalid_request(cluster, frame):
     assert answered(cluster, frame).fields["error_code"] == errors.InvalidRequest.code
     assert cluster.faults == []
 
 
-def test_a_request_whose_handling_fails_is_answered_and_ends_nobody(cluster, monkeypatch):
+def test_exception_in_a_handler_returns_an_error(cluster, monkeypatch):
     def fail(*_: object, **__: object) -> None:
         raise ValueError("a bug")
 
@@ -116,7 +116,7 @@ def test_a_request_whose_handling_fails_is_answered_and_ends_nobody(cluster, mon
 
 
 @pytest.mark.parametrize("number", [-1, 0, LONG, -LONG - 1])
-def test_numbers_of_requests_are_the_workers_own(cluster, number):
+def test_response_returns_any_request_id_of_the_worker(cluster, number):
     cluster.running[1].paused = True
     topic = {"name": "a", "num_partitions": 1, "replication_factor": 1}
     frame = request(CREATE_TOPICS, 7, topics=[topic], timeout_ms=0)
@@ -133,7 +133,7 @@ def test_numbers_of_requests_are_the_workers_own(cluster, number):
 
 
 @pytest.mark.parametrize("incarnation", [0, 1])
-def test_nobody_of_an_older_incarnation_is_heard(cluster, incarnation):
+def test_messages_of_older_incarnations_are_refused(cluster, incarnation):
     old = identity_of(cluster.running[1].peer)
     cluster.kill(1)
     cluster.settle()
@@ -150,7 +150,7 @@ def vars_of(member) -> dict[str, object]:
     return {name: getattr(member, name) for name in member.__slots__}
 
 
-def test_nobody_is_heard_whom_the_launcher_does_not_know(cluster):
+def test_messages_of_unknown_workers_are_ignored(cluster):
     for identity in (b"0.1", b"9.1", b"1.99999", b"-1.1", b"x", b"", b"\0" * 5):
         say(cluster, heartbeat(0), identity)
         say(cluster, forward(b"x"), identity)
@@ -158,14 +158,14 @@ def test_nobody_is_heard_whom_the_launcher_does_not_know(cluster):
     assert cluster.faults == cluster.deaths == []
 
 
-def test_a_worker_that_knows_the_future_is_not_believed(cluster):
+def test_heartbeat_beyond_the_end_offset_is_ignored(cluster):
     member = cluster.supervisor.worker_manager.workers[1]
     before = member.made_offset
     say(cluster, heartbeat(LONG, 5))
     assert (member.made_offset, member.led_count) == (before, 0)
 
 
-def test_numbers_and_partitions_that_cannot_be_are_only_shown(cluster):
+def test_invalid_heartbeat_values_do_not_affect_rebalance(cluster):
     cluster.create("a", 2)
     say(cluster, heartbeat(-LONG, -5, -LONG, [(b"?" * 16, -1), (bytes(16), 2**31 - 1)]))
     report = cluster.order("list")
@@ -175,7 +175,7 @@ def test_numbers_and_partitions_that_cannot_be_are_only_shown(cluster):
     assert cluster.produce("a", b"x").error_code == 0
 
 
-def test_a_partition_that_a_worker_cannot_make_does_not_move(cluster):
+def test_partition_reported_without_log_is_not_moved(cluster):
     topic_id = cluster.create("a", 2)
     cluster.running[1].paused = True
     end_offset = cluster.node(0).local_controller.log.end_offset
@@ -185,7 +185,7 @@ def test_a_partition_that_a_worker_cannot_make_does_not_move(cluster):
     assert cluster.leader("a") == 1
 
 
-def test_messages_that_are_the_supervisors_own_are_refused(cluster):
+def test_messages_of_supervisor_kinds_are_refused(cluster):
     for message in (
         bus.WELCOME(incarnation=1, image_offset=0, heartbeat_ms=1),
         bus.DELTA(begin_offset=0, end_offset=0, records=[]),
@@ -199,7 +199,7 @@ def test_messages_that_are_the_supervisors_own_are_refused(cluster):
     assert cluster.fenced == []
 
 
-def test_a_worker_that_comes_before_the_launchers_word_is_welcomed_after_it(cluster):
+def test_worker_connected_before_its_process_report_is_welcomed_later(cluster):
     members = cluster.supervisor.worker_manager.workers
     peer = Peer(1, cluster.running[1].peer.incarnation + 100)
     cluster.bus.connected.add(identity_of(peer))
@@ -217,14 +217,12 @@ def test_a_worker_that_comes_before_the_launchers_word_is_welcomed_after_it(clus
     assert members[1].welcomed
 
 
-def test_one_that_hangs_as_it_ends_is_fenced_by_a_supervisor_that_never_heard_it(cluster):
+def test_worker_that_hangs_while_ending_is_fenced(cluster):
     cluster.supervisor.worker_manager.update_processes({1: ProcessReport(99, 1, "h", 1, "ending")})
     cluster.until(lambda: Peer(1, 99) in cluster.fenced, pace_ms=500)
 
 
-def test_worker_without_heartbeats_whose_process_runs_is_fenced_after_the_tick_timeout(
-    cluster, caplog
-):
+def test_busy_worker_without_heartbeats_is_fenced_after_tick_timeout(cluster, caplog):
     cluster.busy.add(7)
     began_ms = cluster.clock.monotonic_ms()
     cluster.supervisor.worker_manager.update_processes({1: ProcessReport(99, 7, "h", 1, "ready")})
@@ -234,7 +232,7 @@ def test_worker_without_heartbeats_whose_process_runs_is_fenced_after_the_tick_t
     assert caplog.text.count("Node 1 misses its heartbeats, but its process runs") == 1
 
 
-def test_no_client_is_sent_to_the_port_of_a_worker_that_does_not_listen(cluster):
+def test_metadata_omits_a_worker_that_does_not_listen(cluster):
     port = cluster.image.nodes[1].port
     cluster.kill(1, stay_down=True)
     cluster.until(lambda: not cluster.node(2).image.nodes[1].port)
@@ -244,7 +242,7 @@ def test_no_client_is_sent_to_the_port_of_a_worker_that_does_not_listen(cluster)
     cluster.until(lambda: cluster.node(2).image.nodes[1].port == port)
 
 
-def test_whose_queue_is_full_is_told_again_all_it_missed(cluster):
+def test_worker_with_a_full_queue_is_sent_the_missed_records(cluster):
     worker = cluster.running[1]
     cluster.bus.cut.add(worker.identity)
     cluster.bus.connected.discard(worker.identity)
@@ -260,7 +258,7 @@ def test_whose_queue_is_full_is_told_again_all_it_missed(cluster):
     assert [*worker.node.image.records()] == [*cluster.image.records()]
 
 
-def test_an_answer_waits_until_clients_can_find_a_node_that_was_decided_on(cluster):
+def test_response_waits_until_a_new_node_has_a_port(cluster):
     membership = cluster.supervisor.worker_manager
     assert membership.applied_everywhere(0).settled
     cluster.node(0).local_controller.decide(lambda controller: controller.add_node())
@@ -272,7 +270,7 @@ def test_an_answer_waits_until_clients_can_find_a_node_that_was_decided_on(clust
     assert all(node.port for node in image.nodes.values())
 
 
-def test_a_supervisor_sends_a_heartbeat_before_it_is_ready_whatever_else_it_sends(cluster):
+def test_supervisor_sends_a_heartbeat_before_it_is_ready(cluster):
     """Otherwise a supervisor that is stopped before its second heartbeat would not be watched."""
     cluster.kill(0, stay_down=True)
     cluster.start(0)

@@ -45,7 +45,7 @@ def damaged(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [damaged, shutil.rmtree], ids=["damaged", "gone"])
-def test_what_a_damaged_metadata_log_does_not_tell_of_is_left_where_it_is(cluster, damage):
+def test_partition_unknown_to_a_damaged_metadata_log_is_kept(cluster, damage):
     cluster.end()
     shutil.copytree(metadata(cluster), cluster.directory.with_name("copy"))
     damage(metadata(cluster))
@@ -58,7 +58,7 @@ def test_what_a_damaged_metadata_log_does_not_tell_of_is_left_where_it_is(cluste
     assert cluster.node(1).replicas.leader("t", 0).high_watermark == 1
 
 
-def test_what_left_is_not_made_anew_by_who_cannot_read_that_it_left(begun):
+def test_worker_with_stale_image_does_not_recreate_a_moved_partition(begun):
     cluster = begun(2)
     cluster.create("t")
     cluster.move("t", 3 - (first := cluster.leader("t")))
@@ -70,7 +70,7 @@ def test_what_left_is_not_made_anew_by_who_cannot_read_that_it_left(begun):
     assert cluster.directories("t-0") == [f"nodes/{3 - first}/t-0"]
 
 
-def test_what_is_in_no_topic_is_set_aside_when_a_supervisor_has_said_so(cluster):
+def test_unknown_partition_is_stray_only_after_the_welcome(cluster):
     own = cluster.directory / "nodes" / "1"
     cluster.end()
     shutil.copytree(own / "t-0", own / "nobodys-0")
@@ -81,7 +81,7 @@ def test_what_is_in_no_topic_is_set_aside_when_a_supervisor_has_said_so(cluster)
     assert kept.name.endswith("-stray")
 
 
-def test_what_came_is_not_sent_on_before_a_supervisor_has_said_where_it_belongs(begun):
+def test_arrived_partition_is_not_transferred_before_the_welcome(begun):
     """Otherwise a starting worker would undo what the supervisor starting beside it has decided."""
     cluster = begun(2)
     topic_id = cluster.create("t")
@@ -99,7 +99,7 @@ def test_what_came_is_not_sent_on_before_a_supervisor_has_said_where_it_belongs(
     assert cluster.values("t") == [b"0"]
 
 
-def test_a_worker_that_is_quicker_than_the_first_supervisor_knows_nothing_yet(tmp_path):
+def test_reader_without_a_metadata_log_starts_at_offset_0(tmp_path):
     reader = MetadataReader(tmp_path / "not made yet")
     reader.load(lambda record: pytest.fail(f"{record}"))
     assert reader.offset == 0

@@ -123,9 +123,7 @@ def unmoved(broker: Broker) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("key", "version"), SERVED_VERSIONS)
-def test_nonsense_as_any_request_is_answered_or_ends_its_own_connection(
-    broker, unmoved, key, version
-):
+def test_random_request_gets_a_response_or_is_disconnected(broker, unmoved, key, version):
     chance = random.Random(key * 100 + version)
     for size in (0, 1, 7, 64, 3_000):
         frame = struct.pack(">hhih", key, version, 7, -1) + chance.randbytes(size)
@@ -136,21 +134,21 @@ def test_nonsense_as_any_request_is_answered_or_ends_its_own_connection(
 
 
 @pytest.mark.parametrize("size", [-1, 0, -(2**31), 2**31 - 1, (100 << 20) + 1])
-def test_a_frame_of_an_impossible_size_ends_its_connection_at_once(broker, unmoved, size):
+def test_invalid_frame_size_closes_the_connection(broker, unmoved, size):
     with connection(broker) as peer:
         peer.sendall(struct.pack(">i", size) + bytes(64))
         until_closed_or_answered(peer)
 
 
 @pytest.mark.parametrize("count", [2**31 - 1, -2, 10**6])
-def test_a_count_that_lies_costs_nothing(broker, unmoved, count):
+def test_invalid_array_length_is_refused(broker, unmoved, count):
     frame = struct.pack(">hhih", 3, 1, 7, -1) + struct.pack(">i", count)
     with connection(broker) as peer:
         peer.sendall(struct.pack(">i", len(frame)) + frame)
         until_closed_or_answered(peer)
 
 
-def test_a_hundred_large_frames_begun_and_never_ended_hold_only_what_came(broker, unmoved):
+def test_unfinished_frames_use_only_the_received_memory(broker, unmoved):
     peers = []
     for _ in range(100):
         host, port = broker.bootstrap.rsplit(":", 1)
@@ -163,7 +161,7 @@ def test_a_hundred_large_frames_begun_and_never_ended_hold_only_what_came(broker
         peer.close()
 
 
-def test_a_reader_that_never_reads_waits_alone(broker, unmoved):
+def test_client_that_does_not_read_does_not_delay_others(broker, unmoved):
     with connection(broker) as peer:
         for _ in range(8):
             assert produced(peer, build([Record(timestamp=1, value=bytes(900_000))]))[0] == 0
@@ -183,7 +181,7 @@ def bomb(codec: Codec) -> bytes:
 
 
 @pytest.mark.parametrize("codec", [Codec.GZIP, Codec.ZSTD])
-def test_a_bomb_is_refused_where_batches_are_opened(broker, unmoved, codec):
+def test_decompression_bomb_is_refused(broker, unmoved, codec):
     topic = f"reopened-{codec.name.lower()}"
     broker.topic(name=topic, config={"compression.type": "lz4"})
     batch = bomb(codec)
@@ -197,9 +195,7 @@ def test_a_bomb_is_refused_where_batches_are_opened(broker, unmoved, codec):
 
 
 @pytest.mark.parametrize("codec", [c for c in Codec if c is not Codec.NONE])
-def test_records_that_do_not_decompress_are_refused_where_batches_are_opened(
-    broker, unmoved, codec
-):
+def test_undecompressible_records_are_refused(broker, unmoved, codec):
     topic = f"broken-{codec.name.lower()}"
     other = "gzip" if codec is not Codec.GZIP else "lz4"
     broker.topic(name=topic, config={"compression.type": other})
@@ -218,7 +214,7 @@ def with_broken_payload(batch: bytes) -> bytes:
     return bytes(broken)
 
 
-def test_requests_sent_without_waiting_are_answered_in_their_order(broker, unmoved):
+def test_pipelined_requests_get_responses_in_order(broker, unmoved):
     with connection(broker) as peer:
         for correlation in range(500):
             frame = struct.pack(">hhih", API_VERSIONS.key, 0, correlation, -1)
