@@ -74,7 +74,7 @@ def test_config_is_kept_until_it_is_deleted(controller, kind, name, key, text):
 @pytest.mark.parametrize(
     ("kind", "name"), [(TOPIC, "a"), (BROKER, ""), (BROKER, "0"), (METRICS, "s"), (GROUP, "g")]
 )
-def test_deleting_a_key_that_is_unknown_or_not_set_changes_nothing(controller, kind, name):
+def test_delete_of_an_unknown_or_unset_config_changes_nothing(controller, kind, name):
     topic_with(controller)
     changes = [("nonsense.key", None, DELETE), ("leader.replication.throttled.rate", None, DELETE)]
     if kind is TOPIC:
@@ -114,7 +114,7 @@ def test_replacement_keeps_read_only_configs(controller):
     assert set_on(controller, TOPIC, "a") == {**DEDICATED, "segment.ms": "7"}
 
 
-def test_a_resource_with_one_bad_change_is_not_altered_at_all_and_the_others_are(controller):
+def test_invalid_change_refuses_only_its_own_resource(controller):
     topic_with(controller)
     wanted = [
         ConfigAlteration(
@@ -145,14 +145,14 @@ def test_a_resource_with_one_bad_change_is_not_altered_at_all_and_the_others_are
         (None, SUBTRACT, "a", ""),
     ],
 )
-def test_a_list_is_appended_to_and_subtracted_from(controller, before, operation, text, after):
+def test_append_and_subtract_change_a_list_config(controller, before, operation, text, after):
     if before is not None:
         alter(controller, METRICS, "s", ("metrics", before))
     assert alter(controller, METRICS, "s", ("metrics", text, operation)) is None
     assert set_on(controller, METRICS, "s") == {"metrics": after}
 
 
-def test_where_nothing_is_set_a_list_begins_with_its_default(controller):
+def test_append_to_an_unset_list_starts_with_its_default(controller):
     topic_with(controller)
     assert alter(controller, TOPIC, "a", ("cleanup.policy", "delete", APPEND)) is None
     assert set_on(controller, TOPIC, "a") == {"cleanup.policy": "delete"}
@@ -229,13 +229,13 @@ def test_invalid_alteration_is_refused(controller, kind, name, change, fault, wo
     assert controller.image.configs == {} and not set_on(controller, TOPIC, "a")
 
 
-def test_a_key_that_is_named_twice_is_refused(controller):
+def test_repeated_key_is_refused(controller):
     topic_with(controller)
     fault = alter(controller, TOPIC, "a", ("retention.ms", "5"), ("retention.ms", None, DELETE))
     assert isinstance(fault, InvalidRequest)
 
 
-def test_a_key_that_is_read_only_may_stay_as_it_is(controller):
+def test_read_only_key_accepts_only_its_current_value(controller):
     create(controller, NewTopic("a", config=DEDICATED), NewTopic("b"))
     assert alter(controller, TOPIC, "a", ("worker.dedicated", "TRUE")) is None
     assert alter(controller, TOPIC, "b", ("worker.dedicated", "false")) is None
@@ -245,13 +245,13 @@ def test_a_key_that_is_read_only_may_stay_as_it_is(controller):
     assert isinstance(fault, InvalidConfig)
 
 
-def test_the_configs_of_internal_topics_are_the_brokers_own(controller):
+def test_configs_of_internal_topics_cannot_be_altered(controller):
     name = "__consumer_offsets"
     do(controller, controller.create_internal_topic(name, b"i" * 16, 1, {}))
     assert isinstance(alter(controller, TOPIC, name, ("retention.ms", "1")), InvalidRequest)
 
 
-def test_a_key_of_another_version_can_be_taken_back_and_nothing_else(controller):
+def test_unknown_stored_key_can_only_be_deleted(controller):
     for record in config_records(BROKER, "", {"of.tomorrow": "1"}):
         controller.replay(record)
     assert isinstance(alter(controller, BROKER, "", ("of.tomorrow", "2")), InvalidRequest)
@@ -277,7 +277,7 @@ def test_size_of_an_alteration_is_bounded(controller, monkeypatch):
     assert isinstance(answers[METRICS, "b"], PolicyViolation)
 
 
-def test_keys_that_are_altered_at_once_are_bounded(controller, monkeypatch):
+def test_number_of_keys_in_an_alteration_is_bounded(controller, monkeypatch):
     monkeypatch.setattr(configs, "CHANGES_MAX", 2)
     topic_with(controller)
     keys = [("retention.ms", "5"), ("segment.ms", "5"), ("max.message.bytes", "5000")]
@@ -316,5 +316,5 @@ def test_snapshot_records_restore_the_configs(controller):
     assert set_on(again, TOPIC, "a") == {"retention.ms": "5"}
 
 
-def test_every_kind_of_resource_has_its_keys():
+def test_every_resource_type_has_a_key_scope():
     assert SCOPES.keys() == set(Resource)

@@ -24,7 +24,7 @@ def controller() -> Controller:
     return cluster_of(workers=0)
 
 
-def test_a_topic_is_there_once_its_records_are_replayed(controller):
+def test_topic_exists_after_its_records_are_replayed(controller):
     result = controller.create_topics([NewTopic("flights", 3)], [topic_id()], TopicDefaults(1, 1))
     assert controller.image.topics == {}
     answer = do(controller, result)["flights"]
@@ -33,7 +33,7 @@ def test_a_topic_is_there_once_its_records_are_replayed(controller):
     assert answer.partitions == dict.fromkeys(range(3), PartitionImage(0, 0, (0,), (0,)))
 
 
-def test_a_topic_of_many_partitions_is_two_records():
+def test_topic_of_many_partitions_is_written_as_two_records():
     controller = cluster_of(workers=2)
     wanted = NewTopic("many", NEW_PARTITIONS_MAX)
     result = controller.create_topics([wanted], [topic_id()], TopicDefaults(1, 1))
@@ -48,7 +48,7 @@ def test_a_topic_of_many_partitions_is_two_records():
     assert controller.image.led_count(1) == 5_002
 
 
-def test_a_snapshot_of_moved_partitions_makes_the_same_image():
+def test_snapshot_of_moved_partitions_restores_the_image():
     controller = cluster_of(workers=2)
     topic = create(controller, NewTopic("a", 7))["a"]
     moves = [
@@ -70,7 +70,7 @@ def leads_of(controller):
     return [leaders.count(1), leaders.count(2)]
 
 
-def test_new_partitions_that_leave_a_gap_are_refused(controller):
+def test_partitions_record_with_a_gap_is_refused(controller):
     topic = create(controller, NewTopic("a", 3))["a"]
     for first in (2, 4):
         record = internal.PARTITIONS(topic_id=topic.topic_id, first=first, leaders=[0])
@@ -78,7 +78,7 @@ def test_new_partitions_that_leave_a_gap_are_refused(controller):
             controller.image.replay(record)
 
 
-def test_the_nodes_that_may_be_assigned_are_found_once(monkeypatch):
+def test_assignable_nodes_are_computed_once_per_request(monkeypatch):
     controller = cluster_of(workers=2)
     placeable = ClusterImage.placeable.fget
     found = []
@@ -94,12 +94,12 @@ def test_topic_defaults_fill_omitted_values(controller):
     assert len(answer["a"].partitions) == 7
 
 
-def test_a_topic_keeps_the_config_it_was_created_with(controller):
+def test_topic_keeps_the_config_it_was_created_with(controller):
     create(controller, NewTopic("a", config={"retention.ms": "60000"}))
     assert controller.image.topics["a"].config == {"retention.ms": "60000"}
 
 
-def test_validating_gives_the_answer_and_no_records(controller):
+def test_validate_only_returns_the_response_without_records(controller):
     result = controller.create_topics(
         [NewTopic("a")], [topic_id()], TopicDefaults(2, 1), validate_only=True
     )
@@ -107,7 +107,7 @@ def test_validating_gives_the_answer_and_no_records(controller):
     assert result.records == []
 
 
-def test_one_refused_topic_does_not_keep_the_others_out(controller):
+def test_refused_topic_does_not_affect_others(controller):
     answers = create(controller, NewTopic("a"), NewTopic("b", 0), NewTopic("c"))
     assert isinstance(answers["b"], errors.InvalidPartitions)
     assert controller.image.topics.keys() == {"a", "c"}
@@ -154,7 +154,7 @@ def test_one_refused_topic_does_not_keep_the_others_out(controller):
     ],
     ids=lambda value: repr(value)[:60] if isinstance(value, NewTopic) else "",
 )
-def test_a_topic_that_cannot_be_is_refused_with_the_error_kafka_gives(controller, wanted, fault):
+def test_invalid_topic_is_refused_with_the_error_of_kafka(controller, wanted, fault):
     create(controller, NewTopic("there"), NewTopic("a.b"))
     before = [*controller.records()]
     answer = create(controller, wanted)[wanted.name]
@@ -162,25 +162,25 @@ def test_a_topic_that_cannot_be_is_refused_with_the_error_kafka_gives(controller
     assert [*controller.records()] == before
 
 
-def test_names_of_one_request_collide_as_well(controller):
+def test_colliding_names_in_one_request_are_refused(controller):
     answers = create(controller, NewTopic("a.b"), NewTopic("a_b"))
     assert isinstance(answers["a_b"], errors.InvalidTopicException)
 
 
-def test_the_bound_on_new_partitions_holds_for_a_whole_request(controller):
+def test_new_partitions_are_bounded_per_request(controller):
     answers = create(controller, NewTopic("a", NEW_PARTITIONS_MAX), NewTopic("b", 1))
     assert isinstance(answers["b"], errors.PolicyViolation)
     assert len(controller.image.topics["a"].partitions) == NEW_PARTITIONS_MAX
 
 
-def test_partitions_lie_in_turn_over_the_workers():
+def test_partitions_are_assigned_round_robin():
     controller = cluster_of(workers=3)
     partitions = create(controller, NewTopic("a", 6))["a"].partitions
     assert [partition.leader for partition in partitions.values()] == [1, 2, 3, 1, 2, 3]
     assert partitions[4] == PartitionImage(leader=2, leader_epoch=0, replicas=(2,), isr=(2,))
 
 
-def test_partitions_placed_by_hand_lie_where_they_were_put():
+def test_manual_assignment_is_kept():
     controller = cluster_of(workers=3)
     answer = create(controller, NewTopic("a", assignments=[(1, [2]), (0, [3])]))["a"]
     assert {i: partition.leader for i, partition in answer.partitions.items()} == {0: 3, 1: 2}
@@ -195,7 +195,7 @@ def test_deleted_topic_loses_its_config_and_frees_its_name(controller):
     assert create(controller, NewTopic("a_b"))["a_b"].config == {}
 
 
-def test_a_topic_grows_after_its_last_partition(controller):
+def test_create_partitions_appends_partitions(controller):
     create(controller, NewTopic("a", 2))
     assert grow(controller, PartitionGrowth("a", 5)) == {"a": None}
     assert [*controller.image.topics["a"].partitions] == [0, 1, 2, 3, 4]
@@ -216,19 +216,19 @@ def test_a_topic_grows_after_its_last_partition(controller):
     ],
     ids=repr,
 )
-def test_a_topic_that_cannot_grow_so_is_refused(controller, wanted, fault):
+def test_invalid_create_partitions_is_refused(controller, wanted, fault):
     create(controller, NewTopic("a", 2))
     assert type(grow(controller, wanted)[wanted.name]) is fault
     assert len(controller.image.topics["a"].partitions) == 2
 
 
-def test_growing_may_be_validated_only(controller):
+def test_create_partitions_with_validate_only_changes_nothing(controller):
     create(controller, NewTopic("a", 2))
     assert grow(controller, PartitionGrowth("a", 3), validate_only=True) == {"a": None}
     assert len(controller.image.topics["a"].partitions) == 2
 
 
-def test_a_cluster_is_founded_once_and_is_no_other(controller):
+def test_cluster_id_cannot_be_changed(controller):
     assert controller.set_cluster_id("a-cluster").records == []
     with pytest.raises(errors.InconsistentClusterId):
         controller.set_cluster_id("another-cluster")

@@ -21,7 +21,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-def test_each_key_is_due_once_and_at_its_last_word(steps):
+def test_each_key_is_due_once_at_its_last_deadline(steps):
     mine, model = Deadlines(), {}
     for what, *how in steps:
         if what == "set":

@@ -29,20 +29,20 @@ def harness():
 # -- the first join ------------------------------------------------------------------------------
 
 
-def test_a_new_member_is_given_an_id_and_asked_to_come_back_with_it(harness):
+def test_new_member_gets_an_id_and_member_id_required(harness):
     asked = harness.client("c").ask_to_join()
     assert asked.code == MEMBER_ID_REQUIRED
     assert asked.member_id == "c-1"
     assert harness.state() == "Empty"
 
 
-def test_a_client_of_old_becomes_a_member_at_once(harness):
+def test_old_client_joins_without_member_id(harness):
     asked = harness.client("c", version=3).ask_to_join()
     assert asked.code == NONE
     assert asked.member_id == "c-1"
 
 
-def test_how_many_protocols_a_member_offers_is_bounded(harness, monkeypatch):
+def test_number_of_protocols_of_a_member_is_bounded(harness, monkeypatch):
     monkeypatch.setattr(group_coordinator, "PROTOCOLS_MAX", 2)
     offered = {"range": b"", "roundrobin": b"", "sticky": b""}
     assert harness.client("a", protocols=offered).ask_to_join().code == INVALID_REQUEST
@@ -65,7 +65,7 @@ def test_member_that_rejoins_with_its_id_leads_the_first_generation(harness):
     assert harness.state() == "CompletingRebalance"
 
 
-def test_an_id_that_was_not_given_out_here_is_unknown(harness):
+def test_join_with_an_unassigned_id_returns_unknown_member_id(harness):
     client = harness.client()
     client.member_id = "made-up"
     assert client.ask_to_join().code == UNKNOWN_MEMBER
@@ -81,7 +81,7 @@ def test_unused_member_id_expires_after_a_session_timeout(harness):
     assert client.ask_to_join().code == UNKNOWN_MEMBER
 
 
-def test_a_group_that_was_only_asked_for_leaves_nothing_behind(harness):
+def test_group_with_only_a_pending_member_is_removed(harness):
     harness.client().ask_to_join()
     assert len(harness.machine.list()) == 1
     harness.after(SESSION_MS)
@@ -89,17 +89,17 @@ def test_a_group_that_was_only_asked_for_leaves_nothing_behind(harness):
     assert harness.log == []
 
 
-def test_a_group_has_a_name(harness):
+def test_join_with_empty_group_id_returns_invalid_group_id(harness):
     assert harness.client(group_id="").ask_to_join().code == INVALID_GROUP_ID
 
 
 @pytest.mark.parametrize("session_ms", [5_999, 1_800_001, -1, 0])
-def test_a_session_is_as_long_as_the_broker_allows(harness, session_ms):
+def test_join_with_session_timeout_out_of_range_is_refused(harness, session_ms):
     assert harness.client(session_ms=session_ms).ask_to_join().code == INVALID_SESSION
 
 
 @pytest.mark.parametrize("session_ms", [6_000, 1_800_000])
-def test_the_shortest_and_the_longest_session_are_allowed(harness, session_ms):
+def test_join_with_session_timeout_at_either_limit_is_accepted(harness, session_ms):
     assert harness.client(session_ms=session_ms).join().code == NONE
 
 
@@ -114,7 +114,7 @@ def test_first_member_must_offer_protocols(harness):
 # -- more members --------------------------------------------------------------------------------
 
 
-def test_a_second_member_waits_until_the_first_has_joined_again(harness):
+def test_join_waits_until_existing_members_rejoin(harness):
     first, second = harness.client("a"), harness.client("b")
     harness.stable(first)
     joining = second.join()
@@ -142,7 +142,7 @@ def test_member_that_does_not_rejoin_in_time_is_removed(harness):
     assert first.beat().code == UNKNOWN_MEMBER
 
 
-def test_members_have_as_long_as_the_slowest_of_them_may_take(harness):
+def test_rebalance_waits_for_the_longest_rebalance_timeout(harness):
     slow = harness.client("a", session_ms=1_000_000, rebalance_ms=3 * REBALANCE_MS)
     harness.stable(slow)
     joining = harness.client("b").join()
@@ -152,7 +152,7 @@ def test_members_have_as_long_as_the_slowest_of_them_may_take(harness):
     assert joining.code == NONE
 
 
-def test_a_client_of_the_oldest_version_has_its_session_to_come_back(harness):
+def test_version_0_member_has_its_session_timeout_to_rejoin(harness):
     slow = harness.client("a", version=0, session_ms=20_000, rebalance_ms=-1)
     harness.stable(slow)
     joining = harness.client("b", rebalance_ms=1_000).join()
@@ -176,7 +176,7 @@ def test_rebalance_waits_for_members_with_a_new_id(harness):
     assert len(again.members) == 3
 
 
-def test_a_rebalance_goes_on_when_such_an_id_is_forgotten(harness):
+def test_rebalance_completes_when_a_pending_member_expires(harness):
     first, second = harness.client("a"), harness.client("b")
     harness.stable(first)
     harness.client("c").ask_to_join()
@@ -186,7 +186,7 @@ def test_a_rebalance_goes_on_when_such_an_id_is_forgotten(harness):
     assert (joining.code, again.code) == (NONE, NONE)
 
 
-def test_a_member_that_waits_to_join_need_not_be_heard(harness):
+def test_member_waiting_in_join_needs_no_heartbeats(harness):
     first, second = harness.client("a"), harness.client("b", session_ms=1_000_000)
     harness.stable(first, second)
     joining = first.join()  # the leader wants another assignment
@@ -208,7 +208,7 @@ def test_pending_member_expires(harness):
     assert harness.member_ids() == ["a-1"]
 
 
-def test_a_second_join_of_one_member_answers_the_first(harness):
+def test_second_join_of_a_member_completes_the_first(harness):
     first, second = harness.client("a"), harness.client("b")
     harness.stable(first)
     joining = second.join()
@@ -229,7 +229,7 @@ def test_closed_connection_gets_no_response_and_counts_as_joined(harness):
     assert harness.member_ids() == ["a-1", "b-2"]
 
 
-def test_a_leader_that_joins_again_has_everything_assigned_anew(harness):
+def test_rejoin_of_the_leader_triggers_a_rebalance(harness):
     first, second = harness.client("a"), harness.client("b")
     harness.stable(first, second)
     assert first.join().waits
@@ -253,7 +253,7 @@ def test_changed_subscription_triggers_a_rebalance(harness):
     assert harness.state() == "PreparingRebalance"
 
 
-def test_a_member_that_likes_its_protocols_in_another_order_has_changed(harness):
+def test_changed_order_of_protocols_triggers_a_rebalance(harness):
     both = {"range": b"", "sticky": b""}
     first, second = harness.client("a", protocols=both), harness.client("b", protocols=both)
     harness.stable(first, second)
@@ -270,7 +270,7 @@ def test_retried_join_returns_the_same_generation_before_sync(harness):
     assert harness.state() == "CompletingRebalance"
 
 
-def test_a_member_that_changes_before_all_have_synced_begins_another_generation(harness):
+def test_changed_subscription_before_sync_triggers_a_rebalance(harness):
     first, second = harness.client("a"), harness.client("b")
     harness.joined(first, second)
     waiting = first.sync({})
@@ -285,7 +285,7 @@ def test_a_member_that_changes_before_all_have_synced_begins_another_generation(
 # -- the first generation of an empty group ------------------------------------------------------
 
 
-def test_the_first_of_an_empty_group_waits_a_moment_for_those_about_to_join(harness):
+def test_first_join_waits_for_pending_members(harness):
     first, second = harness.client("a"), harness.client("b")
     second.ask_to_join()
     joining = first.join()
@@ -295,14 +295,14 @@ def test_the_first_of_an_empty_group_waits_a_moment_for_those_about_to_join(harn
     assert joining.generation_id == other.generation_id == 1
 
 
-def test_but_no_longer(harness):
+def test_first_join_waits_for_pending_members_up_to_a_limit(harness):
     harness.client("b").ask_to_join()
     joining = harness.client("a").join()
     harness.after(GATHER_MS)
     assert joining.code == NONE
 
 
-def test_static_members_that_join_one_after_the_other_share_the_first_generation(harness):
+def test_static_members_joining_in_sequence_share_the_first_generation(harness):
     clients = [harness.client(name, instance_id=f"i-{name}") for name in "abc"]
     for client in clients:
         client.join()
@@ -313,7 +313,7 @@ def test_static_members_that_join_one_after_the_other_share_the_first_generation
     assert len(clients[0].joined.members) == 3
 
 
-def test_a_static_first_member_waits_for_a_pause_and_no_longer(harness):
+def test_first_static_member_waits_for_a_pause_in_joins(harness):
     joining = harness.client("a", instance_id="i-a").join()
     harness.after(STATIC_GATHER_MS - 1)
     assert joining.waits
@@ -321,7 +321,7 @@ def test_a_static_first_member_waits_for_a_pause_and_no_longer(harness):
     assert joining.generation_id == 1
 
 
-def test_static_members_that_keep_coming_delay_the_first_generation_to_a_bound(harness):
+def test_joins_of_static_members_delay_the_first_generation_up_to_a_limit(harness):
     first = harness.client("first", instance_id="i-first").join()
     step_ms = STATIC_GATHER_MS // 2
     for number in range(GATHER_MS // step_ms - 1):
@@ -332,7 +332,7 @@ def test_static_members_that_keep_coming_delay_the_first_generation_to_a_bound(h
     assert first.generation_id == 1
 
 
-def test_a_static_member_of_a_later_generation_waits_for_the_members_there_are(harness):
+def test_new_static_member_waits_until_existing_members_rejoin(harness):
     first = harness.client("a", instance_id="i-a")
     harness.stable(first)
     second = harness.client("b", instance_id="i-b")
@@ -340,7 +340,7 @@ def test_a_static_member_of_a_later_generation_waits_for_the_members_there_are(h
     assert first.join().generation_id == second.joined.generation_id == 2
 
 
-def test_an_empty_group_waits_for_the_initial_delay():
+def test_empty_group_waits_for_the_initial_delay():
     harness = GroupHarness(initial_rebalance_delay_ms=3_000)
     joining = harness.client("a").join()
     harness.after(2_999)
@@ -362,7 +362,7 @@ def test_join_within_the_initial_delay_extends_it():
     assert first.generation_id == second.generation_id == 1
 
 
-def test_but_not_beyond_the_rebalance_timeout():
+def test_initial_delay_ends_at_the_rebalance_timeout():
     harness = GroupHarness(initial_rebalance_delay_ms=3_000)
     first = harness.client("a", rebalance_ms=10_000).join()
     while first.waits:
@@ -372,7 +372,7 @@ def test_but_not_beyond_the_rebalance_timeout():
     assert harness.now_ms == 10_000
 
 
-def test_a_group_with_members_does_not_wait_for_the_initial_delay():
+def test_group_with_members_does_not_wait_for_the_initial_delay():
     harness = GroupHarness(initial_rebalance_delay_ms=3_000)
     client = harness.client()
     client.join()
@@ -384,7 +384,7 @@ def test_a_group_with_members_does_not_wait_for_the_initial_delay():
 # -- protocols common to all members -------------------------------------------------------------
 
 
-def test_the_protocol_is_the_one_that_most_like_best_of_those_that_all_speak(harness):
+def test_protocol_is_elected_among_those_all_members_support(harness):
     likes = [
         {"x": b"", "range": b"1", "sticky": b""},
         {"sticky": b"", "range": b"2"},
@@ -404,7 +404,7 @@ def test_member_without_a_common_protocol_is_refused(harness):
     assert harness.client("b", protocol_type="connect").ask_to_join().code == INCONSISTENT
 
 
-def test_a_member_may_not_forget_the_only_protocol_that_all_speak(harness):
+def test_rejoin_without_the_only_common_protocol_is_refused(harness):
     first, second = harness.client("a"), harness.client("b")
     harness.stable(first, second)
     second.protocols = {"other": b""}
@@ -423,7 +423,7 @@ def test_empty_group_may_change_its_protocol(harness):
 # -- syncing -------------------------------------------------------------------------------------
 
 
-def test_members_wait_for_the_assignment_that_the_leader_brings(harness):
+def test_sync_waits_for_the_assignment_of_the_leader(harness):
     first, second = harness.client("a"), harness.client("b")
     harness.joined(first, second)
     waiting = second.sync()
@@ -456,14 +456,14 @@ def test_assignment_by_a_follower_is_ignored(harness):
     assert harness.machine.describe("g", 5)["members"][1]["member_assignment"] == b"a part"
 
 
-def test_a_sync_is_of_the_generation_that_is(harness):
+def test_sync_in_another_generation_is_refused(harness):
     first, second = harness.client("a"), harness.client("b")
     harness.joined(first, second)
     assert second.sync(generation=1).code == ILLEGAL_GENERATION
     assert second.sync(generation=3).code == ILLEGAL_GENERATION
 
 
-def test_a_sync_names_the_protocol_that_was_agreed_on_or_none(harness):
+def test_sync_with_another_protocol_is_refused(harness):
     client = harness.client()
     harness.joined(client)
     assert client.sync(protocol_name="sticky").code == INCONSISTENT
@@ -478,7 +478,7 @@ def test_sync_during_a_rebalance_is_refused(harness):
     assert first.sync().code == REBALANCE_IN_PROGRESS
 
 
-def test_a_sync_of_a_group_that_is_not_there_is_of_an_unknown_member(harness):
+def test_sync_of_an_unknown_group_returns_unknown_member_id(harness):
     client = harness.client()
     assert client.sync(generation=1).code == UNKNOWN_MEMBER
     assert client.beat(generation=1).code == UNKNOWN_MEMBER
@@ -495,7 +495,7 @@ def test_member_that_does_not_sync_in_time_is_removed(harness):
     assert harness.member_ids() == ["a-1"]
 
 
-def test_a_second_sync_of_one_member_answers_the_first(harness):
+def test_second_sync_of_a_member_completes_the_first(harness):
     first, second = harness.client("a"), harness.client("b")
     harness.joined(first, second)
     waiting = second.sync()
@@ -539,7 +539,7 @@ def test_waiting_members_of_a_failed_write_get_an_error(harness):
         harness.leave("g", (first.member_id, None), (second.member_id, None))
 
 
-def test_members_that_do_not_come_back_after_that_do_not_hold_the_group_up(harness):
+def test_members_that_do_not_rejoin_after_a_failed_write_are_removed(harness):
     first, second = (
         harness.client("a", session_ms=1_000_000),
         harness.client("b", session_ms=1_000_000),

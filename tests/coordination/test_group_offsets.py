@@ -28,7 +28,7 @@ def harness():
 # -- valid commits -------------------------------------------------------------------------------
 
 
-def test_a_member_commits_in_its_generation(harness):
+def test_member_commits_in_its_generation(harness):
     client = harness.client()
     harness.stable(client)
     assert client.commit(7).code == NONE
@@ -53,7 +53,7 @@ def test_commit_by_a_non_member_of_an_active_group_is_refused(harness):
     assert harness.offsets("g") == {}
 
 
-def test_a_member_may_still_commit_while_others_join(harness):
+def test_member_may_commit_during_a_rebalance(harness):
     first = harness.client("a")
     harness.stable(first)
     harness.client("b").join()
@@ -61,14 +61,14 @@ def test_a_member_may_still_commit_while_others_join(harness):
     assert first.commit(7).code == NONE
 
 
-def test_a_member_does_not_commit_before_it_was_assigned_anything(harness):
+def test_commit_before_the_assignment_is_refused(harness):
     client = harness.client()
     harness.joined(client)
     assert client.commit(7).code == REBALANCE_IN_PROGRESS
     assert harness.offsets("g") == {}
 
 
-def test_a_member_that_was_put_out_commits_nothing(harness):
+def test_commit_by_an_expired_member_is_refused(harness):
     client = harness.client()
     harness.stable(client)
     harness.after(SESSION_MS)
@@ -88,7 +88,7 @@ def test_commit_for_an_empty_group_is_allowed(harness):
     assert harness.offsets("g") == {("t", 0): 9}
 
 
-def test_a_generation_of_a_group_that_is_not_there_is_none(harness):
+def test_commit_with_generation_to_an_unknown_group_is_refused(harness):
     place = {("t", 0): 7}
     assert harness.commit("g", place, generation=1, member_id="x").code == GROUP_NOT_FOUND
     assert harness.commit("g", place, generation=1, member_id="x", version=8).code == (
@@ -104,14 +104,14 @@ def test_commit_metadata_length_is_bounded(harness):
     assert harness.offsets("g") == places
 
 
-def test_a_commit_may_be_refused_in_part(harness):
+def test_commit_without_metadata_is_accepted_at_metadata_limit_0(harness):
     harness.machine.limits = harness.limits._replace(metadata_size_max=0)
     asked = harness.commit("g", {("t", 0): 7, ("t", 1): 8})
     assert asked.codes == {("t", 0): 0, ("t", 1): 0}
     assert harness.committed("g")["t", 1].metadata == ""
 
 
-def test_a_commit_that_cannot_be_written_is_none(harness):
+def test_commit_that_cannot_be_written_changes_nothing(harness):
     harness.commit("g", {("t", 0): 7})
     harness.writable = False
     assert harness.commit("g", {("t", 0): 8}).fault is not None
@@ -157,7 +157,7 @@ def test_memory_of_all_committed_offsets_is_bounded(harness, monkeypatch):
     assert harness.machine.offsets.size < 1_000
 
 
-def test_the_names_of_groups_count_as_well(harness, monkeypatch):
+def test_group_names_count_towards_the_offsets_limit(harness, monkeypatch):
     monkeypatch.setattr(group_coordinator, "OFFSETS_SIZE_MAX", 100_000)
     codes = [harness.commit(f"{at}" + "g" * 20_000, {("t", 0): 1}).code for at in range(8)]
     assert codes == [NONE] * 5 + [INVALID_SIZE] * 3
@@ -174,7 +174,7 @@ def test_offsets_of_an_empty_group_are_deleted(harness):
     assert harness.offsets("g") == {("t", 1): 8}
 
 
-def test_offsets_of_topics_that_a_consumer_reads_are_not_deleted(harness):
+def test_offsets_of_subscribed_topics_are_not_deleted(harness):
     client = harness.client(protocols={"range": subscription("t", version=3, rest=b"whatever")})
     harness.stable(client)
     harness.commit_as(client, {("t", 0): 7, ("u", 0): 8})
@@ -217,7 +217,7 @@ def test_offsets_of_other_protocol_types_are_deleted_when_empty(harness):
     assert harness.offsets("g") == {}
 
 
-def test_offsets_of_a_group_that_is_not_there_cannot_be_deleted(harness):
+def test_offset_delete_of_an_unknown_group_is_refused(harness):
     assert harness.delete_offsets("g", ("u", 0)).code == GROUP_NOT_FOUND
     assert harness.delete_offsets("", ("u", 0)).code == INVALID_GROUP_ID
 
@@ -239,7 +239,7 @@ def test_each_deleted_topic_of_a_name_has_no_committed_offsets(harness):
     assert harness.offsets("g") == {("t", 2): 7}
 
 
-def test_an_empty_group_is_deleted_with_its_offsets(harness):
+def test_empty_group_is_deleted_with_its_offsets(harness):
     client = harness.client()
     harness.stable(client)
     client.commit(7)
@@ -254,7 +254,7 @@ def test_an_empty_group_is_deleted_with_its_offsets(harness):
 
 
 @pytest.mark.parametrize("state", ["Stable", "CompletingRebalance", "PreparingRebalance"])
-def test_a_group_with_members_is_not_deleted(harness, state):
+def test_group_with_members_is_not_deleted(harness, state):
     client = harness.client()
     if state == "CompletingRebalance":
         harness.joined(client)
@@ -278,7 +278,7 @@ def test_pending_member_of_a_deleted_group_is_unknown(harness):
 # -- expiring ------------------------------------------------------------------------------------
 
 
-def test_offsets_expire_when_their_group_has_been_empty_for_long(harness):
+def test_offsets_expire_after_their_group_was_empty_for_the_retention(harness):
     client = harness.client()
     harness.stable(client)
     client.commit(7)
@@ -306,7 +306,7 @@ def test_offsets_without_a_group_expire_after_their_commit(harness):
     assert harness.state() == "Dead"
 
 
-def test_offsets_of_a_group_at_work_expire_for_topics_it_reads_no_more(harness):
+def test_offsets_of_an_active_group_expire_for_unsubscribed_topics(harness):
     client = harness.client(protocols={"range": subscription("t")}, session_ms=1_800_000)
     harness.stable(client)
     harness.commit_as(client, {("t", 0): 7, ("u", 0): 8})
@@ -330,7 +330,7 @@ def test_offsets_of_an_active_group_with_unknown_subscription_are_kept(harness, 
     assert harness.offsets("g") == {("u", 0): 8}
 
 
-def test_a_client_of_old_may_say_itself_how_long_its_offsets_stay(harness):
+def test_old_commit_may_set_its_own_retention_time(harness):
     harness.commit("g", {("t", 0): 7}, version=4, retention_time_ms=CHECK_MS * 3)
     harness.commit("h", {("t", 0): 7}, version=4, retention_time_ms=-(1 << 63))
     harness.at(CHECK_MS * 2)
@@ -340,7 +340,7 @@ def test_a_client_of_old_may_say_itself_how_long_its_offsets_stay(harness):
     assert harness.offsets("g") == {}
 
 
-def test_an_empty_group_without_offsets_goes_with_the_next_search(harness):
+def test_empty_group_without_offsets_is_removed_at_the_next_check(harness):
     client = harness.client()
     harness.stable(client)
     client.leave()
@@ -350,7 +350,7 @@ def test_an_empty_group_without_offsets_goes_with_the_next_search(harness):
     assert harness.log[-1] == (harness.log[0][0], None)
 
 
-def test_a_shorter_interval_between_searches_counts_at_once(harness):
+def test_shorter_retention_check_interval_applies_at_once(harness):
     harness.commit("g", {("t", 0): 1})
     limits = harness.limits._replace(retention_ms=60_000, retention_check_ms=1_000)
     harness.machine.reconfigure(limits, harness.now_ms)
@@ -366,7 +366,7 @@ def test_group_with_a_pending_member_is_kept(harness):
     assert client.ask_to_join().code == NONE
 
 
-def test_the_search_goes_on_in_parts_and_finds_everything(harness, monkeypatch):
+def test_expiry_check_runs_in_parts(harness, monkeypatch):
     monkeypatch.setattr(group_coordinator, "SWEEP_COUNT", 10)
     for at in range(95):
         harness.commit(f"g{at}", {("t", 0): at})
@@ -408,7 +408,7 @@ def test_described_group_has_member_metadata_and_assignments(harness):
     }
 
 
-def test_a_group_that_is_not_there_is_dead_or_not_found(harness):
+def test_describe_of_an_unknown_group_is_dead_or_not_found(harness):
     old, new = harness.machine.describe("x", 5), harness.machine.describe("x", 6)
     assert (old["group_state"], old["error_code"]) == ("Dead", 0)
     assert (new["group_state"], new["error_code"]) == ("Dead", GROUP_NOT_FOUND)

@@ -27,7 +27,7 @@ def harness():
 # -- after a restart -----------------------------------------------------------------------------
 
 
-def test_members_that_come_back_in_time_find_their_generation(harness):
+def test_generation_is_kept_for_members_that_return_in_time(harness):
     first, second = harness.client("a"), harness.client("b", instance_id="i")
     harness.stable(first, second)
     first.commit(7)
@@ -42,7 +42,7 @@ def test_members_that_come_back_in_time_find_their_generation(harness):
     assert harness.offsets("g") == {("t", 0): 8}
 
 
-def test_members_that_do_not_are_out(harness):
+def test_members_that_do_not_return_in_time_are_removed(harness):
     first, second = harness.client("a"), harness.client("b")
     harness.stable(first, second)
     harness.restart()
@@ -53,7 +53,7 @@ def test_members_that_do_not_are_out(harness):
     assert first.beat().code == REBALANCE_IN_PROGRESS
 
 
-def test_a_generation_that_was_not_assigned_begins_again(harness):
+def test_generation_without_assignment_is_not_restored(harness):
     first, second = harness.client("a"), harness.client("b")
     harness.stable(first)
     second.join()
@@ -79,14 +79,14 @@ def test_replaced_static_member_is_fenced_after_a_restart(harness):
     assert again.sync().assignment == b"b"
 
 
-def test_an_id_that_was_given_out_before_is_unknown(harness):
+def test_pending_member_id_is_unknown_after_a_restart(harness):
     client = harness.client()
     client.member_id = client.ask_to_join().member_id
     harness.restart()
     assert client.ask_to_join().code == UNKNOWN_MEMBER
 
 
-def test_an_empty_group_goes_on_counting_generations(harness):
+def test_empty_group_keeps_its_generation_count(harness):
     client = harness.client()
     harness.stable(client)
     client.leave()
@@ -97,7 +97,7 @@ def test_an_empty_group_goes_on_counting_generations(harness):
     assert client.join().generation_id == 3
 
 
-def test_a_restart_prolongs_no_retention(harness):
+def test_restart_does_not_extend_the_offsets_retention(harness):
     client = harness.client()
     harness.stable(client)
     client.commit(7)
@@ -109,7 +109,7 @@ def test_a_restart_prolongs_no_retention(harness):
     assert harness.machine.list() == []
 
 
-def test_a_deleted_group_stays_deleted(harness):
+def test_deleted_group_stays_deleted(harness):
     harness.commit("g", {("t", 0): 1})
     client = harness.client()
     harness.stable(client)
@@ -131,7 +131,7 @@ def test_lowered_group_size_removes_the_last_members(harness):
     assert [client.joined.code for client in (first, second)] == [NONE, NONE]
 
 
-def test_the_fewest_records_make_the_same_again(harness):
+def test_snapshot_records_restore_groups_and_offsets(harness):
     first, second = harness.client("a"), harness.client("b", instance_id="i")
     harness.stable(first, second)
     for offset in range(10):
@@ -146,7 +146,7 @@ def test_the_fewest_records_make_the_same_again(harness):
     assert [*again.records()] == records
 
 
-def test_records_may_be_read_while_the_machine_goes_on(harness):
+def test_snapshot_records_can_be_read_during_changes(harness):
     for at in range(4):
         harness.commit(f"g{at}", {("t", 0): 1, ("t", 1): 1})
     left = harness.machine.records()
@@ -183,7 +183,7 @@ def test_unexpected_record_is_recorded_without_effect(harness):
     ],
     ids=str,
 )
-def test_a_strange_record_makes_a_group_that_can_be_used(harness, changed):
+def test_unexpected_record_values_restore_a_usable_group(harness, changed):
     first, second = harness.client("a"), harness.client("b", instance_id="i")
     harness.stable(first, second)
     value = harness.machine._groups["g"].recorded
@@ -216,7 +216,7 @@ def test_member_metadata_of_all_groups_is_bounded(harness, monkeypatch):
     assert clients[-1].join().code == NONE
 
 
-def test_a_member_of_a_full_coordinator_may_say_the_same_again(harness, monkeypatch):
+def test_member_of_a_full_coordinator_may_rejoin_unchanged(harness, monkeypatch):
     first = harness.client("a", protocols={"range": bytes(1_000_000)})
     second = harness.client("b", protocols={"range": bytes(10)}, instance_id="i")
     harness.stable(first, second)
@@ -239,7 +239,7 @@ def test_assignments_count_towards_the_memory_limit(harness, monkeypatch):
     assert other.ask_to_join().code == MAX_SIZE_REACHED
 
 
-def test_ids_and_groups_count_as_well(harness, monkeypatch):
+def test_pending_ids_and_groups_count_towards_the_memory_limit(harness, monkeypatch):
     monkeypatch.setattr(group_coordinator, "SIZE_MAX", 100_000)
     codes = [harness.client(group_id=f"g{at}").ask_to_join().code for at in range(100)]
     assert codes[0] == 79
@@ -252,13 +252,13 @@ def test_ids_and_groups_count_as_well(harness, monkeypatch):
     assert harness.machine._size == 0
 
 
-def test_their_names_count_as_well(harness, monkeypatch):
+def test_group_names_count_towards_the_memory_limit(harness, monkeypatch):
     monkeypatch.setattr(group_coordinator, "SIZE_MAX", 100_000)
     codes = [harness.client(group_id=f"{at}" + "g" * 20_000).ask_to_join().code for at in range(8)]
     assert codes == [79] * 5 + [MAX_SIZE_REACHED] * 3
 
 
-def test_each_protocol_counts_as_well(harness, monkeypatch):
+def test_protocols_count_towards_the_memory_limit(harness, monkeypatch):
     monkeypatch.setattr(group_coordinator, "SIZE_MAX", 500_000)
     many = {f"p{at}": b"" for at in range(750)}
     assert harness.client("a", group_id="a", protocols=many).join().code == NONE
@@ -293,7 +293,7 @@ LONG = "é" * 20_000
 """Fewer characters, but more bytes, than a record's text may have."""
 
 
-def test_names_that_no_record_can_say_are_refused(harness):
+def test_names_longer_than_a_record_allows_are_refused(harness):
     assert harness.client(group_id=LONG).ask_to_join().code == INVALID_REQUEST
     assert harness.client(instance_id=LONG).ask_to_join().code == INVALID_REQUEST
     assert harness.client(protocol_type=LONG).ask_to_join().code == INVALID_REQUEST
@@ -304,7 +304,7 @@ def test_names_that_no_record_can_say_are_refused(harness):
     assert harness.machine.list() == []
 
 
-def test_a_long_name_of_a_client_makes_no_long_id(harness):
+def test_long_client_id_makes_a_bounded_member_id(harness):
     client = harness.client("é" * 16_000)
     harness.stable(client)
     assert len(client.member_id) < 300
@@ -312,7 +312,7 @@ def test_a_long_name_of_a_client_makes_no_long_id(harness):
     assert client.beat().code == NONE
 
 
-def test_a_member_may_say_a_megabyte(harness):
+def test_member_metadata_of_one_mebibyte_is_accepted(harness):
     clients = [
         harness.client(name, protocols={"range": subscription("t", rest=bytes(1 << 20))})
         for name in "ab"

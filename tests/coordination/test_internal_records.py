@@ -46,32 +46,32 @@ WRITTEN = {
 """Each kind in each version as it is in existing logs.  Never change an entry: add a version."""
 
 
-def test_every_version_of_every_kind_is_among_those_written():
+def test_recorded_examples_cover_every_version_of_every_kind():
     written = [tuple(bytes.fromhex(text)[:2]) for _, text in WRITTEN.values()]
     known = [(key, v) for key, kind in internal.BY_KEY.items() for v in range(kind.version + 1)]
     assert sorted(written) == sorted(known)
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_what_was_ever_written_is_read(name):
+def test_records_of_all_versions_are_readable(name):
     record, text = WRITTEN[name]
     assert internal.read(bytes.fromhex(text)) == record
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_a_record_is_read_as_it_was_written(name):
+def test_records_round_trip(name):
     record, _ = WRITTEN[name]
     assert internal.read(internal.write(record)) == record
 
 
 @pytest.mark.parametrize("value", [b"\x00\x00", b"\xff\x00", b"\x01\x01", b"\x01\xff"])
-def test_a_kind_or_version_of_the_future_is_refused_as_such(value):
+def test_unknown_kind_or_version_is_refused(value):
     with pytest.raises(UnsupportedVersion, match="newer kafkalite"):
         internal.read(value + b"rest")
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_a_record_cut_short_or_gone_on_is_corrupt(name):
+def test_truncated_or_extended_record_is_corrupt(name):
     whole = internal.write(WRITTEN[name][0])
     for value in (*(whole[:size] for size in range(len(whole))), whole + b"\0"):
         with pytest.raises(CorruptMessage):
@@ -79,7 +79,7 @@ def test_a_record_cut_short_or_gone_on_is_corrupt(name):
 
 
 @pytest.mark.parametrize("name", WRITTEN)
-def test_changed_bytes_give_a_record_or_a_refusal(name):
+def test_changed_bytes_are_read_or_refused(name):
     dice = random.Random(name)
     for _ in range(200):
         value = bytearray(internal.write(WRITTEN[name][0]))
@@ -90,13 +90,13 @@ def test_changed_bytes_give_a_record_or_a_refusal(name):
             pass
 
 
-def test_a_record_says_every_field_of_its_kind_and_no_other():
+def test_record_requires_exactly_the_fields_of_its_kind():
     with pytest.raises(AssertionError, match="name, topic_id"):
         internal.TOPIC(name="t")
     with pytest.raises(AssertionError, match="name, topic_id"):
         internal.TOPIC(name="t", topic_id=ID, more=1)
 
 
-def test_no_two_kinds_have_one_number():
+def test_record_kinds_are_unique():
     with pytest.raises(AssertionError, match="have the same kind 3"):
         internal.KINDS.declare(3, "Another", "0", internal.TOPIC.message.struct)

@@ -12,7 +12,7 @@ def renew(controller: Controller, node_id: int, *wanted: EpochRenewal) -> list[E
     return do(controller, controller.renew_epochs(node_id, wanted))
 
 
-def test_the_leader_gets_the_next_epoch_of_the_partitions_it_names():
+def test_renewal_raises_the_epochs_of_the_given_partitions():
     controller = cluster_of(workers=2)
     topic = create(controller, NewTopic("a", 4))["a"]
     assert leaders_of(controller, "a") == [1, 2, 1, 2]
@@ -22,7 +22,7 @@ def test_the_leader_gets_the_next_epoch_of_the_partitions_it_names():
     assert leaders_of(controller, "a") == [1, 2, 1, 2]
 
 
-def test_a_renewal_that_is_repeated_or_late_changes_nothing():
+def test_repeated_or_late_renewal_changes_nothing():
     controller = cluster_of(workers=2)
     topic = create(controller, NewTopic("a", 2))["a"]
     wanted = EpochRenewal(topic.topic_id, 0, 0)
@@ -33,7 +33,7 @@ def test_a_renewal_that_is_repeated_or_late_changes_nothing():
     assert epochs_of(controller, "a") == [2, 0]
 
 
-def test_a_partition_that_is_not_there_or_not_the_nodes_is_passed_over():
+def test_renewal_skips_partitions_the_node_does_not_lead():
     controller = cluster_of(workers=2)
     topic = create(controller, NewTopic("a", 2))["a"]
     strange = [

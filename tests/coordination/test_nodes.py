@@ -44,7 +44,7 @@ def a_log_of_the_first_version() -> list[bytes]:
 # -- settling ------------------------------------------------------------------------------------
 
 
-def test_a_cluster_of_one_process_gets_workers_and_gives_them_up_again():
+def test_partitions_move_between_node_0_and_workers_at_start():
     controller = Controller()
     for value in a_log_of_the_first_version():
         controller.replay(internal.read(value))
@@ -58,7 +58,7 @@ def test_a_cluster_of_one_process_gets_workers_and_gives_them_up_again():
     assert controller.image.nodes == {0: NodeImage(0, "localhost", 9092)}
 
 
-def test_settling_what_is_settled_leaves_no_records():
+def test_register_nodes_without_changes_writes_no_records():
     controller = cluster_of(workers=3)
     create(controller, NewTopic("a", 7), NewTopic("b", 2, config=DEDICATED))
     # For a dedicated node, set_node_address has set the listener by now.
@@ -67,7 +67,7 @@ def test_settling_what_is_settled_leaves_no_records():
     assert controller.register_nodes(addresses(5), None).records == []
 
 
-def test_a_worker_that_is_no_more_leaves_its_partitions_to_the_others_and_only_those():
+def test_only_partitions_of_a_removed_worker_move():
     controller = cluster_of(workers=3)
     create(controller, NewTopic("a", 6))
     settle(controller, workers=2)
@@ -76,7 +76,7 @@ def test_a_worker_that_is_no_more_leaves_its_partitions_to_the_others_and_only_t
     assert controller.image.nodes.keys() == {0, 1, 2}
 
 
-def test_a_worker_more_gets_nothing_that_another_has():
+def test_added_worker_gets_no_existing_partition():
     controller = cluster_of(workers=2)
     create(controller, NewTopic("a", 4))
     settle(controller, workers=3)
@@ -84,13 +84,13 @@ def test_a_worker_more_gets_nothing_that_another_has():
     assert epochs_of(controller, "a") == [0] * 4
 
 
-def test_a_node_is_settled_at_its_new_address_with_its_rack():
+def test_register_nodes_updates_address_and_rack():
     controller = cluster_of(workers=1)
     do(controller, controller.register_nodes({0: ("h", 1), 1: ("h", 2)}, "r"))
     assert controller.image.nodes == {0: NodeImage(0, "h", 1, "r"), 1: NodeImage(1, "h", 2, "r")}
 
 
-def test_a_draining_worker_goes_on_draining_after_a_restart():
+def test_draining_survives_a_restart():
     controller = cluster_of(workers=2)
     laid_out(controller, "a", [1, 1])
     do(controller, controller.set_draining(1, True))
@@ -101,14 +101,14 @@ def test_a_draining_worker_goes_on_draining_after_a_restart():
     assert controller.image.placeable == [2, 3]
 
 
-def test_a_worker_drains_no_more_when_those_that_should_take_over_are_gone():
+def test_draining_ends_when_no_other_worker_is_left():
     controller = cluster_of(workers=2)
     do(controller, controller.set_draining(1, True))
     settle(controller, workers=1)
     assert controller.image.placeable == [1]
 
 
-def test_bytes_decide_where_counts_are_equal():
+def test_equal_counts_are_decided_by_bytes():
     controller = cluster_of(workers=3)
     topic = laid_out(controller, "a", [1, 2])
     laid_out(controller, "b", [3])
@@ -120,7 +120,7 @@ def test_bytes_decide_where_counts_are_equal():
 # -- adding, removing, draining ------------------------------------------------------------------
 
 
-def test_an_added_worker_takes_partitions_once_it_has_a_listener():
+def test_added_worker_gets_partitions_once_it_has_a_listener():
     controller = cluster_of(workers=1)
     assert do(controller, controller.add_node()) == 2
     assert controller.image.nodes[2] == NodeImage(2, "", 0)
@@ -131,7 +131,7 @@ def test_an_added_worker_takes_partitions_once_it_has_a_listener():
     assert (leaders_of(controller, "a"), leaders_of(controller, "b")) == ([1, 1], [2, 1])
 
 
-def test_the_id_of_a_removed_node_is_not_given_again_whatever_the_machine_is_made_from():
+def test_id_of_a_removed_node_is_not_reused():
     controller = cluster_of(workers=2)
     do(controller, controller.add_node())
     do(controller, controller.remove_node(3))
@@ -140,7 +140,7 @@ def test_the_id_of_a_removed_node_is_not_given_again_whatever_the_machine_is_mad
     assert do(controller, controller.add_node()) == do(again, again.add_node()) == 4
 
 
-def test_a_node_that_was_removed_is_located_nowhere():
+def test_address_of_an_unknown_node_is_ignored():
     controller = cluster_of(workers=1)
     assert controller.set_node_address(7, "h", 1, None).records == ()
     assert controller.set_node_address(1, "localhost", 9093, None).records == []
@@ -156,7 +156,7 @@ def test_a_node_that_was_removed_is_located_nowhere():
         (4, "dedicated to topic alone"),
     ],
 )
-def test_a_node_that_is_needed_is_not_removed(node_id, words):
+def test_remove_of_a_node_in_use_is_refused(node_id, words):
     controller = cluster_of(workers=3)
     laid_out(controller, "a", [1, 1])
     create(controller, NewTopic("alone", 1, config=DEDICATED))
@@ -164,7 +164,7 @@ def test_a_node_that_is_needed_is_not_removed(node_id, words):
         controller.remove_node(node_id)
 
 
-def test_the_last_worker_that_takes_partitions_neither_goes_nor_drains():
+def test_last_worker_cannot_be_removed_or_drained():
     controller = cluster_of(workers=2)
     do(controller, controller.set_draining(1, True))
     for decide in (controller.remove_node, lambda node_id: controller.set_draining(node_id, True)):
@@ -175,7 +175,7 @@ def test_the_last_worker_that_takes_partitions_neither_goes_nor_drains():
         controller.remove_node(2)
 
 
-def test_a_draining_worker_gets_nothing_until_it_is_taken_back():
+def test_draining_worker_gets_no_partitions_until_restored():
     controller = cluster_of(workers=2)
     do(controller, controller.set_draining(1, True))
     create(controller, NewTopic("a", 3))
@@ -185,19 +185,19 @@ def test_a_draining_worker_gets_nothing_until_it_is_taken_back():
 
 
 @pytest.mark.parametrize(("node_id", "words"), [(0, "supervisor"), (9, "no node 9"), (3, "alone")])
-def test_only_a_worker_is_drained(node_id, words):
+def test_drain_of_supervisor_unknown_or_dedicated_node_is_refused(node_id, words):
     controller = cluster_of(workers=2)
     create(controller, NewTopic("alone", 1, config=DEDICATED))
     with pytest.raises(InvalidRequest, match=words):
         controller.set_draining(node_id, True)
 
 
-def test_a_cluster_without_workers_gets_none_while_it_runs():
+def test_add_node_without_workers_is_refused():
     with pytest.raises(InvalidRequest, match="--workers 1"):
         cluster_of(workers=0).add_node()
 
 
-def test_there_are_no_more_workers_than_may_be_asked_for():
+def test_number_of_workers_is_bounded():
     controller = cluster_of(workers=WORKERS_MAX)
     with pytest.raises(PolicyViolation, match="128"):
         controller.add_node()
@@ -206,7 +206,7 @@ def test_there_are_no_more_workers_than_may_be_asked_for():
 # -- moving --------------------------------------------------------------------------------------
 
 
-def test_a_move_changes_the_leader_under_the_next_epoch():
+def test_move_changes_the_leader_and_raises_the_epoch():
     controller = cluster_of(workers=2)
     topic = laid_out(controller, "a", [1, 1])
     moves = [PartitionMove(topic.topic_id, 1, 1, 2)]
@@ -216,7 +216,7 @@ def test_a_move_changes_the_leader_under_the_next_epoch():
     assert (controller.image.led_count(1), controller.image.led_count(2)) == (1, 1)
 
 
-def test_moves_that_make_no_sense_by_now_are_left_out():
+def test_invalid_moves_are_skipped():
     controller = cluster_of(workers=5)
     topic = laid_out(controller, "a", [1, 1])
     alone = create(controller, NewTopic("alone", 1, config=DEDICATED))["alone"]
@@ -241,7 +241,7 @@ def test_moves_that_make_no_sense_by_now_are_left_out():
     assert leaders_of(controller, "a") == [2, 1]
 
 
-def test_nothing_moves_in_a_cluster_without_workers():
+def test_move_without_workers_changes_nothing():
     controller = cluster_of(workers=0)
     topic = laid_out(controller, "a", [0])
     assert controller.move([PartitionMove(topic.topic_id, 0, 0, 0)]) == ([], [])
@@ -250,7 +250,7 @@ def test_nothing_moves_in_a_cluster_without_workers():
 # -- dedicated workers ---------------------------------------------------------------------------
 
 
-def test_each_partition_of_a_dedicated_topic_gets_a_worker_that_comes_and_goes_with_it():
+def test_dedicated_topic_adds_and_removes_its_workers():
     controller = cluster_of(workers=2)
     topic = create(controller, NewTopic("alone", 2, config=DEDICATED))["alone"]
     assert leaders_of(controller, "alone") == [3, 4]
@@ -264,7 +264,7 @@ def test_each_partition_of_a_dedicated_topic_gets_a_worker_that_comes_and_goes_w
     assert leaders_of(controller, "alone") == [6]
 
 
-def test_validating_a_dedicated_topic_makes_no_node():
+def test_validate_only_of_a_dedicated_topic_adds_no_node():
     controller = cluster_of(workers=2)
     result = controller.create_topics(
         [NewTopic("alone", 2, 1, config=DEDICATED)],
@@ -275,7 +275,7 @@ def test_validating_a_dedicated_topic_makes_no_node():
     assert (len(result.response["alone"].partitions), result.records) == (2, [])
 
 
-def test_dedicated_workers_are_bounded_within_a_request_as_across_requests():
+def test_dedicated_workers_are_bounded():
     controller = cluster_of(workers=1)
     answers = create(
         controller,
@@ -294,7 +294,7 @@ def test_dedicated_workers_are_bounded_within_a_request_as_across_requests():
     assert controller.image.nodes.keys() == {0, 1, 2, 3, 4, 5}
 
 
-def test_a_dedicated_topic_is_one_like_others_without_workers_and_gets_its_own_with_them():
+def test_dedicated_topic_without_workers_shares_node_0():
     controller = cluster_of(workers=0)
     create(controller, NewTopic("alone", 2, config=DEDICATED), NewTopic("a", 2))
     assert leaders_of(controller, "alone") == [0, 0]
@@ -308,7 +308,7 @@ def test_a_dedicated_topic_is_one_like_others_without_workers_and_gets_its_own_w
     assert leaders_of(controller, "alone") == [5, 6]
 
 
-def test_more_dedicated_partitions_than_there_may_be_workers_share_until_there_may():
+def test_dedicated_partitions_over_the_limit_share_workers():
     controller = cluster_of(workers=0)
     create(controller, NewTopic("alone", 3, config=DEDICATED))
     settle(controller, workers=2, limits=PlacementLimits(dedicated_max=1))
@@ -319,7 +319,7 @@ def test_more_dedicated_partitions_than_there_may_be_workers_share_until_there_m
     assert leaders_of(controller, "alone") == [3, 4, 2]
 
 
-def test_dedicated_workers_stay_when_the_next_start_does_not_name_them_and_wait_for_a_listener():
+def test_dedicated_workers_survive_a_restart_without_listener():
     controller = cluster_of(workers=2)
     create(controller, NewTopic("alone", 1, config=DEDICATED))
     do(controller, controller.set_node_address(3, "h", 9095, "r"))
@@ -339,7 +339,7 @@ def test_dedicated_workers_stay_when_the_next_start_does_not_name_them_and_wait_
         (1, DEDICATED, "assign none"),
     ],
 )
-def test_a_manual_assignment_names_ordinary_workers_that_take_partitions(node_id, config, words):
+def test_manual_assignment_to_unavailable_workers_is_refused(node_id, config, words):
     controller = cluster_of(workers=3)
     create(controller, NewTopic("alone", 1, config=DEDICATED))
     do(controller, controller.set_draining(3, True))

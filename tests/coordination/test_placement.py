@@ -71,7 +71,7 @@ def unevenness(controller: Controller) -> dict[str, int]:
 # -- new partitions ------------------------------------------------------------------------------
 
 
-def test_a_thousand_partitions_are_spread_evenly_however_they_come():
+def test_partitions_are_spread_evenly_for_any_topic_sizes():
     for partition_counts in ([1000], [1] * 1000, [7] * 142 + [6], [600, 1, 399]):
         controller = cluster_of(workers=3)
         for number, count in enumerate(partition_counts):
@@ -80,20 +80,20 @@ def test_a_thousand_partitions_are_spread_evenly_however_they_come():
         assert max(unevenness(controller).values()) <= 1
 
 
-def test_a_topic_is_spread_before_the_cluster_is():
+def test_topic_balance_precedes_cluster_balance():
     controller = cluster_of(workers=2)
     laid_out(controller, "crowd", [1] * 10)
     create(controller, NewTopic("a", 4))
     assert leaders_of(controller, "a") == [2, 1, 2, 1]
 
 
-def test_topics_of_one_request_know_of_each_other():
+def test_topics_of_one_request_are_spread_together():
     controller = cluster_of(workers=3)
     create(controller, *(NewTopic(name, 1) for name in "abcdef"))
     assert [leaders_of(controller, name) for name in "abcdef"] == [[1], [2], [3], [1], [2], [3]]
 
 
-def test_among_equals_a_new_partition_goes_where_fewest_bytes_are():
+def test_new_partition_goes_to_the_worker_with_fewest_bytes():
     controller = cluster_of(workers=3)
     topic = laid_out(controller, "a", [1, 2, 3])
     sizes = {(topic.topic_id, 0): 9, (topic.topic_id, 1): 7, (topic.topic_id, 2): 8}
@@ -101,7 +101,7 @@ def test_among_equals_a_new_partition_goes_where_fewest_bytes_are():
     assert leaders_of(controller, "b") == [2]
 
 
-def test_a_growing_topic_goes_on_where_it_is_rare():
+def test_added_partitions_go_where_the_topic_has_fewest():
     controller = cluster_of(workers=3)
     laid_out(controller, "a", [1, 1, 2])
     grow(controller, PartitionGrowth("a", 6))
@@ -122,13 +122,13 @@ def test_new_partitions_go_to_the_leading_workers_only():
     assert leaders_of(controller, "a") == [1, 2, 1, 2, 1, 1]
 
 
-def test_an_assignment_may_name_a_worker_that_stands_by():
+def test_manual_assignment_may_name_a_standby_worker():
     controller = cluster_of(workers=3)
     create(controller, NewTopic("a", assignments=[(0, [3])]), limits=ONE_LEADS)
     assert leaders_of(controller, "a") == [3]
 
 
-def test_an_assignment_to_node_0_means_any_leading_worker():
+def test_manual_assignment_to_node_0_means_any_leading_worker():
     controller = cluster_of(workers=3)
     create(controller, NewTopic("a", assignments=[(0, [0]), (1, [0]), (2, [3])]), limits=TWO_LEAD)
     assert leaders_of(controller, "a") == [1, 2, 3]
@@ -136,33 +136,33 @@ def test_an_assignment_to_node_0_means_any_leading_worker():
     assert leaders_of(controller, "a") == [1, 2, 3, 1, 2]
 
 
-def test_a_dedicated_topic_assigned_to_node_0_gets_its_own_worker():
+def test_dedicated_topic_assigned_to_node_0_gets_its_own_worker():
     controller = cluster_of(workers=2)
     create(controller, NewTopic("alone", assignments=[(0, [0])], config=DEDICATED))
     assert leaders_of(controller, "alone") == [3]
 
 
-def test_an_assignment_to_node_0_without_workers_is_taken_as_it_is():
+def test_manual_assignment_to_node_0_without_workers_is_kept():
     controller = cluster_of(workers=0)
     create(controller, NewTopic("a", assignments=[(0, [0])]))
     assert leaders_of(controller, "a") == [0]
 
 
-def test_partitions_of_node_0_go_to_the_leading_workers_at_a_start():
+def test_partitions_of_node_0_move_to_leading_workers_at_start():
     controller = cluster_of(workers=0)
     create(controller, NewTopic("a", 3))
     settle(controller, workers=3, limits=ONE_LEADS)
     assert leaders_of(controller, "a") == [1, 1, 1]
 
 
-def test_a_start_leaves_partitions_with_workers_that_stand_by():
+def test_start_keeps_partitions_on_standby_workers():
     controller = cluster_of(workers=3)
     create(controller, NewTopic("a", 3))
     settle(controller, workers=3, limits=ONE_LEADS)
     assert leaders_of(controller, "a") == [1, 2, 3]
 
 
-def test_draining_a_leading_worker_moves_its_partitions_to_one_that_stood_by():
+def test_drain_of_a_leading_worker_moves_to_a_standby_worker():
     controller = cluster_of(workers=3)
     create(controller, NewTopic("a", 2), limits=ONE_LEADS)
     do(controller, controller.set_draining(1, True))
@@ -187,7 +187,7 @@ def test_rebalance_leaves_partitions_with_the_leading_workers_only(topics, leadi
 # -- draining ------------------------------------------------------------------------------------
 
 
-def test_a_drained_worker_leads_nothing_and_its_partitions_are_spread():
+def test_drain_spreads_the_partitions_of_the_worker():
     controller = cluster_of(workers=3)
     create(controller, NewTopic("a", 6), NewTopic("b", 3))
     moves = drain_moves(controller.image, 2, {})
@@ -206,7 +206,7 @@ def unevenness_without(controller: Controller, node_id: int) -> int:
     )
 
 
-def test_what_is_drained_goes_where_there_is_room_for_its_bytes():
+def test_drain_balances_bytes():
     controller = cluster_of(workers=3)
     topic = laid_out(controller, "a", [1, 1, 1, 1])
     sizes = {(topic.topic_id, index): size for index, size in enumerate([1, 3, 50, 49])}
@@ -214,7 +214,7 @@ def test_what_is_drained_goes_where_there_is_room_for_its_bytes():
     assert sorted(node_sizes(controller, sizes).values()) == [0, 51, 52]
 
 
-def test_nothing_is_drained_from_a_dedicated_worker_nor_onto_a_draining_one():
+def test_drain_skips_dedicated_and_draining_workers():
     controller = cluster_of(workers=3)
     create(controller, NewTopic("alone", 1, config=DEDICATED))
     topic = laid_out(controller, "a", [1, 1])
@@ -226,7 +226,7 @@ def test_nothing_is_drained_from_a_dedicated_worker_nor_onto_a_draining_one():
     ]
 
 
-def test_with_nobody_to_take_over_nothing_is_drained():
+def test_drain_of_the_only_worker_moves_nothing():
     controller = cluster_of(workers=1)
     create(controller, NewTopic("a", 1))
     assert drain_moves(controller.image, 1, {}) == []
@@ -235,7 +235,7 @@ def test_with_nobody_to_take_over_nothing_is_drained():
 # -- rebalancing ---------------------------------------------------------------------------------
 
 
-def test_a_new_worker_gets_its_share_by_the_fewest_moves():
+def test_rebalance_to_a_new_worker_takes_the_fewest_moves():
     controller = cluster_of(workers=2)
     create(controller, NewTopic("a", 6), NewTopic("b", 6))
     settle(controller, workers=3)
@@ -246,14 +246,14 @@ def test_a_new_worker_gets_its_share_by_the_fewest_moves():
     assert unevenness(controller) == {"a": 0, "b": 0}
 
 
-def test_of_what_must_move_the_topic_that_is_crowded_here_and_rare_there_does():
+def test_rebalance_moves_the_most_uneven_topic():
     controller = cluster_of(workers=2)
     laid_out(controller, "even", [1, 1, 1, 2, 2, 2])
     crowded = laid_out(controller, "crowded", [1, 1])
     assert rebalance_moves(controller.image, {}) == [PartitionMove(crowded.topic_id, 0, 1, 2)]
 
 
-def test_partitions_are_swapped_for_their_bytes():
+def test_rebalance_swaps_partitions_to_balance_bytes():
     controller = cluster_of(workers=2)
     topic = laid_out(controller, "a", [1, 1, 2, 2])
     sizes = {(topic.topic_id, index): size for index, size in enumerate([60, 40, 5, 5])}
@@ -263,7 +263,7 @@ def test_partitions_are_swapped_for_their_bytes():
     assert len(moves) == 2
 
 
-def test_of_all_swaps_the_one_that_evens_most_is_made():
+def test_rebalance_makes_the_most_balancing_swap():
     controller = cluster_of(workers=2)
     topic = laid_out(controller, "a", [1, 1, 1, 2, 2, 2])
     sizes = {(topic.topic_id, index): size for index, size in enumerate([85, 5, 5, 0, 0, 60])}
@@ -271,7 +271,7 @@ def test_of_all_swaps_the_one_that_evens_most_is_made():
     assert leaders_of(controller, "a") == [2, 1, 1, 2, 2, 1]
 
 
-def test_what_moves_for_the_count_is_large_where_it_comes_from_the_fuller_worker():
+def test_rebalance_by_count_moves_a_large_partition_of_a_full_worker():
     controller = cluster_of(workers=2)
     a, b = laid_out(controller, "a", [1, 1]), laid_out(controller, "b", [1])
     c = laid_out(controller, "c", [2])
@@ -284,7 +284,7 @@ def test_what_moves_for_the_count_is_large_where_it_comes_from_the_fuller_worker
     assert rebalance_moves(controller.image, sizes) == [PartitionMove(a.topic_id, 1, 1, 2)]
 
 
-def test_what_would_bring_less_than_a_tenth_stays():
+def test_rebalance_ignores_gains_below_a_tenth():
     controller = cluster_of(workers=2)
     topic = laid_out(controller, "a", [1, 2])
     other = laid_out(controller, "b", [1, 2])
@@ -292,7 +292,7 @@ def test_what_would_bring_less_than_a_tenth_stays():
     assert rebalance_moves(controller.image, sizes) == []
 
 
-def test_no_swap_for_bytes_spreads_a_topic_worse():
+def test_rebalance_by_bytes_keeps_topics_spread():
     controller = cluster_of(workers=2)
     a = laid_out(controller, "a", [1, 2])
     b = laid_out(controller, "b", [1, 2])
@@ -303,7 +303,7 @@ def test_no_swap_for_bytes_spreads_a_topic_worse():
     assert unevenness(controller) == {"a": 0, "b": 0}
 
 
-def test_dedicated_and_draining_workers_take_no_part_in_rebalancing():
+def test_rebalance_skips_dedicated_and_draining_workers():
     controller = cluster_of(workers=3)
     create(controller, NewTopic("alone", 1, config=DEDICATED))
     laid_out(controller, "a", [3, 3, 3, 3, 1, 1])
@@ -313,7 +313,7 @@ def test_dedicated_and_draining_workers_take_no_part_in_rebalancing():
     assert leaders_of(controller, "alone") == [4]
 
 
-def test_a_cluster_without_workers_is_as_balanced_as_can_be():
+def test_rebalance_without_workers_moves_nothing():
     controller = cluster_of(workers=0)
     topic = create(controller, NewTopic("a", 3))["a"]
     assert rebalance_moves(controller.image, {(topic.topic_id, 0): 5}) == []
@@ -321,7 +321,7 @@ def test_a_cluster_without_workers_is_as_balanced_as_can_be():
 
 @settings(deadline=None)
 @given(LAYOUTS)
-def test_rebalancing_without_sizes_moves_no_more_than_the_counts_ask_for(topics):
+def test_rebalance_without_sizes_makes_the_fewest_moves(topics):
     controller, _ = layout(topics)
     before = counts(controller)
     moves = rebalance_moves(controller.image, {})
@@ -335,7 +335,7 @@ def test_rebalancing_without_sizes_moves_no_more_than_the_counts_ask_for(topics)
 @settings(deadline=None)
 @given(LAYOUTS)
 @example([[(1, 10), (1, 1)], [(2, 1)], [(3, 1)], [(4, 1), (4, 1)]])
-def test_rebalancing_by_size_only_ever_relieves_the_fullest(topics):
+def test_rebalance_by_size_never_increases_the_largest_worker(topics):
     controller, sizes = layout(topics)
     do(controller, controller.move(rebalance_moves(controller.image, {})))
     by_count, spread = node_sizes(controller, sizes), unevenness(controller)
@@ -355,7 +355,7 @@ def test_rebalancing_by_size_only_ever_relieves_the_fullest(topics):
 
 @settings(deadline=None)
 @given(LAYOUTS, st.randoms())
-def test_the_same_layout_gives_the_same_moves_however_the_sizes_are_handed_in(topics, dice):
+def test_moves_do_not_depend_on_the_order_of_sizes(topics, dice):
     controller, sizes = layout(topics)
     shuffled = list(sizes.items())
     dice.shuffle(shuffled)
@@ -364,7 +364,7 @@ def test_the_same_layout_gives_the_same_moves_however_the_sizes_are_handed_in(to
     assert drain_moves(image, 1, sizes) == drain_moves(image, 1, dict(shuffled))
 
 
-def test_sizes_of_what_is_not_there_count_for_nothing():
+def test_sizes_of_unknown_partitions_are_ignored():
     controller = cluster_of(workers=2)
     topic = laid_out(controller, "a", [1, 2])
     sizes = {(bytes(16), 0): 1 << 40, (topic.topic_id, 9): 1 << 40}
@@ -376,12 +376,12 @@ def test_sizes_of_what_is_not_there_count_for_nothing():
 @pytest.mark.parametrize(
     ("group_id", "hashed"), [("", 0), ("foo", 101574), ("hello", 99162322), ("é", 233)]
 )
-def test_a_groups_partition_follows_from_javas_hash(group_id, hashed):
+def test_coordinator_partition_uses_the_hash_of_java(group_id, hashed):
     for count in (1, 2, 7, 50):
         assert coordinator_partition(group_id, count) == hashed % count
 
 
-def test_a_hash_below_zero_and_two_units_a_character_are_as_in_java():
+def test_coordinator_partition_of_negative_hash_and_surrogates():
     # "polygenelubricants".hashCode() is -2^31; "😀" is two units, 0xD83D and 0xDE00.
     assert coordinator_partition("polygenelubricants", 50) == 0
     # "billing".hashCode() is -109829509.
@@ -389,7 +389,7 @@ def test_a_hash_below_zero_and_two_units_a_character_are_as_in_java():
     assert coordinator_partition("😀", 1 << 31) == 31 * 0xD83D + 0xDE00
 
 
-def test_the_coordinator_of_a_group_leads_its_partition_of_the_offsets_topic():
+def test_coordinator_leads_the_offsets_partition_of_the_group():
     controller = cluster_of(workers=2)
     assert coordinator_of(controller.image, CoordinatorType.GROUP, "g") is None
     do(controller, controller.create_internal_topic("__consumer_offsets", bytes(16), 50, {}))

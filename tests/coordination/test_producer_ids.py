@@ -17,18 +17,18 @@ def committed(machine: ProducerIds) -> range:
     return range(result.response.first_id, result.response.end_id)
 
 
-def test_a_block_that_was_not_committed_was_not_given():
+def test_allocation_that_was_not_committed_is_repeated():
     machine = ProducerIds()
     assert machine.allocate(node_id=1) == machine.allocate(node_id=1)
 
 
-def test_no_id_is_in_two_blocks():
+def test_producer_id_blocks_do_not_overlap():
     machine = ProducerIds()
     given = [producer_id for _ in range(3) for producer_id in committed(machine)]
     assert len(set(given)) == 3 * BLOCK_COUNT
 
 
-def test_a_machine_made_from_the_fewest_records_gives_no_old_id():
+def test_snapshot_records_prevent_reuse_of_ids():
     machine, again = ProducerIds(), ProducerIds()
     old = {*committed(machine), *committed(machine)}
     for record in machine.records():
@@ -36,7 +36,7 @@ def test_a_machine_made_from_the_fewest_records_gives_no_old_id():
     assert not old & {*committed(again)}
 
 
-def test_a_block_that_was_given_is_not_taken_in_again():
+def test_replay_of_an_allocated_block_is_refused():
     machine = ProducerIds()
     record = machine.allocate(node_id=1).records[0]
     machine.replay(record)
@@ -44,7 +44,7 @@ def test_a_block_that_was_given_is_not_taken_in_again():
         machine.replay(record)
 
 
-def test_the_ids_end_with_an_error_and_not_with_a_negative_id():
+def test_exhausted_ids_are_an_error():
     machine = ProducerIds()
     machine.replay(PRODUCER_IDS_BLOCK(first_id=ID_MAX - BLOCK_COUNT, count=1, node_id=0))
     with pytest.raises(UnknownServerError):

@@ -167,7 +167,7 @@ class ControllerMachine(RuleBasedStateMachine):
             assert self.image.nodes.keys() == {0}
 
     @rule()
-    def settle_as_it_is(self) -> None:
+    def settle_unchanged(self) -> None:
         addresses = {node.node_id: (node.host, node.port) for node in self.image.nodes.values()}
         rack = self.image.nodes[0].rack
         result = self.controller.register_nodes(addresses, rack, limits=LIMITS)
@@ -274,7 +274,7 @@ class ControllerMachine(RuleBasedStateMachine):
         return dict(self.image.config_of(kind, name))
 
     @invariant()
-    def nothing_is_set_on_nodes_that_are_gone(self) -> None:
+    def removed_nodes_have_no_configs(self) -> None:
         for kind, name in self.image.configs:
             if kind in (Resource.BROKER, Resource.BROKER_LOGGER) and name:
                 assert int(name) in self.image.nodes
@@ -342,16 +342,16 @@ class ControllerMachine(RuleBasedStateMachine):
     # -- invariants --------------------------------------------------------------------------
 
     @invariant()
-    def its_log_makes_it_again(self) -> None:
+    def its_log_restores_it(self) -> None:
         again = replayed(internal.read(value) for value in self.log)
         assert state(again) == state(self.controller)
 
     @invariant()
-    def its_fewest_records_make_it_again(self) -> None:
+    def its_snapshot_records_restore_it(self) -> None:
         assert state(replayed(self.controller.records())) == state(self.controller)
 
     @invariant()
-    def every_partition_has_one_leader_that_may_lead_it(self) -> None:
+    def every_partition_has_one_valid_leader(self) -> None:
         image = self.image
         for topic in image.topics.values():
             assert [*topic.partitions] == [*range(len(topic.partitions))]
@@ -364,7 +364,7 @@ class ControllerMachine(RuleBasedStateMachine):
                 )
 
     @invariant()
-    def a_leader_changes_only_with_a_higher_epoch(self) -> None:
+    def leaders_change_only_with_a_higher_epoch(self) -> None:
         now = {
             (topic.topic_id, index): (partition.leader_epoch, partition.leader)
             for topic in self.image.topics.values()
@@ -386,13 +386,13 @@ class ControllerMachine(RuleBasedStateMachine):
             assert self.image.led_count(node_id) == leaders.count(node_id)
 
     @invariant()
-    def a_dedicated_node_is_there_for_its_partition(self) -> None:
+    def dedicated_nodes_lead_their_partitions(self) -> None:
         dedicated = [node.node_id for node in self.image.nodes.values() if node.dedicated]
         assert all(self.image.led_count(node_id) == 1 for node_id in dedicated)
         assert len(dedicated) <= DEDICATED_MAX
 
     @invariant()
-    def there_is_a_node_that_takes_partitions(self) -> None:
+    def some_node_takes_partitions(self) -> None:
         if self.image.nodes:
             assert self.image.placeable
             assert {*self.image.placeable} <= self.image.nodes.keys()

@@ -36,7 +36,7 @@ def test_member_without_heartbeats_expires(harness):
     assert second.beat().code == UNKNOWN_MEMBER
 
 
-def test_a_heartbeat_prolongs_the_session(harness):
+def test_heartbeat_extends_the_session(harness):
     client = harness.client()
     harness.stable(client)
     for _ in range(5):
@@ -45,7 +45,7 @@ def test_a_heartbeat_prolongs_the_session(harness):
     assert harness.state() == "Stable"
 
 
-def test_a_commit_prolongs_the_session_as_well(harness):
+def test_commit_extends_the_session(harness):
     client = harness.client()
     harness.stable(client)
     for offset in range(5):
@@ -54,7 +54,7 @@ def test_a_commit_prolongs_the_session_as_well(harness):
     assert harness.state() == "Stable"
 
 
-def test_a_heartbeat_that_is_refused_does_not(harness):
+def test_refused_heartbeat_does_not_extend_the_session(harness):
     client = harness.client()
     harness.stable(client)
     harness.after(SESSION_MS - 1)
@@ -63,7 +63,7 @@ def test_a_heartbeat_that_is_refused_does_not(harness):
     assert harness.state() == "Empty"
 
 
-def test_a_heartbeat_between_join_and_sync_is_heard(harness):
+def test_heartbeat_between_join_and_sync_extends_the_session(harness):
     client = harness.client()
     harness.joined(client)
     harness.after(SESSION_MS - 1)
@@ -80,7 +80,7 @@ def test_expiry_of_the_last_member_records_an_empty_group(harness):
     assert written(harness) == (2, [])
 
 
-def test_a_member_that_waits_for_its_assignment_need_not_be_heard(harness):
+def test_member_waiting_in_sync_needs_no_heartbeats(harness):
     first, second = harness.client("a", session_ms=1_000_000), harness.client("b")
     harness.joined(first, second)
     waiting = second.sync()
@@ -105,7 +105,7 @@ def test_leaving_member_is_removed_at_once(harness):
     assert [each["member_id"] for each in again.members] == ["a-1"]
 
 
-def test_when_the_leader_leaves_another_one_leads(harness):
+def test_leave_of_the_leader_elects_another(harness):
     first, second = harness.client("a"), harness.client("b")
     harness.stable(first, second)
     first.leave()
@@ -114,7 +114,7 @@ def test_when_the_leader_leaves_another_one_leads(harness):
     assert len(again.members) == 1
 
 
-def test_when_the_last_one_leaves_the_group_is_empty_in_the_next_generation(harness):
+def test_leave_of_the_last_member_empties_the_group(harness):
     client = harness.client()
     harness.stable(client)
     client.leave()
@@ -132,7 +132,7 @@ def test_leave_of_several_members_has_a_result_for_each(harness):
     assert harness.member_ids() == ["b-2", "c-3"]
 
 
-def test_leaving_a_group_that_is_not_there_is_answered_member_by_member(harness):
+def test_leave_of_an_unknown_group_has_a_result_for_each_member(harness):
     asked = harness.leave("nowhere", ("a", None))
     assert asked.code == NONE
     assert [each["error_code"] for each in asked.members] == [UNKNOWN_MEMBER]
@@ -147,7 +147,7 @@ def test_leave_of_an_unknown_member_has_no_effect(harness):
     assert harness.state() == "Stable"
 
 
-def test_an_id_that_was_given_out_can_be_given_back(harness):
+def test_leave_of_a_pending_member_completes_the_rebalance(harness):
     first = harness.client("a")
     harness.stable(first)
     given = harness.client("b").ask_to_join().member_id
@@ -186,13 +186,13 @@ def static(harness, name="a", **options):
     return harness.client(name, instance_id=f"i-{name}", **options)
 
 
-def test_a_static_member_needs_no_second_join(harness):
+def test_static_member_joins_without_member_id(harness):
     asked = static(harness).ask_to_join()
     harness.after(STATIC_GATHER_MS)
     assert (asked.code, asked.member_id) == (NONE, "i-a-1")
 
 
-def test_a_static_member_comes_back_to_its_assignment_and_nobody_else_notices(harness):
+def test_returning_static_member_keeps_its_assignment_without_rebalance(harness):
     first, second = static(harness, "a"), static(harness, "b")
     harness.stable(first, second)
     again = static(harness, "b")
@@ -205,7 +205,7 @@ def test_a_static_member_comes_back_to_its_assignment_and_nobody_else_notices(ha
     assert written(harness) == (1, [first.member_id, asked.member_id])
 
 
-def test_the_one_it_replaced_is_fenced_whatever_it_asks(harness):
+def test_replaced_static_member_is_fenced(harness):
     first, second = static(harness, "a"), static(harness, "b")
     harness.stable(first, second)
     static(harness, "b").join()
@@ -217,7 +217,7 @@ def test_the_one_it_replaced_is_fenced_whatever_it_asks(harness):
     assert harness.offsets("g") == {}
 
 
-def test_the_one_it_replaced_is_fenced_while_it_waits(harness):
+def test_waiting_join_of_a_replaced_static_member_is_fenced(harness):
     first, second = static(harness, "a"), static(harness, "b")
     harness.stable(first, second)
     waiting = first.join()
@@ -230,7 +230,7 @@ def test_the_one_it_replaced_is_fenced_while_it_waits(harness):
     assert harness.machine.describe("g", 5)["members"][1]["group_instance_id"] == "i-a"
 
 
-def test_a_leader_that_comes_back_leads_on_and_has_nothing_to_assign(harness):
+def test_returning_static_leader_skips_the_assignment(harness):
     first, second = static(harness, "a"), static(harness, "b")
     harness.stable(first, second)
     asked = static(harness, "a").join()
@@ -239,7 +239,7 @@ def test_a_leader_that_comes_back_leads_on_and_has_nothing_to_assign(harness):
     assert len(asked.members) == 2
 
 
-def test_a_leader_of_old_that_comes_back_must_not_take_itself_for_it(harness):
+def test_returning_static_leader_of_old_version_is_a_follower(harness):
     first, second = static(harness, "a"), static(harness, "b")
     harness.stable(first, second)
     asked = static(harness, "a", version=8).join()
@@ -248,7 +248,7 @@ def test_a_leader_of_old_that_comes_back_must_not_take_itself_for_it(harness):
     assert asked.members == []
 
 
-def test_a_static_member_that_says_something_else_is_given_its_assignment_all_the_same(harness):
+def test_returning_static_member_may_change_its_subscription(harness):
     first, second = static(harness, "a"), static(harness, "b")
     harness.stable(first, second)
     second = static(harness, "b", protocols={"range": subscription("else")})
@@ -256,7 +256,7 @@ def test_a_static_member_that_says_something_else_is_given_its_assignment_all_th
     assert harness.state() == "Stable"
 
 
-def test_unless_another_protocol_follows_from_it(harness):
+def test_returning_static_member_with_another_protocol_rebalances(harness):
     both = {"range": b"", "sticky": b""}
     first, second = static(harness, "a", protocols=both), static(harness, "b", protocols=both)
     harness.stable(first, second)
@@ -265,7 +265,7 @@ def test_unless_another_protocol_follows_from_it(harness):
     assert first.join().protocol_name == "sticky"
 
 
-def test_a_static_member_that_comes_back_before_all_have_synced_begins_another_generation(harness):
+def test_static_member_that_returns_before_sync_rebalances(harness):
     first, second = static(harness, "a"), static(harness, "b")
     harness.joined(first, second)
     waiting = second.sync()
@@ -275,7 +275,7 @@ def test_a_static_member_that_comes_back_before_all_have_synced_begins_another_g
     assert first.beat().code == REBALANCE_IN_PROGRESS
 
 
-def test_a_static_member_may_miss_a_generation(harness):
+def test_static_member_may_miss_a_generation(harness):
     first, second = static(harness, "a", session_ms=1_000_000), harness.client("b")
     harness.stable(first, second)
     second.leave()
@@ -287,14 +287,14 @@ def test_a_static_member_may_miss_a_generation(harness):
     assert harness.member_ids() == ["i-a-1", "c-3"]
 
 
-def test_but_not_its_session(harness):
+def test_static_member_expires_at_its_session_timeout(harness):
     first = static(harness, "a")
     harness.stable(first)
     harness.after(SESSION_MS)
     assert harness.state() == "Empty"
 
 
-def test_when_only_static_members_are_left_their_sessions_have_to_end(harness):
+def test_rebalance_waits_for_sessions_of_absent_static_members(harness):
     first, second = static(harness, "a", session_ms=200_000), harness.client("b")
     harness.stable(first, second)
     second.leave()
@@ -304,7 +304,7 @@ def test_when_only_static_members_are_left_their_sessions_have_to_end(harness):
     assert harness.state() == "Empty"
 
 
-def test_waiting_for_them_is_little_work_whatever_they_ask_for(harness):
+def test_rebalance_of_absent_static_members_takes_few_ticks(harness):
     first = static(harness, "a", session_ms=200_000, rebalance_ms=-1)
     second = harness.client("b", rebalance_ms=0)
     harness.stable(second, first)
@@ -317,7 +317,7 @@ def test_waiting_for_them_is_little_work_whatever_they_ask_for(harness):
     assert ticks < 300
 
 
-def test_an_admin_removes_a_static_member_by_its_instance_id(harness):
+def test_leave_by_instance_id_removes_a_static_member(harness):
     first, second = static(harness, "a"), static(harness, "b")
     harness.stable(first, second)
     asked = harness.leave("g", ("", "i-a"), ("", "i-x"))
@@ -325,14 +325,14 @@ def test_an_admin_removes_a_static_member_by_its_instance_id(harness):
     assert harness.member_ids() == [second.member_id]
 
 
-def test_an_instance_that_is_not_there_is_unknown(harness):
+def test_heartbeat_of_an_unknown_instance_is_refused(harness):
     first = static(harness, "a")
     harness.stable(first)
     first.instance_id = "another"
     assert first.beat().code == UNKNOWN_MEMBER
 
 
-def test_a_static_member_whose_return_cannot_be_written_may_try_again(harness):
+def test_static_member_may_retry_a_return_that_was_not_written(harness):
     first, second = static(harness, "a"), static(harness, "b")
     harness.stable(first, second)
     harness.writable = False
@@ -348,7 +348,7 @@ def test_a_static_member_whose_return_cannot_be_written_may_try_again(harness):
 # -- group size ----------------------------------------------------------------------------------
 
 
-def test_a_group_has_no_more_members_than_it_may():
+def test_group_size_is_bounded():
     harness = GroupHarness(max_size=2)
     first, second = harness.client("a"), harness.client("b")
     harness.stable(first, second)
@@ -358,7 +358,7 @@ def test_a_group_has_no_more_members_than_it_may():
     assert first.join().waits
 
 
-def test_who_comes_last_into_a_group_that_must_become_smaller_is_put_out():
+def test_lowered_group_size_refuses_the_last_to_rejoin():
     harness = GroupHarness()
     clients = [harness.client(name) for name in "abc"]
     harness.stable(*clients)
@@ -371,7 +371,7 @@ def test_who_comes_last_into_a_group_that_must_become_smaller_is_put_out():
     assert harness.member_ids() == [first.member_id, second.member_id]
 
 
-def test_nobody_waits_for_one_who_is_put_out():
+def test_refused_pending_member_completes_the_rebalance():
     harness = GroupHarness(max_size=1)
     late = harness.client("b")
     late.member_id = late.ask_to_join().member_id
