@@ -22,7 +22,7 @@ def births(harness, node_id):
     return [life for life in harness.lives("born") if life[0] == node_id]
 
 
-def test_a_node_that_dies_three_times_is_refused_meanwhile_and_then_serves_again(harness):
+def test_node_that_exits_repeatedly_is_retried_after_backoff(harness):
     harness.start()
     pid, port = harness.pid(2), harness.port(2)
     harness.play(2, "die")
@@ -68,7 +68,7 @@ def manual_reactor():
     reactor.close()
 
 
-def test_a_port_that_was_taken_meanwhile_is_waited_for_with_one_line_in_the_log(harness):
+def test_restarted_node_waits_for_its_port_in_use(harness):
     harness.start()
     pid, port = harness.pid(1), harness.port(1)
     harness.play(1, "die")
@@ -101,7 +101,7 @@ def test_a_port_that_was_taken_meanwhile_is_waited_for_with_one_line_in_the_log(
     assert harness.log.count("cannot listen") == failed == 1
 
 
-def test_a_port_that_is_taken_before_all_was_ever_ready_ends_all_with_its_sentence(harness):
+def test_port_in_use_before_ready_ends_the_broker(harness):
     host, _, port = harness.listen.rpartition(":")
     with socket.create_server((host, int(port) + 3)):
         harness.desired_nodes(1, 2, 3)  # one more node than the launcher starts with
@@ -117,7 +117,7 @@ def test_a_port_that_is_taken_before_all_was_ever_ready_ends_all_with_its_senten
     assert harness.port(3) == int(port) + 3
 
 
-def test_a_node_killed_while_it_starts_is_tried_again_and_all_become_ready(harness):
+def test_worker_killed_before_ready_is_retried(harness):
     harness.play(1, "wait")
     harness.launch()
     until(lambda: len(harness.lives("born")) == 3, harness.launcher)
@@ -131,7 +131,7 @@ def test_a_node_killed_while_it_starts_is_tried_again_and_all_become_ready(harne
 
 
 @pytest.mark.parametrize("node_id", [0, 1])
-def test_a_node_that_refuses_to_start_ends_all_and_its_sentence_is_said_once(harness, node_id):
+def test_refusal_of_a_node_ends_the_broker(harness, node_id):
     harness.play(node_id, "refuse")
     harness.launch()
     assert harness.refused() == (1, f"kafkalite: node {node_id} has seen enough\n")
@@ -140,7 +140,7 @@ def test_a_node_that_refuses_to_start_ends_all_and_its_sentence_is_said_once(har
     assert not harness.ready_file.exists()
 
 
-def test_when_all_refuse_one_sentence_is_said(harness):
+def test_refusals_of_all_nodes_print_one_error(harness):
     for node_id in (0, 1, 2):
         harness.play(node_id, "refuse")
     harness.launch()
@@ -152,7 +152,7 @@ def test_when_all_refuse_one_sentence_is_said(harness):
     ("word", "reason"),
     [("die", "it exited with code 3"), ("fault", "ValueError: a fault that was planted")],
 )
-def test_a_supervisor_that_dies_before_it_was_ready_ends_all(harness, word, reason):
+def test_supervisor_that_exits_before_ready_ends_the_broker(harness, word, reason):
     harness.play(0, word)
     harness.launch()
     code, said = harness.refused()
@@ -161,7 +161,7 @@ def test_a_supervisor_that_dies_before_it_was_ready_ends_all(harness, word, reas
     assert harness.left() == []
 
 
-def test_a_supervisor_that_dies_later_is_tried_again_and_the_workers_go_on(harness):
+def test_supervisor_that_exits_after_ready_is_retried(harness):
     harness.start()
     workers = {node_id: harness.node(node_id) for node_id in (1, 2)}
     pid = harness.pid(0)

@@ -94,16 +94,14 @@ def write_frame_of(incarnation):
     return write_frame(NODES(nodes=[{**node, "host": "127.0.0.1", "port": 9093}]))
 
 
-def test_new_supervisor_gets_the_whole_list(channel, reactor, supervisor):
+def test_new_supervisor_gets_the_full_list(channel, reactor, supervisor):
     send(channel, reactor, 1)
     with channel.open() as second:
         send(channel, reactor, 1)
         assert list(received(second)) == [1]
 
 
-def test_messages_read_in_one_tick_are_limited(
-    channel, reactor, supervisor, handled
-):
+def test_messages_read_in_one_tick_are_limited(channel, reactor, supervisor, handled):
     for incarnation in range(3 * PACKETS_PER_TICK):
         supervisor.send(write_frame(FENCE(node_id=1, incarnation=incarnation)))
     reactor.tick(0)
@@ -123,7 +121,7 @@ def test_channel_is_closed_when_the_supervisor_exits(channel, reactor, superviso
     send(channel, reactor, 2)
 
 
-def test_desired_nodes_are_passed_on_with_the_dedicated_ones(channel, reactor, supervisor, handled):
+def test_desired_nodes_include_the_dedicated_ones(channel, reactor, supervisor, handled):
     supervisor.send(write_frame(DESIRED_NODES(node_ids=[2, 1, 2], dedicated=[2])))
     reactor.tick(0)
     assert handled == [({1, 2}, frozenset({2}))]

@@ -11,7 +11,7 @@ from tests.process.waiting import until
 
 @pytest.mark.parametrize("node_id", [0, 1])
 @pytest.mark.parametrize("spare", range(6))
-def test_without_descriptors_a_node_is_back_when_there_are_some(harness, node_id, spare):
+def test_node_is_restarted_once_descriptors_are_available(harness, node_id, spare):
     harness.start(workers=2)
     pid = harness.launcher.pid
     until(lambda: " Broker is ready. " in harness.log, harness.launcher)  # its log file stays open

@@ -17,7 +17,7 @@ def incarnation(harness, node_id):
     return [life for life in harness.lives("born") if life[0] == node_id][-1][2]
 
 
-def test_a_node_that_is_added_is_started_and_one_that_is_removed_is_no_more(harness):
+def test_added_node_starts_and_removed_node_ends(harness):
     harness.start()
     removed, port = harness.pid(1), harness.port(1)
     harness.desired_nodes(2, 5, 4, dedicated=[5])
@@ -37,7 +37,7 @@ def test_a_node_that_is_added_is_started_and_one_that_is_removed_is_no_more(harn
     assert load_ports(harness.data).dedicated == {5}
 
 
-def test_a_node_that_is_removed_and_wanted_again_while_it_ends_is_started_anew(harness):
+def test_node_added_again_while_it_ends_is_restarted(harness):
     harness.play(1, "linger")
     harness.start()
     pid, port = harness.pid(1), harness.port(1)
@@ -52,7 +52,7 @@ def test_a_node_that_is_removed_and_wanted_again_while_it_ends_is_started_anew(h
     assert harness.port(1) == port
 
 
-def test_a_node_that_is_added_again_need_not_have_the_port_it_had(harness):
+def test_node_added_again_may_get_another_port(harness):
     harness.listen = "127.0.0.1:0"
     harness.start()
     port = harness.port(1)
@@ -64,7 +64,7 @@ def test_a_node_that_is_added_again_need_not_have_the_port_it_had(harness):
     assert harness.port(1) != port
 
 
-def test_nodes_that_come_and_go_do_not_walk_through_the_ports(harness):
+def test_ports_of_removed_nodes_are_reused(harness):
     harness.start()
     ports = {harness.port(1), harness.port(2)}
     for node_id in (57, 60_000):
@@ -78,7 +78,7 @@ def test_nodes_that_come_and_go_do_not_walk_through_the_ports(harness):
     assert harness.port(60_001) == max(ports) + 1
 
 
-def test_the_port_of_a_node_that_is_no_more_at_the_start_is_the_next_ones(harness):
+def test_port_of_a_node_removed_before_the_start_is_reused(harness):
     harness.start()
     ports = [harness.port(1), harness.port(2)]
     harness.end()
@@ -89,7 +89,7 @@ def test_the_port_of_a_node_that_is_no_more_at_the_start_is_the_next_ones(harnes
     assert [harness.port(1), harness.port(9)] == ports
 
 
-def test_readiness_waits_for_the_nodes_the_supervisor_names(harness):
+def test_readiness_waits_for_the_desired_nodes(harness):
     (harness.script / "mute").touch()
     harness.play(3, "wait")
     harness.launch()
@@ -104,7 +104,7 @@ def test_readiness_waits_for_the_nodes_the_supervisor_names(harness):
     assert [node["id"] for node in harness.status()["nodes"]] == [0, 1, 2, 3]
 
 
-def test_a_silent_node_is_killed_and_its_next_incarnation_is_left_alone(harness):
+def test_fence_kills_only_the_given_incarnation(harness):
     harness.start()
     pid, old = harness.pid(1), incarnation(harness, 1)
     os.kill(pid, signal.SIGSTOP)
@@ -125,7 +125,7 @@ def beat():
     return write_frame(HEARTBEAT(image_offset=0, led_count=0, size=0, unmade=[]))
 
 
-def test_stopped_supervisor_is_killed_and_started_again(harness):
+def test_stopped_supervisor_is_killed_and_restarted(harness):
     harness.start(overrides={"broker.session.timeout.ms": "400"})
     pid = harness.pid(0)
     harness.say(beat())
@@ -145,7 +145,7 @@ def test_supervisor_that_runs_without_a_tick_is_killed_after_the_tick_timeout(ha
     assert "running=True" in harness.log
 
 
-def test_a_silent_node_is_killed_even_while_it_ends(harness):
+def test_fence_kills_a_node_that_is_ending(harness):
     harness.start()
     pid = harness.pid(1)
     os.kill(pid, signal.SIGSTOP)
@@ -157,7 +157,7 @@ def test_a_silent_node_is_killed_even_while_it_ends(harness):
     assert harness.left() == []
 
 
-def test_a_supervisor_is_born_knowing_of_a_removed_node_that_has_not_ended(harness):
+def test_restarted_supervisor_knows_removed_nodes_that_still_run(harness):
     """Otherwise it would take that node's directory for one that no process writes to."""
     harness.play(2, "linger")
     harness.start(workers=2)
@@ -179,7 +179,7 @@ def test_a_supervisor_is_born_knowing_of_a_removed_node_that_has_not_ended(harne
         write_frame(DESIRED_NODES(node_ids=list(range(5000)), dedicated=[])),
     ],
 )
-def test_what_cannot_be_meant_is_not_obeyed(harness, frame):
+def test_invalid_message_is_ignored(harness, frame):
     harness.start()
     before = harness.status()
     harness.say(frame, frame, write_frame(DESIRED_NODES(node_ids=[1, 2, 3], dedicated=[])))
@@ -188,7 +188,7 @@ def test_what_cannot_be_meant_is_not_obeyed(harness, frame):
     assert harness.log.count("ignores an invalid message") == 1
 
 
-def test_a_stopped_supervisor_keeps_nobody_from_being_started_again(harness):
+def test_workers_are_restarted_while_the_supervisor_is_stopped(harness):
     harness.start()
     supervisor = harness.pid(0)
     os.kill(supervisor, signal.SIGSTOP)
@@ -201,7 +201,7 @@ def test_a_stopped_supervisor_keeps_nobody_from_being_started_again(harness):
     assert harness.pid(0) == supervisor
 
 
-def test_a_supervisor_that_hears_nothing_for_long_is_told_the_last_word(harness):
+def test_resumed_supervisor_gets_the_last_node_states(harness):
     harness.start()
     os.kill(harness.pid(0), signal.SIGSTOP)
     harness.play(1, "die")
@@ -226,5 +226,5 @@ SAVED = SavedPorts({0: 9092, 1: 9093, 3: 9095, 4: 9096}, frozenset({4}))
         (3, SavedPorts({0: 9092}), {0, 1, 2, 3}),
     ],
 )
-def test_it_begins_with_the_nodes_there_were_or_were_asked_for(workers, saved, desired):
+def test_initial_nodes_are_the_saved_or_configured_ones(workers, saved, desired):
     assert initial_nodes(workers, 3, saved) == desired

@@ -18,7 +18,7 @@ from tests.process.harness import answers, descriptors, is_refused
 from tests.process.waiting import WAIT_S_MAX, until
 
 
-def test_every_node_is_a_process_of_its_own_that_answers_on_its_own_port(harness):
+def test_every_node_is_a_process_with_its_own_port(harness):
     harness.listen = "127.0.0.1:0"
     launcher = harness.start()
     ready = json.loads(harness.ready_file.read_text())
@@ -41,7 +41,7 @@ def test_every_node_is_a_process_of_its_own_that_answers_on_its_own_port(harness
         assert Path(f"/proc/{pid}/comm").read_text() == f"kafkalite-{node_id}\n"
 
 
-def test_a_node_has_nothing_open_that_is_not_its_own(harness):
+def test_node_has_only_its_own_descriptors(harness):
     launcher = harness.start()
     lock = str(harness.data / ".lock")
     log = str(harness.data / "kafkalite.log")
@@ -78,7 +78,7 @@ def no_connections(harness):
 
 
 @pytest.mark.parametrize("node_id", [0, 1, 2])
-def test_a_killed_node_is_back_at_once_on_its_port_and_the_others_go_on(harness, node_id):
+def test_killed_node_is_restarted_on_its_port(harness, node_id):
     harness.start()
     before = {node["id"]: node for node in harness.status()["nodes"]}
     began = time.monotonic()
@@ -97,7 +97,7 @@ def test_a_killed_node_is_back_at_once_on_its_port_and_the_others_go_on(harness,
     assert "exited: it was killed by signal 9; restarting it. node=" in harness.log
 
 
-def test_a_failed_flush_of_one_node_restarts_every_node(harness):
+def test_failed_flush_of_one_node_restarts_every_node(harness):
     harness.play(1, "unflushed")
     harness.start()
     before = {node_id: harness.pid(node_id) for node_id in (0, 1, 2)}
@@ -110,14 +110,14 @@ def test_a_failed_flush_of_one_node_restarts_every_node(harness):
         assert f"Node {node_id} is killed and recovers its logs" in harness.log
 
 
-def test_a_node_that_ends_by_itself_is_started_again(harness):
+def test_node_that_exits_is_restarted(harness):
     harness.start()
     pid = harness.pid(1)
     os.kill(pid, signal.SIGTERM)
     harness.renewed(1, pid)
 
 
-def test_the_supervisor_is_told_of_all_nodes_as_they_are(harness):
+def test_supervisor_gets_the_states_of_all_nodes(harness):
     harness.start()
     until(lambda: [node["state"] for node in harness.heard().values()] == ["ready"] * 3)
     for node_id, told in harness.heard().items():
@@ -134,7 +134,7 @@ def test_the_supervisor_is_told_of_all_nodes_as_they_are(harness):
     until(lambda: {node["state"] for node in harness.heard().values()} == {"ready"})
 
 
-def test_told_to_end_the_workers_end_before_the_supervisor_and_nothing_is_left(harness):
+def test_sigterm_ends_the_workers_before_the_supervisor(harness):
     harness.start()
     bootstrap = harness.port(0)
     assert harness.end() == 0
@@ -150,7 +150,7 @@ def test_told_to_end_the_workers_end_before_the_supervisor_and_nothing_is_left(h
     assert is_refused(bootstrap)
 
 
-def test_a_node_that_dies_while_it_ends_is_not_started_again(harness):
+def test_node_killed_during_shutdown_is_not_restarted(harness):
     harness.play(1, "linger")
     harness.start()
     harness.launcher.send_signal(signal.SIGTERM)
@@ -161,7 +161,7 @@ def test_a_node_that_dies_while_it_ends_is_not_started_again(harness):
     assert harness.left() == []
 
 
-def test_a_second_signal_kills_those_that_do_not_end(harness):
+def test_second_signal_kills_nodes_that_do_not_end(harness):
     harness.play(1, "linger")
     harness.start()
     os.kill(harness.pid(2), signal.SIGSTOP)
@@ -172,7 +172,7 @@ def test_a_second_signal_kills_those_that_do_not_end(harness):
     assert not (harness.data / "status.json").exists()
 
 
-def test_two_signals_in_quick_succession_leave_nothing(harness):
+def test_two_signals_in_quick_succession_leave_no_process(harness):
     harness.start()
     harness.launcher.send_signal(signal.SIGTERM)
     harness.launcher.send_signal(signal.SIGINT)
@@ -182,7 +182,7 @@ def test_two_signals_in_quick_succession_leave_nothing(harness):
 
 
 @pytest.mark.parametrize("waiting", [0, 1])
-def test_told_to_end_while_a_node_starts_it_ends_without_having_been_ready(harness, waiting):
+def test_sigterm_while_a_node_starts_ends_before_ready(harness, waiting):
     harness.play(waiting, "wait")
     harness.launch()
     until(lambda: len(harness.lives("born")) == 3, harness.launcher)
@@ -196,7 +196,7 @@ def test_told_to_end_while_a_node_starts_it_ends_without_having_been_ready(harne
     assert harness.left() == []
 
 
-def test_a_broker_that_is_not_ready_is_told_of_and_stopped(harness, kafkalite):
+def test_commands_report_and_stop_a_broker_that_is_not_ready(harness, kafkalite):
     harness.play(1, "wait")
     launcher = harness.launch()
     until(lambda: len(harness.lives("born")) == 3, launcher)
@@ -221,7 +221,7 @@ def test_a_broker_that_is_not_ready_is_told_of_and_stopped(harness, kafkalite):
     assert (told.returncode, told.stdout) == (1, "") and "there is nothing to stop" in told.stderr
 
 
-def test_a_number_in_the_lock_that_is_another_process_now_is_left_alone(harness, kafkalite):
+def test_commands_ignore_a_stale_pid_in_the_lock(harness, kafkalite):
     harness.start()
     harness.end(signal.SIGKILL)
     until(lambda: harness.left() == [])
@@ -231,7 +231,7 @@ def test_a_number_in_the_lock_that_is_another_process_now_is_left_alone(harness,
         assert told.returncode == 1 and f"no broker runs on {harness.data}" in told.stderr
 
 
-def test_a_killed_launcher_takes_its_nodes_along_and_the_next_start_goes_on(harness):
+def test_kill_of_the_launcher_ends_the_nodes_and_allows_a_start(harness):
     harness.start()
     os.kill(harness.pid(1), signal.SIGSTOP)
     cluster_id, ports = (
@@ -246,7 +246,7 @@ def test_a_killed_launcher_takes_its_nodes_along_and_the_next_start_goes_on(harn
     assert harness.left() == harness.pids()
 
 
-def test_as_long_as_an_orphan_lives_nobody_else_gets_the_directory(harness):
+def test_next_start_waits_for_an_orphaned_node(harness):
     harness.play(1, "orphan")
     harness.start()
     orphan = harness.pid(1)
@@ -264,7 +264,7 @@ def test_as_long_as_an_orphan_lives_nobody_else_gets_the_directory(harness):
     assert harness.left() == harness.pids()
 
 
-def test_what_a_killed_one_said_is_not_believed_of_the_next_before_it_is_ready(harness):
+def test_status_of_a_killed_broker_is_ignored_until_the_next_is_ready(harness):
     harness.start()
     said = harness.status()
     harness.end(signal.SIGKILL)
@@ -282,7 +282,7 @@ def test_what_a_killed_one_said_is_not_believed_of_the_next_before_it_is_ready(h
     assert running(harness.data) == harness.status()
 
 
-def test_a_second_start_is_refused_and_changes_nothing(harness):
+def test_second_start_on_the_same_data_is_refused(harness):
     harness.start()
     first, said = harness.launcher, harness.status()
     harness.launch(ready_file=str(harness.directory / "second.json"))
@@ -294,7 +294,7 @@ def test_a_second_start_is_refused_and_changes_nothing(harness):
     assert first.wait(WAIT_S_MAX) == 0
 
 
-def test_it_waits_for_everything_in_one_thread(harness):
+def test_launcher_has_one_thread(harness):
     launcher = harness.start()
     assert len(list(Path(f"/proc/{launcher.pid}/task").iterdir())) == 1
     assert not any("zmq" in what for what in descriptors(launcher.pid).values())

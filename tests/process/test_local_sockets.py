@@ -102,7 +102,7 @@ def put_and_read(local_client, topic_id, value):
     return read_all(local_client, topic_id)
 
 
-def test_every_node_is_met_as_soon_as_the_broker_is_ready(brokers):
+def test_every_node_has_a_local_listener_once_ready(brokers):
     for node in brokers.broker.nodes:
         (path,) = local_sockets(brokers.cluster.cluster_id, node["id"])
         local_client = LocalClient(path, until, brokers.cluster.cluster_id, node["id"])
@@ -111,12 +111,12 @@ def test_every_node_is_met_as_soon_as_the_broker_is_ready(brokers):
         assert (welcome["node_id"], welcome["port"]) == (node["id"], node["port"])
 
 
-def test_what_is_written_through_a_ring_is_read_from_the_file(brokers):
+def test_records_written_through_a_ring_are_read_by_a_grant(brokers):
     local_client = brokers.connect_client(brokers.leader)
     assert put_and_read(local_client, brokers.topic_id, b"v") == [b"v"]
 
 
-def test_who_uses_a_node_that_is_killed_finds_the_next_one_and_nothing_is_twice(brokers):
+def test_local_client_of_a_killed_node_reconnects_without_duplicates(brokers):
     leader = brokers.leader
     local_client = brokers.connect_client(leader)
     local_client.attach()
@@ -147,7 +147,7 @@ def test_who_uses_a_node_that_is_killed_finds_the_next_one_and_nothing_is_twice(
     assert read_all(again, brokers.topic_id) == [b"once"]
 
 
-def test_after_a_restart_every_node_is_met_again(brokers):
+def test_local_clients_reconnect_after_a_restart(brokers):
     before = {node["id"]: brokers.connect_client(node["id"]) for node in brokers.broker.nodes}
     local_client = before[brokers.leader]
     local_client.attach()
@@ -163,7 +163,7 @@ def test_after_a_restart_every_node_is_met_again(brokers):
     assert read_all(brokers.connect_client(brokers.leader), brokers.topic_id) == [b"kept"]
 
 
-def test_a_partition_that_moves_is_written_and_read_at_its_new_leader(among_workers):
+def test_moved_partition_is_written_and_read_at_its_new_leader(among_workers):
     brokers = among_workers
     old = brokers.leader
     local_client = brokers.connect_client(old)
@@ -180,7 +180,7 @@ def test_a_partition_that_moves_is_written_and_read_at_its_new_leader(among_work
     assert put_and_read(there, brokers.topic_id, b"b") == [b"a", b"b"]
 
 
-def test_a_node_that_is_removed_takes_its_socket_along(among_workers):
+def test_removed_node_removes_its_socket(among_workers):
     brokers = among_workers
     local_client = brokers.connect_client(2)
     brokers.kafkalite("node", "remove", "2")
@@ -188,7 +188,7 @@ def test_a_node_that_is_removed_takes_its_socket_along(among_workers):
     until(lambda: not local_sockets(brokers.cluster.cluster_id, 2))
 
 
-def test_nothing_is_left_when_the_broker_has_ended(brokers):
+def test_stopped_broker_removes_its_run_directory(brokers):
     local_client = brokers.connect_client(brokers.leader)
     local_client.attach()
     (path,) = local_sockets(brokers.cluster.cluster_id, brokers.leader)
@@ -197,7 +197,7 @@ def test_nothing_is_left_when_the_broker_has_ended(brokers):
     assert not path.parent.exists()
 
 
-def test_who_only_has_a_ring_costs_a_node_next_to_nothing(brokers):
+def test_idle_ring_uses_little_processor_time(brokers):
     """The node polls the ring at intervals, which takes a small part of the time."""
     leader = brokers.leader
     local_client = brokers.connect_client(leader)
@@ -224,7 +224,7 @@ def ran_s(pid):
         return int(schedule.read().split()[0]) / 1e9
 
 
-def test_without_the_key_no_node_is_met_and_clients_are_served(tmp_path):
+def test_native_enable_false_opens_no_local_sockets(tmp_path):
     with Broker(workers=0, config={"native.enable": "false"}) as broker:
         cluster = Cluster(producer_settings(broker.bootstrap, {}))
         assert cluster.topic(broker.topic()).led
@@ -232,7 +232,7 @@ def test_without_the_key_no_node_is_met_and_clients_are_served(tmp_path):
         cluster.close()
 
 
-def test_a_hand_that_stops_a_program_stops_no_node(brokers):
+def test_stopped_program_does_not_delay_others(brokers):
     """Its full ring stays as it is, and the node serves other programs."""
     leader = brokers.leader
     (path,) = local_sockets(brokers.cluster.cluster_id, leader)

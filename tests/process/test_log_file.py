@@ -27,13 +27,13 @@ def said(tmp_path):
     root.level, root.propagate, root.handlers = before
 
 
-def test_a_line_names_the_process_and_the_room(said):
+def test_log_line_names_process_and_package(said):
     path, say = said
     say("node-2", logging.INFO, "hello")
     assert path.read_text().endswith(" INFO node-2 kafkalite.storage: hello\n")
 
 
-def test_warnings_of_all_processes_since_the_start_are_read_back(said):
+def test_warnings_since_the_start_are_read_for_all_processes(said):
     path, say = said
     assert log_file.warnings_since(path, log_file.end_position(path)) == []
     say("node-0", logging.WARNING, "of the run before")
@@ -48,7 +48,7 @@ def test_warnings_of_all_processes_since_the_start_are_read_back(said):
     assert log_file.warnings_since(path, since) == ["flights-0 is odd: WARNING", "worse", "worst"]
 
 
-def test_a_file_that_was_turned_since_is_read_from_its_beginning(said):
+def test_rotated_file_is_read_from_its_beginning(said):
     path, say = said
     say("node-0", logging.WARNING, "of the run before, and long enough to be behind")
     since = log_file.end_position(path)
@@ -57,7 +57,7 @@ def test_a_file_that_was_turned_since_is_read_from_its_beginning(said):
     assert log_file.warnings_since(path, since) == ["new"]
 
 
-def test_a_large_file_is_turned_and_the_oldest_goes(said, monkeypatch):
+def test_large_file_is_rotated_and_the_oldest_removed(said, monkeypatch):
     path, say = said
     monkeypatch.setattr(log_file, "SIZE_MAX", 40)
     clock = ManualClock()
@@ -72,7 +72,7 @@ def test_a_large_file_is_turned_and_the_oldest_goes(said, monkeypatch):
     assert kept == {"kafkalite.log.1": "5", "kafkalite.log.2": "4", "kafkalite.log.3": "3"}
 
 
-def test_who_has_the_file_open_writes_to_the_new_one_after_a_turn(said):
+def test_logger_writes_to_the_new_file_after_a_rotation(said):
     path, _ = said
     log_file.log_to(path, "node-1")
     logger = logging.getLogger("kafkalite.storage")
@@ -82,7 +82,7 @@ def test_who_has_the_file_open_writes_to_the_new_one_after_a_turn(said):
     assert "after" in path.read_text() and "before" not in path.read_text()
 
 
-def test_a_log_that_cannot_be_written_is_no_reason_to_fail(said, capsys):
+def test_log_that_cannot_be_written_is_ignored(said, capsys):
     path, say = said
     say("node-0", logging.WARNING, "fine")
     path.unlink()

@@ -25,17 +25,17 @@ print(len(searched))
 """
 
 
-def test_no_request_is_interrupted_by_the_collector():
+def test_automatic_collection_does_not_run():
     """A full collection of 300,000 objects that requests leave would take 20 to 60 ms at once."""
     found = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, check=True)
     assert int(found.stdout) == 0
 
 
-def test_all_objects_are_searched_once_memory_has_doubled(monkeypatch):
+def test_full_collection_runs_when_memory_has_doubled(monkeypatch):
     clock, blocks, searched = ManualClock(), [0], []
     reactor = Reactor(clock)
 
-    def a_minute_later(now_blocks):
+    def after_a_minute(now_blocks):
         blocks[0] = now_blocks
         clock.advance(loop.MEMORY_CHECK_MS)
         reactor.tick(0)
@@ -45,8 +45,8 @@ def test_all_objects_are_searched_once_memory_has_doubled(monkeypatch):
     monkeypatch.setattr(gc, "collect", lambda: searched.append(blocks[0]) or 0)
     blocks[0] = 1_000_000
     loop.watch_memory(reactor)
-    assert a_minute_later(1_900_000 + loop.GROWTH_BLOCKS_MIN) == 0
-    assert a_minute_later(2_000_000 + loop.GROWTH_BLOCKS_MIN) == 1
-    assert a_minute_later(2 * blocks[0]) == 1
-    assert a_minute_later(2 * (2_000_000 + loop.GROWTH_BLOCKS_MIN) + loop.GROWTH_BLOCKS_MIN) == 2
+    assert after_a_minute(1_900_000 + loop.GROWTH_BLOCKS_MIN) == 0
+    assert after_a_minute(2_000_000 + loop.GROWTH_BLOCKS_MIN) == 1
+    assert after_a_minute(2 * blocks[0]) == 1
+    assert after_a_minute(2 * (2_000_000 + loop.GROWTH_BLOCKS_MIN) + loop.GROWTH_BLOCKS_MIN) == 2
     reactor.close()

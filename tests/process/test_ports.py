@@ -30,13 +30,13 @@ def bound(address, remembered, node_ids, first=True):
     return ports.ports
 
 
-def test_nodes_take_the_ports_after_the_one_asked_for():
+def test_nodes_take_the_ports_after_the_configured_one():
     port = free_range(4)
     found = bound(Listener("127.0.0.1", port), None, (0, 1, 2, 3))
     assert found == {0: port, 1: port + 1, 2: port + 2, 3: port + 3}
 
 
-def test_a_new_node_takes_the_lowest_port_that_no_other_node_has_whatever_its_id():
+def test_new_node_takes_the_lowest_free_port():
     ports = Ports(Listener("127.0.0.1", 9092), SavedPorts({0: 9092, 1: 9093, 4: 9095}), backlog=5)
     assert [ports.of(node_id) for node_id in (60_000, 60_001, 4)] == [9094, 9096, 9095]
     assert ports.of(60_000) == 9094, "it is its own before it is bound"
@@ -46,19 +46,19 @@ def test_a_new_node_takes_the_lowest_port_that_no_other_node_has_whatever_its_id
     assert ports.ports == {0: 9092, 60_001: 9096}
 
 
-def test_asked_for_any_port_all_get_free_ones():
+def test_port_0_gives_every_node_a_free_port():
     ports = bound(Listener("127.0.0.1", 0), None, (0, 1, 2))
     assert len(set(ports.values())) == 3 and all(ports.values())
 
 
-def test_who_asks_for_the_port_of_node_0_again_gets_all_of_them_again():
+def test_configured_port_of_node_0_restores_all_saved_ports():
     port = free_range(5)
     ports = {0: port, 1: port + 4, 2: port + 2}
     remembered = SavedPorts(ports, free=True)
     assert bound(Listener("127.0.0.1", ports[0]), remembered, (0, 1, 2)) == ports
 
 
-def test_who_asks_for_another_port_gets_new_ones_by_the_rule():
+def test_another_configured_port_discards_the_saved_ports():
     port = free_range(3)
     remembered = SavedPorts({0: port - 1, 1: 1234, 2: 1235})
     found = bound(Listener("127.0.0.1", port), remembered, (0, 1, 2))
@@ -66,7 +66,7 @@ def test_who_asks_for_another_port_gets_new_ones_by_the_rule():
     assert bound(Listener("127.0.0.1", 0), remembered, (0, 1))[1] != 1234
 
 
-def test_a_port_that_only_was_free_is_not_insisted_on_and_one_asked_for_is():
+def test_only_chosen_free_ports_may_change():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         first = free_range(1)
@@ -82,7 +82,7 @@ def test_a_port_that_only_was_free_is_not_insisted_on_and_one_asked_for_is():
             bound(address, SavedPorts({0: first, 1: port}, free=True), (1,), first=False)
 
 
-def test_a_port_that_is_let_go_in_a_moment_is_waited_for():
+def test_port_that_is_released_soon_is_waited_for():
     port = free_range(1)
     held = socket.create_server(("127.0.0.1", port))
     leaving = threading.Timer(0.05, held.close)
@@ -96,7 +96,7 @@ def test_ports_end_at_65535():
         bound(Listener("127.0.0.1", 65534), SavedPorts({0: 65534, 1: 65535}), (2,))
 
 
-def test_what_is_remembered_is_recalled(tmp_path):
+def test_saved_ports_are_loaded(tmp_path):
     assert load_ports(tmp_path) is None
     for remembered in (
         SavedPorts({0: 9092, 1: 9093}),
@@ -121,12 +121,12 @@ def test_what_is_remembered_is_recalled(tmp_path):
         {"ports": {"0": 9092}, "free": False, "dedicated": 5},
     ],
 )
-def test_what_makes_no_sense_is_not_believed(tmp_path, content):
+def test_invalid_saved_ports_are_ignored(tmp_path, content):
     (tmp_path / LISTENERS_FILE).write_bytes(checkpoint.sealed(content))
     assert load_ports(tmp_path) is None
 
 
-def test_what_is_damaged_is_not_believed(tmp_path):
+def test_damaged_saved_ports_are_ignored(tmp_path):
     save_ports(tmp_path, SavedPorts({0: 9092}))
     file = tmp_path / LISTENERS_FILE
     whole = file.read_bytes()
@@ -140,7 +140,7 @@ def test_what_is_damaged_is_not_believed(tmp_path):
     assert load_ports(tmp_path) is None
 
 
-def test_a_taken_port_of_the_range_is_one_sentence_that_names_it_and_the_node(tmp_path):
+def test_port_in_use_is_an_error_that_names_node_and_port(tmp_path):
     port = free_range(3)
     harness = LauncherHarness(tmp_path, listen=f"127.0.0.1:{port}")
     with socket.create_server(("127.0.0.1", port + 2)):
@@ -155,7 +155,7 @@ def test_a_taken_port_of_the_range_is_one_sentence_that_names_it_and_the_node(tm
     harness.close()
 
 
-def test_started_again_the_nodes_are_where_they_were_and_as_many(harness):
+def test_restart_keeps_the_nodes_and_their_ports(harness):
     harness.start()
     harness.desired_nodes(1, 2, 3)
     until(lambda: harness.node(3) and 3 in load_ports(harness.data).ports)

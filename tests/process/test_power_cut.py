@@ -85,7 +85,7 @@ def read_until(consumer, value):
     return found
 
 
-def test_a_consumer_notices_that_records_it_had_read_are_gone(broker):
+def test_consumer_detects_truncation_of_records_it_read(broker):
     topic = broker.topic()
     old = [b"old %d" % number for number in range(COUNT)]
     new = [b"new %d" % number for number in range(COUNT - KEPT)]
@@ -101,7 +101,7 @@ def test_a_consumer_notices_that_records_it_had_read_are_gone(broker):
     consumer.close()
 
 
-def test_a_restart_in_the_same_boot_keeps_the_epoch(broker):
+def test_restart_in_the_same_boot_keeps_the_leader_epoch(broker):
     topic = broker.topic()
     produce(broker, topic, [b"0"])
     broker.kill()

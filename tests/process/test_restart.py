@@ -52,7 +52,7 @@ def born_on(pid):
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
 
 
-def test_every_node_is_renewed_in_its_turn_and_nobody_is_refused(harness, kafkalite):
+def test_restart_replaces_nodes_one_by_one_without_refused_connections(harness, kafkalite):
     launcher = harness.start()
     before = harness.status()
     held = set(descriptors(launcher.pid).values())
@@ -82,7 +82,7 @@ def test_every_node_is_renewed_in_its_turn_and_nobody_is_refused(harness, kafkal
     assert harness.left() == [] and not is_locked(harness.data)
 
 
-def test_one_restart_after_the_other_keeps_nothing_open(harness, kafkalite):
+def test_repeated_restarts_leave_no_descriptor_open(harness, kafkalite):
     launcher = harness.start()
     assert kafkalite("restart", "--data", harness.data).returncode == 0
     once = len(descriptors(launcher.pid))
@@ -96,7 +96,7 @@ def test_one_restart_after_the_other_keeps_nothing_open(harness, kafkalite):
     until(lambda: harness.left() == [])
 
 
-def test_code_that_is_broken_is_found_out_before_anything_ends(harness, kafkalite):
+def test_restart_with_broken_code_changes_nothing(harness, kafkalite):
     harness.start()
     before = harness.status()
     (harness.script / "broken").touch()
@@ -111,7 +111,7 @@ def test_code_that_is_broken_is_found_out_before_anything_ends(harness, kafkalit
     assert harness.status()["restart"]["failed"] == ""
 
 
-def test_a_config_file_that_is_wrong_by_now_changes_nothing(harness, kafkalite, tmp_path):
+def test_restart_with_an_invalid_config_file_changes_nothing(harness, kafkalite, tmp_path):
     config = tmp_path / "server.properties"
     config.write_text("num.partitions=2\n")
     harness.start(config=str(config))
@@ -125,9 +125,7 @@ def test_a_config_file_that_is_wrong_by_now_changes_nothing(harness, kafkalite, 
     harness.start(config=str(config), workers=None)
 
 
-def test_what_no_restart_can_change_is_refused_by_its_key_and_the_rest_goes_on(
-    harness, kafkalite, tmp_path
-):
+def test_restart_refuses_changes_of_static_keys(harness, kafkalite, tmp_path):
     config = tmp_path / "server.properties"
     stays = f"listeners=PLAINTEXT://{harness.listen}\nworkers=1\n"
     config.write_text(stays)
@@ -152,7 +150,7 @@ def test_what_no_restart_can_change_is_refused_by_its_key_and_the_rest_goes_on(
     assert "workers was not set when the broker was started and is 3 now" in done.stderr
 
 
-def test_flags_are_as_they_were_whatever_the_config_file_says_now(harness, kafkalite, tmp_path):
+def test_restart_keeps_flags_over_the_config_file(harness, kafkalite, tmp_path):
     config = tmp_path / "server.properties"
     config.write_text("")
     harness.start(config=str(config))
@@ -162,9 +160,7 @@ def test_flags_are_as_they_were_whatever_the_config_file_says_now(harness, kafka
     assert kafkalite("restart", "--data", harness.data).returncode == 0
 
 
-def test_another_data_directory_needs_a_stop_and_one_process_says_so_too(
-    start, kafkalite, tmp_path
-):
+def test_restart_refuses_another_data_directory(start, kafkalite, tmp_path):
     first, config = tmp_path / "first", tmp_path / "server.properties"
     config.write_text(f"log.dirs={first}\n")
     broker = start("--config", str(config), data=None)
@@ -177,7 +173,7 @@ def test_another_data_directory_needs_a_stop_and_one_process_says_so_too(
     assert answers(broker.ready["nodes"][0]["port"])
 
 
-def test_new_code_whose_nodes_do_not_start_stops_at_the_first_and_can_be_mended(harness, kafkalite):
+def test_restart_stops_at_the_first_node_that_does_not_start(harness, kafkalite):
     harness.start()
     before = {node["id"]: node["pid"] for node in harness.status()["nodes"]}
     harness.play(1, "refuse")
@@ -195,7 +191,7 @@ def test_new_code_whose_nodes_do_not_start_stops_at_the_first_and_can_be_mended(
     assert len(harness.status()["nodes"]) == 3
 
 
-def test_a_signal_to_end_is_not_lost_in_a_restart(harness):
+def test_sigterm_during_the_exec_is_handled(harness):
     for _ in range(2):
         harness.start()
         harness.launcher.send_signal(signal.SIGUSR2)
@@ -207,7 +203,7 @@ def test_a_signal_to_end_is_not_lost_in_a_restart(harness):
         (harness.data / "kafkalite.log").unlink()
 
 
-def test_told_to_end_while_the_new_code_is_tried_it_ends(harness):
+def test_sigterm_during_the_trial_ends_the_broker(harness):
     harness.start()
     harness.launcher.send_signal(signal.SIGUSR2)
     until(lambda: "trying the new code" in harness.log)
@@ -262,7 +258,7 @@ def test_failed_exec_changes_nothing(restarts, monkeypatch):
     assert "cannot be executed: No such file" in restarts.failed
 
 
-def test_a_trial_whose_launcher_was_killed_starts_nothing(harness):
+def test_trial_of_a_killed_launcher_starts_nothing(harness):
     harness.start()
     harness.launcher.send_signal(signal.SIGUSR2)
     children = Path(f"/proc/{harness.launcher.pid}/task/{harness.launcher.pid}/children")
@@ -276,7 +272,7 @@ def test_a_trial_whose_launcher_was_killed_starts_nothing(harness):
     assert len(harness.lives("born")) == 3 and not is_locked(harness.data)
 
 
-def test_what_is_carried_is_believed_by_nobody_else(harness):
+def test_carried_state_of_another_process_is_ignored(harness):
     os.environ["KAFKALITE_CARRIED"] = '{"pid": 1, "trial": false}'
     try:
         harness.start()
@@ -285,7 +281,7 @@ def test_what_is_carried_is_believed_by_nobody_else(harness):
     assert len(harness.status()["nodes"]) == 3
 
 
-def test_one_process_restarts_too_with_its_data_and_its_clients_waiting(start, kafkalite):
+def test_restart_of_one_process_keeps_data_and_connections_wait(start, kafkalite):
     broker = start()
     bootstrap = broker.ready["bootstrap"]
     port = broker.ready["nodes"][0]["port"]
@@ -306,7 +302,7 @@ def test_one_process_restarts_too_with_its_data_and_its_clients_waiting(start, k
     assert not broker.ready_file.exists() and not is_locked(broker.data)
 
 
-def test_one_process_goes_on_if_the_new_code_is_wrong(start, kafkalite, tmp_path):
+def test_restart_of_one_process_with_invalid_config_is_refused(start, kafkalite, tmp_path):
     config = tmp_path / "server.properties"
     config.write_text("num.partitions=2\n")
     broker = start("--config", str(config))
@@ -318,6 +314,6 @@ def test_one_process_goes_on_if_the_new_code_is_wrong(start, kafkalite, tmp_path
     assert kafkalite("restart", "--data", broker.data).returncode == 0
 
 
-def test_there_is_nothing_to_restart_where_nothing_runs(kafkalite, tmp_path):
+def test_restart_without_a_broker_is_refused(kafkalite, tmp_path):
     done = kafkalite("restart", "--data", tmp_path)
     assert done.returncode == 1 and "there is nothing to restart" in done.stderr

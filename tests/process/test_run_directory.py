@@ -71,7 +71,7 @@ def ready(data):
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o177])
-def test_each_level_is_ours_alone_whatever_the_umask(runtime, data, umask):
+def test_each_level_has_mode_700_for_any_umask(runtime, data, umask):
     before = os.umask(umask)
     try:
         path = run_directory(CLUSTER, data)
@@ -83,20 +83,20 @@ def test_each_level_is_ours_alone_whatever_the_umask(runtime, data, umask):
 
 
 @pytest.mark.parametrize("room", [-1, 0])
-def test_every_socket_has_a_path_that_is_short_enough(runtime, data, monkeypatch, room):
+def test_directory_is_chosen_so_that_socket_paths_fit(runtime, data, monkeypatch, room):
     longest = local_path(run_directory(CLUSTER, data), NODE_ID_MAX)
     monkeypatch.setattr(naming, "SOCKET_PATH_SIZE_MAX", len(str(longest)) + room)
     assert (user_directory() == longest.parent.parent) == (room == 0)
 
 
-def test_a_broker_finds_the_same_one_again(runtime, data):
+def test_restarted_broker_uses_the_same_run_directory(runtime, data):
     path = run_directory(CLUSTER, data)
     (path / BUS).touch()
     assert run_directory(CLUSTER, data) == path
     assert (path / BUS).exists()
 
 
-def test_a_copy_of_a_data_directory_has_one_of_its_own(runtime, data, tmp_path):
+def test_copied_data_directory_has_its_own_run_directory(runtime, data, tmp_path):
     path = run_directory(CLUSTER, data)
     copy = tmp_path / "copy"
     shutil.copytree(data, copy)
@@ -106,7 +106,7 @@ def test_a_copy_of_a_data_directory_has_one_of_its_own(runtime, data, tmp_path):
     assert bus_path(ready(data)).parent == path
 
 
-def test_a_cluster_id_that_a_person_wrote_names_no_other_place(runtime, data):
+def test_cluster_id_cannot_name_another_directory(runtime, data):
     for cluster_id in ("../../etc", "a/b", "", ".", "..", "x" * 500, "ü\n"):
         path = run_directory(cluster_id, data)
         assert path.parent == runtime / "kafkalite"
@@ -114,7 +114,7 @@ def test_a_cluster_id_that_a_person_wrote_names_no_other_place(runtime, data):
     assert len(list(path.parent.iterdir())) == 7
 
 
-def test_the_path_of_the_socket_can_be_bound(data, monkeypatch):
+def test_bus_socket_path_can_be_bound(data, monkeypatch):
     """It is in the runtime directory if the path is short enough, otherwise under /tmp."""
     places = []
     with tempfile.TemporaryDirectory(dir="/tmp") as top:
@@ -133,9 +133,7 @@ def test_the_path_of_the_socket_can_be_bound(data, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["unset", "empty", "relative", "missing", "file", "open", "alien"])
-def test_without_a_runtime_directory_of_ours_there_is_one_under_tmp(
-    data, monkeypatch, runtime, kind
-):
+def test_without_a_private_runtime_directory_tmp_is_used(data, monkeypatch, runtime, kind):
     values = {
         "unset": None,
         "empty": "",
@@ -162,7 +160,7 @@ def test_without_a_runtime_directory_of_ours_there_is_one_under_tmp(
 
 @pytest.mark.parametrize("level", ["kafkalite", "its own"])
 @pytest.mark.parametrize("bad", [0o755, 0o701, 0o770, 0o1777, 0o500])
-def test_a_level_that_lets_others_in_is_refused(runtime, data, level, bad):
+def test_level_with_another_mode_is_refused(runtime, data, level, bad):
     path = run_directory(CLUSTER, data)
     (path if level == "its own" else path.parent).chmod(bad)
     with pytest.raises(Refusal, match=f"has mode {bad:o} instead of 700.*; remove it"):
@@ -170,7 +168,7 @@ def test_a_level_that_lets_others_in_is_refused(runtime, data, level, bad):
 
 
 @pytest.mark.parametrize("level", ["kafkalite", "its own"])
-def test_a_link_is_refused_though_it_leads_to_a_directory_of_ours(runtime, data, tmp_path, level):
+def test_symbolic_link_is_refused(runtime, data, tmp_path, level):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir(mode=0o700)
     path = run_directory(CLUSTER, data)
@@ -182,7 +180,7 @@ def test_a_link_is_refused_though_it_leads_to_a_directory_of_ours(runtime, data,
     assert list(elsewhere.iterdir()) == []
 
 
-def test_a_file_in_its_place_is_refused(runtime, data):
+def test_file_in_place_of_the_directory_is_refused(runtime, data):
     (runtime / "kafkalite").touch()
     with pytest.raises(Refusal, match="is not a directory"):
         run_directory(CLUSTER, data)
@@ -190,14 +188,14 @@ def test_a_file_in_its_place_is_refused(runtime, data):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
 @pytest.mark.parametrize("level", ["kafkalite", "its own"])
-def test_another_users_is_refused(runtime, data, level):
+def test_directory_of_another_user_is_refused(runtime, data, level):
     path = run_directory(CLUSTER, data)
     os.chown(path if level == "its own" else path.parent, 65534, 65534)
     with pytest.raises(Refusal, match="belongs to another user.*XDG_RUNTIME_DIR"):
         run_directory(CLUSTER, data)
 
 
-def test_a_place_where_nothing_can_be_made_is_refused(runtime, data, monkeypatch):
+def test_missing_parent_directory_is_refused(runtime, data, monkeypatch):
     monkeypatch.setattr(module, "user_directory", lambda: runtime / "not-there" / "kafkalite")
     with pytest.raises(Refusal, match="cannot create .*: No such file or directory; name a dir"):
         run_directory(CLUSTER, data)
@@ -220,21 +218,21 @@ def shallow(monkeypatch):
         yield Path(top)
 
 
-def test_a_nodes_socket_is_found_by_cluster_and_node(shallow, data):
+def test_local_socket_is_found_by_cluster_and_node(shallow, data):
     path = listening(local_path(run_directory(CLUSTER, data), 7))
     listening(local_path(run_directory("another", data), 7))
     assert local_sockets(CLUSTER, 7) == [path]
     assert local_sockets(CLUSTER, 8) == local_sockets(CLUSTER[:-1], 7) == []
 
 
-def test_two_brokers_of_one_cluster_id_are_both_found(shallow, data, tmp_path):
+def test_local_sockets_of_two_brokers_with_one_cluster_id_are_found(shallow, data, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     paths = [listening(local_path(run_directory(CLUSTER, each), 1)) for each in (data, other)]
     assert local_sockets(CLUSTER, 1) == sorted(paths)
 
 
-def test_it_is_found_where_the_broker_had_no_runtime_directory(shallow, data, monkeypatch):
+def test_local_socket_under_tmp_is_found(shallow, data, monkeypatch):
     monkeypatch.delenv("XDG_RUNTIME_DIR")
     path = run_directory(CLUSTER, data)
     try:
@@ -246,19 +244,19 @@ def test_it_is_found_where_the_broker_had_no_runtime_directory(shallow, data, mo
 
 
 @pytest.mark.parametrize("level", ["kafkalite", "its own"])
-def test_a_socket_that_others_may_have_put_there_is_not_gone_near(shallow, data, level):
+def test_local_socket_in_a_shared_directory_is_ignored(shallow, data, level):
     path = run_directory(CLUSTER, data)
     listening(local_path(path, 1))
     (path if level == "its own" else path.parent).chmod(0o777)
     assert local_sockets(CLUSTER, 1) == []
 
 
-def test_what_is_no_socket_is_not_found(shallow, data):
+def test_file_that_is_not_a_socket_is_ignored(shallow, data):
     local_path(run_directory(CLUSTER, data), 1).touch()
     assert local_sockets(CLUSTER, 1) == []
 
 
-def test_a_cluster_id_is_no_pattern(shallow, data):
+def test_cluster_id_is_not_a_pattern(shallow, data):
     listening(local_path(run_directory("aaa", data), 1))
     assert local_sockets("a*", 1) == local_sockets(".*", 1) == local_sockets("", 1) == []
 
@@ -266,15 +264,13 @@ def test_a_cluster_id_is_no_pattern(shallow, data):
 # Finding and removing it.
 
 
-def test_a_command_of_another_environment_finds_it(runtime, data, monkeypatch):
+def test_bus_path_is_found_from_another_environment(runtime, data, monkeypatch):
     path = run_directory(CLUSTER, data)
     monkeypatch.delenv("XDG_RUNTIME_DIR")
     assert bus_path(ready(data)) == path / BUS
 
 
-def test_a_broker_that_starts_in_another_environment_is_found_there(
-    runtime, data, monkeypatch, tmp_path
-):
+def test_bus_path_follows_the_last_start(runtime, data, monkeypatch, tmp_path):
     first = run_directory(CLUSTER, data)
     other = tmp_path / "other"
     other.mkdir(mode=0o700)
@@ -293,12 +289,12 @@ def test_invalid_stored_path_is_ignored(runtime, data, text):
     assert run_directory(CLUSTER, data) == path
 
 
-def test_looking_for_the_bus_makes_nothing(runtime, data):
+def test_bus_path_lookup_creates_nothing(runtime, data):
     bus_path(ready(data))
     assert list(runtime.iterdir()) == list(data.iterdir()) == []
 
 
-def test_it_goes_with_its_sockets_and_leaves_others_alone(runtime, data, tmp_path):
+def test_remove_deletes_only_its_own_directory(runtime, data, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     paths = [run_directory(CLUSTER, each) for each in (data, other)]
@@ -309,7 +305,7 @@ def test_it_goes_with_its_sockets_and_leaves_others_alone(runtime, data, tmp_pat
     assert (paths[0].exists(), (paths[1] / BUS).exists()) == (False, True)
 
 
-def test_what_a_link_leads_to_is_not_removed(runtime, data, tmp_path):
+def test_remove_does_not_follow_links(runtime, data, tmp_path):
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "kept").touch()
@@ -320,7 +316,7 @@ def test_what_a_link_leads_to_is_not_removed(runtime, data, tmp_path):
     assert (elsewhere / "kept").exists()
 
 
-def test_what_is_deeper_than_a_socket_is_not_removed(runtime, data):
+def test_remove_keeps_subdirectories(runtime, data):
     path = run_directory(CLUSTER, data)
     (path / "deeper").mkdir()
     remove_whole(path)
@@ -347,7 +343,7 @@ def others(tmp_path):
     return paths
 
 
-def test_what_nobody_holds_goes_when_another_broker_starts(runtime, data, others):
+def test_start_removes_directories_without_a_lock(runtime, data, others):
     dead, alive = (run_directory(CLUSTER, each) for each in others)
     for path in (dead, alive):
         (path / BUS).touch()
@@ -357,7 +353,7 @@ def test_what_nobody_holds_goes_when_another_broker_starts(runtime, data, others
     assert (alive / BUS).exists()
 
 
-def test_one_that_a_node_holds_outlives_its_launcher(runtime, data, others):
+def test_directory_locked_by_a_node_outlives_its_launcher(runtime, data, others):
     path = run_directory(CLUSTER, others[0])
     nodes = os.dup(HELD[0].descriptor)
     left(path)
@@ -368,7 +364,7 @@ def test_one_that_a_node_holds_outlives_its_launcher(runtime, data, others):
     assert not path.exists()
 
 
-def test_what_is_no_run_directory_of_ours_stays(runtime, data, others):
+def test_start_keeps_directories_that_are_not_run_directories(runtime, data, others):
     dead = left(run_directory(CLUSTER, others[0]))
     place = dead.parent
     letters = dead.name[-12:]
@@ -423,7 +419,7 @@ def test_directory_that_is_removed_during_the_start_is_created_again(
     assert path.exists()
 
 
-def test_a_file_system_without_locks_is_refused(runtime, data, monkeypatch):
+def test_file_system_without_locks_is_refused(runtime, data, monkeypatch):
     def refuse(descriptor, how):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
@@ -443,7 +439,7 @@ def held_by(pid):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_killed_brokers_is_gone_once_the_next_has_started(shallow, workers):
+def test_directory_of_a_killed_broker_is_removed_by_the_next_start(shallow, workers):
     with Broker(workers=workers) as killed, Broker(workers=workers) as living:
         names = {*shallow.joinpath("kafkalite").iterdir()}
         assert len(names) == 2

@@ -20,7 +20,7 @@ def output():
     reactor.close()
 
 
-def test_output_reports_ready_once_the_line_is_whole(output):
+def test_output_reports_ready_once_the_line_is_complete(output):
     os.write(output.written, b"rea")
     output.reactor.tick(0)
     assert output.reports == []

@@ -40,7 +40,7 @@ def is_one_sentence(done, *words, code=1):
     return True
 
 
-def test_a_started_broker_says_where_it_is_and_answers_there(start, kafkalite):
+def test_ready_file_describes_the_started_broker(start, kafkalite):
     broker = start()
     port = broker.ready["nodes"][0]["port"]
     assert broker.ready == {
@@ -68,7 +68,7 @@ def test_a_started_broker_says_where_it_is_and_answers_there(start, kafkalite):
     assert broker.ready["bootstrap"] in told.stdout
 
 
-def test_sigterm_ends_it_cleanly_and_the_banner_told_what_to_do(start, kafkalite):
+def test_sigterm_ends_cleanly_after_the_banner(start, kafkalite):
     broker = start()
     printed, code = broker.end(signal.SIGTERM)
     assert code == 0
@@ -91,7 +91,7 @@ def test_sigterm_ends_it_cleanly_and_the_banner_told_what_to_do(start, kafkalite
     assert "has shut down" in log_file.read_text()
 
 
-def test_what_was_found_wrong_at_the_start_is_told_in_the_banner(start, kafkalite):
+def test_banner_includes_warnings_of_the_start(start, kafkalite):
     broker = start()
     kafkalite("topic", "create", "lost", "-b", broker.ready["bootstrap"])
     assert "lost-0" not in broker.end(signal.SIGTERM)[0]  # a busy machine may warn of a slow tick
@@ -100,7 +100,7 @@ def test_what_was_found_wrong_at_the_start_is_told_in_the_banner(start, kafkalit
     assert "  warning     Partition lost-0 cannot be served yet: its directory is gone" in printed
 
 
-def test_a_terminal_gets_lines_broken_between_words_and_a_command_it_can_run(monkeypatch, tmp_path):
+def test_banner_wraps_lines_and_names_a_runnable_command(monkeypatch, tmp_path):
     broken = banner.entry("data", "word " * 20, columns=40).splitlines()
     assert max(map(len, broken)) <= 40
     assert all(line.startswith(" " * 14) for line in broken[1:])
@@ -114,11 +114,11 @@ def test_a_terminal_gets_lines_broken_between_words_and_a_command_it_can_run(mon
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
-def test_ctrl_c_and_a_closed_terminal_end_it_cleanly_too(start, number):
+def test_sigint_and_sighup_end_cleanly(start, number):
     assert start().end(number)[1] == 0
 
 
-def test_a_banner_that_nobody_reads_is_no_reason_to_end(start):
+def test_closed_standard_output_does_not_end_the_broker(start):
     reading, writing = os.pipe()
     os.close(reading)
     broker = start(stdout=writing)
@@ -126,14 +126,14 @@ def test_a_banner_that_nobody_reads_is_no_reason_to_end(start):
     assert api_versions(broker.ready["nodes"][0]["port"]) == 0
 
 
-def test_started_with_nohup_it_survives_the_terminal(start):
+def test_ignored_sighup_does_not_end_the_broker(start):
     broker = start(preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
     os.kill(broker.process.pid, signal.SIGHUP)
     assert api_versions(broker.ready["nodes"][0]["port"]) == 0
     assert broker.end(signal.SIGTERM)[1] == 0
 
 
-def test_a_second_signal_does_not_wait_for_a_clean_end(monkeypatch):
+def test_second_signal_exits_at_once(monkeypatch):
     codes = []
     monkeypatch.setattr(os, "_exit", codes.append)
     settings = options.settings_of(Options())
@@ -147,7 +147,7 @@ def test_a_second_signal_does_not_wait_for_a_clean_end(monkeypatch):
     broker.reactor.close()
 
 
-def test_a_second_start_on_the_same_data_is_refused_and_the_first_goes_on(start, kafkalite):
+def test_second_start_on_the_same_data_is_refused(start, kafkalite):
     broker = start()
     second = kafkalite("start", "--listen", "127.0.0.1:0", "--data", broker.data)
     assert is_one_sentence(second, broker.data, "in use")
@@ -156,7 +156,7 @@ def test_a_second_start_on_the_same_data_is_refused_and_the_first_goes_on(start,
     assert json.loads(status.stdout) == broker.ready
 
 
-def test_killed_it_is_known_to_be_gone_and_starts_again_on_its_data(start, kafkalite):
+def test_killed_broker_is_reported_and_restarts_on_its_data(start, kafkalite):
     broker = start()
     _, code = broker.end(signal.SIGKILL)
     assert code == -signal.SIGKILL
@@ -168,7 +168,7 @@ def test_killed_it_is_known_to_be_gone_and_starts_again_on_its_data(start, kafka
     assert api_versions(again.ready["nodes"][0]["port"]) == 0
 
 
-def test_stop_ends_it_and_returns_when_it_is_gone(start, kafkalite):
+def test_stop_returns_when_the_broker_has_ended(start, kafkalite):
     broker = start()
     stopped = kafkalite("stop", "--data", broker.data)
     assert stopped.returncode == 0 and broker.ready["bootstrap"] in stopped.stdout
@@ -176,7 +176,7 @@ def test_stop_ends_it_and_returns_when_it_is_gone(start, kafkalite):
     assert is_one_sentence(kafkalite("stop", "--data", broker.data), "nothing to stop")
 
 
-def test_a_taken_port_is_one_sentence_and_what_a_killed_one_said_is_gone(tmp_path, kafkalite):
+def test_port_in_use_is_one_error_and_removes_a_stale_ready_file(tmp_path, kafkalite):
     ready_file = tmp_path / "ready.json"
     ready_file.write_text("left by one that was killed")
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -206,37 +206,37 @@ def test_a_taken_port_is_one_sentence_and_what_a_killed_one_said_is_gone(tmp_pat
         (["--data", "/proc/kafkalite"], ["/proc/kafkalite", "--data"]),
     ],
 )
-def test_what_cannot_be_done_is_one_sentence(flags, words, tmp_path, kafkalite):
+def test_invalid_start_options_are_one_error_line(flags, words, tmp_path, kafkalite):
     given = ["--listen", "127.0.0.1:0", "--data", tmp_path / "data", *flags]
     assert is_one_sentence(kafkalite("start", *given), *words)
 
 
 @pytest.mark.parametrize("flag", ["--lisen", "--durability=never", "--workers=few"])
-def test_a_wrong_flag_is_one_sentence(flag, kafkalite):
+def test_unknown_or_invalid_flag_is_one_error_line(flag, kafkalite):
     assert is_one_sentence(kafkalite("start", flag), "kafkalite start", code=2)
 
 
-def test_a_directory_with_other_files_is_left_alone(tmp_path, kafkalite):
+def test_directory_with_other_files_is_refused(tmp_path, kafkalite):
     (tmp_path / "letters.txt").write_text("dear")
     done = kafkalite("start", "--listen", "127.0.0.1:0", "--data", tmp_path)
     assert is_one_sentence(done, tmp_path, "--data")
     assert {path.name for path in tmp_path.iterdir()} <= {"letters.txt", ".lock"}
 
 
-def test_a_file_is_no_data_directory(tmp_path, kafkalite):
+def test_file_as_data_directory_is_refused(tmp_path, kafkalite):
     (tmp_path / "file").write_text("dear")
     done = kafkalite("start", "--listen", "127.0.0.1:0", "--data", tmp_path / "file")
     assert is_one_sentence(done, tmp_path / "file", "--data")
 
 
-def test_asked_for_twice_it_listens_on_every_address_and_says_how_to_reach_it(start):
+def test_insecure_flag_allows_listening_on_every_address(start):
     broker = start("--listen", "0.0.0.0:0", "--insecure")
     port = broker.ready["nodes"][0]["port"]
     assert broker.ready["bootstrap"] == f"127.0.0.1:{port}"
     assert api_versions(port) == 0
 
 
-def test_flags_win_over_overrides_and_those_over_the_config_file(tmp_path):
+def test_flags_precede_overrides_and_overrides_the_config_file(tmp_path):
     config = tmp_path / "server.properties"
     config.write_text("num.partitions=2\ndurability=os\nmessage.max.bytes=1234567\n")
     settings = options.settings_of(
@@ -267,11 +267,11 @@ def test_flags_win_over_overrides_and_those_over_the_config_file(tmp_path):
         ("localhost.example.org", False),
     ],
 )
-def test_only_addresses_of_this_machine_need_no_second_asking(host, loopback):
+def test_is_loopback_accepts_only_loopback_hosts(host, loopback):
     assert options.is_loopback(host) is loopback
 
 
-def test_the_data_of_a_user_has_a_place_of_its_own(monkeypatch):
+def test_default_data_directory_follows_xdg_data_home(monkeypatch):
     monkeypatch.setenv("XDG_DATA_HOME", "/some/where")
     assert str(default_data_directory()) == "/some/where/kafkalite"
     monkeypatch.delenv("XDG_DATA_HOME")
@@ -279,7 +279,7 @@ def test_the_data_of_a_user_has_a_place_of_its_own(monkeypatch):
     assert str(default_data_directory()) == "/home/ada/.local/share/kafkalite"
 
 
-def test_it_takes_as_many_descriptors_as_it_may_have_and_little_time(start):
+def test_start_raises_the_descriptor_limit_in_little_processor_time(start):
     hard = min(5000, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     broker = start(preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard)))
     process = Path(f"/proc/{broker.process.pid}")
@@ -291,7 +291,7 @@ def test_it_takes_as_many_descriptors_as_it_may_have_and_little_time(start):
     assert used_s < 2, "CPU time until it was ready"
 
 
-def test_its_files_are_for_its_user_only(start):
+def test_files_are_accessible_to_the_user_only(start):
     broker = start()
     for path in [broker.data, broker.ready_file, *broker.data.rglob("*")]:
         assert path.stat().st_mode & 0o077 == 0, path

@@ -27,7 +27,7 @@ sys.stdin.read()
 """
 
 
-def test_nothing_is_left_when_the_block_ends():
+def test_exit_of_the_block_ends_and_removes_the_broker():
     with Broker() as broker:
         pid, directory = broker.pid, broker.directory
         assert broker.data.is_dir() and not is_gone(pid)
@@ -35,7 +35,7 @@ def test_nothing_is_left_when_the_block_ends():
     assert not directory.exists()
 
 
-def test_killed_and_restarted_it_has_its_data_and_its_port():
+def test_killed_and_restarted_broker_keeps_data_and_port():
     with Broker() as broker:
         topic, bootstrap, pid = broker.topic(partitions=3), broker.bootstrap, broker.pid
         broker.kill()
@@ -74,13 +74,13 @@ def test_broker_outlives_a_forked_child_that_exits():
 
 
 @pytest.mark.parametrize("name", ["bootstrap", "pid", "nodes"])
-def test_an_address_before_start_says_to_start_it(name):
+def test_attribute_before_start_raises_runtime_error(name):
     with pytest.raises(RuntimeError, match=r"call start\(\)"):
         getattr(Broker(), name)
 
 
 @pytest.mark.parametrize("is_closed", [False, True], ids=["before start", "after close"])
-def test_no_other_brokers_directory_is_taken_for_its_own(tmp_path, monkeypatch, is_closed):
+def test_data_before_start_is_not_the_working_directory(tmp_path, monkeypatch, is_closed):
     killed = []
     monkeypatch.chdir(tmp_path)
     (tmp_path / "data").mkdir()
@@ -106,7 +106,7 @@ def test_configuration_values_may_be_numbers_and_booleans():
             assert producer.partitions_for(name) == 3
 
 
-def test_a_broker_that_cannot_start_says_why_and_leaves_nothing():
+def test_failed_start_raises_refusal_and_leaves_nothing():
     broker = Broker(config={"no.such.key": "1"})
     with pytest.raises(Refusal, match=r"no\.such\.key"):
         broker.start()
@@ -130,13 +130,13 @@ def owner(request):
     process.stdout.close()
 
 
-def test_nothing_is_left_when_the_test_process_is_killed(owner):
+def test_kill_of_the_test_process_removes_the_broker(owner):
     process, pid, directory = owner
     os.kill(process.pid, signal.SIGKILL)
     until(lambda: is_gone(pid) and not directory.exists())
 
 
-def test_nothing_is_left_when_a_signal_and_the_starters_end_come_together(owner):
+def test_signal_and_end_of_the_test_process_remove_the_broker(owner):
     process, pid, directory = owner
     os.kill(pid, signal.SIGSTOP)
     os.kill(process.pid, signal.SIGKILL)
@@ -146,14 +146,14 @@ def test_nothing_is_left_when_a_signal_and_the_starters_end_come_together(owner)
     until(lambda: is_gone(pid) and not directory.exists())
 
 
-def test_nothing_is_left_when_the_test_process_ends_and_forgets_it(owner):
+def test_end_of_the_test_process_removes_the_broker(owner):
     process, pid, directory = owner
     process.stdin.close()
     process.wait(timeout=30)
     assert is_gone(pid) and not directory.exists()
 
 
-def test_what_is_left_when_both_are_killed_is_removed_by_the_next(owner):
+def test_abandoned_directory_is_removed_by_the_next_broker(owner):
     process, pid, directory = owner
     os.kill(pid, signal.SIGSTOP)
     os.kill(process.pid, signal.SIGKILL)
@@ -165,7 +165,7 @@ def test_what_is_left_when_both_are_killed_is_removed_by_the_next(owner):
         assert not directory.exists()
 
 
-def test_the_fixtures_give_one_broker_and_a_topic_each(tmp_path):
+def test_fixtures_share_a_broker_with_one_topic_per_test(tmp_path):
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["kafkalite.testing"]\n')
     (tmp_path / "test_it.py").write_text(
         "import pytest\n"
@@ -189,7 +189,7 @@ def test_the_fixtures_give_one_broker_and_a_topic_each(tmp_path):
     assert "2 passed" in done.stdout, done.stdout
 
 
-def test_a_directory_that_another_removes_meanwhile_is_no_trouble(tmp_path, monkeypatch):
+def test_remove_abandoned_ignores_a_directory_already_removed(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(tmp_path))
     name = f"{DIRECTORY_PREFIX}1-0-gone"
     monkeypatch.setattr(Path, "glob", lambda *_: iter([tmp_path / name]))
@@ -211,7 +211,7 @@ def test_slow_ticks_of_a_broker_are_read_from_its_log():
         assert len(broker.slow_ticks(cpu_ms=10)) >= 2
 
 
-def test_a_node_that_is_being_started_is_waited_for_and_killed(monkeypatch):
+def test_kill_waits_for_a_node_that_is_starting(monkeypatch):
     with Broker(workers=1) as broker:
         whole = broker.status
         (pid,) = [node["pid"] for node in whole["nodes"] if node["id"] == 1]

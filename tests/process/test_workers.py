@@ -51,9 +51,7 @@ def produce(broker, topic, count, partitions):
 
 def ends(broker, topic, partitions):
     """Return the end offsets of a topic's partitions, once each has a leader."""
-    consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": broker.bootstrap, "group.id": "none"}
-    )
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "none"})
     found = []
 
     def asked():
@@ -69,7 +67,7 @@ def ends(broker, topic, partitions):
         consumer.close()
 
 
-def test_it_starts_serves_and_ends(broker):
+def test_broker_with_workers_starts_serves_and_stops(broker):
     assert [(node["id"], node["role"]) for node in broker.nodes] == [
         (0, "supervisor"),
         (1, "worker"),
@@ -86,7 +84,7 @@ def test_it_starts_serves_and_ends(broker):
 
 
 @pytest.mark.parametrize("node_id", [0, 1, 2])
-def test_a_killed_node_is_back_and_nothing_is_lost(broker, node_id):
+def test_killed_node_is_restarted_without_loss(broker, node_id):
     topic = broker.topic(partitions=4)
     produce(broker, topic, 4, partitions=4)
     before = pids(broker)
@@ -99,7 +97,7 @@ def test_a_killed_node_is_back_and_nothing_is_lost(broker, node_id):
     assert ends(broker, topic, 4) == [2] * 4
 
 
-def test_killed_with_its_launcher_all_are_gone_and_come_again(broker):
+def test_killed_launcher_ends_all_nodes_and_can_restart(broker):
     topic = broker.topic(partitions=2)
     produce(broker, topic, 2, partitions=2)
     alive, ports = pids(broker), {node["id"]: node["port"] for node in broker.nodes}
@@ -110,7 +108,7 @@ def test_killed_with_its_launcher_all_are_gone_and_come_again(broker):
     assert ends(broker, topic, 2) == [1, 1]
 
 
-def test_a_stopped_worker_is_fenced_and_replaced():
+def test_stopped_worker_is_fenced_and_replaced():
     config = {"broker.session.timeout.ms": "600", "broker.heartbeat.interval.ms": "100"}
     with Broker(workers=WORKERS, config=config) as broker:
         before = pids(broker)
@@ -120,7 +118,7 @@ def test_a_stopped_worker_is_fenced_and_replaced():
         assert answers(broker.nodes[1]["port"])
 
 
-def test_a_restart_renews_all_and_a_client_goes_on(broker, kafkalite):
+def test_restart_replaces_all_nodes_and_keeps_records(broker, kafkalite):
     topic = broker.topic(partitions=4)
     before = pids(broker)
     produce(broker, topic, 4, partitions=4)
@@ -132,7 +130,7 @@ def test_a_restart_renews_all_and_a_client_goes_on(broker, kafkalite):
     broker.stop()
 
 
-def test_the_first_answer_of_any_node_names_all_nodes():
+def test_first_metadata_of_any_node_lists_all_nodes():
     port = free_range(WORKERS + 1)
     ports = list(range(port, port + WORKERS + 1))
     with ThreadPoolExecutor(len(ports)) as pool:
@@ -154,7 +152,7 @@ def nodes_told(port):
     return sorted((broker.node_id, broker.port) for broker in brokers)
 
 
-def test_ports_that_only_were_free_are_not_insisted_on_after_it_was_one_process():
+def test_chosen_free_ports_may_change_after_one_process():
     with Broker(workers=1) as broker, contextlib.ExitStack() as held:
         port = broker.nodes[0]["port"]
         for workers in (0, 1):
@@ -166,7 +164,7 @@ def test_ports_that_only_were_free_are_not_insisted_on_after_it_was_one_process(
         assert broker.nodes[0]["port"] == port
 
 
-def test_as_one_process_and_as_many_it_is_the_same_broker():
+def test_records_survive_a_change_of_the_number_of_workers():
     with Broker(workers=WORKERS) as broker:
         topic = broker.topic(partitions=4)
         produce(broker, topic, 4, partitions=4)
@@ -178,7 +176,7 @@ def test_as_one_process_and_as_many_it_is_the_same_broker():
             assert ends(broker, topic, 4) == [1] * 4
 
 
-def test_a_port_range_that_is_not_said_again_is_as_it_was(broker):
+def test_saved_ports_are_used_without_a_configured_listener(broker):
     nodes = [(node["id"], node["port"]) for node in broker.nodes]
     broker.stop()
     broker.workers = None
@@ -186,7 +184,7 @@ def test_a_port_range_that_is_not_said_again_is_as_it_was(broker):
     assert [(node["id"], node["port"]) for node in broker.nodes] == nodes
 
 
-def test_the_launcher_has_one_thread_and_a_single_process_no_zeromq(broker):
+def test_launcher_has_one_thread_and_one_process_loads_no_zeromq(broker):
     assert len(list(Path(f"/proc/{broker.pid}/task").iterdir())) == 1
     assert "zmq" in Path(f"/proc/{broker.pid}/maps").read_text(), "its nodes share it"
     for process in (broker.pid, *pids(broker).values()):
@@ -198,13 +196,13 @@ def test_the_launcher_has_one_thread_and_a_single_process_no_zeromq(broker):
     assert "zmq" not in Path(f"/proc/{broker.pid}/maps").read_text()
 
 
-def test_ready_within_a_moment():
+def test_broker_with_three_workers_becomes_ready():
     began = time.monotonic()
     with Broker(workers=3):
         assert time.monotonic() - began < 30
 
 
-def test_a_stopped_supervisor_is_killed_and_replaced():
+def test_stopped_supervisor_is_killed_and_replaced():
     config = {"broker.session.timeout.ms": "600", "broker.heartbeat.interval.ms": "100"}
     with Broker(workers=1, config=config) as broker:
         before = pids(broker)

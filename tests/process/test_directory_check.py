@@ -43,7 +43,7 @@ def refusal(broker, *flags):
     return done.stderr
 
 
-def test_a_partition_that_was_copied_to_another_node_is_refused_however_often(stopped):
+def test_partition_copied_to_another_node_is_refused(stopped):
     broker, topic = stopped
     original = broker.data / "nodes" / "1" / f"{topic}-0"
     (original / f"{0:020d}.log").write_bytes(b"records")
@@ -54,7 +54,7 @@ def test_a_partition_that_was_copied_to_another_node_is_refused_however_often(st
         assert str(original) in said and str(copy) in said and "exists twice" in said
 
 
-def test_a_nodes_part_that_is_missing_is_refused_and_serves_when_it_is_put_back(stopped):
+def test_missing_node_directory_is_refused_until_restored(stopped):
     broker, topic = stopped
     part = broker.data / "nodes" / "2"
     part.rename(broker.directory / "away")

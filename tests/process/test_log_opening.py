@@ -49,7 +49,7 @@ def opening(tmp_path):
     process.communicate()
 
 
-def test_a_client_that_comes_before_the_logs_are_open_is_not_refused(opening):
+def test_early_client_is_served_after_the_logs_are_open(opening):
     process, port = opening
     with socket.create_connection(("127.0.0.1", port), timeout=WAIT_S_MAX) as early:
         early.sendall(struct.pack(">ihhih", 10, 18, 0, 7, -1))
@@ -58,7 +58,7 @@ def test_a_client_that_comes_before_the_logs_are_open_is_not_refused(opening):
         assert early.recv(10)[4:] == struct.pack(">ih", 7, 0)
 
 
-def test_more_early_clients_than_the_backlog_holds_do_not_keep_it_from_getting_ready(opening):
+def test_early_clients_over_the_backlog_do_not_prevent_readiness(opening):
     process, port = opening
     with contextlib.ExitStack() as crowd:
         for _ in range(10):
@@ -71,7 +71,7 @@ def test_more_early_clients_than_the_backlog_holds_do_not_keep_it_from_getting_r
         assert "ready" in process.stdout.readline()
 
 
-def test_told_to_end_while_it_opens_it_opens_and_ends_cleanly(opening):
+def test_sigterm_during_log_opening_ends_cleanly(opening):
     process, port = opening
     os.kill(process.pid, signal.SIGTERM)
     printed, _ = process.communicate("open\n", timeout=WAIT_S_MAX)
