@@ -12,7 +12,7 @@ from kafkalite.storage.disk import DISK
 DAMAGED = b"kafkalite 1 0000000000000000\n{}\n"
 
 
-def test_write_keeps_the_version_before(tmp_path: Path) -> None:
+def test_write_keeps_the_previous_version(tmp_path: Path) -> None:
     path = tmp_path / "points"
     for content in ({"a": 1}, {"a": 2}):
         checkpoint.write(DISK, path, content)
@@ -22,7 +22,7 @@ def test_write_keeps_the_version_before(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damaged", [DAMAGED, b"", b"noise"])
-def test_write_keeps_no_damaged_file_in_place_of_a_good_version(
+def test_write_does_not_replace_a_valid_version_by_a_damaged_file(
     tmp_path: Path, damaged: bytes
 ) -> None:
     path = tmp_path / "points"

@@ -101,7 +101,7 @@ def read_as_a_consumer(log: Log) -> dict[int, bytes | None]:
 @pytest.mark.parametrize("clean", [True, False], ids=["clean end", "crash"])
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_damage_makes_a_log_give_what_was_not_written(
+def test_damaged_files_never_return_records_that_were_not_written(
     tmp_path: Path, sound: tuple[Log, KnownEnd], kind: str, damage: Callable[..., None], clean: bool
 ) -> None:
     log, end = sound
@@ -189,7 +189,7 @@ def test_wrong_index_is_rebuilt(
     assert path.read_bytes() == true
 
 
-def test_a_segment_truncated_while_it_is_read_is_an_error_and_no_signal(tmp_path: Path) -> None:
+def test_segment_truncated_while_it_is_read_raises_storage_error(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     for number in range(COUNT):
         log.append(batch(b"value %d" % number, timestamp=NOW), 0)

@@ -105,7 +105,7 @@ def written(tmp_path, kafka_tools):
     return SimpleNamespace(directory=directory, end_offset=end_offset)
 
 
-def test_kafkas_tool_finds_every_batch_whole_and_in_place(written):
+def test_kafka_dump_tool_finds_every_batch_valid(written):
     shown = dump(written.directory, ".log", "--deep-iteration")
     found = re.findall(r"^baseOffset: (\d+) lastOffset: (\d+) .* isvalid: (\w+)", shown, re.M)
     assert {valid for _, _, valid in found} == {"true"}
@@ -118,7 +118,7 @@ def test_kafkas_tool_finds_every_batch_whole_and_in_place(written):
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
-def test_kafkas_tool_finds_no_index_entry_that_disagrees_with_the_log(written, suffix):
+def test_kafka_dump_tool_finds_no_index_mismatch(written, suffix):
     shown = dump(written.directory, suffix)
     assert len(re.findall(r"^(offset|timestamp): ", shown, re.M)) > 100, "there are entries"
     assert not DISAGREEMENTS.search(shown), shown
@@ -129,7 +129,7 @@ def test_kafkas_tool_finds_no_index_entry_that_disagrees_with_the_log(written, s
 
 
 @pytest.mark.parametrize(("suffix", "byte"), [(".index", 8 * 50 + 2), (".timeindex", 12 * 50 + 6)])
-def test_kafkas_tool_reports_a_damaged_segment(written, suffix, byte):
+def test_kafka_dump_tool_reports_a_damaged_index(written, suffix, byte):
     """Damage makes the dump tool report an error, so the test above can fail."""
     path = min(written.directory.glob(f"*{suffix}"))
     entries = bytearray(path.read_bytes())
@@ -138,7 +138,7 @@ def test_kafkas_tool_reports_a_damaged_segment(written, suffix, byte):
     assert DISAGREEMENTS.search(dump(written.directory, suffix))
 
 
-def test_kafkas_tool_reads_our_producer_snapshots(written):
+def test_kafka_dump_tool_reads_producer_snapshots(written):
     shown = dump(written.directory, ".snapshot")
     last = shown.rpartition("Dumping")[2]
     assert "Checksum" not in last and "corrupt" not in last.lower()
@@ -199,7 +199,7 @@ def kafka(tmp_path, kafka_tools):
     return broker
 
 
-def test_kafka_serves_a_partition_that_we_wrote(kafka):
+def test_kafka_serves_a_partition_written_by_kafkalite(kafka):
     directory = kafka.data / f"{TOPIC}-0"
     topic_id = topic_id_in(directory)
     metadata = (directory / "partition.metadata").read_bytes()
@@ -225,7 +225,7 @@ def test_kafka_serves_a_partition_that_we_wrote(kafka):
     assert (last.offset(), last.value()) == (len(expected), b"after ours")
 
 
-def test_we_open_a_partition_that_kafka_wrote(kafka):
+def test_kafkalite_opens_a_partition_written_by_kafka(kafka):
     values = [b"%d " % n * 400 for n in range(3_000)]
     with kafka:
         for codec in ("none", "gzip", "snappy", "lz4", "zstd"):

@@ -113,7 +113,7 @@ def survives(directory: Path, disk: FaultyDisk) -> None:
 
 
 @pytest.mark.parametrize(("code", "sticky"), SWEEPS)
-def test_a_log_survives_the_failure_of_every_single_call(
+def test_log_survives_the_failure_of_each_disk_call(
     tmp_path: Path, code: int, sticky: bool
 ) -> None:
     seen: set[str] = set()
@@ -131,7 +131,7 @@ def test_a_log_survives_the_failure_of_every_single_call(
 
 
 @pytest.mark.parametrize(("code", "sticky"), SWEEPS)
-def test_recovery_survives_the_failure_of_every_single_call(
+def test_recovery_survives_the_failure_of_each_disk_call(
     tmp_path: Path, code: int, sticky: bool
 ) -> None:
     made = tmp_path / "made"
@@ -184,7 +184,7 @@ def test_full_disk_refuses_appends_until_there_is_space(
     assert log.failure is None
 
 
-def test_a_log_is_recovered_and_read_on_a_full_disk(tmp_path: Path) -> None:
+def test_log_is_recovered_and_read_on_a_full_disk(tmp_path: Path) -> None:
     history = History()
     log = open_log(tmp_path, VALUES)
     for _ in range(10):
@@ -227,7 +227,7 @@ def test_free_space_is_measured_once_per_quantum(tmp_path: Path) -> None:
     assert disk.asked == 1
 
 
-def test_a_write_that_fails_for_no_lack_of_room_ends_the_log(tmp_path: Path) -> None:
+def test_write_error_other_than_full_disk_fails_the_log(tmp_path: Path) -> None:
     disk = FaultyDisk(1, errno.EIO, only=["pwritev"])
     log = open_log(tmp_path, disk=disk)
     with pytest.raises(DiskFailed):
@@ -238,7 +238,7 @@ def test_a_write_that_fails_for_no_lack_of_room_ends_the_log(tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounts a small tmpfs, which needs root")
-def test_a_real_full_disk_behaves_like_the_staged_one(tmp_path: Path) -> None:
+def test_real_full_disk_behaves_like_the_simulated_one(tmp_path: Path) -> None:
     small = tmp_path / "small"
     small.mkdir()
     if os.system(f"mount -t tmpfs -o size=256k tmpfs {small} 2>/dev/null") != 0:

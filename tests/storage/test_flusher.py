@@ -64,7 +64,7 @@ def collected(flusher: Flusher, count: int) -> list[LogFlush]:
     return done
 
 
-def test_a_log_is_durable_up_to_what_a_flush_took(tmp_path: Path) -> None:
+def test_completed_flush_moves_the_durable_offset_to_its_target(tmp_path: Path) -> None:
     flusher = Flusher()
     log = open_log(tmp_path)
     flush = begun(log)
@@ -78,7 +78,7 @@ def test_a_log_is_durable_up_to_what_a_flush_took(tmp_path: Path) -> None:
     flusher.close()
 
 
-def test_a_reader_bound_by_what_is_durable_sees_nothing_behind_it(tmp_path: Path) -> None:
+def test_read_up_to_the_durable_offset_returns_only_flushed_batches(tmp_path: Path) -> None:
     log = open_log(tmp_path, {keys.SEGMENT_BYTES: 1 << 20})
     for _ in range(5):
         log.append(batch(b"flushed"), 0)
@@ -92,7 +92,7 @@ def test_a_reader_bound_by_what_is_durable_sees_nothing_behind_it(tmp_path: Path
     assert [whole.header.base_offset for whole in batches(found.read())] == [0, 1, 2, 3, 4, 5]
 
 
-def test_flushes_may_end_in_any_order(tmp_path: Path) -> None:
+def test_flushes_may_complete_in_any_order(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     first, second = begun(log), begun(log)
     log.flush_end(second)
@@ -101,7 +101,7 @@ def test_flushes_may_end_in_any_order(tmp_path: Path) -> None:
     assert log.flush_begin() is None
 
 
-def test_two_flushes_never_replace_the_epochs_file_at_once(tmp_path: Path) -> None:
+def test_concurrent_flushes_write_the_epochs_file_once(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0")
     log.append(batch(b"a"), 1)
     first = log.flush_begin()
@@ -131,7 +131,7 @@ class RefusingDisk(QuickDisk):
 
 
 @pytest.mark.parametrize("error_code", [errno.ENOSPC, errno.EDQUOT, errno.EMFILE])
-def test_an_epochs_file_without_room_is_no_failed_write_back(
+def test_epochs_file_on_a_full_disk_is_not_a_write_back_failure(
     tmp_path: Path, error_code: int
 ) -> None:
     log = open_log(tmp_path / "t-0")
@@ -157,7 +157,7 @@ def test_flush_of_leader_epochs_that_fails_is_a_write_back_failure(tmp_path: Pat
     assert flush.error is not None and flush.error.errno == errno.EIO
 
 
-def test_a_flush_takes_every_segment_since_the_last_and_the_new_names(tmp_path: Path) -> None:
+def test_flush_covers_all_segments_and_names_since_the_last(tmp_path: Path) -> None:
     disk = CountingDisk()
     log = open_log(tmp_path, disk=disk)
     log.flush_end(begun(log))
@@ -173,7 +173,7 @@ def test_a_flush_takes_every_segment_since_the_last_and_the_new_names(tmp_path: 
     assert begun(log).directories == []
 
 
-def test_many_dirty_files_are_flushed_by_one_call(tmp_path: Path) -> None:
+def test_many_dirty_files_are_flushed_by_one_syncfs(tmp_path: Path) -> None:
     disk = CountingDisk()
     flusher = Flusher(disk=disk, file_system=FileSystem(tmp_path, disk))
     logs = [open_log(tmp_path / str(n), disk=disk) for n in range(SYNCFS_FROM)]
@@ -186,7 +186,7 @@ def test_many_dirty_files_are_flushed_by_one_call(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [1, SYNCFS_FROM])
-def test_a_failed_flush_ends_everything_and_is_not_tried_again(tmp_path: Path, count: int) -> None:
+def test_failed_flush_is_fatal_and_not_retried(tmp_path: Path, count: int) -> None:
     disk = CountingDisk()
     flusher = Flusher(threads=2, disk=disk, file_system=FileSystem(tmp_path, disk))
     flushes = [begun(open_log(tmp_path / str(n), disk=disk)) for n in range(count)]
@@ -219,7 +219,7 @@ def test_group_commit_reports_an_error_that_another_process_saw_first(tmp_path: 
     flusher.close()
 
 
-def test_group_commits_side_by_side_all_report_one_error(tmp_path: Path) -> None:
+def test_concurrent_group_commits_all_report_one_error(tmp_path: Path) -> None:
     disk = ReportingDisk()
     held = FileSystem(tmp_path, disk)
     flushes = [begun(open_log(tmp_path / str(n), disk=disk)) for n in range(3 * SYNCFS_FROM)]
@@ -289,7 +289,7 @@ def test_failed_flush_of_names_marks_the_directories_of_all_nodes(tmp_path: Path
     assert marked == {tmp_path, tmp_path / "nodes" / "1"}
 
 
-def test_no_thread_is_made_before_there_is_something_to_flush() -> None:
+def test_threads_start_with_the_first_flush() -> None:
     before = threading.active_count()
     flusher = Flusher()
     assert threading.active_count() == before
@@ -299,7 +299,7 @@ def test_no_thread_is_made_before_there_is_something_to_flush() -> None:
     flusher.close()
 
 
-def test_the_kernels_own_calls_flush(tmp_path: Path) -> None:
+def test_real_disk_calls_flush(tmp_path: Path) -> None:
     log = open_log(tmp_path, {keys.DURABILITY: "fsync"}, disk=Disk())
     flush = begun(log)
     flush.run(DISK)
@@ -323,9 +323,7 @@ class DeletingDisk(QuickDisk):
 
 
 @pytest.mark.parametrize("while_flushing", [True, False])
-def test_a_log_deleted_before_its_flush_came_is_no_failure(
-    tmp_path: Path, while_flushing: bool
-) -> None:
+def test_flush_of_a_deleted_log_is_not_a_failure(tmp_path: Path, while_flushing: bool) -> None:
     log = open_log(tmp_path / "t-0")
     flush = begun(log)
 
@@ -342,7 +340,7 @@ def test_a_log_deleted_before_its_flush_came_is_no_failure(
     assert not log.directory.exists()
 
 
-def test_a_log_with_nothing_but_names_to_flush_goes_with_the_others(tmp_path: Path) -> None:
+def test_flush_of_names_alone_joins_a_group_commit(tmp_path: Path) -> None:
     logs = [open_log(tmp_path / f"t-{number}", {keys.SEGMENT_BYTES: 200}) for number in range(8)]
     for log in logs:
         log.flush_end(begun(log))
@@ -369,7 +367,7 @@ def test_exception_on_a_flusher_thread_is_raised_by_collect(tmp_path: Path) -> N
     flusher.close()
 
 
-def test_an_idle_thread_holds_no_file_open(tmp_path: Path) -> None:
+def test_idle_thread_holds_no_file_open(tmp_path: Path) -> None:
     def open_here() -> list[str]:
         found = [os.path.realpath(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd")]
         return [path for path in found if path.startswith(f"{tmp_path}/")]
@@ -416,7 +414,7 @@ def test_both_flushes_of_a_log_report_the_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("deleted_before", ["the epochs are written", "their file is opened"])
-def test_epochs_of_a_deleted_log_never_reach_the_next_one_of_its_name(
+def test_epochs_of_a_deleted_log_are_not_written_to_a_new_log(
     tmp_path: Path, deleted_before: str
 ) -> None:
     logs = manager(tmp_path)

@@ -19,7 +19,7 @@ from tests.simulation.crash import RecordingDisk
 from tests.storage.factories import NOW, batch, close, open_log, produced
 
 
-def test_an_offset_index_holds_last_offset_and_position_of_every_nth_batch(tmp_path: Path) -> None:
+def test_offset_index_has_last_offset_and_position_per_interval(tmp_path: Path) -> None:
     log = open_log(tmp_path, {keys.SEGMENT_BYTES: 1 << 20, keys.INDEX_INTERVAL_BYTES: 150})
     for _ in range(6):
         log.append(batch(b"a", b"b"), 0)
@@ -31,7 +31,7 @@ def test_an_offset_index_holds_last_offset_and_position_of_every_nth_batch(tmp_p
     )
 
 
-def test_a_time_index_holds_greatest_timestamps_and_ends_with_the_segments_own(
+def test_time_index_has_max_timestamps_per_interval(
     tmp_path: Path,
 ) -> None:
     log = open_log(tmp_path, {keys.SEGMENT_BYTES: 1 << 20, keys.INDEX_INTERVAL_BYTES: 0})
@@ -44,7 +44,7 @@ def test_a_time_index_holds_greatest_timestamps_and_ends_with_the_segments_own(
     )
 
 
-def test_a_closed_segments_last_time_entry_is_its_greatest_timestamp(tmp_path: Path) -> None:
+def test_time_index_of_a_closed_segment_ends_with_its_max_timestamp(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     for late in range(30):
         log.append(batch(b"v", timestamp=NOW + late), 0)
@@ -55,7 +55,7 @@ def test_a_closed_segments_last_time_entry_is_its_greatest_timestamp(tmp_path: P
         assert segment.time_index.path.read_bytes()[-12:] == entry
 
 
-def test_a_snapshot_holds_each_producers_last_batch(tmp_path: Path) -> None:
+def test_producer_snapshot_has_the_last_batch_of_each_producer(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     log.append(produced(0, b"a", b"b"), 0)
     log.append(produced(2, b"c", b"d", b"e"), 0)
@@ -70,7 +70,7 @@ def test_a_snapshot_holds_each_producers_last_batch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "longer", "version", "empty"])
-def test_a_damaged_snapshot_is_refused(tmp_path: Path, damage: str) -> None:
+def test_damaged_producer_snapshot_is_refused(tmp_path: Path, damage: str) -> None:
     log = open_log(tmp_path)
     log.append(produced(0), 0)
     snapshot = log.producers.encoded()
@@ -85,7 +85,7 @@ def test_a_damaged_snapshot_is_refused(tmp_path: Path, damage: str) -> None:
         decoded(wrong)
 
 
-def test_a_leader_epoch_checkpoint_is_a_version_a_count_and_a_line_each(tmp_path: Path) -> None:
+def test_leader_epoch_checkpoint_has_version_count_and_entries(tmp_path: Path) -> None:
     cache = LeaderEpochCache()
     cache.assign(0, 0)
     cache.assign(4, 120)
@@ -104,7 +104,7 @@ def test_damaged_leader_epoch_checkpoint_is_ignored(tmp_path: Path, text: str) -
     assert LeaderEpochCache.load(tmp_path / "epochs") is None
 
 
-def test_epochs_are_cut_at_both_ends() -> None:
+def test_leader_epochs_are_truncated_at_both_ends() -> None:
     cache = LeaderEpochCache()
     for epoch, start in ((1, 0), (2, 10), (5, 20), (6, 30)):
         cache.assign(epoch, start)
@@ -118,13 +118,13 @@ def test_epochs_are_cut_at_both_ends() -> None:
     assert (cache.epochs, cache.starts) == ([1], [17])
 
 
-def test_partition_metadata_says_version_and_topic_id() -> None:
+def test_partition_metadata_has_version_and_topic_id() -> None:
     identity = bytes(range(16))
     assert metadata_text(identity) == b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw"
     assert read_id(written_id(identity)) == identity
 
 
-def test_file_names_have_twenty_digits_and_nothing_else_is_a_segment() -> None:
+def test_segment_file_names_have_twenty_digits() -> None:
     assert layout.file_name(4096, layout.LOG) == "00000000000000004096.log"
     assert layout.offset_of("00000000000000004096.log", layout.LOG) == 4096
     for name in ("4096.log", "00000000000000004096.log.deleted", "0000000000000000409x.log",
@@ -132,7 +132,7 @@ def test_file_names_have_twenty_digits_and_nothing_else_is_a_segment() -> None:
         assert layout.offset_of(name, layout.LOG) is None
 
 
-def test_a_directory_is_named_by_topic_and_partition() -> None:
+def test_partition_directory_is_named_by_topic_and_partition() -> None:
     assert layout.partition_of("my-topic.x-12") == ("my-topic.x", 12)
     for name in ("topic", "topic-", "-3", "topic-03", "t\n-3", "a/b-3", "x" * 250 + "-1"):
         assert layout.partition_of(name) is None
@@ -142,7 +142,7 @@ def test_a_directory_is_named_by_topic_and_partition() -> None:
     assert layout.partition_of(aside) is None
 
 
-def test_a_small_file_is_flushed_before_it_takes_its_name_and_its_name_after(
+def test_put_file_flushes_before_and_after_the_rename(
     tmp_path: Path,
 ) -> None:
     disk = RecordingDisk()
@@ -153,7 +153,7 @@ def test_a_small_file_is_flushed_before_it_takes_its_name_and_its_name_after(
     ]  # fmt: skip
 
 
-def test_our_small_files_are_read_from_the_generation_that_checks(tmp_path: Path) -> None:
+def test_checkpoint_is_read_from_the_valid_version(tmp_path: Path) -> None:
     path = tmp_path / "points"
     assert checkpoint.read(path) is None
     checkpoint.write(DISK, path, {"a": [1, 0]})

@@ -52,7 +52,7 @@ def points(data: Path) -> dict[str, list[object]]:
     return found
 
 
-def test_retention_and_checkpoints_come_when_they_are_due(tmp_path: Path) -> None:
+def test_retention_and_checkpoints_run_when_due(tmp_path: Path) -> None:
     clock = ManualClock()
     logs = manager(tmp_path, clock)
     log = logs.create("t", TOPIC_ID, 0, settings({keys.RETENTION_MS: 1000}))
@@ -69,7 +69,7 @@ def test_retention_and_checkpoints_come_when_they_are_due(tmp_path: Path) -> Non
     logs.close()
 
 
-def test_new_intervals_count_from_when_they_are_set(tmp_path: Path) -> None:
+def test_new_intervals_apply_from_the_change_on(tmp_path: Path) -> None:
     clock = ManualClock()
     logs = manager(tmp_path, clock)
     kept = settings({keys.RETENTION_MS: 1000, keys.FILE_DELETE_DELAY_MS: 10 * MINUTE_MS})
@@ -155,7 +155,7 @@ def test_background_flush_moves_the_recovery_point_of_an_os_log(tmp_path: Path) 
     logs.close()
 
 
-def test_checkpoint_follows_closely_where_logs_become_durable(tmp_path: Path) -> None:
+def test_checkpoint_is_written_soon_after_logs_become_durable(tmp_path: Path) -> None:
     clock = ManualClock()
     logs = manager(tmp_path, clock)
     log = logs.create("t", TOPIC_ID, 0, settings({keys.DURABILITY: "fsync"}))
@@ -172,7 +172,7 @@ def test_checkpoint_follows_closely_where_logs_become_durable(tmp_path: Path) ->
     logs.close()
 
 
-def test_recovery_of_an_os_log_begins_where_the_background_flush_was(
+def test_recovery_of_an_os_log_starts_at_the_background_flush(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kafkalite.storage.log.SNAPSHOT_EVERY", 1)
@@ -244,7 +244,7 @@ class StuckDisk(QuickDisk):
         return super().open(path, flags)
 
 
-def test_the_loop_does_not_wait_for_a_checkpoint(tmp_path: Path) -> None:
+def test_checkpoint_does_not_block_the_loop(tmp_path: Path) -> None:
     clock = ManualClock()
     logs = manager(tmp_path, clock, disk := StuckDisk())
     logs.flusher = Flusher(disk=disk)
@@ -269,7 +269,7 @@ def test_the_loop_does_not_wait_for_a_checkpoint(tmp_path: Path) -> None:
     logs.close()
 
 
-def test_a_log_deleted_while_a_checkpoint_is_written_is_not_in_the_next(tmp_path: Path) -> None:
+def test_log_deleted_during_a_checkpoint_is_not_in_the_next(tmp_path: Path) -> None:
     clock = ManualClock()
     logs = manager(tmp_path, clock, disk := StuckDisk())
     logs.flusher = Flusher(disk=disk)
@@ -287,9 +287,7 @@ def test_a_log_deleted_while_a_checkpoint_is_written_is_not_in_the_next(tmp_path
 
 
 @pytest.mark.parametrize("beside", [True, False])
-def test_a_checkpoint_for_which_there_is_no_room_is_written_later(
-    tmp_path: Path, beside: bool
-) -> None:
+def test_checkpoint_on_a_full_disk_is_written_later(tmp_path: Path, beside: bool) -> None:
     nodes = Nodes(tmp_path)
     nodes.create().append(batch(b"v"), 0)
     nodes.disk = disk = StuckDisk()
@@ -311,7 +309,7 @@ def test_a_checkpoint_for_which_there_is_no_room_is_written_later(
     nodes.crash()
 
 
-def test_a_checkpoint_that_the_disk_refuses_ends_the_process(tmp_path: Path) -> None:
+def test_checkpoint_write_error_ends_the_process(tmp_path: Path) -> None:
     clock = ManualClock()
     logs = manager(tmp_path, clock, disk := StuckDisk())
     logs.flusher = Flusher(disk=disk)
@@ -328,7 +326,7 @@ def test_a_checkpoint_that_the_disk_refuses_ends_the_process(tmp_path: Path) -> 
     logs.close()
 
 
-def test_a_checkpoint_that_was_not_collected_is_written_again_at_the_end(tmp_path: Path) -> None:
+def test_close_writes_a_checkpoint_after_an_uncollected_one(tmp_path: Path) -> None:
     clock = ManualClock()
     logs = manager(tmp_path, clock)
     logs.flusher = Flusher(disk=QuickDisk())

@@ -49,7 +49,7 @@ def filled(directory: Path, count: int = 30, **how: object) -> Log:
     return log
 
 
-def test_offsets_are_given_in_order_and_records_are_read_under_them(tmp_path: Path) -> None:
+def test_append_assigns_consecutive_offsets(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     assert log.append(batch(b"a", b"b"), 0) == LogAppendResult(0, 1, -1, 0, False)
     assert log.append(batch(b"c"), 0) == LogAppendResult(2, 2, -1, 0, False)
@@ -69,7 +69,7 @@ def test_leader_epoch_is_written_into_the_batch_and_the_cache(tmp_path: Path) ->
     ]  # fmt: skip
 
 
-def test_a_callers_batch_is_not_written_to(tmp_path: Path) -> None:
+def test_append_does_not_modify_the_given_batch(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     log.append(batch(b"first"), 0)
     mine = batch(b"a")
@@ -77,14 +77,14 @@ def test_a_callers_batch_is_not_written_to(tmp_path: Path) -> None:
     assert mine == batch(b"a")
 
 
-def test_every_offset_is_found_in_every_segment(tmp_path: Path) -> None:
+def test_read_finds_every_offset_in_every_segment(tmp_path: Path) -> None:
     log = filled(tmp_path, 60)
     assert len(log.segments) > 4
     for offset in range(60):
         assert values_of(log, offset)[0] == (offset, b"value %d" % offset)
 
 
-def test_a_read_stops_before_its_upper_offset(tmp_path: Path) -> None:
+def test_read_stops_before_the_upper_offset(tmp_path: Path) -> None:
     log = filled(tmp_path, 40)
     for upper in range(41):
         seen, offset = [], 0
@@ -95,7 +95,7 @@ def test_a_read_stops_before_its_upper_offset(tmp_path: Path) -> None:
         assert seen == list(range(upper))
 
 
-def test_the_first_batch_is_given_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_read_returns_the_first_batch_whole_or_none(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     log.append(batch(b"x" * 500), 0)
     found = read(log, 0, 1, 1)
@@ -104,7 +104,7 @@ def test_the_first_batch_is_given_whole_or_not_at_all(tmp_path: Path) -> None:
     assert read(log, 0, 1, 1, whole_first=False) is None
 
 
-def test_reading_outside_the_log_is_refused_and_at_its_end_is_nothing(tmp_path: Path) -> None:
+def test_read_outside_the_log_raises_offset_out_of_range(tmp_path: Path) -> None:
     log = filled(tmp_path, 3)
     log.delete_records(1)
     assert read(log, 3, 100, 3) is None
@@ -122,7 +122,7 @@ def test_available_equals_the_size_of_a_read(tmp_path: Path) -> None:
     assert available(log, 0, 40, 12345) == 12345
 
 
-def test_a_segment_ends_before_segment_bytes_is_passed(tmp_path: Path) -> None:
+def test_segment_rolls_before_segment_bytes_is_exceeded(tmp_path: Path) -> None:
     log = filled(tmp_path, 60)
     assert all(segment.size <= 1000 for segment in log.segments)
     assert files(tmp_path, ".log") == [
@@ -130,14 +130,14 @@ def test_a_segment_ends_before_segment_bytes_is_passed(tmp_path: Path) -> None:
     ]
 
 
-def test_a_segment_ends_when_its_records_span_segment_ms(tmp_path: Path) -> None:
+def test_segment_rolls_when_its_records_span_segment_ms(tmp_path: Path) -> None:
     log = open_log(tmp_path, {keys.SEGMENT_MS: 100, keys.SEGMENT_BYTES: 1 << 20})
     for late in (0, 100, 101, 150, 300):
         log.append(batch(b"v", timestamp=NOW + late), 0)
     assert [segment.base_offset for segment in log.segments] == [0, 2, 4]
 
 
-def test_records_without_time_let_a_segment_age_by_the_clock(tmp_path: Path) -> None:
+def test_segment_without_timestamps_rolls_by_the_clock(tmp_path: Path) -> None:
     clock = ManualClock()
     log = open_log(tmp_path, {keys.SEGMENT_MS: 100, keys.SEGMENT_BYTES: 1 << 20}, clock)
     log.append(batch(b"v", timestamp=-1), 0)
@@ -148,7 +148,7 @@ def test_records_without_time_let_a_segment_age_by_the_clock(tmp_path: Path) -> 
     assert [segment.base_offset for segment in log.segments] == [0, 2]
 
 
-def test_a_segment_ends_when_its_offset_index_is_full(tmp_path: Path) -> None:
+def test_segment_rolls_when_its_offset_index_is_full(tmp_path: Path) -> None:
     log = open_log(
         tmp_path,
         {keys.SEGMENT_INDEX_BYTES: 48, keys.SEGMENT_BYTES: 1 << 20, keys.INDEX_INTERVAL_BYTES: 0},
@@ -161,7 +161,7 @@ def test_a_segment_ends_when_its_offset_index_is_full(tmp_path: Path) -> None:
     assert all((tmp_path / name).stat().st_size <= 48 for name in files(tmp_path, ".timeindex"))
 
 
-def test_a_segment_ends_before_its_relative_offsets_overflow(tmp_path: Path) -> None:
+def test_segment_rolls_before_its_relative_offsets_overflow(tmp_path: Path) -> None:
     log = open_log(tmp_path, {keys.SEGMENT_BYTES: 1 << 20})
     log.append(batch(b"v"), 0)
     log.end_offset = log.flush_state.durable_offset = (1 << 31) - 2
@@ -171,7 +171,7 @@ def test_a_segment_ends_before_its_relative_offsets_overflow(tmp_path: Path) -> 
     assert records_of(log, 1 << 31)[0].value == b"c"
 
 
-def test_a_batch_larger_than_the_topic_takes_is_refused(tmp_path: Path) -> None:
+def test_batch_above_max_message_bytes_or_segment_size_is_refused(tmp_path: Path) -> None:
     log = open_log(tmp_path, {keys.MAX_MESSAGE_BYTES: 300})
     with pytest.raises(MessageTooLarge):
         log.append(batch(b"x" * 300), 0)
@@ -181,7 +181,7 @@ def test_a_batch_larger_than_the_topic_takes_is_refused(tmp_path: Path) -> None:
     assert log.end_offset == 0
 
 
-def test_damaged_bytes_and_transactions_are_refused(tmp_path: Path) -> None:
+def test_damaged_and_transactional_batches_are_refused(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     flipped = bytearray(batch(b"value"))
     flipped[-1] ^= 1
@@ -262,7 +262,7 @@ def test_append_accepts_timestamps_before_1970_unless_it_recompresses(
 
 
 @pytest.mark.parametrize("codec", Codec)
-def test_before_max_ms_holds_before_1970_as_well(tmp_path: Path, codec: Codec) -> None:
+def test_timestamp_before_max_ms_applies_before_1970(tmp_path: Path, codec: Codec) -> None:
     log = open_log(tmp_path, {keys.MESSAGE_TIMESTAMP_BEFORE_MAX_MS: NOW - BEFORE_1970 - 1})
     with pytest.raises(InvalidTimestamp) as refused:
         log.append(batch(b"a", b"b", timestamp=BEFORE_1970, codec=codec), 0)
@@ -283,9 +283,7 @@ def test_append_sets_no_max_timestamp_for_records_before_1970(tmp_path: Path, co
 
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.ZSTD])
-def test_with_log_append_time_records_bear_the_time_of_the_append(
-    tmp_path: Path, codec: Codec
-) -> None:
+def test_log_append_time_sets_the_timestamps_of_records(tmp_path: Path, codec: Codec) -> None:
     clock = ManualClock()
     log = open_log(tmp_path, {keys.MESSAGE_TIMESTAMP_TYPE: "LogAppendTime"}, clock)
     clock.advance(5000)
@@ -299,7 +297,7 @@ def test_with_log_append_time_records_bear_the_time_of_the_append(
     [("gzip", Codec.GZIP), ("lz4", Codec.LZ4), ("snappy", Codec.SNAPPY), ("zstd", Codec.ZSTD),
      ("uncompressed", Codec.NONE)],
 )  # fmt: skip
-def test_a_topic_with_a_codec_of_its_own_stores_everything_in_it(
+def test_compression_type_of_the_topic_recompresses_batches(
     tmp_path: Path, name: str, codec: Codec
 ) -> None:
     log = open_log(tmp_path, {keys.COMPRESSION_TYPE: name, keys.SEGMENT_BYTES: 1 << 20})
@@ -311,7 +309,7 @@ def test_a_topic_with_a_codec_of_its_own_stores_everything_in_it(
     assert [value for _, value in values_of(log)] == [b"a" * 200, b"b" * 200] * 5
 
 
-def test_a_timestamp_finds_the_first_record_that_reaches_it(tmp_path: Path) -> None:
+def test_timestamp_search_returns_the_first_record_not_before_it(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     times = [5, 9, 7, 30, 12, 40, 35, 41, 60, 2] * 4
     for when in times:
@@ -323,7 +321,7 @@ def test_a_timestamp_finds_the_first_record_that_reaches_it(tmp_path: Path) -> N
     assert searched(search_max_timestamp(log)) == TimestampOffset(NOW + 60, 8, 0)
 
 
-def test_a_timestamp_is_found_in_segments_that_were_read_again_after_a_crash(
+def test_timestamp_search_works_in_recovered_segments(
     tmp_path: Path,
 ) -> None:
     log = open_log(tmp_path, {keys.INDEX_INTERVAL_BYTES: 1 << 20})
@@ -340,7 +338,7 @@ def test_a_timestamp_is_found_in_segments_that_were_read_again_after_a_crash(
         assert found.offset == late
 
 
-def test_timestamp_of_a_deleted_record_finds_a_later_one(tmp_path: Path) -> None:
+def test_timestamp_search_of_a_deleted_record_returns_a_later_one(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     falling = [Record(timestamp=NOW + late, value=b"v") for late in (100, 0)]
     log.append(build(falling), 0)
@@ -351,7 +349,7 @@ def test_timestamp_of_a_deleted_record_finds_a_later_one(tmp_path: Path) -> None
     assert (found.offset, found.timestamp) == (2, NOW + 200)
 
 
-def test_a_timestamp_finds_nothing_that_was_deleted(tmp_path: Path) -> None:
+def test_timestamp_search_skips_deleted_records(tmp_path: Path) -> None:
     log = filled(tmp_path, 10)
     log.delete_records(7)
     found = found_since(log, NOW)
@@ -359,7 +357,7 @@ def test_a_timestamp_finds_nothing_that_was_deleted(tmp_path: Path) -> None:
     assert found.offset == 7
 
 
-def test_deleting_records_moves_the_start_and_removes_whole_segments(tmp_path: Path) -> None:
+def test_delete_records_moves_log_start_and_removes_whole_segments(tmp_path: Path) -> None:
     clock = ManualClock()
     log = filled(tmp_path, 60, clock=clock)
     assert log.delete_records(33) == 33
@@ -375,7 +373,7 @@ def test_deleting_records_moves_the_start_and_removes_whole_segments(tmp_path: P
         log.delete_records(61)
 
 
-def test_a_reader_keeps_the_file_of_a_removed_segment(tmp_path: Path) -> None:
+def test_removed_segment_stays_readable_for_a_reader(tmp_path: Path) -> None:
     clock = ManualClock()
     log = filled(tmp_path, 60, clock=clock)
     held = read(log, 0, 100, 60)
@@ -386,7 +384,7 @@ def test_a_reader_keeps_the_file_of_a_removed_segment(tmp_path: Path) -> None:
     assert next(iter(batches(held.read()))).records()[0].value == b"value 0"
 
 
-def test_retention_by_size_keeps_at_least_that_much(tmp_path: Path) -> None:
+def test_retention_by_size_keeps_at_least_retention_bytes(tmp_path: Path) -> None:
     log = filled(tmp_path, 60, values={keys.RETENTION_BYTES: 2500})
     before = log.size
     log.retain()
@@ -395,7 +393,7 @@ def test_retention_by_size_keeps_at_least_that_much(tmp_path: Path) -> None:
     assert log.log_start_offset == log.segments[0].base_offset
 
 
-def test_retention_by_time_goes_by_the_records_own_times(tmp_path: Path) -> None:
+def test_retention_by_time_uses_record_timestamps(tmp_path: Path) -> None:
     clock = ManualClock()
     log = open_log(tmp_path, {keys.RETENTION_MS: 1000}, clock)
     for number in range(40):
@@ -406,7 +404,7 @@ def test_retention_by_time_goes_by_the_records_own_times(tmp_path: Path) -> None
     assert log.end_offset == 40
 
 
-def test_an_expired_active_segment_is_rolled_and_removed(tmp_path: Path) -> None:
+def test_expired_active_segment_is_rolled_and_removed(tmp_path: Path) -> None:
     clock = ManualClock()
     log = filled(tmp_path, 3, values={keys.RETENTION_MS: 1000}, clock=clock)
     clock.advance(2000)
@@ -416,7 +414,7 @@ def test_an_expired_active_segment_is_rolled_and_removed(tmp_path: Path) -> None
     assert values_of(log) == [(3, b"next")]
 
 
-def test_retention_never_passes_what_may_be_read(tmp_path: Path) -> None:
+def test_retention_stops_at_the_durable_offset(tmp_path: Path) -> None:
     clock = ManualClock()
     values = {keys.RETENTION_MS: 1000, keys.DURABILITY: "fsync"}
     log = filled(tmp_path, 20, values=values, clock=clock)
@@ -428,7 +426,7 @@ def test_retention_never_passes_what_may_be_read(tmp_path: Path) -> None:
     assert 0 < log.log_start_offset <= 20
 
 
-def test_space_is_set_aside_ahead_of_the_writer_and_given_back(tmp_path: Path) -> None:
+def test_preallocation_grows_with_the_segment_and_is_released(tmp_path: Path) -> None:
     log = open_log(tmp_path, {keys.DURABILITY: "fsync", keys.SEGMENT_BYTES: 1 << 20})
     log.append(batch(b"v"), 0)
     path = log.active.path
@@ -444,7 +442,7 @@ def test_space_is_set_aside_ahead_of_the_writer_and_given_back(tmp_path: Path) -
     assert path.stat().st_size == size
 
 
-def test_with_durability_os_a_small_log_sets_no_space_aside(tmp_path: Path) -> None:
+def test_durability_os_does_not_preallocate_a_small_log(tmp_path: Path) -> None:
     values = {keys.DURABILITY: "os", keys.SEGMENT_BYTES: 1 << 20}
     log = open_log(tmp_path, values)
     path = log.active.path
@@ -462,7 +460,7 @@ def test_with_durability_os_a_small_log_sets_no_space_aside(tmp_path: Path) -> N
     assert path.stat().st_size == size
 
 
-def test_a_closed_log_leaves_no_descriptor_open(tmp_path: Path) -> None:
+def test_closed_log_leaves_no_descriptor_open(tmp_path: Path) -> None:
     gc.collect()  # descriptors left by earlier tests do not count
     before = len(os.listdir("/proc/self/fd"))
     log = filled(tmp_path, 60)

@@ -31,7 +31,7 @@ def segments(directory: Path) -> list[Path]:
     return sorted(directory.glob("*.log"))
 
 
-def test_a_dump_shows_every_record_and_every_file(
+def test_dump_shows_every_record_and_every_file(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["log", "dump", "--records", "--json", str(directory)]) == 0
@@ -47,7 +47,7 @@ def test_a_dump_shows_every_record_and_every_file(
     assert [(entry["leader_epoch"], entry["start_offset"]) for entry in epochs] == [(0, 0), (1, 20)]
 
 
-def test_a_dump_in_words_names_each_file_and_batch(
+def test_dump_as_text_shows_batches_and_records(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["log", "dump", "--records", str(segments(directory)[0])]) == 0
@@ -56,7 +56,7 @@ def test_a_dump_in_words_names_each_file_and_batch(
     assert '"value": "value 0"' in out
 
 
-def test_a_dump_says_where_it_cannot_go_on(
+def test_dump_of_a_truncated_file_reports_the_position(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = segments(directory)[0]
@@ -65,12 +65,12 @@ def test_a_dump_says_where_it_cannot_go_on(
     assert "no whole batch stands at byte" in capsys.readouterr().err
 
 
-def test_a_sound_log_is_verified(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_accepts_a_valid_log(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["log", "verify", str(directory)]) == 0
     assert "nothing wrong" in capsys.readouterr().out
 
 
-def test_an_open_log_with_space_set_aside_is_sound(tmp_path: Path) -> None:
+def test_verify_accepts_an_open_preallocated_log(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0", {keys.DURABILITY: "fsync", keys.SEGMENT_BYTES: 1 << 20})
     log.append(batch(b"v"), 0)
     assert main(["log", "verify", str(tmp_path)]) == 0
@@ -78,7 +78,7 @@ def test_an_open_log_with_space_set_aside_is_sound(tmp_path: Path) -> None:
     close(log)
 
 
-def test_torn_tail_is_distinguished_from_damage_in_the_middle(
+def test_verify_distinguishes_a_torn_tail_from_damage(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     first, *_, last = segments(directory)
@@ -94,7 +94,7 @@ def test_torn_tail_is_distinguished_from_damage_in_the_middle(
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex", ".snapshot", "leader-epoch-checkpoint"])
-def test_damage_beside_the_segments_is_found(directory: Path, suffix: str) -> None:
+def test_verify_finds_damage_in_other_files(directory: Path, suffix: str) -> None:
     path = next(path for path in sorted(directory.glob("*" + suffix)) if path.stat().st_size)
     content = bytearray(path.read_bytes())
     content[0] ^= 0x80
@@ -102,7 +102,7 @@ def test_damage_beside_the_segments_is_found(directory: Path, suffix: str) -> No
     assert main(["log", "verify", str(path)]) == 1
 
 
-def test_an_index_entry_that_points_beside_its_batch_is_found(
+def test_verify_finds_a_wrong_index_position(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = next(path for path in sorted(directory.glob("*.index")) if path.stat().st_size)

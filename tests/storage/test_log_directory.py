@@ -34,7 +34,7 @@ def refused(data: Path) -> str:
     return str(refusal.value)
 
 
-def test_a_directory_in_use_names_its_process(tmp_path: Path) -> None:
+def test_directory_in_use_is_refused_with_its_process_id(tmp_path: Path) -> None:
     directory = locked(tmp_path)
     assert f"already in use by process {os.getpid()}" in refused(tmp_path)
     directory.close()
@@ -88,7 +88,7 @@ def test_lock_waits_for_the_children_of_a_dead_launcher(tmp_path: Path) -> None:
     came[0].close()
 
 
-def test_children_that_do_not_die_are_not_waited_for_for_ever(
+def test_lock_wait_for_children_has_a_timeout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_directory, "DYING_S_MAX", 0.02)
@@ -98,7 +98,7 @@ def test_children_that_do_not_die_are_not_waited_for_for_ever(
     os.close(kept)
 
 
-def test_a_dead_process_that_nobody_reaped_is_dead(tmp_path: Path) -> None:
+def test_zombie_process_is_not_alive(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         assert log_directory.is_alive(process.pid)
         assert process.stdin is not None
@@ -107,7 +107,7 @@ def test_a_dead_process_that_nobody_reaped_is_dead(tmp_path: Path) -> None:
         assert not log_directory.is_alive(process.pid)
 
 
-def test_a_lock_is_carried_over_an_exec(tmp_path: Path) -> None:
+def test_lock_is_kept_across_an_exec(tmp_path: Path) -> None:
     adopts = """
 import os, sys
 from pathlib import Path
@@ -134,20 +134,20 @@ input()
     directory.close()
 
 
-def test_a_file_is_not_a_log_directory(tmp_path: Path) -> None:
+def test_file_as_log_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert "is not a directory" in refused(tmp_path / "file")
     assert "is not a directory" in refused(tmp_path / "file" / "below")
 
 
-def test_foreign_files_are_left_alone(tmp_path: Path) -> None:
+def test_directory_with_foreign_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     assert "is not a kafkalite data directory" in refused(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {"thesis.tex"}
 
 
 @pytest.mark.parametrize("text", ["", "version=1\n", "version=7\ncluster.id=x\n", "\xff\xfe"])
-def test_damaged_meta_properties_are_not_guessed(tmp_path: Path, text: str) -> None:
+def test_damaged_meta_properties_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "meta.properties").write_bytes(text.encode("latin-1"))
     assert "meta.properties is damaged" in refused(tmp_path)
     assert "meta.properties is damaged" in refused(tmp_path), "the lock was kept"
@@ -167,14 +167,14 @@ def closed_directory() -> Iterator[Path]:
     directory.rmdir()
 
 
-def test_a_directory_that_cannot_be_written_is_refused(closed_directory: Path) -> None:
+def test_read_only_directory_is_refused(closed_directory: Path) -> None:
     assert "is not writable" in refused(closed_directory)
 
 
 # -- a node's directory ------------------------------------------------------------------------
 
 
-def test_each_node_has_a_directory_of_its_own_that_says_so(tmp_path: Path) -> None:
+def test_node_directory_has_its_own_meta_properties(tmp_path: Path) -> None:
     directory = locked(tmp_path)
     cluster_id = directory.cluster_id
     assert open_node_directory(DISK, tmp_path, cluster_id, 0) == tmp_path
@@ -201,7 +201,7 @@ def test_directory_of_another_node_or_cluster_is_refused(tmp_path: Path) -> None
             (tmp_path / "nodes" / "1").rename(tmp_path / "nodes" / "2")
 
 
-def test_a_nodes_directory_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+def test_node_directory_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
     (tmp_path / "nodes").touch()
     with pytest.raises(Refusal, match="nodes/1 cannot be made"):
         open_node_directory(DISK, tmp_path, "a", 1)

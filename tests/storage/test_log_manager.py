@@ -44,7 +44,7 @@ def names(data: Path) -> set[str]:
     return {path.name for path in data.iterdir() if path.is_dir()}
 
 
-def test_logs_are_found_again_after_a_clean_end_without_being_scanned(
+def test_cleanly_closed_logs_are_loaded_without_a_scan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logs = manager(tmp_path / "data")
@@ -86,7 +86,7 @@ def test_clean_shutdown_file_is_used_once(tmp_path: Path) -> None:
     logs.close()
 
 
-def test_many_logs_are_recovered_side_by_side(tmp_path: Path) -> None:
+def test_many_logs_are_recovered(tmp_path: Path) -> None:
     logs = manager(tmp_path)
     for partition in range(20):
         log = logs.create("t", TOPIC_ID, partition, settings())
@@ -100,7 +100,7 @@ def test_many_logs_are_recovered_side_by_side(tmp_path: Path) -> None:
     logs.close()
 
 
-def test_one_damaged_log_is_quarantined_and_the_others_serve(tmp_path: Path) -> None:
+def test_damaged_log_is_quarantined_and_others_are_served(tmp_path: Path) -> None:
     logs = manager(tmp_path)
     for partition in range(2):
         log = logs.create("t", TOPIC_ID, partition, settings())
@@ -136,7 +136,7 @@ def test_log_start_offset_is_restored(tmp_path: Path) -> None:
     logs.close()
 
 
-def test_a_damaged_checkpoint_is_read_from_the_one_before(tmp_path: Path) -> None:
+def test_damaged_checkpoint_is_read_from_the_previous_version(tmp_path: Path) -> None:
     logs = manager(tmp_path)
     log = logs.create("t", TOPIC_ID, 0, settings())
     for number in range(5):
@@ -151,7 +151,7 @@ def test_a_damaged_checkpoint_is_read_from_the_one_before(tmp_path: Path) -> Non
     logs.close()
 
 
-def test_a_deleted_log_is_renamed_at_once_and_removed_after_its_delay(tmp_path: Path) -> None:
+def test_deleted_log_is_renamed_at_once_and_removed_after_its_delay(tmp_path: Path) -> None:
     clock = ManualClock()
     logs = manager(tmp_path, clock)
     log = logs.create("t", TOPIC_ID, 0, settings())
@@ -170,7 +170,7 @@ def test_a_deleted_log_is_renamed_at_once_and_removed_after_its_delay(tmp_path: 
     logs.close()
 
 
-def test_the_logs_of_a_topic_are_deleted_with_one_flush_of_their_names(tmp_path: Path) -> None:
+def test_delete_of_many_logs_flushes_names_once(tmp_path: Path) -> None:
     class CountingDisk(QuickDisk):
         flushed = 0
 
@@ -190,9 +190,7 @@ def test_the_logs_of_a_topic_are_deleted_with_one_flush_of_their_names(tmp_path:
 
 
 @pytest.mark.parametrize("call", ["rename", "fsync"])
-def test_a_log_that_cannot_be_renamed_now_is_out_of_service_all_the_same(
-    tmp_path: Path, call: str
-) -> None:
+def test_deleted_log_that_cannot_be_renamed_is_not_served(tmp_path: Path, call: str) -> None:
     logs = manager(tmp_path)
     log = logs.create("t", TOPIC_ID, 0, settings())
 
@@ -222,7 +220,7 @@ def test_removed_segment_deleted_by_another_program_is_ignored(tmp_path: Path) -
     logs.close()
 
 
-def test_a_log_deleted_before_a_crash_does_not_come_back(tmp_path: Path) -> None:
+def test_log_deleted_before_a_crash_stays_deleted(tmp_path: Path) -> None:
     clock = ManualClock()
     logs = manager(tmp_path, clock)
     logs.delete(logs.create("t", TOPIC_ID, 0, settings()))
@@ -235,7 +233,7 @@ def test_a_log_deleted_before_a_crash_does_not_come_back(tmp_path: Path) -> None
     logs.close()
 
 
-def test_a_stray_log_is_kept_under_another_name(tmp_path: Path) -> None:
+def test_stray_log_is_kept_under_another_name(tmp_path: Path) -> None:
     clock = ManualClock()
     logs = manager(tmp_path, clock)
     log = logs.create("t", TOPIC_ID, 0, settings())
@@ -250,7 +248,7 @@ def test_a_stray_log_is_kept_under_another_name(tmp_path: Path) -> None:
     logs.close()
 
 
-def test_a_new_topic_does_not_take_over_the_records_of_an_old_one(tmp_path: Path) -> None:
+def test_new_topic_does_not_use_the_log_of_an_old_one(tmp_path: Path) -> None:
     logs = manager(tmp_path)
     old = logs.create("t", TOPIC_ID, 0, settings())
     old.append(batch(b"old"), 0)
@@ -261,7 +259,7 @@ def test_a_new_topic_does_not_take_over_the_records_of_an_old_one(tmp_path: Path
 
 
 @pytest.mark.parametrize("flushed", [True, False])
-def test_a_checkpoint_of_a_deleted_topic_says_nothing_of_the_next_one(
+def test_checkpoint_of_a_deleted_topic_is_not_used_for_the_next(
     tmp_path: Path, flushed: bool
 ) -> None:
     logs = manager(tmp_path)
@@ -283,7 +281,7 @@ def test_a_checkpoint_of_a_deleted_topic_says_nothing_of_the_next_one(
     logs.close()
 
 
-def test_a_log_whose_topic_id_was_lost_goes_to_the_topic_of_its_name(tmp_path: Path) -> None:
+def test_log_without_topic_id_belongs_to_the_topic_of_its_name(tmp_path: Path) -> None:
     logs = manager(tmp_path)
     logs.create("t", TOPIC_ID, 0, settings()).append(batch(b"v"), 0)
     logs.close()
@@ -298,7 +296,7 @@ def test_a_log_whose_topic_id_was_lost_goes_to_the_topic_of_its_name(tmp_path: P
     logs.close()
 
 
-def test_a_mark_of_a_failed_flush_is_taken_away_once_every_log_was_read_again(
+def test_failure_mark_is_removed_after_all_logs_are_recovered(
     tmp_path: Path,
 ) -> None:
     logs = manager(tmp_path)
@@ -311,7 +309,7 @@ def test_a_mark_of_a_failed_flush_is_taken_away_once_every_log_was_read_again(
     logs.close()
 
 
-def test_after_a_failed_flush_nothing_is_flushed_again_and_the_end_is_not_clean(
+def test_close_after_a_failed_flush_is_not_clean(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logs = manager(tmp_path)
@@ -322,7 +320,7 @@ def test_after_a_failed_flush_nothing_is_flushed_again_and_the_end_is_not_clean(
     assert not (tmp_path / CLEAN_SHUTDOWN).exists()
 
 
-def test_a_failed_flush_is_known_although_the_disk_took_no_mark_of_it(tmp_path: Path) -> None:
+def test_failed_flush_is_known_without_its_mark(tmp_path: Path) -> None:
     class Dead(QuickDisk):
         dead = False
 
@@ -353,7 +351,7 @@ def test_a_failed_flush_is_known_although_the_disk_took_no_mark_of_it(tmp_path: 
     assert not (tmp_path / FAILURE_MARK).exists() and not (tmp_path / CLEAN_SHUTDOWN).exists()
 
 
-def test_without_a_setting_a_twentieth_of_the_disk_stays_free(tmp_path: Path) -> None:
+def test_default_min_free_is_a_twentieth_of_the_disk(tmp_path: Path) -> None:
     logs = LogManager(tmp_path, Settings.broker(), ManualClock())
     logs.open_directory("a cluster's", 0)
     found = os.statvfs(tmp_path)
@@ -362,7 +360,7 @@ def test_without_a_setting_a_twentieth_of_the_disk_stays_free(tmp_path: Path) ->
     logs.close()
 
 
-def test_a_data_directory_without_its_metadata_log_is_refused(tmp_path: Path) -> None:
+def test_data_directory_without_metadata_log_is_refused(tmp_path: Path) -> None:
     logs = manager(tmp_path / "data")
     logs.open_metadata()
     logs.create("flights", TOPIC_ID, 0, settings())

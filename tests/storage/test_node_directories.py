@@ -43,7 +43,7 @@ def filled(data: Path, *node_ids: int) -> Nodes:
     return nodes
 
 
-def test_a_whole_data_directory_is_in_order(tmp_path: Path) -> None:
+def test_complete_data_directory_passes_the_check(tmp_path: Path) -> None:
     filled(tmp_path, 1, 2)
     check_directories(tmp_path)
 
@@ -127,7 +127,7 @@ def test_evacuation_removes_checkpoints_only_after_the_flush(
     assert calls.index("rename") < calls.index("sync all") < calls.index("unlink")
 
 
-def test_only_nodes_that_never_run_again_are_cleared(tmp_path: Path) -> None:
+def test_only_removed_nodes_are_evacuated(tmp_path: Path) -> None:
     nodes = filled(tmp_path, 1, 2)
     assert cleared(tmp_path, [0, 1], nodes, QuickDisk())
     assert nodes.path(1).is_dir() and not nodes.path(2).exists()
@@ -166,7 +166,7 @@ def test_failed_flush_of_an_evacuation_ends_the_processes(
     assert (tmp_path / FAILURE_MARK).exists() and (nodes.path(2) / FAILURE_MARK).exists()
 
 
-def test_from_one_process_to_many_and_back_nothing_is_lost_or_scanned(
+def test_change_of_the_number_of_nodes_keeps_logs_without_a_scan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Recovery, "recover", lambda *_: pytest.fail("a clean log was scanned"))

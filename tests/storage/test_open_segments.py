@@ -60,7 +60,7 @@ def test_few_segments_stay_open_after_reads(tmp_path: Path) -> None:
     assert len(open_segments) == 0 and not open_here(tmp_path)
 
 
-def test_the_segment_that_was_used_longest_ago_goes_first(tmp_path: Path) -> None:
+def test_least_recently_used_segment_is_closed_first(tmp_path: Path) -> None:
     log = of_segments(tmp_path, 4, OpenSegments(2))
     for offset in (0, 1, 0, 2):
         assert read(log, offset, 1000, 4) is not None
@@ -74,7 +74,7 @@ def test_slice_of_a_deleted_segment_stays_readable(tmp_path: Path) -> None:
     assert [held is not None and held.read()[-2:-1] for held in slices] == [b"0", b"1", b"2", b"3"]
 
 
-def test_a_log_that_rolls_keeps_few_files_open(tmp_path: Path) -> None:
+def test_rolling_log_keeps_few_files_open(tmp_path: Path) -> None:
     log = of_segments(tmp_path, 100, OpenSegments(3))
     assert len(open_here(tmp_path)) <= 3 * 4
     log.flush()
@@ -82,7 +82,7 @@ def test_a_log_that_rolls_keeps_few_files_open(tmp_path: Path) -> None:
     assert len(open_here(tmp_path)) <= 3 * 4
 
 
-def test_retention_asks_for_times_and_leaves_nothing_open(tmp_path: Path) -> None:
+def test_retention_leaves_no_segment_open(tmp_path: Path) -> None:
     end = close(of_segments(tmp_path, 30, OpenSegments(3)))
     open_segments = OpenSegments(3)
     log = open_log(
@@ -129,7 +129,7 @@ def many_logs(directory: Path, count: int) -> tuple[OpenSegments, list[Log]]:
     return open_segments, logs
 
 
-def test_more_logs_are_written_and_read_than_there_are_descriptors(tmp_path: Path) -> None:
+def test_more_logs_than_descriptors_can_be_written_and_read(tmp_path: Path) -> None:
     _, logs = many_logs(tmp_path, 200)
     with descriptors(32 + 60):
         for number in range(4):
@@ -142,7 +142,7 @@ def test_more_logs_are_written_and_read_than_there_are_descriptors(tmp_path: Pat
             assert found_since(log, NOW) is not None
 
 
-def test_indexes_of_more_logs_are_written_than_there_are_descriptors(tmp_path: Path) -> None:
+def test_indexes_of_more_logs_than_descriptors_can_be_written(tmp_path: Path) -> None:
     _, logs = many_logs(tmp_path, 60)
     with descriptors(32 + 40):
         for log in logs:
@@ -153,7 +153,7 @@ def test_indexes_of_more_logs_are_written_than_there_are_descriptors(tmp_path: P
             assert log.active.offset_index.written and log.active.time_index.written
 
 
-def test_a_log_that_is_not_flushed_keeps_its_descriptor(tmp_path: Path) -> None:
+def test_unflushed_log_keeps_its_descriptor(tmp_path: Path) -> None:
     _, logs = many_logs(tmp_path, 100)
     with descriptors(32 + 40):
         unflushed = logs[:30]
@@ -175,7 +175,7 @@ def test_a_log_that_is_not_flushed_keeps_its_descriptor(tmp_path: Path) -> None:
             log.flush()
 
 
-def test_a_slice_of_an_idle_log_stays_whole(tmp_path: Path) -> None:
+def test_slice_of_an_idle_log_stays_readable(tmp_path: Path) -> None:
     _, logs = many_logs(tmp_path, 60)
     with descriptors(32 + 40):
         logs[0].append(batch(b"first"), 0)
@@ -188,7 +188,7 @@ def test_a_slice_of_an_idle_log_stays_whole(tmp_path: Path) -> None:
         assert held is not None and b"first" in held.read()
 
 
-def test_few_descriptors_leave_few_to_closed_segments(tmp_path: Path) -> None:
+def test_log_with_more_segments_than_descriptors_is_readable(tmp_path: Path) -> None:
     with descriptors(150):
         logs = manager(tmp_path)
         log = logs.create("t", bytes(range(16)), 0, settings())

@@ -20,7 +20,7 @@ def is_free_to_others(lock):
     return bool(got)
 
 
-def test_lock_is_kept_while_little_is_scanned():
+def test_lock_is_kept_during_a_short_scan():
     lock = OpeningLock()
     with lock:
         with lock.scanning(SCANNED_FROM - 1):
@@ -29,7 +29,7 @@ def test_lock_is_kept_while_little_is_scanned():
     assert is_free_to_others(lock)
 
 
-def test_lock_is_given_up_while_much_is_scanned_and_taken_again():
+def test_lock_is_released_during_a_long_scan_and_taken_again():
     lock = OpeningLock()
     with lock:
         with lock.scanning(SCANNED_FROM):

@@ -41,7 +41,7 @@ def no_scan(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("durability", ["os", "interval", "fsync"])
-def test_a_log_goes_from_node_to_node_without_being_scanned(
+def test_transferred_log_is_not_scanned(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch, durability: str
 ) -> None:
     no_scan(monkeypatch)
@@ -62,7 +62,7 @@ def test_a_log_goes_from_node_to_node_without_being_scanned(
     assert log.leader_epochs.starts == [0, 7, 14, 21, 28]
 
 
-def test_nothing_is_flushed_for_a_move_of_a_log_that_is_left_to_the_kernel(tmp_path: Path) -> None:
+def test_transfer_with_durability_os_flushes_nothing(tmp_path: Path) -> None:
     class CountingDisk(Disk):
         flushed = 0
 
@@ -303,7 +303,7 @@ def test_known_end_is_used_only_if_the_file_size_matches(nodes: Nodes) -> None:
     assert nodes.found().active.size == size
 
 
-def test_pages_that_may_differ_from_the_disk_are_dropped_by_the_next_owner(
+def test_page_cache_is_dropped_by_the_new_owner_after_a_failure(
     nodes: Nodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nodes.create().append(batch(b"a"), 0)
@@ -334,7 +334,7 @@ def test_transfer_leaves_an_open_log_of_an_older_topic_alone(
     assert any(layout.is_set_aside(name, layout.DELETE_DIRECTORY) for name in nodes.names(2))
 
 
-def test_an_older_topics_log_in_the_way_is_set_aside(nodes: Nodes) -> None:
+def test_log_of_an_older_topic_becomes_a_stray(nodes: Nodes) -> None:
     for opened in (True, False):
         old = nodes[2].create("t", OTHER_ID, 0, nodes.settings)
         old.append(batch(b"old"), 0)
@@ -351,9 +351,7 @@ def test_an_older_topics_log_in_the_way_is_set_aside(nodes: Nodes) -> None:
 
 @pytest.mark.parametrize("name", ["t-0", layout.arrived("t", 0, TOPIC_ID)])
 @pytest.mark.parametrize("content", ["", "somebody's"])
-def test_a_directory_of_that_name_is_set_aside_and_never_merged(
-    nodes: Nodes, name: str, content: str
-) -> None:
+def test_directory_of_the_same_name_is_set_aside(nodes: Nodes, name: str, content: str) -> None:
     nodes.create().append(batch(b"a"), 0)
     assert nodes[2].logs == {}
     (nodes.path(2) / name).mkdir()
@@ -366,7 +364,7 @@ def test_a_directory_of_that_name_is_set_aside_and_never_merged(
     assert nodes.names(2)[0] == "t-0"
 
 
-def test_a_long_name_arrives_under_a_shortened_one(nodes: Nodes) -> None:
+def test_log_with_a_long_name_is_transferred_under_a_short_one(nodes: Nodes) -> None:
     topic = "x" * 249
     log = nodes[1].create(topic, TOPIC_ID, 0, nodes.settings)
     log.append(batch(b"a"), 0)
@@ -379,7 +377,7 @@ def test_a_long_name_arrives_under_a_shortened_one(nodes: Nodes) -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_a_log_whose_id_was_lost_moves_with_its_name(nodes: Nodes, when: str) -> None:
+def test_log_without_topic_id_is_transferred_by_name(nodes: Nodes, when: str) -> None:
     nodes.create().append(batch(b"a"), 0)
     nodes.crash()
     (nodes.path(1) / "t-0" / layout.PARTITION_METADATA).write_text("nonsense")
@@ -484,7 +482,7 @@ def test_transfer_to_another_file_system_is_refused(
     nodes.crash()
 
 
-def test_a_log_that_is_being_flushed_stays_until_it_is(nodes: Nodes) -> None:
+def test_transfer_of_a_log_being_flushed_is_refused(nodes: Nodes) -> None:
     """A flush also writes small files, under names that would then belong to another node."""
     log = nodes.create()
     log.append(batch(b"a"), 0)
@@ -498,7 +496,7 @@ def test_a_log_that_is_being_flushed_stays_until_it_is(nodes: Nodes) -> None:
     assert values_of(nodes.move(2)) == [(0, b"a")]
 
 
-def test_a_partition_that_was_here_is_lost_when_it_is_nowhere(nodes: Nodes) -> None:
+def test_partition_missing_from_all_nodes_is_lost(nodes: Nodes) -> None:
     assert not nodes[1].has_lost("t", 0, TOPIC_ID)
     nodes.create()
     nodes[1].checkpoint()
@@ -536,7 +534,7 @@ def test_log_that_arrives_during_the_check_is_not_lost(
     assert not nodes[1].has_lost("t", 0, TOPIC_ID)
 
 
-def test_a_log_that_left_is_forgotten_when_its_topic_is_deleted(nodes: Nodes) -> None:
+def test_transferred_log_of_a_deleted_topic_leaves_the_checkpoint(nodes: Nodes) -> None:
     nodes.create()
     nodes.move(2)
     for known in (True, False):

@@ -127,7 +127,7 @@ def everybody_starts_anew(nodes: Nodes, sent: Sent) -> None:
 
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 @pytest.mark.parametrize(("code", "sticky"), SWEEPS)
-def test_a_move_survives_the_failure_of_every_single_call(
+def test_transfer_survives_the_failure_of_each_disk_call(
     tmp_path: Path, code: int, sticky: bool, durability: str
 ) -> None:
     seen: set[str] = set()
@@ -157,9 +157,7 @@ def test_a_move_survives_the_failure_of_every_single_call(
 
 
 @pytest.mark.parametrize("durability", ["os", "fsync"])
-def test_a_move_survives_being_killed_before_every_single_call(
-    tmp_path: Path, durability: str
-) -> None:
+def test_transfer_survives_a_kill_before_each_disk_call(tmp_path: Path, durability: str) -> None:
     for kill_at in range(1, 1000):
         nodes = Nodes(tmp_path / "data", disk := KillingDisk(kill_at))
         nodes.settings = settings({**VALUES, keys.DURABILITY: durability})
@@ -256,20 +254,20 @@ def enumerate_images(tmp_path: Path, durability: str, every: int, seed: int) -> 
 
 
 @pytest.mark.parametrize("durability", ["os", "fsync"])
-def test_a_move_holds_after_a_crash_at_any_write(tmp_path: Path, durability: str) -> None:
+def test_transfer_survives_a_crash_at_sampled_writes(tmp_path: Path, durability: str) -> None:
     assert enumerate_images(tmp_path, durability, every=5, seed=1) > 100
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 @pytest.mark.parametrize("seed", range(4))
-def test_moves_hold_after_a_crash_at_every_write(
+def test_transfer_survives_a_crash_at_more_writes(
     tmp_path: Path, durability: str, seed: int
 ) -> None:
     assert enumerate_images(tmp_path, durability, every=4, seed=seed) > 150
 
 
-def test_tick_keeps_going_while_the_node_directory_cannot_be_listed(
+def test_tick_continues_while_the_node_directory_cannot_be_listed(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     nodes = Nodes(tmp_path)

@@ -44,7 +44,7 @@ def test_retry_returns_the_timestamp_of_its_records(tmp_path: Path) -> None:
     assert log.append(produced(0, b"0"), 0).append_time_ms == NOW
 
 
-def test_a_gap_and_another_length_are_refused(tmp_path: Path) -> None:
+def test_sequence_gap_or_other_batch_length_is_refused(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     write(log, 3)
     for wrong in (produced(4), produced(2, b"a", b"b"), produced(0, b"a", b"b", b"c")):
@@ -53,7 +53,7 @@ def test_a_gap_and_another_length_are_refused(tmp_path: Path) -> None:
     assert log.end_offset == 3
 
 
-def test_a_new_epoch_begins_at_zero_and_ends_the_old_one(tmp_path: Path) -> None:
+def test_new_producer_epoch_starts_at_zero_and_fences_the_old(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     write(log, 3)
     with pytest.raises(OutOfOrderSequenceNumber):
@@ -73,7 +73,7 @@ def test_unknown_producer_may_begin_with_any_sequence(tmp_path: Path) -> None:
         log.append(produced(43), 0)
 
 
-def test_sequences_begin_again_at_zero_after_the_greatest(tmp_path: Path) -> None:
+def test_sequence_wraps_to_zero_after_the_maximum(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     log.append(produced(SEQUENCE_MAX - 1, b"a", b"b", b"c"), 0)
     assert log.append(produced(1, b"d"), 0).base_offset == 3
@@ -83,7 +83,7 @@ def test_sequences_begin_again_at_zero_after_the_greatest(tmp_path: Path) -> Non
     assert log.append(produced(0, producer_id=9), 0).base_offset == 5
 
 
-def test_a_refused_batch_leaves_the_producer_as_it_was(tmp_path: Path) -> None:
+def test_refused_batch_does_not_change_the_producer(tmp_path: Path) -> None:
     log = open_log(tmp_path, {keys.MAX_MESSAGE_BYTES: 200})
     write(log, 2)
     with pytest.raises(Exception, match="max.message.bytes"):
@@ -122,7 +122,7 @@ def test_producer_state_is_restored_at_open(tmp_path: Path, how: str) -> None:
     assert not log.append(produced(140, producer_id=8), 0).duplicate
 
 
-def test_after_a_crash_all_five_batches_are_restored(tmp_path: Path) -> None:
+def test_all_five_batches_are_restored_after_a_crash(tmp_path: Path) -> None:
     log = open_log(tmp_path, {keys.SEGMENT_BYTES: 1 << 20})
     write(log, 30)
     log.release()
@@ -132,7 +132,7 @@ def test_after_a_crash_all_five_batches_are_restored(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("segment_size", [1 << 20, 1000])
-def test_after_two_crashes_all_five_batches_are_restored(
+def test_all_five_batches_are_restored_after_two_crashes(
     tmp_path: Path, segment_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client may be slower than the second crash, and a snapshot holds only the last batch."""
@@ -167,7 +167,7 @@ def test_restored_batches_are_bounded(tmp_path: Path, monkeypatch: pytest.Monkey
         log.append(produced(3, b"3"), 0)
 
 
-def test_a_recovery_begins_at_the_last_snapshot_before_the_recovery_point(
+def test_recovery_starts_at_the_last_snapshot_before_its_point(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kafkalite.storage.log.SNAPSHOT_EVERY", 1000)
@@ -190,7 +190,7 @@ def test_a_recovery_begins_at_the_last_snapshot_before_the_recovery_point(
         assert again.append(produced(sequence, b"%d" % sequence), 0).duplicate
 
 
-def test_a_producer_whose_records_retention_removed_is_known_after_a_crash(tmp_path: Path) -> None:
+def test_producer_without_retained_records_survives_a_crash(tmp_path: Path) -> None:
     log = open_log(tmp_path, {keys.RETENTION_BYTES: 0})
     write(log, 1)
     log.retain()
@@ -229,7 +229,7 @@ def test_producer_snapshot_with_a_wrong_crc_is_skipped(tmp_path: Path) -> None:
     assert len(values_of(log)) == 40
 
 
-def test_a_transaction_copied_from_elsewhere_is_open_until_its_marker(tmp_path: Path) -> None:
+def test_copied_transaction_is_open_until_its_marker(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     how = {"producer_id": 3, "producer_epoch": 0, "transactional": True}
     log.append(batch(b"a", base_sequence=0, **how), 0, from_client=False)

@@ -92,7 +92,7 @@ def test_removal_truncates_a_granted_file_in_steps(tmp_path, monkeypatch) -> Non
     ]  # fmt: skip
 
 
-def test_removal_of_what_became_due_meanwhile_follows(tmp_path, flusher) -> None:
+def test_removal_includes_files_that_become_due_during_it(tmp_path, flusher) -> None:
     clock = ManualClock()
     deferred_deletes = DeferredDeletes(clock, flusher._disk)
     first, second = tmp_path / "first", tmp_path / "second"
@@ -122,7 +122,7 @@ def test_deleted_segments_found_at_open_are_removed_after_it(tmp_path: Path) -> 
     log.release()
 
 
-def test_deleting_many_topics_flushes_names_once_and_beside_the_loop(tmp_path: Path) -> None:
+def test_deletes_flush_names_together_off_the_event_loop(tmp_path: Path) -> None:
     disk = NotedDisk()
     logs = manager(tmp_path, ManualClock(), disk=disk)
     logs.flusher = Flusher(disk=disk)

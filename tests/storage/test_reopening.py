@@ -75,7 +75,7 @@ class Life:
 
 
 @pytest.mark.parametrize("numbered", [True, False])
-def test_log_is_read_from_its_last_checkpoint_on(tmp_path: Path, numbered: bool) -> None:
+def test_log_is_read_from_its_last_checkpoint(tmp_path: Path, numbered: bool) -> None:
     clock = ManualClock()
     life = Life(tmp_path, clock)
     for _ in range(8):
@@ -97,7 +97,7 @@ def test_log_is_read_from_its_last_checkpoint_on(tmp_path: Path, numbered: bool)
     again.logs.close()
 
 
-def test_all_five_batches_before_a_snapshot_are_restored_whatever_their_size(
+def test_five_large_batches_before_a_snapshot_are_restored(
     tmp_path: Path,
 ) -> None:
     log = Life(tmp_path, clock := ManualClock())
@@ -137,7 +137,7 @@ def written(tmp_path: Path) -> tuple[Life, Path]:
     return life, life.log.active.path
 
 
-def test_torn_write_behind_what_is_known_is_cut(tmp_path: Path) -> None:
+def test_torn_write_after_the_checkpoint_is_truncated(tmp_path: Path) -> None:
     life, path = written(tmp_path)
     end_offset = life.log.end_offset
     size = life.log.active.size
@@ -180,7 +180,7 @@ def test_log_that_ends_before_its_recovery_point_is_not_served(tmp_path: Path) -
     assert path.stat().st_size == MEGABYTE
 
 
-def test_nothing_is_known_of_a_log_made_again_for_another_topic(tmp_path: Path) -> None:
+def test_checkpoint_is_not_used_for_a_log_of_another_topic(tmp_path: Path) -> None:
     life, _ = written(tmp_path)
     end_offset = life.log.end_offset
     clock = life.clock
@@ -220,7 +220,7 @@ def test_leader_epoch_missing_from_its_file_is_read_from_the_log(tmp_path: Path)
     again.logs.close()
 
 
-def test_no_second_snapshot_is_left_before_the_first_can_serve(tmp_path: Path) -> None:
+def test_last_snapshot_below_the_durable_offset_is_kept(tmp_path: Path) -> None:
     life = Life(tmp_path, ManualClock())
     log = life.log
     kept = []
@@ -240,9 +240,7 @@ def test_no_second_snapshot_is_left_before_the_first_can_serve(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("zeros", ["a hole", "written"])
-def test_space_set_aside_is_looked_at_and_holes_in_it_are_not_read(
-    tmp_path: Path, zeros: str
-) -> None:
+def test_holes_in_preallocated_space_are_not_read(tmp_path: Path, zeros: str) -> None:
     life, path = written(tmp_path)
     end_offset = life.log.end_offset
     size = life.log.active.size
@@ -259,7 +257,7 @@ def test_space_set_aside_is_looked_at_and_holes_in_it_are_not_read(
 
 
 @pytest.mark.parametrize("at", [0, 4095, 3 * MEGABYTE, 4 * MEGABYTE - 1])
-def test_byte_behind_holes_is_seen(tmp_path: Path, at: int) -> None:
+def test_byte_after_a_hole_is_found(tmp_path: Path, at: int) -> None:
     life, path = written(tmp_path)
     size = life.log.active.size
     with path.open("r+b") as file:
@@ -272,7 +270,7 @@ def test_byte_behind_holes_is_seen(tmp_path: Path, at: int) -> None:
     again.logs.close()
 
 
-def test_batch_whose_end_is_a_hole_is_whole(tmp_path: Path) -> None:
+def test_batch_that_ends_in_a_hole_is_valid(tmp_path: Path) -> None:
     """Compressing file systems store such blocks as holes."""
     log = open_log(tmp_path / "t-0", {keys.SEGMENT_BYTES: 1 << 20})
     log.append(batch(VALUE + bytes(64 << 10)), 0)
@@ -287,7 +285,7 @@ def test_batch_whose_end_is_a_hole_is_whole(tmp_path: Path) -> None:
     assert (again.end_offset, again.size) == (2, size)
 
 
-def test_checkpoint_notes_some_logs_at_a_tick(
+def test_checkpoint_takes_snapshots_in_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Snapshots of thousands of logs take long, so they are written in steps."""
@@ -320,7 +318,7 @@ def test_checkpoint_notes_some_logs_at_a_tick(
     logs.close()
 
 
-def test_node_without_logs_goes_on_with_its_checkpoints(tmp_path: Path) -> None:
+def test_node_without_logs_keeps_writing_checkpoints(tmp_path: Path) -> None:
     clock = ManualClock()
     logs = manager(tmp_path, clock)
     logs.flusher = Flusher(disk=QuickDisk())

@@ -59,9 +59,7 @@ def test_damage_before_whole_batches_quarantines_the_log(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("how", [{}, {"same_boot": True, "drop_cache": True}])
-def test_same_damage_is_a_torn_tail_after_a_power_cut(
-    tmp_path: Path, how: dict[str, bool]
-) -> None:
+def test_same_damage_is_a_torn_tail_after_a_power_cut(tmp_path: Path, how: dict[str, bool]) -> None:
     log = written(tmp_path / "t-0")
     flip_bit(log.active.path, log.active.size // 2)
     again = open_log(tmp_path / "t-0", ONE_SEGMENT, **how)
@@ -80,7 +78,7 @@ def test_incomplete_batch_is_truncated(tmp_path: Path, zeros: int) -> None:
 
 
 @pytest.mark.parametrize("lost", ["a tail", "a segment"])
-def test_a_hole_before_a_later_segment_quarantines_the_log(tmp_path: Path, lost: str) -> None:
+def test_gap_before_a_later_segment_quarantines_the_log(tmp_path: Path, lost: str) -> None:
     log = written(tmp_path / "t-0", segment_size=200)
     assert len(log.segments) == 3
     second = log.segments[1]
@@ -95,7 +93,7 @@ def test_a_hole_before_a_later_segment_quarantines_the_log(tmp_path: Path, lost:
     assert sorted(path.name for path in (tmp_path / "t-0").glob("*.log")) == names
 
 
-def test_a_quarantined_log_is_not_cut_after_a_power_cut_either(
+def test_quarantined_log_is_not_truncated_after_a_power_cut(
     tmp_path: Path, reboot: Callable[[], None]
 ) -> None:
     logs = manager(tmp_path)
@@ -116,7 +114,7 @@ def test_a_quarantined_log_is_not_cut_after_a_power_cut_either(
         reboot()
 
 
-def test_damage_is_a_torn_tail_where_the_checkpoint_is_of_an_earlier_boot(
+def test_damage_is_a_torn_tail_if_the_checkpoint_is_of_another_boot(
     tmp_path: Path, reboot: Callable[[], None]
 ) -> None:
     logs = manager(tmp_path)
@@ -139,7 +137,7 @@ def test_damage_is_a_torn_tail_where_the_checkpoint_is_of_an_earlier_boot(
 
 
 @pytest.mark.parametrize("opened", ["and renewed", "only", ""])
-def test_a_log_that_moves_is_of_this_boot_once_it_was_opened_in_it_and_has_a_new_epoch(
+def test_transfer_marks_same_boot_only_after_the_epoch_renewal(
     tmp_path: Path, reboot: Callable[[], None], opened: str
 ) -> None:
     nodes = Nodes(tmp_path)
@@ -190,7 +188,7 @@ def test_log_may_have_lost_its_tail_after_a_power_cut_only(
     log.release()
 
 
-def test_a_node_that_is_killed_before_its_logs_have_new_epochs_asks_again(
+def test_node_killed_before_epoch_renewals_requests_them_again(
     tmp_path: Path, reboot: Callable[[], None]
 ) -> None:
     logs = manager(tmp_path)
@@ -211,7 +209,7 @@ def test_a_node_that_is_killed_before_its_logs_have_new_epochs_asks_again(
 
 
 @pytest.mark.parametrize("later", ["it goes", "it is left", "the node is killed"])
-def test_a_node_with_a_log_that_it_has_not_opened_in_this_boot_names_no_boot(
+def test_checkpoint_with_an_unopened_log_has_no_boot_id(
     tmp_path: Path, reboot: Callable[[], None], later: str
 ) -> None:
     nodes = Nodes(tmp_path)

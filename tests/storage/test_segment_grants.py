@@ -105,7 +105,7 @@ def test_truncated_index_is_ignored(log):
     assert walk(log, 400) == everything
 
 
-def test_an_offset_that_is_not_there_is_refused(log):
+def test_grant_past_the_end_raises_offset_out_of_range(log):
     with pytest.raises(OffsetOutOfRange):
         segment_grants.grant(log, log.end_offset + 1, 100, log.end_offset)
     assert segment_grants.grant(log, log.end_offset, 100, log.end_offset) is None
@@ -118,7 +118,7 @@ def test_grant_of_a_truncated_segment_raises_storage_error(log):
         walk(log, 400)
 
 
-def test_a_reopened_file_is_that_file_whatever_it_is_called_by_now(log):
+def test_reopened_file_is_the_same_file_after_a_rename(log):
     first = log.segments[0]
     log.delete_records(log.segments[1].base_offset)
     with pytest.raises(FileNotFoundError):
@@ -128,7 +128,7 @@ def test_a_reopened_file_is_that_file_whatever_it_is_called_by_now(log):
     assert os.path.sameopenfile(again.fileno(), kept.descriptor)
 
 
-def test_a_segment_released_to_make_room_is_reopened_all_the_same(log, monkeypatch):
+def test_segment_released_during_reopening_is_reopened(log, monkeypatch):
     active = log.active
     inode = os.fstat(active.descriptor).st_ino
     opened = active._disk.open_to_keep

@@ -30,7 +30,7 @@ def test_roll_of_an_empty_segment_is_due_only_for_a_relative_offset(log: Log) ->
     assert segments.is_roll_due(100, RELATIVE_OFFSET_MAX + 1, NOW)
 
 
-def test_roll_is_due_at_each_limit_and_not_before(log: Log) -> None:
+def test_roll_is_due_at_each_limit(log: Log) -> None:
     log.append(batch(b"v"), 0)
     segments = log.segments
     room = SEGMENT_BYTES - segments.active.size
@@ -74,7 +74,7 @@ def test_segments_are_found_by_offset_until_they_are_removed(log: Log) -> None:
     ("value", "flushes_each_append", "is_left_to_kernel"),
     [("fsync", True, False), ("interval", False, False), ("os", False, True)],
 )
-def test_durability_is_that_of_the_topic_but_for_the_metadata_log(
+def test_durability_is_that_of_the_topic_or_fsync_for_metadata(
     value: str, flushes_each_append: bool, is_left_to_kernel: bool
 ) -> None:
     of_topic = settings({keys.DURABILITY: value})

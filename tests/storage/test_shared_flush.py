@@ -89,7 +89,7 @@ def opened(data: Path, disk: QuickDisk) -> LogManager:
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
-def test_logs_that_are_right_are_not_written_to(tmp_path: Path, durability: str) -> None:
+def test_recovery_writes_nothing_to_correct_logs(tmp_path: Path, durability: str) -> None:
     before = killed(tmp_path, durability)
     disk = CountingDisk()
     logs = loaded(tmp_path, durability, disk)
@@ -111,7 +111,7 @@ def test_unflushed_logs_share_a_flush_unless_left_to_the_kernel(
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
-def test_after_another_boot_all_are_flushed_together(
+def test_unflushed_logs_share_a_flush_after_a_reboot(
     tmp_path: Path, durability: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed(tmp_path, durability, unflushed=True)
@@ -123,7 +123,7 @@ def test_after_another_boot_all_are_flushed_together(
     assert not disk.count["fdatasync"] and not disk.count["fsync"]
 
 
-def test_each_is_flushed_by_itself_where_the_file_system_cannot_be(tmp_path: Path) -> None:
+def test_logs_are_flushed_one_by_one_if_syncfs_is_not_usable(tmp_path: Path) -> None:
     killed(tmp_path, "fsync", unflushed=True)
     disk = CountingDisk(type_number=NFS)
     logs = loaded(tmp_path, "fsync", disk)
@@ -131,7 +131,7 @@ def test_each_is_flushed_by_itself_where_the_file_system_cannot_be(tmp_path: Pat
     assert not disk.count["syncfs"] and disk.count["fdatasync"] >= COUNT
 
 
-def test_a_log_that_is_cut_is_flushed_at_once(tmp_path: Path) -> None:
+def test_truncated_log_is_flushed_at_once(tmp_path: Path) -> None:
     killed(tmp_path, "os", unflushed=True)
     torn = next((tmp_path / "t-3").glob(f"*{layout.LOG}"))
     os.truncate(torn, torn.stat().st_size - 5)
@@ -141,7 +141,7 @@ def test_a_log_that_is_cut_is_flushed_at_once(tmp_path: Path) -> None:
     assert (disk.count["ftruncate"], disk.count["fdatasync"], disk.count["fsync"]) == (1, 1, 1)
 
 
-def test_space_that_was_set_aside_stays_for_the_next_writer(tmp_path: Path) -> None:
+def test_recovery_keeps_preallocated_space(tmp_path: Path) -> None:
     killed(tmp_path, "os", unflushed=True)
     path = next((tmp_path / "t-3").glob(f"*{layout.LOG}"))
     size = path.stat().st_size
@@ -156,7 +156,7 @@ def test_space_that_was_set_aside_stays_for_the_next_writer(tmp_path: Path) -> N
     assert [value for _, value in values_of(log)] == [b"one", b"two", b"three", b"four"]
 
 
-def test_a_shared_flush_that_fails_ends_the_process_and_marks_the_next_start(
+def test_failed_shared_flush_ends_the_process_with_a_mark(
     tmp_path: Path,
 ) -> None:
     class FailingDisk(CountingDisk):
@@ -181,7 +181,7 @@ def test_write_back_error_reported_to_another_process_ends_the_process(tmp_path:
 
 
 @pytest.mark.parametrize("durability", DURABILITIES)
-def test_a_start_on_a_full_disk_leaves_the_leader_epochs_to_the_next_flush(
+def test_recovery_on_a_full_disk_writes_leader_epochs_later(
     tmp_path: Path, durability: str
 ) -> None:
     class FullDisk(CountingDisk):

@@ -38,7 +38,7 @@ def closed_log(directory: Path, disk: FaultyDisk) -> Log:
 
 
 @pytest.mark.parametrize("code", CODES)
-def test_a_file_that_cannot_be_opened_is_an_error_of_its_log(tmp_path: Path, code: int) -> None:
+def test_file_that_cannot_be_opened_raises_storage_error(tmp_path: Path, code: int) -> None:
     disk = FaultyDisk(1, code, sticky=True, only=("open",))
     log = closed_log(tmp_path / "t-0", disk)
     for failing in (
@@ -64,7 +64,7 @@ def test_a_file_that_cannot_be_opened_is_an_error_of_its_log(tmp_path: Path, cod
     assert log.durable_offset == log.end_offset
 
 
-def test_an_index_that_cannot_be_read_is_an_error_of_its_log(tmp_path: Path) -> None:
+def test_unreadable_index_raises_storage_error(tmp_path: Path) -> None:
     disk = FaultyDisk(1, errno.EIO)
     log = closed_log(tmp_path / "t-0", disk)
     disk.armed = False
@@ -86,7 +86,7 @@ def test_grant_of_an_unreadable_batch_raises_storage_error(tmp_path: Path) -> No
         segment_grants._header(first, 0)
 
 
-def test_a_log_whose_directory_was_removed_goes_offline_at_its_flush(tmp_path: Path) -> None:
+def test_flush_of_a_removed_directory_takes_the_log_offline(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0", {keys.DURABILITY: "fsync"})
     log.append(batch(b"a"), 0)
     flush = log.flush_begin()
@@ -101,7 +101,7 @@ def test_a_log_whose_directory_was_removed_goes_offline_at_its_flush(tmp_path: P
         log.append(batch(b"b"), 0)
 
 
-def test_a_failure_to_flush_a_directory_that_is_there_ends_the_process(tmp_path: Path) -> None:
+def test_flush_error_of_an_existing_directory_is_reported(tmp_path: Path) -> None:
     disk = FaultyDisk(1, errno.EIO, only=("fsync",))
     disk.armed = False
     log = open_log(tmp_path / "t-0", {keys.DURABILITY: "fsync"}, disk=disk)
@@ -113,7 +113,7 @@ def test_a_failure_to_flush_a_directory_that_is_there_ends_the_process(tmp_path:
     assert flush.error is not None and not flush.is_lost
 
 
-def test_a_log_whose_directory_was_removed_does_not_end_the_process_at_a_roll(
+def test_roll_in_a_removed_directory_raises_storage_error(
     tmp_path: Path,
 ) -> None:
     log = open_log(tmp_path / "t-0", {keys.DURABILITY: "fsync"})
@@ -134,7 +134,7 @@ class Submitted:
 
 
 @pytest.mark.parametrize(("code", "count"), [(errno.EIO, 2), (errno.EMFILE, 0)])
-def test_one_log_that_cannot_be_opened_does_not_keep_others_from_being_flushed(
+def test_background_flush_continues_after_an_unopenable_log(
     tmp_path: Path, code: int, count: int
 ) -> None:
     values = {keys.DURABILITY: "os", keys.SEGMENT_BYTES: 1 << 20}
@@ -157,9 +157,7 @@ def test_one_log_that_cannot_be_opened_does_not_keep_others_from_being_flushed(
 
 
 @pytest.mark.parametrize("written", [True, False])
-def test_a_log_whose_directory_was_removed_does_not_keep_others_from_a_clean_end(
-    tmp_path: Path, written: bool
-) -> None:
+def test_close_with_a_removed_directory_is_clean_for_others(tmp_path: Path, written: bool) -> None:
     logs = manager(tmp_path)
     made = [logs.create(name, name.encode().ljust(16), 0, settings()) for name in ("lost", "whole")]
     for log in made if written else made[1:]:

@@ -76,7 +76,7 @@ def scan(fd: int, size: int, interval: int, gapless: bool = False) -> tuple[obje
 
 @settings(max_examples=300, deadline=None)
 @given(content=damaged(), offset=st.integers(995, 1040), late=st.integers(-60, 60))
-def test_walks_come_upon_what_their_twins_come_upon(content: bytes, offset: int, late: int) -> None:
+def test_walks_match_their_twins(content: bytes, offset: int, late: int) -> None:
     size = len(content)
     with File(content) as fd:
         assert segment_walk.find_offset(fd, 0, size, offset)[:2] == walk_twin.find_offset(
@@ -93,13 +93,13 @@ def test_walks_come_upon_what_their_twins_come_upon(content: bytes, offset: int,
 
 @settings(max_examples=300, deadline=None)
 @given(content=damaged(), interval=st.sampled_from([0, 100, 4096]), gapless=st.booleans())
-def test_a_scan_finds_what_its_twin_finds(content: bytes, interval: int, gapless: bool) -> None:
+def test_scan_matches_its_twin(content: bytes, interval: int, gapless: bool) -> None:
     with File(content) as fd:
         found = scan(fd, len(content), interval, gapless)
         assert found == walk_twin.scan(content, 1000, interval, gapless)
 
 
-def test_a_file_shorter_than_it_was_is_torn_and_a_closed_one_a_storage_error() -> None:
+def test_shortened_file_is_torn_and_closed_file_a_storage_error() -> None:
     content = batch(b"v", base_offset=1000)
     with File(content) as fd:
         assert scan(fd, len(content) + 50, 0)[0] == segment_walk.TORN
@@ -108,7 +108,7 @@ def test_a_file_shorter_than_it_was_is_torn_and_a_closed_one_a_storage_error() -
     assert segment_walk.walk_to_end(fd, 0, 100)[0] == segment_walk.STORAGE_ERROR
 
 
-def test_a_batch_with_no_offset_after_its_last_one_is_damage() -> None:
+def test_batch_at_the_largest_offset_is_damage() -> None:
     last = (1 << 63) - 1
     for offset, code in ((last, segment_walk.DAMAGED), (last - 1, segment_walk.AT_END)):
         content = batch(b"v", base_offset=offset)
@@ -120,7 +120,7 @@ def test_a_batch_with_no_offset_after_its_last_one_is_damage() -> None:
             assert segment_walk.scan(fd, 0, len(content), *near)[0] == code
 
 
-def test_a_batch_larger_than_one_read_is_scanned() -> None:
+def test_batch_larger_than_one_read_is_scanned() -> None:
     content = batch(b"a", base_offset=1000) + batch(os.urandom(3 << 20), base_offset=1001)
     with File(content) as fd:
         assert scan(fd, len(content), 4096)[:3] == (segment_walk.AT_END, len(content), 1002)
@@ -128,7 +128,7 @@ def test_a_batch_larger_than_one_read_is_scanned() -> None:
         assert scan(fd, torn, 4096)[0] == segment_walk.TORN
 
 
-def test_a_scan_of_more_than_it_does_at_once_goes_on_where_it_was() -> None:
+def test_scan_stops_between_batches_after_its_limit() -> None:
     piece = 3 << 20
     content = b"".join(batch(bytes(piece), base_offset=1000 + i) for i in range(15))
     with File(content) as fd:
@@ -139,7 +139,7 @@ def test_a_scan_of_more_than_it_does_at_once_goes_on_where_it_was() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(content=segments(), garbage=st.binary(max_size=200))
-def test_the_next_whole_batch_behind_damage_is_found(content: bytes, garbage: bytes) -> None:
+def test_next_whole_finds_the_batch_after_damage(content: bytes, garbage: bytes) -> None:
     tail = batch(b"tail", base_offset=5000, codec=Codec.LZ4)
     with File(garbage + tail) as fd:
         end = len(garbage + tail)
@@ -148,7 +148,7 @@ def test_the_next_whole_batch_behind_damage_is_found(content: bytes, garbage: by
         assert segment_walk.next_whole(fd, 0, end - 1, 1000) == -1
 
 
-def test_a_search_among_many_false_batches_ends_and_calls_them_damage() -> None:
+def test_next_whole_is_bounded_among_many_false_batches() -> None:
     """Each false batch header claims to reach the end, so validating all of them is quadratic."""
     size = 1 << 20
     content = b"".join(
@@ -174,9 +174,7 @@ numbers = st.lists(st.integers(0, 200), unique=True, max_size=40).map(sorted)
 
 @settings(max_examples=200, deadline=None)
 @given(keys=numbers, split=st.integers(0, 40), wanted=st.integers(-1, 201))
-def test_floors_are_found_in_the_file_and_in_the_tail(
-    keys: list[int], split: int, wanted: int
-) -> None:
+def test_index_floor_is_found_in_file_and_tail(keys: list[int], split: int, wanted: int) -> None:
     for pack, floor, twin in (
         (struct.Struct(">ii").pack, offset_index.floor_offset, index_twin.floor_offset),
         (struct.Struct(">qi").pack, offset_index.floor_time, index_twin.floor_time),
@@ -189,7 +187,7 @@ def test_floors_are_found_in_the_file_and_in_the_tail(
 
 
 @pytest.mark.parametrize("count", [340, 341, 342, 511, 512, 513, 5000])
-def test_floors_are_found_in_files_of_many_blocks(count: int) -> None:
+def test_index_floor_is_found_in_files_of_many_blocks(count: int) -> None:
     for pack, floor in (
         (struct.Struct(">ii").pack, offset_index.floor_offset),
         (struct.Struct(">qi").pack, offset_index.floor_time),
@@ -202,7 +200,7 @@ def test_floors_are_found_in_files_of_many_blocks(count: int) -> None:
             assert floor(fd, count, b"", 1 << 30) == (8 + 2 * count, count - 1)
 
 
-def test_an_index_that_cannot_be_read_has_no_floor() -> None:
+def test_unreadable_index_has_no_floor() -> None:
     assert offset_index.floor_offset(-1, 5, b"", 3) == (-1, 0)
     with File(b"\0" * 8) as fd:
         assert offset_index.floor_offset(fd, 9, b"", 3) == (-1, 0)
@@ -214,7 +212,7 @@ def test_an_index_that_cannot_be_read_has_no_floor() -> None:
     bound=st.integers(0, 30),
     orderly=st.booleans(),
 )
-def test_soundness_is_judged_as_the_twin_judges_it(
+def test_index_validation_matches_its_twin(
     entries: list[tuple[int, int]], bound: int, orderly: bool
 ) -> None:
     entries = sorted(entries) if orderly else entries

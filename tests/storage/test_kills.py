@@ -67,5 +67,5 @@ def test_records_acknowledged_by_a_killed_process_exist_once(tmp_path: Path) -> 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("seed", range(10))
-def test_a_hundred_killed_processes_lose_nothing(tmp_path: Path, seed: int) -> None:
+def test_repeatedly_killed_processes_lose_nothing(tmp_path: Path, seed: int) -> None:
     kill_again_and_again(tmp_path, lives=10, seed=seed)
