@@ -23,7 +23,7 @@ def framed(body):
     return struct.pack(">i", len(body)) + body
 
 
-def test_responses_that_many_clients_do_not_read_stay_within_their_bound(world):
+def test_unread_responses_of_many_clients_are_bounded(world):
     bound, count = 16 * MIB, 150
     chunks = [bytes(200_000)]
     here = world(
@@ -51,7 +51,7 @@ def test_responses_that_many_clients_do_not_read_stay_within_their_bound(world):
     assert len(kept) > 10, "more were closed than had to be"
 
 
-def test_slow_readers_are_served_on_when_others_have_read(world):
+def test_slow_readers_continue_when_others_have_read(world):
     here = world(
         lambda connection, frame: [bytes(300_000)], queued_sum_max=12 * MIB, send_buffer_size=10_000
     )
@@ -82,7 +82,7 @@ def waiting(answers, content):
     return serve
 
 
-def test_responses_that_wait_for_an_earlier_one_count_as_queued(world):
+def test_responses_waiting_for_an_earlier_one_count_as_queued(world):
     answers = []
     here = world(waiting(answers, bytes(MIB)), queued_size_max=4 * MIB)
     client = here.client().ask(b"wait", *[b"much"] * 50)
@@ -111,7 +111,7 @@ def test_closed_connection_releases_its_queued_bytes(world):
     assert here.reactor.counters["bytes_queued"] == 0
 
 
-def test_requests_in_flight_are_bounded_and_the_rest_are_read_later(world):
+def test_requests_in_flight_are_bounded(world):
     answers = []
 
     def serve(connection, frame):
@@ -153,7 +153,7 @@ def test_client_that_does_not_read_responses_is_not_read_from(world):
     assert silent.answers(count) == [bytes(10_000)] * count
 
 
-def test_a_long_fetch_shares_the_ticks_with_a_short_request(world, tmp_path):
+def test_long_response_shares_the_ticks_with_a_short_one(world, tmp_path):
     path = tmp_path / "segment"
     with path.open("wb") as file:
         file.truncate(200 * MIB)
@@ -208,7 +208,7 @@ def test_new_connections_are_served_before_large_responses(world):
     here.until(lambda: len(served) == 81)
 
 
-def test_of_many_that_ask_at_once_each_is_served_in_turn(world):
+def test_simultaneous_clients_are_served_in_turn(world):
     served = []
 
     def serve(connection, frame):
@@ -225,7 +225,7 @@ def test_of_many_that_ask_at_once_each_is_served_in_turn(world):
         assert served[:15].count(name) >= 2
 
 
-def test_memory_grows_with_the_bytes_that_came_and_not_with_those_announced(world, resident_bytes):
+def test_frame_memory_grows_with_received_bytes_only(world, resident_bytes):
     here = world()
     clients = [here.client() for _ in range(200)]
     here.connected(200)
@@ -240,7 +240,7 @@ def test_memory_grows_with_the_bytes_that_came_and_not_with_those_announced(worl
     assert here.reactor.counters["bytes_held"] <= 200 * 64 * 1024
 
 
-def test_an_idle_connection_keeps_no_buffer_after_a_large_frame(world):
+def test_idle_connection_keeps_no_buffer_after_a_large_frame(world):
     here = world()
     client = here.client().ask(bytes(3 * MIB))
     assert len(client.answer()) == 3 * MIB
@@ -248,7 +248,7 @@ def test_an_idle_connection_keeps_no_buffer_after_a_large_frame(world):
     assert here.reactor.counters["bytes_held"] == 0
 
 
-def test_unfinished_frames_together_stay_within_their_bound_and_all_are_served(world):
+def test_unfinished_frames_are_bounded_and_all_are_served(world):
     size, bound = 2 * MIB, 5 * MIB
     held = []
     here = world(
@@ -289,7 +289,7 @@ def test_requests_waiting_for_memory_do_not_delay_small_requests(world):
     assert here.reactor.counters["ticks"] - begun < 10, "those that wait are asked again and again"
 
 
-def test_a_frame_that_keeps_others_waiting_too_long_loses_its_place(world, caplog):
+def test_slow_frame_that_delays_others_is_closed(world, caplog):
     clock = ManualClock()
     here = world(held_size_max=MIB, clock=clock)
     slow, waiting = here.client(), here.client()
@@ -312,7 +312,7 @@ def test_a_frame_that_keeps_others_waiting_too_long_loses_its_place(world, caplo
     assert waiting.answer() == bytes(2 * MIB)
 
 
-def test_an_idle_connection_is_closed_and_a_busy_or_awaited_one_is_not(world):
+def test_only_an_idle_connection_is_closed(world):
     clock = ManualClock()
     answers = []
 
@@ -335,7 +335,7 @@ def test_an_idle_connection_is_closed_and_a_busy_or_awaited_one_is_not(world):
     assert awaited.answer() == b"at last"
 
 
-def test_a_reader_that_stopped_reading_is_idle(world):
+def test_client_that_stopped_reading_is_closed_as_idle(world):
     clock = ManualClock()
     here = world(lambda connection, frame: [bytes(20 * MIB)], clock=clock, idle_ms_max=60_000)
     here.client(SO_RCVBUF=10_000).ask(b"x")
@@ -347,7 +347,7 @@ def test_a_reader_that_stopped_reading_is_idle(world):
     assert here.reactor.connections == []
 
 
-def test_no_more_connections_than_allowed_and_the_next_waits_for_a_place(world):
+def test_connections_are_bounded_and_the_next_waits(world):
     here = world(connections_max=2)
     first, second = here.client(), here.client()
     here.connected(2)
@@ -385,7 +385,7 @@ def test_shorter_idle_timeout_applies_to_open_connections(world):
     assert here.reactor.connections == []
 
 
-def test_an_address_gets_no_more_connections_than_allowed(world):
+def test_connections_of_an_address_are_bounded(world):
     here = world(connections_per_address_max=2)
     first, second = here.client(), here.client()
     here.connected(2)
@@ -397,7 +397,7 @@ def test_an_address_gets_no_more_connections_than_allowed(world):
     assert here.reactor.counters["turned_away"] == 1
 
 
-def test_descriptors_come_back_after_a_flood_of_short_connections(world, open_descriptors):
+def test_many_short_connections_leave_no_descriptor_open(world, open_descriptors):
     here = world()
     before = open_descriptors()
     for _ in range(300):
@@ -410,7 +410,7 @@ def test_descriptors_come_back_after_a_flood_of_short_connections(world, open_de
     assert open_descriptors() == before
 
 
-def test_a_crowd_of_silent_and_dripping_clients_costs_a_good_one_little(world):
+def test_many_slow_clients_do_not_delay_an_active_one(world):
     here = world()
     crowd = [here.client() for _ in range(1000)]
     here.connected(1000)
@@ -461,9 +461,7 @@ def crowded_child(tmp_path):
 
 
 @pytest.mark.parametrize("reserved", [0, 20])
-def test_a_crowd_beyond_the_descriptors_is_turned_away_without_a_busy_loop(
-    reserved, tmp_path, request
-):
+def test_connections_beyond_the_descriptors_are_rejected(reserved, tmp_path, request):
     (tmp_path / "reserved").write_text(str(reserved))
     child, listener = request.getfixturevalue("crowded_child")
     crowd = [socket.create_connection(listener.getsockname(), timeout=10) for _ in range(60)]
@@ -546,7 +544,7 @@ def reserving_child():
     os.waitpid(child, 0)
 
 
-def test_idle_connections_give_their_descriptors_to_files(reserving_child):
+def test_idle_connections_are_closed_when_files_need_descriptors(reserving_child):
     address = reserving_child.getsockname()
 
     def ask(client, text):

@@ -61,7 +61,7 @@ def test_invalid_identity_names_no_peer(identity):
 # Delivery.
 
 
-def test_a_message_arrives_at_either_end(bus):
+def test_messages_arrive_in_both_directions(bus):
     server, worker = bus.server(), bus.client((1, 5))
     assert worker.send(hello(3))
     bus.until(lambda: bus.heard)
@@ -72,7 +72,7 @@ def test_a_message_arrives_at_either_end(bus):
     assert (server.refused, server.errors, worker.refused, worker.errors) == (0, 0, 0, 0)
 
 
-def test_a_command_is_answered_though_it_has_no_name(bus):
+def test_client_without_identity_gets_a_response(bus):
     server, command = bus.server(), bus.client()
     command.send(LIST)
     bus.until(lambda: bus.heard)
@@ -83,7 +83,7 @@ def test_a_command_is_answered_though_it_has_no_name(bus):
     assert bus.heard == [(None, welcome(1))]
 
 
-def test_a_message_of_many_bytes_arrives(bus):
+def test_large_message_arrives(bus):
     bus.server()
     worker = bus.client((1, 5))
     where = {"peer_host": "h", "peer_port": 1, "local_host": "h", "local_port": 2}
@@ -116,7 +116,7 @@ def test_messages_sent_while_the_server_is_down_are_queued(bus):
     assert server.send(b"1.5", welcome(1))
 
 
-def test_a_client_learns_that_the_server_is_reached_and_that_it_is_lost(bus):
+def test_client_reports_connection_changes(bus):
     worker = bus.client((1, 5))
     bus.reactor.tick(20)
     assert (bus.changes, worker.connected) == ([], False)
@@ -141,7 +141,7 @@ def test_connection_closed_before_the_handshake_is_not_reported(bus):
     assert bus.changes == [True]
 
 
-def test_a_server_that_comes_back_is_reached_each_time(bus):
+def test_client_reconnects_to_each_new_server(bus):
     worker = bus.client((1, 5))
     for _ in range(5):
         bus.until(lambda: not worker.connected)
@@ -163,7 +163,7 @@ def test_message_to_an_unknown_peer_is_not_sent_and_logged_once(bus, caplog):
     ]
 
 
-def test_closed_client_is_unknown_once_its_end_is_noticed(bus):
+def test_send_to_a_closed_client_fails(bus):
     server, worker = bus.server(), bus.client((1, 5))
     worker.send(hello(1))
     bus.until(lambda: bus.heard)
@@ -216,7 +216,7 @@ def test_slow_client_fills_only_its_own_queue(bus):
     asleep.close()
 
 
-def test_a_message_larger_than_any_frame_is_not_sent(bus, monkeypatch):
+def test_message_above_the_frame_limit_is_not_sent(bus, monkeypatch):
     server, worker = bus.server(), bus.client((1, 5))
     worker.send(hello(1))
     bus.until(lambda: bus.heard)
@@ -233,7 +233,7 @@ def test_a_message_larger_than_any_frame_is_not_sent(bus, monkeypatch):
 # One identity, two connections.
 
 
-def test_a_process_that_connects_again_is_heard_though_its_old_connection_is_not_seen_to_end(bus):
+def test_new_connection_of_a_peer_replaces_the_old_one(bus):
     server = bus.server()
     old = bus.bare(identity=b"1.5")
     old.send(write_frame(hello(1)))
@@ -255,7 +255,7 @@ def test_a_process_that_connects_again_is_heard_though_its_old_connection_is_not
 # The event loop.
 
 
-def test_ten_thousand_waiting_messages_are_read_in_bounded_steps(bus):
+def test_waiting_messages_are_read_in_bounded_steps(bus):
     bus.server()
     sender = bus.bare(identity=b"1.5")
     for number in range(10_000):
@@ -267,7 +267,7 @@ def test_ten_thousand_waiting_messages_are_read_in_bounded_steps(bus):
     assert max(shares) <= 128
 
 
-def test_few_large_messages_are_a_ticks_share_as_well(bus):
+def test_bytes_of_messages_per_tick_are_bounded(bus):
     server = bus.server()
     sender = bus.bare(identity=b"1.5")
     for _ in range(12):
@@ -291,7 +291,7 @@ def shares_of(bus, counter):
     return shares
 
 
-def test_a_second_waiting_message_needs_no_second_wake(bus):
+def test_second_waiting_message_needs_no_wakeup(bus):
     """Both arrive before the first tick, and ZeroMQ's descriptor is edge-triggered."""
     bus.server()
     sender = bus.bare(identity=b"1.5")
@@ -300,7 +300,7 @@ def test_a_second_waiting_message_needs_no_second_wake(bus):
     bus.until(lambda: len(bus.heard) == 2)
 
 
-def test_a_message_that_a_send_has_seen_come_is_taken_though_the_descriptor_is_still(bus):
+def test_message_that_arrives_during_a_send_is_received(bus):
     server = bus.server()
     sender = bus.bare(identity=b"1.5")
     sender.send(write_frame(hello(1)))
@@ -316,7 +316,7 @@ def test_a_message_that_a_send_has_seen_come_is_taken_though_the_descriptor_is_s
     assert bus.messages == [hello(1), hello(2)]
 
 
-def test_an_answer_from_within_the_handling_leaves_nothing_waiting(bus):
+def test_send_from_a_handler_leaves_no_message_waiting(bus):
     def answer(identity, message):
         bus.heard.append((identity, message))
         assert server.send(identity, welcome(message.fields["image_offset"]))
@@ -330,7 +330,7 @@ def test_an_answer_from_within_the_handling_leaves_nothing_waiting(bus):
     assert numbers(answers) == list(range(1_000))
 
 
-def test_an_idle_bus_lets_the_loop_sleep(bus):
+def test_idle_bus_lets_the_loop_sleep(bus):
     worker = bus.client((1, 5))
     bus.server()
     worker.send(hello(1))
@@ -344,7 +344,7 @@ def test_an_idle_bus_lets_the_loop_sleep(bus):
     assert any(slept() for _ in range(20)), "something wakes it for nothing"
 
 
-def test_a_handling_that_fails_is_counted_and_the_next_is_handled(bus, caplog):
+def test_exception_in_a_handler_is_counted(bus, caplog):
     def handle(identity, message):
         bus.heard.append((identity, message))
         raise KeyError("a bug")
@@ -358,7 +358,7 @@ def test_a_handling_that_fails_is_counted_and_the_next_is_handled(bus, caplog):
     assert line.exc_info is not None
 
 
-def test_an_assertion_ends_the_tick_and_loses_no_other_message(bus):
+def test_assertion_in_a_handler_loses_no_other_message(bus):
     def handle(identity, message):
         bus.heard.append((identity, message))
         assert message != hello(2), "a promise is broken"
@@ -396,7 +396,7 @@ def test_bus_socket_may_be_closed_by_its_handler(bus, who):
 
 
 @pytest.mark.parametrize("met", [True, False], ids=["met", "alone"])
-def test_closing_leaves_no_socket_file_no_thread_and_no_descriptor(bus, open_descriptors, met):
+def test_close_leaves_no_socket_thread_or_descriptor(bus, open_descriptors, met):
     bus.reactor.tick(0)
     descriptors, threads_before = open_descriptors(), threads()
     for _ in range(3):
@@ -416,7 +416,7 @@ def test_closing_leaves_no_socket_file_no_thread_and_no_descriptor(bus, open_des
     assert not bus.path.exists()
 
 
-def test_closing_is_quick_though_a_peer_takes_nothing(bus):
+def test_close_does_not_wait_for_a_peer_that_does_not_read(bus):
     server = bus.server()
     asleep = Reactor(SystemClock())
     bus.client((1, 5), reactor=asleep).send(hello(1))
@@ -430,7 +430,7 @@ def test_closing_is_quick_though_a_peer_takes_nothing(bus):
     asleep.close()
 
 
-def test_a_server_takes_the_place_of_a_file_that_a_killed_one_left(bus):
+def test_server_replaces_a_socket_left_by_a_killed_one(bus):
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(bus.path))
     bus.server()
@@ -438,7 +438,7 @@ def test_a_server_takes_the_place_of_a_file_that_a_killed_one_left(bus):
     bus.until(lambda: bus.heard)
 
 
-def test_a_server_that_ends_late_leaves_its_successors_file_alone(bus):
+def test_closed_server_keeps_the_socket_of_its_successor(bus):
     first, second = bus.server(), bus.server()
     first.close()
     assert bus.path.is_socket()
@@ -456,14 +456,14 @@ def test_server_that_cannot_bind_is_refused_with_the_reason(bus, open_descriptor
     assert (open_descriptors(), threads()) == (descriptors, threads_before)
 
 
-def test_a_path_that_is_too_long_is_refused_in_a_sentence(bus):
+def test_socket_path_that_is_too_long_is_refused(bus):
     bus.path = bus.path.parent / ("long" * 40)
     with pytest.raises(Refusal, match="File name too long"):
         bus.server()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
-def test_another_user_is_turned_away_though_the_file_lets_it_in(bus):
+def test_connection_of_another_user_is_closed(bus):
     greeted = {}
     with tempfile.TemporaryDirectory() as directory:
         os.chmod(directory, 0o755)
@@ -485,7 +485,7 @@ def test_another_user_is_turned_away_though_the_file_lets_it_in(bus):
     assert greeted == {0: True, 65534: False}
 
 
-def test_messages_are_heard_from_a_plain_zeromq_socket_of_any_language(bus):
+def test_message_of_a_plain_zeromq_socket_is_received(bus):
     bus.server()
     bus.bare(zmq.DEALER, b"1.5").send(write_frame(hello(1)))
     bus.until(lambda: bus.heard)

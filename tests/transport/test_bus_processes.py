@@ -99,13 +99,13 @@ def hello(number):
     return HELLO(image_offset=number)
 
 
-def test_each_fork_has_its_own_context_and_the_launcher_has_none(tmp_path):
+def test_each_fork_has_its_own_context(tmp_path):
     command = [sys.executable, "-c", FORKS, str(tmp_path / "bus")]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stdout.split(), ended.stderr) == (0, ["0", "0", "0"], "")
 
 
-def test_a_supervisor_that_is_killed_is_replaced_and_its_workers_come_back_by_themselves(bus, run):
+def test_worker_reconnects_to_each_new_supervisor(bus, run):
     worker = bus.client((1, 5))
     pids = []
     for number in range(3):

@@ -18,7 +18,7 @@ def framed(body):
     return struct.pack(">i", len(body)) + body
 
 
-def test_a_frame_of_any_size_comes_back_as_it_was_sent(world):
+def test_frame_of_any_size_is_echoed(world):
     client = world().client()
     for size in SIZES:
         body = os.urandom(size)
@@ -26,7 +26,7 @@ def test_a_frame_of_any_size_comes_back_as_it_was_sent(world):
         assert client.answer() == body
 
 
-def test_a_frame_that_comes_byte_by_byte_is_one_frame(world):
+def test_frame_received_byte_by_byte_is_one_frame(world):
     frames = []
     here = world(lambda connection, frame: frames.append(bytes(frame)))
     client = here.client()
@@ -37,7 +37,7 @@ def test_a_frame_that_comes_byte_by_byte_is_one_frame(world):
     assert frames == [b"slowly", b"but surely"]
 
 
-def test_however_the_bytes_are_cut_the_frames_are_the_same(world):
+def test_frames_do_not_depend_on_how_bytes_are_split(world):
     dice = random.Random(11)
     bodies = [os.urandom(dice.choice((1, 7, 400, 70_000, 300_000))) for _ in range(60)]
     stream = b"".join(map(framed, bodies))
@@ -55,14 +55,14 @@ def test_however_the_bytes_are_cut_the_frames_are_the_same(world):
     assert frames == bodies
 
 
-def test_many_frames_in_one_write_are_answered_each_in_its_order(world):
+def test_many_frames_in_one_write_get_responses_in_order(world):
     client = world().client()
     bodies = [b"%d" % number for number in range(1000)]
     client.ask(*bodies)
     assert client.answers(1000) == bodies
 
 
-def test_answers_leave_in_request_order_however_late_each_comes(world):
+def test_responses_are_sent_in_request_order(world):
     expected = []
 
     def serve(connection, frame):
@@ -85,7 +85,7 @@ def test_answers_leave_in_request_order_however_late_each_comes(world):
     assert client.answers(5) == [b"later 1", b"now 1", b"later 2", b"now 2", b"now 3"]
 
 
-def test_an_answer_may_be_sent_before_serving_returns(world):
+def test_response_may_be_sent_before_the_handler_returns(world):
     def serve(connection, frame):
         answer = connection.defer()
         answer.send([b"early"])
@@ -94,7 +94,7 @@ def test_an_answer_may_be_sent_before_serving_returns(world):
     assert world(serve).client().ask(b"x").answer() == b"early"
 
 
-def test_an_answer_is_sent_once(world):
+def test_response_cannot_be_sent_twice(world):
     answers = []
 
     def serve(connection, frame):
@@ -109,19 +109,19 @@ def test_an_answer_is_sent_once(world):
         answers[0].send([b"twice"])
 
 
-def test_a_request_without_an_answer_leaves_no_gap(world):
+def test_request_without_response_leaves_no_gap(world):
     here = world(lambda connection, frame: [bytes(frame)] if frame[0] == ord("a") else None)
     client = here.client().ask(b"silent", b"a1", b"silent", b"a2")
     assert client.answers(2) == [b"a1", b"a2"]
 
 
-def test_an_answer_may_be_empty_and_so_may_its_chunks(world):
+def test_response_and_its_chunks_may_be_empty(world):
     answers = iter([[], [b""], [b"", b"x", b""]])
     here = world(lambda connection, frame: next(answers))
     assert here.client().ask(b"1", b"2", b"3").answers(3) == [b"", b"", b"x"]
 
 
-def test_bytes_and_file_slices_arrive_in_their_order(world, tmp_path):
+def test_bytes_and_file_slices_are_sent_in_order(world, tmp_path):
     content = os.urandom(3_000_000)
     path = tmp_path / "segment"
     path.write_bytes(content)
@@ -133,7 +133,7 @@ def test_bytes_and_file_slices_arrive_in_their_order(world, tmp_path):
     assert client.ask(b"x", b"y").answers(2) == [whole, whole]
 
 
-def test_a_file_slice_keeps_its_file_until_it_was_sent(world, tmp_path, open_descriptors):
+def test_file_slice_keeps_its_file_until_it_is_sent(world, tmp_path, open_descriptors):
     path = tmp_path / "segment"
     path.write_bytes(bytes(20_000_000))
     served = []
@@ -154,7 +154,7 @@ def test_a_file_slice_keeps_its_file_until_it_was_sent(world, tmp_path, open_des
     assert open_descriptors() == before
 
 
-def test_a_file_shorter_than_its_slice_closes_the_connection_and_no_other(world, tmp_path):
+def test_file_shorter_than_its_slice_closes_only_its_connection(world, tmp_path):
     path = tmp_path / "segment"
     path.write_bytes(b"short")
     file = OpenFile(path, os.O_RDONLY)
@@ -167,7 +167,7 @@ def test_a_file_shorter_than_its_slice_closes_the_connection_and_no_other(world,
     assert other.ask(b"x").answer() == b"fine"
 
 
-def test_a_view_that_outlives_its_call_still_shows_its_own_frame(world):
+def test_frame_view_stays_valid_after_the_handler_returns(world):
     kept = []
 
     def serve(connection, frame):
@@ -184,7 +184,7 @@ def test_a_view_that_outlives_its_call_still_shows_its_own_frame(world):
     assert here.reactor.counters["views_kept"] > 0
 
 
-def test_a_frame_cannot_be_written_to(world):
+def test_frame_view_is_read_only(world):
     seen = []
     here = world(lambda connection, frame: seen.append(frame.readonly))
     here.client().ask(b"x")
@@ -203,7 +203,7 @@ def test_invalid_frame_size_closes_after_earlier_responses(world, size, caplog):
     assert f"a request of {size} bytes" in caplog.text
 
 
-def test_the_largest_frame_allowed_is_served(world):
+def test_frame_of_the_maximum_size_is_served(world):
     client = world(frame_size_max=1000).client()
     assert client.ask(bytes(1000)).answer() == bytes(1000)
 
@@ -222,7 +222,7 @@ def test_disconnect_closes_after_earlier_responses(world, caplog):
     assert "it said something bad" in caplog.text
 
 
-def test_a_fault_closes_its_connection_and_shows_where_it_came_from(world, caplog):
+def test_exception_closes_its_connection_and_is_logged(world, caplog):
     def serve(connection, frame):
         if frame == b"bad":
             raise ValueError("a bug")
@@ -238,7 +238,7 @@ def test_a_fault_closes_its_connection_and_shows_where_it_came_from(world, caplo
 
 
 @pytest.mark.parametrize("fault", [AssertionError, Fatal])
-def test_a_failed_assertion_or_a_fatal_fault_ends_the_loop(world, fault):
+def test_assertion_or_fatal_error_ends_the_loop(world, fault):
     def serve(connection, frame):
         raise fault("this cannot be")
 
@@ -271,7 +271,7 @@ def test_rate_limited_log_suppresses_repeated_lines(world, caplog):
     assert caplog.text.count("announced") == 1
 
 
-def test_closing_a_connection_calls_back_and_drops_pending_responses(world):
+def test_closed_connection_abandons_pending_responses(world):
     gone, abandoned, answers = [], [], []
 
     def serve(connection, frame):
@@ -293,7 +293,7 @@ def test_closing_a_connection_calls_back_and_drops_pending_responses(world):
     assert here.reactor.connections == []
 
 
-def test_a_sent_answer_is_not_abandoned(world):
+def test_sent_response_is_not_abandoned(world):
     abandoned = []
 
     def serve(connection, frame):
@@ -310,7 +310,7 @@ def test_a_sent_answer_is_not_abandoned(world):
     assert not abandoned
 
 
-def test_serving_may_close_its_own_connection_and_any_other(world):
+def test_handler_may_close_any_connection(world):
     def serve(connection, frame):
         for each in here.reactor.connections:
             each.close()
@@ -325,7 +325,7 @@ def test_serving_may_close_its_own_connection_and_any_other(world):
     assert here.reactor.connections == []
 
 
-def test_a_peer_that_stops_sending_still_gets_its_answers(world):
+def test_half_closed_client_gets_its_responses(world):
     here = world()
     client = here.client().ask(*[b"%d" % number for number in range(300)])
     client.socket.shutdown(socket.SHUT_WR)
@@ -333,7 +333,7 @@ def test_a_peer_that_stops_sending_still_gets_its_answers(world):
     here.until(client.is_closed)
 
 
-def test_a_peer_that_stops_sending_may_read_a_long_answer_slowly(world):
+def test_half_closed_client_may_read_a_long_response_slowly(world):
     here = world(lambda connection, frame: [bytes(20_000_000)])
     client = here.client(SO_RCVBUF=10_000).ask(b"x")
     client.socket.shutdown(socket.SHUT_WR)
@@ -342,7 +342,7 @@ def test_a_peer_that_stops_sending_may_read_a_long_answer_slowly(world):
     here.until(client.is_closed)
 
 
-def test_a_connection_knows_both_its_addresses(world):
+def test_connection_has_both_addresses(world):
     here = world()
     client = here.client()
     (connection,) = here.connected(1)

@@ -63,7 +63,7 @@ def requests(dice, count):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_every_client_gets_exactly_its_answers_in_order(world, segment, seed):
+def test_every_client_gets_exactly_its_responses_in_order(world, segment, seed):
     dice = random.Random(seed)
     server = Server(dice, segment)
     here = world(

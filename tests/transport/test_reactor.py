@@ -15,7 +15,7 @@ def here(world):
     return made
 
 
-def test_a_timer_is_called_once_and_not_before_its_time(here):
+def test_timer_is_called_once_and_not_before_its_time(here):
     called = []
     here.reactor.call_later(100, lambda: called.append("it"))
     here.clock.advance(99)
@@ -28,7 +28,7 @@ def test_a_timer_is_called_once_and_not_before_its_time(here):
     assert called == ["it"]
 
 
-def test_timers_are_called_in_the_order_of_their_times_then_of_their_making(here):
+def test_timers_are_called_in_order_of_time_and_creation(here):
     called = []
     for name, delay_ms in (("c", 30), ("a", 10), ("b1", 20), ("b2", 20)):
         here.reactor.call_later(delay_ms, lambda name=name: called.append(name))
@@ -37,7 +37,7 @@ def test_timers_are_called_in_the_order_of_their_times_then_of_their_making(here
     assert called == ["a", "b1", "b2", "c"]
 
 
-def test_a_cancelled_timer_is_not_called_and_holds_nothing(here):
+def test_cancelled_timer_is_not_called_and_is_removed(here):
     called = []
     timers = [here.reactor.call_later(10, lambda: called.append(1)) for _ in range(1000)]
     for timer in timers[1:]:
@@ -50,7 +50,7 @@ def test_a_cancelled_timer_is_not_called_and_holds_nothing(here):
     timers[0].cancel()
 
 
-def test_a_timer_may_set_another_that_is_due_at_once(here):
+def test_timer_may_start_another_that_is_due_at_once(here):
     called = []
     here.reactor.call_later(0, lambda: here.reactor.call_later(0, lambda: called.append(1)))
     here.reactor.tick(0)
@@ -58,7 +58,7 @@ def test_a_timer_may_set_another_that_is_due_at_once(here):
     assert called == [1]
 
 
-def test_settling_comes_after_all_frames_and_before_any_answer(world, readable):
+def test_commit_runs_after_all_frames_and_before_any_response(world, readable):
     seen, answers = [], []
 
     def serve(connection, frame):
@@ -85,7 +85,7 @@ def test_settling_comes_after_all_frames_and_before_any_answer(world, readable):
     assert all(readable(client.socket) for client in clients)
 
 
-def test_a_watched_descriptor_calls_while_it_is_readable_and_no_longer_than_watched(here):
+def test_watch_calls_while_the_descriptor_is_readable(here):
     woken, wake = os.pipe()
     called = []
     here.reactor.watch(woken, lambda: called.append(1))
@@ -105,7 +105,7 @@ def test_a_watched_descriptor_calls_while_it_is_readable_and_no_longer_than_watc
     os.close(wake)
 
 
-def test_unwatching_within_the_tick_that_found_both_readable_is_respected(here):
+def test_unwatch_takes_effect_within_the_tick(here):
     pipes = [os.pipe() for _ in range(2)]
     called = []
 
@@ -136,7 +136,7 @@ def test_stop_writes_completed_responses(world):
     assert bytes(client.came[4:]) == b"the last words"
 
 
-def test_an_idle_loop_sleeps_until_its_next_timer(world):
+def test_idle_loop_sleeps_until_its_next_timer(world):
     here = world()
     here.quiet()
     called = []
@@ -157,7 +157,7 @@ def test_idle_loop_stops_polling_after_a_moment(world):
     assert time.process_time() - used < 0.1, "it looked for an event instead of waiting for one"
 
 
-def test_nothing_is_left_open_when_the_reactor_is_closed(world, open_descriptors):
+def test_close_leaves_no_descriptor_open(world, open_descriptors):
     before = open_descriptors()
     here = world()
     clients = [here.client() for _ in range(5)]

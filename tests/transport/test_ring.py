@@ -112,7 +112,7 @@ TestBoth.settings = settings(max_examples=40, stateful_step_count=60, deadline=N
 @pytest.mark.parametrize(
     "ends", [(RingWriter, twin.Reader), (twin.Writer, RingReader)], ids=["ours out", "ours in"]
 )
-def test_an_end_understands_the_twin_of_the_other(ends):
+def test_each_end_works_with_the_twin_of_the_other(ends):
     pair = Pair(ends=ends)
     for number in range(500):
         batch = bytes([number % 256]) * (number * 37 % BATCH_MAX)
@@ -123,7 +123,7 @@ def test_an_end_understands_the_twin_of_the_other(ends):
 
 
 @pytest.mark.parametrize("size", [1, 8, 56, 333, 900, BATCH_MAX - 1, BATCH_MAX])
-def test_frames_come_whole_wherever_the_end_cuts_the_lap(size):
+def test_frames_are_intact_at_any_wrap_position(size):
     """From each position a frame can begin at, over more than a lap."""
     for first in range(0, BATCH_MAX, 8):
         pair = Pair()
@@ -133,7 +133,7 @@ def test_frames_come_whole_wherever_the_end_cuts_the_lap(size):
 
 
 @given(st.lists(st.integers(0, BATCH_MAX), min_size=1, max_size=60))
-def test_a_full_ring_refuses_and_takes_again_as_it_empties(sizes):
+def test_full_ring_refuses_frames_until_it_is_read(sizes):
     pair = Pair()
     sent = taken = 0
     for size in sizes * 3:
@@ -146,7 +146,7 @@ def test_a_full_ring_refuses_and_takes_again_as_it_empties(sizes):
     assert pair.taken() is None
 
 
-def test_a_batch_too_large_for_the_ring_is_refused_and_the_largest_taken():
+def test_batch_above_the_frame_limit_is_refused():
     pair = Pair()
     with pytest.raises(ValueError, match="does not fit this ring"):
         pair.writer.reserve(BATCH_MAX + 1)
@@ -155,7 +155,7 @@ def test_a_batch_too_large_for_the_ring_is_refused_and_the_largest_taken():
     assert pair.send(bytes(BATCH_MAX)) is False
 
 
-def test_nothing_is_committed_that_was_not_reserved():
+def test_commit_requires_a_reservation():
     pair = Pair()
     with pytest.raises(ValueError, match="are reserved"):
         pair.writer.commit(TOPIC, 0, 0, 1, 0, 0)
@@ -180,7 +180,7 @@ def test_uncommitted_reservation_is_not_visible():
     assert pair.taken()[5] == b"another"
 
 
-def test_a_batch_is_shown_from_the_copy_and_not_from_the_ring():
+def test_batch_is_a_copy_of_the_ring_memory():
     pair = Pair()
     pair.send(b"as it was committed")
     batch = pair.reader.take()[5]
@@ -204,7 +204,7 @@ def filled_lane(answered):
 
 
 @pytest.mark.parametrize("answered", [0, 1, RESPONSE_SLOTS // 2, RESPONSE_SLOTS])
-def test_a_worker_takes_no_more_frames_than_it_has_room_to_answer(answered):
+def test_worker_takes_no_more_frames_than_it_can_acknowledge(answered):
     pair = filled_lane(answered)
     pair.send(b"one too many")
     assert not pair.reader.can_take() and pair.taken() is None
@@ -213,7 +213,7 @@ def test_a_worker_takes_no_more_frames_than_it_has_room_to_answer(answered):
     assert (pair.taken() is not None) == (answered > 0)
 
 
-def test_answers_go_round_the_lane_and_none_is_lost():
+def test_acknowledgements_wrap_without_loss():
     pair = Pair(1 << 20)
     answers = []
     for number in range(3 * RESPONSE_SLOTS + 5):
@@ -226,7 +226,7 @@ def test_answers_go_round_the_lane_and_none_is_lost():
     assert answers == [(n, n % 99, n << 20, n, 7) for n in range(3 * RESPONSE_SLOTS + 5)]
 
 
-def test_a_frame_without_acks_holds_no_place_and_is_refused_while_there_is_one():
+def test_acks_0_frame_takes_no_acknowledgement_slot():
     pair = Pair(1 << 20)
     for number in range(2 * RESPONSE_SLOTS):
         pair.send(b"", number, acks=0)
@@ -291,7 +291,7 @@ VIOLATIONS = {
 
 
 @pytest.mark.parametrize(("breach", "reason"), VIOLATIONS.values(), ids=VIOLATIONS)
-def test_a_frame_that_breaks_the_layout_ends_the_ring_with_its_reason(breach, reason):
+def test_invalid_frame_ends_the_ring_with_its_reason(breach, reason):
     pair = Pair()
     pair.send(b"a good one")
     pair.send(b"one that is broken now")
@@ -306,7 +306,7 @@ def test_a_frame_that_breaks_the_layout_ends_the_ring_with_its_reason(breach, re
 
 
 @pytest.mark.parametrize("size", [FRAME_MAX, 72])
-def test_a_frame_that_leads_over_the_end_is_refused(size):
+def test_frame_that_exceeds_the_ring_end_is_refused(size):
     pair = Pair()
     position = 0
     while SMALL - position > 64:
@@ -317,7 +317,7 @@ def test_a_frame_that_leads_over_the_end_is_refused(size):
     assert pair.taken() == ring.WRONG_SIZE
 
 
-def test_padding_behind_padding_is_refused_and_not_followed_for_ever():
+def test_padding_after_padding_is_refused():
     pair = Pair()
     for _ in range(4):
         pair.send(bytes(BATCH_MAX - 56), acks=0)
@@ -329,7 +329,7 @@ def test_padding_behind_padding_is_refused_and_not_followed_for_ever():
 
 
 @pytest.mark.parametrize("taken", [RESPONSE_SLOTS + 1, 1 << 40, (1 << 64) - 1])
-def test_a_producer_that_takes_more_answers_than_there_are_is_left(taken):
+def test_producer_that_takes_unsent_acknowledgements_is_refused(taken):
     pair = filled_lane(RESPONSE_SLOTS)
     pair.send(b"")
     answers_taken(taken)(pair, 0)
@@ -337,7 +337,7 @@ def test_a_producer_that_takes_more_answers_than_there_are_is_left(taken):
     assert pair.taken() == ring.WRONG_RESPONSES_TAKEN
 
 
-def test_a_producer_that_gives_answers_back_is_left():
+def test_producer_that_returns_acknowledgements_is_refused():
     pair = filled_lane(RESPONSE_SLOTS)
     pair.writer.take_acks()
     for number in range(2):
@@ -387,7 +387,7 @@ def test_producer_detects_a_worker_that_consumed_unwritten_bytes(consumed):
         pair.writer.begin_sleep()
 
 
-def test_a_producer_leaves_a_worker_that_takes_room_back():
+def test_producer_detects_a_worker_that_takes_space_back():
     pair = Pair()
     while pair.send(bytes(BATCH_MAX), acks=0) is not None:
         pass
@@ -399,14 +399,14 @@ def test_a_producer_leaves_a_worker_that_takes_room_back():
 
 
 @pytest.mark.parametrize("given", [RESPONSE_SLOTS + 1, (1 << 64) - 1])
-def test_a_producer_leaves_a_worker_that_gives_more_answers_than_the_lane_holds(given):
+def test_producer_detects_too_many_acknowledgements(given):
     pair = Pair()
     struct.pack_into("<Q", pair.counters, 256, given)
     with pytest.raises(RingError, match="the ring holds"):
         pair.writer.take_acks()
 
 
-def test_a_producer_leaves_a_worker_that_takes_answers_back():
+def test_producer_detects_acknowledgements_taken_back():
     pair = filled_lane(3)
     pair.writer.take_acks()
     struct.pack_into("<Q", pair.counters, 256, 2)
@@ -418,14 +418,14 @@ def test_a_producer_leaves_a_worker_that_takes_answers_back():
 
 
 @pytest.mark.parametrize("size", [0, 4096, 8191, 8192 - 8, 8192 + 8, 4096 + 3 * 4096])
-def test_only_a_page_and_a_power_of_two_is_a_ring(size):
+def test_ring_size_must_be_a_page_and_a_power_of_two(size):
     with pytest.raises(ValueError, match="cannot be a ring"):
         RingWriter(bytearray(size), bytearray(ring.COUNTERS_SIZE))
     with pytest.raises(ValueError, match="cannot be a ring"):
         RingReader(bytearray(size), bytearray(ring.COUNTERS_SIZE), bytearray(size))
 
 
-def test_counters_and_scratch_have_their_sizes():
+def test_wrong_counter_or_scratch_size_is_refused():
     with pytest.raises(ValueError, match="counters of a ring"):
         RingWriter(bytearray(8192), bytearray(ring.COUNTERS_SIZE - 1))
     with pytest.raises(ValueError, match="cannot hold a frame"):
@@ -434,7 +434,7 @@ def test_counters_and_scratch_have_their_sizes():
         RingReader(bytearray(8192), bytes(ring.COUNTERS_SIZE), bytearray(FRAME_MAX))
 
 
-def test_a_ring_does_not_begin_at_an_odd_place():
+def test_unaligned_ring_is_refused():
     memory = memoryview(bytearray(8193))[1:]
     with pytest.raises(ValueError, match="multiple of 8"):
         RingWriter(memory, bytearray(ring.COUNTERS_SIZE))
@@ -443,7 +443,7 @@ def test_a_ring_does_not_begin_at_an_odd_place():
 # Sleep.
 
 
-def test_only_a_sleeping_end_is_woken():
+def test_wakeup_is_requested_only_for_a_sleeping_end():
     pair = Pair()
     assert pair.send(b"") is False
     assert pair.reader.begin_sleep() is False, "a frame is there"
@@ -464,7 +464,7 @@ def test_only_a_sleeping_end_is_woken():
     assert pair.reader.respond(0, 0, 0, -1, 0) is False
 
 
-def test_a_producer_that_waits_for_room_is_woken_by_room():
+def test_producer_waiting_for_space_is_woken_by_space():
     pair = Pair()
     while pair.send(bytes(BATCH_MAX), acks=0) is not None:
         pass
@@ -478,7 +478,7 @@ def test_a_producer_that_waits_for_room_is_woken_by_room():
     assert pair.reader.is_space_awaited() is False, "it does not wait for room any more"
 
 
-def test_a_worker_that_waits_for_room_in_the_lane_is_woken_by_room_there_alone():
+def test_worker_waiting_for_slots_is_woken_only_by_free_slots():
     pair = filled_lane(3)
     assert pair.reader.begin_sleep() is True, "there is nothing to take"
     assert pair.send(b"one too many") is False, "it could not take it"
@@ -502,7 +502,7 @@ def test_closed_end_cannot_be_used():
 
 
 @pytest.mark.parametrize("kept", ["writer", "reader"])
-def test_a_view_outlives_its_end(kept):
+def test_view_outlives_its_end(kept):
     pair = Pair()
     room = pair.writer.reserve(8)
     room[:] = b"12345678"

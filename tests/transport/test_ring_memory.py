@@ -56,7 +56,7 @@ def send(producer, batch=b"a batch", correlation=0):
 # The memory.
 
 
-def test_neither_file_can_shrink_grow_or_lose_its_seals(handed):
+def test_memory_files_are_sealed(handed):
     for memory in handed[:2]:
         size = os.fstat(memory).st_size
         for change in (0, size - 4096, size + 4096, 1 << 40):
@@ -69,7 +69,7 @@ def test_neither_file_can_shrink_grow_or_lose_its_seals(handed):
         assert os.fstat(memory).st_size == size
 
 
-def test_a_producer_can_read_the_counters_and_never_write_them(handed):
+def test_producer_cannot_write_the_counters(handed):
     counters = handed[1]
     with pytest.raises(PermissionError):
         mmap.mmap(counters, COUNTERS_SIZE)
@@ -93,7 +93,7 @@ def test_a_producer_can_read_the_counters_and_never_write_them(handed):
         LIBC.munmap(mapped, size)
 
 
-def test_the_workers_own_counters_still_move(worker, producer):
+def test_worker_can_update_its_counters(worker, producer):
     send(producer, correlation=7)
     assert worker.reader.take()[2] == 7
     worker.reader.respond(7, 0, 41, -1, 0)
@@ -120,7 +120,7 @@ def test_punched_hole_is_not_a_valid_frame(worker, producer, handed):
     assert worker.reader.take() is None, "what stands before it is not there"
 
 
-def test_a_word_that_stands_over_a_hole_is_refused(worker, producer, handed):
+def test_frame_length_over_a_punched_hole_is_refused(worker, producer, handed):
     send(producer, bytes(900))
     punch(handed[0], FRAMES_POSITION, SMALL)
     os.pwrite(handed[0], struct.pack("<I", 948), FRAMES_POSITION)
@@ -131,7 +131,7 @@ def test_a_word_that_stands_over_a_hole_is_refused(worker, producer, handed):
 
 
 @pytest.mark.parametrize("size", [0, 1, SMALL // 2, SMALL + 8, 3 * SMALL, 1 << 31, -SMALL])
-def test_a_ring_has_a_size_that_makes_sense(size):
+def test_ring_of_invalid_size_is_refused(size):
     with pytest.raises(ValueError, match="power of two"):
         WorkerRing.make(size)
 
@@ -155,7 +155,7 @@ WRONG_THINGS = {
 
 @pytest.mark.parametrize("place", [0, 1])
 @pytest.mark.parametrize("thing", WRONG_THINGS.values(), ids=WRONG_THINGS)
-def test_a_producer_takes_only_memory_that_stays(thing, place, worker, open_descriptors):
+def test_producer_refuses_invalid_ring_memory(thing, place, worker, open_descriptors):
     before = open_descriptors()
     given = copies(worker.descriptors)
     os.close(given[place])
@@ -166,9 +166,7 @@ def test_a_producer_takes_only_memory_that_stays(thing, place, worker, open_desc
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 5])
-def test_a_producer_takes_four_descriptors_and_keeps_none_of_another_number(
-    count, worker, open_descriptors
-):
+def test_producer_requires_four_descriptors(count, worker, open_descriptors):
     before = open_descriptors()
     given = [*copies(worker.descriptors), os.dup(0)]
     for descriptor in given[count:]:
@@ -178,7 +176,7 @@ def test_a_producer_takes_four_descriptors_and_keeps_none_of_another_number(
     assert open_descriptors() == before
 
 
-def test_descriptors_in_another_order_are_no_ring(worker, open_descriptors):
+def test_descriptors_in_wrong_order_are_refused(worker, open_descriptors):
     before = open_descriptors()
     for turn in range(1, 4):
         given = copies(worker.descriptors)
@@ -200,7 +198,7 @@ def ring_maps():
     return count
 
 
-def test_rings_come_and_go_and_leave_no_descriptor_and_no_memory(open_descriptors, ring_maps):
+def test_closed_rings_leave_no_descriptor_or_memory(open_descriptors, ring_maps):
     descriptors, maps = open_descriptors(), ring_maps()
     for _ in range(50):
         with attached(SMALL) as (worker, producer):
@@ -213,7 +211,7 @@ def test_rings_come_and_go_and_leave_no_descriptor_and_no_memory(open_descriptor
     assert (open_descriptors(), ring_maps()) == (descriptors, maps)
 
 
-def test_a_worker_that_sent_the_descriptors_keeps_only_its_own(open_descriptors):
+def test_worker_closes_sent_descriptors(open_descriptors):
     before = open_descriptors()
     worker = WorkerRing.make(SMALL)
     made = open_descriptors()
@@ -227,7 +225,7 @@ def test_a_worker_that_sent_the_descriptors_keeps_only_its_own(open_descriptors)
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("nth", [1, 2])
-def test_a_ring_that_cannot_be_made_leaves_nothing(
+def test_failed_ring_creation_leaves_no_descriptor_or_memory(
     call, nth, monkeypatch, open_descriptors, ring_maps
 ):
     module, name = call.split(".")
@@ -257,7 +255,7 @@ def is_readable(file):
     return bool(select.select([file], [], [], 0)[0])
 
 
-def test_each_side_wakes_the_other_and_is_quiet_once_it_was_heard(worker, producer):
+def test_each_side_wakes_the_other_until_cleared(worker, producer):
     assert not is_readable(worker) and not is_readable(producer)
     for _ in range(3):
         producer.wake_worker()
@@ -278,7 +276,7 @@ def without_waiting(do):
     assert not thread.is_alive(), "it waits"
 
 
-def test_no_producer_can_make_the_worker_wait_at_its_wakeups(worker, producer, handed):
+def test_blocking_eventfd_does_not_block_the_worker(worker, producer, handed):
     _, _, event, wakes = handed
     for each in (event, wakes):
         fcntl.fcntl(each, fcntl.F_SETFL, 0)  # now it blocks, in every process
@@ -289,7 +287,7 @@ def test_no_producer_can_make_the_worker_wait_at_its_wakeups(worker, producer, h
     assert not is_readable(worker)
 
 
-def test_a_program_in_which_sockets_wait_by_default_does_not_wait_here(worker):
+def test_default_socket_timeout_does_not_block_wakeups(worker):
     socket.setdefaulttimeout(60)
     try:
         producer = ProducerRing(copies(worker.descriptors))
@@ -302,13 +300,13 @@ def test_a_program_in_which_sockets_wait_by_default_does_not_wait_here(worker):
     elsewhere.close()
 
 
-def test_a_producer_whose_count_is_full_does_not_wait(worker, producer, handed):
+def test_full_eventfd_does_not_block_the_producer(worker, producer, handed):
     os.eventfd_write(handed[2], (1 << 64) - 2)
     without_waiting(producer.wake_worker)
     assert is_readable(worker)
 
 
-def test_a_producer_learns_that_the_worker_has_closed():
+def test_closed_ring_of_the_worker_raises_ring_fault():
     with attached(SMALL) as (worker, producer):
         worker.wake()
         worker.close()
@@ -330,7 +328,7 @@ def test_wake_of_an_ended_producer_is_ignored(worker):
 # Fork.
 
 
-def test_a_ring_is_of_no_use_after_a_fork_and_unharmed_before_it(worker, producer):
+def test_ring_is_unusable_in_a_forked_child(worker, producer):
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -364,6 +362,6 @@ def test_closed_ring_is_reported():
                 use()
 
 
-def test_a_program_that_is_started_by_a_producer_inherits_nothing(worker, producer):
+def test_ring_descriptors_are_not_inheritable(worker, producer):
     for descriptor in (*worker.descriptors, worker.fileno(), producer.fileno()):
         assert not os.get_inheritable(descriptor)

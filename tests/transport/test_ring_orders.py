@@ -59,13 +59,13 @@ def watched(build):
     return lambda *more: build("ring_orders", *words, *more)
 
 
-def test_no_byte_of_a_frame_or_an_answer_is_raced_for(watched):
+def test_ring_has_no_data_race(watched):
     came = play(watched(), 60_000)
     assert came.returncode == 0, came.stderr[:2_000]
 
 
 @pytest.mark.parametrize("order", ["RING_ACQUIRE", "RING_RELEASE"])
-def test_without_the_orders_there_is_a_race_and_it_is_seen(watched, order):
+def test_relaxed_memory_order_is_a_data_race(watched, order):
     came = play(watched(f"-D{order}=memory_order_relaxed"), 2_000)
     assert came.returncode == RACE and "data race" in came.stderr, came.stderr[:2_000]
 
@@ -81,18 +81,18 @@ def test_sleep_and_publish_never_miss_each_other(build):
 
 
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="it takes two processors")
-def test_without_the_fences_they_do(build):
+def test_sleep_and_publish_without_fences_miss_each_other(build):
     unfenced = build("ring_fences", "-DRING_FENCE=memory_order_relaxed")
     assert any(missed(unfenced, 200_000) for _ in range(20))
 
 
-def test_two_threads_lose_no_wake_up(build):
+def test_two_threads_lose_no_wakeup(build):
     came = play(build("ring_orders"), 200_000)
     assert came.returncode == 0, came.stderr
 
 
 @pytest.mark.faults
-def test_two_threads_lose_no_wake_up_in_ten_million_frames(build):
+def test_two_threads_lose_no_wakeup_in_ten_million_frames(build):
     came = play(build("ring_orders"), 10_000_000)
     assert came.returncode == 0, came.stderr
     assert missed(build("ring_fences"), 10_000_000) == 0

@@ -74,14 +74,14 @@ class Served:
 
 
 @pytest.mark.parametrize("in_flight", [1, 7, 5_000], ids="in flight {}".format)
-def test_all_frames_come_over_in_order_and_all_answers_back(in_flight):
+def test_frames_and_acknowledgements_arrive_in_order(in_flight):
     with producer_elsewhere(produce(3_000, in_flight), SMALL_RING) as (worker, pid):
         Served(worker, pid).until(3_000)
         assert ended(pid) == 0
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_producer_killed_at_any_moment_leaves_whole_frames_only(seed):
+def test_killed_producer_leaves_only_whole_frames(seed):
     dice = random.Random(seed)
     with producer_elsewhere(produce(1 << 40), SMALL_RING) as (worker, pid):
         served = Served(worker, pid)
@@ -148,10 +148,10 @@ def play_ping_pong(count):
         assert ended(pid) == 0
 
 
-def test_no_wake_up_is_lost_between_two_that_sleep_whenever_they_may():
+def test_two_processes_lose_no_wakeup():
     play_ping_pong(5_000)
 
 
 @pytest.mark.faults
-def test_no_wake_up_is_lost_in_ten_million_turns():
+def test_two_processes_lose_no_wakeup_in_ten_million_round_trips():
     play_ping_pong(int(os.environ.get("PING_PONGS", 10_000_000)))

@@ -81,7 +81,7 @@ def test_client_drops_and_counts_invalid_messages(bus, garbage):
 @pytest.mark.parametrize(
     "parts", [[FRAME, FRAME], [b"", FRAME], [FRAME, b""], [b""] * 1000], ids=len
 )
-def test_a_message_of_several_parts_is_none_of_ours(bus, parts):
+def test_multipart_message_is_refused(bus, parts):
     server, hostile = bus.server(), bus.bare(identity=b"1.5")
     hostile.send_multipart(parts)
     hostile.send(FRAME)
@@ -89,7 +89,7 @@ def test_a_message_of_several_parts_is_none_of_ours(bus, parts):
     assert (bus.heard, server.refused) == ([(b"1.5", GOOD)], 1)
 
 
-def test_a_flood_of_garbage_is_one_line_in_the_log(bus, caplog):
+def test_many_invalid_messages_are_logged_once(bus, caplog):
     server, hostile = bus.server(), bus.bare(identity=b"1.5")
     for _ in range(3_000):
         hostile.send(b"garbage")
@@ -97,8 +97,7 @@ def test_a_flood_of_garbage_is_one_line_in_the_log(bus, caplog):
     # On a busy machine a slow tick may log a line of its own.
     (line,) = [each.getMessage() for each in caplog.records if each.module != "slow_ticks"]
     assert line == (
-        "Message is dropped: Checksum mismatch in a message of the bus."
-        " peer=node-1.5 suppressed=0"
+        "Message is dropped: Checksum mismatch in a message of the bus. peer=node-1.5 suppressed=0"
     )
 
 
@@ -117,7 +116,7 @@ def test_identity_of_a_peer_is_not_trusted(bus, caplog):
 # The largest frame.
 
 
-def test_the_largest_frame_comes_and_one_byte_more_ends_its_connection(bus, monkeypatch):
+def test_frame_above_the_limit_closes_its_connection(bus, monkeypatch):
     where = {"peer_host": "", "peer_port": 0, "local_host": "", "local_port": 0}
     large = FORWARD(request_id=1, frame=bytes(1 << 20), **where)
     frame = write_frame(large)
@@ -198,7 +197,7 @@ def visitor(bus):
         made.socket.close()
 
 
-def test_a_conversation_by_hand_is_heard(bus, visitor):
+def test_messages_over_a_raw_socket_are_received(bus, visitor):
     """The same steps are refused below only because of the change each test makes."""
     bus.server()
     by_hand = visitor()
@@ -210,9 +209,7 @@ def test_a_conversation_by_hand_is_heard(bus, visitor):
 
 
 @pytest.mark.parametrize("size", [module.FRAME_SIZE_MAX + 1, 1 << 31, (1 << 63) - 1, (1 << 64) - 1])
-def test_a_frame_that_claims_too_much_ends_its_connection_at_once(
-    bus, visitor, resident_bytes, size
-):
+def test_frame_length_above_the_limit_closes_its_connection(bus, visitor, resident_bytes, size):
     server, honest = bus.server(), bus.client((2, 7))
     bus.until(lambda: honest.connected)
     before = resident_bytes()
