@@ -37,13 +37,16 @@ class KafkaError(Exception):
         cls.name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", cls.__name__).upper()
         BY_CODE[code] = cls
 
-    def again(self) -> Self:
+    def copy(self) -> Self:
         """Return a copy to raise, if the error itself is kept.
 
-        Raised repeatedly, it would collect the frames of every raise and all objects in them:
-        requests, slices, descriptors.
+        An error that is raised repeatedly collects the frames of every raise and all objects in
+        them: requests, slices, descriptors.
         """
         return type(self)(*self.args)
+
+    again = copy
+    """Former name."""
 
     def __str__(self) -> str:
         if self.args and self.args[0] is not None:

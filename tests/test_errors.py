@@ -67,3 +67,11 @@ def test_retriable_errors_with_stale_metadata_are_distinct():
     assert issubclass(errors.NotEnoughReplicas, Retriable)
     assert not issubclass(errors.NotEnoughReplicas, StaleMetadata)
     assert issubclass(errors.KafkaStorageError, StaleMetadata)
+
+
+def test_copy_returns_another_error_with_the_same_message():
+    error = errors.UnknownTopicOrPartition("topic 'orders'")
+    copied = error.copy()
+    assert copied is not error
+    assert type(copied) is errors.UnknownTopicOrPartition and str(copied) == "topic 'orders'"
+    assert str(error.again()) == "topic 'orders'", "the former name"

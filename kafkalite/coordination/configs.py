@@ -108,7 +108,7 @@ def alter(
                     " of others first."
                 )
         except KafkaError as error:
-            results[alteration.resource] = error.again()
+            results[alteration.resource] = error.copy()
             continue
         results[alteration.resource] = None
         room -= size

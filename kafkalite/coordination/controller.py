@@ -215,7 +215,7 @@ class Controller:
                 topic = TopicImage(new.name, topic_id, config=_checked_config(new.config))
                 self._place(topic, assigned, placer)
             except KafkaError as error:
-                results[new.name] = error.again()
+                results[new.name] = error.copy()
                 continue
             results[new.name] = topic
             records.extend(topic_records(topic))
@@ -280,7 +280,7 @@ class Controller:
                 grown = TopicImage(topic.name, topic.topic_id, config=topic.config)
                 self._place(grown, self._more_partitions(topic, growth, room), placer)
             except KafkaError as error:
-                results[growth.name] = error.again()
+                results[growth.name] = error.copy()
                 continue
             results[growth.name] = None
             records.extend(new_partition_records(topic.topic_id, grown.partitions))

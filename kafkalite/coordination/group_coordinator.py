@@ -337,7 +337,7 @@ class GroupCoordinator:
                 if group.state is not GroupState.EMPTY:
                     raise NonEmptyGroup()
             except KafkaError as error:
-                errors[group_id] = error.again()
+                errors[group_id] = error.copy()
                 continue
             errors[group_id] = None
             draft.records += self.offsets.tombstones(group_id)

@@ -264,7 +264,7 @@ class Coordinators(Generic[M]):
         host = self._hosts.get(index)
         if host is None:
             if index in self.unreadable:
-                raise self.unreadable[index].again()
+                raise self.unreadable[index].copy()
             try:
                 partition = self._replicas.leader(self._kind.topic, index)
             except NotLeaderOrFollower:
@@ -303,7 +303,7 @@ class Coordinators(Generic[M]):
         )  # fmt: skip
         self._hosts.pop(partition.index, None)
         self.unreadable[partition.index] = CoordinatorNotAvailable(str(error))
-        return self.unreadable[partition.index].again()
+        return self.unreadable[partition.index].copy()
 
 
 def complete(replies: Iterable[Reply]) -> None:

@@ -243,7 +243,7 @@ def _to_delete(
     for name, topic_id in dict.fromkeys(wanted):
         try:
             if (name, topic_id) in repeated:
-                raise repeated[name, topic_id].again()
+                raise repeated[name, topic_id].copy()
             topics.append(_topic_to_delete(node, client, name, topic_id))
         except KafkaError as error:
             failed.append(_deletion_result(name, topic_id, error))

@@ -79,7 +79,7 @@ class Partition:
     def begin_validation(self, batch: memoryview | bytes) -> Steps[bytes] | None:
         """Return the steps that open a client's batch for `append`, or None if it needs none."""
         if self.error is not None:
-            raise self.error.again()
+            raise self.error.copy()
         return self.log.begin_validation(batch)
 
     def append(
@@ -90,7 +90,7 @@ class Partition:
         Raises KafkaError if the log rejects the batch or the partition has failed.
         """
         if self.error is not None:
-            raise self.error.again()
+            raise self.error.copy()
         appended = self.log.append(
             batch, self.leader_epoch, from_client=from_client, validated=validated
         )
@@ -157,7 +157,7 @@ class Partition:
         A negative epoch means that the client sent none.
         """
         if self.error is not None:
-            raise self.error.again()
+            raise self.error.copy()
         if current_leader_epoch < 0 or current_leader_epoch == self.leader_epoch:
             return
         if current_leader_epoch < self.leader_epoch:

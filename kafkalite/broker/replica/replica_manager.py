@@ -277,7 +277,7 @@ class ReplicaManager:
     def _lookup_error(self, topic: Topic, index: int) -> KafkaError:
         error = self._offline.error(topic, index)
         if error is not None:
-            return error.again()
+            return error.copy()
         image = self._topic_image(topic)
         if image is None:
             return UnknownTopicId() if isinstance(topic, bytes) else UnknownTopicOrPartition()

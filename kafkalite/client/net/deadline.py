@@ -84,7 +84,7 @@ class Backoff:
 
     def failed(self, error: KafkaError) -> None:
         self.failures += 1
-        self._error = error.again()
+        self._error = error.copy()
         self._retry_at_s = time.monotonic() + rest_s(
             self.failures, self._first_ms, self._longest_ms
         )
@@ -92,7 +92,7 @@ class Backoff:
     def last_error(self) -> KafkaError:
         """Return the last error, as a new exception."""
         assert self._error is not None, "nothing has failed"
-        return self._error.again()
+        return self._error.copy()
 
     def succeeded(self) -> None:
         self.failures = 0

@@ -106,7 +106,7 @@ class BatchCompletion(ABC):
         """Return the metadata of a record, or raise its error; waits."""
         error = self.error_of(delivery, timeout_s)
         if error is not None:
-            raise error.again()
+            raise error.copy()
         return self.metadata_of(delivery)
 
     def error_of(self, delivery: Delivery, timeout_s: float | None) -> KafkaError | None:
@@ -173,7 +173,7 @@ class BatchCompletion(ABC):
             if error is None:
                 on_delivery(None, self.metadata_of(delivery))
             else:
-                on_delivery(error.again(), None)
+                on_delivery(error.copy(), None)
 
         self._add_callback(run_on_delivery)
 

@@ -256,7 +256,7 @@ class Deliveries:
         """
         error = self.exception(timeout)
         if error is not None:
-            raise error.again()
+            raise error.copy()
         return [
             (leaf.partition, leaf.base_offset + place if leaf.base_offset >= 0 else -1, count)
             for piece in self.pieces

@@ -118,7 +118,7 @@ class ProducerState:
     def check_open(self, queue: PartitionQueue) -> None:
         """Raise the error with which the queue refuses batches, if it does."""
         if self.closed_error is not None:
-            raise self.closed_error.again()
+            raise self.closed_error.copy()
         if queue.dropped:
             raise self._dropped_error(queue)
 
@@ -290,14 +290,14 @@ class ProducerState:
                 continue
             for batch in list(queue.batches):
                 if batch.transport is None:
-                    self.fail(batch, error.again(), unwritten=not batch.attempts)
+                    self.fail(batch, error.copy(), unwritten=not batch.attempts)
 
     def fail_all(self, error: KafkaError) -> None:
         """Fail all batches without an outcome, and refuse new ones."""
         self.closed_error = error
         for queue in list(self.active_queues):
             for batch in list(queue.batches):
-                self.fail(batch, error.again(), unwritten=False)
+                self.fail(batch, error.copy(), unwritten=False)
 
     def retry_in_flight(self, transport: Transport) -> None:
         """Retry the batches in flight over a transport that has ended.
