@@ -39,7 +39,7 @@ def few_flights(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def hasty_broker():
+def short_session_broker():
     """A broker that accepts short session timeouts."""
     with Broker(config={"group.min.session.timeout.ms": "500"}) as broker:
         yield broker
@@ -67,9 +67,9 @@ def test_flights_become_json_with_numbers_strings_and_nulls(few_flights):
 
 
 def test_demo_verifies_every_flight_and_a_second_run_adds_its_own(
-    few_flights, hasty_broker, short_sessions, capsys
+    few_flights, short_session_broker, short_sessions, capsys
 ):
-    words = ["demo", "-b", hasty_broker.bootstrap, "-t", "few-flights", "--json"]
+    words = ["demo", "-b", short_session_broker.bootstrap, "-t", "few-flights", "--json"]
     assert main(words) == 0
     output = capsys.readouterr()
     assert "every flight arrived once" in output.err
@@ -104,18 +104,18 @@ def test_demo_verifies_every_flight_and_a_second_run_adds_its_own(
 
 
 def test_record_of_another_producer_fails_the_demo(
-    few_flights, hasty_broker, short_sessions, monkeypatch, capsys
+    few_flights, short_session_broker, short_sessions, monkeypatch, capsys
 ):
     produced = demos.produced_flights
 
     def before_another_writer(*arguments):
-        producer = Producer({"bootstrap.servers": hasty_broker.bootstrap})
+        producer = Producer({"bootstrap.servers": short_session_broker.bootstrap})
         producer.produce("disturbed", next(records(few_flights[0]))[1], "UA")
         producer.flush()
         return produced(*arguments)
 
     monkeypatch.setattr(demos, "produced_flights", before_another_writer)
-    assert main(["demo", "-b", hasty_broker.bootstrap, "-t", "disturbed"]) == 1
+    assert main(["demo", "-b", short_session_broker.bootstrap, "-t", "disturbed"]) == 1
     assert "the check failed: of UA 3 were sent and 4 arrived" in capsys.readouterr().err
 
 
@@ -160,12 +160,12 @@ def test_unreachable_named_broker_is_not_replaced(few_flights, capsys):
     assert "no broker answers at 127.0.0.1:1" in capsys.readouterr().err
 
 
-def test_records_of_a_killed_reader_count_once(hasty_broker, short_sessions):
-    topic = hasty_broker.topic(2)
-    producer = Producer({"bootstrap.servers": hasty_broker.bootstrap})
+def test_records_of_a_killed_reader_count_once(short_session_broker, short_sessions):
+    topic = short_session_broker.topic(2)
+    producer = Producer({"bootstrap.servers": short_session_broker.bootstrap})
     taken = []
     before = [TopicPartition(topic, partition, 0) for partition in range(2)]
-    settings = {"bootstrap.servers": hasty_broker.bootstrap}
+    settings = {"bootstrap.servers": short_session_broker.bootstrap}
 
     def send(count):
         for number in range(count):
@@ -185,9 +185,9 @@ def test_records_of_a_killed_reader_count_once(hasty_broker, short_sessions):
     assert sorted(taken) == sorted(wanted)
 
 
-def test_group_with_members_is_rejected_by_the_demo(hasty_broker, short_sessions):
-    topic = hasty_broker.topic(2)
-    settings = {"bootstrap.servers": hasty_broker.bootstrap}
+def test_group_with_members_is_rejected_by_the_demo(short_session_broker, short_sessions):
+    topic = short_session_broker.topic(2)
+    settings = {"bootstrap.servers": short_session_broker.bootstrap}
     before = [TopicPartition(topic, partition, 0) for partition in range(2)]
     with demo_group.ReaderGroup(settings, before, lambda key, value: None) as group:
         group.wait_for_members()

@@ -14,7 +14,7 @@ from kafkalite.errors import Refusal
 
 
 @pytest.fixture(autouse=True)
-def nobody_has_chosen(monkeypatch, tmp_path):
+def no_profile_chosen(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.delenv("KAFKALITE_BOOTSTRAP", raising=False)

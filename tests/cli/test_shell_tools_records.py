@@ -14,7 +14,7 @@ from kafkalite.cli.shell_tools.record_lines import default, nothing
 from kafkalite.errors import Refusal
 
 
-class Said:
+class FakeMessage:
     """A record as librdkafka returns it."""
 
     def __init__(self, key=None, value=None, headers=None, timestamp=(1, 5), epoch=0):
@@ -91,21 +91,25 @@ def test_lines_end_as_in_java():
     ],
 )
 def test_record_is_formatted_by_formatter_properties(properties, line):
-    record = Said(b"k", b"v", [("h", b"1"), ("n", None)])
+    record = FakeMessage(b"k", b"v", [("h", b"1"), ("n", None)])
     assert default(properties)([record]) == line
     assert nothing([record]) == b""
 
 
 def test_missing_fields_have_their_placeholders():
-    record = Said(timestamp=(0, 0), epoch=None)
+    record = FakeMessage(timestamp=(0, 0), epoch=None)
     every = {f"print.{name}": "true" for name in ("timestamp", "epoch", "headers", "key")}
     assert default(every)([record]) == b"NO_TIMESTAMP\tEpoch:NOT_PRESENT\tNO_HEADERS\tnull\tnull\n"
-    assert default({"null.literal": "-"})([record, Said(value=b"x")]) == b"-\nx\n"
+    assert default({"null.literal": "-"})([record, FakeMessage(value=b"x")]) == b"-\nx\n"
 
 
 def test_numbers_are_decoded_as_by_java_deserializers(capsys):
     long = {"value.deserializer": "org.apache.kafka.common.serialization.LongDeserializer"}
-    records = [Said(value=b"\xff" * 8), Said(value=b"short"), Said(value=b"\0" * 8)]
+    records = [
+        FakeMessage(value=b"\xff" * 8),
+        FakeMessage(value=b"short"),
+        FakeMessage(value=b"\0" * 8),
+    ]
     assert default(long, skip_unreadable=True)(records) == b"-1\n0\n"
     assert "reads 8 bytes, and a record has 5" in capsys.readouterr().err
     with pytest.raises(Refusal, match="reads 8 bytes"):

@@ -12,7 +12,7 @@ from typing import Any
 import confluent_kafka
 import confluent_kafka.admin
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 TRANSPORT = {"auto": "direct", "off": "tcp"}
 
 
@@ -34,11 +34,11 @@ def produce(
 
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, **settings})
     # Otherwise the flush may send a first record while the others still have no partition.
-    producer.list_topics(topic, PATIENCE_S)
+    producer.list_topics(topic, TIMEOUT_S)
     for value in values:
         producer.produce(topic, value=value, partition=partition, on_delivery=delivered)
         producer.poll(0)
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
     assert not faults
 
 
@@ -50,7 +50,7 @@ def take(consumer: Any, count: int) -> list[Any]:
     """Return the next `count` messages, waiting for each."""
     messages = []
     while len(messages) < count:
-        message = consumer.poll(PATIENCE_S)
+        message = consumer.poll(TIMEOUT_S)
         assert message is not None, f"{len(messages)} of {count} came"
         messages.append(message)
     return messages
@@ -58,7 +58,7 @@ def take(consumer: Any, count: int) -> list[Any]:
 
 def until(condition: Callable[[], Any], what: str = "it") -> Any:
     """Wait until the condition is true and return its value."""
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while not (answer := condition()):
         assert time.monotonic() < deadline, f"{what} did not happen"
         time.sleep(0.005)
@@ -97,4 +97,4 @@ def no_more_than(before: set[str]) -> None:
 
 def delete(bootstrap: str, topic: str) -> None:
     admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": bootstrap})
-    admin.delete_topics([topic], operation_timeout=PATIENCE_S)[topic].result(PATIENCE_S)
+    admin.delete_topics([topic], operation_timeout=TIMEOUT_S)[topic].result(TIMEOUT_S)

@@ -19,7 +19,7 @@ from kafkalite.errors import UnsupportedVersion
 from kafkalite.protocol.frame import read_header
 from kafkalite.protocol.schemas.cluster import API_VERSIONS
 from kafkalite.testing import Broker
-from tests.client.impostor import framed
+from tests.client.scripted_broker import framed
 
 # Newest versions by API key: Produce, Fetch, ListOffsets, Metadata, OffsetCommit, OffsetFetch,
 # FindCoordinator, ApiVersions, InitProducerId.
@@ -37,7 +37,7 @@ class Proxy:
     def __init__(self, newest: Mapping[int, int]) -> None:
         self.newest = newest
         self.broker = ("", 0)
-        self.asked: set[tuple[int, int]] = set()
+        self.requests: set[tuple[int, int]] = set()
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.address = f"127.0.0.1:{self.port}"
@@ -71,7 +71,7 @@ class Proxy:
     def _pass_requests(self, client, broker, answers: dict[int, int]) -> None:
         for frame in frames(client):
             header = read_header(frame)
-            self.asked.add((header.api_key, header.version))
+            self.requests.add((header.api_key, header.version))
             if header.api_key == API_VERSIONS.key:
                 if header.version > self.newest[API_VERSIONS.key]:
                     send(client, self._refusal(header.correlation_id))

@@ -10,13 +10,13 @@ import pytest
 from kafkalite.client.consumer.async_consumer import AsyncConsumer
 from kafkalite.client.net.cluster import Closed
 from kafkalite.errors import InvalidConfig
-from tests.client.consuming import PATIENCE_S, descriptors, no_more_than, numbered, produce
+from tests.client.consuming import TIMEOUT_S, descriptors, no_more_than, numbered, produce
 
 
 def run(main):
     """Run a coroutine, and check that it leaves neither threads nor descriptors."""
     threads, before = threading.active_count(), descriptors()
-    asyncio.run(asyncio.wait_for(main(), PATIENCE_S * 2))
+    asyncio.run(asyncio.wait_for(main(), TIMEOUT_S * 2))
     assert threading.active_count() == threads
     no_more_than(before)
 
@@ -24,7 +24,7 @@ def run(main):
 async def take(consumer, count):
     messages = []
     while len(messages) < count:
-        message = await consumer.poll(PATIENCE_S)
+        message = await consumer.poll(TIMEOUT_S)
         assert message is not None, f"{len(messages)} of {count} came"
         messages.append(message)
     return messages
@@ -61,7 +61,7 @@ def test_async_batches_and_tables_equal_the_consumer(served, native):
     async def main():
         async with AsyncConsumer(served.bootstrap, topics=[topic], native=native) as consumer:
             values = []
-            async for batch in consumer.batches(columns=["value"], timeout=PATIENCE_S):
+            async for batch in consumer.batches(columns=["value"], timeout=TIMEOUT_S):
                 values += batch["value"].to_pylist()
                 if len(values) == 2000:
                     break

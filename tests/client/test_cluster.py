@@ -27,22 +27,22 @@ from kafkalite.errors import (
 from kafkalite.protocol.schemas.cluster import API_VERSIONS, DESCRIBE_CLUSTER, METADATA
 from kafkalite.protocol.schemas.groups import FIND_COORDINATOR
 from kafkalite.testing import Broker
-from tests.client.impostor import Hangup, Impostor, metadata
+from tests.client.scripted_broker import CloseConnection, ScriptedBroker, metadata
 
-PATIENCE_S = 30
+TIMEOUT_S = 30
 QUICK = {"retry_backoff_ms": 1, "retry_backoff_max_ms": 2, "reconnect_backoff_ms": 1}
 
 
 @pytest.fixture
-def know():
+def make_cluster():
     """Return a factory of clusters, which are closed after the test."""
     made = []
 
-    def know(*places, settings=producer_settings, **keywords):
+    def make_cluster(*places, settings=producer_settings, **keywords):
         made.append(Cluster(settings(list(places), QUICK | keywords)))
         return made[-1]
 
-    yield know
+    yield make_cluster
     for cluster in made:
         cluster.close()
 
@@ -55,17 +55,17 @@ def free_port():
 # A real broker.
 
 
-def test_cluster_connects_on_first_use(know):
-    with Impostor({METADATA: lambda asked: metadata({0: there.port})}) as there:
-        cluster = know(there.address)
+def test_cluster_connects_on_first_use(make_cluster):
+    with ScriptedBroker({METADATA: lambda request: metadata({0: there.port})}) as there:
+        cluster = make_cluster(there.address)
         assert there.accepted == 0
         assert cluster.cluster_id == "cluster"
         assert there.accepted == 1
 
 
-def test_topic_has_id_partitions_and_leaders(kafka_broker, know):
+def test_topic_has_id_partitions_and_leaders(kafka_broker, make_cluster):
     name = kafka_broker.topic(3)
-    cluster = know(kafka_broker.bootstrap)
+    cluster = make_cluster(kafka_broker.bootstrap)
     topic = cluster.topic(name)
     assert list(topic.partitions) == [0, 1, 2]
     assert {partition.leader for partition in topic.partitions.values()} == {0}
@@ -76,26 +76,28 @@ def test_topic_has_id_partitions_and_leaders(kafka_broker, know):
     assert cluster.nodes == [0]
 
 
-def test_topic_lookup_creates_the_topic_unless_disabled(kafka_broker, know):
-    shy = know(kafka_broker.bootstrap, settings=consumer_settings, allow_auto_create_topics=False)
+def test_topic_lookup_creates_the_topic_unless_disabled(kafka_broker, make_cluster):
+    shy = make_cluster(
+        kafka_broker.bootstrap, settings=consumer_settings, allow_auto_create_topics=False
+    )
     with pytest.raises(UnknownTopicOrPartition, match="topic 'made-by-asking'"):
         shy.topic("made-by-asking", 1)
-    cluster = know(kafka_broker.bootstrap)
+    cluster = make_cluster(kafka_broker.bootstrap)
     (described,) = cluster.described(["made-by-asking"], create=False).values()
     assert isinstance(described, UnknownTopicOrPartition)
-    assert cluster.topic("made-by-asking", PATIENCE_S).led
-    assert shy.topic("made-by-asking", PATIENCE_S).led
+    assert cluster.topic("made-by-asking", TIMEOUT_S).led
+    assert shy.topic("made-by-asking", TIMEOUT_S).led
 
 
-def test_invalid_topic_name_fails_at_once(kafka_broker, know):
+def test_invalid_topic_name_fails_at_once(kafka_broker, make_cluster):
     with pytest.raises(InvalidTopicException, match="topic 'a b'"):
-        know(kafka_broker.bootstrap).topic("a b", PATIENCE_S)
+        make_cluster(kafka_broker.bootstrap).topic("a b", TIMEOUT_S)
 
 
-def test_restarted_broker_is_found_again(know):
+def test_restarted_broker_is_found_again(make_cluster):
     with Broker() as broker:
         name = broker.topic()
-        cluster = know(broker.bootstrap)
+        cluster = make_cluster(broker.bootstrap)
         before = cluster.topic(name)
         broker.kill()
         with pytest.raises((NetworkException, RequestTimedOut)):
@@ -104,23 +106,23 @@ def test_restarted_broker_is_found_again(know):
         waiting = threading.Timer(0.3, broker.start)
         waiting.start()
         try:
-            found = cluster.until(PATIENCE_S, lambda deadline: cluster.leader(name, 0))
-            cluster.until(PATIENCE_S, lambda deadline: cluster.refresh(name, timeout_s=5))
+            found = cluster.until(TIMEOUT_S, lambda deadline: cluster.leader(name, 0))
+            cluster.until(TIMEOUT_S, lambda deadline: cluster.refresh(name, timeout_s=5))
         finally:
             waiting.join()
         assert found.leader == 0
         assert cluster.topic(name).topic_id == before.topic_id
 
 
-def test_replaced_cluster_at_the_same_address_is_detected(know):
+def test_replaced_cluster_at_the_same_address_is_detected(make_cluster):
     with Broker() as first:
         name = first.topic(2)
-        cluster = know(first.bootstrap)
+        cluster = make_cluster(first.bootstrap)
         before = cluster.topic(name), cluster.cluster_id
         listen = first.bootstrap
     with Broker(listen=listen) as second:
         second.topic(name=name)
-        found = cluster.until(PATIENCE_S, lambda deadline: refreshed(cluster, name))
+        found = cluster.until(TIMEOUT_S, lambda deadline: refreshed(cluster, name))
         assert len(found.partitions) == 1
         assert found.topic_id != before[0].topic_id
         assert cluster.cluster_id != before[1]
@@ -131,24 +133,24 @@ def refreshed(cluster, name):
     return cluster.topic(name)
 
 
-def test_each_node_is_reached_at_its_advertised_address(know):
+def test_each_node_is_reached_at_its_advertised_address(make_cluster):
     with Broker(workers=2) as broker:
         name = broker.topic(4)
-        cluster = know(broker.bootstrap)
+        cluster = make_cluster(broker.bootstrap)
         leaders = {partition.leader for partition in cluster.topic(name).partitions.values()}
         assert leaders == {1, 2}
         for node_id in leaders:
-            answer = cluster.request(node_id, DESCRIBE_CLUSTER, {})
-            assert {each.broker_id for each in answer.brokers} == {0, 1, 2}
+            respond = cluster.request(node_id, DESCRIBE_CLUSTER, {})
+            assert {each.broker_id for each in respond.brokers} == {0, 1, 2}
             assert cluster.node(node_id).same_host
         assert cluster.coordinator("readers") in cluster.nodes
         assert cluster.request(None, DESCRIBE_CLUSTER, {}).cluster_id == cluster.cluster_id
 
 
-def test_moved_partition_is_found_at_its_new_leader(know):
+def test_moved_partition_is_found_at_its_new_leader(make_cluster):
     with Broker(workers=2) as broker:
         name = broker.topic(1)
-        cluster = know(broker.bootstrap)
+        cluster = make_cluster(broker.bootstrap)
         first = cluster.leader(name, 0)
         broker.kill(first.leader)
 
@@ -157,23 +159,23 @@ def test_moved_partition_is_found_at_its_new_leader(know):
             found = cluster.leader(name, 0, deadline.left_s)
             return cluster.request(found.leader, DESCRIBE_CLUSTER, {}, timeout_s=deadline.left_s)
 
-        assert cluster.until(PATIENCE_S, back).brokers
+        assert cluster.until(TIMEOUT_S, back).brokers
 
 
 # Leaders.
 
 
-def test_older_leader_epoch_does_not_replace_a_newer_one(know):
+def test_older_leader_epoch_does_not_replace_a_newer_one(make_cluster):
     told = iter([(1, 5), (0, 4), (0, 5), (1, NO_LEADER)])
-    with Impostor() as other:
-        with Impostor(
+    with ScriptedBroker() as other:
+        with ScriptedBroker(
             {
-                METADATA: lambda asked: metadata(
+                METADATA: lambda request: metadata(
                     {0: there.port, 1: other.port}, {"t": {0: next(told)}}
                 )
             }
         ) as there:
-            cluster = know(there.address)
+            cluster = make_cluster(there.address)
             assert cluster.topic("t").partitions[0] == (1, 5)
             cluster.refresh("t")
             assert cluster.topic("t").partitions[0] == (1, 5)
@@ -183,11 +185,13 @@ def test_older_leader_epoch_does_not_replace_a_newer_one(know):
             assert cluster.topic("t").partitions[0] == (0, 5)
 
 
-def test_response_may_name_the_new_leader(know):
-    with Impostor({METADATA: lambda asked: metadata({0: there.port}, {"t": {0: (0, 5)}})}) as there:
-        cluster = know(there.address)
+def test_response_may_name_the_new_leader(make_cluster):
+    with ScriptedBroker(
+        {METADATA: lambda request: metadata({0: there.port}, {"t": {0: (0, 5)}})}
+    ) as there:
+        cluster = make_cluster(there.address)
         cluster.topic("t")
-        endpoint = there.answers[METADATA](None)["brokers"][0] | {"node_id": 7}
+        endpoint = there.responders[METADATA](None)["brokers"][0] | {"node_id": 7}
         fields = type("Fields", (), {"__getattr__": lambda self, name: endpoint[name]})()
         cluster.learn("t", 0, PartitionMetadata(7, 5), [fields])
         assert cluster.topic("t").partitions[0] == (0, 5)
@@ -200,21 +204,21 @@ def test_response_may_name_the_new_leader(know):
         cluster.learn("t", 9, PartitionMetadata(7, 6))
 
 
-def test_unknown_leader_is_waited_for(know):
+def test_unknown_leader_is_waited_for(make_cluster):
     told = [(9, 0), (9, 0), (0, 1)]
     answers = iter(told)
-    with Impostor(
-        {METADATA: lambda asked: metadata({0: there.port}, {"t": {0: next(answers)}})}
+    with ScriptedBroker(
+        {METADATA: lambda request: metadata({0: there.port}, {"t": {0: next(answers)}})}
     ) as there:
-        assert know(there.address).topic("t", PATIENCE_S).partitions[0] == (0, 1)
+        assert make_cluster(there.address).topic("t", TIMEOUT_S).partitions[0] == (0, 1)
         assert there.count(METADATA) == len(told)
 
 
-def test_partition_without_leader_does_not_delay_others(know):
-    with Impostor(
-        {METADATA: lambda asked: metadata({0: there.port}, {"t": {0: (0, 1), 1: (NO_LEADER, 1)}})}
+def test_partition_without_leader_does_not_delay_others(make_cluster):
+    with ScriptedBroker(
+        {METADATA: lambda request: metadata({0: there.port}, {"t": {0: (0, 1), 1: (NO_LEADER, 1)}})}
     ) as there:
-        cluster = know(there.address)
+        cluster = make_cluster(there.address)
         assert cluster.topic("t").partitions[1].leader == NO_LEADER
         assert cluster.leader("t", 0).leader == 0
         with pytest.raises(LeaderNotAvailable, match="Partition 1 of topic 't' has no leader"):
@@ -226,39 +230,41 @@ def test_partition_without_leader_does_not_delay_others(know):
 def faulty(code):
     """Return a scripted broker whose Metadata response has an error for the topic."""
     told = {"name": "t", "error_code": code}
-    there = Impostor({METADATA: lambda asked: {**metadata({0: there.port}), "topics": [told]}})
+    there = ScriptedBroker(
+        {METADATA: lambda request: {**metadata({0: there.port}), "topics": [told]}}
+    )
     return there
 
 
-def test_retriable_topic_error_is_raised_at_the_timeout(know):
+def test_retriable_topic_error_is_raised_at_the_timeout(make_cluster):
     with faulty(LeaderNotAvailable.code) as there:
         with pytest.raises(LeaderNotAvailable, match="topic 't'"):
-            know(there.address).topic("t", 0.5)
+            make_cluster(there.address).topic("t", 0.5)
         assert there.count(METADATA) > 1
 
 
-def test_fatal_topic_error_is_raised_at_once(know):
+def test_fatal_topic_error_is_raised_at_once(make_cluster):
     with faulty(TopicAuthorizationFailed.code) as there:
         with pytest.raises(TopicAuthorizationFailed, match="topic 't'"):
-            know(there.address).topic("t", PATIENCE_S)
+            make_cluster(there.address).topic("t", TIMEOUT_S)
         assert there.count(METADATA) == 1
 
 
-def test_timeout_of_the_last_attempt_does_not_hide_the_earlier_error(know):
+def test_timeout_of_the_last_attempt_does_not_hide_the_earlier_error(make_cluster):
     with faulty(LeaderNotAvailable.code) as there:
-        answers = iter([there.answers[METADATA](None)])
-        there.answers[METADATA] = lambda asked: next(answers, None)
+        answers = iter([there.responders[METADATA](None)])
+        there.responders[METADATA] = lambda request: next(answers, None)
         with pytest.raises(LeaderNotAvailable, match="topic 't'"):
-            know(there.address).topic("t", 0.5)
+            make_cluster(there.address).topic("t", 0.5)
         assert there.count(METADATA) > 1
 
 
-def test_expired_metadata_is_refreshed_and_kept_if_no_broker_responds(know):
+def test_expired_metadata_is_refreshed_and_kept_if_no_broker_responds(make_cluster):
     told = iter([(0, 1), (0, 2)])
-    with Impostor(
-        {METADATA: lambda asked: metadata({0: there.port}, {"t": {0: next(told)}})}
+    with ScriptedBroker(
+        {METADATA: lambda request: metadata({0: there.port}, {"t": {0: next(told)}})}
     ) as there:
-        cluster = know(there.address, metadata_max_age_ms=0)
+        cluster = make_cluster(there.address, metadata_max_age_ms=0)
         assert cluster.topic("t").partitions[0] == (0, 1)
         assert cluster.topic("t").partitions[0] == (0, 2)
     assert cluster.topic("t", 0.05).partitions[0] == (0, 2)
@@ -267,7 +273,7 @@ def test_expired_metadata_is_refreshed_and_kept_if_no_broker_responds(know):
 # Wrong responses.
 
 
-def lying(**changed):
+def invalid_metadata(**changed):
     return {**metadata({0: 1}, {"t": {0: (0, 0)}}), **changed}
 
 
@@ -280,107 +286,113 @@ PARTITIONS = [
 
 
 @pytest.mark.parametrize(
-    "told",
+    "response",
     [
-        lying(brokers=[{"node_id": 0, "host": "a", "port": 0}]),
-        lying(brokers=[{"node_id": 0, "host": "a", "port": 65_536}]),
-        lying(brokers=[{"node_id": -1, "host": "a", "port": 1}]),
-        lying(brokers=[{"node_id": 0, "host": "", "port": 1}]),
-        *(lying(topics=[{"name": "t", "partitions": them}]) for them in PARTITIONS),
+        invalid_metadata(brokers=[{"node_id": 0, "host": "a", "port": 0}]),
+        invalid_metadata(brokers=[{"node_id": 0, "host": "a", "port": 65_536}]),
+        invalid_metadata(brokers=[{"node_id": -1, "host": "a", "port": 1}]),
+        invalid_metadata(brokers=[{"node_id": 0, "host": "", "port": 1}]),
+        *(invalid_metadata(topics=[{"name": "t", "partitions": them}]) for them in PARTITIONS),
     ],
 )
-def test_invalid_metadata_closes_the_connection(know, told):
-    with Impostor({METADATA: lambda asked: told}) as there:
-        cluster = know(there.address)
+def test_invalid_metadata_closes_the_connection(make_cluster, response):
+    with ScriptedBroker({METADATA: lambda request: response}) as there:
+        cluster = make_cluster(there.address)
         for accepted in (1, 2):
             with pytest.raises(InvalidRequest, match="response is not valid in the Kafka protocol"):
-                cluster.topic("t", PATIENCE_S)
+                cluster.topic("t", TIMEOUT_S)
             assert there.accepted == accepted
 
 
-def test_metadata_of_another_topic_is_ignored(know):
-    with Impostor({METADATA: lambda asked: metadata({0: there.port}, {"u": {0: (0, 0)}})}) as there:
+def test_metadata_of_another_topic_is_ignored(make_cluster):
+    with ScriptedBroker(
+        {METADATA: lambda request: metadata({0: there.port}, {"u": {0: (0, 0)}})}
+    ) as there:
         with pytest.raises(UnknownTopicOrPartition, match="topic 't'"):
-            know(there.address).topic("t", 0.2)
+            make_cluster(there.address).topic("t", 0.2)
 
 
-def test_port_of_another_protocol_fails_at_once(know):
-    with Impostor({API_VERSIONS: lambda asked: b"HTTP/1.1 400 Bad Request\r\n"}) as there:
+def test_port_of_another_protocol_fails_at_once(make_cluster):
+    with ScriptedBroker({API_VERSIONS: lambda request: b"HTTP/1.1 400 Bad Request\r\n"}) as there:
         with pytest.raises(InvalidRequest, match=r"or 'HTTP'"):
-            know(there.address).topic("t", PATIENCE_S)
+            make_cluster(there.address).topic("t", TIMEOUT_S)
 
 
-def test_bootstrap_skips_a_broker_of_another_protocol(know, kafka_broker, kafka_topic):
-    with Impostor({API_VERSIONS: lambda asked: b"HTTP/1.1 400 Bad Request\r\n"}) as there:
+def test_bootstrap_skips_a_broker_of_another_protocol(make_cluster, kafka_broker, kafka_topic):
+    with ScriptedBroker({API_VERSIONS: lambda request: b"HTTP/1.1 400 Bad Request\r\n"}) as there:
         for _ in range(5):
-            assert know(there.address, kafka_broker.bootstrap).topic(kafka_topic).led
+            assert make_cluster(there.address, kafka_broker.bootstrap).topic(kafka_topic).led
 
 
 # Unavailable brokers.
 
 
-def test_refused_connection_is_raised_at_the_timeout(know):
+def test_refused_connection_is_raised_at_the_timeout(make_cluster):
     place = f"127.0.0.1:{free_port()}"
     began = time.monotonic()
     with pytest.raises(NetworkException, match=f"{place}: Connection refused"):
-        know(place).topic("t", 0.2)
-    assert 0.1 < time.monotonic() - began < PATIENCE_S
+        make_cluster(place).topic("t", 0.2)
+    assert 0.1 < time.monotonic() - began < TIMEOUT_S
 
 
-def test_unreachable_broker_is_not_retried_during_its_backoff(know):
-    there = Impostor({METADATA: lambda asked: metadata({0: there.port})})
-    cluster = know(there.address, reconnect_backoff_ms=60_000, reconnect_backoff_max_ms=60_000)
+def test_unreachable_broker_is_not_retried_during_its_backoff(make_cluster):
+    there = ScriptedBroker({METADATA: lambda request: metadata({0: there.port})})
+    cluster = make_cluster(
+        there.address, reconnect_backoff_ms=60_000, reconnect_backoff_max_ms=60_000
+    )
     assert cluster.node(0).port == there.port
     assert cluster.rest_left_s(0) == 0
     there.close()
     with pytest.raises(NetworkException):
         cluster.connection(0, "mine")
     assert 40 < cluster.rest_left_s(0) <= 72
-    with Impostor({METADATA: lambda asked: {}}, port=there.port) as again:
+    with ScriptedBroker({METADATA: lambda request: {}}, port=there.port) as again:
         with pytest.raises(NetworkException, match="Connection refused"):
             cluster.connection(0, "mine", timeout_s=0.01)
         assert again.accepted == 0
 
 
-def test_bootstrap_tries_the_next_broker(know, kafka_broker, kafka_topic):
+def test_bootstrap_tries_the_next_broker(make_cluster, kafka_broker, kafka_topic):
     for _ in range(5):
-        cluster = know(f"127.0.0.1:{free_port()}", kafka_broker.bootstrap)
-        assert cluster.topic(kafka_topic, PATIENCE_S).led
+        cluster = make_cluster(f"127.0.0.1:{free_port()}", kafka_broker.bootstrap)
+        assert cluster.topic(kafka_topic, TIMEOUT_S).led
 
 
-def test_silent_bootstrap_broker_takes_a_share_of_the_timeout(know, kafka_broker, kafka_topic):
-    with Impostor({API_VERSIONS: lambda asked: None}) as silent:
+def test_silent_bootstrap_broker_takes_a_share_of_the_timeout(
+    make_cluster, kafka_broker, kafka_topic
+):
+    with ScriptedBroker({API_VERSIONS: lambda request: None}) as silent:
         for _ in range(5):
-            cluster = know(silent.address, kafka_broker.bootstrap)
+            cluster = make_cluster(silent.address, kafka_broker.bootstrap)
             began = time.monotonic()
             assert cluster.topic(kafka_topic, 1).led
-            assert time.monotonic() - began < PATIENCE_S
+            assert time.monotonic() - began < TIMEOUT_S
 
 
-def test_unreachable_brokers_lead_back_to_bootstrap(know):
+def test_unreachable_brokers_lead_back_to_bootstrap(make_cluster):
     ports = [free_port()]
-    with Impostor({METADATA: lambda asked: metadata(dict(enumerate(ports)))}) as there:
-        cluster = know(there.address)
+    with ScriptedBroker({METADATA: lambda request: metadata(dict(enumerate(ports)))}) as there:
+        cluster = make_cluster(there.address)
         assert cluster.nodes == [] and cluster.cluster_id == "cluster"
         there.hang_up()
         ports[:] = [there.port, there.port]
-        cluster.until(PATIENCE_S, lambda deadline: cluster.refresh(timeout_s=5))
+        cluster.until(TIMEOUT_S, lambda deadline: cluster.refresh(timeout_s=5))
         assert cluster.nodes == [0, 1]
 
 
-def test_rebootstrap_required_leads_back_to_bootstrap(know):
+def test_rebootstrap_required_leads_back_to_bootstrap(make_cluster):
     """Two brokers have exchanged ports, and each reports another node id than the expected one."""
     moved = False
 
-    def served(asked):
-        if asked.body.node_id == 1 and moved:
+    def served(request):
+        if request.body.node_id == 1 and moved:
             return {"error_code": RebootstrapRequired.code}
-        return other.versions_served(asked)
+        return other.versions_served(request)
 
-    with Impostor({API_VERSIONS: served}) as other, Impostor() as new:
+    with ScriptedBroker({API_VERSIONS: served}) as other, ScriptedBroker() as new:
         nodes = lambda: {0: there.port, 1: new.port if moved else other.port}  # noqa: E731
-        with Impostor({METADATA: lambda asked: metadata(nodes())}) as there:
-            cluster = know(there.address)
+        with ScriptedBroker({METADATA: lambda request: metadata(nodes())}) as there:
+            cluster = make_cluster(there.address)
             assert cluster.connection(1).address[1] == other.port
             moved = True
             other.hang_up()
@@ -391,9 +403,9 @@ def test_rebootstrap_required_leads_back_to_bootstrap(know):
             assert cluster.connection(1).address[1] == new.port
 
 
-def test_closed_connection_is_replaced(know):
-    with Impostor({METADATA: lambda asked: metadata({0: there.port})}) as there:
-        cluster = know(there.address)
+def test_closed_connection_is_replaced(make_cluster):
+    with ScriptedBroker({METADATA: lambda request: metadata({0: there.port})}) as there:
+        cluster = make_cluster(there.address)
         first = cluster.connection(0)
         assert cluster.connection(0) is first
         there.hang_up()
@@ -403,30 +415,30 @@ def test_closed_connection_is_replaced(know):
         assert cluster.request(0, METADATA, {"topics": []}).brokers
 
 
-def test_request_is_sent_once(know):
-    def hang_up(asked):
-        raise Hangup
+def test_request_is_sent_once(make_cluster):
+    def hang_up(request):
+        raise CloseConnection
 
-    with Impostor(
-        {METADATA: lambda asked: metadata({0: there.port}), DESCRIBE_CLUSTER: hang_up}
+    with ScriptedBroker(
+        {METADATA: lambda request: metadata({0: there.port}), DESCRIBE_CLUSTER: hang_up}
     ) as there:
         with pytest.raises(NetworkException, match="closed the connection"):
-            know(there.address).request(0, DESCRIBE_CLUSTER, {})
+            make_cluster(there.address).request(0, DESCRIBE_CLUSTER, {})
         assert there.count(DESCRIBE_CLUSTER) == 1
 
 
-def test_request_to_unknown_node_fails(know):
-    with Impostor({METADATA: lambda asked: metadata({0: there.port})}) as there:
+def test_request_to_unknown_node_fails(make_cluster):
+    with ScriptedBroker({METADATA: lambda request: metadata({0: there.port})}) as there:
         with pytest.raises(NetworkException, match="No broker 5 is known"):
-            know(there.address).request(5, DESCRIBE_CLUSTER, {})
+            make_cluster(there.address).request(5, DESCRIBE_CLUSTER, {})
 
 
 # Connections.
 
 
-def test_each_purpose_has_its_own_connection(know):
-    with Impostor({METADATA: lambda asked: metadata({0: there.port})}) as there:
-        cluster = know(there.address)
+def test_each_purpose_has_its_own_connection(make_cluster):
+    with ScriptedBroker({METADATA: lambda request: metadata({0: there.port})}) as there:
+        cluster = make_cluster(there.address)
         cluster.node(0)
         assert cluster.connection(0) is cluster.connection(0)
         assert there.accepted == 1
@@ -435,9 +447,9 @@ def test_each_purpose_has_its_own_connection(know):
         assert there.accepted == 2
 
 
-def test_concurrent_threads_share_one_connection(know):
-    with Impostor({METADATA: lambda asked: metadata({0: there.port})}) as there:
-        cluster = know(there.address)
+def test_concurrent_threads_share_one_connection(make_cluster):
+    with ScriptedBroker({METADATA: lambda request: metadata({0: there.port})}) as there:
+        cluster = make_cluster(there.address)
         found = []
         threads = [
             threading.Thread(target=lambda: found.append(cluster.connection(0, "shared")))
@@ -452,11 +464,11 @@ def test_concurrent_threads_share_one_connection(know):
         assert all(connection.opened for connection in found)
 
 
-def test_idle_connection_is_closed_when_another_is_opened(know):
-    with Impostor({METADATA: lambda asked: metadata({0: there.port})}) as there:
-        cluster = know(there.address, connections_max_idle_ms=20)
+def test_idle_connection_is_closed_when_another_is_opened(make_cluster):
+    with ScriptedBroker({METADATA: lambda request: metadata({0: there.port})}) as there:
+        cluster = make_cluster(there.address, connections_max_idle_ms=20)
         idle, waiting = cluster.connection(0, "idle"), cluster.connection(0, "waiting")
-        there.answers[DESCRIBE_CLUSTER] = lambda asked: None
+        there.responders[DESCRIBE_CLUSTER] = lambda request: None
         waiting.send(DESCRIBE_CLUSTER, 0, {})
         while (
             time.monotonic() < idle.used_at_s + 0.03 or time.monotonic() < waiting.used_at_s + 0.03
@@ -471,26 +483,26 @@ def test_idle_connection_is_closed_when_another_is_opened(know):
 
 
 def coordinators(port, code=0, message=None):
-    def answer(asked):
+    def respond(request):
         told = {"node_id": 3, "host": "127.0.0.1", "port": port(), "error_code": code}
-        if asked.version >= 4:
-            (key,) = asked.body.coordinator_keys
+        if request.version >= 4:
+            (key,) = request.body.coordinator_keys
             return {"coordinators": [{"key": key, "error_message": message, **told}]}
         return {"error_message": message, **told}
 
-    return answer
+    return respond
 
 
 @pytest.mark.parametrize("newest", [2, 6])
-def test_coordinator_is_cached_until_forgotten(know, newest):
-    with Impostor(
+def test_coordinator_is_cached_until_forgotten(make_cluster, newest):
+    with ScriptedBroker(
         {
-            METADATA: lambda asked: metadata({0: there.port}),
+            METADATA: lambda request: metadata({0: there.port}),
             FIND_COORDINATOR: coordinators(lambda: there.port),
         },
         {FIND_COORDINATOR: (0, newest)},
     ) as there:
-        cluster = know(there.address)
+        cluster = make_cluster(there.address)
         assert cluster.coordinator("readers") == 3
         assert cluster.coordinator("readers") == 3
         assert cluster.node(3).port == there.port
@@ -500,15 +512,15 @@ def test_coordinator_is_cached_until_forgotten(know, newest):
         assert there.count(FIND_COORDINATOR) == 2
 
 
-def test_denied_group_raises_group_authorization_failed(know):
-    with Impostor(
+def test_denied_group_raises_group_authorization_failed(make_cluster):
+    with ScriptedBroker(
         {
-            METADATA: lambda asked: metadata({0: there.port}),
+            METADATA: lambda request: metadata({0: there.port}),
             FIND_COORDINATOR: coordinators(lambda: 1, GroupAuthorizationFailed.code, "not yours"),
         }
     ) as there:
         with pytest.raises(GroupAuthorizationFailed, match="group 'readers': not yours"):
-            know(there.address).coordinator("readers", PATIENCE_S)
+            make_cluster(there.address).coordinator("readers", TIMEOUT_S)
         assert there.count(FIND_COORDINATOR) == 1
 
 
@@ -516,15 +528,15 @@ def test_denied_group_raises_group_authorization_failed(know):
 
 
 @pytest.mark.parametrize("wait", ["silent", "refused", "rest"])
-def test_close_wakes_every_waiting_call(know, wait):
+def test_close_wakes_every_waiting_call(make_cluster, wait):
     entered = threading.Event()
 
-    def silent(asked):
+    def silent(request):
         entered.set()
 
-    with Impostor({METADATA: silent}) as there:
+    with ScriptedBroker({METADATA: silent}) as there:
         place = f"127.0.0.1:{free_port()}" if wait == "refused" else there.address
-        cluster = know(
+        cluster = make_cluster(
             place, reconnect_backoff_ms=60_000, reconnect_backoff_max_ms=60_000,
             retry_backoff_ms=60_000, retry_backoff_max_ms=60_000,
         )  # fmt: skip
@@ -534,18 +546,18 @@ def test_close_wakes_every_waiting_call(know, wait):
             with contextlib.suppress(Closed):
                 if wait == "rest":
                     entered.set()
-                    cluster.rest(PATIENCE_S)
+                    cluster.rest(TIMEOUT_S)
                 else:
-                    cluster.topic("t", 10 * PATIENCE_S)
+                    cluster.topic("t", 10 * TIMEOUT_S)
                 return
             found.append(True)
 
         thread = threading.Thread(target=waiting)
         thread.start()
         if wait != "refused":
-            assert entered.wait(PATIENCE_S)
+            assert entered.wait(TIMEOUT_S)
         cluster.close()
-        thread.join(PATIENCE_S)
+        thread.join(TIMEOUT_S)
         assert found == [True]
         with pytest.raises(Closed):
             cluster.topic("t")
@@ -553,8 +565,8 @@ def test_close_wakes_every_waiting_call(know, wait):
         cluster.close()
 
 
-def test_forked_child_may_only_close_the_cluster(kafka_broker, kafka_topic, know):
-    cluster = know(kafka_broker.bootstrap)
+def test_forked_child_may_only_close_the_cluster(kafka_broker, kafka_topic, make_cluster):
+    cluster = make_cluster(kafka_broker.bootstrap)
     cluster.topic(kafka_topic)
     child = os.fork()
     if not child:
@@ -573,15 +585,15 @@ def test_forked_child_may_only_close_the_cluster(kafka_broker, kafka_topic, know
     cluster.refresh(kafka_topic)
 
 
-def test_concurrent_requests_each_get_their_response(kafka_broker, know):
+def test_concurrent_requests_each_get_their_response(kafka_broker, make_cluster):
     names = [kafka_broker.topic(count) for count in range(1, 9)]
-    cluster = know(kafka_broker.bootstrap)
+    cluster = make_cluster(kafka_broker.bootstrap)
     found = {}
 
     def ask(name):
         for _ in range(5):
-            cluster.refresh(name, timeout_s=PATIENCE_S)
-            found[name] = len(cluster.topic(name, PATIENCE_S).partitions)
+            cluster.refresh(name, timeout_s=TIMEOUT_S)
+            found[name] = len(cluster.topic(name, TIMEOUT_S).partitions)
 
     threads = [threading.Thread(target=ask, args=(name,)) for name in names]
     for thread in threads:

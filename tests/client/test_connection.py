@@ -29,9 +29,15 @@ from kafkalite.protocol.schemas.cluster import API_VERSIONS, DESCRIBE_CLUSTER, M
 from kafkalite.protocol.schemas.fetch import FETCH
 from kafkalite.protocol.schemas.groups import LIST_GROUPS
 from kafkalite.protocol.schemas.produce import PRODUCE
-from tests.client.impostor import Hangup, Impostor, answer_of, framed, metadata
+from tests.client.scripted_broker import (
+    CloseConnection,
+    ScriptedBroker,
+    framed,
+    metadata,
+    response_frame,
+)
 
-PATIENCE_S = 30
+TIMEOUT_S = 30
 NONE = {"topics": [], "allow_auto_topic_creation": False}
 
 
@@ -53,7 +59,7 @@ def connect():
         connection.close()
 
 
-def told(asked):
+def metadata_response(request):
     return metadata({0: 1})
 
 
@@ -73,7 +79,7 @@ def test_pipelined_requests_are_answered_in_order(kafka_broker, connect):
     version = connection.version(METADATA)
     sent = [connection.send(METADATA, version, NONE) for _ in range(20)]
     assert connection.outstanding == 20
-    received = [connection.receive(PATIENCE_S) for _ in range(20)]
+    received = [connection.receive(TIMEOUT_S) for _ in range(20)]
     assert [number for number, _ in received] == sent
     for _, body in received:
         assert METADATA.response.read(version, body).brokers
@@ -85,16 +91,16 @@ def test_request_body_may_be_sent_in_pieces(kafka_broker, connect):
     body = METADATA.request.write(version, NONE)
     pieces = [memoryview(body)[place : place + 1] for place in range(len(body))]
     number = connection.send(METADATA, version, pieces)
-    assert connection.receive(PATIENCE_S)[0] == number
+    assert connection.receive(TIMEOUT_S)[0] == number
 
 
 def test_take_does_not_wait(kafka_broker, connect):
     connection = connect(kafka_broker.bootstrap)
     assert connection.take() is None
     number = connection.send(METADATA, connection.version(METADATA), NONE)
-    while (answer := connection.take()) is None:
+    while (received := connection.take()) is None:
         time.sleep(0.001)
-    assert answer[0] == number
+    assert received[0] == number
     assert connection.fileno() >= 0
 
 
@@ -106,14 +112,14 @@ def test_unexpected_broker_identity_raises_rebootstrap_required(kafka_broker, co
 def test_large_response_is_received_whole_and_its_buffer_reused(connect):
     content = random.Random(1).randbytes(3 * ROOM_SIZE)
 
-    def answer(asked):
-        return framed(struct.pack(">i", asked.correlation_id) + b"\0" + content)
+    def respond(request):
+        return framed(struct.pack(">i", request.correlation_id) + b"\0" + content)
 
-    with Impostor({METADATA: answer}) as there:
+    with ScriptedBroker({METADATA: respond}) as there:
         connection = connect(there.address)
         for _ in range(4):
             connection.send(METADATA, 13, NONE)
-            _, body = connection.receive(PATIENCE_S)
+            _, body = connection.receive(TIMEOUT_S)
             assert body == content
             (kept,) = connection._frames._kept
             assert body.obj is kept
@@ -121,16 +127,16 @@ def test_large_response_is_received_whole_and_its_buffer_reused(connect):
 
 
 def test_buffer_of_a_held_response_is_not_reused(connect):
-    def answer(request):
+    def respond(request):
         content = bytes([request.correlation_id]) * 3 * ROOM_SIZE
         return framed(struct.pack(">i", request.correlation_id) + b"\0" + content)
 
-    with Impostor({METADATA: answer}) as there:
+    with ScriptedBroker({METADATA: respond}) as there:
         connection = connect(there.address)
         held = []
         for _ in range(5):
             number = connection.send(METADATA, 13, NONE)
-            held.append((number, connection.receive(PATIENCE_S)[1]))
+            held.append((number, connection.receive(TIMEOUT_S)[1]))
         for number, body in held:
             assert body == bytes([number]) * 3 * ROOM_SIZE
 
@@ -141,17 +147,17 @@ def test_buffer_of_a_held_response_is_not_reused(connect):
 def old(newest):
     """Return ApiVersions of a broker that knows it up to `newest` and says so since Kafka 2.4."""
 
-    def answer(asked):
+    def respond(request):
         keys = [
             {"api_key": API_VERSIONS.key, "min_version": 0, "max_version": newest},
             {"api_key": METADATA.key, "min_version": 0, "max_version": 7},
         ]
-        if asked.version <= newest:
+        if request.version <= newest:
             return {"api_keys": keys}
         refused = {"error_code": UnsupportedVersion.code, "api_keys": keys}
-        return framed(struct.pack(">i", asked.correlation_id) + written(refused))
+        return framed(struct.pack(">i", request.correlation_id) + written(refused))
 
-    return answer
+    return respond
 
 
 def written(fields):
@@ -160,9 +166,9 @@ def written(fields):
 
 @pytest.mark.parametrize("newest", [0, 2, 3, 4])
 def test_unsupported_api_versions_is_retried_with_a_lower_version(connect, newest):
-    with Impostor({API_VERSIONS: old(newest), METADATA: told}) as there:
+    with ScriptedBroker({API_VERSIONS: old(newest), METADATA: metadata_response}) as there:
         connection = connect(there.address)
-        assert [asked.version for asked in there.asked] == [API_VERSIONS.versions[1], newest]
+        assert [request.version for request in there.requests] == [API_VERSIONS.versions[1], newest]
         assert connection.version(METADATA) == 7
         assert connection.request(METADATA, NONE).brokers
         with pytest.raises(UnsupportedVersion, match="does not support Fetch"):
@@ -170,18 +176,18 @@ def test_unsupported_api_versions_is_retried_with_a_lower_version(connect, newes
 
 
 def test_api_versions_error_without_versions_is_retried_with_version_0(connect):
-    def answer(asked):
-        if asked.version:
-            return framed(struct.pack(">ih", asked.correlation_id, 35) + bytes(4))
+    def respond(request):
+        if request.version:
+            return framed(struct.pack(">ih", request.correlation_id, 35) + bytes(4))
         return {"api_keys": [{"api_key": 3, "min_version": 0, "max_version": 7}]}
 
-    with Impostor({API_VERSIONS: answer, METADATA: told}) as there:
+    with ScriptedBroker({API_VERSIONS: respond, METADATA: metadata_response}) as there:
         assert connect(there.address).version(METADATA) == 7
 
 
 def test_version_outside_both_ranges_raises_unsupported_version(connect):
     versions = {METADATA: (20, 21), PRODUCE: (0, 2), LIST_GROUPS: (0, 99)}
-    with Impostor(dict.fromkeys(versions, told), versions) as there:
+    with ScriptedBroker(dict.fromkeys(versions, metadata_response), versions) as there:
         connection = connect(there.address)
         assert connection.version(LIST_GROUPS) == LIST_GROUPS.versions[1]
         for api in (METADATA, PRODUCE):
@@ -190,29 +196,29 @@ def test_version_outside_both_ranges_raises_unsupported_version(connect):
 
 
 def test_client_id_and_software_are_sent(connect):
-    with Impostor({METADATA: told}) as there:
+    with ScriptedBroker({METADATA: metadata_response}) as there:
         connect(there.address, client_id="sensor-é").request(METADATA, NONE)
-        assert {asked.client_id for asked in there.asked} == {"sensor-é"}
-        assert there.asked[0].body.client_software_name == "kafkalite"
-        assert there.asked[0].body.client_software_version == kafkalite.__version__
+        assert {request.client_id for request in there.requests} == {"sensor-é"}
+        assert there.requests[0].body.client_software_name == "kafkalite"
+        assert there.requests[0].body.client_software_version == kafkalite.__version__
 
 
 # Servers that are not Kafka.
 
 
-class Speaker:
+class RawServer:
     """A server that sends some bytes to each connection, and then nothing."""
 
     def __init__(self, said, hang_up=False):
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self.listener.getsockname()[1]}"
-        self.said, self.hang_up = said, hang_up
+        self.content, self.hang_up = said, hang_up
         self.thread = threading.Thread(target=self.serve)
 
     def serve(self):
         connection, _ = self.listener.accept()
         with connection:
-            connection.sendall(self.said)
+            connection.sendall(self.content)
             if self.hang_up:
                 connection.shutdown(socket.SHUT_WR)
             while connection.recv(4096):
@@ -227,7 +233,7 @@ class Speaker:
         self.listener.close()
 
 
-def answered(content):
+def first_frame(content):
     return framed(bytes(4) + content)
 
 
@@ -242,28 +248,28 @@ def answered(content):
         (struct.pack(">i", 3) + b"abc", "a response of 3 bytes"),
         (framed(struct.pack(">i", 7)), "correlation id 7 in a response, expected 0"),
         (framed(bytes(4)), "an empty response"),
-        (answered(bytes(2) + b"\xff\xff\xff\xff\xff\xff"), "are not a valid ApiVersions"),
-        (answered(bytes(2) + b"\1\0\0\0\0\0"), "it supports no API"),
-        (answered(struct.pack(">h", 35) + b"\x7f\xff\xff\xff"), "are not a valid ApiVersions"),
+        (first_frame(bytes(2) + b"\xff\xff\xff\xff\xff\xff"), "are not a valid ApiVersions"),
+        (first_frame(bytes(2) + b"\1\0\0\0\0\0"), "it supports no API"),
+        (first_frame(struct.pack(">h", 35) + b"\x7f\xff\xff\xff"), "are not a valid ApiVersions"),
     ],
 )
 def test_response_of_another_protocol_closes_the_connection(connect, said, words):
-    with Speaker(said) as there:
+    with RawServer(said) as there:
         connection = connect(there.address, opened=False)
         with pytest.raises(InvalidRequest) as found:
-            connection.open(PATIENCE_S)
+            connection.open(TIMEOUT_S)
     assert f"{there.address}: its response is not valid in the Kafka protocol: " in str(found.value)
     assert words in str(found.value)
     assert connection.closed
 
 
 def test_connection_closed_during_handshake_hints_at_tls(connect):
-    with Speaker(b"", hang_up=True) as there, pytest.raises(NetworkException, match="want TLS"):
+    with RawServer(b"", hang_up=True) as there, pytest.raises(NetworkException, match="want TLS"):
         connect(there.address)
 
 
 def test_silent_listener_times_out(connect):
-    with Speaker(b"") as there:
+    with RawServer(b"") as there:
         with pytest.raises(RequestTimedOut, match=rf"{there.address} did not respond in time"):
             connect(there.address, socket_connection_setup_timeout_ms=50)
 
@@ -294,43 +300,43 @@ def test_tcp_self_connect_is_rejected(connect):
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "respond",
     [
-        lambda asked: framed(struct.pack(">i", asked.correlation_id + 1)),
-        lambda asked: framed(struct.pack(">i", asked.correlation_id)),
-        lambda asked: framed(struct.pack(">i", asked.correlation_id) + b"\0" + bytes(3)),
-        lambda asked: framed(struct.pack(">i", asked.correlation_id) + b"\xff" * 6),
-        lambda asked: framed(struct.pack(">i", asked.correlation_id) + b"\1\0\xff\xff\1"),
-        lambda asked: answer_of(asked, {})[:-1] + b"\x80",
-        lambda asked: struct.pack(">i", 1 << 30),
-        lambda asked: struct.pack(">i", -5),
+        lambda request: framed(struct.pack(">i", request.correlation_id + 1)),
+        lambda request: framed(struct.pack(">i", request.correlation_id)),
+        lambda request: framed(struct.pack(">i", request.correlation_id) + b"\0" + bytes(3)),
+        lambda request: framed(struct.pack(">i", request.correlation_id) + b"\xff" * 6),
+        lambda request: framed(struct.pack(">i", request.correlation_id) + b"\1\0\xff\xff\1"),
+        lambda request: response_frame(request, {})[:-1] + b"\x80",
+        lambda request: struct.pack(">i", 1 << 30),
+        lambda request: struct.pack(">i", -5),
     ],
 )
-def test_invalid_response_closes_the_connection(connect, answer):
-    with Impostor({METADATA: answer}) as there:
+def test_invalid_response_closes_the_connection(connect, respond):
+    with ScriptedBroker({METADATA: respond}) as there:
         connection = connect(there.address)
         with pytest.raises(InvalidRequest, match=r"127\.0\.0\.1:\d+: its response is not valid"):
-            connection.request(METADATA, NONE, PATIENCE_S)
+            connection.request(METADATA, NONE, TIMEOUT_S)
         assert connection.closed
         with pytest.raises(NetworkException, match="response is not valid in the Kafka protocol"):
             connection.request(METADATA, NONE)
 
 
 def test_response_header_tags_are_skipped(connect):
-    def answer(asked):
-        plain = METADATA.response.write(asked.version, told(asked))
+    def respond(request):
+        plain = METADATA.response.write(request.version, metadata_response(request))
         tags = b"\2" + b"\5\3abc" + b"\x80\1\0"
-        return framed(struct.pack(">i", asked.correlation_id) + tags + plain)
+        return framed(struct.pack(">i", request.correlation_id) + tags + plain)
 
-    with Impostor({METADATA: answer}) as there:
+    with ScriptedBroker({METADATA: respond}) as there:
         assert connect(there.address).request(METADATA, NONE).brokers[0].port == 1
 
 
 def test_response_without_a_request_closes_the_connection(connect):
-    def twice(asked):
-        return 2 * answer_of(asked, told(asked))
+    def twice(request):
+        return 2 * response_frame(request, metadata_response(request))
 
-    with Impostor({METADATA: twice}) as there:
+    with ScriptedBroker({METADATA: twice}) as there:
         connection = connect(there.address)
         connection.request(METADATA, NONE)
         with pytest.raises(InvalidRequest, match="a response without a request"):
@@ -365,8 +371,8 @@ def test_responses_are_split_regardless_of_arrival(seed):
                 with contextlib.suppress(BlockingIOError):
                     sent += theirs.send(stream[sent : sent + chance.randrange(1, 90_000)])
             inbox.fill(ours)
-            while (answer := inbox.take()) is not None:
-                found.append(bytes(answer))
+            while (respond := inbox.take()) is not None:
+                found.append(bytes(respond))
     assert found == answers
     assert not inbox.has_part
 
@@ -377,21 +383,21 @@ def test_responses_are_split_regardless_of_arrival(seed):
 def test_late_response_is_received_by_the_next_receive(connect):
     go = threading.Event()
 
-    def late(asked):
-        go.wait(PATIENCE_S)
-        return told(asked)
+    def late(request):
+        go.wait(TIMEOUT_S)
+        return metadata_response(request)
 
-    with Impostor({METADATA: late}) as there:
+    with ScriptedBroker({METADATA: late}) as there:
         connection = connect(there.address)
         number = connection.send(METADATA, 13, NONE)
         with pytest.raises(RequestTimedOut):
             connection.receive(0.01)
         go.set()
-        assert connection.receive(PATIENCE_S)[0] == number
+        assert connection.receive(TIMEOUT_S)[0] == number
 
 
 def test_request_timeout_closes_the_connection(connect):
-    with Impostor({METADATA: lambda asked: None}) as there:
+    with ScriptedBroker({METADATA: lambda request: None}) as there:
         connection = connect(there.address)
         with pytest.raises(RequestTimedOut, match="did not respond in time"):
             connection.request(METADATA, NONE, 0.01)
@@ -400,7 +406,7 @@ def test_request_timeout_closes_the_connection(connect):
 
 def test_send_to_a_broker_that_does_not_read_times_out(connect):
     go = threading.Event()
-    with Impostor({METADATA: lambda asked: go.wait(PATIENCE_S) and None}) as there:
+    with ScriptedBroker({METADATA: lambda request: go.wait(TIMEOUT_S) and None}) as there:
         connection = connect(there.address)
         connection.send(METADATA, 13, NONE)
         with pytest.raises(RequestTimedOut):
@@ -414,20 +420,20 @@ def test_send_reads_responses_while_it_waits(connect):
     """Otherwise two peers that both write much, and neither reads, would wait for ever."""
     large = bytes(1 << 20)
 
-    def answer(asked):
-        return framed(struct.pack(">i", asked.correlation_id) + b"\0" + large)
+    def respond(request):
+        return framed(struct.pack(">i", request.correlation_id) + b"\0" + large)
 
-    with Impostor({METADATA: answer}) as there:
+    with ScriptedBroker({METADATA: respond}) as there:
         connection = connect(there.address)
         body = METADATA.request.write(13, {"topics": [{"name": "x" * 30_000}] * 30})
-        sent = [connection.send(METADATA, 13, [body], timeout_s=PATIENCE_S) for _ in range(20)]
-        received = [connection.receive(PATIENCE_S) for _ in sent]
+        sent = [connection.send(METADATA, 13, [body], timeout_s=TIMEOUT_S) for _ in range(20)]
+        received = [connection.receive(TIMEOUT_S) for _ in sent]
         assert [number for number, _ in received] == sent
         assert all(content == large for _, content in received)
 
 
 def test_produce_without_response_is_not_waited_for(connect):
-    with Impostor({METADATA: told, PRODUCE: lambda asked: None}) as there:
+    with ScriptedBroker({METADATA: metadata_response, PRODUCE: lambda request: None}) as there:
         connection = connect(there.address)
         body = PRODUCE.request.write(9, {"topic_data": []})
         connection.send(PRODUCE, 9, [body], expects_response=False)
@@ -436,10 +442,10 @@ def test_produce_without_response_is_not_waited_for(connect):
 
 
 def test_closed_connection_raises_network_exception_and_is_detected(connect):
-    def hang_up(asked):
-        raise Hangup
+    def hang_up(request):
+        raise CloseConnection
 
-    with Impostor({METADATA: told, DESCRIBE_CLUSTER: hang_up}) as there:
+    with ScriptedBroker({METADATA: metadata_response, DESCRIBE_CLUSTER: hang_up}) as there:
         connection = connect(there.address)
         assert connection.is_alive()
         with pytest.raises(NetworkException, match="the broker closed the connection"):
@@ -456,52 +462,52 @@ def test_closed_connection_raises_network_exception_and_is_detected(connect):
 def test_close_wakes_waiting_threads(connect, step):
     entered = threading.Event()
 
-    def silent(asked):
+    def silent(request):
         entered.set()
         if step == "send":
-            stop.wait(PATIENCE_S)
+            stop.wait(TIMEOUT_S)
 
     stop = threading.Event()
     answers = {METADATA: silent, **({API_VERSIONS: silent} if step == "open" else {})}
-    with Impostor(answers) as there:
+    with ScriptedBroker(answers) as there:
         connection = connect(there.address, opened=step != "open")
         found = []
 
         def wait():
             try:
                 if step == "open":
-                    connection.open(PATIENCE_S)
+                    connection.open(TIMEOUT_S)
                 connection.send(METADATA, 13, NONE)
                 while step == "send":
-                    connection.send(METADATA, 13, [bytes(1 << 20)], timeout_s=PATIENCE_S)
-                connection.receive(PATIENCE_S)
+                    connection.send(METADATA, 13, [bytes(1 << 20)], timeout_s=TIMEOUT_S)
+                connection.receive(TIMEOUT_S)
             except NetworkException as fault:
                 found.append(str(fault))
 
         waiting = threading.Thread(target=wait)
         began = time.monotonic()
         waiting.start()
-        assert entered.wait(PATIENCE_S)
+        assert entered.wait(TIMEOUT_S)
         connection.close()
         waiting.join()
         stop.set()
-        assert time.monotonic() - began < PATIENCE_S / 2
+        assert time.monotonic() - began < TIMEOUT_S / 2
         assert found == [f"{there.address}: the connection was closed"]
 
 
 def test_request_waits_for_another_until_its_timeout(connect):
     go, entered = threading.Event(), threading.Event()
 
-    def late(asked):
+    def late(request):
         entered.set()
-        go.wait(PATIENCE_S)
-        return told(asked)
+        go.wait(TIMEOUT_S)
+        return metadata_response(request)
 
-    with Impostor({METADATA: late}) as there:
+    with ScriptedBroker({METADATA: late}) as there:
         connection = connect(there.address)
-        first = threading.Thread(target=connection.request, args=(METADATA, NONE, PATIENCE_S))
+        first = threading.Thread(target=connection.request, args=(METADATA, NONE, TIMEOUT_S))
         first.start()
-        entered.wait(PATIENCE_S)
+        entered.wait(TIMEOUT_S)
         with pytest.raises(RequestTimedOut, match="busy with other requests"):
             connection.request(METADATA, NONE, 0.01)
         go.set()
@@ -530,7 +536,7 @@ def test_forked_child_may_only_close_the_connection(kafka_broker, connect):
 
 def test_failed_connections_leave_no_socket_open(connect):
     """pytest turns a ResourceWarning into a failure, once the collector has found the socket."""
-    with Impostor({METADATA: lambda asked: b"nonsense"}) as there:
+    with ScriptedBroker({METADATA: lambda request: b"nonsense"}) as there:
         for opened in (True, False):
             connection = connect(there.address, opened=opened)
             if opened:

@@ -27,7 +27,7 @@ from kafkalite.errors import (
 )
 from kafkalite.records import compression
 from tests.client.consuming import (
-    PATIENCE_S,
+    TIMEOUT_S,
     TRANSPORT,
     descriptors,
     in_thread,
@@ -62,7 +62,7 @@ def test_message_has_every_field_of_the_record(served, native):
         topic, key="k", value=None, timestamp=1_700_000_000_123,
         headers=[("a", b"1"), ("a", None)],
     )  # fmt: skip
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
     with Consumer(served.bootstrap, topics=topic, native=native) as consumer:
         (message,) = take(consumer, 1)
     assert (message.topic, message.partition, message.offset) == (topic, 0, 0)
@@ -96,7 +96,7 @@ def test_records_written_during_a_wait_are_read(served, native):
         thread, outcome = in_thread(lambda: take(consumer, 3))
         for value in numbered(3):
             produce(served.bootstrap, topic, [value])
-        thread.join(PATIENCE_S)
+        thread.join(TIMEOUT_S)
     assert [message.value for message in outcome[0]] == numbered(3)
 
 
@@ -142,7 +142,7 @@ def test_none_reset_raises_until_a_seek(served, native):
         served.bootstrap, topics=[topic], native=native, auto_offset_reset="none"
     ) as consumer:
         with pytest.raises(OffsetOutOfRange, match="seek"):
-            consumer.poll(PATIENCE_S)
+            consumer.poll(TIMEOUT_S)
         consumer.seek((topic, 0), 7)
         assert [message.offset for message in take(consumer, 3)] == [7, 8, 9]
 
@@ -156,7 +156,7 @@ def test_position_follows_returned_messages(served, native):
             assert consumer.position((topic, 0)) == message.offset + 1 == count
             if count == 42:
                 break
-        assert consumer.poll(PATIENCE_S).offset == 42
+        assert consumer.poll(TIMEOUT_S).offset == 42
 
 
 def test_seek_during_iteration_moves_it(served, native):
@@ -189,7 +189,7 @@ def test_seek_to_beginning_end_and_time(served, native):
     producer = confluent_kafka.Producer({"bootstrap.servers": served.bootstrap})
     for number in range(10):
         producer.produce(topic, b"%d" % number, timestamp=1_700_000_000_000 + 1000 * number)
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
     place = (topic, 0)
     with Consumer(served.bootstrap, topics=[topic], native=native) as consumer:
         consumer.seek_to_end(place)
@@ -264,7 +264,7 @@ def test_unknown_partition_raises_unknown_topic_or_partition(served):
         for _ in range(2):
             consumer.assign([(topic, 2)])
             with pytest.raises(UnknownTopicOrPartition, match="2 partitions"):
-                consumer.poll(PATIENCE_S)
+                consumer.poll(TIMEOUT_S)
             consumer.assign([(topic, 1)])
             assert consumer.poll(0.01) is None
 
@@ -272,7 +272,7 @@ def test_unknown_partition_raises_unknown_topic_or_partition(served):
 def test_missing_topic_fails_at_once_without_auto_creation(served):
     with Consumer(served.bootstrap, topics=["nowhere"], allow_auto_create_topics=False) as consumer:
         with pytest.raises(UnknownTopicOrPartition, match="nowhere"):
-            consumer.poll(PATIENCE_S)
+            consumer.poll(TIMEOUT_S)
 
 
 def test_added_partitions_are_read_from_the_beginning(served, native):
@@ -285,7 +285,7 @@ def test_added_partitions_are_read_from_the_beginning(served, native):
         assert consumer.position((topic, 0)) == 3
         admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": served.bootstrap})
         grown = confluent_kafka.admin.NewPartitions(topic, 2)
-        admin.create_partitions([grown])[topic].result(PATIENCE_S)
+        admin.create_partitions([grown])[topic].result(TIMEOUT_S)
         produce(served.bootstrap, topic, numbered(3), 1)
         assert [(m.partition, m.value) for m in take(consumer, 3)] == [
             (1, value) for value in numbered(3)
@@ -341,7 +341,7 @@ def test_committed_offset_is_visible_to_other_clients(served):
     other = confluent_kafka.Consumer(
         {"bootstrap.servers": served.bootstrap, "group.id": f"g-{topic}"}
     )
-    (found,) = other.committed([confluent_kafka.TopicPartition(topic, 0)], PATIENCE_S)
+    (found,) = other.committed([confluent_kafka.TopicPartition(topic, 0)], TIMEOUT_S)
     other.close()
     assert found.offset == 4
 
@@ -354,7 +354,7 @@ def test_commit_to_a_group_with_members_raises_unknown_member_id(served):
         "auto.offset.reset": "earliest",
     })  # fmt: skip
     member.subscribe([topic])
-    assert member.poll(PATIENCE_S).error() is None
+    assert member.poll(TIMEOUT_S).error() is None
     with Consumer(served.bootstrap, group=f"g-{topic}") as consumer:
         consumer.assign([(topic, 0)])
         take(consumer, 1)
@@ -385,7 +385,7 @@ def test_close_from_another_thread_ends_iteration(served, native):
     until(lambda: consumer.metrics()["transports"])
     time.sleep(0.05)
     consumer.close()
-    thread.join(PATIENCE_S)
+    thread.join(TIMEOUT_S)
     assert not thread.is_alive()
     assert outcome == [None] or seen == numbered(5)
     with pytest.raises(Closed):
@@ -402,7 +402,7 @@ def test_close_from_another_thread_fails_a_waiting_poll(served, native):
     thread, outcome = in_thread(consumer.poll)
     until(lambda: consumer.buffer._owner_thread)
     consumer.close()
-    thread.join(PATIENCE_S)
+    thread.join(TIMEOUT_S)
     assert isinstance(outcome[0], Closed)
 
 
@@ -414,7 +414,7 @@ def test_concurrent_use_by_two_threads_is_rejected(served):
         with pytest.raises(RuntimeError, match="one thread at a time"):
             consumer.poll(0)
         consumer.close()
-        thread.join(PATIENCE_S)
+        thread.join(TIMEOUT_S)
 
 
 def test_signal_handler_may_close_the_interrupted_consumer(served, native):
@@ -427,7 +427,7 @@ def test_signal_handler_may_close_the_interrupted_consumer(served, native):
             lambda: (until(lambda: consumer.buffer._owner_thread), signal.pthread_kill(main, 10))
         )
         assert list(consumer) == []
-        thread.join(PATIENCE_S)
+        thread.join(TIMEOUT_S)
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert consumer.closed
@@ -449,7 +449,7 @@ def test_interrupt_ends_poll_and_loses_no_record(served, native):
             )
             with pytest.raises(KeyboardInterrupt):
                 consumer.poll()
-            thread.join(PATIENCE_S)
+            thread.join(TIMEOUT_S)
             produce(served.bootstrap, topic, numbered(5))
             assert [message.value for message in take(consumer, 5)] == numbered(5)
     finally:
@@ -472,7 +472,7 @@ def test_interrupt_during_decompression_repeats_no_record(served, monkeypatch):
     monkeypatch.setattr(record_sets, "decompress", decompress)
     with Consumer(served.bootstrap, topics=[topic], consumer_timeout_ms=500) as consumer:
         with pytest.raises(KeyboardInterrupt):
-            consumer.poll(PATIENCE_S)
+            consumer.poll(TIMEOUT_S)
         assert [message.value for message in consumer] == values
 
 
@@ -546,7 +546,7 @@ with Consumer({served.bootstrap!r}, topics=[{topic!r}], consumer_timeout_ms=5000
         except ImportError as fault:
             print(fault)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=PATIENCE_S)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=TIMEOUT_S)
     lines = done.stdout.decode().splitlines()
     assert lines[0] == "3 False False", done.stderr.decode()
     assert len(lines) == 3

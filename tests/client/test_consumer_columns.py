@@ -12,7 +12,7 @@ import pytest
 from kafkalite.client.consumer.consumer import Consumer
 from kafkalite.client.net.topology import TopicPartition
 from kafkalite.errors import InvalidConfig, OffsetOutOfRange, RequestTimedOut
-from tests.client.consuming import PATIENCE_S, numbered, produce, take
+from tests.client.consuming import TIMEOUT_S, numbered, produce, take
 
 FIRST_MS = 1_700_000_000_000
 
@@ -26,14 +26,14 @@ def timed(served):
         producer.produce(
             topic, b"%d" % number, partition=number % 2, timestamp=FIRST_MS + 1000 * number
         )
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
     return topic
 
 
 def gathered(consumer, count, **keywords):
     """Return batches until they hold `count` records, as one table."""
     batches = []
-    for batch in consumer.batches(timeout=PATIENCE_S, **keywords):
+    for batch in consumer.batches(timeout=TIMEOUT_S, **keywords):
         batches.append(batch)
         if sum(map(len, batches)) >= count:
             return pa.Table.from_batches(batches)
@@ -78,7 +78,7 @@ def test_max_bytes_splits_at_record_batches(served, native):
         produce(served.bootstrap, topic, numbered(10, first))
     with Consumer(served.bootstrap, topics=[topic], native=native) as consumer:
         sizes = []
-        for batch in consumer.batches(max_bytes=1, timeout=PATIENCE_S):
+        for batch in consumer.batches(max_bytes=1, timeout=TIMEOUT_S):
             sizes.append(len(batch))
             if sum(sizes) == 100:
                 break
@@ -158,7 +158,7 @@ def test_invalid_bounds_are_rejected(served, timed):
 def test_table_starts_at_log_start_unless_an_earlier_start_is_given(served, native, timed):
     admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": served.bootstrap})
     gone = [confluent_kafka.TopicPartition(timed, 0, 6)]
-    list(admin.delete_records(gone).values())[0].result(PATIENCE_S)
+    list(admin.delete_records(gone).values())[0].result(TIMEOUT_S)
     with Consumer(served.bootstrap, native=native) as consumer:
         consumer.assign([(timed, 0)])
         for start in (None, 0, -100, 6):

@@ -23,7 +23,7 @@ from kafkalite.errors import (
 )
 from kafkalite.testing import Broker
 from tests.client.consuming import (
-    PATIENCE_S,
+    TIMEOUT_S,
     TRANSPORT,
     delete,
     in_thread,
@@ -37,7 +37,7 @@ SEGMENT_SIZE = 4 << 20
 
 
 @pytest.fixture
-def alone(request):
+def broker(request):
     """A broker of this test alone, of two workers unless the test says otherwise."""
     with Broker(workers=getattr(request, "param", 2)) as broker:
         yield broker
@@ -47,44 +47,44 @@ def values(messages):
     return [message.value for message in messages]
 
 
-@pytest.mark.parametrize("alone", [0, 2], indirect=True, ids=["one process", "workers"])
-def test_consumer_continues_after_a_broker_restart(alone, native):
-    topic = alone.topic(2)
-    produce(alone.bootstrap, topic, numbered(10), 1)
-    with Consumer(alone.bootstrap, topics=[topic], native=native) as consumer:
+@pytest.mark.parametrize("broker", [0, 2], indirect=True, ids=["one process", "workers"])
+def test_consumer_continues_after_a_broker_restart(broker, native):
+    topic = broker.topic(2)
+    produce(broker.bootstrap, topic, numbered(10), 1)
+    with Consumer(broker.bootstrap, topics=[topic], native=native) as consumer:
         assert values(take(consumer, 10)) == numbered(10)
-        alone.restart()
-        produce(alone.bootstrap, topic, numbered(10, 10), 1)
+        broker.restart()
+        produce(broker.bootstrap, topic, numbered(10, 10), 1)
         assert values(take(consumer, 10)) == numbered(10, 10)
         kinds = consumer.buffer.assignment_reader.transports
         until(lambda: consumer.poll(0.1) or set(kinds.kinds.values()) == {TRANSPORT[native]})
 
 
-def test_consumer_continues_after_a_worker_is_killed(alone, native):
-    topic = alone.topic(2)
-    with Consumer(alone.bootstrap, topics=[topic], native=native) as consumer:
+def test_consumer_continues_after_a_worker_is_killed(broker, native):
+    topic = broker.topic(2)
+    with Consumer(broker.bootstrap, topics=[topic], native=native) as consumer:
         for round in range(3):
             thread, outcome = in_thread(lambda: take(consumer, 20))
             for partition in range(2):
-                produce(alone.bootstrap, topic, numbered(10, 10 * round), partition)
-            thread.join(PATIENCE_S)
+                produce(broker.bootstrap, topic, numbered(10, 10 * round), partition)
+            thread.join(TIMEOUT_S)
             for partition in range(2):
                 of_it = [m for m in outcome[0] if m.partition == partition]
                 assert values(of_it) == numbered(10, 10 * round)
-            alone.kill(1 + round % 2)
+            broker.kill(1 + round % 2)
 
 
-def test_consumer_follows_moved_partitions(alone, native):
-    topic = alone.topic(4)
+def test_consumer_follows_moved_partitions(broker, native):
+    topic = broker.topic(4)
 
     def node(*words):
-        command = [sys.executable, "-m", "kafkalite", "node", *words, "--data", str(alone.data)]
-        subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE_S)
+        command = [sys.executable, "-m", "kafkalite", "node", *words, "--data", str(broker.data)]
+        subprocess.run(command, check=True, capture_output=True, timeout=TIMEOUT_S)
 
-    with Consumer(alone.bootstrap, topics=[topic], native=native) as consumer:
+    with Consumer(broker.bootstrap, topics=[topic], native=native) as consumer:
         for round, order in enumerate((["drain", "1"], ["drain", "1", "--undo"], ["rebalance"])):
             for partition in range(4):
-                produce(alone.bootstrap, topic, numbered(5, 5 * round), partition)
+                produce(broker.bootstrap, topic, numbered(5, 5 * round), partition)
             messages = take(consumer, 10)
             node(*order)
             messages += take(consumer, 10)
@@ -119,7 +119,7 @@ def test_recreated_topic_is_read_from_its_beginning(served, native, caplog):
         assert values(take(consumer, 5)) == numbered(5)
         delete(served.bootstrap, topic)
         assert consumer.poll(0.1) is None
-        made_again(served, topic)
+        recreate(served, topic)
         # More than there were before: the old offset would be among them.
         produce(served.bootstrap, topic, numbered(10, 100))
         assert values(take(consumer, 10)) == numbered(10, 100)
@@ -139,7 +139,7 @@ def test_fetches_of_a_deleted_topic_do_not_affect_its_successor(served, native, 
         (position,) = consumer.buffer.assignment_reader.assignment
         old_id = position.topic_id
         delete(served.bootstrap, topic)
-        made_again(served, topic)
+        recreate(served, topic)
         until(lambda: consumer.poll(0.05) or position.topic_id != old_id)
         assert consumer.poll(0.05) is None and consumer.position(place) == 0
         consumer.pause(place)
@@ -148,7 +148,7 @@ def test_fetches_of_a_deleted_topic_do_not_affect_its_successor(served, native, 
         assert values(take(consumer, 10)) == numbered(10, 100)
 
 
-def made_again(broker, topic):
+def recreate(broker, topic):
     """Create the topic again as soon as its deletion is complete."""
 
     def made():
@@ -166,7 +166,7 @@ def test_table_of_a_recreated_topic_raises_or_is_empty(served, native):
     with Consumer(served.bootstrap, topics=[topic], native=native) as consumer:
         take(consumer, 5)
         delete(served.bootstrap, topic)
-        made_again(served, topic)
+        recreate(served, topic)
         with pytest.raises((UnknownTopicId, OffsetOutOfRange)):
             consumer.seek((topic, 0), 3)
             consumer.to_table(start=3, timeout=5)
@@ -174,25 +174,25 @@ def test_table_of_a_recreated_topic_raises_or_is_empty(served, native):
 
 
 @pytest.mark.parametrize("reset", ["earliest", "none"])
-def test_consumer_in_a_deleted_segment_resets_or_raises(alone, native, reset):
-    topic = alone.topic(config={
+def test_consumer_in_a_deleted_segment_resets_or_raises(broker, native, reset):
+    topic = broker.topic(config={
         "segment.bytes": str(SEGMENT_SIZE), "file.delete.delay.ms": "0",
     })  # fmt: skip
     row = os.urandom(1000)
     count = 5 * SEGMENT_SIZE // 1000
-    produce(alone.bootstrap, topic, [row] * count)
+    produce(broker.bootstrap, topic, [row] * count)
     place = (topic, 0)
     with Consumer(
-        alone.bootstrap, topics=[topic], native=native, auto_offset_reset=reset
+        broker.bootstrap, topics=[topic], native=native, auto_offset_reset=reset
     ) as consumer:
         consumer.seek(place, 0)
         offsets = [take(consumer, 1)[0].offset]
         low = count - 1000
-        admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": alone.bootstrap})
+        admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": broker.bootstrap})
         begin = confluent_kafka.TopicPartition(topic, 0, low)
-        list(admin.delete_records([begin]).values())[0].result(PATIENCE_S)
+        list(admin.delete_records([begin]).values())[0].result(TIMEOUT_S)
         # A deleted segment is truncated, so a reader's open file is empty then.
-        until(lambda: not list(alone.data.rglob(f"{topic}-0/*.deleted")), "the deletion")
+        until(lambda: not list(broker.data.rglob(f"{topic}-0/*.deleted")), "the deletion")
         while offsets[-1] < low and reset == "earliest":
             offsets.append(take(consumer, 1)[0].offset)
         if reset == "earliest":
@@ -212,16 +212,16 @@ def test_consumer_in_a_deleted_segment_resets_or_raises(alone, native, reset):
             assert consumer.position(place) == len(offsets)
 
 
-def test_records_skipped_by_latest_reset_are_not_counted_as_missed(alone):
-    topic = alone.topic()
-    produce(alone.bootstrap, topic, numbered(100))
+def test_records_skipped_by_latest_reset_are_not_counted_as_missed(broker):
+    topic = broker.topic()
+    produce(broker.bootstrap, topic, numbered(100))
     place = (topic, 0)
     with Consumer(
-        alone.bootstrap, topics=[topic], native="off", auto_offset_reset="latest"
+        broker.bootstrap, topics=[topic], native="off", auto_offset_reset="latest"
     ) as consumer:
-        admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": alone.bootstrap})
+        admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": broker.bootstrap})
         begin = confluent_kafka.TopicPartition(topic, 0, 60)
-        list(admin.delete_records([begin]).values())[0].result(PATIENCE_S)
+        list(admin.delete_records([begin]).values())[0].result(TIMEOUT_S)
         consumer.seek(place, 20)
         assert consumer.poll(1) is None
         assert consumer.position(place) == 100
@@ -243,7 +243,7 @@ def test_damaged_batch_raises_until_a_seek(served, native):
         assert values(take(consumer, 5)) == numbered(5)
         for _ in range(2):
             with pytest.raises(CorruptMessage, match=f"{topic}-0: At offset 5"):
-                consumer.poll(PATIENCE_S)
+                consumer.poll(TIMEOUT_S)
             assert consumer.position((topic, 0)) == 5
         with pytest.raises(CorruptMessage):
             consumer.to_table()
@@ -256,33 +256,33 @@ def test_unreachable_broker_raises_at_the_timeout():
         began = time.monotonic()
         with pytest.raises(NetworkException, match="refused"):
             consumer.poll()
-        assert time.monotonic() - began < PATIENCE_S / 2
+        assert time.monotonic() - began < TIMEOUT_S / 2
         with pytest.raises((NetworkException, RequestTimedOut)):
             consumer.to_table(timeout=0.2)
 
 
-@pytest.mark.parametrize("alone", [0], indirect=True, ids=["one process"])
-def test_watermarks_wait_for_a_restarted_broker(alone):
-    topic = alone.topic()
-    produce(alone.bootstrap, topic, numbered(3))
-    with Consumer(alone.bootstrap, topics=[topic]) as consumer:
-        alone.stop()
-        starting, _ = in_thread(alone.start)
-        assert consumer.watermarks((topic, 0), timeout=PATIENCE_S) == (0, 3)
+@pytest.mark.parametrize("broker", [0], indirect=True, ids=["one process"])
+def test_watermarks_wait_for_a_restarted_broker(broker):
+    topic = broker.topic()
+    produce(broker.bootstrap, topic, numbered(3))
+    with Consumer(broker.bootstrap, topics=[topic]) as consumer:
+        broker.stop()
+        starting, _ = in_thread(broker.start)
+        assert consumer.watermarks((topic, 0), timeout=TIMEOUT_S) == (0, 3)
         starting.join()
 
 
-def test_poll_returns_in_time_while_the_broker_is_stopped(alone, native):
-    topic = alone.topic()
-    with Consumer(alone.bootstrap, topics=[topic], native=native) as consumer:
+def test_poll_returns_in_time_while_the_broker_is_stopped(broker, native):
+    topic = broker.topic()
+    with Consumer(broker.bootstrap, topics=[topic], native=native) as consumer:
         assert consumer.poll(0.2) is None
-        alone.stop()
+        broker.stop()
         for _ in range(3):
             began = time.monotonic()
             assert consumer.poll(0.3) is None
-            assert time.monotonic() - began < PATIENCE_S / 4
-        alone.start()
-        produce(alone.bootstrap, topic, numbered(3))
+            assert time.monotonic() - began < TIMEOUT_S / 4
+        broker.start()
+        produce(broker.bootstrap, topic, numbered(3))
         assert values(take(consumer, 3)) == numbered(3)
 
 

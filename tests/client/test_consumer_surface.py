@@ -20,7 +20,7 @@ from kafkalite.client.net.cluster import Cluster
 from kafkalite.client.net.settings import consumer_settings
 from kafkalite.errors import InvalidConfig, UnknownTopicOrPartition
 from kafkalite.testing import Broker
-from tests.client.consuming import PATIENCE_S, delete, numbered, produce
+from tests.client.consuming import TIMEOUT_S, delete, numbered, produce
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def topics(broker):
 
 def test_consume_returns_the_requested_number_of_messages(broker, topics):
     with Consumer(broker.bootstrap, topics=topics[0]) as consumer:
-        assert [m.offset for m in consumer.consume(4, PATIENCE_S)] == [0, 1, 2, 3]
+        assert [m.offset for m in consumer.consume(4, TIMEOUT_S)] == [0, 1, 2, 3]
         assert consumer.consume(0) == []
         assert [m.offset for m in consumer.consume(100, 0.3)] == [4, 5, 6, 7, 8, 9]
         assert consumer.position((topics[0], 0)) == 10
@@ -58,10 +58,10 @@ def test_pattern_follows_created_and_deleted_topics(broker):
     with Consumer(broker.bootstrap, topics=pattern, **settings) as consumer:
         assert consumer.consume(1, 0.5) == []
         produce(broker.bootstrap, second, numbered(3))
-        found = consumer.consume(3, PATIENCE_S)
+        found = consumer.consume(3, TIMEOUT_S)
         assert [(m.topic, m.offset) for m in found] == [(second, n) for n in range(3)]
         delete(broker.bootstrap, second)
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + TIMEOUT_S
         while [p.topic for p in consumer.assignment] != [first] and time.monotonic() < deadline:
             consumer.poll(0.1)
         assert [p.topic for p in consumer.assignment] == [first]
@@ -74,20 +74,20 @@ def test_pattern_reads_added_partitions(broker):
         admin = AdminClient({"bootstrap.servers": broker.bootstrap})
         admin.create_partitions([NewPartitions(topic, 2)])[topic].result()
         with Producer(broker.bootstrap) as producer:
-            producer.send(topic, b"late", partition=1).result(PATIENCE_S)
-        assert [m.partition for m in consumer.consume(1, PATIENCE_S)] == [1]
+            producer.send(topic, b"late", partition=1).result(TIMEOUT_S)
+        assert [m.partition for m in consumer.consume(1, TIMEOUT_S)] == [1]
 
 
 def test_subscribe_after_assign_reads_all_partitions(broker):
     topic = broker.topic(partitions=2)
     with Producer(broker.bootstrap) as producer:
         for number in (0, 1):
-            producer.send(topic, b"v", partition=number).result(PATIENCE_S)
+            producer.send(topic, b"v", partition=number).result(TIMEOUT_S)
     with Consumer(broker.bootstrap) as consumer:
         consumer.assign([(topic, 0)])
-        assert consumer.poll(PATIENCE_S).partition == 0
+        assert consumer.poll(TIMEOUT_S).partition == 0
         consumer.subscribe(topic)
-        assert consumer.poll(PATIENCE_S).partition == 1
+        assert consumer.poll(TIMEOUT_S).partition == 1
 
 
 def test_pattern_without_match_creates_no_topic(broker):
@@ -114,16 +114,16 @@ def test_interrupted_consume_loses_no_message(broker, topics, monkeypatch):
 
         monkeypatch.setattr(consumer.buffer, "fill", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            consumer.consume(100, PATIENCE_S)
-        assert [m.offset for m in consumer.consume(10, PATIENCE_S)] == list(range(10))
+            consumer.consume(100, TIMEOUT_S)
+        assert [m.offset for m in consumer.consume(10, TIMEOUT_S)] == list(range(10))
 
 
 def test_subscribe_replaces_the_subscription(broker, topics):
     with Consumer(broker.bootstrap) as consumer:
         consumer.subscribe([topics[0]])
-        assert len(consumer.consume(4, PATIENCE_S)) == 4
+        assert len(consumer.consume(4, TIMEOUT_S)) == 4
         consumer.subscribe(topics)
-        found = consumer.consume(11, PATIENCE_S)
+        found = consumer.consume(11, TIMEOUT_S)
         assert sorted((m.topic, m.offset) for m in found) == sorted(
             [(topics[0], n) for n in range(4, 10)] + [(topics[1], n) for n in range(5)]
         )
@@ -136,9 +136,9 @@ def test_getmany_returns_messages_by_partition(broker, topics):
     async def main():
         async with AsyncConsumer(broker.bootstrap) as consumer:
             await consumer.subscribe(topics[:1])
-            found = await consumer.getmany(PATIENCE_S, max_records=3)
+            found = await consumer.getmany(TIMEOUT_S, max_records=3)
             assert [m.offset for m in found[topics[0], 0]] == [0, 1, 2]
-            rest = await consumer.getmany(PATIENCE_S)
+            rest = await consumer.getmany(TIMEOUT_S)
             assert [m.offset for m in rest[topics[0], 0]] == list(range(3, 10))
             assert await consumer.getmany(0.05) == {}
 
@@ -153,8 +153,8 @@ def test_async_consumer_closes_while_the_default_executor_is_full(broker, topics
         loop.run_in_executor(None, over.wait)
         try:
             consumer = AsyncConsumer(broker.bootstrap, topics=topics[0])
-            assert (await consumer.poll(PATIENCE_S)).offset == 0
-            await asyncio.wait_for(consumer.close(), PATIENCE_S)
+            assert (await consumer.poll(TIMEOUT_S)).offset == 0
+            await asyncio.wait_for(consumer.close(), TIMEOUT_S)
         finally:
             over.set()
 
@@ -196,15 +196,15 @@ def test_consumer_accepts_settings_in_a_dictionary():
 def test_topic_recreated_with_fewer_partitions_is_written_at_once(broker):
     topic = broker.topic(4)
     with Producer(broker.bootstrap, linger_ms=0, retry_backoff_max_ms=200) as producer:
-        producer.send(topic, b"x", partition=3).result(PATIENCE_S)
+        producer.send(topic, b"x", partition=3).result(TIMEOUT_S)
         delete(broker.bootstrap, topic)
         broker.topic(1, name=topic)
         sent = [producer.send(topic, b"y", key=b"%d" % n) for n in range(20)]
-        errors = [each.exception(PATIENCE_S) for each in sent]
+        errors = [each.exception(TIMEOUT_S) for each in sent]
         assert {type(error) for error in errors} <= {type(None), UnknownTopicOrPartition}
         assert producer.partitions_for(topic) == 1
         again = [producer.send(topic, b"z", key=b"%d" % n) for n in range(20)]
-        assert {each.result(PATIENCE_S).partition for each in again} == {0}
+        assert {each.result(TIMEOUT_S).partition for each in again} == {0}
 
 
 def test_message_without_timestamp_has_none():
@@ -264,14 +264,14 @@ def test_offsets_above_64_bits_are_rejected(broker, topics):
             consumer.commit({place: 1 << 70})
         with pytest.raises(ValueError, match="seconds from 0 on"):
             consumer.to_table(timeout=-1)
-        assert consumer.poll(PATIENCE_S).offset == 0
+        assert consumer.poll(TIMEOUT_S).offset == 0
 
 
 def test_numpy_integers_are_accepted(broker, topics):
     place = (topics[0], numpy.int64(0))
     with Consumer(broker.bootstrap, topics=topics[0]) as consumer:
         consumer.seek(place, numpy.int64(3))
-        assert consumer.poll(numpy.float64(PATIENCE_S)).offset == 3
+        assert consumer.poll(numpy.float64(TIMEOUT_S)).offset == 3
         assert consumer.to_table(start=numpy.int64(8)).num_rows == 2
 
 

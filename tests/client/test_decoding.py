@@ -41,11 +41,11 @@ def marker(offset, producer_id, kind):
     )
 
 
-def spoilt(data):
+def damaged(data):
     return data[:-3] + bytes([data[-3] ^ 1]) + data[-2:]
 
 
-def stretch_of(*found, aborted=()):
+def range_of(*found, aborted=()):
     position = Position(TopicPartition("t", 0), EARLIEST)
     return BufferedRange(position, 0, (0, 1_000), tuple(aborted), memoryview(b"".join(found)))
 
@@ -69,14 +69,14 @@ WRITTEN = [
 @pytest.mark.parametrize("size_max", [1, 100, PLENTY])
 def test_aborted_records_are_skipped(size_max):
     everything = [0, 1, 2, 3, 4, 5, 6, 7, 10, 11]
-    assert read(stretch_of(*WRITTEN), size_max) == everything
-    given = read(stretch_of(*WRITTEN, aborted=[(7, 2)]), size_max)
+    assert read(range_of(*WRITTEN), size_max) == everything
+    given = read(range_of(*WRITTEN, aborted=[(7, 2)]), size_max)
     assert given == [offset for offset in everything if offset not in (2, 3)]
 
 
 @pytest.mark.parametrize("aborted", [(), [(99, 0)]], ids=["none aborted", "some aborted"])
 def test_damaged_batch_raises_after_the_records_before_it(aborted):
-    record_range = stretch_of(batch(0), batch(2), spoilt(batch(4)), batch(6), aborted=aborted)
+    record_range = range_of(batch(0), batch(2), damaged(batch(4)), batch(6), aborted=aborted)
     builder = RowBuilder("t", 0)
     assert decode(record_range, builder, PLENTY)
     assert [message.offset for message in builder.take()] == [0, 1, 2, 3]

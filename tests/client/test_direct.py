@@ -41,7 +41,7 @@ def place():
     shutil.rmtree(path)
 
 
-class Door:
+class FakeNode:
     """The node's end of one local socket, and the consumer's transport at the other."""
 
     def __init__(self, place):
@@ -59,29 +59,29 @@ class Door:
         self.socket.close()
         self.listener.close()
 
-    def heard(self):
+    def received(self):
         return read_packet(self.socket.recv(65536)).fields
 
-    def say(self, packet, *descriptors):
+    def send_packet(self, packet, *descriptors):
         socket.send_fds(self.socket, [packet], descriptors)
 
-    def grant(self, *descriptors, **said):
-        self.say(write_packet(granted(**said)), *descriptors)
+    def grant(self, *descriptors, **fields):
+        self.send_packet(write_packet(granted(**fields)), *descriptors)
 
 
-def granted(**said):
+def granted(**fields):
     return GRANTED(**{
         "request_id": 0, "error_code": 0, "error_message": None, "high_watermark": 10,
         "last_stable_offset": 10, "log_start_offset": 0, "file": -1, "fresh": False,
-        "position": 0, "size": 0, "end_offset": -1, "dropped": [], "aborted": [], **said,
+        "position": 0, "size": 0, "end_offset": -1, "dropped": [], "aborted": [], **fields,
     })  # fmt: skip
 
 
 @pytest.fixture
-def door(place):
-    door = Door(place)
-    yield door
-    door.close()
+def node(place):
+    node = FakeNode(place)
+    yield node
+    node.close()
 
 
 @pytest.fixture
@@ -103,88 +103,88 @@ def position(offset=0, partition=0):
 READABLE = {"file": 0, "fresh": True, "size": 100, "end_offset": 5}
 
 
-def test_segment_grant_is_a_range_up_to_its_end(door, file):
+def test_segment_grant_is_a_range_up_to_its_end(node, file):
     here = position(2)
-    door.transport.fetch([here])
-    door.transport.fetch([here])
-    asked = door.heard()
-    assert (asked["offset"], asked["partition"], asked["topic_id"]) == (2, 0, here.topic_id)
-    door.grant(file, **READABLE)
-    (outcome,) = door.transport.receive()
+    node.transport.fetch([here])
+    node.transport.fetch([here])
+    request = node.received()
+    assert (request["offset"], request["partition"], request["topic_id"]) == (2, 0, here.topic_id)
+    node.grant(file, **READABLE)
+    (outcome,) = node.transport.receive()
     assert outcome.position is here
     assert (outcome.record_range.first_offset, outcome.record_range.end_offset) == (2, 5)
-    assert door.transport.receive() == []
+    assert node.transport.receive() == []
 
 
-def test_response_from_before_a_seek_is_discarded(door, file):
+def test_response_from_before_a_seek_is_discarded(node, file):
     here = position(2)
-    door.transport.fetch([here])
+    node.transport.fetch([here])
     here.seek(7)
-    door.transport.fetch([here])
-    assert [door.heard()["offset"] for _ in range(2)] == [2, 7]
-    door.grant(file, **READABLE)
-    assert door.transport.receive() == []
-    door.grant(request_id=1, file=0, size=10, end_offset=9)
-    (outcome,) = door.transport.receive()
+    node.transport.fetch([here])
+    assert [node.received()["offset"] for _ in range(2)] == [2, 7]
+    node.grant(file, **READABLE)
+    assert node.transport.receive() == []
+    node.grant(request_id=1, file=0, size=10, end_offset=9)
+    (outcome,) = node.transport.receive()
     assert outcome.record_range.first_offset == 7
 
 
-def test_partition_error_is_an_outcome_with_its_message(door):
-    door.transport.fetch([position()])
-    door.grant(error_code=NotLeaderOrFollower.code, error_message="not here")
-    (outcome,) = door.transport.receive()
+def test_partition_error_is_an_outcome_with_its_message(node):
+    node.transport.fetch([position()])
+    node.grant(error_code=NotLeaderOrFollower.code, error_message="not here")
+    (outcome,) = node.transport.receive()
     assert (outcome.error_code, outcome.message, outcome.record_range) == (6, "not here", None)
 
 
 @pytest.mark.parametrize(
     "fault", [KafkaStorageError, ThrottlingQuotaExceeded, ClusterAuthorizationFailed]
 )
-def test_fatal_error_closes_the_transport(door, fault):
-    door.transport.fetch([position()])
-    door.grant(error_code=fault.code, error_message="not like this")
+def test_fatal_error_closes_the_transport(node, fault):
+    node.transport.fetch([position()])
+    node.grant(error_code=fault.code, error_message="not like this")
     with pytest.raises(NetworkException, match="not like this"):
-        door.transport.receive()
+        node.transport.receive()
 
 
 def descriptors():
     return len(os.listdir("/proc/self/fd"))
 
 
-LIES = {
-    "a descriptor that was not told of": ({**READABLE, "fresh": False}, 1),
-    "no descriptor though it was told of": (READABLE, 0),
+INVALID_GRANTS = {
+    "a descriptor that was not announced": ({**READABLE, "fresh": False}, 1),
+    "no descriptor although it was announced": (READABLE, 0),
     "two descriptors": (READABLE, 2),
-    "a file that was never lent": ({"file": 3, "size": 10, "end_offset": 5}, 0),
-    "a request that nobody made": ({**READABLE, "request_id": 8}, 1),
-    "an empty stretch": ({**READABLE, "size": 0}, 1),
-    "a stretch that ends before it begins": ({**READABLE, "size": -5}, 1),
-    "a place before the file": ({**READABLE, "position": -1}, 1),
+    "a file that was never granted": ({"file": 3, "size": 10, "end_offset": 5}, 0),
+    "a request that was not sent": ({**READABLE, "request_id": 8}, 1),
+    "an empty range": ({**READABLE, "size": 0}, 1),
+    "a range that ends before it begins": ({**READABLE, "size": -5}, 1),
+    "a position before the file": ({**READABLE, "position": -1}, 1),
     "an end before the offset": ({**READABLE, "end_offset": 2}, 1),
-    "a descriptor with an empty answer": ({"fresh": True}, 1),
+    "a descriptor with an empty response": ({"fresh": True}, 1),
 }
 
 
-@pytest.mark.parametrize("lie", LIES)
-def test_invalid_grant_closes_the_transport_and_its_descriptors(door, file, lie):
-    said, count = LIES[lie]
-    door.transport.fetch([position(2)])
+@pytest.mark.parametrize("case", INVALID_GRANTS)
+def test_invalid_grant_closes_the_transport_and_its_descriptors(node, file, case):
+    fields, count = INVALID_GRANTS[case]
+    node.transport.fetch([position(2)])
     before = descriptors()
-    door.grant(*[file] * count, **said)
-    if lie == "a descriptor with an empty answer":
-        door.transport.receive()
+    node.grant(*[file] * count, **fields)
+    if case == "a descriptor with an empty response":
+        node.transport.receive()
     else:
         with pytest.raises(NetworkException):
-            door.transport.receive()
-    door.transport.close()
+            node.transport.receive()
+    node.transport.close()
     assert descriptors() == before - 1  # the transport's own socket
 
 
-def test_descriptor_of_a_pipe_is_rejected(door):
+def test_descriptor_of_a_pipe_is_rejected(node):
     ends = os.pipe()
-    door.transport.fetch([position(2)])
-    door.grant(ends[0], **READABLE)
+    node.transport.fetch([position(2)])
+    node.grant(ends[0], **READABLE)
     with pytest.raises(NetworkException, match="not a new regular file"):
-        door.transport.receive()
+        node.transport.receive()
     for end in ends:
         os.close(end)
 
@@ -194,77 +194,77 @@ def test_descriptor_of_a_pipe_is_rejected(door):
     [b"\x06", b"\x06\x00garbage", bytes(300), b"\xff" * 70_000],
     ids=["short", "garbage", "zeros", "huge"],
 )
-def test_invalid_packet_closes_the_transport(door, packet):
-    door.transport.fetch([position()])
+def test_invalid_packet_closes_the_transport(node, packet):
+    node.transport.fetch([position()])
     try:
-        door.say(packet)
+        node.send_packet(packet)
     except OSError:
-        door.say(packet[:60_000])
+        node.send_packet(packet[:60_000])
     with pytest.raises(NetworkException):
-        door.transport.receive()
+        node.transport.receive()
 
 
-def test_unexpected_packet_kind_closes_the_transport(door):
+def test_unexpected_packet_kind_closes_the_transport(node):
     welcome = WELCOME(
         error_code=0, error_message=None, cluster_id="", node_id=0, port=1, generation=1, reads=True
     )
-    door.transport.fetch([position()])
-    door.say(write_packet(welcome))
+    node.transport.fetch([position()])
+    node.send_packet(write_packet(welcome))
     with pytest.raises(NetworkException, match="instead of GRANTED"):
-        door.transport.receive()
+        node.transport.receive()
 
 
-def test_closed_socket_closes_the_transport(door):
-    door.transport.fetch([position()])
-    door.socket.close()
+def test_closed_socket_closes_the_transport(node):
+    node.transport.fetch([position()])
+    node.socket.close()
     with pytest.raises(NetworkException):
-        door.transport.receive()
-        door.transport.receive()
+        node.transport.receive()
+        node.transport.receive()
 
 
-def test_dropped_file_is_closed_after_it_is_read(door, file):
+def test_dropped_file_is_closed_after_it_is_read(node, file):
     here = position()
-    door.transport.fetch([here])
+    node.transport.fetch([here])
     before = descriptors()
-    door.grant(file, **READABLE)
-    (outcome,) = door.transport.receive()
+    node.grant(file, **READABLE)
+    (outcome,) = node.transport.receive()
     assert descriptors() == before + 1
     here.ahead = 5
-    door.transport.fetch([here])
-    door.grant(request_id=1, dropped=[0, 77])
-    door.transport.receive()
+    node.transport.fetch([here])
+    node.grant(request_id=1, dropped=[0, 77])
+    node.transport.receive()
     assert descriptors() == before + 1
     outcome.record_range.close()
     assert descriptors() == before
 
 
-def test_partitions_above_the_request_limit_take_turns(door):
+def test_partitions_above_the_request_limit_take_turns(node):
     many = [position(partition=number) for number in range(OUTSTANDING_MAX + 50)]
-    heard = []
+    partitions = []
 
     def listen():
-        while len(heard) < 3 * len(many):
-            asked = door.heard()
-            heard.append(asked["partition"])
-            door.grant(request_id=asked["request_id"])
+        while len(partitions) < 3 * len(many):
+            request = node.received()
+            partitions.append(request["partition"])
+            node.grant(request_id=request["request_id"])
 
     listening = threading.Thread(target=listen, daemon=True)
     listening.start()
     while listening.is_alive():
-        door.transport.fetch(many)
-        assert len(door.transport._outstanding) <= OUTSTANDING_MAX
-        door.transport.receive()
+        node.transport.fetch(many)
+        assert len(node.transport._outstanding) <= OUTSTANDING_MAX
+        node.transport.receive()
         listening.join(0.001)
-    assert set(heard[: 2 * len(many)]) == set(range(len(many)))
+    assert set(partitions[: 2 * len(many)]) == set(range(len(many)))
 
 
 # Finding the local listener.
 
 
-def welcome(**said):
+def welcome(**fields):
     return WELCOME(**{
         "error_code": 0, "error_message": None, "cluster_id": CLUSTER, "node_id": 4, "port": 9092,
-        "generation": 1, "reads": True, **said,
+        "generation": 1, "reads": True, **fields,
     })  # fmt: skip
 
 
@@ -296,8 +296,8 @@ def test_local_transport_opens_to_the_expected_node_only(place, monkeypatch, res
     def serve():
         met, _ = listener.accept()
         with met:
-            said = read_packet(met.recv(65536)).fields
-            assert (said["cluster_id"], said["node_id"]) == (CLUSTER, 4)
+            fields = read_packet(met.recv(65536)).fields
+            assert (fields["cluster_id"], fields["node_id"]) == (CLUSTER, 4)
             if response is None:
                 met.recv(1)
             elif response:

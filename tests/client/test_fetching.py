@@ -21,8 +21,8 @@ from kafkalite.protocol.schemas.cluster import METADATA
 from kafkalite.protocol.schemas.fetch import FETCH
 from kafkalite.protocol.schemas.offsets import LIST_OFFSETS
 from kafkalite.records.batch import Record, build
-from tests.client.consuming import PATIENCE_S, until
-from tests.client.impostor import Hangup, Impostor, framed, metadata
+from tests.client.consuming import TIMEOUT_S, until
+from tests.client.scripted_broker import CloseConnection, ScriptedBroker, framed, metadata
 
 QUICK = {"retry_backoff_ms": 1, "reconnect_backoff_ms": 1, "reconnect_backoff_max_ms": 2}
 TOPIC = "t"
@@ -35,39 +35,39 @@ def batch(first=0, count=COUNT):
 
 
 class Log:
-    """A broker of one partition; `say` alters its correct response."""
+    """A broker of one partition; `alter` changes its correct response."""
 
     def __init__(
-        self, say=lambda answer, asked: answer, versions=(4, 17), topic_id=bytes([7]) * 16
+        self, alter=lambda response, request: response, versions=(4, 17), topic_id=bytes([7]) * 16
     ):
         self.topic_id = topic_id
-        self.say = say
-        self.impostor = Impostor(
+        self.alter = alter
+        self.broker = ScriptedBroker(
             {METADATA: self.described, LIST_OFFSETS: self.listed, FETCH: self.fetched},
             versions={FETCH: versions},
         )
-        self.address = self.impostor.address
+        self.address = self.broker.address
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_):
-        self.impostor.close()
+        self.broker.close()
 
     def consumer(self, **keywords):
         return Consumer(self.address, topics=[TOPIC], **QUICK | keywords)
 
-    def described(self, asked):
-        told = metadata({0: self.impostor.port}, {TOPIC: {0: (0, 3)}})
-        told["topics"][0]["topic_id"] = self.topic_id
-        return told
+    def described(self, request):
+        response = metadata({0: self.broker.port}, {TOPIC: {0: (0, 3)}})
+        response["topics"][0]["topic_id"] = self.topic_id
+        return response
 
-    def listed(self, asked):
+    def listed(self, request):
         partition = {"partition_index": 0, "offset": 0, "timestamp": -1}
         return {"topics": [{"name": TOPIC, "partitions": [partition]}]}
 
-    def fetched(self, asked):
-        (topic,) = asked.body.topics
+    def fetched(self, request):
+        (topic,) = request.body.topics
         (partition,) = topic.partitions
         whole = partition.fetch_offset == 0
         partition = {
@@ -75,8 +75,12 @@ class Log:
             "last_stable_offset": COUNT, "log_start_offset": 0, "aborted_transactions": [],
             "records": batch() if whole else b"",
         }  # fmt: skip
-        told = {"topic": topic.topic, "topic_id": topic.topic_id, "partitions": [partition]}
-        return self.say({"responses": [told]}, asked)
+        response_topic = {
+            "topic": topic.topic,
+            "topic_id": topic.topic_id,
+            "partitions": [partition],
+        }
+        return self.alter({"responses": [response_topic]}, request)
 
 
 def read(consumer):
@@ -90,65 +94,65 @@ def read(consumer):
 def test_every_fetch_version_returns_the_records(version):
     with Log(versions=(version, version)) as log, log.consumer() as consumer:
         assert read(consumer) == list(range(COUNT))
-        asked = [each for each in log.impostor.asked if each.api is FETCH]
-        assert {each.version for each in asked} == {version}
-        assert {each.body.session_epoch for each in asked} == {-1}
+        fetches = [each for each in log.broker.requests if each.api is FETCH]
+        assert {each.version for each in fetches} == {version}
+        assert {each.body.session_epoch for each in fetches} == {-1}
 
 
 def test_topic_without_id_is_fetched_by_name():
     with Log(topic_id=NO_ID) as log, log.consumer() as consumer:
         assert read(consumer) == list(range(COUNT))
-        assert {each.version for each in log.impostor.asked if each.api is FETCH} == {12}
+        assert {each.version for each in log.broker.requests if each.api is FETCH} == {12}
 
 
-def entry(answer):
-    return answer["responses"][0]["partitions"][0]
+def entry(response):
+    return response["responses"][0]["partitions"][0]
 
 
 def once(alter):
     """Alter the first response, and none after it."""
     altered = []
 
-    def say(answer, asked):
+    def alter_once(response, request):
         if altered:
-            return answer
-        altered.append(asked)
-        return alter(answer, asked)
+            return response
+        altered.append(request)
+        return alter(response, request)
 
-    return say
+    return alter_once
 
 
-def lies():
-    def another_partition(answer, asked):
-        entry(answer)["partition_index"] = 1
-        return answer
+def invalid_responses():
+    def another_partition(response, request):
+        entry(response)["partition_index"] = 1
+        return response
 
-    def twice(answer, asked):
-        answer["responses"].append(answer["responses"][0])
-        return answer
+    def twice(response, request):
+        response["responses"].append(response["responses"][0])
+        return response
 
-    def another_topic(answer, asked):
-        answer["responses"][0] |= {"topic": "u", "topic_id": bytes(15) + b"u"}
-        return answer
+    def another_topic(response, request):
+        response["responses"][0] |= {"topic": "u", "topic_id": bytes(15) + b"u"}
+        return response
 
-    def garbage(answer, asked):
-        return framed(asked.correlation_id.to_bytes(4, "big") + b"\0garbage")
+    def garbage(response, request):
+        return framed(request.correlation_id.to_bytes(4, "big") + b"\0garbage")
 
-    def wrong_number(answer, asked):
-        return framed((asked.correlation_id + 1).to_bytes(4, "big") + bytes(40))
+    def wrong_number(response, request):
+        return framed((request.correlation_id + 1).to_bytes(4, "big") + bytes(40))
 
-    def huge(answer, asked):
+    def huge(response, request):
         return b"\x7f\xff\xff\xff"
 
-    def hangs_up(answer, asked):
-        raise Hangup
+    def hangs_up(response, request):
+        raise CloseConnection
 
-    def nothing(answer, asked):
+    def nothing(response, request):
         return {"responses": []}
 
-    def null(answer, asked):
-        entry(answer)["records"] = None
-        return answer
+    def null(response, request):
+        entry(response)["records"] = None
+        return response
 
     return [
         another_partition, twice, another_topic, garbage, wrong_number, huge, hangs_up, nothing,
@@ -156,38 +160,38 @@ def lies():
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("lie", lies(), ids=lambda lie: lie.__name__)
-def test_invalid_response_is_fetched_again(lie):
-    with Log(once(lie)) as log, log.consumer() as consumer:
+@pytest.mark.parametrize("alter", invalid_responses(), ids=lambda alter: alter.__name__)
+def test_invalid_response_is_fetched_again(alter):
+    with Log(once(alter)) as log, log.consumer() as consumer:
         assert read(consumer) == list(range(COUNT))
 
 
 @pytest.mark.parametrize("fault", [NotLeaderOrFollower, UnknownTopicId, KafkaStorageError])
 @pytest.mark.parametrize("whole", [False, True], ids=["partition", "answer"])
 def test_retriable_error_refreshes_metadata(fault, whole):
-    def erring(answer, asked):
-        (answer if whole else entry(answer))["error_code"] = fault.code
-        return answer
+    def erring(response, request):
+        (response if whole else entry(response))["error_code"] = fault.code
+        return response
 
     with Log(once(erring)) as log, log.consumer() as consumer:
         assert read(consumer) == list(range(COUNT))
-        assert log.impostor.count(METADATA) >= 2
+        assert log.broker.count(METADATA) >= 2
 
 
 @pytest.mark.parametrize(
     "fault", [TopicAuthorizationFailed, UnknownServerError, InvalidTopicException, CorruptMessage]
 )
 def test_fatal_error_is_raised_and_keeps_the_position(fault):
-    def erring(answer, asked):
-        entry(answer)["error_code"] = fault.code
-        return answer
+    def erring(response, request):
+        entry(response)["error_code"] = fault.code
+        return response
 
     with Log(erring) as log, log.consumer() as consumer:
         for _ in range(2):
             with pytest.raises(fault, match="t-0"):
-                consumer.poll(PATIENCE_S)
+                consumer.poll(TIMEOUT_S)
         assert consumer.position((TOPIC, 0)) == 0
-        log.say = lambda answer, asked: answer
+        log.alter = lambda response, request: response
         with_fault = until(lambda: attempt(consumer))
         assert with_fault.offset == 0
 
@@ -200,9 +204,9 @@ def attempt(consumer):
 
 
 def test_offset_out_of_range_is_reset_or_raised():
-    def erring(answer, asked):
-        entry(answer)["error_code"] = OffsetOutOfRange.code
-        return answer
+    def erring(response, request):
+        entry(response)["error_code"] = OffsetOutOfRange.code
+        return response
 
     with Log(once(erring)) as log, log.consumer() as consumer:
         assert read(consumer) == list(range(COUNT))
@@ -210,7 +214,7 @@ def test_offset_out_of_range_is_reset_or_raised():
     with Log(erring) as log, log.consumer(auto_offset_reset="none") as consumer:
         consumer.seek((TOPIC, 0), 2)
         with pytest.raises(OffsetOutOfRange, match="offset 2 is out of range"):
-            consumer.poll(PATIENCE_S)
+            consumer.poll(TIMEOUT_S)
         assert consumer.position((TOPIC, 0)) == 2
 
 
@@ -220,19 +224,19 @@ def test_offset_out_of_range_is_reset_or_raised():
     ids=["cut off", "no header", "zeros", "ones", "a flipped byte"],
 )
 def test_damaged_records_raise_and_keep_the_position(records):
-    def damaged(answer, asked):
-        entry(answer)["records"] = records
-        return answer
+    def damaged(response, request):
+        entry(response)["records"] = records
+        return response
 
     with Log(damaged) as log, log.consumer() as consumer:
         for _ in range(2):
             with pytest.raises(NO_BATCH, match="t-0: At offset 0"):
-                consumer.poll(PATIENCE_S)
+                consumer.poll(TIMEOUT_S)
         assert consumer.position((TOPIC, 0)) == 0
 
 
 def test_silent_broker_is_fetched_from_over_another_connection():
-    def silent(answer, asked):
+    def silent(response, request):
         return None
 
     with (
@@ -243,13 +247,13 @@ def test_silent_broker_is_fetched_from_over_another_connection():
 
 
 def test_records_before_the_offset_are_discarded():
-    def from_the_beginning(answer, asked):
-        entry(answer)["records"] = batch()
-        return answer
+    def from_the_beginning(response, request):
+        entry(response)["records"] = batch()
+        return response
 
     with Log(from_the_beginning) as log, log.consumer() as consumer:
         consumer.seek((TOPIC, 0), 3)
-        assert [consumer.poll(PATIENCE_S).offset for _ in range(2)] == [3, 4]
+        assert [consumer.poll(TIMEOUT_S).offset for _ in range(2)] == [3, 4]
 
 
 def test_fetch_settings_are_sent():
@@ -259,10 +263,10 @@ def test_fetch_settings_are_sent():
     }  # fmt: skip
     with Log() as log, log.consumer(**settings) as consumer:
         read(consumer)
-        asked = next(each.body for each in log.impostor.asked if each.api is FETCH)
-        assert (asked.min_bytes, asked.max_wait_ms, asked.max_bytes) == (7, 8, 9)
-        (partition,) = asked.topics[0].partitions
+        request = next(each.body for each in log.broker.requests if each.api is FETCH)
+        assert (request.min_bytes, request.max_wait_ms, request.max_bytes) == (7, 8, 9)
+        (partition,) = request.topics[0].partitions
         assert (partition.partition_max_bytes, partition.current_leader_epoch) == (10, 3)
-        assert asked.isolation_level == 1
-        listed = next(each.body for each in log.impostor.asked if each.api is LIST_OFFSETS)
+        assert request.isolation_level == 1
+        listed = next(each.body for each in log.broker.requests if each.api is LIST_OFFSETS)
         assert listed.isolation_level == 1

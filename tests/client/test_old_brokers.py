@@ -13,7 +13,7 @@ from kafkalite.protocol.schemas.cluster import API_VERSIONS
 from kafkalite.protocol.schemas.offsets import LATEST
 from tests.client.old_broker import KAFKA_2_1, KAFKA_2_8, KAFKA_3_9, old_broker
 
-PATIENCE_S = 30
+TIMEOUT_S = 30
 
 
 @pytest.fixture(scope="module", params=[KAFKA_2_1, KAFKA_2_8, KAFKA_3_9], ids=["2.1", "2.8", "3.9"])
@@ -22,7 +22,7 @@ def old(request):
         yield found
         beyond = {
             (key, version)
-            for key, version in found.asked
+            for key, version in found.requests
             if version > found.newest[key] and key != API_VERSIONS.key
         }
         assert not beyond
@@ -30,12 +30,12 @@ def old(request):
 
 def test_rows_and_columns_are_produced_and_consumed(old):
     with Producer(old.address, native="off") as producer:
-        sent = producer.send("rows", "one", key="k", headers=[("h", b"x")]).result(PATIENCE_S)
+        sent = producer.send("rows", "one", key="k", headers=[("h", b"x")]).result(TIMEOUT_S)
         assert sent.offset == 0
         table = pa.table({"value": ["two", "three"]})
-        assert producer.send_arrow("rows", table).result(PATIENCE_S) == [(0, 1, 2)]
+        assert producer.send_arrow("rows", table).result(TIMEOUT_S) == [(0, 1, 2)]
     with Consumer(old.address, topics="rows", native="off") as consumer:
-        messages = [consumer.poll(PATIENCE_S) for _ in range(3)]
+        messages = [consumer.poll(TIMEOUT_S) for _ in range(3)]
         assert [message.value for message in messages] == [b"one", b"two", b"three"]
         assert messages[0].headers == [("h", b"x")]
         assert consumer.to_table(columns=["value"]).num_rows == 3
@@ -43,11 +43,11 @@ def test_rows_and_columns_are_produced_and_consumed(old):
 
 def test_offsets_are_listed_and_committed(old):
     with Producer(old.address, native="off") as producer:
-        producer.send("kept", "one").result(PATIENCE_S)
+        producer.send("kept", "one").result(TIMEOUT_S)
     with Consumer(old.address, group_id="readers", native="off") as consumer:
         consumer.assign([("kept", 0)])
         assert consumer.committed() == {("kept", 0): None}
-        assert consumer.poll(PATIENCE_S).value == b"one"
+        assert consumer.poll(TIMEOUT_S).value == b"one"
         consumer.commit()
         assert consumer.committed() == {("kept", 0): 1}
         assert consumer.watermarks(("kept", 0)) == (0, 1)

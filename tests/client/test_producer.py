@@ -175,17 +175,17 @@ def test_round_robin_partitioner_uses_each_partition(broker, native):
 
 def test_custom_partitioner_is_called_once_per_record(broker, native):
     topic = broker.topic(partitions=3)
-    asked = []
+    calls = []
 
     def last(name, key, count):
-        asked.append((name, key, count))
+        calls.append((name, key, count))
         return count - 1
 
     with producer(broker, native, partitioner=last, batch_size=500) as made:
         sent = [made.send(topic, b"x" * 100, key=f"k{number}") for number in range(20)]
         made.flush(WAIT_S)
         assert {each.result(0).partition for each in sent} == {2}
-    assert asked == [(topic, b"k%d" % number, 3) for number in range(20)]
+    assert calls == [(topic, b"k%d" % number, 3) for number in range(20)]
 
 
 def test_partitioner_result_out_of_range_is_rejected(broker, native):

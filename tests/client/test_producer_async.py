@@ -261,12 +261,12 @@ def test_send_without_memory_fails_after_max_block_ms(native):
 def test_concurrent_sends_to_an_unknown_topic_share_one_lookup(broker):
     async def main():
         async with AsyncProducer(broker.bootstrap, max_block_ms=300) as producer:
-            asked = []
+            calls = []
             look_up = producer._producer.partitions_for
-            producer._producer.partitions_for = lambda name: asked.append(name) or look_up(name)
+            producer._producer.partitions_for = lambda name: calls.append(name) or look_up(name)
             sends = [producer.send("nowhere", b"x") for _ in range(50)]
             errors = await asyncio.gather(*sends, return_exceptions=True)
             assert {type(error) for error in errors} == {UnknownTopicOrPartition}
-            assert asked == ["nowhere"]
+            assert calls == ["nowhere"]
 
     play(main())

@@ -31,7 +31,7 @@ from kafkalite.protocol.schemas.offsets import LIST_OFFSETS
 from kafkalite.records.batch import Record, build
 from kafkalite.testing import Broker
 from tests.client.consuming import (
-    PATIENCE_S,
+    TIMEOUT_S,
     TRANSPORT,
     delete,
     descriptors,
@@ -39,7 +39,7 @@ from tests.client.consuming import (
     produce,
     until,
 )
-from tests.client.impostor import Impostor, metadata
+from tests.client.scripted_broker import ScriptedBroker, metadata
 from tests.client.test_decoding import marker
 
 
@@ -68,7 +68,7 @@ def offsets_of(batches):
 def trim(broker, topic, offset):
     admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": broker.bootstrap})
     place = confluent_kafka.TopicPartition(topic, 0, offset)
-    admin.delete_records([place])[place].result(PATIENCE_S)
+    admin.delete_records([place])[place].result(TIMEOUT_S)
 
 
 # Ranges.
@@ -246,7 +246,7 @@ class Gappy:
         self.high, self.start, self.aborted = high, start, list(aborted)
         self.stable = high if stable is None else stable
         self.error_code = 0
-        self.impostor = Impostor(
+        self.broker = ScriptedBroker(
             {METADATA: self.described, LIST_OFFSETS: self.listed, FETCH: self.fetched}
         )
 
@@ -254,39 +254,39 @@ class Gappy:
         return self
 
     def __exit__(self, *_):
-        self.impostor.close()
+        self.broker.close()
 
     def read(self, start, end, **keywords):
         settings = {
-            "bootstrap.servers": self.impostor.address, "retry.backoff.ms": "1",
+            "bootstrap.servers": self.broker.address, "retry.backoff.ms": "1",
             "isolation.level": "read_committed", "fetch.max.wait.ms": "20",
         }  # fmt: skip
         with RangeReader(settings) as reader:
             return offsets_of(reader.read(("t", 0), start, end, columns=["offset"], **keywords))
 
-    def described(self, asked):
-        told = metadata({0: self.impostor.port}, {"t": {0: (0, 3)}})
-        told["topics"][0]["topic_id"] = bytes([7]) * 16
-        return told
+    def described(self, request):
+        response = metadata({0: self.broker.port}, {"t": {0: (0, 3)}})
+        response["topics"][0]["topic_id"] = bytes([7]) * 16
+        return response
 
-    def listed(self, asked):
-        sought = asked.body.topics[0].partitions[0].timestamp
+    def listed(self, request):
+        sought = request.body.topics[0].partitions[0].timestamp
         offset = self.start if sought == -2 else self.high
         partition = {"partition_index": 0, "offset": offset, "timestamp": -1}
         return {"topics": [{"name": "t", "partitions": [partition]}]}
 
-    def at_hand(self, asked):
+    def at_hand(self, request):
         return self.batches
 
-    def fetched(self, asked):
-        (topic,) = asked.body.topics
+    def fetched(self, request):
+        (topic,) = request.body.topics
         (partition,) = topic.partitions
         found = b"".join(
-            data for last, data in self.at_hand(asked) if last >= partition.fetch_offset
+            data for last, data in self.at_hand(request) if last >= partition.fetch_offset
         )
-        if not found and asked.body.max_wait_ms:
-            time.sleep(asked.body.max_wait_ms / 1000)
-        told = {
+        if not found and request.body.max_wait_ms:
+            time.sleep(request.body.max_wait_ms / 1000)
+        response = {
             "partition_index": 0, "error_code": self.error_code, "high_watermark": self.high,
             "last_stable_offset": self.stable, "log_start_offset": self.start,
             "aborted_transactions": [
@@ -294,7 +294,7 @@ class Gappy:
             ],
             "records": found,
         }  # fmt: skip
-        named = {"topic": topic.topic, "topic_id": topic.topic_id, "partitions": [told]}
+        named = {"topic": topic.topic, "topic_id": topic.topic_id, "partitions": [response]}
         return {"responses": [named]}
 
 
@@ -361,8 +361,8 @@ class Remote(Gappy):
 
     arrived = False
 
-    def at_hand(self, asked):
-        self.arrived = self.arrived or asked.body.max_wait_ms == range_reader.GAP_WAIT_MS
+    def at_hand(self, request):
+        self.arrived = self.arrived or request.body.max_wait_ms == range_reader.GAP_WAIT_MS
         return self.batches if self.arrived else []
 
 
@@ -375,12 +375,12 @@ def test_gap_is_accepted_only_after_the_leader_waited_for_records(quick):
 class Trimming(Gappy):
     """A broker whose log start moves for a while, so that a response about a gap changes."""
 
-    def fetched(self, asked):
+    def fetched(self, request):
         if self.start < 8:
             self.start += 1
         else:
             self.batches = [records(*range(40, 60))]
-        return super().fetched(asked)
+        return super().fetched(request)
 
 
 def test_gap_is_not_accepted_while_the_log_start_moves(quick):
@@ -424,20 +424,20 @@ class Forgetful(Gappy):
 
     forgot, forgot_times = False, 0
 
-    def described(self, asked):
-        told = super().described(asked)
+    def described(self, request):
+        response = super().described(request)
         if self.forgot:
             self.forgot_times += 1
-            told["topics"][0] |= {"error_code": UnknownTopicOrPartition.code, "partitions": []}
-        return told
+            response["topics"][0] |= {"error_code": UnknownTopicOrPartition.code, "partitions": []}
+        return response
 
-    def fetched(self, asked):
+    def fetched(self, request):
         if self.forgot:
             self.error_code = NotLeaderOrFollower.code
-        elif asked.body.topics[0].partitions[0].fetch_offset >= 20 and not self.forgot_times:
+        elif request.body.topics[0].partitions[0].fetch_offset >= 20 and not self.forgot_times:
             self.forgot = True
             threading.Timer(0.1, self.remember).start()
-        return super().fetched(asked)
+        return super().fetched(request)
 
     def remember(self):
         self.forgot, self.error_code = False, 0
@@ -466,6 +466,6 @@ def test_error_of_the_leader_is_raised(quick, code):
 
 def test_broker_without_a_response_raises_request_timed_out(quick):
     with Gappy([records(*range(60))]) as log:
-        log.impostor.answers[FETCH] = lambda asked: None
+        log.broker.responders[FETCH] = lambda request: None
         with pytest.raises(RequestTimedOut, match="t-0: no records arrived for 0.5 s at offset 7"):
             log.read(7, 60, timeout=0.5)

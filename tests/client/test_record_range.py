@@ -121,8 +121,8 @@ def test_whole_batches_end_before_an_incomplete_or_invalid_batch():
     assert whole_batches(whole) == (len(whole), 7)
     assert whole_batches(whole[:-1]) == (len(first), 3)
     assert whole_batches(whole[:60]) == (0, -1)
-    spoilt = first[:8] + b"\xff\xff\xff\xff" + first[12:]
-    assert whole_batches(memoryview(second + spoilt)) == (len(second), 7)
+    invalid = first[:8] + b"\xff\xff\xff\xff" + first[12:]
+    assert whole_batches(memoryview(second + invalid)) == (len(second), 7)
 
 
 @pytest.mark.parametrize("codec", list(Codec))

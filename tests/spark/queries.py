@@ -2,7 +2,7 @@
 
 import time
 
-PATIENCE_S = 120
+TIMEOUT_S = 120
 STARTING = "Initializing"
 
 
@@ -13,7 +13,7 @@ def await_sources(query):
     one that is stopped earlier still finishes its start: with many of these at once, none of them
     connects in time.
     """
-    until_s = time.monotonic() + PATIENCE_S
+    until_s = time.monotonic() + TIMEOUT_S
     while query.isActive and query.status["message"].startswith(STARTING):
         assert time.monotonic() < until_s, query.status
         time.sleep(0.02)

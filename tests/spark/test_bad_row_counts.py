@@ -22,7 +22,7 @@ from pyspark_kafkalite.connector.source_options import source_options
 from pyspark_kafkalite.decoding import Decode
 from pyspark_kafkalite.decoding.bad_rows import BadRows
 from tests.client.consuming import take
-from tests.spark.queries import PATIENCE_S
+from tests.spark.queries import TIMEOUT_S
 
 QUERY = str(uuid.UUID(int=7))
 RANGE = OffsetRange("flights", 0, 100, 200)
@@ -337,7 +337,7 @@ def test_bad_rows_of_a_stream_reach_the_driver(spark, broker, listener, tmp_path
     writer = frame.writeStream.format("memory").queryName("good").trigger(availableNow=True)
     with caplog.at_level(logging.WARNING, LOGGER):
         query = writer.option("checkpointLocation", str(tmp_path)).start()
-        assert query.awaitTermination(PATIENCE_S)
+        assert query.awaitTermination(TIMEOUT_S)
         await_events(spark)
     assert spark.table("good").count() == 16
     assert listener.bad_rows == {str(query.id): 8}
@@ -364,7 +364,7 @@ def test_bad_rows_of_a_batch_read_twice_are_counted_once(spark, broker, listener
 
     writer = frame.writeStream.foreachBatch(twice).trigger(availableNow=True)
     query = writer.option("checkpointLocation", str(tmp_path)).start()
-    assert query.awaitTermination(PATIENCE_S)
+    assert query.awaitTermination(TIMEOUT_S)
     await_events(spark)
     assert seen == [(6, 6)] and listener.bad_rows == {str(query.id): 3}
     with Consumer(broker.bootstrap, topics=[quarantine], auto_offset_reset="earliest") as consumer:

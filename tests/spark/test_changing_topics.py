@@ -12,7 +12,7 @@ pytest.importorskip("pyspark")
 from confluent_kafka.admin import NewTopic
 
 from kafkalite import Producer
-from tests.spark.queries import PATIENCE_S, await_sources
+from tests.spark.queries import TIMEOUT_S, await_sources
 from tests.spark.topics import admin, delete, done, grow, trim
 
 pytestmark = [pytest.mark.spark, pytest.mark.spark_session]
@@ -48,7 +48,7 @@ class Query:
     def rest(self):
         """Stop when its last micro-batch is committed, so that it is not repeated."""
         commit = self.checkpoint / "commits" / str(max(self.batches))
-        until_s = time.monotonic() + PATIENCE_S
+        until_s = time.monotonic() + TIMEOUT_S
         while not commit.exists():
             assert self.running.exception() is None, self.running.exception()
             assert time.monotonic() < until_s
@@ -60,7 +60,7 @@ class Query:
 
     def await_values(self, wanted):
         """Wait for these values, and check that there are no others."""
-        until_s = time.monotonic() + PATIENCE_S
+        until_s = time.monotonic() + TIMEOUT_S
         while len(self.came()) < len(wanted) and time.monotonic() < until_s:
             assert self.running.exception() is None, self.running.exception()
             time.sleep(0.02)
@@ -68,7 +68,7 @@ class Query:
 
     def await_begin(self):
         """Wait until its first micro-batch is done, an empty one for a stream that begins late."""
-        until_s = time.monotonic() + PATIENCE_S
+        until_s = time.monotonic() + TIMEOUT_S
         while not self.batches:
             assert self.running.exception() is None, self.running.exception()
             assert time.monotonic() < until_s
@@ -162,7 +162,7 @@ def test_stream_continues_until_data_loss(broker, query, fails, way, start):
     stream.start()
     if fails == "true":
         with pytest.raises(Exception, match="failOnDataLoss"):
-            stream.running.awaitTermination(PATIENCE_S)
+            stream.running.awaitTermination(TIMEOUT_S)
         assert set(stream.came()) <= expected | wanted(range(25, 35), [1, 2])
         return
     expected |= wanted(range(25, 35), [1, 2]) | wanted(range(30, 35), [0])
@@ -219,7 +219,7 @@ def test_pattern_stream_follows_created_deleted_and_grown_topics(broker, query):
         assert stream.running.exception() is None, f"seed {SEED}: {stream.running.exception()}"
     write()
     stay = {f"{topic}/{number}" for topic in partitions for number in range(sent[topic])}
-    until_s = time.monotonic() + PATIENCE_S
+    until_s = time.monotonic() + TIMEOUT_S
     while not stay <= set(stream.came()) and time.monotonic() < until_s:
         assert stream.running.exception() is None, f"seed {SEED}: {stream.running.exception()}"
         time.sleep(0.05)

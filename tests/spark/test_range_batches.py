@@ -21,7 +21,7 @@ from kafkalite.testing import Broker
 from pyspark_kafkalite.connector import range_batches
 from pyspark_kafkalite.connector.offset_ranges import OffsetRange
 from pyspark_kafkalite.connector.range_batches import TYPES, DataLoss, fetched, headers_of
-from tests.client.consuming import PATIENCE_S, delete, descriptors, numbered, produce, until
+from tests.client.consuming import TIMEOUT_S, delete, descriptors, numbered, produce, until
 
 EVERY = tuple(TYPES)
 
@@ -62,7 +62,7 @@ def offsets_of(table):
 def trim(broker, topic, offset):
     admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": broker.bootstrap})
     place = confluent_kafka.TopicPartition(topic, 0, offset)
-    admin.delete_records([place])[place].result(PATIENCE_S)
+    admin.delete_records([place])[place].result(TIMEOUT_S)
 
 
 # Records.
@@ -108,7 +108,7 @@ def test_each_column_has_the_value_of_the_record(served, native, columns):
     producer = confluent_kafka.Producer({"bootstrap.servers": served.bootstrap})
     producer.produce(topic, b"v", b"k", timestamp=1_700_000_000_123)
     producer.produce(topic, None, None, timestamp=1, headers=[("a", b"1"), ("a", None)])
-    assert producer.flush(PATIENCE_S) == 0
+    assert producer.flush(TIMEOUT_S) == 0
     rows = read(topic, 0, 2, client(served, native=native), columns).to_pylist()
     whole = [
         {"key": b"k", "value": b"v", "offset": 0, "headers": None},
@@ -207,7 +207,7 @@ def test_ranges_are_read_in_concurrent_threads(served, native):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(PATIENCE_S)
+        thread.join(TIMEOUT_S)
     assert found == {p: [numbered(3000, 10_000 * p)] * 3 for p in range(4)}
 
 

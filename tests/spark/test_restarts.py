@@ -21,7 +21,7 @@ import pytest
 pytest.importorskip("pyspark")
 
 from kafkalite import Producer
-from tests.spark.queries import PATIENCE_S, await_sources, failure_of
+from tests.spark.queries import TIMEOUT_S, await_sources, failure_of
 
 pytestmark = [pytest.mark.spark, pytest.mark.spark_session]
 
@@ -81,7 +81,7 @@ class Checkpoint:
 
     def await_batch(self, log, is_active):
         """Wait until the next micro-batch is in a log, or the query has failed."""
-        until_s = time.monotonic() + PATIENCE_S
+        until_s = time.monotonic() + TIMEOUT_S
         while self.newest(log) == self.before[log] and is_active():
             assert time.monotonic() < until_s, f"no micro-batch after {self.before}"
             time.sleep(0.01)
@@ -139,7 +139,7 @@ def test_restarts_from_a_checkpoint_lose_no_record(spark, broker, tmp_path):
             assert failure is None, f"seed {SEED}: {failure}"
     writer = reader.option("maxOffsetsPerTrigger", "1000000").load().writeStream.format("parquet")
     writer = writer.option("checkpointLocation", checkpoint)
-    assert writer.trigger(availableNow=True).start(out).awaitTermination(PATIENCE_S)
+    assert writer.trigger(availableNow=True).start(out).awaitTermination(TIMEOUT_S)
     assert numbers_in(spark, out) == list(range(source.count)), f"seed {SEED}"
     assert interrupted, "no micro-batch was stopped at work"
 
@@ -191,6 +191,6 @@ def test_killed_drivers_lose_no_record(spark, broker, tmp_path, sockets):
     writer = reader.load().select("partition", "offset", "value").writeStream.format("parquet")
     writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
     query = writer.trigger(availableNow=True).start(str(out))
-    assert query.awaitTermination(PATIENCE_S)
+    assert query.awaitTermination(TIMEOUT_S)
     assert numbers_in(spark, out) == list(range(source.count)), f"seed {SEED}"
     assert interrupted, "no micro-batch was killed at work"

@@ -19,7 +19,7 @@ from tests.spark.topics import trim
 
 pytestmark = pytest.mark.spark_session
 
-PATIENCE_S = 120
+TIMEOUT_S = 120
 
 
 @pytest.fixture
@@ -182,7 +182,7 @@ def test_values_become_typed_columns(broker, topic, frame, collected, spark):
     rows = [("UA", 5, 0), ("AA", None, 1)]
     assert [tuple(row) for row in df.orderBy("offset").collect()] == rows
     query = collected(frame(stream=True, startingOffsets="earliest", **options), availableNow=True)
-    assert query.awaitTermination(PATIENCE_S)
+    assert query.awaitTermination(TIMEOUT_S)
     assert [tuple(row) for row in spark.table("came").orderBy("offset").collect()] == rows
     with pytest.raises(Exception, match="value_format"):
         frame(**{**options, "value_format": "xml"}).count()
@@ -209,7 +209,7 @@ def collected(spark, tmp_path):
 
 
 def await_rows(spark, query, count, name="came"):
-    until_s = time.monotonic() + PATIENCE_S
+    until_s = time.monotonic() + TIMEOUT_S
     while (came := spark.table(name).count()) < count:
         assert query.exception() is None, query.exception()
         assert time.monotonic() < until_s, f"{came} of {count}"
@@ -235,7 +235,7 @@ def test_available_now_reads_in_batches_and_continues_from_checkpoint(
         df = frame(stream=True, startingOffsets="earliest", maxOffsetsPerTrigger="5")
         writer = df.writeStream.format("parquet").option("checkpointLocation", checkpoint)
         query = writer.trigger(availableNow=True).start(out)
-        assert query.awaitTermination(PATIENCE_S)
+        assert query.awaitTermination(TIMEOUT_S)
         assert query.exception() is None
         return [each.numInputRows for each in query.recentProgress if each.numInputRows]
 
@@ -252,7 +252,7 @@ def test_checkpoint_has_the_offset_format_of_spark_kafka(
     produce(broker, topic, numbers(0, 4), 2)
     df = frame(stream=True, startingOffsets="earliest").select("value")
     query = collected(df, checkpoint=tmp_path / "held", availableNow=True)
-    assert query.awaitTermination(PATIENCE_S)
+    assert query.awaitTermination(TIMEOUT_S)
     last = (tmp_path / "held" / "offsets" / "0").read_text().splitlines()[-1]
     assert json.loads(last) == {topic: {"0": 0, "1": 0, "2": 4}}
 
@@ -271,7 +271,7 @@ def test_commit_group_and_lag_listener_follow_the_stream(spark, broker, topic, f
         await_rows(spark, query, 12)
         produce(broker, topic, numbers(12, 14), 0)
         await_rows(spark, query, 14)
-        until_s = time.monotonic() + PATIENCE_S
+        until_s = time.monotonic() + TIMEOUT_S
         while (at := offset_requests.committed_offsets(cluster, f"seen-{topic}", [(topic, 0)])) != {
             (topic, 0): 12
         }:
@@ -292,7 +292,7 @@ def test_window_with_watermark_counts_a_stream(spark, broker, topic, frame, tmp_
     counted = df.groupBy(F.window("timestamp", "10 seconds")).count()
     writer = counted.writeStream.format("memory").queryName("windows").outputMode("complete")
     query = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
-    assert query.awaitTermination(PATIENCE_S)
+    assert query.awaitTermination(TIMEOUT_S)
     assert [row["count"] for row in spark.table("windows").collect()] == [10] * 6
 
 
@@ -305,7 +305,7 @@ def test_deleted_topic_fails_a_stream_with_one_sentence(spark, broker, topic, fr
 
     delete(broker, topic)
     with pytest.raises(Exception, match="are gone.*failOnDataLoss"):
-        query.awaitTermination(PATIENCE_S)
+        query.awaitTermination(TIMEOUT_S)
 
 
 @pytest.mark.spark

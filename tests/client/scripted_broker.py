@@ -1,11 +1,11 @@
 """A scripted broker: a table of responses, correct or not, by API.
 
-    with Impostor({METADATA: lambda asked: {"brokers": [...]}}) as there:
+    with ScriptedBroker({METADATA: lambda request: {"brokers": [...]}}) as there:
         Cluster(producer_settings(there.address, {}))
 
 A response is a dict of fields, written in the requested version; or bytes, which are sent
-unchanged; or None, and nothing is sent.  Raising Hangup closes the connection.  Unless the table
-has its own entry, the ApiVersions response lists the APIs of the table.
+unchanged; or None, and nothing is sent.  Raising CloseConnection closes the connection.  Unless
+the table has its own entry, the ApiVersions response lists the APIs of the table.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from kafkalite.protocol.schema import BY_KEY, Api, Fields
 from kafkalite.protocol.schemas.cluster import API_VERSIONS
 
 
-class Hangup(Exception):
+class CloseConnection(Exception):
     """An exception that closes the connection instead of a response."""
 
 
-class Asked(NamedTuple):
+class ReceivedRequest(NamedTuple):
     """A request, and the number of the connection that it came over."""
 
     api: Api
@@ -37,25 +37,25 @@ class Asked(NamedTuple):
     connection: int
 
 
-Answer = Callable[[Asked], dict[str, Any] | bytes | None]
+Responder = Callable[[ReceivedRequest], dict[str, Any] | bytes | None]
 
 
 def framed(content: bytes) -> bytes:
     return struct.pack(">i", len(content)) + content
 
 
-class Impostor:
+class ScriptedBroker:
     """A broker that listens from its construction on."""
 
     def __init__(
         self,
-        answers: Mapping[Api, Answer] = {},
+        answers: Mapping[Api, Responder] = {},
         versions: Mapping[Api, tuple[int, int]] = {},
         port: int = 0,
     ) -> None:
-        self.answers = {API_VERSIONS: self.versions_served, **answers}
-        self.versions = {api: versions.get(api, api.versions) for api in self.answers}
-        self.asked: list[Asked] = []
+        self.responders = {API_VERSIONS: self.versions_served, **answers}
+        self.versions = {api: versions.get(api, api.versions) for api in self.responders}
+        self.requests: list[ReceivedRequest] = []
         self.accepted = 0
         self._listener = socket.create_server(("127.0.0.1", port))
         self.port: int = self._listener.getsockname()[1]
@@ -89,9 +89,9 @@ class Impostor:
 
     def count(self, api: Api) -> int:
         """Return how many requests of an API were received."""
-        return sum(asked.api is api for asked in self.asked)
+        return sum(request.api is api for request in self.requests)
 
-    def versions_served(self, asked: Asked) -> dict[str, Any]:
+    def versions_served(self, request: ReceivedRequest) -> dict[str, Any]:
         return {
             "api_keys": [
                 {"api_key": api.key, "min_version": low, "max_version": high}
@@ -111,7 +111,7 @@ class Impostor:
 
     def _serve(self, connection: socket.socket, number: int) -> None:
         try:
-            with connection.makefile("rb") as stream, contextlib.suppress(OSError, Hangup):
+            with connection.makefile("rb") as stream, contextlib.suppress(OSError, CloseConnection):
                 while len(size := stream.read(4)) == 4:
                     frame = stream.read(int.from_bytes(size, "big"))
                     answer = self._answer(frame, number)
@@ -125,17 +125,19 @@ class Impostor:
         header = read_header(frame)
         api = BY_KEY[header.api_key]
         body = api.request.read(header.version, frame, header.body_position)
-        asked = Asked(api, header.version, header.correlation_id, header.client_id, body, number)
-        self.asked.append(asked)
-        said = self.answers[api](asked)
-        return answer_of(asked, said) if isinstance(said, dict) else said
+        request = ReceivedRequest(
+            api, header.version, header.correlation_id, header.client_id, body, number
+        )
+        self.requests.append(request)
+        said = self.responders[api](request)
+        return response_frame(request, said) if isinstance(said, dict) else said
 
 
-def answer_of(asked: Asked, fields: dict[str, Any]) -> bytes:
+def response_frame(request: ReceivedRequest, fields: dict[str, Any]) -> bytes:
     """Return a response frame with these fields."""
-    flexible = asked.api.response_header_flexible(asked.version)
-    content = asked.api.response.write(asked.version, fields)
-    return framed(response_header(asked.correlation_id, flexible) + content)
+    flexible = request.api.response_header_flexible(request.version)
+    content = request.api.response.write(request.version, fields)
+    return framed(response_header(request.correlation_id, flexible) + content)
 
 
 def metadata(
