@@ -17,13 +17,16 @@ decoded in its first step; if there are more steps, the response is encoded in a
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Generator
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from kafkalite.broker.future import Future
-from kafkalite.errors import KafkaError
+from kafkalite.errors import Fatal, KafkaError, UnknownServerError
 from kafkalite.transport.reactor import Reactor
+
+log = logging.getLogger("kafkalite.broker")
 
 T = TypeVar("T")
 
@@ -86,6 +89,9 @@ class Steps(Generic[T]):
         except KafkaError as error:
             future.fail(error)
             return
+        except Exception as error:
+            fail_unexpected(self._reactor, future, error)
+            return
         then = self._end if is_done else self._resume
         self._reactor.call_later(STEP_PAUSE_MS, lambda: then(future))
 
@@ -97,6 +103,18 @@ class Steps(Generic[T]):
         if self._work is not None:
             self._work.close()
             self._work = None
+
+
+def fail_unexpected(reactor: Reactor, future: Future[Any], error: Exception) -> None:
+    """Fail a request whose step in a later tick raised an unexpected error; log the error.
+
+    The loop handles such an error of the first step; a timer's would end the process.
+    """
+    if isinstance(error, AssertionError | Fatal):
+        raise error
+    reactor.errors += 1
+    log.error("Request failed with an unexpected error.", exc_info=error)
+    future.fail(UnknownServerError("The request failed with an unexpected error of the broker."))
 
 
 class WorkQueues:

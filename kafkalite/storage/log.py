@@ -383,7 +383,11 @@ class Log:
     # -- deleting ----------------------------------------------------------------------------
 
     def delete_records(self, before_offset: int) -> int:
-        """Advance the log start offset and return it; whole segments before it are removed."""
+        """Advance the log start offset and return it; whole segments before it are removed.
+
+        Raises KafkaStorageError for a log that is not served, or if files cannot be renamed or
+        deleted: the log start offset is advanced all the same.
+        """
         if self.failure is not None:
             raise KafkaStorageError(self.failure)
         if not 0 <= before_offset <= self.end_offset:
@@ -394,7 +398,12 @@ class Log:
         if before_offset > self.log_start_offset:
             self.log_start_offset = before_offset
             self.leader_epochs.truncate_from_start(before_offset)
-            self._remove_first(retention.before(self.segments, before_offset))
+            try:
+                self._remove_first(retention.before(self.segments, before_offset))
+            except OSError as error:
+                raise KafkaStorageError(
+                    f"Segments of {self.directory} cannot be removed: {error.strerror}"
+                ) from error
         return self.log_start_offset
 
     def retain(self) -> None:

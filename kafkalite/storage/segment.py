@@ -371,7 +371,10 @@ class LogSegment:
         self.load_timestamps()
         if self.max_timestamp >= 0:
             return self.max_timestamp
-        return int(self.path.stat().st_mtime * 1000)
+        try:
+            return int(self.path.stat().st_mtime * 1000)
+        except OSError as error:
+            raise KafkaStorageError(f"{self.path} cannot be read: {error.strerror}") from error
 
     def age_ms(self, timestamp: int, clock: Clock) -> int:
         """Return the age at this timestamp of a segment that is not empty: by the records'

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from kafkalite import errors
@@ -75,6 +77,13 @@ def test_list_offsets_by_time_returns_the_first_record_not_before_it(filled, tim
 
 def test_list_offsets_finds_the_max_timestamp(filled):
     assert listed(filled, MAX_TIMESTAMP) == (0, NOW + 50, 2)
+
+
+def test_list_offsets_by_time_of_a_removed_file_is_a_storage_error(broker):
+    broker.create("a")
+    broker.append("a", [-1])
+    shutil.rmtree(broker.directory / "a-0")
+    assert listed(broker, NOW) == (errors.KafkaStorageError.code, -1, -1)
 
 
 def test_list_offsets_by_time_opens_large_batches_on_a_thread(broker):
@@ -312,6 +321,20 @@ def test_delete_records_stops_at_the_high_watermark(filled):
 def test_delete_records_of_unknown_partition_fails(filled):
     assert deleted(filled, 0, topic="gone") == (errors.UnknownTopicOrPartition.code, -1)
     assert deleted(filled, 0, partition=9) == (errors.UnknownTopicOrPartition.code, -1)
+
+
+def test_delete_records_of_a_removed_directory_is_a_storage_error_of_its_own(broker):
+    broker.create("a", 2, segment_bytes=str(1 << 20))
+    for partition in 0, 1:
+        for _ in range(2):
+            batch = build([Record(timestamp=NOW, value=bytes(900_000))])
+            broker.node.replicas.leader("a", partition).append(batch)
+    shutil.rmtree(broker.directory / "a-0")
+    wanted = [{"partition_index": partition, "offset": 1} for partition in (0, 1)]
+    topics = [{"name": "a", "partitions": wanted}]
+    answer = broker.ask(DELETE_RECORDS, 2, topics=topics, timeout_ms=1_000)
+    codes = [(each.error_code, each.low_watermark) for each in answer.topics[0].partitions]
+    assert codes == [(errors.KafkaStorageError.code, -1), (0, 1)]
 
 
 def test_delete_records_without_permission_deletes_nothing(filled):

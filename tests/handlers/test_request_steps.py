@@ -151,6 +151,34 @@ def test_steps_are_cancelled_when_the_client_disconnects(many, name, monkeypatch
     assert wire.sent is None
 
 
+class FailingAuthorizer(SlowAuthorizer):
+    """A slow authorizer that raises an unexpected error after half of the entries."""
+
+    def __init__(self, clock):
+        super().__init__(clock)
+        self.calls_left = COUNT // 2
+
+    def allows(self, *asked):
+        self.calls_left -= 1
+        if not self.calls_left:
+            raise OSError("an error that no handler expects")
+        return super().allows(*asked)
+
+
+@pytest.mark.parametrize("name", ["ListOffsets", "DeleteRecords", "DescribeGroups"])
+def test_unexpected_error_in_a_later_step_closes_only_the_connection(many, name, monkeypatch):
+    api, version, fields = REQUESTS[name]
+    expected = many.ask(api, version, **fields)
+    with monkeypatch.context() as patch:
+        patch.setattr(many.node, "authorizer", FailingAuthorizer(many.clock))
+        errors = many.reactor.errors
+        wire = many.send(api, version, **fields)
+        assert (wire.sent, wire.closed) == (None, False)
+        go_on(many, lambda: wire.closed)
+    assert many.reactor.errors == errors + 1
+    assert many.ask(api, version, **fields) == expected
+
+
 @pytest.fixture
 def slow_commits(many, monkeypatch):
     """Return a function that begins a commit in which each topic takes a millisecond."""

@@ -29,7 +29,7 @@ from kafkalite.broker.replica.partition import READ_COMMITTED, Partition
 from kafkalite.broker.replica.replica_manager import ReplicaManager
 from kafkalite.broker.security import DESCRIBE, TOPIC
 from kafkalite.broker.served_apis import Response, ServingNode, serves
-from kafkalite.broker.stepping import STEP_MS, STEP_PAUSE_MS, Work
+from kafkalite.broker.stepping import STEP_MS, STEP_PAUSE_MS, Work, fail_unexpected
 from kafkalite.errors import (
     InvalidRequest,
     KafkaError,
@@ -130,9 +130,16 @@ class OffsetListing:
             if not self._process(future, name, entry, responses):
                 return
             if now_ns() >= end_ns:
-                self._node.reactor.call_later(STEP_PAUSE_MS, lambda: self.proceed(future))
+                self._node.reactor.call_later(STEP_PAUSE_MS, lambda: self._resume(future))
                 return
         future.resolve(self.response)
+
+    def _resume(self, future: Future[Response]) -> None:
+        """Proceed in a later tick."""
+        try:
+            self.proceed(future)
+        except Exception as error:
+            fail_unexpected(self._node.reactor, future, error)
 
     def _process(
         self, future: Future[Response], name: str, entry: Any, responses: list[Response]
@@ -200,7 +207,7 @@ class OffsetListing:
             responses.append({**identity, "error_code": 0, **self._readable(partition, found)})
         else:
             responses.append({**identity, **error_fields(error, messages=False)})
-        self.proceed(future)
+        self._resume(future)
 
 
 def _first_epoch(log: Log) -> int:
