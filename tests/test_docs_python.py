@@ -34,7 +34,7 @@ PROGRAMS = {
 TESTS = {"docs/tutorials/test-suite.md": 2}
 SPARK = {"docs/tutorials/spark.md": 3}
 GATEWAY_PAGE = {"kafkalite/gateway/README.md"}
-"""Tested by tests/gateway/test_page.py."""
+"""Tested by tests/gateway/test_readme_programs.py."""
 TIMEOUT_S = 120
 SPARK_TIMEOUT_S = 300
 ADDRESS = "127.0.0.1:9092"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.gateway.serving import Peers, Served
+from tests.gateway.serving import GatewayThread, Peers
 
 
 @pytest.fixture
@@ -13,12 +13,12 @@ def peers():
 
 
 @pytest.fixture
-def served():
+def start_gateway():
     """A factory of gateways; each ends with the test."""
     made = []
 
     def make(*args, **keys):
-        made.append(Served(*args, **keys))
+        made.append(GatewayThread(*args, **keys))
         return made[-1]
 
     yield make

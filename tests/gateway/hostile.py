@@ -20,7 +20,7 @@ import time
 import zmq
 
 from tests.gateway.frames import headers, keyed_pack, pack
-from tests.gateway.serving import Peers, Served
+from tests.gateway.serving import GatewayThread, Peers
 
 GREETING = b"\xff" + bytes(8) + b"\x7f" + b"\3\0" + b"NULL".ljust(20, b"\0") + b"\0" + bytes(31)
 MORE, LARGE, COMMAND = 1, 2, 4
@@ -59,7 +59,7 @@ def ready(kind=b"PUSH"):
     return frame(b"\5READY" + named(b"Socket-Type", kind) + named(b"Identity", b""), COMMAND)
 
 
-def let_in(endpoint, kind=b"PUSH"):
+def handshaken_peer(endpoint, kind=b"PUSH"):
     """Connect a peer and complete its handshake; raise ConnectionError if it is rejected."""
     peer = connected(endpoint)
     peer.sendall(GREETING + ready(kind))
@@ -101,7 +101,7 @@ def body(chance):
     return chance.choice(shapes)
 
 
-def spoilt(chance, content):
+def damaged(chance, content):
     """Return the content with random damage."""
     content = bytearray(content)
     for _ in range(chance.randrange(1, 4)):
@@ -122,21 +122,21 @@ def claim(chance):
 def misbehave(chance, endpoint, kind):
     """Run one misbehaving peer; return how many frames it sent or damaged."""
     stage = chance.randrange(8)
-    enter = connected if stage < 4 else lambda endpoint: let_in(endpoint, kind)
+    enter = connected if stage < 4 else lambda endpoint: handshaken_peer(endpoint, kind)
     with contextlib.suppress(OSError), enter(endpoint) as peer:
         if stage == 0:
             peer.sendall(chance.randbytes(chance.randrange(1, 200)))
         elif stage == 1:
-            peer.sendall(spoilt(chance, GREETING + ready(kind)))
+            peer.sendall(damaged(chance, GREETING + ready(kind)))
         elif stage == 2:
-            peer.sendall(GREETING + spoilt(chance, ready(kind)) + message(b"sensors", b"", b"v"))
+            peer.sendall(GREETING + damaged(chance, ready(kind)) + message(b"sensors", b"", b"v"))
         elif stage == 3:  # without waiting for the handshake
             peer.sendall(GREETING + ready(kind) + message(*body(chance)))
         else:
             for _ in range(FRAMES_EACH):
                 content = message(*body(chance))
                 if stage == 7 and chance.random() < 0.3:
-                    content = claim(chance) if chance.random() < 0.3 else spoilt(chance, content)
+                    content = claim(chance) if chance.random() < 0.3 else damaged(chance, content)
                 peer.sendall(content)
         if chance.random() < 0.5:
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -172,7 +172,7 @@ def main():
     parser.add_argument("--seed", type=int, default=int(time.time()))
     asked = parser.parse_args()
     print(f"seed {asked.seed}", flush=True)
-    gateway, peers = Served(), Peers()
+    gateway, peers = GatewayThread(), Peers()
     began_s = time.monotonic()
     sent = abuse(gateway, peers, int(asked.frames), asked.seed)
     refused = gateway.metrics.refused.total()

@@ -20,7 +20,7 @@ from kafkalite.transport.reactor import Reactor
 WAIT_S_MAX = 30
 
 
-class Placed(NamedTuple):
+class BatchPosition(NamedTuple):
     """The position of a batch."""
 
     offset: int
@@ -40,21 +40,21 @@ class MemorySender:
 
     def __init__(self, partitions=1, memory=32 << 20):
         self.partitions = defaultdict(lambda: partitions)
-        self.refusals = {}
+        self.lookup_errors = {}
         """By topic: the error of a request for its partitions."""
-        self.judge = lambda topic, rows: None
+        self.batch_error = lambda topic, rows: None
         """Returns the error of a batch, or None."""
         self.logs = defaultdict(list)
         self.memory = memory
         self.stopped = threading.Event()
         self.kept = []
-        self.asked = []
+        self.lookups = []
         self.closed = False
 
     def partitions_for(self, topic, timeout):
-        self.asked.append(topic)
-        if topic in self.refusals:
-            raise self.refusals[topic]
+        self.lookups.append(topic)
+        if topic in self.lookup_errors:
+            raise self.lookup_errors[topic]
         return self.partitions[topic]
 
     def send_batch(
@@ -80,14 +80,14 @@ class MemorySender:
     def write(self):
         """Write the batches kept, and report them."""
         while self.kept:
-            place, rows, tell = self.kept.pop(0)
-            fault = self.judge(place[0], rows)
-            if fault is not None:
-                tell(fault, None)
+            place, rows, report = self.kept.pop(0)
+            error = self.batch_error(place[0], rows)
+            if error is not None:
+                report(error, None)
                 continue
             offset = len(self.logs[place])
             self.logs[place] += rows
-            tell(None, Placed(offset))
+            report(None, BatchPosition(offset))
 
     def close(self, timeout=None):
         self.closed = True
@@ -96,7 +96,7 @@ class MemorySender:
         return [row.value for (of, _), log in self.logs.items() if of == topic for row in log]
 
 
-class Served:
+class GatewayThread:
     """The gateway, its endpoints, and its loop in a thread."""
 
     def __init__(self, sender=None, run_directory=None, bound=None, **keys):
@@ -123,8 +123,8 @@ class Served:
             self.reactor.run()
             self.gateway.close()
             self.reactor.close()
-        except BaseException as fault:
-            self.failed = fault
+        except BaseException as error:
+            self.failed = error
             raise
 
     def call(self, call):

@@ -12,14 +12,14 @@ import pytest
 import zmq
 from confluent_kafka import Consumer, TopicPartition
 
-from tests.metrics.conftest import Scraped
+from tests.metrics.conftest import ScrapedBroker
 from tests.process.conftest import start  # noqa: F401
 from tests.process.waiting import is_gone, until
 
 SHAPES = [pytest.param(0, id="one process"), pytest.param(2, id="two workers")]
 
 
-class Gated:
+class GatewayBroker:
     """A broker with its own processes, and its gateway."""
 
     def __init__(self, begin, *flags, endpoint="tcp://127.0.0.1:0", workers=0):
@@ -51,25 +51,25 @@ class Gated:
 
 
 @pytest.fixture
-def gated(start):  # noqa: F811
+def start_broker(start):  # noqa: F811
     """A factory of brokers with a gateway."""
-    return lambda *flags, **options: Gated(start, *flags, **options)
+    return lambda *flags, **options: GatewayBroker(start, *flags, **options)
 
 
-def asked(dealer, number):
+def response_to(dealer, number):
     """Send one message; return its response without the text."""
     dealer.send_multipart([b"%d" % number, b"sensors", b"attic", b"%d" % number])
     while True:
-        which, *answer = dealer.recv_multipart()
+        which, *response = dealer.recv_multipart()
         if which == b"%d" % number:
-            return answer[:3]
+            return response[:3]
 
 
 @pytest.mark.parametrize("workers", SHAPES)
-def test_received_messages_are_produced_before_shutdown(gated, peers, workers):
-    gate = gated(workers=workers)
+def test_received_messages_are_produced_before_shutdown(start_broker, peers, workers):
+    gate = start_broker(workers=workers)
     dealer, push = peers(zmq.DEALER, gate.dealer), peers(zmq.PUSH, gate.push)
-    assert asked(dealer, 1) == [b"0", b"0", b"0"]
+    assert response_to(dealer, 1) == [b"0", b"0", b"0"]
     for number in range(500):
         push.send_multipart([b"sensors", b"", b"pushed %d" % number])
     # The first response may precede the pushed records; a second's comes after they were received,
@@ -83,20 +83,20 @@ def test_received_messages_are_produced_before_shutdown(gated, peers, workers):
 
 
 @pytest.mark.parametrize("workers", SHAPES)
-def test_killed_gateway_restarts_on_the_same_endpoints(gated, peers, workers):
-    gate = gated(workers=workers)
+def test_killed_gateway_restarts_on_the_same_endpoints(start_broker, peers, workers):
+    gate = start_broker(workers=workers)
     dealer = peers(zmq.DEALER, gate.dealer, RECONNECT_IVL=10)
-    assert asked(dealer, 1)[0] == b"0"
+    assert response_to(dealer, 1)[0] == b"0"
     first = gate.pid
     os.kill(first, signal.SIGKILL)
     until(lambda: gate.pid not in (0, first))
-    assert asked(dealer, 2)[0] == b"0"
+    assert response_to(dealer, 2)[0] == b"0"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["ended", "killed"])
 @pytest.mark.parametrize("workers", SHAPES)
-def test_gateway_ends_with_its_broker(gated, workers, number):
-    gate = gated(workers=workers)
+def test_gateway_ends_with_its_broker(start_broker, workers, number):
+    gate = start_broker(workers=workers)
     until(lambda: gate.pid)
     pid = gate.pid
     os.kill(gate.broker.process.pid, number)
@@ -104,38 +104,38 @@ def test_gateway_ends_with_its_broker(gated, workers, number):
 
 
 @pytest.mark.parametrize("workers", SHAPES)
-def test_senders_continue_over_restart_command(gated, peers, workers):
-    gate = gated(workers=workers)
+def test_senders_continue_over_restart_command(start_broker, peers, workers):
+    gate = start_broker(workers=workers)
     dealer = peers(zmq.DEALER, gate.dealer, RECONNECT_IVL=10)
-    assert asked(dealer, 1)[0] == b"0"
+    assert response_to(dealer, 1)[0] == b"0"
     first = gate.pid
     command = [sys.executable, "-m", "kafkalite", "restart", "--data", str(gate.broker.data)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     until(lambda: gate.pid not in (0, first))
-    assert asked(dealer, 2)[0] == b"0"
+    assert response_to(dealer, 2)[0] == b"0"
     assert gate.values("sensors") == [b"1", b"2"]
 
 
-def test_ipc_endpoint_is_private_and_removed_on_shutdown(gated, peers, tmp_path):
+def test_ipc_endpoint_is_private_and_removed_on_shutdown(start_broker, peers, tmp_path):
     path = tmp_path / "gate.sock"
-    gate = gated(endpoint=f"ipc://{path}")
+    gate = start_broker(endpoint=f"ipc://{path}")
     assert (gate.push, gate.dealer) == (f"ipc://{path}", f"ipc://{path}-dealer")
     assert path.stat().st_mode & 0o077 == 0
-    assert asked(peers(zmq.DEALER, gate.dealer), 1)[0] == b"0"
+    assert response_to(peers(zmq.DEALER, gate.dealer), 1)[0] == b"0"
     gate.broker.end(signal.SIGTERM)
     assert not path.exists() and not Path(f"{path}-dealer").exists()
 
 
-def test_socket_file_of_a_killed_broker_is_replaced(gated, tmp_path):
+def test_socket_file_of_a_killed_broker_is_replaced(start_broker, tmp_path):
     path = tmp_path / "gate.sock"
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
-    assert gated(endpoint=f"ipc://{path}").push == f"ipc://{path}"
+    assert start_broker(endpoint=f"ipc://{path}").push == f"ipc://{path}"
 
 
-def test_status_and_banner_show_the_endpoints(gated):
-    gate = gated()
+def test_status_and_banner_show_the_endpoints(start_broker):
+    gate = start_broker()
     command = [sys.executable, "-m", "kafkalite", "status", "--data", str(gate.broker.data)]
     status = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
     assert f"gateway     {gate.push} (PUSH), {gate.dealer} (DEALER)" in status
@@ -143,13 +143,13 @@ def test_status_and_banner_show_the_endpoints(gated):
     assert f"gateway     {gate.push} (PUSH), {gate.dealer} (DEALER)" in banner
 
 
-def test_exporter_scrape_contains_gateway_metrics(gated, peers):
-    gate = gated("--metrics", "127.0.0.1:0")
+def test_exporter_scrape_contains_gateway_metrics(start_broker, peers):
+    gate = start_broker("--metrics", "127.0.0.1:0")
     dealer = peers(zmq.DEALER, gate.dealer)
-    assert asked(dealer, 1)[0] == b"0"
+    assert response_to(dealer, 1)[0] == b"0"
     dealer.send_multipart([b"2", b"a/b", b"", b""])
     assert dealer.recv_multipart()[1] == b"17"
-    scraped = Scraped.__new__(Scraped)
+    scraped = ScrapedBroker.__new__(ScrapedBroker)
     scraped.where = gate.broker.ready["metrics"]
     name = "kafkalite_gateway_{}_total"
     until(lambda: scraped.samples.get((name.format("records"),)) == 1)
@@ -158,7 +158,7 @@ def test_exporter_scrape_contains_gateway_metrics(gated, peers):
     assert scraped.samples[(name.format("received_messages"), ("socket", "dealer"))] == 2
 
 
-def refused(tmp_path, *flags):
+def start_error(tmp_path, *flags):
     command = [sys.executable, "-m", "kafkalite", "start", "--listen", "127.0.0.1:0"]
     command += ["--data", str(tmp_path / "d"), *flags]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -183,29 +183,29 @@ def refused(tmp_path, *flags):
     ],
 )
 def test_invalid_endpoint_is_rejected(tmp_path, endpoint, words):
-    assert words in refused(tmp_path, "--gateway", endpoint)
+    assert words in start_error(tmp_path, "--gateway", endpoint)
 
 
 def test_endpoint_in_use_is_rejected(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         endpoint = f"tcp://127.0.0.1:{taken.getsockname()[1]}"
-        said = refused(tmp_path, "--gateway", endpoint)
+        said = start_error(tmp_path, "--gateway", endpoint)
         assert f"cannot listen on {endpoint}: address already in use" in said
-        said = refused(
+        said = start_error(
             tmp_path, "--gateway", "tcp://127.0.0.1:0", "-o", f"gateway.dealer.listener={endpoint}"
         )
         assert "gateway.dealer.listener=" in said
     with socket.socket(socket.AF_UNIX) as taken:
         taken.bind(str(tmp_path / "sock"))
         taken.listen()
-        assert "already in use" in refused(tmp_path, "--gateway", f"ipc://{tmp_path}/sock")
+        assert "already in use" in start_error(tmp_path, "--gateway", f"ipc://{tmp_path}/sock")
     (tmp_path / "file").touch()
-    assert "not a socket" in refused(tmp_path, "--gateway", f"ipc://{tmp_path}/file")
+    assert "not a socket" in start_error(tmp_path, "--gateway", f"ipc://{tmp_path}/file")
 
 
 def test_incomplete_curve_settings_are_rejected(tmp_path):
     flags = ["--gateway", "tcp://127.0.0.1:0", "-o", f"gateway.curve.clients={tmp_path}"]
-    assert "CURVE needs both" in refused(tmp_path, *flags)
+    assert "CURVE needs both" in start_error(tmp_path, *flags)
 
 
 @pytest.mark.parametrize("workers", [0, 1])
@@ -213,7 +213,7 @@ def test_start_fails_when_the_gateway_cannot_read_its_key(tmp_path, workers):
     flags = ["--gateway", "tcp://127.0.0.1:0", "-o", f"gateway.curve.clients={tmp_path}"]
     flags += ["-o", f"gateway.curve.key.file={tmp_path}/none", "--workers", str(workers)]
     ready_file = tmp_path / "ready.json"
-    said = refused(tmp_path, *flags, "--ready-file", str(ready_file))
+    said = start_error(tmp_path, *flags, "--ready-file", str(ready_file))
     assert f"the gateway cannot start: {tmp_path}/none is no certificate" in said
     assert not ready_file.exists() and not (tmp_path / "d/status.json").exists()
     assert "ready:" not in (tmp_path / "d/kafkalite.log").read_text()
@@ -236,7 +236,7 @@ def test_gateway_serve_runs_beside_a_broker_without_gateway(start, peers):  # no
         try:
             words = alone.stderr.readline().split()
             assert words[:2] == ["gateway", "at"]
-            assert asked(peers(zmq.DEALER, words[4]), 1)[0] == b"0"
+            assert response_to(peers(zmq.DEALER, words[4]), 1)[0] == b"0"
             alone.terminate()
             assert alone.wait(30) == 0
         finally:

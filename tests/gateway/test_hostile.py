@@ -20,8 +20,8 @@ from tests.gateway.hostile import (
     await_ready,
     connected,
     frame,
+    handshaken_peer,
     is_closed,
-    let_in,
     message,
     ready,
 )
@@ -30,7 +30,7 @@ from tests.process.waiting import until
 SEED = random.randrange(1 << 32)
 
 
-def turned_away(gateway):
+def refused_count(gateway):
     return sum(gateway.metrics.refused_peers.values())
 
 
@@ -38,16 +38,16 @@ def resident_size():
     return serving.resident_size()
 
 
-def test_thousand_malformed_frames_do_not_stop_the_gateway(served, peers):
+def test_thousand_malformed_frames_do_not_stop_the_gateway(start_gateway, peers):
     print("seed", SEED)
-    gateway = served()
+    gateway = start_gateway()
     hostile.abuse(gateway, peers, 1_000, SEED)
 
 
 @pytest.mark.fuzz
-def test_hundred_thousand_malformed_frames_leak_no_memory(served, peers):
+def test_hundred_thousand_malformed_frames_leak_no_memory(start_gateway, peers):
     print("seed", SEED)
-    gateway = served()
+    gateway = start_gateway()
     hostile.abuse(gateway, peers, 10_000, SEED)
     gateway.call(gc.collect)
     before = resident_size()
@@ -63,20 +63,20 @@ def test_hundred_thousand_malformed_frames_leak_no_memory(served, peers):
     "size", [(16 << 20) + 1, (1 << 31) - 1, 1 << 31, (1 << 63) - 1, (1 << 64) - 1]
 )
 @pytest.mark.parametrize("flags", [2, 3, 6], ids=["last", "more", "command"])
-def test_oversized_frame_length_closes_the_connection(served, size, flags):
-    gateway = served()
+def test_oversized_frame_length_closes_the_connection(start_gateway, size, flags):
+    gateway = start_gateway()
     before = resident_size()
-    with let_in(gateway.push) as peer:
+    with handshaken_peer(gateway.push) as peer:
         peer.sendall(bytes([flags]) + struct.pack(">Q", size))
         assert is_closed(peer)
     assert resident_size() - before < 16 << 20
-    with let_in(gateway.push) as peer:
+    with handshaken_peer(gateway.push) as peer:
         peer.sendall(message(b"sensors", b"", b"after"))
         until(lambda: gateway.sender.values("sensors") == [b"after"])
 
 
-def test_oversized_message_is_rejected_counted_and_logged(served, peers, caplog):
-    gateway = served()
+def test_oversized_message_is_rejected_counted_and_logged(start_gateway, peers, caplog):
+    gateway = start_gateway()
     dealer, push = peers(zmq.DEALER, gateway.dealer), peers(zmq.PUSH, gateway.push)
     large = bytes((1 << 20) + 1)
     for frames in ([b"sensors", b"", large], [b"sensors", b"PCK\x01" + large], [large, b"", b"v"]):
@@ -91,27 +91,29 @@ def test_oversized_message_is_rejected_counted_and_logged(served, peers, caplog)
         ("dealer", "MESSAGE_TOO_LARGE"): 3, ("push", "MESSAGE_TOO_LARGE"): 1,
     }  # fmt: skip
     assert "Message to push for topic sensors was refused: MESSAGE_TOO_LARGE" in caplog.text
-    with let_in(gateway.push) as peer:
+    with handshaken_peer(gateway.push) as peer:
         peer.sendall(bytes([2]) + struct.pack(">Q", (16 << 20) + 1))
         assert is_closed(peer)
     until(lambda: gateway.metrics.disconnected == {"push": 1})
 
 
-def test_incomplete_message_of_a_closed_connection_is_discarded(served):
-    gateway = served()
-    with let_in(gateway.push) as peer:
+def test_incomplete_message_of_a_closed_connection_is_discarded(start_gateway):
+    gateway = start_gateway()
+    with handshaken_peer(gateway.push) as peer:
         peer.sendall(
             message(b"sensors", b"", b"whole") + frame(b"sensors", MORE) + frame(b"", MORE)
         )
         until(lambda: gateway.sender.values("sensors") == [b"whole"])
-    with let_in(gateway.push) as peer:
+    with handshaken_peer(gateway.push) as peer:
         peer.sendall(message(b"sensors", b"", b"next"))
         until(lambda: gateway.sender.values("sensors") == [b"whole", b"next"])
     assert gateway.received["push"] == 2
 
 
-def test_endless_message_is_cut_off_and_other_senders_reconnect(served, peers, monkeypatch, caplog):
-    gateway = served()
+def test_endless_message_is_cut_off_and_other_senders_reconnect(
+    start_gateway, peers, monkeypatch, caplog
+):
+    gateway = start_gateway()
     good = peers(zmq.PUSH, gateway.push, RECONNECT_IVL=10)
     good.send_multipart([b"sensors", b"", b"before"])
     until(lambda: gateway.sender.values("sensors") == [b"before"])
@@ -121,7 +123,7 @@ def test_endless_message_is_cut_off_and_other_senders_reconnect(served, peers, m
         {**gateway.gateway.settings._values, serving.GATEWAY_MEMORY_MAX_BYTES: most},
     )  # fmt: skip
     part = frame(bytes(1 << 16), MORE)
-    with let_in(gateway.push) as endless:
+    with handshaken_peer(gateway.push) as endless:
 
         def send():
             with pytest.raises(OSError):
@@ -143,8 +145,8 @@ def test_endless_message_is_cut_off_and_other_senders_reconnect(served, peers, m
     assert "ZeroMQ holds too much memory" in caplog.text
 
 
-def test_message_may_arrive_byte_by_byte(served):
-    gateway = served()
+def test_message_may_arrive_byte_by_byte(start_gateway):
+    gateway = start_gateway()
     with connected(gateway.push) as peer:
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in GREETING + ready():
@@ -156,34 +158,34 @@ def test_message_may_arrive_byte_by_byte(served):
 
 
 @pytest.mark.parametrize("said", [b"", b"\xff", GREETING[:40], GREETING], ids=len)
-def test_peer_without_handshake_is_disconnected(served, said):
-    gateway = served(gateway_handshake_timeout_ms=50)
+def test_peer_without_handshake_is_disconnected(start_gateway, said):
+    gateway = start_gateway(gateway_handshake_timeout_ms=50)
     with connected(gateway.push) as peer:
         peer.sendall(said)
         assert is_closed(peer)
-    until(lambda: turned_away(gateway))
+    until(lambda: refused_count(gateway))
 
 
 @pytest.mark.parametrize("kind", [zmq.DEALER, zmq.REQ, zmq.SUB, zmq.PULL, zmq.PAIR, zmq.PUB])
-def test_other_socket_types_are_rejected_at_the_push_endpoint(served, peers, kind, caplog):
-    gateway = served()
+def test_other_socket_types_are_rejected_at_the_push_endpoint(start_gateway, peers, kind, caplog):
+    gateway = start_gateway()
     peers(kind, gateway.push)
     until(lambda: gateway.metrics.refused_peers["push", "handshake"])
     assert "PUSH and DEALER sockets have an endpoint each" in caplog.text
     assert gateway.metrics.connected["push"] == 0
 
 
-def test_push_socket_is_rejected_at_the_dealer_endpoint(served, peers):
-    gateway = served()
+def test_push_socket_is_rejected_at_the_dealer_endpoint(start_gateway, peers):
+    gateway = start_gateway()
     peers(zmq.PUSH, gateway.dealer)
     until(lambda: gateway.metrics.refused_peers["dealer", "handshake"])
 
 
-def test_messages_of_many_closed_senders_are_all_written(served, peers):
-    gateway = served()
+def test_messages_of_many_closed_senders_are_all_written(start_gateway, peers):
+    gateway = start_gateway()
     count, each = 100, 50
     for sender in range(count):
-        with let_in(gateway.push) as peer:
+        with handshaken_peer(gateway.push) as peer:
             peer.sendall(b"".join(
                 message(b"sensors", b"", b"%d-%d" % (sender, number)) for number in range(each)
             ))  # fmt: skip
@@ -192,8 +194,8 @@ def test_messages_of_many_closed_senders_are_all_written(served, peers):
     assert len(set(gateway.sender.values("sensors"))) == count * each
 
 
-def test_dealer_takes_over_the_identity_of_another(served, peers):
-    gateway = served()
+def test_dealer_takes_over_the_identity_of_another(start_gateway, peers):
+    gateway = start_gateway()
     first = peers(zmq.DEALER, gateway.dealer, ROUTING_ID=b"sensor-7")
     first.send_multipart([b"1", b"sensors", b"", b"v"])
     assert first.recv_multipart()[1] == b"0"
@@ -206,11 +208,11 @@ def test_dealer_takes_over_the_identity_of_another(served, peers):
 
 
 @pytest.fixture
-def locked(served, tmp_path):
+def locked(start_gateway, tmp_path):
     """A gateway that accepts only peers with known keys, and the directory for keys."""
     make_keys(tmp_path, "server")
     make_keys(tmp_path / "clients", "attic")
-    gateway = served(
+    gateway = start_gateway(
         gateway_curve_key_file=tmp_path / "server.key_secret",
         gateway_curve_clients=tmp_path / "clients",
     )
@@ -238,7 +240,7 @@ def test_peer_with_a_known_key_is_accepted(locked, peers):
 def test_peer_without_a_key_is_rejected(locked, peers):
     push = peers(zmq.PUSH, locked.push)
     push.send_multipart([b"sensors", b"", b"21.5"])
-    until(lambda: turned_away(locked))
+    until(lambda: refused_count(locked))
     with connected(locked.push) as peer:
         peer.sendall(GREETING + ready() + message(b"sensors", b"", b"21.5"))
         assert is_closed(peer)
@@ -269,7 +271,7 @@ def test_peer_with_the_wrong_server_key_is_rejected(locked, peers):
     wrong, _ = zmq.curve_keypair()
     options = curve(locked.keys_directory / "clients", "attic", server=wrong)
     peers(zmq.PUSH, locked.push, **options).send_multipart([b"sensors", b"", b"21.5"])
-    until(lambda: turned_away(locked))
+    until(lambda: refused_count(locked))
     assert locked.received["push"] == 0
 
 
@@ -282,12 +284,12 @@ def test_invalid_key_file_is_logged_and_ignored(locked, peers, caplog):
     until(lambda: "note.key is no certificate" in caplog.text)
 
 
-def test_disconnected_peers_are_not_counted_as_refused(served, peers):
-    gateway = served()
+def test_disconnected_peers_are_not_counted_as_refused(start_gateway, peers):
+    gateway = start_gateway()
     for number in range(20):
         push = peers(zmq.PUSH, gateway.push)
         push.send_multipart([b"sensors", b"", b"%d" % number])
         until(lambda: gateway.received["push"] == number + 1)  # noqa: B023
         push.close(0)
     until(lambda: gateway.metrics.connected["push"] == 20)
-    assert not turned_away(gateway)
+    assert not refused_count(gateway)

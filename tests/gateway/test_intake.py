@@ -30,7 +30,7 @@ PACKED = st.lists(SMALL | st.binary(min_size=250, max_size=300), max_size=8).map
 
 
 @st.composite
-def spoilt(draw):
+def damaged(draw):
     """A valid message, one of whose frames has a byte changed, or is cut short, or longer."""
     frames = list(draw(ONE | PACKED))
     place = draw(st.integers(0, len(frames) - 1))
@@ -46,7 +46,7 @@ def spoilt(draw):
 
 
 WILD = st.lists(SMALL, max_size=9)
-MESSAGES = st.lists(ONE | PACKED | spoilt() | WILD, min_size=1, max_size=20)
+MESSAGES = st.lists(ONE | PACKED | damaged() | WILD, min_size=1, max_size=20)
 
 
 class Wired:

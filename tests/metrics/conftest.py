@@ -12,7 +12,7 @@ from tests.handlers.conftest import InProcess
 from tests.process.conftest import start  # noqa: F401
 
 
-class Told:
+class PageValues:
     """The content of a page: values by name and labels."""
 
     def __init__(self, page):
@@ -36,14 +36,14 @@ class Metered:
         self.keeper = NodeMetrics(self.broker.node, directory)
 
     @property
-    def told(self):
+    def sample(self):
         """The page's content after some periods without requests over a socket."""
         clock = self.broker.clock
         for _ in range(IDLE_PERIODS):
             clock.advance(PERIOD_MS)
             self.broker.reactor.tick(0)
         (page,) = metrics.read_pages(self.run_directory, clock.monotonic_ms())
-        return Told(page)
+        return PageValues(page)
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def metered(tmp_path):
     node.broker.close()
 
 
-class Scraped:
+class ScrapedBroker:
     """A broker in a process of its own, and its exporter over HTTP."""
 
     def __init__(self, begin, *flags, workers=0):
@@ -85,7 +85,7 @@ class Scraped:
             for sample in family.samples
         }
 
-    def whole(self, name, **labels):
+    def total(self, name, **labels):
         """Return the sum over all brokers of the samples with this name and these labels."""
         wanted = set(labels.items())
         return sum(
@@ -98,4 +98,4 @@ class Scraped:
 @pytest.fixture
 def scraped(start):  # noqa: F811
     """A factory of brokers with an exporter."""
-    return lambda *flags, **options: Scraped(start, *flags, **options)
+    return lambda *flags, **options: ScrapedBroker(start, *flags, **options)

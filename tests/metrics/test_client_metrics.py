@@ -36,8 +36,8 @@ def clients(time):
 
 def pushed(*metrics, resource=None):
     """Return OTLP of metrics: (name, kind, value, attributes, temporality)."""
-    told = MetricsData()
-    of = told.resource_metrics.add()
+    otlp = MetricsData()
+    of = otlp.resource_metrics.add()
     for key, value in (resource or {}).items():
         of.resource.attributes.add(key=key).value.string_value = value
     scope = of.scope_metrics.add()
@@ -57,14 +57,14 @@ def pushed(*metrics, resource=None):
             point.as_double = value
         for key, attribute in attributes.items():
             point.attributes.add(key=key).value.string_value = attribute
-    return told.SerializeToString()
+    return otlp.SerializeToString()
 
 
 def push(clients, payload, codec=Codec.NONE, labels=LABELS, interval_ms=1_000):
     clients.push(Push(labels, codec, interval_ms, compress(codec, payload)))
 
 
-def told(clients):
+def samples(clients):
     return {
         (sample.name, *sorted(sample.labels.items())): sample.value
         for metric in clients.collect()
@@ -78,7 +78,9 @@ def test_push_is_decoded_with_every_codec(clients, codec):
     metric = ("org.apache.kafka.consumer.poll.idle.ratio.avg", "gauge", 0.5, {"topic": "t"}, 0)
     push(clients, pushed(metric, resource={"client.rack": "r"}), codec)
     name = "kafka_client_consumer_poll_idle_ratio_avg"
-    assert told(clients) == {(name, ("client_id", "c"), ("client_rack", "r"), ("topic", "t")): 0.5}
+    assert samples(clients) == {
+        (name, ("client_id", "c"), ("client_rack", "r"), ("topic", "t")): 0.5
+    }
 
 
 def test_delta_values_are_added_and_cumulative_values_replaced(clients):
@@ -92,7 +94,7 @@ def test_delta_values_are_added_and_cumulative_values_replaced(clients):
             ),
         )
     of = ("client_id", "c")
-    assert told(clients) == {
+    assert samples(clients) == {
         ("kafka_client_a_total", of): 7,
         ("kafka_client_b_total", of): 4,
         ("kafka_client_c_count", of): 7,
@@ -104,17 +106,17 @@ def test_clients_are_separate_and_expire_after_their_interval(clients, time):
     payload = pushed(("m", "gauge", 1, {}, 0))
     push(clients, payload, labels={"client_id": "a"})
     push(clients, payload, labels={"client_id": "b"}, interval_ms=100_000)
-    assert len(told(clients)) == 2
+    assert len(samples(clients)) == 2
     time.now_ms = client_metrics.INSTANCE_MS_MIN + 1
-    assert [key[1] for key in told(clients)] == [("client_id", "b")]
+    assert [key[1] for key in samples(clients)] == [("client_id", "b")]
     time.now_ms = 300_001
-    assert told(clients) == {}
+    assert samples(clients) == {}
 
 
 def test_metric_that_changes_type_keeps_the_first(clients):
     push(clients, pushed(("m", "gauge", 1, {}, 0)))
     push(clients, pushed(("m", "sum", 5, {}, DELTA)))
-    assert told(clients) == {("kafka_client_m", ("client_id", "c")): 1}
+    assert samples(clients) == {("kafka_client_m", ("client_id", "c")): 1}
 
 
 def test_series_per_client_and_clients_are_limited(clients, monkeypatch):
@@ -123,7 +125,7 @@ def test_series_per_client_and_clients_are_limited(clients, monkeypatch):
     many = pushed(*(("m", "gauge", 1, {"n": str(n)}, 0) for n in range(9)))
     for n in range(9):
         push(clients, many, labels={"client_id": str(n)})
-    assert len(told(clients)) == 15
+    assert len(samples(clients)) == 15
 
 
 def test_total_series_and_points_per_push_are_limited(clients, monkeypatch):
@@ -132,8 +134,8 @@ def test_total_series_and_points_per_push_are_limited(clients, monkeypatch):
     many = pushed(*(("m", "gauge", 1, {"n": str(n)}, 0) for n in range(9)))
     for n in range(9):
         push(clients, many, labels={"client_id": str(n)})
-    assert {name[1] for name in told(clients)} == {("client_id", "7"), ("client_id", "8")}
-    assert len(told(clients)) == 8
+    assert {name[1] for name in samples(clients)} == {("client_id", "7"), ("client_id", "8")}
+    assert len(samples(clients)) == 8
 
 
 def test_invalid_metric_names_and_labels_are_ignored(clients):
@@ -147,7 +149,7 @@ def test_invalid_metric_names_and_labels_are_ignored(clients):
             ("m", "gauge", 1, {"9": "x", "__": "y", "A-b": 'z\n"' * 999}, 0),
         ),
     )
-    (key,) = told(clients)
+    (key,) = samples(clients)
     assert key[0] == "kafka_client_m"
     assert [name for name, _ in key[1:]] == ["a_b", "client_id"]
     assert len(dict(key[1:])["a_b"]) == client_metrics.WORD_LENGTH_MAX

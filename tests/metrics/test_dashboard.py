@@ -38,13 +38,13 @@ def test_dashboard_has_unique_panels_and_variables():
 
 
 @pytest.fixture(scope="module")
-def there(tmp_path_factory):
+def known_labels(tmp_path_factory):
     """The labels of every sample's name, of a broker with a load that covers all metrics."""
-    from tests.metrics.conftest import Scraped
+    from tests.metrics.conftest import ScrapedBroker
     from tests.process.conftest import Started
 
     directory = tmp_path_factory.mktemp("dashboard")
-    scraped = Scraped(
+    scraped = ScrapedBroker(
         lambda *flags, workers: Started(directory, flags, workers=workers), "-o",
         "durability=fsync",
     )  # fmt: skip
@@ -67,16 +67,16 @@ def there(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("expression", "legend"), list(expressions()))
-def test_each_expression_uses_existing_metrics_and_labels(there, expression, legend):
+def test_each_expression_uses_existing_metrics_and_labels(known_labels, expression, legend):
     names = METRIC.findall(expression)
     assert names, expression
     for name in names:
-        assert name in there, f"nobody tells {name}"
-        asked = {label for words in re.findall(r"\{([^}]*)\}", expression)
+        assert name in known_labels, f"no page has {name}"
+        used = {label for words in re.findall(r"\{([^}]*)\}", expression)
                  for label in LABELS.findall(words)}  # fmt: skip
         by = {word.strip() for words in BY.findall(expression) for word in words.split(",")}
         shown = set(re.findall(r"\{\{(\w+)\}\}", legend))
-        assert asked | by | shown <= there[name], expression
+        assert used | by | shown <= known_labels[name], expression
 
 
 def test_each_metric_family_has_a_sentence_and_a_conventional_name(metered):

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kafkalite.protocol.frame import write_header
 from kafkalite.protocol.schemas.configs import INCREMENTAL_ALTER_CONFIGS
 from kafkalite.protocol.schemas.topics import DESCRIBE_LOG_DIRS
-from tests.metrics.conftest import Scraped
+from tests.metrics.conftest import ScrapedBroker
 from tests.process.waiting import is_gone, until
 
 TOPIC = "kafka_server_brokertopicmetrics_{}_total"
@@ -75,14 +75,14 @@ def test_scrape_contains_client_traffic(scraped, workers):
     broker = scraped(workers=workers)
     produced(broker, "flights", 100, partitions=4)
     consumer = consumed(broker, "flights", 100, "readers")
-    until(lambda: broker.whole(TOPIC.format("messagesin"), topic="flights") == 100)
-    until(lambda: broker.whole(TOPIC.format("bytesout"), topic="flights") > 1_000)
-    assert broker.whole("kafka_server_replicamanager_leadercount") >= 4
-    assert broker.whole("kafka_controller_kafkacontroller_activecontrollercount") == 1
-    assert broker.whole("kafkalite_node_up") == workers + 1
+    until(lambda: broker.total(TOPIC.format("messagesin"), topic="flights") == 100)
+    until(lambda: broker.total(TOPIC.format("bytesout"), topic="flights") > 1_000)
+    assert broker.total("kafka_server_replicamanager_leadercount") >= 4
+    assert broker.total("kafka_controller_kafkacontroller_activecontrollercount") == 1
+    assert broker.total("kafkalite_node_up") == workers + 1
     name = "kafka_network_requestmetrics_totaltimems_count"
-    until(lambda: broker.whole(name, request="Fetch") > 0)
-    until(lambda: broker.whole("kafka_coordinator_group_groupmetadatamanager_numgroups") == 1)
+    until(lambda: broker.total(name, request="Fetch") > 0)
+    until(lambda: broker.total("kafka_coordinator_group_groupmetadatamanager_numgroups") == 1)
     assert broker.page("/healthz") == (200, "ok\n")
     assert broker.page("/readyz") == (200, "ready\n")
     assert broker.page("/else")[0] == 404
@@ -95,15 +95,15 @@ def test_scrape_contains_group_lag(scraped, workers):
     produced(broker, "flights", 10)
     consumer = consumed(broker, "flights", 4, "readers")
     of = {"consumergroup": "readers", "topic": "flights", "partition": "0"}
-    until(lambda: broker.whole("kafka_consumergroup_lag", **of) == 6)
-    assert broker.whole("kafka_consumergroup_current_offset", **of) == 4
-    until(lambda: broker.whole("kafka_consumergroup_members", consumergroup="readers") == 1)
-    assert broker.whole("kafkalite_group_lag_up") == 1
+    until(lambda: broker.total("kafka_consumergroup_lag", **of) == 6)
+    assert broker.total("kafka_consumergroup_current_offset", **of) == 4
+    until(lambda: broker.total("kafka_consumergroup_members", consumergroup="readers") == 1)
+    assert broker.total("kafkalite_group_lag_up") == 1
     consumer.close()
-    until(lambda: broker.whole("kafka_consumergroup_members", consumergroup="readers") == 0)
+    until(lambda: broker.total("kafka_consumergroup_members", consumergroup="readers") == 0)
 
 
-def ask(address, api, version, **fields):
+def response_to(address, api, version, **fields):
     """Send one request over a socket of its own, and return its response."""
     flexible = api.request_header_flexible(version)
     request = write_header(api.key, version, 7, "a test", flexible)
@@ -126,7 +126,7 @@ def test_each_node_describes_its_own_logs(scraped, workers):
     produced(broker, "flights", 8, partitions=4)
     found = {}
     for node_id, address in nodes_of(broker).items():
-        (directory,) = ask(address, DESCRIBE_LOG_DIRS, 4, topics=None).results
+        (directory,) = response_to(address, DESCRIBE_LOG_DIRS, 4, topics=None).results
         for topic in directory.topics:
             for partition in topic.partitions:
                 assert (topic.name, partition.partition_index) not in found
@@ -143,7 +143,7 @@ def subscribe(scraped, **config):
     ]
     resource = {"resource_type": 16, "resource_name": "all", "configs": configs}
     address = nodes_of(scraped)[0]
-    (answer,) = ask(address, INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource]).responses
+    (answer,) = response_to(address, INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource]).responses
     assert answer.error_code == 0, answer.error_message
 
 
@@ -154,14 +154,14 @@ def test_scrape_contains_librdkafka_metrics(scraped, workers):
     subscribe(broker, **{"metrics": "*", "interval.ms": "200"})
     producer = Producer({"bootstrap.servers": broker.bootstrap, "client.id": "teller"})
 
-    def told():
+    def pushed_names():
         producer.produce("flights", b"v")
         producer.poll(0.05)
         return {key[0] for key in broker.samples if ("client_id", "teller") in key}
 
-    until(lambda: "kafka_client_producer_connection_creation_total" in told())
-    assert broker.whole("kafkalite_client_pushes_total", result="refused") == 0
-    assert broker.whole("kafkalite_client_pushes_total", result="taken") > 0
+    until(lambda: "kafka_client_producer_connection_creation_total" in pushed_names())
+    assert broker.total("kafkalite_client_pushes_total", result="refused") == 0
+    assert broker.total("kafkalite_client_pushes_total", result="taken") > 0
     assert producer.flush(30) == 0
 
 
@@ -245,7 +245,7 @@ def test_exporter_without_broker_reports_not_ready(tmp_path):
     command += ["--data", str(tmp_path)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as alone:
         where = re.search(r"http://(\S+)/metrics", alone.stderr.readline())[1]
-        scraped = Scraped.__new__(Scraped)
+        scraped = ScrapedBroker.__new__(ScrapedBroker)
         scraped.where = where
         assert scraped.page("/healthz") == (200, "ok\n")
         assert scraped.page("/readyz") == (503, "no broker is ready\n")
@@ -258,7 +258,7 @@ def test_counters_of_a_killed_worker_restart_at_zero(scraped):
     broker = scraped(workers=1)
     produced(broker, "flights", 50)
     name = TOPIC.format("messagesin")
-    until(lambda: broker.whole(name, topic="flights") == 50)
+    until(lambda: broker.total(name, topic="flights") == 50)
     (worker,) = (node["pid"] for node in broker.broker.ready["nodes"] if node["id"] == 1)
     os.kill(worker, signal.SIGKILL)
     up = ("kafkalite_node_up", ("broker", "1"))
@@ -269,4 +269,4 @@ def test_counters_of_a_killed_worker_restart_at_zero(scraped):
     for _ in range(7):
         producer.produce("flights", b"v")
     assert producer.flush(30) == 0
-    until(lambda: broker.whole(name, topic="flights") == 7)
+    until(lambda: broker.total(name, topic="flights") == 7)

@@ -27,16 +27,16 @@ REQUESTS = "kafka_network_requestmetrics_requests_total"
 BATCH = build([Record(timestamp=1, value=b"v") for _ in range(3)])
 
 
-def produce(broker, *asked, version=9, acks=1):
+def produce(broker, *partitions, version=9, acks=1):
     """Produce batches, each given as (topic, partition, batch)."""
     topics = [
         {"name": name, "partition_data": [{"index": index, "records": batch}]}
-        for name, index, batch in asked
+        for name, index, batch in partitions
     ]
     return broker.send(PRODUCE, version, acks=acks, timeout_ms=1_000, topic_data=topics)
 
 
-def fetch(broker, *asked, min_bytes=0, max_wait_ms=0):
+def fetch(broker, *partitions, min_bytes=0, max_wait_ms=0):
     """Fetch partitions, each given as (topic, partition, offset)."""
     topics = [
         {
@@ -45,7 +45,7 @@ def fetch(broker, *asked, min_bytes=0, max_wait_ms=0):
                 {"partition": index, "fetch_offset": offset, "partition_max_bytes": 1 << 20}
             ],
         }
-        for name, index, offset in asked
+        for name, index, offset in partitions
     ]
     return broker.send(
         FETCH, 11, max_wait_ms=max_wait_ms, min_bytes=min_bytes, max_bytes=1 << 20, topics=topics
@@ -60,10 +60,10 @@ def test_produced_and_fetched_traffic_is_counted_per_topic_and_in_total(metered)
     produce(broker, ("a", 0, BATCH))
     fetch(broker, ("a", 0, 0))
     fetch(broker, ("a", 0, 6))
-    told = metered.told
+    sample = metered.sample
     counted = {
-        name: (told(TOPIC.format(name), topic="a"), told(TOPIC.format(name), topic="b"),
-               told(TOPIC.format(name)))
+        name: (sample(TOPIC.format(name), topic="a"), sample(TOPIC.format(name), topic="b"),
+               sample(TOPIC.format(name)))
         for name in ("messagesin", "bytesin", "bytesout", "totalproducerequests",
                      "totalfetchrequests", "failedproducerequests", "failedfetchrequests")
     }  # fmt: skip
@@ -77,8 +77,8 @@ def test_produced_and_fetched_traffic_is_counted_per_topic_and_in_total(metered)
         "failedproducerequests": (0, 0, 0),
         "failedfetchrequests": (0, 0, 0),
     }
-    assert told(REQUESTS, request="Produce", version="9") == 2
-    assert told(REQUESTS, request="Fetch", version="11") == 2
+    assert sample(REQUESTS, request="Produce", version="9") == 2
+    assert sample(REQUESTS, request="Fetch", version="11") == 2
 
 
 def test_delayed_fetch_counts_its_bytes_once(metered):
@@ -89,12 +89,12 @@ def test_delayed_fetch_counts_its_bytes_once(metered):
     waiting = fetch(broker, ("a", 0, 0), min_bytes=size + 1, max_wait_ms=30_000)
     assert waiting.sent is None
     name = "kafka_server_delayedoperationpurgatory_purgatorysize"
-    assert metered.told(name, delayedOperation="Fetch") == 1
+    assert metered.sample(name, delayedOperation="Fetch") == 1
     produce(broker, ("a", 0, BATCH))
     broker.until(lambda: waiting.sent is not None)
-    told = metered.told
-    assert told(TOPIC.format("bytesout"), topic="a") == 2 * size
-    assert told(name, delayedOperation="Fetch") == told(name, delayedOperation="Produce") == 0
+    sample = metered.sample
+    assert sample(TOPIC.format("bytesout"), topic="a") == 2 * size
+    assert sample(name, delayedOperation="Fetch") == sample(name, delayedOperation="Produce") == 0
 
 
 def test_errors_are_counted_by_request_and_code_at_any_depth(metered):
@@ -103,22 +103,22 @@ def test_errors_are_counted_by_request_and_code_at_any_depth(metered):
     produce(broker, ("gone", 0, BATCH), ("a", 0, BATCH[:-1] + b"?"))
     fetch(broker, ("a", 0, 99), ("gone", 0, 0))
     broker.ask(METADATA, 12, topics=[{"name": "gone"}], allow_auto_topic_creation=False)
-    asked = [{"partition_index": index, "timestamp": -1} for index in (0, 7)]
-    broker.ask(LIST_OFFSETS, 5, topics=[{"name": "a", "partitions": asked}])
+    partitions = [{"partition_index": index, "timestamp": -1} for index in (0, 7)]
+    broker.ask(LIST_OFFSETS, 5, topics=[{"name": "a", "partitions": partitions}])
     broker.ask(DELETE_TOPICS, 6, topics=[{"name": "gone"}, {"name": "gone2"}])
     broker.node.authorizer = Denying(AclOperation.DESCRIBE)
     broker.ask(DESCRIBE_LOG_DIRS, 4, topics=[])
-    told = metered.told
+    sample = metered.sample
     unknown, corrupt = "UNKNOWN_TOPIC_OR_PARTITION", "CORRUPT_MESSAGE"
-    assert told(ERRORS, request="Produce", error=unknown) == 1
-    assert told(ERRORS, request="Produce", error=corrupt) == 1
-    assert told(ERRORS, request="Fetch", error=unknown) == 1
-    assert told(ERRORS, request="Fetch", error="OFFSET_OUT_OF_RANGE") == 1
-    assert told(ERRORS, request="Metadata", error=unknown) == 1
-    assert told(ERRORS, request="ListOffsets", error=unknown) == 1
-    assert told(ERRORS, request="DeleteTopics", error=unknown) == 2
-    assert told(ERRORS, request="DescribeLogDirs", error="CLUSTER_AUTHORIZATION_FAILED") == 1
-    assert told(ERRORS, request="CreateTopics", error=unknown) is None
+    assert sample(ERRORS, request="Produce", error=unknown) == 1
+    assert sample(ERRORS, request="Produce", error=corrupt) == 1
+    assert sample(ERRORS, request="Fetch", error=unknown) == 1
+    assert sample(ERRORS, request="Fetch", error="OFFSET_OUT_OF_RANGE") == 1
+    assert sample(ERRORS, request="Metadata", error=unknown) == 1
+    assert sample(ERRORS, request="ListOffsets", error=unknown) == 1
+    assert sample(ERRORS, request="DeleteTopics", error=unknown) == 2
+    assert sample(ERRORS, request="DescribeLogDirs", error="CLUSTER_AUTHORIZATION_FAILED") == 1
+    assert sample(ERRORS, request="CreateTopics", error=unknown) is None
 
 
 def test_every_response_with_an_error_code_has_a_path_to_it():
@@ -137,11 +137,11 @@ def test_batch_too_large_counts_rejected_bytes_and_bad_timestamp_a_failure(meter
     produce(broker, ("a", 0, build([Record(value=bytes(200))])))
     late = build([Record(timestamp=broker.clock.wall_ms() + 60_000, value=b"v")])
     produce(broker, ("b", 0, late))
-    told = metered.told
-    assert told(TOPIC.format("bytesrejected"), topic="a") > 200
-    assert told(TOPIC.format("failedproducerequests"), topic="a") == 0
-    assert told(TOPIC.format("failedproducerequests"), topic="b") == 1
-    assert told(TOPIC.format("messagesin")) == 0
+    sample = metered.sample
+    assert sample(TOPIC.format("bytesrejected"), topic="a") > 200
+    assert sample(TOPIC.format("failedproducerequests"), topic="a") == 0
+    assert sample(TOPIC.format("failedproducerequests"), topic="b") == 1
+    assert sample(TOPIC.format("messagesin")) == 0
 
 
 def test_totals_keep_traffic_of_deleted_topics(metered):
@@ -152,9 +152,9 @@ def test_totals_keep_traffic_of_deleted_topics(metered):
     broker.ask(DELETE_TOPICS, 6, topics=[{"name": "a"}])
     broker.create("a")
     produce(broker, ("a", 0, BATCH))
-    told = metered.told
-    assert told(TOPIC.format("messagesin"), topic="a") == 3
-    assert told(TOPIC.format("messagesin")) == 9
+    sample = metered.sample
+    assert sample(TOPIC.format("messagesin"), topic="a") == 3
+    assert sample(TOPIC.format("messagesin")) == 9
 
 
 def test_requests_for_unknown_topics_add_no_labels(metered):
@@ -162,30 +162,30 @@ def test_requests_for_unknown_topics_add_no_labels(metered):
     for n in range(5):
         produce(broker, (f"gone{n}", 0, BATCH))
         fetch(broker, (f"gone{n}", 0, 0))
-    told = metered.told
-    assert not [key for key in told.values if any("gone" in str(part) for part in key)]
-    assert told(TOPIC.format("totalproducerequests")) == 5
+    sample = metered.sample
+    assert not [key for key in sample.values if any("gone" in str(part) for part in key)]
+    assert sample(TOPIC.format("totalproducerequests")) == 5
 
 
 def test_page_contains_partition_log_and_cluster_gauges(metered):
     broker = metered.broker
     broker.create("a", 2)
     produce(broker, ("a", 1, BATCH))
-    told = metered.told
-    assert told("kafka_server_replicamanager_partitioncount") == 2
-    assert told("kafka_server_replicamanager_leadercount") == 2
-    assert told("kafka_server_replicamanager_offlinereplicacount") == 0
-    assert told("kafka_log_log_logendoffset", topic="a", partition="1") == 3
-    assert told("kafka_log_log_logstartoffset", topic="a", partition="1") == 0
-    assert told("kafka_log_log_size", topic="a", partition="1") == len(BATCH)
-    assert told("kafka_log_log_numlogsegments", topic="a", partition="0") == 1
-    assert told("kafka_controller_kafkacontroller_activecontrollercount") == 1
-    assert told("kafka_controller_kafkacontroller_globaltopiccount") == 1
-    assert told("kafka_controller_kafkacontroller_globalpartitioncount") == 2
-    assert told("kafka_controller_kafkacontroller_offlinepartitionscount") == 0
-    assert 0 <= told("kafka_network_socketserver_networkprocessoravgidlepercent") <= 1
-    assert told("process_resident_memory_bytes") > 1 << 20
-    assert told("kafkalite_disk_total_bytes") > told("kafkalite_disk_usable_bytes") > 0
+    sample = metered.sample
+    assert sample("kafka_server_replicamanager_partitioncount") == 2
+    assert sample("kafka_server_replicamanager_leadercount") == 2
+    assert sample("kafka_server_replicamanager_offlinereplicacount") == 0
+    assert sample("kafka_log_log_logendoffset", topic="a", partition="1") == 3
+    assert sample("kafka_log_log_logstartoffset", topic="a", partition="1") == 0
+    assert sample("kafka_log_log_size", topic="a", partition="1") == len(BATCH)
+    assert sample("kafka_log_log_numlogsegments", topic="a", partition="0") == 1
+    assert sample("kafka_controller_kafkacontroller_activecontrollercount") == 1
+    assert sample("kafka_controller_kafkacontroller_globaltopiccount") == 1
+    assert sample("kafka_controller_kafkacontroller_globalpartitioncount") == 2
+    assert sample("kafka_controller_kafkacontroller_offlinepartitionscount") == 0
+    assert 0 <= sample("kafka_network_socketserver_networkprocessoravgidlepercent") <= 1
+    assert sample("process_resident_memory_bytes") > 1 << 20
+    assert sample("kafkalite_disk_total_bytes") > sample("kafkalite_disk_usable_bytes") > 0
 
 
 def test_failed_partitions_count_as_offline(metered):
@@ -194,9 +194,9 @@ def test_failed_partitions_count_as_offline(metered):
     broker.node.replicas.leader("a", 0).log.failure = "damaged"
     broker.node.replicas.remove(broker.node.replicas.leader("a", 1))
     broker.node.replicas.take_offline("a", topic_id, 1, errors.KafkaStorageError())
-    told = metered.told
-    assert told("kafka_server_replicamanager_offlinereplicacount") == 2
-    assert told("kafka_controller_kafkacontroller_offlinepartitionscount") == 2
+    sample = metered.sample
+    assert sample("kafka_server_replicamanager_offlinereplicacount") == 2
+    assert sample("kafka_controller_kafkacontroller_offlinepartitionscount") == 2
 
 
 def test_flush_duration_is_counted(metered):
@@ -204,7 +204,7 @@ def test_flush_duration_is_counted(metered):
     broker.create("a", durability="fsync")
     wire_ = produce(broker, ("a", 0, BATCH), acks=-1)
     broker.until(lambda: wire_.sent is not None)
-    total, *counts = metered.told("kafka_log_logflushstats_logflushrateandtimems")
+    total, *counts = metered.sample("kafka_log_logflushstats_logflushrateandtimems")
     assert sum(counts) == 1
 
 
@@ -213,10 +213,10 @@ def test_request_duration_is_counted_when_the_response_is_sent(metered):
     broker.create("a")
     waiting = fetch(broker, ("a", 0, 0), min_bytes=1, max_wait_ms=30_000)
     name = "kafka_network_requestmetrics_totaltimems"
-    assert sum(metered.told(name, request="Fetch")[1:]) == 0
+    assert sum(metered.sample(name, request="Fetch")[1:]) == 0
     broker.clock.advance(30_000)
     broker.until(lambda: waiting.sent is not None)
-    total_ns, *counts = metered.told(name, request="Fetch")
+    total_ns, *counts = metered.sample(name, request="Fetch")
     assert sum(counts) == 1
     assert total_ns >= 30_000_000_000
 
@@ -243,14 +243,14 @@ def test_ticks_are_counted_by_duration_and_slow_ones_by_cause(metered):
     slow = metered.broker.reactor.slow_ticks
     slow.add(80_000_000, 60_000_000, 70_000_000, METADATA.key)
     slow.add(90_000_000, 1_000_000, 70_000_000, None)
-    told = metered.told
-    assert told("kafkalite_loop_slow_ticks_total", cause="Metadata") == 1
-    assert told("kafkalite_loop_slow_ticks_total", cause="sending responses") == 1
-    assert told("kafkalite_loop_slow_ticks_cpu_total", cause="Metadata") == 1
-    assert told("kafkalite_loop_slow_ticks_cpu_total", cause="sending responses") is None
-    assert told("kafkalite_loop_longest_tick_seconds") == 0.09
-    assert told("kafkalite_loop_longest_tick_cpu_seconds") == 0.06
-    total_ns, *counts = told("kafkalite_loop_tickms")
+    sample = metered.sample
+    assert sample("kafkalite_loop_slow_ticks_total", cause="Metadata") == 1
+    assert sample("kafkalite_loop_slow_ticks_total", cause="sending responses") == 1
+    assert sample("kafkalite_loop_slow_ticks_cpu_total", cause="Metadata") == 1
+    assert sample("kafkalite_loop_slow_ticks_cpu_total", cause="sending responses") is None
+    assert sample("kafkalite_loop_longest_tick_seconds") == 0.09
+    assert sample("kafkalite_loop_longest_tick_cpu_seconds") == 0.06
+    total_ns, *counts = sample("kafkalite_loop_tickms")
     assert total_ns > 0 and sum(counts) > 0
 
 
@@ -314,5 +314,5 @@ def test_purgatory_size_is_counted_without_iteration(metered):
     first = wait()
     for _ in range(8):
         last = wait()
-    assert metered.told(name, delayedOperation="Fetch") == 10
+    assert metered.sample(name, delayedOperation="Fetch") == 10
     assert last == first

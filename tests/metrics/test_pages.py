@@ -26,13 +26,13 @@ def page(tmp_path):
     made.close()
 
 
-def sealed(said) -> bytes:
-    body = said if isinstance(said, bytes) else json.dumps(said).encode()
+def sealed(content) -> bytes:
+    body = content if isinstance(content, bytes) else json.dumps(content).encode()
     header = metrics.HEADER.pack(metrics.MAGIC, len(body), xxhash.xxh3_64_intdigest(body))
     return header + body
 
 
-def whole(**changed):
+def page_content(**changed):
     return {"node": 3, "pid": 1, "at_ms": 5, "families": [], **changed}
 
 
@@ -95,7 +95,7 @@ def test_invalid_page_is_none(tmp_path_factory, content):
 @given(at=st.integers(0, 300), flip=st.integers(1, 255))
 def test_page_with_changed_byte_is_none(tmp_path_factory, at, flip):
     path = tmp_path_factory.getbasetemp() / "node-4.metrics"
-    content = bytearray(sealed(whole(families=FAMILIES)))
+    content = bytearray(sealed(page_content(families=FAMILIES)))
     path.write_bytes(content)
     assert metrics.read_page(path) is not None
     content[at % len(content)] ^= flip
@@ -104,38 +104,38 @@ def test_page_with_changed_byte_is_none(tmp_path_factory, at, flip):
 
 
 @pytest.mark.parametrize(
-    "said",
+    "content",
     [
         [],
         7,
-        whole(node="3"),
-        whole(at_ms=None),
-        whole(pid=float("inf")),
-        whole(families={}),
-        whole(families=[1]),
-        whole(families=[["a", "counter", ""]]),
-        whole(families=[["a b", "counter", "", []]]),
-        whole(families=[[7, "counter", "", []]]),
-        whole(families=[["a", "summary", "", []]]),
-        whole(families=[["a", "counter", None, []]]),
-        whole(families=[["a", "counter", "", [[{}, "1"]]]]),
-        whole(families=[["a", "counter", "", [[{}, float("nan")]]]]),
-        whole(families=[["a", "counter", "", [[{}, True]]]]),
-        whole(families=[["a", "counter", "", [[{}, 1 << 70]]]]),
-        whole(families=[["a", "counter", "", [[{"l": 1}, 1]]]]),
-        whole(families=[["a", "counter", "", [[{'a"b': "x"}, 1]]]]),
-        whole(families=[["a", "counter", "", [[[], 1]]]]),
-        whole(families=[["a", "histogram", "", [[{}, 1]]]]),
-        whole(families=[["a", "histogram", "", [[{}, [1]]]]]),
-        whole(families=[["a", "histogram", "", [[{}, [-1] * (metrics.BUCKET_COUNT + 1)]]]]),
-        whole(families=[["a", "counter", "", []]] * (metrics.FAMILIES_MAX + 1)),
+        page_content(node="3"),
+        page_content(at_ms=None),
+        page_content(pid=float("inf")),
+        page_content(families={}),
+        page_content(families=[1]),
+        page_content(families=[["a", "counter", ""]]),
+        page_content(families=[["a b", "counter", "", []]]),
+        page_content(families=[[7, "counter", "", []]]),
+        page_content(families=[["a", "summary", "", []]]),
+        page_content(families=[["a", "counter", None, []]]),
+        page_content(families=[["a", "counter", "", [[{}, "1"]]]]),
+        page_content(families=[["a", "counter", "", [[{}, float("nan")]]]]),
+        page_content(families=[["a", "counter", "", [[{}, True]]]]),
+        page_content(families=[["a", "counter", "", [[{}, 1 << 70]]]]),
+        page_content(families=[["a", "counter", "", [[{"l": 1}, 1]]]]),
+        page_content(families=[["a", "counter", "", [[{'a"b': "x"}, 1]]]]),
+        page_content(families=[["a", "counter", "", [[[], 1]]]]),
+        page_content(families=[["a", "histogram", "", [[{}, 1]]]]),
+        page_content(families=[["a", "histogram", "", [[{}, [1]]]]]),
+        page_content(families=[["a", "histogram", "", [[{}, [-1] * (metrics.BUCKET_COUNT + 1)]]]]),
+        page_content(families=[["a", "counter", "", []]] * (metrics.FAMILIES_MAX + 1)),
         b"[" * 100_000,
     ],
-    ids=lambda said: str(said)[:60],
+    ids=lambda content: str(content)[:60],
 )
-def test_page_with_invalid_fields_is_none(tmp_path, said):
+def test_page_with_invalid_fields_is_none(tmp_path, content):
     path = tmp_path / "node-3.metrics"
-    path.write_bytes(sealed(said))
+    path.write_bytes(sealed(content))
     assert metrics.read_page(path) is None
     assert not metrics.read_pages(tmp_path, now_ms=5)
 
@@ -143,9 +143,9 @@ def test_page_with_invalid_fields_is_none(tmp_path, said):
 def test_page_above_sample_limit_is_none(tmp_path, monkeypatch):
     monkeypatch.setattr(metrics, "SAMPLES_MAX", 3)
     path = tmp_path / "node-3.metrics"
-    path.write_bytes(sealed(whole(families=FAMILIES)))
+    path.write_bytes(sealed(page_content(families=FAMILIES)))
     assert metrics.read_page(path) is not None
-    path.write_bytes(sealed(whole(families=[*FAMILIES, FAMILIES[1]])))
+    path.write_bytes(sealed(page_content(families=[*FAMILIES, FAMILIES[1]])))
     assert metrics.read_page(path) is None
 
 
@@ -154,7 +154,7 @@ def test_special_files_in_place_of_pages_are_ignored(tmp_path):
     (tmp_path / "node-2.metrics").mkdir()
     (tmp_path / "node-3.metrics").symlink_to("/dev/zero")
     path = tmp_path / "node-4.metrics"
-    path.write_bytes(sealed(whole()))  # another node's
+    path.write_bytes(sealed(page_content()))  # another node's
     assert metrics.read_pages(tmp_path, now_ms=5) == []
     assert metrics.read_pages(tmp_path / "gone", now_ms=5) == []
 

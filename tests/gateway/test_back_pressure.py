@@ -33,10 +33,10 @@ def fill(push, frames, count=10**6):
     raise AssertionError("it took everything")
 
 
-def test_slow_broker_pauses_receiving_and_loses_no_message(served, peers, caplog):
+def test_slow_broker_pauses_receiving_and_loses_no_message(start_gateway, peers, caplog):
     sender = MemorySender(memory=50)
     sender.stopped.set()
-    gateway = served(sender, gateway_receive_hwm=10, gateway_batch_size=4096)
+    gateway = start_gateway(sender, gateway_receive_hwm=10, gateway_batch_size=4096)
     push = peers(zmq.PUSH, gateway.push, **HWM)
     taken = fill(push, lambda number: [b"sensors", b"", b"%08d" % number + b"v" * 1000])
     assert gateway.received["push"] < taken
@@ -51,12 +51,12 @@ def test_slow_broker_pauses_receiving_and_loses_no_message(served, peers, caplog
     until(lambda: sender.values("sensors")[-1] == b"after")
 
 
-def test_messages_wait_in_order_for_a_topic_lookup(served, peers):
+def test_messages_wait_in_order_for_a_topic_lookup(start_gateway, peers):
     gate = threading.Event()
     sender = MemorySender(partitions=2)
     ask = sender.partitions_for
     sender.partitions_for = lambda topic, wait_s: (gate.wait(30), ask(topic, wait_s))[1]
-    gateway = served(sender)
+    gateway = start_gateway(sender)
     dealer = peers(zmq.DEALER, gateway.dealer)
     sent = [b"%d" % number for number in range(20)]
     for value in sent:
@@ -66,17 +66,17 @@ def test_messages_wait_in_order_for_a_topic_lookup(served, peers):
     until(lambda: gateway.received["dealer"] == 22)
     assert not dealer.poll(0)
     gate.set()
-    answers = dict(dealer.recv_multipart()[:2] for _ in range(22))
-    assert answers.pop(b"wrong") == b"42" and set(answers.values()) == {b"0"}
+    responses = dict(dealer.recv_multipart()[:2] for _ in range(22))
+    assert responses.pop(b"wrong") == b"42" and set(responses.values()) == {b"0"}
     assert [row.value for row in sender.logs["sensors", 1]][:20] == sent
 
 
-def test_waiting_messages_for_a_topic_lookup_are_bounded(served, peers, monkeypatch):
+def test_waiting_messages_for_a_topic_lookup_are_bounded(start_gateway, peers, monkeypatch):
     gate = threading.Event()
     sender = MemorySender()
     ask = sender.partitions_for
     sender.partitions_for = lambda topic, wait_s: (gate.wait(30), ask(topic, wait_s))[1]
-    gateway = served(sender, gateway_receive_hwm=10)
+    gateway = start_gateway(sender, gateway_receive_hwm=10)
     push = peers(zmq.PUSH, gateway.push, **HWM)
     taken = fill(push, lambda number: [b"sensors", b"", b"%08d" % number + b"v" * 100_000])
     assert gateway.gateway._gathering.parked_size < 16 << 20
@@ -86,11 +86,11 @@ def test_waiting_messages_for_a_topic_lookup_are_bounded(served, peers, monkeypa
     assert gateway.gateway._gathering.parked_size == 0
 
 
-def test_rejected_topic_is_looked_up_again_later(served, peers, monkeypatch):
+def test_rejected_topic_is_looked_up_again_later(start_gateway, peers, monkeypatch):
     monkeypatch.setattr(topic_lookup, "REFUSAL_MS", 1)
     sender = MemorySender()
-    sender.refusals["sensors"] = UnknownTopicOrPartition("not yet")
-    gateway = served(sender)
+    sender.lookup_errors["sensors"] = UnknownTopicOrPartition("not yet")
+    gateway = start_gateway(sender)
     dealer = peers(zmq.DEALER, gateway.dealer)
 
     def code():
@@ -98,38 +98,38 @@ def test_rejected_topic_is_looked_up_again_later(served, peers, monkeypatch):
         return dealer.recv_multipart()[1]
 
     assert code() == b"3"
-    del sender.refusals["sensors"]
+    del sender.lookup_errors["sensors"]
     until(lambda: code() == b"0")
 
 
-def test_failed_topic_lookup_delays_no_other_topic(served, peers):
+def test_failed_topic_lookup_delays_no_other_topic(start_gateway, peers):
     sender = MemorySender()
-    sender.refusals["away"] = NetworkException()
-    gateway = served(sender)
+    sender.lookup_errors["away"] = NetworkException()
+    gateway = start_gateway(sender)
     dealer = peers(zmq.DEALER, gateway.dealer)
     dealer.send_multipart([b"1", b"away", b"", b"v"])
-    until(lambda: sender.asked.count("away") > 2)
+    until(lambda: sender.lookups.count("away") > 2)
     dealer.send_multipart([b"2", b"sensors", b"", b"v"])
     assert dealer.recv_multipart()[:2] == [b"2", b"0"]
-    del sender.refusals["away"]
+    del sender.lookup_errors["away"]
     assert dealer.recv_multipart()[:2] == [b"1", b"0"]
 
 
-def test_number_of_remembered_rejected_topics_is_bounded(served, peers, monkeypatch):
+def test_number_of_remembered_rejected_topics_is_bounded(start_gateway, peers, monkeypatch):
     monkeypatch.setattr(topic_lookup, "REFUSED_MAX", 5)
     sender = MemorySender()
-    gateway = served(sender)
+    gateway = start_gateway(sender)
     dealer = peers(zmq.DEALER, gateway.dealer)
     for number in range(40):
-        sender.refusals[f"t{number}"] = UnknownTopicOrPartition()
+        sender.lookup_errors[f"t{number}"] = UnknownTopicOrPartition()
         dealer.send_multipart([b"", b"t%d" % number, b"", b"v"])
         assert dealer.recv_multipart()[1] == b"3"
     assert len(gateway.gateway._gathering.topics) <= 5
 
 
-def test_changed_partition_count_is_noticed(served, peers, monkeypatch):
+def test_changed_partition_count_is_noticed(start_gateway, peers, monkeypatch):
     monkeypatch.setattr(topic_lookup, "REFRESH_MS", 5)
-    gateway = served()
+    gateway = start_gateway()
     dealer = peers(zmq.DEALER, gateway.dealer)
 
     def code():
@@ -144,13 +144,13 @@ def test_changed_partition_count_is_noticed(served, peers, monkeypatch):
     until(lambda: code() == b"3")
 
 
-@pytest.mark.parametrize("fault", [InvalidTimestamp, MessageTooLarge])
-def test_rejected_record_fails_no_other_record(served, peers, fault):
+@pytest.mark.parametrize("error", [InvalidTimestamp, MessageTooLarge])
+def test_rejected_record_fails_no_other_record(start_gateway, peers, error):
     sender = MemorySender()
-    sender.judge = lambda topic, rows: fault("no") if any(
+    sender.batch_error = lambda topic, rows: error("no") if any(
         row.value.startswith(b"bad") for row in rows
     ) else None  # fmt: skip
-    gateway = served(sender, gateway_linger_ms=200)
+    gateway = start_gateway(sender, gateway_linger_ms=200)
     dealer, push = peers(zmq.DEALER, gateway.dealer), peers(zmq.PUSH, gateway.push)
     values = [b"bad" if number in (3, 40, 41, 99) else b"%d" % number for number in range(100)]
     for number, value in enumerate(values):
@@ -160,25 +160,25 @@ def test_rejected_record_fails_no_other_record(served, peers, fault):
     dealer.send_multipart(
         [b"101", b"sensors", keyed_pack((b"k", b"bad pack"), (b"k", b"its rest"))]
     )
-    answers = {}
+    responses = {}
     for _ in range(102):
         number, code, _, offset, _ = dealer.recv_multipart()
-        answers[int(number)] = (int(code), int(offset))
-    refused = {number for number, (code, _) in answers.items() if code}
+        responses[int(number)] = (int(code), int(offset))
+    refused = {number for number, (code, _) in responses.items() if code}
     assert refused == {3, 40, 41, 99, 101}
-    assert {code for code, _ in answers.values() if code} == {fault.code}
+    assert {code for code, _ in responses.values() if code} == {error.code}
     until(lambda: len(sender.values("sensors")) == 100 + 96 + 4 + 1)
     log = [row.value for row in sender.logs["sensors", 0]]
-    for number, (code, offset) in answers.items():
+    for number, (code, offset) in responses.items():
         if not code:
             assert log[offset] == (values[number] if number < 100 else b"a")
     assert gateway.metrics.failed.total() == 5
 
 
-def test_rejected_batch_is_answered_counted_and_logged(served, peers, caplog):
+def test_rejected_batch_is_answered_counted_and_logged(start_gateway, peers, caplog):
     sender = MemorySender()
-    sender.judge = lambda topic, rows: NotLeaderOrFollower("It is led elsewhere.")
-    gateway = served(sender)
+    sender.batch_error = lambda topic, rows: NotLeaderOrFollower("It is led elsewhere.")
+    gateway = start_gateway(sender)
     dealer, push = peers(zmq.DEALER, gateway.dealer), peers(zmq.PUSH, gateway.push)
     dealer.send_multipart([b"1", b"sensors", b"", b"v"])
     assert dealer.recv_multipart() == [b"1", b"6", b"-1", b"-1", b"It is led elsewhere."]
@@ -200,8 +200,8 @@ def pipeline(dealer, count):
     return [int(number) for number, *_ in came]
 
 
-def test_dealer_that_reads_gets_every_response(served, peers):
-    gateway = served(gateway_receive_hwm=5, gateway_linger_ms=20)
+def test_dealer_that_reads_gets_every_response(start_gateway, peers):
+    gateway = start_gateway(gateway_receive_hwm=5, gateway_linger_ms=20)
     dealer = peers(zmq.DEALER, gateway.dealer, RCVHWM=5)
     assert pipeline(dealer, 3_000) == list(range(3_000))
     assert not gateway.metrics.dropped_responses
@@ -210,8 +210,8 @@ def test_dealer_that_reads_gets_every_response(served, peers):
     assert (held.size, held.count, held.completed, held.waiting) == (0, 0, 3_000, False)
 
 
-def test_dealer_that_reads_late_gets_every_response_and_delays_no_other(served, peers):
-    gateway = served(gateway_receive_hwm=5)
+def test_dealer_that_reads_late_gets_every_response_and_delays_no_other(start_gateway, peers):
+    gateway = start_gateway(gateway_receive_hwm=5)
     late = peers(zmq.DEALER, gateway.dealer, RCVHWM=5, RCVBUF=4096)
     for number in range(200):
         late.send_multipart([b"%d-" % number + bytes(4_000), b"sensors", b"", b"v"])
@@ -221,12 +221,12 @@ def test_dealer_that_reads_late_gets_every_response_and_delays_no_other(served, 
     assert came == list(range(200)) and not gateway.metrics.dropped_responses
 
 
-def test_messages_in_flight_are_bounded(served, peers, monkeypatch):
+def test_messages_in_flight_are_bounded(start_gateway, peers, monkeypatch):
     monkeypatch.setattr(response_queue, "IN_FLIGHT_MAX", 10)
     monkeypatch.setattr(zmq_socket, "MESSAGES_PER_TICK", 1)
     sender = MemorySender()
     sender.stopped.set()
-    gateway = served(sender, gateway_receive_hwm=10)
+    gateway = start_gateway(sender, gateway_receive_hwm=10)
     dealer = peers(zmq.DEALER, gateway.dealer, **HWM)
     taken = fill(dealer, lambda number: [b"%d" % number, b"sensors", b"", bytes(1_000)])
     assert gateway.received["dealer"] == 10
@@ -235,18 +235,18 @@ def test_messages_in_flight_are_bounded(served, peers, monkeypatch):
     assert [int(dealer.recv_multipart()[0]) for _ in range(taken)] == list(range(taken))
 
 
-def test_pushes_are_not_limited_by_the_in_flight_bound(served, peers, monkeypatch):
+def test_pushes_are_not_limited_by_the_in_flight_bound(start_gateway, peers, monkeypatch):
     monkeypatch.setattr(response_queue, "IN_FLIGHT_MAX", 10)
     monkeypatch.setattr(zmq_socket, "MESSAGES_PER_TICK", 1)
-    gateway = served()
+    gateway = start_gateway()
     push = peers(zmq.PUSH, gateway.push)
     for number in range(30):
         push.send_multipart([b"sensors", b"", b"%d" % number])
     until(lambda: len(gateway.sender.values("sensors")) == 30)
 
 
-def test_unread_responses_of_reading_and_new_peers_are_kept(served):
-    gateway = served()
+def test_unread_responses_of_reading_and_new_peers_are_kept(start_gateway):
+    gateway = start_gateway()
     held = gateway.gateway._sockets[-1]._responses
     judged: list[bytes] = []
     reading, new, silent = (
@@ -270,9 +270,9 @@ def test_unread_responses_of_reading_and_new_peers_are_kept(served):
     assert judged == [b"reading", b"new"]
 
 
-def test_remembered_peers_that_do_not_read_are_bounded(served, monkeypatch):
+def test_remembered_peers_that_do_not_read_are_bounded(start_gateway, monkeypatch):
     monkeypatch.setattr(response_queue, "NOT_READING_MAX", 10)
-    gateway = served()
+    gateway = start_gateway()
     held = gateway.gateway._sockets[-1]._responses
 
     def judge():
@@ -287,9 +287,9 @@ def test_remembered_peers_that_do_not_read_are_bounded(served, monkeypatch):
     assert list(held._not_reading) == [b"%d" % number for number in range(20, 30)]
 
 
-def test_unread_responses_are_dropped_and_counted(served, peers, monkeypatch):
+def test_unread_responses_are_dropped_and_counted(start_gateway, peers, monkeypatch):
     monkeypatch.setattr(response_queue, "READ_TIMEOUT_MS", 50)
-    gateway = served(gateway_receive_hwm=5, gateway_buffer_memory=2 << 20)
+    gateway = start_gateway(gateway_receive_hwm=5, gateway_buffer_memory=2 << 20)
     dealer = peers(zmq.DEALER, gateway.dealer, RCVHWM=5, RCVBUF=4096)
     count = 0
     while not gateway.metrics.dropped_responses:
@@ -309,10 +309,10 @@ def test_unread_responses_are_dropped_and_counted(served, peers, monkeypatch):
     assert not held._not_reading
 
 
-def test_response_to_a_disconnected_dealer_is_counted_as_dropped(served, peers):
+def test_response_to_a_disconnected_dealer_is_counted_as_dropped(start_gateway, peers):
     sender = MemorySender()
     sender.stopped.set()
-    gateway = served(sender)
+    gateway = start_gateway(sender)
     dealer = peers(zmq.DEALER, gateway.dealer)
     dealer.send_multipart([b"1", b"sensors", b"", b"v"])
     until(lambda: sender.kept)
@@ -332,8 +332,8 @@ def test_response_to_a_disconnected_dealer_is_counted_as_dropped(served, peers):
     assert list(gateway.metrics.dropped_responses) == ["the peer is gone"]
 
 
-def test_messages_received_before_close_are_written_and_acknowledged(served, peers):
-    gateway = served(gateway_linger_ms=10_000)
+def test_messages_received_before_close_are_written_and_acknowledged(start_gateway, peers):
+    gateway = start_gateway(gateway_linger_ms=10_000)
     dealer, push = peers(zmq.DEALER, gateway.dealer), peers(zmq.PUSH, gateway.push)
     for number in range(100):
         push.send_multipart([b"sensors", b"", b"%d" % number])
@@ -345,11 +345,11 @@ def test_messages_received_before_close_are_written_and_acknowledged(served, pee
     assert dealer.recv_multipart()[:2] == [b"1", b"0"]
 
 
-def test_loop_is_idle_while_receiving_is_paused(served, peers, monkeypatch):
+def test_loop_is_idle_while_receiving_is_paused(start_gateway, peers, monkeypatch):
     monkeypatch.setattr(topic_lookup, "REFRESH_MS", 10**9)  # its timer would wake the loop as well
     sender = MemorySender(memory=1)
     sender.stopped.set()
-    gateway = served(sender)
+    gateway = start_gateway(sender)
     push = peers(zmq.PUSH, gateway.push)
     push.send_multipart([b"sensors", b"", b"0"])
     until(lambda: sender.kept)
@@ -364,12 +364,12 @@ def test_loop_is_idle_while_receiving_is_paused(served, peers, monkeypatch):
     until(lambda: sender.values("sensors") == [b"0", b"1", b"2"])
 
 
-def test_receiving_resumes_when_a_new_batch_has_room(served, peers, monkeypatch):
+def test_receiving_resumes_when_a_new_batch_has_room(start_gateway, peers, monkeypatch):
     monkeypatch.setattr(zmq_socket, "MESSAGES_PER_TICK", 1)
     monkeypatch.setattr(topic_lookup, "REFRESH_MS", 10**9)  # its timer would wake the loop as well
     sender = MemorySender(memory=1)
     sender.stopped.set()
-    gateway = served(sender, gateway_linger_ms=0)
+    gateway = start_gateway(sender, gateway_linger_ms=0)
     push = peers(zmq.PUSH, gateway.push)
     push.send_multipart([b"sensors", b"", b"first"])  # makes the topic known
     until(lambda: sender.kept)

@@ -60,37 +60,37 @@ def test_readme_has_its_programs_and_short_sensors():
     assert len(programs("c")[0].strip().splitlines()) <= 11
 
 
-def test_python_sensor_is_received(served, tmp_path):
-    gateway = served()
+def test_python_sensor_is_received(start_gateway, tmp_path):
+    gateway = start_gateway()
     run_python(gateway, tmp_path, 0)
     until(lambda: len(gateway.sender.values("sensors")) == 10)
     assert all(float(value) >= 0 for value in gateway.sender.values("sensors"))
 
 
-def test_c_sensor_is_received(served, tmp_path):
-    gateway = served()
+def test_c_sensor_is_received(start_gateway, tmp_path):
+    gateway = start_gateway()
     run_c(gateway, tmp_path, 0)
     until(lambda: gateway.sender.values("sensors") == [b"21.5"])
 
 
-def test_python_dealer_receives_responses(served, tmp_path):
-    said = run_python(served(), tmp_path, 1)
+def test_python_dealer_receives_responses(start_gateway, tmp_path):
+    said = run_python(start_gateway(), tmp_path, 1)
     assert said.splitlines() == [
         f"message {number}: error 0, partition 0, offset {number} " for number in range(3)
     ]
 
 
-def test_c_dealer_receives_responses(served, tmp_path):
-    said = run_c(served(), tmp_path, 1)
+def test_c_dealer_receives_responses(start_gateway, tmp_path):
+    said = run_c(start_gateway(), tmp_path, 1)
     assert said.splitlines() == ["correlation 1", "error 0", "partition 0", "offset 0", "sentence "]
 
 
-def test_javascript_dealer_receives_responses(served, tmp_path):
+def test_javascript_dealer_receives_responses(start_gateway, tmp_path):
     try:
         node, modules = executable("node"), installed(NODE, "zeromq")
     except Unavailable as missing:
         pytest.skip(str(missing))
-    gateway = served()
+    gateway = start_gateway()
     (tmp_path / "node_modules").symlink_to(modules / "node_modules")
     (tmp_path / "program.js").write_text(at(programs("javascript")[0], gateway))
     said = run([node, "program.js"], tmp_path)
@@ -99,17 +99,17 @@ def test_javascript_dealer_receives_responses(served, tmp_path):
     ]
 
 
-def test_python_packed_message_is_a_thousand_records(served, tmp_path):
-    gateway = served()
+def test_python_packed_message_is_a_thousand_records(start_gateway, tmp_path):
+    gateway = start_gateway()
     run_python(gateway, tmp_path, 2)
     values = [b"%d" % number for number in range(1000)]
     until(lambda: gateway.sender.values("sensors") == values)
 
 
-def test_python_sensor_with_keys_is_received(served, tmp_path):
+def test_python_sensor_with_keys_is_received(start_gateway, tmp_path):
     make_keys(tmp_path, "server")
     make_keys(tmp_path / "clients", "attic")
-    gateway = served(
+    gateway = start_gateway(
         gateway_curve_key_file=tmp_path / "server.key_secret",
         gateway_curve_clients=tmp_path / "clients",
     )
