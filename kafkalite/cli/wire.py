@@ -16,7 +16,7 @@ from typing import Any
 from kafkalite.cli.clients import REQUEST_TIMEOUT_S, ClusterClients
 from kafkalite.client.net.connection import BrokerConnection
 from kafkalite.client.net.deadline import Deadline
-from kafkalite.client.net.settings import ClientSettings, parsed
+from kafkalite.client.net.settings import ClientSettings, parse_settings
 from kafkalite.client.net.topology import Address
 from kafkalite.config.client import CLIENT
 from kafkalite.errors import KafkaError, NetworkException, Refusal, UnsupportedVersion
@@ -41,7 +41,7 @@ class WireClient:
             raise Refusal(f"{api.name} is only asked over a plain connection yet, not {security}")
         deadline = Deadline(self.timeout_s)
         try:
-            settings = ClientSettings(CLIENT, parsed(CLIENT, self.cluster.bootstrap, {}))
+            settings = ClientSettings(CLIENT, parse_settings(CLIENT, self.cluster.bootstrap, {}))
             addresses = [at] if at else settings.addresses
             with contextlib.closing(open_connection(addresses, settings, deadline)) as connection:
                 return connection.request(api, dict(request), deadline.left_s)

@@ -19,13 +19,22 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kafkalite.client.net.cluster import ClientClosed
     from kafkalite.client.net.settings import consumer_settings, producer_keys, producer_settings
     from kafkalite.client.net.topology import TopicMetadata
     from kafkalite.client.producer.column_batches import Deliveries
 
-__all__ = ["Deliveries", "TopicMetadata", "consumer_settings", "producer_keys", "producer_settings"]
+__all__ = [
+    "ClientClosed",
+    "Deliveries",
+    "TopicMetadata",
+    "consumer_settings",
+    "producer_keys",
+    "producer_settings",
+]
 
 _HOME = {
+    "ClientClosed": "kafkalite.client.net.cluster",
     "Deliveries": "kafkalite.client.producer.column_batches",
     "TopicMetadata": "kafkalite.client.net.topology",
     "consumer_settings": "kafkalite.client.net.settings",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kafkalite import Admin
-from kafkalite.client.net.cluster import Closed
+from kafkalite.client.net.cluster import ClientClosed
 from kafkalite.errors import InvalidConfig, NetworkException, UnknownTopicOrPartition
 from tests.client.consuming import numbered, produce
 
@@ -75,5 +75,5 @@ def test_errors_of_settings_connections_and_timeouts_are_raised(served):
             admin.describe_topics(["t"])
         with pytest.raises(ValueError, match="timeout"):
             admin.list_topics(timeout=-1)
-    with pytest.raises(Closed):
+    with pytest.raises(ClientClosed):
         admin.list_topics()

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from kafkalite.client.consumer.async_consumer import AsyncConsumer
-from kafkalite.client.net.cluster import Closed
+from kafkalite.client.net.cluster import ClientClosed
 from kafkalite.errors import InvalidConfig
 from tests.client.consuming import TIMEOUT_S, descriptors, no_more_than, numbered, produce
 
@@ -180,7 +180,7 @@ def test_close_ends_iteration_and_fails_a_waiting_poll(served, native):
         async def iterate(consumer):
             return [message async for message in consumer]
 
-        for waits, expected in ((iterate, None), (lambda consumer: consumer.poll(), Closed)):
+        for waits, expected in ((iterate, None), (lambda consumer: consumer.poll(), ClientClosed)):
             consumer = AsyncConsumer(served.bootstrap, topics=[topic], native=native)
             waiting = asyncio.create_task(waits(consumer))
             await until_it_waits(consumer)
@@ -190,7 +190,7 @@ def test_close_ends_iteration_and_fails_a_waiting_poll(served, native):
             else:
                 with pytest.raises(expected):
                     await waiting
-            with pytest.raises(Closed):
+            with pytest.raises(ClientClosed):
                 await consumer.poll()
             await consumer.close()
 

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from kafkalite.client.net.cluster import Closed, Cluster
+from kafkalite.client.net.cluster import ClientClosed, Cluster
 from kafkalite.client.net.settings import consumer_settings, producer_settings
 from kafkalite.client.net.topology import NO_LEADER, PartitionMetadata
 from kafkalite.errors import (
@@ -83,7 +83,7 @@ def test_topic_lookup_creates_the_topic_unless_disabled(kafka_broker, make_clust
     with pytest.raises(UnknownTopicOrPartition, match="topic 'made-by-asking'"):
         shy.topic("made-by-asking", 1)
     cluster = make_cluster(kafka_broker.bootstrap)
-    (described,) = cluster.described(["made-by-asking"], create=False).values()
+    (described,) = cluster.describe(["made-by-asking"], create=False).values()
     assert isinstance(described, UnknownTopicOrPartition)
     assert cluster.topic("made-by-asking", TIMEOUT_S).led
     assert shy.topic("made-by-asking", TIMEOUT_S).led
@@ -106,8 +106,8 @@ def test_restarted_broker_is_found_again(make_cluster):
         waiting = threading.Timer(0.3, broker.start)
         waiting.start()
         try:
-            found = cluster.until(TIMEOUT_S, lambda deadline: cluster.leader(name, 0))
-            cluster.until(TIMEOUT_S, lambda deadline: cluster.refresh(name, timeout_s=5))
+            found = cluster.retry(TIMEOUT_S, lambda deadline: cluster.leader(name, 0))
+            cluster.retry(TIMEOUT_S, lambda deadline: cluster.refresh(name, timeout_s=5))
         finally:
             waiting.join()
         assert found.leader == 0
@@ -122,7 +122,7 @@ def test_replaced_cluster_at_the_same_address_is_detected(make_cluster):
         listen = first.bootstrap
     with Broker(listen=listen) as second:
         second.topic(name=name)
-        found = cluster.until(TIMEOUT_S, lambda deadline: refreshed(cluster, name))
+        found = cluster.retry(TIMEOUT_S, lambda deadline: refreshed(cluster, name))
         assert len(found.partitions) == 1
         assert found.topic_id != before[0].topic_id
         assert cluster.cluster_id != before[1]
@@ -159,7 +159,7 @@ def test_moved_partition_is_found_at_its_new_leader(make_cluster):
             found = cluster.leader(name, 0, deadline.left_s)
             return cluster.request(found.leader, DESCRIBE_CLUSTER, {}, timeout_s=deadline.left_s)
 
-        assert cluster.until(TIMEOUT_S, back).brokers
+        assert cluster.retry(TIMEOUT_S, back).brokers
 
 
 # Leaders.
@@ -193,15 +193,15 @@ def test_response_may_name_the_new_leader(make_cluster):
         cluster.topic("t")
         endpoint = there.responders[METADATA](None)["brokers"][0] | {"node_id": 7}
         fields = type("Fields", (), {"__getattr__": lambda self, name: endpoint[name]})()
-        cluster.learn("t", 0, PartitionMetadata(7, 5), [fields])
+        cluster.update_leader("t", 0, PartitionMetadata(7, 5), [fields])
         assert cluster.topic("t").partitions[0] == (0, 5)
-        cluster.learn("t", 0, PartitionMetadata(8, 6))
+        cluster.update_leader("t", 0, PartitionMetadata(8, 6))
         assert cluster.topic("t").partitions[0] == (0, 5)
-        cluster.learn("t", 0, PartitionMetadata(7, 6))
+        cluster.update_leader("t", 0, PartitionMetadata(7, 6))
         assert cluster.topic("t").partitions[0] == (7, 6)
         assert cluster.node(7).port == there.port
-        cluster.learn("unknown", 0, PartitionMetadata(7, 6))
-        cluster.learn("t", 9, PartitionMetadata(7, 6))
+        cluster.update_leader("unknown", 0, PartitionMetadata(7, 6))
+        cluster.update_leader("t", 9, PartitionMetadata(7, 6))
 
 
 def test_unknown_leader_is_waited_for(make_cluster):
@@ -341,11 +341,11 @@ def test_unreachable_broker_is_not_retried_during_its_backoff(make_cluster):
         there.address, reconnect_backoff_ms=60_000, reconnect_backoff_max_ms=60_000
     )
     assert cluster.node(0).port == there.port
-    assert cluster.rest_left_s(0) == 0
+    assert cluster.backoff_left_s(0) == 0
     there.close()
     with pytest.raises(NetworkException):
         cluster.connection(0, "mine")
-    assert 40 < cluster.rest_left_s(0) <= 72
+    assert 40 < cluster.backoff_left_s(0) <= 72
     with ScriptedBroker({METADATA: lambda request: {}}, port=there.port) as again:
         with pytest.raises(NetworkException, match="Connection refused"):
             cluster.connection(0, "mine", timeout_s=0.01)
@@ -376,7 +376,7 @@ def test_unreachable_brokers_lead_back_to_bootstrap(make_cluster):
         assert cluster.nodes == [] and cluster.cluster_id == "cluster"
         there.hang_up()
         ports[:] = [there.port, there.port]
-        cluster.until(TIMEOUT_S, lambda deadline: cluster.refresh(timeout_s=5))
+        cluster.retry(TIMEOUT_S, lambda deadline: cluster.refresh(timeout_s=5))
         assert cluster.nodes == [0, 1]
 
 
@@ -507,7 +507,7 @@ def test_coordinator_is_cached_until_forgotten(make_cluster, newest):
         assert cluster.coordinator("readers") == 3
         assert cluster.node(3).port == there.port
         assert there.count(FIND_COORDINATOR) == 1
-        cluster.forget_coordinator("readers")
+        cluster.drop_coordinator("readers")
         assert cluster.coordinator("readers") == 3
         assert there.count(FIND_COORDINATOR) == 2
 
@@ -543,10 +543,10 @@ def test_close_wakes_every_waiting_call(make_cluster, wait):
         found = []
 
         def waiting():
-            with contextlib.suppress(Closed):
+            with contextlib.suppress(ClientClosed):
                 if wait == "rest":
                     entered.set()
-                    cluster.rest(TIMEOUT_S)
+                    cluster.sleep(TIMEOUT_S)
                 else:
                     cluster.topic("t", 10 * TIMEOUT_S)
                 return
@@ -559,7 +559,7 @@ def test_close_wakes_every_waiting_call(make_cluster, wait):
         cluster.close()
         thread.join(TIMEOUT_S)
         assert found == [True]
-        with pytest.raises(Closed):
+        with pytest.raises(ClientClosed):
             cluster.topic("t")
         assert cluster.closed
         cluster.close()

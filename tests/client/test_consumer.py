@@ -16,7 +16,7 @@ import pytest
 
 from kafkalite.client.consumer import record_sets
 from kafkalite.client.consumer.consumer import Consumer
-from kafkalite.client.net.cluster import Closed
+from kafkalite.client.net.cluster import ClientClosed
 from kafkalite.client.net.topology import TopicPartition
 from kafkalite.errors import (
     InvalidConfig,
@@ -388,9 +388,9 @@ def test_close_from_another_thread_ends_iteration(served, native):
     thread.join(TIMEOUT_S)
     assert not thread.is_alive()
     assert outcome == [None] or seen == numbered(5)
-    with pytest.raises(Closed):
+    with pytest.raises(ClientClosed):
         consumer.poll(0)
-    with pytest.raises(Closed):
+    with pytest.raises(ClientClosed):
         next(iter(consumer))
     consumer.close()
 
@@ -403,7 +403,7 @@ def test_close_from_another_thread_fails_a_waiting_poll(served, native):
     until(lambda: consumer.buffer._owner_thread)
     consumer.close()
     thread.join(TIMEOUT_S)
-    assert isinstance(outcome[0], Closed)
+    assert isinstance(outcome[0], ClientClosed)
 
 
 def test_concurrent_use_by_two_threads_is_rejected(served):

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from kafkalite import RangeReader, RecordsLost
 from kafkalite.client.consumer import range_reader
-from kafkalite.client.net.cluster import Closed
+from kafkalite.client.net.cluster import ClientClosed
 from kafkalite.errors import (
     BY_CODE,
     CorruptMessage,
@@ -150,11 +150,11 @@ def test_closed_reader_raises_closed(served):
     reader.close()
     reader.close()
     assert reader.closed
-    with pytest.raises(Closed):
+    with pytest.raises(ClientClosed):
         list(batches)
-    with pytest.raises(Closed):
+    with pytest.raises(ClientClosed):
         list(later)
-    with pytest.raises(Closed):
+    with pytest.raises(ClientClosed):
         reader.read((topic, 0), 0, 1)
 
 

@@ -12,7 +12,7 @@ def test_settings_without_values_are_defaults():
     for settings in (producer_settings(None, {}), consumer_settings(None, {})):
         for key in settings.scope.values():
             assert settings[key] == key.default
-            assert not settings.given(key)
+            assert not settings.is_given(key)
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ def test_settings_without_values_are_defaults():
 def test_setting_names_accept_dots_or_underscores(keywords):
     settings = producer_settings(None, keywords)
     assert settings[client.LINGER_MS] == 7
-    assert settings.given(client.LINGER_MS)
+    assert settings.is_given(client.LINGER_MS)
 
 
 @pytest.mark.parametrize(

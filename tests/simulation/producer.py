@@ -102,7 +102,7 @@ class ListLane(RingTransport):
         self.full = len(self.frames) >= self.frames_max
         return None if self.full else memoryview(self._room)[:size]
 
-    def commit(self, batch: Batch, size: int, acks: int, now_s: float, hurry: bool) -> None:
+    def commit(self, batch: Batch, size: int, acks: int, now_s: float, wake_now: bool) -> None:
         batch.sent_s = now_s
         self.frames.append((batch, bytes(self._room[:size])))
 

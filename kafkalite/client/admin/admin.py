@@ -50,7 +50,7 @@ class Admin:
             InvalidConfig: A setting is unknown, invalid or given twice.
         """
         given = consumer_settings(bootstrap, settings)
-        self._settings = given.replaced(ALLOW_AUTO_CREATE_TOPICS, False)
+        self._settings = given.with_value(ALLOW_AUTO_CREATE_TOPICS, False)
         self._cluster = Cluster(self._settings)
         self._isolation_level = int(self._settings[ISOLATION_LEVEL] == "read_committed")
 
@@ -87,7 +87,7 @@ class Admin:
         Raises:
             KafkaError: No broker responded.
         """
-        return self._cluster.described(topics, self._limit_s(timeout), create=False)
+        return self._cluster.describe(topics, self._limit_s(timeout), create=False)
 
     def list_topics(self, timeout: float | None = None) -> dict[str, TopicMetadata | KafkaError]:
         """Return the metadata of all visible topics without internal ones, by one request.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
-from kafkalite.client.consumer.positions import shown
+from kafkalite.client.consumer.positions import partition_name
 from kafkalite.client.net.topology import TopicPartition
 
 OFFSET_MAX = (1 << 63) - 1
@@ -18,14 +18,14 @@ OffsetsToCommit: TypeAlias = Mapping[tuple[str, int], int | tuple[int, str | Non
 """Offset, or offset and metadata, by (topic, partition)."""
 
 
-def integer(value: Any, expected: str) -> int:
+def checked_integer(value: Any, expected: str) -> int:
     """Return an integer; raise TypeError with `expected` for another type, bool included."""
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TypeError(f"{expected}, not {value!r}")
     return int(value.__index__())
 
 
-def partition_named(value: Any) -> TopicPartition:
+def checked_partition(value: Any) -> TopicPartition:
     """Return a partition from a (topic, partition) pair."""
     if isinstance(value, str) or not isinstance(value, Iterable):
         topic_and_number = []
@@ -34,24 +34,24 @@ def partition_named(value: Any) -> TopicPartition:
     if len(topic_and_number) != 2 or not isinstance(topic_and_number[0], str):
         raise TypeError(f"a partition is (topic, number), as in ('orders', 0), not {value!r}")
     topic, number = topic_and_number
-    return TopicPartition(topic, integer(number, "a partition's number is an integer"))
+    return TopicPartition(topic, checked_integer(number, "a partition's number is an integer"))
 
 
-def offset_given(value: Any, what: str) -> int:
+def checked_offset(value: Any, name: str) -> int:
     """Return an offset; raise TypeError or ValueError if it is not one."""
-    offset = integer(value, f"{what} is an integer")
+    offset = checked_integer(value, f"{name} is an integer")
     if offset < 0:
-        raise ValueError(f"{what} is at least 0, not {offset}")
+        raise ValueError(f"{name} is at least 0, not {offset}")
     if offset > OFFSET_MAX:
-        raise ValueError(f"{what} is at most {OFFSET_MAX}, not {offset}")
+        raise ValueError(f"{name} is at most {OFFSET_MAX}, not {offset}")
     return offset
 
 
-def size_given(value: Any, what: str) -> int:
+def checked_size(value: Any, name: str) -> int:
     """Return a size in bytes; raise TypeError or ValueError if it is not at least 1."""
-    size = integer(value, f"{what} is an integer")
+    size = checked_integer(value, f"{name} is an integer")
     if size < 1:
-        raise ValueError(f"{what} is at least 1, not {size}")
+        raise ValueError(f"{name} is at least 1, not {size}")
     return size
 
 
@@ -63,12 +63,12 @@ def offsets_to_commit(
         raise TypeError(f"offsets are {{(topic, number): offset}}, not {offsets!r}")
     wanted: dict[tuple[str, int], int | tuple[int, str | None]] = {}
     for key, given in offsets.items():
-        place = partition_named(key)
-        what = f"{shown(place)}: a committed offset"
+        place = checked_partition(key)
+        name = f"{partition_name(place)}: a committed offset"
         pair = given if isinstance(given, tuple) else (given, "")
         if len(pair) != 2 or not isinstance(pair[1], str | None):
-            raise TypeError(f"{what} is an integer or (integer, text), not {given!r}")
-        wanted[place] = offset_given(pair[0], what), pair[1]
+            raise TypeError(f"{name} is an integer or (integer, text), not {given!r}")
+        wanted[place] = checked_offset(pair[0], name), pair[1]
     return wanted
 
 

@@ -27,11 +27,11 @@ from collections.abc import Collection, Iterable
 from kafkalite.client.consumer.fetch_transport import NEVER, FetchOutcome
 from kafkalite.client.consumer.positions import (
     COMMITTED,
+    NO_START,
     NOT_OUT_OF_RANGE,
-    NOWHERE,
     Assignment,
     Position,
-    shown,
+    partition_name,
 )
 from kafkalite.client.consumer.record_range import RecordRange
 from kafkalite.client.consumer.subscription import Subscription
@@ -70,12 +70,12 @@ time at all they would never complete.
 LAG_S_MAX = 30.0
 """Seconds after a topic was recreated in which a node may still return the former topic id."""
 
-RESETS = {"earliest": EARLIEST, "latest": LATEST, "none": NOWHERE}
+RESETS = {"earliest": EARLIEST, "latest": LATEST, "none": NO_START}
 
 log = logging.getLogger(__name__)
 
 
-class NotRetriable(Exception):
+class NonRetriableError(Exception):
     """An error that is raised instead of retried, although its class is retriable."""
 
     def __init__(self, error: KafkaError) -> None:
@@ -107,7 +107,7 @@ class AssignmentReader:
         self._cluster = cluster
         self._settings = settings
         self._waker = waker
-        self._reset = NOWHERE if strict else RESETS[settings[AUTO_OFFSET_RESET]]
+        self._reset = NO_START if strict else RESETS[settings[AUTO_OFFSET_RESET]]
         self._strict = strict
         self._queue: deque[RecordRange] = deque()
         self._known: set[str] = set()
@@ -118,7 +118,7 @@ class AssignmentReader:
         """Former topic ids and when they were replaced; a node with old metadata may return them
         for a while.
         """
-        self._asked_s = -NEVER
+        self._requested_s = -NEVER
         self._backoff = Backoff(settings[RETRY_BACKOFF_MS], settings[RETRY_BACKOFF_MAX_MS])
         self._metadata_deadline = Deadline(0.0)
         """Deadline for metadata of a topic that was never seen."""
@@ -129,7 +129,7 @@ class AssignmentReader:
         """Read all partitions of these topics and no others; current positions are kept."""
         if not self.subscription:
             self._known.clear()  # for an assigned topic only some partitions are read
-        subscription.assume(self._known)
+        subscription.match_known(self._known)
         self.subscription = subscription
         self._read_subscribed()
         self._metadata_deadline = Deadline(self._settings.call_timeout_s)
@@ -148,7 +148,7 @@ class AssignmentReader:
         """The topics that are read."""
         return list(self.subscription.topics or self.assignment.topics)
 
-    def knows(self, topic: str) -> bool:
+    def has_metadata_of(self, topic: str) -> bool:
         """Return whether metadata of a topic has been received."""
         return topic in self._known
 
@@ -181,13 +181,13 @@ class AssignmentReader:
         """Return the next range to decode; None when the time is up or the waker was set."""
         while True:
             while self._queue:
-                if not self._queue[0].stale:
+                if not self._queue[0].is_stale:
                     return self._queue[0]
                 self._queue.popleft().close()
             if self._waker.is_set:
                 return None
-            rest_s = min(self.refresh(deadline), self._fetch(deadline))
-            self._handle_outcomes(self.transports.wait(min(rest_s, deadline.left_s)))
+            wait_s = min(self.refresh(deadline), self._fetch(deadline))
+            self._handle_outcomes(self.transports.wait(min(wait_s, deadline.left_s)))
             if self._queue:
                 self._fetch(deadline)  # fetch ahead while this range is decoded
             elif deadline.passed:
@@ -196,7 +196,7 @@ class AssignmentReader:
     def release(self, record_range: RecordRange) -> None:
         """Release a range that was decoded to its end."""
         self._drop(record_range)
-        if not record_range.stale and record_range.first_offset != record_range.end_offset:
+        if not record_range.is_stale and record_range.first_offset != record_range.end_offset:
             # Fewer records than announced: fetch the missing ones again.
             record_range.position.start_epoch()
             record_range.position.ahead = record_range.first_offset
@@ -208,7 +208,7 @@ class AssignmentReader:
         """
         self._drop(record_range)
         position = record_range.position
-        if not record_range.stale:
+        if not record_range.is_stale:
             position.rewind()
             if position.short_at == position.offset:
                 self.transports.read_over_tcp(position.leader)
@@ -224,8 +224,8 @@ class AssignmentReader:
 
         Returns the seconds until that is due again.
         """
-        if self._backoff.rest_left_s:
-            return self._backoff.rest_left_s
+        if self._backoff.left_s:
+            return self._backoff.left_s
         call_deadline = Deadline(max(deadline.left_s, REFRESH_S_MIN)).within(
             self._settings.call_timeout_s
         )
@@ -233,7 +233,7 @@ class AssignmentReader:
             self._refresh_metadata(call_deadline)
             if begin:
                 self._resolve_offsets(call_deadline)
-        except NotRetriable as found:
+        except NonRetriableError as found:
             raise found.error from None
         except KafkaError as error:
             new = not self._known.issuperset(self._unknown)
@@ -241,10 +241,10 @@ class AssignmentReader:
                 raise
             self._unknown.update(p.partition.topic for p in self.assignment.unresolved())
             self._back_off(error)
-            return self._backoff.rest_left_s
+            return self._backoff.left_s
         if self._unknown:
-            return self._backoff.rest_left_s
-        age_s = time.monotonic() - self._asked_s
+            return self._backoff.left_s
+        age_s = time.monotonic() - self._requested_s
         return max(0.0, self._settings[METADATA_MAX_AGE_MS] / 1000 - age_s)
 
     def _fetch(self, deadline: Deadline) -> float:
@@ -252,15 +252,15 @@ class AssignmentReader:
 
         Returns the seconds until an unreachable node may be retried.
         """
-        rest_s = self.transports.fetch((p for p in self.assignment if p.fetchable), deadline)
+        wait_s = self.transports.fetch((p for p in self.assignment if p.is_fetchable), deadline)
         while self.transports.unreachable:
             node_id = self.transports.unreachable.pop()
             self._unknown.update(p.partition.topic for p in self.assignment if p.leader == node_id)
-        return rest_s
+        return wait_s
 
     def _back_off(self, error: KafkaError) -> None:
         """Start the retry backoff; errors during a backoff count as one failure."""
-        if not self._backoff.rest_left_s:
+        if not self._backoff.left_s:
             self._backoff.failed(error)
 
     def await_offsets(self, positions: Iterable[Position], deadline: Deadline) -> None:
@@ -275,23 +275,23 @@ class AssignmentReader:
             return bool(due) or any(position.offset is None for position in wanted)
 
         while waiting():
-            rest_s = self.refresh(deadline, begin=bool(wanted))
+            wait_s = self.refresh(deadline, begin=bool(wanted))
             if waiting():
                 if deadline.passed:
                     raise RequestTimedOut(str(self._backoff.last_error()))
-                self._cluster.rest(min(rest_s, deadline.left_s))
+                self._cluster.sleep(min(wait_s, deadline.left_s))
 
     # Metadata.
 
     def _refresh_metadata(self, call_deadline: Deadline) -> None:
-        age_s = time.monotonic() - self._asked_s
+        age_s = time.monotonic() - self._requested_s
         if age_s >= self._settings[METADATA_MAX_AGE_MS] / 1000:
             self._unknown.update(self.topics)
             self.subscription.expire()
         if self.subscription.is_due:
             existing = self._cluster.all_topics(call_deadline.left_s)
             self.subscription.match(existing)
-            self._asked_s = time.monotonic()
+            self._requested_s = time.monotonic()
             self._read_subscribed()
         new = {
             name for name in self._unknown - self._known
@@ -299,10 +299,10 @@ class AssignmentReader:
         }  # fmt: skip
         for topics, create in ((new, not self._strict), (self._unknown - new, False)):
             if topics:
-                described = self._cluster.described(
+                described = self._cluster.describe(
                     sorted(topics), call_deadline.left_s, create=create
                 )
-                self._asked_s = time.monotonic()
+                self._requested_s = time.monotonic()
                 for name, topic in described.items():
                     self._update_topic(name, topic)
 
@@ -316,8 +316,8 @@ class AssignmentReader:
         self._unknown.discard(name)
         if name in self.subscription.topics:
             start = self._reset
-            later = name in self._known or self.subscription.is_new(name)
-            if later and self._reset != NOWHERE:
+            is_new = name in self._known or self.subscription.is_new(name)
+            if is_new and self._reset != NO_START:
                 start = EARLIEST
             for number in topic.partitions:
                 partition = TopicPartition(name, number)
@@ -330,32 +330,32 @@ class AssignmentReader:
 
     def _update_leader(self, position: Position, topic: TopicMetadata) -> None:
         """Update the leader of a partition, and detect a recreated topic."""
-        shown_id = shown(position.partition)
+        name = partition_name(position.partition)
         if NO_ID != position.topic_id != topic.topic_id != NO_ID:
-            words = f"{shown_id}: the topic was deleted and recreated."
+            words = f"{name}: the topic was deleted and recreated."
             if self._strict:
-                raise NotRetriable(UnknownTopicId(words))
+                raise NonRetriableError(UnknownTopicId(words))
             log.warning(
                 "Topic was deleted and recreated; reading it from its start.  partition=%s",
-                shown_id,
+                name,
             )
             now_s = time.monotonic()
             self._replaced_ids = {
                 i: at for i, at in self._replaced_ids.items() if now_s - at < LAG_S_MAX
             }
             self._replaced_ids[position.topic_id] = now_s
-            position.restart(NOWHERE if self._reset == NOWHERE else EARLIEST)
+            position.restart(NO_START if self._reset == NO_START else EARLIEST)
         found = topic.partitions.get(position.partition.partition)
         if found is None and not position.is_known:
             words = f"the topic has {len(topic.partitions)} partitions, counted from 0."
-            raise NotRetriable(error_of(UnknownTopicOrPartition.code, shown_id, words))
+            raise NonRetriableError(error_of(UnknownTopicOrPartition.code, name, words))
         if topic.topic_id != NO_ID:
             position.topic_id = topic.topic_id
         position.is_known = True
         if found is None or found.leader == NO_LEADER:
             position.lose_leader()
             self._unknown.add(topic.name)
-            self._back_off(LeaderNotAvailable(f"{shown_id} has no leader."))
+            self._back_off(LeaderNotAvailable(f"{name} has no leader."))
         else:
             position.leader, position.leader_epoch = found
 
@@ -363,15 +363,15 @@ class AssignmentReader:
         """Handle a metadata error of a topic: retry if the topic may appear, else raise."""
         known = name in self._known
         creates = self._settings[ALLOW_AUTO_CREATE_TOPICS] and not self._strict
-        may_come = error.retriable and (known or creates) and not (known and self._strict)
-        if not may_come or (not known and self._metadata_deadline.passed):
-            raise NotRetriable(error)
+        may_appear = error.retriable and (known or creates) and not (known and self._strict)
+        if not may_appear or (not known and self._metadata_deadline.passed):
+            raise NonRetriableError(error)
         for position in self.assignment:
             if position.partition.topic == name and position.leader != NO_LEADER:
                 position.lose_leader()
                 log.warning(
                     "Partition cannot be read; retrying.  partition=%s error=%s",
-                    shown(position.partition), error,
+                    partition_name(position.partition), error,
                 )  # fmt: skip
         self._back_off(error)
 
@@ -393,17 +393,17 @@ class AssignmentReader:
                     position.seek(offset)
         waiting = [p for p in waiting if p.offset is None]
         for position in waiting:
-            if position.start == NOWHERE:
+            if position.start == NO_START:
                 raise OffsetOutOfRange(
-                    f"{shown(position.partition)}: there is no offset to begin with, and"
+                    f"{partition_name(position.partition)}: there is no offset to begin with, and"
                     f" {AUTO_OFFSET_RESET.name} is none; set one with seek()."
                 )
         # The ends first: a record appended after this request is later than any requested time.
         timed = [p for p in waiting if p.start not in (LATEST, EARLIEST)]
-        ends = self._found({p.partition: LATEST for p in timed}, call_deadline)
-        found = self._found({p.partition: p.start for p in waiting}, call_deadline)
+        ends = self._find_offsets({p.partition: LATEST for p in timed}, call_deadline)
+        found = self._find_offsets({p.partition: p.start for p in waiting}, call_deadline)
         out_of_range = [p for p in waiting if p.out_of_range_at != NOT_OUT_OF_RANGE]
-        lows = self._found({p.partition: EARLIEST for p in out_of_range}, call_deadline)
+        lows = self._find_offsets({p.partition: EARLIEST for p in out_of_range}, call_deadline)
         for position in waiting:
             offset = found[position.partition]
             if offset < 0:
@@ -425,10 +425,10 @@ class AssignmentReader:
             log.warning(
                 "Consumer missed %d records that were deleted before it read them.  partition=%s"
                 " from=%d log_start_offset=%d resumed_at=%d",
-                missed, shown(position.partition), before, low, offset,
+                missed, partition_name(position.partition), before, low, offset,
             )  # fmt: skip
 
-    def _found(
+    def _find_offsets(
         self, sought: dict[tuple[str, int], int], call_deadline: Deadline
     ) -> dict[TopicPartition, int]:
         """Return the first offset at or after each timestamp; -1 if there is none."""
@@ -446,7 +446,7 @@ class AssignmentReader:
         error: KafkaError | None = None
         for outcome in outcomes:
             position = outcome.position
-            if outcome.stale:
+            if outcome.is_stale:
                 continue
             if outcome.error_code:
                 error = self._handle_error(outcome) or error
@@ -462,7 +462,7 @@ class AssignmentReader:
     def _handle_error(self, outcome: FetchOutcome) -> KafkaError | None:
         """Handle a partition error: return it if it must be raised, None if it is retried."""
         position = outcome.position
-        error = error_of(outcome.error_code, shown(position.partition), outcome.message)
+        error = error_of(outcome.error_code, partition_name(position.partition), outcome.message)
         if isinstance(error, OffsetOutOfRange):
             return self._handle_out_of_range(position, outcome)
         if not error.retriable or isinstance(error, CorruptMessage):
@@ -473,16 +473,16 @@ class AssignmentReader:
         return None
 
     def _handle_out_of_range(self, position: Position, outcome: FetchOutcome) -> KafkaError | None:
-        words = f"{shown(position.partition)}: offset {position.ahead} is out of range."
+        words = f"{partition_name(position.partition)}: offset {position.ahead} is out of range."
         if outcome.log_start_offset >= 0:
             words += f"  The log begins at {outcome.log_start_offset}."
-        if self._reset == NOWHERE:
+        if self._reset == NO_START:
             return OffsetOutOfRange(words)
         self.resets += 1
         log.warning(
             "Offset out of range; resetting to the %s offset.  partition=%s offset=%d"
             " log_start_offset=%d",
-            self._settings[AUTO_OFFSET_RESET], shown(position.partition), position.ahead,
+            self._settings[AUTO_OFFSET_RESET], partition_name(position.partition), position.ahead,
             outcome.log_start_offset,
         )  # fmt: skip
         out_of_range_at = position.offset

@@ -26,7 +26,7 @@ from kafkalite.client.consumer.consumer import BATCH_SIZE, Consumer, Watermarks
 from kafkalite.client.consumer.fetch_buffer import FetchCall
 from kafkalite.client.consumer.tables import Bounds
 from kafkalite.client.net import foreign_names as hints
-from kafkalite.client.net.cluster import Closed
+from kafkalite.client.net.cluster import ClientClosed
 from kafkalite.client.net.deadline import Deadline, limit_s
 from kafkalite.client.net.offset_requests import OffsetAt
 from kafkalite.client.net.settings import Bootstrap
@@ -109,7 +109,7 @@ class AsyncConsumer:
         Raises:
             KafkaError: An error that is not retriable; the next call raises it again.
             RuntimeError: Nothing is subscribed or assigned.
-            Closed: The consumer was closed.
+            ClientClosed: The consumer was closed.
         """
         deadline = Deadline(limit_s(timeout))
         while True:
@@ -156,7 +156,7 @@ class AsyncConsumer:
             try:
                 if not await self._wait(self._buffer.poll_deadline(None), self._buffer.fill):
                     return
-            except Closed:
+            except ClientClosed:
                 return
 
     def batches(
@@ -200,7 +200,7 @@ class AsyncConsumer:
                 ):
                     return
                 found = buffer.take_columns()
-            except Closed:
+            except ClientClosed:
                 return
             for batch in found:
                 yield batch

@@ -18,7 +18,7 @@ Retriable errors are retried up to the timeout of the call.  Other errors are ra
 (kafkalite.errors) and leave the position unchanged, so the next call raises them again.
 
 Not thread-safe: one thread uses a consumer at a time.  Another thread may only close it, which ends
-an iteration and makes other calls raise Closed.  A forked child may only close it.
+an iteration and makes other calls raise ClientClosed.  A forked child may only close it.
 
 Left out: group membership (`group` with `topics`), planned for a later version.
 """
@@ -33,17 +33,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self, Unpack
 from kafkalite._ext.message_reader import Message
 from kafkalite.client.consumer.arguments import (
     OffsetsToCommit,
-    integer,
-    offset_given,
+    checked_integer,
+    checked_offset,
+    checked_partition,
     offsets_to_commit,
-    partition_named,
 )
 from kafkalite.client.consumer.arrow_batches import ColumnReader
 from kafkalite.client.consumer.fetch_buffer import FetchBuffer, column_reader
 from kafkalite.client.consumer.tables import Bounds, read_table, spans_of, timestamp_ms
 from kafkalite.client.net import foreign_names as hints
 from kafkalite.client.net import offset_requests
-from kafkalite.client.net.cluster import Closed
+from kafkalite.client.net.cluster import ClientClosed
 from kafkalite.client.net.deadline import Deadline, limit_s
 from kafkalite.client.net.offset_requests import OffsetAt
 from kafkalite.client.net.settings import Bootstrap
@@ -138,7 +138,7 @@ class Consumer:
         Raises:
             KafkaError: An error that is not retriable; the next call raises it again.
             RuntimeError: Nothing is subscribed or assigned, or another thread uses the consumer.
-            Closed: The consumer was closed.
+            ClientClosed: The consumer was closed.
         """
         limit = limit_s(timeout)
         for message in self.buffer.ready:
@@ -161,7 +161,7 @@ class Consumer:
             ValueError: `num_messages` or `timeout` is negative.
             KafkaError: An error that is not retriable.
         """
-        num_messages = integer(num_messages, "num_messages is an integer")
+        num_messages = checked_integer(num_messages, "num_messages is an integer")
         if num_messages < 0:
             raise ValueError(f"num_messages is at least 0, not {num_messages}")
         deadline = Deadline(limit_s(timeout))
@@ -171,15 +171,15 @@ class Consumer:
                 messages += islice(self.buffer.ready, num_messages - len(messages))
                 if len(messages) >= num_messages or not self.buffer.fill(deadline):
                     return messages
-        except (KafkaError, Closed):
+        except (KafkaError, ClientClosed):
             if not messages:
                 raise
             return messages  # the next call raises it again
         except BaseException:
-            self._give_back(messages)
+            self._rewind_to(messages)
             raise
 
-    def _give_back(self, messages: list[Message]) -> None:
+    def _rewind_to(self, messages: list[Message]) -> None:
         """Rewind to the first of these messages, which were not returned to the application."""
         with self.buffer.locked() as buffer:
             for message in reversed(messages):
@@ -202,7 +202,7 @@ class Consumer:
             try:
                 if not buffer.fill(buffer.poll_deadline(None)):
                     return
-            except Closed:
+            except ClientClosed:
                 return
 
     # Columns.
@@ -268,7 +268,7 @@ class Consumer:
                 if not buffer.fill_columns(buffer.poll_deadline(timeout), reader, max_bytes):
                     return
                 found = buffer.take_columns()
-            except Closed:
+            except ClientClosed:
                 return
             yield from found
 
@@ -352,7 +352,7 @@ class Consumer:
             TypeError: An element is not such a pair.
         """
         with self.buffer.locked() as buffer:
-            wanted = [partition_named(each) for each in partitions]
+            wanted = [checked_partition(each) for each in partitions]
             buffer.discard()
             buffer.assignment_reader.assign(wanted)
 
@@ -396,7 +396,7 @@ class Consumer:
         Raises:
             ValueError: The partition is not assigned, or the offset is out of these bounds.
         """
-        offset = offset_given(offset, "an offset")
+        offset = checked_offset(offset, "an offset")
         with self.buffer.locked() as buffer:
             (position,) = buffer.known(None, [partition])
             buffer.discard(position)
@@ -488,7 +488,7 @@ class Consumer:
         Raises:
             UnknownTopicOrPartition: The topic or partition does not exist.
         """
-        place = partition_named(partition)
+        place = checked_partition(partition)
         with self.buffer.locked() as buffer:
             buffer.check_topics([place.topic], timeout)
             return self._watermarks([place], timeout)[0]
@@ -510,7 +510,7 @@ class Consumer:
         with self.buffer.locked() as buffer:
             buffer.settle()
             buffer.check_topics(buffer.assignment_reader.topics, timeout)
-            wanted = dict.fromkeys(map(partition_named, partitions))
+            wanted = dict.fromkeys(map(checked_partition, partitions))
             positions = buffer.known(timeout, tuple(wanted), resolved=True)
             ends = self._watermarks([position.partition for position in positions], timeout)
             return sum(
@@ -552,7 +552,7 @@ class Consumer:
             ValueError: A datetime has no time zone.
         """
         sought: dict[tuple[str, int], int] = {
-            partition_named(place): timestamp_ms(when) for place, when in times.items()
+            checked_partition(place): timestamp_ms(when) for place, when in times.items()
         }
         with self.buffer.locked() as buffer:
             buffer.check_topics((topic for topic, _ in sought), timeout)
@@ -622,7 +622,7 @@ class Consumer:
         """
         group = self._group()
         with self.buffer.locked() as buffer:
-            chosen = [partition_named(each) for each in partitions] or [
+            chosen = [checked_partition(each) for each in partitions] or [
                 each.partition for each in buffer.assignment_reader.assignment
             ]
             return offset_requests.committed_offsets(

@@ -11,7 +11,7 @@ import struct
 from kafkalite._ext import record_batch
 from kafkalite._ext import records as record_bytes
 from kafkalite._ext.record_batch import HEADER_SIZE
-from kafkalite.client.consumer.positions import shown
+from kafkalite.client.consumer.positions import partition_name
 from kafkalite.client.consumer.record_range import BatchStart, RecordRange, ShortRead, batch_start
 from kafkalite.client.consumer.record_sets import Builder, decode_set
 from kafkalite.errors import CorruptMessage, KafkaError, raise_for
@@ -51,7 +51,9 @@ def decode(record_range: RecordRange, builder: Builder, size_max: int) -> bool:
             raise
     except KafkaError as error:
         if not builder.count:
-            raise type(error)(f"{shown(record_range.position.partition)}: {error}") from None
+            raise type(error)(
+                f"{partition_name(record_range.position.partition)}: {error}"
+            ) from None
     return True
 
 

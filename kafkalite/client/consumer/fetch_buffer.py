@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from kafkalite._ext.locking import LockGuard
 from kafkalite._ext.message_reader import Message, RowBuilder
-from kafkalite.client.consumer.arguments import partition_named
+from kafkalite.client.consumer.arguments import checked_partition
 from kafkalite.client.consumer.arrow_batches import ColumnReader
 from kafkalite.client.consumer.assignment_reader import AssignmentReader
 from kafkalite.client.consumer.decoding import decode
@@ -33,7 +33,7 @@ from kafkalite.client.consumer.record_range import RecordRange, ShortRead
 from kafkalite.client.consumer.record_sets import Builder
 from kafkalite.client.consumer.rows import NO_ROWS, DecodedRows
 from kafkalite.client.consumer.subscription import Subscription
-from kafkalite.client.net.cluster import Closed, Cluster
+from kafkalite.client.net.cluster import ClientClosed, Cluster
 from kafkalite.client.net.deadline import FOREVER, Deadline, limit_s
 from kafkalite.client.net.requirements import require_pyarrow
 from kafkalite.client.net.settings import Bootstrap, consumer_settings
@@ -50,7 +50,7 @@ ROWS_SIZE = 64 << 10
 
 LAG_S = 1.0
 """Seconds for a new topic to become known to every node before it counts as missing."""
-LAG_REST_S = 0.05
+LAG_RETRY_S = 0.05
 
 _buffers: weakref.WeakSet[FetchBuffer] = weakref.WeakSet()
 
@@ -127,22 +127,26 @@ class FetchBuffer:
 
     def check_topics(self, topics: Iterable[str], timeout: float | None) -> None:
         """Raise UnknownTopicOrPartition for a topic that does not exist; create none."""
-        names = [name for name in dict.fromkeys(topics) if not self.assignment_reader.knows(name)]
+        names = [
+            name
+            for name in dict.fromkeys(topics)
+            if not self.assignment_reader.has_metadata_of(name)
+        ]
         deadline = Deadline(self.limit_s(timeout)).within(LAG_S)
         while names:
-            found = self.cluster.until(self.limit_s(timeout), partial(self._describe, names))
+            found = self.cluster.retry(self.limit_s(timeout), partial(self._describe, names))
             errors = [error for error in found.values() if isinstance(error, KafkaError)]
             names = [name for name in names if isinstance(found[name], KafkaError)]
             if errors and (deadline.passed or not errors[0].retriable):
                 raise errors[0]
             if names:
-                self.cluster.rest(min(LAG_REST_S, deadline.left_s))
+                self.cluster.sleep(min(LAG_RETRY_S, deadline.left_s))
 
     def _describe(
         self, names: Sequence[str], deadline: Deadline
     ) -> dict[str, TopicMetadata | KafkaError]:
         """Describe topics without creating them."""
-        return self.cluster.described(names, deadline.left_s, create=False)
+        return self.cluster.describe(names, deadline.left_s, create=False)
 
     # Locking and close.
 
@@ -170,7 +174,7 @@ class FetchBuffer:
         if os.getpid() != self._pid:
             raise RuntimeError("A consumer cannot be used after a fork; create a new one there.")
         if self.closed:
-            raise Closed
+            raise ClientClosed
 
     def close(self) -> None:
         """Close it, from any thread; a second call does nothing."""
@@ -298,7 +302,7 @@ class FetchBuffer:
         deadline = Deadline(self.limit_s(timeout))
         self.assignment_reader.await_offsets((), deadline)
         assignment = self.assignment_reader.assignment
-        positions = [assignment[partition_named(each)] for each in partitions] or list(assignment)
+        positions = [assignment[checked_partition(each)] for each in partitions] or list(assignment)
         if resolved:
             self.assignment_reader.await_offsets(positions, deadline)
         return positions
@@ -326,7 +330,7 @@ class FetchBuffer:
             )
         record_range = self.assignment_reader.next_range(deadline)
         if record_range is None and self.closed:
-            raise Closed
+            raise ClientClosed
         return record_range
 
     def _decoded(self, record_range: RecordRange, builder: Builder, size_max: int) -> bool:

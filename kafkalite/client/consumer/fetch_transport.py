@@ -30,7 +30,7 @@ class FetchOutcome(NamedTuple):
     log_start_offset: int = -1
 
     @property
-    def stale(self) -> bool:
+    def is_stale(self) -> bool:
         """True if it was requested in an earlier position epoch, and must be dropped."""
         return self.epoch != self.position.epoch
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kafkalite.client.consumer.positions import Position, shown
+from kafkalite.client.consumer.positions import Position, partition_name
 from kafkalite.client.consumer.tcp_fetcher import BY_NAME_MAX
 from kafkalite.client.net.cluster import Cluster
 from kafkalite.client.net.topology import NO_LEADER, error_of
@@ -39,7 +39,7 @@ def fetch_log_state(
     """
     partition = position.partition
     if position.leader == NO_LEADER:
-        raise LeaderNotAvailable(f"{shown(partition)} has no leader")
+        raise LeaderNotAvailable(f"{partition_name(partition)} has no leader")
     entry = {
         "partition": partition.partition,
         "current_leader_epoch": position.leader_epoch,
@@ -67,9 +67,11 @@ def fetch_log_state(
     found = [each for topic in response.responses for each in topic.partitions]
     code = response.error_code or (found[0].error_code if found else 0)
     if code:
-        raise error_of(code, shown(partition))
+        raise error_of(code, partition_name(partition))
     if not found or (response.throttle_time_ms and not found[0].records):
-        raise ThrottlingQuotaExceeded(f"{shown(partition)}: the broker throttles this client")
+        raise ThrottlingQuotaExceeded(
+            f"{partition_name(partition)}: the broker throttles this client"
+        )
     high_watermark = found[0].high_watermark
     stable = found[0].last_stable_offset if isolation_level else -1
     readable_end = stable if stable >= 0 else high_watermark

@@ -20,7 +20,7 @@ from kafkalite.client.net.topology import NO_LEADER, TopicPartition
 from kafkalite.ids import NO_ID
 
 COMMITTED = -100
-NOWHERE = -101
+NO_START = -101
 """Values of `start` besides a timestamp and ListOffsets' own: the group's committed offset, and
 none, which is an error.
 """
@@ -69,7 +69,7 @@ class Position:
         return f"<{topic}-{partition} at {self.offset}, fetched up to {self.ahead}>"
 
     @property
-    def fetchable(self) -> bool:
+    def is_fetchable(self) -> bool:
         """True if its next records may be requested now."""
         return self.offset is not None and not self.paused and self.leader != NO_LEADER
 
@@ -106,13 +106,13 @@ class BoundedPosition(Position):
     __slots__ = ("end",)
 
     def __init__(self, partition: TopicPartition, start: int, end: int) -> None:
-        super().__init__(partition, NOWHERE)
+        super().__init__(partition, NO_START)
         self.end = end
         self.seek(start)
 
     @property
-    def fetchable(self) -> bool:
-        return self.ahead < self.end and super().fetchable
+    def is_fetchable(self) -> bool:
+        return self.ahead < self.end and super().is_fetchable
 
 
 class Assignment:
@@ -133,7 +133,7 @@ class Assignment:
     def __getitem__(self, partition: TopicPartition) -> Position:
         found = self.positions.get(partition)
         if found is None:
-            raise ValueError(f"{shown(partition)} is not assigned to this consumer")
+            raise ValueError(f"{partition_name(partition)} is not assigned to this consumer")
         return found
 
     @property
@@ -166,6 +166,6 @@ class Assignment:
         return [p for p in self if p.offset is None]
 
 
-def shown(partition: TopicPartition) -> str:
+def partition_name(partition: TopicPartition) -> str:
     """Return a partition as messages name it, which is also its directory's name."""
     return f"{partition.topic}-{partition.partition}"

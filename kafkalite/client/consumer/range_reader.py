@@ -30,15 +30,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from kafkalite.client.consumer.arguments import offset_given, partition_named, size_given
+from kafkalite.client.consumer.arguments import checked_offset, checked_partition, checked_size
 from kafkalite.client.consumer.arrow_batches import ColumnReader, rows_below
 from kafkalite.client.consumer.assignment_reader import AssignmentReader
 from kafkalite.client.consumer.decoding import decode
 from kafkalite.client.consumer.log_state import LogState, fetch_log_state
-from kafkalite.client.consumer.positions import BoundedPosition, shown
+from kafkalite.client.consumer.positions import BoundedPosition, partition_name
 from kafkalite.client.consumer.record_range import RecordRange, ShortRead
 from kafkalite.client.net import offset_requests
-from kafkalite.client.net.cluster import Closed, Cluster
+from kafkalite.client.net.cluster import ClientClosed, Cluster
 from kafkalite.client.net.deadline import Deadline, limit_s
 from kafkalite.client.net.requirements import require_pyarrow
 from kafkalite.client.net.settings import Bootstrap, ClientSettings, consumer_settings
@@ -88,7 +88,7 @@ class RecordsLost(Exception):
         self, partition: TopicPartition, start: int, end: int, resumed_at: int, reason: str
     ) -> None:
         super().__init__(
-            f"Records of {shown(partition)} are lost, of the offsets {start} to {end - 1}:"
+            f"Records of {partition_name(partition)} are lost, of the offsets {start} to {end - 1}:"
             f" {reason.rstrip('.')}."
         )
         self.partition = partition
@@ -194,12 +194,12 @@ class RangeReader:
             InvalidConfig: An unknown column or timestamp unit.
             ValueError: An offset or `max_bytes` is out of its bounds.
             RuntimeError: The iterator of another range has not ended.
-            Closed: The reader was closed.
+            ClientClosed: The reader was closed.
         """
-        place = partition_named(partition)
-        start, end = offset_given(start, "start"), offset_given(end, "end")
+        place = checked_partition(partition)
+        start, end = checked_offset(start, "start"), checked_offset(end, "end")
         wanted = self._column_reader(columns, timestamp_unit)
-        max_bytes = size_given(max_bytes, "max_bytes")
+        max_bytes = checked_size(max_bytes, "max_bytes")
         timeout_s = self._settings.call_timeout_s if timeout is None else limit_s(timeout)
         read = RangeRead(BoundedPosition(place, start, end), topic_id, on_lost, timeout_s)
         names = wanted.schema.names
@@ -210,7 +210,7 @@ class RangeReader:
 
     def _column_reader(self, columns: Sequence[str] | None, timestamp_unit: str) -> ColumnReader:
         if self._closed:
-            raise Closed
+            raise ClientClosed
         return ColumnReader(columns, timestamp_unit, self._settings[CHECK_CRCS])
 
     def metrics(self) -> dict[str, Any]:
@@ -228,7 +228,7 @@ class RangeReader:
         if read.done:
             return
         if self._closed:
-            raise Closed
+            raise ClientClosed
         if self._reading is not None:
             raise RuntimeError(
                 "A range reader reads one range at a time: read the former to its end, or close its"
@@ -267,7 +267,7 @@ class RangeConnections:
         self._waker.close()
 
 
-class Gone(Exception):
+class LostRange(Exception):
     """Records of the range are lost; it continues at `resumed_at` (at its end: nowhere)."""
 
     def __init__(self, reason: str, resumed_at: int) -> None:
@@ -314,19 +314,19 @@ class RangeRead:
                     self._assign(connections)
                     assigned = True
                 self._step(connections, columns, max_bytes)
-            except Gone as gone:
-                self._fail(gone)
+            except LostRange as lost:
+                self._fail(lost)
             except UnknownTopicOrPartition as error:
                 # A node with old metadata may return this during a range; a persistent error is
                 # true.
                 if assigned:
                     assigned, self._stall_reason = False, str(error)
                     self._check_deadline()
-                    connections.cluster.rest(0.1)
+                    connections.cluster.sleep(0.1)
                 else:
-                    self._fail(Gone(str(error), end))
+                    self._fail(LostRange(str(error), end))
             except UnknownTopicId as error:
-                self._fail(Gone(str(error), end))
+                self._fail(LostRange(str(error), end))
             for batch in rows_below(columns.take(*partition), end):
                 yield batch
                 # Processing time does not count towards the timeout.
@@ -343,11 +343,11 @@ class RangeRead:
             except UnknownTopicOrPartition:
                 if lag.passed:
                     raise
-            connections.cluster.rest(0.1)
+            connections.cluster.sleep(0.1)
         found = self.position.topic_id
         if self._topic_id and found != NO_ID and found != self._topic_id != NO_ID:
             topic = self.position.partition.topic
-            raise Gone(f"topic {topic!r} was deleted and recreated", self.position.end)
+            raise LostRange(f"topic {topic!r} was deleted and recreated", self.position.end)
 
     def _step(self, connections: RangeConnections, columns: ColumnReader, max_bytes: int) -> None:
         """Decode the next records, or find out why there are none."""
@@ -376,12 +376,14 @@ class RangeRead:
             self._short_until = None
         self.position.offset = offset
 
-    def _fail(self, gone: Gone) -> None:
+    def _fail(self, found: LostRange) -> None:
         """Report lost records: raise RecordsLost, or continue after them."""
         position = self.position
         assert position.offset is not None
-        resumed_at = min(gone.resumed_at, position.end)
-        lost = RecordsLost(position.partition, position.offset, position.end, resumed_at, str(gone))
+        resumed_at = min(found.resumed_at, position.end)
+        lost = RecordsLost(
+            position.partition, position.offset, position.end, resumed_at, str(found)
+        )
         if self._on_lost is None:
             raise lost from None
         self._on_lost(lost)
@@ -390,7 +392,7 @@ class RangeRead:
     # State of the log.
 
     def _check_bounds(self, cluster: Cluster) -> None:
-        """Raise Gone if the offset is below the log start offset or after the end; else retry."""
+        """Raise LostRange if the offset is out of the log's bounds; else retry."""
         position = self.position
         low, high = (
             offset_requests.list_offsets(
@@ -400,18 +402,18 @@ class RangeRead:
         )
         assert position.offset is not None
         if position.offset < low:
-            raise Gone(f"the log begins at offset {low}", low)
+            raise LostRange(f"the log begins at offset {low}", low)
         if position.offset > high:
             self._check_short(high)
         self._check_deadline()
         position.rewind()
-        cluster.rest(0.1)
+        cluster.sleep(0.1)
 
     def _check_short(self, high: int) -> None:
-        """Raise Gone if the log stays too short; a new leader may still have to catch up."""
+        """Raise LostRange if the log stays too short; a new leader may still have to catch up."""
         self._short_until = self._short_until or Deadline(LAG_S)
         if self._short_until.passed:
-            raise Gone(f"the log ends at offset {high}", self.position.end)
+            raise LostRange(f"the log ends at offset {high}", self.position.end)
 
     def _explain_stall(self, connections: RangeConnections) -> None:
         """Handle a stall: end a range that ends in a gap, and detect a log that is too short."""
@@ -447,7 +449,7 @@ class RangeRead:
     def _check_deadline(self) -> None:
         if self._deadline.passed:
             raise RequestTimedOut(
-                f"{shown(self.position.partition)}: no records arrived for {self._timeout_s:g} s at"
-                f" offset {self.position.offset} of the range {self._start} to {self.position.end}:"
-                f" {self._stall_reason}."
+                f"{partition_name(self.position.partition)}: no records arrived for"
+                f" {self._timeout_s:g} s at offset {self.position.offset} of the range"
+                f" {self._start} to {self.position.end}: {self._stall_reason}."
             )

@@ -87,7 +87,7 @@ class RecordRange:
         self.aborted = aborted
 
     @property
-    def stale(self) -> bool:
+    def is_stale(self) -> bool:
         """True if the range was requested in an earlier epoch of the position."""
         return self.epoch != self.position.epoch
 

@@ -25,7 +25,7 @@ class Subscription:
         self._names = [name for name in given if not name.startswith(PATTERN)]
         self._patterns = [_compiled(name) for name in given if name.startswith(PATTERN)]
         self._matched: set[str] = set()
-        self._later: set[str] = set()
+        self._new_topics: set[str] = set()
         self._was_matched = False
         self.is_due = bool(self._patterns)
         """True if the names of all topics must be requested."""
@@ -44,13 +44,13 @@ class Subscription:
 
     def is_new(self, topic: str) -> bool:
         """Return whether a topic appeared after the patterns were first matched."""
-        return topic in self._later
+        return topic in self._new_topics
 
     def expire(self) -> None:
         """Mark the patterns to be matched again."""
         self.is_due = bool(self._patterns)
 
-    def assume(self, topics: Collection[str]) -> None:
+    def match_known(self, topics: Collection[str]) -> None:
         """Match the patterns with known names until the names of all topics are known."""
         self._matched = self._matching(topics)
 
@@ -58,8 +58,8 @@ class Subscription:
         """Match the patterns with the names of all topics."""
         matched = self._matching(existing)
         if self._was_matched:
-            self._later |= matched - self._matched
-        self._later &= matched
+            self._new_topics |= matched - self._matched
+        self._new_topics &= matched
         self._matched = matched
         self._was_matched = True
         self.is_due = False

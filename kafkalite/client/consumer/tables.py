@@ -14,15 +14,15 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from kafkalite.client.consumer.arguments import integer, partition_named
+from kafkalite.client.consumer.arguments import checked_integer, checked_partition
 from kafkalite.client.consumer.arrow_batches import ColumnReader, rows_below
 from kafkalite.client.consumer.assignment_reader import AssignmentReader
 from kafkalite.client.consumer.decoding import decode
 from kafkalite.client.consumer.fetch_buffer import FetchBuffer
-from kafkalite.client.consumer.positions import shown
+from kafkalite.client.consumer.positions import partition_name
 from kafkalite.client.consumer.record_range import ShortRead
 from kafkalite.client.net import offset_requests
-from kafkalite.client.net.cluster import Closed
+from kafkalite.client.net.cluster import ClientClosed
 from kafkalite.client.net.deadline import Deadline
 from kafkalite.client.net.topology import TopicPartition
 from kafkalite.errors import OffsetOutOfRange, RequestTimedOut
@@ -49,7 +49,7 @@ def read_table(
 ) -> pa.Table:
     """Return the records of these offset ranges; the reader's columns must include `offset`.
 
-    Raises Closed when the consumer is closed or the call was cancelled.
+    Raises ClientClosed when the consumer is closed or the call was cancelled.
     """
     import pyarrow as pa
 
@@ -90,7 +90,7 @@ def next_columns(
     while not deadline.passed:
         record_range = assignment_reader.next_range(deadline)
         if buffer.closed or buffer.call.is_cancelled:
-            raise Closed
+            raise ClientClosed
         if record_range is None:
             buffer.waker.clear()  # set for another call
             continue
@@ -145,19 +145,19 @@ def spans_of(
 def bounds_of(bounds: Bounds, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Bound]:
     """Return the bound of each partition."""
     if isinstance(bounds, Mapping):
-        given = {partition_named(place): bound_given(bound) for place, bound in bounds.items()}
+        given = {checked_partition(place): checked_bound(bound) for place, bound in bounds.items()}
         unknown = given.keys() - set(partitions)
         if unknown:
-            raise ValueError(f"{shown(unknown.pop())} is not read by this consumer")
+            raise ValueError(f"{partition_name(unknown.pop())} is not read by this consumer")
         return {partition: given.get(partition) for partition in partitions}
-    return dict.fromkeys(partitions, bound_given(bounds))
+    return dict.fromkeys(partitions, checked_bound(bounds))
 
 
-def bound_given(bound: Any) -> Bound:
+def checked_bound(bound: Any) -> Bound:
     """Return a bound; raise TypeError if it is not one."""
     if bound is None or isinstance(bound, datetime):
         return bound
-    return integer(bound, "a bound is an offset, a datetime or None")
+    return checked_integer(bound, "a bound is an offset, a datetime or None")
 
 
 def start_of(
@@ -176,7 +176,7 @@ def start_of(
         return max(low, high + bound)
     if 0 < bound < low:
         raise OffsetOutOfRange(
-            f"{shown(partition)}: offset {bound} is out of range; the log begins at {low}."
+            f"{partition_name(partition)}: offset {bound} is out of range; the log begins at {low}."
         )
     return max(low, bound)
 
@@ -205,7 +205,7 @@ def timestamp_ms(when: datetime | int) -> int:
         since = when - datetime.fromtimestamp(0, UTC)
         return max(0, -(-since // timedelta(milliseconds=1)))  # a negative one is a bound
     expected = "a time is a datetime or an integer of milliseconds since 1970"
-    timestamp = integer(when, expected)
+    timestamp = checked_integer(when, expected)
     if timestamp < 0:
         raise ValueError(f"{expected}, not {when!r}")
     return timestamp

@@ -71,7 +71,7 @@ class TcpFetcher:
         return self._connection.same_host
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """True if a request is in flight."""
         return bool(self._outstanding)
 

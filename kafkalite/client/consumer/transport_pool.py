@@ -83,11 +83,11 @@ class TransportPool:
         by_leader: dict[int, list[Position]] = {}
         for position in positions:
             by_leader.setdefault(position.leader, []).append(position)
-        rest_s = NEVER
+        wait_s = NEVER
         for node_id, wanted in by_leader.items():
-            rest_left_s = self._backoffs[node_id].rest_left_s
-            if rest_left_s:
-                rest_s = min(rest_s, rest_left_s)
+            left_s = self._backoffs[node_id].left_s
+            if left_s:
+                wait_s = min(wait_s, left_s)
                 continue
             try:
                 transport = self._transport(node_id, wanted, deadline)
@@ -102,8 +102,8 @@ class TransportPool:
                 if not error.retriable:
                     raise
                 self._fail(node_id, error)
-                rest_s = min(rest_s, self._backoffs[node_id].rest_left_s)
-        return rest_s
+                wait_s = min(wait_s, self._backoffs[node_id].left_s)
+        return wait_s
 
     def wait(self, timeout_s: float) -> list[FetchOutcome]:
         """Return what arrives before the timeout, or before the waker is set."""
@@ -184,17 +184,17 @@ class TransportPool:
     def _direct_if_possible(self, transport: TcpFetcher) -> FetchTransport:
         """Return a direct transport in place of this one if possible, else this one."""
         node_id = transport.node_id
-        if not transport.same_host or transport.busy or self._settings[NATIVE] == "off":
+        if not transport.same_host or transport.is_busy or self._settings[NATIVE] == "off":
             return transport
-        again = self._local_backoffs[node_id]
-        if again.rest_left_s:
+        local_backoff = self._local_backoffs[node_id]
+        if local_backoff.left_s:
             return transport
         port = self._cluster.node(node_id).port
         local = open_local(self._cluster.cluster_id, node_id, port, self._settings[CLIENT_ID])
         if local is None or not local.welcome.fields["reads"]:
             if local is not None:
                 local.close()
-            again.failed(
+            local_backoff.failed(
                 NetworkException("The node has no local socket, or grants no reads over it.")
             )
             return transport

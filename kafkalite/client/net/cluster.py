@@ -14,8 +14,8 @@ responds, bootstrap.servers are used again.
 `topic`, `coordinator` and `leader` retry by themselves.  `request` and `connection` do not: only
 the calling code knows which requests may be sent twice.
 
-Thread-safe.  `close` ends the waits of other threads with Closed.  A connection has a purpose, so
-that a fetch that waits for records does not delay metadata requests.
+Thread-safe.  `close` ends the waits of other threads with ClientClosed.  A connection has a
+purpose, so that a fetch that waits for records does not delay metadata requests.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from kafkalite.client.net.topology import (
     address_text,
     error_of,
     newer,
-    node_in,
-    nodes_in,
-    topics_in,
+    parse_node,
+    parse_nodes,
+    parse_topics,
 )
 from kafkalite.config.client import (
     ALLOW_AUTO_CREATE_TOPICS,
@@ -77,11 +77,15 @@ GROUP_KEY = 0
 """Coordinator key type of groups."""
 
 
-class Closed(RuntimeError):
+class ClientClosed(RuntimeError):
     """The client was closed, by this thread or another."""
 
     def __init__(self) -> None:
-        super().__init__("The client is closed.")
+        super().__init__("The client is closed; create a new one.")
+
+
+Closed = ClientClosed
+"""Former name."""
 
 
 class MetadataResponse(NamedTuple):
@@ -92,11 +96,11 @@ class MetadataResponse(NamedTuple):
     topics: dict[str, TopicMetadata | KafkaError]
 
 
-def metadata_in(response: Fields, names: list[str] | None) -> MetadataResponse:
-    nodes = nodes_in(response.brokers)
+def parse_metadata(response: Fields, names: list[str] | None) -> MetadataResponse:
+    nodes = parse_nodes(response.brokers)
     if names is None:
         names = [topic.name for topic in response.topics if topic.name and not topic.is_internal]
-    return MetadataResponse(response.cluster_id, nodes, topics_in(response, names, nodes))
+    return MetadataResponse(response.cluster_id, nodes, parse_topics(response, names, nodes))
 
 
 class CachedTopic:
@@ -137,7 +141,7 @@ class Cluster:
         """
         known = self._topics.get(name)
         if known is None or not known.topic.led:
-            return self.until(timeout_s, lambda deadline: self._requested([name], deadline)[name])
+            return self.retry(timeout_s, lambda deadline: self._requested([name], deadline)[name])
         if time.monotonic() - known.since_s > self.settings[METADATA_MAX_AGE_MS] / 1000:
             known.since_s = time.monotonic()  # one thread refreshes, others use the old metadata
             try:
@@ -166,9 +170,9 @@ class Cluster:
                 raise LeaderNotAvailable(f"Partition {partition} of topic {topic!r} has no leader.")
             return known[partition]
 
-        return self.until(deadline.left_s, led)
+        return self.retry(deadline.left_s, led)
 
-    def learn(
+    def update_leader(
         self,
         topic: str,
         partition: int,
@@ -179,7 +183,7 @@ class Cluster:
 
         InvalidRequest if the endpoint is not a valid broker.
         """
-        found = nodes_in(endpoints)
+        found = parse_nodes(endpoints)
         with LockGuard(self._lock):
             self._nodes = self._nodes | found
             known = self._topics.get(topic)
@@ -198,7 +202,7 @@ class Cluster:
     def _requested(self, names: Iterable[str], deadline: Deadline) -> dict[str, TopicMetadata]:
         """Request the metadata of topics; raise the error of the first one that has an error."""
         found = {}
-        for name, each in self.described(names, deadline.left_s).items():
+        for name, each in self.describe(names, deadline.left_s).items():
             if isinstance(each, KafkaError):
                 raise each
             if not each.led:
@@ -206,7 +210,7 @@ class Cluster:
             found[name] = each
         return found
 
-    def described(
+    def describe(
         self, names: Iterable[str], timeout_s: float | None = None, *, create: bool = True
     ) -> dict[str, TopicMetadata | KafkaError]:
         """Request the metadata of topics once; return it, led or not, or the error of each topic.
@@ -247,7 +251,7 @@ class Cluster:
             response = connection.request(METADATA, body, deadline.left_s)
             if response.error_code:
                 raise error_of(response.error_code, "the cluster")
-            return connection.validated(lambda: metadata_in(response, names))
+            return connection.validated(lambda: parse_metadata(response, names))
 
         cluster_id, nodes, topics = self._try_any(request, deadline)
         with LockGuard(self._lock):
@@ -264,13 +268,13 @@ class Cluster:
     @property
     def cluster_id(self) -> str:
         """The cluster's id, requested if unknown; empty if it has none."""
-        return self.until(None, lambda deadline: self._known_cluster_id(deadline)) or ""
+        return self.retry(None, lambda deadline: self._known_cluster_id(deadline)) or ""
 
     def node(self, node_id: int) -> NodeMetadata:
         """Return a broker's address, and whether it is on this host."""
         node = self._nodes.get(node_id)
         if node is None:
-            self.until(None, self._known_cluster_id)
+            self.retry(None, self._known_cluster_id)
             node = self._nodes.get(node_id)
         if node is None:
             raise NetworkException(f"No broker {node_id} is known.")
@@ -291,9 +295,9 @@ class Cluster:
         known = self._coordinators.get(group)
         if known is not None and known in self._nodes:
             return known
-        return self.until(timeout_s, lambda deadline: self._find_coordinator(group, deadline))
+        return self.retry(timeout_s, lambda deadline: self._find_coordinator(group, deadline))
 
-    def forget_coordinator(self, group: str) -> None:
+    def drop_coordinator(self, group: str) -> None:
         """Discard the group's coordinator, so that it is looked up again."""
         with LockGuard(self._lock):
             self._coordinators.pop(group, None)
@@ -310,7 +314,7 @@ class Cluster:
             found = response.coordinators[0] if response.coordinators else response
             if found.error_code:
                 raise error_of(found.error_code, f"group {group!r}", found.error_message)
-            return connection.validated(lambda: node_in(found))
+            return connection.validated(lambda: parse_node(found))
 
         node = self._try_any(request, deadline)
         with LockGuard(self._lock):
@@ -358,10 +362,10 @@ class Cluster:
             self.node(node_id).address, purpose, lambda found, deadline: found, deadline
         )
 
-    def rest_left_s(self, node_id: int) -> float:
+    def backoff_left_s(self, node_id: int) -> float:
         """Return the seconds until this broker is tried again after a failure; 0 if it may be."""
         backoff = self._backoffs.get(self.node(node_id).address)
-        return backoff.rest_left_s if backoff else 0.0
+        return backoff.left_s if backoff else 0.0
 
     @property
     def _request_timeout_s(self) -> float:
@@ -376,18 +380,18 @@ class Cluster:
         try:
             return use(connection, deadline)
         except NetworkException:
-            self._check()  # after close() raise Closed instead
+            self._check()  # after close() raise ClientClosed instead
             raise
 
     def _open(self, connection: BrokerConnection, purpose: str, deadline: Deadline) -> None:
         """Open a connection after the broker's backoff, or raise the error of the last attempt."""
         address = connection.address
         backoff = self._backoff_of(address)
-        rest_s = backoff.rest_left_s
-        if rest_s and rest_s >= deadline.left_s:
-            self.rest(deadline.left_s)
+        backoff_s = backoff.left_s
+        if backoff_s and backoff_s >= deadline.left_s:
+            self.sleep(deadline.left_s)
             raise backoff.last_error()
-        self.rest(rest_s)
+        self.sleep(backoff_s)
         try:
             connection.open(deadline.left_s)
         except BaseException as error:
@@ -405,21 +409,21 @@ class Cluster:
         self._same_host[address] = connection.same_host
 
     def _connection_to(self, address: Address, purpose: str) -> BrokerConnection:
-        gone = []
+        unused = []
         with LockGuard(self._lock):
             self._check()
             connection = self._connections.get((address, purpose))
             if connection is not None and not connection.is_alive():
-                gone.append(connection)
+                unused.append(connection)
                 connection = None
             if connection is None:
                 identity = self._expected_identity(address)
                 connection = BrokerConnection(address, self.settings, identity)
                 self._connections[address, purpose] = connection
-                gone += self._idle()
+                unused += self._idle()
             connection.used_at_s = time.monotonic()
-        for one in gone:
-            one.close()
+        for old_connection in unused:
+            old_connection.close()
         return connection
 
     def _idle(self) -> list[BrokerConnection]:
@@ -508,7 +512,7 @@ class Cluster:
         random.shuffle(others)
         addresses = list(dict.fromkeys([*connected, *known, *others]))
         rests = {
-            address: backoffs[address].rest_left_s if address in backoffs else 0.0
+            address: backoffs[address].left_s if address in backoffs else 0.0
             for address in addresses
         }
         return sorted(addresses, key=rests.__getitem__)
@@ -519,7 +523,7 @@ class Cluster:
         """Return the deadline of a call with this timeout; None: the default timeout."""
         return Deadline(self.settings.call_timeout_s if timeout_s is None else timeout_s)
 
-    def until(self, timeout_s: float | None, attempt: Callable[[Deadline], T]) -> T:
+    def retry(self, timeout_s: float | None, attempt: Callable[[Deadline], T]) -> T:
         """Return the result of an attempt, repeated after retriable errors until the timeout.
 
         The error raised then is the cause, rather than the timeout that cut the last attempt short.
@@ -535,14 +539,14 @@ class Cluster:
                 if backoff.failures and isinstance(error, RequestTimedOut) and deadline.passed:
                     raise backoff.last_error() from None
                 backoff.failed(error)
-                if backoff.rest_left_s >= deadline.left_s:
+                if backoff.left_s >= deadline.left_s:
                     raise
-                self.rest(backoff.rest_left_s)
+                self.sleep(backoff.left_s)
 
-    def rest(self, rest_s: float) -> None:
-        """Wait, or raise Closed if the client is closed meanwhile."""
-        if rest_s > 0:
-            self._closing.wait(rest_s)
+    def sleep(self, duration_s: float) -> None:
+        """Wait, or raise ClientClosed if the client is closed meanwhile."""
+        if duration_s > 0:
+            self._closing.wait(duration_s)
         self._check()
 
     @property
@@ -551,7 +555,7 @@ class Cluster:
 
     def _check(self) -> None:
         if self._closing.is_set():
-            raise Closed
+            raise ClientClosed
         if os.getpid() != self._pid:
             raise RuntimeError(
                 "A client cannot be used after a fork; create a new one in the child."

@@ -64,20 +64,20 @@ class Deadline:
         return sooner if sooner.at_s < self.at_s else self
 
 
-def rest_s(failures: int, first_ms: float, longest_ms: float) -> float:
+def backoff_s(failures: int, first_ms: float, max_ms: float) -> float:
     """Return the pause in seconds after this many failures in a row."""
-    rest_ms = min(first_ms * (1 << min(max(failures - 1, 0), DOUBLINGS_MAX)), longest_ms)
-    return rest_ms * random.uniform(1 - JITTER, 1 + JITTER) / 1000
+    backoff_ms = min(first_ms * (1 << min(max(failures - 1, 0), DOUBLINGS_MAX)), max_ms)
+    return backoff_ms * random.uniform(1 - JITTER, 1 + JITTER) / 1000
 
 
 class Backoff:
     """Counts failures in a row; holds the last error, and the time of the next attempt."""
 
-    __slots__ = ("_error", "_first_ms", "_longest_ms", "_retry_at_s", "failures")
+    __slots__ = ("_error", "_first_ms", "_max_ms", "_retry_at_s", "failures")
 
-    def __init__(self, first_ms: float, longest_ms: float) -> None:
+    def __init__(self, first_ms: float, max_ms: float) -> None:
         self._first_ms = first_ms
-        self._longest_ms = longest_ms
+        self._max_ms = max_ms
         self.failures = 0
         self._error: KafkaError | None = None
         self._retry_at_s = 0.0
@@ -85,9 +85,7 @@ class Backoff:
     def failed(self, error: KafkaError) -> None:
         self.failures += 1
         self._error = error.copy()
-        self._retry_at_s = time.monotonic() + rest_s(
-            self.failures, self._first_ms, self._longest_ms
-        )
+        self._retry_at_s = time.monotonic() + backoff_s(self.failures, self._first_ms, self._max_ms)
 
     def last_error(self) -> KafkaError:
         """Return the last error, as a new exception."""
@@ -100,6 +98,6 @@ class Backoff:
         self._retry_at_s = 0.0
 
     @property
-    def rest_left_s(self) -> float:
+    def left_s(self) -> float:
         """Seconds until the next attempt; 0 if it may be made."""
         return max(0.0, self._retry_at_s - time.monotonic())

@@ -74,7 +74,7 @@ class FrameReader:
             return None
         (size,) = SIZE.unpack_from(self._room, begin)
         if not RESPONSE_SIZE_MIN <= size <= self.size_max:
-            raise InvalidRequest(f"a response of {size:,} bytes{in_letters(size)}")
+            raise InvalidRequest(f"a response of {size:,} bytes{ascii_suffix(size)}")
         whole = SIZE.size + size
         if held < whole:
             if whole <= ROOM_SIZE:
@@ -123,7 +123,7 @@ class FrameReader:
         return None
 
 
-def in_letters(size: int) -> str:
+def ascii_suffix(size: int) -> str:
     """Return a suffix with the size as four ASCII letters, if another protocol sent it."""
     letters = SIZE.pack(size)
     return (

@@ -88,7 +88,7 @@ def list_offsets(
             raise errors[0]
         return {address: found[address] for address in (TopicPartition(*each) for each in wanted)}
 
-    return cluster.until(timeout_s, attempt) if wanted else {}
+    return cluster.retry(timeout_s, attempt) if wanted else {}
 
 
 def request_offsets(
@@ -146,7 +146,7 @@ def commit_offsets(
             raise errors[0]
         return None
 
-    error = cluster.until(timeout_s, attempt) if entries else None
+    error = cluster.retry(timeout_s, attempt) if entries else None
     if error is not None:
         raise error
 
@@ -177,7 +177,7 @@ def committed_offsets(
             offsets[address] = entry.committed_offset if entry.committed_offset >= 0 else None
         return {address: offsets[address] for address in addresses}
 
-    return cluster.until(timeout_s, attempt) if addresses else {}
+    return cluster.retry(timeout_s, attempt) if addresses else {}
 
 
 def request_coordinator(
@@ -194,7 +194,7 @@ def request_coordinator(
         version = connection.version(api, VERSION_MAX[api])
         response = connection.request(api, body(version), deadline.left_s, version)
     except NetworkException:
-        cluster.forget_coordinator(group)
+        cluster.drop_coordinator(group)
         raise
     for topic in response.get("topics", ()):
         for partition in topic.partitions:
@@ -206,7 +206,7 @@ def request_coordinator(
 def check_group(cluster: Cluster, group: str, code: int) -> None:
     """Raise the error of the whole group, if there is one."""
     if code in (NotCoordinator.code, CoordinatorNotAvailable.code):
-        cluster.forget_coordinator(group)
+        cluster.drop_coordinator(group)
     if code:
         raise error_of(code, f"group {group!r}")
 

@@ -69,11 +69,11 @@ class ClientSettings:
         value: T = self._values.get(key, key.default)
         return value
 
-    def given(self, key: ConfigKey[Any]) -> bool:
+    def is_given(self, key: ConfigKey[Any]) -> bool:
         """Return whether the key was set explicitly."""
         return key in self._values
 
-    def replaced(self, key: ConfigKey[T], value: T) -> ClientSettings:
+    def with_value(self, key: ConfigKey[T], value: T) -> ClientSettings:
         """Return these settings with another value of one key."""
         return ClientSettings(self.scope, {**self._values, key: value})
 
@@ -86,7 +86,7 @@ class ClientSettings:
 
 def producer_settings(bootstrap: Bootstrap, keywords: Mapping[str, Any]) -> ClientSettings:
     """Return the producer settings, checked that acks, retries and idempotence are consistent."""
-    values = parsed(PRODUCER, bootstrap, keywords)
+    values = parse_settings(PRODUCER, bootstrap, keywords)
     settings = ClientSettings(PRODUCER, values)
     for key, holds, words in (
         (ACKS, settings[ACKS] == "all", "all"),
@@ -104,7 +104,7 @@ def producer_settings(bootstrap: Bootstrap, keywords: Mapping[str, Any]) -> Clie
         values[ENABLE_IDEMPOTENCE] = False
     least_ms = settings[LINGER_MS] + settings[REQUEST_TIMEOUT_MS]
     if settings[DELIVERY_TIMEOUT_MS] < least_ms:
-        if settings.given(DELIVERY_TIMEOUT_MS):
+        if settings.is_given(DELIVERY_TIMEOUT_MS):
             raise InvalidConfig(
                 f"{DELIVERY_TIMEOUT_MS.name} must be at least {LINGER_MS.name} +"
                 f" {REQUEST_TIMEOUT_MS.name}, which is {least_ms}."
@@ -124,7 +124,7 @@ def producer_keys() -> frozenset[str]:
 
 def consumer_settings(bootstrap: Bootstrap, keywords: Mapping[str, Any]) -> ClientSettings:
     """Return the consumer settings."""
-    return ClientSettings(CONSUMER, parsed(CONSUMER, bootstrap, keywords))
+    return ClientSettings(CONSUMER, parse_settings(CONSUMER, bootstrap, keywords))
 
 
 def required_acks(settings: ClientSettings) -> int:
@@ -136,42 +136,42 @@ def required_acks(settings: ClientSettings) -> int:
 def compression_level(settings: ClientSettings, codec: Codec) -> int | None:
     """Return the configured level; None: the codec's default."""
     level = LEVELS.get(codec)
-    return None if level is None or not settings.given(level) else settings[level]
+    return None if level is None or not settings.is_given(level) else settings[level]
 
 
-def parsed(
+def parse_settings(
     scope: Scope, bootstrap: Bootstrap, keywords: Mapping[str, Any]
 ) -> dict[ConfigKey[Any], Any]:
     """Return the typed values of keyword arguments and of a bootstrap mapping, by key."""
     values: dict[ConfigKey[Any], Any] = {}
-    said = dict(keywords)
+    given = dict(keywords)
     if isinstance(bootstrap, Mapping):
-        if twice := said.keys() & bootstrap.keys():
+        if twice := given.keys() & bootstrap.keys():
             raise InvalidConfig(f"{twice.pop()} is given twice.")
-        said |= bootstrap
+        given |= bootstrap
     elif bootstrap is not None:
         if not isinstance(bootstrap, str | list | tuple):
             raise InvalidConfig(
                 f"{BOOTSTRAP_SERVERS.name} is HOST:PORT or a list of them, not {bootstrap!r}."
             )
-        if any(name.replace("_", ".") == BOOTSTRAP_SERVERS.name for name in said):
+        if any(name.replace("_", ".") == BOOTSTRAP_SERVERS.name for name in given):
             raise InvalidConfig(
                 f"{BOOTSTRAP_SERVERS.name} is given twice: the first argument, {bootstrap!r}, is"
                 " the brokers as well.  A consumer's topics are given as topics=..."
             )
-        said[BOOTSTRAP_SERVERS.name] = bootstrap
-    for name, value in said.items():
+        given[BOOTSTRAP_SERVERS.name] = bootstrap
+    for name, value in given.items():
         if not isinstance(name, str):
             raise InvalidConfig(f"A configuration key is text, not {name!r}.")
         key = scope.named(name.replace("_", "."))
         if key in values:
             raise InvalidConfig(f"{key.name} is given twice.")
         if value is not None:
-            values[key] = typed(key, value)
+            values[key] = parse_value(key, value)
     return values
 
 
-def typed(key: ConfigKey[Any], value: Any) -> Any:
+def parse_value(key: ConfigKey[Any], value: Any) -> Any:
     """Return the typed value of a key."""
     if key in FUNCTIONS and callable(value):
         return value

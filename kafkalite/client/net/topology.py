@@ -93,12 +93,12 @@ def error_of(code: int, subject: str, message: str | None = None) -> KafkaError:
     return kind(f"{subject}: {message or kind()}")
 
 
-def nodes_in(brokers: Iterable[Fields]) -> dict[int, NodeMetadata]:
+def parse_nodes(brokers: Iterable[Fields]) -> dict[int, NodeMetadata]:
     """Return the brokers of a response."""
-    return {node.node_id: node for node in map(node_in, brokers)}
+    return {node.node_id: node for node in map(parse_node, brokers)}
 
 
-def node_in(broker: Fields) -> NodeMetadata:
+def parse_node(broker: Fields) -> NodeMetadata:
     if broker.node_id < 0 or not broker.host or not 0 < broker.port <= PORT_MAX:
         raise InvalidRequest(
             f"The response has an invalid broker: id {broker.node_id} at {broker.host!r}, port"
@@ -107,17 +107,17 @@ def node_in(broker: Fields) -> NodeMetadata:
     return NodeMetadata(broker.node_id, broker.host, broker.port)
 
 
-def topics_in(
+def parse_topics(
     response: Fields, names: Iterable[str], nodes: dict[int, NodeMetadata]
 ) -> dict[str, TopicMetadata | KafkaError]:
     """Return the metadata of these topics in a Metadata response, or their errors."""
     found = {topic.name: topic for topic in response.topics}
     return {
-        name: topic_in(found[name], nodes) if name in found else unknown(name) for name in names
+        name: parse_topic(found[name], nodes) if name in found else unknown(name) for name in names
     }
 
 
-def topic_in(topic: Fields, nodes: dict[int, NodeMetadata]) -> TopicMetadata | KafkaError:
+def parse_topic(topic: Fields, nodes: dict[int, NodeMetadata]) -> TopicMetadata | KafkaError:
     if topic.error_code:
         return error_of(topic.error_code, f"topic {topic.name!r}")
     partitions = {}

@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from kafkalite.client.net.cluster import Closed, Cluster
+from kafkalite.client.net.cluster import ClientClosed, Cluster
 from kafkalite.client.net.deadline import Backoff
 from kafkalite.client.net.local_socket import close_all
 from kafkalite.client.net.topology import TopicMetadata, error_of
@@ -114,7 +114,7 @@ class BackgroundThread:
                     and not state.active_queues
                 ):
                     self._stopped = True
-            except Closed:
+            except ClientClosed:
                 break
             except SystemExit:
                 log.exception(
@@ -198,7 +198,7 @@ class BackgroundThread:
             if transport.has_responded and node.ring is transport:
                 node.ring_backoff.succeeded()
                 transport.has_responded = False
-            if node.ring is transport and transport.overdue(now_s):
+            if node.ring is transport and transport.is_overdue(now_s):
                 sender.abandon_ring(
                     node, NetworkException("No response within request.timeout.ms.")
                 )
@@ -219,13 +219,13 @@ class BackgroundThread:
         due_s = math.inf
         for node in self._sender.nodes.values():
             if node.tcp is None and self._is_needed(node):
-                due_s = min(due_s, now_s + node.tcp_backoff.rest_left_s)
+                due_s = min(due_s, now_s + node.tcp_backoff.left_s)
             elif self._needs_ring(node):
-                due_s = min(due_s, now_s + node.ring_backoff.rest_left_s)
+                due_s = min(due_s, now_s + node.ring_backoff.left_s)
         if self._needs_producer_id():
-            due_s = min(due_s, now_s + self._producer_id_backoff.rest_left_s)
+            due_s = min(due_s, now_s + self._producer_id_backoff.left_s)
         if self._needs_metadata():
-            due_s = min(due_s, now_s + self._metadata_backoff.rest_left_s)
+            due_s = min(due_s, now_s + self._metadata_backoff.left_s)
         return due_s
 
     def _is_needed(self, node: ProducerNode) -> bool:
@@ -261,18 +261,18 @@ class BackgroundThread:
         """Make the blocking calls that are due."""
         changed = False
         for node in list(self._sender.nodes.values()):
-            if node.tcp is None and self._is_needed(node) and not node.tcp_backoff.rest_left_s:
+            if node.tcp is None and self._is_needed(node) and not node.tcp_backoff.left_s:
                 self._connect(node)
                 self._expire_batches()
                 changed = True
-            if self._needs_ring(node) and not node.ring_backoff.rest_left_s:
+            if self._needs_ring(node) and not node.ring_backoff.left_s:
                 self._attach(node)
                 changed = True
-        if self._needs_producer_id() and not self._producer_id_backoff.rest_left_s:
+        if self._needs_producer_id() and not self._producer_id_backoff.left_s:
             self._request_producer_id()
             self._expire_batches()
             changed = True
-        if self._needs_metadata() and not self._metadata_backoff.rest_left_s:
+        if self._needs_metadata() and not self._metadata_backoff.left_s:
             self._refresh_metadata()
             self._expire_batches()
             changed = True
@@ -362,7 +362,7 @@ class BackgroundThread:
         names = stale_topics | {queue.topic.name for queue in list(state.active_queues)}
         try:
             timeout_s = self._timeout_s(REQUEST_TIMEOUT_S)
-            described = self._cluster.described(names, timeout_s, create=False)
+            described = self._cluster.describe(names, timeout_s, create=False)
         except KafkaError as error:
             backoff.failed(error)
             state.stale_topics |= stale_topics

@@ -192,7 +192,7 @@ class BatchWaiter:
 
     # Memory.
 
-    def make_room(
+    def open_batch(
         self, queue: PartitionQueue, seen: Batch | None, size: int, block_s: float
     ) -> None:
         """Open a batch in place of `seen` once there is memory for it."""
@@ -200,7 +200,7 @@ class BatchWaiter:
             return
         deadline = Deadline(block_s)
         while not self._sender.locked(self._sender.open_batch_in, queue, seen, size):
-            self.await_room(
+            self.await_memory(
                 lambda: self._state.accumulator.memory_left >= size or queue.open_batch is not seen,
                 deadline,
             )
@@ -215,10 +215,10 @@ class BatchWaiter:
             while (
                 batch := self._sender.locked(self._sender.add_batch, queue, content, size)
             ) is None:
-                self.await_room(lambda: self._state.accumulator.memory_left >= size, deadline)
+                self.await_memory(lambda: self._state.accumulator.memory_left >= size, deadline)
         return batch
 
-    def await_room(self, done: Callable[[], bool], deadline: Deadline) -> None:
+    def await_memory(self, done: Callable[[], bool], deadline: Deadline) -> None:
         """Wait in a send until `done()`, without lingering; BufferExhausted after the deadline."""
         self._sender.locked(self._sender.flush_lingering)
         if not self.work_until(done, deadline.left_s, runs_callbacks=False):

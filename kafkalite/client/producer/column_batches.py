@@ -104,14 +104,14 @@ class ColumnContent:
         """Return the same content for records that are encoded in this buffer."""
         return EncodedContent(buffer, self.size - HEADER_SIZE, self.count, *self._times)
 
-    def packed(self, codec: Codec, level: int | None) -> EncodedContent:
+    def compressed(self, codec: Codec, level: int | None) -> EncodedContent:
         buffer = bytearray(self.size)
         self.write(memoryview(buffer), -1, -1, -1)
         payload = bytes(memoryview(buffer)[HEADER_SIZE:])
         return EncodedContent.of(payload, self.count, *self._times, codec, level)
 
     def halves(self) -> tuple[BatchContent, BatchContent]:
-        return self.packed(Codec.NONE, None).halves()
+        return self.compressed(Codec.NONE, None).halves()
 
 
 def column_content(
@@ -133,7 +133,7 @@ def partition_rows(
     queues, count = topic.queues, columns.row_count
     chosen = columns.partitions
     if chosen is None and partitioner is None and (columns.key is None or len(queues) == 1):
-        for place, queue in enumerate(parts := spread(topic, count)):
+        for place, queue in enumerate(parts := sticky_queues(topic, count)):
             first, end = count * place // len(parts), count * (place + 1) // len(parts)
             yield PartitionRows(queue, columns, None, first, end)
         return
@@ -142,7 +142,9 @@ def partition_rows(
         call_partitioner(partitions, partitioner, topic.name, columns, len(queues))
     elif columns.key is not None:
         partitions_of(columns.key, len(queues), partitions)
-    fill(partitions, lambda missing: [queue.index for queue in spread(topic, missing)])
+    assign_missing(
+        partitions, lambda missing: [queue.index for queue in sticky_queues(topic, missing)]
+    )
     rows = bytearray(4 * count)
     first = 0
     for index, end in enumerate(group_rows(partitions, len(queues), rows)):
@@ -151,7 +153,7 @@ def partition_rows(
         first = end
 
 
-def spread(topic: ProducerTopic, count: int) -> list[PartitionQueue]:
+def sticky_queues(topic: ProducerTopic, count: int) -> list[PartitionQueue]:
     """Return the partition queues for `count` rows without a key.
 
     A few rows are added to the queue whose open batch holds records without a key.
@@ -162,11 +164,11 @@ def spread(topic: ProducerTopic, count: int) -> list[PartitionQueue]:
     queues: dict[PartitionQueue, None] = {}
     led = [queue for queue in topic.queues if queue.leader >= 0] or topic.queues
     while len(queues) < min(count_max, len(led)):
-        queues[topic.stick()] = None
+        queues[topic.choose_sticky()] = None
     return list(queues)
 
 
-def fill(partitions: bytearray, choose: Callable[[int], list[int]]) -> None:
+def assign_missing(partitions: bytearray, choose: Callable[[int], list[int]]) -> None:
     """Assign contiguous parts of the rows without a partition to the chosen partitions."""
     import numpy as np
 
@@ -281,8 +283,8 @@ class Deliveries:
             left_s = None if end_s is None else max(0.0, end_s - time.monotonic())
             if not batch.done and not batch.wait(left_s):
                 raise TimeoutError(f"{batch!r} has no outcome yet")
-        faults = [leaf.error for piece in self.pieces for leaf, _, _ in leaves_of(piece)]
-        return next((error for error in faults if error is not None), None)
+        errors = [leaf.error for piece in self.pieces for leaf, _, _ in leaves_of(piece)]
+        return next((error for error in errors if error is not None), None)
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
         """Call callback(deliveries) once all outcomes are known; immediately if they are.

@@ -53,7 +53,7 @@ class ColumnSender:
             if batch is None:
                 deadline = Deadline(block_s)
                 while (batch := self._sender.locked(self._send_through_ring, run, now_ms)) is None:
-                    self._waiter.await_room(partial(self._may_send, run), deadline)
+                    self._waiter.await_memory(partial(self._may_send, run), deadline)
             pieces.append(Piece(batch, 0, batch.count))
             run = run._replace(first=run.first + batch.count)
 
@@ -82,7 +82,7 @@ class ColumnSender:
                     raise InvalidRecord(CHANGED_COLUMNS)
             if first == run.end:
                 break
-            self._waiter.make_room(queue, batch, self._open_size(run), block_s)
+            self._waiter.open_batch(queue, batch, self._open_size(run), block_s)
         if not self._state.accumulator.linger_s:
             self._sender.locked(self._sender.send_ready_now, queue)
 
@@ -110,14 +110,14 @@ class ColumnSender:
             return None
         return node.ring_for(queue)
 
-    def _room_size(self, columns: ArrowColumns) -> int:
+    def _buffer_size(self, columns: ArrowColumns) -> int:
         """Return the maximum size of a batch of these columns; the largest row always fits."""
         return max(min(columns.size_max, self.chunk_size), columns.largest[0])
 
-    def _held_size(self, columns: ArrowColumns) -> int:
+    def _reserved_size(self, columns: ArrowColumns) -> int:
         """Return the bytes of buffer.memory that a batch outside the ring may take."""
         memory_size = self._state.accumulator.memory_size
-        return min(self._room_size(columns) + KEPT_SIZE, memory_size)
+        return min(self._buffer_size(columns) + KEPT_SIZE, memory_size)
 
     def _may_send(self, run: PartitionRows) -> bool:
         """Return whether a batch would probably find space now."""
@@ -133,7 +133,7 @@ class ColumnSender:
                 return False
             if run.columns.largest[0] <= min(transport.batch_size_max, self.chunk_size):
                 return True
-        return state.accumulator.memory_left >= self._held_size(run.columns)
+        return state.accumulator.memory_left >= self._reserved_size(run.columns)
 
     def _send_through_ring(self, run: PartitionRows, now_ms: int) -> Batch | None:
         """Send as many rows as one batch takes; return None if there is no space now."""
@@ -173,20 +173,20 @@ class ColumnSender:
         buffer.memory counts the size of the buffer: it is cut to what the rows take.
         """
         accumulator = self._state.accumulator
-        held = self._held_size(run.columns)
-        if not accumulator.reserve(held):
+        reserved = self._reserved_size(run.columns)
+        if not accumulator.reserve(reserved):
             return None
         try:
-            buffer = bytearray(self._room_size(run.columns))
+            buffer = bytearray(self._buffer_size(run.columns))
             content = column_content(run, buffer, now_ms)
             if content is None:
                 raise InvalidRecord(CHANGED_COLUMNS)
             del buffer[content.size :]
         except BaseException:
-            accumulator.memory_left += held
+            accumulator.memory_left += reserved
             raise
-        kept = min(held, sys.getsizeof(buffer) + KEPT_SIZE)
-        accumulator.memory_left += held - kept
+        kept = min(reserved, sys.getsizeof(buffer) + KEPT_SIZE)
+        accumulator.memory_left += reserved - kept
         now_s = time.monotonic()
         batch = self._state.append_batch(run.queue, content.of_buffer(buffer), kept, now_s)
         self._sender.send_ready(run.queue, now_s)

@@ -94,7 +94,7 @@ class ProducerLifetime:
             return
         self._waiter.check_may_wait()
         sender.locked(sender.flush_lingering)  # raises in a locked section: nothing is closed
-        if not self._claim():
+        if not self._begin_close():
             return
         deadline = Deadline(math.inf if timeout is None else timeout)
         try:
@@ -115,7 +115,7 @@ class ProducerLifetime:
                     left_s,
                 )
 
-    def _claim(self) -> bool:
+    def _begin_close(self) -> bool:
         """Return True for the one call that ends the producer."""
         try:
             _open.remove(self)  # atomic: the background thread may call this too
@@ -135,7 +135,7 @@ class ProducerLifetime:
 
         Every batch is completed: close() flushed or abandoned it, or it was drained.
         """
-        self._claim()
+        self._begin_close()
         sender, callbacks = self._sender, self._sender.state.callbacks
         while callbacks.has_work:
             try:
@@ -160,10 +160,10 @@ class ProducerLifetime:
 
     # The process.
 
-    def exit(self) -> None:
+    def close_at_exit(self) -> None:
         self.close(EXIT_TIMEOUT_S, EXITED)
 
-    def leave_to_parent(self) -> None:
+    def close_in_child(self) -> None:
         """Close the rings in a forked child, which would keep their leases alive; keep the rest."""
         self.forked = True
         producer = self._producer()
@@ -183,12 +183,12 @@ def exit_timeout_s(kind: type[BaseException] | None) -> float | None:
 
 def _at_exit() -> None:
     for lifetime in list(_open):
-        lifetime.exit()
+        lifetime.close_at_exit()
 
 
 def _after_fork() -> None:
     for lifetime in list(_open):
-        lifetime.leave_to_parent()
+        lifetime.close_in_child()
     _open.clear()
 
 

@@ -125,7 +125,7 @@ class ProducerTopic(OpenTopic):
             self.sticky = None
         return dropped
 
-    def stick(self) -> PartitionQueue:
+    def choose_sticky(self) -> PartitionQueue:
         """Choose another partition that has a leader for records without a key."""
         queues = self.queues
         if len(queues) == 1:

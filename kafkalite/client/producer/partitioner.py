@@ -23,17 +23,17 @@ class RoundRobinPartitioner:
     """Selects the partitions of a topic in turn, regardless of the key."""
 
     def __init__(self) -> None:
-        self._turns: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
 
     def __call__(self, topic: str, key: bytes | None, count: int) -> int:
-        locked = self._turns[topic] % count
-        self._turns[topic] = locked + 1
-        return locked
+        index = self._counts[topic] % count
+        self._counts[topic] = index + 1
+        return index
 
 
 def partitioner_of(settings: ClientSettings) -> Partitioner | None:
     """Return the configured partitioner; None for the compiled one."""
-    asked: str | Partitioner = settings[PARTITIONER]
-    if not isinstance(asked, str):
-        return asked
-    return RoundRobinPartitioner() if asked == "round_robin" else None
+    configured: str | Partitioner = settings[PARTITIONER]
+    if not isinstance(configured, str):
+        return configured
+    return RoundRobinPartitioner() if configured == "round_robin" else None

@@ -37,7 +37,7 @@ class BatchContent(Protocol):
         """Write the whole batch to the beginning of `out`; return its size."""
         ...
 
-    def packed(self, codec: Codec, level: int | None) -> BatchContent:
+    def compressed(self, codec: Codec, level: int | None) -> BatchContent:
         """Return the same records, compressed."""
         ...
 
@@ -72,7 +72,7 @@ class BuilderContent:
     def write(self, out: memoryview, producer_id: int, epoch: int, sequence: int) -> int:
         return self.builder.seal_into(out, Codec.NONE, producer_id, epoch, sequence)
 
-    def packed(self, codec: Codec, level: int | None) -> EncodedContent:
+    def compressed(self, codec: Codec, level: int | None) -> EncodedContent:
         builder = self.builder
         with builder.payload() as payload:
             return EncodedContent.of(
@@ -85,7 +85,7 @@ class BuilderContent:
             )
 
     def halves(self) -> tuple[BatchContent, BatchContent]:
-        return self.packed(Codec.NONE, None).halves()
+        return self.compressed(Codec.NONE, None).halves()
 
 
 class EncodedContent:
@@ -145,7 +145,7 @@ class EncodedContent:
             sequence,
         )
 
-    def packed(self, codec: Codec, level: int | None) -> EncodedContent:
+    def compressed(self, codec: Codec, level: int | None) -> EncodedContent:
         if codec is self.codec:
             return self
         payload = bytes(memoryview(self.buffer)[HEADER_SIZE : self.size])

@@ -131,14 +131,14 @@ class Producer(Gatherer):
         deadline = Deadline(self._max_block_s())
         topic = self._topic(name)
         if partition is None and key is None and self.partitioner is None:
-            before, queue = topic.sticky, topic.stick()
+            before, queue = topic.sticky, topic.choose_sticky()
             if queue is not before and queue.open_batch is not None:
                 return self.gather(name, value, key, headers, timestamp, queue.index, on_delivery)
         else:
             queue = self._queue_of(topic, key, partition)
         accumulator = self._state.accumulator
         size = accumulator.batch_size_for(key, value, headers)
-        self._waiter.make_room(queue, queue.open_batch, size, deadline.left_s)
+        self._waiter.open_batch(queue, queue.open_batch, size, deadline.left_s)
         delivery: Delivery = self.gather(
             name, value, key, headers, timestamp, queue.index, on_delivery
         )
@@ -307,7 +307,7 @@ class Producer(Gatherer):
         if known is None:
             return len(self._topic(topic, timeout).queues)
         wait_s = self._block_s if timeout is None else timeout
-        metadata = self._cluster.described([topic], wait_s, create=False)[topic]
+        metadata = self._cluster.describe([topic], wait_s, create=False)[topic]
         if isinstance(metadata, KafkaError):
             raise metadata
         self._sender.locked(self._sender.update_metadata, known, metadata)

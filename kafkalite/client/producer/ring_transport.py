@@ -90,7 +90,7 @@ class RingTransport:
             self.wake()
         return room
 
-    def commit(self, batch: Batch, size: int, acks: int, now_s: float, hurry: bool) -> None:
+    def commit(self, batch: Batch, size: int, acks: int, now_s: float, wake_now: bool) -> None:
         """Send the batch that was written to the reserved space."""
         queue = batch.queue
         number = self._correlation
@@ -106,7 +106,7 @@ class RingTransport:
             raise NetworkException(f"The ring ended: {error}.") from None
         if asleep:
             self.unwoken_size += size
-            if hurry or self.unwoken_size >= WAKE_SIZE:
+            if wake_now or self.unwoken_size >= WAKE_SIZE:
                 self.wake()
 
     def wake(self) -> None:
@@ -136,7 +136,7 @@ class RingTransport:
             self.is_watched = False
         return found
 
-    def overdue(self, now_s: float) -> bool:
+    def is_overdue(self, now_s: float) -> bool:
         """Return whether the oldest batch in flight has exceeded the request timeout."""
         if not self.in_flight:
             return False

@@ -167,7 +167,7 @@ class Sender:
     ) -> bool:
         """Put a batch into a ring; return False if the ring is full or the batch too large."""
         state = self.state
-        content = state.prepared(batch)
+        content = state.prepare(batch)
         if content.size > transport.batch_size_max:
             batch.by_tcp = True
             state.wakeup.set()
@@ -183,10 +183,10 @@ class Sender:
         """Commit the batch that was written to the ring."""
         state, queue = self.state, batch.queue
         queue.mark_sent(batch, transport)
-        hurry = (
+        wake_now = (
             batch.send_immediately or now_s >= batch.due_s or not queue.may_send(queue.in_flight)
         )
-        transport.commit(batch, size, state.acks, now_s, hurry)
+        transport.commit(batch, size, state.acks, now_s, wake_now)
         state.counts["ring_batches"] += 1
         if not state.acks:
             state.handle_response(BatchResponse(batch, 0, NO_OFFSET, NO_TIMESTAMP), now_s)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from kafkalite.client.net.deadline import rest_s
+from kafkalite.client.net.deadline import backoff_s
 from kafkalite.client.net.settings import ClientSettings, compression_level, required_acks
 from kafkalite.client.net.topology import TopicMetadata
 from kafkalite.client.producer.accumulator import Accumulator
@@ -165,13 +165,13 @@ class ProducerState:
 
     # Sending.
 
-    def prepared(self, batch: Batch) -> BatchContent:
+    def prepare(self, batch: Batch) -> BatchContent:
         """Return a batch's content ready to send: closed, and compressed."""
         if batch is batch.queue.open_batch:
             batch.queue.close_batch()
         assert batch.content is not None
         if self.codec is not Codec.NONE and not batch.attempts:
-            batch.content = batch.content.packed(self.codec, self._level)
+            batch.content = batch.content.compressed(self.codec, self._level)
         return batch.content
 
     def write(self, batch: Batch, buffer: memoryview) -> bool:
@@ -237,7 +237,7 @@ class ProducerState:
 
     def _backoff_s(self, batch: Batch) -> float:
         settings = self.settings
-        return rest_s(batch.attempts, settings[RETRY_BACKOFF_MS], settings[RETRY_BACKOFF_MAX_MS])
+        return backoff_s(batch.attempts, settings[RETRY_BACKOFF_MS], settings[RETRY_BACKOFF_MAX_MS])
 
     def _split(self, batch: Batch) -> None:
         """Split a batch that is too large for the topic into two halves."""
@@ -254,7 +254,7 @@ class ProducerState:
             part.count = content.count
             part.send_immediately = True
             part.parent = batch
-            # Not 0: `prepared` compresses at the first attempt, and the parts are compressed.
+            # Not 0: `prepare` compresses at the first attempt, and the parts are compressed.
             part.attempts = batch.attempts
             parts.append(part)
         parts[0].memory_size, batch.memory_size = batch.memory_size, 0

@@ -50,7 +50,9 @@ class TcpSender:
 
     def _handle_responses(self, transport: TcpTransport, responses: list[BatchResponse]) -> None:
         for batch, leader, endpoints in transport.leader_changes:
-            self._cluster.learn(batch.queue.topic.name, batch.queue.index, leader, endpoints)
+            self._cluster.update_leader(
+                batch.queue.topic.name, batch.queue.index, leader, endpoints
+            )
         transport.leader_changes.clear()
         self._state.handle_responses(responses, time.monotonic())
 
@@ -62,7 +64,7 @@ class TcpSender:
         now_s = time.monotonic()
         size_left = state.settings[MAX_REQUEST_SIZE]
         batches: list[tuple[Batch, bytearray]] = []
-        if not transport.free or not node.ring_tried or state.needs_producer_id:
+        if not transport.can_send or not node.ring_tried or state.needs_producer_id:
             return batches
         for queue in list(state.active_queues):
             if queue.leader != node.node_id:
@@ -72,7 +74,7 @@ class TcpSender:
                 continue
             if queue.in_flight and queue.transport is not transport:
                 continue
-            content = state.prepared(batch)
+            content = state.prepare(batch)
             if batches and content.size > size_left:
                 continue
             records = bytearray(content.size)

@@ -68,7 +68,7 @@ class TcpTransport:
         return self.connection.fileno()
 
     @property
-    def free(self) -> bool:
+    def can_send(self) -> bool:
         """True if another request may be sent."""
         return len(self._in_flight) < self._requests_max
 
