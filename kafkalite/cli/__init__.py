@@ -1,12 +1,11 @@
 """The command line: `kafkalite WORD …`.
 
-A word is a noun with verbs (`kafkalite topic create`: cli/topic.py, function create) or a verb on
-its own (`kafkalite start`: cli/broker.py, function start).  Only the module of the word asked for
-is imported, so `kafkalite start` pays for nothing that another word needs.
+A word is a noun with verbs (`kafkalite topic create`: cli/topic.py, function create) or a verb
+without a noun (`kafkalite start`: cli/broker.py, function start).  Only the module of the word is
+imported, so that each command starts quickly.
 
-Whatever goes wrong is one sentence on stderr and an exit code: 1 what was asked cannot be done,
-2 it was asked wrongly, 130 interrupted, 141 nobody reads the output any more.
-KAFKALITE_TRACE=1 prints the traceback of an unexpected error.
+An error is one line on stderr and an exit code: 1 the command failed, 2 the command line is
+invalid, 130 interrupted by Ctrl-C, 141 stdout was closed.  KAFKALITE_TRACE=1 prints the traceback.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ MODULES = {
     "spark": "spark",
     "shell-tools": "shell_tools",
 }
-"""The module that holds each word, in the order the help shows them."""
+"""The module of each word, in the order of the help page."""
 
 PAGES = (*MODULES, "--help", "--version")
 
@@ -55,7 +54,7 @@ BROKEN_PIPE = 141
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
-    if argv is None and "_ARGCOMPLETE" in os.environ:  # a shell asks at the tab key
+    if argv is None and "_ARGCOMPLETE" in os.environ:  # a shell requests completions
         from kafkalite.cli.completion import complete
 
         complete(MODULES, commands_of)
@@ -70,7 +69,7 @@ def guarded(run: Callable[[], int]) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # The interpreter flushes stdout once more as it ends, and would complain again.
+        # The interpreter flushes stdout when it exits, which would raise again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except KeyboardInterrupt:
@@ -82,12 +81,12 @@ def guarded(run: Callable[[], int]) -> int:
     except OSError as error:
         return failed(error, f"{error.filename or 'system'}: {error.strerror or error}", 1)
     except Exception as error:
-        sentence = f"internal error: {type(error).__name__}: {error}"
-        return failed(error, f"{sentence} (KAFKALITE_TRACE=1 shows where)", 1)
+        message = f"internal error: {type(error).__name__}: {error}"
+        return failed(error, f"{message} (set KAFKALITE_TRACE=1 to print the traceback)", 1)
 
 
 def open_streams() -> None:
-    """Open /dev/null for each standard stream that is closed, as some daemons leave them.
+    """Open /dev/null for each standard stream that is closed, as under some service managers.
 
     Otherwise the next file or socket would get descriptor 0, 1 or 2, and output would go into it.
     """
@@ -95,11 +94,13 @@ def open_streams() -> None:
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest that is free: this one
+            os.open(os.devnull, os.O_RDWR)  # uses the lowest free descriptor: this one
             os.set_inheritable(number, True)
             setattr(sys, name, open(number, mode, closefd=False))
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: a terminal without UTF-8
+        sys.stdout.reconfigure(
+            errors="backslashreplace"
+        )  # like stderr, for terminals without UTF-8
 
 
 def run(argv: Sequence[str]) -> int:
@@ -127,8 +128,8 @@ def run(argv: Sequence[str]) -> int:
         return 0
     if verb not in verbs:
         known = ", ".join(verbs)
-        wrong = f"unknown command {word} {verb}{nearest(verb, verbs)}" if verb else "say what to do"
-        raise UsageError(f"{wrong} (kafkalite {word} knows: {known})")
+        wrong = f"unknown command {word} {verb}{nearest(verb, verbs)}" if verb else "no command"
+        raise UsageError(f"{wrong}; the commands of kafkalite {word} are: {known}")
     return verbs[verb].run(f"kafkalite {word} {verb}", rest)
 
 
@@ -150,11 +151,11 @@ def overview() -> str:
         [
             "usage: kafkalite COMMAND …",
             "",
-            "Apache Kafka's whole job on one host.",
+            "Run and administer Apache Kafka on one host, without a JVM.",
             "",
             *lines,
             "",
-            "kafkalite COMMAND --help shows a command's flags and examples.",
+            "Run kafkalite COMMAND --help for the flags and examples of a command.",
         ]
     )
 
@@ -168,11 +169,11 @@ def noun_page(word: str, verbs: dict[str, Command]) -> str:
     return "\n".join([f"usage: kafkalite {word} COMMAND …", "", opening, "", *lines])
 
 
-def failed(error: BaseException, sentence: str, code: int) -> int:
+def failed(error: BaseException, message: str, code: int) -> int:
     """Print an error, with the traceback if KAFKALITE_TRACE is set; return the exit code."""
     if os.environ.get("KAFKALITE_TRACE"):
         import traceback
 
         traceback.print_exception(error)
-    warn(sentence)
+    warn(message)
     return code

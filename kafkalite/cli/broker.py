@@ -20,33 +20,44 @@ DATA = argument(
     "--data",
     metavar="DIR",
     type=Path,
-    help="the broker's directory (default: $XDG_DATA_HOME/kafkalite or ~/.local/share/kafkalite)",
+    help="data directory of the broker (default: $XDG_DATA_HOME/kafkalite or"
+    " ~/.local/share/kafkalite)",
 )
 
 JSON = argument("--json", action="store_true", dest="as_json", help="print JSON")
 
 POLL_INTERVAL_S = 0.02
 NO_RESTART: RestartReady = {"asked": 0, "renewing": [], "failed": ""}
-"""What is said of restarts while nobody has asked for one."""
+"""State of a broker for which no restart was requested."""
 
 
 @command(
-    argument("--listen", metavar="HOST:PORT", help="where to listen (default 127.0.0.1:9092)"),
+    argument("--listen", metavar="HOST:PORT", help="address to listen on (default 127.0.0.1:9092)"),
     DATA,
     argument(
         "--workers",
         metavar="N",
         type=int,
-        help="processes that share the partitions (default: as at the last start, at first 3 or one"
-        " a core); 0: one process, one port",
+        help="number of worker processes that share the partitions (default: as at the last start;"
+        " at the first start 3, or one per core); 0 runs one process on one port",
     ),
     argument(
         "--durability",
         choices=("fsync", "interval", "os"),
-        help="what an acknowledged record survives (default fsync: a power cut too)",
+        help="when acknowledged records are on disk (default fsync: before the acknowledgement)",
     ),
-    argument("--ready-file", metavar="FILE", type=Path, help="appears when every node answers"),
-    argument("--config", metavar="FILE", type=Path, help="keys and values, one key=value a line"),
+    argument(
+        "--ready-file",
+        metavar="FILE",
+        type=Path,
+        help="write this file when every node accepts requests",
+    ),
+    argument(
+        "--config",
+        metavar="FILE",
+        type=Path,
+        help="read configuration keys from this file, one key=value per line",
+    ),
     argument(
         "-o",
         dest="overrides",
@@ -54,18 +65,20 @@ NO_RESTART: RestartReady = {"asked": 0, "renewing": [], "failed": ""}
         action="append",
         default=[],
         type=key_value,
-        help="set one key, over the config file (kafkalite config keys lists them)",
+        help="set a key, overriding the config file; may be repeated (see: kafkalite config keys)",
     ),
     argument(
         "--insecure",
         action="store_true",
-        help="allow an address that other machines can reach, without any login",
+        help="allow listening on addresses that other machines can reach, without authentication",
     ),
-    argument("--metrics", metavar="HOST:PORT", help="serve /metrics to Prometheus there"),
+    argument(
+        "--metrics", metavar="HOST:PORT", help="serve /metrics for Prometheus on this address"
+    ),
     argument(
         "--gateway",
         metavar="ENDPOINT",
-        help="take messages over ZeroMQ there: tcp://127.0.0.1:5555, or ipc://PATH",
+        help="accept messages over ZeroMQ on this endpoint: tcp://127.0.0.1:5555, or ipc://PATH",
     ),
 )
 def start(
@@ -109,12 +122,13 @@ def start(
 
 @command(
     DATA,
-    argument("--json", action="store_true", dest="as_json", help="print what the ready file holds"),
+    argument("--json", action="store_true", dest="as_json", help="print the ready file"),
 )
 def status(data: Path | None, as_json: bool) -> int:
-    """Say whether a broker runs on a data directory, and where.
+    """Show the addresses and processes of the broker on a data directory.
 
-    The exit code is 0 if one runs and was ready, 1 if not; `kafkalite doctor` asks each node.
+    The exit code is 0 if a broker runs and is ready, 1 if not.  `kafkalite doctor` also sends a
+    request to each node.
 
     Examples:
       kafkalite status
@@ -134,7 +148,7 @@ def status(data: Path | None, as_json: bool) -> int:
     for node in ready["nodes"]:
         print(f"node {node['id']:<6} {node['role']}, port {node['port']}, pid {node['pid']}")
     for node_id in ready.get("restart", NO_RESTART)["renewing"]:
-        print(f"restarting  node {node_id} is still to be renewed")
+        print(f"restarting  node {node_id} has not been restarted yet")
     for name, text in describe_services(ready).items():
         print(f"{name:<11} {text}")
     print(f"data        {ready['data']}")
@@ -144,9 +158,9 @@ def status(data: Path | None, as_json: bool) -> int:
 
 @command(DATA, JSON)
 def stop(data: Path | None, as_json: bool) -> int:
-    """End the broker that runs on a data directory, and wait until it is gone.
+    """Stop the broker on a data directory, and wait until it has exited.
 
-    One that has not come up yet is ended as well.
+    A broker that is still starting is stopped too.
 
     Examples:
       kafkalite stop
@@ -156,24 +170,24 @@ def stop(data: Path | None, as_json: bool) -> int:
 
     directory = chosen(data)
     ready = running(directory)
-    pid, launcher = running_launcher(directory, "there is nothing to stop")
+    pid, launcher = running_launcher(directory, "nothing to stop")
     send_signal(launcher, signal.SIGTERM, directory, pid)
     select.select([launcher], [], [])  # readable once the process has ended
     if as_json:
         print(json.dumps({"bootstrap": ready["bootstrap"] if ready else None, "pid": pid}))
     else:
-        where = ready["bootstrap"] if ready else f"process {pid}, which was not ready"
+        where = ready["bootstrap"] if ready else f"process {pid} (was not ready)"
         print(f"stopped     {where}")
     return 0
 
 
 @command(DATA, JSON)
 def restart(data: Path | None, as_json: bool) -> int:
-    """Go over to the code and the config file as they are now, without refusing a client.
+    """Restart the broker's processes one by one, with the current code and config file.
 
-    The new code is tried first; if it does not start, the broker goes on as it was.  Then its
-    processes are renewed one after the other.  Where it listens, its data directory and how many
-    workers it was started with stay as they are: to change these, stop it and start it.
+    Clients stay served.  The new code is started on trial first; if that fails, the broker keeps
+    running unchanged.  Listeners, data directory and number of workers cannot be changed by a
+    restart: stop and start the broker instead.
 
     Examples:
       kafkalite restart
@@ -182,18 +196,24 @@ def restart(data: Path | None, as_json: bool) -> int:
     from kafkalite.process.status.ready import not_ready, running
 
     directory = chosen(data)
-    pid, launcher = running_launcher(directory, "there is nothing to restart")
+    pid, launcher = running_launcher(
+        directory, "nothing to restart (start it with: kafkalite start)"
+    )
     ready = running(directory)
     if ready is None:
-        raise Refusal(f"{not_ready(directory)}; only one that is ready can be restarted")
+        raise Refusal(f"{not_ready(directory)}; wait until it is ready, then restart it")
     if "restarts" not in ready:
-        raise Refusal("the broker that runs is too old to be restarted; stop it, and start it")
+        raise Refusal(
+            "the running broker does not support restart: run kafkalite stop, then kafkalite start"
+        )
     previous_request = ready.get("restart", NO_RESTART)["asked"]
     pids = {node["id"]: node["pid"] for node in ready["nodes"]}
     send_signal(launcher, signal.SIGUSR2, directory, pid)
     while True:
         if select.select([launcher], [], [], POLL_INTERVAL_S)[0]:
-            raise Refusal(f"the broker ended; see {directory / 'kafkalite.log'}")
+            raise Refusal(
+                f"the broker exited during the restart; see {directory / 'kafkalite.log'}"
+            )
         now = running(directory)
         progress = now.get("restart", NO_RESTART) if now is not None else NO_RESTART
         if now is None or progress["asked"] == previous_request:
@@ -204,7 +224,7 @@ def restart(data: Path | None, as_json: bool) -> int:
             if pids.get(node["id"]) not in (node["pid"], None):
                 pids[node["id"]] = node["pid"]
                 if not as_json:
-                    print(f"renewed     node {node['id']}, pid {node['pid']}", flush=True)
+                    print(f"restarted   node {node['id']}, pid {node['pid']}", flush=True)
         if now["restarts"] > ready["restarts"] and not progress["renewing"]:
             nodes = [{"id": node["id"], "pid": node["pid"]} for node in now["nodes"]]
             fields = {"bootstrap": now["bootstrap"], "nodes": nodes}
@@ -213,8 +233,8 @@ def restart(data: Path | None, as_json: bool) -> int:
 
 
 def running_launcher(directory: Path, consequence: str) -> tuple[int, int]:
-    """Return the running broker's process, ready or not, and a descriptor of it."""
-    not_running = Refusal(f"no broker runs on {directory}; {consequence}")
+    """Return the pid of the running broker's launcher, ready or not, and a pidfd."""
+    not_running = Refusal(f"no broker runs on {directory}: {consequence}")
     pid = launcher_of(directory)
     if not pid:
         raise not_running
@@ -222,7 +242,7 @@ def running_launcher(directory: Path, consequence: str) -> tuple[int, int]:
         launcher = os.pidfd_open(pid)
     except ProcessLookupError:
         raise not_running from None
-    if launcher_of(directory) != pid:  # it ended between the two, and the pid may be another's
+    if launcher_of(directory) != pid:  # it exited in between, and the pid may have been reused
         raise not_running
     return pid, launcher
 
@@ -240,9 +260,11 @@ def send_signal(launcher: int, number: signal.Signals, directory: Path, pid: int
     try:
         signal.pidfd_send_signal(launcher, number)
     except ProcessLookupError:
-        pass  # it has just ended, which its descriptor says
+        pass  # it has exited; its descriptor is readable
     except PermissionError:
-        raise Refusal(f"the broker on {directory} belongs to another user (pid {pid})") from None
+        raise Refusal(
+            f"cannot signal the broker on {directory}: process {pid} belongs to another user"
+        ) from None
 
 
 def chosen(data: Path | None) -> Path:

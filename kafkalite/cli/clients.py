@@ -1,9 +1,9 @@
 """Kafka clients of the commands: librdkafka without its log, with its errors as messages.
 
 The commands work with any Kafka broker: nothing of kafkalite's broker is imported.  librdkafka's
-log is off; its network errors are kept, so that a broker that does not respond is one message after
-a few seconds.  `-X` sets any of librdkafka's properties and overrides those of the commands.
-profiles.py says which cluster is used.
+log is off; the last network error is stored, and reported if no broker responds within
+REQUEST_TIMEOUT_S.  `-X` sets any librdkafka property and overrides those of the commands.
+profiles.py defines which cluster is used.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ CONNECTION = (
         "--bootstrap",
         metavar="HOST:PORT",
         type=printable,
-        help="a broker of the cluster (default: --profile, $KAFKALITE_BOOTSTRAP,"
-        " $KAFKALITE_PROFILE, the profile in use, the broker that runs here, or"
+        help="broker to connect to (default: --profile, $KAFKALITE_BOOTSTRAP,"
+        " $KAFKALITE_PROFILE, the profile in use, the broker on this machine, or"
         f" {BOOTSTRAP_DEFAULT}; see kafkalite profile --help)",
     ),
     argument(
         "--profile",
         metavar="PROFILE",
-        help="the cluster kept under this name (kafkalite profile list shows them)",
+        help="use the cluster of this profile (see: kafkalite profile list)",
     ),
     argument(
         "-X",
@@ -47,10 +47,10 @@ CONNECTION = (
         type=key_value,
         action="append",
         default=[],
-        help="set any librdkafka property",
+        help="set a librdkafka property; may be repeated",
     ),
 )
-"""The arguments of every command that asks a broker: `ClusterClients(**connection)`."""
+"""The arguments of every command that connects to a broker: `ClusterClients(**connection)`."""
 
 
 class ConnectionArguments(TypedDict):
@@ -75,9 +75,9 @@ CONSUMER: dict[str, Any] = {
     "enable.auto.offset.store": False,
     "enable.partition.eof": True,
     "auto.offset.reset": "error",
-    # A slow reader of our output must not exceed the poll interval.
+    # A slow reader of the output must not exceed the poll interval.
     "max.poll.interval.ms": 86_400_000,
-    # The default is a pause of a second when the queue is full, in which the queue runs empty.
+    # The default pauses fetching for a second when the queue is full, and the queue runs empty.
     "fetch.queue.backoff.ms": 2,
 }
 
@@ -99,8 +99,8 @@ class ClusterAddress(NamedTuple):
 def resolve_address(bootstrap: str | None, profile: str | None) -> ClusterAddress:
     """Return the first address in the order of precedence that profiles.py defines.
 
-    An address is not combined with the properties of a profile that was not named with it: they
-    may hold a password for another cluster.
+    An address is not combined with the properties of a profile that the command line does not name:
+    they may contain a password for another cluster.
     """
     if profile is not None:
         return profile_address(profile, profiles.profile_of(profile), bootstrap)
@@ -112,7 +112,7 @@ def resolve_address(bootstrap: str | None, profile: str | None) -> ClusterAddres
         return profile_address(named, profiles.profile_of(named))
     if in_use := profiles.profile_in_use():
         return profile_address(*in_use)
-    with suppress(Refusal):  # somebody else's
+    with suppress(Refusal):  # the directory belongs to another user
         if ready := running(default_data_directory()):
             return ClusterAddress(ready["bootstrap"], {}, "")
     return ClusterAddress(BOOTSTRAP_DEFAULT, {}, "")
@@ -135,12 +135,12 @@ class ClusterClients:
         profile: str | None = None,
     ) -> None:
         self.bootstrap, held, self.profile = resolve_address(bootstrap, profile)
-        if not self.bootstrap.isprintable():  # librdkafka would not survive it
-            raise Refusal(f"{self.bootstrap!r} is no address")
-        for address in self.bootstrap.split(","):  # librdkafka asks port 34463 for 99999
+        if not self.bootstrap.isprintable():  # librdkafka would crash
+            raise Refusal(f"{self.bootstrap!r} is not a valid HOST:PORT")
+        for address in self.bootstrap.split(","):  # librdkafka would use 34463 for 99999
             port = PORT.fullmatch(address.strip())
             if port and not (port[1].isdecimal() and 0 < int(port[1][:9]) < 65_536):
-                raise Refusal(f"{address!r} is no HOST:PORT: a port is 1 to 65535")
+                raise Refusal(f"{address!r} is not a valid HOST:PORT: the port must be 1 to 65535")
         self.properties = {**held, **dict(properties)}
         self.last_error = ""
         self.is_connected = False
@@ -176,12 +176,12 @@ class ClusterClients:
         }
 
     def _on_error(self, error: KafkaError) -> None:
-        """Keep network errors, and warn once when the cluster stops responding."""
+        """Store network errors, and warn once when the cluster stops responding."""
         if error.code() != KafkaError._ALL_BROKERS_DOWN:
             self.last_error = error.str()
         elif self.is_connected:
             self.is_connected = False
-            warn(f"{self.bootstrap} does not answer any more; waiting for it (Ctrl-C gives up)")
+            warn(f"connection to {self.bootstrap} lost; retrying (press Ctrl-C to stop)")
 
     def metadata(
         self, client: AdminClient | Producer | Consumer, topic: str | None = None
@@ -202,13 +202,13 @@ class ClusterClients:
                     break
         named = f" (profile {self.profile})" if self.profile else ""
         raise Refusal(
-            f"no broker answers at {self.bootstrap}{named}"
+            f"no broker responds at {self.bootstrap}{named}"
             f"{': ' + clean_error(self.last_error) if self.last_error else ''}"
-            " (start one with: kafkalite start; or name another with -b)"
+            " (start one with: kafkalite start; or choose another with -b)"
         )
 
     def topic(self, client: Producer | Consumer, name: str) -> TopicMetadata:
-        """Return a topic's partitions; raise Refusal if it does not exist.
+        """Return a topic's partitions; raise Refusal if the topic does not exist.
 
         A producer's Metadata request creates the topic where the broker allows that; the response
         may arrive before the topic exists.
@@ -230,16 +230,16 @@ class ClusterClients:
 
 
 class StallWarning:
-    """Warns once when the brokers respond but no progress is made.
+    """Warns once if the brokers respond but there is no progress.
 
-    librdkafka retries without end and without a message when a disk is full or a partition damaged.
+    librdkafka retries forever and reports nothing if a disk is full or a partition is corrupt.
     """
 
     def __init__(self, cluster: ClusterClients, subject: str, problem: str) -> None:
         self.cluster = cluster
         self.message = (
-            f"{subject}: {problem} for {STALL_S:.0f} s; still trying (the broker's log may"
-            " say why; Ctrl-C gives up)"
+            f"{subject}: {problem} for {STALL_S:.0f} s; retrying (see the broker's log, or press"
+            " Ctrl-C to stop)"
         )
         self.last_progress: object = None
         self.warn_at = time.monotonic() + STALL_S
@@ -252,7 +252,7 @@ class StallWarning:
             self.warn_at = now + STALL_S
         elif now > self.warn_at:
             self.warn_at = float("inf")
-            if self.cluster.is_connected:  # or else that was said already
+            if self.cluster.is_connected:  # otherwise _on_error has warned
                 warn(self.message)
 
 

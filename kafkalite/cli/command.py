@@ -2,7 +2,7 @@
 
     @command(
         argument("topic", help="the topic's name"),
-        argument("-p", "--partitions", type=int, default=1, help="how many"),
+        argument("-p", "--partitions", type=int, default=1, help="number of partitions"),
     )
     def create(topic: str, partitions: int) -> None:
         \"""Create a topic.
@@ -12,12 +12,12 @@
         \"""
 
 The file is the noun, the function the verb: this one, in cli/topic.py, is `kafkalite topic create`.
-Arguments arrive under their argparse names (`dest=` renames one).  The docstring up to
-`Examples:` opens the help page, the rest closes it.  A command prints what was asked for on stdout
-and the rest on stderr; it returns None or its exit code, and raises Refusal for what cannot be
-done.  The function stays a function: tests may call it.
+Arguments are passed under their argparse names (`dest=` renames one).  The docstring before
+`Examples:` is the description of the help page, the rest is its epilog.  A command prints its
+result on stdout and messages on stderr; it returns None or its exit code, and raises Refusal for an
+error.  The decorated function can be called directly, as tests do.
 
-This module must stay light, since every command pays for it: no dataclasses, no inspect.
+Every command imports this module, so it imports neither dataclasses nor inspect.
 """
 
 from __future__ import annotations
@@ -78,12 +78,12 @@ class Command(NamedTuple):
         )
         for names, words in self.arguments:
             parser.add_argument(*names, **words)
-        parser.add_argument("-h", "--help", action="help", help="show this page")
+        parser.add_argument("-h", "--help", action="help", help="show this help page and exit")
         return parser
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser that reports an error as one sentence."""
+    """An ArgumentParser that reports an error as one line."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (try: {self.prog} --help)")
@@ -104,8 +104,8 @@ def command(*arguments: Argument, name: str | None = None) -> Callable[[Function
     def register(function: Function) -> Function:
         verb = name or function.__name__
         verbs = COMMANDS.setdefault(function.__module__, {})
-        assert verb not in verbs, f"{function.__module__} has two commands {verb!r}"
-        assert function.__doc__, f"the command {verb!r} has no docstring to be its help"
+        assert verb not in verbs, f"{function.__module__} registers {verb!r} twice"
+        assert function.__doc__, f"command {verb!r} has no docstring, which is its help text"
         verbs[verb] = Command(verb, function, arguments)
         return function
 
@@ -114,18 +114,18 @@ def command(*arguments: Argument, name: str | None = None) -> Callable[[Function
 
 def printable(text: str) -> str:
     """Return the text if it is printable; the argument type of names."""
-    # What is not UTF-8 arrives as surrogates, which are not printable; librdkafka would crash.
+    # Bytes that are not UTF-8 become surrogates, which are not printable and crash librdkafka.
     if not text or not text.isprintable():
-        raise argparse.ArgumentTypeError(f"{text!r} is no name")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a valid name")
     return text
 
 
 def utf8(text: str) -> str:
-    """Return the text if it can be encoded; the argument type of what is sent."""
+    """Return the text if it can be encoded as UTF-8; an argument type."""
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not UTF-8") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not valid UTF-8") from None
     return text
 
 
@@ -158,8 +158,8 @@ def described(docstring: str | None) -> tuple[str, str]:
 def permuted(argv: Sequence[str], parser: Parser) -> list[str]:
     """Return the arguments in an order that argparse parses as getopt would.
 
-    Flags are moved to the front.  `-f -%s` becomes `-f-%s`: argparse takes any word with a dash for
-    a flag, while getopt takes the word after a flag with a value for that value.  A word that *is*
+    Flags are moved to the front.  `-f -%s` becomes `-f-%s`: argparse parses any word with a dash as
+    a flag, while getopt uses the word after a flag with a value as that value.  A word that *is*
     one of the command's flags stays a flag, so that a missing value is an error.  If the last
     argument is another program's command line, words from the first non-flag on are not moved.
     """
@@ -176,7 +176,7 @@ def permuted(argv: Sequence[str], parser: Parser) -> list[str]:
             if has_remainder:
                 others += remaining
         elif word[:2] in known and word[2:3] == "=" and known[word[:2]].nargs is None:
-            # getopt takes the sign for the value's first byte: `-K=` parts at equals signs.
+            # getopt includes the sign in the value: `-K=` sets the delimiter `=`.
             flags += [word[:2], word[2:]]
         elif word not in known or known[word].nargs is not None:
             flags.append(word)
@@ -194,7 +194,7 @@ def permuted(argv: Sequence[str], parser: Parser) -> list[str]:
 def unknown_argument(word: str, prog: str, parser: Parser) -> str:
     """Return the error text for an unknown argument."""
     if not word.startswith("-"):
-        return f"there is one argument too many: {word!r} (try: {prog} --help)"
+        return f"unexpected argument {word!r} (try: {prog} --help)"
     flag = word.partition("=")[0]
     return f"unknown flag {flag}{nearest(flag, parser._option_string_actions)} (try: {prog} --help)"
 
@@ -220,11 +220,11 @@ def write_stdout(data: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-def print_stderr(sentence: str) -> None:
+def print_stderr(message: str) -> None:
     """Print a message on stderr."""
-    print(sentence, file=sys.stderr)
+    print(message, file=sys.stderr)
 
 
-def warn(sentence: str) -> None:
+def warn(message: str) -> None:
     """Print a warning on stderr, with the name of the program."""
-    print_stderr(f"kafkalite: {sentence}")
+    print_stderr(f"kafkalite: {message}")

@@ -1,11 +1,11 @@
-"""kafkalite completion: suggestions of a shell at the tab key.
+"""kafkalite completion: completion of commands, flags and names in a shell.
 
     source <(kafkalite completion bash)
 
-The shells' side is argcomplete's.  At each tab the shell calls `kafkalite` itself, with the line so
-far in its environment; `complete` answers from the commands' own arguments.  Names of topics,
-groups, profiles and keys are asked for when they are wanted: a broker that does not answer at once
-has none.
+The scripts for the shells are argcomplete's.  At each tab the shell runs `kafkalite` with the line
+in its environment, and `complete` prints the completions, from the arguments of the commands.
+Names of topics and groups are requested from the broker; if it does not respond within
+REQUEST_TIMEOUT_S, there are none.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from typing import Any
 from kafkalite.cli.command import Command, argument, command
 
 REQUEST_TIMEOUT_S = 0.5
-"""Nobody waits longer for a tab."""
+"""Timeout of a request; a tab must complete without noticeable delay."""
 
 SHELLS = ("bash", "zsh", "fish")
 
 
 @command(argument("shell", choices=SHELLS, help=", ".join(SHELLS)))
 def completion(shell: str) -> None:
-    """Print what makes a shell complete kafkalite's commands, flags and names.
+    """Print the completion script for a shell.
 
     Examples:
-      source <(kafkalite completion bash)        # in ~/.bashrc, so that it holds for every shell
+      source <(kafkalite completion bash)        # in ~/.bashrc, for every new shell
       source <(kafkalite completion zsh)         # in ~/.zshrc, after compinit
       kafkalite completion fish | source         # in ~/.config/fish/config.fish
     """
@@ -47,7 +47,7 @@ def complete(words: Iterable[str], commands_of: Callable[[str], dict[str, Comman
     nouns = parser.add_subparsers()
     typed = os.environ.get("COMP_LINE", "").split()[1:2]
     for word in words:
-        # Only what stands on the line already is worth importing a module for.
+        # Import the module of the word on the line only.
         if [word] == typed:
             add_commands(nouns.add_parser(word), word, commands_of(word))
         else:
@@ -89,7 +89,7 @@ def completer(names_of: Callable[[argparse.Namespace], Iterable[str]]) -> Callab
     def names(parsed_args: argparse.Namespace, **_: object) -> list[str]:
         try:
             return list(names_of(parsed_args))
-        except Exception:  # a shell has nowhere to show it
+        except Exception:  # a shell cannot show an error here
             return []
 
     return names
@@ -161,7 +161,7 @@ def node_ids(given: argparse.Namespace) -> Iterable[str]:
 
 
 def wire(given: argparse.Namespace) -> Any:
-    """Return a client for the cluster that the line names so far."""
+    """Return a client for the cluster that the line names."""
     from kafkalite.cli.clients import ClusterClients
     from kafkalite.cli.wire import WireClient
 
@@ -179,6 +179,6 @@ COMPLETERS: dict[str, Callable[[argparse.Namespace], Iterable[str]]] = {
     "NAME KEY": resource_keys,
     "NAME KEY=VALUE": resource_assignments,
 }
-"""What there is to offer, by an argument's metavar."""
+"""Functions that return the completions, by metavar of the argument."""
 
 FILES = ("FILE", "DIR", "FILES")

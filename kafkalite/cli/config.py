@@ -1,8 +1,8 @@
 """kafkalite config: show and change the configuration of topics, nodes, groups and the cluster.
 
-A resource is `topic NAME`, `node ID`, `cluster` (what holds for every node that has no value of its
-own), `group NAME`, `client-metrics NAME` or `logger ID` (how much a node logs).  Works against any
-Kafka, but for `keys`, which are those of this version.
+A resource is `topic NAME`, `node ID`, `cluster` (the default of all nodes), `group NAME`,
+`client-metrics NAME` or `logger ID` (the log levels of a node).  Works with any Kafka broker;
+`keys` lists the keys of this version of kafkalite.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SIGNS = {SET: "=", APPEND: "+=", SUBTRACT: "-="}
 
 KIND = argument("kind", metavar="KIND", choices=list(KINDS), help=", ".join(KINDS))
 JSON = argument("--json", dest="as_json", action="store_true", help="print JSON")
-DRY_RUN = argument("--dry-run", action="store_true", help="only see whether it could be done")
+DRY_RUN = argument("--dry-run", action="store_true", help="validate the change without making it")
 
 
 @command(
@@ -57,10 +57,15 @@ DRY_RUN = argument("--dry-run", action="store_true", help="only see whether it c
         nargs="*",
         type=utf8,
         metavar="NAME KEY",
-        help="the resource, then keys or patterns",
+        help="name of the resource, then keys or patterns",
     ),
-    argument("-a", "--all", action="store_true", dest="whole", help="defaults as well"),
-    argument("-v", "--verbose", action="store_true", help="where each value was looked for; docs"),
+    argument("-a", "--all", action="store_true", dest="whole", help="include defaults"),
+    argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="show all sources and the documentation of each key",
+    ),
     JSON,
     *CONNECTION,
     name="get",
@@ -73,10 +78,10 @@ def values(
     as_json: bool,
     **connection: Unpack[ConnectionArguments],
 ) -> None:
-    """Show the values in force that are not defaults, or those of the keys that are named.
+    """Show the effective values of the given keys, or of all keys that are not defaults.
 
-    Where a value comes from: the topic, node, cluster or group it was set on, the start (config
-    file or flag), or the default.
+    The source of a value is the topic, node, cluster or group on which it was set, `start` (config
+    file or flag of kafkalite start), or `default`.
 
     Examples:
       kafkalite config get topic flights
@@ -96,8 +101,8 @@ def values(
         rows = [[entry.name, shown(entry), entry.source] for entry in found]
         print(columns(["KEY", "VALUE", "SOURCE"], rows))
     if not found:
-        hint = " (--all shows them)" if entries else ""
-        print_stderr(f"nothing is set on {resource}{hint}")
+        hint = "; show the defaults with --all" if entries else ""
+        print_stderr(f"no values are set on {resource}{hint}")
 
 
 @command(
@@ -107,7 +112,7 @@ def values(
         nargs="*",
         type=utf8,
         metavar="NAME KEY=VALUE",
-        help="the resource, then what to set",
+        help="name of the resource, then values to set",
     ),
     DRY_RUN,
     JSON,
@@ -121,7 +126,7 @@ def set_values(
     as_json: bool,
     **connection: Unpack[ConnectionArguments],
 ) -> None:
-    """Set keys, all of them or none; KEY+=VALUE and KEY-=VALUE add to a list and take from it.
+    """Set keys, all or none; KEY+=VALUE and KEY-=VALUE add to and remove from a list.
 
     Examples:
       kafkalite config set topic flights retention.ms=3600000 max.message.bytes=2000000
@@ -132,13 +137,15 @@ def set_values(
     """
     resource, assignments = addressed(kind, words)
     if not assignments:
-        raise UsageError(f"say what to set on {resource}: KEY=VALUE")
+        raise UsageError(f"specify what to set on {resource}: KEY=VALUE")
     changed(resource, list(map(change, assignments)), dry_run, as_json, connection)
 
 
 @command(
     KIND,
-    argument("words", nargs="*", type=utf8, metavar="NAME KEY", help="the resource, then the keys"),
+    argument(
+        "words", nargs="*", type=utf8, metavar="NAME KEY", help="name of the resource, then keys"
+    ),
     DRY_RUN,
     JSON,
     *CONNECTION,
@@ -150,7 +157,7 @@ def unset(
     as_json: bool,
     **connection: Unpack[ConnectionArguments],
 ) -> None:
-    """Take back what was set: the next place where a value stands holds again.
+    """Remove values that were set; the next source, or the default, becomes effective.
 
     Examples:
       kafkalite config unset topic flights retention.ms
@@ -158,18 +165,20 @@ def unset(
     """
     resource, keys = addressed(kind, words)
     if not keys:
-        raise UsageError(f"say which keys to unset on {resource}")
+        raise UsageError(f"specify the keys to unset on {resource}")
     changed(resource, [ValueChange(key, UNSET) for key in keys], dry_run, as_json, connection)
 
 
 @command(
-    argument("kind", metavar="KIND", nargs="?", choices=list(KINDS), help="only these"),
+    argument(
+        "kind", metavar="KIND", nargs="?", choices=list(KINDS), help="only resources of this kind"
+    ),
     JSON,
     *CONNECTION,
     name="list",
 )
 def resources(kind: str | None, as_json: bool, **connection: Unpack[ConnectionArguments]) -> None:
-    """List what can be named in get and set: topics and nodes, and what else has configs.
+    """List the resources that have configuration: topics, nodes, and others with values set.
 
     Examples:
       kafkalite config list
@@ -188,15 +197,15 @@ def resources(kind: str | None, as_json: bool, **connection: Unpack[ConnectionAr
         metavar="KEY",
         nargs="?",
         default="*",
-        help="part of a name, or a pattern with * and ?",
+        help="part of a key's name, or a pattern with * and ?",
     ),
     argument("--json", dest="as_json", action="store_true", help="print a JSON list"),
     *CONNECTION,
 )
 def keys(pattern: str, as_json: bool, **connection: Unpack[ConnectionArguments]) -> None:
-    """List the keys there are, with type, default and meaning.
+    """List all configuration keys with type, default and documentation.
 
-    They are those of this version: a connection is accepted, as by the other verbs, and not used.
+    The keys are those of this version of kafkalite; connection flags are accepted and ignored.
 
     Examples:
       kafkalite config keys
@@ -210,7 +219,7 @@ def keys(pattern: str, as_json: bool, **connection: Unpack[ConnectionArguments])
         if fnmatch.fnmatchcase(key.name, pattern) or pattern in key.name
     ]
     if not found:
-        raise Refusal(f"no key is named like {pattern!r} (kafkalite config keys lists all)")
+        raise Refusal(f"no key matches {pattern!r} (see: kafkalite config keys)")
     if as_json:
         print(json.dumps([described(owner, key) for owner, key in found], indent=2))
     else:
@@ -222,7 +231,7 @@ def addressed(kind: str, words: Sequence[str]) -> tuple[ResourceName, Sequence[s
     if kind == "cluster":
         return ResourceName(kind, ""), words
     if not words or not words[0].isprintable() or not words[0]:
-        raise UsageError(f"name the {kind}, as in: kafkalite config get {kind} NAME")
+        raise UsageError(f"specify the {kind}, as in: kafkalite config get {kind} NAME")
     return ResourceName(kind, words[0]), words[1:]
 
 
@@ -254,7 +263,7 @@ def changed(
         return
     for key, operation, value in changes:
         what = f"{key} unset" if operation == UNSET else f"{key}{SIGNS[operation]}{value}"
-        print(f"{resource}: {what}{' (not done: --dry-run)' if dry_run else ''}")
+        print(f"{resource}: {what}{' (not set: --dry-run)' if dry_run else ''}")
 
 
 def chosen(

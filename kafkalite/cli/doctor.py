@@ -1,7 +1,7 @@
 """kafkalite doctor: check whether this machine and data directory are fit for a broker.
 
-It looks, changes nothing but a small file that it writes to time the disk, and says of each thing
-whether it is well, and if not what to do.  A broker may run meanwhile or not.
+Each check has a result and, if it is a warning or an error, a remedy.  Nothing is changed, except
+for a temporary file that is written to measure the flush time.  A broker may be running.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FILL = b"x" * 4096
 RESPONSE_TIMEOUT_S = 2.0
 CLOCK_AHEAD_S = 60.0
 CLOCK_NOT_SET = 1_700_000_000
-"""A time before this code was written: the clock was never set."""
+"""A time before this code was written: an earlier clock was never set."""
 NOT_SYNCHRONISED = 5  # adjtimex's TIME_ERROR
 REMOTE = {"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", "glusterfs"}
 VOLATILE = {"tmpfs", "ramfs"}
@@ -56,16 +56,20 @@ class CheckResult(NamedTuple):
 
 
 @command(
-    argument("--listen", metavar="HOST:PORT", help="where it is to listen (default: as last time)"),
+    argument(
+        "--listen",
+        metavar="HOST:PORT",
+        help="address on which the broker will listen (default: as at the last start)",
+    ),
     DATA,
-    argument("--json", action="store_true", dest="as_json", help="print the findings as JSON"),
+    argument("--json", action="store_true", dest="as_json", help="print the results as JSON"),
 )
 def doctor(listen: str | None, data: Path | None, as_json: bool) -> int:
-    """Look what is wrong with this machine or a data directory, and say what to do.
+    """Check this machine and a data directory, and print remedies.
 
-    Limits, memory, clock, disk and its flush time, ports, the data directory, and the broker on it
-    if one runs.  The exit code is 1 if something is wrong, 0 if nothing is but what is only slow or
-    strange.
+    Checks limits, memory, the clock, the disk and its flush time, ports, the data directory, and
+    the broker if one is running.  The exit code is 1 if a check failed, 0 if there are warnings at
+    most.
 
     Examples:
       kafkalite doctor
@@ -125,13 +129,16 @@ def software() -> CheckResult:
             missing.append(name)
     words = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
     if missing:
-        advice = "build them: make build, or install kafkalite again"
+        advice = "run make build, or reinstall kafkalite"
         return CheckResult(
-            WRONG, "software", f"compiled modules lack: {', '.join(missing)}", advice
+            WRONG, "software", f"missing compiled modules: {', '.join(missing)}", advice
         )
     if sys.platform != "linux":
         return CheckResult(
-            WRONG, "software", words, "the broker runs on Linux; clients run anywhere"
+            WRONG,
+            "software",
+            words,
+            "run the broker on Linux; the clients of other systems can connect to it",
         )
     return CheckResult(OK, "software", words)
 
@@ -139,12 +146,12 @@ def software() -> CheckResult:
 def descriptors() -> CheckResult:
     """Check how many files and connections a process may have open."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    words = f"{hard:,}" if hard != resource.RLIM_INFINITY else "without bound"
-    advice = "raise it: ulimit -Hn 65536, LimitNOFILE= of a service, --ulimit of a container"
+    words = f"{hard:,}" if hard != resource.RLIM_INFINITY else "unlimited"
+    advice = "raise the limit: ulimit -Hn 65536, LimitNOFILE= (systemd), --ulimit (containers)"
     if hard != resource.RLIM_INFINITY and hard < DESCRIPTORS_MIN:
         return CheckResult(WRONG, "open files", words, advice)
     if hard != resource.RLIM_INFINITY and hard < DESCRIPTORS_LOW:
-        return CheckResult(WARNING, "open files", words, f"each partition takes a few; {advice}")
+        return CheckResult(WARNING, "open files", words, f"each partition needs several; {advice}")
     return CheckResult(OK, "open files", words)
 
 
@@ -157,7 +164,7 @@ def memory() -> CheckResult:
     cores = len(os.sched_getaffinity(0))
     words = f"{available >> 20:,} MiB free, {cores} core{'s' if cores > 1 else ''}"
     if available < MEMORY_LOW:
-        advice = "a broker takes tens of megabytes; what is read again comes from free memory"
+        advice = "free some memory: the page cache uses it to serve reads without the disk"
         return CheckResult(WARNING, "memory", words, advice)
     return CheckResult(OK, "memory", words)
 
@@ -168,23 +175,23 @@ def clock(directory: Path) -> CheckResult:
     words = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
     if now < CLOCK_NOT_SET:
         return CheckResult(
-            WRONG, "clock", words, "set it: records bear its time, and are kept by it"
+            WRONG, "clock", words, "set the clock: record timestamps and retention depend on it"
         )
     newest = max(
         (path.stat().st_mtime for path in directory.glob("*-*/*.log") if path.is_file()),
         default=0.0,
     )
     if newest > now + CLOCK_AHEAD_S:
-        advice = "the log was written at a later time than it is now: the clock went back"
+        advice = "a segment has a later modification time than the clock: the clock went backwards"
         return CheckResult(WARNING, "clock", words, advice)
     if not synchronised():
-        return CheckResult(OK, "clock", f"{words}, not known to be synchronised")
+        return CheckResult(OK, "clock", f"{words}, not synchronised")
     return CheckResult(OK, "clock", f"{words}, synchronised")
 
 
 def synchronised() -> bool:
     """Return True if the kernel reports that the clock is synchronised."""
-    status = ctypes.create_string_buffer(256)  # struct timex, asked without setting anything
+    status = ctypes.create_string_buffer(256)  # struct timex with modes 0: read only
     try:
         return bool(0 <= ctypes.CDLL(None).adjtimex(status) < NOT_SYNCHRONISED)
     except (OSError, AttributeError):
@@ -206,18 +213,20 @@ def owner(directory: Path) -> CheckResult:
     place = nearest_existing(directory)
     what = "data directory"
     if not place.is_dir():
-        return CheckResult(WRONG, what, f"{place} is no directory", "name another with --data")
+        return CheckResult(WRONG, what, f"{place} is not a directory", "choose another with --data")
     if not os.access(place, os.W_OK | os.X_OK):
-        found = f"{place} cannot be written by this user"
-        return CheckResult(WRONG, what, found, f"chown it to uid {os.getuid()}, or name another")
+        found = f"{place} is not writable for this user"
+        return CheckResult(
+            WRONG, what, found, f"chown it to uid {os.getuid()}, or choose another with --data"
+        )
     if place != directory:
-        return CheckResult(OK, what, f"{directory} will be made")
+        return CheckResult(OK, what, f"{directory} will be created")
     status = place.stat()
     if status.st_uid != os.getuid():
-        found = f"{place} belongs to uid {status.st_uid}, and this is uid {os.getuid()}"
-        return CheckResult(WARNING, what, found, "run the broker as one user always")
+        found = f"{place} belongs to uid {status.st_uid}, not to uid {os.getuid()} (this user)"
+        return CheckResult(WARNING, what, found, "always run the broker as the same user")
     if status.st_mode & 0o022:
-        advice = f"others may write into it: chmod go-w {place}"
+        advice = f"writable for other users; run: chmod go-w {place}"
         return CheckResult(WARNING, what, f"{place}, mode {status.st_mode & 0o777:o}", advice)
     return CheckResult(OK, what, str(place))
 
@@ -226,11 +235,11 @@ def file_system_check(directory: Path) -> CheckResult:
     """Check which file system the directory is on, and whether that is durable."""
     kind = file_system(nearest_existing(directory))
     if kind in REMOTE:
-        advice = "a flush there may not reach a disk, and locks may not hold; use a local disk"
+        advice = "flushes may not reach a disk and locks may fail; use a local file system"
         return CheckResult(WARNING, "file system", kind, advice)
     if kind in VOLATILE:
         return CheckResult(
-            WARNING, "file system", kind, "all of it is gone when the machine is off"
+            WARNING, "file system", kind, "in memory: all records are lost at a reboot; use a disk"
         )
     return CheckResult(OK, "file system", kind)
 
@@ -256,10 +265,12 @@ def free_space(directory: Path) -> CheckResult:
     free, size = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
     words = f"{free / 1e9:,.1f} GB free of {size / 1e9:,.1f}"
     if free < min(MIN_FREE_MAX, size // MIN_FREE_SHARE):
-        advice = "below storage.min.free.bytes producers get an error: make room, or set less"
+        advice = (
+            "below storage.min.free.bytes, produce requests fail: free space, or lower that key"
+        )
         return CheckResult(WRONG, "free space", words, advice)
     if disk.f_favail == 0 and disk.f_files:
-        return CheckResult(WRONG, "free space", f"{words}, no inode left", "remove files")
+        return CheckResult(WRONG, "free space", f"{words}, no free inodes", "delete files")
     return CheckResult(OK, "free space", words)
 
 
@@ -271,11 +282,13 @@ def flush_time(directory: Path) -> CheckResult:
             taken = [flush_time_s(file.fileno()) for _ in range(FLUSHES)]
     except OSError as error:
         words = f"{place}: {error.strerror}"
-        return CheckResult(WRONG, "flush time", words, "a file cannot be written there")
+        return CheckResult(
+            WRONG, "flush time", words, "cannot write a file: check permissions and free space"
+        )
     median = statistics.median(taken)
     words = f"{median * 1e3:.1f} ms for 4 KiB (median of {FLUSHES})"
     if median > FLUSH_SLOW_S:
-        advice = "with durability=fsync each answer waits that long; `interval` and `os` do not"
+        advice = "with durability=fsync each acknowledgement waits for a flush; see --durability"
         return CheckResult(WARNING, "flush time", words, advice)
     return CheckResult(OK, "flush time", words)
 
@@ -288,7 +301,7 @@ def flush_time_s(descriptor: int) -> float:
 
 
 def stray_files(directory: Path) -> Iterator[CheckResult]:
-    """Check for files that belong to nothing, and how the last run ended."""
+    """Check for stray partition directories, and for a clean shutdown of the last run."""
     from kafkalite.process.status.ready import is_locked
     from kafkalite.storage.layout import CLEAN_SHUTDOWN
 
@@ -296,14 +309,14 @@ def stray_files(directory: Path) -> Iterator[CheckResult]:
         return
     strays = sorted(path.name for path in directory.glob("**/*-stray") if path.is_dir())
     if strays:
-        advice = "they belong to no topic: look at them (kafkalite log dump), then remove them"
-        yield CheckResult(WARNING, "strays", f"{len(strays)}, {strays[0]} the first", advice)
+        advice = "directories without a topic: inspect them (kafkalite log dump), then delete them"
+        yield CheckResult(WARNING, "strays", f"{len(strays)}, first: {strays[0]}", advice)
     if is_locked(directory) or not (directory / "meta.properties").exists():
         return
     if (directory / CLEAN_SHUTDOWN).exists():
-        yield CheckResult(OK, "last end", "clean")
+        yield CheckResult(OK, "last shutdown", "clean")
     else:
-        yield CheckResult(OK, "last end", "not clean: the next start reads what was written last")
+        yield CheckResult(OK, "last shutdown", "unclean: the next start recovers the logs")
 
 
 def run_directory_check() -> CheckResult:
@@ -312,8 +325,8 @@ def run_directory_check() -> CheckResult:
 
     place = user_directory()
     if place.exists() and not is_private(place):
-        advice = f"it is to be this user's and of mode 700: chmod 700 {place}, or remove it"
-        return CheckResult(WRONG, "run directory", f"{place} lets others in", advice)
+        advice = f"it must belong to this user with mode 700: chmod 700 {place}, or delete it"
+        return CheckResult(WRONG, "run directory", f"{place} is accessible for other users", advice)
     return CheckResult(OK, "run directory", str(place))
 
 
@@ -328,7 +341,7 @@ def ports(directory: Path, listen: str | None, ready: Ready | None) -> Iterator[
 
     if ready is not None:
         taken = ", ".join(str(node["port"]) for node in ready["nodes"])
-        yield CheckResult(OK, "ports", f"{taken}: the broker's own")
+        yield CheckResult(OK, "ports", f"{taken}: in use by this broker")
         return
     default = parse_listener(LISTENERS.default[0])
     listener = parse_listener(f"PLAINTEXT://{listen}") if listen else default
@@ -337,19 +350,23 @@ def ports(directory: Path, listen: str | None, ready: Ready | None) -> Iterator[
     if saved is not None and not saved.free and saved.ports[0] == listener.port:
         wanted = sorted(saved.ports.values())
     if listener.port == 0:
-        yield CheckResult(OK, "ports", "free ones will be chosen")
+        yield CheckResult(OK, "ports", "port 0: free ports will be chosen")
         return
     for port in wanted:
         error = bind_error(listener.host, port)
         if error:
-            advice = "end that program, or choose another port with --listen"
+            advice = "stop that process, or choose another port with --listen"
             yield CheckResult(WRONG, f"port {port}", f"{error}{holder(port)}", advice)
         else:
             yield CheckResult(OK, f"port {port}", "free")
     first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     if first <= max(wanted) and min(wanted) <= last:
-        advice = "outgoing connections may get it while the broker is down; choose one outside"
-        yield CheckResult(WARNING, "port range", f"{first}-{last} is given to clients", advice)
+        advice = (
+            "an outgoing connection may use the port while the broker is down; choose one outside"
+        )
+        yield CheckResult(
+            WARNING, "port range", f"{first}-{last} is the range of ephemeral ports", advice
+        )
 
 
 def bind_error(host: str, port: int) -> str:
@@ -361,7 +378,7 @@ def bind_error(host: str, port: int) -> str:
             trial.bind((host, port))
             trial.listen()
         except OSError as error:
-            return "taken" if error.errno == errno.EADDRINUSE else str(error.strerror)
+            return "in use" if error.errno == errno.EADDRINUSE else str(error.strerror)
     return ""
 
 
@@ -369,7 +386,7 @@ def holder(port: int) -> str:
     """Return the process that uses a port, if this user may inspect it."""
     wanted = {f"socket:[{inode}]" for inode in inodes_listening(port)}
     for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it ended, or is another user's
+        with contextlib.suppress(OSError):  # it exited, or belongs to another user
             for descriptor in (process / "fd").iterdir():
                 if target(descriptor) in wanted:
                     name = (process / "comm").read_text().strip()
@@ -412,14 +429,14 @@ def broker(directory: Path, ready: Ready | None) -> Iterator[CheckResult]:
                 advice = f"see {directory / LOG_FILE}"
                 yield CheckResult(WRONG, what, f"port {node['port']}: {error}", advice)
             else:
-                yield CheckResult(OK, what, f"{node['role']} on port {node['port']} answers")
+                yield CheckResult(OK, what, f"{node['role']} on port {node['port']} responds")
     try:
         lines = (directory / LOG_FILE).read_text(errors="replace").splitlines()
     except OSError:
         return
     warnings = [line for line in lines if LINE.match(line)]
     if warnings:
-        advice = "the last: " + "; ".join(line[:200] for line in warnings[-LINES_SHOWN:])
+        advice = "latest: " + "; ".join(line[:200] for line in warnings[-LINES_SHOWN:])
         yield CheckResult(WARNING, "log", f"{len(warnings)} warnings and errors", advice)
 
 
@@ -431,6 +448,6 @@ def probe_error(host: str, port: int) -> str:
     try:
         with socket.create_connection((reachable(host), port), RESPONSE_TIMEOUT_S) as client:
             client.sendall(READINESS_REQUEST)
-            return "" if client.recv(RESPONSE_HEAD_SIZE) else "it hangs up"
+            return "" if client.recv(RESPONSE_HEAD_SIZE) else "closed the connection"
     except OSError as error:
         return str(error.strerror or error)

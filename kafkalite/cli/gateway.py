@@ -1,4 +1,4 @@
-"""kafkalite gateway: programs that speak ZeroMQ produce to a broker."""
+"""kafkalite gateway: accept messages over ZeroMQ and produce them to a broker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         "--listen",
         metavar="ENDPOINT",
         default="tcp://127.0.0.1:5555",
-        help="where PUSHes send to (default tcp://127.0.0.1:5555; DEALERs one port further)",
+        help="endpoint for PUSH sockets (default tcp://127.0.0.1:5555); DEALER: the next port",
     ),
     argument(
         "-o",
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
         action="append",
         default=[],
         type=key_value,
-        help="set a key (kafkalite config keys gateway lists them)",
+        help="set a configuration key; may be repeated (see: kafkalite config keys gateway)",
     ),
     argument(
         "--insecure",
         action="store_true",
-        help="allow an address that other machines can reach, without keys",
+        help="allow listening on addresses that other machines can reach, without CURVE keys",
     ),
     argument(
         "--descriptors",
         metavar="N,M",
-        help="serve on these sockets instead, and end with standard input: for `start --gateway`",
+        help="serve on these inherited sockets until the end of stdin (for start --gateway)",
     ),
 )
 def serve(
@@ -54,9 +54,9 @@ def serve(
     insecure: bool,
     descriptors: str | None,
 ) -> int:
-    """Take messages over ZeroMQ for a broker until SIGTERM or Ctrl-C.
+    """Accept messages over ZeroMQ and produce them to a broker, until SIGTERM or Ctrl-C.
 
-    `kafkalite start --gateway ENDPOINT` does the same beside the broker, and ends with it.
+    `kafkalite start --gateway ENDPOINT` starts and stops it with the broker.
 
     Examples:
       kafkalite gateway serve
@@ -86,7 +86,9 @@ def serve(
     endpoints = gateway_endpoints(settings, insecure)
     assert endpoints is not None
     if not directory.is_dir():
-        raise Refusal(f"{directory} is not there: name the broker's data directory with --data")
+        raise Refusal(
+            f"{directory} does not exist; specify the broker's data directory with --data"
+        )
     sockets = bind_gateway(endpoints, "--listen")
     log_to(directory / LOG_FILE, "gateway")
     where = listening(sockets)
@@ -101,21 +103,21 @@ def serve(
 
 
 @command(
-    argument("name", help="whose keys they are"),
+    argument("name", help="name of the key files"),
     argument(
         "--directory",
         metavar="DIR",
         type=Path,
         default=Path(),
-        help="where NAME.key and NAME.key_secret are written (default: here)",
+        help="directory of NAME.key and NAME.key_secret (default: the current one)",
     ),
     JSON,
 )
 def keys(name: str, directory: Path, as_json: bool) -> int:
-    """Make a pair of CURVE keys: NAME.key, for others to know, and NAME.key_secret.
+    """Create a CURVE key pair: the public key NAME.key and the secret key NAME.key_secret.
 
-    The gateway has one pair, and each client another; the gateway is given a directory with the
-    .key of each client that may connect.
+    The gateway has one key pair, and each client its own.  gateway.curve.clients is a directory
+    with the public key of each client that may connect.
 
     Examples:
       kafkalite gateway keys server
@@ -124,7 +126,7 @@ def keys(name: str, directory: Path, as_json: bool) -> int:
     from kafkalite.gateway.curve import make_keys, own_keys
 
     if not name.isprintable() or "/" in name or name.startswith("."):
-        raise Refusal(f"{name!r} is no name for a key's file")
+        raise Refusal(f"{name!r} is not a valid file name: use letters, digits, '-', '_' and '.'")
     secret = make_keys(directory, name)
     public, _ = own_keys(secret)
     if as_json:
@@ -142,7 +144,7 @@ def settings_of(texts: dict[str, str]) -> Settings:
     try:
         return Settings.broker(texts)
     except InvalidConfig as error:
-        raise Refusal(f"{error} (kafkalite config keys gateway lists what may be set)") from None
+        raise Refusal(f"{error} (see: kafkalite config keys gateway)") from None
 
 
 def listening(sockets: list[socket.socket]) -> list[GatewayListener]:

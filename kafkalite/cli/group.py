@@ -1,6 +1,6 @@
 """kafkalite group: show consumer groups and their lag, reset and delete their offsets.
 
-Works against any Kafka.  Left out: groups of other kinds than consumers (Connect's, share groups).
+Works with any Kafka broker.  Left out: groups other than consumer groups (Connect, share groups).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from kafkalite.cli.reading import PartitionKey
 from kafkalite.cli.topic import raise_errors, settled
 from kafkalite.errors import Refusal
 
-NAMES = argument("names", nargs="+", metavar="GROUP", type=printable, help="the groups' names")
+NAMES = argument("names", nargs="+", metavar="GROUP", type=printable, help="name of a group")
 JSON = argument("--json", action="store_true", dest="as_json", help="print JSON")
 SPANS = argument(
     "-t",
@@ -49,7 +49,7 @@ SPANS = argument(
     action="append",
     default=[],
     metavar="TOPIC[:PARTITIONS]",
-    help="only this topic, or partitions of it (flights:0,2-5); may be repeated",
+    help="only this topic, or these partitions of it (flights:0,2-5); may be repeated",
 )
 TYPES = {"classic": ConsumerGroupType.CLASSIC, "consumer": ConsumerGroupType.CONSUMER}
 
@@ -65,7 +65,9 @@ TYPES = {"classic": ConsumerGroupType.CLASSIC, "consumer": ConsumerGroupType.CON
         help=f"only groups in this state; may be repeated ({', '.join(STATES.values())})",
     ),
     argument("--type", dest="type", choices=list(TYPES), help="only groups of this protocol"),
-    argument("--names", action="store_true", dest="only_names", help="only the names, one a line"),
+    argument(
+        "--names", action="store_true", dest="only_names", help="print only the names, one per line"
+    ),
     JSON,
     *CONNECTION,
     name="list",
@@ -110,14 +112,16 @@ def list_groups(
         rows = [[group["name"], group["state"], group["type"]] for group in groups]
         print(columns(["GROUP", "STATE", "TYPE"], rows))
     if found.errors:
-        raise Refusal(f"not every node answered: {found.errors[0].args[0].str()}")
+        raise Refusal(
+            f"the list is incomplete, a node did not respond: {found.errors[0].args[0].str()}"
+        )
 
 
 @command(NAMES, JSON, *CONNECTION)
 def describe(
     names: Sequence[str], as_json: bool, **connection: Unpack[ConnectionArguments]
 ) -> None:
-    """Describe groups: state, members, and how far each partition is from its end.
+    """Describe groups: state, members, committed offsets and lag of each partition.
 
     Examples:
       kafkalite group describe readers
@@ -142,7 +146,7 @@ def describe(
 @command(
     NAMES,
     SPANS,
-    argument("--if-exists", action="store_true", help="a group that does not exist is no error"),
+    argument("--if-exists", action="store_true", help="skip groups that do not exist"),
     JSON,
     *CONNECTION,
 )
@@ -153,7 +157,7 @@ def delete(
     as_json: bool,
     **connection: Unpack[ConnectionArguments],
 ) -> None:
-    """Delete groups that have no members, or what they have committed for a topic.
+    """Delete groups without members, or their committed offsets of a topic.
 
     Examples:
       kafkalite group delete readers
@@ -165,7 +169,7 @@ def delete(
         return
     with kafka_errors_as_refusals():
         for name in names:
-            groups.described(name)  # wakes its coordinator
+            groups.described(name)  # waits until the coordinator has loaded the group
         deleted, errors = settled(groups.admin.delete_consumer_groups(list(dict.fromkeys(names))))
     tolerated = {
         name
@@ -190,7 +194,7 @@ def delete_offsets(
     if_exists: bool,
     as_json: bool,
 ) -> None:
-    """Delete committed offsets of groups, and print which."""
+    """Delete committed offsets of groups, and print them."""
     rows = []
     for name in names:
         group = groups.described(name) if if_exists else groups.existing(name)
@@ -202,20 +206,24 @@ def delete_offsets(
             matching = [place for place in committed if place[0] == topic]
             places += [place for place in matching if partitions is None or place[1] in partitions]
         if not places:
-            raise Refusal(f"group {name} has committed nothing for what was named")
+            raise Refusal(f"group {name} has no committed offsets for the selected partitions")
         groups.delete_offsets(group, places)
         rows += [(name, *place, committed[place].offset) for place in places]
     if as_json:
         fields = ("group", "topic", "partition", "offset")
         print(json.dumps([dict(zip(fields, row, strict=True)) for row in rows]))
     else:
-        print(columns(["GROUP", "TOPIC", "PARTITION", "FORGOTTEN"], rows))
+        print(columns(["GROUP", "TOPIC", "PARTITION", "DELETED"], rows))
 
 
 @command(
     NAMES,
     SPANS,
-    argument("--all-topics", action="store_true", help="all that the group has committed"),
+    argument(
+        "--all-topics",
+        action="store_true",
+        help="all partitions for which the group has committed offsets",
+    ),
     argument(
         "--to",
         dest="where",
@@ -223,10 +231,19 @@ def delete_offsets(
         metavar="WHERE",
         help="beginning, end, current, OFFSET, -COUNT, @-10m, @2013-01-01T09:30, s@MILLISECONDS",
     ),
-    argument("--shift-by", type=int, metavar="COUNT", help="so many records on, or back"),
-    argument("--from-file", metavar="FILE", help="lines of topic,partition,offset; - is stdin"),
-    argument("--dry-run", action="store_true", help="only show what would be committed"),
-    argument("--export", action="store_true", help="print it as --from-file and Kafka read it"),
+    argument(
+        "--shift-by",
+        type=int,
+        metavar="COUNT",
+        help="add COUNT to the committed offsets, or subtract",
+    ),
+    argument(
+        "--from-file", metavar="FILE", help="read CSV lines topic,partition,offset; - is stdin"
+    ),
+    argument(
+        "--dry-run", action="store_true", help="print the new offsets without committing them"
+    ),
+    argument("--export", action="store_true", help="print CSV for --from-file, in Kafka's format"),
     JSON,
     *CONNECTION,
 )
@@ -242,10 +259,10 @@ def reset(
     as_json: bool,
     **connection: Unpack[ConnectionArguments],
 ) -> None:
-    """Let groups without members go on from somewhere else.
+    """Reset the committed offsets of groups without members.
 
-    An offset that a partition does not hold is brought to the nearest that it does.  A group that
-    does not exist yet is made.
+    An offset outside the partition's range is replaced by the nearest valid one.  A group that does
+    not exist is created.
 
     Examples:
       kafkalite group reset readers --all-topics --to beginning --dry-run
@@ -255,11 +272,11 @@ def reset(
       kafkalite group reset readers --from-file offsets.csv
     """
     if [where, shift_by, from_file].count(None) != 2:
-        raise UsageError("say where to, once: --to WHERE, --shift-by COUNT or --from-file FILE")
+        raise UsageError("specify exactly one of --to WHERE, --shift-by COUNT, --from-file FILE")
     if (bool(spans) + all_topics + (from_file is not None)) != 1:
-        raise UsageError("say what to reset, once: -t TOPIC, --all-topics or --from-file FILE")
+        raise UsageError("specify exactly one of -t TOPIC, --all-topics, --from-file FILE")
     if export and as_json:
-        raise UsageError("--export and --json are two forms of the same")
+        raise UsageError("--export and --json exclude each other")
     if shift_by is not None:
         where = ShiftedPosition(shift_by)
     listed = offsets_in(from_file, names) if from_file is not None else {}
@@ -272,7 +289,7 @@ def reset(
         for each in plans:
             groups.commit(each.group, each.offsets)
     else:
-        print_stderr("nothing is committed: --dry-run")
+        print_stderr("dry run: no offsets were committed")
     rows = [row for each in plans for row in each.rows()]
     if as_json:
         fields = ("group", "topic", "partition", "old_offset", "new_offset")
@@ -307,14 +324,14 @@ def plan(
         count = len(found.members)
         raise Refusal(
             f"group {name} is {STATES[found.state]} with {count} member{'' if count == 1 else 's'};"
-            " only a group without members can be reset: stop them first"
+            " stop its members before resetting it"
         )
     committed = groups.committed(name) if found else {}
     if isinstance(where, ListedOffsets):
         spans = [PartitionSelection(topic, (partition,)) for topic, partition in where.offsets]
     places = groups.selected(spans) if spans else list(committed)
     if not places:
-        raise Refusal(f"group {name} has committed nothing; name topics with -t")
+        raise Refusal(f"group {name} has no committed offsets; select topics with -t")
     offsets = groups.destinations(places, where, committed)
     return ResetPlan(name, committed, offsets)
 
@@ -327,7 +344,7 @@ def offsets_in(file: str, names: Sequence[str]) -> dict[str, dict[PartitionKey, 
         with open(file, encoding="utf-8", newline="") as lines:
             return read_offsets(file, lines, names)
     except UnicodeDecodeError:
-        raise Refusal(f"{file} is no text in UTF-8") from None
+        raise Refusal(f"{file} is not valid UTF-8") from None
 
 
 def described(groups: GroupOffsets, group: ConsumerGroupDescription) -> dict[str, Any]:

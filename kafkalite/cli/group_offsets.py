@@ -47,7 +47,7 @@ COORDINATOR_STARTING = (
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
 )
-"""What is said while a coordinator comes up, which the first group's does when it is asked for."""
+"""Errors while a coordinator starts, which it does at the first request for a group."""
 
 STATES: dict[Enum, str] = {
     ConsumerGroupState.UNKNOWN: "Unknown",
@@ -57,7 +57,7 @@ STATES: dict[Enum, str] = {
     ConsumerGroupState.DEAD: "Dead",
     ConsumerGroupState.EMPTY: "Empty",
 }
-"""Kafka's own words."""
+"""Names of the states in Kafka."""
 
 PARTITION_LIST = re.compile(r"[0-9]{1,9}(-[0-9]{1,9})?(,[0-9]{1,9}(-[0-9]{1,9})?)*")
 NUMBER = re.compile(r"[0-9]{1,18}")
@@ -184,7 +184,8 @@ class GroupOffsets:
             for partition in selection or ():
                 if partition not in known:
                     raise Refusal(
-                        f"topic {topic!r} has no partition {partition}: it has {len(known)}"
+                        f"topic {topic!r} has no partition {partition};"
+                        f" it has {len(known)} partitions"
                     )
             places += [
                 (topic, partition) for partition in (known if selection is None else selection)
@@ -202,7 +203,10 @@ class GroupOffsets:
         ends = self.bounds(places, OffsetSpec.latest())
         for topic, partition in places:
             if (topic, partition) not in starts or (topic, partition) not in ends:
-                raise Refusal(f"{topic} [{partition}] does not say what it holds; try again")
+                raise Refusal(
+                    f"cannot read the offsets of {topic} [{partition}]; check that it has a leader"
+                    f" (see: kafkalite topic describe {topic}), and retry"
+                )
         now_ms = time.time_ns() // 1_000_000
         match where:
             case start_position.AtOffset(offset):
@@ -249,7 +253,7 @@ class ShiftedPosition(NamedTuple):
 
 
 class ListedOffsets(NamedTuple):
-    """A given offset for each partition."""
+    """An offset for each partition."""
 
     offsets: Mapping[PartitionKey, int]
 
@@ -262,17 +266,17 @@ def shifted(
 ) -> dict[PartitionKey, int]:
     for topic, partition in places:
         if (topic, partition) not in committed:
-            raise Refusal(f"{topic} [{partition}] has nothing committed that could be shifted")
+            raise Refusal(f"{topic} [{partition}] has no committed offset to shift; use --to")
     return {place: committed[place].offset + distance for place in places}
 
 
 def clamped(place: PartitionKey, offset: int, start: int, end: int) -> int:
-    """Return the nearest offset that the partition holds, and print if it is another one."""
+    """Return the nearest offset within the partition's range, with a message if it differs."""
     nearest = min(max(offset, start), end)
     if nearest != offset:
         topic, partition = place
         print_stderr(
-            f"{topic} [{partition}] holds {start} to {end}, not {offset}: {nearest} is taken"
+            f"{topic} [{partition}] has offsets {start} to {end}: using {nearest}, not {offset}"
         )
     return nearest
 
@@ -288,7 +292,7 @@ def with_retries(request: Callable[[], Future[ResultT]]) -> ResultT:
                 raise
         except TimeoutError:
             raise Refusal(
-                f"the coordinator does not answer within {REQUEST_TIMEOUT_S:.0f} s"
+                f"request to the group coordinator timed out after {REQUEST_TIMEOUT_S:.0f} s"
             ) from None
         time.sleep(0.05)
 
@@ -299,13 +303,15 @@ def span(text: str) -> PartitionSelection:
     if not colon:
         return PartitionSelection(topic, None)
     if not topic or not PARTITION_LIST.fullmatch(partition_list):
-        raise ArgumentTypeError(f"{text!r} is neither TOPIC nor TOPIC:PARTITIONS, as flights:0,2-5")
+        raise ArgumentTypeError(
+            f"{text!r} is not of the form TOPIC or TOPIC:PARTITIONS (flights:0,2-5)"
+        )
     partitions: list[int] = []
     for part in partition_list.split(","):
         first, _, last = part.partition("-")
         low, high = int(first), int(last or first)
         if high - low > PARTITIONS_MAX:
-            raise ArgumentTypeError(f"{text!r} has too many partitions")
+            raise ArgumentTypeError(f"{text!r} selects more than {PARTITIONS_MAX:,} partitions")
         partitions += range(low, high + 1)
     return PartitionSelection(topic, tuple(dict.fromkeys(partitions)))
 
@@ -332,9 +338,9 @@ def read_offsets(
         if len(fields) != 4 or not all(map(NUMBER.fullmatch, fields[2:])):
             columns = "topic,partition,offset"
             columns = columns if len(groups) == 1 else f"group,{columns}"
-            raise Refusal(f"{name}, line {number}: {','.join(row)!r} is not {columns}")
+            raise Refusal(f"{name}, line {number}: expected {columns}, found {','.join(row)!r}")
         group, topic, partition, offset = fields
         if group not in found:
-            raise Refusal(f"{name}, line {number}: group {group} was not named")
+            raise Refusal(f"{name}, line {number}: group {group} is not on the command line")
         found[group][topic, int(partition)] = int(offset)
     return found

@@ -1,7 +1,7 @@
-"""kafkalite log: print and check segment files and indexes, without a broker.
+"""kafkalite log: print and verify segment files and indexes, without a broker.
 
-Both commands read the files as they are, of a log of ours or of Apache Kafka's, and change
-nothing.  Given a directory they take every file in it that belongs to a log.
+The commands read the files of a kafkalite or an Apache Kafka log, and change nothing.  For a
+directory, they read all log files in it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from kafkalite.storage.segment import LEADER_EPOCHS_KNOWN, RELATIVE_OFFSET_MAX, 
 
 KINDS = (layout.LOG, layout.OFFSET_INDEX, layout.TIME_INDEX, layout.SNAPSHOT)
 PROGRESS_S = 0.2
-JSON_FLAG = argument("--json", action="store_true", help="one JSON object a line")
+JSON_FLAG = argument("--json", action="store_true", help="print one JSON object per line")
 
 
 class FileDamage(NamedTuple):
-    """Damage in a file: its place, a description, and whether a crash explains it."""
+    """Damage in a file: its path, a description, and whether it is a torn batch at the end."""
 
     path: Path
     sentence: str
@@ -42,15 +42,15 @@ class FileDamage(NamedTuple):
 
 
 @command(
-    argument("file", nargs="+", type=Path, help="segment, index, snapshot, or a log's directory"),
-    argument("--records", action="store_true", help="show the records of each batch too"),
+    argument("file", nargs="+", type=Path, help="segment, index, snapshot, or directory of a log"),
+    argument("--records", action="store_true", help="print the records of each batch"),
     JSON_FLAG,
 )
 def dump(file: list[Path], records: bool, json: bool) -> int:
-    """Show what stands in the files of a log.
+    """Print the contents of log files.
 
-    Of a segment its batches, of an index its entries, of a snapshot its producers.  It ends with
-    exit code 1 where a file cannot be read on, and a sentence that says where.
+    Prints the batches of a segment, the entries of an index, the producers of a snapshot.  If a
+    file is corrupt, prints the position and exits with code 1.
 
     Examples:
       kafkalite log dump data/flights-0
@@ -71,19 +71,21 @@ def dump(file: list[Path], records: bool, json: bool) -> int:
 
 
 @command(
-    argument("file", nargs="+", type=Path, help="segments, indexes, snapshots, or directories"),
+    argument(
+        "file", nargs="+", type=Path, help="segments, indexes, snapshots, or directories of logs"
+    ),
     JSON_FLAG,
 )
 def verify(file: list[Path], json: bool) -> int:
-    """Check every batch by its CRC, and every index against its segment.
+    """Verify the CRC of every batch, and every index against its segment.
 
-    A segment may end in a torn batch after a crash, which the next start cuts off: that is told
-    apart from damage with whole batches behind it, which nothing repairs.  The exit code is 0
-    only when nothing at all is wrong.
+    After a crash a segment may end in a torn batch, which is truncated at the next start of the
+    broker.  Damage before valid batches is reported differently: it cannot be repaired.  The exit
+    code is 0 if no damage was found.
 
     Examples:
       kafkalite log verify data/flights-0
-      kafkalite log verify data/*/00000000000000000000.log && echo sound
+      kafkalite log verify data/*/00000000000000000000.log && echo valid
     """
     paths = files_of(file)
     damages = []
@@ -93,7 +95,7 @@ def verify(file: list[Path], json: bool) -> int:
             print(damage_as_json(damage) if json else f"{damage.path}: {damage.sentence}")
     if not json:
         files = "1 file" if len(paths) == 1 else f"{len(paths)} files"
-        print(f"{files} checked, {len(damages) or 'nothing'} wrong")
+        print(f"{files} verified, {len(damages) or 'no'} errors")
     return 1 if damages else 0
 
 
@@ -107,14 +109,14 @@ def files_of(given: list[Path]) -> list[Path]:
         if path.is_dir():
             inside = sorted(entry for entry in path.rglob("*") if kind_of(entry) is not None)
             if not inside:
-                raise Refusal(f"{path} holds no file of a log")
+                raise Refusal(f"{path} contains no log files")
             found += inside
         elif not path.exists():
             raise Refusal(f"{path} does not exist")
         elif kind_of(path) is None:
             raise Refusal(
-                f"{path} is not named like a file of a log"
-                f" (twenty digits and {', '.join(KINDS)}; or {layout.LEADER_EPOCHS})"
+                f"{path} is not a log file: its name must be twenty digits and one of"
+                f" {', '.join(KINDS)}, or {layout.LEADER_EPOCHS}"
             )
         else:
             found.append(path)
@@ -166,7 +168,7 @@ def entries_of(path: Path, with_records: bool) -> Iterator[dict[str, Any]]:
     else:
         cache = LeaderEpochCache.load(path)
         if cache is None:
-            raise ValueError("it does not read as leader epochs")
+            raise ValueError("corrupt leader epoch checkpoint")
         for epoch, start_offset in zip(cache.epochs, cache.starts, strict=True):
             yield {"leader_epoch": epoch, "start_offset": start_offset}
 
@@ -174,7 +176,7 @@ def entries_of(path: Path, with_records: bool) -> Iterator[dict[str, Any]]:
 def whole_entries(path: Path, size: int) -> bytes:
     content = path.read_bytes()
     if len(content) % size:
-        raise ValueError(f"its {len(content)} bytes are no whole number of entries")
+        raise ValueError(f"size {len(content)} is not a multiple of the entry size {size}")
     return content
 
 
@@ -188,7 +190,7 @@ def batches_of(path: Path, with_records: bool) -> Iterator[dict[str, Any]]:
         if code != segment_walk.WHOLE:
             if rest_is_zeros(file, position, end):
                 return
-            raise ValueError(f"no whole batch stands at byte {position}")
+            raise ValueError(f"no valid batch at byte {position}")
         fields = BatchHeader(*header(os.pread(file.fileno(), HEADER_SIZE, position)))
         entry = {"position": position, "size": size, **described(fields)}
         if with_records:
@@ -258,7 +260,7 @@ def as_text(path: Path, entry: dict[str, Any]) -> str:
 
 
 def damages_of(path: Path) -> Iterator[FileDamage]:
-    """Yield the damage of a file, by itself and compared with its segment."""
+    """Yield the damage of a file; an index is compared with its segment."""
     kind = kind_of(path)
     if kind == layout.LOG:
         yield from segment_damages(path)
@@ -292,22 +294,22 @@ def segment_damages(path: Path) -> Iterator[FileDamage]:
         if step.code in (segment_walk.AT_END, segment_walk.ZEROS):
             break
         if step.code == segment_walk.STORAGE_ERROR:
-            yield FileDamage(path, f"it cannot be read at byte {position}")
+            yield FileDamage(path, f"read error at byte {position}")
             break
         behind = segment_walk.next_whole(file.fileno(), position + 1, end, next_offset)
         if behind < 0:
             yield FileDamage(
                 path,
-                f"it ends in {end - position} bytes from byte {position} that are no whole batch"
-                f" (offset {next_offset}); the next start of its broker cuts them off, if they"
-                " were never flushed",
+                f"torn batch at the end: {end - position} bytes from byte {position}, offset"
+                f" {next_offset}; unless they were flushed, the next start of the broker truncates"
+                " them",
                 torn_tail=True,
             )
             break
         yield FileDamage(
             path,
-            f"damaged at byte {position}, offset {next_offset}: whole batches go on at byte"
-            f" {behind}",
+            f"corrupt batch at byte {position}, offset {next_offset}; the next valid batch begins"
+            f" at byte {behind}",
         )
         position = behind
     progress.done()
@@ -319,19 +321,19 @@ def index_damages(path: Path) -> Iterator[FileDamage]:
     size = 8 if is_offsets else 12
     content = path.read_bytes()
     if len(content) % size:
-        yield FileDamage(path, f"its {len(content)} bytes are no whole number of entries")
+        yield FileDamage(path, f"size {len(content)} is not a multiple of the entry size {size}")
     content = content[: len(content) // size * size]
-    # Kafka fills an index it has open with zeros up to the size it may reach.
+    # Kafka preallocates an open index, filled with zeros.
     while content.endswith(bytes(size)):
         content = content[:-size]
     if not segment.exists():
-        yield FileDamage(path, f"its segment {segment.name} is missing")
+        yield FileDamage(path, f"segment {segment.name} is missing")
         return
     end = segment.stat().st_size
     sound = sound_offsets(content, end) if is_offsets else sound_times(content, RELATIVE_OFFSET_MAX)
     if sound < len(content) // size:
         yield FileDamage(
-            path, f"entry {sound} does not come after the one before it in the segment"
+            path, f"entry {sound} is not greater than the previous entry, or not in the segment"
         )
     elif is_offsets:
         yield from wrong_entries(path, segment, content, end)
@@ -347,7 +349,8 @@ def wrong_entries(path: Path, segment: Path, content: bytes, end: int) -> Iterat
         )
         if code != segment_walk.WHOLE:
             yield FileDamage(
-                path, f"entry {number} points to byte {position}, where its batch is not"
+                path,
+                f"entry {number} points to byte {position}, which is not the position of its batch",
             )
             return
 

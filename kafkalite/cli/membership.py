@@ -5,8 +5,8 @@
             write(batch)
 
 A batch counts as processed when the next one is requested; a signal takes effect then.  Offsets are
-committed every few seconds, before partitions are revoked, and at the end.  After a member was
-killed, another one may print some records a second time, and misses none.
+committed every few seconds, before partitions are revoked, and at the end: delivery is at least
+once, and a record may be printed twice after a member was killed.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class GroupMember:
 
     def __enter__(self) -> GroupMember:
         for topic in self.topics:
-            if not topic.startswith("^"):  # what a pattern matches may come later
+            if not topic.startswith("^"):  # a pattern may match topics that are created later
                 self.cluster.topic(self.consumer, topic)
         self.consumer.subscribe(
             list(self.topics),
@@ -96,26 +96,26 @@ class GroupMember:
     def _on_assign(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         self.unfinished.discard(UNASSIGNED)
         self.unfinished |= {(place.topic, place.partition) for place in places}
-        self._print_change("is given", places)
+        self._print_change("assigned", places)
 
     def _on_revoke(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         self.unfinished -= {(place.topic, place.partition) for place in places}
-        self._print_change("gives back", places)
+        self._print_change("revoked", places)
 
     def _on_lost(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         self.unfinished -= {(place.topic, place.partition) for place in places}
-        self._print_change("has lost", places)
+        self._print_change("lost", places)
 
     def _print_change(self, what: str, places: Iterable[TopicPartition]) -> None:
         if self.verbose:
-            words = format_partitions(by_topic(places)) or "nothing"
-            print_stderr(f"group {self.group}: {self.consumer.memberid()} {what} {words}")
+            words = format_partitions(by_topic(places)) or "no partitions"
+            print_stderr(f"group {self.group}, member {self.consumer.memberid()}: {what} {words}")
 
     def _on_commit(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
         if error is None:
             error = next((place.error for place in places if place.error is not None), None)
         if error is not None and error.code() not in EXPECTED_ERRORS:
-            warn(f"group {self.group} could not commit: {clean_error(error.str())}")
+            warn(f"offset commit of group {self.group} failed: {clean_error(error.str())}")
 
 
 def by_topic(places: Iterable[TopicPartition]) -> dict[str, list[int]]:
@@ -131,7 +131,7 @@ def format_partitions(topics: Mapping[str, Sequence[int]]) -> str:
     words = []
     for topic, partitions in topics.items():
         parts = []
-        # Partitions in a row are as far from each other as their places are.
+        # In a run of consecutive partitions, partition minus index is constant.
         for _, run in itertools.groupby(enumerate(partitions), lambda each: each[1] - each[0]):
             row = [partition for _, partition in run]
             parts.append(f"{row[0]}-{row[-1]}" if len(row) > 1 else str(row[0]))

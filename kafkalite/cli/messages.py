@@ -1,7 +1,7 @@
 """kafkalite produce, kafkalite consume: write and read records, with kcat's flags.
 
-Both run at the speed of librdkafka: input is read and split by the chunk, output is written by
-the batch, and no line of Python runs per record where none has to.
+Input is read and split in chunks and output is written in batches, so that librdkafka limits the
+throughput and not Python code per record.
 
 Left out: transactions, Avro; kcat's -L and -Q are `kafkalite topic describe`.
 """
@@ -49,12 +49,16 @@ from kafkalite.cli.reading import NO_RECORDS, POLL_S, assigned, batches
 from kafkalite.cli.record_format import Writer, delimiter, formatted, json_lines, template
 from kafkalite.errors import Refusal
 
-TOPIC = argument("-t", "--topic", required=True, type=printable, help="the topic")
+TOPIC = argument("-t", "--topic", required=True, type=printable, help="name of the topic")
 DELIMITER = argument(
-    "-D", dest="delimiter", type=delimiter, default=b"\n", help="what ends a record (default: \\n)"
+    "-D",
+    dest="delimiter",
+    type=delimiter,
+    default=b"\n",
+    help="delimiter of records (default: \\n)",
 )
 KEY_DELIMITER = argument(
-    "-K", dest="key_delimiter", type=delimiter, help="what stands between key and value"
+    "-K", dest="key_delimiter", type=delimiter, help="delimiter of key and value"
 )
 
 Column = Sequence[bytes | None]
@@ -64,24 +68,30 @@ BEGIN: dict[start_position.StartPosition, str] = {
     start_position.SinceTimestamp(start_position.BEGINNING): "earliest",
     start_position.SinceTimestamp(start_position.END): "latest",
 }
-"""Where a group may begin, in librdkafka's words."""
+"""Values of auto.offset.reset for start positions."""
 IN_FLIGHT_COUNT_MAX = 100_000
 IN_FLIGHT_SIZE_MAX = 256 << 20
 RECORD_SIZE_MAX = 100 << 20
 
 SHORT_SIZE_MAX = 512 << 10
 SHORT_INPUT = {"enable.idempotence": False, "max.in.flight.requests.per.connection": 1}
-"""For an input that is known to be short: librdkafka takes half a second to become idempotent."""
+"""For short input: librdkafka takes half a second to initialize an idempotent producer."""
 
 
 @command(
     TOPIC,
-    argument("files", nargs="*", help="files, each one record; with -l, each full of records"),
-    argument("-l", dest="by_line", action="store_true", help="split the files like stdin"),
-    argument("-k", "--key", type=os.fsencode, help="the key of every record that has no other"),
+    argument("files", nargs="*", help="files, one record each; with -l, one record per line"),
+    argument("-l", dest="by_line", action="store_true", help="split files into records like stdin"),
+    argument("-k", "--key", type=os.fsencode, help="key of records without a key of their own"),
     KEY_DELIMITER,
     DELIMITER,
-    argument("-p", "--partition", type=int, default=-1, help="default: by key, as Java does"),
+    argument(
+        "-p",
+        "--partition",
+        type=int,
+        default=-1,
+        help="partition (default: by key, with the partitioner of Java clients)",
+    ),
     argument(
         "-H",
         dest="headers",
@@ -89,16 +99,18 @@ SHORT_INPUT = {"enable.idempotence": False, "max.in.flight.requests.per.connecti
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a header for every record; may be repeated",
+        help="add a header to every record; may be repeated",
     ),
     argument(
         "-z",
         dest="codec",
         choices=("none", "gzip", "snappy", "lz4", "zstd"),
         default="none",
-        help="compress (default: none)",
+        help="compression codec (default: none)",
     ),
-    argument("-Z", dest="empty_is_null", action="store_true", help="send empty as null"),
+    argument(
+        "-Z", dest="empty_is_null", action="store_true", help="send empty keys and values as null"
+    ),
     argument("-q", "--quiet", action="store_true", help="no progress, no summary"),
     *CONNECTION,
 )
@@ -118,8 +130,8 @@ def produce(
 ) -> None:
     """Send each line of stdin, or of files, as a record.
 
-    An empty line is a record too.  The command ends when the broker has acknowledged everything;
-    whatever was not delivered is said, and makes the exit code 1.
+    An empty line is a record too.  The command ends when the broker has acknowledged all records;
+    if some were not delivered, it prints an error and exits with code 1.
 
     Examples:
       seq 1000000 | kafkalite produce -t numbers
@@ -128,9 +140,9 @@ def produce(
       kafkalite produce -t pictures -k cat cat.jpg
     """
     if by_line and not files:
-        raise UsageError("-l wants the files to read (stdin is always read by line)")
+        raise UsageError("-l requires files (stdin is always read by line)")
     cluster = ClusterClients(**connection)
-    gc.disable()  # no cycles are made here, and it would walk every batch again and again
+    gc.disable()  # no cycles are created here, and each collection would traverse the batches
     total_size = input_size(files)
     short = total_size is not None and total_size <= SHORT_SIZE_MAX
     settings = {"compression.type": codec, **(SHORT_INPUT if short else {})}
@@ -150,14 +162,14 @@ def produce(
                 progress.add(len(values), size)
     except KeyboardInterrupt:
         in_flight = len(sender.producer)
-        warn(f"interrupted after {progress.summary()}, {in_flight or 'none'} of them undelivered")
+        warn(f"interrupted after {progress.summary()}; {in_flight or 'no'} records undelivered")
         raise
     if sys.stderr.isatty() and not quiet:
         print_stderr(progress.summary())
 
 
 class RecordSender:
-    """A producer of one topic that takes columns of records and bounds those in flight.
+    """A producer of one topic that sends columns of records and limits the records in flight.
 
     Leaving the block flushes, also after Ctrl-C; undelivered records raise Refusal.
     """
@@ -176,17 +188,19 @@ class RecordSender:
         self.unflushed_size = 0
         self.topic = topic
         self.partition = partition
-        # Whatever one call hands in must fit above WAITING_COUNT_MAX and WAITING_SIZE_MAX.
+        # Larger than one call plus WAITING_COUNT_MAX and WAITING_SIZE_MAX.
         bounds = {"queue.buffering.max.messages": 10_000_000, "queue.buffering.max.kbytes": 2097151}
         callbacks = {"on_delivery": self._on_delivery}
         self.producer: Producer = cluster.producer({**bounds, **callbacks, **settings})
         self.produce: Callable[..., None] = self.producer.produce
         if headers:
             self.produce = partial(self.produce, headers=list(headers))
-        self.stall_warning = StallWarning(cluster, f"topic {topic!r}", "nothing was acknowledged")
+        self.stall_warning = StallWarning(cluster, f"topic {topic!r}", "no record was acknowledged")
         partitions = cluster.topic(self.producer, topic).partitions
         if partition not in (-1, *partitions):
-            raise Refusal(f"topic {topic!r} has no partition {partition}: it has {len(partitions)}")
+            raise Refusal(
+                f"topic {topic!r} has no partition {partition}; it has {len(partitions)} partitions"
+            )
 
     def send(self, values: Column, keys: Column, size: int) -> None:
         """Append records in order; wait while too many are in flight."""
@@ -199,7 +213,7 @@ class RecordSender:
             self.stall_warning.check(in_flight)
             self.wait(0.001)
         columns = (repeat(self.topic), values, keys, repeat(self.partition))
-        # The deque of no length drives the map from C.
+        # A deque of length 0 runs the map without Python bytecode per record.
         deque(map(self.produce, *columns), 0)
         self.sent_count += len(values)
 
@@ -245,7 +259,7 @@ def inputs(
 
 
 def records(fd: int, delimiter: bytes, wait: Callable[[float], None]) -> Iterator[list[bytes]]:
-    """Split the input at each delimiter; the last record may lack its own."""
+    """Split the input at each delimiter; after the last record it may be missing."""
     buffer = bytearray()
     always_ready = stat.S_ISREG(os.fstat(fd).st_mode)
     while True:
@@ -262,7 +276,7 @@ def records(fd: int, delimiter: bytes, wait: Callable[[float], None]) -> Iterato
             del buffer[: end + len(delimiter)]
         elif len(buffer) > RECORD_SIZE_MAX:
             raise Refusal(
-                f"{len(buffer):,} bytes came without the delimiter {delimiter!r} (see -D)"
+                f"no delimiter {delimiter!r} in {len(buffer):,} bytes of input; set another with -D"
             )
     if buffer:
         yield [bytes(buffer)]
@@ -314,32 +328,56 @@ def closed_pipe_size(fd: int) -> int | None:
         type=printable,
         action="append",
         default=[],
-        help="the topic",
+        help="name of the topic",
     ),
     argument(
-        "topics", nargs="*", metavar="TOPIC", type=printable, help="the same; several with -G"
+        "topics",
+        nargs="*",
+        metavar="TOPIC",
+        type=printable,
+        help="name of the topic; several with -G",
     ),
     argument(
-        "-G", "--group", type=printable, help="read as a member of this group, and commit how far"
+        "-G", "--group", type=printable, help="read as a member of this group, and commit offsets"
     ),
-    argument("-p", "--partition", type=int, action="append", help="only this one; may be repeated"),
+    argument(
+        "-p",
+        "--partition",
+        type=int,
+        action="append",
+        help="read only this partition; may be repeated",
+    ),
     argument(
         "-o",
         "--offset",
         type=start_position.start,
         default="beginning",
-        help="where to start: beginning, end, OFFSET, -COUNT, @-10m, @2013-01-01, s@MILLISECONDS "
-        "(default: beginning); with -G, where nothing is committed: beginning or end",
+        help="start position: beginning, end, OFFSET, -COUNT, @-10m, @2013-01-01, s@MILLISECONDS "
+        "(default: beginning); with -G, of partitions without committed offset: beginning or end",
     ),
-    argument("-e", "--exit", dest="to_end", action="store_true", help="stop at the end"),
-    argument("-c", "--count", type=int, help="stop after so many records"),
-    argument("-f", "--format", type=template, help="%%t %%p %%o %%k %%K %%s %%S %%T %%R %%h \\n …"),
-    argument("-J", "--json", dest="as_json", action="store_true", help="a JSON object a record"),
+    argument(
+        "-e", "--exit", dest="to_end", action="store_true", help="exit at the end of all partitions"
+    ),
+    argument("-c", "--count", type=int, help="exit after this number of records"),
+    argument(
+        "-f",
+        "--format",
+        type=template,
+        help="output format: %%t %%p %%o %%k %%K %%s %%S %%T %%R %%h \\n …",
+    ),
+    argument(
+        "-J", "--json", dest="as_json", action="store_true", help="print one JSON object per record"
+    ),
     KEY_DELIMITER,
     DELIMITER,
     argument("-Z", dest="show_null", action="store_true", help="print nulls as NULL"),
     argument("-q", "--quiet", action="store_true", help="no progress, no summary"),
-    argument("-v", "--verbose", action="store_true", help="with -G, tell what the group does"),
+    argument(
+        "-v",
+        "--verbose",
+        action="store_true",
+        help="with -G, print assigned and revoked partitions",
+    ),
     *CONNECTION,
 )
 def consume(
@@ -359,11 +397,12 @@ def consume(
     verbose: bool,
     **connection: Unpack[ConnectionArguments],
 ) -> None:
-    """Print records, each value on its line, until Ctrl-C or as long as -e and -c say.
+    """Print records, one value per line, until Ctrl-C, the end (-e) or a count (-c).
 
-    -f is kcat's: %t topic, %p partition, %o offset, %k key, %K its size, %s value, %S its size,
-    %T timestamp in ms, %h headers, \\n \\t \\xNN bytes.  -J is kcat's as well, and so is -G:
-    members of a group share the partitions of its topics, and go on where the group was.
+    -f, -J and -G are those of kcat.  The tokens of -f are %t topic, %p partition, %o offset,
+    %k key, %K size of the key, %s value, %S size of the value, %T timestamp in ms, %h headers, and
+    the bytes \\n \\t \\xNN.  With -G, the members of a group share the partitions, and continue at
+    the committed offsets.
 
     Examples:
       kafkalite consume -t numbers -o -5 -e
@@ -374,8 +413,8 @@ def consume(
     check(group, partition, offset, count, verbose)
     wanted = list(dict.fromkeys([*named, *topics]))
     if not wanted:
-        raise UsageError("name the topic: -t TOPIC")
-    gc.disable()  # as above
+        raise UsageError("specify the topic: -t TOPIC")
+    gc.disable()  # as in produce
     cluster = ClusterClients(**connection)
     write = json_lines if as_json else writer(format, key_delimiter, delimiter, show_null)
     progress = Progress(f"from {', '.join(wanted)}", drawn=not quiet and not sys.stdout.isatty())
@@ -408,15 +447,15 @@ def check(
 ) -> None:
     """Raise Refusal if flags contradict each other."""
     if count is not None and count < 0:
-        raise UsageError(f"-c wants a number of records, not {count}")
+        raise UsageError(f"-c must not be negative: {count}")
     if group is not None and partitions:
-        raise UsageError("-p and -G exclude each other: a group shares the partitions by itself")
+        raise UsageError("-p and -G exclude each other: the group assigns the partitions")
     if group is None and verbose:
-        raise UsageError("-v tells what a group does: it wants -G")
+        raise UsageError("-v requires -G")
     if group is not None and where not in BEGIN:
         raise UsageError(
-            "-o with -G is where a group begins that has committed nothing: beginning or end"
-            " (kafkalite group reset moves one that has)"
+            "-o with -G must be beginning or end: it applies to partitions without committed offset"
+            " (see: kafkalite group reset)"
         )
 
 
@@ -441,8 +480,8 @@ def read_partitions(
 ) -> Generator[list[Message], None, None]:
     """Yield the records of one topic, read without a group."""
     if len(topics) > 1:
-        raise UsageError("several topics are read by a group (-G)")
-    # To find the end a fetch must come back empty, and no one else's records are waited for.
+        raise UsageError("to read several topics, specify a group with -G")
+    # The end is detected by an empty fetch response, so the broker must not wait for records.
     consumer = cluster.consumer({"fetch.wait.max.ms": 10} if to_end else {})
     try:
         unfinished = assigned(cluster, consumer, topics[0], partitions, where)

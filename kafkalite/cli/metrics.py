@@ -19,20 +19,21 @@ if TYPE_CHECKING:
     DATA,
     argument(
         "--listen", metavar="HOST:PORT", default="127.0.0.1:9308",
-        help="where to serve /metrics, /healthz and /readyz (default 127.0.0.1:9308)",
+        help="serve /metrics, /healthz and /readyz on this address (default 127.0.0.1:9308)",
     ),
     argument(
-        "--insecure", action="store_true", help="allow an address that other machines can reach"
+        "--insecure", action="store_true",
+        help="allow listening on addresses that other machines can reach",
     ),
     argument(
         "--descriptors", metavar="N",
-        help="serve on this socket instead, and end with standard input: for `start --metrics`",
+        help="serve on this inherited socket until the end of stdin (for start --metrics)",
     ),
 )  # fmt: skip
 def metrics(data: Path | None, listen: str, insecure: bool, descriptors: str | None) -> int:
     """Serve a broker's metrics to Prometheus until SIGTERM or Ctrl-C.
 
-    `kafkalite start --metrics HOST:PORT` does the same beside the broker, and ends with it.
+    `kafkalite start --metrics HOST:PORT` starts and stops it with the broker.
 
     Examples:
       kafkalite metrics
@@ -50,7 +51,9 @@ def metrics(data: Path | None, listen: str, insecure: bool, descriptors: str | N
     address = metrics_address(listen, insecure)
     assert address is not None
     if not directory.is_dir():
-        raise Refusal(f"{directory} is not there: name the broker's data directory with --data")
+        raise Refusal(
+            f"{directory} does not exist; specify the broker's data directory with --data"
+        )
     listener = bind_metrics(address, "--listen")
     host, port = listener.getsockname()[:2]
     print_stderr(f"metrics at http://{host}:{port}/metrics")

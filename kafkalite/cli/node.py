@@ -30,18 +30,18 @@ from kafkalite.transport.bus import BusClient
 from kafkalite.transport.reactor import Reactor
 
 REQUEST_TIMEOUT_S = 10.0
-"""Timeout of the supervisor's response; a killed supervisor is restarted much sooner."""
+"""Timeout of a request; a killed supervisor is restarted in less time."""
 RETRY_INTERVAL_S = 1.0
 READY_S = 30.0
 POLL_INTERVAL_MS = 50
-"""Interval between two requests for the number of moves left."""
+"""Interval between two requests for the number of remaining moves."""
 ONCE = ("add", "remove")
 """Requests that must not be executed twice; the others are idempotent."""
 STALL_S = 10.0
 """Time without progress after which the possible cause is printed."""
 SUPERVISOR_ID = 0
 
-NODE = argument("node", metavar="ID", type=int, help="the node's number, as list shows it")
+NODE = argument("node", metavar="ID", type=int, help="id of the node (see: kafkalite node list)")
 JSON = argument("--json", action="store_true", dest="as_json", help="print JSON")
 
 NodeFields = dict[str, Any]
@@ -50,7 +50,7 @@ NodeReport = dict[str, Any]
 
 @command(DATA, JSON, name="list")
 def list_nodes(data: Path | None, as_json: bool) -> None:
-    """List the nodes: where each listens, and how much it has.
+    """List the nodes with address, state, number of partitions and size.
 
     Examples:
       kafkalite node list
@@ -64,15 +64,15 @@ def list_nodes(data: Path | None, as_json: bool) -> None:
         return
     print(table(report["nodes"]))
     if report["moves_left"]:
-        print_stderr(f"{partitions(report['moves_left'])} still to move")
+        print_stderr(f"{partitions(report['moves_left'])} left to move")
 
 
 @command(DATA, JSON)
 def add(data: Path | None, as_json: bool) -> None:
-    """Add a worker, and wait until it answers.
+    """Add a worker, and wait until it is ready.
 
-    New topics are placed on it too; `rebalance` gives it its share of those that are there.
-    Where enough workers lead already (`workers.leading`) it stands by.
+    Partitions of new topics are placed on it; run `kafkalite node rebalance` to move existing ones.
+    If `workers.leading` workers lead partitions already, the new worker is a standby.
 
     Examples:
       kafkalite node add && kafkalite node rebalance
@@ -89,15 +89,15 @@ def add(data: Path | None, as_json: bool) -> None:
         print(f"node {node['node_id']} added, listening at {address(node)}")
     if node["role"] == "standby":
         print_stderr(
-            "it stands by: as many workers lead partitions as workers.leading allows; to have it"
-            " lead, raise that key (kafkalite config set cluster workers.leading=N) and run"
+            "the node is a standby: workers.leading workers lead partitions already.  To make it a"
+            " leader, raise that key (kafkalite config set cluster workers.leading=N) and run"
             " kafkalite node rebalance"
         )
 
 
 @command(NODE, DATA, JSON)
 def remove(node: int, data: Path | None, as_json: bool) -> None:
-    """Move a worker's partitions to the others, then end it for good.
+    """Move a worker's partitions to other workers, then remove the worker.
 
     Examples:
       kafkalite node remove 3
@@ -105,7 +105,9 @@ def remove(node: int, data: Path | None, as_json: bool) -> None:
     with supervisor(data) as client:
         wanted = client.worker(node)
         if wanted["role"] == "dedicated":
-            raise Refusal(f"node {node} is dedicated to one partition and goes with its topic")
+            raise Refusal(
+                f"node {node} is dedicated to one partition; delete its topic to remove the node"
+            )
         moves = []
         if wanted["led_count"] or not wanted["draining"]:
             report = client.request("drain", node)
@@ -123,14 +125,14 @@ def remove(node: int, data: Path | None, as_json: bool) -> None:
 
 @command(
     NODE,
-    argument("--undo", action="store_true", help="let it have partitions again"),
+    argument("--undo", action="store_true", help="allow partitions on the worker again"),
     DATA,
     JSON,
 )
 def drain(node: int, undo: bool, data: Path | None, as_json: bool) -> None:
-    """Move a worker's partitions to the others, and give it no new ones.
+    """Move a worker's partitions to other workers, and place no new ones on it.
 
-    It stays that way over restarts, until --undo.
+    The setting is kept across restarts, until --undo.
 
     Examples:
       kafkalite node drain 2
@@ -144,20 +146,20 @@ def drain(node: int, undo: bool, data: Path | None, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"node": node, "draining": not undo, "moves": report["moves"]}))
     elif undo:
-        print(f"node {node} may have partitions again")
+        print(f"node {node} accepts partitions again")
     else:
         print(f"node {node} drained, {partitions(len(report['moves']))} moved away")
 
 
 @command(
-    argument("--dry-run", action="store_true", help="only say what would be moved where"),
+    argument("--dry-run", action="store_true", help="print the moves without executing them"),
     DATA,
     JSON,
 )
 def rebalance(dry_run: bool, data: Path | None, as_json: bool) -> None:
-    """Move partitions until every worker has its share.
+    """Distribute the partitions evenly over the workers.
 
-    Shares are even by the number of partitions, and then by their bytes.
+    The number of partitions per worker is balanced first, then their size in bytes.
 
     Examples:
       kafkalite node rebalance --dry-run
@@ -171,7 +173,7 @@ def rebalance(dry_run: bool, data: Path | None, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"moves": moves, "dry_run": dry_run}))
     elif not moves:
-        print("every worker has its share")
+        print("partitions are balanced: nothing to move")
     elif dry_run:
         rows = [[m["topic"], m["partition"], m["from_node"], m["to_node"]] for m in moves]
         print(columns(["TOPIC", "PARTITION", "FROM", "TO"], rows))
@@ -188,8 +190,8 @@ def supervisor(data: Path | None) -> Iterator[SupervisorClient]:
         raise Refusal(not_ready(directory))
     if any(node["pid"] == ready["launcher_pid"] for node in ready["nodes"]):
         raise Refusal(
-            f"the broker on {directory} runs as one process (workers=0) and has no nodes to order;"
-            " kafkalite start --workers 3 starts it with some"
+            f"the broker on {directory} runs as one process (workers=0) and has no worker nodes;"
+            " start it with kafkalite start --workers 3"
         )
     client = SupervisorClient(directory, ready)
     try:
@@ -219,8 +221,8 @@ class SupervisorClient:
     def request(self, verb: str, node: int = -1, dry_run: bool = False) -> NodeReport:
         """Send a request and return the supervisor's report.
 
-        A supervisor that ends forgets the request.  It is then sent again if it may be executed
-        twice; otherwise SupervisorLost is raised.
+        If the supervisor exits, the request is lost.  An idempotent request is sent again; for any
+        other, SupervisorLost is raised.
         """
         self._report, self._request_id, self._lost = None, next(self._ids), False
         message = NODE_ORDER(request_id=self._request_id, verb=verb, node_id=node, dry_run=dry_run)
@@ -243,10 +245,10 @@ class SupervisorClient:
         while self._report is None and (left_s := until - time.monotonic()) > 0:
             self.reactor.tick(int(left_s * 1000) + 1)
             if self._lost and self.bus.connected:
-                return  # to the next supervisor
+                return  # retry with the new supervisor
 
     def request_once(self, verb: str, node: int, done: Callable[[NodeReport], bool]) -> NodeReport:
-        """Send a request that must not be executed twice; `done` tells whether it was executed."""
+        """Send a request that must not be executed twice; `done` returns True if it was."""
         while True:
             try:
                 return self.request(verb, node)
@@ -264,9 +266,9 @@ class SupervisorClient:
 
     def _timeout_message(self, verb: str) -> str:
         if running(self.directory) is None:
-            return f"the broker on {self.directory} has ended"
-        unsure = "" if verb == "list" else "; kafkalite node list shows later whether it was done"
-        return f"the supervisor does not answer within {REQUEST_TIMEOUT_S:.0f} s{unsure}"
+            return f"the broker on {self.directory} has exited"
+        unsure = "" if verb == "list" else "; check with kafkalite node list whether it was done"
+        return f"request to the supervisor timed out after {REQUEST_TIMEOUT_S:.0f} s{unsure}"
 
     def worker(self, node: int) -> NodeFields:
         """Return the worker with this id; raise Refusal if there is none."""
@@ -274,9 +276,9 @@ class SupervisorClient:
         found: NodeFields | None = next((each for each in nodes if each["node_id"] == node), None)
         if found is None:
             known = ", ".join(str(each["node_id"]) for each in nodes)
-            raise Refusal(f"node {node} is not there; there are {known}")
+            raise Refusal(f"node {node} does not exist; the nodes are {known}")
         if node == SUPERVISOR_ID:
-            raise Refusal("node 0 is the supervisor: it has no partitions and cannot be removed")
+            raise Refusal("node 0 is the supervisor; it has no partitions and cannot be removed")
         return found
 
     def await_ready(self, report: NodeReport, before: set[int]) -> NodeFields:
@@ -292,18 +294,23 @@ class SupervisorClient:
             self.pause()
             report = self.request("list")
         if not added:
-            raise Refusal("the node is gone again: the broker was started anew meanwhile")
+            raise Refusal(
+                "the broker restarted before the node was ready; run kafkalite node add again"
+            )
         number = added[0]["node_id"]
         raise Refusal(
-            f"node {number} was added and does not start: {self.directory}/kafkalite.log says why;"
-            f" it is tried again and again, until kafkalite node remove {number}"
+            f"node {number} was added but failed to start, and its start is retried; see"
+            f" {self.directory}/kafkalite.log, or remove it with: kafkalite node remove {number}"
         )
 
     def await_exit(self, node: int) -> None:
         deadline = time.monotonic() + READY_S
         while any(each["node_id"] == node for each in self.request("list")["nodes"]):
             if time.monotonic() > deadline:
-                raise Refusal(f"node {node} was removed, but its process has not ended yet")
+                raise Refusal(
+                    f"node {node} was removed, but its process did not exit within {READY_S:.0f} s;"
+                    f" see {self.directory}/kafkalite.log"
+                )
             self.pause()
 
     def follow(self, report: NodeReport) -> None:
@@ -324,13 +331,11 @@ class SupervisorClient:
                 elif not warned and time.monotonic() - stalled_since > STALL_S:
                     warned = True
                     shown.clear()
-                    print_stderr(
-                        f"{stall_reason(report)}; {self.directory}/kafkalite.log may say why"
-                    )
+                    print_stderr(f"{stall_reason(report)}; see {self.directory}/kafkalite.log")
         except KeyboardInterrupt:
             shown.clear()
             print_stderr(
-                f"the moves go on without this command ({left} left; see kafkalite node list)"
+                f"the broker continues the {left} remaining moves (see: kafkalite node list)"
             )
             raise
         finally:
@@ -348,7 +353,7 @@ class SupervisorClient:
 
 
 class StatusLine:
-    """A line of a terminal that is redrawn; nothing if stderr is not a terminal."""
+    """A status line on a terminal; prints nothing if stderr is not a terminal."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -407,14 +412,14 @@ def address(node: NodeFields) -> str | None:
 
 
 def stall_reason(report: NodeReport) -> str:
-    """Return why no partition moves, as far as the nodes' states show it."""
+    """Return a warning that no partition moves, with the nodes that are not ready."""
     away = [
         f"node {node['node_id']} is {node['state']}"
         for node in report["nodes"]
         if node["state"] != "ready"
     ]
-    waiting = f"nothing has moved for {STALL_S:.0f} s"
-    return f"{waiting}: {', '.join(away)}" if away else f"{waiting}; every node is ready"
+    waiting = f"no partition has moved for {STALL_S:.0f} s"
+    return f"{waiting}: {', '.join(away)}" if away else f"{waiting}; all nodes are ready"
 
 
 def partitions(count: int) -> str:

@@ -1,17 +1,17 @@
-"""kafkalite profile: names for clusters, with the properties needed to reach them.
+"""kafkalite profile: store the addresses and client properties of clusters under names.
 
-A command asks the cluster that is named first here:
-  -b HOST:PORT                 that address, and nothing of a profile unless --profile names one
-  --profile NAME               what the profile holds
-  $KAFKALITE_BOOTSTRAP         that address, and nothing of a profile
-  $KAFKALITE_PROFILE           what the profile of that name holds
-  kafkalite profile use NAME   what the profile in use holds
-  the broker that runs on the default data directory, wherever it listens
+A command connects to the first of these that is set:
+  -b HOST:PORT                 this address; no properties of a profile, except with --profile
+  --profile NAME               address and properties of this profile
+  $KAFKALITE_BOOTSTRAP         this address; no properties of a profile
+  $KAFKALITE_PROFILE           address and properties of this profile
+  kafkalite profile use NAME   address and properties of the profile in use
+  the address of the broker that runs on the default data directory
   127.0.0.1:9092
--X adds to whatever was found, and wins over it.
+-X adds properties, and overrides those of the profile.
 
-Profiles are in $XDG_CONFIG_HOME/kafkalite/profiles.ini (~/.config where that is not set), a section
-of librdkafka's properties for each.  It may hold passwords, so only its owner can read it.
+Profiles are stored in $XDG_CONFIG_HOME/kafkalite/profiles.ini (default ~/.config/kafkalite), with a
+section of librdkafka properties for each.  The file may contain passwords; its mode is 600.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ HIDDEN = "********"
 HEAD = "profile "
 SETTINGS, IN_USE = "kafkalite", "profile"
 
-NAME = argument("name", metavar="PROFILE", help="the profile's name")
+NAME = argument("name", metavar="PROFILE", help="name of the profile")
 JSON = argument("--json", action="store_true", dest="as_json", help="print JSON")
 
 Profile = dict[str, str]
-"""librdkafka's properties, the address among them."""
+"""librdkafka properties, including bootstrap.servers."""
 
 
 @command(JSON, name="list")
 def list_profiles(as_json: bool) -> None:
-    """List the profiles; what is secret in them is not shown.
+    """List the profiles, without their secrets.
 
     Examples:
       kafkalite profile list
@@ -83,7 +83,12 @@ def list_profiles(as_json: bool) -> None:
 @command(
     NAME,
     argument(
-        "-b", "--bootstrap", metavar="HOST:PORT", type=printable, required=True, help="its brokers"
+        "-b",
+        "--bootstrap",
+        metavar="HOST:PORT",
+        type=printable,
+        required=True,
+        help="address of a broker",
     ),
     argument(
         "-X",
@@ -92,7 +97,7 @@ def list_profiles(as_json: bool) -> None:
         type=key_value,
         action="append",
         default=[],
-        help="any librdkafka property; may be repeated",
+        help="set a librdkafka property; may be repeated",
     ),
     argument(
         "--secret",
@@ -100,10 +105,12 @@ def list_profiles(as_json: bool) -> None:
         metavar="PROP",
         action="append",
         default=[],
-        help="a property whose value is asked for, or read as a line of stdin; may be repeated",
+        help="prompt for the value of a property, or read a line of stdin; may be repeated",
     ),
-    argument("--replace", action="store_true", help="replace a profile of that name"),
-    argument("--use", action="store_true", dest="then_use", help="and use it from now on"),
+    argument("--replace", action="store_true", help="replace an existing profile"),
+    argument(
+        "--use", action="store_true", dest="then_use", help="select the profile as the one in use"
+    ),
     JSON,
 )
 def add(
@@ -115,7 +122,7 @@ def add(
     then_use: bool,
     as_json: bool,
 ) -> None:
-    """Keep a cluster under a name.
+    """Add a profile: a name for a cluster's address and properties.
 
     Examples:
       kafkalite profile add test -b 127.0.0.1:19092 --use
@@ -123,13 +130,15 @@ def add(
           -X sasl.mechanism=SCRAM-SHA-512 -X sasl.username=me --secret sasl.password
     """
     if not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", name):
-        raise UsageError(f"a profile's name is letters, digits, dots, dashes and _, not {name!r}")
+        raise UsageError(
+            f"invalid profile name {name!r}: use up to 100 letters, digits, '.', '-' and '_'"
+        )
     profile = {ADDRESS: bootstrap, **dict(properties)}
     profile |= {secret: read_secret(secret) for secret in secrets}
     check(profile)
     with changed() as (profiles, settings):
         if name in profiles and not replace:
-            raise Refusal(f"profile {name} exists already (--replace puts this in its place)")
+            raise Refusal(f"profile {name} exists already (replace it with --replace)")
         profiles[name] = profile
         if then_use:
             settings[IN_USE] = name
@@ -138,19 +147,19 @@ def add(
 
 
 @command(
-    argument("name", metavar="PROFILE", nargs="?", help="the profile's name"),
-    argument("--none", action="store_true", help="use no profile any more"),
+    argument("name", metavar="PROFILE", nargs="?", help="name of the profile"),
+    argument("--none", action="store_true", help="use no profile"),
     JSON,
 )
 def use(name: str | None, none: bool, as_json: bool) -> None:
-    """Let commands that name no cluster ask this one from now on.
+    """Select the profile of commands that do not name a cluster.
 
     Examples:
       kafkalite profile use prod
       kafkalite profile use --none
     """
     if (name is None) != none:
-        raise UsageError("name the profile to use, or say --none")
+        raise UsageError("specify the profile to use, or --none")
     with changed() as (profiles, settings):
         if name is None:
             settings.pop(IN_USE, None)
@@ -189,7 +198,7 @@ def read_secret(secret: str) -> str:
     else:
         value = sys.stdin.readline().rstrip("\r\n")
     if not value:
-        raise Refusal(f"nothing was given for {secret}")
+        raise Refusal(f"no value for {secret}: enter one, or pipe it to stdin")
     return value
 
 
@@ -208,7 +217,7 @@ def profile_in_use() -> tuple[str, Profile] | None:
 def find(profiles: Mapping[str, Profile], name: str) -> Profile:
     if name not in profiles:
         hint = nearest(name, profiles) or " (see: kafkalite profile list)"
-        raise Refusal(f"there is no profile {name!r}{hint}")
+        raise Refusal(f"profile {name!r} does not exist{hint}")
     return profiles[name]
 
 
@@ -224,7 +233,7 @@ def check(profile: Profile) -> None:
 
 
 def path() -> Path:
-    """Return the path of the profiles' file."""
+    """Return the path of the file with the profiles."""
     home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(home) / "kafkalite" / "profiles.ini"
 
@@ -244,7 +253,7 @@ def parsed(file: Path) -> tuple[dict[str, Profile], Profile]:
     except FileNotFoundError:
         return {}, {}
     except UnicodeDecodeError:
-        raise Refusal(f"{file} is no text in UTF-8") from None
+        raise Refusal(f"{file} is not valid UTF-8") from None
     try:
         sections = sections_of(text)
     except configparser.Error as error:
@@ -255,12 +264,14 @@ def parsed(file: Path) -> tuple[dict[str, Profile], Profile]:
     for section, properties in sections.items():
         name = section.removeprefix(HEAD)
         if name == section:
-            raise Refusal(f"{file}: [{section}] should read [{HEAD}{section}]")
+            raise Refusal(f"{file}: unknown section [{section}]; rename it to [{HEAD}{section}]")
         if ADDRESS not in properties:
-            raise Refusal(f"{file}: profile {name} has no {ADDRESS}")
+            raise Refusal(
+                f"{file}: profile {name} has no {ADDRESS}; add the line {ADDRESS} = HOST:PORT"
+            )
         profiles[name] = properties
     if mode & 0o077 and any(is_secret(key) for each in profiles.values() for key in each):
-        warn(f"others may read the secrets in {file} (chmod 600 ends that)")
+        warn(f"{file} contains secrets and is readable by other users; run: chmod 600 {file}")
     return profiles, settings
 
 
@@ -275,7 +286,7 @@ def sections_of(text: str) -> dict[str, Profile]:
 
 
 def text_of(sections: Mapping[str, Profile]) -> str:
-    """Return the text of sections; raise Refusal for what could not be parsed back."""
+    """Return the text of sections; raise Refusal for values that the format cannot represent."""
     lines = []
     for section, properties in sections.items():
         lines.append(f"[{section}]")
@@ -283,7 +294,9 @@ def text_of(sections: Mapping[str, Profile]) -> str:
         lines.append("")
     text = "\n".join(lines)
     if sections_of(text) != sections:
-        raise Refusal("a value that begins or ends with a space, or a comment in it, is not kept")
+        raise Refusal(
+            "a value in a profile cannot begin or end with a space, or contain a comment (#)"
+        )
     return text
 
 

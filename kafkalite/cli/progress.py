@@ -1,7 +1,7 @@
 """Progress of a long command: records, bytes and records/s on a terminal's last line.
 
-Nothing appears in the first second, nor when stderr is no terminal; until then rich is not even
-imported.  `summary` is the sentence for the end.
+Nothing is drawn in the first second, or if stderr is not a terminal; rich is imported only when
+drawing starts.  `summary` is the message for the end.
 """
 
 from __future__ import annotations

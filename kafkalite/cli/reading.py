@@ -1,7 +1,7 @@
 """Reading of partitions in batches, with librdkafka.
 
-`assigned` assigns partitions to a consumer without a group; members of a group get theirs from the
-group (membership.py).  `batches` reads the partitions of either.
+`assigned` assigns partitions to a consumer without a group; group members are in membership.py.
+`batches` reads the assigned partitions of either.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kafkalite.errors import Refusal
 
 BATCH_COUNT_MAX = 5_000
 POLL_S = 0.2
-NO_RECORDS = "neither records came nor their end"
+NO_RECORDS = "received no records"
 
 PartitionKey = tuple[str, int]
 """A topic and one of its partitions."""
@@ -36,7 +36,9 @@ def assigned(
     partitions = sorted(cluster.topic(consumer, topic).partitions)
     for partition in wanted or ():
         if partition not in partitions:
-            raise Refusal(f"topic {topic!r} has no partition {partition}: it has {len(partitions)}")
+            raise Refusal(
+                f"topic {topic!r} has no partition {partition}; it has {len(partitions)} partitions"
+            )
     now_ms = time.time_ns() // 1_000_000
     chosen = sorted(set(wanted)) if wanted else partitions
     positions = start_position.resolved(consumer, topic, chosen, where, now_ms)
@@ -62,10 +64,10 @@ def batches(
     while left and (unfinished or not to_end):
         check_signal()
         try:
-            # What is there already; else the first that comes.
+            # Take the records that are queued; if there are none, wait for the next.
             batch = consumer.consume(min(BATCH_COUNT_MAX, left), 0) or consumer.consume(1, POLL_S)
         except SystemError:
-            # A Ctrl-C that arrives in the middle of error_cb is swallowed by confluent-kafka.
+            # confluent-kafka discards a KeyboardInterrupt that is raised in error_cb.
             raise KeyboardInterrupt from None
         if unfinished:
             stall_warning.check((left, len(unfinished)))
@@ -85,7 +87,7 @@ def store_offsets(consumer: Consumer, batch: Iterable[Message]) -> None:
         try:
             consumer.store_offsets(message=message)
         except KafkaException as error:
-            if error.args[0].code() != KafkaError._STATE:  # it is another member's by now
+            if error.args[0].code() != KafkaError._STATE:  # assigned to another member now
                 raise
 
 
@@ -99,10 +101,13 @@ def handle_error(message: Message, unfinished: set[PartitionKey]) -> None:
         unfinished.discard((topic, partition))
     elif error.code() == KafkaError._AUTO_OFFSET_RESET:
         raise Refusal(
-            f"{topic} [{partition}] has no offset {message.offset()}"
+            f"offset {message.offset()} of {topic} [{partition}] is out of range"
             f" (see: kafkalite topic describe {topic})"
         )
     elif error.code() == KafkaError._MAX_POLL_EXCEEDED:
-        warn("nobody took records for so long that the group went on without this member")
+        warn(
+            "max.poll.interval.ms exceeded: the output was blocked for too long; the member rejoins"
+            " the group"
+        )
     else:
         raise KafkaException(error)

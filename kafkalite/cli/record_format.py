@@ -4,10 +4,10 @@
     %p partition %s value   %S value's size   %h headers: name=value,name=value
     %o offset    %% a %     %R value's size as four bytes, big-endian
 
-    \\n \\t \\r \\0 \\\\ and \\xNN are the bytes they are in C.
+    \\n \\t \\r \\0 \\\\ and \\xNN are bytes, as in C.
 
-A null has size -1.  A format is compiled once to one bytes template; a batch of records is then
-taken column by column, so that no line of Python runs per record.
+The size of null is -1.  A format is compiled to one bytes template, and a batch of records is
+formatted column by column, without Python code per record.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ def unescaped(text: str) -> bytes:
             return ESCAPED[code]
         if len(code) == 3:
             return bytes.fromhex(code[1:].decode())
-        raise argparse.ArgumentTypeError(f"no such escape: \\{code.decode()} in {text!r}")
+        raise argparse.ArgumentTypeError(f"unknown escape \\{code.decode()} in {text!r}")
 
-    # A word of the command line that is not UTF-8 arrives with its bytes as surrogates.
+    # Bytes of the command line that are not UTF-8 are surrogates.
     words = text.encode(errors="surrogateescape")
     return re.sub(rb"\\(x[0-9a-fA-F]{2}|.|$)", byte, words, flags=re.DOTALL)
 
@@ -56,7 +56,7 @@ def unescaped(text: str) -> bytes:
 def delimiter(text: str) -> bytes:
     """Parse the argument of -D and -K."""
     if not text:
-        raise argparse.ArgumentTypeError("a delimiter is at least one byte")
+        raise argparse.ArgumentTypeError("a delimiter must not be empty")
     return unescaped(text)
 
 
@@ -67,7 +67,7 @@ def template(text: str) -> bytes:
         if token not in b"tpokKsSTRh%" or not token:
             known = "%t %p %o %k %K %s %S %T %R %h %%"
             raise argparse.ArgumentTypeError(
-                f"no such token: %{token.decode(errors='replace')} (there are: {known})"
+                f"unknown token %{token.decode(errors='replace')}; the tokens are {known}"
             )
     return words
 
@@ -99,7 +99,7 @@ def formatted(words: bytes, null: bytes = b"") -> Writer:
     if not columns:
         return lambda records: line % () * len(records)
     if line.startswith(b"%b") and b"%" not in line[2:]:
-        # By far the most frequent: one part of the record, and what ends it.
+        # The most frequent format: one part of the record and a delimiter.
         (column,), end = columns, line[2:]
         return lambda records: end.join([*cast(Iterable[bytes], column(records)), b""])
     return lambda records: b"".join(

@@ -32,8 +32,10 @@ SET, UNSET, APPEND, SUBTRACT = range(4)
 """Operations on a key; the last two are for lists."""
 
 KINDS = {"topic": 2, "node": 4, "cluster": 4, "group": 32, "client-metrics": 16, "logger": 8}
-"""Kinds of resource and their number in the protocol; the cluster is the broker without a name, and
-a logger has its node's name."""
+"""Kinds of resource and their numbers in the protocol.
+
+The cluster is the broker resource with an empty name; a logger is named by its node's id.
+"""
 
 LIBRDKAFKA_KINDS = {
     "topic": ConfigResource.Type.TOPIC,
@@ -83,7 +85,7 @@ class ResourceName(NamedTuple):
 
 
 class ValueSynonym(NamedTuple):
-    """A source in which a value was found."""
+    """A value of a key in one of its sources."""
 
     name: str
     value: str | None
@@ -99,7 +101,7 @@ class DescribedValue(NamedTuple):
     read_only: bool
     sensitive: bool
     synonyms: tuple[ValueSynonym, ...]
-    """From the effective value to the default, both included."""
+    """In order of precedence: the effective value first, the default last."""
     type: str | None = None
     doc: str | None = None
 
@@ -155,8 +157,8 @@ class ResourceConfigs:
                 self._change_by_wire(resource, changes, dry_run, at)
         except Refusal as refusal:
             raise Refusal(f"{refusal}{'' if HINT in str(refusal) else hint}") from None
-        if hint:  # Kafka keeps it for what may be plugged in
-            warn(f"{resource}: the broker took a key that it does not know{hint}")
+        if hint:  # Kafka stores unknown keys, for plugins
+            warn(f"{resource}: the broker stored an unknown key{hint}")
 
     def _change(
         self, resource: ResourceName, changes: Sequence[ValueChange], dry_run: bool
@@ -198,7 +200,7 @@ class ResourceConfigs:
         node = self.nodes.get(int(resource.name)) if resource.name.isdecimal() else None
         if node is None or node.host is None:
             known = ", ".join(map(str, sorted(self.nodes)))
-            raise Refusal(f"there is no node {resource.name}; there are {known}")
+            raise Refusal(f"node {resource.name} does not exist; the nodes are {known}")
         return node.host, node.port
 
     def _near_miss(self, resource: ResourceName, changes: Iterable[ValueChange]) -> str:
@@ -226,11 +228,11 @@ def refusals_for(resource: ResourceName) -> Iterator[None]:
     except (Refusal, KafkaError) as error:
         raise Refusal(f"{resource}: {str(error).rstrip('.')}") from None
     except TimeoutError:
-        raise Refusal(f"{resource}: no answer within {REQUEST_TIMEOUT_S:.0f} s") from None
+        raise Refusal(f"{resource}: request timed out after {REQUEST_TIMEOUT_S:.0f} s") from None
 
 
 def entry_of(found: Any) -> DescribedValue:
-    """Return an entry from librdkafka's, whose source is declared an enum and is a number."""
+    """Return an entry from librdkafka's; its source is a number, although declared an enum."""
     synonyms = (
         ValueSynonym(each.name, each.value, SOURCES.get(each.source, "unknown"))
         for each in found.synonyms.values()

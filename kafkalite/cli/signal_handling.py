@@ -1,4 +1,4 @@
-"""Signals that request the end of a command, and the points at which it ends."""
+"""Handling of the signals that end a command: immediately, or at a point where it is safe."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import FrameType
 
 
 def raise_for_signal(number: int, _: FrameType | None) -> None:
-    """End by an exception, so that cleanup runs."""
+    """Raise an exception for a signal, so that cleanup code runs."""
     if number == signal.SIGINT:
         raise KeyboardInterrupt
     sys.exit(128 + number)
@@ -27,7 +27,7 @@ def install_handlers(handler: Callable[[int, FrameType | None], None] = raise_fo
 
 
 class SignalHandling:
-    """Ends a command at points of its choice after a signal.
+    """Defers signals to the points where the command calls check().
 
         signals = SignalHandling()
         with signals.deferred():
@@ -36,13 +36,13 @@ class SignalHandling:
                 commit(write(consumer.consume()))
 
     Within the block, a signal ends the command at the next check(): the current batch is completed,
-    and no exception interrupts a call of librdkafka, after which closing a group member may block
-    without end.  A second signal ends the command at once.
+    and no exception interrupts a call of librdkafka, after which closing a group member can block
+    forever.  A second signal ends the command immediately.
     """
 
     def __init__(self) -> None:
         self.received = 0
-        """The signal that came; 0 for none."""
+        """The signal that was received; 0 for none."""
         self._is_deferring = False
         install_handlers(self._on_signal)
 

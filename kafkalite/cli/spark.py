@@ -1,4 +1,4 @@
-"""kafkalite spark: run jobs on Apache Spark that read and write topics."""
+"""kafkalite spark: run Apache Spark jobs that read and write topics."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from kafkalite.errors import Refusal
 
 
 @command(
-    argument("file", metavar="FILE", type=Path, help="the job: a Python file"),
+    argument("file", metavar="FILE", type=Path, help="Python file of the job"),
     argument(
         "arguments",
         metavar="ARGUMENT",
         nargs=argparse.REMAINDER,
-        help="what follows the file is the job's own",
+        help="arguments of the job",
     ),
     argument(
         "--master",
         metavar="MASTER",
-        help="where it runs: local[N], spark://HOST:PORT, … (default: all cores of this machine)",
+        help="Spark master: local[N], spark://HOST:PORT, … (default: all cores of this machine)",
     ),
     argument(
         "--conf",
@@ -28,14 +28,14 @@ from kafkalite.errors import Refusal
         action="append",
         default=[],
         type=key_value,
-        help="set something of Spark's, as spark.driver.memory=4g",
+        help="set a Spark property, such as spark.driver.memory=4g; may be repeated",
     ),
 )
 def run(file: Path, arguments: list[str], master: str | None, conf: list[tuple[str, str]]) -> None:
     """Run a Python file as a Spark job.
 
-    Java is found, the connector is on the path of Spark's workers, and a session that the file
-    starts has our configuration.  The exit code is the job's; Ctrl-C ends it.
+    Java is located, the connector is put on the path of Spark's workers, and a session that the
+    file creates is configured for it.  The exit code is the job's; Ctrl-C ends the job.
 
     Examples:
       kafkalite spark run spark/pipelines/delays.py --to /tmp/delays
@@ -48,19 +48,18 @@ def run(file: Path, arguments: list[str], master: str | None, conf: list[tuple[s
         raise not_installed(error) from None
     for key, _ in conf:
         if not key.startswith("spark."):
-            raise Refusal(f"--conf {key}: the names of Spark's settings begin with spark.")
+            raise Refusal(f"--conf {key}: the name of a Spark property begins with spark.")
     start(file, arguments, master, dict(conf))
 
 
 @command(
-    argument("--json", action="store_true", dest="as_json", help="print the findings as JSON"),
+    argument("--json", action="store_true", dest="as_json", help="print the results as JSON"),
 )
 def doctor(as_json: bool) -> int:
-    """Look whether Spark can run here with the connector, and say what to do.
+    """Check whether Spark can run on this machine with the connector.
 
-    Java, the packages of Python that Spark needs and their versions, and whether Spark's workers
-    find the connector.  The exit code is 1 if something is wrong, 0 if nothing is but what is only
-    strange.
+    Checks Java, the required Python packages and their versions, and whether Spark's workers can
+    import the connector.  The exit code is 1 if a check failed, 0 if there are warnings at most.
 
     Examples:
       kafkalite spark doctor
@@ -84,4 +83,6 @@ def doctor(as_json: bool) -> int:
 
 def not_installed(error: ImportError) -> Refusal:
     """Return the error message if the connector cannot be imported."""
-    return Refusal(f"the Spark connector lacks something ({error}): pip install 'kafkalite[spark]'")
+    return Refusal(
+        f"cannot import the Spark connector ({error}): run pip install 'kafkalite[spark]'"
+    )

@@ -1,15 +1,15 @@
-"""Start positions as the flag `-o` takes them.
+"""Start positions, as the values of the flag `-o`.
 
-    beginning, end      the log's ends
-    5, -5               an offset; that many records before the end
+    beginning, end      log start offset, log end offset
+    5, -5               an offset; a number of records before the end
     @-10m               an age: ms, s, m, h, d or w
-    s@1385000000000     a timestamp in milliseconds, as kcat writes it; the s may be left out
-    @2013-01-01T09:30   a date, in local time unless it names another
+    s@1385000000000     a timestamp in milliseconds, as in kcat; the s is optional
+    @2013-01-01T09:30   a date and time, local unless it has an offset from UTC
 
-A word becomes a `StartPosition`, and `resolved` looks up the offsets.  The log's ends are
-timestamps too: ListOffsets gives -1 and -2 that meaning.
+`start` parses a value to a `StartPosition`, and `resolved` looks up the offsets.  Beginning and end
+are the timestamps -2 and -1, as in ListOffsets.
 
-Left out: `stored`, since nothing here has a group that stores offsets; `e@`, an end by timestamp.
+Left out: `stored`, since reading without a group stores no offsets; `e@`, an end by timestamp.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def start(word: str) -> StartPosition:
     if moment:
         return moment
     raise argparse.ArgumentTypeError(
-        f"{word!r} is no place to start: beginning, end, an offset, -COUNT, @-10m, "
+        f"{word!r} is not a start position: use beginning, end, an offset, -COUNT, @-10m, "
         "@2013-01-01T09:30 or s@MILLISECONDS"
     )
 

@@ -1,10 +1,10 @@
-"""kafkalite top: rates, lag, leaders and nodes of a cluster, live.
+"""kafkalite top: show rates, lag, leaders and nodes of a cluster, live.
 
-Works against any Kafka: rates are the growth of logs and of committed offsets, asked for again and
-again.  Where the cluster is the broker that runs here, its nodes tell more: bytes in and out,
-processor time, memory, connections, requests.
+Works with any Kafka broker: rates are computed from periodic samples of end offsets and committed
+offsets.  For a kafkalite broker on this machine, the metrics of its nodes are shown too: bytes in
+and out, CPU time, memory, connections, requests.
 
-Left out: groups of other kinds than consumers; logins and TLS hide the sizes of a Kafka elsewhere.
+Left out: groups other than consumer groups; topic sizes over SASL or TLS of a remote broker.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 FIRST_S = 1.2
-"""Nobody wants to wait longer for the first rates; a node tells anew of itself each second."""
+"""Delay of the second sample: nodes update their metrics every second."""
 INTERVAL_S_MIN, INTERVAL_S_MAX = 0.1, 3_600.0
 
 
@@ -43,28 +43,34 @@ def seconds(text: str) -> float:
     except ValueError:
         value = math.nan
     if not INTERVAL_S_MIN <= value <= INTERVAL_S_MAX:
-        raise ArgumentTypeError(f"{text!r} is not {INTERVAL_S_MIN} to {INTERVAL_S_MAX:,.0f} s")
+        raise ArgumentTypeError(
+            f"{text!r} is not an interval of {INTERVAL_S_MIN} to {INTERVAL_S_MAX:,.0f} s"
+        )
     return value
 
 
 @command(
-    argument("pattern", nargs="?", default="", help="only topics and groups whose name has this"),
+    argument(
+        "pattern", nargs="?", default="", help="only topics and groups whose name contains this"
+    ),
     argument(
         "--interval",
         metavar="SECONDS",
         type=seconds,
         default=2.0,
-        help="a round's time (default 2)",
+        help="interval between samples (default 2)",
     ),
     argument(
         "--sort",
         choices=("rate", "size", "name"),
         default="rate",
-        help="rate: the busiest topics and the groups furthest behind first (default); size, name",
+        help="order of topics and groups: rate or lag (default), size, name",
     ),
-    argument("--internal", action="store_true", help="internal topics as well"),
-    argument("--once", action="store_true", help="one round, and end"),
-    argument("--json", action="store_true", dest="as_json", help="a JSON object a round"),
+    argument("--internal", action="store_true", help="include internal topics"),
+    argument("--once", action="store_true", help="print one sample and exit"),
+    argument(
+        "--json", action="store_true", dest="as_json", help="print one JSON object per sample"
+    ),
     DATA,
     *CONNECTION,
 )
@@ -78,10 +84,11 @@ def top(
     data: Path | None,
     **connection: Unpack[ConnectionArguments],
 ) -> None:
-    """Show live what comes and goes: rates of topics, lag of groups, leaders of nodes.
+    """Show rates of topics, lag of groups and leaders of nodes, live.
 
-    On a terminal it is drawn until q or Ctrl-C; elsewhere each round is printed.  A round has the
-    rates of the time since the last one.  With --data and no address it is the broker there.
+    On a terminal the screen is redrawn until q or Ctrl-C; otherwise each sample is printed.  Rates
+    are those since the previous sample.  With --data and without -b, the broker on that data
+    directory is shown.
 
     Examples:
       kafkalite top
@@ -126,11 +133,11 @@ class SampleRounds:
         try:
             measured = self.meter.measured(self.sampler.sample())
         except ClusterUnreachable:
-            error = f"{self.cluster.bootstrap} does not answer"
+            error = f"no broker responds at {self.cluster.bootstrap}"
             if self.round is None:
                 raise Refusal(error) from None
             return self.round, error
-        # The first one begins the rates, and nobody wants to wait long for those.
+        # Rates need two samples, so the second follows soon after the first.
         self.delay_s = min(self.interval_s, FIRST_S) if self.round is None else self.interval_s
         at = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
         self.round = {"at": at, "bootstrap": self.cluster.bootstrap, **measured}
@@ -154,7 +161,7 @@ GROUP_ORDER = {"rate": by("lag"), "size": by("lag"), "name": itemgetter("name")}
 
 def print_rounds(rounds: SampleRounds, as_json: bool, once: bool) -> None:
     """Print each sample that has rates, until Ctrl-C or once."""
-    rounds.newest()  # where they begin
+    rounds.newest()  # the first sample has no rates
     warned = False
     while True:
         time.sleep(rounds.wait_s())
@@ -162,7 +169,7 @@ def print_rounds(rounds: SampleRounds, as_json: bool, once: bool) -> None:
         if error and once:
             raise Refusal(error)
         if error and not warned:
-            warn(f"{error} any more; waiting for it (Ctrl-C gives up)")
+            warn(f"connection to {rounds.cluster.bootstrap} lost; retrying (press Ctrl-C to stop)")
         warned = bool(error)
         if warned:
             continue

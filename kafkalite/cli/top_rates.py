@@ -17,7 +17,7 @@ from kafkalite.cli.top_sampling import ClusterSample
 from kafkalite.metrics import Read
 
 Measurements = dict[str, Any]
-"""What is known of a topic, a group, a node, or the whole; None for what is not."""
+"""Values of a topic, a group, a node, or the cluster; None if unknown."""
 
 TRAFFIC = (
     "kafka_server_brokertopicmetrics_bytesin_total",
@@ -48,7 +48,7 @@ class CountRates:
         self._now: dict[Any, CountSample] = {}
 
     def begin_round(self) -> None:
-        """Begin a new round; counts that were not used in the last one are forgotten."""
+        """Begin a new round, and discard counts that were not used in the last one."""
         self._last, self._now = self._now, {}
 
     def of(
@@ -62,7 +62,7 @@ class CountRates:
         if last is None and created_s is not None:
             last = CountSample(0, created_s, None)
         rate = None
-        if last is not None and at_s <= last.at_s:  # it was not told anew
+        if last is not None and at_s <= last.at_s:  # no newer sample
             value, at_s, rate = last
         elif last is not None and value >= last.value:
             rate = (value - last.value) / (at_s - last.at_s)
@@ -116,7 +116,7 @@ class RateMeter:
                 grown = self.rates.of(("size", topic), size, sample.sizes_at_s)
             bytes_in, bytes_out = (rates.get(topic, rates.get(None)) for rates in traffic)
             if not sample.pages:
-                # Who keeps no page for us tells at least by how much the files have grown.
+                # Without metrics of the nodes, the growth of the logs is the best estimate.
                 bytes_in = grown
             yield {
                 "name": topic,

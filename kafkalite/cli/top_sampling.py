@@ -38,7 +38,7 @@ from kafkalite.protocol.schemas.topics import DESCRIBE_LOG_DIRS
 
 REQUEST_TIMEOUT_S = 2.0
 GROUPS_MAX = 500
-"""Each group needs a request of its own."""
+"""Limit of the groups in a sample, since each needs a request of its own."""
 UNREACHABLE = {KafkaError._TRANSPORT, KafkaError._TIMED_OUT, KafkaError._ALL_BROKERS_DOWN}
 
 
@@ -47,7 +47,7 @@ class ClusterUnreachable(Exception):
 
 
 class SampledNode(NamedTuple):
-    """A broker's address, and its role if it is ours."""
+    """A broker's address, and its role if it is a local kafkalite node."""
 
     host: str
     port: int
@@ -70,11 +70,11 @@ class ClusterSample(NamedTuple):
     controller: int | None
     nodes: dict[int, SampledNode]
     leaders: dict[PartitionKey, int]
-    """Of the partitions that were asked about."""
+    """Leaders of the selected partitions."""
     ends: dict[PartitionKey, int]
     ends_at_s: float
     sizes: dict[str, int]
-    """Bytes by topic, where they are known."""
+    """Bytes by topic, if known."""
     sizes_at_s: float
     groups: dict[str, SampledGroup]
     pages: list[Read]
@@ -92,7 +92,7 @@ class ClusterSampler:
         self.directory = directory
         self.admin = cluster.connected_admin()
         self.wire = WireClient(cluster, REQUEST_TIMEOUT_S)
-        # From here on, this object reports when no broker responds.
+        # From here on, lost connections are reported by SampleRounds, not by ClusterClients.
         cluster.is_connected = False
 
     def sample(self) -> ClusterSample:
@@ -131,7 +131,7 @@ class ClusterSampler:
                 raise ClusterUnreachable from error
             raise Refusal(clean_error(error.args[0].str())) from error
         except SystemError:
-            # A Ctrl-C in the middle of error_cb is swallowed by confluent-kafka.
+            # confluent-kafka discards a KeyboardInterrupt that is raised in error_cb.
             raise KeyboardInterrupt from None
 
     def _leaders(self, metadata: ClusterMetadata) -> dict[PartitionKey, int]:
@@ -151,7 +151,7 @@ class ClusterSampler:
             else {}
         )
         for place, future in futures.items():
-            with suppress(KafkaException, TimeoutError):  # it has no leader just now
+            with suppress(KafkaException, TimeoutError):  # no leader at present
                 ends[place.topic, place.partition] = future.result(REQUEST_TIMEOUT_S).offset
         return ends
 
@@ -183,7 +183,7 @@ class ClusterSampler:
         groups = {}
         for each, future in zip(described, futures, strict=True):
             committed = {}
-            with suppress(KafkaException, TimeoutError):  # it has gone meanwhile
+            with suppress(KafkaException, TimeoutError):  # deleted in the meantime
                 committed = {
                     (place.topic, place.partition): place.offset
                     for place in future.result(REQUEST_TIMEOUT_S).topic_partitions
@@ -215,7 +215,7 @@ class ClusterSampler:
         if errors:
             left_out.append(f"groups, {len(errors):,} of them: {errors[0]}")
 
-    # -- sizes, and what our own broker tells ------------------------------------------------
+    # -- sizes, and metrics of a local broker ------------------------------------------------
 
     def _local(self, cluster_id: str | None) -> tuple[Ready | None, list[Read]]:
         """Return status and pages of the broker on the data directory, if it is of this cluster."""
@@ -270,5 +270,5 @@ def sizes_from_pages(pages: Iterable[Read]) -> dict[str, int]:
 def error_text(error: KafkaException | TimeoutError) -> str:
     """Return an error message for a request that failed."""
     if isinstance(error, TimeoutError):
-        return f"no answer within {REQUEST_TIMEOUT_S:.0f} s"
+        return f"request timed out after {REQUEST_TIMEOUT_S:.0f} s"
     return clean_error(error.args[0].str())

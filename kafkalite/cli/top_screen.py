@@ -1,6 +1,6 @@
 """Samples as text: tables printed as lines, or redrawn on a terminal.
 
-A terminal shows as many rows of each table as it has room for, and how many more there are.
+A terminal shows as many rows of each table as fit, and the number of the others.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 CONTROL_KEYS = 6
-"""Where they stand in what termios tells."""
+"""Index of the control characters in the list of tcgetattr."""
 POLL_INTERVAL_S = 0.2
-"""Between two looks at the size of the terminal."""
+"""Interval between two checks of the size of the terminal."""
 TABLE_LINES = 2
-"""Of a table, beside its rows: the blank line above and its titles."""
+"""Lines of a table without its rows: the blank line above and the titles."""
 
 
 ROWS_MIN = 3
-"""Fewer are no use, and their room is given to what comes after them."""
+"""A table with less space is not shown, and the tables after it get the space."""
 GAP = 2
 NAME_WIDTH = 16
-"""What a name keeps on a narrow terminal."""
+"""Least width of a name on a narrow terminal."""
 
 
 class ScreenTable(NamedTuple):
@@ -45,7 +45,7 @@ class ScreenTable(NamedTuple):
     rows: Sequence[Sequence[str | None]]
     left: int
     share: float
-    """How much of the terminal's height it may take from those that come after it."""
+    """Share of the terminal's height that it may use, at the expense of the tables after it."""
 
 
 def heading(round: Measurements) -> str:
@@ -175,7 +175,7 @@ def drawn(round: Measurements, error: str, width: int, height: int) -> Group:
     title = f"kafkalite top  {round['bootstrap']}  {printed(name)}  {round['at'][11:19]} UTC"
     head: list[Text] = [one_line(title, "bold"), one_line(heading(round), "")]
     head += [one_line(f"left out: {printed(each)}", "yellow") for each in round["left_out"]]
-    foot = one_line(error, "bold red") if error else one_line("q ends", "dim")
+    foot = one_line(error, "bold red") if error else one_line("q: quit", "dim")
     left = height - len(head) - 1
     shown = [narrowed(table, width) for table in tables(round)]
     parts: list[Any] = [*head]
@@ -243,7 +243,8 @@ class KeyReader:
         if self.descriptor is not None:
             self.before = termios.tcgetattr(self.descriptor)
             tty.setcbreak(self.descriptor)
-            # Stopped by Ctrl-Z it would leave the shell a screen without a cursor.
+            # Ctrl-Z is disabled: it would leave the shell in the alternate screen, without a
+            # cursor.
             mode = termios.tcgetattr(self.descriptor)
             mode[CONTROL_KEYS][termios.VSUSP] = b"\0"
             termios.tcsetattr(self.descriptor, termios.TCSADRAIN, mode)
@@ -259,7 +260,7 @@ class KeyReader:
             time.sleep(wait_s)
         elif select.select([self.descriptor], [], [], wait_s)[0]:
             key = os.read(self.descriptor, 1)
-            return key.decode("latin-1") if key else "q"  # the terminal has gone
+            return key.decode("latin-1") if key else "q"  # the terminal was closed
         return ""
 
 
@@ -297,7 +298,7 @@ class TopScreen:
             if self.console.size != size:
                 size = self.console.size
                 self.live.update(drawn(round, error, size.width, size.height), refresh=True)
-            # Also when there is no time left, or a slow cluster would leave no moment for a key.
+            # Also at the deadline: with a slow cluster, keys would never be read otherwise.
             left_s = max(0.0, until - time.monotonic())
             if self.keys.pressed(min(left_s, POLL_INTERVAL_S)) in ("q", "Q"):
                 return False

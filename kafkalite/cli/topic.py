@@ -1,6 +1,6 @@
 """kafkalite topic: list, describe, create, alter and delete topics.
 
-Works against any Kafka.
+Works with any Kafka broker.
 """
 
 from __future__ import annotations
@@ -40,13 +40,25 @@ Result = TypeVar("Result")
 NAMES = argument("names", nargs="+", metavar="TOPIC", type=printable)
 JSON = argument("--json", action="store_true", dest="as_json", help="print JSON")
 PARTITIONS_MAX = 100_000
-"""What librdkafka takes."""
+"""Limit of librdkafka."""
 
 
 @command(
     NAMES,
-    argument("-p", "--partitions", type=int, default=-1, help="how many (default: the broker's)"),
-    argument("-r", "--replication-factor", type=int, default=-1, help="default: the broker's"),
+    argument(
+        "-p",
+        "--partitions",
+        type=int,
+        default=-1,
+        help="number of partitions (default: num.partitions of the broker)",
+    ),
+    argument(
+        "-r",
+        "--replication-factor",
+        type=int,
+        default=-1,
+        help="number of replicas (default: of the broker)",
+    ),
     argument(
         "-c",
         "--config",
@@ -57,7 +69,7 @@ PARTITIONS_MAX = 100_000
         metavar="KEY=VALUE",
         help="set a topic config; may be repeated",
     ),
-    argument("--if-not-exists", action="store_true", help="a topic that exists is no error"),
+    argument("--if-not-exists", action="store_true", help="skip topics that exist"),
     JSON,
     *CONNECTION,
 )
@@ -77,7 +89,7 @@ def create(
       kafkalite topic create audit -c retention.ms=-1 -c compression.type=zstd --if-not-exists
     """
     if partitions != -1 and not 1 <= partitions <= PARTITIONS_MAX:
-        raise Refusal(f"a topic has 1 to {PARTITIONS_MAX:,} partitions, not {partitions}")
+        raise Refusal(f"-p {partitions}: the number of partitions must be 1 to {PARTITIONS_MAX:,}")
     admin = ClusterClients(**connection).connected_admin()
     wanted = [
         NewTopic(name, partitions, replication_factor, config=dict(configs)) for name in names
@@ -90,8 +102,8 @@ def create(
 
 @command(
     argument("pattern", nargs="?", default="", help="only topics whose name contains this"),
-    argument("--internal", action="store_true", help="internal topics as well"),
-    argument("--names", action="store_true", help="only the names, one a line"),
+    argument("--internal", action="store_true", help="include internal topics"),
+    argument("--names", action="store_true", help="print only the names, one per line"),
     JSON,
     *CONNECTION,
     name="list",
@@ -135,7 +147,7 @@ def describe(
     as_json: bool,
     **connection: Unpack[ConnectionArguments],
 ) -> None:
-    """Describe topics: id, partitions with their leaders and offsets, configs that were set.
+    """Describe topics: id, partitions with leaders and offsets, and configs that were set.
 
     Examples:
       kafkalite topic describe flights
@@ -154,7 +166,7 @@ def describe(
 
 @command(
     NAMES,
-    argument("--if-exists", action="store_true", help="a topic that does not exist is no error"),
+    argument("--if-exists", action="store_true", help="skip topics that do not exist"),
     JSON,
     *CONNECTION,
 )
@@ -179,7 +191,9 @@ def delete(
 
 @command(
     NAMES,
-    argument("-p", "--partitions", type=int, help="how many there shall be, more than there are"),
+    argument(
+        "-p", "--partitions", type=int, help="new number of partitions, larger than the current one"
+    ),
     argument(
         "-c",
         "--config",
@@ -198,9 +212,9 @@ def delete(
         action="append",
         default=[],
         metavar="KEY",
-        help="take a topic config back; may be repeated",
+        help="remove a topic config; may be repeated",
     ),
-    argument("--dry-run", action="store_true", help="only see whether it could be done"),
+    argument("--dry-run", action="store_true", help="validate the changes without making them"),
     JSON,
     *CONNECTION,
 )
@@ -215,7 +229,7 @@ def alter(
 ) -> None:
     """Add partitions to topics, and change their configs.
 
-    A record's key lies in another partition when there are more of them: only new records do.
+    With more partitions, new records of a key may go to another partition than its older records.
 
     Examples:
       kafkalite topic alter flights -p 12
@@ -224,14 +238,14 @@ def alter(
     changes = [ValueChange(key, SET, value) for key, value in configs]
     changes += [ValueChange(key, UNSET) for key in unset]
     if partitions is None and not changes:
-        raise UsageError("say what to alter: -p COUNT, -c KEY=VALUE, --unset KEY")
+        raise UsageError("specify what to alter: -p COUNT, -c KEY=VALUE or --unset KEY")
     if partitions is not None and not 1 <= partitions <= PARTITIONS_MAX:
-        raise Refusal(f"a topic has 1 to {PARTITIONS_MAX:,} partitions, not {partitions}")
+        raise Refusal(f"-p {partitions}: the number of partitions must be 1 to {PARTITIONS_MAX:,}")
     resources = ResourceConfigs(ClusterClients(**connection))
     failed: dict[str, str] = {}
     for name in dict.fromkeys(names):
         try:
-            if partitions is not None:  # only tried, so that what fails leaves all as it was
+            if partitions is not None:  # validated first, so that a failure changes nothing
                 grow(resources.admin, name, partitions, dry_run=True)
             if changes:
                 resources.change(ResourceName("topic", name), changes, dry_run)
@@ -243,7 +257,7 @@ def alter(
         done = [{"name": name, "altered": name not in failed, "dry_run": dry_run} for name in names]
         print(json.dumps(done))
     else:
-        would = "could be altered" if dry_run else "altered"
+        would = "can be altered" if dry_run else "altered"
         print("".join(f"{name} {would}\n" for name in names if name not in failed), end="")
     if failed:
         raise Refusal("; ".join(failed.values()))
@@ -277,7 +291,7 @@ def raise_errors(errors: Mapping[str, KafkaError]) -> None:
 
 
 def error_text(name: str, error: KafkaError) -> str:
-    """Return the error message of a topic; our brokers' messages name it already."""
+    """Return an error message that names the topic."""
     words = clean_error(error.str())
     named = not name or f"topic {name} " in words or f"'{name}'" in words
     return words if named else f"{name}: {words}"

@@ -3,8 +3,8 @@
     wire = WireClient(cluster)
     wire.ask(LIST_CONFIG_RESOURCES, {"resource_types": []}).config_resources
 
-Each request takes a connection of the native client, and lets it go again.  What librdkafka can
-ask is left to it: it knows TLS and logins, and this does not.
+Each request opens and closes a connection.  TLS and SASL are not supported here, so requests that
+librdkafka supports are sent by librdkafka.
 """
 
 from __future__ import annotations
@@ -31,14 +31,17 @@ class WireClient:
         self.timeout_s = timeout_s
 
     def request(self, api: Api, request: Mapping[str, Any], at: Address | None = None) -> Fields:
-        """Return the response in the newest version that both sides support.
+        """Send a request in the newest version that both sides support, and return the response.
 
         `at` is the broker's address; None: the first broker that accepts a connection.  Error codes
         in the response are not checked.
         """
         security = self.cluster.properties.get("security.protocol", "plaintext")
         if security.lower() != "plaintext":
-            raise Refusal(f"{api.name} is only asked over a plain connection yet, not {security}")
+            raise Refusal(
+                f"{api.name} requests require security.protocol=plaintext, not {security}: use a"
+                " plaintext listener"
+            )
         deadline = Deadline(self.timeout_s)
         try:
             settings = ClientSettings(CLIENT, parse_settings(CLIENT, self.cluster.bootstrap, {}))
@@ -46,7 +49,9 @@ class WireClient:
             with contextlib.closing(open_connection(addresses, settings, deadline)) as connection:
                 return connection.request(api, dict(request), deadline.left_s)
         except UnsupportedVersion as error:
-            raise Refusal(f"the broker at {self.cluster.bootstrap} is too old: {error}") from None
+            raise Refusal(
+                f"the broker at {self.cluster.bootstrap} does not support this request: {error}"
+            ) from None
         except KafkaError as error:
             raise Refusal(str(error).rstrip(".")) from None
 
@@ -63,4 +68,4 @@ def open_connection(
         except NetworkException:
             if number == len(addresses):
                 raise
-    raise AssertionError("there is always an address")
+    raise AssertionError("the list of addresses is empty")

@@ -1,13 +1,14 @@
-"""Rules on imports of other distributions."""
+"""Rules on imports of other distributions, and of modules in the current directory."""
 
+import ast
 import itertools
 import re
 import sys
 import tomllib
 
 from tests.architecture.imports import CONNECTOR
-from tests.architecture.sources import python_files
-from tools.architecture import LAYERS, PACKAGE, Module
+from tests.architecture.sources import python_files, shown
+from tools.architecture import LAYERS, PACKAGE, Module, parsed
 
 NOT_IN_BROKER = {
     "asyncio": "the loop is transport/reactor.py",
@@ -103,8 +104,27 @@ demo = []
 """
 
 
+def python_processes_start_with_safe_path(tree):
+    for path in python_files(tree, PACKAGE, "spark"):
+        for node in ast.walk(parsed(path)):
+            match node:
+                case ast.List(
+                    elts=[
+                        ast.Attribute(value=ast.Name(id="sys"), attr="executable"),
+                        ast.Constant(value=str(option)),
+                        *_,
+                    ]
+                ) if option != "-P":
+                    yield (
+                        f"{shown(tree, path)}: line {node.lineno} starts Python without -P, which"
+                        " imports modules of the current directory; write"
+                        ' [sys.executable, "-P", "-m", ...]'
+                    )
+
+
 RULES = (
     broker_imports_no_client_libraries,
+    python_processes_start_with_safe_path,
     run_time_imports_are_declared,
 )
 
@@ -113,6 +133,11 @@ BREACHES = [
         broker_imports_no_client_libraries,
         {"kafkalite/storage/log.py": "from numpy.lib import scimath"},
         "kafkalite.storage.log imports numpy: columns are the client's",
+    ),
+    (
+        python_processes_start_with_safe_path,
+        {"kafkalite/cli/demo.py": 'import sys\n\nargv = [sys.executable, "-m", "kafkalite"]'},
+        "kafkalite/cli/demo.py: line 3 starts Python without -P",
     ),
     *(
         (run_time_imports_are_declared, {"pyproject.toml": PYPROJECT, **files}, message)

@@ -147,7 +147,7 @@ def test_undeleted_topic_is_reported(broker, monkeypatch, capsys):
         (["--acks", "2"], 2, "invalid choice: '2'"),
         (["-z", "rar"], 2, "invalid choice: 'rar'"),
         (["-p", "0"], 2, "'0' is not 1 to 100,000"),
-        (["-b", "127.0.0.1:1"], 1, "no broker answers at 127.0.0.1:1"),
+        (["-b", "127.0.0.1:1"], 1, "no broker responds at 127.0.0.1:1"),
         (["--data", "/nowhere"], 1, "no broker runs on /nowhere"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -17,20 +17,20 @@ def broker():
         yield broker
 
 
-def options(capsys, word: str, data: Path) -> dict:
+def json_output(capsys, word: str, data: Path) -> dict:
     assert main([word, "--data", str(data), "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
 def test_status_restart_and_stop_print_json(broker, capsys):
-    before = options(capsys, "status", broker.data)
+    before = json_output(capsys, "status", broker.data)
     assert before["bootstrap"] == broker.bootstrap
-    renewed = options(capsys, "restart", broker.data)
+    renewed = json_output(capsys, "restart", broker.data)
     assert renewed["bootstrap"] == broker.bootstrap
     assert [node["id"] for node in renewed["nodes"]] == [0, 1]
     pids = {node["pid"] for node in before["nodes"]}
     assert pids.isdisjoint(node["pid"] for node in renewed["nodes"])
-    assert options(capsys, "stop", broker.data) == {
+    assert json_output(capsys, "stop", broker.data) == {
         "bootstrap": broker.bootstrap,
         "pid": before["launcher_pid"],
     }

@@ -71,22 +71,22 @@ def test_help_of_a_noun_names_its_verbs(capsys):
     [
         (["strat"], "unknown command strat; did you mean start?"),
         (["--versoin"], "unknown flag --versoin; did you mean --version?"),
-        (["topic"], "say what to do"),
+        (["topic"], "no command; the commands of kafkalite topic are: "),
         (["topic", "crate"], "unknown command topic crate; did you mean create?"),
         (["topic", "list", "--jsno"], "unknown flag --jsno; did you mean --json?"),
-        (["topic", "list", "a", "b"], "one argument too many: 'b'"),
-        (["status", "a"], "one argument too many: 'a'"),
+        (["topic", "list", "a", "b"], "unexpected argument 'b'"),
+        (["status", "a"], "unexpected argument 'a'"),
         (["topic", "create"], "arguments are required: TOPIC"),
         (["topic", "create", "t", "-p", "many"], "invalid int value: 'many'"),
         (["topic", "create", "t", "-c", "retention"], "'retention' is not of the form KEY=VALUE"),
         (["produce", "-t"], "-t/--topic: expected one argument"),
         (["produce", "-t", "-k", "x"], "-t/--topic: expected one argument"),
-        (["produce", "-t", "t", "-l"], "-l wants the files to read"),
-        (["produce", "-t", "t", "-K", ""], "a delimiter is at least one byte"),
-        (["produce", "-t", "t", "-D", r"\q"], r"no such escape: \q"),
-        (["consume", "-t", "t", "-o", "soon"], "'soon' is no place to start"),
-        (["consume", "-t", "t", "-f", "%y"], "no such token: %y"),
-        (["consume", "-t", "t", "-c", "-3"], "-c wants a number of records"),
+        (["produce", "-t", "t", "-l"], "-l requires files"),
+        (["produce", "-t", "t", "-K", ""], "a delimiter must not be empty"),
+        (["produce", "-t", "t", "-D", r"\q"], r"unknown escape \q"),
+        (["consume", "-t", "t", "-o", "soon"], "'soon' is not a start position"),
+        (["consume", "-t", "t", "-f", "%y"], "unknown token %y; the tokens are"),
+        (["consume", "-t", "t", "-c", "-3"], "-c must not be negative: -3"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -154,7 +154,7 @@ def test_duplicate_command_name_is_rejected():
         """Start."""
 
     start.__module__ = "kafkalite.cli.broker"
-    with pytest.raises(AssertionError, match="two commands 'start'"):
+    with pytest.raises(AssertionError, match="registers 'start' twice"):
         command()(start)
 
 

@@ -8,25 +8,25 @@ from tests.cli.conftest import RunCommand
 
 REFUSED = [
     (["get", "topic", "nobody"], 1, "topic nobody: "),
-    (["get", "topic"], 2, "name the topic"),
-    (["get", "topic", ""], 2, "name the topic"),
-    (["get", "topic", "a\nb"], 2, "name the topic"),
-    (["get", "topic", "\udcff"], 2, "is not UTF-8"),
-    (["set", "cluster", "log.retention.ms=\udcff"], 2, "is not UTF-8"),
+    (["get", "topic"], 2, "specify the topic"),
+    (["get", "topic", ""], 2, "specify the topic"),
+    (["get", "topic", "a\nb"], 2, "specify the topic"),
+    (["get", "topic", "\udcff"], 2, "is not valid UTF-8"),
+    (["set", "cluster", "log.retention.ms=\udcff"], 2, "is not valid UTF-8"),
     (["get", "broker"], 2, "invalid choice: 'broker'"),
-    (["get", "node", "9"], 1, "there is no node 9; there are 0"),
-    (["get", "node", "zero"], 1, "there is no node zero"),
+    (["get", "node", "9"], 1, "node 9 does not exist; the nodes are 0"),
+    (["get", "node", "zero"], 1, "node zero does not exist"),
     (["get", "node", "0", "log.retentoin.ms"], 1, "node 0 has no key log.retentoin.ms; did you"),
     (["get", "node", "0", "zz*"], 1, "node 0 has no key zz*"),
-    (["set", "cluster"], 2, "say what to set on cluster: KEY=VALUE"),
+    (["set", "cluster"], 2, "specify what to set on cluster: KEY=VALUE"),
     (["set", "cluster", "x"], 2, "'x' is not of the form KEY=VALUE"),
     (["set", "cluster", "=x"], 2, "'=x' is not of the form KEY=VALUE"),
     (["set", "cluster", "log.retentoin.ms=1"], 1, "did you mean log.retention.ms"),
     (["set", "cluster", "log.retention.check.interval.ms=soon"], 1, "not 'soon'"),
     (["set", "node", "0", "listeners=x"], 1, "listeners is decided when the broker starts"),
-    (["set", "node", "9", "max.connections=9"], 1, "there is no node 9"),
+    (["set", "node", "9", "max.connections=9"], 1, "node 9 does not exist"),
     (["set", "topic", "nobody", "retention.ms=1"], 1, "topic nobody: "),
-    (["unset", "cluster"], 2, "say which keys to unset on cluster"),
+    (["unset", "cluster"], 2, "specify the keys to unset on cluster"),
 ]
 
 
@@ -82,7 +82,7 @@ def test_verbose_config_shows_synonyms_and_documentation(run_command, kafka_topi
 def test_dry_run_of_config_set_changes_nothing(run_command, kafka_topic):
     words = ("topic", kafka_topic, "retention.ms=60000")
     result = run_command("config", "set", *words, "--dry-run")
-    assert result.out == f"topic {kafka_topic}: retention.ms=60000 (not done: --dry-run)\n"
+    assert result.out == f"topic {kafka_topic}: retention.ms=60000 (not set: --dry-run)\n"
     assert run_command("config", "set", *words, "--dry-run", "--json").json == {
         "kind": "topic",
         "name": kafka_topic,
@@ -128,7 +128,7 @@ def test_cluster_config_applies_to_node_without_own_value(run_command):
     assert at_node() == default
     result = run_command("config", "get", "cluster")
     assert result.table == [["KEY", "VALUE", "SOURCE"]]
-    assert result.err == "nothing is set on cluster\n"
+    assert result.err == "no values are set on cluster\n"
 
 
 def test_client_metrics_subscriptions_are_set_listed_and_unset(run_command):

@@ -99,7 +99,7 @@ def test_demo_verifies_every_flight_and_a_second_run_adds_its_own(
     ]
     assert main(words[:-1]) == 0
     result = capsys.readouterr()
-    assert f"holds {len(ROWS)} records already; this run adds its own" in result.err
+    assert f"contains {len(ROWS)} records already; this run adds its own" in result.err
     assert "United" in result.out
 
 
@@ -116,7 +116,7 @@ def test_record_of_another_producer_fails_the_demo(
 
     monkeypatch.setattr(demos, "produced_flights", before_another_writer)
     assert main(["demo", "-b", short_session_broker.bootstrap, "-t", "disturbed"]) == 1
-    assert "the check failed: of UA 3 were sent and 4 arrived" in capsys.readouterr().err
+    assert "check failed: carrier UA: 3 records were sent and 4 arrived" in capsys.readouterr().err
 
 
 def tally(*values: bytes) -> CarrierTally:
@@ -129,8 +129,8 @@ def tally(*values: bytes) -> CarrierTally:
 @pytest.mark.parametrize(
     ("arrived", "sentence"),
     [
-        (tally(b"a"), "2 were sent and 1 arrived"),
-        (tally(b"a", b"b", b"b"), "2 were sent and 3 arrived"),
+        (tally(b"a"), "2 records were sent and 1 arrived"),
+        (tally(b"a", b"b", b"b"), "2 records were sent and 3 arrived"),
         (tally(b"b", b"a"), "changed or in another order"),
         (tally(b"ab", b""), "changed or in another order"),
     ],
@@ -141,7 +141,7 @@ def test_lost_duplicate_changed_and_moved_records_are_reported(arrived, sentence
 
 
 def test_unexpected_carrier_is_reported():
-    with pytest.raises(Refusal, match="of ZZ 0 were sent and 1 arrived"):
+    with pytest.raises(Refusal, match="carrier ZZ: 0 records were sent and 1 arrived"):
         check({}, {"ZZ": tally(b"a")})
 
 
@@ -157,7 +157,7 @@ def test_missing_flights_package_names_the_install_command(monkeypatch):
 
 def test_unreachable_named_broker_is_not_replaced(few_flights, capsys):
     assert main(["demo", "-b", "127.0.0.1:1"]) == 1
-    assert "no broker answers at 127.0.0.1:1" in capsys.readouterr().err
+    assert "no broker responds at 127.0.0.1:1" in capsys.readouterr().err
 
 
 def test_records_of_a_killed_reader_count_once(short_session_broker, short_sessions):
@@ -191,5 +191,5 @@ def test_group_with_members_is_rejected_by_the_demo(short_session_broker, short_
     before = [TopicPartition(topic, partition, 0) for partition in range(2)]
     with demo_group.ReaderGroup(settings, before, lambda key, value: None) as group:
         group.wait_for_members()
-        with pytest.raises(Refusal, match="another demo may be running"):
+        with pytest.raises(Refusal, match="stop other demos on this topic"):
             demo_group.ReaderGroup(settings, before, lambda key, value: None)

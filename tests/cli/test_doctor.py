@@ -29,7 +29,7 @@ def examined(directory, listen="127.0.0.1:0"):
 def test_new_data_directory_has_no_findings(tmp_path, capsys):
     assert main(["doctor", "--data", str(tmp_path / "new"), "--listen", "127.0.0.1:0"]) == 0
     result = capsys.readouterr().out
-    assert "wrong" not in result and "will be made" in result
+    assert "wrong" not in result and "will be created" in result
     assert not (tmp_path / "new").exists()
 
 
@@ -161,8 +161,8 @@ def test_running_stopped_and_killed_brokers_are_reported(capsys):
         words = ["doctor", "--data", str(broker.data), "--json"]
         assert main(words) == 0
         result = {each["what"]: each for each in json.loads(capsys.readouterr().out)["findings"]}
-        assert "answers" in result["node 0"]["found"]
-        assert "the broker's own" in result["ports"]["found"]
+        assert "responds" in result["node 0"]["found"]
+        assert "in use by this broker" in result["ports"]["found"]
         os.kill(broker.pid, signal.SIGSTOP)
         try:
             assert main(words) == 1
@@ -171,7 +171,7 @@ def test_running_stopped_and_killed_brokers_are_reported(capsys):
         result = {each["what"]: each for each in json.loads(capsys.readouterr().out)["findings"]}
         assert result["node 0"]["level"] == "wrong"
         broker.kill()
-        until(lambda: "not clean" in examined(broker.data)["last end"].found)
+        until(lambda: "unclean" in examined(broker.data)["last shutdown"].found)
 
 
 def test_errors_in_the_log_are_repeated(tmp_path):

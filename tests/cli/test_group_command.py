@@ -110,7 +110,10 @@ def test_group_list_is_filtered_by_name_state_and_type(run_command, topic, group
 def test_group_with_members_is_neither_reset_nor_deleted(run_command, topic, group, member):
     member.commit(offsets=[TopicPartition(topic, 0, 4)], asynchronous=False)
     for words, sentence in [
-        (("reset", group, "--all-topics", "--to", "end"), "is Stable with 1 member; only a group"),
+        (
+            ("reset", group, "--all-topics", "--to", "end"),
+            "is Stable with 1 member; stop its members",
+        ),
         (("delete", group), f"group {group}: "),
         (("delete", group, "-t", topic), f"group {group}: "),
     ]:
@@ -141,7 +144,7 @@ def test_group_with_members_is_neither_reset_nor_deleted(run_command, topic, gro
 def test_reset_commits_the_requested_offsets(words, offsets, run_command, topic, group):
     assert run_command("group", "reset", group, "-t", topic, "--to", "5").code == 0
     before = run_command("group", "reset", group, "--all-topics", *words, "--dry-run")
-    assert before.err == "nothing is committed: --dry-run\n"
+    assert before.err == "dry run: no offsets were committed\n"
     assert committed(run_command, group) == {0: 5, 1: 5}
     after = run_command("group", "reset", group, "--all-topics", *words)
     assert (after.out, after.err) == (before.out, "")
@@ -155,7 +158,7 @@ def test_reset_commits_the_requested_offsets(words, offsets, run_command, topic,
 def test_reset_out_of_range_is_clamped_and_reported(run_command, topic, group):
     result = run_command("group", "reset", group, "-t", f"{topic}:1", "--to", "999")
     assert result.table[1:] == [[group, topic, "1", "-", "10"]]
-    assert result.err == f"{topic} [1] holds 0 to 10, not 999: 10 is taken\n"
+    assert result.err == f"{topic} [1] has offsets 0 to 10: using 10, not 999\n"
     result = run_command(
         "group", "reset", group, "-t", f"{topic}:1", "--shift-by", "-999", "--json"
     )
@@ -195,11 +198,11 @@ def test_failed_reset_of_one_group_leaves_others_unchanged(run_command, topic, g
 def test_committed_offsets_of_partition_or_topic_are_deleted(run_command, topic, group):
     run_command("group", "reset", group, "-t", topic, "--to", "5")
     result = run_command("group", "delete", group, "-t", f"{topic}:1")
-    assert result.table == [["GROUP", "TOPIC", "PARTITION", "FORGOTTEN"], [group, topic, "1", "5"]]
+    assert result.table == [["GROUP", "TOPIC", "PARTITION", "DELETED"], [group, topic, "1", "5"]]
     assert committed(run_command, group) == {0: 5}
     row = {"group": group, "topic": topic, "partition": 0, "offset": 5}
     result = run_command("group", "delete", "nobody", "-t", topic, "--if-exists")
-    assert result.table == [["GROUP", "TOPIC", "PARTITION", "FORGOTTEN"]]
+    assert result.table == [["GROUP", "TOPIC", "PARTITION", "DELETED"]]
     assert run_command("group", "delete", group, "-t", topic, "--json").json == [row]
 
 
@@ -216,24 +219,40 @@ def test_groups_are_deleted(run_command, topic, group):
 
 
 REFUSED = [
-    (["describe", ""], 2, "'' is no name"),
-    (["describe", "a\nb"], 2, r"'a\nb' is no name"),
-    (["delete", "\udcff"], 2, "is no name"),
-    (["reset", "g", "-t", ":1", "--to", "1"], 2, "neither TOPIC nor TOPIC:PARTITIONS"),
+    (["describe", ""], 2, "'' is not a valid name"),
+    (["describe", "a\nb"], 2, r"'a\nb' is not a valid name"),
+    (["delete", "\udcff"], 2, "is not a valid name"),
+    (["reset", "g", "-t", ":1", "--to", "1"], 2, "not of the form TOPIC or TOPIC:PARTITIONS"),
     (["describe", "nobody"], 1, "group nobody does not exist (see: kafkalite group list)"),
     (["delete", "nobody"], 1, "group nobody: "),
     (["delete", "nobody", "-t", "t"], 1, "group nobody does not exist"),
     (["list", "--state", "Idle"], 2, "invalid choice: 'Idle'"),
-    (["reset", "g", "--to", "end"], 2, "say what to reset, once"),
-    (["reset", "g", "-t", "t", "--all-topics", "--to", "end"], 2, "say what to reset, once"),
-    (["reset", "g", "--all-topics"], 2, "say where to, once"),
-    (["reset", "g", "-t", "t", "--to", "1", "--shift-by", "1"], 2, "say where to, once"),
-    (["reset", "g", "-t", "t", "--to", "soon"], 2, "'soon' is no place to start: beginning, curr"),
+    (["reset", "g", "--to", "end"], 2, "exactly one of -t TOPIC, --all-topics"),
+    (
+        ["reset", "g", "-t", "t", "--all-topics", "--to", "end"],
+        2,
+        "exactly one of -t TOPIC, --all-topics",
+    ),
+    (["reset", "g", "--all-topics"], 2, "exactly one of --to WHERE, --shift-by"),
+    (
+        ["reset", "g", "-t", "t", "--to", "1", "--shift-by", "1"],
+        2,
+        "exactly one of --to WHERE, --shift-by",
+    ),
+    (
+        ["reset", "g", "-t", "t", "--to", "soon"],
+        2,
+        "'soon' is not a start position: use beginning, curr",
+    ),
     (["reset", "g", "-t", "t", "--shift-by", "far"], 2, "invalid int value: 'far'"),
-    (["reset", "g", "-t", "t:x", "--to", "1"], 2, "'t:x' is neither TOPIC nor TOPIC:PARTITIONS"),
-    (["reset", "g", "-t", "t:0-999999", "--to", "1"], 2, "has too many partitions"),
-    (["reset", "g", "-t", "t", "--to", "1", "--export", "--json"], 2, "two forms of the same"),
-    (["reset", "nobody", "--all-topics", "--to", "end"], 1, "group nobody has committed nothing"),
+    (["reset", "g", "-t", "t:x", "--to", "1"], 2, "'t:x' is not of the form TOPIC"),
+    (["reset", "g", "-t", "t:0-999999", "--to", "1"], 2, "selects more than 100,000 partitions"),
+    (["reset", "g", "-t", "t", "--to", "1", "--export", "--json"], 2, "exclude each other"),
+    (
+        ["reset", "nobody", "--all-topics", "--to", "end"],
+        1,
+        "group nobody has no committed offsets",
+    ),
     (["reset", "nobody", "-t", "nowhere", "--to", "end"], 1, "topic 'nowhere' does not exist"),
     (["reset", "g", "--from-file", "/no/such"], 1, "/no/such: No such file or directory"),
 ]
@@ -250,7 +269,7 @@ def test_invalid_group_command_is_one_line(run_command, words, code, sentence):
 def test_reset_of_unknown_partition_is_rejected(run_command, topic, group):
     result = run_command("group", "reset", group, "-t", f"{topic}:0-2", "--to", "end")
     assert (result.code, result.out) == (1, "")
-    assert f"topic {topic!r} has no partition 2: it has 2" in result.err
+    assert f"topic {topic!r} has no partition 2; it has 2" in result.err
     assert run_command("group", "describe", group).code == 1
 
 
@@ -258,19 +277,19 @@ def test_shift_of_missing_offset_is_rejected(run_command, topic, group):
     run_command("group", "reset", group, "-t", f"{topic}:0", "--to", "5")
     result = run_command("group", "reset", group, "-t", topic, "--shift-by", "1")
     assert (result.code, result.out) == (1, "")
-    assert f"{topic} [1] has nothing committed that could be shifted" in result.err
+    assert f"{topic} [1] has no committed offset to shift" in result.err
 
 
 @pytest.mark.parametrize(
     ("line", "groups", "sentence"),
     [
-        ("t,zero,1", ["g"], "line 1: 't,zero,1' is not topic,partition,offset"),
-        ("t,0,-1", ["g"], "line 1: 't,0,-1' is not topic,partition,offset"),
-        ("t,0", ["g"], "line 1: 't,0' is not topic,partition,offset"),
-        ("t,0,1", ["g", "h"], "line 1: 't,0,1' is not group,topic,partition,offset"),
-        ("\nother,t,0,1", ["g"], "line 2: group other was not named"),
-        ("t,,5", ["g"], "line 1: 't,,5' is not topic,partition,offset"),
-        ("t,0," + "9" * 30, ["g"], "is not topic,partition,offset"),
+        ("t,zero,1", ["g"], "line 1: expected topic,partition,offset, found 't,zero,1'"),
+        ("t,0,-1", ["g"], "line 1: expected topic,partition,offset, found 't,0,-1'"),
+        ("t,0", ["g"], "line 1: expected topic,partition,offset, found 't,0'"),
+        ("t,0,1", ["g", "h"], "line 1: expected group,topic,partition,offset, found 't,0,1'"),
+        ("\nother,t,0,1", ["g"], "line 2: group other is not on the command line"),
+        ("t,,5", ["g"], "line 1: expected topic,partition,offset, found 't,,5'"),
+        ("t,0," + "9" * 30, ["g"], "expected topic,partition,offset, found"),
     ],
 )
 def test_invalid_line_of_offsets_file_is_named(line, groups, sentence):

@@ -61,9 +61,9 @@ class Member:
 
     @property
     def result(self) -> list[str]:
-        """Its messages about partitions so far: `is given t:0`."""
+        """Its messages about partitions so far: `assigned t:0`."""
         lines = self.err.read_text().splitlines()
-        return [re.sub(r"^group \S+: \S+ ", "", line) for line in lines]
+        return [re.sub(r"^group \S+, member \S+: ", "", line) for line in lines]
 
     def end(self, number: signal.Signals) -> int:
         self.process.send_signal(number)
@@ -105,8 +105,8 @@ def test_group_member_reads_several_topics_and_prints_its_assignment(
     assert found == sorted([(kafka_topic, 2), (other, 0)])
     given, returned = ended.stderr.decode().splitlines()
     spans = " ".join(sorted([f"{kafka_topic}:0-2", f"{other}:0"]))
-    assert re.fullmatch(rf"group {group}: \S+ is given {re.escape(spans)}", given)
-    assert re.fullmatch(rf"group {group}: \S+ gives back {re.escape(spans)}", returned)
+    assert re.fullmatch(rf"group {group}, member \S+: assigned {re.escape(spans)}", given)
+    assert re.fullmatch(rf"group {group}, member \S+: revoked {re.escape(spans)}", returned)
 
 
 def test_new_group_may_start_at_the_end(run, kafka_topic, group):
@@ -119,17 +119,17 @@ def test_members_share_partitions_and_take_over_of_a_left_member(
     run, run_command, kafka_topic, group, member
 ):
     first = member("-G", group, kafka_topic)
-    until(lambda: first.result == [f"is given {kafka_topic}:0-1"])
+    until(lambda: first.result == [f"assigned {kafka_topic}:0-1"])
     second = member("-G", group, kafka_topic)
     until(lambda: len(first.result) == 3 and len(second.result) == 1)
-    assert first.result[1] == f"gives back {kafka_topic}:0-1"
+    assert first.result[1] == f"revoked {kafka_topic}:0-1"
     shares = {first.result[2], second.result[0]}
-    assert shares == {f"is given {kafka_topic}:0", f"is given {kafka_topic}:1"}
+    assert shares == {f"assigned {kafka_topic}:0", f"assigned {kafka_topic}:1"}
     for partition in "0", "1":
         run("produce", "-t", kafka_topic, "-p", partition, given=b"x\n")
     until(lambda: first.out.read_bytes() == second.out.read_bytes() == b"x\n")
     assert second.end(signal.SIGINT) == 130
-    until(lambda: first.result[-1] == f"is given {kafka_topic}:0-1")
+    until(lambda: first.result[-1] == f"assigned {kafka_topic}:0-1")
     assert first.end(signal.SIGTERM) == 128 + signal.SIGTERM
     assert lag(run_command, group) == 0
 
@@ -202,12 +202,12 @@ def signal_is_handled(process: subprocess.Popen[bytes], number: signal.Signals) 
     [
         (["-G", "g", "nowhere"], 1, "topic 'nowhere': Unknown topic"),
         (["-G", "g", "t", "-p", "0"], 2, "-p and -G exclude each other"),
-        (["-G", "g", "t", "-o", "5"], 2, "beginning or end (kafkalite group reset"),
-        (["t", "-v"], 2, "-v tells what a group does: it wants -G"),
-        (["-G", "g"], 2, "name the topic: -t TOPIC"),
-        (["t", "u"], 2, "several topics are read by a group (-G)"),
-        (["-G", "", "t"], 2, "'' is no name"),
-        (["-G", "g\udcff", "t"], 2, "is no name"),
+        (["-G", "g", "t", "-o", "5"], 2, "-o with -G must be beginning or end: "),
+        (["t", "-v"], 2, "-v requires -G"),
+        (["-G", "g"], 2, "specify the topic: -t TOPIC"),
+        (["t", "u"], 2, "to read several topics, specify a group with -G"),
+        (["-G", "", "t"], 2, "'' is not a valid name"),
+        (["-G", "g\udcff", "t"], 2, "is not a valid name"),
     ],
 )
 def test_invalid_group_arguments_are_one_line(words, code, sentence, run):

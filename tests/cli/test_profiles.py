@@ -21,7 +21,7 @@ def no_profile_chosen(monkeypatch, tmp_path):
     monkeypatch.delenv("KAFKALITE_PROFILE", raising=False)
 
 
-def options(capsys, *words):
+def output_of(capsys, *words):
     assert main(["profile", *words]) == 0, capsys.readouterr().err
     return capsys.readouterr().out
 
@@ -34,62 +34,66 @@ def refused(capsys, *words):
 
 
 def test_profiles_are_added_listed_used_and_removed(capsys):
-    assert options(capsys, "list") == "PROFILE  IN USE  ADDRESS  SECURITY\n"
-    assert options(capsys, "add", "test", "-b", "a:1", "--use") == "test added and in use\n"
-    assert options(capsys, "add", "prod", "-b", "b:2,c:3", "-X", "client.id=me") == "prod added\n"
-    assert options(capsys, "list") == (
+    assert output_of(capsys, "list") == "PROFILE  IN USE  ADDRESS  SECURITY\n"
+    assert output_of(capsys, "add", "test", "-b", "a:1", "--use") == "test added and in use\n"
+    assert output_of(capsys, "add", "prod", "-b", "b:2,c:3", "-X", "client.id=me") == "prod added\n"
+    assert output_of(capsys, "list") == (
         "PROFILE  IN USE  ADDRESS  SECURITY\n"
         "prod     -       b:2,c:3  plaintext\n"
         "test     yes     a:1      plaintext\n"
     )
-    assert options(capsys, "use", "prod") == "prod is in use\n"
-    assert json.loads(options(capsys, "list", "--json"))[0] == {
+    assert output_of(capsys, "use", "prod") == "prod is in use\n"
+    assert json.loads(output_of(capsys, "list", "--json"))[0] == {
         "name": "prod",
         "in_use": True,
         "properties": {"bootstrap.servers": "b:2,c:3", "client.id": "me"},
     }
-    assert options(capsys, "remove", "prod") == "prod removed\n"
+    assert output_of(capsys, "remove", "prod") == "prod removed\n"
     assert profiles.profile_in_use() is None
-    assert options(capsys, "list").splitlines()[1:] == ["test     -       a:1      plaintext"]
+    assert output_of(capsys, "list").splitlines()[1:] == ["test     -       a:1      plaintext"]
 
 
 def test_secret_is_read_from_stdin_hidden_and_private(capsys, monkeypatch):
     words = ("-b", "b:2", "-X", "security.protocol=SASL_PLAINTEXT", "-X", "sasl.mechanism=PLAIN")
     monkeypatch.setattr("sys.stdin", io.StringIO("as % it = is#\n"))
-    options(capsys, "add", "prod", *words, "-X", "sasl.username=me", "--secret", "sasl.password")
+    output_of(capsys, "add", "prod", *words, "-X", "sasl.username=me", "--secret", "sasl.password")
     assert profiles.profile_of("prod")["sasl.password"] == "as % it = is#"
     assert stat.S_IMODE(profiles.path().stat().st_mode) == 0o600
     assert stat.S_IMODE(profiles.path().parent.stat().st_mode) == 0o700
-    shown = options(capsys, "list", "--json")
+    shown = output_of(capsys, "list", "--json")
     assert "as %" not in shown
     assert json.loads(shown)[0]["properties"]["sasl.password"] == profiles.HIDDEN
 
 
 def test_readable_secrets_are_reported_and_made_private(capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.StringIO("x\n"))
-    options(capsys, "add", "prod", "-b", "b:2", "--secret", "sasl.password")
+    output_of(capsys, "add", "prod", "-b", "b:2", "--secret", "sasl.password")
     profiles.path().chmod(0o644)
     assert main(["profile", "use", "prod"]) == 0
-    assert "others may read the secrets" in capsys.readouterr().err
+    assert "is readable by other users" in capsys.readouterr().err
     assert stat.S_IMODE(profiles.path().stat().st_mode) == 0o600
 
 
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
-        (["add", "a b", "-b", "x:1"], 2, "letters, digits, dots, dashes"),
-        (["add", "test", "-b", "x:1"], 1, "profile test exists already (--replace"),
+        (["add", "a b", "-b", "x:1"], 2, "use up to 100 letters"),
+        (["add", "test", "-b", "x:1"], 1, "profile test exists already (replace it with --replace"),
         (["add", "new", "-b", "x:1", "-X", "no.such=1"], 1, 'property: "no.such"'),
-        (["add", "new", "-b", "x:1", "-X", "client.id= spaced"], 1, "begins or ends with a space"),
-        (["use", "tset"], 1, "there is no profile 'tset'; did you mean test?"),
-        (["use", "other"], 1, "there is no profile 'other' (see: kafkalite profile list)"),
-        (["use"], 2, "name the profile to use, or say --none"),
-        (["use", "test", "--none"], 2, "name the profile to use, or say --none"),
+        (
+            ["add", "new", "-b", "x:1", "-X", "client.id= spaced"],
+            1,
+            "cannot begin or end with a space",
+        ),
+        (["use", "tset"], 1, "profile 'tset' does not exist; did you mean test?"),
+        (["use", "other"], 1, "profile 'other' does not exist (see: kafkalite profile list)"),
+        (["use"], 2, "specify the profile to use, or --none"),
+        (["use", "test", "--none"], 2, "specify the profile to use, or --none"),
         (["remove", "tset"], 1, "did you mean test?"),
     ],
 )
 def test_invalid_profile_command_is_one_line(words, code, sentence, capsys):
-    options(capsys, "add", "test", "-b", "a:1")
+    output_of(capsys, "add", "test", "-b", "a:1")
     before = profiles.path().read_bytes()
     got, result = refused(capsys, *words)
     assert got == code
@@ -100,7 +104,10 @@ def test_invalid_profile_command_is_one_line(words, code, sentence, capsys):
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("[prod]\nbootstrap.servers = a:1\n", "[prod] should read [profile prod]"),
+        (
+            "[prod]\nbootstrap.servers = a:1\n",
+            "unknown section [prod]; rename it to [profile prod]",
+        ),
         ("[profile prod]\nclient.id = a\n", "profile prod has no bootstrap.servers"),
         ("bootstrap.servers = a:1\n", "no section headers"),
         ("[profile a]\nbootstrap.servers\n", "contains parsing errors"),
@@ -126,8 +133,8 @@ def test_cluster_sources_are_used_in_order_of_precedence(capsys, monkeypatch):
     here = {"bootstrap": "127.0.0.1:777"}
     monkeypatch.setattr(clients, "running", lambda directory: here)
     assert ClusterClients().bootstrap == "127.0.0.1:777"
-    options(capsys, "add", "used", "-b", "used:1", "-X", "client.id=used", "--use")
-    options(capsys, "add", "named", "-b", "named:1", "-X", "client.id=named")
+    output_of(capsys, "add", "used", "-b", "used:1", "-X", "client.id=used", "--use")
+    output_of(capsys, "add", "named", "-b", "named:1", "-X", "client.id=named")
     assert ClusterClients().bootstrap == "used:1"
     monkeypatch.setenv("KAFKALITE_PROFILE", "named")
     assert (ClusterClients().bootstrap, ClusterClients().properties) == (
@@ -141,7 +148,7 @@ def test_cluster_sources_are_used_in_order_of_precedence(capsys, monkeypatch):
 
 
 def test_address_flag_uses_no_profile_properties_unless_named(capsys):
-    options(capsys, "add", "prod", "-b", "prod:1", "-X", "sasl.password=x", "--use")
+    output_of(capsys, "add", "prod", "-b", "prod:1", "-X", "sasl.password=x", "--use")
     assert ClusterClients("evil:1").properties == {}
     both = ClusterClients("prod-2:1", [("client.id", "me")], "prod")
     assert both.bootstrap == "prod-2:1"
@@ -157,6 +164,6 @@ def test_running_broker_of_another_user_is_ignored(monkeypatch):
 
 
 def test_unreachable_broker_error_names_the_profile(capsys):
-    options(capsys, "add", "gone", "-b", "127.0.0.1:1")
+    output_of(capsys, "add", "gone", "-b", "127.0.0.1:1")
     assert main(["topic", "list", "--profile", "gone"]) == 1
-    assert "no broker answers at 127.0.0.1:1 (profile gone): " in capsys.readouterr().err
+    assert "no broker responds at 127.0.0.1:1 (profile gone): " in capsys.readouterr().err

@@ -66,17 +66,17 @@ def test_deprecated_flag_is_replaced_with_one_warning(capsys):
         (["--topics", "a"], "unknown flag --topics; did you mean --topic?"),
         (["--to", "a"], "unknown flag --to"),
         (["--force"], "--force is left out: nothing is forced here"),
-        (["--zookeeper", "here"], "--zookeeper went with ZooKeeper: use --bootstrap-server"),
-        (["--topic", "a", "--topic", "b"], "--topic is given twice"),
-        (["--topic"], "--topic wants a value: NAME"),
-        (["--list=yes"], "--list takes no value"),
-        (["--partitions", "few"], "--partitions wants a whole number, not 'few'"),
-        (["--partitions", "٣"], "--partitions wants a whole number"),
-        (["--partitions", "9" * 30], "--partitions wants a whole number"),
-        (["--config", "retention"], "--config wants KEY=VALUE, not 'retention'"),
-        (["stray"], "'stray' follows no flag"),
-        (["--list", "-"], "'-' follows no flag"),
-        (["--list", "--"], "'--' follows no flag"),
+        (["--zookeeper", "here"], "--zookeeper is not a flag of Kafka 4: use --bootstrap-server"),
+        (["--topic", "a", "--topic", "b"], "--topic was specified more than once"),
+        (["--topic"], "--topic requires a value: NAME"),
+        (["--list=yes"], "--list does not take a value"),
+        (["--partitions", "few"], "--partitions must be an integer, not 'few'"),
+        (["--partitions", "٣"], "--partitions must be an integer"),
+        (["--partitions", "9" * 30], "--partitions must be an integer"),
+        (["--config", "retention"], "--config must be KEY=VALUE, not 'retention'"),
+        (["stray"], "unexpected argument 'stray'"),
+        (["--list", "-"], "unexpected argument '-'"),
+        (["--list", "--"], "unexpected argument '--'"),
     ],
 )
 def test_invalid_arguments_are_one_sentence(words, sentence):
@@ -106,7 +106,7 @@ def test_own_scripts_are_overwritten_and_other_files_kept(tmp_path, capsys):
     capsys.readouterr()
     (tmp_path / "kafka-topics.sh").write_text("#!/bin/bash\nexec kafka-run-class.sh\n")
     assert main(["shell-tools", str(tmp_path)]) == 1
-    assert "kafka-topics.sh is there already and not ours" in capsys.readouterr().err
+    assert "kafka-topics.sh exists and was not written by this command" in capsys.readouterr().err
     assert MARK not in (tmp_path / "kafka-topics.sh").read_text()
 
 
@@ -139,7 +139,7 @@ def test_unreachable_broker_is_one_line(capfd):
     nowhere = "127.0.0.1:1"
     assert start.main(["kafka-get-offsets", "--bootstrap-server", nowhere]) == 1
     result = capfd.readouterr().err
-    assert result.startswith(f"kafkalite: no broker answers at {nowhere}")
+    assert result.startswith(f"kafkalite: no broker responds at {nowhere}")
     assert result.count("\n") == 1
 
 

@@ -57,7 +57,7 @@ def test_line_is_parsed_by_reader_properties(properties, line, record):
         (HEADERS, b"ab", "no headers delimiter in line 1"),
         (HEADERS, b"h\tv", "no header key separator in 'h' in line 1"),
         (HEADERS, b"\tv", "no header key separator in '' in line 1"),
-        (HEADERS | {"null.marker": "N"}, b"N:1\tv", "a header's name cannot be null"),
+        (HEADERS | {"null.marker": "N"}, b"N:1\tv", "a header key must not be null"),
     ],
 )
 def test_invalid_line_error_names_its_number(properties, line, sentence):
@@ -111,10 +111,10 @@ def test_numbers_are_decoded_as_by_java_deserializers(capsys):
         FakeMessage(value=b"\0" * 8),
     ]
     assert default(long, skip_unreadable=True)(records) == b"-1\n0\n"
-    assert "reads 8 bytes, and a record has 5" in capsys.readouterr().err
-    with pytest.raises(Refusal, match="reads 8 bytes"):
+    assert "requires 8 bytes, but the record has 5" in capsys.readouterr().err
+    with pytest.raises(Refusal, match="requires 8 bytes"):
         default(long)(records)
-    with pytest.raises(Refusal, match="AvroDeserializer is left out"):
+    with pytest.raises(Refusal, match="AvroDeserializer is not supported"):
         default({"value.deserializer": "x.AvroDeserializer"})
 
 

@@ -73,8 +73,8 @@ def test_error_of_one_topic_does_not_stop_creation_of_others(run):
 
 def test_invalid_topic_create_is_one_line(run):
     for words, sentence in [
-        (("-p", "0"), "1 to 100,000 partitions, not 0"),
-        (("-p", "1000000"), "1 to 100,000 partitions, not 1000000"),
+        (("-p", "0"), "-p 0: the number of partitions must be 1 to 100,000"),
+        (("-p", "1000000"), "-p 1000000: the number of partitions must be 1 to 100,000"),
         (("-r", "5"), "one replica in this version"),
         (("-c", "no.such.key=1"), "no.such.key"),
         (("-c", "retention.ms=soon"), "retention.ms"),
@@ -107,15 +107,15 @@ def test_topic_alter_changes_partitions_and_configs(run_command, kafka_topic):
 def test_dry_run_of_topic_alter_changes_nothing(run_command, kafka_topic):
     words = ("-p", "3", "-c", "retention.ms=60000")
     result = run_command("topic", "alter", kafka_topic, *words, "--dry-run")
-    assert result.out == f"{kafka_topic} could be altered\n"
+    assert result.out == f"{kafka_topic} can be altered\n"
     (topic,) = run_command("topic", "describe", kafka_topic, "--json").json
     assert (len(topic["partitions"]), topic["configs"]) == (1, {})
 
 
 def test_invalid_topic_alter_is_one_line_and_changes_nothing(run_command, kafka_topic):
     for words, code, sentence in [
-        ((), 2, "say what to alter"),
-        (("-p", "0"), 1, "1 to 100,000 partitions, not 0"),
+        ((), 2, "specify what to alter"),
+        (("-p", "0"), 1, "-p 0: the number of partitions must be 1 to 100,000"),
         (("-p", "1", "-c", "retention.ms=1"), 1, kafka_topic),
         (("-c", "retentoin.ms=1"), 1, "did you mean retention.ms"),
         (("-c", "retention.ms=soon"), 1, "retention.ms"),

@@ -41,4 +41,4 @@ def test_config_keys_json_contains_every_attribute(capsys):
 
 def test_config_keys_rejects_pattern_without_match(capsys):
     assert main(["config", "keys", "no.such"]) == 1
-    assert "no key is named like 'no.such'" in capsys.readouterr().err
+    assert "no key matches 'no.such'" in capsys.readouterr().err

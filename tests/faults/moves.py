@@ -18,7 +18,7 @@ from tests.faults.harness import GIVE_UP_S, FaultHarness
 from tests.faults.processes import SUPERVISOR
 
 DONE_S_MAX = 15.0
-LATE = "does not answer within"
+LATE = "request to the supervisor timed out"
 ASK_AGAIN_S = 1.0
 ORDER_S_MAX = 30.0
 PAUSED_S_MAX = 3.0

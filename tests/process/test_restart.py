@@ -64,7 +64,7 @@ def test_restart_replaces_nodes_one_by_one_without_refused_connections(harness, 
         assert not [fault for fault in visitor.refused if isinstance(fault, ConnectionRefusedError)]
     now = harness.status()
     *renewed, restarted = done.stdout.splitlines()
-    said = {f"renewed     node {node['id']}, pid {node['pid']}" for node in now["nodes"]}
+    said = {f"restarted   node {node['id']}, pid {node['pid']}" for node in now["nodes"]}
     assert set(renewed) == said and restarted == f"restarted   {now['bootstrap']}"
     assert [node_id for node_id, _, _ in harness.lives("born")[3:]] == [1, 2, 0]
     assert now["launcher_pid"] == before["launcher_pid"] == launcher.pid
@@ -316,4 +316,4 @@ def test_restart_of_one_process_with_invalid_config_is_refused(start, kafkalite,
 
 def test_restart_without_a_broker_is_refused(kafkalite, tmp_path):
     done = kafkalite("restart", "--data", tmp_path)
-    assert done.returncode == 1 and "there is nothing to restart" in done.stderr
+    assert done.returncode == 1 and "nothing to restart" in done.stderr

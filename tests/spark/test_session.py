@@ -284,7 +284,7 @@ def test_setting_precedence_is_command_line_then_submitted_then_default(
     [
         ([], 2, "FILE"),
         (["/no/such/job.py"], 1, "/no/such/job.py is no file"),
-        (["--conf", "memory=4g", "job.py"], 1, "the names of Spark's settings begin with spark."),
+        (["--conf", "memory=4g", "job.py"], 1, "the name of a Spark property begins with spark."),
         (["--conf", "memory", "job.py"], 2, "KEY=VALUE"),
     ],
 )

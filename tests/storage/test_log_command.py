@@ -62,12 +62,12 @@ def test_dump_of_a_truncated_file_reports_the_position(
     path = segments(directory)[0]
     path.write_bytes(path.read_bytes()[:-1])
     assert main(["log", "dump", str(path)]) == 1
-    assert "no whole batch stands at byte" in capsys.readouterr().err
+    assert "no valid batch at byte" in capsys.readouterr().err
 
 
 def test_verify_accepts_a_valid_log(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["log", "verify", str(directory)]) == 0
-    assert "nothing wrong" in capsys.readouterr().out
+    assert "no errors" in capsys.readouterr().out
 
 
 def test_verify_accepts_an_open_preallocated_log(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_verify_distinguishes_a_torn_tail_from_damage(
     assert main(["log", "verify", "--json", str(first), str(last)]) == 1
     middle, tail = lines(capsys)
     assert (middle["file"], middle["torn_tail"]) == (str(first), False)
-    assert "whole batches go on at byte" in str(middle["fault"])
+    assert "the next valid batch begins at byte" in str(middle["fault"])
     assert (tail["file"], tail["torn_tail"]) == (str(last), True)
 
 
@@ -110,12 +110,16 @@ def test_verify_finds_a_wrong_index_position(
     content[7] ^= 1
     path.write_bytes(content)
     assert main(["log", "verify", str(path)]) == 1
-    assert "where its batch is not" in capsys.readouterr().out
+    assert "which is not the position of its batch" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("name", "sentence"),
-    [("nothing", "does not exist"), ("empty", "holds no file of a log"), ("x.txt", "is not named")],
+    [
+        ("nothing", "does not exist"),
+        ("empty", "contains no log files"),
+        ("x.txt", "is not a log file"),
+    ],
 )
 def test_file_that_is_not_a_log_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, sentence: str

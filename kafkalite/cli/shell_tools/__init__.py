@@ -1,12 +1,12 @@
 """kafkalite shell-tools: Kafka's own script names, for scripts that call them.
 
-A script is two lines of sh: this Python, and the tool's module here.  One module is one of Kafka's
-tools: its `TOOL` is a table of flags and the function behind them.  The tools use the protocol, so
-they work with any Kafka, and print what Kafka's print where scripts read it.
-tests/oracle/test_shell_tools.py runs the same command lines with both, and
-tests/oracle/shell_differences.py lists each difference with its reason.
+A script runs this Python interpreter with the module of the tool.  Each tool is one module: its
+`TOOL` is a table of flags and a function.  The tools work with any Kafka broker, and their stdout
+is that of Kafka's tools where scripts read it.  tests/oracle/test_shell_tools.py runs the same
+command lines with both, and tests/oracle/shell_differences.py lists each difference with its
+reason.
 
-Left out: every tool of Kafka's that is not in TOOLS.
+Left out: the tools of Kafka that are not in TOOLS.
 """
 
 from __future__ import annotations
@@ -40,14 +40,16 @@ START = "kafkalite.cli.shell_tools.start"
 
 
 @command(
-    argument("directory", metavar="DIR", type=Path, help="where to write them; made if need be"),
+    argument(
+        "directory", metavar="DIR", type=Path, help="directory of the scripts; created if missing"
+    ),
     name="shell-tools",
 )
 def write(directory: Path) -> None:
-    """Write kafka-topics.sh and its like, which scripts made for Kafka call.
+    """Write kafka-topics.sh and other scripts with the names of Kafka's tools.
 
-    They take the flags of Kafka 4 and print what its own tools print, without a JVM to wait for.
-    What is not supported is refused in one sentence with exit code 1.
+    They accept the flags of Kafka 4 and print the same output, without starting a JVM.  Flags that
+    are not supported are rejected with an error and exit code 1.
 
     Examples:
       kafkalite shell-tools ~/kafka/bin
@@ -57,11 +59,13 @@ def write(directory: Path) -> None:
     paths = {name: directory / f"{name}.sh" for name in TOOLS}
     for path in paths.values():
         if path.exists() and not is_generated(path):
-            raise Refusal(f"{path} is there already and not ours (name another directory)")
+            raise Refusal(
+                f"{path} exists and was not written by this command; choose another directory"
+            )
     for name, path in paths.items():
         python = shlex.quote(sys.executable)
         text = SCRIPT.format(mark=MARK, python=python, start=START, name=name)
-        # All or nothing, since a script may be running just now.
+        # Replaced atomically, since the script may be running.
         fresh = path.with_suffix(".new")
         fresh.write_text(text)
         fresh.chmod(0o755)

@@ -18,8 +18,8 @@ from kafkalite.errors import Refusal
 Key = TypeVar("Key")
 Result = TypeVar("Result")
 
-BOOTSTRAP = Flag("bootstrap-server", "HOST:PORT,…", "where the cluster is; must be given")
-COMMAND_CONFIG = Flag("command-config", "FILE", "a file with properties of the client")
+BOOTSTRAP = Flag("bootstrap-server", "HOST:PORT,…", "addresses of brokers; required")
+COMMAND_CONFIG = Flag("command-config", "FILE", "file with client properties")
 CONNECTION = (BOOTSTRAP, COMMAND_CONFIG)
 
 
@@ -28,7 +28,7 @@ class ToolCluster(ClusterClients):
 
     @property
     def is_plaintext(self) -> bool:
-        """Return True if the connection uses neither TLS nor a login, as cli/wire.py requires."""
+        """Return True if the connection uses neither TLS nor SASL, as cli/wire.py requires."""
         return self.properties.get("security.protocol", "plaintext").lower() == "plaintext"
 
     def metadata(
@@ -38,11 +38,11 @@ class ToolCluster(ClusterClients):
             return super().metadata(client, topic)
         except Refusal:
             why = f": {clean_error(self.last_error)}" if self.last_error else ""
-            raise Refusal(f"no broker answers at {self.bootstrap}{why}") from None
+            raise Refusal(f"no broker responds at {self.bootstrap}{why}") from None
 
 
 def brokers(options: ParsedFlags, properties: Sequence[tuple[str, str]] = ()) -> ToolCluster:
-    """Return the cluster that the flags name; given properties override the file's."""
+    """Return the cluster that the flags name; `properties` override those of the file."""
     options.requires("bootstrap-server")
     path = options.one("command-config")
     known = translated([*(properties_in(path) if path else ()), *properties])

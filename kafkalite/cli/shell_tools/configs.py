@@ -1,8 +1,8 @@
-"""kafka-configs.sh: configuration of topics, brokers and groups, SCRAM logins of users.
+"""kafka-configs.sh: configuration of topics, brokers and groups, SCRAM credentials of users.
 
-Left out: quotas of users, clients and addresses, and brokers' loggers; --bootstrap-controller,
-since whoever serves clients serves this too.  Over TLS or with a login a synonym may hide another
-of the same name, and the brokers' defaults and client metrics cannot be asked (resource.py).
+Left out: quotas of users, clients and addresses; broker loggers; --bootstrap-controller, since the
+brokers serve these requests.  With TLS or SASL, synonyms of the same name are merged, and the
+cluster-wide defaults and client metrics are not supported (resource.py).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from kafkalite.cli.shell_tools.flags import Flag, ParsedFlags, ShellTool
 from kafkalite.cli.shell_tools.java_properties import properties_in
 from kafkalite.errors import Refusal
 
-NOT_SUPPORTED = "is left out: there are no quotas and no loggers to set here"
+NOT_SUPPORTED = "is not supported: quotas and loggers cannot be configured with this tool"
 
 
 class EntityKind(NamedTuple):
@@ -51,7 +51,7 @@ SHORT = {
     "client-metrics": "client-metrics",
     "user": "users",
 }
-"""The flag that names one of a type."""
+"""The flag that selects an entity of a type."""
 
 SOURCES = {
     "topic": "DYNAMIC_TOPIC_CONFIG",
@@ -75,32 +75,32 @@ def entity_type(text: str) -> str:
 
 FLAGS = (
     *CONNECTION,
-    Flag("describe", words="show what is set"),
-    Flag("alter", words="set configs, or take them back"),
-    Flag("topic", "NAME", "of this topic"),
-    Flag("broker", "ID", "of this broker"),
-    Flag("broker-defaults", words="of all brokers that have no own"),
-    Flag("group", "ID", "of this group"),
-    Flag("client-metrics", "NAME", "of this subscription to clients' metrics"),
-    Flag("user", "NAME", "the SCRAM logins of this user"),
+    Flag("describe", words="describe the configs"),
+    Flag("alter", words="set or delete configs"),
+    Flag("topic", "NAME", "the topic"),
+    Flag("broker", "ID", "the broker"),
+    Flag("broker-defaults", words="the default configs of all brokers"),
+    Flag("group", "ID", "the group"),
+    Flag("client-metrics", "NAME", "the client metrics subscription"),
+    Flag("user", "NAME", "the user, for SCRAM credentials"),
     Flag("entity-type", "TYPE", f"one of {', '.join(KINDS)}", entity_type),
-    Flag("entity-name", "NAME", "of the one of this name (default: all of them)"),
-    Flag("entity-default", words="of all brokers that have no own"),
-    Flag("all", words="with --describe: all configs with where they come from"),
-    Flag("add-config", "KEY=VALUE,…", "set these; KEY=[A,B] is a value with commas"),
-    Flag("add-config-file", "FILE", "set the properties in a file"),
-    Flag("delete-config", "KEY,…", "take these back"),
+    Flag("entity-name", "NAME", "name of the entity (default: all entities of the type)"),
+    Flag("entity-default", words="the default configs of all brokers"),
+    Flag("all", words="with --describe: include configs from other sources and defaults"),
+    Flag("add-config", "KEY=VALUE,…", "set configs; KEY=[A,B] for a value with commas"),
+    Flag("add-config-file", "FILE", "set the configs in a properties file"),
+    Flag("delete-config", "KEY,…", "delete these configs"),
     *(Flag(name, "NAME", refused=NOT_SUPPORTED) for name in ("client", "ip", "broker-logger")),
     *(
         Flag(name, refused=NOT_SUPPORTED)
         for name in ("client-defaults", "ip-defaults", "user-defaults")
     ),
-    Flag("bootstrap-controller", "HOST:PORT", refused="is left out: use --bootstrap-server"),
+    Flag("bootstrap-controller", "HOST:PORT", refused="is not supported: use --bootstrap-server"),
 )
 
 
 def run(options: ParsedFlags) -> int | None:
-    """Show and change the configs of topics, brokers and groups.
+    """Describe and alter the configs of topics, brokers and groups.
 
     Examples:
       kafka-configs.sh --bootstrap-server localhost:9092 --describe --topic flights
@@ -129,16 +129,16 @@ def selected_entity(options: ParsedFlags) -> tuple[EntityKind, str | None]:
     types += [options.one("entity-type")] * ("entity-type" in options)
     if len(types) != 1:
         flags = ", ".join(f"--{flag}" for flag in SHORT)
-        raise Refusal(f"give exactly one of {flags}, --broker-defaults, --entity-type")
+        raise Refusal(f"specify exactly one of {flags}, --broker-defaults, --entity-type")
     names = [options.one(flag) for flag in (*SHORT, "entity-name") if flag in options]
     defaults = [flag for flag in ("broker-defaults", "entity-default") if flag in options]
     if len(names) + len(defaults) > 1:
-        raise Refusal("give one name, or ask for the defaults")
+        raise Refusal("specify either one name or the defaults, not both")
     if names == [""]:
-        raise Refusal("a name is at least one letter")
+        raise Refusal("the name of an entity must not be empty")
     if defaults:
         if types != ["brokers"]:
-            raise Refusal(f"there are no defaults for {types[0]} here")
+            raise Refusal(f"{types[0]} have no default configs; use --entity-name")
         return DEFAULTS, ""
     return KINDS[types[0]], names[0] if names else None
 
@@ -152,7 +152,7 @@ def changes(options: ParsedFlags) -> list[ValueChange]:
         added = dict(pairs(options.one("add-config")))
     deleted = [name.strip() for name in options.one("delete-config", "").split(",") if name.strip()]
     if not added and not deleted:
-        raise Refusal("--alter wants --add-config, --add-config-file or --delete-config")
+        raise Refusal("--alter requires --add-config, --add-config-file or --delete-config")
     return [
         *(ValueChange(key, SET, value) for key, value in added.items()),
         *(ValueChange(key, UNSET) for key in deleted),
@@ -164,7 +164,7 @@ def pairs(text: str) -> Iterator[tuple[str, str]]:
     for part in parted(text):
         key, equals, value = part.partition("=")
         if not equals or not key.strip():
-            raise Refusal(f"--add-config wants KEY=VALUE or KEY=[A,B], not {part!r}")
+            raise Refusal(f"--add-config must be KEY=VALUE or KEY=[A,B], not {part!r}")
         value = value.strip()
         if value.startswith("[") and value.endswith("]"):
             value = value[1:-1]
@@ -188,7 +188,7 @@ def alter(
     cluster: ToolCluster, kind: EntityKind, name: str | None, wanted: list[ValueChange]
 ) -> None:
     if name is None:
-        raise Refusal(f"say which {kind.noun} to alter, with --entity-name")
+        raise Refusal(f"specify the {kind.noun} to alter with --entity-name")
     if kind is KINDS["users"]:
         logins.change(cluster.connected_admin(), name, wanted)
     else:
@@ -242,7 +242,7 @@ def show(
 
 
 def lines(kind: EntityKind, entry: DescribedValue, every: bool) -> Iterable[str]:
-    """Yield the line of an entry, if it is to be shown."""
+    """Yield the line of an entry, if the flags select it."""
     own = any(each.source == kind.own for each in entry.synonyms) or entry.source == kind.own
     if not own and (not every or kind is DEFAULTS):
         return

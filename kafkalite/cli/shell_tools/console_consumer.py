@@ -1,10 +1,10 @@
 """kafka-console-consumer.sh: print records as they arrive.
 
-With a group it joins and commits what was printed.  Without one it reads the partitions there are
-at the start and leaves no trace, where Kafka's joins a group of a name of its own making.
+With a group, offsets are committed after the records are printed.  Without one, partitions are
+assigned directly, while Kafka's tool joins a group with a generated name.
 
-Left out: formatters other than the default one and none; topics and partitions made after the
-start, where no group is given.
+Left out: formatters other than DefaultMessageFormatter and NoOpMessageFormatter; without a group,
+topics and partitions that are created after the start.
 """
 
 from __future__ import annotations
@@ -62,15 +62,17 @@ def level(text: str) -> str:
 
 FLAGS = (
     *CONNECTION,
-    Flag("topic", "NAME", "the topic"),
-    Flag("include", "REGEX", "all topics whose name matches this"),
-    Flag("group", "ID", "read as a member of this group"),
-    Flag("from-beginning", words="begin with the oldest record where nothing else is known"),
+    Flag("topic", "NAME", "name of the topic"),
+    Flag("include", "REGEX", "regular expression of topic names"),
+    Flag("group", "ID", "join this consumer group"),
+    Flag("from-beginning", words="start at the beginning of partitions without committed offset"),
     Flag("partition", "ID", "only this partition", whole),
-    Flag("offset", "WHERE", "of the partition: earliest, latest (default) or an offset", offset),
-    Flag("max-messages", "COUNT", "end after so many records", whole),
-    Flag("timeout-ms", "MS", "end when no record came for so long", whole),
-    Flag("isolation-level", "LEVEL", f"{' or '.join(LEVELS)} ({LEVELS[0]})", level),
+    Flag(
+        "offset", "WHERE", "start of the partition: earliest, latest (default) or an offset", offset
+    ),
+    Flag("max-messages", "COUNT", "exit after this number of records", whole),
+    Flag("timeout-ms", "MS", "exit if no record arrives for this time", whole),
+    Flag("isolation-level", "LEVEL", f"{' or '.join(LEVELS)} (default {LEVELS[0]})", level),
     Flag(
         "formatter-property",
         "KEY=VALUE",
@@ -78,27 +80,27 @@ FLAGS = (
         property_value,
         repeated=True,
     ),
-    Flag("formatter-config", "FILE", "a file with formatter properties"),
+    Flag("formatter-config", "FILE", "file with formatter properties"),
     Flag("formatter", "CLASS", "DefaultMessageFormatter or NoOpMessageFormatter"),
-    Flag("key-deserializer", "CLASS", "what makes text of keys"),
-    Flag("value-deserializer", "CLASS", "what makes text of values"),
-    Flag("skip-message-on-error", words="pass over records that cannot be printed"),
+    Flag("key-deserializer", "CLASS", "deserializer of keys"),
+    Flag("value-deserializer", "CLASS", "deserializer of values"),
+    Flag("skip-message-on-error", words="skip records that cannot be printed"),
     Flag(
         "command-property",
         "KEY=VALUE",
-        "a property of the consumer; may be repeated",
+        "consumer property; may be repeated",
         property_value,
         repeated=True,
     ),
     Flag("property", "KEY=VALUE", instead="formatter-property"),
     Flag("consumer-property", "KEY=VALUE", instead="command-property"),
     Flag("consumer.config", "FILE", instead="command-config"),
-    Flag("enable-systest-events", refused="is left out: it is for Kafka's own system tests"),
+    Flag("enable-systest-events", refused="is not supported: it is for Kafka's system tests"),
 )
 
 
 def run(options: ParsedFlags) -> int | None:
-    """Print the records of topics, each value on its line.
+    """Print the records of topics, one value per line.
 
     Examples:
       kafka-console-consumer.sh --bootstrap-server localhost:9092 --topic flights --from-beginning
@@ -107,7 +109,7 @@ def run(options: ParsedFlags) -> int | None:
     """
     check(options)
     lines = formatter(options)
-    gc.disable()  # no cycles are made here, and it would walk every batch again and again
+    gc.disable()  # no cycles are created here, and each collection would traverse the batches
     with errors_as_refusals():
         reader = ConsoleReader(options)
         try:
@@ -116,7 +118,7 @@ def run(options: ParsedFlags) -> int | None:
                     write_stdout(lines(batch))
                     reader.done(batch)
         except SystemError:
-            # A signal that arrives in the middle of a callback is swallowed by confluent-kafka.
+            # confluent-kafka discards exceptions that a signal handler raises in a callback.
             raise KeyboardInterrupt from None
         finally:
             reader.consumer.close()
@@ -133,7 +135,7 @@ def check(options: ParsedFlags) -> None:
     options.excludes("offset", ["from-beginning"])
     for flag in ("max-messages", "timeout-ms", "partition"):
         if options.one(flag, 0) < 0 and not (flag == "max-messages" and options.one(flag) == -1):
-            raise Refusal(f"--{flag} wants a number that is not negative")
+            raise Refusal(f"--{flag} must not be negative")
 
 
 def formatter(options: ParsedFlags) -> record_lines.Lines:
@@ -146,7 +148,7 @@ def formatter(options: ParsedFlags) -> record_lines.Lines:
     if name == "NoOpMessageFormatter":
         return record_lines.nothing
     if name != "DefaultMessageFormatter":
-        raise Refusal(f"--formatter {name} is left out (try kafkalite consume -J)")
+        raise Refusal(f"--formatter {name} is not supported (for JSON, use kafkalite consume -J)")
     return record_lines.default(properties, "skip-message-on-error" in options)
 
 
@@ -174,7 +176,7 @@ class ConsoleReader:
         while self.left and not self.signals.received:
             if (rest_s := self.deadline_s - time.monotonic()) <= 0:
                 return
-            # The first record is waited for, and only what is there already goes along with it.
+            # Wait for one record, and add those that are queued already.
             batch = self.consumer.consume(1, min(POLL_S, rest_s))
             if batch and self.left > 1:
                 batch += self.consumer.consume(min(BATCH_COUNT_MAX, self.left - 1), 0)
@@ -193,16 +195,14 @@ class ConsoleReader:
         """Subscribe or assign; return False if no topic exists within the timeout."""
         pattern = self.options.one("include")
         if self.group is not None:
-            # To librdkafka a name that begins with ^ is a pattern.
+            # librdkafka subscribes to a pattern if the name begins with ^.
             self.consumer.subscribe([self.options.one("topic") or f"^({pattern})$"])
             return True
         warned = False
         while not (places := self._places()):
             if not warned:
                 warned = True
-                warn(
-                    f"there is no topic {pattern or self.options.one('topic')} yet; waiting for it"
-                )
+                warn(f"topic {pattern or self.options.one('topic')} does not exist; waiting for it")
             if self.signals.received or time.monotonic() > self.deadline_s:
                 return False
             self.consumer.poll(POLL_S)
@@ -224,7 +224,9 @@ class ConsoleReader:
                 raise KafkaException(topic.error)
             known = sorted(topic.partitions) if matches(str(topic.topic)) else []
             if known and partition is not None and partition not in known:
-                raise Refusal(f"topic {name} has no partition {partition}: it has {len(known)}")
+                raise Refusal(
+                    f"topic {name} has no partition {partition}; it has {len(known)} partitions"
+                )
             chosen = known if partition is None else known[partition : partition + 1]
             places += [TopicPartition(str(topic.topic), number, start) for number in chosen]
         return places
@@ -234,10 +236,10 @@ def group_of(options: ParsedFlags, cluster: ToolCluster) -> str | None:
     """Return the group that a flag or a property names; raise Refusal if they differ."""
     named, configured = options.one("group"), cluster.properties.get("group.id")
     if named is not None and configured not in (None, named):
-        raise Refusal(f"--group is {named}, and the property group.id is {configured}")
+        raise Refusal(f"--group {named} contradicts the property group.id={configured}")
     group = named if named is not None else configured
     if group is not None and "partition" in options:
-        raise Refusal("--partition cannot be used with a group, which hands out partitions")
+        raise Refusal("--partition cannot be used with a group, which assigns the partitions")
     return str(group) if group is not None else None
 
 

@@ -1,7 +1,7 @@
 """kafka-console-producer.sh: send each line of stdin as a record.
 
-Left out: readers of one's own (--line-reader), and bounds of the producer's memory and patience
-that librdkafka does not have in that form.  A record that was not delivered makes the exit code 1.
+Left out: custom readers (--line-reader), --max-memory-bytes and --max-block-ms, which librdkafka
+does not support.  The exit code is 1 if a record was not delivered.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ PROPERTIES = {
     "socket-buffer-size": "socket.send.buffer.bytes",
     "timeout": "linger.ms",
 }
-"""Flags and librdkafka's properties that they set."""
+"""Flags, and the librdkafka properties that they set."""
 
-MEMORY = "has no effect here: what waits to be sent is bounded already"
+MEMORY = "is not supported: the number and size of records in flight is limited"
 HEADERS_IN_FLIGHT_MAX = 100_000
 
 
@@ -44,7 +44,7 @@ def codec(text: str) -> str:
 
 FLAGS = (
     *CONNECTION,
-    Flag("topic", "NAME", "the topic; must be given"),
+    Flag("topic", "NAME", "name of the topic; required"),
     Flag(
         "reader-property",
         "KEY=VALUE",
@@ -53,31 +53,38 @@ FLAGS = (
         property_value,
         repeated=True,
     ),
-    Flag("reader-config", "FILE", "a file with reader properties"),
+    Flag("reader-config", "FILE", "file with reader properties"),
     Flag(
         "command-property",
         "KEY=VALUE",
-        "a property of the producer; may be repeated",
+        "producer property; may be repeated",
         property_value,
         repeated=True,
     ),
-    Flag("compression-codec", "CODEC", "none, gzip, snappy, lz4, zstd (gzip)", codec, False, True),
-    Flag("sync", words="wait for each record before the next"),
-    Flag("batch-size", "BYTES", "of the batches of a partition", whole),
-    Flag("timeout", "MS", "how long a batch waits for more records (5)", whole),
-    Flag("request-required-acks", "ACKS", "all, 1 or 0 (all)"),
-    Flag("request-timeout-ms", "MS", "how long the broker may take", whole),
-    Flag("message-send-max-retries", "COUNT", "how often a record is sent again", whole),
-    Flag("retry-backoff-ms", "MS", "the rest before it", whole),
-    Flag("metadata-expiry-ms", "MS", "how long what is known of the cluster holds", whole),
-    Flag("socket-buffer-size", "BYTES", "of the socket", whole),
+    Flag(
+        "compression-codec",
+        "CODEC",
+        "none, gzip, snappy, lz4, zstd (default gzip)",
+        codec,
+        False,
+        True,
+    ),
+    Flag("sync", words="wait for the acknowledgement of each record"),
+    Flag("batch-size", "BYTES", "maximum size of a batch", whole),
+    Flag("timeout", "MS", "time that a batch waits for more records (default 5)", whole),
+    Flag("request-required-acks", "ACKS", "required acknowledgements: all, 1 or 0 (default all)"),
+    Flag("request-timeout-ms", "MS", "timeout of a request", whole),
+    Flag("message-send-max-retries", "COUNT", "maximum number of retries", whole),
+    Flag("retry-backoff-ms", "MS", "backoff before a retry", whole),
+    Flag("metadata-expiry-ms", "MS", "maximum age of metadata", whole),
+    Flag("socket-buffer-size", "BYTES", "size of the socket's send buffer", whole),
     Flag("property", "KEY=VALUE", instead="reader-property"),
     Flag("producer-property", "KEY=VALUE", instead="command-property"),
     Flag("producer.config", "FILE", instead="command-config"),
     Flag("max-partition-memory-bytes", "BYTES", instead="batch-size"),
     Flag("max-memory-bytes", "BYTES", refused=MEMORY),
     Flag("max-block-ms", "MS", refused=MEMORY),
-    Flag("line-reader", "CLASS", refused="is left out: there are no Java classes here"),
+    Flag("line-reader", "CLASS", refused="is not supported: Java classes cannot be loaded"),
 )
 
 
@@ -91,7 +98,7 @@ def run(options: ParsedFlags) -> int | None:
     """
     options.requires("bootstrap-server", "topic")
     reader = LineReader(reader_properties(options))
-    gc.disable()  # no cycles are made here, and it would walk every batch again and again
+    gc.disable()  # no cycles are created here, and each collection would traverse the batches
     with errors_as_refusals():
         cluster = brokers(options, options.all("command-property"))
         sender = RecordSender(cluster, options.one("topic"), settings(options))
@@ -117,7 +124,7 @@ def settings(options: ParsedFlags) -> dict[str, Any]:
         chosen["linger.ms"] = 0
     acks = str(chosen.get("acks", "all"))
     if acks not in ("all", "-1", "0", "1"):
-        raise Refusal(f"--request-required-acks is all, -1, 0 or 1, not {acks!r}")
+        raise Refusal(f"--request-required-acks must be all, -1, 0 or 1, not {acks!r}")
     size = input_size([])
     short = size is not None and size <= SHORT_SIZE_MAX
     return ({**SHORT_INPUT} if short or acks in ("0", "1") else {}) | chosen

@@ -1,9 +1,9 @@
 """kafka-consumer-groups.sh: list, describe, reset and delete consumer groups.
 
-A failure is exit code 1, also where Kafka's prints it and ends with 0.
+A failure exits with code 1, also where Kafka's tool prints it and exits with 0.
 
-Left out: --validate-regex, since there is no RE2 here.  A partition in which no record is as young
-as --to-datetime and --by-duration ask goes to its end without a word on stdout.
+Left out: --validate-regex, which requires RE2.  If a partition has no record since --to-datetime or
+--by-duration, its offset is set to the end, without a message on stdout.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def states(text: str) -> list[str]:
     known = {state.lower(): state for state in (*STATES.values(), "Assigning", "Reconciling")}
     names = [part.strip().lower() for part in text.split(",")]
     if not set(names) <= known.keys():
-        raise ValueError(f"some of {', '.join(known.values())}")
+        raise ValueError(f"a list of {', '.join(known.values())}")
     return [known[name] for name in names]
 
 
@@ -54,7 +54,7 @@ def types(text: str) -> list[str]:
     """Parse the argument of --type."""
     names = [part.strip().lower() for part in text.split(",")]
     if not set(names) <= TYPES.keys():
-        raise ValueError(f"some of {', '.join(TYPES.values())}")
+        raise ValueError(f"a list of {', '.join(TYPES.values())}")
     return [TYPES[name] for name in names]
 
 
@@ -76,7 +76,7 @@ def moment(text: str) -> Destination:
     except ValueError:
         when = None
     if when is None:
-        raise ValueError("YYYY-MM-DDThh:mm:ss.sss")
+        raise ValueError("of the form YYYY-MM-DDThh:mm:ss.sss")
     when = when if when.tzinfo else when.replace(tzinfo=UTC)
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
     return start_position.SinceTimestamp(max(0, (when - epoch) // MILLISECOND))
@@ -88,7 +88,7 @@ def age(text: str) -> Destination:
     form = rf"P(?:{number}D)?(?:T(?:{number}H)?(?:{number}M)?(?:{number}(?:\.([0-9]{{1,9}}))?S)?)?"
     parts = re.fullmatch(form, text.upper())
     if parts is None or not any(parts.groups()):
-        raise ValueError("PnDTnHnMnS, as P1DT12H")
+        raise ValueError("of the form PnDTnHnMnS (P1DT12H)")
     days, hours, minutes, seconds, fraction = (part or "0" for part in parts.groups())
     whole_s = int(days) * 86400 + int(hours) * 3600 + int(minutes) * 60 + int(seconds)
     return start_position.SinceAge(whole_s * 1000 + int(fraction.ljust(3, "0")[:3]))
@@ -105,7 +105,7 @@ def by(text: str) -> Destination:
 def timeout(text: str) -> int:
     """Parse the argument of --timeout."""
     if whole(text) < REQUEST_TIMEOUT_S * 1000:
-        raise ValueError(f"at least {REQUEST_TIMEOUT_S * 1000:.0f}, the time a broker is given")
+        raise ValueError(f"at least {REQUEST_TIMEOUT_S * 1000:.0f}, the timeout of a request")
     return whole(text)
 
 
@@ -118,33 +118,33 @@ DESTINATIONS = (*PLACES, "to-offset", "shift-by", "to-datetime", "by-duration", 
 FLAGS = (
     *CONNECTION,
     Flag("list", words="list the groups"),
-    Flag("describe", words="show how far groups have read"),
-    Flag("reset-offsets", words="show, or with --execute set, where groups go on"),
+    Flag("describe", words="describe groups with their offsets and lag"),
+    Flag("reset-offsets", words="reset offsets with --execute; without it, print them"),
     Flag("delete", words="delete groups and their offsets"),
-    Flag("delete-offsets", words="let go of a group's offsets for topics"),
-    Flag("group", "ID", "the group; may be repeated", repeated=True),
+    Flag("delete-offsets", words="delete the committed offsets of a group for topics"),
+    Flag("group", "ID", "id of the group; may be repeated", repeated=True),
     Flag("all-groups", words="all groups"),
-    Flag("topic", "NAME[:ID,…]", "a topic, or some partitions; may be repeated", topic, True),
-    Flag("all-topics", words="all topics that the group has offsets for"),
-    Flag("offsets", words="with --describe: offsets and lag, as it does anyway"),
+    Flag("topic", "NAME[:ID,…]", "topic, or partitions of it; may be repeated", topic, True),
+    Flag("all-topics", words="all topics with committed offsets of the group"),
+    Flag("offsets", words="with --describe: offsets and lag (default)"),
     Flag("members", words="with --describe: the members"),
-    Flag("state", "STATE,…", "with --describe: the state; with --list: those in it", states,
+    Flag("state", "STATE,…", "with --describe: the state; with --list: filter by state", states,
          optional=True),
-    Flag("type", "TYPE,…", "with --list: the types, or those of a type", types, optional=True),
-    Flag("verbose", words="with --describe: more of it"),
-    Flag("to-earliest", words="go on from the oldest record"),
-    Flag("to-latest", words="go on from the end"),
-    Flag("to-current", words="go on from where the group is"),
-    Flag("to-offset", "OFFSET", "go on from this offset", at),
-    Flag("shift-by", "COUNT", "go on so many records later, or with a minus earlier", by),
-    Flag("to-datetime", "WHEN", "go on from YYYY-MM-DDThh:mm:ss.sss, in UTC if no zone", moment),
-    Flag("by-duration", "PnDTnHnMnS", "go on from so long ago", age),
-    Flag("from-file", "FILE", "go on from the offsets in a CSV file"),
-    Flag("dry-run", words="only show it, as it does anyway"),
-    Flag("execute", words="do it"),
-    Flag("export", words="show it as CSV, for --from-file"),
-    Flag("timeout", "MS", "how long it may take", timeout),
-    Flag("validate-regex", "REGEX", refused="is left out: there is no RE2 here"),
+    Flag("type", "TYPE,…", "with --list: print types, or filter by type", types, optional=True),
+    Flag("verbose", words="with --describe: more columns"),
+    Flag("to-earliest", words="reset to the earliest offset"),
+    Flag("to-latest", words="reset to the latest offset"),
+    Flag("to-current", words="reset to the current offset"),
+    Flag("to-offset", "OFFSET", "reset to this offset", at),
+    Flag("shift-by", "COUNT", "shift the current offset by COUNT, which may be negative", by),
+    Flag("to-datetime", "WHEN", "reset to YYYY-MM-DDThh:mm:ss.sss (UTC without a zone)", moment),
+    Flag("by-duration", "PnDTnHnMnS", "reset to this duration before now", age),
+    Flag("from-file", "FILE", "reset to the offsets in a CSV file"),
+    Flag("dry-run", words="print the new offsets (default)"),
+    Flag("execute", words="commit the new offsets"),
+    Flag("export", words="print the new offsets as CSV, for --from-file"),
+    Flag("timeout", "MS", "time limit of the command", timeout),
+    Flag("validate-regex", "REGEX", refused="is not supported: it requires RE2"),
 )  # fmt: skip
 
 
@@ -164,7 +164,7 @@ def run(options: ParsedFlags) -> int | None:
             groups = GroupOffsets(brokers(options))
             return VERBS[action](groups, options)
     except Refusal as refusal:
-        # Scripts read it on stdout, where Kafka writes it; a person may look at stderr only.
+        # Kafka writes errors to stdout, where scripts read them; users expect them on stderr.
         print(f"\nError: Executing consumer group command failed due to {refusal}")
         warn(str(refusal))
         return refusal.exit_code
@@ -184,12 +184,12 @@ def check(options: ParsedFlags, action: str) -> None:
     elif action == "delete-offsets":
         options.requires("group", "topic")
         if len(options.all("group")) > 1:
-            raise Refusal("--delete-offsets is for one group at a time")
+            raise Refusal("--delete-offsets accepts only one --group")
     else:
         options.action("group", "all-groups")
     if action == "describe":
         if len([name for name in VIEWS if name in options]) > 1:
-            raise Refusal(f"give at most one of --{', --'.join(VIEWS)}")
+            raise Refusal(f"specify at most one of --{', --'.join(VIEWS)}")
         if options.one("state"):
             raise Refusal("--state takes no value with --describe")
     if action == "reset-offsets":
@@ -273,7 +273,7 @@ def offsets(groups: GroupOffsets, group: ConsumerGroupDescription, verbose: bool
 def reset(groups: GroupOffsets, options: ParsedFlags) -> int:
     chosen = names(groups, options)
     if "execute" not in options and "dry-run" not in options:
-        print_stderr("kafkalite: nothing is changed without --execute")
+        print_stderr("kafkalite: dry run, no offsets were committed (commit them with --execute)")
     listed = from_file(options, chosen)
     rows: list[tuple[str, str, int, int]] = []
     code = 0
@@ -307,7 +307,7 @@ def from_file(options: ParsedFlags, chosen: list[str]) -> dict[str, dict[Partiti
         try:
             return read_offsets(path, file, chosen)
         except UnicodeDecodeError:
-            raise Refusal(f"{path} is no text in UTF-8") from None
+            raise Refusal(f"{path} is not valid UTF-8") from None
 
 
 def destinations(
@@ -340,7 +340,7 @@ def named(groups: GroupOffsets, options: ParsedFlags) -> Iterator[PartitionKey]:
             yield name, number
 
 
-# -- forget ----------------------------------------------------------------------------------------
+# -- delete ----------------------------------------------------------------------------------------
 
 
 def delete(groups: GroupOffsets, options: ParsedFlags) -> int:

@@ -1,4 +1,4 @@
-"""kafka-delete-records.sh: advance log start offsets, as a JSON file says."""
+"""kafka-delete-records.sh: advance log start offsets to those in a JSON file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ FILE_SIZE_MAX = 64 << 20
 
 FLAGS = (
     *CONNECTION,
-    Flag("offset-json-file", "FILE", "the offset each partition shall begin with, -1 for its end"),
+    Flag(
+        "offset-json-file",
+        "FILE",
+        "JSON file with the new start offset of each partition; -1 is its end",
+    ),
 )
 
 
@@ -54,19 +58,19 @@ def places_in(name: str) -> list[TopicPartition]:
     """Return the offsets in a file; raise Refusal if it is invalid."""
     path = Path(name)
     if path.stat().st_size > FILE_SIZE_MAX:
-        raise Refusal(f"{name} is larger than {FILE_SIZE_MAX >> 20} MiB")
+        raise Refusal(f"{name} is larger than {FILE_SIZE_MAX >> 20} MiB; split it")
     try:
         read = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
-        raise Refusal(f"{name} is no JSON: {error}") from None
+        raise Refusal(f"{name} is not valid JSON: {error}") from None
     if not isinstance(read, dict) or not isinstance(read.get("partitions"), list):
-        raise Refusal(f"{name} has no list of partitions; it should look like {SHAPE}")
+        raise Refusal(f"{name} has no list of partitions; the format is {SHAPE}")
     if read.get("version", VERSION) != VERSION:
-        raise Refusal(f"{name}: there is version {VERSION} only, not {read['version']!r}")
+        raise Refusal(f"{name}: version must be {VERSION}, not {read['version']!r}")
     places = [place_of(entry, name) for entry in read["partitions"]]
     if len(set(places)) < len(places):
         twice = next(place for place in places if places.count(place) > 1)
-        raise Refusal(f"{name} names {twice.topic}-{twice.partition} twice")
+        raise Refusal(f"{name} contains {twice.topic}-{twice.partition} more than once")
     return places
 
 
@@ -75,10 +79,12 @@ def place_of(entry: Any, name: str) -> TopicPartition:
         return isinstance(entry.get(field), kind) and not isinstance(entry[field], bool)
 
     if not isinstance(entry, dict) or not all(is_valid(*field) for field in FIELDS.items()):
-        raise Refusal(f"{name}: {json.dumps(entry)} is no partition; it should look like {SHAPE}")
+        raise Refusal(f"{name}: {json.dumps(entry)} is not a partition; the format is {SHAPE}")
     partition, offset = entry["partition"], entry["offset"]
     if not 0 <= partition <= PARTITION_MAX or not -1 <= offset <= OFFSET_MAX or not entry["topic"]:
-        raise Refusal(f"{name}: {json.dumps(entry)} names nothing that can be")
+        raise Refusal(
+            f"{name}: {json.dumps(entry)} has an empty topic, or a partition or offset out of range"
+        )
     return TopicPartition(entry["topic"], partition, offset)
 
 

@@ -1,7 +1,7 @@
 """kafka-dump-log.sh: print segments, indexes and snapshots from their files.
 
-Left out: decoders of internal topics' records and of one's own; aborted transactions' indexes;
---max-message-size, since a batch is read as large as it is.
+Left out: decoders of the records of internal topics, and custom decoders; transaction indexes;
+--max-message-size, since a batch of any size is read.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ MAGIC = 2
 SEQUENCES = 1 << 31
 TIMESTAMPS = ("CreateTime", "LogAppendTime")
 END_OF_TRANSACTION = ("ABORT", "COMMIT")
-INTERNAL = "is left out: records of internal topics are shown as they are"
-CLASSES = "is left out: there are no Java classes here"
+INTERNAL = "is not supported: records of internal topics are not decoded"
+CLASSES = "is not supported: Java classes cannot be loaded"
 
 FLAGS = (
-    Flag("files", "FILE,FILE,…", "segments, indexes and snapshots; must be given"),
-    Flag("print-data-log", words="show the records of each batch with key and value"),
-    Flag("deep-iteration", words="show the records of each batch without them"),
-    Flag("skip-record-metadata", words="show of the records key and value only"),
-    Flag("max-bytes", "BYTES", "read no more of a segment", whole),
-    Flag("verify-index-only", words="say only what is wrong in an index"),
-    Flag("index-sanity-check", words="say only whether an index can be used"),
-    Flag("max-message-size", "BYTES", refused="has no effect here: a batch may be of any size"),
+    Flag("files", "FILE,FILE,…", "segments, indexes and snapshots; required"),
+    Flag("print-data-log", words="print the records of each batch with key and value"),
+    Flag("deep-iteration", words="print the records of each batch without key and value"),
+    Flag("skip-record-metadata", words="print only key and value of records"),
+    Flag("max-bytes", "BYTES", "maximum number of bytes to read of a segment", whole),
+    Flag("verify-index-only", words="verify indexes without printing them"),
+    Flag("index-sanity-check", words="check only whether an index can be used"),
+    Flag("max-message-size", "BYTES", refused="is not supported: a batch of any size is read"),
     *(
         Flag(name, refused=INTERNAL)
         for name in (
@@ -72,7 +72,7 @@ def run(options: ParsedFlags) -> int | None:
     options.requires("files")
     size_max = options.one("max-bytes", sys.maxsize)
     if size_max < 0:
-        raise Refusal("--max-bytes wants a number that is not negative")
+        raise Refusal("--max-bytes must not be negative")
     code = 0
     for name in options.one("files").split(","):
         path = Path(name.strip())
@@ -85,7 +85,10 @@ def run(options: ParsedFlags) -> int | None:
         elif kind == layout.SNAPSHOT:
             snapshot(path)
         else:
-            warn(f"{path} is none of {', '.join(log.KINDS)} with an offset for a name")
+            warn(
+                f"{path} is not a log file: its name must be an offset and one of"
+                f" {', '.join(log.KINDS)}"
+            )
             code = 1
     return code
 
@@ -94,7 +97,7 @@ def run(options: ParsedFlags) -> int | None:
 
 
 def segment(path: Path, shown: DumpOptions, size_max: int) -> None:
-    """Print every batch by its header, invalid ones too, up to bytes that are no batch."""
+    """Print the header of every batch, including invalid ones, up to bytes that are not a batch."""
     print(f"Log starting offset: {log.base_offset_of(path)}")
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -152,7 +155,7 @@ def show_records(batch: bytes, fields: BatchHeader, shown: DumpOptions) -> None:
     try:
         records = RecordBatch(batch).records()
     except KafkaError as error:
-        warn(f"the records of the batch at offset {fields.base_offset} do not read: {error}")
+        warn(f"the records of the batch at offset {fields.base_offset} cannot be decoded: {error}")
         return
     for record in records:
         print(record_line(record, fields, shown))

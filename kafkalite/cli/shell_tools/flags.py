@@ -1,11 +1,11 @@
 """Flags of Kafka's own tools: `--flag value` or `--flag=value`, in any order.
 
-A flag is written out in full, since Kafka knows no abbreviations; one dash does for two.  What
-follows a flag that wants a value is its value, whatever it looks like.  A flag whose value may be
-left out takes the next word unless that looks like a flag.
+A flag must be complete, since Kafka accepts no abbreviations; one dash is equivalent to two.  The
+word after a flag with a value is its value, whatever it looks like.  If the value is optional, the
+next word is the value unless it begins with a dash.
 
-What a tool of Kafka's 4 takes and has no meaning here, and what earlier ones took, is said in one
-sentence with what to do instead; nothing is taken and then forgotten.
+Flags of Kafka 4 that have no effect here, and flags of earlier versions, are rejected with an error
+that names the replacement.  No flag is ignored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kafkalite.errors import Refusal
 
 
 class Flag(NamedTuple):
-    """A flag of a tool; without a name for its value it is a switch."""
+    """A flag of a tool; a switch if it has no name for a value."""
 
     name: str
     value: str = ""
@@ -28,9 +28,9 @@ class Flag(NamedTuple):
     repeated: bool = False
     optional: bool = False
     refused: str = ""
-    """Why it is not taken; the sentence goes on after the flag's name."""
+    """Reason for which it is rejected: the error text after the name of the flag."""
     instead: str = ""
-    """The flag of Kafka 4 that has taken its place; it is taken as that one, and said so."""
+    """The flag of Kafka 4 that replaces it; it is parsed as that one, with a warning."""
 
     @property
     def shown(self) -> str:
@@ -71,14 +71,14 @@ class ParsedFlags:
         """Return the one of these flags that is given; raise Refusal unless it is exactly one."""
         given = [name for name in names if name in self]
         if len(given) != 1:
-            raise Refusal(f"give exactly one of {listed(names)}")
+            raise Refusal(f"specify exactly one of {listed(names)}")
         return given[0]
 
     def requires(self, *names: str, why: str = "") -> None:
         """Raise Refusal unless all of these flags are given."""
         for name in names:
             if name not in self:
-                raise Refusal(f"--{name} is missing{why}")
+                raise Refusal(f"missing required flag --{name}{why}")
 
     def excludes(self, name: str, others: Iterable[str]) -> None:
         """Raise Refusal if the flag is given together with one of the others."""
@@ -89,14 +89,14 @@ class ParsedFlags:
     def only_with(self, name: str, *others: str) -> None:
         """Raise Refusal if the flag is given without one of the others."""
         if name in self and not any(other in self for other in others):
-            raise Refusal(f"--{name} is only for {listed(others)}")
+            raise Refusal(f"--{name} requires {listed(others)}")
 
 
 def whole(text: str) -> int:
     """Parse a whole number, as Java does."""
     sign = text[1:] if text[:1] in ("-", "+") else text
     if not (sign.isascii() and sign.isdecimal()) or len(sign) > 19:
-        raise ValueError("a whole number")
+        raise ValueError("an integer")
     return int(text)
 
 
@@ -124,7 +124,7 @@ def parse(words: Sequence[str], flags: Sequence[Flag]) -> ParsedFlags:
         word = remaining.popleft()
         name, equals, text = word.removeprefix("-").removeprefix("-").partition("=")
         if not word.startswith("-") or not name:
-            raise Refusal(f"{word!r} follows no flag that wants a value")
+            raise Refusal(f"unexpected argument {word!r}: it is not the value of a flag")
         flag = known.get(name)
         if flag is None:
             raise Refusal(unknown(name, known))
@@ -137,7 +137,7 @@ def parse(words: Sequence[str], flags: Sequence[Flag]) -> ParsedFlags:
             name, flag = flag.instead, known[flag.instead]
         found = values.setdefault(name, [])
         if found and not flag.repeated:
-            raise Refusal(f"--{name} is given twice")
+            raise Refusal(f"--{name} was specified more than once")
         found.append(value_of(flag, text if equals else None, remaining))
     return ParsedFlags(values, words)
 
@@ -146,40 +146,40 @@ def value_of(flag: Flag, text: str | None, remaining: deque[str]) -> Any:
     """Return a flag's value: the text after its `=`, or the next word."""
     if not flag.value:
         if text is not None:
-            raise Refusal(f"--{flag.name} takes no value")
+            raise Refusal(f"--{flag.name} does not take a value")
         return None
     if text is None and remaining and not (flag.optional and remaining[0].startswith("-")):
         text = remaining.popleft()
     if text is None:
         if flag.optional:
             return None
-        raise Refusal(f"--{flag.name} wants a value: {flag.value}")
+        raise Refusal(f"--{flag.name} requires a value: {flag.value}")
     try:
         return flag.kind(text)
     except ValueError as wanted:
-        raise Refusal(f"--{flag.name} wants {wanted}, not {text!r}") from None
+        raise Refusal(f"--{flag.name} must be {wanted}, not {text!r}") from None
 
 
 REMOVED_FLAGS = {
-    "zookeeper": "went with ZooKeeper: use --bootstrap-server",
-    "broker-list": "is Kafka 3's: use --bootstrap-server",
-    "whitelist": "is Kafka 3's: use --include",
-    "blacklist": "is Kafka 2's: use --include with a pattern that leaves out",
-    "new-consumer": "is Kafka 1's: leave it out",
-    "max-wait-ms": "is Kafka 3's: leave it out",
-    "offsets": "is Kafka 2's: use --time",
-    "delete-config": "is kafka-configs.sh's",
-    "force": "is Kafka 3's: leave it out",
-    "authorizer": "is Kafka 3's: leave it out",
+    "zookeeper": "is not a flag of Kafka 4: use --bootstrap-server",
+    "broker-list": "is not a flag of Kafka 4: use --bootstrap-server",
+    "whitelist": "is not a flag of Kafka 4: use --include",
+    "blacklist": "is not a flag of Kafka 4: use --include with a pattern that excludes the topics",
+    "new-consumer": "is not a flag of Kafka 4: omit it",
+    "max-wait-ms": "is not a flag of Kafka 4: omit it",
+    "offsets": "is not a flag of Kafka 4: use --time",
+    "delete-config": "is a flag of kafka-configs.sh",
+    "force": "is not a flag of Kafka 4: omit it",
+    "authorizer": "is not a flag of Kafka 4: omit it",
 }
-"""What scripts of earlier days say, where the tool of today does not know it."""
+"""Flags of earlier Kafka versions, with the error text after the name of the flag."""
 
 
 def unknown(name: str, known: dict[str, Flag]) -> str:
     if name in REMOVED_FLAGS:
         return f"--{name} {REMOVED_FLAGS[name]}"
     kept = [f"--{other}" for other, flag in known.items() if is_shown(flag)]
-    return f"unknown flag --{name}{nearest(f'--{name}', kept)} (--help shows them)"
+    return f"unknown flag --{name}{nearest(f'--{name}', kept)} (see --help)"
 
 
 def is_shown(flag: Flag) -> bool:

@@ -1,6 +1,6 @@
 """kafka-get-offsets.sh: the offsets of partitions, one `topic:partition:offset` a line.
 
-Left out: what --time says of tiers (-4, -5, -6), which librdkafka does not ask.
+Left out: --time for tiered storage (-4, -5, -6), which librdkafka does not support.
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ def moment(text: str) -> Any:
     if text in SPECS:
         return SPECS[text]()
     if text in OF_TIERS:
-        raise Refusal(f"--time {text} asks about tiers, which is left out here")
+        raise Refusal(f"--time {text} is not supported: there is no tiered storage")
     try:
         return OffsetSpec.for_timestamp(max(0, whole(text)))
     except ValueError:
-        raise ValueError("latest, earliest, max-timestamp or milliseconds since 1970") from None
+        raise ValueError("latest, earliest, max-timestamp or a timestamp in milliseconds") from None
 
 
 FLAGS = (
     *CONNECTION,
-    Flag("topic", "NAME", "the topic, or a regular expression of names (default: all)"),
+    Flag("topic", "NAME", "regular expression of topic names (default: all)"),
     Flag("partitions", "ID,ID,…", "only these partitions"),
     Flag("topic-partitions", "RULE,RULE,…", "NAME, NAME:ID, NAME:FROM-TO, NAME:FROM- or NAME:-TO"),
-    Flag("time", "WHEN", "latest, earliest, max-timestamp or milliseconds (latest)", moment),
-    Flag("exclude-internal-topics", words="without internal topics"),
+    Flag("time", "WHEN", "latest (default), earliest, max-timestamp or milliseconds", moment),
+    Flag("exclude-internal-topics", words="exclude internal topics"),
 )
 
 
 def run(options: ParsedFlags) -> int | None:
-    """Print the offsets of partitions: their ends, or what --time asks for.
+    """Print the offsets of partitions: their ends, or those at --time.
 
     Examples:
       kafka-get-offsets.sh --bootstrap-server localhost:9092 --topic flights
@@ -77,12 +77,12 @@ def run(options: ParsedFlags) -> int | None:
         admin = brokers(options).connected_admin()
         places = partitions(admin, wanted, "exclude-internal-topics" in options)
         if not places:
-            raise Refusal("no partition of the cluster is one of those asked for")
+            raise Refusal("no partition matches the flags")
         found, errors = settled(admin.list_offsets(dict.fromkeys(places, spec)))
     for place in places:
         if place in errors:
             print_stderr(
-                f"kafkalite: {place.topic}-{place.partition} is passed over: {errors[place].str()}"
+                f"kafkalite: {place.topic}-{place.partition} skipped: {errors[place].str()}"
             )
         elif found[place].offset != UNKNOWN:
             print(f"{place.topic}:{place.partition}:{found[place].offset}")
@@ -90,7 +90,7 @@ def run(options: ParsedFlags) -> int | None:
 
 
 def partition_filter(options: ParsedFlags) -> Filter:
-    """Return a function that tells whether the flags select a partition."""
+    """Return a function that is true for the partitions that the flags select."""
     if rules := options.one("topic-partitions"):
         filters = [rule(text.strip()) for text in rules.split(",")]
         return lambda topic, partition: any(one(topic, partition) for one in filters)
@@ -99,7 +99,7 @@ def partition_filter(options: ParsedFlags) -> Filter:
     try:
         chosen = {whole(part.strip()) for part in ids.split(",")} if ids else None
     except ValueError:
-        raise Refusal(f"--partitions wants numbers with commas between, not {ids!r}") from None
+        raise Refusal(f"--partitions must be partition ids (0,1,2), not {ids!r}") from None
     return lambda topic, id: bool(named(topic)) and (chosen is None or id in chosen)
 
 
@@ -107,7 +107,7 @@ def rule(text: str) -> Filter:
     """Parse one rule of --topic-partitions; the upper bound of a range is exclusive."""
     parts = re.fullmatch(r"([^:]*)(?::(?:([0-9]+)|([0-9]*)-([0-9]*))?)?", text)
     if parts is None:
-        raise Refusal(f"--topic-partitions: {text!r} is no rule (try NAME:0-3)")
+        raise Refusal(f"--topic-partitions: {text!r} is not a valid rule (example: NAME:0-3)")
     name, one, first, end = parts.groups()
     named = matcher(name or ".*")
     low = int(one or first or 0)

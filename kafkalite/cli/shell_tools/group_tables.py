@@ -1,6 +1,6 @@
-"""Tables of kafka-consumer-groups.sh, with Kafka's column widths, for scripts that cut them.
+"""Tables of kafka-consumer-groups.sh, with Kafka's column widths, for scripts that parse them.
 
-Left out: the epochs of consumer groups, which librdkafka does not tell; they are dashes.
+Left out: the epochs of consumer groups, which librdkafka does not return; dashes are printed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kafkalite.cli.reading import PartitionKey
 
 MISSING = "-"
 LAST = 0
-"""The width of a column that nothing is beside."""
+"""Width of the last column, which is not padded."""
 
 Column = tuple[str, int]
 
@@ -77,7 +77,7 @@ def members(group: ConsumerGroupDescription, verbose: bool) -> str:
     static = any(member.group_instance_id for member in group.members)
     columns = [("GROUP", 15), ("CONSUMER-ID", 15)]
     columns += [("GROUP-INSTANCE-ID", 17)] * static
-    # Kafka writes a space behind the last column here, and only here.
+    # Kafka writes a space after the last column in this table only.
     columns += [("HOST", 15), ("CLIENT-ID", 15), ("#PARTITIONS", 15 if verbose else 16)]
     if verbose:
         columns += [("CURRENT-EPOCH", 15), ("CURRENT-ASSIGNMENT", 20)]

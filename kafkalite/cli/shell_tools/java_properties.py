@@ -1,10 +1,9 @@
 """Properties of Java clients as librdkafka's, and files that hold them.
 
-Most names are the same on both sides.  What librdkafka calls otherwise is translated here, and
-what it does not know at all is refused in its own sentence, so that nothing is taken and then has
-no effect.
+Most names are the same.  Those that differ are translated; librdkafka rejects unknown ones, so that
+no property is ignored.
 
-Left out: key stores and trust stores in Java's own format (JKS); PEM and PKCS#12 are read.
+Left out: key stores and trust stores in the JKS format; PEM and PKCS#12 are supported.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ RENAMED = {
     "ssl.protocol": "",
     "ssl.truststore.certificates": "ssl.ca.pem",
 }
-"""Java's name to librdkafka's; the empty ones OpenSSL settles by itself."""
+"""Java's name to librdkafka's; an empty name is decided by OpenSSL."""
 
 RESETS = {"none": "error", "earliest": "earliest", "latest": "latest"}
 ASSIGNORS = {
@@ -42,7 +41,7 @@ ASSIGNORS = {
 
 
 def translated(given: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return properties under librdkafka's names; the last of a name counts."""
+    """Return properties under librdkafka's names; the last value of a name is used."""
     java = {name: value.strip() for name, value in given}
     found: dict[str, str] = {}
     found |= trust_store(java)
@@ -62,7 +61,9 @@ def trust_store(java: dict[str, str]) -> dict[str, str]:
     if path is None:
         return {}
     if kind != "PEM":
-        raise Refusal(f"ssl.truststore.location is read as PEM only, not {kind} (see keytool)")
+        raise Refusal(
+            f"ssl.truststore.type={kind} is not supported: convert the store to PEM with keytool"
+        )
     return {"ssl.ca.location": path}
 
 
@@ -75,7 +76,9 @@ def key_store(java: dict[str, str]) -> dict[str, str]:
     if kind == "PEM":
         return {"ssl.certificate.location": path, "ssl.key.location": path}
     if kind != "PKCS12":
-        raise Refusal(f"ssl.keystore.location is read as PEM or PKCS12, not {kind} (see keytool)")
+        raise Refusal(
+            f"ssl.keystore.type={kind} is not supported: convert the store to PKCS12 with keytool"
+        )
     store = {"ssl.keystore.location": path}
     return store if password is None else store | {"ssl.keystore.password": password}
 
@@ -83,10 +86,10 @@ def key_store(java: dict[str, str]) -> dict[str, str]:
 def jaas(text: str) -> dict[str, str]:
     """Return the name and the password in a JAAS line, for the modules that have them."""
     if not re.search(r"\b(Plain|Scram)LoginModule\b", text):
-        raise Refusal("sasl.jaas.config is read for PlainLoginModule and ScramLoginModule only")
+        raise Refusal("sasl.jaas.config must use PlainLoginModule or ScramLoginModule")
     words = dict(re.findall(r"(\w+)\s*=\s*\"((?:[^\"\\]|\\.)*)\"", text))
     if not {"username", "password"} <= words.keys():
-        raise Refusal('sasl.jaas.config wants username="…" and password="…"')
+        raise Refusal('sasl.jaas.config must contain username="…" and password="…"')
     credentials = {name: re.sub(r"\\(.)", r"\1", words[name]) for name in ("username", "password")}
     return {f"sasl.{name}": value for name, value in credentials.items()}
 
@@ -98,7 +101,7 @@ def memory(text: str) -> dict[str, str]:
 
 def reset(text: str) -> dict[str, str]:
     if text not in RESETS:
-        raise Refusal(f"auto.offset.reset is one of {', '.join(RESETS)}, not {text!r}")
+        raise Refusal(f"auto.offset.reset must be one of {', '.join(RESETS)}, not {text!r}")
     return {"auto.offset.reset": RESETS[text]}
 
 
@@ -107,7 +110,7 @@ def assignors(text: str) -> dict[str, str]:
     for name in names:
         if name not in ASSIGNORS:
             raise Refusal(
-                f"partition.assignment.strategy: {name} is none of {', '.join(ASSIGNORS)}"
+                f"partition.assignment.strategy must be one of {', '.join(ASSIGNORS)}, not {name}"
             )
     return {"partition.assignment.strategy": ",".join(ASSIGNORS[name] for name in names)}
 
@@ -118,7 +121,7 @@ def endpoint_check(text: str) -> dict[str, str]:
 
 def number(name: str, text: str) -> int:
     if not (text.isascii() and text.isdecimal()):
-        raise Refusal(f"{name} is a number, not {text!r}")
+        raise Refusal(f"{name} must be a number, not {text!r}")
     return int(text)
 
 

@@ -2,8 +2,8 @@
 
     h1:v1,h2:v2 TAB key TAB value          parse.headers=true, parse.key=true
 
-What stands between the parts may be set, and a marker that stands for null.  A line that does not
-hold what it should ends the reading, or with ignore.error is a value as a whole.
+The separators, and a marker for null, are properties.  A line without the required parts is an
+error; with ignore.error=true, the whole line is the value.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ class LineReader:
         for name in properties:
             if name not in (*DEFAULTS, NULL_MARKER):
                 near = nearest(name, (*DEFAULTS, NULL_MARKER))
-                raise Refusal(f"there is no reader property {name}{near}")
+                raise Refusal(f"unknown reader property {name}{near}")
         known = DEFAULTS | dict(properties)
         for name, value in known.items():
             if not value and name != NULL_MARKER:
-                raise Refusal(f"the reader property {name} wants a value")
+                raise Refusal(f"the reader property {name} must not be empty")
         self.parse_key = truth(known, "parse.key")
         self.parse_headers = truth(known, "parse.headers")
         self.ignore_error = truth(known, "ignore.error")
@@ -104,7 +104,7 @@ class LineReader:
                 f"no header key separator in {shown(part)} in line {self.line_count}"
             )
         if name == self.null_marker:
-            raise MalformedLine(f"a header's name cannot be null, in line {self.line_count}")
+            raise MalformedLine(f"a header key must not be null, in line {self.line_count}")
         return name.decode(errors="replace"), self._unmarked(value) if found else None
 
     def _unmarked(self, content: bytes | None) -> bytes | None:
@@ -124,7 +124,7 @@ def truth(properties: Mapping[str, str], name: str) -> bool:
     """Return a property as a boolean; spaces around it are ignored."""
     value = properties[name].strip().lower()
     if value not in ("true", "false"):
-        raise Refusal(f"{name} is true or false, not {properties[name]!r}")
+        raise Refusal(f"{name} must be true or false, not {properties[name]!r}")
     return value == "true"
 
 

@@ -1,4 +1,4 @@
-"""SCRAM logins of users, as kafka-configs.sh shows and changes them."""
+"""SCRAM credentials of users, as kafka-configs.sh describes and alters them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ITERATIONS = "4096"
 
 
 def describe(admin: AdminClient, user: str | None) -> None:
-    """Print the logins of a user, or of all users."""
+    """Print the credentials of a user, or of all users."""
     requested: Any = admin.describe_user_scram_credentials([user] if user is not None else None)
     found, errors = settled(requested) if user is not None else (requested.result(), {})
     for error in errors.values():
@@ -43,11 +43,11 @@ def describe(admin: AdminClient, user: str | None) -> None:
 
 
 def change(admin: AdminClient, user: str, wanted: Sequence[ValueChange]) -> None:
-    """Set or delete logins."""
+    """Set or delete credentials."""
     alterations: list[UserScramCredentialAlteration] = []
     for key, _, value in wanted:
         if key not in MECHANISMS:
-            raise Refusal(f"{key} cannot be set on a user here, only {' and '.join(MECHANISMS)}")
+            raise Refusal(f"a user has no config {key}; use {' or '.join(MECHANISMS)}")
         if value is None:
             alterations.append(UserScramCredentialDeletion(user, MECHANISMS[key]))
         else:
@@ -56,10 +56,10 @@ def change(admin: AdminClient, user: str, wanted: Sequence[ValueChange]) -> None
 
 
 def login(user: str, name: str, text: str) -> UserScramCredentialUpsertion:
-    """Parse a login: `iterations=8192,password=secret`."""
+    """Parse a credential: `iterations=8192,password=secret`."""
     words = dict(part.strip().partition("=")[::2] for part in text.split(","))
     iterations, password = words.pop("iterations", ITERATIONS), words.pop("password", "")
     if words or not password or not (iterations.isascii() and iterations.isdecimal()):
-        raise Refusal(f"{name} wants [iterations=8192,password=…]")
+        raise Refusal(f"{name} must be of the form [iterations=8192,password=…]")
     known = ScramCredentialInfo(MECHANISMS[name], int(iterations))
     return UserScramCredentialUpsertion(user, known, password.encode())

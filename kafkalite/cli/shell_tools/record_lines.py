@@ -2,8 +2,7 @@
 
     CreateTime:1 TAB Partition:0 TAB Offset:5 TAB Epoch:0 TAB h:v TAB key TAB value
 
-Each part appears when its print.* property says so, in this order whatever theirs is; a value
-alone is what appears by default.
+A part is printed if its print.* property is true, in this order.  The default is the value alone.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ NUMBERS = {
     "LongDeserializer": ">q",
     "DoubleDeserializer": ">d",
 }
-"""Deserializers of Java's that are known here, by the ends of their names; strings are bytes."""
+"""Supported numeric deserializers of Java, by class name without package."""
 
 
 def nothing(records: Sequence[Message]) -> bytes:
@@ -60,7 +59,7 @@ def default(properties: Mapping[str, str], skip_unreadable: bool = False) -> Lin
     """Return a function that prints records with these properties."""
     for name in properties:
         if name not in DEFAULTS:
-            raise Refusal(f"there is no formatter property {name}{nearest(name, DEFAULTS)}")
+            raise Refusal(f"unknown formatter property {name}{nearest(name, DEFAULTS)}")
     known = DEFAULTS | dict(properties)
     end, between = encoded(known["line.separator"]), encoded(known["key.separator"])
     chosen = parts(known)
@@ -132,12 +131,12 @@ def reader(known: Mapping[str, str], name: str) -> Reader:
         return bytes
     if kind not in NUMBERS:
         readable = ", ".join(["StringDeserializer", *NUMBERS])
-        raise Refusal(f"{name}: {kind} is left out (there are {readable})")
+        raise Refusal(f"{name}={kind} is not supported; use one of {readable}")
     layout = struct.Struct(NUMBERS[kind])
 
     def number(content: bytes) -> bytes:
         if len(content) != layout.size:
-            raise Refusal(f"{kind} reads {layout.size} bytes, and a record has {len(content)}")
+            raise Refusal(f"{kind} requires {layout.size} bytes, but the record has {len(content)}")
         return str(layout.unpack(content)[0]).encode()
 
     return number

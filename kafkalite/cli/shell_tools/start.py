@@ -11,8 +11,8 @@ from kafkalite.cli.command import described
 from kafkalite.cli.shell_tools import TOOLS, flags
 from kafkalite.errors import Refusal
 
-HELP = flags.Flag("help", words="show this page")
-VERSION = flags.Flag("version", words="show kafkalite's version")
+HELP = flags.Flag("help", words="show this help page and exit")
+VERSION = flags.Flag("version", words="print the version of kafkalite and exit")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -23,7 +23,7 @@ def main(argv: Sequence[str]) -> int:
 def run(argv: Sequence[str]) -> int:
     name, *words = argv or [""]
     if name not in TOOLS:
-        raise Refusal(f"{name or 'nothing'} is none of {', '.join(TOOLS)}")
+        raise Refusal(f"unknown tool {name!r}; the tools are {', '.join(TOOLS)}")
     tool: flags.ShellTool = import_module(f"kafkalite.cli.shell_tools.{TOOLS[name]}").TOOL
     every = (*tool.flags, HELP, VERSION)
     if not words or any(word in ("--help", "-help", "-h") for word in words):

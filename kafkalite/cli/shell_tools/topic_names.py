@@ -16,4 +16,4 @@ def matcher(pattern: str) -> Matches:
     try:
         return re.compile(expression.lstrip("\"'").rstrip("\"'")).fullmatch
     except re.error as error:
-        raise Refusal(f"{pattern!r} is no regular expression: {error}") from None
+        raise Refusal(f"{pattern!r} is not a valid regular expression: {error}") from None

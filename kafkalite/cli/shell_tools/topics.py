@@ -1,7 +1,7 @@
 """kafka-topics.sh: list, describe, create, alter and delete topics.
 
-Left out: eligible leader replicas are N/A while a partition has too few replicas in sync, since
-librdkafka does not ask for them; with enough there are none.
+Left out: eligible leader replicas, which librdkafka does not request.  They are N/A while the ISR
+is smaller than min.insync.replicas, and empty otherwise.
 """
 
 from __future__ import annotations
@@ -56,28 +56,32 @@ FLAGS = (
     *CONNECTION,
     Flag("list", words="list the topics"),
     Flag("describe", words="describe topics, their partitions and the configs that were set"),
-    Flag("create", words="make a topic"),
-    Flag("alter", words="give a topic more partitions"),
+    Flag("create", words="create a topic"),
+    Flag("alter", words="add partitions to topics"),
     Flag("delete", words="delete topics and their records"),
-    Flag("topic", "NAME", "the topic, or but for --create a regular expression of names"),
+    Flag("topic", "NAME", "name of the topic; except with --create, a regular expression"),
     Flag("topic-id", "ID", "describe the topic with this id"),
-    Flag("partitions", "COUNT", "how many (default: the cluster's)", whole),
-    Flag("replication-factor", "COUNT", "how many (default: the cluster's)", whole),
-    Flag("replica-assignment", "ID:ID,ID:ID,…", "the brokers of each partition, leader first"),
+    Flag("partitions", "COUNT", "number of partitions (default: of the cluster)", whole),
+    Flag("replication-factor", "COUNT", "number of replicas (default: of the cluster)", whole),
+    Flag(
+        "replica-assignment",
+        "ID:ID,ID:ID,…",
+        "broker ids of each partition, the preferred leader first",
+    ),
     Flag("config", "KEY=VALUE", "set a config; may be repeated", key_value, repeated=True),
-    Flag("if-exists", words="a topic that does not exist is no error"),
-    Flag("if-not-exists", words="a topic that exists is no error"),
-    Flag("exclude-internal", words="without internal topics"),
-    Flag("topics-with-overrides", words="only topics that have configs of their own"),
+    Flag("if-exists", words="do not fail if the topic does not exist"),
+    Flag("if-not-exists", words="do not fail if the topic exists"),
+    Flag("exclude-internal", words="exclude internal topics"),
+    Flag("topics-with-overrides", words="only topics with overridden configs"),
     Flag("under-replicated-partitions", words="only partitions with replicas out of sync"),
     Flag("unavailable-partitions", words="only partitions without a leader"),
     Flag("under-min-isr-partitions", words="only partitions below min.insync.replicas"),
     Flag("at-min-isr-partitions", words="only partitions exactly at min.insync.replicas"),
-    Flag("delete-config", "NAME", refused="went with Kafka 3: use kafka-configs.sh --alter"),
+    Flag("delete-config", "NAME", refused="is not a flag of Kafka 4: use kafka-configs.sh --alter"),
     Flag(
         "partition-size-limit-per-response",
         "COUNT",
-        refused="has no effect here: what is described comes in one answer",
+        refused="is not supported: topics are described in one request",
     ),
 )
 
@@ -97,16 +101,16 @@ def run(options: ParsedFlags) -> int | None:
     if "create" in options:
         options.excludes("replica-assignment", ["partitions"])
     if len([name for name in (*FILTERS, "topics-with-overrides") if name in options]) > 1:
-        raise Refusal(f"give at most one of --{', --'.join(FILTERS)}, --topics-with-overrides")
+        raise Refusal(f"specify at most one of --{', --'.join(FILTERS)}, --topics-with-overrides")
     if action in ("create", "alter", "delete"):
         options.requires("topic", why=f", the topic to {action}")
     if action == "alter":
-        options.requires("partitions", why=", how many there shall be")
+        options.requires("partitions", why=", the new number of partitions")
     try:
         with errors_as_refusals():
             VERBS[action](brokers(options).connected_admin(), options)
     except Refusal as refusal:
-        # Scripts read it on stdout, where Kafka writes it; a person may look at stderr only.
+        # Kafka writes errors to stdout, where scripts read them; users expect them on stderr.
         print(f"Error while executing topic command : {refusal}")
         warn(str(refusal))
         return refusal.exit_code
@@ -168,12 +172,16 @@ def assignment(text: str) -> list[list[int]]:
         try:
             replicas = [whole(broker.strip()) for broker in part.split(":")]
         except ValueError:
-            raise Refusal(f"--replica-assignment wants broker ids, not {part!r}") from None
+            raise Refusal(
+                f"--replica-assignment must be broker ids (0:1,1:0), not {part!r}"
+            ) from None
         if len(set(replicas)) < len(replicas):
             raise Refusal(f"Partition replica lists may not contain duplicate entries: {part}")
         placement.append(replicas)
     if len({*map(len, placement)}) > 1:
-        raise Refusal("--replica-assignment wants equally many brokers for each partition")
+        raise Refusal(
+            "--replica-assignment must list the same number of brokers for each partition"
+        )
     return placement
 
 
@@ -189,8 +197,7 @@ def alter(admin: AdminClient, options: ParsedFlags) -> None:
             placement = assignment(placed)
             if len(placement) != count:
                 raise Refusal(
-                    f"--replica-assignment places {len(placement)} partitions,"
-                    f" --partitions says {count}"
+                    f"--replica-assignment must have {count} entries, not {len(placement)}"
                 )
             wanted.append(NewPartitions(topic.name, count, placement[has:]))
         else:
@@ -238,7 +245,9 @@ def source_of(entry: Any) -> int:
 def topic_id(text: str) -> str:
     """Parse a topic id."""
     if not re.fullmatch(r"[0-9A-Za-z_-]{22}", text):
-        raise Refusal(f"--topic-id wants 22 letters of base64, as --describe shows, not {text!r}")
+        raise Refusal(
+            f"--topic-id must be the 22 base64 characters that --describe prints, not {text!r}"
+        )
     return text
 
 
@@ -262,7 +271,7 @@ def configs_of(admin: AdminClient, names: Sequence[str]) -> Mapping[str, Mapping
     resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in names]
     found, errors = settled(admin.describe_configs(resources))
     for resource, error in errors.items():
-        print_stderr(f"the configs of topic {resource.name} cannot be shown: {error.str()}")
+        print_stderr(f"cannot describe the configs of topic {resource.name}: {error.str()}")
     return {name: {} for name in names} | {
         resource.name: entries for resource, entries in found.items()
     }
@@ -283,7 +292,7 @@ def headline(topic: TopicDescription, own: Iterable[ConfigEntry]) -> str:
 
 
 def partition_line(name: str, partition: Any, minimum: int) -> str:
-    # Whoever has enough in sync has forgotten who else might lead.
+    # With enough replicas in the ISR there are no eligible leader replicas.
     eligible = "" if len(partition.isr) >= minimum else "N/A"
     return "\t" + "\t".join(
         [
