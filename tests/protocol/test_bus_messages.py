@@ -74,16 +74,16 @@ MESSAGES = {
 each_message = pytest.mark.parametrize("name", MESSAGES)
 
 
-def sealed(said):
+def sealed(body):
     """Return a frame with a valid checksum and any content."""
-    return said + xxhash.xxh3_64_digest(said)
+    return body + xxhash.xxh3_64_digest(body)
 
 
-def said(name):
+def body_of(name):
     return bus.write_frame(MESSAGES[name])[:-8]
 
 
-def refused(frame):
+def assert_corrupt(frame):
     with pytest.raises((CorruptMessage, UnsupportedVersion)):
         bus.read_frame(frame)
 
@@ -110,7 +110,7 @@ def test_message_is_read_as_written(name):
 def test_truncated_frame_is_rejected(name):
     frame = bus.write_frame(MESSAGES[name])
     for size in range(len(frame)):
-        refused(frame[:size])
+        assert_corrupt(frame[:size])
 
 
 @each_message
@@ -118,23 +118,23 @@ def test_frame_with_changed_byte_is_rejected(name):
     frame = bytearray(bus.write_frame(MESSAGES[name]))
     for at in range(len(frame)):
         frame[at] ^= 0x10
-        refused(bytes(frame))
+        assert_corrupt(bytes(frame))
         frame[at] ^= 0x10
     assert bus.read_frame(bytes(frame)) == MESSAGES[name]
 
 
 @each_message
 def test_truncated_fields_with_valid_checksum_are_rejected(name):
-    whole = said(name)
+    whole = body_of(name)
     for size in range(len(whole)):
-        refused(sealed(whole[:size]))
+        assert_corrupt(sealed(whole[:size]))
 
 
 @each_message
 def test_changed_fields_with_valid_checksum_raise_declared_errors_only(name):
     dice = random.Random(name)
     for _ in range(300):
-        changed = bytearray(said(name))
+        changed = bytearray(body_of(name))
         for _ in range(dice.randint(1, 3)):
             changed[dice.randrange(len(changed))] = dice.randrange(256)
         try:
@@ -152,7 +152,7 @@ def test_unknown_kind_or_version_raises_unsupported_version(start):
 def test_array_count_beyond_the_frame_is_rejected():
     offsets = bytes(16)
     for count in (b"\x03", b"\xff\x01", b"\xff\xff\xff\xff\x0f"):
-        refused(sealed(b"\x06\x00" + offsets + count))
+        assert_corrupt(sealed(b"\x06\x00" + offsets + count))
 
 
 def test_decoded_size_is_bounded():
@@ -160,7 +160,7 @@ def test_decoded_size_is_bounded():
     fields = bytes(16) + b"\x81\x80\x40" + b"\x01" * count + b"\x00"
     assert len(bus.read_frame(sealed(b"\x06\x00" + fields)).fields["records"]) == count
     fields = bytes(16) + b"\x82\x80\x40" + b"\x01" * (count + 1) + b"\x00"
-    refused(sealed(b"\x06\x00" + fields))
+    assert_corrupt(sealed(b"\x06\x00" + fields))
 
 
 def test_unknown_tagged_fields_are_ignored():

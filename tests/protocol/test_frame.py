@@ -95,25 +95,25 @@ def test_kafka_python_reads_api_versions_response(version):
         version, {"api_keys": listed, "finalized_features_epoch": 3}
     )
     if version <= ApiVersionsResponse.max_version:
-        answer = ApiVersionsResponse.decode(frame, version=version, header=True)
-        assert answer.header.correlation_id == 9
-        assert [(one.api_key, one.max_version) for one in answer.api_keys] == [(0, 13)]
+        response = ApiVersionsResponse.decode(frame, version=version, header=True)
+        assert response.header.correlation_id == 9
+        assert [(one.api_key, one.max_version) for one in response.api_keys] == [(0, 13)]
 
 
 def test_kafka_python_reads_unsupported_api_versions_response():
     """For any requested version the response is of version 0: error code, supported versions."""
     listed = [{"api_key": 18, "min_version": 0, "max_version": 5}]
-    refusal = {"error_code": UnsupportedVersion.code, "api_keys": listed}
-    frame = response_header(9, flexible=False) + API_VERSIONS.response.write(0, refusal)
-    answer = ApiVersionsResponse.decode(frame, version=4, header=True)
-    assert answer.error_code == UnsupportedVersion.code
-    assert [(one.api_key, one.max_version) for one in answer.api_keys] == [(18, 5)]
+    unsupported = {"error_code": UnsupportedVersion.code, "api_keys": listed}
+    frame = response_header(9, flexible=False) + API_VERSIONS.response.write(0, unsupported)
+    response = ApiVersionsResponse.decode(frame, version=4, header=True)
+    assert response.error_code == UnsupportedVersion.code
+    assert [(one.api_key, one.max_version) for one in response.api_keys] == [(18, 5)]
 
 
 def test_supported_features_are_tagged_and_omitted_when_empty():
     bare = API_VERSIONS.response.write(3, {})
     assert bare == bytes.fromhex("0000 01 00000000 00")
-    told = API_VERSIONS.response.write(
+    written = API_VERSIONS.response.write(
         3, {"supported_features": [{"name": "a", "min_version": 0, "max_version": 1}]}
     )
-    assert told == bytes.fromhex("0000 01 00000000 01 00 08 02 02 61 0000 0001 00")
+    assert written == bytes.fromhex("0000 01 00000000 01 00 08 02 02 61 0000 0001 00")

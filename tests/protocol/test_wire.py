@@ -17,7 +17,7 @@ from kafkalite.protocol.frame import response_header
 from kafkalite.protocol.results import PartitionAppendResult, PartitionFetchResult
 from kafkalite.protocol.schemas.fetch import FETCH
 from kafkalite.protocol.schemas.produce import PRODUCE
-from tests.protocol.test_hostile import lies
+from tests.protocol.test_invalid_bytes import false_lengths
 from tests.protocol.values import filled, versions
 from tests.twins import wire as twins
 from tests.twins.codec import Length, joined, tokens
@@ -112,12 +112,14 @@ def test_truncated_or_changed_request_is_decoded_as_by_the_schema(api, decode, t
 @DECODERS
 def test_false_lengths_are_decoded_as_by_the_schema(api, decode, twin):
     for version in versions(api):
-        told = tokens(api.request, version, filled(api.request, version, small=True, counts=(1, 2)))
-        for at, length in enumerate(told):
+        parts = tokens(
+            api.request, version, filled(api.request, version, small=True, counts=(1, 2))
+        )
+        for at, length in enumerate(parts):
             if isinstance(length, Length):
-                head, tail = joined(told[:at]), joined(told[at + 1 :])
-                for lie in lies(length, len(tail)):
-                    frame = head + lie + tail
+                head, tail = joined(parts[:at]), joined(parts[at + 1 :])
+                for false_length in false_lengths(length, len(tail)):
+                    frame = head + false_length + tail
                     assert decode(version, frame, 0) == twin(version, frame, 0)
 
 
@@ -126,15 +128,15 @@ def test_tags_are_decoded_as_by_the_schema(api, decode, twin):
     for version in versions(api):
         if version not in api.flexible:
             continue
-        told = tokens(
+        parts = tokens(
             api.request, version, filled(api.request, version, small=True, counts=(1,), null=1.0)
         )
         for tag in range(5):
             for size in (0, 1, 8, 12, 13, 16, 17):
                 content = bytes([tag, size]) + bytes(size)
-                for at, length in enumerate(told):
+                for at, length in enumerate(parts):
                     if isinstance(length, Length) and length.value == 0:
-                        frame = joined(told[:at]) + b"\x01" + content + joined(told[at + 1 :])
+                        frame = joined(parts[:at]) + b"\x01" + content + joined(parts[at + 1 :])
                         assert decode(version, frame, 0) == twin(version, frame, 0)
 
 

@@ -45,13 +45,13 @@ def test_append_table_rejects_limits_invalid_rows_and_closed_builder():
     largest, _, all_of_them, _ = record_writer.measure_columns(2, value, None, None, None)
     limits = 61 + largest, 61 + all_of_them
     builder = record_writer.BatchBuilder(1_000)
-    lying = (None, array("i", [0, 2, 9]), b"abc", 0, False)
+    invalid = (None, array("i", [0, 2, 9]), b"abc", 0, False)
     early = times_column(pa.array([NOW, -1], pa.int64()))
     for count, columns, largest_max, size_max in (
         (2, (value, None, None), limits[0] - 1, limits[1]),
         (2, (value, None, None), limits[0], limits[1] - 1),
-        (2, (lying, None, None), *limits),
-        (2, (value, lying, None), 1_000, 1_000),
+        (2, (invalid, None, None), *limits),
+        (2, (value, invalid, None), 1_000, 1_000),
         (2, (value, None, early), 1_000, 1_000),
         (3, (value, None, None), 1_000, 1_000),
         (0, (value, None, None), *limits),

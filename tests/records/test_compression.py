@@ -168,8 +168,8 @@ def test_changed_byte_raises_kafka_errors_only_within_the_limit(frame):
         damaged[at] ^= chance.randrange(1, 256)
         try:
             assert len(decompress(codec, bytes(damaged), 40_000)) <= 40_000
-        except KafkaError as fault:
-            assert isinstance(fault, CorruptMessage | MessageTooLarge)
+        except KafkaError as error:
+            assert isinstance(error, CorruptMessage | MessageTooLarge)
 
 
 @pytest.mark.parametrize("codec", COMPRESSED)

@@ -125,7 +125,7 @@ def test_header_name_that_is_not_utf8_is_kept_byte_for_byte():
 
 
 @pytest.mark.parametrize(
-    ("wrong", "fault"),
+    ("wrong", "error"),
     [
         ({"crc": 1}, CorruptMessage),
         ({"batch_length": 48}, CorruptMessage),
@@ -134,16 +134,16 @@ def test_header_name_that_is_not_utf8_is_kept_byte_for_byte():
     ],
     ids=str,
 )
-def test_invalid_batch_raises_its_error(wrong, fault):
-    with pytest.raises(fault):
+def test_invalid_batch_raises_its_error(wrong, error):
+    with pytest.raises(error):
         RecordBatch(twin.build(b"\x0c\0\0\0\x01\x01\0", **wrong))
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 1 << 30, -1])
 def test_wrong_record_count_raises_invalid_record(count):
-    lying = twin.build(bytes(RecordBatch(build(flights(2))).payload()), count=count)
+    invalid = twin.build(bytes(RecordBatch(build(flights(2))).payload()), count=count)
     with pytest.raises(InvalidRecord):
-        RecordBatch(lying).records()
+        RecordBatch(invalid).records()
 
 
 def test_unknown_codec_raises_unsupported_compression_type():
@@ -162,8 +162,8 @@ def test_damaged_payload_with_valid_checksum_raises_kafka_errors_only(codec):
             struck = RecordBatch(batch)
             try:
                 struck.records()
-            except KafkaError as fault:
-                assert isinstance(fault, CorruptMessage | InvalidRecord | MessageTooLarge)
+            except KafkaError as error:
+                assert isinstance(error, CorruptMessage | InvalidRecord | MessageTooLarge)
 
 
 @pytest.mark.parametrize("source", Codec)
@@ -185,9 +185,9 @@ def test_recompress_changes_only_the_codec(source, target):
     before, after = RecordBatch(batch), RecordBatch(finish(recompress(RecordBatch(batch), target)))
     assert after.records() == before.records()
     assert after.header.codec is target
-    told = {"batch_length", "crc", "attributes"}
+    changed = {"batch_length", "crc", "attributes"}
     for field, was in before.header._asdict().items():
-        assert field in told or getattr(after.header, field) == was
+        assert field in changed or getattr(after.header, field) == was
     assert after.header.attributes & ~7 == before.header.attributes & ~7
 
 
@@ -204,9 +204,9 @@ def test_recompress_rejects_invalid_compressed_records():
     batch = twin.build(bytes(truncated), attributes=int(Codec.ZSTD), count=50, last_offset_delta=49)
     with pytest.raises(CorruptMessage):
         finish(recompress(RecordBatch(batch), Codec.LZ4))
-    lying = twin.build(b"\x0c\0\0\0\x01\x01\0" * 2, count=2, last_offset_delta=1)
+    invalid = twin.build(b"\x0c\0\0\0\x01\x01\0" * 2, count=2, last_offset_delta=1)
     with pytest.raises(InvalidRecord):
-        finish(recompress(RecordBatch(lying), Codec.LZ4))
+        finish(recompress(RecordBatch(invalid), Codec.LZ4))
 
 
 def test_recompress_limits_the_uncompressed_size():

@@ -21,7 +21,7 @@ from kafkalite.client.consumer.record_sets import decode_set
 from kafkalite.errors import CorruptMessage, InvalidRecord, KafkaError, MessageTooLarge
 from kafkalite.records.batch import Record, RecordBatch, TimestampType, build
 from kafkalite.records.compression import Codec
-from tests.records.test_outside_readers import EACH, RECORDS, theirs
+from tests.records.test_other_clients import EACH, RECORDS, theirs
 from tests.twins import record_batch as batch_twin
 from tests.twins import record_reader as twin
 from tests.twins import records as records_twin
@@ -240,26 +240,26 @@ def resealed(batch):
 @RUNS
 @given(ROWS, ROWS, st.integers(0, 1_000), st.integers(1, 255), st.booleans(), WANTED)
 def test_batch_with_changed_byte_is_read_as_by_the_twin(rows, others, at, flip, seal, wanted):
-    spoiled = bytearray(built(rows, 500))
-    spoiled[at % len(spoiled)] ^= flip
+    damaged = bytearray(built(rows, 500))
+    damaged[at % len(damaged)] ^= flip
     if seal:
-        spoiled = resealed(spoiled)
+        damaged = resealed(damaged)
     good = built(others, 0)
-    data = good + bytes(spoiled) + built(others, 100_000)
+    data = good + bytes(damaged) + built(others, 100_000)
     for check_crcs in (True, False):
         read_both(data, 0, wanted=wanted, check_crcs=check_crcs)
 
 
 @RUNS
 @given(ROWS, ROWS, st.integers(1, 60))
-def test_rejected_batch_leaves_columns_unchanged(rows, spoiled, less):
+def test_rejected_batch_leaves_columns_unchanged(rows, damaged, less):
     """The last record is cut short, so all others were decoded before the error is found."""
-    payload = bytes(RecordBatch(built(spoiled, 0)).payload())
+    payload = bytes(RecordBatch(built(damaged, 0)).payload())
     bad = batch_twin.build(
-        payload[: -min(less, len(payload))], count=len(spoiled), last_offset_delta=10_000
+        payload[: -min(less, len(payload))], count=len(damaged), last_offset_delta=10_000
     )
     for ours, twins in (both(ALL), both(rows=True)):
-        for data in (built(rows, 0), bad, built(rows, 0), built(spoiled, 0), bad):
+        for data in (built(rows, 0), bad, built(rows, 0), built(damaged, 0), bad):
             assert ours.add(exact(data), None, 0) == twins.add(bytes(data), None, 0)
         agree(ours, twins)
 
@@ -448,13 +448,13 @@ def test_invalid_compressed_batch_error_names_its_offset(codec):
     damaged[70] ^= 0xFF
     del damaged[-3:]
     damaged[8:12] = struct.pack(">i", len(damaged) - 12)
-    for spoiled, fault in ((resealed(fewer), InvalidRecord), (resealed(damaged), CorruptMessage)):
+    for bad, error in ((resealed(fewer), InvalidRecord), (resealed(damaged), CorruptMessage)):
         for builder in (RowBuilder("t", 0), ColumnBuilder(ALL)):
-            end = decode_set(builder, good + spoiled, 0, 0, PLENTY)
+            end = decode_set(builder, good + bad, 0, 0, PLENTY)
             assert (end, builder.count) == ((len(good), 5), 5)
             builder.take()
-            with pytest.raises(fault, match="At offset 5: "):
-                decode_set(builder, good + spoiled, *end, PLENTY)
+            with pytest.raises(error, match="At offset 5: "):
+                decode_set(builder, good + bad, *end, PLENTY)
             assert builder.count == 0
 
 
@@ -489,13 +489,13 @@ def test_incomplete_first_batch_raises_corrupt_message():
 @RUNS
 @given(record_sets(OPEN | PACKED, size_max=3), st.integers(0, 4_000), st.integers(1, 255))
 def test_damaged_record_set_raises_kafka_errors_only(data, at, flip):
-    spoiled = bytearray(data or b"\0")
-    spoiled[at % len(spoiled)] ^= flip
+    damaged = bytearray(data or b"\0")
+    damaged[at % len(damaged)] ^= flip
     for builder in (RowBuilder("t", 0, False), ColumnBuilder(ALL, False)):
         try:
-            decode_set(builder, exact(spoiled), 0, 0, PLENTY)
-        except KafkaError as fault:
-            assert str(fault).startswith("At offset ")
+            decode_set(builder, exact(damaged), 0, 0, PLENTY)
+        except KafkaError as error:
+            assert str(error).startswith("At offset ")
 
 
 # Messages.

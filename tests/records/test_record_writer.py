@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from kafkalite._ext import record_batch, record_writer
 from kafkalite._ext.record_batch import HEADER_SIZE
 from kafkalite.records.batch import Record, RecordBatch
-from tests.records.test_outside_readers import Aiokafka, KafkaPython, read_by
+from tests.records.test_other_clients import Aiokafka, KafkaPython, read_by
 from tests.twins import record_writer as twin
 
 RUNS = settings(max_examples=200, deadline=None)
@@ -214,7 +214,7 @@ def test_exported_payload_blocks_reallocation_and_is_read_only():
 
 
 @pytest.mark.parametrize(
-    ("given", "stands"),
+    ("given", "expected"),
     [
         ("naïve", "naïve".encode()),
         ("\udcff", b"\xff"),
@@ -223,9 +223,9 @@ def test_exported_payload_blocks_reallocation_and_is_read_only():
         (pa.py_buffer(b"arrow"), b"arrow"),
     ],
 )
-def test_text_and_buffers_are_written_as_bytes(given, stands):
+def test_text_and_buffers_are_written_as_bytes(given, expected):
     rows = [(given, given, [("n", given)], NOW)]
-    assert built(rows) == twin.build([(stands, stands, (("n", stands),), NOW)])
+    assert built(rows) == twin.build([(expected, expected, (("n", expected),), NOW)])
     assert record_writer.record_size_max(*rows[0][:3]) >= len(twin.payload([(b"", b"", (), 0)]))
 
 
@@ -424,7 +424,7 @@ def test_appended_records_are_read_by_other_clients(package, rows):
 # Inconsistent columns.
 
 
-def lying(offsets, content=b"abc", wide=False, validity=None, start=0):
+def raw_column(offsets, content=b"abc", wide=False, validity=None, start=0):
     form = "q" if wide else "i"
     return validity, struct.pack(f"<{len(offsets)}{form}", *offsets), content, start, wide
 
@@ -440,7 +440,7 @@ OFFSETS = st.lists(
 def test_cell_offsets_outside_the_column_are_rejected(offsets, wide, place):
     # The memory after the bytes is readable too, so only the check protects it.
     content = memoryview(b"0123456789" + b"secret" * 9)[:10]
-    given = lying([0] * place + offsets, content, wide)
+    given = raw_column([0] * place + offsets, content, wide)
     for name, columns in (("value", (given, None)), ("key", (None, given))):
         with pytest.raises(ValueError, match=f"column {name}: its offsets"):
             record_writer.measure_columns(place + 1, *columns, None, None)
@@ -451,10 +451,10 @@ def test_cell_offsets_outside_the_column_are_rejected(offsets, wide, place):
 @pytest.mark.parametrize("short", ["names", "contents"])
 @pytest.mark.parametrize("lists", [[0, 3], [3, 3], [2, 3]])
 def test_header_list_beyond_its_names_or_values_is_rejected(short, lists):
-    whole = lying([0, 1, 2, 3, 3])
+    whole = raw_column([0, 1, 2, 3, 3])
     cut = (None, memoryview(whole[1])[:12], *whole[2:])
     names, contents = (cut, whole) if short == "names" else (whole, cut)
-    headers = (None, lying(lists)[1], 0, names, contents)
+    headers = (None, raw_column(lists)[1], 0, names, contents)
     with pytest.raises(ValueError, match="column headers"):
         record_writer.measure_columns(1, None, None, headers, None)
     with pytest.raises(ValueError, match="column headers"):
@@ -472,7 +472,7 @@ def test_header_list_beyond_its_names_or_values_is_rejected(short, lists):
 def test_column_offsets_must_ascend_within_the_bytes(offsets, wide, validity, start, more):
     count = max(len(offsets) - 1 - start + more, 0)
     content = b"0123456789"
-    given = lying(offsets, content, wide, validity, start)
+    given = raw_column(offsets, content, wide, validity, start)
     cells = cells_of(offsets, content, validity, start, count)
     for columns in ((given, None, None, None), (None, given, None, None)):
         if cells is None:
@@ -511,7 +511,13 @@ def cells_of(offsets, content, validity, start, count):
 @RUNS
 @given(OFFSETS, OFFSETS, OFFSETS)
 def test_header_offsets_must_ascend_within_the_bytes(lists, names, contents):
-    headers = (None, lying(lists)[1], 0, lying(names, b"n" * 9), lying(contents, b"c" * 9))
+    headers = (
+        None,
+        raw_column(lists)[1],
+        0,
+        raw_column(names, b"n" * 9),
+        raw_column(contents, b"c" * 9),
+    )
     count = max(len(lists) - 1, 0)
 
     def sound(offsets, size):
@@ -580,7 +586,7 @@ def test_row_range_beyond_the_columns_is_rejected(first, end):
 def test_column_buffers_are_released_after_errors():
     content = bytearray(b"abc")
     for offsets in ([0, 1, 3], [0, 9, 3]):
-        columns = (lying(offsets, content), None, None, None)
+        columns = (raw_column(offsets, content), None, None, None)
         try:
             encoded(columns, 0, 2)
         except ValueError:
@@ -589,6 +595,6 @@ def test_column_buffers_are_released_after_errors():
     with pytest.raises((TypeError, ValueError)):
         record_writer.measure_columns(1, (None, content, content, 0), None, None, None)
     with pytest.raises(TypeError):
-        wrong = lying([0, 1], content)[:3] + ("x", False)
+        wrong = raw_column([0, 1], content)[:3] + ("x", False)
         record_writer.measure_columns(1, wrong, None, None, None)
     content.append(1)

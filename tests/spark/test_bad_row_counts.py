@@ -31,7 +31,7 @@ LOGGER = "pyspark_kafkalite"
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch):
+def directory(tmp_path, monkeypatch):
     """The directory with those of all queries, for this test alone."""
     monkeypatch.setattr(bad_row_counts.tempfile, "tempdir", str(tmp_path))
     return bad_row_counts.place()
@@ -42,8 +42,8 @@ def task(monkeypatch):
     """A function that makes the code after it run as in a task of a micro-batch."""
 
     def of(batch, attempt=1, query=QUERY):
-        said = {QUERY_ID: query, BATCH_ID: None if batch is None else str(batch)}
-        context = SimpleNamespace(getLocalProperty=said.get, taskAttemptId=lambda: attempt)
+        properties = {QUERY_ID: query, BATCH_ID: None if batch is None else str(batch)}
+        context = SimpleNamespace(getLocalProperty=properties.get, taskAttemptId=lambda: attempt)
         monkeypatch.setattr("pyspark.TaskContext.get", lambda: context)
 
     return of
@@ -57,7 +57,7 @@ def reported(*counts):
 # Counts, without a JVM.
 
 
-def test_counts_of_a_batch_are_added_and_their_files_removed(place, task):
+def test_counts_of_a_batch_are_added_and_their_files_removed(directory, task):
     counts = BadRowCounts(QUERY)
     task(0)
     reported((RANGE, 2), (OTHER, 3))
@@ -68,7 +68,7 @@ def test_counts_of_a_batch_are_added_and_their_files_removed(place, task):
     assert counts.take(0) == counts.take(1) == 0
 
 
-def test_retried_range_is_counted_once(place, task):
+def test_retried_range_is_counted_once(directory, task):
     counts = BadRowCounts(QUERY)
     for attempt, bad_rows in ((1, 2), (2, 7), (3, 7), (4, 1)):
         task(0, attempt)
@@ -76,7 +76,7 @@ def test_retried_range_is_counted_once(place, task):
     assert counts.take(0) == 7
 
 
-def test_late_task_is_not_counted_and_missed_batch_is(place, task):
+def test_late_task_is_not_counted_and_missed_batch_is(directory, task):
     counts = BadRowCounts(QUERY)
     for batch in (3, 4, 5):
         task(batch)
@@ -88,7 +88,7 @@ def test_late_task_is_not_counted_and_missed_batch_is(place, task):
     assert os.listdir(counts.path) == []
 
 
-def test_incomplete_line_of_a_killed_task_is_ignored(place, task):
+def test_incomplete_line_of_a_killed_task_is_ignored(directory, task):
     counts = BadRowCounts(QUERY)
     task(0)
     reported((RANGE, 2))
@@ -96,7 +96,7 @@ def test_incomplete_line_of_a_killed_task_is_ignored(place, task):
     assert counts.take(0) == 6
 
 
-def test_every_listener_of_a_query_counts_its_rows(place, task):
+def test_every_listener_of_a_query_counts_its_rows(directory, task):
     ours = [BadRowCounts(QUERY), BadRowCounts(QUERY)]
     others = BadRowCounts(str(uuid.UUID(int=8)))
     task(0)
@@ -105,20 +105,20 @@ def test_every_listener_of_a_query_counts_its_rows(place, task):
 
 
 @pytest.mark.parametrize(("batch", "query"), [(None, QUERY), (0, None)])
-def test_task_outside_a_micro_batch_writes_no_count(place, task, batch, query):
+def test_task_outside_a_micro_batch_writes_no_count(directory, task, batch, query):
     counts = BadRowCounts(QUERY)
     task(batch, query=query)
     reported((RANGE, 2))
     assert os.listdir(counts.path) == []
 
 
-def test_counts_are_not_written_without_a_listener(place, task, tmp_path):
+def test_counts_are_not_written_without_a_listener(directory, task, tmp_path):
     task(0)
     reported((RANGE, 2))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_lag_listener_accepts_the_former_name_of_its_argument(place):
+def test_lag_listener_accepts_the_former_name_of_its_argument(directory):
     calls = []
 
     def called(*arguments):
@@ -135,23 +135,23 @@ def test_lag_listener_accepts_the_former_name_of_its_argument(place):
         LagListener(called, told=called)
 
 
-def test_directory_open_to_others_is_not_used(place, task, caplog):
-    place.mkdir()
-    place.chmod(0o755)
-    (place / f"{QUERY}.x").mkdir()
+def test_directory_open_to_others_is_not_used(directory, task, caplog):
+    directory.mkdir()
+    directory.chmod(0o755)
+    (directory / f"{QUERY}.x").mkdir()
     task(0)
     reported((RANGE, 2))
-    assert os.listdir(place / f"{QUERY}.x") == []
+    assert os.listdir(directory / f"{QUERY}.x") == []
     listener = LagListener()
     with caplog.at_level(logging.WARNING, LOGGER):
         started(listener)
         progressed(listener, 0)
     assert listener.bad_rows == {}
-    (said,) = caplog.messages
-    assert "will not be counted" in said and "mode 700" in said
+    (message,) = caplog.messages
+    assert "will not be counted" in message and "mode 700" in message
 
 
-def test_count_that_cannot_be_written_is_logged_and_fails_no_task(place, task, caplog):
+def test_count_that_cannot_be_written_is_logged_and_fails_no_task(directory, task, caplog):
     counts = BadRowCounts(QUERY)
     task(0)
     (counts.path / f"0.1.{os.getpid()}").mkdir()
@@ -170,7 +170,7 @@ sys.stdin.read()
 """
 
 
-def test_directories_of_killed_drivers_are_removed(place, tmp_path):
+def test_directories_of_killed_drivers_are_removed(directory, tmp_path):
     held = BadRowCounts(QUERY)
     command = [sys.executable, "-c", KILLED, str(tmp_path)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -185,10 +185,10 @@ def test_directories_of_killed_drivers_are_removed(place, tmp_path):
             driver.send_signal(signal.SIGKILL)
     assert os.path.isdir(path)
     newest = BadRowCounts("another")
-    assert sorted(place.iterdir()) == sorted([held.path, newest.path])
+    assert sorted(directory.iterdir()) == sorted([held.path, newest.path])
 
 
-def test_directory_is_removed_with_its_owner_and_not_by_a_fork(place):
+def test_directory_is_removed_with_its_owner_and_not_by_a_fork(directory):
     counts = BadRowCounts(QUERY)
     if (child := os.fork()) == 0:
         counts.close()
@@ -216,7 +216,7 @@ def ended(listener, run=1):
     listener.onQueryTerminated(SimpleNamespace(id=QUERY, runId=run))
 
 
-def test_listener_adds_counts_and_warns_once_per_batch(place, task, caplog):
+def test_listener_adds_counts_and_warns_once_per_batch(directory, task, caplog):
     listener = LagListener()
     started(listener)
     with caplog.at_level(logging.WARNING, LOGGER):
@@ -230,10 +230,10 @@ def test_listener_adds_counts_and_warns_once_per_batch(place, task, caplog):
     assert first.endswith(f"query={QUERY} batch=0 bad_rows=3 bad_rows_total=3")
     assert last.endswith(f"query={QUERY} batch=2 bad_rows=4 bad_rows_total=7")
     ended(listener)
-    assert list(place.iterdir()) == [] and listener.bad_rows == {QUERY: 7}
+    assert list(directory.iterdir()) == [] and listener.bad_rows == {QUERY: 7}
 
 
-def test_next_run_may_start_before_the_end_of_the_last_is_reported(place, task):
+def test_next_run_may_start_before_the_end_of_the_last_is_reported(directory, task):
     listener = LagListener()
     started(listener, run=1)
     started(listener, run=2)
@@ -243,10 +243,10 @@ def test_next_run_may_start_before_the_end_of_the_last_is_reported(place, task):
     progressed(listener, 5, run=2)
     assert listener.bad_rows == {QUERY: 2}
     ended(listener, run=2)
-    assert list(place.iterdir()) == []
+    assert list(directory.iterdir()) == []
 
 
-def test_listener_added_later_counts_from_then_on(place, task):
+def test_listener_added_later_counts_from_then_on(directory, task):
     listener = LagListener()
     task(0)
     reported((RANGE, 1))
@@ -270,36 +270,36 @@ def numbers(broker, topic, good, bad, partition=0):
 
 
 @pytest.fixture
-def told(monkeypatch):
+def reports(monkeypatch):
     """The reports of a task about its ranges."""
     calls = []
-    monkeypatch.setattr(bad_row_counts, "report", lambda *said: calls.append(said))
+    monkeypatch.setattr(bad_row_counts, "report", lambda *arguments: calls.append(arguments))
     return calls
 
 
-def work(broker, topic):
-    said = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic}
+def pipeline(broker, topic):
+    options = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic}
     decode = Decode("json", "n INT", bad_rows=BadRows("drop"))
-    return RangePipeline(source_options(said, stream=False), decode, ["n"])
+    return RangePipeline(source_options(options, stream=False), decode, ["n"])
 
 
-def test_task_reports_a_range_with_bad_rows_once(broker, told):
+def test_task_reports_a_range_with_bad_rows_once(broker, reports):
     topic = broker.topic(1)
     numbers(broker, topic, good=10, bad=3)
-    made = work(broker, topic)
+    made = pipeline(broker, topic)
     good, whole = OffsetRange(topic, 0, 0, 10), OffsetRange(topic, 0, 0, 13)
-    assert sum(map(len, made.of(good))) == 10 and told == []
-    assert sum(map(len, made.of(whole))) == 10 and told == [(whole, 3)]
+    assert sum(map(len, made.of(good))) == 10 and reports == []
+    assert sum(map(len, made.of(whole))) == 10 and reports == [(whole, 3)]
 
 
-def test_range_closed_before_its_end_is_reported(broker, told):
+def test_range_closed_before_its_end_is_reported(broker, reports):
     topic = broker.topic(1)
     numbers(broker, topic, good=1, bad=2)
     wanted = OffsetRange(topic, 0, 0, 3)
-    batches = work(broker, topic).of(wanted)
+    batches = pipeline(broker, topic).of(wanted)
     assert len(next(batches)) == 1
     batches.close()
-    assert told == [(wanted, 2)]
+    assert reports == [(wanted, 2)]
 
 
 # With Spark.
@@ -319,8 +319,8 @@ def await_events(spark):
 
 
 def bad_rows_directories():
-    place = bad_row_counts.place()
-    return sorted(place.iterdir()) if place.is_dir() else []
+    directory = bad_row_counts.place()
+    return sorted(directory.iterdir()) if directory.is_dir() else []
 
 
 @pytest.mark.spark_session
@@ -341,8 +341,8 @@ def test_bad_rows_of_a_stream_reach_the_driver(spark, broker, listener, tmp_path
         await_events(spark)
     assert spark.table("good").count() == 16
     assert listener.bad_rows == {str(query.id): 8}
-    told = [said for said in caplog.messages if f"query={query.id}" in said]
-    assert len(told) == 1 and "batch=1 bad_rows=8 " in told[0], "batch 0 had none"
+    messages = [each for each in caplog.messages if f"query={query.id}" in each]
+    assert len(messages) == 1 and "batch=1 bad_rows=8 " in messages[0], "batch 0 had none"
     assert bad_rows_directories() == before
 
 

@@ -55,16 +55,16 @@ class Query:
             time.sleep(0.02)
         self.stop()
 
-    def came(self):
+    def values_read(self):
         return sorted(value for batch in dict(self.batches).values() for value in batch)
 
     def await_values(self, wanted):
         """Wait for these values, and check that there are no others."""
         until_s = time.monotonic() + TIMEOUT_S
-        while len(self.came()) < len(wanted) and time.monotonic() < until_s:
+        while len(self.values_read()) < len(wanted) and time.monotonic() < until_s:
             assert self.running.exception() is None, self.running.exception()
             time.sleep(0.02)
-        assert self.came() == sorted(wanted)
+        assert self.values_read() == sorted(wanted)
 
     def await_begin(self):
         """Wait until its first micro-batch is done, an empty one for a stream that begins late."""
@@ -163,7 +163,7 @@ def test_stream_continues_until_data_loss(broker, query, fails, way, start):
     if fails == "true":
         with pytest.raises(Exception, match="failOnDataLoss"):
             stream.running.awaitTermination(TIMEOUT_S)
-        assert set(stream.came()) <= expected | wanted(range(25, 35), [1, 2])
+        assert set(stream.values_read()) <= expected | wanted(range(25, 35), [1, 2])
         return
     expected |= wanted(range(25, 35), [1, 2]) | wanted(range(30, 35), [0])
     stream.await_values(expected)
@@ -220,13 +220,13 @@ def test_pattern_stream_follows_created_deleted_and_grown_topics(broker, query):
     write()
     stay = {f"{topic}/{number}" for topic in partitions for number in range(sent[topic])}
     until_s = time.monotonic() + TIMEOUT_S
-    while not stay <= set(stream.came()) and time.monotonic() < until_s:
+    while not stay <= set(stream.values_read()) and time.monotonic() < until_s:
         assert stream.running.exception() is None, f"seed {SEED}: {stream.running.exception()}"
         time.sleep(0.05)
-    came = stream.came()
-    assert stay <= set(came), f"seed {SEED}: {sorted(stay - set(came))[:5]} did not come"
-    assert len(set(came)) == len(came), f"seed {SEED}: something came twice"
-    assert {value.split("/")[0] for value in came} <= gone | partitions.keys()
+    received = stream.values_read()
+    assert stay <= set(received), f"seed {SEED}: {sorted(stay - set(received))[:5]} did not come"
+    assert len(set(received)) == len(received), f"seed {SEED}: something came twice"
+    assert {value.split("/")[0] for value in received} <= gone | partitions.keys()
 
 
 OLD_SETTINGS = {

@@ -283,8 +283,8 @@ def avro(schema, row):
 
 
 def test_avro_fields_become_columns():
-    for said in (AVRO, json.dumps(AVRO)):
-        decode = pickle.loads(pickle.dumps(Decode("avro", said)))
+    for schema in (AVRO, json.dumps(AVRO)):
+        decode = pickle.loads(pickle.dumps(Decode("avro", schema)))
         row = tuple([("k", 2)] if name == "m" else value for name, value in ROW.items())
         assert good(decode, avro(AVRO, ROW), None) == [row, (None,) * 9]
         assert decode.columns.field("t").type == pa.timestamp("us", "UTC")
@@ -306,7 +306,7 @@ def test_any_bytes_after_avro_affect_no_other_row(noise):
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("schema", "words"),
     [
         ("{", "no Avro schema"),
         ('"int"', "is a record"),
@@ -323,9 +323,9 @@ def test_any_bytes_after_avro_affect_no_other_row(noise):
         ("a INT", "Avro's own JSON"),
     ],
 )  # fmt: skip
-def test_unusable_avro_schema_is_rejected(said, words):
+def test_unusable_avro_schema_is_rejected(schema, words):
     with pytest.raises(ValueError, match=words):
-        Decode("avro", said)
+        Decode("avro", schema)
 
 
 # Protobuf.
@@ -414,7 +414,7 @@ def test_registry_protobuf_selects_its_message_by_index():
 
 def test_invalid_protobuf_descriptor_is_rejected(tmp_path):
     pytest.importorskip("google.protobuf")
-    for said, name, words in (
+    for schema, name, words in (
         (b"\xff\xff", "p.M", "The descriptor file is none"),
         (descriptor(), "p.N", "no message 'p.N'.*p.Other, p.M"),
         (descriptor(), "p.Other", "has no fields"),
@@ -423,7 +423,7 @@ def test_invalid_protobuf_descriptor_is_rejected(tmp_path):
         (descriptor(), None, "value_message"),
     ):
         with pytest.raises(ValueError, match=words):
-            Decode("protobuf", said, message=name)
+            Decode("protobuf", schema, message=name)
 
 
 # Handling of bad rows.
@@ -442,10 +442,10 @@ def test_dropped_rows_are_counted_in_the_log(caplog):
 
 def test_quarantine_topic_receives_bad_rows_unchanged(broker):
     topic = broker.topic()
-    said = {"bootstrap.servers": broker.bootstrap, "isolation.level": "read_committed"}
+    kafka = {"bootstrap.servers": broker.bootstrap, "isolation.level": "read_committed"}
     options = {"value_format": "json", "value_schema": "a INT", "On_Bad_Rows": "quarantine",
                "quarantine_topic": topic}  # fmt: skip
-    decode = pickle.loads(pickle.dumps(decode_of(options, said)))
+    decode = pickle.loads(pickle.dumps(decode_of(options, kafka)))
     assert "key" in decode.needs
     found = decode(batch([b"{}", b"\xff", None, b'{"a":"x"}']))
     assert found.column("offset").to_pylist() == [100, 102]
@@ -460,8 +460,8 @@ def test_quarantine_topic_receives_bad_rows_unchanged(broker):
 
 
 def test_unwritable_quarantine_topic_raises(broker):
-    said = {"bootstrap.servers": broker.bootstrap, "max.block.ms": "500"}
-    bad_rows = BadRows("quarantine", "no/topic", said)
+    kafka = {"bootstrap.servers": broker.bootstrap, "max.block.ms": "500"}
+    bad_rows = BadRows("quarantine", "no/topic", kafka)
     with pytest.raises(Exception, match="no/topic"):
         Decode("json", "a INT", bad_rows=bad_rows)(batch([b"x"]))
 

@@ -42,7 +42,7 @@ def flights(broker):
     return topic
 
 
-def work(broker, topic="t", decode=None, columns=None, **keywords):
+def pipeline(broker, topic="t", decode=None, columns=None, **keywords):
     said = {"kafka.bootstrap.servers": broker.bootstrap, "subscribe": topic}
     return RangePipeline(source_options(said, stream=False), decode, columns, **keywords)
 
@@ -61,7 +61,7 @@ def late(batch):
 
 
 def test_default_columns_are_those_of_the_record(broker, flights):
-    made = work(broker, flights)
+    made = pipeline(broker, flights)
     assert made.schema.names == list(COLUMNS)
     assert len(rows(made, flights)) == COUNT // 2
 
@@ -69,25 +69,25 @@ def test_default_columns_are_those_of_the_record(broker, flights):
 def test_values_are_decoded_filtered_and_projected(broker, flights):
     decode = Decode("json", SCHEMA)
     for keep in (late, pc.field("delay") > 990, lambda batch: [False] * len(batch)):
-        made = work(broker, flights, decode, ["delay", "partition"], filter=keep)
+        made = pipeline(broker, flights, decode, ["delay", "partition"], filter=keep)
         found = rows(made, flights)
         delays = [] if found == [] else [992, 994, 996, 998]
         assert found == [{"delay": delay, "partition": 0} for delay in delays]
 
 
 def test_filter_may_use_columns_outside_the_result(broker, flights):
-    made = work(broker, flights, columns=["value"], filter=pc.field("offset") == 7)
+    made = pipeline(broker, flights, columns=["value"], filter=pc.field("offset") == 7)
     assert made._fetched == ["value", "offset"]
     assert rows(made, flights) == [{"value": flight(14)}]
-    made = work(broker, flights, columns=["value"], filter=lambda b: pc.less(b["offset"], 2))
+    made = pipeline(broker, flights, columns=["value"], filter=lambda b: pc.less(b["offset"], 2))
     assert made._fetched == ["value", "offset"]
     assert len(rows(made, flights)) == 2
 
 
 def test_only_required_columns_are_fetched(broker):
-    assert work(broker, columns=["offset"])._fetched == ["offset"]
+    assert pipeline(broker, columns=["offset"])._fetched == ["offset"]
     decode = Decode("json", SCHEMA)
-    assert work(broker, decode=decode, columns=["delay"])._fetched == [
+    assert pipeline(broker, decode=decode, columns=["delay"])._fetched == [
         "value", "topic", "partition", "offset",
     ]  # fmt: skip
 
@@ -96,12 +96,12 @@ def test_map_arrow_transforms_batches(broker, flights):
     def counted(batch):
         return pa.record_batch({"n": pa.array([len(batch)], pa.int32()), "more": ["x"]})
 
-    made = work(broker, flights, map_arrow=counted, schema="n BIGINT")
+    made = pipeline(broker, flights, map_arrow=counted, schema="n BIGINT")
     assert sum(row["n"] for row in rows(made, flights)) == COUNT // 2
     with pytest.raises(ValueError, match="map_arrow makes RecordBatches of m"):
-        rows(work(broker, flights, map_arrow=counted, schema="m INT"), flights)
+        rows(pipeline(broker, flights, map_arrow=counted, schema="m INT"), flights)
     with pytest.raises(ValueError, match="map_arrow makes RecordBatches of n.*NoneType"):
-        rows(work(broker, flights, map_arrow=lambda batch: None, schema="n INT"), flights)
+        rows(pipeline(broker, flights, map_arrow=lambda batch: None, schema="n INT"), flights)
 
 
 @pytest.mark.parametrize(
@@ -118,26 +118,26 @@ def test_map_arrow_transforms_batches(broker, flights):
 )
 def test_invalid_arguments_raise_on_the_driver(broker, keywords, words):
     with pytest.raises(ValueError, match=words):
-        work(broker, **keywords)
+        pipeline(broker, **keywords)
 
 
 def test_invalid_filter_mask_raises(broker, flights):
     for keep in (lambda batch: [True], lambda batch: batch.column("offset")):
         with pytest.raises(ValueError, match="a mask of 500 booleans"):
-            rows(work(broker, flights, columns=["offset"], filter=keep), flights)
+            rows(pipeline(broker, flights, columns=["offset"], filter=keep), flights)
 
 
 def test_prefix_allows_value_columns_named_as_record_columns(broker, flights):
     decode = Decode("json", "delay INT, offset INT", prefix="v_")
-    made = work(broker, flights, decode, ["v_delay", "offset"])
+    made = pipeline(broker, flights, decode, ["v_delay", "offset"])
     assert rows(made, flights)[3] == {"v_delay": 6, "offset": 3}
     # Without the record's own column there is no conflict of names.
-    made = work(broker, flights, Decode("json", "delay INT, key STRING"), ["delay", "key"])
+    made = pipeline(broker, flights, Decode("json", "delay INT, key STRING"), ["delay", "key"])
     assert rows(made, flights)[3] == {"delay": 6, "key": None}
 
 
 def test_pipeline_survives_pickle(broker, flights):
-    made = work(broker, flights, Decode("json", SCHEMA), filter=pc.field("delay") > 990)
+    made = pipeline(broker, flights, Decode("json", SCHEMA), filter=pc.field("delay") > 990)
     again = pickle.loads(pickle.dumps(made))
     assert rows(again, flights) == rows(made, flights)
 

@@ -48,8 +48,10 @@ def client(broker, **keywords):
     return {"bootstrap.servers": broker.bootstrap, **keywords}
 
 
-def read(topic, start, end, said, columns=("offset", "value"), partition=0, **keywords):
-    batches = list(fetched(OffsetRange(topic, partition, start, end), columns, said, **keywords))
+def read(topic, start, end, settings, columns=("offset", "value"), partition=0, **keywords):
+    batches = list(
+        fetched(OffsetRange(topic, partition, start, end), columns, settings, **keywords)
+    )
     for batch in batches:
         batch.validate(full=True)
     return pa.Table.from_batches(batches, range_batches.schema_of(columns))
@@ -135,11 +137,11 @@ def test_unknown_columns_are_rejected_by_name(served):
 def test_batch_size_is_limited(served, native, monkeypatch):
     topic = served.topic()
     produce(served.bootstrap, topic, [b"x" * 10] * 100_000)
-    said = client(served, native=native)
-    sizes = [len(each) for each in fetched(OffsetRange(topic, 0, 0, 100_000), ["value"], said)]
+    settings = client(served, native=native)
+    sizes = [len(each) for each in fetched(OffsetRange(topic, 0, 0, 100_000), ["value"], settings)]
     assert sum(sizes) == 100_000 and max(sizes) <= range_batches.ROWS_MAX
     monkeypatch.setattr(range_batches, "BATCH_SIZE_MAX", 1000)
-    batches = list(fetched(OffsetRange(topic, 0, 0, 1000), ["value"], said))
+    batches = list(fetched(OffsetRange(topic, 0, 0, 1000), ["value"], settings))
     assert max(each.nbytes for each in batches) <= 2000 and sum(map(len, batches)) == 1000
 
 
@@ -165,28 +167,28 @@ def test_next_range_reuses_the_connection(served, native):
     topic = served.topic(2)
     for partition in range(2):
         produce(served.bootstrap, topic, numbered(100), partition)
-    said = client(served, native=native, client_id=f"kept-{topic}")
+    settings = client(served, native=native, client_id=f"kept-{topic}")
     for partition in range(2):  # each has a descriptor from a segment grant
-        assert len(read(topic, 0, 100, said, partition=partition)) == 100
-    (pooled,) = range_batches._pool._readers[frozenset(said.items())]
+        assert len(read(topic, 0, 100, settings, partition=partition)) == 100
+    (pooled,) = range_batches._pool._readers[frozenset(settings.items())]
     before = descriptors()
     for partition in (1, 0, 1):
-        assert len(read(topic, 10, 90, said, partition=partition)) == 80
+        assert len(read(topic, 10, 90, settings, partition=partition)) == 80
     assert descriptors() <= before
-    assert range_batches._pool._readers[frozenset(said.items())] == [pooled]
+    assert range_batches._pool._readers[frozenset(settings.items())] == [pooled]
     assert pooled.reader.metrics()["transports"]
 
 
 def test_reader_left_within_a_range_is_not_reused(served, native):
     topic = served.topic()
     produce(served.bootstrap, topic, [b"x" * 1000] * 20_000)
-    said = client(served, native=native, client_id=f"left-{topic}")
+    settings = client(served, native=native, client_id=f"left-{topic}")
     before = descriptors()
     for _ in range(3):
-        batches = fetched(OffsetRange(topic, 0, 0, 20_000), ["value"], said)
+        batches = fetched(OffsetRange(topic, 0, 0, 20_000), ["value"], settings)
         next(batches)
         batches.close()
-    assert frozenset(said.items()) not in range_batches._pool._readers
+    assert frozenset(settings.items()) not in range_batches._pool._readers
     gc.collect()
     until(lambda: descriptors() <= before, "the closing of descriptors")
 
@@ -195,12 +197,12 @@ def test_ranges_are_read_in_concurrent_threads(served, native):
     topic = served.topic(4)
     for partition in range(4):
         produce(served.bootstrap, topic, numbered(3000, 10_000 * partition), partition)
-    said = client(served, native=native)
+    settings = client(served, native=native)
     found = {}
 
     def run(partition):
         for _ in range(3):
-            rows = read(topic, 0, 3000, said, partition=partition)
+            rows = read(topic, 0, 3000, settings, partition=partition)
             found.setdefault(partition, []).append(rows.column("value").to_pylist())
 
     threads = [threading.Thread(target=run, args=(partition,)) for partition in range(4)]
@@ -214,27 +216,27 @@ def test_ranges_are_read_in_concurrent_threads(served, native):
 def test_forked_child_opens_its_own_connections(served, native):
     topic = served.topic()
     produce(served.bootstrap, topic, numbered(1000))
-    said = client(served, native=native)
-    assert len(read(topic, 0, 1000, said)) == 1000
+    settings = client(served, native=native)
+    assert len(read(topic, 0, 1000, settings)) == 1000
     pid = os.fork()
     if not pid:
         try:
-            os._exit(0 if len(read(topic, 0, 1000, said)) == 1000 else 1)
+            os._exit(0 if len(read(topic, 0, 1000, settings)) == 1000 else 1)
         except BaseException as fault:
             print(fault, file=sys.stderr)
             os._exit(2)
     assert os.waitpid(pid, 0)[1] == 0
-    assert len(read(topic, 5, 1000, said)) == 995
+    assert len(read(topic, 5, 1000, settings)) == 995
 
 
 def test_pooled_reader_survives_a_broker_restart(native):
     with Broker() as broker:
         topic = broker.topic()
         produce(broker.bootstrap, topic, numbered(100))
-        said = client(broker, native=native)
-        assert len(read(topic, 0, 100, said)) == 100
+        settings = client(broker, native=native)
+        assert len(read(topic, 0, 100, settings)) == 100
         broker.restart()
-        assert len(read(topic, 0, 100, said)) == 100
+        assert len(read(topic, 0, 100, settings)) == 100
 
 
 # Lost records.
@@ -244,25 +246,25 @@ def test_trimmed_start_raises_data_loss_or_is_skipped(served, native, caplog, qu
     topic = served.topic()
     produce(served.bootstrap, topic, numbered(100))
     trim(served, topic, 40)
-    said = client(served, native=native)
+    settings = client(served, native=native)
     with pytest.raises(DataLoss, match=rf"{topic}-0.*offsets 0 to 99.*begins at offset 40") as told:
-        read(topic, 0, 100, said)
+        read(topic, 0, 100, settings)
     assert "set failOnDataLoss to false" in str(told.value)
-    rows = read(topic, 0, 100, said, fail_on_data_loss=False)
+    rows = read(topic, 0, 100, settings, fail_on_data_loss=False)
     assert offsets_of(rows) == list(range(40, 100))
     assert "begins at offset 40" in caplog.text
-    assert not read(topic, 0, 30, said, fail_on_data_loss=False)
-    assert offsets_of(read(topic, 40, 50, said)) == list(range(40, 50))
+    assert not read(topic, 0, 30, settings, fail_on_data_loss=False)
+    assert offsets_of(read(topic, 40, 50, settings)) == list(range(40, 50))
 
 
 @pytest.mark.parametrize("bounds", [(90, 101), (100, 200), (150, 200)])
 def test_log_ending_before_the_range_raises_data_loss(served, native, caplog, quick, bounds):
     topic = served.topic()
     produce(served.bootstrap, topic, numbered(100))
-    said = client(served, native=native)
+    settings = client(served, native=native)
     with pytest.raises(DataLoss, match="the log ends at offset 100"):
-        read(topic, *bounds, said)
-    rows = read(topic, *bounds, said, fail_on_data_loss=False)
+        read(topic, *bounds, settings)
+    rows = read(topic, *bounds, settings, fail_on_data_loss=False)
     assert offsets_of(rows) == list(range(min(bounds[0], 100), 100))
     assert "Records were lost" in caplog.text
 
@@ -270,14 +272,14 @@ def test_log_ending_before_the_range_raises_data_loss(served, native, caplog, qu
 def test_missing_topic_or_partition_raises_data_loss(served, native, caplog, quick):
     topic = served.topic()
     produce(served.bootstrap, topic, numbered(10))
-    said = client(served, native=native)
+    settings = client(served, native=native)
     with pytest.raises(DataLoss, match=f"{topic}-1.*counted from 0"):
-        read(topic, 0, 10, said, partition=1)
-    assert not read(topic, 0, 10, said, partition=1, fail_on_data_loss=False)
+        read(topic, 0, 10, settings, partition=1)
+    assert not read(topic, 0, 10, settings, partition=1, fail_on_data_loss=False)
     delete(served.bootstrap, topic)
     with pytest.raises(DataLoss, match=topic):
-        read(topic, 0, 10, said)
-    assert not read(topic, 0, 10, said, fail_on_data_loss=False)
+        read(topic, 0, 10, settings)
+    assert not read(topic, 0, 10, settings, fail_on_data_loss=False)
 
 
 def test_recreated_topic_raises_data_loss(served, native, caplog, quick):
@@ -285,26 +287,26 @@ def test_recreated_topic_raises_data_loss(served, native, caplog, quick):
     produce(served.bootstrap, topic, numbered(10))
     with Consumer(served.bootstrap, topics=[topic]) as consumer:
         former = consumer.buffer.cluster.topic(topic).topic_id
-    said = client(served, native=native)
-    assert len(read(topic, 0, 10, said, topic_id=former)) == 10
+    settings = client(served, native=native)
+    assert len(read(topic, 0, 10, settings, topic_id=former)) == 10
     delete(served.bootstrap, topic)
     served.topic(name=topic)
     produce(served.bootstrap, topic, numbered(20))
     with pytest.raises(DataLoss, match="deleted and recreated"):
-        read(topic, 0, 10, said, topic_id=former)
-    assert not read(topic, 0, 10, said, topic_id=former, fail_on_data_loss=False)
+        read(topic, 0, 10, settings, topic_id=former)
+    assert not read(topic, 0, 10, settings, topic_id=former, fail_on_data_loss=False)
     assert "deleted and recreated" in caplog.text
-    assert len(read(topic, 0, 20, said)) == 20
+    assert len(read(topic, 0, 20, settings)) == 20
 
 
 # Timeouts.
 
 
 def test_unreachable_broker_raises_in_time(served):
-    said = {"bootstrap.servers": "127.0.0.1:1", "reconnect.backoff.max.ms": "50"}
+    settings = {"bootstrap.servers": "127.0.0.1:1", "reconnect.backoff.max.ms": "50"}
     began = time.monotonic()
     with pytest.raises(Exception, match="127.0.0.1:1"):
-        read("t", 0, 1, said, timeout_s=0.5)
+        read("t", 0, 1, settings, timeout_s=0.5)
     assert time.monotonic() - began < 30
 
 
@@ -312,8 +314,8 @@ def test_killed_broker_is_waited_for(native):
     with Broker() as broker:
         topic = broker.topic()
         produce(broker.bootstrap, topic, [b"x" * 1000] * 20_000)
-        said = client(broker, native=native)
-        batches = fetched(OffsetRange(topic, 0, 0, 20_000), ["offset"], said)
+        settings = client(broker, native=native)
+        batches = fetched(OffsetRange(topic, 0, 0, 20_000), ["offset"], settings)
         first = next(batches)
         broker.kill()
         broker.start()

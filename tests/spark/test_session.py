@@ -48,11 +48,11 @@ def bare(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("said", "number"),
+    ("version", "number"),
     [("17.0.15", 17), ("1.8.0_392", 8), ("21-ea", 21), ("25.0.2", 25), ("11.0.2", 11)],
 )
-def test_java_version_is_parsed(tmp_path, said, number):
-    assert java.version_of(fake_java(tmp_path / "java", said)) == number
+def test_java_version_is_parsed(tmp_path, version, number):
+    assert java.version_of(fake_java(tmp_path / "java", version)) == number
 
 
 def test_program_that_is_not_java_has_no_version(tmp_path):
@@ -167,8 +167,8 @@ def test_versions_are_compared_as_numbers(text, numbers):
 
 
 def test_required_versions_equal_the_spark_extra():
-    asked = (Path(__file__).parents[2] / "pyproject.toml").read_text()
-    extra = re.search(r"^spark = \[(.*?)^\]", asked, re.M | re.S)[1]
+    project = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    extra = re.search(r"^spark = \[(.*?)^\]", project, re.M | re.S)[1]
     for need in versions.NEEDS:
         if need.package != "numpy":
             assert f'"{need.requirement}"' in extra
@@ -290,8 +290,8 @@ def test_setting_precedence_is_command_line_then_submitted_then_default(
 )
 def test_invalid_spark_run_is_one_line(words, code, sentence, started, capsys):
     assert main(["spark", "run", *words]) == code
-    said = capsys.readouterr().err
-    assert sentence in said and said.count("\n") == 1
+    error = capsys.readouterr().err
+    assert sentence in error and error.count("\n") == 1
     assert started == []
 
 
@@ -356,10 +356,10 @@ def by_name(findings):
 
 def test_doctor_lists_all_findings(capsys):
     code = main(["spark", "doctor"])
-    said = capsys.readouterr().out
-    assert code == ("wrong" in said)
+    output = capsys.readouterr().out
+    assert code == ("wrong" in output)
     for what in ("java", "pyspark", "pyarrow", "pandas", "protobuf", "fastavro", "connector"):
-        assert re.search(rf"^(ok|warning|wrong)\s+{what}\s", said, re.M)
+        assert re.search(rf"^(ok|warning|wrong)\s+{what}\s", output, re.M)
     assert main(["spark", "doctor", "--json"]) == code
     findings = json.loads(capsys.readouterr().out)["findings"]
     assert {each["level"] for each in findings} <= {"ok", "warning", "wrong"}

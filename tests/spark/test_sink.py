@@ -51,12 +51,12 @@ KINDS = {
     "swapped": ArrayType(StructType([VALUE, KEY])),
 }  # fmt: skip
 """Types by name, since without a JVM Spark parses none of them."""
-HASTE = {
+SHORT_TIMEOUTS = {
     "kafka.max.block.ms": "1000", "kafka.request.timeout.ms": "1000",
     "kafka.delivery.timeout.ms": "2000", "kafka.linger.ms": "0",
 }  # fmt: skip
-HASTE_S_MAX = 20
-"""Well above what HASTE allows, and well below the time without it."""
+SHORT_TIMEOUTS_S_MAX = 20
+"""Well above what SHORT_TIMEOUTS allows, and well below the time without it."""
 
 
 @pytest.fixture(params=["auto", "off"], ids=["ring", "tcp"])
@@ -97,7 +97,7 @@ def write(broker: Broker, ddl: str, *batches: pa.RecordBatch, **others: str) -> 
     return batch_writer(options(broker, **others), schema(ddl), False).write(iter(batches))
 
 
-def stands(broker: Broker, *topics: str, columns: list[str] | None = None) -> list:
+def records_in(broker: Broker, *topics: str, columns: list[str] | None = None) -> list:
     """Return a topic's records in order, as tuples of the columns or the values alone."""
     with Consumer(broker.bootstrap, topics=list(topics)) as consumer:
         found = consumer.to_table(columns=columns or ["value"], timeout=30).to_pylist()
@@ -115,7 +115,7 @@ def nowhere() -> str:
 # Rejections by the writer, on the driver.
 
 
-def refusal(ddl: str, make=batch_writer, overwrite: bool = False, **others: str) -> str:
+def error_of(ddl: str, make=batch_writer, overwrite: bool = False, **others: str) -> str:
     with pytest.raises(ValueError) as caught:
         make({"kafka.bootstrap.servers": "127.0.0.1:1", **others}, schema(ddl), overwrite)
     return str(caught.value)
@@ -154,32 +154,32 @@ def refusal(ddl: str, make=batch_writer, overwrite: bool = False, **others: str)
     ],
 )
 def test_unsupported_schema_or_options_are_rejected_by_name(make, ddl, others, words):
-    assert words in refusal(ddl, make, **others)
+    assert words in error_of(ddl, make, **others)
 
 
 def test_rejected_column_is_reported_with_a_remedy():
-    assert 'col("partition").cast("int")' in refusal("value string, partition bigint", topic="t")
-    assert "columns are: key, note" in refusal("key string, note string", topic="t")
+    assert 'col("partition").cast("int")' in error_of("value string, partition bigint", topic="t")
+    assert "columns are: key, note" in error_of("key string, note string", topic="t")
 
 
 def test_overwrite_batch_is_rejected_and_complete_stream_appended():
-    said = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"}
-    words = refusal("value string", overwrite=True, topic="t")
+    settings = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"}
+    words = error_of("value string", overwrite=True, topic="t")
     assert "Save mode Overwrite is not allowed" in words and '.mode("append")' in words
-    assert isinstance(batch_writer(said, schema("value string"), False), DataSourceArrowWriter)
+    assert isinstance(batch_writer(settings, schema("value string"), False), DataSourceArrowWriter)
     for overwrite in (False, True):
-        made = stream_writer(said, schema("value string"), overwrite)
+        made = stream_writer(settings, schema("value string"), overwrite)
         assert isinstance(made, DataSourceStreamArrowWriter)
 
 
 def test_stricter_types_and_collated_text_are_accepted():
-    said = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"}
-    batch_writer(said, schema("value collated, headers strict_pairs"), False)
+    settings = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"}
+    batch_writer(settings, schema("value collated, headers strict_pairs"), False)
 
 
 def test_pickled_writer_is_small():
-    said = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"}
-    made = batch_writer(said, schema("value string, key binary, more double"), False)
+    settings = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"}
+    made = batch_writer(settings, schema("value string, key binary, more double"), False)
     assert len(pickle.dumps(made)) < 500
     assert pickle.loads(pickle.dumps(made))._to == Destination(
         {"bootstrap.servers": "127.0.0.1:1"}, "t", ("value", "key")
@@ -187,13 +187,13 @@ def test_pickled_writer_is_small():
 
 
 def test_commit_and_abort_log_written_records(caplog):
-    said = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"}
+    settings = {"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "t"}
     done = [WriteResult(10, 2), None, WriteResult(5, 1)]
     with caplog.at_level(logging.INFO, "pyspark_kafkalite"):
-        batch_writer(said, schema("value string"), False).commit(done[::2])
-        batch_writer(said, schema("value string"), False).abort(done)
-        stream_writer(said, schema("value string"), False).commit(done[::2], 7)
-        stream_writer(said, schema("value string"), False).abort([], 8)
+        batch_writer(settings, schema("value string"), False).commit(done[::2])
+        batch_writer(settings, schema("value string"), False).abort(done)
+        stream_writer(settings, schema("value string"), False).commit(done[::2], 7)
+        stream_writer(settings, schema("value string"), False).abort([], 8)
     assert caplog.messages == [
         "Batch was written: 15 records of 2 tasks in 3 batches are acknowledged.",
         "Write failed; 15 records of 2 tasks in 3 batches are acknowledged, and stay in the topic.",
@@ -224,7 +224,7 @@ def test_written_records_have_all_columns(broker, native, make):
     assert made.write(iter([given])) == WriteResult(records=3, batches=3)
     names = ["partition", "key", "value", "timestamp", "headers"]
     stamp = moment.replace(microsecond=123_000)
-    found = stands(broker, topic, columns=names)
+    found = records_in(broker, topic, columns=names)
     assert [each[:-1] for each in found] == [
         (0, None, None, stamp), (1, b"", b"", stamp), (2, b"k", b"v", stamp),
     ]  # fmt: skip
@@ -237,9 +237,9 @@ def test_topic_option_precedes_topic_column(broker):
     given = batch(ddl, ("a", by_column), ("b", other), ("c", by_column))
     assert write(broker, ddl, given) == WriteResult(3, 2)
     assert write(broker, ddl, given, topic=f" {by_option} ").records == 3
-    assert stands(broker, by_column) == [b"a", b"c"]
-    assert stands(broker, other) == [b"b"]
-    assert stands(broker, by_option) == [b"a", b"b", b"c"]
+    assert records_in(broker, by_column) == [b"a", b"c"]
+    assert records_in(broker, other) == [b"b"]
+    assert records_in(broker, by_option) == [b"a", b"b", b"c"]
     # A column that no option uses is not checked.
     assert write(broker, "value string, topic int", batch("value string, topic int", ("d", None)),
                  topic=other).records == 1  # fmt: skip
@@ -249,7 +249,7 @@ def test_other_columns_are_ignored(broker):
     topic = broker.topic()
     ddl = "offset bigint, value string, timestampType int, note array"
     assert write(broker, ddl, batch(ddl, (7, "a", 0, [1])), topic=topic) == WriteResult(1, 1)
-    assert stands(broker, topic) == [b"a"]
+    assert records_in(broker, topic) == [b"a"]
 
 
 def test_rows_of_a_topic_keep_their_order(broker, native):
@@ -262,7 +262,7 @@ def test_rows_of_a_topic_keep_their_order(broker, native):
     used = {topic for topic, _ in numbered}
     for topic in topics:
         wanted = [value.encode() for at, value in numbered if at == topic]
-        assert stands(broker, topic) == wanted
+        assert records_in(broker, topic) == wanted
         assert bool(wanted) == (topic in used)
 
 
@@ -287,7 +287,7 @@ def test_row_without_topic_fails_before_its_batch_is_sent(broker):
     good, bad = batch(ddl, (topic, "a")), batch(ddl, (topic, "b"), (None, "c"))
     with pytest.raises(NullTopic, match="KAFKA_NULL_TOPIC_IN_DATA.*option topic"):
         write(broker, ddl, bad)
-    assert stands(broker, topic) == []
+    assert records_in(broker, topic) == []
     assert write(broker, ddl, good).records == 1
 
 
@@ -297,15 +297,15 @@ def test_partition_column_precedes_partitioner_and_key(broker, native):
     keys = [f"{number}" for number in range(40)]
     chosen = batch(ddl, *[(key, key, 3) for key in keys])
     free = batch(ddl, *[(key, key, None) for key in keys])
-    said = {"kafka.native": native}
+    settings = {"kafka.native": native}
     by_column, by_key, in_turn = (broker.topic(count) for _ in range(3))
-    write(broker, ddl, chosen, topic=by_column, **said, **{"kafka.partitioner": "round_robin"})
-    write(broker, ddl, free, topic=by_key, **said)
-    write(broker, ddl, free, topic=in_turn, **said, **{"kafka.partitioner": "round_robin"})
-    assert {at for (at,) in stands(broker, by_column, columns=["partition"])} == {3}
-    for partition, key in stands(broker, by_key, columns=["partition", "key"]):
+    write(broker, ddl, chosen, topic=by_column, **settings, **{"kafka.partitioner": "round_robin"})
+    write(broker, ddl, free, topic=by_key, **settings)
+    write(broker, ddl, free, topic=in_turn, **settings, **{"kafka.partitioner": "round_robin"})
+    assert {at for (at,) in records_in(broker, by_column, columns=["partition"])} == {3}
+    for partition, key in records_in(broker, by_key, columns=["partition", "key"]):
         assert partition == partition_of(key, count)
-    spread = [at for (at,) in stands(broker, in_turn, columns=["partition"])]
+    spread = [at for (at,) in records_in(broker, in_turn, columns=["partition"])]
     assert spread == sorted(list(range(count)) * 10)
 
 
@@ -319,7 +319,7 @@ def test_unknown_partition_is_rejected_and_an_added_one_found(broker):
     grow(broker, topic, 5)
     # By the producer that was kept.
     assert write(broker, ddl, batch(ddl, ("b", 4)), topic=topic).records == 1
-    assert stands(broker, topic, columns=["partition", "value"]) == [(0, b"a"), (4, b"b")]
+    assert records_in(broker, topic, columns=["partition", "value"]) == [(0, b"a"), (4, b"b")]
 
 
 def test_records_nearly_as_large_as_the_buffer_are_written(broker, native):
@@ -328,7 +328,7 @@ def test_records_nearly_as_large_as_the_buffer_are_written(broker, native):
     small = {"kafka.buffer.memory": "16384", "kafka.max.block.ms": "5000", "kafka.native": native}
     given = batch("value binary", *[(value,) for value in values])
     assert write(broker, "value binary", given, topic=topic, **small).records == 50
-    assert stands(broker, topic) == values
+    assert records_in(broker, topic) == values
 
 
 def test_compressed_and_acks_1_writes_succeed(broker):
@@ -336,7 +336,7 @@ def test_compressed_and_acks_1_writes_succeed(broker):
     given = batch("value string", *[(f"{number}",) for number in range(1_000)])
     for others in ({"kafka.compression.type": "zstd"}, {"kafka.acks": "1"}):
         assert write(broker, "value string", given, topic=topic, **others).records == 1_000
-    assert len(stands(broker, topic)) == 2_000
+    assert len(records_in(broker, topic)) == 2_000
 
 
 def test_empty_write_needs_no_broker():
@@ -353,7 +353,7 @@ def test_large_and_sliced_columns_are_written(broker):
     wide = pa.record_batch({"value": pa.array(["a", "b", "c"], pa.large_string()),
                             "topic": pa.array([topic] * 3, pa.large_string())})  # fmt: skip
     assert write(broker, "value string, topic string", wide.slice(1)).records == 2
-    assert stands(broker, topic) == [b"b", b"c"]
+    assert records_in(broker, topic) == [b"b", b"c"]
 
 
 # Errors.
@@ -362,12 +362,14 @@ def test_large_and_sliced_columns_are_written(broker):
 def test_unreachable_broker_raises_write_failed_in_time():
     address = nowhere()
     made = batch_writer(
-        {"kafka.bootstrap.servers": address, "topic": "t", **HASTE}, schema("value string"), False
+        {"kafka.bootstrap.servers": address, "topic": "t", **SHORT_TIMEOUTS},
+        schema("value string"),
+        False,
     )
     began_s = time.monotonic()
     with pytest.raises(WriteFailed) as caught:
         made.write(iter([batch("value string", ("a",))]))
-    assert time.monotonic() - began_s < HASTE_S_MAX
+    assert time.monotonic() - began_s < SHORT_TIMEOUTS_S_MAX
     assert f"topic 't' at {address}" in str(caught.value)
     assert "kafka.bootstrap.servers" in str(caught.value)
     assert caught.value.__suppress_context__ and caught.value.__cause__ is None
@@ -387,7 +389,7 @@ def test_silent_broker_fails_the_task_in_time(number, native):
             yield from itertools.repeat(given, 100)
 
         made = batch_writer(
-            options(one, topic=topic, **HASTE, **{"kafka.native": native}),
+            options(one, topic=topic, **SHORT_TIMEOUTS, **{"kafka.native": native}),
             schema("value binary"), False,
         )  # fmt: skip
         began_s = time.monotonic()
@@ -396,7 +398,7 @@ def test_silent_broker_fails_the_task_in_time(number, native):
                 made.write(falling_silent())
         finally:
             one.kill()
-        assert time.monotonic() - began_s < HASTE_S_MAX
+        assert time.monotonic() - began_s < SHORT_TIMEOUTS_S_MAX
 
 
 def test_restarted_broker_receives_each_row_once(native):
@@ -418,7 +420,7 @@ def test_restarted_broker_receives_each_row_once(native):
             schema("key string, value string"), False,
         )  # fmt: skip
         assert made.write(interrupted()).records == 10_000
-        assert sorted(map(int, stands(one, topic))) == list(range(10_000))
+        assert sorted(map(int, records_in(one, topic))) == list(range(10_000))
 
 
 def test_first_failed_batch_fails_the_task(broker):
@@ -430,7 +432,7 @@ def test_first_failed_batch_fails_the_task(broker):
     def endless():
         yield good
         yield bad
-        end_s = time.monotonic() + HASTE_S_MAX
+        end_s = time.monotonic() + SHORT_TIMEOUTS_S_MAX
         while time.monotonic() < end_s:
             time.sleep(0.01)
             yield good
@@ -443,12 +445,14 @@ def test_first_failed_batch_fails_the_task(broker):
 def test_unknown_topic_raises_write_failed():
     with Broker(config={"auto.create.topics.enable": "false"}) as one:
         with pytest.raises(WriteFailed, match="UNKNOWN_TOPIC_OR_PARTITION.*Create the topic"):
-            write(one, "value string", batch("value string", ("a",)), topic="nosuch", **HASTE)
+            write(
+                one, "value string", batch("value string", ("a",)), topic="nosuch", **SHORT_TIMEOUTS
+            )
         topic = one.topic()
-        write(one, "value string", batch("value string", ("a",)), topic=topic, **HASTE)
+        write(one, "value string", batch("value string", ("a",)), topic=topic, **SHORT_TIMEOUTS)
         delete(one, topic)
         with pytest.raises(WriteFailed, match=f"'{topic}'.*still leads the topic"):
-            write(one, "value string", batch("value string", ("a",)), topic=topic, **HASTE)
+            write(one, "value string", batch("value string", ("a",)), topic=topic, **SHORT_TIMEOUTS)
 
 
 @pytest.mark.parametrize(
@@ -464,7 +468,7 @@ def test_cell_no_record_can_have_is_rejected(broker, column, cell, words):
     ddl = f"value string, {column}"
     with pytest.raises(ValueError, match=f"topic '{topic}' cannot be written: {words}"):
         write(broker, ddl, batch(ddl, ("a", cell)), topic=topic)
-    assert stands(broker, topic) == []
+    assert records_in(broker, topic) == []
 
 
 def test_invalid_topic_name_raises_write_failed(broker):
@@ -487,13 +491,13 @@ def test_retried_task_writes_all_its_rows(broker, native, fault):
         yield from batches[:2]
         raise fault
 
-    said = options(broker, topic=topic, **{"kafka.native": native})
-    made = batch_writer(said, schema(ddl), False)
+    settings = options(broker, topic=topic, **{"kafka.native": native})
+    made = batch_writer(settings, schema(ddl), False)
     with pytest.raises(type(fault)):
         made.write(failing())
     assert not row_writer._pool
     assert made.write(iter(batches)).records == 300
-    found = list(map(int, stands(broker, topic)))
+    found = list(map(int, records_in(broker, topic)))
     assert found[-300:] == list(range(300))
     assert found[:-300] == list(range(len(found) - 300))
 
@@ -510,35 +514,35 @@ def test_producer_is_pooled_across_tasks_and_the_pool_is_bounded(broker):
     assert len(row_writer._pool) == row_writer.KEPT_MAX
     assert not first.is_open
     write(broker, "value string", given, topic=topic)
-    assert len(stands(broker, topic)) == row_writer.KEPT_MAX + 2
+    assert len(records_in(broker, topic)) == row_writer.KEPT_MAX + 2
 
 
 def test_pooled_producer_survives_a_broker_restart(native):
     with Broker() as one:
         topic = one.topic()
-        said = {"topic": topic, "kafka.native": native}
+        settings = {"topic": topic, "kafka.native": native}
         for number in range(3):
             given = batch("value string", (f"{number}",))
-            assert write(one, "value string", given, **said).records == 1
+            assert write(one, "value string", given, **settings).records == 1
             one.kill()
             one.start()
         assert len(row_writer._pool) == 1
-        assert stands(one, topic) == [b"0", b"1", b"2"]
+        assert records_in(one, topic) == [b"0", b"1", b"2"]
 
 
 def test_forked_worker_creates_its_own_producer(broker, native):
     topic = broker.topic()
-    said = {"topic": topic, "kafka.native": native}
-    write(broker, "value string", batch("value string", ("before",)), **said)
+    settings = {"topic": topic, "kafka.native": native}
+    write(broker, "value string", batch("value string", ("before",)), **settings)
     (kept,) = row_writer._pool.values()
     child = os.fork()
     if child == 0:
         try:
-            write(broker, "value string", batch("value string", ("child",)), **said)
+            write(broker, "value string", batch("value string", ("child",)), **settings)
             os._exit(0 if kept not in row_writer._pool.values() else 2)
         finally:
             os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    write(broker, "value string", batch("value string", ("after",)), **said)
+    write(broker, "value string", batch("value string", ("after",)), **settings)
     assert list(row_writer._pool.values()) == [kept]
-    assert stands(broker, topic) == [b"before", b"child", b"after"]
+    assert records_in(broker, topic) == [b"before", b"child", b"after"]

@@ -20,7 +20,7 @@ from pyspark_kafkalite.connector.sink import appending
 
 pytestmark = pytest.mark.spark_session
 
-HASTE = {
+SHORT_TIMEOUTS = {
     "kafka.max.block.ms": "1000", "kafka.request.timeout.ms": "1000",
     "kafka.delivery.timeout.ms": "2000", "kafka.linger.ms": "0",
 }  # fmt: skip
@@ -33,7 +33,7 @@ def batch(frame, broker: Broker, mode: str = "append", **options: str) -> None:
     frame.write.format("kafkalite").options(**to).mode(mode).save()
 
 
-def stands(broker: Broker, topic: str, columns: list[str] | None = None) -> list:
+def records_in(broker: Broker, topic: str, columns: list[str] | None = None) -> list:
     """Return a topic's records in order, as tuples of the columns or the values alone."""
     with Consumer(broker.bootstrap, topics=[topic]) as consumer:
         found = consumer.to_table(columns=columns or ["value"], timeout=30).to_pylist()
@@ -43,7 +43,7 @@ def stands(broker: Broker, topic: str, columns: list[str] | None = None) -> list
 
 
 def counted(broker: Broker, topic: str) -> list[int]:
-    return sorted(map(int, stands(broker, topic)))
+    return sorted(map(int, records_in(broker, topic)))
 
 
 # Batches.
@@ -77,7 +77,7 @@ def test_every_column_survives_write_and_read(spark, broker):
         spark.conf.set("spark.sql.session.timeZone", zone)
         batch(rows, broker, topic=topic)
     spark.conf.set("spark.sql.session.timeZone", "UTC")
-    found = stands(broker, topic, ["partition", "key", "value", "timestamp", "headers"])
+    found = records_in(broker, topic, ["partition", "key", "value", "timestamp", "headers"])
     assert [(*each[:3], int(each[3].timestamp() * 1_000 + 0.5)) for each in found] == [
         (0, None, None, 0), (0, None, None, 0),
         (1, b"k", b"v", 1_357_034_400_123), (1, b"k", b"v", 1_357_034_400_123),
@@ -95,7 +95,7 @@ def test_read_rows_are_written_unchanged(spark, broker):
     )
     batch(read.load(), broker, topic=there)
     columns = ["partition", "offset", "key", "value", "timestamp"]
-    assert stands(broker, there, columns) == stands(broker, here, columns)
+    assert records_in(broker, there, columns) == records_in(broker, here, columns)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_only_append_mode_is_accepted(spark, broker):
         with pytest.raises(AnalysisException, match="use either the .Append."):
             batch(rows, broker, mode, topic=topic)
     batch(rows, broker, "append", topic=topic)
-    assert stands(broker, topic) == [b"v"]
+    assert records_in(broker, topic) == [b"v"]
 
 
 def test_sql_insert_writes_a_record(spark, broker):
@@ -147,7 +147,7 @@ def test_sql_insert_writes_a_record(spark, broker):
         spark.sql(f"insert into inserted with ({options}) (value) select binary('by sql')")
     finally:
         spark.sql("drop table inserted")
-    assert stands(broker, topic, ["key", "value"]) == [(None, b"by sql")]
+    assert records_in(broker, topic, ["key", "value"]) == [(None, b"by sql")]
 
 
 def test_row_without_topic_fails_the_write(spark, broker):
@@ -162,14 +162,14 @@ def test_records_nearly_as_large_as_the_buffer_are_written(spark, broker):
     rows = spark.range(40).selectExpr("repeat(cast(id % 10 as string), 15000) as value")
     small = {"kafka.buffer.memory": "16384", "kafka.max.block.ms": "5000"}
     batch(rows, broker, topic=topic, **small)
-    found = stands(broker, topic)
+    found = records_in(broker, topic)
     assert sorted(found) == sorted([b"%d" % (number % 10) * 15_000 for number in range(40)])
 
 
 def test_unreachable_broker_raises_in_time(spark):
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-    options = {"kafka.bootstrap.servers": address, "topic": "t", **HASTE}
+    options = {"kafka.bootstrap.servers": address, "topic": "t", **SHORT_TIMEOUTS}
     rows = spark.sql("select 'v' as value")
     began_s = time.monotonic()
     with pytest.raises(PythonException, match=f"topic 't' at {address}.*kafka.bootstrap.servers"):
@@ -238,7 +238,7 @@ def test_stopped_stream_loses_no_row(spark, broker, tmp_path):
         query = stream(rows, broker, tmp_path / "point", topic=topic).start()
         try:
             end_s = time.monotonic() + STREAM_S_MAX
-            while len(stands(broker, topic)) < 2_000 * round_of_two:
+            while len(records_in(broker, topic)) < 2_000 * round_of_two:
                 assert query.exception() is None
                 assert time.monotonic() < end_s
                 time.sleep(0.2)
@@ -246,7 +246,7 @@ def test_stopped_stream_loses_no_row(spark, broker, tmp_path):
             query.stop()
     # The batch that was stopped may be there in part; the next start would have sent it again.
     done = a_batch * sum(path.name.isdigit() for path in (tmp_path / "point/commits").iterdir())
-    found = set(map(int, stands(broker, topic)))
+    found = set(map(int, records_in(broker, topic)))
     assert done >= 3_000 and set(range(done)) <= found
     assert max(found) < done + a_batch
 
@@ -282,7 +282,7 @@ def test_every_output_mode_appends(spark, broker, tmp_path, mode):
     to_its_end(writer)
     add(tmp_path / "in", "2.txt", "b", "b")
     to_its_end(writer)
-    assert sorted(stands(broker, topic)) == wanted[mode]
+    assert sorted(records_in(broker, topic)) == wanted[mode]
 
 
 def test_stream_writes_to_topics_of_its_column_with_headers(spark, broker, tmp_path):
@@ -293,10 +293,10 @@ def test_stream_writes_to_topics_of_its_column_with_headers(spark, broker, tmp_p
     )  # fmt: skip
     add(tmp_path / "in", "1.txt", "a", "z", "b")
     to_its_end(stream(rows, broker, tmp_path / "point"))
-    assert stands(broker, left, ["key", "headers"]) == [
+    assert records_in(broker, left, ["key", "headers"]) == [
         (line, [{"key": "h", "value": line}]) for line in (b"a", b"b")
     ]
-    assert stands(broker, right) == [b"z"]
+    assert records_in(broker, right) == [b"z"]
 
 
 @pytest.mark.spark
@@ -311,7 +311,7 @@ def test_one_query_writes_to_several_topics(spark, broker, tmp_path):
 
     writer = rows.writeStream.foreachBatch(twice)
     to_its_end(writer.option("checkpointLocation", str(tmp_path / "point")))
-    assert (stands(broker, first), stands(broker, second)) == ([b"a", b"b"], [b"A", b"B"])
+    assert (records_in(broker, first), records_in(broker, second)) == ([b"a", b"b"], [b"A", b"B"])
 
 
 @pytest.mark.spark
@@ -334,15 +334,15 @@ def test_stream_fails_with_a_dead_broker_and_continues_after_restart(spark, tmp_
         topic = one.topic(2)
         rows = lines(spark, tmp_path / "in")
         add(tmp_path / "in", "1.txt", *map(str, range(100)))
-        to_its_end(stream(rows, one, tmp_path / "point", topic=topic, **HASTE))
+        to_its_end(stream(rows, one, tmp_path / "point", topic=topic, **SHORT_TIMEOUTS))
         one.kill()
         add(tmp_path / "in", "2.txt", *map(str, range(100, 200)))
         began_s = time.monotonic()
         with pytest.raises(StreamingQueryException, match=f"not written to topic '{topic}'"):
-            to_its_end(stream(rows, one, tmp_path / "point", topic=topic, **HASTE))
+            to_its_end(stream(rows, one, tmp_path / "point", topic=topic, **SHORT_TIMEOUTS))
         assert time.monotonic() - began_s < 60
         one.start()
-        to_its_end(stream(rows, one, tmp_path / "point", topic=topic, **HASTE))
+        to_its_end(stream(rows, one, tmp_path / "point", topic=topic, **SHORT_TIMEOUTS))
         assert counted(one, topic) == list(range(200))
 
 

@@ -72,7 +72,7 @@ def has_float(message: MessageSchema) -> bool:
     return message.name.startswith(("DescribeClientQuotas", "AlterClientQuotas"))
 
 
-def lies(length: Length, left: int) -> list[bytes]:
+def false_lengths(length: Length, left: int) -> list[bytes]:
     """Return twelve false values of a length, as bytes; `left` is the number of bytes after it."""
     near = [length.value + 1, length.value - 1, left, left + 1, 2 * left + 2]
     if length.form == "uvarint":
@@ -92,12 +92,12 @@ def test_false_length_allocates_no_memory(api):
         for version in versions(api):
             for message in (api.request, api.response):
                 values = filled(message, version, small=True, counts=(1,))
-                told = tokens(message, version, values)
-                for at, length in enumerate(told):
+                parts = tokens(message, version, values)
+                for at, length in enumerate(parts):
                     if isinstance(length, Length):
-                        head, tail = joined(told[:at]), joined(told[at + 1 :])
-                        for lie in lies(length, len(tail)):
-                            read(message, version, head + lie + tail)
+                        head, tail = joined(parts[:at]), joined(parts[at + 1 :])
+                        for false_length in false_lengths(length, len(tail)):
+                            read(message, version, head + false_length + tail)
         assert tracemalloc.get_traced_memory()[1] < MEMORY_MAX
     finally:
         tracemalloc.stop()
@@ -105,7 +105,7 @@ def test_false_length_allocates_no_memory(api):
 
 def test_each_length_has_twelve_false_values():
     for form in ("uvarint", ">h", ">i"):
-        assert len(lies(Length(7, form), 100)) == 12
+        assert len(false_lengths(Length(7, form), 100)) == 12
 
 
 def test_decoded_request_size_is_bounded():
