@@ -231,6 +231,34 @@ def test_invalid_columns_and_formats_are_rejected(frame, words, kind, message):
         records_of(pa.table(frame), **{"format": "json", **words})
 
 
+@pytest.mark.parametrize("format", ["json", "csv"])
+def test_polars_categories_are_decoded(format):
+    cells = ["a", None, "b", "a"]
+    frame = pl.DataFrame({
+        "category": pl.Series(cells, dtype=pl.Categorical),
+        "enum": pl.Series(cells, dtype=pl.Enum(["b", "a"])),
+    })  # fmt: skip
+    plain = pa.table({"category": cells, "enum": cells})
+    assert values_of(frame, format) == values_of(plain, format)
+    assert values_of(pa.table(frame).slice(1, 2), format) == values_of(plain.slice(1, 2), format)
+
+
+def test_lists_of_polars_categories_and_binary_views_are_decoded():
+    lists = [["a"], None, ["b", "a"]]
+    frame = pl.DataFrame({"a": pl.Series(lists, dtype=pl.List(pl.Categorical))})
+    assert rows_of(frame) == [{"a": cells} for cells in lists]
+    views = pa.DictionaryArray.from_arrays([0, None], pa.array([b"\xff"], pa.binary_view()))
+    assert rows_of(pa.table({"a": views})) == [{"a": "/w=="}, {"a": None}]
+
+
+@pytest.mark.parametrize("series", [pl.Series("a", [1]), pd.Series([1], name="a")])
+def test_series_is_rejected_with_the_way_to_a_frame(series):
+    with pytest.raises(TypeError, match=r"not \S+Series: send what its to_frame\(\) gives"):
+        records_of(series, "json")
+    with pytest.raises(TypeError, match="Series"):
+        columns_of(series)
+
+
 def test_text_that_is_not_utf8_is_rejected():
     bad = pa.Array.from_buffers(
         pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff")]

@@ -170,22 +170,29 @@ def frame_of(rows: Any) -> pa.Table:
     import pyarrow as pa
 
     if not hasattr(rows, "__arrow_c_stream__"):
-        raise TypeError(
-            f"rows come as an Arrow table or a data frame, not {_name_of(rows)}{_remedy(rows)}"
-        )
-    table = pa.table(rows)
+        raise _no_table(rows)
+    try:
+        table = pa.table(rows)
+    except pa.ArrowInvalid:
+        if hasattr(rows, "to_frame"):  # a series: it has a stream, but not of rows
+            raise _no_table(rows) from None
+        raise
     return table.select([name for name in table.column_names if _INDEX not in name])
 
 
-def _remedy(rows: Any) -> str:
-    """Return a hint how to make a table of rows of this type, or an empty text."""
+def _no_table(rows: Any) -> TypeError:
+    """Return the error for rows that are no table, with a hint how to make one of them."""
+    remedy = ""
     if isinstance(rows, list):
-        return ": make a table of them with pa.Table.from_pylist(rows)"
-    if isinstance(rows, dict):
-        return ": make a table of it with pa.table(rows)"
-    if hasattr(rows, "collect"):
-        return ": send what its collect() gives"
-    return ""
+        remedy = ": make a table of them with pa.Table.from_pylist(rows)"
+    elif isinstance(rows, dict):
+        remedy = ": make a table of it with pa.table(rows)"
+    elif hasattr(rows, "collect"):
+        remedy = ": send what its collect() gives"
+    elif hasattr(rows, "to_frame"):
+        remedy = ": send what its to_frame() gives"
+    name = f"{type(rows).__module__}.{type(rows).__qualname__}"
+    return TypeError(f"rows come as an Arrow table or a data frame, not {name}{remedy}")
 
 
 @lru_cache(maxsize=64)
@@ -200,10 +207,6 @@ def _checked_names(schema: pa.Schema) -> list[str]:
         raise TypeError(f"there is no column value among {schema.names}")
     names: list[str] = schema.names
     return names
-
-
-def _name_of(rows: Any) -> str:
-    return f"{type(rows).__module__}.{type(rows).__qualname__}"
 
 
 def _refused(name: str, array: Any, wanted: str) -> TypeError:

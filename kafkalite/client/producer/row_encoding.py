@@ -252,7 +252,7 @@ def _plain(name: str, array: Any) -> tuple[Any, bool]:
     kind = array.type
     text = pa.large_string()
     if pa.types.is_dictionary(kind):
-        return _plain(name, array.dictionary_decode())
+        return _plain(name, _decoded(array))
     if pa.types.is_null(kind):
         return pa.nulls(len(array), text), False
     if _is_text(kind):
@@ -275,6 +275,17 @@ def _plain(name: str, array: Any) -> tuple[Any, bool]:
         moments = _dated(name, array.cast(pa.timestamp(kind.unit)).cast(text))
         return _joined(pc.replace_substring(moments, " ", "T"), "Z"), True
     raise TypeError(f"column {name!r} is {kind}, which has no form as text: cast it first")
+
+
+def _decoded(array: Any) -> Any:
+    """Return the cells of a dictionary-encoded array."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    values = array.dictionary
+    if values.type in (pa.string_view(), pa.binary_view()):  # pc.take has no kernel for views
+        values = values.cast(pa.large_string() if _is_text(values.type) else pa.large_binary())
+    return pc.take(values, array.indices)
 
 
 def _dated(name: str, texts: Any) -> Any:
