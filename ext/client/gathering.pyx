@@ -21,8 +21,9 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItem
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
+from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.ref cimport PyObject
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
 from murmur2 cimport partition_of
@@ -48,8 +49,8 @@ EPOCH = datetime.fromtimestamp(0, UTC)
 MILLISECOND = timedelta(milliseconds=1)
 
 
-cdef int64_t milliseconds_of(object timestamp) except? -1:
-    """Return a record's timestamp in milliseconds since 1970, from an int or an aware datetime."""
+cdef object milliseconds_of(object timestamp):
+    """Return a record's timestamp in milliseconds since 1970, from an aware datetime or an int."""
     if isinstance(timestamp, datetime):
         if timestamp.tzinfo is None:
             raise ValueError(
@@ -66,8 +67,30 @@ cdef int64_t milliseconds_of(object timestamp) except? -1:
     return integer_of(timestamp)
 
 
+cdef int64_t checked_milliseconds(object timestamp) except -1:
+    """Return a record's timestamp; ValueError if it is negative, or has more than 63 bits."""
+    cdef int overflow = 0
+    cdef int64_t timestamp_ms = PyLong_AsLongLongAndOverflow(timestamp, &overflow)
+    if overflow or timestamp_ms < 0:
+        raise ValueError(
+            f"timestamp must be milliseconds since 1970, from 0 to {INT64_MAX}, not {timestamp}"
+        )
+    return timestamp_ms
+
+
+cdef object partition_number(object partition):
+    """Return a partition as an int; TypeError for text, floats and booleans."""
+    if isinstance(partition, bool) or not hasattr(partition, "__index__"):
+        raise TypeError(f"partition must be an int, not {type(partition).__name__}")
+    return integer_of(partition)
+
+
 cdef list header_pairs(object headers):
     """Return headers as a list of (name, value), from pairs or from a mapping."""
+    if isinstance(headers, (str, bytes)) or not hasattr(headers, "__iter__"):
+        raise TypeError(
+            f"headers must be (name, value) pairs or a mapping, not {type(headers).__name__}"
+        )
     return list(headers.items() if hasattr(headers, "items") else headers)
 
 
@@ -263,8 +286,9 @@ cdef class Gatherer:
     cdef OpenQueue queue_of(self, OpenTopic topic, object key, object partition):
         """Return the partition queue of a record; None if a sticky one must be chosen."""
         cdef Py_ssize_t index, count = PyList_GET_SIZE(topic.queues)
+        cdef int overflow = 0
         if partition is not None:
-            index = partition
+            index = PyLong_AsLongLongAndOverflow(partition, &overflow)      # -1 on overflow
         elif self.partitioner is not None:
             index = self.partitioner(topic.name, key, count)
         elif key is None:
@@ -275,7 +299,8 @@ cdef class Gatherer:
             )
         count = PyList_GET_SIZE(topic.queues)    # may have shrunk while Python code ran above
         if not 0 <= index < count:
-            raise ValueError(f"topic {topic.name!r} has no partition {index} among its {count}")
+            number = partition if overflow else index
+            raise ValueError(f"topic {topic.name!r} has no partition {number} among its {count}")
         return <OpenQueue> PyList_GET_ITEM(topic.queues, index)
 
     def send(
@@ -305,8 +330,8 @@ cdef class Gatherer:
 
         Raises:
             TypeError: An argument is of a type that cannot be sent.
-            ValueError: The partition does not exist, or the timestamp is negative or has no time
-                zone.
+            ValueError: The partition does not exist, or the timestamp is negative, has more than
+                63 bits, or has no time zone.
             MessageTooLarge: The record is larger than max.request.size or buffer.memory.
             KafkaError: The topic does not exist, or was not looked up within max.block.ms.
             BufferExhausted: buffer.memory was used up for max.block.ms.
@@ -321,6 +346,8 @@ cdef class Gatherer:
             key = self.key_serializer(key)
         if timestamp is not None and type(timestamp) is not int:
             timestamp = milliseconds_of(timestamp)
+        if partition is not None and type(partition) is not int:
+            partition = partition_number(partition)
         if headers is not None and type(headers) is not list:
             headers = header_pairs(headers)     # a list, because they may be read twice
         if on_delivery is not None and not callable(on_delivery):
@@ -349,9 +376,7 @@ cdef class Gatherer:
         if known is not None and self.is_open:
             queue = self.queue_of(known, key, partition)
             if queue is not None and queue.open_batch is not None:
-                timestamp_ms = now_ms() if timestamp is None else timestamp
-                if timestamp_ms < 0:
-                    raise ValueError("a timestamp counts milliseconds from 1970 on")
+                timestamp_ms = now_ms() if timestamp is None else checked_milliseconds(timestamp)
                 batch = queue.open_batch
                 place = queue.append(key, value, headers, timestamp_ms)
                 if place >= 0:

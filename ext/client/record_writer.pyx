@@ -224,10 +224,22 @@ cdef object settled(object content, str what):
     raise TypeError(fault)
 
 
+cdef tuple header_pair(object pair):
+    """Return a header as a tuple of its name and value."""
+    if not isinstance(pair, (str, bytes, bytearray)) and hasattr(pair, "__iter__"):
+        found = tuple(pair)
+        if len(found) == 2:
+            return found
+    raise TypeError(f"a header must be a (name, value) pair, not {pair!r}")
+
+
 cdef list settled_headers(object headers):
     """Return names and values alternating, each as `settled` returns it."""
     cdef list fields = []
-    for name, content in headers:
+    for pair in headers:
+        if type(pair) is not tuple or len(<tuple> pair) != 2:
+            pair = header_pair(pair)
+        name, content = <tuple> pair
         if not isinstance(name, str):
             raise TypeError(f"a header's name must be str, not {type(name).__name__}")
         fields.append(settled(name, None))

@@ -54,9 +54,10 @@ def test_send_accepts_milliseconds_or_an_aware_datetime(gatherer, timestamp, mil
         ("2026", TypeError, "not str"),
         (np.float64(1.5e12), TypeError, "not float64"),
         (datetime(2026, 11, 22), ValueError, "has no time zone"),
-        (-5, ValueError, "from 1970 on"),
-        (datetime(1960, 1, 1, tzinfo=UTC), ValueError, "from 1970 on"),
-        (1 << 70, OverflowError, "too large"),
+        (-5, ValueError, "since 1970, from 0 to .*, not -5"),
+        (datetime(1960, 1, 1, tzinfo=UTC), ValueError, "from 0 to .*, not -3"),
+        (1 << 63, ValueError, f"from 0 to {(1 << 63) - 1}, not {1 << 63}"),
+        (np.uint64(1 << 63), ValueError, f"not {1 << 63}"),
     ],
 )
 def test_send_rejects_other_timestamps(gatherer, timestamp, error, words):
@@ -69,6 +70,33 @@ def test_send_rejects_other_timestamps(gatherer, timestamp, error, words):
 def test_headers_are_pairs_or_a_mapping(gatherer, headers):
     gatherer.send("t", b"v", headers=headers)
     assert gatherer.taken[0][2] == [("a", b"1"), ("b", None)]
+
+
+@pytest.mark.parametrize(
+    ("headers", "words"),
+    [
+        ("ab", r"headers must be \(name, value\) pairs or a mapping, not str"),
+        (b"ab", "a mapping, not bytes"),
+        (5, "a mapping, not int"),
+    ],
+)
+def test_send_rejects_other_headers(gatherer, headers, words):
+    with pytest.raises(TypeError, match=words):
+        gatherer.send("t", b"v", headers=headers)
+    assert not gatherer.taken
+
+
+@pytest.mark.parametrize("partition", [True, "0", 0.0])
+def test_send_rejects_partitions_that_are_not_integers(gatherer, partition):
+    words = f"partition must be an int, not {type(partition).__name__}"
+    with pytest.raises(TypeError, match=words):
+        gatherer.send("t", b"v", partition=partition)
+    assert not gatherer.taken
+
+
+def test_send_accepts_a_partition_of_numpy(gatherer):
+    gatherer.send("t", b"v", partition=np.int32(0))
+    assert len(gatherer.taken) == 1
 
 
 def test_send_rejects_a_callback_that_is_not_callable(gatherer):

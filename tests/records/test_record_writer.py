@@ -237,6 +237,10 @@ def test_text_and_buffers_are_written_as_bytes(given, expected):
         ((b"", b"", [("n", [1])]), "a header's value must be bytes, str or None, not list"),
         ((b"", b"", [(b"n", b"")]), "a header's name must be str, not bytes"),
         ((b"", b"", [(None, b"")]), "a header's name must be str, not NoneType"),
+        ((b"", b"", ["ab"]), r"a header must be a \(name, value\) pair, not 'ab'"),
+        ((b"", b"", [b"ab"]), r"a header must be a \(name, value\) pair, not b'ab'"),
+        ((b"", b"", [("n", b"", 1)]), r"a header must be a \(name, value\) pair, not \('n'"),
+        ((b"", b"", [None]), r"a header must be a \(name, value\) pair, not None"),
     ],
 )
 def test_append_rejects_other_types_and_writes_nothing(row, complaint):
