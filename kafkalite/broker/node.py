@@ -248,10 +248,10 @@ class Node:
 
     def _heartbeat_state(self) -> HeartbeatState:
         return HeartbeatState(
-            made_offset=self._made_offset,
+            reconciled_offset=self._reconciled_offset,
             led_count=self.replicas.led_count,
             size=self.replicas.total_size(),
-            unmade=[*self.reconciler.unmade()],
+            unserved=[*self.reconciler.unserved()],
         )
 
     # -- reconciliation ----------------------------------------------------------------------
@@ -293,13 +293,13 @@ class Node:
             self._report_applied()
 
     @property
-    def _made_offset(self) -> int:
+    def _reconciled_offset(self) -> int:
         """The offset of the metadata log that the logs match."""
-        return self.reconciler.made_offset(self._applied_offset)
+        return self.reconciler.reconciled_offset(self._applied_offset)
 
     def _report_applied(self) -> None:
         """Report to the controller how far the logs match the image."""
-        self.controller.report_applied(self._made_offset)
+        self.controller.report_applied(self._reconciled_offset)
 
     def _topic_settings(self, topic: str) -> Settings:
         known = self.image.topics.get(topic)

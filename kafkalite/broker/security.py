@@ -66,7 +66,7 @@ TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = (
     ResourceType.TRANSACTIONAL_ID,
 )
 
-USERS_REMEMBERED = 100
+USERS_CACHED_MAX = 100
 """Size of the cache of principals: a lookup of a user may read files or query another machine."""
 
 CLUSTER_NAME = "kafka-cluster"
@@ -89,7 +89,7 @@ OPERATIONS = {
 """The operations supported by each type of resource; KIP-430's bit field consists of these."""
 
 
-@lru_cache(USERS_REMEMBERED)
+@lru_cache(USERS_CACHED_MAX)
 def principal_of(uid: int) -> str:
     """Return the principal of a process of this host, by its user id."""
     try:

@@ -57,7 +57,7 @@ class CommittedOffsets:
         """Return the number of a group's offsets."""
         return sum(map(len, self._groups.get(group_id, {}).values()))
 
-    def places(self, group_id: str) -> dict[str, list[int]]:
+    def partitions(self, group_id: str) -> dict[str, list[int]]:
         """Return the partitions of which a group has offsets, by topic."""
         return {topic: [*indexes] for topic, indexes in self._groups.get(group_id, {}).items()}
 
@@ -77,13 +77,13 @@ class CommittedOffsets:
         for topic in topics if wanted is None else wanted:
             partitions = topics.get(topic, {})
             topic_id = id_of(topic)
-            there = {
+            requested = {
                 index: CommittedOffset(*partitions[index][:3])
                 for index in (partitions if wanted is None else wanted[topic])
                 if index in partitions and _may_be_one(topic_id, partitions[index].topic_id)
             }
-            if there:
-                found[topic] = there
+            if requested:
+                found[topic] = requested
         return found
 
     def has(self, group_id: str, topic: str, partition: int) -> bool:

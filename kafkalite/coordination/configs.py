@@ -89,14 +89,14 @@ def alter(
     assert len({each.resource for each in wanted}) == len(wanted)
     results: dict[tuple[int, str], KafkaError | None] = {}
     records: list[TypedRecord] = []
-    room = ALTERED_SIZE_MAX
+    size_left = ALTERED_SIZE_MAX
     configured = len(image.configs)
     for alteration in wanted:
         try:
             difference = _difference(image, alteration)
             size = sum(len(name) + len(text or "") for name, text in difference.items())
             size += len(difference) * len(alteration.name)
-            if size > room:
+            if size > size_left:
                 raise PolicyViolation(
                     f"A request sets at most {ALTERED_SIZE_MAX} bytes of configs; split"
                     " it."
@@ -111,7 +111,7 @@ def alter(
             results[alteration.resource] = error.copy()
             continue
         results[alteration.resource] = None
-        room -= size
+        size_left -= size
         configured += is_new
         records += config_records(alteration.kind, alteration.name, difference)
     return results, records

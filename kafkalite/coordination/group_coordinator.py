@@ -278,7 +278,7 @@ class GroupCoordinator:
         return self._decided(draft, token)
 
     def _fits_metadata(self, metadata: str) -> bool:
-        return len(metadata) <= self.limits.metadata_size_max and _fits(metadata)
+        return len(metadata) <= self.limits.metadata_size_max and _is_storable(metadata)
 
     def delete_offsets(
         self, group_id: str, partitions: Sequence[tuple[str, int]], token: Any, now_ms: int
@@ -582,9 +582,9 @@ def _check_id(group_id: str) -> None:
 
 
 def _check_texts(*texts: str | None) -> None:
-    if not all(text is None or _fits(text) for text in texts):
+    if not all(text is None or _is_storable(text) for text in texts):
         raise InvalidRequest(f"A string in a group request has at most {TEXT_SIZE_MAX} bytes.")
 
 
-def _fits(text: str) -> bool:
+def _is_storable(text: str) -> bool:
     return len(text) <= TEXT_SIZE_MAX // 4 or len(text.encode()) <= TEXT_SIZE_MAX

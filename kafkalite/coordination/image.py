@@ -91,7 +91,7 @@ class TopicImage:
     topic_id: bytes
     partitions: dict[int, PartitionImage] = field(default_factory=dict)
     config: dict[str, str] = field(default_factory=dict)
-    told: Any = field(default=None, compare=False, repr=False)
+    cached_partitions: Any = field(default=None, compare=False, repr=False)
     """Partitions as a handler caches them for responses, until one of them changes."""
 
     @property
@@ -228,7 +228,7 @@ class ClusterImage:
     def _partition(self, record: TypedRecord) -> None:
         fields = record.fields
         topic = self.topics_by_id[fields["topic_id"]]
-        topic.told = None
+        topic.cached_partitions = None
         partitions = topic.partitions
         assert fields["partition"] <= len(partitions), "partitions come in their order"
         before = partitions.get(fields["partition"])
@@ -245,7 +245,7 @@ class ClusterImage:
     def _partitions(self, record: TypedRecord) -> None:
         fields = record.fields
         topic = self.topics_by_id[fields["topic_id"]]
-        topic.told = None
+        topic.cached_partitions = None
         partitions, leaders = topic.partitions, fields["leaders"]
         assert fields["first"] == len(partitions), "new partitions come behind those there are"
         partitions.update(enumerate(map(new_partition, leaders), len(partitions)))

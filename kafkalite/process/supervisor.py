@@ -190,7 +190,7 @@ class Supervisor:
         """Send the launcher a heartbeat from this event loop (nodes/supervisor_watch.py)."""
         self._reactor.call_later(self._heartbeat_ms, self._heartbeat)
         offset = self._controller.log.end_offset
-        beat = bus.HEARTBEAT(image_offset=offset, led_count=0, size=0, unmade=[])
+        beat = bus.HEARTBEAT(image_offset=offset, led_count=0, size=0, unserved=[])
         send_if_all_read(self._control_socket, bus.write_frame(beat))
 
     def _send(self, message: bus.TypedRecord) -> None:

@@ -23,7 +23,7 @@ from kafkalite.protocol.types import Array, Field, Struct, versions_of
 __all__ = ["BY_KEY", "Api", "Fields", "MessageSchema"]
 
 API_VERSIONS_KEY = 18
-ANSWER_UNITS_MAX = 1 << 24
+RESPONSE_UNITS_MAX = 1 << 24
 """Maximum units of a response that a client decodes, like UNITS_MAX for requests in _ext.codec."""
 
 BY_KEY: dict[int, Api] = {}
@@ -109,7 +109,7 @@ class Api:
             response,
             versions=versions,
             flexible=flexible,
-            units_max=ANSWER_UNITS_MAX,
+            units_max=RESPONSE_UNITS_MAX,
         )
 
     def __repr__(self) -> str:

@@ -85,7 +85,7 @@ def come_back(cluster):
 
 def test_partition_has_no_leader_until_its_epoch_is_renewed(cut):
     assert cut.node(1).replicas.of_topic(next(iter(cut.node(1).image.topics_by_id))) == {}
-    assert [*cut.node(1).reconciler.unmade()]
+    assert [*cut.node(1).reconciler.unserved()]
     assert cut.produce("a", b"1", at=1).error_code == NOT_LEADER
     come_back(cut)
     cut.until(lambda: epoch(cut) == 1)

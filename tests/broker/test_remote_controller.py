@@ -67,7 +67,7 @@ class Followed:
         controller.attach(
             settings=Settings.broker,
             heartbeat_state=lambda: HeartbeatState(
-                controller.offset, led_count=0, size=0, unmade=[]
+                controller.offset, led_count=0, size=0, unserved=[]
             ),
             on_welcome=lambda: None,
         )
@@ -348,7 +348,7 @@ def test_forwarded_requests_are_bounded_by_their_bytes(followed, controller):
 
 
 def answer(request_id: int, frame: bytes | None, error_code: int = 0) -> bus.TypedRecord:
-    return bus.ANSWER(
+    return bus.RESPONSE(
         request_id=request_id, error_code=error_code, error_message=None, frame=frame
     )  # fmt: skip
 

@@ -34,12 +34,12 @@ def forward(frame: bytes, request_id: int = 1_000, **where: object) -> bus.Typed
     return bus.FORWARD(request_id=request_id, frame=frame, **told)
 
 
-def heartbeat(offset: int, led_count: int = 0, size: int = 0, unmade=()) -> bus.TypedRecord:
+def heartbeat(offset: int, led_count: int = 0, size: int = 0, unserved=()) -> bus.TypedRecord:
     return bus.HEARTBEAT(
         image_offset=offset,
         led_count=led_count,
         size=size,
-        unmade=[{"topic_id": topic_id, "partition": index} for topic_id, index in unmade],
+        unserved=[{"topic_id": topic_id, "partition": index} for topic_id, index in unserved],
     )
 
 
@@ -57,8 +57,8 @@ def answered(cluster, frame: bytes) -> bus.TypedRecord:
     """Return the response to a request that worker 1 forwards without having received it."""
     cluster.running[1].paused = True
     say(cluster, forward(frame))
-    cluster.until(lambda: any(message.kind is bus.ANSWER for message in told(cluster)))
-    (answer,) = [message for message in told(cluster) if message.kind is bus.ANSWER]
+    cluster.until(lambda: any(message.kind is bus.RESPONSE for message in told(cluster)))
+    (answer,) = [message for message in told(cluster) if message.kind is bus.RESPONSE]
     return answer
 
 
@@ -125,7 +125,7 @@ def test_response_returns_any_request_id_of_the_worker(cluster, number):
     found: list[bus.TypedRecord] = []
 
     def both() -> bool:
-        found[:] = [m for m in told(cluster) if m.kind in (bus.ANSWER, bus.IDS)]
+        found[:] = [m for m in told(cluster) if m.kind in (bus.RESPONSE, bus.IDS)]
         return len(found) == 2
 
     cluster.until(both, pace_ms=10)
@@ -160,9 +160,9 @@ def test_messages_of_unknown_workers_are_ignored(cluster):
 
 def test_heartbeat_beyond_the_end_offset_is_ignored(cluster):
     member = cluster.supervisor.worker_manager.workers[1]
-    before = member.made_offset
+    before = member.reconciled_offset
     say(cluster, heartbeat(LONG, 5))
-    assert (member.made_offset, member.led_count) == (before, 0)
+    assert (member.reconciled_offset, member.led_count) == (before, 0)
 
 
 def test_invalid_heartbeat_values_do_not_affect_rebalance(cluster):
@@ -189,7 +189,7 @@ def test_messages_of_supervisor_kinds_are_refused(cluster):
     for message in (
         bus.WELCOME(incarnation=1, image_offset=0, heartbeat_ms=1),
         bus.DELTA(begin_offset=0, end_offset=0, records=[]),
-        bus.ANSWER(request_id=1, error_code=0, error_message=None, frame=None),
+        bus.RESPONSE(request_id=1, error_code=0, error_message=None, frame=None),
         bus.FENCE(node_id=2, incarnation=1),
         bus.NODES(nodes=[]),
     ):

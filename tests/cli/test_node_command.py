@@ -110,7 +110,7 @@ class SupervisorClient:
         elif order["verb"] == "rebalance":
             moves = [{"topic": "flights", "partition": 4, "from_node": 1, "to_node": 2}]
         # Other nodes send on the bus as well, and old responses may be late.
-        beat = HEARTBEAT(image_offset=1, led_count=1, size=1, unmade=[])
+        beat = HEARTBEAT(image_offset=1, led_count=1, size=1, unserved=[])
         self._bus.send(who, beat)
         self._report(who, order["request_id"] - 1, [], InvalidRequest.code, "of another order")
         self._report(who, order["request_id"], moves)

@@ -221,7 +221,7 @@ def test_topic_deleted_between_two_parts_is_unknown(broker, decided):
     sent = broker.send(DELETE_TOPICS, 1, topic_names=names, timeout_ms=1_000)
     broker.until(lambda: decided[-1][0].kind is REMOVE_TOPIC)
     assert sent.sent is None
-    broker.node.local_controller.carry_out(lambda machine: machine.delete_topics({ids[5]: "t5"}))
+    broker.node.local_controller.execute(lambda machine: machine.delete_topics({ids[5]: "t5"}))
     broker.until(lambda: sent.sent is not None)
     codes = [one.error_code for one in broker.answer(sent, DELETE_TOPICS, 1).responses]
     assert codes == [0] * 5 + [errors.UnknownTopicOrPartition.code]

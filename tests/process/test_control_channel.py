@@ -130,7 +130,7 @@ def test_desired_nodes_include_the_dedicated_ones(channel, reactor, supervisor, 
 def test_heartbeats_leave_space_for_other_messages(channel, supervisor, reactor, handled):
     beats = []
     channel.on_heartbeat = lambda: beats.append(1)
-    beat = write_frame(HEARTBEAT(image_offset=7, led_count=0, size=0, unmade=[]))
+    beat = write_frame(HEARTBEAT(image_offset=7, led_count=0, size=0, unserved=[]))
     for _ in range(2_000):
         send_if_all_read(supervisor, beat)
     for number in range(50):

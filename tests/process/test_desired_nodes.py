@@ -122,7 +122,7 @@ def test_fence_kills_only_the_given_incarnation(harness):
 
 
 def beat():
-    return write_frame(HEARTBEAT(image_offset=0, led_count=0, size=0, unmade=[]))
+    return write_frame(HEARTBEAT(image_offset=0, led_count=0, size=0, unserved=[]))
 
 
 def test_stopped_supervisor_is_killed_and_restarted(harness):

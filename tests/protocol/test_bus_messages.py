@@ -17,7 +17,7 @@ ID = bytes(range(16))
 MESSAGES = {
     "Hello": bus.HELLO(image_offset=7),
     "Heartbeat": bus.HEARTBEAT(
-        image_offset=7, led_count=2, size=1 << 40, unmade=[{"topic_id": ID, "partition": 3}]
+        image_offset=7, led_count=2, size=1 << 40, unserved=[{"topic_id": ID, "partition": 3}]
     ),
     "Forward": bus.FORWARD(
         request_id=1,
@@ -33,7 +33,7 @@ MESSAGES = {
     ),
     "Welcome": bus.WELCOME(image_offset=9, heartbeat_ms=2000, incarnation=1),
     "Delta": bus.DELTA(begin_offset=7, end_offset=9, records=[b"one", b""]),
-    "Answer": bus.ANSWER(request_id=1, error_code=0, error_message=None, frame=b"a response"),
+    "Response": bus.RESPONSE(request_id=1, error_code=0, error_message=None, frame=b"a response"),
     "Ids": bus.IDS(request_id=2, error_code=-1, error_message="why", first_id=0, end_id=0),
     "NodeOrder": bus.NODE_ORDER(request_id=3, verb="drain", node_id=2, dry_run=True),
     "NodeReport": bus.NODE_REPORT(
@@ -185,6 +185,6 @@ def test_duplicate_message_kind_is_rejected():
 
 
 def test_heartbeat_may_name_sixty_thousand_partitions():
-    unmade = [{"topic_id": bytes(16), "partition": index} for index in range(60_000)]
-    beat = bus.HEARTBEAT(image_offset=1, led_count=0, size=0, unmade=unmade)
-    assert len(bus.read_frame(bus.write_frame(beat)).fields["unmade"]) == 60_000
+    unserved = [{"topic_id": bytes(16), "partition": index} for index in range(60_000)]
+    beat = bus.HEARTBEAT(image_offset=1, led_count=0, size=0, unserved=unserved)
+    assert len(bus.read_frame(bus.write_frame(beat)).fields["unserved"]) == 60_000

@@ -406,8 +406,8 @@ class Cluster:
             {n for n in image.nodes if n} == self.desired_nodes
             and {m.peer for m in members.values()} == {there.peer for there in self.workers}
             and all(node.port for node in image.nodes.values())
-            and all(member.made_offset >= end_offset for member in members.values())
-            and not any(member.unmade for member in members.values())
+            and all(member.reconciled_offset >= end_offset for member in members.values())
+            and not any(member.unserved for member in members.values())
             and all(there.remote.offset == end_offset for there in self.workers)
             and self.supervisor.reassigner.remaining_count == 0
         )

@@ -110,7 +110,7 @@ class ClusterFaults:
         lie = self.random.choice([-1, 0, 1, 2**31 - 1])
         message = self.random.choice(
             [
-                bus.HEARTBEAT(image_offset=-1, led_count=lie, size=lie, unmade=[
+                bus.HEARTBEAT(image_offset=-1, led_count=lie, size=lie, unserved=[
                     {"topic_id": bytes(16), "partition": lie}]),
                 bus.FORWARD(request_id=lie, frame=bytes(self.random.randrange(40)),
                             peer_host="", peer_port=lie, local_host="", local_port=lie),

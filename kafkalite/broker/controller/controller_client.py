@@ -1,7 +1,7 @@
 """ControllerClient: the controller as seen by the other parts of a node.
 
     node that hosts the controller   LocalController    decides itself
-    every other node                 RemoteController   follows the metadata log; asks over the bus
+    every other node                 RemoteController   follows the metadata log; uses the bus
 
 Which of the two a node has is decided once, where the node is assembled.
 """
@@ -32,11 +32,11 @@ TopicOutcome: TypeAlias = "TopicImage | KafkaError | None"
 class HeartbeatState(NamedTuple):
     """The state of a node in its heartbeat."""
 
-    made_offset: int
-    """Offset of the metadata log that its logs match, except those that are still missing."""
+    reconciled_offset: int
+    """Offset of the metadata log that its logs match, except those of `unserved`."""
     led_count: int
     size: int
-    unmade: Sequence[tuple[bytes, int]]
+    unserved: Sequence[tuple[bytes, int]]
     """Partitions, by topic id and index, that it is to lead and cannot lead yet."""
 
 
@@ -77,7 +77,7 @@ class ControllerClient(ABC):
         """
 
     @abstractmethod
-    def report_applied(self, made_offset: int) -> None:
+    def report_applied(self, reconciled_offset: int) -> None:
         """Report that the logs of this node match the metadata log up to an offset."""
 
     @abstractmethod

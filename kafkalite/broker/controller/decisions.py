@@ -38,7 +38,7 @@ class DecisionMaker(Protocol):
     def call_later(self) -> Callable[[int, Callable[[], object]], object]:
         """The timer function of the event loop."""
 
-    def carry_out(self, decision: Callable[[Controller], Result[T]]) -> Future[T]:
+    def execute(self, decision: Callable[[Controller], Result[T]]) -> Future[T]:
         """Make a decision; complete when every running node has applied it."""
 
 
@@ -82,7 +82,7 @@ class Decisions(Generic[W, K, A]):
                 decided = dict.fromkeys(map(self._name_of, some), error)
             self._decided(decided)
 
-        self._controller.carry_out(lambda machine: self._decide(machine, some)).then(on_decided)
+        self._controller.execute(lambda machine: self._decide(machine, some)).then(on_decided)
 
     def _some(self) -> Sequence[W]:
         """Return the topics of the next decision: at least one, if any is left."""

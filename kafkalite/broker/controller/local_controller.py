@@ -1,7 +1,7 @@
 """LocalController: the controller on the node that hosts it.
 
 A decision holds once it is durable, and takes effect once the nodes it concerns have applied it:
-`carry_out` completes then.  With a single process both are the same moment.
+`execute` completes then.  With a single process both are the same moment.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class LocalController(MachineHost[Controller], ControllerClient):
     ) -> None:
         super().__init__(machine, MetadataLog(log, flusher, clock, call_later))
         self.call_later = call_later
-        self._made_offset = 0
+        self._reconciled_offset = 0
         self._pending_applies: deque[PendingApply] = deque()
 
     @property
@@ -107,7 +107,7 @@ class LocalController(MachineHost[Controller], ControllerClient):
         self.journal.flush_now()
         return result.response
 
-    def carry_out(self, decision: Callable[[Controller], Result[T]]) -> Future[T]:
+    def execute(self, decision: Callable[[Controller], Result[T]]) -> Future[T]:
         """Make a decision; complete when every running node has applied it.
 
         The wait for a slow node is bounded (WorkerManager): the decision holds, and that node
@@ -131,16 +131,16 @@ class LocalController(MachineHost[Controller], ControllerClient):
 
     def _applied_here(self, end_offset: int) -> Future[None]:
         """Return a Future that resolves once the logs of this, the only node, match an offset."""
-        if end_offset <= self._made_offset:
+        if end_offset <= self._reconciled_offset:
             return Future.of(None)
         future: Future[None] = Future()
         self._pending_applies.append(PendingApply(end_offset, future))
         return future
 
-    def report_applied(self, made_offset: int) -> None:
+    def report_applied(self, reconciled_offset: int) -> None:
         """Complete the responses that waited for the logs of this node."""
-        self._made_offset = made_offset
-        while self._pending_applies and self._pending_applies[0].end_offset <= made_offset:
+        self._reconciled_offset = reconciled_offset
+        while self._pending_applies and self._pending_applies[0].end_offset <= reconciled_offset:
             self._pending_applies.popleft().future.resolve(None)
 
     def forward(self, frame: bytes | memoryview, peer: Address, local: Address) -> Future[bytes]:

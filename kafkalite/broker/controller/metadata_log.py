@@ -93,14 +93,14 @@ class MetadataLog:
         try:
             flush = self.log.flush_begin()
         except KafkaStorageError as error:
-            self._push_later(error)
+            self._schedule_retry(error)
             return
         if flush is not None:
             self._flushing = True
             flush.done = self._flushed
             self._flusher.submit([flush])
 
-    def _push_later(self, error: KafkaStorageError) -> None:
+    def _schedule_retry(self, error: KafkaStorageError) -> None:
         log.error(
             "Metadata log cannot be flushed; retrying. error=%s retry_ms=%d",
             error, FLUSH_RETRY_MS,
@@ -117,7 +117,7 @@ class MetadataLog:
         try:
             self.log.flush_end(flush)
         except KafkaStorageError as error:
-            self._push_later(error)
+            self._schedule_retry(error)
             return
         if self.log.failure is not None:
             raise Fatal(f"{self.log.failure}; a broker cannot run without its metadata log")

@@ -1,7 +1,7 @@
 """Reassigner: moves partitions to other workers, a few at a time.
 
     plan ─▶ controller.move (leader, epoch + 1) ─▶ partition transfer from old to new leader
-        ◀─ the new leader's heartbeat no longer lists it as unmade ─ next
+        ◀─ the new leader's heartbeat no longer lists it as unserved ─ next
 
 A partition has no leader for the milliseconds of its transfer, so few move at once.  A partition is
 moved only away from a worker that has applied all decisions and leads it, to one that is running:
@@ -87,11 +87,11 @@ class Reassigner:
 
     def advance(self) -> None:
         """Drop the moves that are complete and begin the next ones."""
-        for place, pending in list(self._moving.items()):
+        for partition_id, pending in list(self._moving.items()):
             move, end_offset = pending
             topic = self._controller.image.topics_by_id.get(move.topic_id)
-            if topic is None or self._workers.has_applied(move.to_node, *place, end_offset):
-                del self._moving[place]
+            if topic is None or self._workers.has_applied(move.to_node, *partition_id, end_offset):
+                del self._moving[partition_id]
         if self._deciding or len(self._moving) >= MOVING_MAX:
             return
         moves = self._next(MOVING_MAX - len(self._moving))
@@ -102,7 +102,7 @@ class Reassigner:
         """Return the next possible moves; drop planned moves that are no longer valid."""
         image = self._controller.image
         chosen: list[PartitionMove] = []
-        kept: deque[PartitionMove] = deque()
+        deferred: deque[PartitionMove] = deque()
         while self._plan and len(chosen) < count_max:
             move = self._plan.popleft()
             topic = image.topics_by_id.get(move.topic_id)
@@ -110,15 +110,15 @@ class Reassigner:
                 continue
             if move.to_node not in image.placeable:
                 continue
-            (chosen if self._can_move(move) else kept).append(move)
-        self._plan.extendleft(reversed(kept))
+            (chosen if self._can_move(move) else deferred).append(move)
+        self._plan.extendleft(reversed(deferred))
         for node in list(image.nodes.values()):
             if node.draining and len(chosen) < count_max:
                 wanted = drain_moves(
                     image, node.node_id, self._sizes_for(node.node_id), self._limits()
                 )
-                taken = {move[:2] for move in chosen}
-                can = [move for move in wanted if move[:2] not in taken and self._can_move(move)]
+                chosen_ids = {move[:2] for move in chosen}
+                can = [m for m in wanted if m[:2] not in chosen_ids and self._can_move(m)]
                 chosen += can[: count_max - len(chosen)]
         return chosen
 
@@ -132,13 +132,14 @@ class Reassigner:
         return self._sizes
 
     def _can_move(self, move: PartitionMove) -> bool:
-        place = (move.topic_id, move.partition)
+        partition_id = (move.topic_id, move.partition)
+        end_offset = self._controller.log.end_offset
         worker = self._workers.workers.get(move.to_node)
         return (
-            place not in self._moving
+            partition_id not in self._moving
             and worker is not None
-            and worker.made_offset >= 0
-            and self._workers.has_applied(move.from_node, *place, self._controller.log.end_offset)
+            and worker.reconciled_offset >= 0
+            and self._workers.has_applied(move.from_node, *partition_id, end_offset)
         )
 
     def _decide(self, moves: list[PartitionMove]) -> None:
@@ -166,11 +167,11 @@ class Reassigner:
                     )  # fmt: skip
             self.advance()
 
-        answer = self._controller.decide(lambda controller: controller.move(moves))
+        decision = self._controller.decide(lambda controller: controller.move(moves))
         end_offset = self._controller.log.end_offset
         for move in moves:
             self._moving[move.topic_id, move.partition] = PendingMove(move, end_offset)
-        answer.then(decided)
+        decision.then(decided)
 
     def _check(self) -> None:
         self.advance()

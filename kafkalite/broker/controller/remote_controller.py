@@ -262,16 +262,16 @@ class RemoteController(ControllerClient):
         state = self._heartbeat_state()
         self._send(
             bus.HEARTBEAT(
-                image_offset=state.made_offset,
+                image_offset=state.reconciled_offset,
                 led_count=state.led_count,
                 size=state.size,
-                unmade=[
-                    {"topic_id": topic_id, "partition": index} for topic_id, index in state.unmade
+                unserved=[
+                    {"topic_id": topic_id, "partition": index} for topic_id, index in state.unserved
                 ],
             )
         )
 
-    def report_applied(self, made_offset: int) -> None:
+    def report_applied(self, reconciled_offset: int) -> None:
         """Send a heartbeat, which has this offset among the rest of the node's state."""
         self.heartbeat()
 
@@ -318,7 +318,7 @@ class RemoteController(ControllerClient):
         no_address = ("", 0)
         return self.forward(
             header + api.request.write(version, request), no_address, no_address, timeout_ms
-        ).map(lambda answer: api.response.read(version, answer, begin))
+        ).map(lambda response: api.response.read(version, response, begin))
 
     def auto_create_topics(
         self, names: Sequence[str], client_id: str | None
@@ -422,7 +422,7 @@ class RemoteController(ControllerClient):
     _HANDLERS: dict[int, Callable[[RemoteController, dict[str, Any]], None]] = {
         bus.WELCOME.key: _welcome,
         bus.DELTA.key: _delta,
-        bus.ANSWER.key: _forward_response,
+        bus.RESPONSE.key: _forward_response,
         bus.IDS.key: _producer_ids,
     }
 

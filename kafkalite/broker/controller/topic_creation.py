@@ -88,6 +88,6 @@ def create_internal_topic(
     }
     count = settings[OFFSETS_TOPIC_NUM_PARTITIONS]
     topic_id = new_id()
-    return controller.carry_out(
+    return controller.execute(
         lambda machine: machine.create_internal_topic(name, topic_id, count, config)
     )

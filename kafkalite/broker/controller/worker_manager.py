@@ -77,10 +77,10 @@ class Worker:
 
     peer: Peer
     welcomed: bool = False
-    made_offset: int = -1
+    reconciled_offset: int = -1
     led_count: int = 0
     size: int = 0
-    unmade: frozenset[tuple[bytes, int]] = frozenset()
+    unserved: frozenset[tuple[bytes, int]] = frozenset()
 
 
 @dataclass(slots=True, eq=False)
@@ -165,8 +165,8 @@ class WorkerManager:
         worker = self.workers.get(node_id)
         return (
             worker is not None
-            and worker.made_offset >= end_offset
-            and (topic_id, partition) not in worker.unmade
+            and worker.reconciled_offset >= end_offset
+            and (topic_id, partition) not in worker.unserved
         )
 
     def _check(self) -> None:
@@ -245,11 +245,11 @@ class WorkerManager:
                 identity_of(worker.peer), bus.HEARTBEAT, "its offset is past the metadata log"
             )
             return
-        worker.made_offset = fields["image_offset"]
+        worker.reconciled_offset = fields["image_offset"]
         worker.led_count = fields["led_count"]
         worker.size = fields["size"]
-        worker.unmade = frozenset(
-            (entry["topic_id"], entry["partition"]) for entry in fields["unmade"]
+        worker.unserved = frozenset(
+            (entry["topic_id"], entry["partition"]) for entry in fields["unserved"]
         )
         self._release()
         for on_heartbeat in self.heartbeat_listeners:
@@ -258,10 +258,10 @@ class WorkerManager:
     def _forward(self, worker: Worker, fields: dict[str, Any]) -> None:
         request_id, peer = fields["request_id"], worker.peer
 
-        def answer(frame: bytes | None, error: KafkaError | None = None) -> None:
+        def respond(frame: bytes | None, error: KafkaError | None = None) -> None:
             self._send(
                 identity_of(peer),
-                bus.ANSWER(
+                bus.RESPONSE(
                     request_id=request_id,
                     **outcome_fields(error),
                     frame=frame,
@@ -271,19 +271,19 @@ class WorkerManager:
         connection = ForwardedConnection(
             (fields["peer_host"], fields["peer_port"]),
             (fields["local_host"], fields["local_port"]),
-            answer,
+            respond,
         )
         api_key = int.from_bytes(fields["frame"][:2], "big")
         handler = SERVED.get(api_key)
         if handler is None or handler.at is not ServingNode.CONTROLLER:
-            answer(None, InvalidRequest("Only requests for the controller are forwarded."))
+            respond(None, InvalidRequest("Only requests for the controller are forwarded."))
             return
         try:
             chunks = self._serve(connection, memoryview(fields["frame"]))
         except (AssertionError, Fatal):
             raise
         except Disconnect as reason:
-            answer(None, InvalidRequest(str(reason)))
+            respond(None, InvalidRequest(str(reason)))
         except Exception:
             log.exception(
                 "Forwarded request failed. node=%d client=%s:%d api_key=%d",
@@ -296,7 +296,7 @@ class WorkerManager:
             self._reactor.end_step(api_key)
 
     def _allocate_ids(self, worker: Worker, fields: dict[str, Any]) -> None:
-        def answer(block: ProducerIdBlock | None, error: KafkaError | None) -> None:
+        def respond(block: ProducerIdBlock | None, error: KafkaError | None) -> None:
             self._send(
                 identity_of(worker.peer),
                 bus.IDS(
@@ -307,7 +307,7 @@ class WorkerManager:
                 ),
             )
 
-        self._controller.allocate_producer_ids(worker.peer.node_id).then(answer)
+        self._controller.allocate_producer_ids(worker.peer.node_id).then(respond)
 
     def _renew_epochs(self, worker: Worker, fields: dict[str, Any]) -> None:
         wanted = [EpochRenewal(**partition) for partition in fields["partitions"]]
@@ -331,8 +331,8 @@ class WorkerManager:
         )
         for worker in self.workers.values():
             if worker.welcomed:
-                # A worker that could not be sent to is welcomed again, and reads on in the files;
-                # one that was removed is about to end, or has ended.
+                # A worker to which sending failed gets another Welcome, and reads the log files;
+                # a removed one is about to end, or has ended.
                 removed = worker.peer.node_id not in self._controller.image.nodes
                 worker.welcomed = self._send(identity_of(worker.peer), delta, quiet=removed)
 
@@ -351,13 +351,14 @@ class WorkerManager:
             for wait in self._apply_waits:
                 wait.for_new_nodes = True
             return
-        made = min((worker.made_offset for worker in self.workers.values()), default=1 << 62)
+        offsets = (worker.reconciled_offset for worker in self.workers.values())
+        reconciled_offset = min(offsets, default=1 << 62)
         for wait in list(self._apply_waits):
             if wait.for_new_nodes:
                 # The listeners of the new nodes have to be known everywhere, too.
                 wait.for_new_nodes = False
                 wait.end_offset = self._controller.log.end_offset
-            if wait.end_offset <= made:
+            if wait.end_offset <= reconciled_offset:
                 self._complete(wait)
 
     def _awaits_nodes(self) -> bool:
@@ -385,12 +386,12 @@ class ForwardedConnection:
         self,
         peer: tuple[str, int],
         local: tuple[str, int],
-        answer: Callable[..., None],
+        respond: Callable[..., None],
     ) -> None:
         self.peer = peer
         self.local = local
         self.abandoned: Callable[[], None] | None = None
-        self._answer = answer
+        self._respond = respond
 
     def defer(self) -> ForwardedConnection:
         """Respond later, by `send`."""
@@ -398,7 +399,7 @@ class ForwardedConnection:
 
     def send(self, chunks: Sequence[Any]) -> None:
         """Send the response: fetches are not forwarded, so it consists of bytes only."""
-        self._answer(b"".join(chunks))
+        self._respond(b"".join(chunks))
 
     def on_close(self, callback: Callable[[], object]) -> None:
         """Refuse: no state of this node depends on a connection at another one."""
@@ -406,4 +407,4 @@ class ForwardedConnection:
 
     def close(self) -> None:
         """Respond with an error: the client's connection is to be closed."""
-        self._answer(None, InvalidRequest("The controller closed the connection."))
+        self._respond(None, InvalidRequest("The controller closed the connection."))

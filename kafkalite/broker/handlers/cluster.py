@@ -266,10 +266,11 @@ def _partitions(node: ClusterNode, topic: TopicImage) -> list[Response]:
     """Return the topic's partitions with their leaders; the list is cached and rarely changes."""
     partitions: list[Response]
     leaders: set[int]
-    if topic.told is None:
+    if topic.cached_partitions is None:
         partitions = [_partition(index, partition) for index, partition in topic.partitions.items()]
-        topic.told = partitions, {partition.leader for partition in topic.partitions.values()}
-    partitions, leaders = topic.told
+        leaders = {partition.leader for partition in topic.partitions.values()}
+        topic.cached_partitions = partitions, leaders
+    partitions, leaders = topic.cached_partitions
     nodes = node.image.nodes
     away = {leader for leader in leaders if leader not in nodes or not nodes[leader].port}
     offline = node.replicas.offline(topic.name)

@@ -245,7 +245,7 @@ class OffsetLookup:
 
     def partitions(self) -> dict[str, list[int]]:
         """Return the partitions of which the group has offsets, by topic."""
-        return self._host.machine.offsets.places(self._group_id)
+        return self._host.machine.offsets.partitions(self._group_id)
 
     def topic(self, identity: Response) -> list[Response]:
         """Begin the next topic's entry and return its list of partitions."""

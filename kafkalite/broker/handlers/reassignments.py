@@ -101,12 +101,12 @@ def alter_replica_log_dirs(
     node: ReassignmentsNode, request: Any, client: ClientContext
 ) -> Work[Response]:
     """Accept this node's log directory for the replicas that are in it."""
-    here = str(node.logs.data)
+    own_directory = str(node.logs.data)
     results: dict[str, list[Response]] = {}
 
     def respond(path: str, name: str, index: int) -> Response:
         client.must(ALTER, CLUSTER, CLUSTER_NAME)
-        if path != here:
+        if path != own_directory:
             raise LogDirNotFound()
         if (name, index) not in node.logs.logs:
             raise ReplicaNotAvailable()
@@ -114,15 +114,15 @@ def alter_replica_log_dirs(
 
     for directory in request.dirs:
         for topic in directory.topics:
-            answers = results.setdefault(topic.name, [])
+            responses = results.setdefault(topic.name, [])
             respond_to = partial(respond, directory.path, topic.name)
             for index in topic.partitions:
-                answers += entry_responses([index], "partition_index", respond_to, messages=False)
+                responses += entry_responses([index], "partition_index", respond_to, messages=False)
                 yield
             yield
         yield
     return {
         "results": [
-            {"topic_name": name, "partitions": answers} for name, answers in results.items()
+            {"topic_name": name, "partitions": responses} for name, responses in results.items()
         ]
     }

@@ -115,14 +115,14 @@ class DirectReads:
 
     def read(self, read: dict[str, Any]) -> None:
         """Handle a READ; the response is sent now or later."""
-        place = read["topic_id"], read["partition"]
+        key = read["topic_id"], read["partition"]
         self._counts["reads"] += 1
         try:
             if read["wait_ms"] > 0 and self._counts["waiting"] >= WAITING_MAX:
                 raise ThrottlingQuotaExceeded(
                     f"{WAITING_MAX} reads wait at this node; retry later."
                 )
-            partition = self._node.replicas.leader(*place)
+            partition = self._node.replicas.leader(*key)
             partition.traffic.fetches += 1
             if not self._client.may(READ, TOPIC, partition.topic):
                 raise TopicAuthorizationFailed()
@@ -139,7 +139,7 @@ class DirectReads:
         future = self._node.replicas.purgatory.watch(delayed, read["wait_ms"])
         self._waiting[number] = future
         self._counts["waiting"] += 1
-        future.then(lambda answered, error: self._completed(number))
+        future.then(lambda _, error: self._completed(number))
 
     def _completed(self, number: int) -> None:
         if self._waiting.pop(number, None) is not None:
@@ -175,7 +175,7 @@ class DirectReads:
             new_files.append(grant.segment.reopened(DESCRIPTORS_RESERVED))
             granted = self._file_count, (partition.topic_id, partition.index)
             self._file_count += 1
-            self._make_room()
+            self._evict_files()
             self._files[grant.segment] = granted
         else:
             self._files.move_to_end(grant.segment)
@@ -185,23 +185,23 @@ class DirectReads:
         self._respond(read, partition, grant, granted[0], new_files)
         return True
 
-    def _make_room(self) -> None:
+    def _evict_files(self) -> None:
         while len(self._files) >= FILES_MAX:
             _, (number, _) = self._files.popitem(last=False)
             self._dropped.append(number)
 
     def _drop_removed(self, partition: Partition) -> None:
         """Drop the files of segments that the partition no longer has."""
-        place = partition.topic_id, partition.index
+        key = partition.topic_id, partition.index
         first = partition.log.segments[0]
-        if self._first.get(place) is not first:
-            self._first[place] = first
-            there = set(partition.log.segments)
-            self._drop(place, lambda segment: segment not in there)
+        if self._first.get(key) is not first:
+            self._first[key] = first
+            present = set(partition.log.segments)
+            self._drop(key, lambda segment: segment not in present)
 
-    def _drop(self, place: PartitionKey, gone: Callable[[LogSegment], bool]) -> None:
+    def _drop(self, key: PartitionKey, is_removed: Callable[[LogSegment], bool]) -> None:
         for segment, (number, of) in list(self._files.items()):
-            if of == place and gone(segment):
+            if of == key and is_removed(segment):
                 del self._files[segment]
                 self._dropped.append(number)
 
@@ -234,13 +234,13 @@ class DirectReads:
 
         For an offset out of range, the response includes the log's offsets.
         """
-        place = read["topic_id"], read["partition"]
-        traffic = self._node.replicas.traffic_of(place[0])
+        key = read["topic_id"], read["partition"]
+        traffic = self._node.replicas.traffic_of(key[0])
         traffic.failed_fetches += error.code not in EXPECTED
-        partition = self._node.replicas.of_topic(place[0]).get(place[1])
+        partition = self._node.replicas.of_topic(key[0]).get(key[1])
         if partition is None:
-            self._drop(place, lambda segment: True)
-            self._first.pop(place, None)
+            self._drop(key, lambda segment: True)
+            self._first.pop(key, None)
         if not isinstance(error, OffsetOutOfRange):
             partition = None
         self._granted(

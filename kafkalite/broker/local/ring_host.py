@@ -78,7 +78,7 @@ class RingHost:
         self._schedule_event = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._poll_timer: Timer | None = None
         self._poll_interval_ms = POLL_MS
-        self._frames_seen = 0
+        self._polled_frames = 0
         node.reactor.watch(self._schedule_event, self._consume_scheduled)
 
     def attach(self, client: ClientContext, on_error: Callable[[str], object]) -> HostedRing:
@@ -88,11 +88,11 @@ class RingHost:
         if the ring cannot be created or descriptors are short.
         """
         size = self.node.settings[NATIVE_RING_BYTES]
-        room = self.node.settings[NATIVE_RINGS_BYTES_MAX]
-        if self.size + size > room:
+        size_max = self.node.settings[NATIVE_RINGS_BYTES_MAX]
+        if self.size + size > size_max:
             self.counts["refused"] += 1
             raise ThrottlingQuotaExceeded(
-                f"Other rings use {self.size} bytes of native.rings.bytes.max={room}."
+                f"Other rings use {self.size} bytes of native.rings.bytes.max={size_max}."
             )
         if len(self._scratch) < frame_size_max(size):
             self._scratch = bytearray(frame_size_max(size))
@@ -122,8 +122,8 @@ class RingHost:
             return
         frames = self.counts["frames"]
         slower_ms = min(2 * self._poll_interval_ms, POLL_MS_MAX)
-        self._poll_interval_ms = POLL_MS if frames != self._frames_seen else slower_ms
-        self._frames_seen = frames
+        self._poll_interval_ms = POLL_MS if frames != self._polled_frames else slower_ms
+        self._polled_frames = frames
         self._poll_timer = self.node.reactor.call_later(self._poll_interval_ms, self._poll)
 
     def schedule(self, ring: HostedRing) -> None:
@@ -138,8 +138,8 @@ class RingHost:
 
     def _consume_scheduled(self) -> None:
         os.eventfd_read(self._schedule_event)
-        again, self._scheduled = self._scheduled, {}
-        for ring in again:
+        scheduled, self._scheduled = self._scheduled, {}
+        for ring in scheduled:
             ring.consume_share()
 
     def schedule_responses(self, ring: HostedRing) -> None:
@@ -149,8 +149,8 @@ class RingHost:
     def settle(self) -> None:
         """Write the responses of the tick into the rings."""
         if self._responding:
-            answered, self._responding = self._responding, {}
-            for ring in answered:
+            responding, self._responding = self._responding, {}
+            for ring in responding:
                 ring.write_responses()
             self.node.reactor.request_busy_poll()
 
@@ -191,7 +191,7 @@ class HostedRing:
         self._reader = ring.reader
         self._client = client
         self._on_error = on_error
-        self._answers: list[tuple[int, PartitionAppendResult]] = []
+        self._responses: list[tuple[int, PartitionAppendResult]] = []
         """(correlation id, result) of the responses of this tick."""
         self._refusals: list[tuple[int, int]] = []
         self._waiting: dict[int, Future[Any]] = {}
@@ -330,7 +330,7 @@ class HostedRing:
         if self._ring.closed:
             return
         if acks:
-            self._answer(correlation, PartitionAppendResult.failed(-1, error))
+            self._respond(correlation, PartitionAppendResult.failed(-1, error))
         else:
             self._refusals.append((correlation, error.code))
             self._host.schedule_responses(self)
@@ -352,24 +352,24 @@ class HostedRing:
             self._waiting[number] = future
             future.then(lambda _, error: self._committed(number, correlation, results[0]))
         else:
-            self._answer(correlation, result)
+            self._respond(correlation, result)
 
     def _committed(self, number: int, correlation: int, result: PartitionAppendResult) -> None:
         self._waiting.pop(number, None)
         if result.error_code:
             self._host.errors[result.error_code] += 1
-        self._answer(correlation, result)
+        self._respond(correlation, result)
 
     # -- responses ---------------------------------------------------------------------------
 
-    def _answer(self, correlation: int, result: PartitionAppendResult) -> None:
-        self._answers.append((correlation, result))
+    def _respond(self, correlation: int, result: PartitionAppendResult) -> None:
+        self._responses.append((correlation, result))
         self._host.schedule_responses(self)
 
     def write_responses(self) -> None:
         """Write the responses of the tick into the ring, and wake the producer if it sleeps."""
         wakes, self._is_wake_due = self._is_wake_due, False
-        for correlation, result in self._answers:
+        for correlation, result in self._responses:
             wakes = (
                 self._reader.respond(
                     correlation,
@@ -382,7 +382,7 @@ class HostedRing:
             )
         for refusal in self._refusals:
             wakes = self._reader.reject(*refusal) or wakes
-        self._answers.clear()
+        self._responses.clear()
         self._refusals.clear()
         if wakes:
             self._ring.wake()

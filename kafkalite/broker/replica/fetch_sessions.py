@@ -182,7 +182,7 @@ class FetchSessions:
         session.change(topics, forgotten_topics)
         self.partition_count += len(session.wanted) - before
         self._update_size_heap(session)
-        if len(session.wanted) > PARTITIONS_MAX or not self._fits(0):
+        if len(session.wanted) > PARTITIONS_MAX or not self._evict_unused_for(0):
             self._remove(session_id)
             raise FetchSessionIdNotFound()
         if not session.wanted:
@@ -197,7 +197,7 @@ class FetchSessions:
             session_id = secrets.randbelow(EPOCH_MAX) + 1
         session = FetchSession(session_id, by_id, owner, self._clock.monotonic_ms())
         session.change(topics, [])
-        if not self._make_room(session):
+        if not self._evict_for(session):
             return None
         self._sessions[session_id] = session
         self.partition_count += len(session.wanted)
@@ -227,16 +227,16 @@ class FetchSessions:
             ]
             heapq.heapify(self._size_heap)
 
-    def _make_room(self, session: FetchSession) -> bool:
+    def _evict_for(self, session: FetchSession) -> bool:
         """Return whether a new session fits, evicting another one if necessary."""
         size = len(session.wanted)
-        if not self._fits(size):
+        if not self._evict_unused_for(size):
             return False
         if len(self._sessions) < self._slots:
             return True
         return self._remove_unused() or self._remove_smaller(size)
 
-    def _fits(self, size: int) -> bool:
+    def _evict_unused_for(self, size: int) -> bool:
         """Return whether `size` more partitions fit, evicting unused sessions if necessary."""
         while self.partition_count + size > PARTITIONS_MAX_IN_ALL:
             if not self._remove_unused():

@@ -96,7 +96,7 @@ class Reconciler:
         self._marks: deque[tuple[int, int]] = deque()
         """(total number of items queued, offset of the metadata log): the offset is reached once
         that number of items is done."""
-        self._made_offset = 0
+        self._reconciled_offset = 0
         self._step_is_due = False
         self._step_tick = -1
         self._step_end_ns = 0
@@ -120,23 +120,23 @@ class Reconciler:
         self._marks.append((self._queued_count, end_offset))
         return self._pass_marks()
 
-    def made_offset(self, applied_offset: int) -> int:
+    def reconciled_offset(self, applied_offset: int) -> int:
         """Return the offset of the metadata log up to which the logs match it.
 
         The image is that of `applied_offset`.  Later changes do not delay responses to earlier
         requests.
         """
         if self.is_done:
-            self._made_offset = max(self._made_offset, applied_offset)
-        return self._made_offset
+            self._reconciled_offset = max(self._reconciled_offset, applied_offset)
+        return self._reconciled_offset
 
     def _pass_marks(self) -> bool:
-        before = self._made_offset
+        before = self._reconciled_offset
         while self._marks and self._marks[0][0] <= self._done_count:
-            self._made_offset = max(self._made_offset, self._marks.popleft()[1])
-        return self._made_offset != before
+            self._reconciled_offset = max(self._reconciled_offset, self._marks.popleft()[1])
+        return self._reconciled_offset != before
 
-    def unmade(self) -> Iterator[tuple[bytes, int]]:
+    def unserved(self) -> Iterator[tuple[bytes, int]]:
         """Yield (topic id, index) of the partitions assigned to this node that it cannot serve."""
         yield from self.awaited
         for _, renewal in self._renewals.waiting():
@@ -237,8 +237,8 @@ class Reconciler:
         if self._queue:
             self._reactor.call_later(CREATE_RETRY_MS, self._retry_creation)
             return
-        unmade, self._not_created = self._not_created, set()
-        for topic_id in unmade:
+        unserved, self._not_created = self._not_created, set()
+        for topic_id in unserved:
             if topic_id in self._metadata.image.topics_by_id:
                 self.reconcile(topic_id)
 

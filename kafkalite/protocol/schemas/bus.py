@@ -49,7 +49,7 @@ HEARTBEAT = MESSAGES.declare(
         led_count=Int32(),
         size=Int64(),
         # Partitions it leads and cannot serve yet: their directories have not arrived.
-        unmade=Array(Struct(topic_id=Uuid(), partition=Int32())),
+        unserved=Array(Struct(topic_id=Uuid(), partition=Int32())),
     ),
 )  # fmt: skip
 
@@ -92,8 +92,8 @@ DELTA = MESSAGES.declare(
     Struct(begin_offset=Int64(), end_offset=Int64(), records=Array(Bytes())),
 )  # fmt: skip
 
-ANSWER = MESSAGES.declare(
-    7, "Answer", "0",
+RESPONSE = MESSAGES.declare(
+    7, "Response", "0",
     # To a FORWARD: the response for the client, or the error and its message.
     Struct(
         request_id=Int64(),

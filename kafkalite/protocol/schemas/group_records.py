@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 from kafkalite.errors import CorruptMessage, InvalidRequest
 from kafkalite.ids import NO_ID
-from kafkalite.protocol.schema import ANSWER_UNITS_MAX, MessageSchema
+from kafkalite.protocol.schema import RESPONSE_UNITS_MAX, MessageSchema
 from kafkalite.protocol.types import Array, Bytes, Int32, Int64, String, Struct, Uuid
 
 OFFSET_COMMIT = "OffsetCommit"
@@ -111,7 +111,7 @@ GROUP_METADATA_VALUE = MessageSchema(
     ),
     versions="0-4",
     flexible="4+",
-    units_max=ANSWER_UNITS_MAX,
+    units_max=RESPONSE_UNITS_MAX,
 )  # fmt: skip
 SUBSCRIPTION = MessageSchema(
     "subscription",
