@@ -108,8 +108,8 @@ class ClientInstance:
 
     def has_expired(self, now_ms: int) -> bool:
         """Return whether the instance has expired: it sent no request for several intervals."""
-        kept_ms = max(INSTANCE_MS_MIN, INSTANCE_INTERVALS * self.interval_ms)
-        return now_ms - max(self.last_get_ms, self.last_push_ms) > kept_ms
+        timeout_ms = max(INSTANCE_MS_MIN, INSTANCE_INTERVALS * self.interval_ms)
+        return now_ms - max(self.last_get_ms, self.last_push_ms) > timeout_ms
 
 
 class PushSender:

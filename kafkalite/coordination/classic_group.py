@@ -165,7 +165,7 @@ class ClassicGroup:
         return member is not None or len(self.members) < size_max
 
     def _reject_unknown(self, member_id: str, draft: DecisionDraft, token: Any) -> None:
-        self._forget_pending(member_id, draft)
+        self._remove_pending(member_id, draft)
         member = self.members.by_id.get(member_id)
         if member is not None:
             self._remove(member, draft)
@@ -447,7 +447,7 @@ class ClassicGroup:
                 raise UnknownMemberId()
             self._remove(self.members.by_instance[instance_id], draft)
         elif member_id in self.pending:
-            self._forget_pending(member_id, draft)
+            self._remove_pending(member_id, draft)
         else:
             self._remove(self.members.known(member_id, instance_id), draft)
 
@@ -488,7 +488,7 @@ class ClassicGroup:
         draft.fail(joining, error, member_id=member_id)
         draft.fail(self.members.wait_to_sync(member, NO_TOKEN), error)
 
-    def _forget_pending(self, member_id: str, draft: DecisionDraft) -> None:
+    def _remove_pending(self, member_id: str, draft: DecisionDraft) -> None:
         if member_id in self.pending:
             self.pending.remove(member_id)
             draft.deadlines.drop(self._session(member_id))

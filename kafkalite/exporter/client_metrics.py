@@ -75,7 +75,7 @@ class ClientMetrics:
     def __init__(self, now_ms: Callable[[], float] = lambda: time.monotonic() * 1_000) -> None:
         self._now_ms = now_ms
         self._clients: OrderedDict[tuple[tuple[str, str], ...], ClientValues] = OrderedDict()
-        self._taken = self._refused = 0
+        self._accepted = self._refused = 0
 
     def push(self, push: Push | None) -> None:
         """Store a push, or count it as refused if it cannot be decoded."""
@@ -87,12 +87,12 @@ class ClientMetrics:
         except (DecodeError, KafkaError):
             self._refused += 1
             return
-        self._taken += 1
+        self._accepted += 1
         key = tuple(sorted(push.labels.items()))
         client = self._clients.pop(key, None) or ClientValues()
         self._clients[key] = client
-        kept_ms = max(INSTANCE_MS_MIN, INSTANCE_INTERVALS * push.interval_ms)
-        client.until_ms = self._now_ms() + kept_ms
+        timeout_ms = max(INSTANCE_MS_MIN, INSTANCE_INTERVALS * push.interval_ms)
+        client.until_ms = self._now_ms() + timeout_ms
         for point in points:
             if client.kinds.setdefault(point.name, point.kind) != point.kind:
                 continue
@@ -106,8 +106,8 @@ class ClientMetrics:
         """Remove the clients that pushed longest ago while there are too many clients or values."""
         count = sum(len(client.values) for client in self._clients.values())
         while len(self._clients) > CLIENTS_MAX or count > ALL_SERIES_MAX:
-            _, gone = self._clients.popitem(last=False)
-            count -= len(gone.values)
+            _, removed = self._clients.popitem(last=False)
+            count -= len(removed.values)
 
     def collect(self) -> Iterator[Metric]:
         """Yield the values of the clients that still push, and counts of pushes and clients."""
@@ -129,7 +129,7 @@ class ClientMetrics:
         counted = Metric(
             "kafkalite_client_pushes", "Metric pushes of clients, by result.", "counter"
         )
-        for result, count in (("taken", self._taken), ("refused", self._refused)):
+        for result, count in (("taken", self._accepted), ("refused", self._refused)):
             counted.add_sample("kafkalite_client_pushes_total", {"result": result}, count)
         yield counted
         known = Metric(

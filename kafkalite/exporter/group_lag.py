@@ -21,7 +21,7 @@ from prometheus_client.core import Metric
 
 REFRESH_S = 3.0
 RESULT_AGE_S_MAX = 60.0
-"""Maximum age of a result that is still reported when no new one can be had."""
+"""Maximum age of a result that is still reported when requests fail."""
 REQUEST_TIMEOUT_S = 5.0
 GROUPS_MAX = 1_000
 
@@ -41,7 +41,7 @@ class GroupLag:
     def __init__(self, bootstrap: Callable[[], str | None]) -> None:
         self.bootstrap = bootstrap
         self._found = LagResult(float("-inf"), [], {})
-        self._asked = threading.Event()
+        self._refresh_requested = threading.Event()
         self._admin: tuple[str, AdminClient] | None = None
         self._works = 0
         self._thread = threading.Thread(target=self._run, name="group lag", daemon=True)
@@ -52,7 +52,7 @@ class GroupLag:
         found = self._found
         now_s = time.monotonic()
         if now_s - found.at_s >= REFRESH_S:
-            self._asked.set()
+            self._refresh_requested.set()
         if now_s - found.at_s >= RESULT_AGE_S_MAX:
             found = LagResult(found.at_s, [], {})
         lag = Metric(
@@ -78,8 +78,8 @@ class GroupLag:
 
     def _run(self) -> None:
         while True:
-            self._asked.wait()
-            self._asked.clear()
+            self._refresh_requested.wait()
+            self._refresh_requested.clear()
             try:
                 self._found = self._find()
                 self._works = 1
@@ -122,10 +122,10 @@ class GroupLag:
     def _committed(self, admin: AdminClient, group: str) -> list[TopicPartition]:
         requested = [ConsumerGroupTopicPartitions(group)]
         with contextlib.suppress(KafkaException):  # the group was deleted meanwhile
-            (answer,) = admin.list_consumer_group_offsets(
+            (response,) = admin.list_consumer_group_offsets(
                 requested, request_timeout=REQUEST_TIMEOUT_S
             ).values()
-            return list(answer.result(REQUEST_TIMEOUT_S).topic_partitions)
+            return list(response.result(REQUEST_TIMEOUT_S).topic_partitions)
         return []
 
     def _ends(self, admin: AdminClient, wanted: set[tuple[str, int]]) -> dict[Any, int]:
@@ -133,19 +133,20 @@ class GroupLag:
             return {}
         requested = {TopicPartition(*each): OffsetSpec.latest() for each in wanted}
         ends = {}
-        for partition, answer in admin.list_offsets(
+        for partition, response in admin.list_offsets(
             requested, request_timeout=REQUEST_TIMEOUT_S
         ).items():
             with contextlib.suppress(KafkaException):  # its topic was deleted meanwhile
-                ends[partition.topic, partition.partition] = answer.result(REQUEST_TIMEOUT_S).offset
+                end = response.result(REQUEST_TIMEOUT_S)
+                ends[partition.topic, partition.partition] = end.offset
         return ends
 
     def _members(self, admin: AdminClient, groups: list[str]) -> dict[str, int]:
         if not groups:
             return {}
         members = {}
-        answers = admin.describe_consumer_groups(groups, request_timeout=REQUEST_TIMEOUT_S)
-        for group, answer in answers.items():
+        descriptions = admin.describe_consumer_groups(groups, request_timeout=REQUEST_TIMEOUT_S)
+        for group, description in descriptions.items():
             with contextlib.suppress(KafkaException):
-                members[group] = len(answer.result(REQUEST_TIMEOUT_S).members)
+                members[group] = len(description.result(REQUEST_TIMEOUT_S).members)
         return members

@@ -13,9 +13,9 @@ from pathlib import Path
 from kafkalite.exporter.client_metrics import ClientMetrics
 from kafkalite.metrics import PUSH_SIZE_MAX, PUSHES, read_push
 
-LOOK_S = 1.0
+CHECK_S = 1.0
 """Interval of the check that the socket still has its path."""
-ROOM = 4 << 20
+RECEIVE_BUFFER_SIZE = 4 << 20
 
 
 class PushReceiver:
@@ -32,36 +32,36 @@ class PushReceiver:
             run_directory = self.where()
             if run_directory is not None:
                 with contextlib.suppress(OSError):
-                    self._take(run_directory / PUSHES)
-            time.sleep(LOOK_S)
+                    self._receive(run_directory / PUSHES)
+            time.sleep(CHECK_S)
 
-    def _take(self, path: Path) -> None:
-        """Receive pushes until the socket's path is gone; raise OSError if it cannot be bound."""
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as taker:
-            if is_taken(path):
+    def _receive(self, path: Path) -> None:
+        """Receive pushes while the socket has its path; raise OSError if it cannot be bound."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+            if has_receiver(path):
                 return
             path.unlink(missing_ok=True)
-            taker.bind(str(path))
-            taker.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, ROOM)
-            taker.settimeout(LOOK_S)
-            own = os.stat(path).st_ino
-            while is_there(path, own):
+            receiver.bind(str(path))
+            receiver.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_SIZE)
+            receiver.settimeout(CHECK_S)
+            inode = os.stat(path).st_ino
+            while has_inode(path, inode):
                 with contextlib.suppress(TimeoutError):
                     while True:
-                        self.clients.push(read_push(taker.recv(PUSH_SIZE_MAX)))
+                        self.clients.push(read_push(receiver.recv(PUSH_SIZE_MAX)))
 
 
-def is_taken(path: Path) -> bool:
-    """Return True if another process receives pushes there."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as asker:
+def has_receiver(path: Path) -> bool:
+    """Return True if another process receives pushes at this path."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as probe:
         try:
-            asker.connect(str(path))
+            probe.connect(str(path))
         except OSError:
             return False
     return True
 
 
-def is_there(path: Path, inode: int) -> bool:
+def has_inode(path: Path, inode: int) -> bool:
     """Return True if the path still refers to this socket."""
     try:
         return os.stat(path).st_ino == inode

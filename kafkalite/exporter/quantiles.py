@@ -9,7 +9,7 @@ from kafkalite.metrics import bucket_bounds_s
 
 QUANTILES = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
 WINDOW_S = 300
-REMEMBER_EACH_S = 15
+SNAPSHOT_INTERVAL_S = 15
 HISTORIES_MAX = 10_000
 
 BOUNDS_MS = [bound * 1_000 for bound in bucket_bounds_s()]
@@ -32,7 +32,7 @@ class Recent:
         if any(now < then for now, then in zip(counts, past[-1][1], strict=True)):
             past.clear()  # another process counts, and started from zero
             past.append((now_s, [0] * len(counts)))
-        if now_s - past[-1][0] >= REMEMBER_EACH_S:
+        if now_s - past[-1][0] >= SNAPSHOT_INTERVAL_S:
             past.append((now_s, list(counts)))
         while len(past) > 1 and now_s - past[1][0] >= WINDOW_S:
             past.popleft()
@@ -41,10 +41,10 @@ class Recent:
 
 def quantile_ms(counts: Sequence[int], quantile: float) -> float:
     """Return a quantile in ms, interpolated within its bucket; NaN if there are no values."""
-    whole = sum(counts)
-    if not whole:
+    total = sum(counts)
+    if not total:
         return float("nan")
-    wanted = quantile * whole
+    wanted = quantile * total
     below = 0
     for index, count in enumerate(counts[: len(BOUNDS_MS)]):
         if count and below + count >= wanted:

@@ -43,8 +43,8 @@ def own_keys(path: Path) -> tuple[bytes, bytes]:
     """Return the gateway's public and secret key; raise Refusal if the file lacks one."""
     try:
         public, secret = zmq.auth.load_certificate(path)
-    except (OSError, ValueError) as fault:
-        raise Refusal(f"{path} is no certificate: {fault}") from None
+    except (OSError, ValueError) as error:
+        raise Refusal(f"{path} is no certificate: {error}") from None
     if secret is None:
         raise Refusal(f"{path} has no secret key; the gateway's own file is NAME.key_secret")
     return public, secret
@@ -59,14 +59,14 @@ class AllowedClients:
     def __init__(self, directory: Path, refused: Callable[[str], object]) -> None:
         self.directory = directory
         self._refused = refused
-        self._seen: object = None
+        self._file_states: object = None
         self._names: dict[bytes, str] = {}
-        self._look()
+        self._reload()
 
     def callback(self, domain: str, key: bytes) -> bool:
         """Return True if the client with this public key (Z85) is admitted; called by pyzmq."""
         try:
-            self._look()
+            self._reload()
         except Refusal as refusal:
             self._refused(str(refusal))
             return False
@@ -75,26 +75,26 @@ class AllowedClients:
             return False
         return True
 
-    def _look(self) -> None:
+    def _reload(self) -> None:
         """Read the directory if it has changed."""
         try:
             files = sorted(self.directory.glob("*.key"))
-            seen = [(path, *changes_of(os.stat(path))) for path in files]
+            file_states = [(path, *changes_of(os.stat(path))) for path in files]
             if not self.directory.is_dir():
                 raise NotADirectoryError(20, os.strerror(20))
-        except OSError as fault:
-            raise Refusal(f"{self.directory} cannot be read: {fault.strerror}") from None
-        if seen != self._seen:
+        except OSError as error:
+            raise Refusal(f"{self.directory} cannot be read: {error.strerror}") from None
+        if file_states != self._file_states:
             self._names = dict(self._read(files))
-            self._seen = seen
+            self._file_states = file_states
 
     def _read(self, files: list[Path]) -> list[tuple[bytes, str]]:
         found = []
         for path in files:
             try:
                 found.append((zmq.auth.load_certificate(path)[0], path.stem))
-            except (OSError, ValueError) as fault:
-                self._refused(f"{path} is no certificate: {fault}")
+            except (OSError, ValueError) as error:
+                self._refused(f"{path} is no certificate: {error}")
         return found
 
 

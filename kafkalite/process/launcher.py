@@ -331,11 +331,11 @@ class Launcher:
     def fork_node(self, node: NodeProcess) -> None:
         """Fork a node's process with its arguments; raise OSError if that fails."""
         assert node.listener is not None
-        kept = [self.directory.descriptor, self.run_directory.descriptor]
+        descriptors = [self.directory.descriptor, self.run_directory.descriptor]
         control_socket: socket.socket | None = None
         if node.node_id == SUPERVISOR_ID:
             control_socket = self.nodes.control.open()
-            kept.append(control_socket.fileno())
+            descriptors.append(control_socket.fileno())
         spec = SpawnSpec(
             node_id=node.node_id,
             incarnation=self.incarnation,
@@ -351,7 +351,7 @@ class Launcher:
         )
         main = self.mains.worker if control_socket is None else self.mains.supervisor
         try:
-            node.fork(spec, main, kept)
+            node.fork(spec, main, descriptors)
         finally:
             if control_socket is not None:
                 control_socket.close()

@@ -35,11 +35,11 @@ def main(directory: Path, options: Options) -> int:
         print(refusal, file=sys.stderr)
         return refusal.exit_code
     finally:
-        if starter_is_gone():
+        if has_starter_exited():
             shutil.rmtree(directory, ignore_errors=True)
 
 
-def starter_is_gone() -> bool:
+def has_starter_exited() -> bool:
     """Return True if the other end of standard input is closed."""
     return bool(select.select([STDIN], [], [], 0)[0])
 

@@ -257,14 +257,14 @@ def test_unread_responses_of_reading_and_new_peers_are_kept(start_gateway):
 
     def judge():
         # The peer that reads gets as many responses as it takes.
-        reading.size, reading.size_before, reading.taken_size = 800, 800, 100
+        reading.size, reading.size_before, reading.sent_size = 800, 800, 100
         silent.size, silent.size_before = 800, 800
         new.size = 800
-        held._kept = {b"reading": reading, b"new": new, b"silent": silent}
+        held._queued = {b"reading": reading, b"new": new, b"silent": silent}
         held.size, held._check_at_ms = held._size_max, 1
         held._drop_unread()
-        judged.extend(held._kept)
-        held._kept, held.size, held.count = {}, 0, 0
+        judged.extend(held._queued)
+        held._queued, held.size, held.count = {}, 0, 0
 
     gateway.call(judge)
     assert judged == [b"reading", b"new"]
@@ -279,7 +279,7 @@ def test_remembered_peers_that_do_not_read_are_bounded(start_gateway, monkeypatc
         for number in range(30):
             silent = response_queue.PeerResponses()
             silent.size = silent.size_before = 800
-            held._kept, held.size = {b"%d" % number: silent}, held._size_max
+            held._queued, held.size = {b"%d" % number: silent}, held._size_max
             held._check_at_ms = 1
             held._drop_unread()
 

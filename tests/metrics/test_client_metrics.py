@@ -166,7 +166,7 @@ def test_invalid_push_raises_no_error(payload, codec):
 def test_decompression_bomb_is_rejected(clients, monkeypatch):
     monkeypatch.setattr(client_metrics, "OPENED_SIZE_MAX", 1_000)
     push(clients, bytes(1_000_000), Codec.ZSTD)
-    assert (clients._taken, clients._refused) == (0, 1)
+    assert (clients._accepted, clients._refused) == (0, 1)
 
 
 @given(st.binary(max_size=100))

@@ -92,7 +92,7 @@ class NodeProcess:
 
     # Start and exit.
 
-    def fork(self, spec: SpawnSpec, main: NodeMain, kept: Sequence[int]) -> None:
+    def fork(self, spec: SpawnSpec, main: NodeMain, descriptors: Sequence[int]) -> None:
         """Fork the process with these further descriptors; raise OSError if that fails."""
         assert self.state is NodeProcessState.DUE and not self.is_running
         assert self.listener is spec.listener
@@ -105,8 +105,8 @@ class NodeProcess:
         try:
             pid = os.fork()
             if pid == 0:
-                descriptors = [spec.listener.fileno(), *kept]
-                run_child(spec, main, launcher_pid, reason_writer, descriptors)
+                kept = [spec.listener.fileno(), *descriptors]
+                run_child(spec, main, launcher_pid, reason_writer, kept)
             self._watch(pid)
         except OSError:
             probe.cancel()
