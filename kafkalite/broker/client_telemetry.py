@@ -205,7 +205,7 @@ class ClientTelemetry:
 
     def _validate(self, instance: ClientInstance, request: Any, size_max: int) -> None:
         if instance.terminating:
-            raise InvalidRequest("The client sent its terminating push already.")
+            raise InvalidRequest("The client has sent its terminating push; it cannot push again.")
         in_time = instance.may_push(self._clock.monotonic_ms())
         if not (in_time or request.terminating):
             raise ThrottlingQuotaExceeded("The push interval has not passed yet.")

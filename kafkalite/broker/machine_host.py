@@ -5,9 +5,9 @@
 The records of one decision are one batch, so after a crash either all exist or none.  The machine
 continues at once, and the next decision builds on this one; its visible effects, the response and
 the changes of the node, wait until the batch is committed.  What that means depends on the journal:
-on the disk for the metadata log (controller/metadata_log.py), as the topic's `durability` says for
-a coordinator's (coordinator/partition_journal.py).  A response without records waits in the same
-queue, because it may depend on records that are not committed yet.  After a failed flush the
+on the disk for the metadata log (controller/metadata_log.py), as the topic's `durability` requires
+for a coordinator's (coordinator/partition_journal.py).  A response without records waits in the
+same queue, because it may depend on records that are not committed yet.  After a failed flush the
 process ends (storage), so nothing that was replayed is ever taken back.
 """
 

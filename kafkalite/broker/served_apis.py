@@ -5,7 +5,7 @@ response as a dict shaped like the schema (a missing field takes the schema's de
 of one, or None when the client wants no response.  An error of the whole request is raised; an
 error of one entry becomes that entry's `error_code` (error_responses.py).
 
-`node` has the components that the handlers of one file use, as its Protocol says; no handler knows
+`node` has the components that the handlers of one file use, as its Protocol lists; no handler knows
 the class Node.
 
 A handler whose request may name thousands of entries is a generator and runs in steps

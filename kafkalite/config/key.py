@@ -263,7 +263,7 @@ def one_of(*values: str) -> Check[str]:
 
 
 class OnlyValue(Check[object]):
-    """Accepts the only value supported so far; `because` says what the others lack."""
+    """Accepts the only value supported so far; `because` is the reason why others are not."""
 
     def __init__(self, value: object, because: str) -> None:
         shown = ",".join(value) if isinstance(value, tuple) else str(value).lower()

@@ -59,7 +59,7 @@ CONSUMER = "consumer"
 MEMBER_ID_REQUIRED_SINCE = 4
 """The JoinGroup version from which clients join with the member id they are given (KIP-394)."""
 SKIP_ASSIGNMENT_SINCE = 9
-"""The JoinGroup version from which a leader can be asked to skip the assignment (KIP-814)."""
+"""The JoinGroup version whose response can tell the leader to skip the assignment (KIP-814)."""
 
 NEW_MEMBER_WAIT_MS = 300_000
 """Timeout of a new member that waits for its first generation.  It does not know its member id, so
@@ -274,8 +274,7 @@ class ClassicGroup:
         self._record(draft)
         response = self.generation.join_response(member)
         if member is self.generation.leader:
-            # A client that cannot be asked to skip the assignment must not take itself for the
-            # leader.
+            # A client that cannot skip the assignment must not act as the leader.
             response |= {"skip_assignment": True} if may_skip else {"leader": old_id, "members": []}
         draft.complete(self.members.wait_to_join(member, NO_TOKEN), response)
 

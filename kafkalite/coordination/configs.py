@@ -125,7 +125,7 @@ def check_kind(kind: int) -> Resource:
 
 
 def broker_id(name: str) -> int:
-    """Return the node id that a broker resource's name stands for."""
+    """Return the node id of a broker resource's name."""
     if not (name.isascii() and name.isdigit() and len(name) < 11 and str(int(name)) == name):
         raise InvalidRequest(
             f"A broker resource is named by its node id; {quoted(name)} is not a node"

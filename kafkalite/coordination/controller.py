@@ -418,7 +418,7 @@ class Controller:
             leaders = placer.share(topic.topic_id, open_to_us)
         elif len(open_to_us) < len(assigned):
             raise InvalidReplicaAssignment(
-                f"The topic {topic.name} has worker.dedicated=true: its partitions lie on workers"
+                f"The topic {topic.name} has worker.dedicated=true: its partitions are on workers"
                 " created for them, so assign none."
             )
         elif len(assigned) > placer.room:

@@ -39,7 +39,7 @@ SUPERVISOR_ID = 0
 
 
 DELETED_MAX = 10_000
-"""Maximum number of deleted topics that are remembered."""
+"""Maximum number of deleted topics in the image."""
 
 RUN_MAX = 10_000
 """Maximum number of partitions in one record."""

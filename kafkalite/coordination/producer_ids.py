@@ -49,6 +49,6 @@ class ProducerIds:
         self.next_id = record.fields["first_id"] + record.fields["count"]
 
     def records(self) -> Iterator[TypedRecord]:
-        """Yield an empty block that says where the next one begins."""
+        """Yield an empty block at the first id of the next one."""
         if self.next_id:
             yield PRODUCER_IDS_BLOCK(first_id=self.next_id, count=0, node_id=-1)

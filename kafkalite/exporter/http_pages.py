@@ -38,7 +38,7 @@ class ExporterPages:
         if request.path == "/readyz":
             reason = self._unready_reason()
             return HttpResponse(503 if reason else 200, f"{reason or 'ready'}\n".encode())
-        return HttpResponse(404, b"there are /metrics, /healthz and /readyz\n")
+        return HttpResponse(404, b"not found; the paths are /metrics, /healthz and /readyz\n")
 
     def scrape(self, accept: str) -> tuple[bytes, str]:
         """Return the text of all metrics in the format the scraper accepts, and its content type.

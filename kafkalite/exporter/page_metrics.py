@@ -1,7 +1,8 @@
 """PageMetrics: the metrics pages of a broker's nodes in Prometheus format, with a `broker` label.
 
 A timer is exported in two forms: as the JMX exporter does (`…ms{quantile="0.99"}` over the last
-five minutes, `…ms_count`), and as a histogram in seconds under a name of ours, which can be summed.
+five minutes, `…ms_count`), and as a histogram in seconds under a name of this
+project, which can be summed.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 
 README.md beside this file defines the frames.
 
-Guarantees: a message for which a DEALER got a positive response is written as `gateway.acks` says.
+Guarantees: a message with a positive response to its DEALER is written as `gateway.acks` requires.
 While the broker is slow the gateway receives nothing, so that the senders' own queues fill.
 Messages of a PUSH are lost with the gateway's process, or expire after the producer's delivery
 timeout, which is counted.  A refused message is reported to its DEALER, or counted and logged for a

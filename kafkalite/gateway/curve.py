@@ -28,7 +28,7 @@ def make_keys(directory: Path, name: str) -> Path:
     public, secret = directory / f"{name}.key", directory / f"{name}.key_secret"
     for path in (public, secret):
         if path.exists():
-            raise Refusal(f"{path} is there already; remove it, or choose another name")
+            raise Refusal(f"{path} exists already; remove it, or choose another name")
     mask = os.umask(0o077)
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ def own_keys(path: Path) -> tuple[bytes, bytes]:
     try:
         public, secret = zmq.auth.load_certificate(path)
     except (OSError, ValueError) as error:
-        raise Refusal(f"{path} is no certificate: {error}") from None
+        raise Refusal(f"{path} is not a ZeroMQ certificate: {error}") from None
     if secret is None:
         raise Refusal(f"{path} has no secret key; the gateway's own file is NAME.key_secret")
     return public, secret
@@ -71,7 +71,8 @@ class AllowedClients:
             self._refused(str(refusal))
             return False
         if key not in self._names:
-            self._refused(f"a client with the key {key.decode(errors='replace')} was not let in")
+            shown = key.decode(errors="replace")
+            self._refused(f"the key {shown} of a client is not in {self.directory}")
             return False
         return True
 
@@ -94,7 +95,7 @@ class AllowedClients:
             try:
                 found.append((zmq.auth.load_certificate(path)[0], path.stem))
             except (OSError, ValueError) as error:
-                self._refused(f"{path} is no certificate: {error}")
+                self._refused(f"{path} is not a ZeroMQ certificate: {error}")
         return found
 
 

@@ -4,5 +4,5 @@
 - `limits.py`: HttpLimits, the bounds with their defaults
 - `server.py`: HttpServer, which calls one function for each request
 
-It runs in service processes only; a node speaks no HTTP.
+It runs in service processes only; a node serves no HTTP.
 """

@@ -246,8 +246,11 @@ class Launcher:
 
     @property
     def nodes_to_run(self) -> set[int]:
-        """Ids of the nodes that shall run.  During shutdown the supervisor ends last, since workers
-        may need it, and no node ends before the gateway, which has messages for them."""
+        """Ids of the nodes that should run.
+
+        During shutdown the supervisor ends last, since workers may need it, and no node ends before
+        the gateway, which has messages for them.
+        """
         if not self.is_ending or self.services.is_running:
             return self.nodes.desired
         if any(node.node_id != SUPERVISOR_ID for node in self.nodes.running):
@@ -357,7 +360,7 @@ class Launcher:
                 control_socket.close()
 
     def node_exited(self, exited: ProcessExit) -> None:
-        """Log the exit.  NodeProcess restarts a node that shall run, at once or after a delay."""
+        """Log the exit.  NodeProcess restarts a node that should run, at once or after a delay."""
         node_id = exited.node.node_id
         if node_id == SUPERVISOR_ID:
             self.nodes.control.close()

@@ -112,7 +112,9 @@ def ready_file(options: Options) -> Path | None:
         return None
     path = options.ready_file.absolute()
     if not path.parent.is_dir():
-        raise Refusal(f"the directory of the ready file {options.ready_file} does not exist")
+        raise Refusal(
+            f"the directory of the ready file {options.ready_file} does not exist; create it"
+        )
     return path
 
 

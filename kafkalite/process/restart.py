@@ -75,18 +75,21 @@ class CarriedState:
         """
         if self.fields.get("version") != VERSION:
             raise Refusal(
-                "this version cannot take over from the running one, which needs a stop and a start"
+                "the new version cannot take over from the running one; stop the broker and start"
+                " it"
             )
         lasting = self.fields.get("lasting", {})  # an older version did not write it
         for key, value in configured.items():
             if value is not None and lasting.get(key, value) != value:
                 was = "not set" if lasting[key] is None else lasting[key]
                 raise Refusal(
-                    f"{key} was {was} when the broker was started and is {value} now, which needs"
-                    " a stop and a start"
+                    f"{key} was {was} when the broker was started and is {value} now; stop the"
+                    " broker and start it to change it"
                 )
         if self.fields["shape"] != shape:
-            raise Refusal(f"{WORKERS.name} changes from or to 0, which needs a stop and a start")
+            raise Refusal(
+                f"{WORKERS.name} changes from or to 0; stop the broker and start it to change it"
+            )
 
     def __getitem__(self, name: str) -> Any:
         return self.fields[name]

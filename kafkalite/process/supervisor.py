@@ -2,7 +2,7 @@
 
     metadata log → controller → nodes registered → desired nodes to the launcher → bus, listener
 
-The controller's records say which nodes exist.  The launcher receives the whole list of desired
+The controller's records define the nodes.  The launcher receives the whole list of desired
 nodes whenever it changes, and reports the processes it has.  Workers connect to the bus
 (broker/controller/worker_manager.py).
 
@@ -91,7 +91,7 @@ def run(spec: SpawnSpec) -> int:
 
 
 def initial_addresses(spec: SpawnSpec, controller: LocalController) -> dict[int, tuple[str, int]]:
-    """Return the addresses of the nodes that shall exist; port 0 for a node without a listener."""
+    """Return the addresses of the nodes that should exist; port 0 for a node without a listener."""
     image = controller.image
     known = [n for n, node in image.nodes.items() if n != SUPERVISOR_ID and not node.dedicated]
     ids = set(known)

@@ -57,7 +57,7 @@ class PartitionFetchResult(NamedTuple):
     last_stable_offset: int
     log_start_offset: int
     aborted_transactions: Sequence[tuple[int, int]] | None
-    """(producer id, first offset); None if the client did not ask for them (read_uncommitted)."""
+    """(producer id, first offset); None if the client did not request them (read_uncommitted)."""
     preferred_read_replica: int
     records: Any
     """None, bytes, or a FileSlice, which the connection sends from the file."""

@@ -260,8 +260,8 @@ def test_drain_continues_under_the_next_supervisor(begun):
         ("remove", 1, "still leads"),
         ("drain", 0, "supervisor"),
         ("drain", -1, "no node -1"),
-        ("sing", 1, "There is no node command 'sing'"),
-        ("?" * 32_000, 1, "There is no node command"),
+        ("sing", 1, "Unknown node command 'sing'; use one of list,"),
+        ("?" * 32_000, 1, "Unknown node command"),
     ],
 )
 def test_invalid_node_command_is_refused_with_a_message(begun, verb, node_id, sentence):

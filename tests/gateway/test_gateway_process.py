@@ -214,7 +214,7 @@ def test_start_fails_when_the_gateway_cannot_read_its_key(tmp_path, workers):
     flags += ["-o", f"gateway.curve.key.file={tmp_path}/none", "--workers", str(workers)]
     ready_file = tmp_path / "ready.json"
     said = start_error(tmp_path, *flags, "--ready-file", str(ready_file))
-    assert f"the gateway cannot start: {tmp_path}/none is no certificate" in said
+    assert f"the gateway cannot start: {tmp_path}/none is not a ZeroMQ certificate" in said
     assert not ready_file.exists() and not (tmp_path / "d/status.json").exists()
     assert "ready:" not in (tmp_path / "d/kafkalite.log").read_text()
 
@@ -224,7 +224,7 @@ def test_keys_are_created_once_and_secret_keys_are_private(tmp_path):
     for code in (0, 1):
         done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True, timeout=60)
         assert done.returncode == code
-    assert "is there already" in done.stderr
+    assert "exists already" in done.stderr
     assert (tmp_path / "server.key_secret").stat().st_mode & 0o077 == 0
 
 

@@ -281,7 +281,7 @@ def test_invalid_key_file_is_logged_and_ignored(locked, peers, caplog):
     push = peers(zmq.PUSH, locked.push, **curve(clients, "attic"))
     push.send_multipart([b"sensors", b"", b"21.5"])
     until(lambda: locked.sender.values("sensors") == [b"21.5"])
-    until(lambda: "note.key is no certificate" in caplog.text)
+    until(lambda: "note.key is not a ZeroMQ certificate" in caplog.text)
 
 
 def test_disconnected_peers_are_not_counted_as_refused(start_gateway, peers):

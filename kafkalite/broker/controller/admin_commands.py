@@ -17,6 +17,7 @@ from kafkalite.broker.controller.worker_manager import READY, STARTING, ProcessR
 from kafkalite.broker.error_responses import outcome_fields
 from kafkalite.broker.future import Future
 from kafkalite.broker.node_settings import placement_limits
+from kafkalite.config.key import quoted
 from kafkalite.coordination.image import SUPERVISOR_ID, NodeImage
 from kafkalite.coordination.placement import (
     PartitionMove,
@@ -76,7 +77,10 @@ class AdminCommands:
             log.info("Node command. verb=%.20s node=%d", fields["verb"], fields["node_id"])
         try:
             if verb is None:
-                raise InvalidRequest(f"There is no node command {fields['verb']!r}.")
+                raise InvalidRequest(
+                    f"Unknown node command {quoted(fields['verb'])}; use one of"
+                    f" {', '.join(self._verbs)}."
+                )
             verb(fields["node_id"], fields["dry_run"]).then(report)
         except KafkaError as error:
             report(None, error)

@@ -102,8 +102,8 @@ class MetadataLog:
 
     def _schedule_retry(self, error: KafkaStorageError) -> None:
         log.error(
-            "Metadata log cannot be flushed; retrying. error=%s retry_ms=%d",
-            error, FLUSH_RETRY_MS,
+            "Metadata log cannot be flushed; retrying. error=%r retry_ms=%d",
+            str(error), FLUSH_RETRY_MS,
         )  # fmt: skip
         self._flushing = True
         self._call_later(FLUSH_RETRY_MS, self._retry_push)

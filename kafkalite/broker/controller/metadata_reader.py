@@ -83,7 +83,7 @@ class MetadataReader:
             return
 
     def read_to(self, replay: Replay, end_offset: int = OFFSET_MAX) -> None:
-        """Replay what was written since, up to an offset; raise CorruptMessage if it is gone."""
+        """Replay what was written since, up to an offset; raise CorruptMessage if it is missing."""
         while self.offset < end_offset and self._read_segment(replay, end_offset):
             pass
 

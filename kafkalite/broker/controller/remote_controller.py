@@ -4,7 +4,7 @@
     Hello  ─▶  ◀─ Welcome         the end of the supervisor's log; missing records are read
                ◀─ Delta           records of the metadata log, as soon as they are durable
     Heartbeat ─▶                  the offset this node has applied, its load, missing partitions
-    Forward   ─▶  ◀─ Answer       a request that only the controller serves, with its header
+    Forward   ─▶  ◀─ Response     a request that only the controller serves, with its header
     AllocateIds ─▶ ◀─ Ids         producer ids
     RenewEpochs ─▶                partitions that need a new leader epoch; a Delta brings it
 
@@ -180,7 +180,8 @@ class RemoteController(ControllerClient):
 
     def _delta(self, fields: dict[str, Any]) -> None:
         if not self._is_welcomed:
-            return  # sent earlier, perhaps by a dead supervisor; a Welcome says how far to read
+            # Sent earlier, perhaps by a dead supervisor; a Welcome has the offset to read to.
+            return
         begin, end = fields["begin_offset"], fields["end_offset"]
         if end - begin != len(fields["records"]):
             log.warning(

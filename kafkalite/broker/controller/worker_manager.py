@@ -4,7 +4,7 @@
     worker     ─▶ Hello        ─▶ Welcome: the end of the metadata log; deltas follow
     worker     ─▶ Heartbeat    the metadata offset it has applied; extends its session
     metadata   ─▶ changed      ─▶ Delta to every worker that was welcomed
-    worker     ─▶ Forward      ─▶ Answer, as if the client had connected here
+    worker     ─▶ Forward      ─▶ Response, as if the client had connected here
 
 Only messages of the incarnation that the launcher started last are accepted; those of an older one
 are refused.  Until it is welcomed a worker sends only Hello, so no request of it is lost before
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("kafkalite.broker")
 
 APPLY_WAIT_MS_MAX = 5_000
-"""Maximum wait for workers to apply a decision; the decision holds anyway."""
+"""Maximum wait for workers to apply a decision; the decision is valid in any case."""
 CHECK_MS = 50
 """Interval between checks for expired sessions and workers that were not welcomed."""
 LATE_CHECK_MS = 500

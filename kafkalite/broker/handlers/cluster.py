@@ -296,7 +296,7 @@ def _partition(index: int, partition: PartitionImage) -> Response:
 
 def _leaderless(response: Response) -> Response:
     # No node leads it: clients retry after LEADER_NOT_AVAILABLE and report it, where they would
-    # otherwise send requests in vain.
+    # otherwise send requests that fail.
     return response | {
         "error_code": LeaderNotAvailable.code,
         "leader_id": NO_LEADER,

@@ -91,7 +91,7 @@ def alter_partition_reassignments(
 def list_partition_reassignments(
     node: ReassignmentsNode, request: Any, client: ClientContext
 ) -> Response:
-    """List the reassignments in progress: there are none."""
+    """Return an empty list: no reassignment of Kafka is ever in progress."""
     client.must(DESCRIBE, CLUSTER, CLUSTER_NAME)
     return {"error_message": None, "topics": []}
 

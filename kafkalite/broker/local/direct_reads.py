@@ -162,7 +162,7 @@ class DirectReads:
     # -- granting ----------------------------------------------------------------------------
 
     def _grant(self, partition: Partition, read: dict[str, Any]) -> bool:
-        """Respond with a grant of the readable bytes; return False if there are none yet."""
+        """Respond with a grant of the readable bytes; return False if no bytes are readable yet."""
         partition.check_epoch(read["leader_epoch"])
         grant = partition.grant(read["offset"], max(0, read["size_max"]), read["isolation_level"])
         # Also without a grant: a reader at the log end gets the dropped files when its wait ends.

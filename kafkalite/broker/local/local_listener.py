@@ -167,9 +167,11 @@ class LocalConnection:
     def _identity_error(self, hello: dict[str, Any]) -> KafkaError | None:
         """Return an error if HELLO has another cluster id or node id, else None."""
         if hello["cluster_id"] != self._node.cluster_id:
-            return InconsistentClusterId(f"The cluster id of this node is {self._node.cluster_id}.")
+            return InconsistentClusterId(f"This node belongs to cluster {self._node.cluster_id}.")
         if hello["node_id"] != self._node.node_id:
-            return BrokerNotAvailable(f"This is node {self._node.node_id}.")
+            return BrokerNotAvailable(
+                f"This socket belongs to node {self._node.node_id}; refresh the metadata."
+            )
         return None
 
     # -- ATTACH ------------------------------------------------------------------------------
@@ -178,7 +180,7 @@ class LocalConnection:
         assert self._client is not None
         try:
             if self._ring is not None:
-                raise InvalidRequest("This connection has a ring already.")
+                raise InvalidRequest("This connection already has a ring.")
             self._ring = ring = self._listener.rings.attach(self._client, self._ring_failed)
         except KafkaError as error:
             self._send(_attached(request_id, error))

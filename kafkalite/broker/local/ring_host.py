@@ -92,7 +92,8 @@ class RingHost:
         if self.size + size > size_max:
             self.counts["refused"] += 1
             raise ThrottlingQuotaExceeded(
-                f"Other rings use {self.size} bytes of native.rings.bytes.max={size_max}."
+                f"Other rings use {self.size} bytes of native.rings.bytes.max={size_max}; raise"
+                " that key, or write over TCP."
             )
         if len(self._scratch) < frame_size_max(size):
             self._scratch = bytearray(frame_size_max(size))

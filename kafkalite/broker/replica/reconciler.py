@@ -302,7 +302,7 @@ class Reconciler:
             return found
         if logs.has_lost(topic.name, index, topic.topic_id):
             raise KafkaStorageError(
-                f"its directory is gone from {logs.data}; restore it from a copy, or delete"
+                f"its directory is missing in {logs.data}; restore it from a copy, or delete"
                 " the topic"
             )
         if leader_epoch > 0 or logs.is_elsewhere(topic.name, index, topic.topic_id):

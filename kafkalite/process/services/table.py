@@ -20,7 +20,7 @@ SOCKET_KEYS = tuple(key for service in SERVICES for key in service.socket_keys)
 
 
 class ConfiguredService(NamedTuple):
-    """A service of the table that the settings ask for."""
+    """A service of the table that the settings enable."""
 
     service: Service
     plan: ServicePlan

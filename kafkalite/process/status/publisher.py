@@ -52,7 +52,7 @@ class StatusPublisher:
                 if path is not None:
                     path.unlink(missing_ok=True)
             except OSError as error:
-                raise Refusal(f"{path} cannot be the ready file: {error.strerror}") from None
+                raise Refusal(f"cannot remove the old file {path}: {error.strerror}") from None
 
     def remove_files(self) -> None:
         """Remove the files at shutdown."""

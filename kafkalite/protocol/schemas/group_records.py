@@ -203,7 +203,9 @@ def read(key: bytes, value: bytes | None) -> GroupRecord | None:
             fields = None if value is None else _versioned(GROUP_METADATA_VALUE, value)
             return GroupRecord(GROUP_METADATA, group_id, fields)
     except (Unpackable, UnicodeDecodeError):
-        raise CorruptMessage("A record of a group is too short or holds no text.") from None
+        raise CorruptMessage(
+            "A record of a group is too short, or its text is not valid UTF-8."
+        ) from None
     return None
 
 
@@ -219,14 +221,14 @@ def _group_and_topic(names: bytes) -> tuple[str, str]:
     (topic_size,) = SHORT.unpack_from(names, max(0, group_end))
     topic_begin = group_end + SHORT.size
     if size < 0 or topic_size < 0 or topic_begin + topic_size != len(names):
-        raise CorruptMessage("The key of a committed offset is not as long as it says.")
+        raise CorruptMessage("The key of a committed offset has a wrong length.")
     return names[SHORT.size : group_end].decode(), names[topic_begin:].decode()
 
 
 def _group_id(key: bytes) -> str:
     (size,) = SHORT.unpack_from(key, 2)
     if size < 0 or 4 + size != len(key):
-        raise CorruptMessage("The key of a group is not as long as it says.")
+        raise CorruptMessage("The key of a group has a wrong length.")
     return key[4:].decode()
 
 
@@ -235,7 +237,7 @@ def _offset(value: bytes) -> Offset:
         _, offset, leader_epoch, size = BEFORE_METADATA.unpack_from(value)
         end = BEFORE_METADATA.size + size
         if size < 0 or end + TIMESTAMP.size != len(value):
-            raise CorruptMessage("A committed offset is not as long as it says.")
+            raise CorruptMessage("A committed offset has a wrong length.")
         (timestamp,) = TIMESTAMP.unpack_from(value, end)
         metadata = value[BEFORE_METADATA.size : end].decode()
         return Offset(offset, leader_epoch, metadata, timestamp)
@@ -257,7 +259,7 @@ def _offset(value: bytes) -> Offset:
 def _versioned(message: MessageSchema, value: bytes) -> dict[str, Any]:
     (version,) = SHORT.unpack_from(value)
     if version not in message.versions:
-        raise CorruptMessage(f"There is no {message.name} of version {version}.")
+        raise CorruptMessage(f"Unknown version {version} of the {message.name}.")
     return _whole(message, version, value)
 
 
