@@ -1,9 +1,9 @@
 """Record batches: the cost of validating a batch and of decoding its records.
 
-Both are compared with a copy of the same bytes.  Every produced byte passes the batch validator
-(`judge`) once, and most of its time is the CRC.  Estimate: the instruction takes 8 bytes per cycle
-when three streams keep it busy, about 25 GB/s, where a copy of bytes in the cache runs at two or
-three times that.  Below 0.2 of a copy the check would be the broker's bottleneck.  A single stream,
+Both are compared with a copy of the same bytes.  Every produced byte passes `check_client_batch`
+once, and most of its time is the CRC.  Estimate: the instruction takes 8 bytes per cycle when three
+streams keep it busy, about 25 GB/s, where a copy of bytes in the cache runs at two or three times
+that.  Below 0.2 of a copy the check would be the broker's bottleneck.  A single stream,
 which waits 3 cycles for each result, reaches a third of it; a table, 2 GB/s.
 
 Records are decoded only by clients, tools and topics with a codec of their own: about 60 ns each
@@ -47,10 +47,10 @@ def table_against_instruction(size: int, repeats: int = REPEATS) -> float:
     return chosen / best_ns(repeats, lambda: record_batch.crc32c_by(0, payload))
 
 
-def judge_against_copy(count: int, repeats: int = REPEATS) -> tuple[float, float]:
+def check_against_copy(count: int, repeats: int = REPEATS) -> tuple[float, float]:
     batch = bytearray(batch_of(count))
-    judge = best_ns(repeats, lambda: record_batch.judge(batch))
-    return judge, best_ns(repeats, lambda: bytes(batch)) / judge
+    check_ns = best_ns(repeats, lambda: record_batch.check_client_batch(batch))
+    return check_ns, best_ns(repeats, lambda: bytes(batch)) / check_ns
 
 
 def records_ns(count: int, repeats: int = REPEATS) -> dict[str, float]:
@@ -87,8 +87,8 @@ def main() -> None:
     for size in SIZES:
         crc, ratio = crc_against_copy(size)
         print(f"{size:8d}{crc:10.0f}{ratio:10.2f}{table_against_instruction(size):16.2f}")
-    judge, ratio = judge_against_copy(RECORD_COUNT)
-    print(f"judge of a 16 KiB batch: {judge:.0f} ns, {ratio:.2f} of a copy")
+    check_ns, ratio = check_against_copy(RECORD_COUNT)
+    print(f"check of a 16 KiB batch: {check_ns:.0f} ns, {ratio:.2f} of a copy")
     for name, spent in records_ns(RECORD_COUNT).items():
         print(f"{name:20s}{spent:8.1f} ns a record")
     for name, (packing, unpacking) in codecs_mb_s(16 << 10).items():
@@ -101,7 +101,7 @@ def main() -> None:
 
 
 def test_validation_of_a_16_kib_batch_is_within_fifty_copies():
-    _, ratio = judge_against_copy(RECORD_COUNT, repeats=3)
+    _, ratio = check_against_copy(RECORD_COUNT, repeats=3)
     assert ratio > 0.02
 
 

@@ -152,8 +152,8 @@ cdef inline int64_t time_of(const Times* times, int64_t row, int64_t now_ms) noe
 # Conversion of Python's tuples.
 
 
-cdef inline const uint8_t* lend(Columns* columns, object buffer, int64_t* size) except? NULL:
-    """Return a buffer's bytes, valid until `give_back`; NULL for None and for an empty buffer."""
+cdef inline const uint8_t* view_buffer(Columns* columns, object buffer, int64_t* size) except? NULL:
+    """Return a buffer's bytes, valid until `release_buffers`; NULL for None and an empty buffer."""
     cdef Py_buffer* view = &columns.buffers[columns.buffer_count]
     size[0] = 0
     if buffer is None:
@@ -165,7 +165,7 @@ cdef inline const uint8_t* lend(Columns* columns, object buffer, int64_t* size) 
     return <const uint8_t*> view.buf if view.len else NULL
 
 
-cdef inline void give_back(Columns* columns):
+cdef inline void release_buffers(Columns* columns):
     while columns.buffer_count:
         columns.buffer_count -= 1
         PyBuffer_Release(&columns.buffers[columns.buffer_count])
@@ -189,9 +189,9 @@ cdef inline int take_column(Columns* columns, tuple given, Column* column) excep
     if given is None:
         return 0
     validity, offsets, content, column.start, column.wide = given
-    column.validity = lend(columns, validity, &validity_size)
-    column.offsets = lend(columns, offsets, &offsets_size)
-    column.content = lend(columns, content, &column.content_size)
+    column.validity = view_buffer(columns, validity, &validity_size)
+    column.offsets = view_buffer(columns, offsets, &offsets_size)
+    column.content = view_buffer(columns, content, &column.content_size)
     if column.content == NULL:
         column.content = <const uint8_t*> b""   # empty cells need an address, too
     column.count = rows_of(
@@ -208,8 +208,8 @@ cdef inline int take_lists(Columns* columns, tuple given, Lists* lists) except -
     if given is None:
         return 0
     validity, offsets, lists.start, names, contents = given
-    lists.validity = lend(columns, validity, &validity_size)
-    lists.offsets = lend(columns, offsets, &offsets_size)
+    lists.validity = view_buffer(columns, validity, &validity_size)
+    lists.offsets = view_buffer(columns, offsets, &offsets_size)
     lists.count = rows_of(
         lists.start, offsets_size // 4 - 1, validity is not None, validity_size
     )
@@ -225,8 +225,8 @@ cdef inline int take_times(Columns* columns, tuple given, Times* times) except -
     if given is None:
         return 0
     validity, values, times.start = given
-    times.validity = lend(columns, validity, &validity_size)
-    times.values = lend(columns, values, &values_size)
+    times.validity = view_buffer(columns, validity, &validity_size)
+    times.values = view_buffer(columns, values, &values_size)
     times.count = rows_of(times.start, values_size // 8, validity is not None, validity_size)
     return 0
 
@@ -234,7 +234,7 @@ cdef inline int take_times(Columns* columns, tuple given, Times* times) except -
 cdef inline int take_columns(
     Columns* columns, tuple value, tuple key, tuple headers, tuple timestamps
 ) except -1:
-    """Open all columns; the caller must call `give_back`, also if this raises."""
+    """Open all columns; the caller must call `release_buffers`, also if this raises."""
     columns.buffer_count = 0
     take_column(columns, value, &columns.value)
     take_column(columns, key, &columns.key)

@@ -11,11 +11,11 @@ from arrow_columns cimport Columns, Lists, take_cell, take_list, time_of
 from field_store cimport Field, field_size, store_field, store_number, number_size
 
 
-cdef enum Fault:
-    SOUND = 0
-    LYING_VALUE
-    LYING_KEY
-    LYING_HEADERS
+cdef enum ColumnError:
+    VALID = 0
+    INVALID_VALUE
+    INVALID_KEY
+    INVALID_HEADERS
     NULL_NAME
     NEGATIVE_TIMESTAMP
     NO_SUCH_ROW
@@ -26,7 +26,7 @@ cdef struct Written:
     int64_t size
     int64_t base_timestamp
     int64_t max_timestamp
-    int64_t faulty_row
+    int64_t invalid_row
 
 
 cdef inline int headers_size(
@@ -36,14 +36,14 @@ cdef inline int headers_size(
     cdef Field name, content
     for place in range(begin, end):
         if not take_cell(&lists.names, place, &name):
-            return LYING_HEADERS
+            return INVALID_HEADERS
         if not take_cell(&lists.contents, place, &content):
-            return LYING_HEADERS
+            return INVALID_HEADERS
         if name.size < 0:
             return NULL_NAME
         total += field_size(name) + field_size(content)
     size[0] = total
-    return SOUND
+    return VALID
 
 
 cdef inline uint8_t* store_headers(
@@ -76,14 +76,14 @@ cdef inline int64_t row_at(const uint8_t* rows, int64_t place) noexcept nogil:
 cdef inline int take_row(
     const Columns* columns, int64_t row, Field* key, Field* value
 ) noexcept nogil:
-    """Find the key and the value of a row; return a Fault."""
+    """Find the key and the value of a row; return a ColumnError."""
     if row < 0 or row >= columns.count:
         return NO_SUCH_ROW
     if not take_cell(&columns.value, row, value):
-        return LYING_VALUE
+        return INVALID_VALUE
     if not take_cell(&columns.key, row, key):
-        return LYING_KEY
-    return SOUND
+        return INVALID_KEY
+    return VALID
 
 
 cdef inline int write_rows(
@@ -100,23 +100,23 @@ cdef inline int write_rows(
     cdef int64_t place, row, timestamp, size, delta
     cdef int64_t header_begin = 0, header_end = 0, in_headers = 1
     cdef bint has_headers = columns.headers.offsets != NULL
-    cdef int fault
+    cdef int code
     cdef Field key, value
     written.taken = written.size = 0
     if not before:
         written.base_timestamp = written.max_timestamp = -1
     for place in range(first, end):
         row = row_at(rows, place)
-        written.faulty_row = row
-        fault = take_row(columns, row, &key, &value)
-        if fault:
-            return fault
+        written.invalid_row = row
+        code = take_row(columns, row, &key, &value)
+        if code:
+            return code
         if has_headers:
             if not take_list(&columns.headers, row, &header_begin, &header_end):
-                return LYING_HEADERS
-            fault = headers_size(&columns.headers, header_begin, header_end, &in_headers)
-            if fault:
-                return fault
+                return INVALID_HEADERS
+            code = headers_size(&columns.headers, header_begin, header_end, &in_headers)
+            if code:
+                return code
         timestamp = time_of(&columns.times, row, now_ms)
         if not before and place == first:
             written.base_timestamp = written.max_timestamp = timestamp
@@ -138,10 +138,10 @@ cdef inline int write_rows(
         else:
             at = store_headers(at, end_of_record, &columns.headers, header_begin, header_end)
             if at == NULL:
-                return LYING_HEADERS
+                return INVALID_HEADERS
         written.max_timestamp = max(written.max_timestamp, timestamp)
         written.taken += 1
     written.size = at - out
     if not written.taken and not before:
         written.base_timestamp = written.max_timestamp = -1
-    return SOUND
+    return VALID

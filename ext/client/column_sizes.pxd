@@ -19,7 +19,7 @@ cdef struct Sizes:
     int64_t largest_row
     int64_t all                 # upper bound for all records in one batch
     int64_t newest              # the largest timestamp; -1: there is none
-    int64_t faulty_row
+    int64_t invalid_row
 
 
 cdef inline void enclose_largest(Sizes* sizes) noexcept nogil:
@@ -67,18 +67,18 @@ cdef inline int measure_rows(int64_t count, const Columns* columns, Sizes* sizes
     # Upper bound for a record's length and both deltas.
     cdef int64_t around_sizes = LENGTH_SIZE_MAX + number_size(count)
     cdef Field key, value
-    cdef int fault
+    cdef int code
     around_sizes += 1 if columns.times.values == NULL else 10
     sizes.largest = sizes.all = 0
     sizes.largest_row = sizes.newest = -1
     if count and measure_values(count, columns, around_sizes, sizes):
-        return SOUND
+        return VALID
     for row in range(count):
-        sizes.faulty_row = row
+        sizes.invalid_row = row
         if not take_cell(&columns.value, row, &value):
-            return LYING_VALUE
+            return INVALID_VALUE
         if not take_cell(&columns.key, row, &key):
-            return LYING_KEY
+            return INVALID_KEY
         if columns.times.values != NULL:
             timestamp = time_of(&columns.times, row, 0)
             if timestamp < 0:
@@ -86,14 +86,14 @@ cdef inline int measure_rows(int64_t count, const Columns* columns, Sizes* sizes
             sizes.newest = max(sizes.newest, timestamp)
         if columns.headers.offsets != NULL:
             if not take_list(&columns.headers, row, &begin, &end):
-                return LYING_HEADERS
-            fault = headers_size(&columns.headers, begin, end, &in_headers)
-            if fault:
-                return fault
+                return INVALID_HEADERS
+            code = headers_size(&columns.headers, begin, end, &in_headers)
+            if code:
+                return code
         size = 1 + field_size(key) + field_size(value) + in_headers
         if size > sizes.largest:
             sizes.largest, sizes.largest_row = size, row
         sizes.all += size + around_sizes
     if count:
         enclose_largest(sizes)
-    return SOUND
+    return VALID

@@ -355,13 +355,13 @@ cdef class Gatherer:
                 "on_delivery is a function of an error and the metadata, not"
                 f" {type(on_delivery).__name__}"
             )
-        return self.take(topic, value, key, headers, timestamp, partition, on_delivery)
+        return self.append_record(topic, value, key, headers, timestamp, partition, on_delivery)
 
     def gather(self, topic, value, key, headers, timestamp, partition, on_delivery):
         """Append a record that `send` has serialized and checked."""
-        return self.take(topic, value, key, headers, timestamp, partition, on_delivery)
+        return self.append_record(topic, value, key, headers, timestamp, partition, on_delivery)
 
-    cdef object take(
+    cdef object append_record(
         self, object topic, object value, object key, object headers, object timestamp,
         object partition, object on_delivery,
     ):

@@ -8,9 +8,9 @@ from libc.stdlib cimport realloc
 from libc.string cimport memcpy
 
 
-cdef extern from "kept_memory.h" nogil:
-    void* kept_take(size_t size, size_t* room) noexcept
-    void kept_give(void* piece, size_t room) noexcept
+cdef extern from "block_cache.h" nogil:
+    void* block_cache_take(size_t size, size_t* room) noexcept
+    void block_cache_free(void* piece, size_t room) noexcept
 
 
 cdef enum:
@@ -31,11 +31,11 @@ cdef inline bint make_room(Bytes* bytes, Py_ssize_t size, Py_ssize_t likely) noe
     if bytes.room - bytes.size >= size + STEP_SIZE:
         return True
     room = max(2 * bytes.room, bytes.size + max(size, likely) + STEP_SIZE)
-    at = <uint8_t*> kept_take(room, &room)
+    at = <uint8_t*> block_cache_take(room, &room)
     if at != NULL:
         if bytes.room:
             memcpy(at, bytes.at, bytes.room)
-        kept_give(bytes.at, bytes.room)
+        block_cache_free(bytes.at, bytes.room)
     else:
         at = <uint8_t*> realloc(bytes.at, room)
         if at == NULL:
@@ -44,5 +44,5 @@ cdef inline bint make_room(Bytes* bytes, Py_ssize_t size, Py_ssize_t likely) noe
     return True
 
 
-cdef inline void let_go(Bytes* bytes) noexcept nogil:
-    kept_give(bytes.at, bytes.room)
+cdef inline void free_bytes(Bytes* bytes) noexcept nogil:
+    block_cache_free(bytes.at, bytes.room)

@@ -18,7 +18,7 @@ from libc.stdlib cimport calloc, free
 
 cimport murmur2 as kafka
 
-from arrow_columns cimport Column, Columns, give_back, take_cell, take_column
+from arrow_columns cimport Column, Columns, release_buffers, take_cell, take_column
 from field_store cimport Field
 
 
@@ -88,7 +88,7 @@ def partitions_of(tuple keys not None, int64_t count, partitions):
         if reached < rows:
             raise ValueError(f"the offsets of row {reached}'s key lie outside its column")
     finally:
-        give_back(&columns)
+        release_buffers(&columns)
         PyBuffer_Release(&out)
 
 

@@ -12,7 +12,7 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from batch_layout cimport *
 from batch_walk cimport (
-    Batch, Walk, holds_nothing, miscounted, next_batch, open_only_batch, pass_batch, timestamp_of,
+    Batch, Walk, has_no_records, miscounted, next_batch, open_only_batch, pass_batch, timestamp_of,
 )
 from record_walk cimport Field, Record, take_field, take_record
 
@@ -195,7 +195,7 @@ cdef class RowBuilder:
 
     def add(self, batch, payload, int64_t first_offset) -> int:
         """Append one batch; see `ColumnBuilder.add`.  Never returns FULL."""
-        cdef Py_buffer whole, opened
+        cdef Py_buffer whole, decompressed
         cdef Batch fields
         cdef const uint8_t* at
         cdef int code
@@ -203,19 +203,19 @@ cdef class RowBuilder:
         try:
             at = <const uint8_t*> whole.buf
             code = open_only_batch(at, whole.len, self.check_crcs, &fields)
-            if code or holds_nothing(&fields, first_offset):
+            if code or has_no_records(&fields, first_offset):
                 return code
             assert (payload is None) == (fields.attributes & CODEC_MASK == CODEC_NONE)
             if payload is None:
                 return self.append_batch(
                     &fields, at + HEADER_SIZE, whole.len - HEADER_SIZE, first_offset
                 )
-            PyObject_GetBuffer(payload, &opened, PyBUF_SIMPLE)
+            PyObject_GetBuffer(payload, &decompressed, PyBUF_SIMPLE)
             try:
-                at = <const uint8_t*> opened.buf
-                return self.append_batch(&fields, at, opened.len, first_offset)
+                at = <const uint8_t*> decompressed.buf
+                return self.append_batch(&fields, at, decompressed.len, first_offset)
             finally:
-                PyBuffer_Release(&opened)
+                PyBuffer_Release(&decompressed)
         finally:
             PyBuffer_Release(&whole)
 

@@ -30,10 +30,10 @@ from libc.string cimport memcpy, memset
 
 from batch_layout cimport *
 from batch_walk cimport (
-    AT_END, COMPRESSED, Batch, Walk, end_of_whole, holds_nothing, miscounted, next_batch,
+    AT_END, COMPRESSED, Batch, Walk, end_of_whole, has_no_records, miscounted, next_batch,
     open_only_batch, pass_batch, timestamp_of,
 )
-from growing_bytes cimport STEP_SIZE, Bytes, let_go, make_room
+from growing_bytes cimport STEP_SIZE, Bytes, free_bytes, make_room
 from record_walk cimport Field, Record, take_field, take_record
 from utf8 cimport GROWTH_MAX, store_text
 
@@ -41,8 +41,8 @@ cdef extern from * nogil:
     bint __builtin_mul_overflow(int64_t one, int64_t other, int64_t* product) noexcept
 
 
-cdef extern from "kept_memory.h" nogil:
-    void kept_want(long more) noexcept
+cdef extern from "block_cache.h" nogil:
+    void block_cache_use(long more) noexcept
 
 
 cdef enum:
@@ -94,10 +94,10 @@ cdef class Memory:
         return self.bytes.size
 
     def __dealloc__(self):
-        let_go(&self.bytes)
+        free_bytes(&self.bytes)
 
 
-cdef Memory handed_over(Bytes* bytes):
+cdef Memory move_bytes(Bytes* bytes):
     """Return the bytes with ownership, and reset the struct."""
     cdef Memory memory = Memory.__new__(Memory)
     cdef Py_ssize_t room = max(bytes.size, 1)
@@ -140,7 +140,7 @@ cdef bint make_rows(
     return True
 
 
-cdef void forget_nulls(Fields* column, Py_ssize_t row) noexcept nogil:
+cdef void reset_validity(Fields* column, Py_ssize_t row) noexcept nogil:
     """Set the validity bits from this row on, after a batch that was not appended."""
     cdef Py_ssize_t place = row >> 3
     if place < column.validity.size:
@@ -177,28 +177,28 @@ cdef inline bint append_field(
     return True
 
 
-cdef void go_back(Fields* column, Py_ssize_t row, const Fields* before) noexcept nogil:
+cdef void truncate_fields(Fields* column, Py_ssize_t row, const Fields* before) noexcept nogil:
     """Restore the column to this number of rows; keep the allocated memory."""
     column.data.size = before.data.size
     column.null_count = before.null_count
-    forget_nulls(column, row)
+    reset_validity(column, row)
 
 
 cdef void free_fields(Fields* column) noexcept:
-    let_go(&column.offsets)
-    let_go(&column.data)
-    let_go(&column.validity)
+    free_bytes(&column.offsets)
+    free_bytes(&column.data)
+    free_bytes(&column.validity)
 
 
-cdef object hand_over_fields(Fields* column, Py_ssize_t count, str name, dict columns):
+cdef object move_fields(Fields* column, Py_ssize_t count, str name, dict columns):
     """Add a column's buffers to the dict under its name."""
     column.offsets.size = 4 * (count + 1)
     column.validity.size = (count + 7) // 8
     if count & 7:
         column.validity.at[count >> 3] &= <uint8_t> ((1 << (count & 7)) - 1)
-    validity = handed_over(&column.validity)
-    columns[name + "_offsets"] = handed_over(&column.offsets)
-    columns[name + "_data"] = handed_over(&column.data)
+    validity = move_bytes(&column.validity)
+    columns[name + "_offsets"] = move_bytes(&column.offsets)
+    columns[name + "_data"] = move_bytes(&column.data)
     columns[name + "_validity"] = validity if column.null_count else None
     columns[name + "_nulls"] = column.null_count
     column.null_count = 0
@@ -369,10 +369,10 @@ cdef int append_batch(
         if columns.count > before.count:    # compaction may remove records at a batch's end
             columns.taken += size
         return NONE
-    go_back(&columns.key, columns.count, &before.key)
-    go_back(&columns.value, columns.count, &before.value)
-    go_back(&columns.header_key, before.header_count, &before.header_key)
-    go_back(&columns.header_value, before.header_count, &before.header_value)
+    truncate_fields(&columns.key, columns.count, &before.key)
+    truncate_fields(&columns.value, columns.count, &before.value)
+    truncate_fields(&columns.header_key, before.header_count, &before.header_key)
+    truncate_fields(&columns.header_value, before.header_count, &before.header_value)
     columns.header_count = before.header_count
     return code
 
@@ -434,7 +434,7 @@ cdef class ColumnBuilder:
     ) -> None:
         assert 0 <= wanted < 2 * TIMESTAMP_TYPE and ticks > 0 and 0 < room <= ROOM_MAX
         assert not self.begun, "a builder is made once"
-        kept_want(1)
+        block_cache_use(1)
         self.begun = True
         self.columns.wanted = wanted
         self.columns.ticks = ticks
@@ -446,12 +446,12 @@ cdef class ColumnBuilder:
         free_fields(&self.columns.value)
         free_fields(&self.columns.header_key)
         free_fields(&self.columns.header_value)
-        let_go(&self.columns.offset)
-        let_go(&self.columns.timestamp)
-        let_go(&self.columns.timestamp_type)
-        let_go(&self.columns.header)
+        free_bytes(&self.columns.offset)
+        free_bytes(&self.columns.timestamp)
+        free_bytes(&self.columns.timestamp_type)
+        free_bytes(&self.columns.header)
         if self.begun:
-            kept_want(-1)
+            block_cache_use(-1)
 
     @property
     def count(self) -> int:
@@ -467,33 +467,33 @@ cdef class ColumnBuilder:
 
         Returns 0, FULL if the columns must be taken first, or a Kafka error code.
         """
-        cdef Py_buffer whole, opened
+        cdef Py_buffer whole, decompressed
         assert not self.busy, "a builder belongs to one thread at a time"
         PyObject_GetBuffer(batch, &whole, PyBUF_SIMPLE)
         try:
             if payload is None:
                 return self.add_whole(&whole, NULL, first_offset)
-            PyObject_GetBuffer(payload, &opened, PyBUF_SIMPLE)
+            PyObject_GetBuffer(payload, &decompressed, PyBUF_SIMPLE)
             try:
-                return self.add_whole(&whole, &opened, first_offset)
+                return self.add_whole(&whole, &decompressed, first_offset)
             finally:
-                PyBuffer_Release(&opened)
+                PyBuffer_Release(&decompressed)
         finally:
             PyBuffer_Release(&whole)
 
     cdef int add_whole(
-        self, const Py_buffer* whole, const Py_buffer* opened, int64_t first_offset
+        self, const Py_buffer* whole, const Py_buffer* decompressed, int64_t first_offset
     ) except -100:
         cdef Batch batch
         cdef const uint8_t* at = <const uint8_t*> whole.buf
         cdef Py_ssize_t size
         cdef int code = open_only_batch(at, whole.len, self.check_crcs, &batch)
-        if code or holds_nothing(&batch, first_offset):
+        if code or has_no_records(&batch, first_offset):
             return code
-        assert (opened == NULL) == (batch.attributes & CODEC_MASK == CODEC_NONE)
+        assert (decompressed == NULL) == (batch.attributes & CODEC_MASK == CODEC_NONE)
         at, size = at + HEADER_SIZE, batch.size - HEADER_SIZE
-        if opened != NULL:
-            at, size = <const uint8_t*> opened.buf, opened.len
+        if decompressed != NULL:
+            at, size = <const uint8_t*> decompressed.buf, decompressed.len
         if size > self.room - self.columns.taken:
             return FULL if self.columns.taken else MESSAGE_TOO_LARGE
         self.busy = True
@@ -544,18 +544,18 @@ cdef class ColumnBuilder:
         if not make_rows_in_all(columns, 0, 0):
             raise MemoryError
         if wanted & KEY:
-            hand_over_fields(&columns.key, columns.count, "key", taken)
+            move_fields(&columns.key, columns.count, "key", taken)
         if wanted & VALUE:
-            hand_over_fields(&columns.value, columns.count, "value", taken)
+            move_fields(&columns.value, columns.count, "value", taken)
         if wanted & OFFSET:
             columns.offset.size = 8 * columns.count
-            taken["offset"] = handed_over(&columns.offset)
+            taken["offset"] = move_bytes(&columns.offset)
         if wanted & TIMESTAMP:
             columns.timestamp.size = 8 * columns.count
-            taken["timestamp"] = handed_over(&columns.timestamp)
+            taken["timestamp"] = move_bytes(&columns.timestamp)
         if wanted & TIMESTAMP_TYPE:
             columns.timestamp_type.size = columns.count
-            taken["timestamp_type"] = handed_over(&columns.timestamp_type)
+            taken["timestamp_type"] = move_bytes(&columns.timestamp_type)
         if wanted & HEADERS:
             self.take_headers(taken)
         columns.count = columns.header_count = columns.taken = 0
@@ -572,9 +572,9 @@ cdef class ColumnBuilder:
         if columns.count == 0:
             (<int32_t*> columns.header.at)[0] = 0
         columns.header.size = 4 * (columns.count + 1)
-        taken["header_offsets"] = handed_over(&columns.header)
-        hand_over_fields(&columns.header_key, count, "header_key", taken)
-        hand_over_fields(&columns.header_value, count, "header_value", taken)
+        taken["header_offsets"] = move_bytes(&columns.header)
+        move_fields(&columns.header_key, count, "header_key", taken)
+        move_fields(&columns.header_value, count, "header_value", taken)
 
 
 def whole_batches(record_set) -> tuple:

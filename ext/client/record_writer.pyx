@@ -18,7 +18,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
 from libc.stdlib cimport realloc
 from libc.string cimport memcpy
 
-from arrow_columns cimport Columns, give_back, lend, take_columns
+from arrow_columns cimport Columns, release_buffers, view_buffer, take_columns
 from batch_check cimport crc32c
 from batch_layout cimport *
 from big_endian cimport store_i16, store_i32, store_i64, store_u32
@@ -27,10 +27,10 @@ from column_sizes cimport LENGTH_SIZE_MAX, Sizes, measure_rows
 from field_store cimport Field, field_size, store_field, store_number, number_size
 
 
-cdef extern from "kept_memory.h" nogil:
-    void* kept_take(size_t size, size_t* room) noexcept
-    void kept_give(void* piece, size_t room) noexcept
-    void kept_want(long more) noexcept
+cdef extern from "block_cache.h" nogil:
+    void* block_cache_take(size_t size, size_t* room) noexcept
+    void block_cache_free(void* piece, size_t room) noexcept
+    void block_cache_use(long more) noexcept
 
 
 cdef enum:
@@ -47,21 +47,21 @@ cdef enum:
     DELTAS_SIZE_MAX = 10 + 5
 
 
-SENTENCES = {
-    LYING_VALUE: "column value: its offsets do not ascend inside its bytes",
-    LYING_KEY: "column key: its offsets do not ascend inside its bytes",
-    LYING_HEADERS: "column headers: its offsets do not ascend inside what they divide",
-    NULL_NAME: "column headers: a header's name is null",
+ERROR_TEXTS = {
+    INVALID_VALUE: "column value: an offset decreases or is beyond the bytes",
+    INVALID_KEY: "column key: an offset decreases or is beyond the bytes",
+    INVALID_HEADERS: "column headers: an offset decreases or is beyond the names and values",
+    NULL_NAME: "column headers: the name of a header is null",
     NEGATIVE_TIMESTAMP: "column timestamp: a timestamp is negative",
-    NO_SUCH_ROW: "a row was asked for that the columns do not have",
+    NO_SUCH_ROW: "the columns have fewer rows than requested",
 }
 
 
 # Columns into records.
 
 
-cdef object lie(int fault, int64_t row):
-    return ValueError(f"{SENTENCES[fault]} (row {row})")
+cdef object column_error(int code, int64_t row):
+    return ValueError(f"{ERROR_TEXTS[code]} (row {row})")
 
 
 def encode_columns(
@@ -80,27 +80,27 @@ def encode_columns(
     cdef const uint8_t* index
     cdef uint8_t* at
     cdef int64_t index_size, size_max
-    cdef int fault
+    cdef int code
     columns.buffer_count = 0
     PyObject_GetBuffer(out, &room, PyBUF_WRITABLE)
     try:
         take_columns(&columns, value, key, headers, timestamps)
-        index = lend(&columns, rows, &index_size)
+        index = view_buffer(&columns, rows, &index_size)
         if first < 0 or end > (columns.count if rows is None else index_size // 4):
-            raise ValueError(f"{SENTENCES[NO_SUCH_ROW]} ({first}…{end})")
-        assert room.len >= HEADER_SIZE, "records stand behind a header"
+            raise ValueError(f"{ERROR_TEXTS[NO_SUCH_ROW]} ({first}…{end})")
+        assert room.len >= HEADER_SIZE, "the buffer has no space for the header"
         at = <uint8_t*> room.buf + HEADER_SIZE
         size_max = min(room.len - HEADER_SIZE, PAYLOAD_SIZE_MAX)
         if size_max < GIL_SIZE_MIN:
-            fault = write_rows(at, size_max, index, first, end, &columns, now_ms, 0, &written)
+            code = write_rows(at, size_max, index, first, end, &columns, now_ms, 0, &written)
         else:
             with nogil:
-                fault = write_rows(at, size_max, index, first, end, &columns, now_ms, 0, &written)
-        if fault:
-            raise lie(fault, written.faulty_row)
+                code = write_rows(at, size_max, index, first, end, &columns, now_ms, 0, &written)
+        if code:
+            raise column_error(code, written.invalid_row)
         return written.taken, written.size, written.base_timestamp, written.max_timestamp
     finally:
-        give_back(&columns)
+        release_buffers(&columns)
         PyBuffer_Release(&room)
 
 
@@ -115,22 +115,22 @@ def measure_columns(
     """
     cdef Columns columns
     cdef Sizes sizes
-    cdef int fault
+    cdef int code
     columns.buffer_count = 0
     try:
         take_columns(&columns, value, key, headers, timestamps)
         if count > columns.count:
-            raise ValueError(f"{SENTENCES[NO_SUCH_ROW]} ({count})")
+            raise ValueError(f"{ERROR_TEXTS[NO_SUCH_ROW]} ({count})")
         if count < GIL_ROWS_MIN:
-            fault = measure_rows(count, &columns, &sizes)
+            code = measure_rows(count, &columns, &sizes)
         else:
             with nogil:
-                fault = measure_rows(count, &columns, &sizes)
-        if fault:
-            raise lie(fault, sizes.faulty_row)
+                code = measure_rows(count, &columns, &sizes)
+        if code:
+            raise column_error(code, sizes.invalid_row)
         return sizes.largest, sizes.largest_row, sizes.all, sizes.newest
     finally:
-        give_back(&columns)
+        release_buffers(&columns)
 
 
 # The header.
@@ -202,7 +202,7 @@ def seal(
 # Rows into records.
 
 
-cdef object settled(object content, str what):
+cdef object field_content(object content, str what):
     """Return a field as bytes, None, or a str with cached UTF-8; TypeError for other types.
 
     Only here may user code run (the buffer protocol), which may even append another record.
@@ -220,8 +220,8 @@ cdef object settled(object content, str what):
     try:
         return bytes(memoryview(content))
     except TypeError:
-        fault = f"{what} must be bytes, str or None, not {type(content).__name__}"
-    raise TypeError(fault)
+        reason = f"{what} must be bytes, str or None, not {type(content).__name__}"
+    raise TypeError(reason)
 
 
 cdef tuple header_pair(object pair):
@@ -233,8 +233,8 @@ cdef tuple header_pair(object pair):
     raise TypeError(f"a header must be a (name, value) pair, not {pair!r}")
 
 
-cdef list settled_headers(object headers):
-    """Return names and values alternating, each as `settled` returns it."""
+cdef list header_fields(object headers):
+    """Return names and values alternating, each as `field_content` returns it."""
     cdef list fields = []
     for pair in headers:
         if type(pair) is not tuple or len(<tuple> pair) != 2:
@@ -242,13 +242,13 @@ cdef list settled_headers(object headers):
         name, content = <tuple> pair
         if not isinstance(name, str):
             raise TypeError(f"a header's name must be str, not {type(name).__name__}")
-        fields.append(settled(name, None))
-        fields.append(settled(content, "a header's value"))
+        fields.append(field_content(name, None))
+        fields.append(field_content(content, "a header's value"))
     return fields
 
 
-cdef inline int point_at(object content, Field* field) except -1:
-    """Set a field to the bytes of a settled value."""
+cdef inline int set_field(object content, Field* field) except -1:
+    """Set a field to the bytes of a field_content value."""
     cdef Py_ssize_t size
     if content is None:
         field.at = NULL
@@ -262,9 +262,9 @@ cdef inline int point_at(object content, Field* field) except -1:
     return 0
 
 
-def keep_memory(long more) -> None:
+def use_block_cache(long more) -> None:
     """Count producers that are open, or closed: while one is, large builders reuse memory."""
-    kept_want(more)
+    block_cache_use(more)
 
 
 cdef class BatchBuilder:
@@ -293,7 +293,7 @@ cdef class BatchBuilder:
         self.base_timestamp = self.max_timestamp = -1
 
     def __dealloc__(self):
-        kept_give(self.room, self.room_size)
+        block_cache_free(self.room, self.room_size)
         PyMem_RawFree(self.fields)
 
     cdef int make_room(self, int64_t size) except -1:
@@ -304,21 +304,21 @@ cdef class BatchBuilder:
         if size <= self.room_size:
             return 0
         if self.export_count:
-            raise BufferError("a payload that is looked at cannot grow")
+            raise BufferError("a payload cannot grow while a view of it exists")
         room_size = min(room_size, <size_t> self.capacity)
-        room = <uint8_t*> kept_take(room_size, &room_size)
+        room = <uint8_t*> block_cache_take(room_size, &room_size)
         if room == NULL:
             room = <uint8_t*> realloc(self.room, room_size)
             if room == NULL:
                 raise MemoryError
         else:
             memcpy(room, self.room, self.size)
-            kept_give(self.room, self.room_size)
+            block_cache_free(self.room, self.room_size)
         self.room = room
         self.room_size = room_size
         return 0
 
-    cdef int point_at_headers(self, list headers) except -1:
+    cdef int set_header_fields(self, list headers) except -1:
         cdef Py_ssize_t place, count = len(headers)
         cdef Field* fields
         if count > self.fields_max:
@@ -328,7 +328,7 @@ cdef class BatchBuilder:
             self.fields = fields
             self.fields_max = count
         for place in range(count):
-            point_at(headers[place], &self.fields[place])
+            set_field(headers[place], &self.fields[place])
         return 0
 
     def append(self, key, value, headers, int64_t timestamp_ms) -> int:
@@ -337,17 +337,17 @@ cdef class BatchBuilder:
         cdef int64_t header_count = 0, size, delta = 0, place
         cdef list fields = None
         cdef uint8_t* at
-        key = settled(key, "a key")
-        value = settled(value, "a value")
+        key = field_content(key, "a key")
+        value = field_content(value, "a value")
         if headers:
-            fields = settled_headers(headers)
+            fields = header_fields(headers)
         # From here on no user code runs.
         if self.closed:
             return -1
-        point_at(key, &key_field)
-        point_at(value, &value_field)
+        set_field(key, &key_field)
+        set_field(value, &value_field)
         if fields is not None:
-            self.point_at_headers(fields)
+            self.set_header_fields(fields)
             header_count = len(fields) // 2
         if self.count:
             delta = <int64_t> (<uint64_t> timestamp_ms - <uint64_t> self.base_timestamp)
@@ -389,13 +389,13 @@ cdef class BatchBuilder:
         cdef Written written
         cdef const uint8_t* index
         cdef int64_t index_size, room_size
-        cdef int fault
+        cdef int code
         columns.buffer_count = 0
         try:
             take_columns(&columns, value, key, headers, timestamps)
-            index = lend(&columns, rows, &index_size)
+            index = view_buffer(&columns, rows, &index_size)
             if first < 0 or end > (columns.count if rows is None else index_size // 4):
-                raise ValueError(f"{SENTENCES[NO_SUCH_ROW]} ({first}…{end})")
+                raise ValueError(f"{ERROR_TEXTS[NO_SUCH_ROW]} ({first}…{end})")
             # From here on no user code runs.
             if self.closed or self.export_count:
                 return self.count, 0
@@ -405,19 +405,19 @@ cdef class BatchBuilder:
             self.make_room(min(self.capacity, self.size + room_size))
             written.base_timestamp = self.base_timestamp
             written.max_timestamp = self.max_timestamp
-            fault = write_rows(
+            code = write_rows(
                 self.room + self.size, min(self.capacity, self.room_size) - self.size, index,
                 first, end, &columns, now_ms, self.count, &written,
             )
-            if fault:
-                raise lie(fault, written.faulty_row)
+            if code:
+                raise column_error(code, written.invalid_row)
             self.size += written.size
             self.count += <int32_t> written.taken
             self.base_timestamp = written.base_timestamp
             self.max_timestamp = written.max_timestamp
             return self.count - written.taken, written.taken
         finally:
-            give_back(&columns)
+            release_buffers(&columns)
 
     def append_table(
         self, int64_t count, tuple value, tuple key, tuple timestamps, int64_t now_ms,
@@ -460,7 +460,7 @@ cdef class BatchBuilder:
             self.max_timestamp = written.max_timestamp
             return self.count - count
         finally:
-            give_back(&columns)
+            release_buffers(&columns)
 
     def close(self) -> None:
         """Refuse further records: `append` returns -1, even in a call that is running."""
@@ -469,7 +469,7 @@ cdef class BatchBuilder:
     def widen(self, int64_t capacity) -> None:
         """Raise the capacity."""
         if not self.capacity <= capacity <= PAYLOAD_SIZE_MAX:
-            raise ValueError(f"from {self.capacity} to {capacity} bytes it cannot be widened")
+            raise ValueError(f"a capacity of {self.capacity} bytes cannot be changed to {capacity}")
         self.capacity = capacity
 
     def payload(self) -> memoryview:
@@ -478,7 +478,7 @@ cdef class BatchBuilder:
     def reset(self) -> None:
         """Remove all records and reopen, keeping the memory."""
         if self.export_count:
-            raise BufferError("a payload that is looked at cannot be emptied")
+            raise BufferError("a payload cannot be reset while a view of it exists")
         self.closed = False
         self.count = 0
         self.size = 0
@@ -495,7 +495,7 @@ cdef class BatchBuilder:
         self.export_count += 1
         try:
             assert self.count, "a batch holds at least one record"
-            assert HEADER_SIZE + self.size <= view.len, "a batch is sealed whole"
+            assert HEADER_SIZE + self.size <= view.len, "the buffer is smaller than the batch"
             at = <uint8_t*> view.buf
             memcpy(at + HEADER_SIZE, self.room, self.size)
             return seal_at(
@@ -517,11 +517,11 @@ cdef class BatchBuilder:
 def record_size_max(key, value, headers) -> int:
     """Return an upper bound for a record's size at any place: the capacity for it alone."""
     cdef int64_t size = AROUND_SIZE_MAX
-    cdef list fields = [settled(key, "a key"), settled(value, "a value")]
+    cdef list fields = [field_content(key, "a key"), field_content(value, "a value")]
     cdef Field field
     if headers:
-        fields += settled_headers(headers)
+        fields += header_fields(headers)
     for content in fields:
-        point_at(content, &field)
+        set_field(content, &field)
         size += LENGTH_SIZE_MAX + max(field.size, 0)
     return size

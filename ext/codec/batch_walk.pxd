@@ -78,7 +78,7 @@ cdef inline int open_only_batch(
     return code
 
 
-cdef inline bint holds_nothing(const Batch* batch, int64_t first_offset) noexcept nogil:
+cdef inline bint has_no_records(const Batch* batch, int64_t first_offset) noexcept nogil:
     """Return whether the batch has no records to return; an empty one keeps only its header."""
     return (
         batch.attributes & CONTROL or batch.last_offset < first_offset
@@ -121,7 +121,7 @@ cdef inline int next_batch(Walk* walk, Batch* batch) noexcept nogil:
         )
         if code:
             return code
-        if not holds_nothing(batch, walk.next_offset):
+        if not has_no_records(batch, walk.next_offset):
             return COMPRESSED if batch.attributes & CODEC_MASK else NONE
         pass_batch(walk, batch)
 

@@ -22,7 +22,7 @@ from big_endian cimport load_i64, load_u16, store_i64
 from wire_bytes cimport (
     ELEMENT_UNITS, INVALID_REQUEST, NULL_LENGTH, REQUEST_UNITS_MAX, STRUCT_UNITS, Cursor, Sink,
     put_i8, put_i16, put_i32, put_i64, put_length, put_raw, put_sized, put_text, put_uvarint,
-    refuse, remaining, room, sink_bytes, sink_close, sink_open, take, take_count, take_i8, take_i16,
+    fail, remaining, room, sink_bytes, sink_close, sink_open, take, take_count, take_i8, take_i16,
     take_i32, take_i64, take_length, take_tag_count, take_text, take_uvarint,
 )
 
@@ -179,9 +179,9 @@ def read(
         cursor.end = <const uint8_t*> view.buf + view.len
         cursor.units_left = units_max
         cursor.flexible = plan.flexible
-        cursor.fault = False
+        cursor.invalid = False
         fields = read_struct(plan, &cursor, buffer, <const uint8_t*> view.buf)
-        if cursor.fault:
+        if cursor.invalid:
             return INVALID_REQUEST
         return fields
     finally:
@@ -196,7 +196,7 @@ cdef object read_struct(Plan plan, Cursor* cursor, object owner, const uint8_t* 
     for index in range(plan.untagged):
         step = &plan.steps[index]
         value = read_value(step, cursor, owner, start)
-        if cursor.fault:
+        if cursor.invalid:
             return None
         PyDict_SetItem(fields, <object> step.name, value)
     for name, preset in plan.presets.items():
@@ -223,21 +223,21 @@ cdef int read_tags(
     cdef Py_ssize_t index
     cdef Step* step
     cdef const uint8_t* end
-    while count and not cursor.fault:
+    while count and not cursor.invalid:
         count -= 1
         tag = take_uvarint(cursor)
         size = take_uvarint(cursor)
         if size > remaining(cursor):
-            refuse(cursor)
+            fail(cursor)
             break
         for index in range(plan.untagged, plan.count):
             step = &plan.steps[index]
             if <uint32_t> step.tag == tag:
                 end, cursor.end = cursor.end, cursor.at + size
                 value = read_value(step, cursor, owner, start)
-                if cursor.fault or remaining(cursor):
+                if cursor.invalid or remaining(cursor):
                     cursor.end = end
-                    refuse(cursor)
+                    fail(cursor)
                     break
                 cursor.end = end
                 PyDict_SetItem(fields, <object> step.name, value)
@@ -269,7 +269,7 @@ cdef object read_array(Step* step, Cursor* cursor, object owner, const uint8_t* 
     else:
         size_min = kind_size_min(step.element, cursor.flexible)
     count = take_count(cursor, size_min, units_each, step.nullable)
-    if cursor.fault or count == NULL_LENGTH:
+    if cursor.invalid or count == NULL_LENGTH:
         return None
     while count:
         count -= 1
@@ -277,7 +277,7 @@ cdef object read_array(Step* step, Cursor* cursor, object owner, const uint8_t* 
             value = read_struct(<Plan> step.plan, cursor, owner, start)
         else:
             value = read_scalar(step.element, False, cursor, owner, start)
-        if cursor.fault:
+        if cursor.invalid:
             return None
         values.append(value)
     return values
@@ -313,7 +313,7 @@ cdef object read_scalar(
 
 cdef object read_string(bint nullable, Cursor* cursor):
     cdef Py_ssize_t length = take_length(cursor, 2, nullable)
-    if cursor.fault or length == NULL_LENGTH:
+    if cursor.invalid or length == NULL_LENGTH:
         return None
     return take_text(cursor, length)
 
@@ -323,7 +323,7 @@ cdef object read_bytes(
 ):
     cdef Py_ssize_t length = take_length(cursor, 4, nullable)
     cdef Py_ssize_t position
-    if cursor.fault or length == NULL_LENGTH:
+    if cursor.invalid or length == NULL_LENGTH:
         return None
     position = take(cursor, length) - start
     if kind == KIND_RECORDS:
@@ -431,13 +431,13 @@ cdef int check_lacking(Plan plan, object values, Py_ssize_t known) except -1:
         raise LookupError(name)
     if known != PyDict_Size(values):
         fields = {step[0] for step in plan.fields} | {lack[0] for lack in plan.lacking}
-        raise AssertionError(f"there is no field {', '.join(sorted(set(values) - fields))}")
+        raise AssertionError(f"unknown field {', '.join(sorted(set(values) - fields))}")
     return 0
 
 
 cdef int write_value(Step* step, Sink* sink, object value) except -1:
     if value is None:
-        assert step.nullable, f"{<object> step.name} is None, and may not be"
+        assert step.nullable, f"{<object> step.name} is None, but the field is not nullable"
         return write_null(step, sink)
     if step.kind == KIND_ARRAY:
         return write_array(step, sink, value)
@@ -447,8 +447,8 @@ cdef int write_value(Step* step, Sink* sink, object value) except -1:
         return write_struct(<Plan> step.plan, sink, value)
     try:
         return write_scalar(step.kind, sink, value)
-    except (AssertionError, TypeError, OverflowError) as fault:
-        raise AssertionError(f"{<object> step.name} = {value!r}: {fault}") from fault
+    except (AssertionError, TypeError, OverflowError) as error:
+        raise AssertionError(f"{<object> step.name} = {value!r}: {error}") from error
 
 
 cdef int write_null(Step* step, Sink* sink) except -1:
@@ -493,7 +493,7 @@ cdef int write_scalar(Kind kind, Sink* sink, object value) except -1:
 
 cdef inline int64_t integer(object value, int64_t low, int64_t high) except? -1:
     cdef int64_t number = value
-    assert low <= number <= high, "outside its type"
+    assert low <= number <= high, f"must be {low} to {high}"
     return number
 
 

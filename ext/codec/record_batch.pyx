@@ -32,7 +32,7 @@ globals().update(
 )
 
 
-cdef int judge_whole(const uint8_t* batch, Py_ssize_t size) noexcept nogil:
+cdef int check_client_framing(const uint8_t* batch, Py_ssize_t size) noexcept nogil:
     """Return the error code of a client's record set before its fields are used.
 
     Kafka takes batches from a record set until the bytes run out, and refuses the set unless it
@@ -53,7 +53,7 @@ cdef int judge_whole(const uint8_t* batch, Py_ssize_t size) noexcept nogil:
     return check_batch(batch, size)
 
 
-cdef int judge_fields(const uint8_t* batch, Py_ssize_t size) noexcept nogil:
+cdef int check_client_fields(const uint8_t* batch, Py_ssize_t size) noexcept nogil:
     """Return the error code of the header of a whole batch that came from a client."""
     cdef int16_t attributes = load_i16(batch + ATTRIBUTES)
     cdef int16_t codec = attributes & CODEC_MASK
@@ -78,9 +78,9 @@ cdef int judge_fields(const uint8_t* batch, Py_ssize_t size) noexcept nogil:
     return NONE
 
 
-cdef int judge_batch(const uint8_t* batch, Py_ssize_t size) noexcept nogil:
-    cdef int code = judge_whole(batch, size)
-    return code if code else judge_fields(batch, size)
+cdef int check_client_bytes(const uint8_t* batch, Py_ssize_t size) noexcept nogil:
+    cdef int code = check_client_framing(batch, size)
+    return code if code else check_client_fields(batch, size)
 
 
 ctypedef int (*Rule)(const uint8_t* batch, Py_ssize_t size) noexcept nogil
@@ -105,13 +105,13 @@ def check(batch) -> int:
     return code_of(batch, check_batch)
 
 
-def judge(batch) -> int:
+def check_client_batch(batch) -> int:
     """Return the error code of these bytes as a client's data for one partition; 0 if valid.
 
     Valid is one whole batch of the current magic with dense offsets, a known codec, the client's
     own timestamps, no control records, and either all three producer fields or none.
     """
-    return code_of(batch, judge_batch)
+    return code_of(batch, check_client_bytes)
 
 
 def header(batch) -> tuple:
@@ -120,7 +120,7 @@ def header(batch) -> tuple:
     cdef const uint8_t* at
     PyObject_GetBuffer(batch, &view, PyBUF_SIMPLE)
     try:
-        assert view.len >= HEADER_SIZE, "a header was asked of fewer bytes than it has"
+        assert view.len >= HEADER_SIZE, "the batch is shorter than its header"
         at = <const uint8_t*> view.buf
         return (
             load_i64(at + BASE_OFFSET),
@@ -141,12 +141,12 @@ def header(batch) -> tuple:
         PyBuffer_Release(&view)
 
 
-def place(header, int64_t base_offset, int32_t leader_epoch):
+def assign_offset(header, int64_t base_offset, int32_t leader_epoch):
     """Write the base offset and the leader epoch; the CRC does not cover either."""
     cdef Py_buffer view
     PyObject_GetBuffer(header, &view, PyBUF_WRITABLE)
     try:
-        assert view.len >= HEADER_SIZE, "a header is placed whole"
+        assert view.len >= HEADER_SIZE, "the buffer is shorter than a header"
         assert base_offset >= 0
         store_i64(<uint8_t*> view.buf + BASE_OFFSET, base_offset)
         store_i32(<uint8_t*> view.buf + LEADER_EPOCH, leader_epoch)
@@ -160,7 +160,7 @@ def stamp_append_time(batch, int64_t timestamp_ms):
     cdef uint8_t* at
     PyObject_GetBuffer(batch, &view, PyBUF_WRITABLE)
     try:
-        assert view.len >= HEADER_SIZE, "a batch is stamped whole"
+        assert view.len >= HEADER_SIZE, "the batch is shorter than its header"
         at = <uint8_t*> view.buf
         store_i16(at + ATTRIBUTES, load_i16(at + ATTRIBUTES) | LOG_APPEND_TIME)
         store_i64(at + MAX_TIMESTAMP, timestamp_ms)
@@ -175,7 +175,7 @@ def correct_max_timestamp(batch, int64_t timestamp_ms):
     cdef uint8_t* at
     PyObject_GetBuffer(batch, &view, PyBUF_WRITABLE)
     try:
-        assert view.len >= HEADER_SIZE, "a batch is corrected whole"
+        assert view.len >= HEADER_SIZE, "the batch is shorter than its header"
         at = <uint8_t*> view.buf
         store_i64(at + MAX_TIMESTAMP, timestamp_ms)
         store_u32(at + CRC, batch_check.crc32c(at + ATTRIBUTES, view.len - ATTRIBUTES))
@@ -203,7 +203,7 @@ def crc32c_by(int way, buffer) -> int:
     cdef Py_buffer view
     cdef uint32_t crc
     if not 0 <= way < batch_check.crc32c_way_count:
-        raise ValueError(f"this processor has {batch_check.crc32c_way_count} ways")
+        raise ValueError(f"this processor has {batch_check.crc32c_way_count} implementations")
     PyObject_GetBuffer(buffer, &view, PyBUF_SIMPLE)
     crc = batch_check.crc32c_ways[way](<const uint8_t*> view.buf, view.len)
     PyBuffer_Release(&view)

@@ -37,14 +37,14 @@ cdef class RecordScan:
     cdef readonly int64_t max_timestamp
     cdef int64_t left, last_offset_delta, previous, base_timestamp
     cdef Py_ssize_t size_left           # maximum size of the rest of the payload
-    cdef bint endless                   # a record began that is longer than size_left
+    cdef bint exceeds_payload           # a record began that is longer than size_left
     cdef int64_t low, high, offset_delta_min
     cdef bint inside
     cdef Hit hits_[HITS_MAX]
     cdef int hit_count, hits_max
     # The record that was incomplete at the end of the last piece; its length may be, too.
-    cdef uint8_t* kept
-    cdef Py_ssize_t kept_size, kept_room
+    cdef uint8_t* partial
+    cdef Py_ssize_t partial_size, partial_room
     cdef uint8_t head[VARINT32_SIZE_MAX]
 
     def __cinit__(
@@ -60,7 +60,7 @@ cdef class RecordScan:
         self.code = INVALID_RECORD if count < 0 or last_offset_delta < -1 else NONE
 
     def __dealloc__(self):
-        free(self.kept)
+        free(self.partial)
 
     def collect(
         self, int64_t low, int64_t high, *, bint inside, int64_t offset_delta_min=0,
@@ -100,7 +100,7 @@ cdef class RecordScan:
 
     def end(self) -> int:
         """Return the error code of the whole payload, which has ended."""
-        if self.code == NONE and (self.left or self.kept_size or self.endless):
+        if self.code == NONE and (self.left or self.partial_size or self.exceeds_payload):
             self.code = INVALID_RECORD
         return self.code
 
@@ -108,23 +108,23 @@ cdef class RecordScan:
         cdef const uint8_t* end = at + size
         cdef const uint8_t* after
         cdef Record record
-        if self.code or self.endless:
+        if self.code or self.exceeds_payload:
             return
         self.size_left = max(0, self.size_left - size)
-        if self.kept_size and at != end:
-            at = self.go_on(at, end)
+        if self.partial_size and at != end:
+            at = self.complete_partial(at, end)
             if at == NULL:
                 return
         while at != end:
             after = take_record(at, end, &record) if self.left else NULL
             if after == NULL:
-                self.keep(at, end)
+                self.keep_partial(at, end)
                 return
-            if not self.note(&record):
+            if not self.check_record(&record):
                 return
             at = after
 
-    cdef bint note(self, Record* record) noexcept nogil:
+    cdef bint check_record(self, Record* record) noexcept nogil:
         """Return whether this record is valid at its position."""
         cdef int64_t timestamp
         cdef Hit* hit
@@ -147,8 +147,8 @@ cdef class RecordScan:
                 self.hit_count += 1
         return True
 
-    cdef void keep(self, const uint8_t* at, const uint8_t* end) noexcept nogil:
-        """Keep the beginning of an incomplete record, unless it is invalid."""
+    cdef void keep_partial(self, const uint8_t* at, const uint8_t* end) noexcept nogil:
+        """Copy the beginning of an incomplete record, unless it is invalid."""
         cdef int32_t length
         cdef Py_ssize_t taken = load_varint32(at, end, &length)
         self.code = INVALID_RECORD
@@ -159,63 +159,65 @@ cdef class RecordScan:
             if end - at >= VARINT32_SIZE_MAX:
                 return
             memcpy(self.head, at, end - at)
-            self.kept_size = end - at
+            self.partial_size = end - at
             self.code = NONE
             return
         if length < RECORD_SIZE_MIN - 1 or length <= end - at - taken:
             return
         if length - (end - at - taken) > self.size_left:
-            self.endless = True
+            self.exceeds_payload = True
             self.code = NONE
             return
         if self.make_room(taken + length):
-            memcpy(self.kept, at, end - at)
-            self.kept_size = end - at
+            memcpy(self.partial, at, end - at)
+            self.partial_size = end - at
             self.code = NONE
 
     cdef bint make_room(self, Py_ssize_t size) noexcept nogil:
         """Allocate memory for this record only."""
-        free(self.kept)
-        self.kept = <uint8_t*> malloc(size)
-        self.kept_room = size
-        if self.kept == NULL:
+        free(self.partial)
+        self.partial = <uint8_t*> malloc(size)
+        self.partial_room = size
+        if self.partial == NULL:
             self.code = -1
-        return self.kept != NULL
+        return self.partial != NULL
 
-    cdef const uint8_t* go_on(self, const uint8_t* at, const uint8_t* end) noexcept nogil:
-        """Complete the kept record; return what follows it, or NULL if it is still incomplete."""
+    cdef const uint8_t* complete_partial(
+        self, const uint8_t* at, const uint8_t* end
+    ) noexcept nogil:
+        """Complete the partial record; return what follows it, NULL if it is still incomplete."""
         cdef int32_t length
         cdef Py_ssize_t taken, size
         cdef Record record
-        if self.kept_room == 0:
+        if self.partial_room == 0:
             # Its length first, byte by byte.
             taken = 0
             while taken == 0:
                 if at == end:
                     return NULL
-                if self.kept_size == VARINT32_SIZE_MAX:
+                if self.partial_size == VARINT32_SIZE_MAX:
                     self.code = INVALID_RECORD
                     return NULL
-                self.head[self.kept_size] = at[0]
-                self.kept_size += 1
+                self.head[self.partial_size] = at[0]
+                self.partial_size += 1
                 at += 1
-                taken = load_varint32(self.head, self.head + self.kept_size, &length)
+                taken = load_varint32(self.head, self.head + self.partial_size, &length)
             if length < RECORD_SIZE_MIN - 1:
                 self.code = INVALID_RECORD
                 return NULL
             if length > end - at + self.size_left:
-                self.endless = True
+                self.exceeds_payload = True
                 return NULL
             if not self.make_room(taken + length):
                 return NULL
-            memcpy(self.kept, self.head, taken)
-        size = min(self.kept_room - self.kept_size, end - at)
-        memcpy(self.kept + self.kept_size, at, size)
-        self.kept_size += size
-        if self.kept_size < self.kept_room:
+            memcpy(self.partial, self.head, taken)
+        size = min(self.partial_room - self.partial_size, end - at)
+        memcpy(self.partial + self.partial_size, at, size)
+        self.partial_size += size
+        if self.partial_size < self.partial_room:
             return NULL
-        if take_record(self.kept, self.kept + self.kept_size, &record) == NULL:
+        if take_record(self.partial, self.partial + self.partial_size, &record) == NULL:
             self.code = INVALID_RECORD
             return NULL
-        self.kept_size = self.kept_room = 0
-        return at + size if self.note(&record) else NULL
+        self.partial_size = self.partial_room = 0
+        return at + size if self.check_record(&record) else NULL

@@ -7,7 +7,7 @@ the response header but not the frame size, which the connection prepends.
 
 Topic names are interned in a table of bounded size, in which new names replace old ones: a name is
 the same string object in all requests, so Python hashes it once, not once per request.  The table
-is the only state kept here.
+is the only state interned here.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -19,7 +19,7 @@ from libc.string cimport memcmp
 from wire_bytes cimport (
     INVALID_REQUEST, NULL_LENGTH, REQUEST_UNITS_MAX, Cursor, PyUnicode_AsUTF8AndSize, Sink,
     put_i16, put_i32, put_i64, put_length, put_no_tags, put_raw, put_sized, put_text,
-    put_uvarint, refuse, remaining, skip_tags, sink_bytes, sink_close, sink_open, take, take_count,
+    put_uvarint, fail, remaining, skip_tags, sink_bytes, sink_close, sink_open, take, take_count,
     take_i8, take_i16, take_i32, take_i64, take_length, take_tag_count, take_text, take_uvarint,
 )
 
@@ -74,19 +74,19 @@ cdef object known_name(Cursor* cursor, Py_ssize_t length):
     """
     cdef const uint8_t* at = cursor.at
     cdef uint32_t digest = 2166136261
-    cdef Py_ssize_t index, kept_size
-    cdef const char* kept_at
+    cdef Py_ssize_t index, interned_size
+    cdef const char* interned_at
     if length > NAME_SIZE_MAX:
         return take_text(cursor, length)
     for index in range(length):
         digest = (digest ^ at[index]) * 16777619
     digest ^= digest >> 16
-    kept = names[digest % NAME_SLOTS]
-    if kept is not None:
-        kept_at = PyUnicode_AsUTF8AndSize(kept, &kept_size)
-        if kept_size == length and memcmp(kept_at, at, length) == 0:
+    interned = names[digest % NAME_SLOTS]
+    if interned is not None:
+        interned_at = PyUnicode_AsUTF8AndSize(interned, &interned_size)
+        if interned_size == length and memcmp(interned_at, at, length) == 0:
             take(cursor, length)
-            return kept
+            return interned
     name = take_text(cursor, length)
     if name is not None:
         names[digest % NAME_SLOTS] = name
@@ -95,12 +95,12 @@ cdef object known_name(Cursor* cursor, Py_ssize_t length):
 
 cdef object take_name(Cursor* cursor):
     cdef Py_ssize_t length = take_length(cursor, 2, False)
-    return None if cursor.fault else known_name(cursor, length)
+    return None if cursor.invalid else known_name(cursor, length)
 
 
 cdef object take_nullable_name(Cursor* cursor):
     cdef Py_ssize_t length = take_length(cursor, 2, True)
-    if cursor.fault or length == NULL_LENGTH:
+    if cursor.invalid or length == NULL_LENGTH:
         return None
     return known_name(cursor, length)
 
@@ -128,7 +128,7 @@ cdef inline void open_cursor(
     cursor.end = <const uint8_t*> view.buf + view.len
     cursor.units_left = REQUEST_UNITS_MAX
     cursor.flexible = flexible
-    cursor.fault = False
+    cursor.invalid = False
 
 
 # ---- the header of a request
@@ -157,7 +157,7 @@ def decode_header(frame, bytes flexible_from not None):
             first_flexible = table[api_key]
         cursor.flexible = first_flexible != NO_VERSION and version >= first_flexible
         skip_tags(&cursor)
-        if cursor.fault:
+        if cursor.invalid:
             return INVALID_REQUEST
         return (
             api_key, version, correlation_id, client_id,
@@ -193,7 +193,7 @@ def decode_produce(int version, frame, Py_ssize_t position):
             &cursor, version >= PRODUCE_TOPIC_IDS, frame, <const uint8_t*> view.buf
         )
         skip_tags(&cursor)
-        if cursor.fault:
+        if cursor.invalid:
             return INVALID_REQUEST
         return (transactional_id, acks, timeout_ms, topics)
     finally:
@@ -205,7 +205,7 @@ cdef list produce_topics(Cursor* cursor, bint by_id, object frame, const uint8_t
     cdef Py_ssize_t size_min = 3 if cursor.flexible else 6
     cdef Py_ssize_t count
     count = take_count(cursor, size_min + (UUID_SIZE - 1 if by_id else 0), TOPIC_UNITS, False)
-    while count > 0 and not cursor.fault:
+    while count > 0 and not cursor.invalid:
         topic = take_topic(cursor, by_id)
         partitions = produce_partitions(cursor, frame, start)
         skip_tags(cursor)
@@ -221,10 +221,10 @@ cdef list produce_partitions(Cursor* cursor, object frame, const uint8_t* start)
     )
     cdef Py_ssize_t length, at
     cdef int32_t index
-    while count > 0 and not cursor.fault:
+    while count > 0 and not cursor.invalid:
         index = take_i32(cursor)
         length = take_length(cursor, 4, True)
-        if cursor.fault:
+        if cursor.invalid:
             break
         if length == NULL_LENGTH:
             partitions.append((index, None))
@@ -297,7 +297,7 @@ cdef int put_produced(Sink* sink, int version, object result) except -1:
             put_no_tags(sink)
         put_nullable_text(sink, field(result, 6))
     current_leader = field(result, 7)
-    if version >= PRODUCE_LEADER and says_more(current_leader):
+    if version >= PRODUCE_LEADER and has_value(current_leader):
         put_uvarint(sink, 1)
         put_leader(sink, 0, current_leader)
         return 0
@@ -310,7 +310,7 @@ cdef int put_nullable_text(Sink* sink, object text) except -1:
     return put_text(sink, text)
 
 
-cdef bint says_more(object pair) except -1:
+cdef bint has_value(object pair) except -1:
     """Return whether a tagged pair differs from its default, (-1, -1)."""
     return pair is not None and pair != (-1, -1)
 
@@ -324,10 +324,10 @@ cdef int put_leader(Sink* sink, uint32_t tag, object current_leader) except -1:
     return put_no_tags(sink)
 
 
-cdef int put_nodes(Sink* sink, object nodes, bint told) except -1:
+cdef int put_nodes(Sink* sink, object nodes, bint is_sent) except -1:
     """Write the last tagged fields of a response: the endpoints of the leaders in it."""
     cdef Py_ssize_t start
-    if not told or not nodes:
+    if not is_sent or not nodes:
         return put_no_tags(sink)
     put_uvarint(sink, 1)
     put_uvarint(sink, 0)
@@ -387,7 +387,7 @@ def decode_fetch(int version, frame, Py_ssize_t position):
             )
         rack_id = take_name(&cursor) if version >= FETCH_RACK else ""
         take_fetch_tags(&cursor, version, &replica_id)
-        if cursor.fault:
+        if cursor.invalid:
             return INVALID_REQUEST
         return (
             replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id,
@@ -407,7 +407,7 @@ cdef Py_ssize_t take_named_count(
     cdef Py_ssize_t count = take_count(cursor, element_size_min, 0, False)
     names_left[0] -= count
     if names_left[0] < 0:
-        refuse(cursor)
+        fail(cursor)
         return 0
     return count
 
@@ -419,7 +419,7 @@ cdef list fetch_topics(Cursor* cursor, int version, bint by_id, int64_t* names_l
     if by_id:
         size_min += UUID_SIZE - 1
     count = take_named_count(cursor, size_min, names_left)
-    while count > 0 and not cursor.fault:
+    while count > 0 and not cursor.invalid:
         topic = take_topic(cursor, by_id)
         partitions = fetch_partitions(cursor, version, names_left)
         skip_tags(cursor)
@@ -441,7 +441,7 @@ cdef list fetch_partitions(Cursor* cursor, int version, int64_t* names_left):
     if version >= FETCH_FLEXIBLE:
         size_min += 4 + 1
     count = take_named_count(cursor, size_min, names_left)
-    while count > 0 and not cursor.fault:
+    while count > 0 and not cursor.invalid:
         index = take_i32(cursor)
         current_leader_epoch = take_i32(cursor) if version >= FETCH_LEADER_EPOCH else -1
         fetch_offset = take_i64(cursor)
@@ -449,7 +449,7 @@ cdef list fetch_partitions(Cursor* cursor, int version, int64_t* names_left):
         log_start_offset = take_i64(cursor) if version >= FETCH_LOG_START else -1
         partition_max_bytes = take_i32(cursor)
         if cursor.flexible:
-            pass_partition_tags(cursor, version)
+            skip_partition_tags(cursor, version)
         partitions.append((
             index, current_leader_epoch, fetch_offset, last_fetched_epoch, log_start_offset,
             partition_max_bytes,
@@ -458,19 +458,19 @@ cdef list fetch_partitions(Cursor* cursor, int version, int64_t* names_left):
     return partitions
 
 
-cdef void pass_partition_tags(Cursor* cursor, int version) noexcept:
+cdef void skip_partition_tags(Cursor* cursor, int version) noexcept:
     """Skip a partition's tagged fields, which only KRaft followers send; check only their sizes."""
     cdef uint32_t count = take_tag_count(cursor)
     cdef uint32_t tag, size
-    while count and not cursor.fault:
+    while count and not cursor.invalid:
         count -= 1
         tag = take_uvarint(cursor)
         size = take_uvarint(cursor)
         take(cursor, size)
         if tag == 0 and version >= FETCH_DIRECTORY_ID and size != UUID_SIZE:
-            refuse(cursor)
+            fail(cursor)
         if tag == 1 and version >= FETCH_HIGH_WATERMARK and size != 8:
-            refuse(cursor)
+            fail(cursor)
 
 
 cdef list forgotten_topics(Cursor* cursor, bint by_id, int64_t* names_left):
@@ -481,11 +481,11 @@ cdef list forgotten_topics(Cursor* cursor, bint by_id, int64_t* names_left):
     if by_id:
         size_min += UUID_SIZE - 1
     count = take_named_count(cursor, size_min, names_left)
-    while count > 0 and not cursor.fault:
+    while count > 0 and not cursor.invalid:
         topic = take_topic(cursor, by_id)
         indexes = []
         index_count = take_named_count(cursor, 4, names_left)
-        while index_count > 0 and not cursor.fault:
+        while index_count > 0 and not cursor.invalid:
             indexes.append(take_i32(cursor))
             index_count -= 1
         skip_tags(cursor)
@@ -500,12 +500,12 @@ cdef int take_fetch_tags(Cursor* cursor, int version, int32_t* replica_id) excep
     if not cursor.flexible:
         return 0
     count = take_tag_count(cursor)
-    while count and not cursor.fault:
+    while count and not cursor.invalid:
         count -= 1
         tag = take_uvarint(cursor)
         size = take_uvarint(cursor)
         if size > remaining(cursor):
-            refuse(cursor)
+            fail(cursor)
             break
         if tag > 1 or (tag == 1 and version < FETCH_REPLICA_STATE):
             take(cursor, size)
@@ -519,10 +519,10 @@ cdef int take_fetch_tags(Cursor* cursor, int version, int32_t* replica_id) excep
             take_i64(cursor)
             skip_tags(cursor)
         if remaining(cursor):
-            refuse(cursor)
+            fail(cursor)
         cursor.end = end
-        if cursor.fault:
-            refuse(cursor)
+        if cursor.invalid:
+            fail(cursor)
     return 0
 
 
@@ -604,8 +604,8 @@ cdef int put_records(Sink* sink, object records, list chunks) except -1:
 
 
 cdef int put_fetched_tags(Sink* sink, object current_leader, object diverging_epoch) except -1:
-    cdef bint diverging = says_more(diverging_epoch)
-    cdef bint leader = says_more(current_leader)
+    cdef bint diverging = has_value(diverging_epoch)
+    cdef bint leader = has_value(current_leader)
     put_uvarint(sink, diverging + leader)
     if diverging:
         epoch, end_offset = diverging_epoch

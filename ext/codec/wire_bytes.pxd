@@ -1,8 +1,8 @@
 """Bounded reads and writes of the protocol's primitive types.  Inline only: see _ext/__init__.py.
 
-A Cursor walks over untrusted bytes and never passes `end`.  The first error sets `fault` and moves
-it to the end, so that every later read fails as well: a caller may check once after a run of reads,
-before it uses any of them.  A loop by a decoded count must check inside the loop.
+A Cursor walks over untrusted bytes and never passes `end`.  The first error sets `invalid` and
+moves it to the end, so that every later read fails as well: a caller may check once after a run of
+reads, before it uses any of them.  A loop by a decoded count must check inside the loop.
 
 A Sink grows by doubling.  It starts in bytes of its own, so most responses need one allocation: the
 bytes object they end in.
@@ -19,7 +19,7 @@ from varint cimport load_uvarint32, store_uvarint, uvarint_size
 
 
 cdef extern from "Python.h":
-    # Declared to return a bare pointer, so that invalid UTF-8 sets `fault` instead of raising.
+    # Declared to return a bare pointer, so that invalid UTF-8 sets `invalid` instead of raising.
     PyObject* PyUnicode_DecodeUTF8(const char* at, Py_ssize_t size, const char* errors)
     void PyErr_Clear()
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
@@ -47,11 +47,11 @@ cdef struct Cursor:
     const uint8_t* end
     int64_t units_left
     bint flexible
-    bint fault
+    bint invalid
 
 
-cdef inline void refuse(Cursor* cursor) noexcept nogil:
-    cursor.fault = True
+cdef inline void fail(Cursor* cursor) noexcept nogil:
+    cursor.invalid = True
     cursor.at = cursor.end
 
 
@@ -60,10 +60,10 @@ cdef inline Py_ssize_t remaining(const Cursor* cursor) noexcept nogil:
 
 
 cdef inline const uint8_t* take(Cursor* cursor, Py_ssize_t size) noexcept nogil:
-    """Return the next `size` bytes; NULL, and `fault` set, if there are fewer."""
+    """Return the next `size` bytes; NULL, and `invalid` set, if there are fewer."""
     cdef const uint8_t* at = cursor.at
     if size > cursor.end - at:
-        refuse(cursor)
+        fail(cursor)
         return NULL
     cursor.at = at + size
     return at
@@ -93,7 +93,7 @@ cdef inline uint32_t take_uvarint(Cursor* cursor) noexcept nogil:
     cdef uint32_t value = 0
     cdef Py_ssize_t size = load_uvarint32(cursor.at, cursor.end, &value)
     if size == 0:
-        refuse(cursor)
+        fail(cursor)
         return 0
     cursor.at += size
     return value
@@ -108,12 +108,12 @@ cdef inline Py_ssize_t take_length(Cursor* cursor, int width, bint nullable) noe
         length = take_i16(cursor)
     else:
         length = take_i32(cursor)
-    if cursor.fault:
+    if cursor.invalid:
         return 0
     if length == NULL_LENGTH and nullable:
         return NULL_LENGTH
     if length < 0 or length > remaining(cursor):
-        refuse(cursor)
+        fail(cursor)
         return 0
     return <Py_ssize_t> length
 
@@ -130,21 +130,21 @@ cdef inline Py_ssize_t take_count(
     if count <= 0:
         return count
     if count > remaining(cursor) // element_size_min:
-        refuse(cursor)
+        fail(cursor)
         return 0
     cursor.units_left -= <int64_t> count * units_each
     if cursor.units_left < 0:
-        refuse(cursor)
+        fail(cursor)
         return 0
     return count
 
 
 cdef inline object take_text(Cursor* cursor, Py_ssize_t length):
-    """Return the next `length` bytes, which must exist, as a string; set `fault` if not UTF-8."""
+    """Return the next `length` bytes, which must exist, as a string; set `invalid` if not UTF-8."""
     cdef PyObject* text = PyUnicode_DecodeUTF8(<const char*> take(cursor, length), length, NULL)
     if text == NULL:
         PyErr_Clear()
-        refuse(cursor)
+        fail(cursor)
         return None
     value = <object> text
     release(text)
@@ -155,7 +155,7 @@ cdef inline uint32_t take_tag_count(Cursor* cursor) noexcept nogil:
     """Read the number of tagged fields that follow; each takes two bytes at least."""
     cdef uint32_t count = take_uvarint(cursor)
     if count > remaining(cursor) // 2:
-        refuse(cursor)
+        fail(cursor)
         return 0
     return count
 
@@ -166,7 +166,7 @@ cdef inline void skip_tags(Cursor* cursor) noexcept nogil:
     if not cursor.flexible:
         return
     count = take_tag_count(cursor)
-    while count and not cursor.fault:
+    while count and not cursor.invalid:
         take_uvarint(cursor)
         take(cursor, take_uvarint(cursor))
         count -= 1

@@ -111,7 +111,7 @@ def floor_time(int fd, Py_ssize_t count, tail, int64_t timestamp) -> tuple:
     return -1, 0
 
 
-def sound_offsets(entries, int64_t end_position) -> int:
+def count_valid_offsets(entries, int64_t end_position) -> int:
     """Return the number of leading entries that can be valid: offsets and positions increase, and
     no position is at or beyond `end_position`."""
     cdef Py_buffer view
@@ -133,7 +133,7 @@ def sound_offsets(entries, int64_t end_position) -> int:
     return slot
 
 
-def sound_times(entries, int64_t last_relative_offset) -> int:
+def count_valid_times(entries, int64_t last_relative_offset) -> int:
     """Return the number of leading entries that can be valid: timestamps increase, offsets do not
     decrease, and none is beyond `last_relative_offset`."""
     cdef Py_buffer view

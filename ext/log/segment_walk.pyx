@@ -38,7 +38,7 @@ cdef enum:
     SCAN_SIZE = 32 << 20
     # Bytes of invalid batches checked in a search for a valid one: a tenth of a second of CRC.
     CHECKED_MAX = 1 << 30
-    BATCHES_REMEMBERED = 5
+    BATCHES_PER_PRODUCER = 5
     OFFSET_ENTRY_SIZE = 8
     TIME_ENTRY_SIZE = 12
     RELATIVE_OFFSET_MAX = 0x7FFFFFFF
@@ -207,7 +207,7 @@ cdef struct Produced:
     bint dropped
 
 
-cdef struct Began:
+cdef struct EpochStart:
     int32_t leader_epoch
     int64_t base_offset
 
@@ -253,12 +253,12 @@ cdef struct Scan:
     Bytes offset_entries
     Bytes time_entries
     Bytes produced
-    Bytes began
+    Bytes epoch_starts
     bint gapless
     bint no_memory
 
 
-cdef bint scan_note(Scan* scan, const uint8_t* batch, int64_t size) noexcept nogil:
+cdef bint scan_add(Scan* scan, const uint8_t* batch, int64_t size) noexcept nogil:
     """Add a valid batch to the scan's state; return False if memory ran out."""
     cdef int64_t base_offset = load_i64(batch + BASE_OFFSET)
     cdef int64_t last_offset = base_offset + load_i32(batch + LAST_OFFSET_DELTA)
@@ -267,7 +267,7 @@ cdef bint scan_note(Scan* scan, const uint8_t* batch, int64_t size) noexcept nog
     cdef int32_t leader_epoch = load_i32(batch + LEADER_EPOCH)
     cdef uint8_t* entry
     cdef Produced* produced
-    cdef Began* began
+    cdef EpochStart* epoch_starts
     if timestamp > scan.max_timestamp:
         scan.max_timestamp = timestamp
         scan.offset_of_max = last_offset
@@ -287,10 +287,10 @@ cdef bint scan_note(Scan* scan, const uint8_t* batch, int64_t size) noexcept nog
         scan.since_entry = 0
     scan.since_entry += size
     if leader_epoch > scan.leader_epoch:
-        began = <Began*> extended(&scan.began, sizeof(Began))
-        if began == NULL:
+        epoch_starts = <EpochStart*> extended(&scan.epoch_starts, sizeof(EpochStart))
+        if epoch_starts == NULL:
             return False
-        began.leader_epoch, began.base_offset = leader_epoch, base_offset
+        epoch_starts.leader_epoch, epoch_starts.base_offset = leader_epoch, base_offset
         scan.leader_epoch = leader_epoch
     if producer_id >= 0:
         produced = <Produced*> extended(&scan.produced, sizeof(Produced))
@@ -310,7 +310,7 @@ cdef bint scan_note(Scan* scan, const uint8_t* batch, int64_t size) noexcept nog
     return True
 
 
-cdef int scan_judge(Scan* scan, const uint8_t* batch, int64_t size) noexcept nogil:
+cdef int scan_check(Scan* scan, const uint8_t* batch, int64_t size) noexcept nogil:
     """Return the code of a batch at its place: valid, and after the previous one."""
     cdef int64_t base_offset = load_i64(batch + BASE_OFFSET)
     cdef int32_t delta = load_i32(batch + LAST_OFFSET_DELTA)
@@ -362,10 +362,10 @@ cdef int scan_chunk(Scan* scan) noexcept nogil:
     cdef const uint8_t* batch
     cdef int code
     cdef int64_t left = scan.end - scan.position
-    cdef int64_t asked = min(<int64_t> scan.chunk.room, left)
-    if scan.position + asked > scan.data_end:
-        asked = min(asked, max(scan.wanted, scan.data_end - scan.position + PAGE_SIZE))
-    filled = pread_data(scan, <Py_ssize_t> asked)
+    cdef int64_t requested = min(<int64_t> scan.chunk.room, left)
+    if scan.position + requested > scan.data_end:
+        requested = min(requested, max(scan.wanted, scan.data_end - scan.position + PAGE_SIZE))
+    filled = pread_data(scan, <Py_ssize_t> requested)
     if filled < 0:
         return STORAGE_ERROR_
     while used < filled:
@@ -381,31 +381,31 @@ cdef int scan_chunk(Scan* scan) noexcept nogil:
         if size > filled - used:
             if used:
                 return NONE             # the next read starts with this batch
-            if filled < asked:
+            if filled < requested:
                 return TORN_            # the file became shorter
             scan.wanted = size
             scan.chunk.size = 0
             if extended(&scan.chunk, size) == NULL:
                 scan.no_memory = True
             return NONE                 # the next read has room for this batch
-        code = scan_judge(scan, batch, size)
+        code = scan_check(scan, batch, size)
         if code:
             return code
-        if not scan_note(scan, batch, size):
+        if not scan_add(scan, batch, size):
             scan.no_memory = True
             return NONE
         used += size
     return NONE if filled else TORN_
 
 
-cdef void drop_forgotten(Scan* scan) noexcept nogil:
+cdef void drop_old_batches(Scan* scan) noexcept nogil:
     """Drop a producer's batches before its last five; those of transactions are all kept."""
     cdef Produced* produced = <Produced*> scan.produced.at
     cdef Py_ssize_t count = scan.produced.size // <Py_ssize_t> sizeof(Produced)
     cdef Py_ssize_t slots = 16, slot, distinct = 0, i
     cdef int64_t* ids
     cdef int32_t* seen
-    if count <= BATCHES_REMEMBERED:
+    if count <= BATCHES_PER_PRODUCER:
         return
     while slots < 2 * count and slots < 1 << 16:
         slots *= 2
@@ -420,7 +420,7 @@ cdef void drop_forgotten(Scan* scan) noexcept nogil:
         if not seen[slot]:
             ids[slot] = produced[i].producer_id
             distinct += 1
-        if seen[slot] >= BATCHES_REMEMBERED:
+        if seen[slot] >= BATCHES_PER_PRODUCER:
             produced[i].dropped = not produced[i].attributes & (TRANSACTIONAL | CONTROL)
         else:
             seen[slot] += 1
@@ -429,9 +429,9 @@ cdef void drop_forgotten(Scan* scan) noexcept nogil:
     free(seen)
 
 
-cdef object scan_answer(Scan* scan, int code):
+cdef object scan_result(Scan* scan, int code):
     cdef Produced* produced = <Produced*> scan.produced.at
-    cdef Began* began = <Began*> scan.began.at
+    cdef EpochStart* epoch_starts = <EpochStart*> scan.epoch_starts.at
     cdef Py_ssize_t i
     cdef list batches = []
     for i in range(scan.produced.size // <Py_ssize_t> sizeof(Produced)):
@@ -447,8 +447,8 @@ cdef object scan_answer(Scan* scan, int code):
         (<const char*> scan.offset_entries.at)[:scan.offset_entries.size],
         (<const char*> scan.time_entries.at)[:scan.time_entries.size],
         batches,
-        [(began[i].leader_epoch, began[i].base_offset)
-         for i in range(scan.began.size // <Py_ssize_t> sizeof(Began))],
+        [(epoch_starts[i].leader_epoch, epoch_starts[i].base_offset)
+         for i in range(scan.epoch_starts.size // <Py_ssize_t> sizeof(EpochStart))],
     )
 
 
@@ -473,7 +473,7 @@ def scan(
         offset_of_max=offset_of_max, timestamp_entered=timestamp_entered,
         leader_epoch=leader_epoch, count=0, gapless=gapless, no_memory=False,
         chunk=Bytes(NULL, 0, 0), offset_entries=Bytes(NULL, 0, 0),
-        time_entries=Bytes(NULL, 0, 0), produced=Bytes(NULL, 0, 0), began=Bytes(NULL, 0, 0),
+        time_entries=Bytes(NULL, 0, 0), produced=Bytes(NULL, 0, 0), epoch_starts=Bytes(NULL, 0, 0),
     )
     try:
         if extended(&scan.chunk, CHUNK_SIZE) == NULL:
@@ -487,18 +487,18 @@ def scan(
             scan.data_end = data_end_of(fd, position, end)
             while code == NONE and scan.position < until and not scan.no_memory:
                 code = scan_chunk(&scan)
-            drop_forgotten(&scan)
+            drop_old_batches(&scan)
         if scan.no_memory:
             raise MemoryError
         if code == NONE and scan.position == end:
             code = AT_END_
-        return scan_answer(&scan, code)
+        return scan_result(&scan, code)
     finally:
         free(scan.chunk.at)
         free(scan.offset_entries.at)
         free(scan.time_entries.at)
         free(scan.produced.at)
-        free(scan.began.at)
+        free(scan.epoch_starts.at)
 
 
 cdef Bytes* array_of(Scan* scan, int which) noexcept nogil:
@@ -508,7 +508,7 @@ cdef Bytes* array_of(Scan* scan, int which) noexcept nogil:
         return &scan.time_entries
     if which == 2:
         return &scan.produced
-    return &scan.began
+    return &scan.epoch_starts
 
 
 def next_whole(int fd, int64_t position, int64_t end, int64_t offset_min) -> int:

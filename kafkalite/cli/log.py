@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kafkalite._ext import segment_walk
-from kafkalite._ext.offset_index import sound_offsets, sound_times
+from kafkalite._ext.offset_index import count_valid_offsets, count_valid_times
 from kafkalite._ext.record_batch import HEADER_SIZE, header
 from kafkalite.cli.command import argument, command
 from kafkalite.errors import KafkaError, Refusal
@@ -330,10 +330,13 @@ def index_damages(path: Path) -> Iterator[FileDamage]:
         yield FileDamage(path, f"segment {segment.name} is missing")
         return
     end = segment.stat().st_size
-    sound = sound_offsets(content, end) if is_offsets else sound_times(content, RELATIVE_OFFSET_MAX)
-    if sound < len(content) // size:
+    if is_offsets:
+        valid = count_valid_offsets(content, end)
+    else:
+        valid = count_valid_times(content, RELATIVE_OFFSET_MAX)
+    if valid < len(content) // size:
         yield FileDamage(
-            path, f"entry {sound} is not greater than the previous entry, or not in the segment"
+            path, f"entry {valid} is not greater than the previous entry, or not in the segment"
         )
     elif is_offsets:
         yield from wrong_entries(path, segment, content, end)

@@ -9,11 +9,11 @@
     message.timestamp.type               stamps the batch with the time of the append
     compressed.records.validate          InvalidRecord, if the header contradicts the records
 
-A compressed batch is decompressed to check its records, unless the topic disables that.  Any batch
-is opened to recompress it, to check records against `before.max.ms` if that is set, or to report
-which records are too new.  Otherwise the maximum timestamp in its header is trusted.  Opening a
-batch is expensive; `begin_validation` offers it as steps that run before the append.  The checks
-that apply to every topic are in record_batch.judge.
+A compressed batch is decompressed to check its records, unless the topic disables that.  The
+records of any batch are decoded to recompress it, to check them against `before.max.ms` if that is
+set, or to report which are too new.  Otherwise the maximum timestamp in its header is used.
+Decoding is expensive; `begin_validation` offers it as steps that run before the append.  The checks
+that apply to every topic are in record_batch.check_client_batch.
 
 A batch that cannot be decompressed is InvalidRecord, which no client retries, and not
 CorruptMessage: its CRC is valid, so a retry would send the same bytes.  A batch that decompresses
@@ -31,9 +31,9 @@ from kafkalite._ext.record_batch import (
     CODEC_MASK,
     HEADER_SIZE,
     TRANSACTIONAL,
+    check_client_batch,
     correct_max_timestamp,
     header,
-    judge,
     stamp_append_time,
 )
 from kafkalite._ext.records import validate
@@ -90,7 +90,7 @@ class BatchValidator:
     """The validation rules of one topic, read once from its settings."""
 
     __slots__ = ("after_max_ms", "before_max_ms", "codec", "level", "message_size_max",
-                 "opened_codecs", "opens_all", "segment_size_max", "size_max",
+                 "decoded_codecs", "decodes_all", "segment_size_max", "size_max",
                  "sets_append_time")  # fmt: skip
 
     def __init__(self, settings: Settings) -> None:
@@ -108,29 +108,29 @@ class BatchValidator:
         self.codec = CODECS.get(settings[COMPRESSION_TYPE])
         level = LEVELS.get(self.codec) if self.codec is not None else None
         self.level = settings[level] if level is not None else None
-        self.opens_all = self.codec is not None or self.before_max_ms != LONG_MAX
-        self.opened_codecs = CODEC_MASK if settings[COMPRESSED_RECORDS_VALIDATE] else 0
-        """Attribute bits; a batch with any of them set is opened."""
+        self.decodes_all = self.codec is not None or self.before_max_ms != LONG_MAX
+        self.decoded_codecs = CODEC_MASK if settings[COMPRESSED_RECORDS_VALIDATE] else 0
+        """Attribute bits; the records of a batch with any of them are decoded."""
 
     # -- before the append -------------------------------------------------------------------
 
     def begin_validation(
         self, batch: bytes | bytearray | memoryview, clock: Clock
     ) -> Steps[bytes] | None:
-        """Return the steps that open a client's batch and return the bytes to append as
-        `validated`, or None if the batch need not be opened.
+        """Return the steps that check a client's records and return the bytes to append as
+        `validated`, or None if the records need not be decoded before the append.
 
-        Raises the error of anything that is wrong outside the batch's records.
+        Raises the error of a batch that is invalid outside its records.
         """
-        if not self.opens_all and (
+        if not self.decodes_all and (
             len(batch) < HEADER_SIZE
             or not batch[ATTRIBUTES_LOW] & CODEC_MASK
-            or not (self.opened_codecs or self._is_too_new(batch, clock.wall_ms()))
+            or not (self.decoded_codecs or self._is_too_new(batch, clock.wall_ms()))
         ):
             return None
         if len(batch) > self.size_max:
             self.raise_too_large(len(batch))
-        if code := judge(batch):
+        if code := check_client_batch(batch):
             raise_for(code)
         # The steps may run after the caller's buffer was reused.
         return self._validate_records(bytes(batch), clock.wall_ms())
@@ -148,12 +148,12 @@ class BatchValidator:
         newest = min(now_ms + self.after_max_ms, LONG_MAX)
         if not self.sets_append_time:
             scan.collect(oldest, newest, inside=False)
-        kept = batch
+        result = batch
         try:
             if self.codec is None:
                 yield from walk(client_batch, scan, strict=True)
             else:
-                kept = yield from recompress(
+                result = yield from recompress(
                     client_batch, self.codec, self.level, scan=scan, strict=True
                 )
         except CorruptMessage as error:
@@ -164,10 +164,10 @@ class BatchValidator:
             self._raise_invalid_timestamps(scan.hits, oldest, newest)
         if scan.max_timestamp != client_batch.header.max_timestamp:
             # Retention and timestamp lookups use the header, so Kafka corrects it as well.
-            corrected = bytearray(kept)
+            corrected = bytearray(result)
             correct_max_timestamp(corrected, scan.max_timestamp)
-            kept = bytes(corrected)
-        return kept
+            result = bytes(corrected)
+        return result
 
     # -- at the append -----------------------------------------------------------------------
 
@@ -192,8 +192,8 @@ class BatchValidator:
         if attributes & TRANSACTIONAL:
             raise InvalidTxnState("The producer has not added this partition to a transaction.")
         if not validated and (
-            attributes & self.opened_codecs
-            or self.opens_all
+            attributes & self.decoded_codecs
+            or self.decodes_all
             or max_timestamp - now_ms > self.after_max_ms
         ):
             batch = finish(self._validate_records(bytes(batch), now_ms))
@@ -218,7 +218,7 @@ class BatchValidator:
     def _inflated_too_large(self, size: int) -> MessageTooLarge:
         """Return the error for a batch that decompresses to more than is allowed."""
         remedy = "send smaller batches"
-        if not self.opens_all:
+        if not self.decodes_all:
             remedy += ", or set compressed.records.validate=false for the topic"
         return MessageTooLarge(
             f"The batch is {size} bytes, its records are more than {output_size_max(size)}: a"

@@ -21,7 +21,12 @@ import struct
 from bisect import bisect_left, bisect_right
 from pathlib import Path
 
-from kafkalite._ext.offset_index import floor_offset, floor_time, sound_offsets, sound_times
+from kafkalite._ext.offset_index import (
+    count_valid_offsets,
+    count_valid_times,
+    floor_offset,
+    floor_time,
+)
 from kafkalite.errors import KafkaStorageError
 from kafkalite.records.file_slice import OpenFile
 from kafkalite.storage.disk import Disk, write_all
@@ -31,7 +36,7 @@ from kafkalite.storage.open_segments import OpenSegments
 class SegmentIndex:
     """Index entries of one size: a file of written entries, and a tail of unwritten ones."""
 
-    __slots__ = ("_disk", "_file", "_is_known_sound", "count", "open_segments", "path", "tail",
+    __slots__ = ("_disk", "_file", "_is_checked", "count", "open_segments", "path", "tail",
                  "written")  # fmt: skip
 
     entry_size: int
@@ -49,7 +54,7 @@ class SegmentIndex:
             size = 0
         self.written = size // self.entry_size
         self.count = self.written
-        self._is_known_sound = size == 0
+        self._is_checked = size == 0
 
     @property
     def file(self) -> OpenFile:
@@ -77,7 +82,7 @@ class SegmentIndex:
             self._disk.ftruncate(self.file.fileno(), count * self.entry_size)
             self.written = count
         self.count = count
-        self._is_known_sound = self._is_known_sound or count == 0
+        self._is_checked = self._is_checked or count == 0
 
     def entries(self) -> bytes:
         """Return all entries; raise KafkaStorageError if they cannot be read."""
@@ -125,9 +130,9 @@ class OffsetIndex(SegmentIndex):
 
     def is_sound(self, end_position: int) -> bool:
         """Return whether the entries can be valid for a segment of this size; computed once."""
-        if not self._is_known_sound:
-            self._is_known_sound = sound_offsets(self.entries(), end_position) == self.count
-        return self._is_known_sound
+        if not self._is_checked:
+            self._is_checked = count_valid_offsets(self.entries(), end_position) == self.count
+        return self._is_checked
 
     def last(self) -> tuple[int, int]:
         return self.floor((1 << 31) - 1)
@@ -169,9 +174,9 @@ class TimeIndex(SegmentIndex):
 
     def is_sound(self, last_relative_offset: int) -> bool:
         """Return whether the entries can be valid for a segment that ends at this offset."""
-        if not self._is_known_sound:
-            self._is_known_sound = sound_times(self.entries(), last_relative_offset) == self.count
-        return self._is_known_sound
+        if not self._is_checked:
+            self._is_checked = count_valid_times(self.entries(), last_relative_offset) == self.count
+        return self._is_checked
 
     def last(self) -> tuple[int, int]:
         return self.floor((1 << 63) - 1)

@@ -28,10 +28,10 @@ from typing import NamedTuple
 
 from kafkalite._ext.record_batch import (
     HEADER_SIZE,
+    assign_offset,
     check,
+    check_client_batch,
     header,
-    judge,
-    place,
 )
 from kafkalite.config.settings import Settings
 from kafkalite.errors import KafkaStorageError, OffsetOutOfRange, raise_for
@@ -219,7 +219,7 @@ class Log:
         """
         if self.failure is not None:
             raise KafkaStorageError(self.failure)
-        code = 0 if validated else judge(batch) if from_client else check(batch)
+        code = 0 if validated else check_client_batch(batch) if from_client else check(batch)
         if code:
             raise_for(code)
         (_, _, _, _, _, attributes, last_offset_delta, _, max_timestamp,
@@ -284,7 +284,7 @@ class Log:
             view = memoryview(batch)
             head = self._header
             head[:] = view[:HEADER_SIZE]
-            place(head, base_offset, leader_epoch)
+            assign_offset(head, base_offset, leader_epoch)
             active.append(head, view[HEADER_SIZE:], size, last_offset, max_timestamp)
         except DiskFailed as error:
             self.failure = str(error)

@@ -3,7 +3,7 @@
     plans      codec.read and codec.write with every plan
     groups     records of __consumer_offsets, and a consumer's subscription
     frames     hand-written codecs of the header, Produce and Fetch against their schemas
-    batches    check, judge, header, place, stamp, and the records of valid batches
+    batches    checks, header, assign_offset, stamp, and the records of valid batches
     records    decode, encode and validate of a payload, and a scan of it in two pieces
     zstd       zstd frames divided between blocks, and decompressed a part at a time
     scan       records scanned in arbitrary pieces
@@ -203,10 +203,13 @@ def whole_batches(given: memoryview) -> int:
     if not given:
         return 0
     copy = sealed(given[1:], given[0] % 3)
-    code, verdict = record_batch.check(copy), record_batch.judge(copy)
-    assert (code, verdict) == (batch_twin.check(bytes(copy)), batch_twin.judge(bytes(copy)))
+    code, verdict = record_batch.check(copy), record_batch.check_client_batch(copy)
+    assert (code, verdict) == (
+        batch_twin.check(bytes(copy)),
+        batch_twin.check_client_batch(bytes(copy)),
+    )
     if code == 0:
-        record_batch.place(copy, 1 << 40, 7)
+        record_batch.assign_offset(copy, 1 << 40, 7)
         assert record_batch.check(copy) == 0
         record_batch.stamp_append_time(copy, 5)
         assert record_batch.check(copy) == 0
@@ -336,9 +339,9 @@ def indexes(given: memoryview) -> int:
     entries = given[INDEX.size :]
     found = 0
     for size, sound, sound_twin, floor, floor_twin in (
-        (offset_index.OFFSET_ENTRY_SIZE, offset_index.sound_offsets, index_twin.sound_offsets,
-         offset_index.floor_offset, index_twin.floor_offset),
-        (offset_index.TIME_ENTRY_SIZE, offset_index.sound_times, index_twin.sound_times,
+        (offset_index.OFFSET_ENTRY_SIZE, offset_index.count_valid_offsets,
+         index_twin.count_valid_offsets, offset_index.floor_offset, index_twin.floor_offset),
+        (offset_index.TIME_ENTRY_SIZE, offset_index.count_valid_times, index_twin.count_valid_times,
          offset_index.floor_time, index_twin.floor_time),
     ):  # fmt: skip
         believed = bytes(entries[: len(entries) // size * size])

@@ -48,7 +48,7 @@ def end_marker(kind: int, **fields) -> bytes:
 
 def placed(batch: bytes, base_offset: int, leader_epoch: int) -> bytes:
     copy = bytearray(batch)
-    record_batch.place(copy, base_offset, leader_epoch)
+    record_batch.assign_offset(copy, base_offset, leader_epoch)
     return bytes(copy)
 
 

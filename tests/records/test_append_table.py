@@ -64,8 +64,8 @@ def test_append_table_rejects_limits_invalid_rows_and_closed_builder():
 
 
 def test_memory_of_a_large_builder_is_reused(request):
-    record_writer.keep_memory(1)
-    request.addfinalizer(lambda: record_writer.keep_memory(-1))
+    record_writer.use_block_cache(1)
+    request.addfinalizer(lambda: record_writer.use_block_cache(-1))
     sizes = [1_000, 70_000, 100_000, 300_000, 200_000, 600_000, 90_000]
     builders = {}
     for number in range(40):

@@ -99,7 +99,7 @@ def test_batches_are_read_by_other_clients(package, codec):
 @EACH
 def test_batches_of_other_clients_are_read(package, codec):
     batch = theirs(package, codec)
-    assert record_batch.judge(batch) == 0
+    assert record_batch.check_client_batch(batch) == 0
     assert RecordBatch(batch).header.codec is codec
     assert RecordBatch(batch).records() == RECORDS
 
@@ -107,7 +107,7 @@ def test_batches_of_other_clients_are_read(package, codec):
 @EACH
 def test_idempotent_batch_of_other_clients_is_valid(package, codec):
     batch = theirs(package, codec, producer=(4_000, 3, 12), transactional=True)
-    assert record_batch.judge(batch) == 0
+    assert record_batch.check_client_batch(batch) == 0
     header = RecordBatch(batch).header
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (4_000, 3, 12)
     assert header.is_transactional
@@ -118,8 +118,8 @@ def test_uncompressed_batch_equals_other_clients(package):
     ours = bytearray(build(RECORDS))
     other = bytearray(theirs(package, Codec.NONE))
     # They leave the leader epoch at 0; the CRC does not cover it.
-    record_batch.place(ours, 0, 0)
-    record_batch.place(other, 0, 0)
+    record_batch.assign_offset(ours, 0, 0)
+    record_batch.assign_offset(other, 0, 0)
     assert ours == other
 
 

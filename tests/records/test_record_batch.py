@@ -66,9 +66,9 @@ def test_built_batch_is_read_with_offsets_from_its_base(records, codec, base_off
 
 @pytest.mark.parametrize("codec", Codec)
 def test_built_batch_is_valid(codec):
-    assert record_batch.judge(build(flights(), codec=codec)) == 0
+    assert record_batch.check_client_batch(build(flights(), codec=codec)) == 0
     idempotent = build(flights(), codec=codec, producer_id=4, producer_epoch=0, base_sequence=9)
-    assert record_batch.judge(idempotent) == 0
+    assert record_batch.check_client_batch(idempotent) == 0
 
 
 def test_built_batch_has_every_header_field():
@@ -104,7 +104,7 @@ def test_records_have_the_append_time_of_a_stamped_batch():
 
 def test_placed_batch_has_its_offsets_and_a_valid_checksum():
     batch = bytearray(build(flights(4)))
-    record_batch.place(batch, 1_000, 3)
+    record_batch.assign_offset(batch, 1_000, 3)
     placed = RecordBatch(batch)
     assert [record.offset for record in placed] == [1_000, 1_001, 1_002, 1_003]
     assert placed.header.leader_epoch == 3
@@ -115,7 +115,9 @@ def test_offset_gaps_of_compaction_are_kept():
     batch = RecordBatch(build(kept, base_offset=100))
     assert batch.records() == kept
     assert batch.header.last_offset == 109
-    assert record_batch.judge(bytes(batch)) == InvalidRecord.code, "no client sends gaps"
+    assert record_batch.check_client_batch(bytes(batch)) == InvalidRecord.code, (
+        "no client sends gaps"
+    )
 
 
 def test_header_name_that_is_not_utf8_is_kept_byte_for_byte():

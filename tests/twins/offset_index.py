@@ -24,7 +24,7 @@ def floor_time(fd: int, count: int, tail: bytes, timestamp: int) -> tuple[int, i
     return max(known, default=(-1, 0))
 
 
-def sound_offsets(entries: bytes, end_position: int) -> int:
+def count_valid_offsets(entries: bytes, end_position: int) -> int:
     before = (-1, -1)
     for count, (offset, position) in enumerate(OFFSET_ENTRY.iter_unpack(entries)):
         if offset <= before[0] or position <= before[1] or position >= end_position:
@@ -33,7 +33,7 @@ def sound_offsets(entries: bytes, end_position: int) -> int:
     return len(entries) // OFFSET_ENTRY.size
 
 
-def sound_times(entries: bytes, last_relative_offset: int) -> int:
+def count_valid_times(entries: bytes, last_relative_offset: int) -> int:
     before = (-1, 0)
     for count, (timestamp, offset) in enumerate(TIME_ENTRY.iter_unpack(entries)):
         if timestamp <= before[0] or offset < before[1] or offset > last_relative_offset:

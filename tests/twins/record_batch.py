@@ -46,7 +46,7 @@ def check(batch: bytes) -> int:
     return 0
 
 
-def judge(batch: bytes) -> int:
+def check_client_batch(batch: bytes) -> int:
     if len(batch) < 12:
         return 87
     length = int.from_bytes(batch[8:12], "big", signed=True)
@@ -58,10 +58,10 @@ def judge(batch: bytes) -> int:
         return 2
     if batch[16] < 2 or length + 12 != len(batch):
         return 87
-    return check(batch) or judge_fields(HEADER.unpack_from(batch), len(batch) - HEADER.size)
+    return check(batch) or check_client_fields(HEADER.unpack_from(batch), len(batch) - HEADER.size)
 
 
-def judge_fields(fields: tuple, payload_size: int) -> int:
+def check_client_fields(fields: tuple, payload_size: int) -> int:
     attributes, last_delta = fields[5:7]
     producer_id, producer_epoch, base_sequence, count = fields[9:]
     codec = attributes % 8
@@ -84,7 +84,7 @@ def header(batch: bytes) -> tuple:
     return HEADER.unpack_from(batch)
 
 
-def place(header: bytearray, base_offset: int, leader_epoch: int) -> None:
+def assign_offset(header: bytearray, base_offset: int, leader_epoch: int) -> None:
     struct.pack_into(">q", header, 0, base_offset)
     struct.pack_into(">i", header, 12, leader_epoch)
 

@@ -10,7 +10,7 @@ No I/O; called with the sender's lock.
 from __future__ import annotations
 
 from kafkalite._ext.record_batch import HEADER_SIZE
-from kafkalite._ext.record_writer import BatchBuilder, keep_memory, record_size_max
+from kafkalite._ext.record_writer import BatchBuilder, record_size_max, use_block_cache
 from kafkalite.client.producer.partition_queue import Batch, PartitionQueue
 from kafkalite.client.producer.payload import BuilderContent
 from kafkalite.errors import MessageTooLarge, RequestTimedOut
@@ -36,11 +36,11 @@ class Accumulator:
         self.widest = min(WIDENED_MAX * self.batch_size, record_size_max, memory_size)
         """Maximum size in bytes of a batch that grows while it waits."""
 
-        keep_memory(1)
+        use_block_cache(1)
 
     def close(self) -> None:
         """Release the memory that is kept for the next batches; call it once."""
-        keep_memory(-1)
+        use_block_cache(-1)
 
     def batch_size_for(
         self,
