@@ -23,7 +23,7 @@ PACE_S = 0.001
 """Pause between two records of a producer, so that a history stays short."""
 HEAL_S_MAX = 30
 QUIET = {"log_level": 0}
-HASTY = {
+SHORT_TIMEOUTS = {
     "reconnect.backoff.ms": 10,
     "reconnect.backoff.max.ms": 50,
     "retry.backoff.ms": 10,
@@ -32,9 +32,9 @@ PRODUCERS = {
     "default": {},
     "idempotent": {"enable.idempotence": True},
     "idempotent-lz4": {
-        "enable.idempotence": True, "linger.ms": 0, "compression.type": "lz4", **HASTY,
+        "enable.idempotence": True, "linger.ms": 0, "compression.type": "lz4", **SHORT_TIMEOUTS,
     },
-    "plain": {"acks": "all", "max.in.flight": 1, "linger.ms": 1, **HASTY},
+    "plain": {"acks": "all", "max.in.flight": 1, "linger.ms": 1, **SHORT_TIMEOUTS},
 }  # fmt: skip
 IDEMPOTENT = frozenset({"idempotent", "idempotent-lz4"})
 UNORDERED = frozenset({"default"})
@@ -153,7 +153,7 @@ class Clients:
         self.producing = False
         for thread in self.producers:
             thread.join()
-        consumer = self.consumer("the final reader", HASTY)
+        consumer = self.consumer("the final reader", SHORT_TIMEOUTS)
         try:
             self.read_to_the_end(consumer)
         finally:

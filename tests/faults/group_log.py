@@ -32,7 +32,7 @@ class Committed(NamedTuple):
     word: str
 
 
-class Told(NamedTuple):
+class CommitResult(NamedTuple):
     """The result of a commit at the member."""
 
     partition: int
@@ -51,7 +51,7 @@ class GroupHistory:
 
     interrupted: bool = False
     log: list[Generation | Committed] = field(default_factory=list)
-    told: list[Told] = field(default_factory=list)
+    results: list[CommitResult] = field(default_factory=list)
 
     @property
     def generations(self) -> int:
@@ -112,15 +112,18 @@ def gone_back(history: GroupHistory) -> Iterator[str]:
 
 def untrue(history: GroupHistory) -> Iterator[str]:
     held = {each.word: each for each in history.log if isinstance(each, Committed)}
-    for told in history.told:
-        found = held.get(told.word)
-        if told.code == 0 and found is None:
-            yield f"I1: {told} was acknowledged, and is not in the log"
+    for result in history.results:
+        found = held.get(result.word)
+        if result.code == 0 and found is None:
+            yield f"I1: {result} was acknowledged, and is not in the log"
         # A broken connection leaves the outcome unknown; an error response does not.
-        if told.code > 0 and not history.interrupted and found is not None:
-            yield f"I5: {told} was refused, and is in the log as {found}"
-        if found is not None and (found.partition, found.offset) != (told.partition, told.offset):
-            yield f"I3: {told} is in the log as {found}"
+        if result.code > 0 and not history.interrupted and found is not None:
+            yield f"I5: {result} was refused, and is in the log as {found}"
+        if found is not None and (found.partition, found.offset) != (
+            result.partition,
+            result.offset,
+        ):
+            yield f"I3: {result} is in the log as {found}"
 
 
 def assigned(assignment: bytes, topic: str) -> tuple[int, ...]:

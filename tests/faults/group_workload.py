@@ -27,9 +27,9 @@ from kafkalite.coordination.topic_names import CONSUMER_OFFSETS
 from kafkalite.protocol.schemas import group_records
 from kafkalite.testing import Broker
 from tests.faults import group_log
-from tests.faults.group_log import Committed, Generation, GroupHistory, Told, assigned
+from tests.faults.group_log import CommitResult, Committed, Generation, GroupHistory, assigned
 from tests.faults.group_member import SESSION_MS
-from tests.faults.harness import patience
+from tests.faults.harness import load_factor
 from tests.faults.history import ACKED, History, Send
 from tests.faults.prober import guarded
 from tests.faults.processes import SUPERVISOR, Processes
@@ -179,7 +179,7 @@ class Churn:
                 break  # killed within a line
             word, *said = json.loads(line)
             if word == "commit":
-                self.groups[member.group].told.append(Told(*said))
+                self.groups[member.group].results.append(CommitResult(*said))
             elif word == "read":
                 partition, first, last = said
                 self.reads[member.group, partition].append((first, last))
@@ -264,7 +264,7 @@ class Churn:
                 self.start(group, f"{group}-static-{number}" if number < STATIC else "")
         for thread in self.threads:
             thread.start()
-        deadline = time.monotonic() + 30 + 4 * count * patience()
+        deadline = time.monotonic() + 30 + 4 * count * load_factor()
         while self.generations < count and not self.faults:
             time.sleep(self.dice.uniform(*PACE_S))
             self.resume(time.monotonic())
@@ -302,7 +302,7 @@ class Churn:
             left = self.behind(admin)
         seconds = time.monotonic() - begun
         self.recoveries["churn over: all is read and committed"].append(seconds)
-        if left or seconds > STABLE_S_MAX * patience():
+        if left or seconds > STABLE_S_MAX * load_factor():
             self.faults.append(f"I14: {seconds:.1f} s after the churn the groups lack {left}")
 
     def behind(self, admin: AdminClient) -> dict[str, int]:

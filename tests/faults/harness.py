@@ -9,7 +9,6 @@ from collections import Counter, defaultdict
 from pathlib import Path
 
 from kafkalite.process.run_directory import bus_path
-from tests.faults.asking import Line
 from tests.faults.clients import Clients
 from tests.faults.history import History
 from tests.faults.prober import (
@@ -19,13 +18,14 @@ from tests.faults.prober import (
     Trouble,
     Watcher,
     longest_gap,
-    served_again,
+    recovered_at,
 )
 from tests.faults.processes import SUPERVISOR, Processes, until
+from tests.faults.raw_connection import RawConnection
 
 SERVE_S_MAX = 3.0
 """Maximum recovery time of a partition or the controller (I14), on a quiet machine."""
-GIVE_UP_S = 60.0
+WAIT_S_MAX = 60.0
 ACKS_BETWEEN = (50, 1_500)
 """Acknowledgements between two faults, so that requests are in flight; drawn from the seed."""
 FILLS_AN_INDEX_ENTRY = 5_000
@@ -70,7 +70,7 @@ class FaultHarness:
         exists: indexes, the offsets topic, and in every process the threads that flush."""
         until(
             lambda: self.ask_a_worker("coordinator", "any") == 0,
-            GIVE_UP_S,
+            WAIT_S_MAX,
             "nobody coordinates groups",
         )
         broker = self.processes.broker
@@ -78,13 +78,13 @@ class FaultHarness:
         directory = Directory(flushed, self.processes.addresses(), History())
         for partition in range(3 * len(self.processes.workers)):
             prober = Prober(directory, partition, [])
-            until(prober.probe, GIVE_UP_S, f"partition {partition} takes no record")
+            until(prober.probe, WAIT_S_MAX, f"partition {partition} takes no record")
             prober.hang_up()
         self.ask_a_worker("delete_topic", flushed)
         for prober in self.probers:
             for size in (1, *[FILLS_AN_INDEX_ENTRY] * 3, 1):
                 prober.size = size
-                until(prober.probe, GIVE_UP_S, f"partition {prober.partition} takes no record")
+                until(prober.probe, WAIT_S_MAX, f"partition {prober.partition} takes no record")
             prober.hang_up()
 
     def begin(self) -> None:
@@ -120,13 +120,13 @@ class FaultHarness:
 
     def served(self, kind: str, at: float, partitions: list[int], within: float) -> float | None:
         """Wait until these partitions are served again; note the time since `at`."""
-        deadline = time.monotonic() + GIVE_UP_S
+        deadline = time.monotonic() + WAIT_S_MAX
         last = at
         for index in partitions:
-            while (again := served_again(self.probers[index].sends, at)) is None:
+            while (again := recovered_at(self.probers[index].sends, at)) is None:
                 if time.monotonic() > deadline:
                     self.faults.append(
-                        f"I14: partition {index} does not serve {GIVE_UP_S} s after {kind}"
+                        f"I14: partition {index} does not serve {WAIT_S_MAX} s after {kind}"
                     )
                     return None
                 time.sleep(0.001)
@@ -142,7 +142,7 @@ class FaultHarness:
         """Record a duration; in a timed run one above the limit is a violation."""
         self.recoveries[kind].append(seconds)
         self.diary.append(f"{time.time():.3f} {kind}: {seconds:.3f} s")
-        within *= patience()
+        within *= load_factor()
         if self.timed and seconds > within:
             self.faults.append(f"I14: {kind}: served again after {seconds:.3f} s, not {within:.1f}")
 
@@ -154,7 +154,7 @@ class FaultHarness:
             return expected <= pids.keys() and not but.items() & pids.items()
 
         try:
-            until(hold, GIVE_UP_S, f"of the nodes {sorted(expected)} some are missing")
+            until(hold, WAIT_S_MAX, f"of the nodes {sorted(expected)} some are missing")
         except TimeoutError as fault:
             self.faults.append(f"I14: {fault}; there are {sorted(self.processes.pids())}")
 
@@ -164,13 +164,13 @@ class FaultHarness:
         """Create and delete a topic through a worker; note the time until that succeeds."""
         self.topics_made += 1
         name = f"made-{self.topics_made}"
-        deadline = time.monotonic() + GIVE_UP_S
+        deadline = time.monotonic() + WAIT_S_MAX
         for asked, well in (("create_topic", (0, EXISTS_ALREADY)), ("delete_topic", (0,))):
             while (code := self.ask_a_worker(asked, name)) not in well:
                 if asked == "delete_topic" and code == UNKNOWN_TOPIC:
                     break  # an earlier attempt has succeeded, only its response was lost
                 if time.monotonic() > deadline:
-                    self.faults.append(f"I14: {asked} fails {GIVE_UP_S} s after {kind}: {code}")
+                    self.faults.append(f"I14: {asked} fails {WAIT_S_MAX} s after {kind}: {code}")
                     return
                 time.sleep(0.005)
             if asked == "create_topic":
@@ -184,7 +184,7 @@ class FaultHarness:
                 lambda name=f"made-{number}": (
                     self.ask_a_worker("delete_topic", name) == UNKNOWN_TOPIC
                 ),
-                GIVE_UP_S,
+                WAIT_S_MAX,
                 f"made-{number} cannot be deleted",
             )
 
@@ -192,7 +192,9 @@ class FaultHarness:
         """Send a request to a random worker; return the error code, or the connection's error."""
         nodes = [node for node in self.directory.addresses if node != SUPERVISOR] or [SUPERVISOR]
         try:
-            with Line(self.directory.addresses[self.dice.choice(nodes)], CHANGE_S_MAX) as line:
+            with RawConnection(
+                self.directory.addresses[self.dice.choice(nodes)], CHANGE_S_MAX
+            ) as line:
                 return int(getattr(line, asked)(name))
         except OSError as fault:
             return f"{type(fault).__name__}: {fault}"
@@ -216,6 +218,6 @@ class FaultHarness:
         return [broker.data, bus_path(broker.ready).parent]
 
 
-def patience() -> float:
+def load_factor() -> float:
     """Return the factor for time limits under other load: the load average per core."""
     return max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))

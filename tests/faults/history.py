@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ACKED, REFUSED, UNKNOWN = "acked", "refused", "unknown"
-NOBODY = -1
+NO_NODE = -1
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class Send:
     value: str
     outcome: str = UNKNOWN
     offset: int = -1
-    node: int = NOBODY
+    node: int = NO_NODE
     sent_at: float = 0.0
     answered_at: float = 0.0
 
@@ -57,7 +57,7 @@ class Read(NamedTuple):
     leader_epoch: int = -1
 
 
-class Told(NamedTuple):
+class LeaderObservation(NamedTuple):
     """The leader of a partition in one node's Metadata, with the times of the request."""
 
     by: int
@@ -73,7 +73,7 @@ class History:
     """All sends, reads and Metadata responses of a run; `reads` are by reader, in their order.
 
     `unordered` are plain producers with several requests in flight: a resent record may be after
-    records sent later.  `looks` are reads of single offsets, just acknowledged; one that found
+    records sent later.  `lookups` are reads of single offsets, just acknowledged; one that found
     nothing has an empty value.  `errors` are the texts of the clients' errors.
     """
 
@@ -81,9 +81,9 @@ class History:
     unordered: frozenset[str] = frozenset()
     sends: list[Send] = field(default_factory=list)
     reads: dict[str, list[Read]] = field(default_factory=lambda: defaultdict(list))
-    looks: list[Read] = field(default_factory=list)
+    lookups: list[Read] = field(default_factory=list)
     final: list[Read] = field(default_factory=list)
-    told: list[Told] = field(default_factory=list)
+    observations: list[LeaderObservation] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
     @property
@@ -96,12 +96,12 @@ class History:
         with path.open("w") as file:
             for send in self.sends:
                 print(json.dumps({"send": asdict(send)}), file=file)
-            readers = {**self.reads, "looks": self.looks, "final": self.final}
+            readers = {**self.reads, "looks": self.lookups, "final": self.final}
             for reader, reads in readers.items():
                 for read in reads:
                     print(json.dumps({"read": read._asdict(), "reader": reader}), file=file)
-            for told in self.told:
-                print(json.dumps({"told": told._asdict()}), file=file)
+            for observation in self.observations:
+                print(json.dumps({"told": observation._asdict()}), file=file)
             for error in self.errors:
                 print(json.dumps({"error": error}), file=file)
 
@@ -133,7 +133,7 @@ def repeated(history: History) -> Iterator[str]:
 
 def changed(history: History) -> Iterator[str]:
     values: dict[tuple[int, int], str] = {}
-    places = (history.final, history.looks, *history.reads.values())
+    places = (history.final, history.lookups, *history.reads.values())
     seen = [read for reads in places for read in reads]
     seen += [Read(s.partition, s.offset, s.value) for s in history.sends if s.outcome == ACKED]
     for read in seen:
@@ -199,16 +199,20 @@ def overtaken(history: History) -> Iterator[str]:
 def gone_back(history: History) -> Iterator[str]:
     latest: dict[tuple[int, int], int] = {}
     # With concurrent requests, only one sent after another's response must see its epoch.
-    answers = iter(sorted(history.told, key=lambda told: told.answered_at))
+    answers = iter(sorted(history.observations, key=lambda observation: observation.answered_at))
     earlier = next(answers, None)
-    for told in sorted(history.told, key=lambda told: told.asked_at):
-        while earlier is not None and earlier is not told and earlier.answered_at <= told.asked_at:
+    for observation in sorted(history.observations, key=lambda observation: observation.asked_at):
+        while (
+            earlier is not None
+            and earlier is not observation
+            and earlier.answered_at <= observation.asked_at
+        ):
             place = (earlier.by, earlier.partition)
             latest[place] = max(latest.get(place, -1), earlier.leader_epoch)
             earlier = next(answers, None)
-        before = latest.get((told.by, told.partition), -1)
-        if told.leader_epoch < before:
-            yield f"I9: {told}, and it had spoken of epoch {before}"
+        before = latest.get((observation.by, observation.partition), -1)
+        if observation.leader_epoch < before:
+            yield f"I9: {observation}, and it had spoken of epoch {before}"
     placed: dict[int, int] = {}
     for read in history.final:
         if read.leader_epoch < placed.get(read.partition, -1):
@@ -221,13 +225,13 @@ def led_by_two(history: History) -> Iterator[str]:
     leaders: dict[tuple[int, int], int] = {}
     epochs = {(read.partition, read.offset): read.leader_epoch for read in history.final}
     found = [
-        (told.partition, told.leader_epoch, told.leader)
-        for told in history.told
-        if told.leader != NOBODY
+        (observation.partition, observation.leader_epoch, observation.leader)
+        for observation in history.observations
+        if observation.leader != NO_NODE
     ]
     for send in history.sends:
         epoch = epochs.get((send.partition, send.offset), -1)
-        if send.outcome == ACKED and send.node != NOBODY and epoch >= 0:
+        if send.outcome == ACKED and send.node != NO_NODE and epoch >= 0:
             found.append((send.partition, epoch, send.node))
     for partition, epoch, leader in dict.fromkeys(found):
         first = leaders.setdefault((partition, epoch), leader)

@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from tests.faults.harness import GIVE_UP_S, FaultHarness
+from tests.faults.harness import WAIT_S_MAX, FaultHarness
 from tests.faults.processes import SUPERVISOR
 
 DONE_S_MAX = 15.0
@@ -98,7 +98,7 @@ class Moves:
         disturbance = self.disturbance(begin)
         while not (accepted and done()):
             now = time.monotonic()
-            if now - begin > GIVE_UP_S:
+            if now - begin > WAIT_S_MAX:
                 self.harness.faults.append(f"I14: node {' '.join(words)} is not done: {said}")
                 return
             if now - asked_at > ASK_AGAIN_S and not (once and accepted):

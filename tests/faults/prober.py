@@ -17,13 +17,13 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tests.faults.asking import Address, Leader, Line
-from tests.faults.history import ACKED, NOBODY, REFUSED, History, Read, Send, Told
+from tests.faults.history import ACKED, NO_NODE, REFUSED, History, LeaderObservation, Read, Send
+from tests.faults.raw_connection import Address, Leader, RawConnection
 
 PACE_S = 0.02
 """Pause between two records of a partition that is served."""
 AGAIN_S = 0.002
-ANSWER_S_MAX = 1.0
+RESPONSE_S_MAX = 1.0
 """Timeout of a stopped process's response; then the leader is refreshed."""
 LOOK_S_MAX = 0.25
 """Timeout of Metadata, which any other node can provide as well."""
@@ -56,7 +56,7 @@ class Directory:
         self.lock = threading.Lock()
         self.turn = 0
 
-    def told(self, by: int, line: Line) -> None:
+    def observe(self, by: int, line: RawConnection) -> None:
         """Request Metadata over this connection, and record the response."""
         asked_at = time.monotonic()
         answer = line.cluster(self.topic)
@@ -64,8 +64,8 @@ class Directory:
         with self.lock:
             self.addresses = answer.addresses or self.addresses
             for leader in answer.leaders:
-                self.history.told.append(
-                    Told(
+                self.history.observations.append(
+                    LeaderObservation(
                         by,
                         leader.partition,
                         leader.node,
@@ -84,8 +84,8 @@ class Directory:
         self.turn += 1
         node = nodes[self.turn % len(nodes)]
         try:
-            with Line(self.addresses[node], LOOK_S_MAX) as line:
-                self.told(node, line)
+            with RawConnection(self.addresses[node], LOOK_S_MAX) as line:
+                self.observe(node, line)
         except OSError:
             time.sleep(AGAIN_S)
 
@@ -111,8 +111,8 @@ class Prober:
         self.history = directory.history
         self.troubles: list[Trouble] = []
         self.sends: list[Send] = []
-        self.line: Line | None = None
-        self.node = NOBODY
+        self.line: RawConnection | None = None
+        self.node = NO_NODE
         self.lines = 0
         self.number = 0
         self.size = 1
@@ -137,7 +137,7 @@ class Prober:
             if send.outcome == ACKED:
                 code, value = line.value_at(self.topic, self.partition, send.offset)
                 if code == 0:
-                    self.history.looks.append(Read(self.partition, send.offset, value))
+                    self.history.lookups.append(Read(self.partition, send.offset, value))
                     return True
                 self.complain(at, f"fetch: error {code}")
         except OSError as fault:
@@ -150,7 +150,7 @@ class Prober:
         """The connection's producer name: order holds within one connection only."""
         return f"prober-{self.partition}-{self.lines}"
 
-    def connected(self) -> Line | None:
+    def connected(self) -> RawConnection | None:
         """Return the connection to the leader; reconnect if there is another leader."""
         found = self.directory.leader_of(self.partition)
         if self.line is not None and found is not None and found[0] == self.node:
@@ -164,18 +164,18 @@ class Prober:
             return None
         self.node, address = found
         self.lines += 1
-        self.line = Line(address, ANSWER_S_MAX)
-        self.directory.told(self.node, self.line)
+        self.line = RawConnection(address, RESPONSE_S_MAX)
+        self.directory.observe(self.node, self.line)
         return self.line
 
-    def ask_the_former(self, line: Line, node: int) -> None:
+    def ask_the_former(self, line: RawConnection, node: int) -> None:
         """Send one record to a former leader: if it accepts, the history shows it."""
         try:
             self.sent(line, node, self.name)
         except OSError:
             return
 
-    def sent(self, line: Line, node: int, name: str) -> Send:
+    def sent(self, line: RawConnection, node: int, name: str) -> Send:
         """Send one record and record the outcome."""
         self.number += 1
         send = Send(name, self.partition, f"{name}/{self.number}/{'x' * self.size}", node=node)
@@ -201,7 +201,7 @@ class Prober:
         if self.line is not None:
             self.line.close()
         self.line = None
-        self.node = NOBODY
+        self.node = NO_NODE
         self.directory.ask_anybody()
 
 
@@ -211,7 +211,7 @@ class Watcher:
     def __init__(self, directory: Directory, faults: list[str]) -> None:
         self.directory = directory
         self.running = True
-        self.lines: dict[int, Line] = {}
+        self.lines: dict[int, RawConnection] = {}
         self.thread = threading.Thread(target=guarded, args=(self.run, faults))
 
     def run(self) -> None:
@@ -224,9 +224,9 @@ class Watcher:
 
     def look(self, node: int, address: Address) -> None:
         try:
-            line = self.lines.get(node) or Line(address, LOOK_S_MAX)
+            line = self.lines.get(node) or RawConnection(address, LOOK_S_MAX)
             self.lines[node] = line
-            self.directory.told(node, line)
+            self.directory.observe(node, line)
         except OSError:
             if line := self.lines.pop(node, None):
                 line.close()
@@ -266,7 +266,7 @@ def guarded(work: Callable[[], None], faults: list[str]) -> None:
         raise
 
 
-def served_again(sends: list[Send], at: float) -> float | None:
+def recovered_at(sends: list[Send], at: float) -> float | None:
     """Return the time of the first acknowledgement of a record sent after `at`."""
     first = None
     for send in reversed(sends):

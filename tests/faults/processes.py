@@ -17,7 +17,7 @@ from pathlib import Path
 
 from kafkalite.process.status.ready import STATUS_FILE
 from kafkalite.testing import Broker
-from tests.faults.asking import Address
+from tests.faults.raw_connection import Address
 
 SUPERVISOR = 0
 LOOK_S = 0.002

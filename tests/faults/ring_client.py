@@ -31,7 +31,7 @@ from kafkalite.records.batch import Record, build
 from kafkalite.transport.ring import ProducerRing
 from kafkalite.transport.run_directory import local_path
 
-ANSWER_S_MAX = 30.0
+RESPONSE_S_MAX = 30.0
 ATTACH_AGAIN_S = 0.005
 BACK_S_MAX = 60.0
 PADDING_MAX = 300
@@ -89,7 +89,7 @@ class Lease:
     def __init__(self, place: Place) -> None:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            self.socket.settimeout(ANSWER_S_MAX)
+            self.socket.settimeout(RESPONSE_S_MAX)
             self.socket.connect(str(local_path(Path(place.run_directory), place.node)))
             self._ask(
                 local.HELLO(cluster_id=place.cluster_id, node_id=place.node, client_id="F24"), 0

@@ -17,9 +17,9 @@ from collections import deque
 
 from kafkalite.protocol.schemas.transactions import INIT_PRODUCER_ID
 from kafkalite.transport.ring import ProducerRing, RingError
-from tests.faults.asking import Line
+from tests.faults.raw_connection import RawConnection
 from tests.faults.ring_client import (
-    ANSWER_S_MAX,
+    RESPONSE_S_MAX,
     Lease,
     Ledger,
     Place,
@@ -53,9 +53,9 @@ class Survivor:
         self.unanswered: deque[tuple[int, bytes]] = deque()
         self.lease: Lease | None = None
         self.left = 0
-        with Line(address, ANSWER_S_MAX) as line:
+        with RawConnection(address, RESPONSE_S_MAX) as line:
             asked = {"transactional_id": None, "transaction_timeout_ms": 1}
-            given = line.ask(INIT_PRODUCER_ID, 2, asked)
+            given = line.request(INIT_PRODUCER_ID, 2, asked)
         assert given.error_code == 0, given.error_code
         self.producer_id, self.epoch = given.producer_id, given.producer_epoch
 

@@ -22,11 +22,11 @@ from pathlib import Path
 
 from kafkalite.protocol.schemas.cluster import METADATA
 from kafkalite.transport.run_directory import local_path
-from tests.faults.asking import Line
-from tests.faults.harness import GIVE_UP_S, SERVE_S_MAX, FaultHarness, patience
+from tests.faults.harness import SERVE_S_MAX, WAIT_S_MAX, FaultHarness, load_factor
 from tests.faults.history import ACKED, REFUSED, UNKNOWN, Send
 from tests.faults.prober import guarded
 from tests.faults.processes import SUPERVISOR, children_of, until
+from tests.faults.raw_connection import RawConnection
 from tests.faults.ring_client import Ledger, Place, batch_of, value_of
 
 ROOT = Path(__file__).parents[2]
@@ -121,7 +121,7 @@ class Sabotage:
         for index in harness.partitions:
             until(
                 lambda index=index: harness.directory.leader_of(index) is not None,
-                GIVE_UP_S,
+                WAIT_S_MAX,
                 f"nobody leads partition {index}",
             )
         led = {node: harness.directory.led_by(node) for node in harness.processes.workers}
@@ -152,10 +152,10 @@ class Sabotage:
         run_directory = self.harness.watched()[-1]
         for node in led:
             assert local_path(run_directory, node).is_socket(), f"node {node} has no local socket"
-        with Line(self.harness.processes.addresses()[0], GIVE_UP_S) as line:
+        with RawConnection(self.harness.processes.addresses()[0], WAIT_S_MAX) as line:
             topics = [{"topic_id": bytes(16), "name": self.harness.topic}]
-            answer = line.ask(METADATA, 12, {"topics": topics})
-        topic_id = bytes(answer.topics[0].topic_id).hex()
+            response = line.request(METADATA, 12, {"topics": topics})
+        topic_id = bytes(response.topics[0].topic_id).hex()
         return [
             Place(str(run_directory), ready["cluster_id"], node, topic_id, partition)
             for node, partitions in led.items()
@@ -178,7 +178,7 @@ class Sabotage:
 
     # Acts.
 
-    def ask(self, act: str, count: int, places: list[Place]) -> None:
+    def command(self, act: str, count: int, places: list[Place]) -> None:
         assert self.victims.process.stdin is not None
         said = {
             "act": act, "count": count, "places": places,
@@ -196,7 +196,7 @@ class Sabotage:
 
     def played(self, act: str, count: int) -> None:
         times = self.victims.done[act] + 1
-        self.ask(act, count, self.places)
+        self.command(act, count, self.places)
         self.await_done(act, times)
 
     def turn(self, kills: int) -> None:
@@ -223,7 +223,7 @@ class Sabotage:
             )
         for prober, gap in zip(harness.probers, harness.gaps(begin, end), strict=True):
             harness.recoveries["gap beside bad producers"].append(gap)
-            if harness.timed and gap > SERVE_S_MAX * patience():
+            if harness.timed and gap > SERVE_S_MAX * load_factor():
                 harness.faults.append(f"I14: partition {prober.partition} paused for {gap:.3f} s")
 
     def kill_reading(self) -> None:
@@ -234,7 +234,7 @@ class Sabotage:
         )
         before, times = harness.processes.pids(), self.victims.done["stale"] + 1
         ready = self.victims.done["ready"] + 1
-        self.ask("stale", STALE_COUNT, [place for place in self.places if place.node == node])
+        self.command("stale", STALE_COUNT, [place for place in self.places if place.node == node])
         self.await_done("ready", ready)
         at = harness.processes.signal(before[node], signal.SIGKILL)
         self.counts["killed"] += 1

@@ -17,7 +17,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from tests.faults.harness import GIVE_UP_S, SERVE_S_MAX, FaultHarness, patience
+from tests.faults.harness import SERVE_S_MAX, WAIT_S_MAX, FaultHarness, load_factor
 from tests.faults.moves import move
 from tests.faults.processes import SUPERVISOR, exists, until
 
@@ -127,7 +127,7 @@ def stop_worker(harness: FaultHarness) -> None:
         processes.signal(pid, signal.SIGCONT)
         harness.served("worker stopped for a moment", at, led, SERVE_S_MAX)
         # Other processes may have kept it from a processor for the rest of the session timeout.
-        if processes.pids().get(node) != pid and harness.timed and patience() < SHARED:
+        if processes.pids().get(node) != pid and harness.timed and load_factor() < SHARED:
             harness.faults.append(f"F3: node {node} was given up although its pause was short")
     harness.all_up(set(before), {})
 
@@ -137,7 +137,7 @@ def fenced(harness: FaultHarness, node: int, pid: int, at: float) -> None:
     try:
         until(
             lambda: not exists(pid),
-            FENCED_S_MAX * patience() if harness.timed else GIVE_UP_S,
+            FENCED_S_MAX * load_factor() if harness.timed else WAIT_S_MAX,
             f"stopped node {node} was not fenced",
         )
     except TimeoutError as fault:
@@ -145,7 +145,7 @@ def fenced(harness: FaultHarness, node: int, pid: int, at: float) -> None:
         harness.processes.signal(pid, signal.SIGCONT)
         return
     harness.note("stopped worker fenced", time.monotonic() - at, FENCED_S_MAX)
-    if time.monotonic() - at < SESSION_S - HEARTBEAT_S and patience() < SHARED:
+    if time.monotonic() - at < SESSION_S - HEARTBEAT_S and load_factor() < SHARED:
         harness.faults.append(f"F3: node {node} was fenced before its time-out")
 
 
@@ -179,13 +179,13 @@ def lose_supervisor(harness: FaultHarness, stopped_s_max: float) -> None:
         harness.faults.append(f"F4: {kind} for {end - begin:.1f} s, and {trouble}")
     for prober, gap in zip(harness.probers, harness.gaps(begin, end), strict=True):
         harness.recoveries["gap while the supervisor was away"].append(gap)
-        if harness.timed and gap > NOTICED_S_MAX * patience():
+        if harness.timed and gap > NOTICED_S_MAX * load_factor():
             harness.faults.append(
                 f"F4: partition {prober.partition} paused for {gap:.3f} s: {kind}"
             )
     after = processes.pids()
     for node in before.keys() - {SUPERVISOR}:
-        if after.get(node) != before[node] and patience() < SHARED:
+        if after.get(node) != before[node] and load_factor() < SHARED:
             harness.faults.append(f"F4: node {node} was replaced while the supervisor was away")
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.faults.group_log import Committed, Generation, GroupHistory, Told, violations
+from tests.faults.group_log import CommitResult, Committed, Generation, GroupHistory, violations
 
 
 def generation(number, **owners):
@@ -19,17 +19,17 @@ GOOD = (
     generation(4, b=(0, 1)),
     Committed(0, 9, "b/1/2"),
 )
-TOLD = (
-    Told(0, 5, "a/1/1", 0),
-    Told(1, 3, "b/1/1", 0),
-    Told(0, 5, "a/1/2", -195),
-    Told(0, 7, "a/1/3", 22),
-    Told(0, 9, "b/1/2", 0),
+RESULTS = (
+    CommitResult(0, 5, "a/1/1", 0),
+    CommitResult(1, 3, "b/1/1", 0),
+    CommitResult(0, 5, "a/1/2", -195),
+    CommitResult(0, 7, "a/1/3", 22),
+    CommitResult(0, 9, "b/1/2", 0),
 )
 
 
-def complaints(log=GOOD, told=TOLD, **kind):
-    return [each[:3] for each in violations(GroupHistory(log=[*log], told=[*told], **kind))]
+def complaints(log=GOOD, results=RESULTS, **kind):
+    return [each[:3] for each in violations(GroupHistory(log=[*log], results=[*results], **kind))]
 
 
 def test_group_log_accepts_a_working_group():
@@ -62,17 +62,17 @@ def test_group_log_accepts_a_commit_before_the_next_owner():
 
 
 @pytest.mark.parametrize(
-    ("told", "complaint"),
+    ("result", "complaint"),
     [
-        (Told(0, 9, "b/1/9", 0), "I1:"),
-        (Told(1, 3, "b/1/1", 22), "I5:"),
-        (Told(0, 5, "b/1/1", 0), "I3:"),
+        (CommitResult(0, 9, "b/1/9", 0), "I1:"),
+        (CommitResult(1, 3, "b/1/1", 22), "I5:"),
+        (CommitResult(0, 5, "b/1/1", 0), "I3:"),
     ],
     ids=["acknowledged and lost", "refused and kept", "another one kept"],
 )
-def test_group_log_reports_invalid_member_responses(told, complaint):
-    assert complaint in complaints(told=(told,))
+def test_group_log_reports_invalid_member_responses(result, complaint):
+    assert complaint in complaints(results=(result,))
 
 
 def test_group_log_ignores_errors_of_a_killed_coordinator():
-    assert complaints(told=(Told(1, 3, "b/1/1", 22),), interrupted=True) == []
+    assert complaints(results=(CommitResult(1, 3, "b/1/1", 22),), interrupted=True) == []

@@ -2,7 +2,16 @@
 
 import pytest
 
-from tests.faults.history import ACKED, REFUSED, UNKNOWN, History, Read, Send, Told, violations
+from tests.faults.history import (
+    ACKED,
+    REFUSED,
+    UNKNOWN,
+    History,
+    LeaderObservation,
+    Read,
+    Send,
+    violations,
+)
 
 
 def clean():
@@ -17,14 +26,14 @@ def clean():
         epoch = int(partition == 0 and number >= 10)
         leader = 1 if partition == 0 and number < 10 else 2
         for by in (1, 2):
-            history.told.append(Told(by, partition, leader, epoch))
+            history.observations.append(LeaderObservation(by, partition, leader, epoch))
         for producer in ("i", "p", "prober"):
             value = f"{producer}{number}"
             offset, ends[partition] = ends[partition], ends[partition] + 1
             send = Send(producer, partition, value, ACKED, offset)
             if producer == "prober":
                 send.node, send.sent_at, send.answered_at = leader, number, number + 0.5
-                history.looks.append(Read(partition, offset, value, epoch))
+                history.lookups.append(Read(partition, offset, value, epoch))
             history.sends.append(send)
             history.final.append(Read(partition, offset, value, epoch))
     history.reads["live"] = history.final[:-8]
@@ -84,16 +93,16 @@ def leave_out_one_in_the_middle(history):
     history.sends.insert(0, Send("i", 0, "i-1", UNKNOWN))
 
 
-def show_a_refused_one(history):
+def show_a_rejected_record(history):
     history.sends[7].outcome = REFUSED
 
 
-def show_what_nobody_sent(history):
+def show_an_unsent_record(history):
     history.reads["live"].append(Read(0, 26, "stranger"))
 
 
-def look_and_find_nothing(history):
-    history.looks[4] = history.looks[4]._replace(value="")
+def look_up_and_find_nothing(history):
+    history.lookups[4] = history.lookups[4]._replace(value="")
 
 
 def place_a_later_one_before_an_earlier(history):
@@ -101,16 +110,16 @@ def place_a_later_one_before_an_earlier(history):
     by_value["prober8"].sent_at = by_value["prober8"].answered_at = 100
 
 
-def tell_of_an_older_epoch(history):
-    history.told.append(Told(2, 0, 1, 0))
+def report_an_older_epoch(history):
+    history.observations.append(LeaderObservation(2, 0, 1, 0))
 
 
 def place_under_an_older_epoch(history):
     history.final[-5] = history.final[-5]._replace(leader_epoch=0)
 
 
-def tell_of_two_leaders(history):
-    history.told.append(Told(3, 0, 3, 1))
+def report_two_leaders(history):
+    history.observations.append(LeaderObservation(3, 0, 3, 1))
 
 
 def let_the_former_leader_accept(history):
@@ -118,7 +127,7 @@ def let_the_former_leader_accept(history):
     history.final.append(Read(0, 30, "prober20", 1))
 
 
-def tell_a_client_of_an_error(history):
+def report_an_error_to_a_client(history):
     history.errors.append("the default producer was told: local timed out")
 
 
@@ -149,15 +158,15 @@ def cut_a_hole_into_the_end(history):
         (acknowledge_two_at_one_offset, "I3"),
         (swap_two, "I4"),
         (leave_out_one_in_the_middle, "I4"),
-        (show_a_refused_one, "I5"),
-        (show_what_nobody_sent, "I5"),
-        (look_and_find_nothing, "I3"),
+        (show_a_rejected_record, "I5"),
+        (show_an_unsent_record, "I5"),
+        (look_up_and_find_nothing, "I3"),
         (place_a_later_one_before_an_earlier, "I7"),
-        (tell_of_an_older_epoch, "I9"),
+        (report_an_older_epoch, "I9"),
         (place_under_an_older_epoch, "I9"),
-        (tell_of_two_leaders, "I9"),
+        (report_two_leaders, "I9"),
         (let_the_former_leader_accept, "I9"),
-        (tell_a_client_of_an_error, "C"),
+        (report_an_error_to_a_client, "C"),
         (skip_one, "I6"),
         (go_back, "I6"),
         (begin_late, "I6"),
@@ -172,16 +181,19 @@ def test_history_reports_a_planted_error(plant, name):
 
 def test_history_accepts_an_older_response_to_an_older_request():
     history = clean()
-    history.told += [Told(2, 0, 2, 2, 30, 32), Told(2, 0, 2, 1, 31, 33)]
+    history.observations += [
+        LeaderObservation(2, 0, 2, 2, 30, 32),
+        LeaderObservation(2, 0, 2, 1, 31, 33),
+    ]
     assert violations(history) == []
-    history.told.append(Told(2, 0, 2, 1, 32, 34))
+    history.observations.append(LeaderObservation(2, 0, 2, 1, 32, 34))
     assert any(complaint.startswith("I9") for complaint in violations(history))
 
 
 def test_history_accepts_a_leader_without_acknowledgements():
     history = clean()
-    history.told.insert(0, Told(3, 0, -1, 1))
-    history.told.append(Told(3, 0, -1, 1))
+    history.observations.insert(0, LeaderObservation(3, 0, -1, 1))
+    history.observations.append(LeaderObservation(3, 0, -1, 1))
     assert violations(history) == []
 
 
@@ -197,5 +209,5 @@ def test_history_is_written_one_entry_a_line(tmp_path):
     history = clean()
     history.write(tmp_path / "history.jsonl")
     count = len(history.sends) + len(history.final) + len(history.reads["live"])
-    count += len(history.looks) + len(history.told)
+    count += len(history.lookups) + len(history.observations)
     assert len((tmp_path / "history.jsonl").read_text().splitlines()) == count

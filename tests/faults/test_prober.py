@@ -6,9 +6,9 @@ import time
 import pytest
 
 from kafkalite.testing import Broker
-from tests.faults.asking import Leader, Line
 from tests.faults.history import ACKED, REFUSED, History, Read, Send, violations
-from tests.faults.prober import Directory, Metronome, Prober, longest_gap, served_again
+from tests.faults.prober import Directory, Metronome, Prober, longest_gap, recovered_at
+from tests.faults.raw_connection import Leader, RawConnection
 from tests.process.waiting import until
 
 
@@ -18,9 +18,9 @@ def sends(*moments):
 
 def test_recovery_ends_with_the_first_later_acknowledgement():
     tried = sends((1, ACKED), (3, ACKED), (5, REFUSED), (7, ACKED), (9, ACKED))
-    assert served_again(tried, 0) == 2
-    assert served_again(tried, 3.5) == 8
-    assert served_again(tried, 9.5) is None
+    assert recovered_at(tried, 0) == 2
+    assert recovered_at(tried, 3.5) == 8
+    assert recovered_at(tried, 9.5) is None
 
 
 def test_longest_gap_includes_both_bounds():
@@ -70,9 +70,9 @@ def test_probe_is_acknowledged_and_read_back(broker):
     prober.hang_up()
     assert [send.offset for send in history.sends] == [0, 1]
     assert {send.node for send in history.sends} == {0}
-    assert [look.value for look in history.looks] == [send.value for send in history.sends]
+    assert [look.value for look in history.lookups] == [send.value for send in history.sends]
     history.final = [Read(1, send.offset, send.value, 0) for send in history.sends]
-    assert history.told and violations(history) == []
+    assert history.observations and violations(history) == []
 
 
 def test_probe_records_the_response_of_a_former_leader(broker):
@@ -93,16 +93,16 @@ def test_probe_records_the_response_of_a_former_leader(broker):
     history.final = [Read(0, send.offset, send.value, 0) for send in history.sends]
     assert violations(history) == []
     history.final[1] = history.final[1]._replace(leader_epoch=1)
-    history.told.append(history.told[-1]._replace(leader=7, leader_epoch=1))
+    history.observations.append(history.observations[-1]._replace(leader=7, leader_epoch=1))
     assert any(complaint.startswith("I9") for complaint in violations(history))
 
 
 def test_probe_without_response_is_not_acknowledged(broker, monkeypatch):
-    monkeypatch.setattr("tests.faults.prober.ANSWER_S_MAX", 0.05)
+    monkeypatch.setattr("tests.faults.prober.RESPONSE_S_MAX", 0.05)
     history = History()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         directory = Directory("t", [silent.getsockname()], history)
-        monkeypatch.setattr(directory, "told", lambda by, line: None)
+        monkeypatch.setattr(directory, "observe", lambda by, line: None)
         directory.leaders[0] = Leader(0, 0, 0)
         prober = Prober(directory, 0, [])
         begun = time.monotonic()
@@ -114,7 +114,7 @@ def test_probe_without_response_is_not_acknowledged(broker, monkeypatch):
 
 
 def test_probe_connection_closes_on_the_first_error(broker):
-    with Line(address(broker), 5) as line:
+    with RawConnection(address(broker), 5) as line:
         assert line.cluster("").addresses.keys() == {0}
         line.socket.shutdown(socket.SHUT_RDWR)
         with pytest.raises(OSError):
@@ -124,7 +124,7 @@ def test_probe_connection_closes_on_the_first_error(broker):
 
 def test_probe_reports_a_connection_closed_within_a_response():
     listener = socket.create_server(("127.0.0.1", 0))
-    with listener, Line(listener.getsockname(), 5) as line:
+    with listener, RawConnection(listener.getsockname(), 5) as line:
         node, _ = listener.accept()
         with node:
             node.sendall((100).to_bytes(4, "big") + bytes(20))

@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 
 from kafkalite.protocol.frame import write_header
 from kafkalite.protocol.schemas.fetch import FETCH
-from tests.faults.asking import FETCH_VERSION, Address
+from tests.faults.raw_connection import FETCH_VERSION, Address
 
 RECEIVE_SIZE = 1 << 18
 PARTITION_BYTES_MAX = 64 << 10
 BYTES_MAX = 1 << 20
-ANSWER_S_MAX = 60.0
+RESPONSE_S_MAX = 60.0
 FULL = 0
 """The session epoch of a request that begins a session."""
 _SESSION = struct.Struct(">iihi")
@@ -117,12 +117,12 @@ class RawConsumer:
         changed = []
         answer = FETCH.response.read(FETCH_VERSION, response, 4)
         for topic in answer.responses:
-            for told in topic.partitions:
-                counts["partition errors"] += bool(told.error_code)
-                if told.records:
-                    counts["bytes"] += len(told.records)
-                    self.offsets[told.partition_index] = next_offset(told.records)
-                    changed.append(told.partition_index)
+            for partition in topic.partitions:
+                counts["partition errors"] += bool(partition.error_code)
+                if partition.records:
+                    counts["bytes"] += len(partition.records)
+                    self.offsets[partition.partition_index] = next_offset(partition.records)
+                    changed.append(partition.partition_index)
         return changed
 
 
@@ -154,7 +154,7 @@ def consume(plan: ConsumerPlan, control: Connection) -> None:
                 plan.topic,
                 partitions,
                 plan.wait_ms,
-                socket.create_connection(address, ANSWER_S_MAX),
+                socket.create_connection(address, RESPONSE_S_MAX),
             )
             consumers[made.socket.fileno()] = made
             poll.register(made.socket.fileno(), select.EPOLLIN)
@@ -164,7 +164,7 @@ def consume(plan: ConsumerPlan, control: Connection) -> None:
         for descriptor, _ in poll.poll(0.01 if waiting else 1.0):
             if descriptor == control.fileno():
                 now = time.monotonic()
-                late = plan.wait_ms / 1000 + ANSWER_S_MAX
+                late = plan.wait_ms / 1000 + RESPONSE_S_MAX
                 counts["unanswered"] = sum(now - c.asked_at > late for c in consumers.values())
                 control.send(dict(counts))
                 return

@@ -6,9 +6,9 @@ import time
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
-from tests.faults.asking import Address, Line
+from tests.faults.raw_connection import Address, RawConnection
 
-ANSWER_S_MAX = 60.0
+RESPONSE_S_MAX = 60.0
 
 
 class RoundTrip(NamedTuple):
@@ -31,7 +31,9 @@ class HealthyPlan(NamedTuple):
 
 def probe(plan: HealthyPlan, control: Connection) -> None:
     """Report the connections, probe the workers in turn until a message comes, send the results."""
-    lines = [(Line(address, ANSWER_S_MAX), partition) for address, partition in plan.leaders]
+    lines = [
+        (RawConnection(address, RESPONSE_S_MAX), partition) for address, partition in plan.leaders
+    ]
     control.send("connected")
     trips: list[RoundTrip] = []
     due = time.monotonic()

@@ -126,8 +126,8 @@ def lost_nodes(observed: Observed) -> Iterator[str]:
 
 def slow_ticks(observed: Observed) -> Iterator[str]:
     """Find ticks with too much processor time, and nodes that do not report theirs."""
-    told = {ticks.node for ticks in observed.ticks}
-    for node in sorted(observed.nodes_after.keys() - told):
+    known = {ticks.node for ticks in observed.ticks}
+    for node in sorted(observed.nodes_after.keys() - known):
         yield f"Node {node} has no metrics page: its ticks are unknown"
     for ticks in observed.ticks:
         for cause in ticks.causes:

@@ -24,18 +24,18 @@ from kafkalite.protocol.schemas.produce import PRODUCE
 from kafkalite.protocol.schemas.topics import CREATE_TOPICS, DELETE_TOPICS
 from kafkalite.records.batch import Record, build
 from kafkalite.records.compression import Codec
-from tests.faults.asking import (
+from tests.faults.isolation.plan import IsolationPlan
+from tests.faults.prober import STALE, guarded
+from tests.faults.raw_connection import (
     CREATE_TOPICS_VERSION,
     DELETE_TOPICS_VERSION,
     FETCH_VERSION,
     PRODUCE_VERSION,
     Address,
-    Line,
+    RawConnection,
 )
-from tests.faults.isolation.plan import IsolationPlan
-from tests.faults.prober import STALE, guarded
 
-ANSWER_S_MAX = 60.0
+RESPONSE_S_MAX = 60.0
 BATCH_BYTES = 1_000_000
 LIST_OFFSETS_VERSION = 5
 UNKNOWN = b"nobody-made-this-topic"
@@ -78,7 +78,9 @@ class Load:
 
     # -- topics ------------------------------------------------------------------------------
 
-    def create(self, line: Line, names: list[str], partitions: int, **config: object) -> None:
+    def create(
+        self, line: RawConnection, names: list[str], partitions: int, **config: object
+    ) -> None:
         """Create topics by one request, and wait until each partition has a leader."""
         configs = [
             {"name": key.replace("_", "."), "value": str(value)} for key, value in config.items()
@@ -94,14 +96,16 @@ class Load:
             for name in names
         ]
         body = {"topics": topics, "timeout_ms": 60_000, "validate_only": False}
-        for topic in line.ask(CREATE_TOPICS, CREATE_TOPICS_VERSION, body).topics:
+        for topic in line.request(CREATE_TOPICS, CREATE_TOPICS_VERSION, body).topics:
             self.check(topic.error_code, f"CreateTopics of {topic.name}")
         for name in names:
             self.leaders[name] = self.find_leaders(line, name, partitions)
 
-    def find_leaders(self, line: Line, name: str, partitions: int) -> dict[Address, list[int]]:
+    def find_leaders(
+        self, line: RawConnection, name: str, partitions: int
+    ) -> dict[Address, list[int]]:
         """Request Metadata until every partition has a leader."""
-        deadline = time.monotonic() + ANSWER_S_MAX
+        deadline = time.monotonic() + RESPONSE_S_MAX
         while time.monotonic() < deadline:
             cluster = line.cluster(name)
             found: dict[Address, list[int]] = {}
@@ -111,7 +115,7 @@ class Load:
             if sum(map(len, found.values())) == partitions:
                 return found
             time.sleep(0.05)
-        raise TimeoutError(f"{name} has no leader for each partition after {ANSWER_S_MAX} s")
+        raise TimeoutError(f"{name} has no leader for each partition after {RESPONSE_S_MAX} s")
 
     def check(self, error_code: int, what: str) -> None:
         if error_code:
@@ -126,7 +130,7 @@ class Load:
         """Create, write to, and delete one half one by one; create and delete the other at once."""
         plan = self.plan
         one_by_one = plan.topics // 2
-        with Line(self.bootstrap, ANSWER_S_MAX) as line:
+        with RawConnection(self.bootstrap, RESPONSE_S_MAX) as line:
             pace = self.paced(plan.topics_per_s)
             for number, _ in zip(range(one_by_one), pace, strict=False):
                 name = f"churn-{number}"
@@ -138,9 +142,9 @@ class Load:
                 self.create(line, names, plan.topic_partitions)
                 self.delete(line, names)
 
-    def delete(self, line: Line, names: list[str]) -> None:
+    def delete(self, line: RawConnection, names: list[str]) -> None:
         body = {"topic_names": names, "timeout_ms": 60_000}
-        for told in line.ask(DELETE_TOPICS, DELETE_TOPICS_VERSION, body).responses:
+        for told in line.request(DELETE_TOPICS, DELETE_TOPICS_VERSION, body).responses:
             self.check(told.error_code, f"DeleteTopics of {told.name}")
             self.counts["topics deleted"] += not told.error_code
             del self.leaders[told.name]
@@ -148,11 +152,11 @@ class Load:
     def write_once(self, name: str) -> None:
         """Write one record; the leader may not have the new topic yet and respond with an error."""
         ((address, (partition,)),) = self.leaders[name].items()
-        with Line(address, ANSWER_S_MAX) as line:
+        with RawConnection(address, RESPONSE_S_MAX) as line:
             code, _ = line.produce(name, partition, "churn")
             self.counts["churned topics written to"] += not code
 
-    def write(self, line: Line, topic: str, partition: int, batch: bytes) -> None:
+    def write(self, line: RawConnection, topic: str, partition: int, batch: bytes) -> None:
         """Write a batch, with retries while a leader does not have a new partition yet."""
         data = [{"index": partition, "records": batch}]
         body = {
@@ -160,10 +164,10 @@ class Load:
             "timeout_ms": 30_000,
             "topic_data": [{"name": topic, "partition_data": data}],
         }
-        deadline = time.monotonic() + ANSWER_S_MAX
+        deadline = time.monotonic() + RESPONSE_S_MAX
         while True:
-            answer = line.ask(PRODUCE, PRODUCE_VERSION, body)
-            code = answer.responses[0].partition_responses[0].error_code
+            response = line.request(PRODUCE, PRODUCE_VERSION, body)
+            code = response.responses[0].partition_responses[0].error_code
             if code not in STALE or time.monotonic() > deadline or self.over.wait(0.05):
                 break
         self.check(code, f"Produce to {topic}-{partition}")
@@ -172,7 +176,7 @@ class Load:
         """Write a record to each partition, which is then served."""
         batch = build([Record(timestamp=self.last_ms, value=b"first")])
         for address, led in self.leaders[topic].items():
-            with Line(address, ANSWER_S_MAX) as line:
+            with RawConnection(address, RESPONSE_S_MAX) as line:
                 for partition in led:
                     self.write(line, topic, partition, batch)
 
@@ -181,7 +185,7 @@ class Load:
     def feed(self, topic: str) -> None:
         """Write single records to partitions that the consumers read, at random."""
         dice = random.Random(self.plan.seed)
-        lines = {address: Line(address, ANSWER_S_MAX) for address in self.leaders[topic]}
+        lines = {address: RawConnection(address, RESPONSE_S_MAX) for address in self.leaders[topic]}
         places = [(a, index) for a, led in self.leaders[topic].items() for index in led]
         for _ in self.paced(self.plan.records_per_s):
             address, partition = dice.choice(places)
@@ -200,7 +204,7 @@ class Load:
         now_ms = round(time.time() * 1000)
         batch = build([Record(timestamp=now_ms, value=bytes(BATCH_BYTES))])
         lines = [
-            (Line(address, ANSWER_S_MAX), partition)
+            (RawConnection(address, RESPONSE_S_MAX), partition)
             for address, led in self.leaders[topic].items()
             for partition in led
         ]
@@ -219,9 +223,9 @@ class Load:
             line.close()
 
     @staticmethod
-    def begin_of(line: Line, topic: str, partition: int) -> int:
-        answer = lookup(line, topic, [partition], EARLIEST)
-        return int(answer.topics[0].partitions[0].offset)
+    def begin_of(line: RawConnection, topic: str, partition: int) -> int:
+        response = lookup(line, topic, [partition], EARLIEST)
+        return int(response.topics[0].partitions[0].offset)
 
     # -- hostile clients ---------------------------------------------------------------------
 
@@ -231,13 +235,13 @@ class Load:
         times = [self.last_ms - 1] * (count - 1) + [self.last_ms]
         batch = build([Record(timestamp=ms, value=bytes(40)) for ms in times], codec=Codec.ZSTD)
         for address, led in self.leaders[topic].items():
-            with Line(address, ANSWER_S_MAX) as line:
+            with RawConnection(address, RESPONSE_S_MAX) as line:
                 for partition in led:
                     self.write(line, topic, partition, batch)
 
     def look_up(self, topic: str) -> None:
         """Find the last record of each batch by time, all of a worker's in one request."""
-        lines = [(Line(a, ANSWER_S_MAX), led) for a, led in self.leaders[topic].items()]
+        lines = [(RawConnection(a, RESPONSE_S_MAX), led) for a, led in self.leaders[topic].items()]
         pace = self.paced(self.plan.lookups_per_s)
         for number, _ in zip(range(self.plan.time_lookups), pace, strict=False):
             line, led = lines[number % len(lines)]
@@ -260,10 +264,10 @@ class Load:
             unknown_partitions(FETCH_NAMES_MAX - 1),
             unknown_topics(FETCH_NAMES_MAX // 2),
         ]
-        kept: deque[Line] = deque()
+        kept: deque[RawConnection] = deque()
         pace = self.paced(self.plan.sessions_per_s)
         for number, _ in zip(range(self.plan.sessions), pace, strict=False):
-            line = Line(workers[number % len(workers)], ANSWER_S_MAX)
+            line = RawConnection(workers[number % len(workers)], RESPONSE_S_MAX)
             kept.append(line)
             try:
                 line.socket.sendall(frames[number // len(workers) % len(frames)])
@@ -278,7 +282,7 @@ class Load:
             line.close()
 
 
-def lookup(line: Line, topic: str, partitions: list[int], timestamp: int) -> Fields:
+def lookup(line: RawConnection, topic: str, partitions: list[int], timestamp: int) -> Fields:
     """Send one ListOffsets for partitions of a topic."""
     asked = [{"partition_index": index, "timestamp": timestamp} for index in partitions]
     body = {
@@ -286,7 +290,7 @@ def lookup(line: Line, topic: str, partitions: list[int], timestamp: int) -> Fie
         "isolation_level": 0,
         "topics": [{"name": topic, "partitions": asked}],
     }
-    return line.ask(LIST_OFFSETS, LIST_OFFSETS_VERSION, body)
+    return line.request(LIST_OFFSETS, LIST_OFFSETS_VERSION, body)
 
 
 def framed(api: Api, version: int, body: bytes) -> bytes:

@@ -14,13 +14,13 @@ from kafkalite.process.log_file import LOG_FILE
 from kafkalite.process.run_directory import bus_path
 from kafkalite.process.status.ready import Ready
 from kafkalite.testing import Broker
-from tests.faults.asking import Line
 from tests.faults.isolation.consumers import ConsumerPlan, consume
 from tests.faults.isolation.healthy import HealthyPlan, probe
 from tests.faults.isolation.judge import Observed, node_ticks
-from tests.faults.isolation.load import ANSWER_S_MAX, Load, amounts
+from tests.faults.isolation.load import RESPONSE_S_MAX, Load, amounts
 from tests.faults.isolation.plan import IsolationPlan
 from tests.faults.processes import Processes, until
+from tests.faults.raw_connection import RawConnection
 
 CONFIG = {
     "log.retention.check.interval.ms": "2000",
@@ -71,7 +71,7 @@ def run(plan: IsolationPlan) -> Observed:
         children: list[Child] = []
         trips, begun = [], 0.0
         try:
-            with Line(load.bootstrap, ANSWER_S_MAX) as line:
+            with RawConnection(load.bootstrap, RESPONSE_S_MAX) as line:
                 load.create(line, ["healthy"], plan.workers or 1)
                 leaders = [(a, led[0]) for a, led in load.leaders["healthy"].items()]
                 load.write_first("healthy")
@@ -102,7 +102,11 @@ def run(plan: IsolationPlan) -> Observed:
 
 
 def play(
-    plan: IsolationPlan, processes: Processes, line: Line, load: Load, children: list[Child]
+    plan: IsolationPlan,
+    processes: Processes,
+    line: RawConnection,
+    load: Load,
+    children: list[Child],
 ) -> None:
     """Run the whole load, from the creation of the many partitions to the last amount."""
     begun, times = time.monotonic(), loop_times(processes)

@@ -47,7 +47,7 @@ class Cluster(NamedTuple):
     leaders: list[Leader]
 
 
-class Line:
+class RawConnection:
     """A connection with one request at a time; it is closed at the first failure.
 
     Every error of the connection, timeouts too, is an OSError.
@@ -56,20 +56,20 @@ class Line:
     def __init__(self, address: Address, timeout_s: float) -> None:
         self.socket = socket.create_connection(address, timeout_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.answers = self.socket.makefile("rb")
+        self.responses = self.socket.makefile("rb")
         self.correlation_ids = itertools.count()
 
-    def __enter__(self) -> Line:
+    def __enter__(self) -> RawConnection:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        self.answers.close()
+        self.responses.close()
         self.socket.close()
 
-    def ask(self, api: Api, version: int, body: dict[str, Any]) -> Fields:
+    def request(self, api: Api, version: int, body: dict[str, Any]) -> Fields:
         """Send one request and return its response."""
         flexible = api.request_header_flexible(version)
         correlation_id = next(self.correlation_ids)
@@ -78,16 +78,16 @@ class Line:
         try:
             self.socket.sendall(struct.pack(">i", len(frame)) + frame)
             # A node that is killed may have sent a part of its response.
-            answer = self._exactly(struct.unpack(">i", self._exactly(4))[0])
+            response = self._exactly(struct.unpack(">i", self._exactly(4))[0])
         except OSError:
             self.close()
             raise
-        assert int.from_bytes(answer[:4], "big") == correlation_id, "another's answer"
+        assert int.from_bytes(response[:4], "big") == correlation_id, "another's answer"
         begin = 5 if api.response_header_flexible(version) else 4
-        return api.response.read(version, answer, begin)
+        return api.response.read(version, response, begin)
 
     def _exactly(self, size: int) -> bytes:
-        found = self.answers.read(size)
+        found = self.responses.read(size)
         if len(found) < size:
             raise ConnectionResetError("the node hung up")
         return found
@@ -97,12 +97,12 @@ class Line:
     def cluster(self, topic: str) -> Cluster:
         """Return the nodes' addresses and the topic's leaders."""
         body = {"topics": [{"name": topic}], "allow_auto_topic_creation": False}
-        answer = self.ask(METADATA, METADATA_VERSION, body)
+        response = self.request(METADATA, METADATA_VERSION, body)
         return Cluster(
-            {node.node_id: (node.host, node.port) for node in answer.brokers},
+            {node.node_id: (node.host, node.port) for node in response.brokers},
             [
                 Leader(each.partition_index, each.leader_id, each.leader_epoch)
-                for found in answer.topics
+                for found in response.topics
                 for each in found.partitions
             ],
         )
@@ -117,9 +117,9 @@ class Line:
             "timeout_ms": 10_000,
             "topic_data": [{"name": topic, "partition_data": data}],
         }
-        answer = self.ask(PRODUCE, PRODUCE_VERSION, body)
-        (told,) = answer.responses[0].partition_responses
-        return told.error_code, told.base_offset
+        response = self.request(PRODUCE, PRODUCE_VERSION, body)
+        (result,) = response.responses[0].partition_responses
+        return result.error_code, result.base_offset
 
     def value_at(
         self, topic: str, partition: int, offset: int, leader_epoch: int = -1
@@ -138,13 +138,13 @@ class Line:
             "isolation_level": 0,
             "topics": [{"topic": topic, "partitions": [wanted]}],
         }
-        answer = self.ask(FETCH, FETCH_VERSION, body)
-        (told,) = answer.responses[0].partitions
-        for batch in batches(told.records or b""):
+        response = self.request(FETCH, FETCH_VERSION, body)
+        (result,) = response.responses[0].partitions
+        for batch in batches(result.records or b""):
             for record in batch:
                 if record.offset == offset:
-                    return told.error_code, (record.value or b"").decode()
-        return told.error_code, ""
+                    return result.error_code, (record.value or b"").decode()
+        return result.error_code, ""
 
     def create_topic(self, name: str) -> int:
         """Create a topic of one partition; return the error code."""
@@ -156,15 +156,15 @@ class Line:
             "configs": [],
         }
         body = {"topics": [topic], "timeout_ms": 10_000, "validate_only": False}
-        return int(self.ask(CREATE_TOPICS, CREATE_TOPICS_VERSION, body).topics[0].error_code)
+        return int(self.request(CREATE_TOPICS, CREATE_TOPICS_VERSION, body).topics[0].error_code)
 
     def coordinator(self, group: str) -> int:
         """Find a group's coordinator, which creates the offsets topic; return the error code."""
         body = {"key": group, "key_type": 0}
-        return int(self.ask(FIND_COORDINATOR, FIND_COORDINATOR_VERSION, body).error_code)
+        return int(self.request(FIND_COORDINATOR, FIND_COORDINATOR_VERSION, body).error_code)
 
     def delete_topic(self, name: str) -> int:
         """Delete a topic; return the error code."""
         body = {"topic_names": [name], "timeout_ms": 10_000}
-        answer = self.ask(DELETE_TOPICS, DELETE_TOPICS_VERSION, body)
-        return int(answer.responses[0].error_code)
+        response = self.request(DELETE_TOPICS, DELETE_TOPICS_VERSION, body)
+        return int(response.responses[0].error_code)
