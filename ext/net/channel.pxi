@@ -19,6 +19,7 @@ cdef class DeferredResponse:
     cdef Channel channel
     cdef list chunks
     cdef Py_ssize_t size            # bytes of the chunks in memory
+    cdef Py_ssize_t request_size    # bytes of the request, as far as they count
     cdef bint is_queued             # in the connection's queue
     cdef public object abandoned    # called if the connection closes before send()
 
@@ -38,12 +39,14 @@ cdef class Channel(Source):
     cdef object serve
     cdef Buffer held                # None: no bytes are buffered
     cdef Py_ssize_t begin, end
-    cdef bint readable, ended       # bytes may be available; the peer ended its sending
+    cdef bint readable              # bytes may be available
+    cdef readonly bint ended        # the peer has ended its sending
     cdef bint halted                # `held` may contain complete frames
     cdef bint is_ready, waiting     # in loop.ready; in loop.waiting
     cdef public bint has_traffic    # bytes were received or sent; reset by the reader of this flag
     cdef readonly int64_t frames
     cdef object deferred            # deque of responses not queued yet, created on first use
+    cdef Py_ssize_t deferred_size   # bytes of their requests
     cdef Outgoing out
     cdef Py_ssize_t parked          # bytes of responses behind one that is not set yet
     cdef readonly Py_ssize_t queued_size    # bytes of responses in memory, parked ones included
@@ -97,8 +100,9 @@ cdef class Channel(Source):
         return 0 if self.deferred is None else len(self.deferred)
 
     cdef inline bint full(self):
-        """Return whether reading stops until the peer has read responses."""
+        """Return whether reading stops until requests are answered, or responses are read."""
         return (self.out.responses + self.deferred_count() >= self.loop.in_flight_max
+                or self.deferred_size >= DEFERRED_SIZE
                 or self.queued_size >= self.loop.queued_size_max
                 or (self.queued_size >= SCRATCH and self.loop.short_of_memory()))
 
@@ -117,7 +121,11 @@ cdef class Channel(Source):
         self.parked += response.size
         return self.count_queued()
 
-    cdef int handle(self, object frame) except -1:
+    cdef int handle(self, object frame, Py_ssize_t size) except -1:
+        """Handle a request, of which `size` bytes count as unanswered while it is deferred.
+
+        Decoded it takes ten times as much.  The batches of Produce are not decoded: size 0.
+        """
         cdef DeferredResponse deferred
         response = self.serve(self, frame)
         if response is None or self.descriptor < 0:
@@ -134,6 +142,8 @@ cdef class Channel(Source):
         if self.deferred is None:
             self.deferred = deque()
         self.deferred.append(deferred)
+        deferred.request_size = size
+        self.deferred_size += size
         if deferred.chunks is not None:
             self.park(deferred)
         return self.queue_completed()
@@ -147,6 +157,7 @@ cdef class Channel(Source):
                 break
             self.deferred.popleft()
             self.parked -= first.size
+            self.deferred_size -= first.request_size
             self.queue(first.chunks)
             first.chunks = []       # sent: release the memory
         return 0

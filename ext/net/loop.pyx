@@ -34,6 +34,9 @@ from sockets cimport *
 from tick_times cimport *
 from waiting cimport await_events, now_ns
 
+cdef enum:
+    PRODUCE = 0                     # an API key
+
 include "frame_buffer.pxi"
 
 
@@ -309,7 +312,7 @@ cdef class Loop:
             channel.frames += 1
             self.frames += 1
             try:
-                channel.handle(PyMemoryView_FromObject(buffer))
+                channel.handle(PyMemoryView_FromObject(buffer), size if api_key != PRODUCE else 0)
             except Exception as error:
                 self.on_error(channel, error)
             self.step = api_key if step_ended(&self.times) else self.step

@@ -4,6 +4,7 @@ cdef enum:
     SCRATCH = 65536                 # maximum size of a read; a connection may always hold as much
     HELD_MIN = 512                  # minimum size of the buffer of an incomplete frame
     GROWTH = 4                      # maximum size of that buffer, as a multiple of what came
+    DEFERRED_SIZE = 65536           # bytes of unanswered requests at which reading stops
     SPARES_SIZE_MAX = 16 << 20      # buffers kept for the next large frames
     EVENTS_PER_TICK = 256
     TICK_NS = 500_000               # for frames; bounds how long other events wait

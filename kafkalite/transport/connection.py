@@ -58,9 +58,11 @@ class Connection(Channel):
     def idle_ms(self, now_ms: int) -> int:
         """Return how long no byte has moved, as far as periodic calls of this method can tell.
 
-        A connection whose peer waits for a response is not idle.
+        A connection whose peer waits for a response is not idle, unless the peer has ended its
+        sending: it has probably closed the connection, which is noticed only when it is read.
         """
-        if self.has_traffic or self.has_deferred or self._idle_since_ms is None:
+        is_awaited = self.has_deferred and not self.ended
+        if self.has_traffic or is_awaited or self._idle_since_ms is None:
             self.has_traffic = False
             self._idle_since_ms = now_ms
         return now_ms - self._idle_since_ms

@@ -111,24 +111,6 @@ def test_closed_connection_releases_its_queued_bytes(world):
     assert here.reactor.counters["bytes_queued"] == 0
 
 
-def test_requests_in_flight_are_bounded(world):
-    answers = []
-
-    def serve(connection, frame):
-        answers.append(connection.defer())
-        return answers[-1]
-
-    here = world(serve, in_flight_max=10)
-    client = here.client().ask(*[b"%d" % number for number in range(100)])
-    here.quiet()
-    assert len(answers) == 10
-    for served in range(100):
-        here.until(lambda served=served: len(answers) > served)
-        answers[served].send([b"%d" % served])
-        assert client.answer() == b"%d" % served
-    assert len(answers) == 100
-
-
 def test_client_that_does_not_read_responses_is_not_read_from(world):
     here = world(lambda connection, frame: [bytes(10_000)], queued_size_max=MIB)
     silent = here.client(SO_RCVBUF=10_000)
