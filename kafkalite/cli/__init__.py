@@ -105,9 +105,9 @@ def open_streams() -> None:
 
 def run(argv: Sequence[str]) -> int:
     """Find the command that the first words name, and run it with the remaining arguments."""
-    word, *rest = argv or ["--help"]
-    if word == "help" and rest:
-        word, *rest = [*rest, "--help"]
+    word, *arguments = argv or ["--help"]
+    if word == "help" and arguments:
+        word, *arguments = [*arguments, "--help"]
     if word in HELP:
         print(overview())
         return 0
@@ -121,8 +121,8 @@ def run(argv: Sequence[str]) -> int:
         raise UsageError(f"unknown {kind} {word}{nearest(word, PAGES)} (try: kafkalite --help)")
     verbs = commands_of(word)
     if word in verbs:
-        return verbs[word].run(f"kafkalite {word}", rest)
-    verb, *rest = rest or [""]
+        return verbs[word].run(f"kafkalite {word}", arguments)
+    verb, *arguments = arguments or [""]
     if verb in HELP:
         print(noun_page(word, verbs))
         return 0
@@ -130,7 +130,7 @@ def run(argv: Sequence[str]) -> int:
         known = ", ".join(verbs)
         wrong = f"unknown command {word} {verb}{nearest(verb, verbs)}" if verb else "no command"
         raise UsageError(f"{wrong}; the commands of kafkalite {word} are: {known}")
-    return verbs[verb].run(f"kafkalite {word} {verb}", rest)
+    return verbs[verb].run(f"kafkalite {word} {verb}", arguments)
 
 
 def commands_of(word: str) -> dict[str, Command]:

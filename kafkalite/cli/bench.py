@@ -119,7 +119,7 @@ def bench(
     if data is not None and connection["bootstrap"] is None and connection["profile"] is None:
         connection["bootstrap"] = address_of(data)
     signals = SignalHandling()
-    gc.disable()  # no cycles are made here, and it would walk every batch again and again
+    gc.disable()  # no cycles are created here, and each collection would traverse the batches
     cluster = ClusterClients(**connection)
     load = BenchLoad(records, size, trips, seconds, acks, compression)
     with signals.deferred():
@@ -149,7 +149,7 @@ def measured(
         into = produced(cluster, topic, load, pids, check_signal)
         least = into.records if load.acks != "0" else 0
         out = fetched(cluster, topic, load, pids, least, check_signal)
-        took_s = trips(cluster, topic, load, check_signal) if load.trips else []
+        elapsed_s = trips(cluster, topic, load, check_signal) if load.trips else []
     result = {
         "bootstrap": cluster.bootstrap,
         "partitions": partitions,
@@ -157,7 +157,7 @@ def measured(
         "durability": ready["durability"] if ready else None,
         "produce": phase(into, load.size),
         "fetch": phase(out, load.size),
-        "round_trip": round_trip(took_s),
+        "round_trip": round_trip(elapsed_s),
     }
     return {**result, "verdict": list(summary_lines(result, into, out, ready))}
 
@@ -166,7 +166,7 @@ def phase(of: BenchPhase, size: int) -> dict[str, Any]:
     rate = of.records / of.seconds
     return {
         "records": of.records,
-        "ended_early": of.records < of.wanted,
+        "ended_early": of.records < of.target,
         "bytes": of.records * size,
         "seconds": round(of.seconds, 6),
         "records_per_s": round(rate, 1),
@@ -179,11 +179,11 @@ def phase(of: BenchPhase, size: int) -> dict[str, Any]:
     }
 
 
-def round_trip(took_s: Sequence[float]) -> dict[str, Any] | None:
+def round_trip(elapsed_s: Sequence[float]) -> dict[str, Any] | None:
     """Return the figures of the round trips, or None if no record came back."""
-    if not took_s:
+    if not elapsed_s:
         return None
-    ordered = sorted(took_s)
+    ordered = sorted(elapsed_s)
 
     def share(part: float) -> float:
         """Return the time within which this share of the records was back."""
@@ -227,24 +227,24 @@ def summary_lines(
     produce_rate, fetch_rate = (
         rounded(result[name]["records_per_s"]) for name in ("produce", "fetch")
     )
-    sentence = (
+    summary = (
         f"This client produces {produce_rate} records of {format_size(size)} per second and fetches"
         f" {fetch_rate} per second"
     )
     if trip is not None:
-        sentence += f"; the median round trip is {rounded(trip['p50_ms'])} ms"
-        sentence += f", the 99th percentile {rounded(trip['p99_ms'])} ms"
-    yield f"{sentence}."
+        summary += f"; the median round trip is {rounded(trip['p50_ms'])} ms"
+        summary += f", the 99th percentile {rounded(trip['p99_ms'])} ms"
+    yield f"{summary}."
     if into.shares.limit == out.shares.limit:
         yield from limited("Producing and fetching", into.shares, ready)
     else:
         yield from limited("Producing", into.shares, ready)
         yield from limited("Fetching", out.shares, ready)
     for name, part in ("Producing", into), ("Fetching", out):
-        if part.records < part.wanted:
+        if part.records < part.target:
             yield (
                 f"{name} stopped after {result['seconds']:g} s, with {part.records:,} of"
-                f" {part.wanted:,} records."
+                f" {part.target:,} records."
             )
     if min(into.seconds, out.seconds) < SHORT_S:
         yield "The run was too short for reliable figures: increase --records."
@@ -266,7 +266,7 @@ DURABILITIES = {
 
 
 def limited(what: str, shares: CpuShares, ready: Ready | None) -> Iterator[str]:
-    """Yield a sentence on what limited a phase."""
+    """Yield the line about the limit of a phase."""
     client, broker = (f"{100 * (share or 0):.0f} %" for share in shares[:2])
     client_share = f"its busiest thread needed a core {client} of the time"
     match shares.limit:

@@ -74,7 +74,7 @@ class BenchPhase(NamedTuple):
     """Records and seconds of a phase, and its CPU shares."""
 
     records: int
-    wanted: int
+    target: int
     seconds: float
     shares: CpuShares
 
@@ -178,7 +178,7 @@ def produced(
                 done = max(acknowledged, sent - len(producer))
                 progress.add(done - acknowledged, (done - acknowledged) * load.size)
                 acknowledged = done
-            took_s = time.monotonic() - began_s
+            elapsed_s = time.monotonic() - began_s
             shares = meter.shares()
     except BufferError:
         raise Refusal(
@@ -192,7 +192,7 @@ def produced(
             f"no record was acknowledged within {load.seconds:g} s; raise --seconds, or check the"
             " broker's log"
         )
-    return BenchPhase(acknowledged, load.records, took_s, shares)
+    return BenchPhase(acknowledged, load.records, elapsed_s, shares)
 
 
 def fetched(
@@ -207,12 +207,12 @@ def fetched(
     consumer = cluster.consumer({"enable.partition.eof": False})
     try:
         partitions = sorted(cluster.topic(consumer, topic).partitions)
-        places = [TopicPartition(topic, partition, 0) for partition in partitions]
-        total = readable(consumer, places, least, check_signal)
+        topic_partitions = [TopicPartition(topic, partition, 0) for partition in partitions]
+        total = readable(consumer, topic_partitions, least, check_signal)
         meter = CpuMeter(pids)
         began_s = time.monotonic()
         ends_s = began_s + load.seconds
-        consumer.assign(places)
+        consumer.assign(topic_partitions)
         with Progress("fetching", total_count=total) as progress:
             while progress.count < total and time.monotonic() < ends_s:
                 check_signal()
@@ -220,7 +220,7 @@ def fetched(
                 for error in filter(None, map(Message.error, batch)):
                     raise KafkaException(error)
                 progress.add(len(batch), len(batch) * load.size)
-            took_s = time.monotonic() - began_s
+            elapsed_s = time.monotonic() - began_s
             shares = meter.shares()
     finally:
         consumer.close()
@@ -229,23 +229,30 @@ def fetched(
             f"no record was fetched within {load.seconds:g} s; raise --seconds, or check the"
             " broker's log"
         )
-    return BenchPhase(progress.count, total, took_s, shares)
+    return BenchPhase(progress.count, total, elapsed_s, shares)
 
 
 def readable(
-    consumer: Consumer, places: Sequence[TopicPartition], least: int, check_signal: SignalCheck
+    consumer: Consumer,
+    topic_partitions: Sequence[TopicPartition],
+    least: int,
+    check_signal: SignalCheck,
 ) -> int:
     """Return the number of readable records, once it is at least `least`."""
     deadline_s = time.monotonic() + REQUEST_TIMEOUT_S
     while True:
         check_signal()
-        ends = [consumer.get_watermark_offsets(each, timeout=REQUEST_TIMEOUT_S) for each in places]
+        ends = [
+            consumer.get_watermark_offsets(each, timeout=REQUEST_TIMEOUT_S)
+            for each in topic_partitions
+        ]
         total = sum(end for _, end in ends)
         if total >= least:
             return total
         if time.monotonic() > deadline_s:
             raise Refusal(
-                f"topic {places[0].topic} has only {total:,} of the {least:,} acknowledged records"
+                f"topic {topic_partitions[0].topic} has only {total:,} of the {least:,}"
+                " acknowledged records"
             )
         time.sleep(POLL_S)
 
@@ -259,7 +266,7 @@ def trips(
     producer = cluster.producer(settings)
     consumer = cluster.consumer({**NO_DELAY, "enable.partition.eof": False})
     value = payloads(load.size)[0]
-    took_s = []
+    elapsed_s = []
     ends_s = time.monotonic() + load.seconds
     try:
         _, end = consumer.get_watermark_offsets(TopicPartition(topic, 0), timeout=REQUEST_TIMEOUT_S)
@@ -271,13 +278,13 @@ def trips(
                 if not trip(producer, consumer, topic, record, errors, check_signal, ends_s):
                     break
                 if number >= WARM_UP_TRIPS:
-                    took_s.append(time.monotonic() - began_s)
+                    elapsed_s.append(time.monotonic() - began_s)
                     progress.add(1, load.size)
     finally:
         producer.purge()
         producer.flush(POLL_S)
         consumer.close()
-    return took_s
+    return elapsed_s
 
 
 def trip(

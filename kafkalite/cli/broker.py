@@ -185,9 +185,9 @@ def stop(data: Path | None, as_json: bool) -> int:
 def restart(data: Path | None, as_json: bool) -> int:
     """Restart the broker's processes one by one, with the current code and config file.
 
-    Clients stay served.  The new code is started on trial first; if that fails, the broker keeps
-    running unchanged.  Listeners, data directory and number of workers cannot be changed by a
-    restart: stop and start the broker instead.
+    Clients are served throughout.  The new code is started on trial first; if that fails, the
+    broker keeps running unchanged.  Listeners, data directory and number of workers cannot be
+    changed by a restart: stop and start the broker instead.
 
     Examples:
       kafkalite restart

@@ -1,6 +1,6 @@
 """Kafka clients of the commands: librdkafka without its log, with its errors as messages.
 
-The commands work with any Kafka broker: nothing of kafkalite's broker is imported.  librdkafka's
+The commands work with any Kafka broker and import no part of kafkalite's broker.  librdkafka's
 log is off; the last network error is stored, and reported if no broker responds within
 REQUEST_TIMEOUT_S.  `-X` sets any librdkafka property and overrides those of the commands.
 profiles.py defines which cluster is used.
@@ -89,7 +89,7 @@ PORT = re.compile(r"(?:\w+://)?(?:\[[^]]*\]|[^:]*):([^:/]*)")
 
 
 class ClusterAddress(NamedTuple):
-    """Address and properties of a cluster, and the name of their profile if there is one."""
+    """Address and properties of a cluster, and the name of their profile or ""."""
 
     bootstrap: str
     properties: Mapping[str, str]
@@ -134,14 +134,14 @@ class ClusterClients:
         properties: Sequence[tuple[str, str]] = (),
         profile: str | None = None,
     ) -> None:
-        self.bootstrap, held, self.profile = resolve_address(bootstrap, profile)
+        self.bootstrap, profile_properties, self.profile = resolve_address(bootstrap, profile)
         if not self.bootstrap.isprintable():  # librdkafka would crash
             raise Refusal(f"{self.bootstrap!r} is not a valid HOST:PORT")
         for address in self.bootstrap.split(","):  # librdkafka would use 34463 for 99999
             port = PORT.fullmatch(address.strip())
             if port and not (port[1].isdecimal() and 0 < int(port[1][:9]) < 65_536):
                 raise Refusal(f"{address!r} is not a valid HOST:PORT: the port must be 1 to 65535")
-        self.properties = {**held, **dict(properties)}
+        self.properties = {**profile_properties, **dict(properties)}
         self.last_error = ""
         self.is_connected = False
 

@@ -42,7 +42,7 @@ class Argument(NamedTuple):
     """An argument: the parameters of `ArgumentParser.add_argument`."""
 
     names: tuple[str, ...]
-    words: dict[str, Any]
+    options: dict[str, Any]
 
 
 class Command(NamedTuple):
@@ -76,8 +76,8 @@ class Command(NamedTuple):
             add_help=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
-        for names, words in self.arguments:
-            parser.add_argument(*names, **words)
+        for names, options in self.arguments:
+            parser.add_argument(*names, **options)
         parser.add_argument("-h", "--help", action="help", help="show this help page and exit")
         return parser
 
@@ -93,9 +93,9 @@ COMMANDS: dict[str, dict[str, Command]] = {}
 """Module name to its commands; filled as the modules are imported."""
 
 
-def argument(*names: str, **words: Any) -> Argument:
+def argument(*names: str, **options: Any) -> Argument:
     """Return an argument of a command, from argparse's parameters."""
-    return Argument(names, words)
+    return Argument(names, options)
 
 
 def command(*arguments: Argument, name: str | None = None) -> Callable[[Function], Function]:

@@ -74,8 +74,8 @@ def add_arguments(parser: argparse.ArgumentParser, verb: Command) -> None:
     """Add a command's arguments to a parser, each with its completer."""
     from argcomplete.completers import FilesCompleter
 
-    for names, words in verb.arguments:
-        action: Any = parser.add_argument(*names, **words)
+    for names, options in verb.arguments:
+        action: Any = parser.add_argument(*names, **options)
         kind = action.metavar or action.dest.upper()
         if kind in COMPLETERS:
             action.completer = completer(COMPLETERS[kind])
@@ -95,77 +95,77 @@ def completer(names_of: Callable[[argparse.Namespace], Iterable[str]]) -> Callab
     return names
 
 
-def topics(given: argparse.Namespace) -> Iterable[str]:
+def topics(parsed: argparse.Namespace) -> Iterable[str]:
     from kafkalite.protocol.schemas.cluster import METADATA
 
     request = {"topics": None, "allow_auto_topic_creation": False}
-    return [topic.name for topic in wire(given).request(METADATA, request).topics]
+    return [topic.name for topic in wire(parsed).request(METADATA, request).topics]
 
 
-def groups(given: argparse.Namespace) -> Iterable[str]:
+def groups(parsed: argparse.Namespace) -> Iterable[str]:
     """Yield the groups of all brokers, since each knows only those that it coordinates."""
     from kafkalite.protocol.schemas.cluster import METADATA
     from kafkalite.protocol.schemas.groups import LIST_GROUPS
 
-    client = wire(given)
+    client = wire(parsed)
     request = {"topics": [], "allow_auto_topic_creation": False}
     for broker in client.request(METADATA, request).brokers:
         response = client.request(LIST_GROUPS, {}, (broker.host, broker.port))
         yield from [group.group_id for group in response.groups]
 
 
-def profile_names(given: argparse.Namespace) -> Iterable[str]:
+def profile_names(parsed: argparse.Namespace) -> Iterable[str]:
     from kafkalite.cli.profiles import read
 
     return read()[0]
 
 
-def key_names(given: argparse.Namespace) -> Iterable[str]:
+def key_names(parsed: argparse.Namespace) -> Iterable[str]:
     """Return the names of the keys of the command's resource."""
     from kafkalite.cli.resource import KINDS
     from kafkalite.config.resources import SCOPES, Resource
 
-    kind = getattr(given, "kind", None)
+    kind = getattr(parsed, "kind", None)
     scopes = [SCOPES[Resource(KINDS[kind])]] if kind else SCOPES.values()
     return [name for scope in scopes for name in scope]
 
 
-def topic_assignments(given: argparse.Namespace) -> Iterable[str]:
+def topic_assignments(parsed: argparse.Namespace) -> Iterable[str]:
     from kafkalite.config.topic import TOPIC
 
     return [f"{name}=" for name in TOPIC]
 
 
-def resource_keys(given: argparse.Namespace) -> Iterable[str]:
+def resource_keys(parsed: argparse.Namespace) -> Iterable[str]:
     """Complete `config get KIND`: the resource, then its keys."""
-    if given.kind == "cluster" or given.words:
-        return key_names(given)
-    if given.kind == "topic":
-        return topics(given)
-    if given.kind == "group":
-        return groups(given)
-    return node_ids(given) if given.kind in ("node", "logger") else []
+    if parsed.kind == "cluster" or parsed.arguments:
+        return key_names(parsed)
+    if parsed.kind == "topic":
+        return topics(parsed)
+    if parsed.kind == "group":
+        return groups(parsed)
+    return node_ids(parsed) if parsed.kind in ("node", "logger") else []
 
 
-def resource_assignments(given: argparse.Namespace) -> Iterable[str]:
+def resource_assignments(parsed: argparse.Namespace) -> Iterable[str]:
     """Complete `config set KIND`: the resource, then KEY=VALUE."""
-    ending = "=" if given.kind == "cluster" or given.words else ""
-    return [name + ending for name in resource_keys(given)]
+    ending = "=" if parsed.kind == "cluster" or parsed.arguments else ""
+    return [name + ending for name in resource_keys(parsed)]
 
 
-def node_ids(given: argparse.Namespace) -> Iterable[str]:
+def node_ids(parsed: argparse.Namespace) -> Iterable[str]:
     from kafkalite.protocol.schemas.cluster import METADATA
 
     request = {"topics": [], "allow_auto_topic_creation": False}
-    return [str(broker.node_id) for broker in wire(given).request(METADATA, request).brokers]
+    return [str(broker.node_id) for broker in wire(parsed).request(METADATA, request).brokers]
 
 
-def wire(given: argparse.Namespace) -> Any:
+def wire(parsed: argparse.Namespace) -> Any:
     """Return a client for the cluster that the line names."""
     from kafkalite.cli.clients import ClusterClients
     from kafkalite.cli.wire import WireClient
 
-    cluster = ClusterClients(given.bootstrap, given.properties or (), given.profile)
+    cluster = ClusterClients(parsed.bootstrap, parsed.properties or (), parsed.profile)
     return WireClient(cluster, timeout_s=REQUEST_TIMEOUT_S)
 
 

@@ -53,7 +53,7 @@ DRY_RUN = argument("--dry-run", action="store_true", help="validate the change w
 @command(
     KIND,
     argument(
-        "words",
+        "arguments",
         nargs="*",
         type=utf8,
         metavar="NAME KEY",
@@ -72,7 +72,7 @@ DRY_RUN = argument("--dry-run", action="store_true", help="validate the change w
 )
 def values(
     kind: str,
-    words: Sequence[str],
+    arguments: Sequence[str],
     whole: bool,
     verbose: bool,
     as_json: bool,
@@ -89,7 +89,7 @@ def values(
       kafkalite config get node 0 'log.*' --json
       kafkalite config get cluster
     """
-    resource, keys = addressed(kind, words)
+    resource, keys = addressed(kind, arguments)
     entries = ResourceConfigs(ClusterClients(**connection)).of(resource, documented=verbose)
     found = chosen(resource, entries, keys, whole)
     if as_json:
@@ -108,7 +108,7 @@ def values(
 @command(
     KIND,
     argument(
-        "words",
+        "arguments",
         nargs="*",
         type=utf8,
         metavar="NAME KEY=VALUE",
@@ -121,7 +121,7 @@ def values(
 )
 def set_values(
     kind: str,
-    words: Sequence[str],
+    arguments: Sequence[str],
     dry_run: bool,
     as_json: bool,
     **connection: Unpack[ConnectionArguments],
@@ -135,7 +135,7 @@ def set_values(
       kafkalite config set logger 0 kafkalite.broker=DEBUG
       kafkalite config set client-metrics slow match=client_id=web.* interval.ms=5000
     """
-    resource, assignments = addressed(kind, words)
+    resource, assignments = addressed(kind, arguments)
     if not assignments:
         raise UsageError(f"specify what to set on {resource}: KEY=VALUE")
     changed(resource, list(map(change, assignments)), dry_run, as_json, connection)
@@ -144,7 +144,11 @@ def set_values(
 @command(
     KIND,
     argument(
-        "words", nargs="*", type=utf8, metavar="NAME KEY", help="name of the resource, then keys"
+        "arguments",
+        nargs="*",
+        type=utf8,
+        metavar="NAME KEY",
+        help="name of the resource, then keys",
     ),
     DRY_RUN,
     JSON,
@@ -152,7 +156,7 @@ def set_values(
 )
 def unset(
     kind: str,
-    words: Sequence[str],
+    arguments: Sequence[str],
     dry_run: bool,
     as_json: bool,
     **connection: Unpack[ConnectionArguments],
@@ -163,7 +167,7 @@ def unset(
       kafkalite config unset topic flights retention.ms
       kafkalite config unset cluster log.retention.hours
     """
-    resource, keys = addressed(kind, words)
+    resource, keys = addressed(kind, arguments)
     if not keys:
         raise UsageError(f"specify the keys to unset on {resource}")
     changed(resource, [ValueChange(key, UNSET) for key in keys], dry_run, as_json, connection)
@@ -226,13 +230,13 @@ def keys(pattern: str, as_json: bool, **connection: Unpack[ConnectionArguments])
         print("\n\n".join("\n".join(page(owner, key)) for owner, key in found))
 
 
-def addressed(kind: str, words: Sequence[str]) -> tuple[ResourceName, Sequence[str]]:
+def addressed(kind: str, arguments: Sequence[str]) -> tuple[ResourceName, Sequence[str]]:
     """Return the resource that the first words name, and the remaining words."""
     if kind == "cluster":
-        return ResourceName(kind, ""), words
-    if not words or not words[0].isprintable() or not words[0]:
+        return ResourceName(kind, ""), arguments
+    if not arguments or not arguments[0].isprintable() or not arguments[0]:
         raise UsageError(f"specify the {kind}, as in: kafkalite config get {kind} NAME")
-    return ResourceName(kind, words[0]), words[1:]
+    return ResourceName(kind, arguments[0]), arguments[1:]
 
 
 def change(word: str) -> ValueChange:
@@ -251,7 +255,7 @@ def changed(
     as_json: bool,
     connection: ConnectionArguments,
 ) -> None:
-    """Make the changes and print them."""
+    """Change the keys and print the changes."""
     ResourceConfigs(ClusterClients(**connection)).change(resource, changes, dry_run)
     if as_json:
         change_fields = [
@@ -267,13 +271,13 @@ def changed(
 
 
 def chosen(
-    resource: ResourceName, entries: Sequence[DescribedValue], wanted: Sequence[str], whole: bool
+    resource: ResourceName, entries: Sequence[DescribedValue], requested: Sequence[str], whole: bool
 ) -> list[DescribedValue]:
     """Return the requested entries; raise Refusal if a key does not exist."""
-    if not wanted:
+    if not requested:
         return [entry for entry in entries if whole or entry.source != "default"]
     found = []
-    for word in wanted:
+    for word in requested:
         matching = [entry for entry in entries if fnmatch.fnmatchcase(entry.name, word)]
         if not matching:
             hint = nearest(word, [entry.name for entry in entries])

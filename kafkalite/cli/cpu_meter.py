@@ -37,7 +37,7 @@ class CpuShares(NamedTuple):
 
     @property
     def limit(self) -> str | None:
-        """Return what limited the throughput, as far as the shares show it."""
+        """Return the limit of the throughput that follows from the shares, or None."""
         if self.client is None:
             return None
         if (self.waited or 0) >= MANY:
@@ -68,8 +68,8 @@ class CpuMeter:
 
     def shares(self) -> CpuShares:
         """Return the CPU shares since this object was created."""
-        took_s = time.monotonic() - self.began_s
-        if took_s < SHORT_S:
+        elapsed_s = time.monotonic() - self.began_s
+        if elapsed_s < SHORT_S:
             return CpuShares(None, None, None, None)
         spent = {pid: since(before, threads(pid)) for pid, before in self.before.items()}
         client = busiest(spent[os.getpid()])
@@ -78,10 +78,10 @@ class CpuMeter:
         if machine is not None and self.machine is not None and client is not None:
             ours_s = sum(each.ran for threads in spent.values() for each in threads) / 1e9
             cores = os.cpu_count() or 1
-            others = min(1.0, max(0.0, machine - self.machine - ours_s) / (took_s * cores))
+            others = min(1.0, max(0.0, machine - self.machine - ours_s) / (elapsed_s * cores))
         both = [each.waited for each in (client, broker) if each is not None]
-        waited = min(1.0, max(both) / 1e9 / took_s) if both else None
-        return CpuShares(share(client, took_s), share(broker, took_s), waited, others)
+        waited = min(1.0, max(both) / 1e9 / elapsed_s) if both else None
+        return CpuShares(share(client, elapsed_s), share(broker, elapsed_s), waited, others)
 
 
 def threads(pid: int) -> dict[str, ThreadTimes]:
@@ -110,9 +110,9 @@ def busiest(threads: Sequence[ThreadTimes]) -> ThreadTimes | None:
     return max(threads, key=sum, default=None)
 
 
-def share(thread: ThreadTimes | None, took_s: float) -> float | None:
+def share(thread: ThreadTimes | None, elapsed_s: float) -> float | None:
     """Return the share of the time in which a thread ran or waited for a core."""
-    return min(1.0, sum(thread) / 1e9 / took_s) if thread is not None else None
+    return min(1.0, sum(thread) / 1e9 / elapsed_s) if thread is not None else None
 
 
 def machine_s() -> float | None:

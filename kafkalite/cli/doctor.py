@@ -127,7 +127,7 @@ def software() -> CheckResult:
             importlib.import_module(f"kafkalite._ext.{name}")
         except ImportError:
             missing.append(name)
-    words = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+    value = f"Python {platform.python_version()} on {platform.system()} {platform.machine()}"
     if missing:
         advice = "run make build, or reinstall kafkalite"
         return CheckResult(
@@ -137,22 +137,22 @@ def software() -> CheckResult:
         return CheckResult(
             WRONG,
             "software",
-            words,
+            value,
             "run the broker on Linux; the clients of other systems can connect to it",
         )
-    return CheckResult(OK, "software", words)
+    return CheckResult(OK, "software", value)
 
 
 def descriptors() -> CheckResult:
     """Check how many files and connections a process may have open."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    words = f"{hard:,}" if hard != resource.RLIM_INFINITY else "unlimited"
+    value = f"{hard:,}" if hard != resource.RLIM_INFINITY else "unlimited"
     advice = "raise the limit: ulimit -Hn 65536, LimitNOFILE= (systemd), --ulimit (containers)"
     if hard != resource.RLIM_INFINITY and hard < DESCRIPTORS_MIN:
-        return CheckResult(WRONG, "open files", words, advice)
+        return CheckResult(WRONG, "open files", value, advice)
     if hard != resource.RLIM_INFINITY and hard < DESCRIPTORS_LOW:
-        return CheckResult(WARNING, "open files", words, f"each partition needs several; {advice}")
-    return CheckResult(OK, "open files", words)
+        return CheckResult(WARNING, "open files", value, f"each partition needs several; {advice}")
+    return CheckResult(OK, "open files", value)
 
 
 def memory() -> CheckResult:
@@ -162,20 +162,20 @@ def memory() -> CheckResult:
         if line.startswith("MemAvailable:"):
             available = int(line.split()[1]) << 10
     cores = len(os.sched_getaffinity(0))
-    words = f"{available >> 20:,} MiB free, {cores} core{'s' if cores > 1 else ''}"
+    value = f"{available >> 20:,} MiB free, {cores} core{'s' if cores > 1 else ''}"
     if available < MEMORY_LOW:
         advice = "free some memory: the page cache uses it to serve reads without the disk"
-        return CheckResult(WARNING, "memory", words, advice)
-    return CheckResult(OK, "memory", words)
+        return CheckResult(WARNING, "memory", value, advice)
+    return CheckResult(OK, "memory", value)
 
 
 def clock(directory: Path) -> CheckResult:
     """Check the clock, which retention and timestamps depend on."""
     now = time.time()
-    words = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
+    value = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(now))
     if now < CLOCK_NOT_SET:
         return CheckResult(
-            WRONG, "clock", words, "set the clock: record timestamps and retention depend on it"
+            WRONG, "clock", value, "set the clock: record timestamps and retention depend on it"
         )
     newest = max(
         (path.stat().st_mtime for path in directory.glob("*-*/*.log") if path.is_file()),
@@ -183,10 +183,10 @@ def clock(directory: Path) -> CheckResult:
     )
     if newest > now + CLOCK_AHEAD_S:
         advice = "a segment has a later modification time than the clock: the clock went backwards"
-        return CheckResult(WARNING, "clock", words, advice)
+        return CheckResult(WARNING, "clock", value, advice)
     if not synchronised():
-        return CheckResult(OK, "clock", f"{words}, not synchronised")
-    return CheckResult(OK, "clock", f"{words}, synchronised")
+        return CheckResult(OK, "clock", f"{value}, not synchronised")
+    return CheckResult(OK, "clock", f"{value}, synchronised")
 
 
 def synchronised() -> bool:
@@ -210,25 +210,27 @@ def nearest_existing(directory: Path) -> Path:
 
 def owner(directory: Path) -> CheckResult:
     """Check that this user may write to the directory."""
-    place = nearest_existing(directory)
+    existing = nearest_existing(directory)
     what = "data directory"
-    if not place.is_dir():
-        return CheckResult(WRONG, what, f"{place} is not a directory", "choose another with --data")
-    if not os.access(place, os.W_OK | os.X_OK):
-        found = f"{place} is not writable for this user"
+    if not existing.is_dir():
+        return CheckResult(
+            WRONG, what, f"{existing} is not a directory", "choose another with --data"
+        )
+    if not os.access(existing, os.W_OK | os.X_OK):
+        found = f"{existing} is not writable for this user"
         return CheckResult(
             WRONG, what, found, f"chown it to uid {os.getuid()}, or choose another with --data"
         )
-    if place != directory:
+    if existing != directory:
         return CheckResult(OK, what, f"{directory} will be created")
-    status = place.stat()
+    status = existing.stat()
     if status.st_uid != os.getuid():
-        found = f"{place} belongs to uid {status.st_uid}, not to uid {os.getuid()} (this user)"
+        found = f"{existing} belongs to uid {status.st_uid}, not to uid {os.getuid()} (this user)"
         return CheckResult(WARNING, what, found, "always run the broker as the same user")
     if status.st_mode & 0o022:
-        advice = f"writable for other users; run: chmod go-w {place}"
-        return CheckResult(WARNING, what, f"{place}, mode {status.st_mode & 0o777:o}", advice)
-    return CheckResult(OK, what, str(place))
+        advice = f"writable for other users; run: chmod go-w {existing}"
+        return CheckResult(WARNING, what, f"{existing}, mode {status.st_mode & 0o777:o}", advice)
+    return CheckResult(OK, what, str(existing))
 
 
 def file_system_check(directory: Path) -> CheckResult:
@@ -244,9 +246,9 @@ def file_system_check(directory: Path) -> CheckResult:
     return CheckResult(OK, "file system", kind)
 
 
-def file_system(place: Path) -> str:
+def file_system(directory: Path) -> str:
     """Return the type of a directory's file system, from the kernel's list of mounts."""
-    wanted = os.stat(place).st_dev
+    wanted = os.stat(directory).st_dev
     device = f"{os.major(wanted)}:{os.minor(wanted)}"
     kind = "unknown"
     for line in Path("/proc/self/mountinfo").read_text().splitlines():
@@ -257,40 +259,40 @@ def file_system(place: Path) -> str:
 
 
 def free_space(directory: Path) -> CheckResult:
-    """Check the free space against what the broker keeps free by default."""
+    """Check the free space against the default of storage.min.free.bytes."""
     from kafkalite.storage.log_manager import MIN_FREE_MAX, MIN_FREE_SHARE
 
-    place = nearest_existing(directory)
-    disk = os.statvfs(place)
+    existing = nearest_existing(directory)
+    disk = os.statvfs(existing)
     free, size = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
-    words = f"{free / 1e9:,.1f} GB free of {size / 1e9:,.1f}"
+    value = f"{free / 1e9:,.1f} GB free of {size / 1e9:,.1f}"
     if free < min(MIN_FREE_MAX, size // MIN_FREE_SHARE):
         advice = (
             "below storage.min.free.bytes, produce requests fail: free space, or lower that key"
         )
-        return CheckResult(WRONG, "free space", words, advice)
+        return CheckResult(WRONG, "free space", value, advice)
     if disk.f_favail == 0 and disk.f_files:
-        return CheckResult(WRONG, "free space", f"{words}, no free inodes", "delete files")
-    return CheckResult(OK, "free space", words)
+        return CheckResult(WRONG, "free space", f"{value}, no free inodes", "delete files")
+    return CheckResult(OK, "free space", value)
 
 
 def flush_time(directory: Path) -> CheckResult:
     """Check how long an acknowledgement waits for the disk with durability=fsync."""
-    place = nearest_existing(directory)
+    existing = nearest_existing(directory)
     try:
-        with tempfile.TemporaryFile(dir=place, prefix=".doctor-") as file:
+        with tempfile.TemporaryFile(dir=existing, prefix=".doctor-") as file:
             taken = [flush_time_s(file.fileno()) for _ in range(FLUSHES)]
     except OSError as error:
-        words = f"{place}: {error.strerror}"
+        value = f"{existing}: {error.strerror}"
         return CheckResult(
-            WRONG, "flush time", words, "cannot write a file: check permissions and free space"
+            WRONG, "flush time", value, "cannot write a file: check permissions and free space"
         )
     median = statistics.median(taken)
-    words = f"{median * 1e3:.1f} ms for 4 KiB (median of {FLUSHES})"
+    value = f"{median * 1e3:.1f} ms for 4 KiB (median of {FLUSHES})"
     if median > FLUSH_SLOW_S:
         advice = "with durability=fsync each acknowledgement waits for a flush; see --durability"
-        return CheckResult(WARNING, "flush time", words, advice)
-    return CheckResult(OK, "flush time", words)
+        return CheckResult(WARNING, "flush time", value, advice)
+    return CheckResult(OK, "flush time", value)
 
 
 def flush_time_s(descriptor: int) -> float:
@@ -323,11 +325,13 @@ def run_directory_check() -> CheckResult:
     """Check the private directory for the sockets of the broker's processes."""
     from kafkalite.transport.run_directory import is_private, user_directory
 
-    place = user_directory()
-    if place.exists() and not is_private(place):
-        advice = f"it must belong to this user with mode 700: chmod 700 {place}, or delete it"
-        return CheckResult(WRONG, "run directory", f"{place} is accessible for other users", advice)
-    return CheckResult(OK, "run directory", str(place))
+    directory = user_directory()
+    if directory.exists() and not is_private(directory):
+        advice = f"it must belong to this user with mode 700: chmod 700 {directory}, or delete it"
+        return CheckResult(
+            WRONG, "run directory", f"{directory} is accessible for other users", advice
+        )
+    return CheckResult(OK, "run directory", str(directory))
 
 
 # -- ports and the broker ------------------------------------------------------------------------

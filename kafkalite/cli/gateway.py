@@ -72,9 +72,9 @@ def serve(
     from kafkalite.process.services.service_output import report_ready
 
     directory = chosen(data)
-    given = dict(overrides)
-    given.setdefault("gateway.listener", listen)
-    settings = settings_of(given)
+    texts = dict(overrides)
+    texts.setdefault("gateway.listener", listen)
+    settings = settings_of(texts)
     if descriptors is not None:
         log_to(directory / LOG_FILE, "gateway")
         sockets = [socket.socket(fileno=int(number)) for number in descriptors.split(",")]

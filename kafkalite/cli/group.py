@@ -200,15 +200,17 @@ def delete_offsets(
         group = groups.described(name) if if_exists else groups.existing(name)
         if group is None:
             continue
-        places = []
+        topic_partitions = []
         committed = groups.committed(name)
         for topic, partitions in spans:
-            matching = [place for place in committed if place[0] == topic]
-            places += [place for place in matching if partitions is None or place[1] in partitions]
-        if not places:
+            matching = [key for key in committed if key[0] == topic]
+            topic_partitions += [
+                key for key in matching if partitions is None or key[1] in partitions
+            ]
+        if not topic_partitions:
             raise Refusal(f"group {name} has no committed offsets for the selected partitions")
-        groups.delete_offsets(group, places)
-        rows += [(name, *place, committed[place].offset) for place in places]
+        groups.delete_offsets(group, topic_partitions)
+        rows += [(name, *key, committed[key].offset) for key in topic_partitions]
     if as_json:
         fields = ("group", "topic", "partition", "offset")
         print(json.dumps([dict(zip(fields, row, strict=True)) for row in rows]))
@@ -309,9 +311,9 @@ class ResetPlan(NamedTuple):
     offsets: Mapping[PartitionKey, int]
 
     def rows(self) -> Iterator[tuple[str, str, int, int | None, int]]:
-        for place, offset in sorted(self.offsets.items()):
-            old = self.committed.get(place)
-            yield self.group, *place, old.offset if old else None, offset
+        for key, offset in sorted(self.offsets.items()):
+            old = self.committed.get(key)
+            yield self.group, *key, old.offset if old else None, offset
 
 
 def plan(
@@ -329,10 +331,10 @@ def plan(
     committed = groups.committed(name) if found else {}
     if isinstance(where, ListedOffsets):
         spans = [PartitionSelection(topic, (partition,)) for topic, partition in where.offsets]
-    places = groups.selected(spans) if spans else list(committed)
-    if not places:
+    topic_partitions = groups.selected(spans) if spans else list(committed)
+    if not topic_partitions:
         raise Refusal(f"group {name} has no committed offsets; select topics with -t")
-    offsets = groups.destinations(places, where, committed)
+    offsets = groups.destinations(topic_partitions, where, committed)
     return ResetPlan(name, committed, offsets)
 
 
@@ -351,19 +353,23 @@ def described(groups: GroupOffsets, group: ConsumerGroupDescription) -> dict[str
     """Return a group's description as `--json` prints it."""
     committed = groups.committed(group.group_id)
     owners = {
-        (place.topic, place.partition): member
+        (each.topic, each.partition): member
         for member in group.members
-        for place in member.assignment.topic_partitions
+        for each in member.assignment.topic_partitions
     }
-    places = sorted({*committed, *owners})
-    ends = groups.bounds(places, OffsetSpec.latest())
+    topic_partitions = sorted({*committed, *owners})
+    ends = groups.bounds(topic_partitions, OffsetSpec.latest())
     partitions = []
-    for place in places:
-        commit, end, owner = committed.get(place), ends.get(place), owners.get(place)
+    for key in topic_partitions:
+        commit, end, owner = (
+            committed.get(key),
+            ends.get(key),
+            owners.get(key),
+        )
         partitions.append(
             {
-                "topic": place[0],
-                "partition": place[1],
+                "topic": key[0],
+                "partition": key[1],
                 "committed": commit.offset if commit else None,
                 "end": end,
                 "lag": max(0, end - commit.offset) if commit and end is not None else None,

@@ -123,42 +123,44 @@ class GroupOffsets:
             if each.error is None and each.offset >= 0
         }
 
-    def bounds(self, places: Collection[PartitionKey], spec: OffsetSpec) -> dict[PartitionKey, int]:
+    def bounds(
+        self, topic_partitions: Collection[PartitionKey], spec: OffsetSpec
+    ) -> dict[PartitionKey, int]:
         """Return the start or end offsets of partitions; unknown ones are left out."""
         requested = {
             TopicPartition(topic, partition): spec
-            for topic, partition in places
+            for topic, partition in topic_partitions
             if partition in self.topics.get(topic, ())
         }
         found = {}
-        for place, future in (self.admin.list_offsets(requested) if requested else {}).items():
+        for each, future in (self.admin.list_offsets(requested) if requested else {}).items():
             try:
                 offset = future.result(REQUEST_TIMEOUT_S).offset
             except (KafkaException, TimeoutError):
                 continue
-            found[place.topic, place.partition] = offset
+            found[each.topic, each.partition] = offset
         return found
 
     def commit(self, group: str, offsets: Mapping[PartitionKey, int]) -> None:
         """Commit these offsets for the group."""
-        partitions = [TopicPartition(*place, offset) for place, offset in offsets.items()]
+        partitions = [TopicPartition(*key, offset) for key, offset in offsets.items()]
         requested = [ConsumerGroupTopicPartitions(group, partitions)]
         with kafka_errors_as_refusals():
             done = with_retries(lambda: self.admin.alter_consumer_group_offsets(requested)[group])
         errors = [each for each in done.topic_partitions if each.error is not None]
         if errors:
-            words = [
+            messages = [
                 f"{each.topic} [{each.partition}]: {clean_error(each.error.str())}"
                 for each in errors
             ]
-            raise Refusal(f"group {group}: {'; '.join(words)}")
+            raise Refusal(f"group {group}: {'; '.join(messages)}")
 
     def delete_offsets(
-        self, group: ConsumerGroupDescription, places: Iterable[PartitionKey]
+        self, group: ConsumerGroupDescription, topic_partitions: Iterable[PartitionKey]
     ) -> None:
         """Delete the group's committed offsets of these partitions."""
         topics = defaultdict(list)
-        for topic, partition in places:
+        for topic, partition in topic_partitions:
             topics[topic].append({"partition_index": partition})
         request = {
             "group_id": group.group_id,
@@ -176,7 +178,7 @@ class GroupOffsets:
 
     def selected(self, spans: Iterable[PartitionSelection]) -> list[PartitionKey]:
         """Return the selected partitions; raise Refusal if one does not exist."""
-        places = []
+        topic_partitions = []
         for topic, selection in spans:
             known = self.topics.get(topic)
             if known is None:
@@ -187,21 +189,21 @@ class GroupOffsets:
                         f"topic {topic!r} has no partition {partition};"
                         f" it has {len(known)} partitions"
                     )
-            places += [
+            topic_partitions += [
                 (topic, partition) for partition in (known if selection is None else selection)
             ]
-        return list(dict.fromkeys(places))
+        return list(dict.fromkeys(topic_partitions))
 
     def destinations(
         self,
-        places: Sequence[PartitionKey],
+        topic_partitions: Sequence[PartitionKey],
         where: Destination,
         committed: Mapping[PartitionKey, GroupCommit],
     ) -> dict[PartitionKey, int]:
         """Return the offset that `where` stands for in each partition, as of now."""
-        starts = self.bounds(places, OffsetSpec.earliest())
-        ends = self.bounds(places, OffsetSpec.latest())
-        for topic, partition in places:
+        starts = self.bounds(topic_partitions, OffsetSpec.earliest())
+        ends = self.bounds(topic_partitions, OffsetSpec.latest())
+        for topic, partition in topic_partitions:
             if (topic, partition) not in starts or (topic, partition) not in ends:
                 raise Refusal(
                     f"cannot read the offsets of {topic} [{partition}]; check that it has a leader"
@@ -210,36 +212,41 @@ class GroupOffsets:
         now_ms = time.time_ns() // 1_000_000
         match where:
             case start_position.AtOffset(offset):
-                new_offsets = dict.fromkeys(places, offset)
+                new_offsets = dict.fromkeys(topic_partitions, offset)
             case start_position.LastRecords(distance):
                 new_offsets = {
-                    place: max(starts[place], ends[place] - distance) for place in places
+                    key: max(starts[key], ends[key] - distance) for key in topic_partitions
                 }
             case start_position.SinceTimestamp(start_position.BEGINNING):
                 new_offsets = starts
             case start_position.SinceTimestamp(start_position.END):
                 new_offsets = ends
             case start_position.SinceTimestamp(timestamp_ms):
-                new_offsets = ends | self._since(places, timestamp_ms)
+                new_offsets = ends | self._since(topic_partitions, timestamp_ms)
             case start_position.SinceAge(age_ms):
-                new_offsets = ends | self._since(places, max(0, now_ms - age_ms))
+                new_offsets = ends | self._since(topic_partitions, max(0, now_ms - age_ms))
             case CurrentPosition():
-                new_offsets = ends | {place: committed[place].offset for place in committed}
+                new_offsets = ends | {key: committed[key].offset for key in committed}
             case ShiftedPosition(distance):
-                new_offsets = shifted(places, distance, committed)
+                new_offsets = shifted(topic_partitions, distance, committed)
             case ListedOffsets(offsets):
                 new_offsets = dict(offsets)
         return {
-            place: clamped(place, new_offsets[place], starts[place], ends[place])
-            for place in places
+            key: clamped(
+                key,
+                new_offsets[key],
+                starts[key],
+                ends[key],
+            )
+            for key in topic_partitions
         }
 
     def _since(
-        self, places: Collection[PartitionKey], timestamp_ms: int
+        self, topic_partitions: Collection[PartitionKey], timestamp_ms: int
     ) -> dict[PartitionKey, int]:
         """Return the first offset at or after a timestamp, where there is one."""
-        found = self.bounds(places, OffsetSpec.for_timestamp(timestamp_ms))
-        return {place: offset for place, offset in found.items() if offset >= 0}
+        found = self.bounds(topic_partitions, OffsetSpec.for_timestamp(timestamp_ms))
+        return {key: offset for key, offset in found.items() if offset >= 0}
 
 
 class CurrentPosition(NamedTuple):
@@ -262,19 +269,21 @@ Destination = start_position.StartPosition | CurrentPosition | ShiftedPosition |
 
 
 def shifted(
-    places: Sequence[PartitionKey], distance: int, committed: Mapping[PartitionKey, GroupCommit]
+    topic_partitions: Sequence[PartitionKey],
+    distance: int,
+    committed: Mapping[PartitionKey, GroupCommit],
 ) -> dict[PartitionKey, int]:
-    for topic, partition in places:
+    for topic, partition in topic_partitions:
         if (topic, partition) not in committed:
             raise Refusal(f"{topic} [{partition}] has no committed offset to shift; use --to")
-    return {place: committed[place].offset + distance for place in places}
+    return {key: committed[key].offset + distance for key in topic_partitions}
 
 
-def clamped(place: PartitionKey, offset: int, start: int, end: int) -> int:
+def clamped(key: PartitionKey, offset: int, start: int, end: int) -> int:
     """Return the nearest offset within the partition's range, with a message if it differs."""
     nearest = min(max(offset, start), end)
     if nearest != offset:
-        topic, partition = place
+        topic, partition = key
         print_stderr(
             f"{topic} [{partition}] has offsets {start} to {end}: using {nearest}, not {offset}"
         )

@@ -37,7 +37,7 @@ class FileDamage(NamedTuple):
     """Damage in a file: its path, a description, and whether it is a torn batch at the end."""
 
     path: Path
-    sentence: str
+    description: str
     torn_tail: bool = False
 
 
@@ -92,7 +92,7 @@ def verify(file: list[Path], json: bool) -> int:
     for path in paths:
         for damage in damages_of(path):
             damages.append(damage)
-            print(damage_as_json(damage) if json else f"{damage.path}: {damage.sentence}")
+            print(damage_as_json(damage) if json else f"{damage.path}: {damage.description}")
     if not json:
         files = "1 file" if len(paths) == 1 else f"{len(paths)} files"
         print(f"{files} verified, {len(damages) or 'no'} errors")
@@ -102,10 +102,10 @@ def verify(file: list[Path], json: bool) -> int:
 # -- which files -----------------------------------------------------------------------------------
 
 
-def files_of(given: list[Path]) -> list[Path]:
+def files_of(paths: list[Path]) -> list[Path]:
     """Return the given files, and the log files in the given directories."""
     found: list[Path] = []
-    for path in given:
+    for path in paths:
         if path.is_dir():
             inside = sorted(entry for entry in path.rglob("*") if kind_of(entry) is not None)
             if not inside:
@@ -188,7 +188,7 @@ def batches_of(path: Path, with_records: bool) -> Iterator[dict[str, Any]]:
     while position < end:
         code, position, size, *_ = segment_walk.find_offset(file.fileno(), position, end, -1)
         if code != segment_walk.WHOLE:
-            if rest_is_zeros(file, position, end):
+            if remainder_is_zeros(file, position, end):
                 return
             raise ValueError(f"no valid batch at byte {position}")
         fields = BatchHeader(*header(os.pread(file.fileno(), HEADER_SIZE, position)))
@@ -200,7 +200,7 @@ def batches_of(path: Path, with_records: bool) -> Iterator[dict[str, Any]]:
         position += size
 
 
-def rest_is_zeros(file: OpenFile, position: int, end: int) -> bool:
+def remainder_is_zeros(file: OpenFile, position: int, end: int) -> bool:
     """Return True if the rest of the file is preallocated space."""
     code = segment_walk.scan(
         file.fileno(), position, end, 0, 0, 0, 0, -1, 0, -1, LEADER_EPOCHS_KNOWN
@@ -296,8 +296,8 @@ def segment_damages(path: Path) -> Iterator[FileDamage]:
         if step.code == segment_walk.STORAGE_ERROR:
             yield FileDamage(path, f"read error at byte {position}")
             break
-        behind = segment_walk.next_whole(file.fileno(), position + 1, end, next_offset)
-        if behind < 0:
+        next_valid = segment_walk.next_whole(file.fileno(), position + 1, end, next_offset)
+        if next_valid < 0:
             yield FileDamage(
                 path,
                 f"torn batch at the end: {end - position} bytes from byte {position}, offset"
@@ -309,9 +309,9 @@ def segment_damages(path: Path) -> Iterator[FileDamage]:
         yield FileDamage(
             path,
             f"corrupt batch at byte {position}, offset {next_offset}; the next valid batch begins"
-            f" at byte {behind}",
+            f" at byte {next_valid}",
         )
-        position = behind
+        position = next_valid
     progress.done()
 
 
@@ -360,7 +360,7 @@ def wrong_entries(path: Path, segment: Path, content: bytes, end: int) -> Iterat
 
 def damage_as_json(damage: FileDamage) -> str:
     return json.dumps(
-        {"file": str(damage.path), "fault": damage.sentence, "torn_tail": damage.torn_tail}
+        {"file": str(damage.path), "fault": damage.description, "torn_tail": damage.torn_tail}
     )
 
 
@@ -372,11 +372,11 @@ class FileProgress:
         self._size = size
         self._shown_s = time.monotonic()
         self._shown = False
-        self._wanted = sys.stderr.isatty()
+        self._is_drawn = sys.stderr.isatty()
 
     def at(self, position: int) -> None:
         now_s = time.monotonic()
-        if self._wanted and now_s - self._shown_s >= PROGRESS_S:
+        if self._is_drawn and now_s - self._shown_s >= PROGRESS_S:
             self._shown_s, self._shown = now_s, True
             print(f"\r{self._path.name} {position * 100 // self._size} %", end="", file=sys.stderr)
 

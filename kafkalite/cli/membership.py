@@ -93,47 +93,63 @@ class GroupMember:
                 yield batch
                 store_offsets(self.consumer, batch)
 
-    def _on_assign(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+    def _on_assign(self, consumer: Consumer, topic_partitions: list[TopicPartition]) -> None:
         self.unfinished.discard(UNASSIGNED)
-        self.unfinished |= {(place.topic, place.partition) for place in places}
-        self._print_change("assigned", places)
+        self.unfinished |= {
+            (topic_partition.topic, topic_partition.partition)
+            for topic_partition in topic_partitions
+        }
+        self._print_change("assigned", topic_partitions)
 
-    def _on_revoke(self, consumer: Consumer, places: list[TopicPartition]) -> None:
-        self.unfinished -= {(place.topic, place.partition) for place in places}
-        self._print_change("revoked", places)
+    def _on_revoke(self, consumer: Consumer, topic_partitions: list[TopicPartition]) -> None:
+        self.unfinished -= {
+            (topic_partition.topic, topic_partition.partition)
+            for topic_partition in topic_partitions
+        }
+        self._print_change("revoked", topic_partitions)
 
-    def _on_lost(self, consumer: Consumer, places: list[TopicPartition]) -> None:
-        self.unfinished -= {(place.topic, place.partition) for place in places}
-        self._print_change("lost", places)
+    def _on_lost(self, consumer: Consumer, topic_partitions: list[TopicPartition]) -> None:
+        self.unfinished -= {
+            (topic_partition.topic, topic_partition.partition)
+            for topic_partition in topic_partitions
+        }
+        self._print_change("lost", topic_partitions)
 
-    def _print_change(self, what: str, places: Iterable[TopicPartition]) -> None:
+    def _print_change(self, what: str, topic_partitions: Iterable[TopicPartition]) -> None:
         if self.verbose:
-            words = format_partitions(by_topic(places)) or "no partitions"
-            print_stderr(f"group {self.group}, member {self.consumer.memberid()}: {what} {words}")
+            text = format_partitions(by_topic(topic_partitions)) or "no partitions"
+            print_stderr(f"group {self.group}, member {self.consumer.memberid()}: {what} {text}")
 
-    def _on_commit(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
+    def _on_commit(self, error: KafkaError | None, topic_partitions: list[TopicPartition]) -> None:
         if error is None:
-            error = next((place.error for place in places if place.error is not None), None)
+            error = next(
+                (
+                    topic_partition.error
+                    for topic_partition in topic_partitions
+                    if topic_partition.error is not None
+                ),
+                None,
+            )
         if error is not None and error.code() not in EXPECTED_ERRORS:
             warn(f"offset commit of group {self.group} failed: {clean_error(error.str())}")
 
 
-def by_topic(places: Iterable[TopicPartition]) -> dict[str, list[int]]:
+def by_topic(topic_partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     """Return partition numbers by topic."""
     topics = defaultdict(list)
-    for place in sorted(places):
-        topics[place.topic].append(place.partition)
+    for topic_partition in sorted(topic_partitions):
+        topics[topic_partition.topic].append(topic_partition.partition)
     return dict(topics)
 
 
 def format_partitions(topics: Mapping[str, Sequence[int]]) -> str:
     """Return partitions in short form: `flights:0-2,5 audit:0`."""
-    words = []
+    text = []
     for topic, partitions in topics.items():
         parts = []
         # In a run of consecutive partitions, partition minus index is constant.
         for _, run in itertools.groupby(enumerate(partitions), lambda each: each[1] - each[0]):
             row = [partition for _, partition in run]
             parts.append(f"{row[0]}-{row[-1]}" if len(row) > 1 else str(row[0]))
-        words.append(f"{topic}:{','.join(parts)}")
-    return " ".join(words)
+        text.append(f"{topic}:{','.join(parts)}")
+    return " ".join(text)

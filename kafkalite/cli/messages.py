@@ -82,7 +82,7 @@ SHORT_INPUT = {"enable.idempotence": False, "max.in.flight.requests.per.connecti
     TOPIC,
     argument("files", nargs="*", help="files, one record each; with -l, one record per line"),
     argument("-l", dest="by_line", action="store_true", help="split files into records like stdin"),
-    argument("-k", "--key", type=os.fsencode, help="key of records without a key of their own"),
+    argument("-k", "--key", type=os.fsencode, help="key of records that have none in the input"),
     KEY_DELIMITER,
     DELIMITER,
     argument(
@@ -188,7 +188,7 @@ class RecordSender:
         self.unflushed_size = 0
         self.topic = topic
         self.partition = partition
-        # Larger than one call plus WAITING_COUNT_MAX and WAITING_SIZE_MAX.
+        # Larger than IN_FLIGHT_COUNT_MAX and IN_FLIGHT_SIZE_MAX plus the records of one call.
         bounds = {"queue.buffering.max.messages": 10_000_000, "queue.buffering.max.kbytes": 2097151}
         callbacks = {"on_delivery": self._on_delivery}
         self.producer: Producer = cluster.producer({**bounds, **callbacks, **settings})
@@ -285,7 +285,7 @@ def records(fd: int, delimiter: bytes, wait: Callable[[float], None]) -> Iterato
 def split_keys(
     lines: Sequence[bytes], delimiter: bytes | None, default_key: bytes | None
 ) -> tuple[Column, Column]:
-    """Return keys and values of lines; a line without the delimiter has no key of its own."""
+    """Return keys and values of lines; a line without the delimiter has the default key."""
     if delimiter is None:
         return [default_key] * len(lines), lines
     keys: list[bytes | None] = []
@@ -411,18 +411,18 @@ def consume(
       kafkalite consume -G readers flights audit -v
     """
     check(group, partition, offset, count, verbose)
-    wanted = list(dict.fromkeys([*named, *topics]))
-    if not wanted:
+    names = list(dict.fromkeys([*named, *topics]))
+    if not names:
         raise UsageError("specify the topic: -t TOPIC")
     gc.disable()  # as in produce
     cluster = ClusterClients(**connection)
     write = json_lines if as_json else writer(format, key_delimiter, delimiter, show_null)
-    progress = Progress(f"from {', '.join(wanted)}", drawn=not quiet and not sys.stdout.isatty())
+    progress = Progress(f"from {', '.join(names)}", drawn=not quiet and not sys.stdout.isatty())
     with kafka_errors_as_refusals():
         source = (
-            read_partitions(cluster, wanted, partition, offset, to_end, count)
+            read_partitions(cluster, names, partition, offset, to_end, count)
             if group is None
-            else read_group(cluster, wanted, group, offset, verbose, to_end, count)
+            else read_group(cluster, names, group, offset, verbose, to_end, count)
         )
         try:
             with progress, closing(source):
@@ -462,7 +462,7 @@ def check(
 def writer(
     format: bytes | None, key_delimiter: bytes | None, delimiter: bytes, show_null: bool
 ) -> Writer:
-    """Return the function that writes records as the flags say."""
+    """Return the function that formats records according to the flags."""
     if format is None:
         format = b"%s" + delimiter.replace(b"%", b"%%")
         if key_delimiter:

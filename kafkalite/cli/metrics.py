@@ -46,8 +46,8 @@ def metrics(data: Path | None, listen: str, insecure: bool, descriptors: str | N
 
     directory = chosen(data)
     if descriptors is not None:
-        given = socket.socket(fileno=int(descriptors))
-        return export(given, lambda: broker_on(directory), sys.stdin.fileno(), report_ready)
+        inherited = socket.socket(fileno=int(descriptors))
+        return export(inherited, lambda: broker_on(directory), sys.stdin.fileno(), report_ready)
     address = metrics_address(listen, insecure)
     assert address is not None
     if not directory.is_dir():

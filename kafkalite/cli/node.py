@@ -103,13 +103,13 @@ def remove(node: int, data: Path | None, as_json: bool) -> None:
       kafkalite node remove 3
     """
     with supervisor(data) as client:
-        wanted = client.worker(node)
-        if wanted["role"] == "dedicated":
+        worker = client.worker(node)
+        if worker["role"] == "dedicated":
             raise Refusal(
                 f"node {node} is dedicated to one partition; delete its topic to remove the node"
             )
         moves = []
-        if wanted["led_count"] or not wanted["draining"]:
+        if worker["led_count"] or not worker["draining"]:
             report = client.request("drain", node)
             moves = report["moves"]
             client.follow(report)

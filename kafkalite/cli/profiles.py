@@ -257,8 +257,8 @@ def parsed(file: Path) -> tuple[dict[str, Profile], Profile]:
     try:
         sections = sections_of(text)
     except configparser.Error as error:
-        words = " ".join(str(error).split()).replace("'<string>'", str(file))
-        raise Refusal(words.replace("<string>", str(file))) from None
+        message = " ".join(str(error).split()).replace("'<string>'", str(file))
+        raise Refusal(message.replace("<string>", str(file))) from None
     settings = sections.pop(SETTINGS, {})
     profiles = {}
     for section, properties in sections.items():

@@ -93,7 +93,7 @@ class Progress:
             self.bar.stop()
 
 
-def new_bar(whole_known: bool) -> Bar:
+def new_bar(has_total: bool) -> Bar:
     from rich.console import Console
     from rich.progress import BarColumn, SpinnerColumn, TextColumn
     from rich.progress import Progress as Bar
@@ -101,7 +101,7 @@ def new_bar(whole_known: bool) -> Bar:
     return Bar(
         SpinnerColumn(),
         TextColumn("{task.description}"),
-        *([BarColumn()] if whole_known else []),
+        *([BarColumn()] if has_total else []),
         TextColumn("{task.fields[numbers]}"),
         console=Console(stderr=True),
         auto_refresh=False,

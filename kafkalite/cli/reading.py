@@ -29,18 +29,18 @@ def assigned(
     cluster: ClusterClients,
     consumer: Consumer,
     topic: str,
-    wanted: Sequence[int] | None,
+    requested: Sequence[int] | None,
     where: start_position.StartPosition,
 ) -> set[PartitionKey]:
     """Assign the wanted partitions at their start offsets, and return them."""
     partitions = sorted(cluster.topic(consumer, topic).partitions)
-    for partition in wanted or ():
+    for partition in requested or ():
         if partition not in partitions:
             raise Refusal(
                 f"topic {topic!r} has no partition {partition}; it has {len(partitions)} partitions"
             )
     now_ms = time.time_ns() // 1_000_000
-    chosen = sorted(set(wanted)) if wanted else partitions
+    chosen = sorted(set(requested)) if requested else partitions
     positions = start_position.resolved(consumer, topic, chosen, where, now_ms)
     consumer.assign(positions)
     return {(topic, partition) for partition in chosen}

@@ -49,8 +49,8 @@ def unescaped(text: str) -> bytes:
         raise argparse.ArgumentTypeError(f"unknown escape \\{code.decode()} in {text!r}")
 
     # Bytes of the command line that are not UTF-8 are surrogates.
-    words = text.encode(errors="surrogateescape")
-    return re.sub(rb"\\(x[0-9a-fA-F]{2}|.|$)", byte, words, flags=re.DOTALL)
+    content = text.encode(errors="surrogateescape")
+    return re.sub(rb"\\(x[0-9a-fA-F]{2}|.|$)", byte, content, flags=re.DOTALL)
 
 
 def delimiter(text: str) -> bytes:
@@ -62,17 +62,17 @@ def delimiter(text: str) -> bytes:
 
 def template(text: str) -> bytes:
     """Parse the argument of -f: a format of known tokens."""
-    words = unescaped(text)
-    for token in re.findall(rb"%(.?)", words, flags=re.DOTALL):
+    content = unescaped(text)
+    for token in re.findall(rb"%(.?)", content, flags=re.DOTALL):
         if token not in b"tpokKsSTRh%" or not token:
             known = "%t %p %o %k %K %s %S %T %R %h %%"
             raise argparse.ArgumentTypeError(
                 f"unknown token %{token.decode(errors='replace')}; the tokens are {known}"
             )
-    return words
+    return content
 
 
-def formatted(words: bytes, null: bytes = b"") -> Writer:
+def formatted(content: bytes, null: bytes = b"") -> Writer:
     """Return a function that writes records in a format, with a text for null."""
     columns: list[Callable[[Records], Iterable[object]]] = []
 
@@ -95,7 +95,7 @@ def formatted(words: bytes, null: bytes = b"") -> Writer:
         b"T": (b"%d", lambda records: [record.timestamp()[1] for record in records]),
         b"h": (b"%b", lambda records: map(header_bytes, records)),
     }
-    line = re.sub(rb"%(.)", conversion, words, flags=re.DOTALL)
+    line = re.sub(rb"%(.)", conversion, content, flags=re.DOTALL)
     if not columns:
         return lambda records: line % () * len(records)
     if line.startswith(b"%b") and b"%" not in line[2:]:

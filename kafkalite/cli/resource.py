@@ -133,12 +133,16 @@ class ResourceConfigs:
                     REQUEST_TIMEOUT_S
                 )
             return sorted(map(entry_of, response.values()))
-        wanted = {
+        requested_resource = {
             "resource_type": KINDS[resource.kind],
             "resource_name": resource.name,
             "configuration_keys": None,
         }
-        request = {"resources": [wanted], "include_synonyms": True, "include_documentation": True}
+        request = {
+            "resources": [requested_resource],
+            "include_synonyms": True,
+            "include_documentation": True,
+        }
         with refusals_for(resource):
             (result,) = WireClient(self.cluster).request(DESCRIBE_CONFIGS, request, at).results
             raise_for(result.error_code, result.error_message)
@@ -182,12 +186,12 @@ class ResourceConfigs:
             {"name": key, "config_operation": operation, "value": value}
             for key, operation, value in changes
         ]
-        wanted = {
+        requested_resource = {
             "resource_type": KINDS[resource.kind],
             "resource_name": resource.name,
             "configs": configs,
         }
-        request = {"resources": [wanted], "validate_only": dry_run}
+        request = {"resources": [requested_resource], "validate_only": dry_run}
         with refusals_for(resource):
             response = WireClient(self.cluster).request(INCREMENTAL_ALTER_CONFIGS, request, at)
             for result in response.responses:
@@ -270,10 +274,10 @@ def listed(cluster: ClusterClients, kind: str | None) -> list[ResourceName]:
     with kafka_errors_as_refusals():
         cluster.metadata(cluster.admin())
     kinds = {number: name for name, number in KINDS.items() if name != "cluster"}
-    wanted = [number for number, name in kinds.items() if kind in (None, name)]
-    if not wanted:
+    numbers = [number for number, name in kinds.items() if kind in (None, name)]
+    if not numbers:
         return [ResourceName("cluster", "")]
-    response = WireClient(cluster).request(LIST_CONFIG_RESOURCES, {"resource_types": wanted})
+    response = WireClient(cluster).request(LIST_CONFIG_RESOURCES, {"resource_types": numbers})
     raise_for(response.error_code)
     return sorted(
         ResourceName(kinds[each.resource_type], each.resource_name)

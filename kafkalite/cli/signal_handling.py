@@ -17,7 +17,7 @@ def raise_for_signal(number: int, _: FrameType | None) -> None:
 
 
 def install_handlers(handler: Callable[[int, FrameType | None], None] = raise_for_signal) -> None:
-    """Make SIGTERM and SIGHUP end this command as Ctrl-C does, instead of immediately.
+    """Handle SIGTERM and SIGHUP like Ctrl-C: run cleanup code before exiting.
 
     Ignored signals stay ignored, as nohup and a shell's background jobs require.
     """

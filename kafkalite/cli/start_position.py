@@ -115,7 +115,10 @@ def resolved(
             offsets = offsets_since(consumer, topic, partitions, timestamp_ms)
         case SinceAge(age_ms):
             offsets = offsets_since(consumer, topic, partitions, max(0, now_ms - age_ms))
-    return [TopicPartition(topic, *place) for place in zip(partitions, offsets, strict=True)]
+    return [
+        TopicPartition(topic, *topic_partition)
+        for topic_partition in zip(partitions, offsets, strict=True)
+    ]
 
 
 def offsets_since(
@@ -123,7 +126,10 @@ def offsets_since(
 ) -> list[int]:
     """Return each partition's first offset at or after a timestamp, or its end offset."""
     requested = [TopicPartition(topic, partition, timestamp_ms) for partition in partitions]
-    found = {place.partition: place.offset for place in list_offsets(consumer, requested)}
+    found = {
+        topic_partition.partition: topic_partition.offset
+        for topic_partition in list_offsets(consumer, requested)
+    }
     offsets = [found[partition] for partition in partitions]
     if OFFSET_END not in offsets:
         return offsets
@@ -139,7 +145,11 @@ def list_offsets(consumer: Consumer, requested: list[TopicPartition]) -> list[To
     while True:
         try:
             found = consumer.offsets_for_times(requested, REQUEST_TIMEOUT_S)
-            errors = [place.error for place in found if place.error is not None]
+            errors = [
+                topic_partition.error
+                for topic_partition in found
+                if topic_partition.error is not None
+            ]
         except KafkaException as error:
             errors = [error.args[0]]
         if not errors:

@@ -154,8 +154,8 @@ class RateMeter:
 
     def _groups(self, sample: ClusterSample) -> Iterator[Measurements]:
         for name, group in sorted(sample.groups.items()):
-            known = [place for place in group.committed if place in sample.ends]
-            lags = [max(0, sample.ends[place] - group.committed[place]) for place in known]
+            known = [key for key in group.committed if key in sample.ends]
+            lags = [max(0, sample.ends[key] - group.committed[key]) for key in known]
             yield {
                 "name": name,
                 "state": group.state,
@@ -163,8 +163,8 @@ class RateMeter:
                 "topics": len({topic for topic, _ in group.committed}),
                 "lag": sum(lags) if lags else None,
                 "records_per_s": sum_known(
-                    self.rates.of(("committed", name, place), offset, group.at_s)
-                    for place, offset in group.committed.items()
+                    self.rates.of(("committed", name, key), offset, group.at_s)
+                    for key, offset in group.committed.items()
                 ),
             }
 

@@ -6,7 +6,7 @@
 The requests are Kafka's own, so any Kafka cluster can be sampled.  If the cluster is a kafkalite
 broker on this machine that runs as this user, its nodes' metrics pages are read as well.
 
-If some requests fail, the sample holds the rest, and `left_out` says what is missing.
+If some requests fail, the sample is partial, and `left_out` lists the errors.
 """
 
 from __future__ import annotations
@@ -101,13 +101,13 @@ class ClusterSampler:
         metadata = self._metadata()
         leaders = self._leaders(metadata)
         groups = self._groups(left_out)
-        wanted = {place for group in groups.values() for place in group.committed}
-        there = {
+        committed_partitions = {key for group in groups.values() for key in group.committed}
+        existing = {
             (name, partition)
             for name, topic in metadata.topics.items()
             for partition in topic.partitions
         }
-        ends = self._ends({*leaders, *(wanted & there)})
+        ends = self._ends({*leaders, *(committed_partitions & existing)})
         ends_at_s = time.monotonic()
         ready, pages = self._local(metadata.cluster_id)
         roles = {node["id"]: node["role"] for node in ready["nodes"]} if ready else {}
@@ -142,17 +142,17 @@ class ClusterSampler:
             for index, partition in topic.partitions.items()
         }
 
-    def _ends(self, places: Collection[PartitionKey]) -> dict[PartitionKey, int]:
-        requested = {TopicPartition(*place): OffsetSpec.latest() for place in places}
+    def _ends(self, topic_partitions: Collection[PartitionKey]) -> dict[PartitionKey, int]:
+        requested = {TopicPartition(*key): OffsetSpec.latest() for key in topic_partitions}
         ends = {}
         futures = (
             self.admin.list_offsets(requested, request_timeout=REQUEST_TIMEOUT_S)
             if requested
             else {}
         )
-        for place, future in futures.items():
+        for each, future in futures.items():
             with suppress(KafkaException, TimeoutError):  # no leader at present
-                ends[place.topic, place.partition] = future.result(REQUEST_TIMEOUT_S).offset
+                ends[each.topic, each.partition] = future.result(REQUEST_TIMEOUT_S).offset
         return ends
 
     # -- groups ------------------------------------------------------------------------------
@@ -185,9 +185,9 @@ class ClusterSampler:
             committed = {}
             with suppress(KafkaException, TimeoutError):  # deleted in the meantime
                 committed = {
-                    (place.topic, place.partition): place.offset
-                    for place in future.result(REQUEST_TIMEOUT_S).topic_partitions
-                    if place.error is None and place.offset >= 0
+                    (each.topic, each.partition): each.offset
+                    for each in future.result(REQUEST_TIMEOUT_S).topic_partitions
+                    if each.error is None and each.offset >= 0
                 }
             state = STATES.get(each.state, "Unknown")
             groups[each.group_id] = SampledGroup(state, len(each.members), committed, at_s)

@@ -51,7 +51,7 @@ class ScreenTable(NamedTuple):
 def heading(round: Measurements) -> str:
     """Return the line about the whole cluster."""
     totals = round["totals"]
-    words = [
+    parts = [
         (number(totals["records_per_s"]), "records/s"),
         (speed(totals["bytes_in_per_s"]), "in"),
         (speed(totals["bytes_out_per_s"]), "out"),
@@ -62,7 +62,7 @@ def heading(round: Measurements) -> str:
     ]
     return ", ".join(
         f"{value} {what.removesuffix('s') if value == '1' else what}"
-        for value, what in words
+        for value, what in parts
         if value is not None
     )
 
@@ -79,9 +79,11 @@ def tables(round: Measurements) -> list[ScreenTable]:
 
 def known(table: ScreenTable) -> ScreenTable:
     """Return a table without its empty columns."""
-    kept = [at for at in range(len(table.titles)) if any(row[at] is not None for row in table.rows)]
-    rows = [[row[at] for at in kept] for row in table.rows]
-    return table._replace(titles=[table.titles[at] for at in kept], rows=rows)
+    kept_columns = [
+        at for at in range(len(table.titles)) if any(row[at] is not None for row in table.rows)
+    ]
+    rows = [[row[at] for at in kept_columns] for row in table.rows]
+    return table._replace(titles=[table.titles[at] for at in kept_columns], rows=rows)
 
 
 NODE_TITLES = (
@@ -198,10 +200,12 @@ def narrowed(table: ScreenTable, width: int) -> ScreenTable:
     """Return a table without the last columns that do not fit; long names are cut."""
     needed = [width_of(table, at) for at in range(len(table.titles))]
     needed[0] = min(needed[0], NAME_WIDTH)
-    kept = len(needed)
-    while kept > 1 and sum(needed[:kept]) + GAP * (kept - 1) > width:
-        kept -= 1
-    return table._replace(titles=table.titles[:kept], rows=[row[:kept] for row in table.rows])
+    kept_columns = len(needed)
+    while kept_columns > 1 and sum(needed[:kept_columns]) + GAP * (kept_columns - 1) > width:
+        kept_columns -= 1
+    return table._replace(
+        titles=table.titles[:kept_columns], rows=[row[:kept_columns] for row in table.rows]
+    )
 
 
 def width_of(table: ScreenTable, at: int) -> int:

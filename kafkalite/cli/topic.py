@@ -91,11 +91,11 @@ def create(
     if partitions != -1 and not 1 <= partitions <= PARTITIONS_MAX:
         raise Refusal(f"-p {partitions}: the number of partitions must be 1 to {PARTITIONS_MAX:,}")
     admin = ClusterClients(**connection).connected_admin()
-    wanted = [
+    new_topics = [
         NewTopic(name, partitions, replication_factor, config=dict(configs)) for name in names
     ]
     with kafka_errors_as_refusals():
-        futures = admin.create_topics(wanted)
+        futures = admin.create_topics(new_topics)
     tolerated = {KafkaError.TOPIC_ALREADY_EXISTS: "existed already"} if if_not_exists else {}
     report("created", futures, tolerated, as_json)
 
@@ -292,9 +292,9 @@ def raise_errors(errors: Mapping[str, KafkaError]) -> None:
 
 def error_text(name: str, error: KafkaError) -> str:
     """Return an error message that names the topic."""
-    words = clean_error(error.str())
-    named = not name or f"topic {name} " in words or f"'{name}'" in words
-    return words if named else f"{name}: {words}"
+    text = clean_error(error.str())
+    named = not name or f"topic {name} " in text or f"'{name}'" in text
+    return text if named else f"{name}: {text}"
 
 
 def report(

@@ -1,7 +1,7 @@
 """Requests that librdkafka cannot send, over a plaintext connection of the native client.
 
     wire = WireClient(cluster)
-    wire.ask(LIST_CONFIG_RESOURCES, {"resource_types": []}).config_resources
+    wire.request(LIST_CONFIG_RESOURCES, {"resource_types": []}).config_resources
 
 Each request opens and closes a connection.  TLS and SASL are not supported here, so requests that
 librdkafka supports are sent by librdkafka.

@@ -86,12 +86,12 @@ def errors_as_refusals() -> Iterator[None]:
     try:
         yield
     except KafkaException as error:
-        raise Refusal(sentence(error)) from error
+        raise Refusal(error_text(error)) from error
     except ValueError as error:
         raise Refusal(str(error)) from error
 
 
-def sentence(raised: KafkaException) -> str:
+def error_text(raised: KafkaException) -> str:
     """Return the broker's error message, or else librdkafka's."""
     error: Any = raised.args[0]
     return clean_error(error.str()) if isinstance(error, KafkaError) else str(error)

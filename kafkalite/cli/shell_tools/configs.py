@@ -75,18 +75,18 @@ def entity_type(text: str) -> str:
 
 FLAGS = (
     *CONNECTION,
-    Flag("describe", words="describe the configs"),
-    Flag("alter", words="set or delete configs"),
+    Flag("describe", help="describe the configs"),
+    Flag("alter", help="set or delete configs"),
     Flag("topic", "NAME", "the topic"),
     Flag("broker", "ID", "the broker"),
-    Flag("broker-defaults", words="the default configs of all brokers"),
+    Flag("broker-defaults", help="the default configs of all brokers"),
     Flag("group", "ID", "the group"),
     Flag("client-metrics", "NAME", "the client metrics subscription"),
     Flag("user", "NAME", "the user, for SCRAM credentials"),
     Flag("entity-type", "TYPE", f"one of {', '.join(KINDS)}", entity_type),
     Flag("entity-name", "NAME", "name of the entity (default: all entities of the type)"),
-    Flag("entity-default", words="the default configs of all brokers"),
-    Flag("all", words="with --describe: include configs from other sources and defaults"),
+    Flag("entity-default", help="the default configs of all brokers"),
+    Flag("all", help="with --describe: include configs from other sources and defaults"),
     Flag("add-config", "KEY=VALUE,…", "set configs; KEY=[A,B] for a value with commas"),
     Flag("add-config-file", "FILE", "set the configs in a properties file"),
     Flag("delete-config", "KEY,…", "delete these configs"),
@@ -185,14 +185,14 @@ def parted(text: str) -> Iterator[str]:
 
 
 def alter(
-    cluster: ToolCluster, kind: EntityKind, name: str | None, wanted: list[ValueChange]
+    cluster: ToolCluster, kind: EntityKind, name: str | None, changes_made: list[ValueChange]
 ) -> None:
     if name is None:
         raise Refusal(f"specify the {kind.noun} to alter with --entity-name")
     if kind is KINDS["users"]:
-        logins.change(cluster.connected_admin(), name, wanted)
+        logins.change(cluster.connected_admin(), name, changes_made)
     else:
-        ResourceConfigs(cluster).change(ResourceName(kind.kind, name), wanted)
+        ResourceConfigs(cluster).change(ResourceName(kind.kind, name), changes_made)
     default = "default config for brokers in the cluster"
     print(f"Completed updating {f'config for {kind.noun} {name}' if name else default}.")
 

@@ -65,7 +65,7 @@ FLAGS = (
     Flag("topic", "NAME", "name of the topic"),
     Flag("include", "REGEX", "regular expression of topic names"),
     Flag("group", "ID", "join this consumer group"),
-    Flag("from-beginning", words="start at the beginning of partitions without committed offset"),
+    Flag("from-beginning", help="start at the beginning of partitions without committed offset"),
     Flag("partition", "ID", "only this partition", whole),
     Flag(
         "offset", "WHERE", "start of the partition: earliest, latest (default) or an offset", offset
@@ -84,7 +84,7 @@ FLAGS = (
     Flag("formatter", "CLASS", "DefaultMessageFormatter or NoOpMessageFormatter"),
     Flag("key-deserializer", "CLASS", "deserializer of keys"),
     Flag("value-deserializer", "CLASS", "deserializer of values"),
-    Flag("skip-message-on-error", words="skip records that cannot be printed"),
+    Flag("skip-message-on-error", help="skip records that cannot be printed"),
     Flag(
         "command-property",
         "KEY=VALUE",
@@ -174,10 +174,10 @@ class ConsoleReader:
         if not self._begin():
             return
         while self.left and not self.signals.received:
-            if (rest_s := self.deadline_s - time.monotonic()) <= 0:
+            if (remaining_s := self.deadline_s - time.monotonic()) <= 0:
                 return
             # Wait for one record, and add those that are queued already.
-            batch = self.consumer.consume(1, min(POLL_S, rest_s))
+            batch = self.consumer.consume(1, min(POLL_S, remaining_s))
             if batch and self.left > 1:
                 batch += self.consumer.consume(min(BATCH_COUNT_MAX, self.left - 1), 0)
             if good := [message for message in batch if is_record(message)]:
@@ -199,17 +199,17 @@ class ConsoleReader:
             self.consumer.subscribe([self.options.one("topic") or f"^({pattern})$"])
             return True
         warned = False
-        while not (places := self._places()):
+        while not (topic_partitions := self._start_positions()):
             if not warned:
                 warned = True
                 warn(f"topic {pattern or self.options.one('topic')} does not exist; waiting for it")
             if self.signals.received or time.monotonic() > self.deadline_s:
                 return False
             self.consumer.poll(POLL_S)
-        self.consumer.assign(places)
+        self.consumer.assign(topic_partitions)
         return True
 
-    def _places(self) -> list[TopicPartition]:
+    def _start_positions(self) -> list[TopicPartition]:
         """Return the partitions to read, with their start offsets."""
         options, name = self.options, self.options.one("topic")
         topics = self.cluster.metadata(self.consumer, name).topics
@@ -218,7 +218,7 @@ class ConsoleReader:
         start = options.one("offset")
         if start is None:
             start = OFFSETS[reset(options, self.cluster)]
-        places = []
+        topic_partitions = []
         for topic in topics.values():
             if topic.error is not None and topic.error.code() not in UNSEEN:
                 raise KafkaException(topic.error)
@@ -228,8 +228,10 @@ class ConsoleReader:
                     f"topic {name} has no partition {partition}; it has {len(known)} partitions"
                 )
             chosen = known if partition is None else known[partition : partition + 1]
-            places += [TopicPartition(str(topic.topic), number, start) for number in chosen]
-        return places
+            topic_partitions += [
+                TopicPartition(str(topic.topic), number, start) for number in chosen
+            ]
+        return topic_partitions
 
 
 def group_of(options: ParsedFlags, cluster: ToolCluster) -> str | None:
@@ -244,7 +246,7 @@ def group_of(options: ParsedFlags, cluster: ToolCluster) -> str | None:
 
 
 def reset(options: ParsedFlags, cluster: ToolCluster) -> str:
-    """Return auto.offset.reset, as flags and properties give it."""
+    """Return auto.offset.reset, from flags and properties."""
     configured = cluster.properties.get("auto.offset.reset")
     if configured not in (None, "earliest") and "from-beginning" in options:
         raise Refusal(f"--from-beginning contradicts auto.offset.reset={configured}")

@@ -69,7 +69,7 @@ FLAGS = (
         False,
         True,
     ),
-    Flag("sync", words="wait for the acknowledgement of each record"),
+    Flag("sync", help="wait for the acknowledgement of each record"),
     Flag("batch-size", "BYTES", "maximum size of a batch", whole),
     Flag("timeout", "MS", "time that a batch waits for more records (default 5)", whole),
     Flag("request-required-acks", "ACKS", "required acknowledgements: all, 1 or 0 (default all)"),

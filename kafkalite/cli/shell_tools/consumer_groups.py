@@ -109,40 +109,40 @@ def timeout(text: str) -> int:
     return whole(text)
 
 
-PLACES: dict[str, Destination] = {
+POSITIONS: dict[str, Destination] = {
     "to-earliest": start_position.SinceTimestamp(start_position.BEGINNING),
     "to-latest": start_position.SinceTimestamp(start_position.END),
     "to-current": CurrentPosition(),
 }
-DESTINATIONS = (*PLACES, "to-offset", "shift-by", "to-datetime", "by-duration", "from-file")
+DESTINATIONS = (*POSITIONS, "to-offset", "shift-by", "to-datetime", "by-duration", "from-file")
 FLAGS = (
     *CONNECTION,
-    Flag("list", words="list the groups"),
-    Flag("describe", words="describe groups with their offsets and lag"),
-    Flag("reset-offsets", words="reset offsets with --execute; without it, print them"),
-    Flag("delete", words="delete groups and their offsets"),
-    Flag("delete-offsets", words="delete the committed offsets of a group for topics"),
+    Flag("list", help="list the groups"),
+    Flag("describe", help="describe groups with their offsets and lag"),
+    Flag("reset-offsets", help="reset offsets with --execute; without it, print them"),
+    Flag("delete", help="delete groups and their offsets"),
+    Flag("delete-offsets", help="delete the committed offsets of a group for topics"),
     Flag("group", "ID", "id of the group; may be repeated", repeated=True),
-    Flag("all-groups", words="all groups"),
+    Flag("all-groups", help="all groups"),
     Flag("topic", "NAME[:ID,…]", "topic, or partitions of it; may be repeated", topic, True),
-    Flag("all-topics", words="all topics with committed offsets of the group"),
-    Flag("offsets", words="with --describe: offsets and lag (default)"),
-    Flag("members", words="with --describe: the members"),
+    Flag("all-topics", help="all topics with committed offsets of the group"),
+    Flag("offsets", help="with --describe: offsets and lag (default)"),
+    Flag("members", help="with --describe: the members"),
     Flag("state", "STATE,…", "with --describe: the state; with --list: filter by state", states,
          optional=True),
     Flag("type", "TYPE,…", "with --list: print types, or filter by type", types, optional=True),
-    Flag("verbose", words="with --describe: more columns"),
-    Flag("to-earliest", words="reset to the earliest offset"),
-    Flag("to-latest", words="reset to the latest offset"),
-    Flag("to-current", words="reset to the current offset"),
+    Flag("verbose", help="with --describe: more columns"),
+    Flag("to-earliest", help="reset to the earliest offset"),
+    Flag("to-latest", help="reset to the latest offset"),
+    Flag("to-current", help="reset to the current offset"),
     Flag("to-offset", "OFFSET", "reset to this offset", at),
     Flag("shift-by", "COUNT", "shift the current offset by COUNT, which may be negative", by),
     Flag("to-datetime", "WHEN", "reset to YYYY-MM-DDThh:mm:ss.sss (UTC without a zone)", moment),
     Flag("by-duration", "PnDTnHnMnS", "reset to this duration before now", age),
     Flag("from-file", "FILE", "reset to the offsets in a CSV file"),
-    Flag("dry-run", words="print the new offsets (default)"),
-    Flag("execute", words="commit the new offsets"),
-    Flag("export", words="print the new offsets as CSV, for --from-file"),
+    Flag("dry-run", help="print the new offsets (default)"),
+    Flag("execute", help="commit the new offsets"),
+    Flag("export", help="print the new offsets as CSV, for --from-file"),
     Flag("timeout", "MS", "time limit of the command", timeout),
     Flag("validate-regex", "REGEX", refused="is not supported: it requires RE2"),
 )  # fmt: skip
@@ -259,9 +259,9 @@ def describe(groups: GroupOffsets, options: ParsedFlags) -> int:
 def offsets(groups: GroupOffsets, group: ConsumerGroupDescription, verbose: bool) -> str | None:
     committed = groups.committed(group.group_id)
     owned = {
-        (place.topic, place.partition)
+        (each.topic, each.partition)
         for member in group.members
-        for place in group_tables.assigned(member)
+        for each in group_tables.assigned(member)
     }
     ends = groups.bounds({*committed, *owned}, OffsetSpec.latest())
     return group_tables.offsets(group, committed, ends, verbose)
@@ -290,7 +290,7 @@ def reset(groups: GroupOffsets, options: ParsedFlags) -> int:
         new = destinations(groups, options, name, listed.get(name), exists=found is not None)
         if new and "execute" in options:
             groups.commit(name, new)
-        rows += [(name, *place, offset) for place, offset in sorted(new.items())]
+        rows += [(name, *key, offset) for key, offset in sorted(new.items())]
     if "export" in options:
         first = 1 if len(chosen) == 1 else 0
         print("".join(",".join(map(str, [*row][first:])) + "\n" for row in rows))
@@ -321,21 +321,21 @@ def destinations(
     committed = groups.committed(name) if exists else {}
     if listed is not None:
         return groups.destinations(list(listed), ListedOffsets(listed), committed)
-    places = list(committed) if "all-topics" in options else list(named(groups, options))
+    topic_partitions = list(committed) if "all-topics" in options else list(named(groups, options))
     flag = next(flag for flag in DESTINATIONS if flag in options)
-    where: Destination = PLACES[flag] if flag in PLACES else options.one(flag)
-    mine = {place: commit for place, commit in committed.items() if place in places}
-    return groups.destinations(places, where, mine)
+    where: Destination = POSITIONS[flag] if flag in POSITIONS else options.one(flag)
+    mine = {key: commit for key, commit in committed.items() if key in topic_partitions}
+    return groups.destinations(topic_partitions, where, mine)
 
 
 def named(groups: GroupOffsets, options: ParsedFlags) -> Iterator[PartitionKey]:
     """Yield the partitions that --topic names; raise Refusal if one does not exist."""
     for name, ids in options.all("topic"):
-        there = groups.topics.get(name)
-        if there is None:
+        known_partitions = groups.topics.get(name)
+        if known_partitions is None:
             raise Refusal(f"topic {name} does not exist")
-        for number in there if ids is None else ids:
-            if number not in there:
+        for number in known_partitions if ids is None else ids:
+            if number not in known_partitions:
                 raise Refusal(f'The partitions "{name}-{number}" do not exist')
             yield name, number
 
@@ -360,16 +360,20 @@ def delete(groups: GroupOffsets, options: ParsedFlags) -> int:
 
 def delete_offsets(groups: GroupOffsets, options: ParsedFlags) -> int:
     (name,) = options.all("group")
-    places: list[PartitionKey] = []
+    topic_partitions: list[PartitionKey] = []
     rows: list[tuple[str, int | None, str]] = []
     for topic_name, ids in options.all("topic"):
-        there = groups.topics.get(topic_name)
-        if there is None and ids is None:
+        known_partitions = groups.topics.get(topic_name)
+        if known_partitions is None and ids is None:
             rows.append((topic_name, None, f"Error: {BY_CODE[3]()}"))
-        places += [(topic_name, number) for number in ((there or []) if ids is None else ids)]
-    whole_code, codes = deletion_errors(groups, name, places) if places else (0, {})
-    for place, code in sorted(codes.items()):
-        rows.append((*place, f"Error: {error_text(code)}" if code else "Successful"))
+        topic_partitions += [
+            (topic_name, number) for number in ((known_partitions or []) if ids is None else ids)
+        ]
+    whole_code, codes = (
+        deletion_errors(groups, name, topic_partitions) if topic_partitions else (0, {})
+    )
+    for key, code in sorted(codes.items()):
+        rows.append((*key, f"Error: {error_text(code)}" if code else "Successful"))
     if whole_code:
         print(f"\nError: {error_text(whole_code)}")
     elif any(codes.values()):
@@ -381,12 +385,12 @@ def delete_offsets(groups: GroupOffsets, options: ParsedFlags) -> int:
 
 
 def deletion_errors(
-    groups: GroupOffsets, name: str, places: list[PartitionKey]
+    groups: GroupOffsets, name: str, topic_partitions: list[PartitionKey]
 ) -> tuple[int, dict[PartitionKey, int]]:
     """Delete committed offsets; return the error code of the response and of each partition."""
     node = groups.admin.describe_consumer_groups([name])[name].result().coordinator
     topics: dict[str, list[dict[str, int]]] = {}
-    for topic_name, number in places:
+    for topic_name, number in topic_partitions:
         topics.setdefault(topic_name, []).append({"partition_index": number})
     request = {
         "group_id": name,
@@ -394,7 +398,7 @@ def deletion_errors(
     }
     response = WireClient(groups.cluster).request(OFFSET_DELETE, request, (node.host, node.port))
     if response.error_code:
-        return response.error_code, dict.fromkeys(places, response.error_code)
+        return response.error_code, dict.fromkeys(topic_partitions, response.error_code)
     return 0, {
         (known.name, part.partition_index): part.error_code
         for known in response.topics

@@ -39,22 +39,24 @@ def run(options: ParsedFlags) -> int | None:
       kafka-delete-records.sh --bootstrap-server localhost:9092 --offset-json-file flights.json
     """
     options.requires("bootstrap-server", "offset-json-file")
-    places = places_in(options.one("offset-json-file"))
+    topic_partitions = offsets_in(options.one("offset-json-file"))
     with errors_as_refusals():
         admin = brokers(options).connected_admin()
         print("Executing records delete operation", flush=True)
-        deleted, errors = settled(admin.delete_records(places)) if places else ({}, {})
+        deleted, errors = (
+            settled(admin.delete_records(topic_partitions)) if topic_partitions else ({}, {})
+        )
     print("Records delete operation completed:")
-    for place in places:
-        named = f"partition: {place.topic}-{place.partition}"
-        if place in errors:
-            print(f"{named}\terror: {clean_error(errors[place].str())}")
+    for topic_partition in topic_partitions:
+        named = f"partition: {topic_partition.topic}-{topic_partition.partition}"
+        if topic_partition in errors:
+            print(f"{named}\terror: {clean_error(errors[topic_partition].str())}")
         else:
-            print(f"{named}\tlow_watermark: {deleted[place].low_watermark}")
+            print(f"{named}\tlow_watermark: {deleted[topic_partition].low_watermark}")
     return 1 if errors else 0
 
 
-def places_in(name: str) -> list[TopicPartition]:
+def offsets_in(name: str) -> list[TopicPartition]:
     """Return the offsets in a file; raise Refusal if it is invalid."""
     path = Path(name)
     if path.stat().st_size > FILE_SIZE_MAX:
@@ -67,14 +69,18 @@ def places_in(name: str) -> list[TopicPartition]:
         raise Refusal(f"{name} has no list of partitions; the format is {SHAPE}")
     if read.get("version", VERSION) != VERSION:
         raise Refusal(f"{name}: version must be {VERSION}, not {read['version']!r}")
-    places = [place_of(entry, name) for entry in read["partitions"]]
-    if len(set(places)) < len(places):
-        twice = next(place for place in places if places.count(place) > 1)
+    topic_partitions = [partition_of(entry, name) for entry in read["partitions"]]
+    if len(set(topic_partitions)) < len(topic_partitions):
+        twice = next(
+            topic_partition
+            for topic_partition in topic_partitions
+            if topic_partitions.count(topic_partition) > 1
+        )
         raise Refusal(f"{name} contains {twice.topic}-{twice.partition} more than once")
-    return places
+    return topic_partitions
 
 
-def place_of(entry: Any, name: str) -> TopicPartition:
+def partition_of(entry: Any, name: str) -> TopicPartition:
     def is_valid(field: str, kind: type) -> bool:
         return isinstance(entry.get(field), kind) and not isinstance(entry[field], bool)
 

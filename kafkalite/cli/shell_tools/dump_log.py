@@ -31,12 +31,12 @@ CLASSES = "is not supported: Java classes cannot be loaded"
 
 FLAGS = (
     Flag("files", "FILE,FILE,…", "segments, indexes and snapshots; required"),
-    Flag("print-data-log", words="print the records of each batch with key and value"),
-    Flag("deep-iteration", words="print the records of each batch without key and value"),
-    Flag("skip-record-metadata", words="print only key and value of records"),
+    Flag("print-data-log", help="print the records of each batch with key and value"),
+    Flag("deep-iteration", help="print the records of each batch without key and value"),
+    Flag("skip-record-metadata", help="print only key and value of records"),
     Flag("max-bytes", "BYTES", "maximum number of bytes to read of a segment", whole),
-    Flag("verify-index-only", words="verify indexes without printing them"),
-    Flag("index-sanity-check", words="check only whether an index can be used"),
+    Flag("verify-index-only", help="verify indexes without printing them"),
+    Flag("index-sanity-check", help="check only whether an index can be used"),
     Flag("max-message-size", "BYTES", refused="is not supported: a batch of any size is read"),
     *(
         Flag(name, refused=INTERNAL)
@@ -210,15 +210,15 @@ def truth(value: bool) -> str:
 
 def index(path: Path, options: ParsedFlags) -> int:
     """Print an index and its errors."""
-    damages = [damage.sentence for damage in log.index_damages(path)]
+    damages = [damage.description for damage in log.index_damages(path)]
     if "index-sanity-check" in options:
         if not damages:
             print(f"{path} passed sanity check.")
     elif "verify-index-only" not in options:
         show = offsets if path.suffix == layout.OFFSET_INDEX else times
         print("".join(f"{line}\n" for line in show(path)), end="")
-    for sentence in damages:
-        warn(f"{path}: {sentence}")
+    for description in damages:
+        warn(f"{path}: {description}")
     return 1 if damages else 0
 
 

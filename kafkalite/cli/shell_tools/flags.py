@@ -1,8 +1,8 @@
 """Flags of Kafka's own tools: `--flag value` or `--flag=value`, in any order.
 
 A flag must be complete, since Kafka accepts no abbreviations; one dash is equivalent to two.  The
-word after a flag with a value is its value, whatever it looks like.  If the value is optional, the
-next word is the value unless it begins with a dash.
+word after a flag with a value is its value, even with a leading dash.  If the value is optional,
+the next word is the value unless it begins with a dash.
 
 Flags of Kafka 4 that have no effect here, and flags of earlier versions, are rejected with an error
 that names the replacement.  No flag is ignored.
@@ -23,7 +23,7 @@ class Flag(NamedTuple):
 
     name: str
     value: str = ""
-    words: str = ""
+    help: str = ""
     kind: Callable[[str], Any] = str
     repeated: bool = False
     optional: bool = False
@@ -52,9 +52,8 @@ class ShellTool(NamedTuple):
 class ParsedFlags:
     """The flags of a command line with their values."""
 
-    def __init__(self, values: dict[str, list[Any]], words: Sequence[str]) -> None:
+    def __init__(self, values: dict[str, list[Any]]) -> None:
         self._values = values
-        self.words = words
 
     def __contains__(self, name: str) -> bool:
         return name in self._values
@@ -68,26 +67,26 @@ class ParsedFlags:
         return self._values.get(name, [])
 
     def action(self, *names: str) -> str:
-        """Return the one of these flags that is given; raise Refusal unless it is exactly one."""
+        """Return the flag of these that is set; raise Refusal unless exactly one is."""
         given = [name for name in names if name in self]
         if len(given) != 1:
             raise Refusal(f"specify exactly one of {listed(names)}")
         return given[0]
 
     def requires(self, *names: str, why: str = "") -> None:
-        """Raise Refusal unless all of these flags are given."""
+        """Raise Refusal unless all of these flags are set."""
         for name in names:
             if name not in self:
                 raise Refusal(f"missing required flag --{name}{why}")
 
     def excludes(self, name: str, others: Iterable[str]) -> None:
-        """Raise Refusal if the flag is given together with one of the others."""
+        """Raise Refusal if the flag is set together with one of the others."""
         for other in others:
             if name in self and other in self:
                 raise Refusal(f"--{other} cannot be used with --{name}")
 
     def only_with(self, name: str, *others: str) -> None:
-        """Raise Refusal if the flag is given without one of the others."""
+        """Raise Refusal if the flag is set without one of the others."""
         if name in self and not any(other in self for other in others):
             raise Refusal(f"--{name} requires {listed(others)}")
 
@@ -114,12 +113,12 @@ def property_value(text: str) -> tuple[str, str]:
     return key, value
 
 
-def parse(words: Sequence[str], flags: Sequence[Flag]) -> ParsedFlags:
+def parse(arguments: Sequence[str], flags: Sequence[Flag]) -> ParsedFlags:
     """Parse a command line; raise Refusal with a message if it is invalid."""
     known = {flag.name: flag for flag in flags}
     values: dict[str, list[Any]] = {}
     warned: set[str] = set()
-    remaining = deque(words)
+    remaining = deque(arguments)
     while remaining:
         word = remaining.popleft()
         name, equals, text = word.removeprefix("-").removeprefix("-").partition("=")
@@ -139,7 +138,7 @@ def parse(words: Sequence[str], flags: Sequence[Flag]) -> ParsedFlags:
         if found and not flag.repeated:
             raise Refusal(f"--{name} was specified more than once")
         found.append(value_of(flag, text if equals else None, remaining))
-    return ParsedFlags(values, words)
+    return ParsedFlags(values)
 
 
 def value_of(flag: Flag, text: str | None, remaining: deque[str]) -> Any:
@@ -178,8 +177,8 @@ REMOVED_FLAGS = {
 def unknown(name: str, known: dict[str, Flag]) -> str:
     if name in REMOVED_FLAGS:
         return f"--{name} {REMOVED_FLAGS[name]}"
-    kept = [f"--{other}" for other, flag in known.items() if is_shown(flag)]
-    return f"unknown flag --{name}{nearest(f'--{name}', kept)} (see --help)"
+    shown_flags = [f"--{other}" for other, flag in known.items() if is_shown(flag)]
+    return f"unknown flag --{name}{nearest(f'--{name}', shown_flags)} (see --help)"
 
 
 def is_shown(flag: Flag) -> bool:
@@ -201,7 +200,7 @@ def page(name: str, opening: str, examples: str, flags: Sequence[Flag]) -> str:
 def entry(flag: Flag) -> Iterator[str]:
     width = 34
     if len(flag.shown) < width - 2:
-        yield f"  {flag.shown:<{width}}{flag.words}"
+        yield f"  {flag.shown:<{width}}{flag.help}"
     else:
         yield f"  {flag.shown}"
-        yield f"  {'':<{width}}{flag.words}"
+        yield f"  {'':<{width}}{flag.help}"

@@ -57,7 +57,7 @@ FLAGS = (
     Flag("partitions", "ID,ID,…", "only these partitions"),
     Flag("topic-partitions", "RULE,RULE,…", "NAME, NAME:ID, NAME:FROM-TO, NAME:FROM- or NAME:-TO"),
     Flag("time", "WHEN", "latest (default), earliest, max-timestamp or milliseconds", moment),
-    Flag("exclude-internal-topics", words="exclude internal topics"),
+    Flag("exclude-internal-topics", help="exclude internal topics"),
 )
 
 
@@ -71,21 +71,19 @@ def run(options: ParsedFlags) -> int | None:
     """
     options.requires("bootstrap-server")
     options.excludes("topic-partitions", ["topic", "partitions"])
-    wanted = partition_filter(options)
+    is_selected = partition_filter(options)
     spec = options.one("time", SPECS[LATEST]())
     with errors_as_refusals():
         admin = brokers(options).connected_admin()
-        places = partitions(admin, wanted, "exclude-internal-topics" in options)
-        if not places:
+        topic_partitions = partitions(admin, is_selected, "exclude-internal-topics" in options)
+        if not topic_partitions:
             raise Refusal("no partition matches the flags")
-        found, errors = settled(admin.list_offsets(dict.fromkeys(places, spec)))
-    for place in places:
-        if place in errors:
-            print_stderr(
-                f"kafkalite: {place.topic}-{place.partition} skipped: {errors[place].str()}"
-            )
-        elif found[place].offset != UNKNOWN:
-            print(f"{place.topic}:{place.partition}:{found[place].offset}")
+        found, errors = settled(admin.list_offsets(dict.fromkeys(topic_partitions, spec)))
+    for each in topic_partitions:
+        if each in errors:
+            print_stderr(f"kafkalite: {each.topic}-{each.partition} skipped: {errors[each].str()}")
+        elif found[each].offset != UNKNOWN:
+            print(f"{each.topic}:{each.partition}:{found[each].offset}")
     return 1 if errors else 0
 
 
@@ -115,14 +113,14 @@ def rule(text: str) -> Filter:
     return lambda topic, id: bool(named(topic)) and low <= id and (high is None or id < high)
 
 
-def partitions(admin: AdminClient, wanted: Filter, no_internal: bool) -> list[TopicPartition]:
+def partitions(admin: AdminClient, is_selected: Filter, no_internal: bool) -> list[TopicPartition]:
     found = admin.list_topics().topics
     names = sorted(found.keys() - (internal_topics(admin, found) if no_internal else set()))
     return [
         TopicPartition(name, id)
         for name in names
         for id in sorted(found[name].partitions)
-        if wanted(name, id)
+        if is_selected(name, id)
     ]
 
 

@@ -52,19 +52,22 @@ def offsets(
 ) -> str | None:
     """Return the group's offsets and lag by partition."""
     owned = [
-        ((place.topic, place.partition), member)
+        ((each.topic, each.partition), member)
         for member in sorted(group.members, key=lambda each: -len(assigned(each)))
-        for place in sorted(assigned(member))
+        for each in sorted(assigned(member))
     ]
-    taken = {place for place, _ in owned}
+    owned_partitions = {key for key, _ in owned}
     rows = []
-    for place, member in [*owned, *((place, None) for place in committed if place not in taken)]:
-        commit, end = committed.get(place), ends.get(place)
+    for key, member in [
+        *owned,
+        *((key, None) for key in committed if key not in owned_partitions),
+    ]:
+        commit, end = committed.get(key), ends.get(key)
         epoch = [commit.leader_epoch if commit else None] * verbose
         offset = commit.offset if commit else None
         lag = None if offset is None or end is None else end - offset
         owner = (member.member_id, member.host, member.client_id) if member else (None, None, None)
-        rows.append([group.group_id, *place, *epoch, offset, end, lag, *owner])
+        rows.append([group.group_id, *key, *epoch, offset, end, lag, *owner])
     columns = [("GROUP", 15), ("TOPIC", 15), ("PARTITION", 10)]
     columns += [("LEADER-EPOCH", 15)] * verbose
     columns += [("CURRENT-OFFSET", 15), ("LOG-END-OFFSET", 15), ("LAG", 15)]
@@ -84,13 +87,13 @@ def members(group: ConsumerGroupDescription, verbose: bool) -> str:
         columns += [("TARGET-EPOCH", 15), ("TARGET-ASSIGNMENT", 20)]
     rows = []
     for member in sorted(group.members, key=lambda each: -len(assigned(each))):
-        places = assigned(member)
+        topic_partitions = assigned(member)
         row = [group.group_id, member.member_id, *[member.group_instance_id or ""] * static]
-        row += [member.host, member.client_id, str(len(places))]
+        row += [member.host, member.client_id, str(len(topic_partitions))]
         if verbose:
             target = member.target_assignment
-            wanted = written(target.topic_partitions) if target else MISSING
-            row += [MISSING, written(places), MISSING, wanted]
+            target_text = written(target.topic_partitions) if target else MISSING
+            row += [MISSING, written(topic_partitions), MISSING, target_text]
         rows.append(row)
     return table(columns, rows, grow="GROUP CONSUMER-ID HOST CLIENT-ID")
 
@@ -128,10 +131,10 @@ def assigned(member: MemberDescription) -> list[TopicPartition]:
     return list(member.assignment.topic_partitions) if member.assignment else []
 
 
-def written(places: Iterable[TopicPartition]) -> str:
+def written(topic_partitions: Iterable[TopicPartition]) -> str:
     """Return an assignment as one word: `flights:0,1;audit:0`."""
     topics: defaultdict[str, list[int]] = defaultdict(list)
-    for place in sorted(places):
-        topics[place.topic].append(place.partition)
-    words = [f"{topic}:{','.join(map(str, known))}" for topic, known in topics.items()]
-    return ";".join(words) or MISSING
+    for each in sorted(topic_partitions):
+        topics[each.topic].append(each.partition)
+    texts = [f"{topic}:{','.join(map(str, known))}" for topic, known in topics.items()]
+    return ";".join(texts) or MISSING

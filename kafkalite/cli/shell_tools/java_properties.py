@@ -1,4 +1,4 @@
-"""Properties of Java clients as librdkafka's, and files that hold them.
+"""Translation of Java client properties to librdkafka, and property files.
 
 Most names are the same.  Those that differ are translated; librdkafka rejects unknown ones, so that
 no property is ignored.
@@ -87,10 +87,10 @@ def jaas(text: str) -> dict[str, str]:
     """Return the name and the password in a JAAS line, for the modules that have them."""
     if not re.search(r"\b(Plain|Scram)LoginModule\b", text):
         raise Refusal("sasl.jaas.config must use PlainLoginModule or ScramLoginModule")
-    words = dict(re.findall(r"(\w+)\s*=\s*\"((?:[^\"\\]|\\.)*)\"", text))
-    if not {"username", "password"} <= words.keys():
+    fields = dict(re.findall(r"(\w+)\s*=\s*\"((?:[^\"\\]|\\.)*)\"", text))
+    if not {"username", "password"} <= fields.keys():
         raise Refusal('sasl.jaas.config must contain username="…" and password="…"')
-    credentials = {name: re.sub(r"\\(.)", r"\1", words[name]) for name in ("username", "password")}
+    credentials = {name: re.sub(r"\\(.)", r"\1", fields[name]) for name in ("username", "password")}
     return {f"sasl.{name}": value for name, value in credentials.items()}
 
 

@@ -40,7 +40,7 @@ class MalformedLine(Refusal):
 
 
 class LineReader:
-    """Parses lines into records, as its properties say."""
+    """Parses lines to records, according to its properties."""
 
     def __init__(self, properties: Mapping[str, str]) -> None:
         for name in properties:
@@ -70,25 +70,27 @@ class LineReader:
     def parse(self, line: bytes) -> ParsedLine:
         """Return the record in a line."""
         self.line_count += 1
-        headers, rest = self._before(
+        headers, remainder = self._before(
             line, line, self.parse_headers, self.headers_delimiter, "headers delimiter"
         )
-        key, value = self._before(line, rest, self.parse_key, self.key_separator, "key separator")
+        key, value = self._before(
+            line, remainder, self.parse_key, self.key_separator, "key separator"
+        )
         has_headers = headers is not None and headers != self.null_marker
         named = self._split_headers(headers) if has_headers and headers is not None else []
         return ParsedLine(self._unmarked(key), self._unmarked(value), named)
 
     def _before(
-        self, line: bytes, rest: bytes, wanted: bool, separator: bytes, what: str
+        self, line: bytes, remainder: bytes, is_enabled: bool, separator: bytes, what: str
     ) -> tuple[bytes | None, bytes]:
-        """Return the part before a separator, if there is one to look for, and the rest."""
-        if not wanted:
-            return None, rest
-        part, found, behind = rest.partition(separator)
+        """Split a line at a separator, if the part before it is enabled."""
+        if not is_enabled:
+            return None, remainder
+        part, found, after = remainder.partition(separator)
         if found:
-            return part, behind
+            return part, after
         if self.ignore_error:
-            return None, rest
+            return None, remainder
         raise MalformedLine(f"no {what} in line {self.line_count}: {shown(line)}")
 
     def _split_headers(self, text: bytes) -> Headers:

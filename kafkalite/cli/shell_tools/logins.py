@@ -42,10 +42,10 @@ def describe(admin: AdminClient, user: str | None) -> None:
         print(f"SCRAM credential configs for user-principal '{name}' are {shown}")
 
 
-def change(admin: AdminClient, user: str, wanted: Sequence[ValueChange]) -> None:
+def change(admin: AdminClient, user: str, changes: Sequence[ValueChange]) -> None:
     """Set or delete credentials."""
     alterations: list[UserScramCredentialAlteration] = []
-    for key, _, value in wanted:
+    for key, _, value in changes:
         if key not in MECHANISMS:
             raise Refusal(f"a user has no config {key}; use {' or '.join(MECHANISMS)}")
         if value is None:
@@ -57,9 +57,9 @@ def change(admin: AdminClient, user: str, wanted: Sequence[ValueChange]) -> None
 
 def login(user: str, name: str, text: str) -> UserScramCredentialUpsertion:
     """Parse a credential: `iterations=8192,password=secret`."""
-    words = dict(part.strip().partition("=")[::2] for part in text.split(","))
-    iterations, password = words.pop("iterations", ITERATIONS), words.pop("password", "")
-    if words or not password or not (iterations.isascii() and iterations.isdecimal()):
+    fields = dict(part.strip().partition("=")[::2] for part in text.split(","))
+    iterations, password = fields.pop("iterations", ITERATIONS), fields.pop("password", "")
+    if fields or not password or not (iterations.isascii() and iterations.isdecimal()):
         raise Refusal(f"{name} must be of the form [iterations=8192,password=…]")
     known = ScramCredentialInfo(MECHANISMS[name], int(iterations))
     return UserScramCredentialUpsertion(user, known, password.encode())

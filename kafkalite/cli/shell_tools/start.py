@@ -11,8 +11,8 @@ from kafkalite.cli.command import described
 from kafkalite.cli.shell_tools import TOOLS, flags
 from kafkalite.errors import Refusal
 
-HELP = flags.Flag("help", words="show this help page and exit")
-VERSION = flags.Flag("version", words="print the version of kafkalite and exit")
+HELP = flags.Flag("help", help="show this help page and exit")
+VERSION = flags.Flag("version", help="print the version of kafkalite and exit")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -21,16 +21,16 @@ def main(argv: Sequence[str]) -> int:
 
 
 def run(argv: Sequence[str]) -> int:
-    name, *words = argv or [""]
+    name, *arguments = argv or [""]
     if name not in TOOLS:
         raise Refusal(f"unknown tool {name!r}; the tools are {', '.join(TOOLS)}")
     tool: flags.ShellTool = import_module(f"kafkalite.cli.shell_tools.{TOOLS[name]}").TOOL
     every = (*tool.flags, HELP, VERSION)
-    if not words or any(word in ("--help", "-help", "-h") for word in words):
+    if not arguments or any(word in ("--help", "-help", "-h") for word in arguments):
         page = flags.page(f"{name}.sh", *described(tool.run.__doc__), every)
-        print(page, file=sys.stdout if words else sys.stderr)
-        return 0 if words else 1
-    parsed = flags.parse(words, every)
+        print(page, file=sys.stdout if arguments else sys.stderr)
+        return 0 if arguments else 1
+    parsed = flags.parse(arguments, every)
     if "version" in parsed:
         from importlib.metadata import version
 

@@ -54,11 +54,11 @@ ONLY_WITH = {
 }
 FLAGS = (
     *CONNECTION,
-    Flag("list", words="list the topics"),
-    Flag("describe", words="describe topics, their partitions and the configs that were set"),
-    Flag("create", words="create a topic"),
-    Flag("alter", words="add partitions to topics"),
-    Flag("delete", words="delete topics and their records"),
+    Flag("list", help="list the topics"),
+    Flag("describe", help="describe topics, their partitions and the configs that were set"),
+    Flag("create", help="create a topic"),
+    Flag("alter", help="add partitions to topics"),
+    Flag("delete", help="delete topics and their records"),
     Flag("topic", "NAME", "name of the topic; except with --create, a regular expression"),
     Flag("topic-id", "ID", "describe the topic with this id"),
     Flag("partitions", "COUNT", "number of partitions (default: of the cluster)", whole),
@@ -69,14 +69,14 @@ FLAGS = (
         "broker ids of each partition, the preferred leader first",
     ),
     Flag("config", "KEY=VALUE", "set a config; may be repeated", key_value, repeated=True),
-    Flag("if-exists", words="do not fail if the topic does not exist"),
-    Flag("if-not-exists", words="do not fail if the topic exists"),
-    Flag("exclude-internal", words="exclude internal topics"),
-    Flag("topics-with-overrides", words="only topics with overridden configs"),
-    Flag("under-replicated-partitions", words="only partitions with replicas out of sync"),
-    Flag("unavailable-partitions", words="only partitions without a leader"),
-    Flag("under-min-isr-partitions", words="only partitions below min.insync.replicas"),
-    Flag("at-min-isr-partitions", words="only partitions exactly at min.insync.replicas"),
+    Flag("if-exists", help="do not fail if the topic does not exist"),
+    Flag("if-not-exists", help="do not fail if the topic exists"),
+    Flag("exclude-internal", help="exclude internal topics"),
+    Flag("topics-with-overrides", help="only topics with overridden configs"),
+    Flag("under-replicated-partitions", help="only partitions with replicas out of sync"),
+    Flag("unavailable-partitions", help="only partitions without a leader"),
+    Flag("under-min-isr-partitions", help="only partitions below min.insync.replicas"),
+    Flag("at-min-isr-partitions", help="only partitions exactly at min.insync.replicas"),
     Flag("delete-config", "NAME", refused="is not a flag of Kafka 4: use kafka-configs.sh --alter"),
     Flag(
         "partition-size-limit-per-response",
@@ -189,7 +189,7 @@ def alter(admin: AdminClient, options: ParsedFlags) -> None:
     count = options.one("partitions")
     if count < 1:
         raise Refusal("The partitions must be greater than 0")
-    wanted = []
+    selected = []
     names = existing(admin, options)
     for topic in described(admin, names):
         has = len(topic.partitions)
@@ -199,11 +199,11 @@ def alter(admin: AdminClient, options: ParsedFlags) -> None:
                 raise Refusal(
                     f"--replica-assignment must have {count} entries, not {len(placement)}"
                 )
-            wanted.append(NewPartitions(topic.name, count, placement[has:]))
+            selected.append(NewPartitions(topic.name, count, placement[has:]))
         else:
-            wanted.append(NewPartitions(topic.name, count))
-    if wanted:
-        results_of(admin.create_partitions(wanted))
+            selected.append(NewPartitions(topic.name, count))
+    if selected:
+        results_of(admin.create_partitions(selected))
 
 
 def delete(admin: AdminClient, options: ParsedFlags) -> None:
@@ -218,8 +218,8 @@ MIN_IN_SYNC = "min.insync.replicas"
 
 
 def describe(admin: AdminClient, options: ParsedFlags) -> None:
-    if wanted := options.one("topic-id"):
-        topics = [with_id(admin, topic_id(wanted))]
+    if selected := options.one("topic-id"):
+        topics = [with_id(admin, topic_id(selected))]
     else:
         topics = described(admin, existing(admin, options))
     configs = configs_of(admin, [topic.name for topic in topics])
@@ -251,11 +251,11 @@ def topic_id(text: str) -> str:
     return text
 
 
-def with_id(admin: AdminClient, wanted: str) -> TopicDescription:
+def with_id(admin: AdminClient, selected: str) -> TopicDescription:
     for topic in described(admin, sorted(admin.list_topics().topics)):
-        if str(topic.topic_id) == wanted:
+        if str(topic.topic_id) == selected:
             return topic
-    raise Refusal(f"TopicId '{wanted}' does not exist as expected")
+    raise Refusal(f"TopicId '{selected}' does not exist as expected")
 
 
 def described(admin: AdminClient, names: Sequence[str]) -> list[TopicDescription]:
