@@ -22,7 +22,7 @@ FEW = ["--records", "300", "--trips", "3", "--json"]
 NOTHING = CpuShares(None, None, None, None)
 
 
-def left_over(broker: Broker) -> list[str]:
+def leftover_topics(broker: Broker) -> list[str]:
     topics = AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=10).topics
     return [name for name in topics if name.startswith("kafkalite-bench")]
 
@@ -56,7 +56,7 @@ def test_bench_reports_produce_fetch_and_round_trip(run_command, acks, codec):
 
 def test_bench_deletes_its_topic(broker, capsys):
     assert main(["bench", "-b", broker.bootstrap, *FEW]) == 0
-    assert left_over(broker) == []
+    assert leftover_topics(broker) == []
 
 
 def test_bench_with_data_directory_uses_its_broker(broker, monkeypatch, capsys):
@@ -81,7 +81,7 @@ def test_bench_ends_at_its_time_limit(broker, capsys):
     assert output["produce"]["ended_early"] and 0 < output["produce"]["records"] < 1_000_000_000
     assert any("Producing stopped after 1 s" in sentence for sentence in output["verdict"])
     assert output["produce"]["busy"]["client"] > 0
-    assert left_over(broker) == []
+    assert leftover_topics(broker) == []
 
 
 @pytest.mark.parametrize(
@@ -92,11 +92,11 @@ def test_signal_ends_bench_and_deletes_its_topic(broker, number, code):
     command = [sys.executable, "-m", "kafkalite", "bench", *words]
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen(command, text=True, **streams) as process:
-        until(lambda: left_over(broker), process)
+        until(lambda: leftover_topics(broker), process)
         process.send_signal(number)
         output, result = process.communicate(timeout=WAIT_S_MAX)
     assert (process.returncode, output, result) == (code, "", "")
-    assert left_over(broker) == []
+    assert leftover_topics(broker) == []
 
 
 def test_record_too_large_is_one_line(broker, capsys):
@@ -105,7 +105,7 @@ def test_record_too_large_is_one_line(broker, capsys):
     result = capsys.readouterr().err
     assert " of the records were not delivered: " in result and "Message size too large" in result
     assert result.count("\n") == 1
-    assert left_over(broker) == []
+    assert leftover_topics(broker) == []
 
 
 def test_producer_queue_too_small_is_one_line(run_command):

@@ -106,7 +106,7 @@ def entered(function, *arguments):
 
 
 @pytest.mark.parametrize(
-    ("fault", "code", "sentence"),
+    ("error", "code", "sentence"),
     [
         (Refusal("no."), 1, "no."),
         (UsageError("not so."), 2, "not so."),
@@ -116,9 +116,9 @@ def entered(function, *arguments):
         (KeyboardInterrupt(), 130, ""),
     ],
 )
-def test_error_is_one_line_with_its_exit_code(fault, code, sentence, monkeypatch, capsys):
+def test_error_is_one_line_with_its_exit_code(error, code, sentence, monkeypatch, capsys):
     def fail(argv):
-        raise fault
+        raise error
 
     monkeypatch.setattr("kafkalite.cli.run", fail)
     assert main(["whatever"]) == code

@@ -14,7 +14,7 @@ from kafkalite.testing import Broker
 from tests.cli.conftest import TIMEOUT_S
 from tests.process.waiting import until
 
-ASK = "from kafkalite.cli import main; main()"
+PROGRAM = "from kafkalite.cli import main; main()"
 BETWEEN = "\v"
 
 
@@ -23,7 +23,7 @@ def offered(kafka_broker: Broker, tmp_path):
     """A function that returns the completions of a line."""
 
     def offered(line: str, bootstrap: str = "") -> set[str]:
-        answer = tmp_path / "answer"
+        response = tmp_path / "answer"
         env = {
             **os.environ,
             "KAFKALITE_BOOTSTRAP": bootstrap or kafka_broker.bootstrap,
@@ -31,16 +31,20 @@ def offered(kafka_broker: Broker, tmp_path):
             "_ARGCOMPLETE": "1",
             "_ARGCOMPLETE_SHELL": "bash",
             "_ARGCOMPLETE_SUPPRESS_SPACE": "1",
-            "_ARGCOMPLETE_STDOUT_FILENAME": str(answer),
+            "_ARGCOMPLETE_STDOUT_FILENAME": str(response),
             "COMP_LINE": line,
             "COMP_POINT": str(len(line)),
             "COMP_TYPE": "9",
         }
         done = subprocess.run(
-            [sys.executable, "-c", ASK], env=env, capture_output=True, timeout=TIMEOUT_S, check=True
+            [sys.executable, "-c", PROGRAM],
+            env=env,
+            capture_output=True,
+            timeout=TIMEOUT_S,
+            check=True,
         )
         assert (done.stdout, done.stderr) == (b"", b"")
-        return {word for word in answer.read_text().split(BETWEEN) if word}
+        return {word for word in response.read_text().split(BETWEEN) if word}
 
     return offered
 
@@ -105,10 +109,10 @@ def test_completion_script_is_valid_in_each_shell(shell, capsys, tmp_path):
 
 
 def test_bash_completes_a_command():
-    say = (
+    script = (
         'COMP_LINE="kafkalite gr"; COMP_POINT=12; _python_argcomplete "$1"; echo "${COMPREPLY[*]}"'
     )
-    lines = f'source <("$1" completion bash); {say}'
+    lines = f'source <("$1" completion bash); {script}'
     command = shutil.which("kafkalite", path=os.path.dirname(sys.executable))
     if command is None:
         pytest.skip("kafkalite is not installed here")

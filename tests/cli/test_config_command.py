@@ -70,10 +70,12 @@ def test_verbose_config_shows_synonyms_and_documentation(run_command, kafka_topi
     assert page[0] == "retention.ms = 60000  (topic)"
     assert page[1] == "    topic    retention.ms = 60000"
     assert "segment" in page[-1] or "segment" in page[-2]
-    answer = run_command("config", "get", "topic", kafka_topic, "retention.*", "-v", "--json").json
-    assert (answer["kind"], answer["name"]) == ("topic", kafka_topic)
-    assert [entry["key"] for entry in answer["configs"]] == ["retention.bytes", "retention.ms"]
-    entry = answer["configs"][1]
+    response = run_command(
+        "config", "get", "topic", kafka_topic, "retention.*", "-v", "--json"
+    ).json
+    assert (response["kind"], response["name"]) == ("topic", kafka_topic)
+    assert [entry["key"] for entry in response["configs"]] == ["retention.bytes", "retention.ms"]
+    entry = response["configs"][1]
     assert entry["synonyms"][0] == {"key": "retention.ms", "value": "60000", "source": "topic"}
     assert entry["type"] == "long"
     assert entry["doc"]

@@ -55,9 +55,9 @@ class SupervisorClient:
         self.orders: list[tuple[str, int, bool]] = []
         self.left = 0
         self.moving = True
-        self.deaf = 0
+        self.ignored_count = 0
         """Number of commands to ignore."""
-        self.fault = ""
+        self.error = ""
         self.role_of_added = "worker"
         self.added = "ready"
         """The final state of an added node."""
@@ -83,9 +83,9 @@ class SupervisorClient:
         self._over.set()
         self._thread.join()
 
-    def _ordered(self, who, message) -> None:
-        if self.deaf:
-            self.deaf -= 1
+    def _ordered(self, connection, message) -> None:
+        if self.ignored_count:
+            self.ignored_count -= 1
             return
         order = message.fields
         if order["verb"] == self.dies_with:
@@ -93,8 +93,8 @@ class SupervisorClient:
             return
         self.orders.append((order["verb"], order["node_id"], order["dry_run"]))
         moves = []
-        if self.fault and order["verb"] != "list":
-            self._report(who, order["request_id"], [], InvalidRequest.code, self.fault)
+        if self.error and order["verb"] != "list":
+            self._report(connection, order["request_id"], [], InvalidRequest.code, self.error)
             return
         if order["verb"] == "list":
             self.left -= 1 if self.left and self.moving else 0
@@ -111,9 +111,11 @@ class SupervisorClient:
             moves = [{"topic": "flights", "partition": 4, "from_node": 1, "to_node": 2}]
         # Other nodes send on the bus as well, and old responses may be late.
         beat = HEARTBEAT(image_offset=1, led_count=1, size=1, unserved=[])
-        self._bus.send(who, beat)
-        self._report(who, order["request_id"] - 1, [], InvalidRequest.code, "of another order")
-        self._report(who, order["request_id"], moves)
+        self._bus.send(connection, beat)
+        self._report(
+            connection, order["request_id"] - 1, [], InvalidRequest.code, "of another order"
+        )
+        self._report(connection, order["request_id"], moves)
 
     def _drained(self, node_id):
         moved = self.nodes[node_id]
@@ -124,9 +126,9 @@ class SupervisorClient:
             for index in range(count)
         ]
 
-    def _report(self, who, request_id, moves, code=0, sentence=None) -> None:
+    def _report(self, connection, request_id, moves, code=0, sentence=None) -> None:
         self._bus.send(
-            who,
+            connection,
             NODE_REPORT(
                 request_id=request_id, error_code=code, error_message=sentence,
                 nodes=list(self.nodes.values()), moves=moves, moves_left=self.left,
@@ -139,12 +141,12 @@ def directory(tmp_path) -> Iterator[Path]:
     """A data directory whose lock is held."""
     lock = os.open(tmp_path / LOCK, os.O_CREAT | os.O_RDWR, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    say_ready(tmp_path, pid=LAUNCHER + 1)
+    write_status(tmp_path, pid=LAUNCHER + 1)
     yield tmp_path
     os.close(lock)
 
 
-def say_ready(directory: Path, pid: int) -> dict:
+def write_status(directory: Path, pid: int) -> dict:
     ready = {
         "bootstrap": "127.0.0.1:9092", "cluster_id": CLUSTER_ID, "data": str(directory),
         "durability": "os", "launcher_pid": LAUNCHER,
@@ -261,14 +263,14 @@ def test_dry_run_prints_moves_and_moves_nothing(supervisor, ordered):
 
 def test_list_is_repeated_if_the_supervisor_died(supervisor, ordered, monkeypatch):
     monkeypatch.setattr(node, "RETRY_INTERVAL_S", 0.05)
-    supervisor.deaf = 2
+    supervisor.ignored_count = 2
     assert ordered("list")[0] == 0
     assert supervisor.orders[0] == ("list", -1, False)
 
 
 def test_silent_supervisor_is_one_line(supervisor, ordered, monkeypatch, directory):
     monkeypatch.setattr(node, "REQUEST_TIMEOUT_S", 0.2)
-    supervisor.deaf = 1_000
+    supervisor.ignored_count = 1_000
     code, out, err = ordered("list")
     assert (code, out) == (1, "")
     assert err == "kafkalite: request to the supervisor timed out after 0 s\n"
@@ -278,7 +280,7 @@ def test_silent_supervisor_is_one_line(supervisor, ordered, monkeypatch, directo
 def test_order_is_not_repeated(supervisor, ordered, monkeypatch):
     monkeypatch.setattr(node, "RETRY_INTERVAL_S", 0.05)
     monkeypatch.setattr(node, "REQUEST_TIMEOUT_S", 0.3)
-    supervisor.deaf = 1
+    supervisor.ignored_count = 1
     code, _, err = ordered("rebalance")
     assert code == 1
     assert "check with kafkalite node list whether it was done" in err
@@ -286,7 +288,7 @@ def test_order_is_not_repeated(supervisor, ordered, monkeypatch):
 
 
 def test_supervisor_error_is_printed(supervisor, ordered):
-    supervisor.fault = "Node 2 is the last worker; add one before."
+    supervisor.error = "Node 2 is the last worker; add one before."
     assert ordered("drain", "2") == (
         1,
         "",
@@ -312,7 +314,7 @@ def test_invalid_node_order_is_one_line(supervisor, ordered, words, sentence):
 
 
 def test_broker_of_one_process_has_no_nodes(ordered, directory):
-    say_ready(directory, pid=LAUNCHER)
+    write_status(directory, pid=LAUNCHER)
     code, _, err = ordered("list")
     assert code == 1
     assert "runs as one process (workers=0)" in err

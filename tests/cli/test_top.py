@@ -89,9 +89,9 @@ def test_rate_is_the_difference_over_the_interval():
 def test_first_sample_and_recreated_topic_have_no_rate():
     assert measured(sample(10.0, 5))["topics"][0]["records_per_s"] is None
     assert measured(sample(10.0, 5), sample(12.0, 3))["topics"][0]["records_per_s"] is None
-    gone = sample(11.0, 0, leaders={}, ends={})
-    again = measured(sample(10.0, 5), gone, sample(12.0, 25))
-    assert again["topics"][0]["records_per_s"] is None
+    deleted = sample(11.0, 0, leaders={}, ends={})
+    recreated = measured(sample(10.0, 5), deleted, sample(12.0, 25))
+    assert recreated["topics"][0]["records_per_s"] is None
 
 
 def test_group_without_commits_has_no_lag():

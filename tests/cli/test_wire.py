@@ -22,7 +22,7 @@ def framed(body: bytes) -> bytes:
     return struct.pack(">i", len(body)) + body
 
 
-def answering(*answers: bytes) -> str:
+def serve_responses(*responses: bytes) -> str:
     """Start a broker that accepts one connection and sends these responses to any requests."""
     listener = socket.create_server(("127.0.0.1", 0))
 
@@ -30,9 +30,9 @@ def answering(*answers: bytes) -> str:
         with listener, contextlib.suppress(OSError):
             connection, _ = listener.accept()
             with connection:
-                for answer in answers:
+                for response in responses:
                     connection.recv(4096)
-                    connection.sendall(answer)
+                    connection.sendall(response)
                 connection.shutdown(socket.SHUT_WR)
                 while connection.recv(4096):
                     pass
@@ -42,10 +42,10 @@ def answering(*answers: bytes) -> str:
 
 
 def test_wire_client_reads_metadata(kafka_broker, kafka_topic):
-    answer = WireClient(ClusterClients(kafka_broker.bootstrap)).request(
+    response = WireClient(ClusterClients(kafka_broker.bootstrap)).request(
         METADATA, {**NONE, "topics": None}
     )
-    assert kafka_topic in {topic.name for topic in answer.topics}
+    assert kafka_topic in {topic.name for topic in response.topics}
 
 
 def test_first_reachable_bootstrap_address_is_used(kafka_broker):
@@ -67,12 +67,12 @@ def test_sasl_and_tls_are_rejected():
 def versions(newest: int) -> bytes:
     """Return ApiVersions of a broker that serves Metadata up to this version."""
     served = {"api_key": METADATA.key, "min_version": 0, "max_version": newest}
-    answer = API_VERSIONS.response.write(API_VERSIONS.versions[1], {"api_keys": [served]})
-    return framed(bytes(4) + answer)
+    response = API_VERSIONS.response.write(API_VERSIONS.versions[1], {"api_keys": [served]})
+    return framed(bytes(4) + response)
 
 
 @pytest.mark.parametrize(
-    ("answers", "sentence"),
+    ("responses", "sentence"),
     [
         ([], "the broker closed the connection at once"),
         ([b"\0\0"], "the broker closed the connection at once"),
@@ -85,9 +85,9 @@ def versions(newest: int) -> bytes:
         ),
     ],
 )
-def test_invalid_response_is_one_sentence(answers, sentence):
+def test_invalid_response_is_one_sentence(responses, sentence):
     with pytest.raises(Refusal) as refused:
-        WireClient(ClusterClients(answering(*answers))).request(METADATA, NONE)
+        WireClient(ClusterClients(serve_responses(*responses))).request(METADATA, NONE)
     assert sentence in str(refused.value)
 
 
