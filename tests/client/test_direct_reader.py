@@ -281,7 +281,7 @@ def welcome(**fields):
         (b"", False),
         (None, False),
     ],
-    ids=["it", "cluster", "node", "port", "refused", "kind", "garbage", "hangs up", "silent"],
+    ids=["expected", "cluster", "node", "port", "rejected", "kind", "garbage", "closes", "silent"],
 )
 def test_local_transport_opens_to_the_expected_node_only(place, monkeypatch, response, found):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(place))

@@ -167,7 +167,7 @@ def test_invalid_response_is_fetched_again(alter):
 
 
 @pytest.mark.parametrize("fault", [NotLeaderOrFollower, UnknownTopicId, KafkaStorageError])
-@pytest.mark.parametrize("whole", [False, True], ids=["partition", "answer"])
+@pytest.mark.parametrize("whole", [False, True], ids=["partition", "response"])
 def test_retriable_error_refreshes_metadata(fault, whole):
     def erring(response, request):
         (response if whole else entry(response))["error_code"] = fault.code
