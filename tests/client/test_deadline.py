@@ -24,10 +24,12 @@ def test_success_resets_backoff():
     assert 40 < backoff.left_s <= 72
 
 
-def test_nested_deadline_is_the_earlier_one():
+def test_deadline_is_limited_and_extended():
     deadline = Deadline(1000)
     assert 900 < deadline.left_s <= 1000
     assert deadline.within(10).left_s <= 10
     assert deadline.within(10_000) is deadline
+    assert 900 < Deadline(10).at_least(1000).left_s <= 1000
+    assert deadline.at_least(10) is deadline
     assert Deadline(0).passed
     assert Deadline(-5).left_s == 0

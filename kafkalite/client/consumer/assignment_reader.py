@@ -62,9 +62,9 @@ from kafkalite.errors import (
 from kafkalite.ids import NO_ID
 from kafkalite.protocol.schemas.offsets import EARLIEST, LATEST
 
-REFRESH_S_MIN = 1.0
-"""Minimum timeout in seconds for metadata and offset requests, however short a poll is: with no
-time at all they would never complete.
+CALL_S_MIN = 1.0
+"""Minimum timeout in seconds for requests and connection attempts, however short a poll is: with no
+time at all they would never complete.  A poll is late by this time at most.
 """
 
 LAG_S_MAX = 30.0
@@ -179,6 +179,11 @@ class AssignmentReader:
 
     def next_range(self, deadline: Deadline) -> RecordRange | None:
         """Return the next range to decode; None when the time is up or the waker was set."""
+        last_deadline = Deadline(deadline.left_s + CALL_S_MIN)
+
+        def call_deadline() -> Deadline:
+            return deadline.at_least(CALL_S_MIN).within(last_deadline.left_s)
+
         while True:
             while self._queue:
                 if not self._queue[0].is_stale:
@@ -186,10 +191,10 @@ class AssignmentReader:
                 self._queue.popleft().close()
             if self._waker.is_set:
                 return None
-            wait_s = min(self.refresh(deadline), self._fetch(deadline))
+            wait_s = min(self.refresh(call_deadline()), self._fetch(call_deadline()))
             self._handle_outcomes(self.transports.wait(min(wait_s, deadline.left_s)))
             if self._queue:
-                self._fetch(deadline)  # fetch ahead while this range is decoded
+                self._fetch(call_deadline())  # fetch ahead while this range is decoded
             elif deadline.passed:
                 return None
 
@@ -226,9 +231,7 @@ class AssignmentReader:
         """
         if self._backoff.left_s:
             return self._backoff.left_s
-        call_deadline = Deadline(max(deadline.left_s, REFRESH_S_MIN)).within(
-            self._settings.call_timeout_s
-        )
+        call_deadline = deadline.within(self._settings.call_timeout_s)
         try:
             self._refresh_metadata(call_deadline)
             if begin:
@@ -275,7 +278,7 @@ class AssignmentReader:
             return bool(due) or any(position.offset is None for position in wanted)
 
         while waiting():
-            wait_s = self.refresh(deadline, begin=bool(wanted))
+            wait_s = self.refresh(deadline.at_least(CALL_S_MIN), begin=bool(wanted))
             if waiting():
                 if deadline.passed:
                     raise RequestTimedOut(str(self._backoff.last_error()))

@@ -130,7 +130,8 @@ class Consumer:
         """Return the next message.
 
         Args:
-            timeout: Seconds to wait; None waits without limit.
+            timeout: Seconds to wait; None waits without limit.  A call is up to 1 s longer while a
+                broker does not respond to a connection attempt or a request for metadata.
 
         Returns:
             The message, or None if none arrived in time.

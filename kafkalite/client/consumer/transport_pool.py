@@ -38,8 +38,6 @@ from kafkalite.config.client import (
 from kafkalite.errors import KafkaError, NetworkException
 from kafkalite.ids import NO_ID
 
-OPEN_S_MIN = 1.0
-"""Minimum timeout of a connection attempt in seconds, however short a poll is."""
 POLL_S_MAX = 1e6
 """Maximum duration of one poll in seconds; the caller repeats it."""
 LOCAL_BACKOFF_MS = 1_000
@@ -88,6 +86,9 @@ class TransportPool:
             left_s = self._backoffs[node_id].left_s
             if left_s:
                 wait_s = min(wait_s, left_s)
+                continue
+            if node_id not in self._transports and deadline.passed:
+                wait_s = 0.0  # connections to other nodes have taken the time: try in the next call
                 continue
             try:
                 transport = self._transport(node_id, wanted, deadline)
@@ -171,8 +172,7 @@ class TransportPool:
         return transport
 
     def _open(self, node_id: int, deadline: Deadline) -> FetchTransport:
-        timeout_s = max(deadline.left_s, OPEN_S_MIN)
-        connection = self._cluster.connection(node_id, self._purpose, timeout_s)
+        connection = self._cluster.connection(node_id, self._purpose, deadline.left_s)
         try:
             transport = TcpFetcher(node_id, connection, self._settings, self.isolation_level)
         except BaseException:

@@ -63,6 +63,11 @@ class Deadline:
         sooner = Deadline(timeout_s)
         return sooner if sooner.at_s < self.at_s else self
 
+    def at_least(self, timeout_s: float) -> Deadline:
+        """Return this deadline, or one `timeout_s` from now if that is later."""
+        later = Deadline(timeout_s)
+        return later if later.at_s > self.at_s else self
+
 
 def backoff_s(failures: int, first_ms: float, max_ms: float) -> float:
     """Return the pause in seconds after this many failures in a row."""
