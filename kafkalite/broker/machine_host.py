@@ -1,6 +1,6 @@
 """MachineHost: runs a state machine over its journal.
 
-    decision ─▶ Result ─▶ one batch in the journal ─▶ replay ─┄ committed ┄─▶ on_change, response
+    decision ─▶ result ─▶ one batch in the journal ─▶ replay ─┄ committed ┄─▶ on_change, response
 
 The records of one decision are one batch, so after a crash either all exist or none.  The machine
 continues at once, and the next decision builds on this one; its visible effects, the response and
@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from kafkalite.broker.future import Future
-from kafkalite.coordination.machine import Result, StateMachine
+from kafkalite.coordination.machine import DecisionResult, StateMachine
 from kafkalite.errors import KafkaError
 
 M = TypeVar("M", bound=StateMachine)
@@ -73,7 +73,7 @@ class MachineHost(Generic[M]):
         """
         self._listeners.append(listener)
 
-    def decide(self, decision: Callable[[M], Result[T]]) -> Future[T]:
+    def decide(self, decision: Callable[[M], DecisionResult[T]]) -> Future[T]:
         """Make a decision; return its response once all that it depends on is committed."""
         future: Future[T] = Future()
         records: Sequence[Any] = ()

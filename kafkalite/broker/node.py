@@ -26,7 +26,7 @@ from kafkalite.broker.dispatch import Dispatcher
 from kafkalite.broker.local.local_listener import LocalListener, open_local_listener
 from kafkalite.broker.metadata_cache import MetadataCache
 from kafkalite.broker.node_settings import NodeSettings, reactor_limits
-from kafkalite.broker.replica.batch_opener import Opener
+from kafkalite.broker.replica.batch_opener import BatchOpener
 from kafkalite.broker.replica.epoch_renewals import EpochRenewals
 from kafkalite.broker.replica.fetch_sessions import FetchSessions
 from kafkalite.broker.replica.reconciler import Reconciler
@@ -84,7 +84,7 @@ class Node:
         self.flusher: Flusher = logs.flusher
         self._settings = NodeSettings(settings, node_id, controller.image)
         self.metadata = MetadataCache(controller, self._settings, node_id)
-        self.opener = Opener(lambda: reactor.tick_number)
+        self.opener = BatchOpener(lambda: reactor.tick_number)
         self.replicas = ReplicaManager(
             reactor, self.flusher, self.opener, self.metadata.topic, clock.monotonic_ns
         )

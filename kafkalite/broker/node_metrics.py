@@ -29,7 +29,7 @@ from kafkalite.broker.client_telemetry import PushSender
 from kafkalite.broker.local.direct_reads import DelayedRead
 from kafkalite.broker.replica.delayed_fetch import DelayedFetch
 from kafkalite.broker.replica.delayed_produce import DelayedProduce
-from kafkalite.broker.request_metrics import Traffic
+from kafkalite.broker.request_metrics import TopicTraffic
 from kafkalite.errors import BY_CODE
 from kafkalite.metrics import (
     BUCKET_COUNT,
@@ -243,7 +243,7 @@ class NodeMetrics:
 
     def _traffic(self) -> Iterator[Family]:
         replicas = self.node.replicas
-        total_traffic = Traffic()
+        total_traffic = TopicTraffic()
         total_traffic.add(replicas.other_traffic)
         for traffic in replicas.traffic.values():
             total_traffic.add(traffic)

@@ -31,7 +31,7 @@ from kafkalite.config.broker import (
     WORKERS_LEADING,
     WORKERS_MAX,
 )
-from kafkalite.config.key import Update
+from kafkalite.config.key import UpdateMode
 from kafkalite.config.resources import LEVELS, LOGGER, Resource
 from kafkalite.coordination.image import SUPERVISOR_ID
 from kafkalite.coordination.placement import PlacementLimits
@@ -55,7 +55,7 @@ def effective_settings(static: Settings, image: ClusterImage, node_id: int) -> S
     default = _valid_configs(image.config_of(Resource.BROKER, ""))
     if node_id != SUPERVISOR_ID:
         for name, text in first.items():
-            if BROKER[name].update is Update.CLUSTER_ONLY:
+            if BROKER[name].update is UpdateMode.CLUSTER_ONLY:
                 default[name] = text
     return static.with_dynamic(default, own)
 

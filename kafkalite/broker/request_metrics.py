@@ -1,7 +1,7 @@
 """Request metrics: counters incremented once per request or per partition of it, never per record.
 
     RequestCounts   of one API: number of requests, error codes, time until the response
-    Traffic         of one topic on this node: records, bytes, requests and failed requests
+    TopicTraffic    of one topic on this node: records, bytes, requests and failed requests
 
 `node_metrics.py` has their exported names.  Not thread-safe: only the event loop updates them.
 """
@@ -92,7 +92,7 @@ def error_paths(struct: Struct) -> Iterator[Path]:
                 yield (name, *path)
 
 
-class Traffic:
+class TopicTraffic:
     """The counters of one topic."""
 
     __slots__ = (
@@ -110,7 +110,7 @@ class Traffic:
         self.messages_in = self.bytes_in = self.bytes_out = self.bytes_rejected = 0
         self.produces = self.failed_produces = self.fetches = self.failed_fetches = 0
 
-    def add(self, other: Traffic) -> None:
+    def add(self, other: TopicTraffic) -> None:
         """Add the counters of another topic."""
         for name in self.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))

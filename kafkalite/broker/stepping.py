@@ -48,11 +48,11 @@ def in_steps(
     A KafkaError raised by `work` fails the request.  When the response is abandoned, the remaining
     steps are cancelled if `is_cancellable`.
     """
-    steps = Steps(reactor, work)
+    steps = SteppedRequest(reactor, work)
     return steps.result if steps.step() else steps.resume_later(is_cancellable)
 
 
-class Steps(Generic[T]):
+class SteppedRequest(Generic[T]):
     """The execution of one stepped request; see the module."""
 
     result: T | Future[T]

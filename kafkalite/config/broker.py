@@ -33,7 +33,7 @@ from kafkalite.config.key import (
     OnlyValue,
     Scope,
     Type,
-    Update,
+    UpdateMode,
     at_least,
     between,
     one_of,
@@ -110,14 +110,14 @@ WORKERS_LEADING: ConfigKey[int | None] = BROKER.declare(
     workers lead where `workers` is set, otherwise one for every two processor cores, but at least
     one.  A change applies to new partitions; `kafkalite node rebalance` moves the others.""",
     check=between(1, WORKERS_MAX),
-    update=Update.CLUSTER_ONLY,
+    update=UpdateMode.CLUSTER_ONLY,
 )
 WORKER_DEDICATED_MAX = BROKER.declare(
     "worker.dedicated.max", Type.INT, 16,
     """Maximum number of workers that serve a single partition, of topics with worker.dedicated.
     Each is one more broker to every client, which may cost it a thread.""",
     check=between(0, WORKERS_MAX),
-    update=Update.CLUSTER_ONLY,
+    update=UpdateMode.CLUSTER_ONLY,
 )
 BROKER_HEARTBEAT_INTERVAL_MS = BROKER.declare(
     "broker.heartbeat.interval.ms", Type.INT, 2_000,
@@ -144,7 +144,7 @@ NUM_PARTITIONS = BROKER.declare(
     "num.partitions", Type.INT, 1,
     """Default number of partitions of a new topic.""",
     check=at_least(1),
-    update=Update.CLUSTER_ONLY,
+    update=UpdateMode.CLUSTER_ONLY,
 )
 DEFAULT_REPLICATION_FACTOR = BROKER.declare(
     "default.replication.factor", Type.INT, 1,
@@ -154,12 +154,12 @@ DEFAULT_REPLICATION_FACTOR = BROKER.declare(
 AUTO_CREATE_TOPICS_ENABLE = BROKER.declare(
     "auto.create.topics.enable", Type.BOOLEAN, True,
     """Create a topic when a client first requests its metadata.""",
-    update=Update.CLUSTER_ONLY,
+    update=UpdateMode.CLUSTER_ONLY,
 )
 DELETE_TOPIC_ENABLE = BROKER.declare(
     "delete.topic.enable", Type.BOOLEAN, True,
     """Allow topics to be deleted.""",
-    update=Update.CLUSTER_ONLY,
+    update=UpdateMode.CLUSTER_ONLY,
 )
 
 # Connections and requests.
@@ -188,19 +188,19 @@ CONNECTIONS_MAX_IDLE_MS = BROKER.declare(
     "connections.max.idle.ms", Type.LONG, 600_000,
     """Time after which an idle connection is closed; -1 disables the timeout.""",
     check=at_least(-1),
-    update=Update.CLUSTER_WIDE,
+    update=UpdateMode.CLUSTER_WIDE,
 )
 MAX_CONNECTIONS = BROKER.declare(
     "max.connections", Type.INT, INT_MAX,
     """Maximum number of connections to a node.""",
     check=at_least(1),  # with 0 no client could connect to raise it
-    update=Update.CLUSTER_WIDE,
+    update=UpdateMode.CLUSTER_WIDE,
 )
 MAX_CONNECTIONS_PER_IP = BROKER.declare(
     "max.connections.per.ip", Type.INT, INT_MAX,
     """Maximum number of connections to a node from one address.""",
     check=at_least(1),  # with 0 no client could connect to raise it
-    update=Update.CLUSTER_WIDE,
+    update=UpdateMode.CLUSTER_WIDE,
 )
 QUEUED_MAX_REQUEST_BYTES = BROKER.declare(
     "queued.max.request.bytes", Type.LONG, 512 << 20,
@@ -219,27 +219,27 @@ FETCH_MAX_BYTES = BROKER.declare(
     "fetch.max.bytes", Type.INT, 55 << 20,
     """Maximum bytes of records in a fetch response, regardless of the request.""",
     check=at_least(1024),
-    update=Update.CLUSTER_WIDE,
+    update=UpdateMode.CLUSTER_WIDE,
 )
 MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS = BROKER.declare(
     "max.incremental.fetch.session.cache.slots", Type.INT, 1_000,
     """Maximum number of incremental fetch sessions of a node.  A session that was used in the last
     two minutes is not evicted; a client without a session sends all partitions in each request.""",
     check=at_least(0),
-    update=Update.CLUSTER_WIDE,
+    update=UpdateMode.CLUSTER_WIDE,
 )
 MAX_REQUEST_PARTITION_SIZE_LIMIT = BROKER.declare(
     "max.request.partition.size.limit", Type.INT, 2_000,
     """Maximum number of partitions in a DescribeTopicPartitions response.  The client requests the
     rest with the cursor in the response.""",
     check=at_least(1),
-    update=Update.CLUSTER_WIDE,
+    update=UpdateMode.CLUSTER_WIDE,
 )
 PRODUCER_ID_EXPIRATION_MS = BROKER.declare(
     "producer.id.expiration.ms", Type.INT, 86_400_000,
     """Time after its last batch when a partition removes the state of an idempotent producer.""",
     check=at_least(1),
-    update=Update.CLUSTER_ONLY,
+    update=UpdateMode.CLUSTER_ONLY,
 )
 PRODUCER_STATE_MAX_PER_PARTITION = BROKER.declare(
     "producer.state.max.per.partition", Type.INT, 10_000,
@@ -249,7 +249,7 @@ PRODUCER_STATE_MAX_PER_PARTITION = BROKER.declare(
     Ten thousand take about 5 MB of memory, and 4 to 6 ms of their broker for each snapshot, as one
     step: the maximum keeps that below 50 ms.""",
     check=between(1, 50_000),
-    update=Update.CLUSTER_ONLY,
+    update=UpdateMode.CLUSTER_ONLY,
 )
 
 # Local clients.
@@ -267,14 +267,14 @@ NATIVE_RING_BYTES = BROKER.declare(
         f"a power of two between {RING_BYTES_MIN} and {RING_BYTES_MAX}",
         lambda size: RING_BYTES_MIN <= size <= RING_BYTES_MAX and size & (size - 1) == 0,
     ),
-    update=Update.CLUSTER_WIDE,
+    update=UpdateMode.CLUSTER_WIDE,
 )
 NATIVE_RINGS_BYTES_MAX = BROKER.declare(
     "native.rings.bytes.max", Type.LONG, 256 << 20,
     """Maximum memory of all rings of a node.  A producer for which there is no ring writes over
     TCP.""",
     check=at_least(0),
-    update=Update.CLUSTER_WIDE,
+    update=UpdateMode.CLUSTER_WIDE,
 )
 
 # Consumer groups.
@@ -283,44 +283,44 @@ GROUP_MIN_SESSION_TIMEOUT_MS = BROKER.declare(
     "group.min.session.timeout.ms", Type.INT, 6_000,
     """Minimum session timeout of a group's member.""",
     check=at_least(1),
-    update=Update.CLUSTER_ONLY,
+    update=UpdateMode.CLUSTER_ONLY,
 )
 GROUP_MAX_SESSION_TIMEOUT_MS = BROKER.declare(
     "group.max.session.timeout.ms", Type.INT, 1_800_000,
     """Maximum session timeout of a group's member.""",
     check=at_least(1),
-    update=Update.CLUSTER_ONLY,
+    update=UpdateMode.CLUSTER_ONLY,
 )
 GROUP_INITIAL_REBALANCE_DELAY_MS = BROKER.declare(
     "group.initial.rebalance.delay.ms", Type.INT, 0,
     """Time for which an empty group waits for more members after the first one has joined.""",
     check=at_least(0),
-    update=Update.CLUSTER_ONLY,
+    update=UpdateMode.CLUSTER_ONLY,
 )
 GROUP_MAX_SIZE = BROKER.declare(
     "group.max.size", Type.INT, INT_MAX,
     """Maximum number of members of a group.""",
     check=at_least(1),
-    update=Update.CLUSTER_ONLY,
+    update=UpdateMode.CLUSTER_ONLY,
 )
 OFFSET_METADATA_MAX_BYTES = BROKER.declare(
     "offset.metadata.max.bytes", Type.INT, 4_096,
     """Maximum size of the metadata committed with an offset.""",
     check=at_least(0),
-    update=Update.CLUSTER_ONLY,
+    update=UpdateMode.CLUSTER_ONLY,
 )
 OFFSETS_RETENTION_MINUTES = BROKER.declare(
     "offsets.retention.minutes", Type.INT, 10_080,
     """Retention of committed offsets after their group has become empty, or after their commit if
     the group consists of offsets only.""",
     check=at_least(1),
-    update=Update.CLUSTER_ONLY,
+    update=UpdateMode.CLUSTER_ONLY,
 )
 OFFSETS_RETENTION_CHECK_INTERVAL_MS = BROKER.declare(
     "offsets.retention.check.interval.ms", Type.LONG, 600_000,
     """Interval of the search for expired committed offsets.""",
     check=at_least(1),
-    update=Update.CLUSTER_ONLY,
+    update=UpdateMode.CLUSTER_ONLY,
 )
 OFFSETS_TOPIC_NUM_PARTITIONS = BROKER.declare(
     "offsets.topic.num.partitions", Type.INT, 1,
@@ -437,27 +437,27 @@ STORAGE_MIN_FREE_BYTES = BROKER.declare(
     """Free space of the disk below which producers get a retriable error; reads continue.  -1 means
     5 % of the disk, but at most 1 GiB.""",
     check=at_least(-1),
-    update=Update.CLUSTER_WIDE,
+    update=UpdateMode.CLUSTER_WIDE,
 )
 LOG_FLUSH_OFFSET_CHECKPOINT_INTERVAL_MS = BROKER.declare(
     "log.flush.offset.checkpoint.interval.ms", Type.INT, 60_000,
     """Interval at which recovery points are written: the offsets from which logs are checked after
     a crash.""",
     check=at_least(0),
-    update=Update.CLUSTER_WIDE,
+    update=UpdateMode.CLUSTER_WIDE,
 )
 LOG_BACKGROUND_FLUSH_INTERVAL_MS = BROKER.declare(
     "log.background.flush.interval.ms", Type.LONG, 180_000,
     """Interval between background flushes of logs with durability=os.  Recovery after a power cut
     reads only what was written since the last one.""",
     check=at_least(1000),
-    update=Update.CLUSTER_WIDE,
+    update=UpdateMode.CLUSTER_WIDE,
 )
 LOG_RETENTION_CHECK_INTERVAL_MS = BROKER.declare(
     "log.retention.check.interval.ms", Type.LONG, 300_000,
     """Interval of the search for segments that retention deletes.""",
     check=at_least(1),
-    update=Update.CLUSTER_WIDE,
+    update=UpdateMode.CLUSTER_WIDE,
 )
 NUM_RECOVERY_THREADS_PER_DATA_DIR = BROKER.declare(
     "num.recovery.threads.per.data.dir", Type.INT, 2,
@@ -472,7 +472,7 @@ BROKER.declare(
     """Retention of a segment after the timestamp of its newest record, for topics without
     retention.ms.  -1 disables the limit.  If not set, log.retention.minutes applies.""",
     check=at_least(-1),
-    update=Update.CLUSTER_ONLY,
+    update=UpdateMode.CLUSTER_ONLY,
 )
 BROKER.declare(
     "log.retention.minutes", Type.INT, None,
@@ -489,7 +489,7 @@ BROKER.declare(
     """Maximum age of the active segment, for topics without segment.ms.  If not set, log.roll.hours
     applies.""",
     check=at_least(1),
-    update=Update.CLUSTER_ONLY,
+    update=UpdateMode.CLUSTER_ONLY,
 )
 BROKER.declare(
     "log.roll.hours", Type.INT, 168,
@@ -501,7 +501,7 @@ BROKER.declare(
     """Maximum random reduction of log.roll.ms, for topics without segment.jitter.ms.  If not set,
     log.roll.jitter.hours applies.""",
     check=at_least(0),
-    update=Update.CLUSTER_ONLY,
+    update=UpdateMode.CLUSTER_ONLY,
 )
 BROKER.declare(
     "log.roll.jitter.hours", Type.INT, 0,
@@ -512,7 +512,7 @@ for key in TOPIC.values():
     for name in key.overrides:
         if name not in BROKER:
             doc = f"For topics without {key.name}.  {key.doc}"
-            update = Update.READ_ONLY if key is DURABILITY else Update.CLUSTER_ONLY
+            update = UpdateMode.READ_ONLY if key is DURABILITY else UpdateMode.CLUSTER_ONLY
             BROKER.declare(name, key.type, key.default, doc, check=key.check, update=update)
 
 for names, reason in UNSUPPORTED_KEYS.items():

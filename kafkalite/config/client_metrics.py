@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from kafkalite.config.key import Check, Scope, Type, Update, between, quoted
+from kafkalite.config.key import Check, Scope, Type, UpdateMode, between, quoted
 from kafkalite.errors import InvalidConfig
 
-CLIENT_METRICS = Scope("client-metrics subscription", Update.CLUSTER_WIDE)
+CLIENT_METRICS = Scope("client-metrics subscription", UpdateMode.CLUSTER_WIDE)
 
 SELECTORS = (
     "client_instance_id",

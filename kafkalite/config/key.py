@@ -44,7 +44,7 @@ class Type(enum.IntEnum):
     PASSWORD = 9
 
 
-class Update(enum.Enum):
+class UpdateMode(enum.Enum):
     """The time at which a value may change, in the terms of Kafka's documentation."""
 
     READ_ONLY = "read-only"
@@ -89,7 +89,7 @@ class ConfigKey(Generic[T]):
         *,
         check: Check[Any] | None,
         overrides: str | tuple[str, ...],
-        update: Update,
+        update: UpdateMode,
     ) -> None:
         self.name = name
         self.type = type
@@ -105,7 +105,7 @@ class ConfigKey(Generic[T]):
     @property
     def dynamic(self) -> bool:
         """True if its value may change while the broker runs."""
-        return self.update is not Update.READ_ONLY
+        return self.update is not UpdateMode.READ_ONLY
 
     @property
     def sensitive(self) -> bool:
@@ -141,7 +141,7 @@ class ConfigKey(Generic[T]):
 class Scope(dict[str, ConfigKey[Any]]):
     """The keys of one kind of resource, by name; `update` is the default for its keys."""
 
-    def __init__(self, owner: str, update: Update = Update.READ_ONLY) -> None:
+    def __init__(self, owner: str, update: UpdateMode = UpdateMode.READ_ONLY) -> None:
         super().__init__()
         self.owner = owner
         self.keys_update = update
@@ -156,7 +156,7 @@ class Scope(dict[str, ConfigKey[Any]]):
         *,
         check: Check[Any] | None = None,
         overrides: str | tuple[str, ...] = (),
-        update: Update | None = None,
+        update: UpdateMode | None = None,
     ) -> ConfigKey[T]:
         """Add a key; its name must be new, and its default must pass its check."""
         assert name not in self, f"{name} is declared twice"

@@ -10,7 +10,7 @@ import enum
 
 from kafkalite.config.broker import BROKER
 from kafkalite.config.client_metrics import CLIENT_METRICS
-from kafkalite.config.key import Scope, Type, Update, one_of
+from kafkalite.config.key import Scope, Type, UpdateMode, one_of
 from kafkalite.config.topic import TOPIC
 
 
@@ -24,13 +24,13 @@ class Resource(enum.IntEnum):
     GROUP = 32
 
 
-GROUP = Scope("group", Update.CLUSTER_WIDE)
+GROUP = Scope("group", UpdateMode.CLUSTER_WIDE)
 GROUP.leave_out(
     "consumer.", "share.", "streams.",
     because="the newer group protocols come with a later version, and the classic one has no keys",
 )
 
-LOGGER = Scope("broker's logger", Update.CLUSTER_WIDE)
+LOGGER = Scope("broker's logger", UpdateMode.CLUSTER_WIDE)
 LEVELS = {"FATAL": 50, "ERROR": 40, "WARN": 30, "INFO": 20, "DEBUG": 10, "TRACE": 5}
 """Kafka's names of levels, with the numbers of Python's logging."""
 

@@ -17,13 +17,13 @@ from kafkalite.config.key import (
     OnlyValue,
     Scope,
     Type,
-    Update,
+    UpdateMode,
     at_least,
     between,
     one_of,
 )
 
-TOPIC = Scope("topic", Update.CLUSTER_WIDE)
+TOPIC = Scope("topic", UpdateMode.CLUSTER_WIDE)
 
 LONG_MAX = (1 << 63) - 1
 DAY_MS = 24 * 3_600_000
@@ -205,7 +205,7 @@ WORKER_DEDICATED = TOPIC.declare(
     """Give each partition of the topic a worker process of its own, which serves nothing else and
     exists as long as the topic.  A cluster without workers serves such a topic like any other.  It
     applies when the topic is created.""",
-    update=Update.READ_ONLY,  # it determines the placement of existing and of added partitions
+    update=UpdateMode.READ_ONLY,  # it determines the placement of existing and of added partitions
 )
 
 # Replicas.

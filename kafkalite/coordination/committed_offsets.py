@@ -15,7 +15,7 @@ from kafkalite.ids import NO_ID
 from kafkalite.protocol.schemas.group_records import (
     NO_TIME,
     GroupRecord,
-    Offset,
+    OffsetCommitValue,
     OffsetKey,
     offset_record,
 )
@@ -45,7 +45,7 @@ class CommittedOffsets:
         self.count = 0
         self.size = 0
         """Approximate memory use in bytes."""
-        self._groups: dict[str, dict[str, dict[int, Offset]]] = {}
+        self._groups: dict[str, dict[str, dict[int, OffsetCommitValue]]] = {}
 
     def __contains__(self, group_id: str) -> bool:
         return group_id in self._groups
@@ -143,7 +143,7 @@ class CommittedOffsets:
 
     # -- replay ------------------------------------------------------------------------------
 
-    def replay(self, key: OffsetKey, offset: Offset | None) -> None:
+    def replay(self, key: OffsetKey, offset: OffsetCommitValue | None) -> None:
         """Apply a commit or a tombstone."""
         group_id, topic, index = key
         if offset is None:

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kafkalite.config.client_metrics import MATCH
-from kafkalite.config.key import TEXT_LENGTH_MAX, ConfigKey, Type, Update, quoted
+from kafkalite.config.key import TEXT_LENGTH_MAX, ConfigKey, Type, UpdateMode, quoted
 from kafkalite.config.resources import SCOPES, Resource
 from kafkalite.coordination import topic_names
 from kafkalite.coordination.image import SUPERVISOR_ID, ClusterImage, config_records
@@ -247,13 +247,13 @@ def _check_update(
     kind: Resource, resource: str, key: ConfigKey[Any], before: Config, after: Config
 ) -> None:
     """Raise InvalidConfig unless the key may change on this resource."""
-    if key.update is Update.READ_ONLY:
+    if key.update is UpdateMode.READ_ONLY:
         # The static value of a broker's key is not known here.
         if kind is Resource.TOPIC and _value(key, before) == _value(key, after):
             return
         when = "is created" if kind is Resource.TOPIC else "starts"
         raise InvalidConfig(f"{key.name} is decided when the {kind.name.lower()} {when}.")
-    if key.update is Update.CLUSTER_ONLY and resource not in ("", str(SUPERVISOR_ID)):
+    if key.update is UpdateMode.CLUSTER_ONLY and resource not in ("", str(SUPERVISOR_ID)):
         raise InvalidConfig(
             f"{key.name} applies to the whole cluster: set it on broker {SUPERVISOR_ID}, or on all"
             " brokers by an empty name."

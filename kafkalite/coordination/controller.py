@@ -29,7 +29,7 @@ from kafkalite.coordination.image import (
     topic_records,
 )
 from kafkalite.coordination.leader_epochs import EpochRenewal
-from kafkalite.coordination.machine import Result
+from kafkalite.coordination.machine import DecisionResult
 from kafkalite.coordination.nodes import Placer
 from kafkalite.coordination.placement import (
     NO_LIMITS,
@@ -131,7 +131,7 @@ class Controller:
 
     # -- cluster and nodes -------------------------------------------------------------------
 
-    def set_cluster_id(self, cluster_id: str) -> Result[None]:
+    def set_cluster_id(self, cluster_id: str) -> DecisionResult[None]:
         """Set the cluster id once; raise InconsistentClusterId for another cluster's log."""
         if self.image.cluster_id not in ("", cluster_id):
             raise InconsistentClusterId(
@@ -139,7 +139,8 @@ class Controller:
                 f" {cluster_id}; restore the directories of one cluster, or use another data"
                 " directory."
             )
-        return Result(None, [] if self.image.cluster_id else [CLUSTER(cluster_id=cluster_id)])
+        record = CLUSTER(cluster_id=cluster_id)
+        return DecisionResult(None, [] if self.image.cluster_id else [record])
 
     def register_nodes(
         self,
@@ -148,39 +149,39 @@ class Controller:
         *,
         sizes: PartitionSizes = NO_SIZES,
         limits: PlacementLimits = NO_LIMITS,
-    ) -> Result[None]:
+    ) -> DecisionResult[None]:
         """Register exactly these nodes at start, and give every partition a leader among them."""
         return nodes.register(self.image, addresses, rack, sizes, limits)
 
     def set_node_address(
         self, node_id: int, host: str, port: int, rack: str | None
-    ) -> Result[None]:
+    ) -> DecisionResult[None]:
         """Set a node's listener address."""
         return nodes.set_address(self.image, node_id, host, port, rack)
 
-    def add_node(self) -> Result[int]:
+    def add_node(self) -> DecisionResult[int]:
         """Add a worker and return its id."""
         return nodes.add(self.image)
 
-    def remove_node(self, node_id: int) -> Result[None]:
+    def remove_node(self, node_id: int) -> DecisionResult[None]:
         """Remove a worker that leads no partitions."""
         return nodes.remove(self.image, node_id)
 
-    def set_draining(self, node_id: int, draining: bool) -> Result[None]:
+    def set_draining(self, node_id: int, draining: bool) -> DecisionResult[None]:
         """Set whether a worker is draining: it loses its partitions and gets no new ones."""
         return nodes.set_draining(self.image, node_id, draining)
 
-    def move(self, moves: Sequence[PartitionMove]) -> Result[list[PartitionMove]]:
+    def move(self, moves: Sequence[PartitionMove]) -> DecisionResult[list[PartitionMove]]:
         """Move partitions to other workers; return the moves that are still valid."""
         return nodes.move(self.image, moves)
 
     def renew_epochs(
         self, node_id: int, wanted: Sequence[EpochRenewal]
-    ) -> Result[list[EpochRenewal]]:
+    ) -> DecisionResult[list[EpochRenewal]]:
         """Increase the leader epochs of partitions whose logs may have lost records."""
         return leader_epochs.renew(self.image, node_id, wanted)
 
-    def allocate_producer_ids(self, node_id: int) -> Result[ProducerIdBlock]:
+    def allocate_producer_ids(self, node_id: int) -> DecisionResult[ProducerIdBlock]:
         """Allocate a node's next block of producer ids."""
         return self.producer_ids.allocate(node_id)
 
@@ -196,7 +197,7 @@ class Controller:
         limits: PlacementLimits = NO_LIMITS,
         validate_only: bool = False,
         created_count: int = 0,
-    ) -> Result[dict[str, TopicImage | KafkaError]]:
+    ) -> DecisionResult[dict[str, TopicImage | KafkaError]]:
         """Create topics independently of each other; return an image or an error for each.
 
         `topic_ids` are new ids, one per topic.  `created_count` is the number of partitions that
@@ -222,20 +223,22 @@ class Controller:
             new_metric_names[topic_names.metric_name(new.name)] = new.name
             room -= len(topic.partitions)
         created = map(node_record, placer.created)
-        return Result(results, [] if validate_only else [*created, *records])
+        return DecisionResult(results, [] if validate_only else [*created, *records])
 
     def create_internal_topic(
         self, name: str, topic_id: bytes, partition_count: int, config: Mapping[str, str]
-    ) -> Result[None]:
+    ) -> DecisionResult[None]:
         """Create a coordinator's topic, led by the supervisor, unless it exists."""
         assert name in topic_names.INTERNAL_TOPICS
         if name in self.image.topics:
-            return Result(None)
+            return DecisionResult(None)
         partitions = dict.fromkeys(range(partition_count), new_partition(SUPERVISOR_ID))
         topic = TopicImage(name, topic_id, partitions, _checked_config(config))
-        return Result(None, [*topic_records(topic)])
+        return DecisionResult(None, [*topic_records(topic)])
 
-    def delete_topics(self, names: Mapping[bytes, str]) -> Result[dict[str, None | KafkaError]]:
+    def delete_topics(
+        self, names: Mapping[bytes, str]
+    ) -> DecisionResult[dict[str, None | KafkaError]]:
         """Delete topics, given by id with their names, and their dedicated nodes.
 
         Return None or an error for each name.
@@ -252,7 +255,7 @@ class Controller:
             leaders = {partition.leader for partition in topic.partitions.values()}
             alone = [node_id for node_id in leaders if self.image.nodes[node_id].dedicated]
             records += [REMOVE_NODE(node_id=node_id) for node_id in sorted(alone)]
-        return Result(results, records)
+        return DecisionResult(results, records)
 
     def create_partitions(
         self,
@@ -262,7 +265,7 @@ class Controller:
         limits: PlacementLimits = NO_LIMITS,
         validate_only: bool = False,
         created_count: int = 0,
-    ) -> Result[dict[str, None | KafkaError]]:
+    ) -> DecisionResult[dict[str, None | KafkaError]]:
         """Increase partition counts independently of each other; return None or an error for each.
 
         `created_count` is as in `create_topics`.
@@ -286,16 +289,16 @@ class Controller:
             records.extend(new_partition_records(topic.topic_id, grown.partitions))
             room -= len(grown.partitions)
         created = map(node_record, placer.created)
-        return Result(results, [] if validate_only else [*created, *records])
+        return DecisionResult(results, [] if validate_only else [*created, *records])
 
     # -- configs -----------------------------------------------------------------------------
 
     def alter_configs(
         self, wanted: Sequence[configs.ConfigAlteration], *, validate_only: bool = False
-    ) -> Result[dict[tuple[int, str], None | KafkaError]]:
+    ) -> DecisionResult[dict[tuple[int, str], None | KafkaError]]:
         """Alter configs of resources; return None or an error for each."""
         results, records = configs.alter(self.image, wanted)
-        return Result(results, [] if validate_only else records)
+        return DecisionResult(results, [] if validate_only else records)
 
     # -- validation --------------------------------------------------------------------------
 

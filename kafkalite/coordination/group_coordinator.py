@@ -1,6 +1,6 @@
 """GroupCoordinator: the groups and committed offsets of one `__consumer_offsets` partition.
 
-    request or timer ──decide──▶ Result(replies, records) ──the host writes──▶ replay
+    request or timer ──decide──▶ result (replies, records) ──the host writes──▶ replay
 
 Each request comes with a token; a Reply names the token it responds to.  A member that has to wait
 gets its response from a later decision; each token gets at most one.  An error of a whole request
@@ -45,7 +45,7 @@ from kafkalite.coordination.decision_draft import (
     GroupLimits,
 )
 from kafkalite.coordination.group_members import GroupState, protocols_size
-from kafkalite.coordination.machine import Reply, Result
+from kafkalite.coordination.machine import DecisionResult, Reply
 from kafkalite.errors import (
     GroupIdNotFound,
     GroupMaxSizeReached,
@@ -68,7 +68,7 @@ from kafkalite.protocol.schemas.group_records import (
     NO_TIME,
     OFFSET_COMMIT,
     GroupRecord,
-    Offset,
+    OffsetCommitValue,
     OffsetKey,
     group_record,
     offset_record,
@@ -76,14 +76,14 @@ from kafkalite.protocol.schemas.group_records import (
 
 __all__ = [
     "GroupClient",
-    "Commit",
+    "OffsetToCommit",
     "CommittedOffset",
     "Decision",
     "GroupCoordinator",
     "GroupLimits",
 ]
 
-Decision: TypeAlias = Result[list[Reply]]
+Decision: TypeAlias = DecisionResult[list[Reply]]
 
 SIZE_MAX = 256 << 20
 OFFSETS_SIZE_MAX = 1 << 30
@@ -120,7 +120,7 @@ class UnwrittenDecision(NamedTuple):
     replies: Sequence[Reply]
 
 
-class Commit(NamedTuple):
+class OffsetToCommit(NamedTuple):
     """An offset to commit."""
 
     topic: str
@@ -244,7 +244,7 @@ class GroupCoordinator:
     def commit_offsets(
         self,
         request: Fields,
-        commits: Sequence[Commit],
+        commits: Sequence[OffsetToCommit],
         token: Any,
         now_ms: int,
         wall_ms: int,
@@ -272,7 +272,9 @@ class GroupCoordinator:
                 codes[topic, index] = InvalidCommitOffsetSize.code
                 continue
             codes[topic, index] = 0
-            committed = Offset(offset, epoch, metadata or "", wall_ms, expire_ms, topic_id)
+            committed = OffsetCommitValue(
+                offset, epoch, metadata or "", wall_ms, expire_ms, topic_id
+            )
             draft.records.append(offset_record(OffsetKey(group_id, topic, index), committed))
         draft.complete(token, {"codes": codes})
         return self._decided(draft, token)
@@ -508,7 +510,7 @@ class GroupCoordinator:
         if draft.records:
             self._unwritten = UnwrittenDecision(token, draft.replies)
             draft.set_deadline(DeadlineKey(REFUSED), 0)
-        return Result(draft.replies, draft.records)
+        return DecisionResult(draft.replies, draft.records)
 
     def _fail_unwritten(self) -> None:
         """Mark the replies of a decision that was not written for refusal; its own request has

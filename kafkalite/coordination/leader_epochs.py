@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kafkalite.coordination.image import ClusterImage, PartitionImage, partition_records
-from kafkalite.coordination.machine import Result
+from kafkalite.coordination.machine import DecisionResult
 from kafkalite.protocol.schemas.internal import TypedRecord
 
 
@@ -30,7 +30,7 @@ class EpochRenewal(NamedTuple):
 
 def renew(
     image: ClusterImage, node_id: int, wanted: Sequence[EpochRenewal]
-) -> Result[list[EpochRenewal]]:
+) -> DecisionResult[list[EpochRenewal]]:
     """Increase the leader epoch of partitions that still have this leader and this epoch."""
     granted: list[EpochRenewal] = []
     records: list[TypedRecord] = []
@@ -46,7 +46,7 @@ def renew(
             records += partition_records(
                 topic.topic_id, {renewal.partition: _in_next_epoch(partition)}
             )
-    return Result(granted, records)
+    return DecisionResult(granted, records)
 
 
 def _in_next_epoch(partition: PartitionImage) -> PartitionImage:

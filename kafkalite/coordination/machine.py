@@ -1,7 +1,8 @@
 """StateMachine: the interface of the state machines, which decide, record and replay.
 
-    decide   a method of the machine: reads the state, changes nothing, returns a Result
-    record   the host appends the Result's records to the machine's log as one batch
+    decide   a method of the machine: reads the state, changes nothing, returns a
+             DecisionResult
+    record   the host appends the result's records to the machine's log as one batch
     replay   the only place where state changes; the same after a restart as the first time
 
 Whatever a decision needs from outside (time, new ids, settings) is passed in as an argument.  A
@@ -19,7 +20,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 T = TypeVar("T")
 
 
-class Result(NamedTuple, Generic[T]):
+class DecisionResult(NamedTuple, Generic[T]):
     """The outcome of a decision: the response, and the records that it depends on."""
 
     response: T

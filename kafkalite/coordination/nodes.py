@@ -26,7 +26,7 @@ from kafkalite.coordination.image import (
     node_record,
     partition_records,
 )
-from kafkalite.coordination.machine import Result
+from kafkalite.coordination.machine import DecisionResult
 from kafkalite.coordination.placement import (
     NodeLoads,
     PartitionMove,
@@ -101,7 +101,7 @@ def register(
     rack: str | None,
     sizes: PartitionSizes,
     limits: PlacementLimits,
-) -> Result[None]:
+) -> DecisionResult[None]:
     """Register exactly these nodes, and give every partition a leader among them.
 
     A single node 0 leads all partitions.  With workers it leads only the internal topics; dedicated
@@ -128,7 +128,7 @@ def register(
     nodes |= {node.node_id: node for node in placer.created}
     changed_nodes = [node for node in nodes.values() if image.nodes.get(node.node_id) != node]
     removed = [REMOVE_NODE(node_id=node_id) for node_id in image.nodes if node_id not in nodes]
-    return Result(None, [*map(node_record, changed_nodes), *moved, *removed])
+    return DecisionResult(None, [*map(node_record, changed_nodes), *moved, *removed])
 
 
 def _settled_nodes(
@@ -183,16 +183,16 @@ def _is_dedicated(nodes: Mapping[int, NodeImage], node_id: int) -> bool:
 
 def set_address(
     image: ClusterImage, node_id: int, host: str, port: int, rack: str | None
-) -> Result[None]:
+) -> DecisionResult[None]:
     """Set a node's listener address; ignore a node that was removed meanwhile."""
     node = image.nodes.get(node_id)
     if node is None:
-        return Result(None)
+        return DecisionResult(None)
     located = node._replace(host=host, port=port, rack=rack)
-    return Result(None, [] if located == node else [node_record(located)])
+    return DecisionResult(None, [] if located == node else [node_record(located)])
 
 
-def add(image: ClusterImage) -> Result[int]:
+def add(image: ClusterImage) -> DecisionResult[int]:
     """Add a worker; its listener address follows when its process runs."""
     workers = image.workers
     if not workers:
@@ -202,10 +202,10 @@ def add(image: ClusterImage) -> Result[int]:
     if len(workers) >= WORKERS_MAX:
         raise PolicyViolation(f"The cluster has the maximum of {WORKERS_MAX} workers.")
     node = NodeImage(image.next_node_id, "", 0)
-    return Result(node.node_id, [node_record(node)])
+    return DecisionResult(node.node_id, [node_record(node)])
 
 
-def remove(image: ClusterImage, node_id: int) -> Result[None]:
+def remove(image: ClusterImage, node_id: int) -> DecisionResult[None]:
     """Remove a worker that leads no partitions."""
     node = _worker(image, node_id)
     led_count = image.led_count(node_id)
@@ -217,19 +217,19 @@ def remove(image: ClusterImage, node_id: int) -> Result[None]:
             f" kafkalite node drain {node_id}."
         )
     _check_others(image, node_id)
-    return Result(None, [REMOVE_NODE(node_id=node_id)])
+    return DecisionResult(None, [REMOVE_NODE(node_id=node_id)])
 
 
-def set_draining(image: ClusterImage, node_id: int, draining: bool) -> Result[None]:
+def set_draining(image: ClusterImage, node_id: int, draining: bool) -> DecisionResult[None]:
     """Set whether a worker is draining: it gets no new partitions and loses those it has."""
     node = _worker(image, node_id)
     if node.dedicated:
         raise InvalidRequest(_goes_with_its_topic(image, node_id))
     if node.draining == draining:
-        return Result(None)
+        return DecisionResult(None)
     if draining:
         _check_others(image, node_id)
-    return Result(None, [node_record(node._replace(draining=draining))])
+    return DecisionResult(None, [node_record(node._replace(draining=draining))])
 
 
 def _worker(image: ClusterImage, node_id: int) -> NodeImage:
@@ -259,7 +259,9 @@ def _check_others(image: ClusterImage, node_id: int) -> None:
         )
 
 
-def move(image: ClusterImage, moves: Sequence[PartitionMove]) -> Result[list[PartitionMove]]:
+def move(
+    image: ClusterImage, moves: Sequence[PartitionMove]
+) -> DecisionResult[list[PartitionMove]]:
     """Move partitions to other workers; return the moves that are still valid.
 
     A partition stays if it has another leader by now, is deleted, or is led by a dedicated worker;
@@ -282,4 +284,4 @@ def move(image: ClusterImage, moves: Sequence[PartitionMove]) -> Result[list[Par
             granted[wanted[:2]] = wanted
             changed = {wanted.partition: partition.led_by(wanted.to_node)}
             records += partition_records(topic.topic_id, changed)
-    return Result(list(granted.values()), records)
+    return DecisionResult(list(granted.values()), records)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from kafkalite.coordination.machine import Result
+from kafkalite.coordination.machine import DecisionResult
 from kafkalite.errors import UnknownServerError
 from kafkalite.protocol.schemas.internal import PRODUCER_IDS_BLOCK, TypedRecord
 
@@ -33,14 +33,14 @@ class ProducerIds:
     def __init__(self) -> None:
         self.next_id = 0
 
-    def allocate(self, node_id: int) -> Result[ProducerIdBlock]:
+    def allocate(self, node_id: int) -> DecisionResult[ProducerIdBlock]:
         """Return the next block for a node and the record that reserves it."""
         assert node_id >= 0
         if self.next_id > ID_MAX - BLOCK_COUNT:
             raise UnknownServerError("All producer ids are allocated.")
         block = ProducerIdBlock(self.next_id, self.next_id + BLOCK_COUNT)
         record = PRODUCER_IDS_BLOCK(first_id=block.first_id, count=BLOCK_COUNT, node_id=node_id)
-        return Result(block, [record])
+        return DecisionResult(block, [record])
 
     def replay(self, record: TypedRecord) -> None:
         """Apply a block, so that it is not allocated again."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from prometheus_client.core import Metric
 
-from kafkalite.exporter.quantiles import QUANTILES, Recent, quantile_ms
+from kafkalite.exporter.quantiles import QUANTILES, HistogramWindow, quantile_ms
 from kafkalite.metrics import HISTOGRAM, Read, bucket_bounds_s, read_gateway_page, read_pages
 
 SECONDS = {
@@ -30,7 +30,7 @@ class PageMetrics:
 
     def __init__(self, where: Callable[[], Path | None]) -> None:
         self.where = where
-        self._recent = Recent()
+        self._recent = HistogramWindow()
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metric families of all pages."""

@@ -15,7 +15,7 @@ HISTORIES_MAX = 10_000
 BOUNDS_MS = [bound * 1_000 for bound in bucket_bounds_s()]
 
 
-class Recent:
+class HistogramWindow:
     """Earlier counts of histograms, to compute what was added within the window."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Opener: a Future is completed with any exception that its steps raise."""
+"""BatchOpener: a Future is completed with any exception that its steps raise."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from kafkalite.broker.future import Future
 from kafkalite.broker.replica import batch_opener as opening
-from kafkalite.broker.replica.batch_opener import Opener
+from kafkalite.broker.replica.batch_opener import BatchOpener
 from kafkalite.errors import KafkaError, UnknownServerError
 
 
@@ -23,7 +23,7 @@ def panicking() -> Iterator[int]:
 
 
 def test_panic_of_a_codec_on_the_loop_fails_one_request() -> None:
-    opener = Opener()
+    opener = BatchOpener()
     with pytest.raises(UnknownServerError, match="index out of bounds"):
         opener.run(panicking())  # type: ignore[arg-type]
     opener.close()
@@ -33,7 +33,7 @@ def test_panic_of_a_codec_on_the_thread_fails_one_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(opening, "BUDGET", 0)
-    opener = Opener()
+    opener = BatchOpener()
     came: list[KafkaError | None] = []
     for _ in range(2):
         future = opener.run(panicking())  # type: ignore[arg-type]

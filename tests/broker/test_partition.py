@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from kafkalite.broker.replica.batch_opener import Opener
+from kafkalite.broker.replica.batch_opener import BatchOpener
 from kafkalite.broker.replica.partition import Partition
 from kafkalite.broker.replica.replica_manager import ReplicaManager
 from kafkalite.clock import ManualClock
@@ -47,7 +47,7 @@ def test_high_watermark_of_an_opened_partition_is_durable(
     assert (log.end_offset, log.durable_offset) == (2, 1)
     flusher = Flusher(disk=QuickDisk())
     timers = Reactor(ManualClock())
-    opener = Opener()
+    opener = BatchOpener()
     replicas = ReplicaManager(timers, flusher, opener, lambda topic: None)
     partition = replicas.add(log, 0, settings({keys.DURABILITY: durability}))
     assert partition.high_watermark == readable
@@ -70,7 +70,7 @@ class Served:
         self.clock = ManualClock()
         self.reactor = Reactor(self.clock)
         self.flusher = Flusher(disk=QuickDisk())
-        self.opener = Opener()
+        self.opener = BatchOpener()
         self.replicas = ReplicaManager(self.reactor, self.flusher, self.opener, lambda topic: None)
         self.reactor.at_commit(self.replicas.settle)
         self.reactor.watch(self.flusher.fileno(), self.collect)

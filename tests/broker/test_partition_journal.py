@@ -12,7 +12,7 @@ import pytest
 from kafkalite.broker.coordinator import partition_journal
 from kafkalite.broker.coordinator.partition_journal import PartitionJournal, RecordCodec
 from kafkalite.broker.machine_host import MachineHost
-from kafkalite.coordination.machine import Result
+from kafkalite.coordination.machine import DecisionResult
 from kafkalite.errors import CorruptMessage, KafkaStorageError
 from kafkalite.records.batch import batches
 from kafkalite.storage import log_reader
@@ -65,7 +65,7 @@ class Kept:
 
     def set(self, **values):
         records = [(key.encode(), value) for key, value in values.items()]
-        future = self.host.decide(lambda machine: Result("done", records))
+        future = self.host.decide(lambda machine: DecisionResult("done", records))
         came = []
         future.then(lambda value, fault: came.append((value, fault)))
         return came

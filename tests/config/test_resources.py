@@ -9,7 +9,7 @@ import pytest
 import kafkalite.broker.dispatch  # noqa: F401  (with it every logger is made)
 from kafkalite.config.broker import BROKER
 from kafkalite.config.client_metrics import CLIENT_METRICS, INTERVAL_MS, MATCH, parse_match
-from kafkalite.config.key import Update
+from kafkalite.config.key import UpdateMode
 from kafkalite.config.resources import LEVELS, LOGGER, SCOPES, Resource
 from kafkalite.config.topic import TOPIC
 from kafkalite.errors import InvalidConfig
@@ -23,7 +23,7 @@ def test_every_resource_key_has_a_description(scope):
 
 def test_no_other_resource_has_cluster_only_keys():
     for kind in (Resource.TOPIC, Resource.BROKER_LOGGER, Resource.CLIENT_METRICS):
-        assert not [key for key in SCOPES[kind].values() if key.update is Update.CLUSTER_ONLY]
+        assert not [key for key in SCOPES[kind].values() if key.update is UpdateMode.CLUSTER_ONLY]
 
 
 def test_topic_default_keys_are_dynamic_except_durability():
@@ -39,12 +39,12 @@ def test_topic_default_keys_are_dynamic_except_durability():
      "socket.request.max.bytes", "queued.max.request.bytes", "offsets.topic.num.partitions"],
 )  # fmt: skip
 def test_socket_process_and_file_keys_are_read_only(name):
-    assert BROKER[name].update is Update.READ_ONLY
+    assert BROKER[name].update is UpdateMode.READ_ONLY
 
 
 @pytest.mark.parametrize("name", ["num.partitions", "group.max.size", "worker.dedicated.max"])
 def test_controller_keys_are_cluster_only(name):
-    assert BROKER[name].update is Update.CLUSTER_ONLY
+    assert BROKER[name].update is UpdateMode.CLUSTER_ONLY
 
 
 # -- client metrics ------------------------------------------------------------------------------

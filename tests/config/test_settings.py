@@ -4,7 +4,7 @@ import pytest
 
 from kafkalite.config import broker, topic
 from kafkalite.config.broker import BROKER
-from kafkalite.config.key import Check, Scope, Type, Update
+from kafkalite.config.key import Check, Scope, Type, UpdateMode
 from kafkalite.config.settings import (
     ConfigSynonym,
     ConfiguredValue,
@@ -69,7 +69,7 @@ def test_first_synonym_is_the_effective_value(key):
 
 
 def test_password_appears_in_no_output():
-    scope = Scope("thing", Update.CLUSTER_WIDE)
+    scope = Scope("thing", UpdateMode.CLUSTER_WIDE)
     key = scope.declare("a.secret", Type.PASSWORD, "", "A secret.")
     settings = Settings.of(Source.GROUP, scope, {"a.secret": "hush"})
     assert settings[key] == "hush"

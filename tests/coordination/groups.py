@@ -10,12 +10,12 @@ from itertools import count
 from typing import Any
 
 from kafkalite.coordination.group_coordinator import (
-    Commit,
     CommittedOffset,
     Decision,
     GroupClient,
     GroupCoordinator,
     GroupLimits,
+    OffsetToCommit,
 )
 from kafkalite.coordination.initial_rebalance import STATIC_GATHER_MS
 from kafkalite.errors import KafkaError, KafkaStorageError
@@ -202,7 +202,7 @@ class GroupHarness:
             **options,
         )
         commits = [
-            Commit(topic, index, offset, 0 if version > 5 else -1, metadata, topic_id)
+            OffsetToCommit(topic, index, offset, 0 if version > 5 else -1, metadata, topic_id)
             for (topic, index), offset in offsets.items()
         ]
         return self.ask(

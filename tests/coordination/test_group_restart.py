@@ -192,7 +192,8 @@ def test_unexpected_record_values_restore_a_usable_group(harness, changed):
     elif changed.get("members") == "timeouts":
         odd = {"session_timeout": -1, "rebalance_timeout": -1}
         changed = {"members": [{**each, **odd} for each in value["members"]]}
-    harness.take(group_coordinator.Result([], [group_record("g", {**value, **changed})]))
+    result = group_coordinator.DecisionResult([], [group_record("g", {**value, **changed})])
+    harness.take(result)
     harness.restart()
     assert len(harness.member_ids()) == 2
     harness.client("c").join()

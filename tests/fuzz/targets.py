@@ -146,9 +146,9 @@ def groups_seeds() -> Iterator[bytes]:
         group_records.offset_record(key, offset)
         for offset in (
             None,
-            group_records.Offset(7, 1, "why", 5),
-            group_records.Offset(7, -1, "", 5, expire_timestamp=9),
-            group_records.Offset(7, 1, "why", 5, topic_id=bytes(range(16))),
+            group_records.OffsetCommitValue(7, 1, "why", 5),
+            group_records.OffsetCommitValue(7, -1, "", 5, expire_timestamp=9),
+            group_records.OffsetCommitValue(7, 1, "why", 5, topic_id=bytes(range(16))),
         )
     ]
     for version in range(5):

@@ -8,7 +8,7 @@ import pytest
 
 from kafkalite import errors
 from kafkalite.broker import node_metrics
-from kafkalite.broker.request_metrics import RequestCounts, Traffic
+from kafkalite.broker.request_metrics import RequestCounts, TopicTraffic
 from kafkalite.broker.security import AclOperation
 from kafkalite.broker.served_apis import SERVED
 from kafkalite.metrics import SAMPLES_PER_STEP
@@ -222,12 +222,12 @@ def test_request_duration_is_counted_when_the_response_is_sent(metered):
 
 
 def test_traffic_counters_are_added():
-    one, other = Traffic(), Traffic()
-    for number, name in enumerate(Traffic.__slots__):
+    one, other = TopicTraffic(), TopicTraffic()
+    for number, name in enumerate(TopicTraffic.__slots__):
         setattr(one, name, number)
         setattr(other, name, 100)
     one.add(other)
-    assert [getattr(one, name) for name in Traffic.__slots__] == list(range(100, 108))
+    assert [getattr(one, name) for name in TopicTraffic.__slots__] == list(range(100, 108))
 
 
 def test_start_metrics_without_run_directory_returns_none(metered, tmp_path, caplog):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafkalite.exporter import quantiles
-from kafkalite.exporter.quantiles import WINDOW_S, Recent, quantile_ms
+from kafkalite.exporter.quantiles import WINDOW_S, HistogramWindow, quantile_ms
 from kafkalite.metrics import BUCKET_COUNT, Histogram
 
 
@@ -37,7 +37,7 @@ def test_duration_above_the_last_bucket_counts_as_its_bound():
 
 
 def test_only_samples_of_the_window_count():
-    recent = Recent()
+    recent = HistogramWindow()
     slow, fast = counts_of(1_000), counts_of(*[1] * 99)
     assert recent.since("k", slow, 0) == slow
     both = [a + b for a, b in zip(slow, fast, strict=True)]
@@ -49,7 +49,7 @@ def test_only_samples_of_the_window_count():
 
 
 def test_counter_reset_is_not_a_negative_difference():
-    recent = Recent()
+    recent = HistogramWindow()
     recent.since("k", [9] * BUCKET_COUNT, 0)
     recent.since("k", [9] * BUCKET_COUNT, 20)
     assert recent.since("k", [1] * BUCKET_COUNT, 40) == [1] * BUCKET_COUNT
@@ -57,7 +57,7 @@ def test_counter_reset_is_not_a_negative_difference():
 
 def test_histories_are_limited_in_number_and_length(monkeypatch):
     monkeypatch.setattr(quantiles, "HISTORIES_MAX", 5)
-    recent = Recent()
+    recent = HistogramWindow()
     for key in range(20):
         for now_s in range(0, 100 * WINDOW_S, 50):
             recent.since(key, [1], now_s)

@@ -15,7 +15,7 @@ from kafkalite.protocol.schemas.group_records import (
     GROUP_METADATA_KEY,
     OFFSET_COMMIT_KEY,
     OFFSET_COMMIT_VALUE,
-    Offset,
+    OffsetCommitValue,
     OffsetKey,
     group_record,
     offset_record,
@@ -47,17 +47,17 @@ GROUP = {
 
 WRITTEN = {
     "offset": (
-        offset_record(KEY, Offset(7, 3, "md", 0x18BCFE56800)),
+        offset_record(KEY, OffsetCommitValue(7, 3, "md", 0x18BCFE56800)),
         KEY_BYTES,
         "0003 0000000000000007 00000003 0002 6d64 0000018bcfe56800",
     ),
     "offset that expires": (
-        offset_record(KEY, Offset(7, -1, "", 0x18BCFE56800, 0x18BCFE56801)),
+        offset_record(KEY, OffsetCommitValue(7, -1, "", 0x18BCFE56800, 0x18BCFE56801)),
         KEY_BYTES,
         "0001 0000000000000007 0000 0000018bcfe56800 0000018bcfe56801",
     ),
     "offset of a topic's id": (
-        offset_record(KEY, Offset(7, 3, "md", 0x18BCFE56800, -1, ID)),
+        offset_record(KEY, OffsetCommitValue(7, 3, "md", 0x18BCFE56800, -1, ID)),
         KEY_BYTES,
         f"0004 0000000000000007 00000003 03 6d64 0000018bcfe56800 01 00 10 {ID.hex()}",
     ),
@@ -82,22 +82,22 @@ OLDER_MEMBER = {**OLD_MEMBER, "rebalance_timeout": -1}
 OLD_GROUP = {**GROUP, "members": [OLD_MEMBER]}
 READ = {
     "offset 0": (
-        offset_record(KEY, Offset(7, -1, "md", 9)),
+        offset_record(KEY, OffsetCommitValue(7, -1, "md", 9)),
         "0000 0001 67 0003 746f70 00000002",
         "0000 0000000000000007 0002 6d64 0000000000000009",
     ),
     "offset 1": (
-        offset_record(KEY, Offset(7, -1, "md", 9, 10)),
+        offset_record(KEY, OffsetCommitValue(7, -1, "md", 9, 10)),
         KEY_BYTES,
         "0001 0000000000000007 0002 6d64 0000000000000009 000000000000000a",
     ),
     "offset 2": (
-        offset_record(KEY, Offset(7, -1, "md", 9)),
+        offset_record(KEY, OffsetCommitValue(7, -1, "md", 9)),
         KEY_BYTES,
         "0002 0000000000000007 0002 6d64 0000000000000009",
     ),
     "offset 4 without an id": (
-        offset_record(KEY, Offset(7, 3, "md", 9)),
+        offset_record(KEY, OffsetCommitValue(7, 3, "md", 9)),
         KEY_BYTES,
         "0004 0000000000000007 00000003 03 6d64 0000000000000009 00",
     ),
@@ -149,8 +149,10 @@ TEXTS = st.text(max_size=20)
 LONGS = st.integers(-(1 << 63), (1 << 63) - 1)
 INTS = st.integers(-(1 << 31), (1 << 31) - 1)
 OFFSETS = st.one_of(
-    st.builds(Offset, LONGS, INTS, TEXTS, LONGS, st.just(-1), st.sampled_from([NO_ID, ID])),
-    st.builds(Offset, LONGS, st.just(-1), TEXTS, LONGS, LONGS, st.just(NO_ID)),
+    st.builds(
+        OffsetCommitValue, LONGS, INTS, TEXTS, LONGS, st.just(-1), st.sampled_from([NO_ID, ID])
+    ),
+    st.builds(OffsetCommitValue, LONGS, st.just(-1), TEXTS, LONGS, LONGS, st.just(NO_ID)),
 )
 
 

@@ -1,4 +1,4 @@
-"""Decisions: splits a request about many topics or configs into several controller decisions.
+"""DecisionSequence: splits a request about many topics or configs into controller decisions.
 
     request ─▶ some of its topics ─▶ one decision, one batch ─▶ results ─┄ a later tick ┄─▶ …
 
@@ -16,7 +16,7 @@ from typing import Generic, Protocol, TypeVar
 
 from kafkalite.broker.future import Future
 from kafkalite.coordination.controller import Controller
-from kafkalite.coordination.machine import Result
+from kafkalite.coordination.machine import DecisionResult
 from kafkalite.errors import KafkaError
 
 K = TypeVar("K")
@@ -38,18 +38,18 @@ class DecisionMaker(Protocol):
     def call_later(self) -> Callable[[int, Callable[[], object]], object]:
         """The timer function of the event loop."""
 
-    def execute(self, decision: Callable[[Controller], Result[T]]) -> Future[T]:
+    def execute(self, decision: Callable[[Controller], DecisionResult[T]]) -> Future[T]:
         """Make a decision; complete when every running node has applied it."""
 
 
-class Decisions(Generic[W, K, A]):
+class DecisionSequence(Generic[W, K, A]):
     """The decisions for one request."""
 
     def __init__(
         self,
         controller: DecisionMaker,
         wanted: Sequence[W],
-        decide: Callable[[Controller, Sequence[W]], Result[dict[K, A | KafkaError]]],
+        decide: Callable[[Controller, Sequence[W]], DecisionResult[dict[K, A | KafkaError]]],
         *,
         name_of: Callable[[W], K],
         weigh: Callable[[W], int] = lambda _: 1,

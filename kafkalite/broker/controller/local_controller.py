@@ -17,7 +17,7 @@ from kafkalite.broker.future import Future
 from kafkalite.broker.machine_host import MachineHost
 from kafkalite.coordination.controller import Controller, NewTopic
 from kafkalite.coordination.image import ClusterImage
-from kafkalite.coordination.machine import Result
+from kafkalite.coordination.machine import DecisionResult
 from kafkalite.coordination.producer_ids import ProducerIdBlock
 from kafkalite.errors import KafkaError, Refusal
 
@@ -93,7 +93,7 @@ class LocalController(MachineHost[Controller], ControllerClient):
         """Restore the machine from its log; raise Refusal if it cannot be read."""
         self.journal.load(self.machine)
 
-    def decide_at_start(self, decision: Callable[[Controller], Result[T]]) -> T:
+    def decide_at_start(self, decision: Callable[[Controller], DecisionResult[T]]) -> T:
         """Make a durable decision before serving; raise Refusal if that fails."""
         try:
             result = decision(self.machine)
@@ -107,7 +107,7 @@ class LocalController(MachineHost[Controller], ControllerClient):
         self.journal.flush_now()
         return result.response
 
-    def execute(self, decision: Callable[[Controller], Result[T]]) -> Future[T]:
+    def execute(self, decision: Callable[[Controller], DecisionResult[T]]) -> Future[T]:
         """Make a decision; complete when every running node has applied it.
 
         The wait for a slow node is bounded (WorkerManager): the decision holds, and that node

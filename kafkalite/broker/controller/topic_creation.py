@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from kafkalite.broker.controller.decisions import Decisions
+from kafkalite.broker.controller.decisions import DecisionSequence
 from kafkalite.broker.node_settings import placement_limits
 from kafkalite.config.broker import (
     DEFAULT_REPLICATION_FACTOR,
@@ -19,7 +19,7 @@ from kafkalite.config.broker import (
 from kafkalite.config.topic import RETENTION_BYTES, RETENTION_MS, SEGMENT_BYTES
 from kafkalite.coordination.controller import Controller, NewTopic, TopicDefaults
 from kafkalite.coordination.image import TopicImage
-from kafkalite.coordination.machine import Result
+from kafkalite.coordination.machine import DecisionResult
 from kafkalite.coordination.topic_names import CONSUMER_OFFSETS
 from kafkalite.errors import KafkaError
 from kafkalite.ids import new_id
@@ -50,7 +50,7 @@ def create_topics(
 
     def decide(
         machine: Controller, some: Sequence[NewTopic]
-    ) -> Result[dict[str, TopicImage | KafkaError]]:
+    ) -> DecisionResult[dict[str, TopicImage | KafkaError]]:
         nonlocal created_count
         decided = machine.create_topics(
             some,
@@ -64,7 +64,7 @@ def create_topics(
         created_count += sum(len(topic.partitions) for topic in topics)
         return decided
 
-    return Decisions(
+    return DecisionSequence(
         controller,
         wanted,
         decide,

@@ -54,7 +54,7 @@ LATE_CHECK_MS = 500
 STARTING, READY, ENDING, BACKOFF = "starting", "ready", "ending", "backoff"
 
 
-class Send(Protocol):
+class WorkerSender(Protocol):
     """Queues a message to a worker (BusServer.send)."""
 
     def __call__(self, identity: bytes, message: TypedRecord, *, quiet: bool = False) -> bool:
@@ -103,7 +103,7 @@ class WorkerManager:
         sessions: NodeSessions,
         reactor: Reactor,
         *,
-        send: Send,
+        send: WorkerSender,
         fence: Callable[[Peer], None],
         is_running: Callable[[int], bool],
         incarnation: int,

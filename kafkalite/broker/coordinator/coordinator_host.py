@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias,
 from kafkalite.broker.coordinator.partition_journal import PartitionJournal, RecordCodec
 from kafkalite.broker.future import Future
 from kafkalite.broker.machine_host import MachineHost
-from kafkalite.coordination.machine import Reply, Result, StateMachine
+from kafkalite.coordination.machine import DecisionResult, Reply, StateMachine
 from kafkalite.coordination.placement import coordinator_partition
 from kafkalite.errors import (
     CoordinatorLoadInProgress,
@@ -63,7 +63,7 @@ class CoordinatorMachine(StateMachine, Protocol):
     def loaded(self, now_ms: int) -> None:
         """Begin after the last record of the log was replayed."""
 
-    def tick(self, now_ms: int, wall_ms: int) -> Result[list[Reply]]:
+    def tick(self, now_ms: int, wall_ms: int) -> DecisionResult[list[Reply]]:
         """Handle expired deadlines."""
 
     def forget(self, token: Any) -> None:
@@ -73,7 +73,7 @@ class CoordinatorMachine(StateMachine, Protocol):
 M = TypeVar("M", bound=CoordinatorMachine)
 T = TypeVar("T")
 
-RequestDecision: TypeAlias = Callable[[M, Any, int, int], Result[list[Reply]]]
+RequestDecision: TypeAlias = Callable[[M, Any, int, int], DecisionResult[list[Reply]]]
 """`decide(machine, token, now_ms, wall_ms)`: the decision of a request."""
 
 
@@ -172,7 +172,7 @@ class CoordinatorHost(MachineHost[M]):
 
     def read(self, query: Callable[[M], T]) -> Future[T]:
         """Return what `query` reads of the machine, once all it depends on is committed."""
-        return self.decide(lambda machine: Result(query(machine)))
+        return self.decide(lambda machine: DecisionResult(query(machine)))
 
     # -- timer -------------------------------------------------------------------------------
 

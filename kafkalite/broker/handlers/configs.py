@@ -24,7 +24,7 @@ from socket import socket
 from typing import Any, NamedTuple, Protocol
 
 from kafkalite.broker.client_context import ClientContext
-from kafkalite.broker.controller.decisions import Decisions
+from kafkalite.broker.controller.decisions import DecisionSequence
 from kafkalite.broker.controller.local_controller import LocalController
 from kafkalite.broker.error_responses import error_fields
 from kafkalite.broker.future import Future
@@ -314,7 +314,7 @@ def _alter(
         results.update((resource, _result(resource, error)) for resource, error in outcomes.items())
 
     return (
-        Decisions(
+        DecisionSequence(
             node.local_controller,
             authorized,
             lambda controller, batch: controller.alter_configs(batch, validate_only=validate_only),

@@ -28,10 +28,10 @@ from kafkalite.broker.security import DELETE, DESCRIBE, GROUP, READ, TOPIC
 from kafkalite.broker.served_apis import Response, ServingNode, serves
 from kafkalite.broker.stepping import ENTRIES_AT_ONCE, Work
 from kafkalite.coordination.group_coordinator import (
-    Commit,
     CommittedOffset,
     Decision,
     GroupCoordinator,
+    OffsetToCommit,
 )
 from kafkalite.coordination.image import TopicImage
 from kafkalite.errors import (
@@ -82,7 +82,7 @@ def offset_commit(
 ) -> Work[Response | Future[Response]]:
     """Commit offsets; each partition succeeds or fails on its own, in slices of the request."""
     entries = PendingEntries()
-    commits: list[Commit] = []
+    commits: list[OffsetToCommit] = []
     decisions: list[Future[None]] = []
 
     def decide() -> None:
@@ -108,7 +108,7 @@ def offset_commit(
                 if image is not None and not code:
                     entries.open.append((results[-1], (image.name, index)))
                     commits.append(
-                        Commit(
+                        OffsetToCommit(
                             image.name,
                             index,
                             requested.committed_offset,
@@ -133,7 +133,7 @@ def offset_commit(
 
 def _commit(
     request: Any,
-    commits: Sequence[Commit],
+    commits: Sequence[OffsetToCommit],
     version: int,
     groups: GroupCoordinator,
     token: Any,

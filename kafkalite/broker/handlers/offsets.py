@@ -24,7 +24,7 @@ from kafkalite.broker.client_context import ClientContext
 from kafkalite.broker.error_responses import entry_responses, error_fields
 from kafkalite.broker.future import Future
 from kafkalite.broker.handler_node import HandlerNode
-from kafkalite.broker.replica.batch_opener import Opener
+from kafkalite.broker.replica.batch_opener import BatchOpener
 from kafkalite.broker.replica.partition import READ_COMMITTED, Partition
 from kafkalite.broker.replica.replica_manager import ReplicaManager
 from kafkalite.broker.security import DESCRIBE, TOPIC
@@ -70,7 +70,7 @@ NOTHING: Response = {"timestamp": -1, "offset": -1, "leader_epoch": NO_EPOCH}
 class OffsetsNode(HandlerNode, Protocol):
     """The components that requests about offsets use."""
 
-    opener: Opener
+    opener: BatchOpener
     replicas: ReplicaManager
 
 

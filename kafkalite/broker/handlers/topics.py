@@ -25,7 +25,7 @@ from typing import Any, Protocol
 from kafkalite.broker.client_context import ClientContext
 from kafkalite.broker.controller import topic_creation
 from kafkalite.broker.controller.controller_client import ControllerClient
-from kafkalite.broker.controller.decisions import Decisions
+from kafkalite.broker.controller.decisions import DecisionSequence
 from kafkalite.broker.controller.local_controller import LocalController
 from kafkalite.broker.error_responses import error_fields
 from kafkalite.broker.future import Future
@@ -51,7 +51,7 @@ from kafkalite.config.settings import value_text
 from kafkalite.config.topic import TOPIC as TOPIC_SCOPE
 from kafkalite.coordination.controller import Controller, NewTopic, PartitionGrowth
 from kafkalite.coordination.image import TopicImage
-from kafkalite.coordination.machine import Result
+from kafkalite.coordination.machine import DecisionResult
 from kafkalite.errors import (
     ClusterAuthorizationFailed,
     ElectionNotNeeded,
@@ -213,7 +213,7 @@ def delete_topics(
         )
 
     return (
-        Decisions(
+        DecisionSequence(
             node.local_controller,
             [*found.items()],
             lambda controller, some: controller.delete_topics(dict(some)),
@@ -312,7 +312,7 @@ def create_partitions(
 
     def decide(
         controller: Controller, some: Sequence[PartitionGrowth]
-    ) -> Result[dict[str, None | KafkaError]]:
+    ) -> DecisionResult[dict[str, None | KafkaError]]:
         nonlocal added_count
         topics = controller.image.topics
         present = {name: len(topics[name].partitions) for name, *_ in some if name in topics}
@@ -330,7 +330,7 @@ def create_partitions(
         return decision
 
     return (
-        Decisions(
+        DecisionSequence(
             node.local_controller,
             wanted,
             decide,

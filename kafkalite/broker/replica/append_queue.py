@@ -20,7 +20,7 @@ from kafkalite.errors import KafkaError, NotLeaderOrFollower, RequestTimedOut
 
 if TYPE_CHECKING:
     from kafkalite.broker.metadata_cache import Topic
-    from kafkalite.broker.replica.batch_opener import Opener
+    from kafkalite.broker.replica.batch_opener import BatchOpener
     from kafkalite.broker.replica.partition import Partition
     from kafkalite.storage.log import LogAppendResult
 
@@ -44,7 +44,7 @@ class AppendQueue:
     """
 
     def __init__(
-        self, opener: Opener, append_now: AppendNow, leader: Callable[[Topic, int], Partition]
+        self, opener: BatchOpener, append_now: AppendNow, leader: Callable[[Topic, int], Partition]
     ) -> None:
         self._opener = opener
         self._append_now = append_now

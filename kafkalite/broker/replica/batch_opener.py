@@ -1,4 +1,4 @@
-"""Opener: opens batches on the event loop within a budget per tick, and beyond it on a thread.
+"""BatchOpener: opens batches on the event loop within a budget per tick, and beyond it on a thread.
 
     steps ─▶ run ── budget left ──▶ the result
               └──── budget spent ─▶ thread ┄┄▶ eventfd ─▶ a Future of it, in a later tick
@@ -34,7 +34,7 @@ BUDGET = 4 << 20
 """Maximum number of bytes produced on the loop in one tick: 3 to 15 ms, gzip being slowest."""
 
 
-class Opener:
+class BatchOpener:
     """Runs the steps that open batches; see the module.
 
     `tick_number` returns the number of the loop's current tick; each tick has its own budget.

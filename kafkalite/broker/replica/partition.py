@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from kafkalite.broker.request_metrics import Traffic
+from kafkalite.broker.request_metrics import TopicTraffic
 from kafkalite.errors import FencedLeaderEpoch, KafkaError, OffsetOutOfRange, UnknownLeaderEpoch
 from kafkalite.storage.durability import Durability
 from kafkalite.storage.log_reader import available, read
@@ -38,10 +38,10 @@ class Partition:
                  "leader_epoch", "log", "topic", "topic_id", "traffic", "waiting")  # fmt: skip
 
     def __init__(
-        self, log: Log, leader_epoch: int, settings: Settings, traffic: Traffic | None = None
+        self, log: Log, leader_epoch: int, settings: Settings, traffic: TopicTraffic | None = None
     ) -> None:
         self.log = log
-        self.traffic = traffic or Traffic()
+        self.traffic = traffic or TopicTraffic()
         self.topic = log.topic
         self.index = log.partition
         self.topic_id = log.topic_id

@@ -19,7 +19,7 @@ from kafkalite.broker.replica.append_queue import AppendQueue
 from kafkalite.broker.replica.offline_partitions import OfflinePartitions
 from kafkalite.broker.replica.partition import Partition
 from kafkalite.broker.replica.purgatory import Purgatory
-from kafkalite.broker.request_metrics import Traffic
+from kafkalite.broker.request_metrics import TopicTraffic
 from kafkalite.broker.security import DELETE, TOPIC, WRITE
 from kafkalite.config.settings import Settings, Source
 from kafkalite.config.topic import (
@@ -47,7 +47,7 @@ from kafkalite.storage.durability import Durability
 
 if TYPE_CHECKING:
     from kafkalite.broker.client_context import ClientContext
-    from kafkalite.broker.replica.batch_opener import Opener
+    from kafkalite.broker.replica.batch_opener import BatchOpener
     from kafkalite.broker.scheduler import Scheduler
     from kafkalite.coordination.image import TopicImage
     from kafkalite.storage.flusher import Flusher
@@ -104,7 +104,7 @@ class ReplicaManager:
         self,
         scheduler: Scheduler,
         flusher: Flusher,
-        opener: Opener,
+        opener: BatchOpener,
         topic_image: Callable[[Topic], TopicImage | None],
         now_ns: Callable[[], int] = time.monotonic_ns,
     ) -> None:
@@ -126,9 +126,9 @@ class ReplicaManager:
         self._now_ns = now_ns
         self.on_led_count: Callable[[int], object] | None = None
         """Called with the number of partitions led here when it changes."""
-        self.traffic: dict[str, Traffic] = {}
+        self.traffic: dict[str, TopicTraffic] = {}
         """Counters of each topic that has partitions led here."""
-        self.other_traffic = Traffic()
+        self.other_traffic = TopicTraffic()
         """Counters of all other topics: no longer led here, or never."""
 
     def __iter__(self) -> Iterator[Partition]:
@@ -140,7 +140,7 @@ class ReplicaManager:
 
     def add(self, log: Log, leader_epoch: int, settings: Settings) -> Partition:
         """Add a partition with this log, and lead it."""
-        traffic = self.traffic.setdefault(log.topic, Traffic())
+        traffic = self.traffic.setdefault(log.topic, TopicTraffic())
         partition = Partition(log, leader_epoch, settings, traffic)
         for topic in (partition.topic, partition.topic_id):
             self._topics.setdefault(topic, {})[partition.index] = partition
@@ -215,7 +215,7 @@ class ReplicaManager:
                 self._forget(partition, NotLeaderOrFollower())
                 then()
 
-    def traffic_of(self, topic: Topic) -> Traffic:
+    def traffic_of(self, topic: Topic) -> TopicTraffic:
         """Return the counters for a topic; shared ones if it is not led here or is unknown."""
         if isinstance(topic, bytes):
             image = self._topic_image(topic)

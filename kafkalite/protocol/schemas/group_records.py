@@ -41,7 +41,7 @@ class OffsetKey(NamedTuple):
     partition: int
 
 
-class Offset(NamedTuple):
+class OffsetCommitValue(NamedTuple):
     """A committed offset: the next offset that the group will read."""
 
     offset: int
@@ -53,14 +53,14 @@ class Offset(NamedTuple):
 
 
 class GroupRecord(NamedTuple):
-    """One record: an OffsetKey with its Offset, or a group id with its fields; None: deleted."""
+    """One record: an OffsetKey with its value, or a group id with its fields; None: deleted."""
 
     kind: str
     key: Any
     value: Any
 
 
-def offset_record(key: OffsetKey, value: Offset | None) -> GroupRecord:
+def offset_record(key: OffsetKey, value: OffsetCommitValue | None) -> GroupRecord:
     return GroupRecord(OFFSET_COMMIT, key, value)
 
 
@@ -163,7 +163,7 @@ def write(record: GroupRecord) -> tuple[bytes, bytes | None]:
     return key, SHORT.pack(version) + GROUP_METADATA_VALUE.write(version, record.value)
 
 
-def _offset_bytes(value: Offset) -> bytes:
+def _offset_bytes(value: OffsetCommitValue) -> bytes:
     if value.expire_timestamp != NO_TIME:
         metadata = value.metadata.encode()
         return (
@@ -232,7 +232,7 @@ def _group_id(key: bytes) -> str:
     return key[4:].decode()
 
 
-def _offset(value: bytes) -> Offset:
+def _offset(value: bytes) -> OffsetCommitValue:
     if value[:2] == b"\x00\x03":
         _, offset, leader_epoch, size = BEFORE_METADATA.unpack_from(value)
         end = BEFORE_METADATA.size + size
@@ -240,7 +240,7 @@ def _offset(value: bytes) -> Offset:
             raise CorruptMessage("A committed offset has a wrong length.")
         (timestamp,) = TIMESTAMP.unpack_from(value, end)
         metadata = value[BEFORE_METADATA.size : end].decode()
-        return Offset(offset, leader_epoch, metadata, timestamp)
+        return OffsetCommitValue(offset, leader_epoch, metadata, timestamp)
     if value[:2] == b"\x00\x04":
         _, offset, leader_epoch, size = BEFORE_METADATA_NEW.unpack_from(value)
         end = BEFORE_METADATA_NEW.size + size - 1
@@ -250,10 +250,10 @@ def _offset(value: bytes) -> Offset:
             timestamp, *tag = BEFORE_TOPIC_ID.unpack_from(value, end)
             if tag == [*TOPIC_ID_TAG]:
                 metadata = value[BEFORE_METADATA_NEW.size : end].decode()
-                return Offset(
+                return OffsetCommitValue(
                     offset, leader_epoch, metadata, timestamp, NO_TIME, value[topic_id_at:]
                 )
-    return Offset(**_versioned(OFFSET_COMMIT_VALUE, value))
+    return OffsetCommitValue(**_versioned(OFFSET_COMMIT_VALUE, value))
 
 
 def _versioned(message: MessageSchema, value: bytes) -> dict[str, Any]:
