@@ -8,10 +8,10 @@ A ROUTER has a queue for each peer (the high-water mark), and a batch of small m
 responses than that.  So a response is queued here until libzmq accepts it, or the peer disconnects.
 
 `is_full` means that no more may be received from DEALERs: too many of their messages are in flight,
-or too many bytes of responses are queue.  From half of that on, a peer that does not read an eighth
-of its queued responses within `READ_TIMEOUT_MS` is not reading: its responses are dropped and
-counted, and so are later ones without room in its queue, until it reads.  So a peer that does not
-read blocks the others only once and briefly, and memory is bounded.
+or too many bytes of responses are queued.  From half of that on, a peer that does not read an
+eighth of its queued responses within `READ_TIMEOUT_MS` is not reading: its responses are dropped
+and counted, and so are later ones without room in its queue, until it reads.  So a peer that does
+not read blocks the others only once and briefly, and memory is bounded.
 
 libzmq does not report which peer has room, so every peer with queued responses is tried: after each
 event of the socket, and every `RETRY_MS`.
@@ -86,7 +86,7 @@ class ResponseQueue:
 
     @property
     def waiting(self) -> bool:
-        """True while responses are queue."""
+        """True while responses are queued."""
         return bool(self._queued)
 
     def is_full(self, received: int) -> bool:
@@ -154,7 +154,7 @@ class ResponseQueue:
             self._drop(identity, DISCONNECTED)
 
     def _drop_unread(self) -> None:
-        """Drop the queued responses of peers that do not read, once much is queue in total."""
+        """Drop the queued responses of peers that do not read, once much is queued in total."""
         now_ms = self._reactor.clock.monotonic_ms()
         if self.size < self._size_max // 2 and self.count < IN_FLIGHT_MAX // 2:
             self._check_at_ms = 0
