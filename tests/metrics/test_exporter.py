@@ -237,7 +237,7 @@ def test_missing_data_directory_is_rejected(tmp_path):
     command = [sys.executable, "-m", "kafkalite", "metrics", "--data", str(tmp_path / "none")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
-    assert "none is not there: name the broker's data directory with --data" in done.stderr
+    assert "none does not exist; specify the broker's data directory with --data" in done.stderr
 
 
 def test_exporter_without_broker_reports_not_ready(tmp_path):
