@@ -59,7 +59,7 @@ cdef inline const uint8_t* take_length(const uint8_t* at, Field* field) noexcept
     return field.at + max(field.size, 0)
 
 
-cdef inline bint is_there(const uint8_t* at, const uint8_t* end, bint nullable) noexcept nogil:
+cdef inline bint has_field(const uint8_t* at, const uint8_t* end, bint nullable) noexcept nogil:
     """Return whether a length and as many bytes are before `end`."""
     cdef uint32_t size
     if end - at < LENGTH_SIZE:
@@ -78,10 +78,10 @@ cdef inline bint measure_headers(Field frame, int64_t* count, int64_t* size) noe
     cdef Field name, value
     count[0] = size[0] = 0
     while at < end:
-        if not is_there(at, end, False):
+        if not has_field(at, end, False):
             return False
         at = take_length(at, &name)
-        if not is_there(at, end, True):
+        if not has_field(at, end, True):
             return False
         at = take_length(at, &value)
         count[0] += 1
@@ -115,10 +115,10 @@ cdef inline bint measure_pack(Field frame, bint* keyed, int64_t* largest) noexce
     key.size = 0
     while at < end:
         if keyed[0]:
-            if not is_there(at, end, False):
+            if not has_field(at, end, False):
                 return False
             at = take_length(at, &key)
-        if not is_there(at, end, False):
+        if not has_field(at, end, False):
             return False
         at = take_length(at, &value)
         largest[0] = max(largest[0], key.size + value.size)
@@ -137,7 +137,7 @@ cdef inline bytes bytes_of(Field field):
     return PyBytes_FromStringAndSize(<const char*> field.at, field.size)
 
 
-cdef inline int64_t look_at(tuple frames, Body* body):
+cdef inline int64_t load_parked(tuple frames, Body* body):
     """Load parked frames into `body`; return the size that they were counted as."""
     cdef bytes frame
     cdef int64_t size = 0

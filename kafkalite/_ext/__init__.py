@@ -7,7 +7,7 @@ rules keep the interface between Python and C narrow:
 2. A leaf module takes and returns plain values (numbers, bytes, buffers, text, and tuples, lists
    and dicts of them) and keeps no object.  `message_reader` returns Message objects, since Python
    code would otherwise convert a tuple for each record; `wire` keeps recently used topic names.
-   The engines own state for speed: `codec`, `loop`, `ring`, `gathering` and `gateway_intake`.
+   The engines own state for speed: `codec`, `loop`, `ring`, `gathering` and `gateway_receiver`.
    ext/README.md lists their state, and the measurement that justifies it.
 3. Invalid input raises no exception: a function returns 0 or a Kafka error code, which
    `errors.raise_for` raises as a class.  `assert` checks for errors in our own code.

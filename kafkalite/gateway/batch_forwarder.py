@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from kafkalite._ext import records
-from kafkalite._ext.gateway_intake import DealerRequest, OpenBatch
+from kafkalite._ext.gateway_receiver import DealerRequest, OpenBatch
 from kafkalite.errors import (
     InvalidRecord,
     InvalidTimestamp,

@@ -25,7 +25,7 @@ from typing import NamedTuple
 import zmq
 from zmq.auth.thread import ThreadAuthenticator
 
-from kafkalite._ext.gateway_intake import DealerRequest, MessageGatherer
+from kafkalite._ext.gateway_receiver import DealerRequest, MessageGatherer
 from kafkalite.clock import SystemClock
 from kafkalite.config.broker import (
     GATEWAY_BATCH_SIZE,
@@ -159,16 +159,16 @@ class Gateway:
     def _after_read(self) -> None:
         """Send full batches after a read, and start the linger timer for the rest."""
         gathering = self._gathering
-        if self._linger_ms == 0 or gathering.filling_size >= self.settings[GATEWAY_BUFFER_MEMORY]:
-            gathering.ripen(self.reactor.clock.wall_ms())
-        elif gathering.filling_size and self._linger is None:
+        if self._linger_ms == 0 or gathering.open_size >= self.settings[GATEWAY_BUFFER_MEMORY]:
+            gathering.close_older(self.reactor.clock.wall_ms())
+        elif gathering.open_size and self._linger is None:
             self._linger = self.reactor.call_later(self._linger_ms, self._flush_old)
         self._forward()
 
     def _flush_old(self) -> None:
         self._linger = None
         now_ms = self.reactor.clock.wall_ms()
-        oldest_ms = self._gathering.ripen(now_ms - self._linger_ms)
+        oldest_ms = self._gathering.close_older(now_ms - self._linger_ms)
         if oldest_ms >= 0:
             # After a wall clock was set back, nothing waits longer than the linger time.
             left_ms = min(max(oldest_ms + self._linger_ms - now_ms, 1), self._linger_ms)
@@ -176,7 +176,7 @@ class Gateway:
         self._forward()
 
     def _forward(self) -> None:
-        full = self._gathering.full
+        full = self._gathering.closed
         if full:
             batches = full[:]
             full.clear()
@@ -214,7 +214,7 @@ class Gateway:
         """Bytes of messages that are not written yet."""
         gathering, forwarder = self._gathering, self._forwarder
         waiting = forwarder.waiting_size + forwarder.sent_size
-        return gathering.filling_size + gathering.parked_size + waiting
+        return gathering.open_size + gathering.parked_size + waiting
 
     def _write_page(self, run_directory: Path) -> None:
         path = gateway_page_path(run_directory)
@@ -261,7 +261,7 @@ class Gateway:
         self._finish(self.reactor.clock.monotonic_ms() + SHUTDOWN_TIMEOUT_MS)
 
     def _finish(self, until_ms: int) -> None:
-        self._gathering.ripen(self.reactor.clock.wall_ms())
+        self._gathering.close_older(self.reactor.clock.wall_ms())
         self._forward()
         over = self.reactor.clock.monotonic_ms() >= until_ms
         answering = any(zmq_socket.has_queued_responses for zmq_socket in self._sockets)

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable
 
 import zmq
 
-from kafkalite._ext.gateway_intake import DealerRequest
+from kafkalite._ext.gateway_receiver import DealerRequest
 from kafkalite.gateway.gateway_metrics import GatewayMetrics
 from kafkalite.transport.reactor import Reactor, Timer
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
 
-from kafkalite._ext.gateway_intake import MessageGatherer, Topic
+from kafkalite._ext.gateway_receiver import MessageGatherer, Topic
 from kafkalite.errors import (
     InvalidTopicException,
     KafkaError,
@@ -126,22 +126,23 @@ class TopicLookup:
             if topic.partition_count:
                 if isinstance(error, Retriable):
                     return  # keep the known count; records that cannot be written get an error
-                gathering.forget(topic)
+                gathering.remove(topic)
                 return
             gathering.refuse(topic, error.code, str(error))
             self._refused[raw] = topic
             while len(self._refused) > REFUSED_MAX:
-                gathering.forget(self._refused.popitem(last=False)[1])
+                gathering.remove(self._refused.popitem(last=False)[1])
             self._reactor.call_later(REFUSAL_MS, lambda: self._expire_refusal(raw, topic))
         elif count < topic.partition_count:  # another topic of the same name
-            gathering.forget(topic)
+            gathering.remove(topic)
         elif count > topic.partition_count:
-            gathering.know(topic, count, random.randrange(count), self._reactor.clock.wall_ms())
+            now_ms = self._reactor.clock.wall_ms()
+            gathering.set_partitions(topic, count, random.randrange(count), now_ms)
 
     def _expire_refusal(self, raw: bytes, topic: Topic) -> None:
         if self._refused.get(raw) is topic:
             del self._refused[raw]
-            self.gathering.forget(topic)
+            self.gathering.remove(topic)
 
     def close(self) -> None:
         """Stop the requests; one in progress is not waited for."""

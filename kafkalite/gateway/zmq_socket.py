@@ -32,7 +32,7 @@ from typing import NamedTuple
 import zmq
 from zmq.backend.cython import _zmq
 
-from kafkalite._ext.gateway_intake import DealerRequest, MessageGatherer, MessageReceiver
+from kafkalite._ext.gateway_receiver import DealerRequest, MessageGatherer, MessageReceiver
 from kafkalite.config.broker import (
     GATEWAY_BUFFER_MEMORY,
     GATEWAY_HANDSHAKE_TIMEOUT_MS,
@@ -117,7 +117,7 @@ class GatewaySocket:
         self._can_receive = can_receive
         self._after_read = after_read
         self._responses = ResponseQueue(
-            reactor, metrics, lambda request: self._intake.answer(request), self.schedule_read,
+            reactor, metrics, lambda request: self._receiver.respond(request), self.schedule_read,
             settings[GATEWAY_BUFFER_MEMORY],
         )  # fmt: skip
         self._received = (0, 0)
@@ -131,7 +131,7 @@ class GatewaySocket:
     def received(self) -> tuple[int, int]:
         """Number and bytes of received messages."""
         messages, size = self._received
-        return messages + self._intake.message_count, size + self._intake.size
+        return messages + self._receiver.message_count, size + self._receiver.size
 
     @property
     def has_queued_responses(self) -> bool:
@@ -164,7 +164,7 @@ class GatewaySocket:
         monitor = socket.get_monitor_socket(MONITORED_EVENTS)
         self._monitor = MessageReader(self._reactor, monitor, self._handle_event)
         routed = self.name != PUSH
-        self._intake = MessageReceiver(
+        self._receiver = MessageReceiver(
             self._gathering, socket.underlying, LIBRARY, routed, frame_size_max
         )
         # A duplicate, because libzmq closes the descriptor it is given.
@@ -197,7 +197,7 @@ class GatewaySocket:
             drained = True
         else:
             now_ms = self._reactor.clock.wall_ms()
-            drained = self._intake.take(MESSAGES_PER_TICK, SIZE_PER_TICK, now_ms)
+            drained = self._receiver.receive(MESSAGES_PER_TICK, SIZE_PER_TICK, now_ms)
             self._after_read()
         if more or not drained:
             os.eventfd_write(self._wakeup, 1)
@@ -208,7 +208,7 @@ class GatewaySocket:
 
     def drain(self) -> None:
         """Receive all complete messages, up to a limit."""
-        self._intake.take(DRAIN_MESSAGES_MAX, DRAIN_SIZE_MAX, self._reactor.clock.wall_ms())
+        self._receiver.receive(DRAIN_MESSAGES_MAX, DRAIN_SIZE_MAX, self._reactor.clock.wall_ms())
         self._after_read()
 
     def reopen(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:

@@ -1,4 +1,4 @@
-"""The compiled intake gathers what its twin in plain Python reads, for any frames."""
+"""The compiled receiver gathers what its twin in plain Python reads, for any frames."""
 
 from collections import Counter, deque
 
@@ -8,10 +8,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kafkalite._ext import records
-from kafkalite._ext.gateway_intake import MessageGatherer, MessageReceiver, Topic
+from kafkalite._ext.gateway_receiver import MessageGatherer, MessageReceiver, Topic
 from kafkalite.gateway.zmq_socket import LIBRARY
 from tests.gateway.frames import headers, keyed_pack, pack
-from tests.twins import gateway_intake as twin
+from tests.twins import gateway_receiver as twin
 
 RECORD_SIZE_MAX = 300
 NOW_MS = 1_000_000
@@ -50,14 +50,14 @@ MESSAGES = st.lists(ONE | PACKED | damaged() | WILD, min_size=1, max_size=20)
 
 
 class Wired:
-    """An intake, and the socket of its sender."""
+    """A receiver, and the socket of its sender."""
 
     def __init__(self):
         self.context = zmq.Context()
         self.pull = self.context.socket(zmq.PULL)
-        self.pull.bind("inproc://intake")
+        self.pull.bind("inproc://receiver")
         self.push = self.context.socket(zmq.PUSH)
-        self.push.connect("inproc://intake")
+        self.push.connect("inproc://receiver")
         self.refused = []
 
     def gather(self, messages, partitions, batch_size):
@@ -68,17 +68,17 @@ class Wired:
         )
         topic = Topic("t")
         gathering.topics[b"t"] = topic
-        gathering.know(topic, partitions, 0, NOW_MS)
-        intake = MessageReceiver(gathering, self.pull.underlying, LIBRARY, False, 1 << 20)
+        gathering.set_partitions(topic, partitions, 0, NOW_MS)
+        receiver = MessageReceiver(gathering, self.pull.underlying, LIBRARY, False, 1 << 20)
         for frames in messages:
             self.push.send_multipart([b"t", *frames])
-            assert intake.take(1, 1 << 20, NOW_MS) is False
+            assert receiver.receive(1, 1 << 20, NOW_MS) is False
             codes.append(self.refused.pop()[2] if self.refused else None)
             assert not self.refused
-        assert intake.take(1, 1 << 20, NOW_MS) is True
-        assert intake.message_count == len(messages)
-        assert gathering.ripen(NOW_MS) == -1 and gathering.filling_size == 0
-        return codes, gathering.full
+        assert receiver.receive(1, 1 << 20, NOW_MS) is True
+        assert receiver.message_count == len(messages)
+        assert gathering.close_older(NOW_MS) == -1 and gathering.open_size == 0
+        return codes, gathering.closed
 
     def ask(self, name):
         raise AssertionError("the topic is known")

@@ -9,13 +9,13 @@ kafkalite/gateway/README.md shows the frames.  Invalid messages are refused one 
 DealerRequest is a message of a DEALER that gets a response.  Each batch with records of it refers
 to it, and its response can be sent when the last of these batches is settled.
 
-When a topic is met for the first time, `ask` requests it, and its messages are parked meanwhile.
+The first message of a topic calls `ask`; messages are parked until the topic is known.
 
 Not thread-safe: all of this belongs to one thread, which holds the interpreter's lock.
 """
 
 import cython
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyByteArray_Resize
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.errno cimport EINTR
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -35,8 +35,6 @@ cdef enum:
     # Length, attributes, both deltas, two lengths and a header count, each of maximum size.
     AROUND_SIZE_MAX = 5 + 1 + 10 + 5 + 5 + 5 + 5
     FIRST_ROOM_SIZE = 4096
-    # A DealerRequest with its two bytes objects and its entry in a queue.
-    QUESTION_SIZE = 256
 
     UNKNOWN_TOPIC_OR_PARTITION = 3
     MESSAGE_TOO_LARGE = 10
@@ -51,165 +49,15 @@ WRONG_PACK = (
     "two frames are a topic and a pack of many messages, and this is no pack (one message has a key"
     " frame between topic and value, empty where there is no key)"
 )
-WRONG_HEADERS = "the headers frame does not hold names and values, each behind its length"
-WRONG_TIMESTAMP = "a timestamp is written in digits: milliseconds since 1970"
-WRONG_PARTITION = "a partition is written in digits"
+WRONG_HEADERS = "the headers frame must hold names and values, each after its length"
+WRONG_TIMESTAMP = "the timestamp frame must hold decimal digits: milliseconds since 1970"
+WRONG_PARTITION = "the partition frame must hold decimal digits"
 NO_SUCH_PARTITION = "the topic has no such partition"
 TOO_LARGE = "the message is larger than a record may be"
 FRAME_TOO_LARGE = "a frame of the message is larger than gateway.message.max.bytes ({:,})"
 
 
-@cython.final
-@cython.freelist(1024)
-cdef class DealerRequest:
-    """A message of a DEALER that gets a response."""
-
-    cdef readonly bytes identity
-    cdef bytes correlation
-    cdef int waiting            # batches with records of it that are not settled
-    cdef int code
-    cdef int32_t partition      # -1: none, or several
-    cdef int64_t offset         # of its first record
-    cdef bint settled           # at least one of its batches was settled
-    cdef str sentence
-
-    cdef void settle(self, int code, int32_t partition, int64_t offset, str sentence):
-        """Add the outcome of its records in one batch."""
-        if code:
-            if not self.code:
-                self.code = code
-                self.sentence = sentence
-        elif not self.settled:
-            self.partition = partition
-            self.offset = offset
-        elif self.partition != partition:
-            self.partition = -1
-            self.offset = -1
-        elif offset < self.offset:
-            self.offset = offset
-        self.settled = True
-
-    @property
-    def size(self) -> int:
-        """The least memory that it takes until its response is sent."""
-        return QUESTION_SIZE + PyBytes_GET_SIZE(self.correlation)
-
-    def fail(self, int code, str sentence) -> None:
-        """Record the error of a message that was refused as a whole."""
-        self.settle(code, -1, -1, sentence)
-
-
-cdef DealerRequest ask(bytes identity, bytes correlation):
-    cdef DealerRequest request = DealerRequest.__new__(DealerRequest)
-    request.identity = identity
-    request.correlation = correlation
-    request.partition = -1
-    request.offset = -1
-    request.sentence = ""
-    return request
-
-
-@cython.final
-@cython.freelist(1024)
-cdef class Share:
-    """The records of a batch that belong to one request."""
-
-    cdef DealerRequest request
-    cdef int32_t first
-    cdef int32_t count
-
-
-cdef Share share_of(DealerRequest request, int32_t first, int32_t count):
-    cdef Share share = Share.__new__(Share)
-    share.request = request
-    share.first = first
-    share.count = count
-    request.waiting += 1
-    return share
-
-
-@cython.final
-cdef class OpenBatch:
-    """Records of one partition."""
-
-    cdef readonly str topic
-    cdef readonly int32_t partition
-    cdef readonly bytearray content     # 61 bytes for the header, the records, and free space
-    cdef readonly int64_t size          # of the records
-    cdef readonly int32_t count
-    cdef readonly int64_t base_timestamp
-    cdef readonly int64_t max_timestamp
-    cdef readonly int64_t began_ms
-    cdef bint given
-    cdef list shares                    # None: no record belongs to a request
-
-    cdef int make_room(self, int64_t size) except -1:
-        """Grow `content` to hold `size` more bytes of records."""
-        cdef int64_t wanted = HEADER_SIZE + self.size + size
-        cdef int64_t room = PyByteArray_GET_SIZE(self.content)
-        if wanted > room:
-            PyByteArray_Resize(self.content, max(wanted, 2 * room))
-        return 0
-
-    def settle(self, int code, int64_t base_offset, str sentence) -> list:
-        """Settle a written or refused batch; return the requests that now can get a response."""
-        cdef Share share
-        cdef list done = []
-        if self.shares is None:
-            return done
-        for share in self.shares:
-            share.request.settle(code, self.partition, base_offset + share.first, sentence)
-            share.request.waiting -= 1
-            if not share.request.waiting:
-                done.append(share.request)
-        self.shares = None
-        return done
-
-    def split(self, list payloads, list counts, list max_timestamps) -> list:
-        """Return its records as several batches with these encoded payloads; it is empty then."""
-        cdef OpenBatch part
-        cdef Share share
-        cdef list parts = []
-        cdef int32_t first = 0, begin, end, count
-        assert sum(counts) == self.count
-        for payload, count, max_timestamp in zip(payloads, counts, max_timestamps, strict=True):
-            part = OpenBatch.__new__(OpenBatch)
-            part.topic = self.topic
-            part.partition = self.partition
-            part.content = bytearray(HEADER_SIZE) + <bytes> payload
-            part.size = len(payload)
-            part.count = count
-            part.base_timestamp = self.base_timestamp
-            part.max_timestamp = max_timestamp
-            part.began_ms = self.began_ms
-            part.given = True
-            for share in self.shares or ():
-                begin = max(share.first, first)
-                end = min(share.first + share.count, first + count)
-                if begin < end:
-                    if part.shares is None:
-                        part.shares = []
-                    part.shares.append(share_of(share.request, begin - first, end - begin))
-            parts.append(part)
-            first += count
-        for share in self.shares or ():
-            share.request.waiting -= 1
-        self.shares = None
-        self.count = 0
-        return parts
-
-    cdef int share(self, DealerRequest request) except -1:
-        """Add the next record to the share of a request."""
-        cdef Share last = None
-        if self.shares is None:
-            self.shares = []
-        elif self.shares:
-            last = self.shares[len(self.shares) - 1]
-        if last is not None and last.request is request:
-            last.count += 1
-        else:
-            self.shares.append(share_of(request, self.count, 1))
-        return 0
+include "open_batch.pxi"
 
 
 @cython.final
@@ -237,22 +85,22 @@ cdef class Topic:
 
 @cython.final
 cdef class MessageGatherer:
-    """The open batches of several intakes; see the module.
+    """The open batches of the messages of several receivers; see the module.
 
     `ask(name)` is called with the name, as bytes, of an unknown topic, and returns a Topic, which
     may be refused already.  `refused(request, name, code, sentence)` is called for each message
     that is refused, with None as request for a PUSH.
     """
 
-    cdef object ask_for
+    cdef object request_topic
     cdef object refused
     cdef int64_t batch_size
     cdef int64_t record_size_max
     cdef readonly dict topics
     cdef Topic last
-    cdef list filling
-    cdef readonly list full             # closed batches, for the owner to take
-    cdef readonly int64_t filling_size  # bytes of records in open batches
+    cdef list open_batches
+    cdef readonly list closed           # closed batches, for the owner to take
+    cdef readonly int64_t open_size  # bytes of records in open batches
     cdef readonly int64_t parked_size
     cdef readonly int64_t record_count
 
@@ -260,15 +108,17 @@ cdef class MessageGatherer:
         assert batch_size > 0 and record_size_max > AROUND_SIZE_MAX
         self.batch_size = batch_size
         self.record_size_max = record_size_max
-        self.ask_for = ask
+        self.request_topic = ask
         self.refused = refused
         self.topics = {}
-        self.filling = []
-        self.full = []
+        self.open_batches = []
+        self.closed = []
 
     # Topics.
 
-    def know(self, Topic topic, int32_t partition_count, int32_t keyless, int64_t now_ms) -> None:
+    def set_partitions(
+        self, Topic topic, int32_t partition_count, int32_t keyless, int64_t now_ms
+    ) -> None:
         """Set the number of partitions of a topic, which only grows, and take parked messages."""
         cdef DealerRequest request
         cdef Body body
@@ -279,8 +129,8 @@ cdef class MessageGatherer:
         topic.keyless = keyless
         parked, topic.parked = topic.parked, []
         for request, frames in parked:
-            self.parked_size -= look_at(frames, &body)
-            self.take_body(&body, request, now_ms)
+            self.parked_size -= load_parked(frames, &body)
+            self.add_message(&body, request, now_ms)
 
     def refuse(self, Topic topic, int code, str sentence) -> None:
         """Refuse the parked messages of the topic, and those that come while it is in `topics`."""
@@ -292,16 +142,16 @@ cdef class MessageGatherer:
         topic.sentence = sentence
         parked, topic.parked = topic.parked, []
         for request, frames in parked:
-            self.parked_size -= look_at(frames, &body)
-            self.turn_away(&body, request, code, sentence)
+            self.parked_size -= load_parked(frames, &body)
+            self.refuse_message(&body, request, code, sentence)
 
-    def forget(self, Topic topic) -> None:
+    def remove(self, Topic topic) -> None:
         """Close its batches and remove the topic; its next message requests it again."""
         cdef OpenBatch batch
         assert not topic.parked
         for batch in topic.batches:
             if batch is not None:
-                self.give(topic, batch)
+                self.close_batch(topic, batch)
         self.topics.pop(topic.raw, None)
         if self.last is topic:
             self.last = None
@@ -317,13 +167,15 @@ cdef class MessageGatherer:
         raw = PyBytes_FromStringAndSize(<const char*> name.at, name.size)
         topic = self.topics.get(raw)
         if topic is None:
-            topic = self.ask_for(raw)
+            topic = self.request_topic(raw)
         self.last = topic if topic.raw == raw else None
         return topic
 
     # Messages.
 
-    cdef int turn_away(self, Body* body, DealerRequest request, int code, str sentence) except -1:
+    cdef int refuse_message(
+        self, Body* body, DealerRequest request, int code, str sentence
+    ) except -1:
         cdef bytes name = b""
         if body.count:
             name = bytes_of(body.frames[TOPIC])
@@ -339,21 +191,21 @@ cdef class MessageGatherer:
         topic.parked.append((request, tuple(frames)))
         return 0
 
-    cdef int take_body(self, Body* body, DealerRequest request, int64_t now_ms) except -1:
+    cdef int add_message(self, Body* body, DealerRequest request, int64_t now_ms) except -1:
         """Take one message, from its topic frame on."""
         cdef Topic topic
         if body.count < PACK_FRAMES or body.count > BODY_FRAMES_MAX:
-            return self.turn_away(body, request, INVALID_REQUEST, WRONG_COUNT)
+            return self.refuse_message(body, request, INVALID_REQUEST, WRONG_COUNT)
         topic = self.topic_of(body.frames[TOPIC])
         if topic.refusal:
-            return self.turn_away(body, request, topic.refusal, topic.sentence)
+            return self.refuse_message(body, request, topic.refusal, topic.sentence)
         if not topic.partition_count:
             return self.park(topic, body, request)
         if body.count == PACK_FRAMES:
-            return self.take_pack(topic, body, request, now_ms)
-        return self.take_one(topic, body, request, now_ms)
+            return self.add_pack(topic, body, request, now_ms)
+        return self.add_single(topic, body, request, now_ms)
 
-    cdef int take_one(
+    cdef int add_single(
         self, Topic topic, Body* body, DealerRequest request, int64_t now_ms
     ) except -1:
         cdef Field key = body.frames[KEY]
@@ -364,30 +216,30 @@ cdef class MessageGatherer:
         if body.count > HEADERS:
             headers = body.frames[HEADERS]
             if not measure_headers(headers, &header_count, &header_size):
-                return self.turn_away(body, request, INVALID_REQUEST, WRONG_HEADERS)
+                return self.refuse_message(body, request, INVALID_REQUEST, WRONG_HEADERS)
         if body.count > TIMESTAMP and not read_digits(body.frames[TIMESTAMP], &timestamp):
-            return self.turn_away(body, request, INVALID_REQUEST, WRONG_TIMESTAMP)
+            return self.refuse_message(body, request, INVALID_REQUEST, WRONG_TIMESTAMP)
         if body.count > PARTITION and not read_digits(body.frames[PARTITION], &wanted):
-            return self.turn_away(body, request, INVALID_REQUEST, WRONG_PARTITION)
+            return self.refuse_message(body, request, INVALID_REQUEST, WRONG_PARTITION)
         if wanted >= topic.partition_count:
-            return self.turn_away(
+            return self.refuse_message(
                 body, request, UNKNOWN_TOPIC_OR_PARTITION, NO_SUCH_PARTITION
             )
         if (
             key.size + body.frames[VALUE].size + header_size + AROUND_SIZE_MAX
             > self.record_size_max
         ):
-            return self.turn_away(body, request, MESSAGE_TOO_LARGE, TOO_LARGE)
+            return self.refuse_message(body, request, MESSAGE_TOO_LARGE, TOO_LARGE)
         if not key.size:
             key.size = -1
         if wanted < 0:
-            wanted = place_of(topic, key)
-        return self.put(
+            wanted = partition_for(topic, key)
+        return self.append(
             topic, <int32_t> wanted, key, body.frames[VALUE], headers, header_count, header_size,
             now_ms if timestamp < 0 else timestamp, now_ms, request,
         )
 
-    cdef int take_pack(
+    cdef int add_pack(
         self, Topic topic, Body* body, DealerRequest request, int64_t now_ms
     ) except -1:
         cdef Field key, value, none
@@ -397,9 +249,9 @@ cdef class MessageGatherer:
         cdef int64_t largest
         cdef int32_t partition
         if not measure_pack(body.frames[PACK], &keyed, &largest):
-            return self.turn_away(body, request, INVALID_REQUEST, WRONG_PACK)
+            return self.refuse_message(body, request, INVALID_REQUEST, WRONG_PACK)
         if largest + AROUND_SIZE_MAX > self.record_size_max:
-            return self.turn_away(body, request, MESSAGE_TOO_LARGE, TOO_LARGE)
+            return self.refuse_message(body, request, MESSAGE_TOO_LARGE, TOO_LARGE)
         none.at = NULL
         none.size = 0
         key.at = NULL
@@ -414,10 +266,10 @@ cdef class MessageGatherer:
                     key.size = -1
                     partition = topic.keyless
             at = take_length(at, &value)
-            self.put(topic, partition, key, value, none, 0, 1, now_ms, now_ms, request)
+            self.append(topic, partition, key, value, none, 0, 1, now_ms, now_ms, request)
         return 0
 
-    cdef int put(
+    cdef int append(
         self, Topic topic, int32_t partition, Field key, Field value, Field headers,
         int64_t header_count, int64_t header_size, int64_t timestamp, int64_t now_ms,
         DealerRequest request,
@@ -428,7 +280,7 @@ cdef class MessageGatherer:
         cdef uint8_t* at
         while True:
             if batch is None:
-                batch = self.begin(topic, partition, timestamp, now_ms)
+                batch = self.open_batch(topic, partition, timestamp, now_ms)
             # Distant timestamps wrap here as they do in Java.
             delta = <int64_t> (<unsigned long long> timestamp
                                - <unsigned long long> batch.base_timestamp)
@@ -437,7 +289,7 @@ cdef class MessageGatherer:
             whole = number_size(size) + size
             if not batch.count or batch.size + whole <= self.batch_size:
                 break
-            self.give(topic, batch)
+            self.close_batch(topic, batch)
             batch = None
         batch.make_room(whole)
         at = <uint8_t*> PyByteArray_AS_STRING(batch.content) + HEADER_SIZE + batch.size
@@ -452,13 +304,15 @@ cdef class MessageGatherer:
         batch.max_timestamp = max(batch.max_timestamp, timestamp)
         batch.size += whole
         batch.count += 1
-        self.filling_size += whole
+        self.open_size += whole
         self.record_count += 1
         return 0
 
     # Batches.
 
-    cdef OpenBatch begin(self, Topic topic, int32_t partition, int64_t timestamp, int64_t now_ms):
+    cdef OpenBatch open_batch(
+        self, Topic topic, int32_t partition, int64_t timestamp, int64_t now_ms
+    ):
         cdef OpenBatch batch = OpenBatch.__new__(OpenBatch)
         batch.topic = topic.name
         batch.partition = partition
@@ -467,34 +321,34 @@ cdef class MessageGatherer:
         batch.base_timestamp = batch.max_timestamp = timestamp
         batch.began_ms = now_ms
         topic.batches[partition] = batch
-        self.filling.append(batch)
+        self.open_batches.append(batch)
         return batch
 
-    cdef int give(self, Topic topic, OpenBatch batch) except -1:
+    cdef int close_batch(self, Topic topic, OpenBatch batch) except -1:
         topic.batches[batch.partition] = None
         # The next batch starts with half the size of this one, so that few grow and little memory
         # is unused.
         topic.room = max(FIRST_ROOM_SIZE, min(batch.size, self.batch_size) // 2)
         if batch.partition == topic.keyless:
             topic.keyless = (topic.keyless + 1) % topic.partition_count
-        batch.given = True
-        self.filling_size -= batch.size
-        self.full.append(batch)
+        batch.is_closed = True
+        self.open_size -= batch.size
+        self.closed.append(batch)
         return 0
 
-    def ripen(self, int64_t until_ms) -> int:
+    def close_older(self, int64_t until_ms) -> int:
         """Close the batches that began up to `until_ms`; return the start of the oldest open one,
         or -1."""
         cdef OpenBatch batch
         cdef list left = []
-        for batch in self.filling:
-            if batch.given:
+        for batch in self.open_batches:
+            if batch.is_closed:
                 continue
             if batch.began_ms <= until_ms:
-                self.give(self.topics[batch.topic.encode()], batch)
+                self.close_batch(self.topics[batch.topic.encode()], batch)
             else:
                 left.append(batch)
-        self.filling = left
+        self.open_batches = left
         return (<OpenBatch> left[0]).began_ms if left else -1
 
 
@@ -525,7 +379,7 @@ cdef class MessageReceiver:
         self.routed = routed
         self.frame_size_max = frame_size_max
 
-    def take(self, int count_max, int64_t size_max, int64_t now_ms) -> bool:
+    def receive(self, int count_max, int64_t size_max, int64_t now_ms) -> bool:
         """Receive up to a number of messages or bytes; return True if no message is left."""
         cdef int place, count
         cdef bint too_many
@@ -540,7 +394,7 @@ cdef class MessageReceiver:
                 return True
             self.message_count += 1
             try:
-                self.take_frames(0 if too_many else count, now_ms, count)
+                self.receive_message(0 if too_many else count, now_ms, count)
             finally:
                 for place in range(count):
                     self.zmq.msg_close(&self.frames[place])
@@ -548,7 +402,7 @@ cdef class MessageReceiver:
                 break
         return False
 
-    cdef int take_frames(self, int count, int64_t now_ms, int received) except -1:
+    cdef int receive_message(self, int count, int64_t now_ms, int received) except -1:
         """Take one message; `count` is 0 if it had more frames than FRAMES_MAX."""
         cdef DealerRequest request = None
         cdef Body body
@@ -557,7 +411,7 @@ cdef class MessageReceiver:
         for place in range(received):
             largest = max(largest, self.zmq.msg_size(&self.frames[place]))
         if self.routed:
-            request = ask(
+            request = new_request(
                 bytes_of(self.field(0)), bytes_of(self.field(1)) if received > 1 else b""
             )
             first = 2
@@ -566,10 +420,10 @@ cdef class MessageReceiver:
             if place < BODY_FRAMES_MAX:
                 body.frames[place] = self.field(first + place)
         if largest > self.frame_size_max:
-            return self.gathering.turn_away(
+            return self.gathering.refuse_message(
                 &body, request, MESSAGE_TOO_LARGE, FRAME_TOO_LARGE.format(self.frame_size_max)
             )
-        return self.gathering.take_body(&body, request, now_ms)
+        return self.gathering.add_message(&body, request, now_ms)
 
     cdef inline Field field(self, int place):
         cdef Field field
@@ -577,7 +431,7 @@ cdef class MessageReceiver:
         field.size = self.zmq.msg_size(&self.frames[place])
         return field
 
-    def answer(self, DealerRequest request) -> int:
+    def respond(self, DealerRequest request) -> int:
         """Send the response to a request; return 0, or the errno of libzmq."""
         cdef bytes frame
         cdef tuple frames = (
@@ -597,7 +451,7 @@ cdef class MessageReceiver:
         return 0
 
 
-cdef inline int32_t place_of(Topic topic, Field key) noexcept:
+cdef inline int32_t partition_for(Topic topic, Field key) noexcept:
     if key.size < 0:
         return topic.keyless
     return partition_of(key.at, key.size, topic.partition_count)
