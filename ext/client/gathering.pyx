@@ -152,6 +152,25 @@ cdef class Delivery:
         """
         self.batch.call_when_done(self, callback)
 
+    # Names of kafka-python's futures; `foreign_names.py` has those of the clients.
+
+    @property
+    def get(self):
+        raise AttributeError("Delivery has no get(): use result(timeout)")
+
+    @property
+    def add_callback(self):
+        raise AttributeError(
+            "Delivery has no add_callback(): use add_done_callback(function(delivery)), or"
+            " send(..., on_delivery=function(error, metadata))"
+        )
+
+    @property
+    def add_errback(self):
+        raise AttributeError(
+            "Delivery has no add_errback(): use send(..., on_delivery=function(error, metadata))"
+        )
+
     def __repr__(self):
         state = "completed" if self.batch.done else "in flight"
         return f"<Delivery {state}: {self.batch!r}, place {self.place}>"

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from kafkalite import AsyncConsumer, AsyncProducer, Consumer, Producer
+from kafkalite._ext.gathering import Delivery
 from tests.client.test_producer_process import run
 
 NOWHERE = "127.0.0.1:1"
@@ -48,6 +49,23 @@ def test_missing_consumer_method_names_its_replacement(name, hint):
     with Consumer(NOWHERE) as consumer, pytest.raises(AttributeError) as raised:
         getattr(consumer, name)
     assert hint in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("get", r"use result\(timeout\)"), ("add_callback", "add_done_callback"),
+     ("add_errback", "on_delivery")],
+)  # fmt: skip
+def test_missing_delivery_method_names_its_replacement(name, hint):
+    with pytest.raises(AttributeError, match=f"Delivery has no {name}.*{hint}"):
+        getattr(Delivery(None, 0, 0), name)
+
+
+def test_consumer_that_reads_nothing_says_so():
+    with Consumer(NOWHERE) as consumer:
+        for call in (consumer.poll, consumer.to_table, lambda: next(consumer.batches())):
+            with pytest.raises(RuntimeError, match="Nothing is subscribed or assigned"):
+                call()
 
 
 @pytest.mark.parametrize("timeout", [-1, -0.5, float("nan")])

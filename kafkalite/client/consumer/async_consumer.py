@@ -240,6 +240,7 @@ class AsyncConsumer:
             UnknownTopicOrPartition: A topic does not exist; none is created.
             UnknownTopicId: A topic was deleted and recreated during the read.
             RequestTimedOut: The table was not complete in time.
+            RuntimeError: Nothing is subscribed or assigned.
             ValueError: A mapping names a partition that is not read, or a datetime has no time
                 zone.
         """

@@ -308,6 +308,7 @@ class Consumer:
             UnknownTopicOrPartition: A topic does not exist; none is created.
             UnknownTopicId: A topic was deleted and recreated during the read.
             RequestTimedOut: The table was not complete in time.
+            RuntimeError: Nothing is subscribed or assigned.
             ValueError: A mapping names a partition that is not read, or a datetime has no time
                 zone.
         """
@@ -316,6 +317,7 @@ class Consumer:
         if "offset" not in wanted:
             reader = self.column_reader([*wanted, "offset"], timestamp_unit)
         with self.buffer.locked() as buffer:
+            buffer.check_assigned()
             buffer.check_topics(buffer.assignment_reader.topics, timeout)
             partitions = sorted(position.partition for position in buffer.known(timeout))
             spans = spans_of(buffer, partitions, (start, end), buffer.limit_s(timeout))

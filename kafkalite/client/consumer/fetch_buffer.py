@@ -125,6 +125,14 @@ class FetchBuffer:
         self.discard()
         self.assignment_reader.subscribe(subscription)
 
+    def check_assigned(self) -> None:
+        """Raise RuntimeError if nothing is subscribed or assigned."""
+        if not self.assignment_reader.subscription and not self.assignment_reader.assignment:
+            raise RuntimeError(
+                "Nothing is subscribed or assigned: give the consumer topics, or assign()"
+                " partitions."
+            )
+
     def check_topics(self, topics: Iterable[str], timeout: float | None) -> None:
         """Raise UnknownTopicOrPartition for a topic that does not exist; create none."""
         names = [
@@ -323,11 +331,7 @@ class FetchBuffer:
     # Decoding.
 
     def _next_range(self, deadline: Deadline) -> RecordRange | None:
-        if not self.assignment_reader.subscription and not self.assignment_reader.assignment:
-            raise RuntimeError(
-                "Nothing is subscribed or assigned: give the consumer topics, or assign()"
-                " partitions."
-            )
+        self.check_assigned()
         record_range = self.assignment_reader.next_range(deadline)
         if record_range is None and self.closed:
             raise ClientClosed
