@@ -7,8 +7,9 @@ message if none is passed.
     Retriable        a retry may succeed
     StaleMetadata    a retry may succeed after the client has refreshed its metadata
 
-Code 0 means success and has no class.  Two classes are not Kafka's: `Refusal` is an error of the
-command line, whose message says what to do; `Fatal` ends the process.
+Code 0 means success and has no class.  `BufferExhausted` is raised by clients only.  Two classes
+are not Kafka's: `Refusal` is an error of the command line, whose message says what to do; `Fatal`
+ends the process.
 """
 
 from __future__ import annotations
@@ -108,6 +109,9 @@ class NotLeaderOrFollower(StaleMetadata, code=6):
 
 class RequestTimedOut(Retriable, code=7):
     """The request was not completed within its timeout."""
+
+class BufferExhausted(RequestTimedOut):
+    """buffer.memory was used up for max.block.ms."""
 
 class BrokerNotAvailable(KafkaError, code=8):
     """The broker is not running or cannot be reached."""

@@ -15,9 +15,9 @@ import pytest
 
 from kafkalite._ext.hashing import partition_of
 from kafkalite.client.producer import background
-from kafkalite.client.producer.accumulator import BufferExhausted
 from kafkalite.client.producer.producer import Producer
 from kafkalite.errors import (
+    BufferExhausted,
     InvalidTopicException,
     MessageTooLarge,
     RequestTimedOut,

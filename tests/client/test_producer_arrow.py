@@ -11,12 +11,11 @@ import pyarrow as pa
 import pytest
 
 from kafkalite._ext.hashing import partition_of
-from kafkalite.client.producer.accumulator import BufferExhausted
 from kafkalite.client.producer.arrow_columns import columns_of
 from kafkalite.client.producer.column_batches import PartitionRows
 from kafkalite.client.producer.column_sender import ColumnSender
 from kafkalite.client.producer.producer import Producer
-from kafkalite.errors import MessageTooLarge
+from kafkalite.errors import BufferExhausted, MessageTooLarge
 from kafkalite.testing import Broker
 from tests.client.reading_back import read_back
 from tests.simulation.producer import Harness

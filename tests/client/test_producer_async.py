@@ -10,9 +10,8 @@ import time
 import pyarrow as pa
 import pytest
 
-from kafkalite.client.producer.accumulator import BufferExhausted
 from kafkalite.client.producer.async_producer import AsyncProducer
-from kafkalite.errors import MessageTooLarge, UnknownTopicOrPartition
+from kafkalite.errors import BufferExhausted, MessageTooLarge, UnknownTopicOrPartition
 from kafkalite.record_metadata import RecordMetadata
 from kafkalite.testing import Broker
 from tests.client.reading_back import read_back

@@ -13,15 +13,11 @@ from kafkalite._ext.record_batch import HEADER_SIZE
 from kafkalite._ext.record_writer import BatchBuilder, record_size_max, use_block_cache
 from kafkalite.client.producer.partition_queue import Batch, PartitionQueue
 from kafkalite.client.producer.payload import BuilderContent
-from kafkalite.errors import MessageTooLarge, RequestTimedOut
+from kafkalite.errors import MessageTooLarge
 
 WIDENED_MAX = 8
 """Limit, in multiples of batch.size, for a batch that grows while those before it are in flight;
 see CHUNK_SIZE_MAX in column_batches.py for the reason."""
-
-
-class BufferExhausted(RequestTimedOut):
-    """buffer.memory was used up for max.block.ms."""
 
 
 class Accumulator:

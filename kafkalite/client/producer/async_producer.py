@@ -25,14 +25,13 @@ from typing import Any, Self, TypeVar, Unpack
 from kafkalite._ext.gathering import Delivery
 from kafkalite.client.net import foreign_names as hints
 from kafkalite.client.net.settings import Bootstrap
-from kafkalite.client.producer.accumulator import BufferExhausted
 from kafkalite.client.producer.batch_completion import BatchCompletion, OnDelivery
 from kafkalite.client.producer.column_batches import Deliveries
 from kafkalite.client.producer.lifetime import exit_timeout_s
 from kafkalite.client.producer.partition_queue import ProducerTopic
 from kafkalite.client.producer.producer import Producer, closed
 from kafkalite.config.client_keywords import ProducerConfig
-from kafkalite.errors import RequestTimedOut
+from kafkalite.errors import BufferExhausted, RequestTimedOut
 from kafkalite.record_metadata import RecordMetadata
 
 T = TypeVar("T")

@@ -15,12 +15,11 @@ import time
 from collections.abc import Callable
 
 from kafkalite.client.net.deadline import Deadline
-from kafkalite.client.producer.accumulator import BufferExhausted
 from kafkalite.client.producer.partition_queue import Batch, PartitionQueue
 from kafkalite.client.producer.payload import BatchContent
 from kafkalite.client.producer.producer_node import ProducerNode
 from kafkalite.client.producer.sender import Sender
-from kafkalite.errors import NetworkException
+from kafkalite.errors import BufferExhausted, NetworkException
 
 SPIN_NS = 60_000
 """Time to poll a ring before sleeping on it; the same as a worker's.  A wake-up takes longer, and
