@@ -121,7 +121,7 @@ def test_timestamps_have_the_requested_unit(unit):
         ({"columns": ["key", "key"]}, "different names"),
         ({"columns": []}, "different names"),
         ({"columns": "key"}, "different names, not 'key'"),
-        ({"timestamp_unit": "s"}, "no unit 's'"),
+        ({"timestamp_unit": "s"}, "one of ms, us, ns, not 's'"),
     ],
 )
 def test_invalid_column_or_unit_is_rejected_by_name(words, complaint):

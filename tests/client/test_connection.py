@@ -246,7 +246,7 @@ def first_frame(content):
         (b"\x15\x03\x03\x00\x02\x02\x46", "a response of 352,518,912 bytes"),
         (struct.pack(">i", -1), "a response of -1 bytes"),
         (struct.pack(">i", 3) + b"abc", "a response of 3 bytes"),
-        (framed(struct.pack(">i", 7)), "correlation id 7 in a response, expected 0"),
+        (framed(struct.pack(">i", 7)), "correlation id 7 instead of 0"),
         (framed(bytes(4)), "an empty response"),
         (first_frame(bytes(2) + b"\xff\xff\xff\xff\xff\xff"), "are not a valid ApiVersions"),
         (first_frame(bytes(2) + b"\1\0\0\0\0\0"), "it supports no API"),
@@ -264,7 +264,10 @@ def test_response_of_another_protocol_closes_the_connection(connect, said, words
 
 
 def test_connection_closed_during_handshake_hints_at_tls(connect):
-    with RawServer(b"", hang_up=True) as there, pytest.raises(NetworkException, match="want TLS"):
+    with (
+        RawServer(b"", hang_up=True) as there,
+        pytest.raises(NetworkException, match="require TLS"),
+    ):
         connect(there.address)
 
 

@@ -223,27 +223,27 @@ def test_calling_a_message_attribute_names_the_attribute():
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda c: c.seek(("t", 0), 1.5), "an offset is an integer, not 1.5"),
-        (lambda c: c.seek(("t", 0), True), "an offset is an integer, not True"),
-        (lambda c: c.seek("t", 0), r"a partition is \(topic, number\).* not 't'"),
-        (lambda c: c.assign([("t", 0.0)]), "number is an integer, not 0.0"),
-        (lambda c: c.assign([("t", "0")]), "number is an integer, not '0'"),
-        (lambda c: c.assign([(5, 0)]), r"a partition is \(topic, number\).* not \(5, 0\)"),
-        (lambda c: c.assign(["t"]), r"a partition is \(topic, number\).* not 't'"),
-        (lambda c: c.pause(5), r"a partition is \(topic, number\).* not 5"),
-        (lambda c: c.watermarks("t"), r"a partition is \(topic, number\).* not 't'"),
-        (lambda c: c.committed(("t", 0.0)), "number is an integer, not 0.0"),
-        (lambda c: c.commit({("t", 0): 1.5}), "t-0: a committed offset is an integer, not 1.5"),
+        (lambda c: c.seek(("t", 0), 1.5), "an offset must be an integer, not 1.5"),
+        (lambda c: c.seek(("t", 0), True), "an offset must be an integer, not True"),
+        (lambda c: c.seek("t", 0), r"a partition must be \(topic, number\).* not 't'"),
+        (lambda c: c.assign([("t", 0.0)]), "number must be an integer, not 0.0"),
+        (lambda c: c.assign([("t", "0")]), "number must be an integer, not '0'"),
+        (lambda c: c.assign([(5, 0)]), r"a partition must be \(topic, number\).* not \(5, 0\)"),
+        (lambda c: c.assign(["t"]), r"a partition must be \(topic, number\).* not 't'"),
+        (lambda c: c.pause(5), r"a partition must be \(topic, number\).* not 5"),
+        (lambda c: c.watermarks("t"), r"a partition must be \(topic, number\).* not 't'"),
+        (lambda c: c.committed(("t", 0.0)), "number must be an integer, not 0.0"),
+        (lambda c: c.commit({("t", 0): 1.5}), "committed offset must be an integer, not 1.5"),
         (lambda c: c.commit({("t", 0): (1, 5)}), r"integer or \(integer, text\), not \(1, 5\)"),
         (lambda c: c.commit({("t", 0): (1,)}), r"integer or \(integer, text\), not \(1,\)"),
-        (lambda c: c.commit([("t", 0)]), r"offsets are \{\(topic, number\): offset\}"),
-        (lambda c: c.consume(1.5), "num_messages is an integer, not 1.5"),
-        (lambda c: c.poll("1"), "timeout is a number of seconds, or None; not '1'"),
-        (lambda c: c.to_table(start=True), "a bound is an offset, a datetime or None, not True"),
+        (lambda c: c.commit([("t", 0)]), r"offsets must be \{\(topic, number\): offset\}"),
+        (lambda c: c.consume(1.5), "num_messages must be an integer, not 1.5"),
+        (lambda c: c.poll("1"), "timeout must be a number of seconds or None, not '1'"),
+        (lambda c: c.to_table(start=True), "a bound must be an offset, a datetime or None"),
         (lambda c: c.seek_to_time(1.5, ("t", 0)), "a datetime or an integer of milliseconds"),
         (lambda c: c.subscribe(5), "a name or a list of names, not 5"),
         (lambda c: c.subscribe(b"t"), "a name or a list of names, not b't'"),
-        (lambda c: c.subscribe(["t", None]), "a topic's name is text, not None"),
+        (lambda c: c.subscribe(["t", None]), "a topic name must be text, not None"),
     ],
 )
 def test_arguments_of_wrong_type_are_rejected_by_name(broker, topics, call, words):
@@ -258,9 +258,9 @@ def test_offsets_above_64_bits_are_rejected(broker, topics):
     place = (topics[0], 0)
     with Consumer(broker.bootstrap, group="g") as consumer:
         consumer.assign([place])
-        with pytest.raises(ValueError, match="an offset is at most 9223372036854775807"):
+        with pytest.raises(ValueError, match="an offset must be at most 9223372036854775807"):
             consumer.seek(place, 1 << 70)
-        with pytest.raises(ValueError, match="a committed offset is at most"):
+        with pytest.raises(ValueError, match="a committed offset must be at most"):
             consumer.commit({place: 1 << 70})
         with pytest.raises(ValueError, match="seconds from 0 on"):
             consumer.to_table(timeout=-1)

@@ -170,15 +170,15 @@ def test_reader_closed_with_the_last_batch_ends(served):
 def test_invalid_arguments_are_rejected_before_connecting():
     with RangeReader("127.0.0.1:1") as reader:
         for arguments, error, words in (
-            ((("t", 0), -1, 5), ValueError, "start is at least 0"),
-            ((("t", 0), 0, 1.5), TypeError, "end is an integer"),
-            (("t", 0, 1), TypeError, "a partition is"),
+            ((("t", 0), -1, 5), ValueError, "start must be at least 0"),
+            ((("t", 0), 0, 1.5), TypeError, "end must be an integer"),
+            (("t", 0, 1), TypeError, "a partition must be"),
         ):
             with pytest.raises(error, match=words):
                 reader.read(*arguments)
         with pytest.raises(InvalidConfig, match="no column 'timestampType'"):
             reader.read(("t", 0), 0, 1, columns=["timestampType"])
-        with pytest.raises(ValueError, match="max_bytes is at least 1"):
+        with pytest.raises(ValueError, match="max_bytes must be at least 1"):
             reader.read(("t", 0), 0, 1, max_bytes=0)
         assert list(reader.read(("t", 0), 7, 7)) == []
 

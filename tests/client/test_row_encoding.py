@@ -214,15 +214,15 @@ def test_avro_accepts_a_schema_and_rejects_rows_that_do_not_fit():
     [
         ({"a": [1]}, {"format": "xml"}, ValueError, "json, csv, avro, not 'xml'"),
         ({"a": [1]}, {"schema": {}}, ValueError, "takes no schema"),
-        ({"a": [1]}, {"key": "b"}, ValueError, r"no column 'b' among \['a'\]"),
+        ({"a": [1]}, {"key": "b"}, ValueError, r"no column 'b'; their columns are \['a'\]"),
         ({"a": [1]}, {"timestamp": "b"}, ValueError, "no column 'b'"),
         ({"a": [1]}, {"columns": ["a", "b"]}, ValueError, "no column 'b'"),
-        ({"a": [1]}, {"columns": ["a", "a"]}, ValueError, "'a' is there more than once"),
+        ({"a": [1]}, {"columns": ["a", "a"]}, ValueError, "'a' occurs more than once"),
         ({"a": [1]}, {"columns": "a"}, TypeError, "list of names"),
-        ({"a": [1]}, {"columns": []}, ValueError, "no column to make values of"),
+        ({"a": [1]}, {"columns": []}, ValueError, "no column is left for the values"),
         ({"a": [1.5]}, {"key": "a"}, TypeError, "'a' is double and cannot be the key"),
         ({"a": [timedelta(1)]}, {}, TypeError, r"'a' is duration.*cast it first"),
-        ({"a": [[1]]}, {"format": "csv"}, TypeError, "'a' is list.*use json"),
+        ({"a": [[1]]}, {"format": "csv"}, TypeError, "'a' is list.*format='json'"),
         ({"a": pa.array([2**62], pa.timestamp("s"))}, {}, ValueError, "'a' has a date outside"),
     ],
 )  # fmt: skip
@@ -253,7 +253,7 @@ def test_lists_of_polars_categories_and_binary_views_are_decoded():
 
 @pytest.mark.parametrize("series", [pl.Series("a", [1]), pd.Series([1], name="a")])
 def test_series_is_rejected_with_the_way_to_a_frame(series):
-    with pytest.raises(TypeError, match=r"not \S+Series: send what its to_frame\(\) gives"):
+    with pytest.raises(TypeError, match=r"not \S+Series: send the result of its to_frame\(\)"):
         records_of(series, "json")
     with pytest.raises(TypeError, match="Series"):
         columns_of(series)

@@ -43,7 +43,7 @@ def test_topic_is_created_by_metadata_request(cluster):
 def test_invalid_topic_or_node_is_rejected(cluster):
     with pytest.raises(InvalidTopicException):
         cluster.topic("a b", PATIENCE_S)
-    with pytest.raises(NetworkException, match="No broker 77"):
+    with pytest.raises(NetworkException, match="Node 77 is not in"):
         cluster.request(77, DESCRIBE_CLUSTER, {})
 
 

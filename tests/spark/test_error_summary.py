@@ -8,7 +8,7 @@ from pyspark.errors import AnalysisException, PySparkValueError
 from pyspark_kafkalite.launch.error_summary import is_sparks, sentence_of
 from pyspark_kafkalite.launch.run_job import main
 
-LOST = "Records of t-0 are lost, of the offsets 3 to 9: the log begins at offset 10."
+LOST = "Records of t-0 in the offsets 3 to 9 are lost: the log begins at offset 10."
 TRACE = f"""[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: Job aborted due to
 stage failure: Task 0 in stage 0.0 failed 1 times, most recent failure: Lost task 0.0 (TID 0):
 org.apache.spark.api.python.PythonException: Traceback (most recent call last):

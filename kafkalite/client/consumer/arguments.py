@@ -32,26 +32,26 @@ def checked_partition(value: Any) -> TopicPartition:
     else:
         topic_and_number = list(value)
     if len(topic_and_number) != 2 or not isinstance(topic_and_number[0], str):
-        raise TypeError(f"a partition is (topic, number), as in ('orders', 0), not {value!r}")
+        raise TypeError(f"a partition must be (topic, number), as in ('orders', 0), not {value!r}")
     topic, number = topic_and_number
-    return TopicPartition(topic, checked_integer(number, "a partition's number is an integer"))
+    return TopicPartition(topic, checked_integer(number, "a partition number must be an integer"))
 
 
 def checked_offset(value: Any, name: str) -> int:
     """Return an offset; raise TypeError or ValueError if it is not one."""
-    offset = checked_integer(value, f"{name} is an integer")
+    offset = checked_integer(value, f"{name} must be an integer")
     if offset < 0:
-        raise ValueError(f"{name} is at least 0, not {offset}")
+        raise ValueError(f"{name} must be at least 0, not {offset}")
     if offset > OFFSET_MAX:
-        raise ValueError(f"{name} is at most {OFFSET_MAX}, not {offset}")
+        raise ValueError(f"{name} must be at most {OFFSET_MAX}, not {offset}")
     return offset
 
 
 def checked_size(value: Any, name: str) -> int:
     """Return a size in bytes; raise TypeError or ValueError if it is not at least 1."""
-    size = checked_integer(value, f"{name} is an integer")
+    size = checked_integer(value, f"{name} must be an integer")
     if size < 1:
-        raise ValueError(f"{name} is at least 1, not {size}")
+        raise ValueError(f"{name} must be at least 1, not {size}")
     return size
 
 
@@ -60,14 +60,14 @@ def offsets_to_commit(
 ) -> dict[tuple[str, int], int | tuple[int, str | None]]:
     """Return the offset and the metadata to commit for each partition."""
     if not isinstance(offsets, Mapping):
-        raise TypeError(f"offsets are {{(topic, number): offset}}, not {offsets!r}")
+        raise TypeError(f"offsets must be {{(topic, number): offset}}, not {offsets!r}")
     wanted: dict[tuple[str, int], int | tuple[int, str | None]] = {}
     for key, given in offsets.items():
         place = checked_partition(key)
         name = f"{partition_name(place)}: a committed offset"
         pair = given if isinstance(given, tuple) else (given, "")
         if len(pair) != 2 or not isinstance(pair[1], str | None):
-            raise TypeError(f"{name} is an integer or (integer, text), not {given!r}")
+            raise TypeError(f"{name} must be an integer or (integer, text), not {given!r}")
         wanted[place] = checked_offset(pair[0], name), pair[1]
     return wanted
 
@@ -78,9 +78,9 @@ def topic_names(topics: Any) -> list[str]:
     if given is None:
         return []
     if isinstance(given, bytes) or not isinstance(given, Iterable):
-        raise TypeError(f"topics are a name or a list of names, not {topics!r}")
+        raise TypeError(f"topics must be a name or a list of names, not {topics!r}")
     names = list(dict.fromkeys(given))
     for name in names:
         if not isinstance(name, str):
-            raise TypeError(f"a topic's name is text, not {name!r}")
+            raise TypeError(f"a topic name must be text, not {name!r}")
     return names

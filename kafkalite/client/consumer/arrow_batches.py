@@ -64,7 +64,9 @@ class ColumnReader:
     ) -> None:
         names = _checked(columns)
         if timestamp_unit not in _TICKS:
-            raise InvalidConfig(f"timestamps have no unit {timestamp_unit!r}: {', '.join(_TICKS)}")
+            raise InvalidConfig(
+                f"timestamp_unit must be one of {', '.join(_TICKS)}, not {timestamp_unit!r}."
+            )
         self.schema = _schema(names, timestamp_unit)
         self._types = dict(zip(names, self.schema.types, strict=True))
         wanted = sum(COLUMNS[name] for name in names)
@@ -126,7 +128,7 @@ def rows_below(batches: Iterable[pa.RecordBatch], end: int) -> list[pa.RecordBat
 def _checked(columns: Sequence[str] | None) -> list[str]:
     names = list(COLUMNS) if columns is None else list(columns)
     if isinstance(columns, str) or not names or len(set(names)) < len(names):
-        raise InvalidConfig(f"columns are a list of different names, not {columns!r}")
+        raise InvalidConfig(f"columns must be a list of different names, not {columns!r}")
     for name in names:
         if name not in COLUMNS:
             raise InvalidConfig(f"there is no column {name!r}: {', '.join(COLUMNS)}")

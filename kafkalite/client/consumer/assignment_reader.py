@@ -314,7 +314,11 @@ class AssignmentReader:
             self._handle_missing(name, topic)
             return
         if time.monotonic() - self._replaced_ids.get(topic.topic_id, -NEVER) < LAG_S_MAX:
-            self._back_off(LeaderNotAvailable(f"Topic {name!r}: the node does not know it yet."))
+            self._back_off(
+                LeaderNotAvailable(
+                    f"Topic {name!r} was recreated; the node still has its former metadata."
+                )
+            )
             return
         self._unknown.discard(name)
         if name in self.subscription.topics:
@@ -398,8 +402,8 @@ class AssignmentReader:
         for position in waiting:
             if position.start == NO_START:
                 raise OffsetOutOfRange(
-                    f"{partition_name(position.partition)}: there is no offset to begin with, and"
-                    f" {AUTO_OFFSET_RESET.name} is none; set one with seek()."
+                    f"{partition_name(position.partition)}: no committed or initial offset, and"
+                    f" {AUTO_OFFSET_RESET.name} is none; set the position with seek()."
                 )
         # The ends first: a record appended after this request is later than any requested time.
         timed = [p for p in waiting if p.start not in (LATEST, EARLIEST)]

@@ -136,7 +136,7 @@ class AsyncConsumer:
             KafkaError: An error that is not retriable.
         """
         if max_records is not None and max_records < 1:
-            raise ValueError(f"max_records is at least 1, not {max_records}")
+            raise ValueError(f"max_records must be at least 1, not {max_records}")
         found: dict[TopicPartition, list[Message]] = {}
         message = await self.poll(timeout)
         count = 0
@@ -472,8 +472,8 @@ class AsyncConsumer:
         """Return the consumer's metrics.
 
         Returns:
-            `transports`: the transport of each node id, "direct" or "tcp" (also under its former
-            name, `lanes`); `offset_resets`: how often auto.offset.reset was used;
+            `transports`: the transport of each node id, "direct" or "tcp" (also under its
+            former name); `offset_resets`: how often auto.offset.reset was used;
             `missed_records`: offsets deleted before they were read.
         """
         return self._consumer.metrics()

@@ -162,9 +162,9 @@ class Consumer:
             ValueError: `num_messages` or `timeout` is negative.
             KafkaError: An error that is not retriable.
         """
-        num_messages = checked_integer(num_messages, "num_messages is an integer")
+        num_messages = checked_integer(num_messages, "num_messages must be an integer")
         if num_messages < 0:
-            raise ValueError(f"num_messages is at least 0, not {num_messages}")
+            raise ValueError(f"num_messages must be at least 0, not {num_messages}")
         deadline = Deadline(limit_s(timeout))
         messages: list[Message] = []
         try:
@@ -257,7 +257,7 @@ class Consumer:
         """
         self.buffer.check()
         if max_bytes < 1:
-            raise ValueError(f"max_bytes is at least 1, not {max_bytes}")
+            raise ValueError(f"max_bytes must be at least 1, not {max_bytes}")
         return column_reader(columns, timestamp_unit, self.buffer.settings[CHECK_CRCS])
 
     def _batches(
@@ -587,7 +587,9 @@ class Consumer:
         group = self._group()
         if offsets_to_keep is not None:
             if offsets is not None:
-                raise TypeError("offsets and offsets_to_keep, its former name, are both given")
+                raise TypeError(
+                    "offsets and its former name, offsets_to_keep, are both given; pass offsets"
+                )
             offsets = offsets_to_keep
         wanted = None if offsets is None else offsets_to_commit(offsets)
         with self.buffer.locked() as buffer:
@@ -636,7 +638,7 @@ class Consumer:
         group = self.buffer.settings[GROUP_ID]
         if group is None:
             raise InvalidGroupId(
-                "Offsets are committed for a group: create the consumer with a group."
+                "Offsets are committed under the name of a group: create the consumer with a group."
             )
         return group
 
@@ -644,8 +646,8 @@ class Consumer:
         """Return the consumer's metrics.
 
         Returns:
-            `transports`: the transport of each node id, "direct" or "tcp" (also under its former
-            name, `lanes`); `offset_resets`: how often auto.offset.reset was used;
+            `transports`: the transport of each node id, "direct" or "tcp" (also under its
+            former name); `offset_resets`: how often auto.offset.reset was used;
             `missed_records`: offsets deleted before they were read.
         """
         assignment_reader = self.buffer.assignment_reader

@@ -114,8 +114,8 @@ class FetchBuffer:
         subscription = Subscription(topics)
         if subscription and self.settings[GROUP_ID] is not None:
             raise InvalidConfig(
-                "A group whose members share topics comes with a later version: leave out group"
-                " to read all partitions of the topics, or topics to assign() partitions."
+                "Group membership comes with a later version: leave out group to read all"
+                " partitions of the topics, or leave out topics and assign() partitions."
             )
         return subscription
 
@@ -166,7 +166,7 @@ class FetchBuffer:
             if not is_locked:
                 self.check()
                 raise RuntimeError(
-                    "A consumer is used by one thread at a time; this one is in use."
+                    "The consumer is in use by another thread; use it in one thread at a time."
                 )
             self._owner_thread = threading.get_ident()
             try:

@@ -39,7 +39,7 @@ def fetch_log_state(
     """
     partition = position.partition
     if position.leader == NO_LEADER:
-        raise LeaderNotAvailable(f"{partition_name(partition)} has no leader")
+        raise LeaderNotAvailable(f"{partition_name(partition)} has no leader.")
     entry = {
         "partition": partition.partition,
         "current_leader_epoch": position.leader_epoch,
@@ -70,7 +70,7 @@ def fetch_log_state(
         raise error_of(code, partition_name(partition))
     if not found or (response.throttle_time_ms and not found[0].records):
         raise ThrottlingQuotaExceeded(
-            f"{partition_name(partition)}: the broker throttles this client"
+            f"{partition_name(partition)}: the broker throttles this client."
         )
     high_watermark = found[0].high_watermark
     stable = found[0].last_stable_offset if isolation_level else -1

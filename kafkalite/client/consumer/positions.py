@@ -133,7 +133,9 @@ class Assignment:
     def __getitem__(self, partition: TopicPartition) -> Position:
         found = self.positions.get(partition)
         if found is None:
-            raise ValueError(f"{partition_name(partition)} is not assigned to this consumer")
+            raise ValueError(
+                f"{partition_name(partition)} is not assigned to this consumer; assign() it first"
+            )
         return found
 
     @property

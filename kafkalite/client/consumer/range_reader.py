@@ -88,7 +88,7 @@ class RecordsLost(Exception):
         self, partition: TopicPartition, start: int, end: int, resumed_at: int, reason: str
     ) -> None:
         super().__init__(
-            f"Records of {partition_name(partition)} are lost, of the offsets {start} to {end - 1}:"
+            f"Records of {partition_name(partition)} in the offsets {start} to {end - 1} are lost:"
             f" {reason.rstrip('.')}."
         )
         self.partition = partition
@@ -231,8 +231,8 @@ class RangeReader:
             raise ClientClosed
         if self._reading is not None:
             raise RuntimeError(
-                "A range reader reads one range at a time: read the former to its end, or close its"
-                " iterator."
+                "A range reader reads one range at a time: read the current one to its end, or"
+                " close its iterator."
             )
         self._reading = read
         is_idle = False
@@ -429,7 +429,7 @@ class RangeRead:
         if is_gap and after_wait.log_start_offset == state.log_start_offset:
             position.offset = position.end
         elif state.holds_more or state.readable_end >= position.end:
-            self._stall_reason = "the leader has more, and does not send it"
+            self._stall_reason = "the leader has more records, but sends none"
         elif state.high_watermark < position.end:
             self._stall_reason = f"the log ends at offset {state.high_watermark}"
             self._check_short(state.high_watermark)

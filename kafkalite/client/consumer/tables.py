@@ -104,7 +104,9 @@ def next_columns(
         if not more:
             assignment_reader.release(record_range)
         return position.partition, reader.take(*position.partition)
-    raise RequestTimedOut("The table was not complete before the timeout.")
+    raise RequestTimedOut(
+        "The table was not complete before the timeout; pass a longer timeout, or bounds."
+    )
 
 
 # Bounds.
@@ -157,7 +159,7 @@ def checked_bound(bound: Any) -> Bound:
     """Return a bound; raise TypeError if it is not one."""
     if bound is None or isinstance(bound, datetime):
         return bound
-    return checked_integer(bound, "a bound is an offset, a datetime or None")
+    return checked_integer(bound, "a bound must be an offset, a datetime or None")
 
 
 def start_of(
@@ -204,7 +206,7 @@ def timestamp_ms(when: datetime | int) -> int:
             )
         since = when - datetime.fromtimestamp(0, UTC)
         return max(0, -(-since // timedelta(milliseconds=1)))  # a negative one is a bound
-    expected = "a time is a datetime or an integer of milliseconds since 1970"
+    expected = "a time must be a datetime or an integer of milliseconds since 1970"
     timestamp = checked_integer(when, expected)
     if timestamp < 0:
         raise ValueError(f"{expected}, not {when!r}")

@@ -277,7 +277,7 @@ class Cluster:
             self.retry(None, self._known_cluster_id)
             node = self._nodes.get(node_id)
         if node is None:
-            raise NetworkException(f"No broker {node_id} is known.")
+            raise NetworkException(f"Node {node_id} is not in the metadata of the cluster.")
         return node._replace(same_host=self._same_host.get(node.address))
 
     @property
@@ -400,7 +400,8 @@ class Cluster:
             if isinstance(error, RebootstrapRequired):
                 self._rebootstrap()
                 error = NetworkException(
-                    f"{address_text(address)}: another broker responds at this address now."
+                    f"{address_text(address)}: another broker responds at this address now; the"
+                    " bootstrap servers are used."
                 )
             if isinstance(error, KafkaError):
                 backoff.failed(error)

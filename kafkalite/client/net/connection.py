@@ -205,7 +205,7 @@ class BrokerConnection:
         if newest < max(low, ours_low):
             raise UnsupportedVersion(
                 f"{address_text(self.address)} does not support {api.name} in any version that this"
-                " client knows."
+                " client supports."
             )
         return newest
 
@@ -339,12 +339,12 @@ class BrokerConnection:
             return None
         response = self._responses.popleft()
         if not self._in_flight:
-            raise InvalidRequest("a response without a request")
+            raise InvalidRequest("it sent a response without a request")
         expected = self._in_flight.popleft()
         (number,) = CORRELATION_ID.unpack_from(response)
         if number != expected.correlation_id:
             raise InvalidRequest(
-                f"correlation id {number} in a response, expected {expected.correlation_id}"
+                f"it sent the correlation id {number} instead of {expected.correlation_id}"
             )
         self.used_at_s = time.monotonic()
         return number, response[body_position(response, expected.tagged) :]
@@ -357,7 +357,11 @@ class BrokerConnection:
         except BlockingIOError:
             return
         if not taken:
-            when = "" if self.versions else " at once; does it want TLS or a login?"
+            when = (
+                ""
+                if self.versions
+                else " at once; it may require TLS or SASL, which are not supported yet"
+            )
             raise ConnectionResetError(f"the broker closed the connection{when}")
         while (response := self._frames.take()) is not None:
             self._responses.append(response)
@@ -368,7 +372,9 @@ class BrokerConnection:
     def _locked(self, deadline: Deadline) -> Iterator[Deadline]:
         """Hold the connection for this thread; RuntimeError in a forked child."""
         if os.getpid() != self._pid:
-            raise RuntimeError(f"{self!r} was created by another process, before a fork")
+            raise RuntimeError(
+                f"{self!r} was created by another process, before a fork; create a new one"
+            )
         wait_s = min(deadline.left_s, threading.TIMEOUT_MAX)
         with LockGuard(self._lock, wait_s) as is_locked:
             if not is_locked:

@@ -27,10 +27,10 @@ def limit_s(timeout: float | None) -> float:
     if timeout is None:
         return FOREVER
     if type(timeout) not in (int, float) and not is_number(timeout):
-        raise TypeError(f"timeout is a number of seconds, or None; not {timeout!r}")
+        raise TypeError(f"timeout must be a number of seconds or None, not {timeout!r}")
     if not timeout >= 0:
         raise ValueError(
-            f"timeout is a number of seconds from 0 on, or None to wait without limit; not"
+            f"timeout must be a number of seconds from 0 on, or None to wait without limit, not"
             f" {timeout!r}"
         )
     return timeout

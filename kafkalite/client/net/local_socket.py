@@ -1,8 +1,8 @@
 """Local socket: the client's connection to a node's local listener on the same host.
 
-    lane = open_local(cluster_id, node_id, port, client_id)     # None: there is none
-    lane.send(READ(request_id=1, …))
-    record, descriptors = lane.receive(timeout_s=1.0)
+    local = open_local(cluster_id, node_id, port, client_id)     # None: there is none
+    local.send(READ(request_id=1, …))
+    record, descriptors = local.receive(timeout_s=1.0)
 
 A node on this host listens in its run directory (transport/run_directory.py) and speaks packets
 (protocol/schemas/local.py).  A socket's file proves nothing, so the node must confirm the cluster,

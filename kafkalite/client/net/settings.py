@@ -100,7 +100,7 @@ def producer_settings(bootstrap: Bootstrap, keywords: Mapping[str, Any]) -> Clie
         if holds:
             continue
         if values.get(ENABLE_IDEMPOTENCE):
-            raise InvalidConfig(f"{ENABLE_IDEMPOTENCE.name} needs {key.name} to be {words}.")
+            raise InvalidConfig(f"{ENABLE_IDEMPOTENCE.name} requires {key.name} to be {words}.")
         values[ENABLE_IDEMPOTENCE] = False
     least_ms = settings[LINGER_MS] + settings[REQUEST_TIMEOUT_MS]
     if settings[DELIVERY_TIMEOUT_MS] < least_ms:

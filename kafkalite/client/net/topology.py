@@ -126,7 +126,7 @@ def parse_topic(topic: Fields, nodes: dict[int, NodeMetadata]) -> TopicMetadata 
         partitions[partition.partition_index] = PartitionMetadata(leader, partition.leader_epoch)
     if not partitions or partitions.keys() != set(range(len(topic.partitions))):
         raise InvalidRequest(
-            f"The partitions of topic {topic.name!r} in the metadata do not count from 0."
+            f"The partitions of topic {topic.name!r} in the response are not numbered from 0."
         )
     return TopicMetadata(topic.name, topic.topic_id, dict(sorted(partitions.items())))
 

@@ -48,11 +48,11 @@ class Accumulator:
         size = HEADER_SIZE + record_size_max(key, value, headers)  # type: ignore[arg-type]
         if size > self.record_size_max:
             raise MessageTooLarge(
-                f"The record takes {size} bytes, and max.request.size is {self.record_size_max}."
+                f"The record takes {size} bytes; max.request.size allows {self.record_size_max}."
             )
         if size > self.memory_size:
             raise MessageTooLarge(
-                f"The record takes {size} bytes, and buffer.memory is {self.memory_size}."
+                f"The record takes {size} bytes; buffer.memory allows {self.memory_size}."
             )
         return max(size, self.batch_size)
 

@@ -127,8 +127,8 @@ def check_sizes(pieces: list[ArrowColumns], size_max: int) -> None:
         size, row = columns.largest
         if size > size_max:
             raise MessageTooLarge(
-                f"Row {first + row} takes {size} bytes as a record, and max.request.size and"
-                f" buffer.memory allow {size_max}. No row was sent."
+                f"Row {first + row} takes {size} bytes as a record; max.request.size and"
+                f" buffer.memory allow {size_max}.  No row was sent."
             )
         first += columns.row_count
 
@@ -188,11 +188,11 @@ def _no_table(rows: Any) -> TypeError:
     elif isinstance(rows, dict):
         remedy = ": make a table of it with pa.table(rows)"
     elif hasattr(rows, "collect"):
-        remedy = ": send what its collect() gives"
+        remedy = ": send the result of its collect()"
     elif hasattr(rows, "to_frame"):
-        remedy = ": send what its to_frame() gives"
+        remedy = ": send the result of its to_frame()"
     name = f"{type(rows).__module__}.{type(rows).__qualname__}"
-    return TypeError(f"rows come as an Arrow table or a data frame, not {name}{remedy}")
+    return TypeError(f"rows must be an Arrow table or a data frame, not {name}{remedy}")
 
 
 @lru_cache(maxsize=64)
@@ -200,18 +200,20 @@ def _checked_names(schema: pa.Schema) -> list[str]:
     """Return the names of the columns; TypeError unless they are columns of records."""
     for name, kind in zip(schema.names, schema.types, strict=True):
         if name not in NAMES:
-            raise TypeError(f"column {name} ({kind}) is none of {', '.join(NAMES)}")
+            raise TypeError(
+                f"column {name} ({kind}) is not a column of records, which are {', '.join(NAMES)}"
+            )
         if schema.names.count(name) > 1:
-            raise TypeError(f"column {name} ({kind}) is there more than once")
+            raise TypeError(f"column {name} ({kind}) occurs more than once")
     if "value" not in schema.names:
-        raise TypeError(f"there is no column value among {schema.names}")
+        raise TypeError(f"the rows have no column value; their columns are {schema.names}")
     names: list[str] = schema.names
     return names
 
 
 def _refused(name: str, array: Any, wanted: str) -> TypeError:
     return TypeError(
-        f"column {name} is {array.type}: it must be {wanted}; pc.cast(column, …) makes it so"
+        f"column {name} is {array.type}: it must be {wanted}; convert it with pc.cast(column, …)"
     )
 
 
@@ -223,8 +225,8 @@ def _cast(name: str, array: Any, wanted: Any, **allowed: bool) -> Any:
     try:
         array.validate(full=True)
         return pc.cast(array, options=pc.CastOptions(wanted, **allowed))
-    except pa.ArrowException as fault:
-        raise ValueError(f"column {name} ({array.type}): {fault}") from None
+    except pa.ArrowException as error:
+        raise ValueError(f"column {name} ({array.type}): {error}") from None
 
 
 def _bytes(name: str, array: Any) -> Bytes | None:
@@ -262,8 +264,8 @@ def _decoded(name: str, array: Any) -> Any:
         raise _refused(name, array, "binary or string, or a dictionary of them")
     try:
         array.validate(full=True)
-    except pa.ArrowException as fault:
-        raise ValueError(f"column {name} ({array.type}): {fault}") from None
+    except pa.ArrowException as error:
+        raise ValueError(f"column {name} ({array.type}): {error}") from None
     return pc.take(_cast(name, array.dictionary, pa.large_binary()), array.indices)
 
 
@@ -329,6 +331,6 @@ def _partitions(array: Any) -> Any:
     array = _cast("partition", array, pa.int32())
     least = pc.min(array).as_py()
     if least is not None and least < 0:
-        raise ValueError(f"column partition: there is no partition {least}")
+        raise ValueError(f"column partition: {least} is not a partition; they count from 0")
     array = array.fill_null(-1)
     return array.buffers()[1].slice(4 * array.offset, 4 * len(array))

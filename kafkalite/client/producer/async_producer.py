@@ -266,10 +266,10 @@ class AsyncProducer:
             await self._look_up(topic)
             delivery = attempt()
         if delivery is None:
-            delivery = await self._when_there_is_room(attempt)
+            delivery = await self._await_memory(attempt)
         return delivery
 
-    async def _when_there_is_room(self, attempt: Callable[[], Delivery | None]) -> Delivery:
+    async def _await_memory(self, attempt: Callable[[], Delivery | None]) -> Delivery:
         """Repeat the attempt after each completed batch, until there is memory."""
         try:
             async with asyncio.timeout(self._producer.block_s), self._turns:
@@ -285,8 +285,9 @@ class AsyncProducer:
                     await room.wait()
         except TimeoutError:
             raise BufferExhausted(
-                "buffer.memory was used up for as long as max.block.ms allows: records come"
-                " faster than they are taken."
+                "buffer.memory was used up for max.block.ms: records are sent faster than the"
+                " brokers write them.  Raise buffer.memory or max.block.ms, or send fewer at a"
+                " time."
             ) from None
 
     async def _look_up(self, topic: str) -> None:
@@ -302,7 +303,7 @@ class AsyncProducer:
         except TimeoutError:
             raise RequestTimedOut(
                 f"Topic {topic!r} was not looked up within max.block.ms: too many other topics"
-                " are being looked up."
+                " are looked up at the same time."
             ) from None
 
     def _looked_up(self, topic: str, done: asyncio.Future[int]) -> None:

@@ -119,12 +119,12 @@ class BackgroundThread:
             except SystemExit:
                 log.exception(
                     "A delivery callback called sys.exit(), which cannot end the program from the"
-                    " producer's background thread; the thread goes on."
+                    " producer's background thread; the thread continues."
                 )
             except BaseException:
                 # Continue: without this thread nothing is sent over TCP.
                 if not self._stopped:
-                    log.exception("The producer's background thread failed; it goes on.")
+                    log.exception("The producer's background thread failed; it continues.")
                     time.sleep(TICK_S)
         self._finish()
 
@@ -344,7 +344,7 @@ class BackgroundThread:
             timeout_s = self._timeout_s(REQUEST_TIMEOUT_S)
             response = self._cluster.request(None, INIT_PRODUCER_ID, body, timeout_s=timeout_s)
             if response.error_code:
-                raise error_of(response.error_code, "the producer's id")
+                raise error_of(response.error_code, "producer id")
         except KafkaError as error:
             self._producer_id_backoff.failed(error)
             if not error.retriable:

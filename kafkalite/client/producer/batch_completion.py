@@ -113,7 +113,7 @@ class BatchCompletion(ABC):
         """Return the error of a record, or None; waits."""
         self.request_outcome()
         if not self.done and not self.wait(timeout_s):
-            raise TimeoutError(f"{self!r} has no outcome yet")
+            raise TimeoutError(f"{self!r} is neither delivered nor failed yet; wait longer")
         return self.part_of(delivery.place)[1].error
 
     def metadata_of(self, delivery: Delivery) -> RecordMetadata:

@@ -282,7 +282,7 @@ class Deliveries:
             batch.request_outcome()
             left_s = None if end_s is None else max(0.0, end_s - time.monotonic())
             if not batch.done and not batch.wait(left_s):
-                raise TimeoutError(f"{batch!r} has no outcome yet")
+                raise TimeoutError(f"{batch!r} is neither delivered nor failed yet; wait longer")
         errors = [leaf.error for piece in self.pieces for leaf, _, _ in leaves_of(piece)]
         return next((error for error in errors if error is not None), None)
 

@@ -31,7 +31,10 @@ class LockedSection:
         """Run a step in a locked section; after any error but a KafkaError, repair the state."""
         with LockGuard(self.lock):
             if self.is_entered:
-                raise RuntimeError("The producer was interrupted at work and cannot be used here.")
+                raise RuntimeError(
+                    "The producer cannot be used here: this code, a signal handler or finalizer,"
+                    " has interrupted one of its calls."
+                )
             self.is_entered = True
             try:
                 if self._needs_recovery:

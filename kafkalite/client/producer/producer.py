@@ -167,7 +167,7 @@ class Producer(Gatherer):
     def _topic(self, name: str, wait_s: float | None = None) -> ProducerTopic:
         """Return the topic; look it up if it is unknown, for up to `wait_s` or max.block.ms."""
         if not isinstance(name, str):
-            raise TypeError(f"a topic's name is text, not {type(name).__name__}")
+            raise TypeError(f"a topic name must be text, not {type(name).__name__}")
         topic: ProducerTopic | None = self.topics.get(name)
         if topic is None:
             metadata = self._cluster.topic(name, self._block_s if wait_s is None else wait_s)
@@ -362,7 +362,9 @@ class Producer(Gatherer):
         size = HEADER_SIZE + payload_size
         accumulator = self._state.accumulator
         if size > min(accumulator.record_size_max, accumulator.memory_size):
-            raise MessageTooLarge(f"A batch of {size} bytes is more than max.request.size.")
+            raise MessageTooLarge(
+                f"A batch of {size} bytes is larger than max.request.size or buffer.memory allows."
+            )
         content = EncodedContent(batch, payload_size, count, base_timestamp, max_timestamp)
         made = self._waiter.add_batch(queue, content, size, self._max_block_s())
         delivery = Delivery(made, 0, base_timestamp)
@@ -469,4 +471,6 @@ class Producer(Gatherer):
 
     def _check_process(self) -> None:
         if self._lifetime.forked:
-            raise RuntimeError("A producer cannot be used after a fork; make a new one here.")
+            raise RuntimeError(
+                "A producer cannot be used after a fork; create a new one in the child."
+            )

@@ -84,7 +84,7 @@ class RingTransport:
         try:
             room = self.ring.writer.reserve(size)
         except RingError as error:
-            raise NetworkException(f"The ring ended: {error}.") from None
+            raise self._failed(error) from None
         self.full = room is None
         if self.full:
             self.wake()
@@ -103,7 +103,7 @@ class RingTransport:
                 queue.topic.topic_id, queue.index, number, acks, self._timeout_ms, size
             )
         except RingError as error:
-            raise NetworkException(f"The ring ended: {error}.") from None
+            raise self._failed(error) from None
         if asleep:
             self.unwoken_size += size
             if wake_now or self.unwoken_size >= WAKE_SIZE:
@@ -116,14 +116,14 @@ class RingTransport:
             try:
                 self.ring.wake_worker()
             except RingError as error:
-                raise NetworkException(f"The ring ended: {error}.") from None
+                raise self._failed(error) from None
 
     def responses(self) -> list[BatchResponse]:
         """Return the responses that have arrived."""
         try:
             acks = self.ring.take_acks()
         except RingError as error:
-            raise NetworkException(f"The ring ended: {error}.") from None
+            raise self._failed(error) from None
         found = []
         self.has_responded = self.has_responded or bool(acks)
         for number, error_code, base_offset, append_time_ms, _ in acks:
@@ -155,7 +155,7 @@ class RingTransport:
         try:
             return self.ring.writer.begin_sleep()
         except RingError as error:
-            raise NetworkException(f"The ring ended: {error}.") from None
+            raise self._failed(error) from None
 
     def disarm_wakeup(self) -> None:
         """Disarm the wake-up; NetworkException if the node has left the ring."""
@@ -163,7 +163,10 @@ class RingTransport:
             self.ring.writer.end_sleep()
             self.ring.clear()
         except RingError as error:
-            raise NetworkException(f"The ring ended: {error}.") from None
+            raise self._failed(error) from None
+
+    def _failed(self, error: RingError) -> NetworkException:
+        return NetworkException(f"The ring to node {self.node_id} failed: {error}.")
 
     def close(self) -> None:
         self.ring.close()

@@ -108,13 +108,15 @@ def _table(frame: Any) -> pa.Table:
 def _checked(table: pa.Table, names: Sequence[str]) -> list[str]:
     """Return the names; ValueError unless each is exactly one column of the table."""
     if not names:
-        raise ValueError("there is no column to make values of")
+        raise ValueError("no column is left for the values")
     for name in names:
         count = table.column_names.count(name)
         if not count:
-            raise ValueError(f"there is no column {name!r} among {table.column_names}")
+            raise ValueError(
+                f"the rows have no column {name!r}; their columns are {table.column_names}"
+            )
         if count > 1 or list(names).count(name) > 1:
-            raise ValueError(f"column {name!r} is there more than once")
+            raise ValueError(f"column {name!r} occurs more than once")
     return list(names)
 
 
@@ -233,7 +235,9 @@ def _csv(name: str, array: Any) -> Any:
     import pyarrow.compute as pc
 
     if _is_nested(array.type):
-        raise TypeError(f"column {name!r} is {array.type}, which CSV has no form for: use json")
+        raise TypeError(
+            f"column {name!r} is {array.type}, which CSV cannot represent; use format='json'"
+        )
     texts, is_text = _plain(name, array)
     if is_text:
         quoted = _joined('"', pc.replace_substring(texts, '"', '""'), '"')
@@ -274,7 +278,7 @@ def _plain(name: str, array: Any) -> tuple[Any, bool]:
     if pa.types.is_timestamp(kind):
         moments = _dated(name, array.cast(pa.timestamp(kind.unit)).cast(text))
         return _joined(pc.replace_substring(moments, " ", "T"), "Z"), True
-    raise TypeError(f"column {name!r} is {kind}, which has no form as text: cast it first")
+    raise TypeError(f"column {name!r} is {kind}, which cannot be converted to text; cast it first")
 
 
 def _decoded(array: Any) -> Any:

@@ -309,7 +309,7 @@ class ProducerState:
             for batch in [batch for batch in queue.batches if batch.transport is transport]:
                 if batch.attempts > self._retries:
                     error = NetworkException(
-                        f"Connection to node {transport.node_id} lost before a response."
+                        f"The connection to node {transport.node_id} was lost before a response."
                     )
                     self.fail(batch, error, unwritten=False)
                 else:
@@ -326,7 +326,7 @@ class ProducerState:
                 if batch.created_s > oldest_s:
                     break
                 error = RequestTimedOut(
-                    f"partition {queue.index} of topic {queue.topic.name!r}: not delivered within"
+                    f"Partition {queue.index} of topic {queue.topic.name!r}: not delivered within"
                     f" delivery.timeout.ms ({self._delivery_timeout_s:g} s)."
                 )
                 self.fail(batch, error, unwritten=False)

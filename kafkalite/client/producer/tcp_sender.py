@@ -45,7 +45,9 @@ class TcpSender:
                     self._locked(self._close, node, error)
                 except Exception:
                     # The gathered batches count as in flight, and would get no response.
-                    self._locked(self._close, node, NetworkException("sending failed"))
+                    self._locked(
+                        self._close, node, NetworkException("The request could not be sent.")
+                    )
                     raise
 
     def _handle_responses(self, transport: TcpTransport, responses: list[BatchResponse]) -> None:

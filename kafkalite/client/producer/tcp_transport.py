@@ -131,7 +131,7 @@ class TcpTransport:
         if time.monotonic() >= self.due_s:
             self.connection.close()
         if self.connection.closed and not found:
-            raise NetworkException(f"The connection to node {self.node_id} ended.")
+            raise NetworkException(f"The connection to node {self.node_id} was closed.")
         return found
 
     def _next_response(self) -> tuple[int, memoryview] | None:
