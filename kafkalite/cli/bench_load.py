@@ -252,7 +252,7 @@ def readable(
         if time.monotonic() > deadline_s:
             raise Refusal(
                 f"topic {topic_partitions[0].topic} has only {total:,} of the {least:,}"
-                " acknowledged records"
+                " acknowledged records; check the broker's log"
             )
         time.sleep(POLL_S)
 

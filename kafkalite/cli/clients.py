@@ -136,7 +136,9 @@ class ClusterClients:
     ) -> None:
         self.bootstrap, profile_properties, self.profile = resolve_address(bootstrap, profile)
         if not self.bootstrap.isprintable():  # librdkafka would crash
-            raise Refusal(f"{self.bootstrap!r} is not a valid HOST:PORT")
+            raise Refusal(
+                f"{self.bootstrap!r} is not a valid HOST:PORT: it has unprintable characters"
+            )
         for address in self.bootstrap.split(","):  # librdkafka would use 34463 for 99999
             port = PORT.fullmatch(address.strip())
             if port and not (port[1].isdecimal() and 0 < int(port[1][:9]) < 65_536):

@@ -116,7 +116,9 @@ def printable(text: str) -> str:
     """Return the text if it is printable; the argument type of names."""
     # Bytes that are not UTF-8 become surrogates, which are not printable and crash librdkafka.
     if not text or not text.isprintable():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a valid name")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a valid name: it is empty or has unprintable characters"
+        )
     return text
 
 

@@ -211,7 +211,7 @@ def group_summary(group: ReaderGroup) -> str:
     """Return the message about the group: number of members, and the takeover."""
     text = f"consumed by a group of two; one member was killed after {group.killed_after:,} records"
     if group.taken_over_s:
-        text += f", and the other took over its partitions {group.taken_over_s:.1f} s later"
+        text += f", its partitions were taken over after {group.taken_over_s:.1f} s"
     return text
 
 

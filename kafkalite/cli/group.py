@@ -237,7 +237,7 @@ def delete_offsets(
         "--shift-by",
         type=int,
         metavar="COUNT",
-        help="add COUNT to the committed offsets, or subtract",
+        help="add COUNT to the committed offsets; it may be negative",
     ),
     argument(
         "--from-file", metavar="FILE", help="read CSV lines topic,partition,offset; - is stdin"

@@ -168,7 +168,7 @@ def entries_of(path: Path, with_records: bool) -> Iterator[dict[str, Any]]:
     else:
         cache = LeaderEpochCache.load(path)
         if cache is None:
-            raise ValueError("corrupt leader epoch checkpoint")
+            raise ValueError("not a valid leader epoch checkpoint")
         for epoch, start_offset in zip(cache.epochs, cache.starts, strict=True):
             yield {"leader_epoch": epoch, "start_offset": start_offset}
 

@@ -174,7 +174,7 @@ def use(name: str | None, none: bool, as_json: bool) -> None:
     JSON,
 )
 def remove(names: Sequence[str], as_json: bool) -> None:
-    """Forget profiles.
+    """Remove profiles.
 
     Examples:
       kafkalite profile remove test

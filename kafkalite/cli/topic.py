@@ -37,7 +37,7 @@ from kafkalite.errors import Refusal
 
 Result = TypeVar("Result")
 
-NAMES = argument("names", nargs="+", metavar="TOPIC", type=printable)
+NAMES = argument("names", nargs="+", metavar="TOPIC", type=printable, help="name of a topic")
 JSON = argument("--json", action="store_true", dest="as_json", help="print JSON")
 PARTITIONS_MAX = 100_000
 """Limit of librdkafka."""

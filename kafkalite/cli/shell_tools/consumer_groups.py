@@ -191,7 +191,7 @@ def check(options: ParsedFlags, action: str) -> None:
         if len([name for name in VIEWS if name in options]) > 1:
             raise Refusal(f"specify at most one of --{', --'.join(VIEWS)}")
         if options.one("state"):
-            raise Refusal("--state takes no value with --describe")
+            raise Refusal("--state does not take a value with --describe")
     if action == "reset-offsets":
         options.action(*DESTINATIONS)
         options.excludes("execute", ["dry-run"])
