@@ -14,7 +14,7 @@ from kafkalite.protocol.schemas.produce import PRODUCE
 from kafkalite.protocol.schemas.topics import CREATE_TOPICS, DELETE_TOPICS
 from kafkalite.records.batch import Record, batches, build
 from kafkalite.storage.log_reader import read
-from tests.simulation.cluster import Asking, Cluster
+from tests.simulation.cluster import ClientRequest, Cluster
 
 ALL = -1
 
@@ -25,7 +25,7 @@ class Clients(Cluster):
     def begin_create(
         self, node_id: int, name: str, partitions: int = 1, assigned: int | None = None,
         **config: str,
-    ) -> Asking:  # fmt: skip
+    ) -> ClientRequest:  # fmt: skip
         configs = [{"name": key.replace("_", "."), "value": value} for key, value in config.items()]
         topic = {"name": name, "num_partitions": partitions, "replication_factor": 1}
         if assigned is not None:
@@ -37,23 +37,23 @@ class Clients(Cluster):
 
     def create(self, name: str, partitions: int = 1, *, at: int = 1, **config: str) -> bytes:
         """Create a topic and return its id."""
-        asking = self.begin_create(at, name, partitions, **config)
-        self.until(lambda: asking.over)
-        (created,) = asking.answer.topics
+        pending = self.begin_create(at, name, partitions, **config)
+        self.until(lambda: pending.is_done)
+        (created,) = pending.response.topics
         assert created.error_code == 0, created.error_message
         return bytes(created.topic_id)
 
-    def begin_delete(self, node_id: int, name: str) -> Asking:
+    def begin_delete(self, node_id: int, name: str) -> ClientRequest:
         return self.send(node_id, DELETE_TOPICS, 5, topic_names=[name], timeout_ms=1_000)
 
     def delete(self, name: str, *, at: int = 1) -> None:
-        asking = self.begin_delete(at, name)
-        self.until(lambda: asking.over)
-        assert asking.answer.responses[0].error_code == 0
+        pending = self.begin_delete(at, name)
+        self.until(lambda: pending.is_done)
+        assert pending.response.responses[0].error_code == 0
 
     def begin_produce(
         self, node_id: int, name: str, value: bytes, partition: int = 0, **batch: Any
-    ) -> Asking:
+    ) -> ClientRequest:
         records = build([Record(timestamp=1_000, value=value)], **batch)
         partition_data = [{"index": partition, "records": records}]
         return self.send(
@@ -66,9 +66,9 @@ class Clients(Cluster):
     ) -> Fields:
         """Send a record to the leader or a given node, and return the partition's response."""
         node_id = self.leader(name, partition) if at is None else at
-        asking = self.begin_produce(node_id, name, value, partition, **batch)
-        self.until(lambda: asking.over)
-        return produced(asking)
+        pending = self.begin_produce(node_id, name, value, partition, **batch)
+        self.until(lambda: pending.is_done)
+        return produced(pending)
 
     def values(self, name: str, partition: int = 0) -> list[bytes | None]:
         """Return the values in the leader's log."""
@@ -111,9 +111,9 @@ class Clients(Cluster):
         return sorted(str(path.relative_to(self.directory)) for path in found if path.is_dir())
 
 
-def produced(asking: Asking) -> Fields:
+def produced(pending: ClientRequest) -> Fields:
     """Return the response for the only partition."""
-    (entry,) = asking.answer.responses[0].partition_responses
+    (entry,) = pending.response.responses[0].partition_responses
     return entry
 
 

@@ -104,10 +104,10 @@ class LocalClient:
         self.ids = itertools.count()
         self.ended = False
 
-    def say(self, packet: bytes | TypedRecord) -> None:
+    def send(self, packet: bytes | TypedRecord) -> None:
         self.socket.send(packet if isinstance(packet, bytes) else write_packet(packet))
 
-    def heard(self) -> tuple[TypedRecord, list[int]] | None:
+    def try_receive(self) -> tuple[TypedRecord, list[int]] | None:
         """Return the next message, or None; set `ended` when the connection has ended."""
         descriptors = array.array("i")
         room = socket.CMSG_LEN(DESCRIPTORS_MAX * descriptors.itemsize)
@@ -125,47 +125,47 @@ class LocalClient:
             descriptors.frombytes(sent)
         return read_packet(packet), list(descriptors)
 
-    def hear(self) -> tuple[TypedRecord, list[int]]:
+    def receive(self) -> tuple[TypedRecord, list[int]]:
         """Wait for the next message and return it."""
         found: list[tuple[TypedRecord, list[int]]] = []
 
         def came() -> bool:
-            heard = self.heard()
-            if heard is not None:
-                found.append(heard)
+            message = self.try_receive()
+            if message is not None:
+                found.append(message)
             return bool(found) or self.ended
 
         self.until(came)
         assert found, "the connection ended"
         return found[0]
 
-    def is_left(self) -> bool:
+    def is_disconnected(self) -> bool:
         """Return whether the node closes this connection soon without sending a message."""
 
         def ends() -> bool:
-            assert self.heard() is None
+            assert self.try_receive() is None
             return self.ended
 
         self.until(ends)
         return True
 
     def hello(self, **hello: Any) -> TypedRecord:
-        said = {
+        fields = {
             "cluster_id": self.cluster_id, "node_id": self.node_id, "client_id": "local_client",
         }  # fmt: skip
-        self.say(local.HELLO(**(said | hello)))
-        return self.hear()[0]
+        self.send(local.HELLO(**(fields | hello)))
+        return self.receive()[0]
 
     # -- writing -----------------------------------------------------------------------------
 
-    def ask_for_ring(self) -> tuple[dict[str, Any], list[int]]:
-        self.say(local.ATTACH(request_id=next(self.ids)))
-        answer, descriptors = self.hear()
+    def request_ring(self) -> tuple[dict[str, Any], list[int]]:
+        self.send(local.ATTACH(request_id=next(self.ids)))
+        answer, descriptors = self.receive()
         assert answer.kind is local.ATTACHED
         return answer.fields, descriptors
 
     def attach(self) -> ProducerRing:
-        answer, descriptors = self.ask_for_ring()
+        answer, descriptors = self.request_ring()
         assert answer["error_code"] == 0, answer["error_message"]
         self.ring = ProducerRing(descriptors)
         return self.ring
@@ -189,22 +189,22 @@ class LocalClient:
         self.acks += self.ring.take_acks()
         return self.acks
 
-    def acked(self, count: int = 1) -> list[tuple[int, int, int, int, int]]:
+    def wait_for_acks(self, count: int = 1) -> list[tuple[int, int, int, int, int]]:
         """Wait for `count` acknowledgements, and return all received by then."""
         self.until(lambda: len(self.take_acks()) >= count)
         return self.acks
 
     # -- reading -----------------------------------------------------------------------------
 
-    def ask(self, topic_id: bytes, **read: Any) -> int:
+    def send_read(self, topic_id: bytes, **read: Any) -> int:
         """Send a READ and return its request id."""
         number = next(self.ids)
-        self.say(local.READ(request_id=number, topic_id=topic_id, **(READ | read)))
+        self.send(local.READ(request_id=number, topic_id=topic_id, **(READ | read)))
         return number
 
-    def granted(self) -> dict[str, Any]:
+    def receive_grant(self) -> dict[str, Any]:
         """Wait for the response to a READ; keep its descriptor, if any, under its file number."""
-        answer, descriptors = self.hear()
+        answer, descriptors = self.receive()
         assert answer.kind is local.GRANTED
         grant = answer.fields
         assert len(descriptors) == grant["fresh"]
@@ -214,8 +214,8 @@ class LocalClient:
         return grant
 
     def read(self, topic_id: bytes, **read: Any) -> dict[str, Any]:
-        self.ask(topic_id, **read)
-        return self.granted()
+        self.send_read(topic_id, **read)
+        return self.receive_grant()
 
     def content(self, grant: dict[str, Any]) -> bytes:
         """Return the granted bytes, read from the file."""

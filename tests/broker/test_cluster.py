@@ -23,7 +23,7 @@ def leaders(cluster, name: str) -> list[int]:
 
 def metadata(cluster, node_id: int, *names: str):
     topics = [{"name": name} for name in names]
-    return cluster.ask(node_id, METADATA, 9, topics=topics, allow_auto_topic_creation=True)
+    return cluster.request(node_id, METADATA, 9, topics=topics, allow_auto_topic_creation=True)
 
 
 @pytest.mark.parametrize("node_id", [0, 1, 2])
@@ -56,17 +56,17 @@ def test_concurrent_auto_creations_return_the_same_topic(cluster):
         cluster.send(n, METADATA, 9, topics=[{"name": "a"}], allow_auto_topic_creation=True)
         for n in (1, 2)
     ]
-    cluster.until(lambda: all(asking.over for asking in both))
-    (one,), (other,) = [asking.answer.topics for asking in both]
+    cluster.until(lambda: all(pending.is_done for pending in both))
+    (one,), (other,) = [pending.response.topics for pending in both]
     assert one.error_code == other.error_code == 0
     assert one.partitions[0].leader_id == other.partitions[0].leader_id
 
 
 def test_concurrent_requests_at_all_nodes_get_their_own_responses(cluster):
-    askings = [cluster.begin_create(n % 3, f"t{n}", 1 + n % 3) for n in range(30)]
-    cluster.until(lambda: all(asking.over for asking in askings))
-    for n, asking in enumerate(askings):
-        (topic,) = asking.answer.topics
+    pending_requests = [cluster.begin_create(n % 3, f"t{n}", 1 + n % 3) for n in range(30)]
+    cluster.until(lambda: all(pending.is_done for pending in pending_requests))
+    for n, pending in enumerate(pending_requests):
+        (topic,) = pending.response.topics
         assert (topic.name, topic.num_partitions) == (f"t{n}", 1 + n % 3)
 
 
@@ -74,11 +74,11 @@ def test_produce_at_another_node_returns_the_current_leader(cluster):
     cluster.create("a")
     leader, other = cluster.leader("a"), 3 - cluster.leader("a")
     for node_id in (0, other):
-        asking = cluster.begin_produce(node_id, "a", b"x")
-        (entry,) = asking.answer.responses[0].partition_responses
+        pending = cluster.begin_produce(node_id, "a", b"x")
+        (entry,) = pending.response.responses[0].partition_responses
         assert entry.error_code == NOT_LEADER
         assert (entry.current_leader.leader_id, entry.current_leader.leader_epoch) == (leader, 0)
-        (endpoint,) = asking.answer.node_endpoints
+        (endpoint,) = pending.response.node_endpoints
         port = cluster.listeners[leader].getsockname()[1]
         assert (endpoint.node_id, endpoint.port) == (leader, port)
 
@@ -86,7 +86,7 @@ def test_produce_at_another_node_returns_the_current_leader(cluster):
 def test_create_partitions_responds_after_the_leaders_exist(cluster):
     cluster.create("a", 1)
     topics = [{"name": "a", "count": 4, "assignments": None}]
-    answer = cluster.ask(2, CREATE_PARTITIONS, 3, topics=topics, timeout_ms=1_000)
+    answer = cluster.request(2, CREATE_PARTITIONS, 3, topics=topics, timeout_ms=1_000)
     assert answer.results[0].error_code == 0
     assert [cluster.produce("a", b"x", index).error_code for index in range(4)] == [0] * 4
 
@@ -121,7 +121,7 @@ def test_workers_append_and_allocate_ids_without_supervisor(cluster):
     for index in (0, 1):
         node_id = index + 1
         assert cluster.produce("a", b"x", index, at=node_id).error_code == 0
-        answer = cluster.ask(node_id, INIT_PRODUCER_ID, 4, transactional_id=None)
+        answer = cluster.request(node_id, INIT_PRODUCER_ID, 4, transactional_id=None)
         assert answer.error_code == 0
 
 
@@ -138,29 +138,29 @@ def test_worker_starts_and_serves_without_supervisor(cluster):
 def test_controller_request_waits_for_the_next_supervisor(cluster):
     cluster.kill(0, stay_down=True)
     cluster.step()
-    asking = cluster.begin_create(1, "a")
+    pending = cluster.begin_create(1, "a")
     cluster.steps(100)
-    assert not asking.over
+    assert not pending.is_done
     cluster.held_down.clear()
-    cluster.until(lambda: asking.over)
-    assert asking.answer.topics[0].error_code == 0
+    cluster.until(lambda: pending.is_done)
+    assert pending.response.topics[0].error_code == 0
 
 
 def test_controller_request_in_flight_at_a_supervisor_crash_disconnects(cluster):
     """The outcome is unknown, and this response has no error code for the whole request."""
-    asking = cluster.begin_create(1, "a")
+    pending = cluster.begin_create(1, "a")
     cluster.kill(0)
-    cluster.until(lambda: asking.over)
-    assert asking.closed
+    cluster.until(lambda: pending.is_done)
+    assert pending.closed
 
 
 def test_controller_request_without_supervisor_times_out(cluster):
     cluster.kill(0, stay_down=True)
-    asking = cluster.begin_create(1, "a")
+    pending = cluster.begin_create(1, "a")
     cluster.clock.advance(CONTROLLER_TIMEOUT_MS - 1)
     cluster.step()
-    assert not asking.over
-    cluster.until(lambda: asking.over)
+    assert not pending.is_done
+    cluster.until(lambda: pending.is_done)
     assert cluster.clock.monotonic_ms() < CONTROLLER_TIMEOUT_MS + 1_000
 
 
@@ -175,9 +175,9 @@ def test_create_topics_does_not_wait_for_a_worker_that_is_down(cluster):
 def test_create_topics_waits_for_a_stopped_worker_up_to_a_limit(cluster):
     cluster.running[2].paused = True
     begun_ms = cluster.clock.monotonic_ms()
-    asking = cluster.begin_create(1, "a", 2)
-    cluster.until(lambda: asking.over, pace_ms=10)
-    assert asking.answer.topics[0].error_code == 0
+    pending = cluster.begin_create(1, "a", 2)
+    cluster.until(lambda: pending.is_done, pace_ms=10)
+    assert pending.response.topics[0].error_code == 0
     assert APPLY_WAIT_MS_MAX <= cluster.clock.monotonic_ms() - begun_ms < APPLY_WAIT_MS_MAX + 200
 
 
@@ -218,11 +218,11 @@ def test_topic_deleted_while_a_worker_is_down_is_deleted_there(cluster):
 
 
 def test_lost_delta_is_read_from_the_metadata_log(cluster):
-    asking = cluster.begin_create(1, "a")
+    pending = cluster.begin_create(1, "a")
     worker = cluster.running[2]
     cluster.until(lambda: cluster.bus.to_worker[worker.identity])
     cluster.bus.to_worker[worker.identity].clear()
-    cluster.until(lambda: asking.over, pace_ms=10)
+    cluster.until(lambda: pending.is_done, pace_ms=10)
     assert "a" not in worker.node.image.topics
     cluster.create("b", at=1)
     assert [*worker.node.image.records()] == [*cluster.image.records()]
@@ -267,11 +267,11 @@ def test_partition_without_log_is_created_at_the_next_start(cluster):
 
 def test_auto_creation_without_supervisor_is_retriable(cluster):
     cluster.kill(0, stay_down=True)
-    asking = cluster.send(
+    pending = cluster.send(
         1, METADATA, 9, topics=[{"name": "a"}], allow_auto_topic_creation=True
     )  # fmt: skip
-    cluster.until(lambda: asking.over)
-    assert asking.answer.topics[0].error_code == errors.LeaderNotAvailable.code
+    cluster.until(lambda: pending.is_done)
+    assert pending.response.topics[0].error_code == errors.LeaderNotAvailable.code
     assert cluster.clock.monotonic_ms() < AUTO_CREATE_MS_MAX + 200
     cluster.held_down.clear()
     cluster.settle()
@@ -281,26 +281,26 @@ def test_auto_creation_without_supervisor_is_retriable(cluster):
 def test_init_producer_id_waits_for_the_next_supervisor(cluster):
     cluster.kill(0, stay_down=True)
     cluster.node(1).producer_ids._blocks.clear()
-    asking = cluster.send(1, INIT_PRODUCER_ID, 4, transactional_id=None)
+    pending = cluster.send(1, INIT_PRODUCER_ID, 4, transactional_id=None)
     cluster.steps(50)
-    assert not asking.over
+    assert not pending.is_done
     cluster.held_down.clear()
-    cluster.until(lambda: asking.over)
-    assert asking.answer.error_code == 0
+    cluster.until(lambda: pending.is_done)
+    assert pending.response.error_code == 0
 
 
 def test_init_producer_id_without_supervisor_times_out(cluster):
     cluster.kill(0, stay_down=True)
     cluster.node(1).producer_ids._blocks.clear()
-    asking = cluster.send(1, INIT_PRODUCER_ID, 4, transactional_id=None)
-    cluster.until(lambda: asking.over, pace_ms=50)
-    assert asking.answer.error_code == TIMED_OUT
+    pending = cluster.send(1, INIT_PRODUCER_ID, 4, transactional_id=None)
+    cluster.until(lambda: pending.is_done, pace_ms=50)
+    assert pending.response.error_code == TIMED_OUT
 
 
 def test_producer_ids_are_unique_across_nodes(cluster):
     given = []
     for number in range(120):
-        answer = cluster.ask(number % 3, INIT_PRODUCER_ID, 4, transactional_id=None)
+        answer = cluster.request(number % 3, INIT_PRODUCER_ID, 4, transactional_id=None)
         given.append(answer.producer_id)
         if number % 20 == 10:
             cluster.kill(number // 20 % 3)
@@ -311,13 +311,13 @@ def test_producer_ids_are_unique_across_nodes(cluster):
 @pytest.mark.parametrize("steps", range(8))
 @pytest.mark.parametrize("fallen", [0, 1, 2])
 def test_create_topics_is_atomic_if_a_node_is_killed(cluster, fallen, steps):
-    asking = cluster.begin_create(1, "a", 2)
+    pending = cluster.begin_create(1, "a", 2)
     cluster.steps(steps)
     cluster.kill(fallen)
-    cluster.until(lambda: asking.over, pace_ms=10)
+    cluster.until(lambda: pending.is_done, pace_ms=10)
     cluster.settle()
-    if not asking.closed:
-        assert asking.answer.topics[0].error_code == 0
+    if not pending.closed:
+        assert pending.response.topics[0].error_code == 0
         assert "a" in cluster.image.topics
     if "a" in cluster.image.topics:
         assert [cluster.produce("a", b"x", index).error_code for index in (0, 1)] == [0, 0]
@@ -330,13 +330,13 @@ def test_create_topics_is_atomic_if_a_node_is_killed(cluster, fallen, steps):
 def test_delete_topics_is_atomic_if_a_node_is_killed(cluster, fallen, steps):
     cluster.create("a", 2)
     cluster.produce("a", b"x", 1)
-    asking = cluster.begin_delete(1, "a")
+    pending = cluster.begin_delete(1, "a")
     cluster.steps(steps)
     cluster.kill(fallen)
-    cluster.until(lambda: asking.over, pace_ms=10)
+    cluster.until(lambda: pending.is_done, pace_ms=10)
     cluster.settle()
     if "a" in cluster.image.topics:
-        assert asking.closed
+        assert pending.closed
         assert cluster.values("a", 1) == [b"x"]
     else:
         assert [name for name in cluster.directories("a-*") if "-delete" not in name] == []
@@ -349,10 +349,10 @@ def test_recreated_topic_has_no_records_of_the_old_one(cluster):
     cluster.kill(2, stay_down=True)
     cluster.steps(3)
     cluster.delete("a")
-    asking = cluster.begin_create(1, "a", 2)
+    pending = cluster.begin_create(1, "a", 2)
     cluster.steps(20)
     cluster.held_down.clear()
-    cluster.until(lambda: asking.over)
+    cluster.until(lambda: pending.is_done)
     cluster.settle()
     for index in (0, 1):
         assert cluster.produce("a", b"new", index).base_offset == 0

@@ -77,7 +77,7 @@ def fill(host: LocalNode, segments: int) -> None:
 
 def delete_before(host: LocalNode, offset: int) -> None:
     asked = [{"name": "t", "partitions": [{"partition_index": 0, "offset": offset}]}]
-    answer = host.ask(DELETE_RECORDS, 2, topics=asked, timeout_ms=1_000)
+    answer = host.request(DELETE_RECORDS, 2, topics=asked, timeout_ms=1_000)
     assert answer.topics[0].partitions[0].error_code == 0
 
 
@@ -215,35 +215,35 @@ def test_read_without_positive_wait_returns_at_once(host, local_client, wait_ms)
 
 
 def test_read_waits_for_the_next_append(host, local_client):
-    local_client.ask(host.topic, wait_ms=60_000)
+    local_client.send_read(host.topic, wait_ms=60_000)
     host.until(lambda: host.node.replicas.purgatory.size == 1)
-    assert local_client.heard() is None
+    assert local_client.try_receive() is None
     append(host, b"a")
-    assert values(local_client, local_client.granted()) == [b"a"]
+    assert values(local_client, local_client.receive_grant()) == [b"a"]
     assert host.node.replicas.purgatory.size == 0
 
 
 def test_expired_read_returns_no_file(host, local_client):
-    local_client.ask(host.topic, wait_ms=5_000)
+    local_client.send_read(host.topic, wait_ms=5_000)
     host.until(lambda: host.node.replicas.purgatory.size == 1)
     future(host, 5_000)
-    grant = local_client.granted()
+    grant = local_client.receive_grant()
     assert (grant["error_code"], grant["file"], grant["high_watermark"]) == (0, -1, 0)
 
 
 def test_waiting_read_does_not_delay_other_reads(host, local_client):
     other = host.create("u")
-    first = local_client.ask(host.topic, wait_ms=60_000)
+    first = local_client.send_read(host.topic, wait_ms=60_000)
     append(host, b"a", topic="u")
-    second = local_client.ask(other)
-    assert local_client.granted()["request_id"] == second
+    second = local_client.send_read(other)
+    assert local_client.receive_grant()["request_id"] == second
     append(host, b"b")
-    assert local_client.granted()["request_id"] == first
+    assert local_client.receive_grant()["request_id"] == first
 
 
 def test_reads_of_a_disconnected_client_are_removed(host, local_client):
     for _ in range(3):
-        local_client.ask(host.topic, wait_ms=60_000)
+        local_client.send_read(host.topic, wait_ms=60_000)
     host.until(lambda: host.node.replicas.purgatory.size == 3)
     local_client.close()
     host.until(lambda: host.node.replicas.purgatory.size == 0)
@@ -268,8 +268,8 @@ def test_reads_of_a_disconnected_client_are_removed(host, local_client):
 )
 def test_read_of_unknown_partition_or_offset_is_refused(host, local_client, read, fault):
     append(host, b"a")
-    local_client.ask(**({"topic_id": host.topic} | read))
-    grant = local_client.granted()
+    local_client.send_read(**({"topic_id": host.topic} | read))
+    grant = local_client.receive_grant()
     assert (grant["error_code"], grant["file"], grant["fresh"]) == (fault.code, -1, False)
     bounds = grant["high_watermark"], grant["log_start_offset"]
     assert bounds == ((1, 0) if fault is OffsetOutOfRange else (-1, -1))
@@ -278,11 +278,11 @@ def test_read_of_unknown_partition_or_offset_is_refused(host, local_client, read
 
 def test_read_with_older_leader_epoch_is_fenced(host, local_client):
     partition = host.node.replicas.leader("t", 0)
-    local_client.ask(host.topic, leader_epoch=0, wait_ms=60_000)
+    local_client.send_read(host.topic, leader_epoch=0, wait_ms=60_000)
     host.until(lambda: host.node.replicas.purgatory.size == 1)
     partition.lead(3)
     host.node.replicas.purgatory.wake(partition)
-    assert local_client.granted()["error_code"] == FencedLeaderEpoch.code
+    assert local_client.receive_grant()["error_code"] == FencedLeaderEpoch.code
     assert local_client.read(host.topic, leader_epoch=0)["error_code"] == FencedLeaderEpoch.code
 
 
@@ -356,10 +356,10 @@ def test_expired_read_lists_removed_files(host, local_client):
     end = second["log_start_offset"] + second["high_watermark"]
     assert local_client.read(host.topic, offset=end)["dropped"] == []
     delete_before(host, 3)
-    local_client.ask(host.topic, offset=end, wait_ms=500)
+    local_client.send_read(host.topic, offset=end, wait_ms=500)
     host.until(lambda: host.node.replicas.purgatory.size == 1)
     future(host, 500)
-    told = local_client.granted()
+    told = local_client.receive_grant()
     assert (told["error_code"], told["size"], told["dropped"]) == (0, 0, [first["file"]])
     assert local_client.read(host.topic, offset=end)["dropped"] == []
 
@@ -367,10 +367,10 @@ def test_expired_read_lists_removed_files(host, local_client):
 def test_files_of_a_deleted_topic_are_dropped_and_truncated(host, local_client):
     fill(host, 1)
     grants = [local_client.read(host.topic, offset=offset) for offset in (0, 3)]
-    local_client.ask(host.topic, offset=4, wait_ms=60_000)
+    local_client.send_read(host.topic, offset=4, wait_ms=60_000)
     host.until(lambda: host.node.replicas.purgatory.size == 1)
-    host.ask(DELETE_TOPICS, 1, topic_names=["t"], timeout_ms=1_000)
-    told = local_client.granted()
+    host.request(DELETE_TOPICS, 1, topic_names=["t"], timeout_ms=1_000)
+    told = local_client.receive_grant()
     assert told["error_code"] == UnknownTopicOrPartition.code
     assert told["dropped"] == [0, 1]
     assert all(local_client.content(grant) for grant in grants)
@@ -381,11 +381,11 @@ def test_files_of_a_deleted_topic_are_dropped_and_truncated(host, local_client):
 def test_moved_partition_drops_its_files(host, local_client):
     append(host, b"a")
     grant = local_client.read(host.topic)
-    local_client.ask(host.topic, offset=1, wait_ms=60_000)
+    local_client.send_read(host.topic, offset=1, wait_ms=60_000)
     host.until(lambda: host.node.replicas.purgatory.size == 1)
     partition = host.node.replicas.leader("t", 0)
     host.node.replicas.retire(partition, lambda: None)
-    told = local_client.granted()
+    told = local_client.receive_grant()
     assert (told["error_code"], told["dropped"]) == (NotLeaderOrFollower.code, [grant["file"]])
     assert values(local_client, grant) == [b"a"]
 

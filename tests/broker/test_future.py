@@ -9,7 +9,7 @@ from kafkalite.broker.future import Future, all_of
 from kafkalite.errors import InvalidRequest, UnknownTopicOrPartition
 
 
-def heard(future):
+def results_of(future):
     """Return a list to which a Future's callbacks append (value, error)."""
     news = []
     future.then(lambda value, fault: news.append((value, fault)))
@@ -18,7 +18,7 @@ def heard(future):
 
 def test_callback_is_called_with_the_value():
     future = Future()
-    news = heard(future)
+    news = results_of(future)
     assert news == []
     future.resolve(7)
     assert news == [(7, None)]
@@ -27,13 +27,13 @@ def test_callback_is_called_with_the_value():
 def test_callback_added_after_settling_is_called_immediately():
     future = Future()
     future.resolve(None)
-    assert heard(future) == [(None, None)]
+    assert results_of(future) == [(None, None)]
 
 
 def test_error_passes_through_map_unchanged():
     future = Future()
     fault = UnknownTopicOrPartition()
-    news = heard(future.map(lambda value: value + 1))
+    news = results_of(future.map(lambda value: value + 1))
     future.fail(fault)
     assert news == [(None, fault)]
 
@@ -43,7 +43,7 @@ def test_error_raised_in_map_fails_the_result():
         raise InvalidRequest("no")
 
     future = Future()
-    news = heard(future.map(refuse))
+    news = results_of(future.map(refuse))
     future.resolve(1)
     ((value, fault),) = news
     assert value is None
@@ -73,11 +73,11 @@ def test_abandoning_a_settled_later_does_nothing():
 
 
 def test_recover_turns_errors_into_values():
-    assert heard(Future.of(1).recover(lambda fault: 2)) == [(1, None)]
+    assert results_of(Future.of(1).recover(lambda fault: 2)) == [(1, None)]
     future = Future()
     recovered = future.recover(lambda fault: str(fault))
     future.fail(InvalidRequest("no"))
-    assert heard(recovered) == [("no", None)]
+    assert results_of(recovered) == [("no", None)]
 
 
 def test_all_of_resolves_in_order_after_the_last():
@@ -86,8 +86,8 @@ def test_all_of_resolves_in_order_after_the_last():
     second.resolve(2)
     assert not both.settled
     first.resolve(1)
-    assert heard(both) == [([1, 2], None)]
-    assert heard(all_of([])) == [([], None)]
+    assert results_of(both) == [([1, 2], None)]
+    assert results_of(all_of([])) == [([], None)]
 
 
 def test_all_of_fails_with_the_first_error():
@@ -96,7 +96,7 @@ def test_all_of_fails_with_the_first_error():
     fault = InvalidRequest("no")
     second.fail(fault)
     first.resolve(1)
-    assert heard(both) == [(None, fault)]
+    assert results_of(both) == [(None, fault)]
 
 
 def test_abandoning_all_of_abandons_each():

@@ -20,7 +20,7 @@ SESSION_MS = 30_000
 
 
 def coordinator(cluster, at):
-    answer = cluster.ask(at, FIND_COORDINATOR, 3, key="g", key_type=0)
+    answer = cluster.request(at, FIND_COORDINATOR, 3, key="g", key_type=0)
     assert answer.error_code == 0
     return answer.node_id, answer.port
 
@@ -31,14 +31,14 @@ def join(cluster, member_id=""):
         "member_id": member_id, "protocol_type": "consumer",
         "protocols": [{"name": "range", "metadata": b""}],
     }  # fmt: skip
-    return cluster.ask(0, JOIN_GROUP, 3, **asked)
+    return cluster.request(0, JOIN_GROUP, 3, **asked)
 
 
 def member(cluster):
     """Return the only member of a stable group."""
     joined = join(cluster)
     assignments = [{"member_id": joined.member_id, "assignment": b"all"}]
-    synced = cluster.ask(
+    synced = cluster.request(
         0, SYNC_GROUP, 3, group_id="g", generation_id=joined.generation_id,
         member_id=joined.member_id, assignments=assignments,
     )  # fmt: skip
@@ -48,12 +48,12 @@ def member(cluster):
 
 def beat(cluster, joined, at=0):
     fields = {"generation_id": joined.generation_id, "member_id": joined.member_id}
-    return cluster.ask(at, HEARTBEAT, 3, group_id="g", **fields).error_code
+    return cluster.request(at, HEARTBEAT, 3, group_id="g", **fields).error_code
 
 
 def commit(cluster, offset, joined=None, at=0):
     part = {"partition_index": 0, "committed_offset": offset, "committed_metadata": None}
-    answer = cluster.ask(
+    answer = cluster.request(
         at, OFFSET_COMMIT, 5, group_id="g", topics=[{"name": "t", "partitions": [part]}],
         generation_id_or_member_epoch=joined.generation_id if joined else -1,
         member_id=joined.member_id if joined else "",
@@ -62,7 +62,7 @@ def commit(cluster, offset, joined=None, at=0):
 
 
 def committed(cluster, at=0):
-    answer = cluster.ask(at, OFFSET_FETCH, 5, group_id="g", topics=None)
+    answer = cluster.request(at, OFFSET_FETCH, 5, group_id="g", topics=None)
     if answer.error_code:
         return -answer.error_code
     return {topic.name: topic.partitions[0].committed_offset for topic in answer.topics}
@@ -83,8 +83,8 @@ def test_group_requests_at_a_worker_return_not_coordinator(cluster):
     assert beat(cluster, joined, at=1) == NOT_COORDINATOR
     assert commit(cluster, 1, at=2) == NOT_COORDINATOR
     assert committed(cluster, at=1) == -NOT_COORDINATOR
-    assert cluster.ask(1, LIST_GROUPS, 4).groups == []
-    assert [group.group_id for group in cluster.ask(0, LIST_GROUPS, 4).groups] == ["g"]
+    assert cluster.request(1, LIST_GROUPS, 4).groups == []
+    assert [group.group_id for group in cluster.request(0, LIST_GROUPS, 4).groups] == ["g"]
 
 
 def test_groups_and_offsets_survive_a_supervisor_crash(cluster):

@@ -26,7 +26,7 @@ from kafkalite.records.batch import Record, batches, build
 from kafkalite.records.compression import Codec
 from kafkalite.testing import Broker
 
-PATIENCE_S = 10
+TIMEOUT_S = 10
 GROWTH_MAX = 24 << 20
 """Memory growth allowed to a test: buffers that are kept, but not the data it was sent."""
 
@@ -47,7 +47,7 @@ def broker() -> Iterator[Broker]:
 @contextmanager
 def connection(broker: Broker) -> Iterator[socket.socket]:
     host, port = broker.bootstrap.rsplit(":", 1)
-    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as made:
+    with socket.create_connection((host, int(port)), timeout=TIMEOUT_S) as made:
         yield made
 
 
@@ -69,7 +69,7 @@ def received(peer: socket.socket) -> bytes:
     return came[4:]
 
 
-def until_closed_or_answered(peer: socket.socket) -> None:
+def wait_for_close_or_response(peer: socket.socket) -> None:
     try:
         peer.recv(1)
     except ConnectionResetError:
@@ -130,14 +130,14 @@ def test_random_request_gets_a_response_or_is_disconnected(broker, unmoved, key,
         with connection(broker) as peer:
             peer.sendall(struct.pack(">i", len(frame)) + frame)
             peer.shutdown(socket.SHUT_WR)
-            until_closed_or_answered(peer)
+            wait_for_close_or_response(peer)
 
 
 @pytest.mark.parametrize("size", [-1, 0, -(2**31), 2**31 - 1, (100 << 20) + 1])
 def test_invalid_frame_size_closes_the_connection(broker, unmoved, size):
     with connection(broker) as peer:
         peer.sendall(struct.pack(">i", size) + bytes(64))
-        until_closed_or_answered(peer)
+        wait_for_close_or_response(peer)
 
 
 @pytest.mark.parametrize("count", [2**31 - 1, -2, 10**6])
@@ -145,14 +145,14 @@ def test_invalid_array_length_is_refused(broker, unmoved, count):
     frame = struct.pack(">hhih", 3, 1, 7, -1) + struct.pack(">i", count)
     with connection(broker) as peer:
         peer.sendall(struct.pack(">i", len(frame)) + frame)
-        until_closed_or_answered(peer)
+        wait_for_close_or_response(peer)
 
 
 def test_unfinished_frames_use_only_the_received_memory(broker, unmoved):
     peers = []
     for _ in range(100):
         host, port = broker.bootstrap.rsplit(":", 1)
-        peer = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
+        peer = socket.create_connection((host, int(port)), timeout=TIMEOUT_S)
         peer.sendall(struct.pack(">i", 100 << 20) + bytes(10_000))
         peers.append(peer)
     works(broker)

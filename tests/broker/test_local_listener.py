@@ -56,14 +56,14 @@ def test_hello_for_this_node_gets_a_welcome(host):
 def test_hello_for_another_node_is_refused_and_closed(host, wrong, error):
     local_client = host.local_client()
     assert local_client.hello(**wrong).fields["error_code"] == error.code
-    assert local_client.is_left()
+    assert local_client.is_disconnected()
 
 
 def test_restarted_node_has_a_new_generation(host):
     local_client = host.local_client()
     before = local_client.hello().fields["generation"]
     host.restart()
-    assert local_client.is_left()
+    assert local_client.is_disconnected()
     assert host.local_client().hello().fields["generation"] != before
 
 
@@ -118,8 +118,8 @@ def test_node_without_local_listener_serves_over_tcp(host, caplog):
 def test_invalid_packet_closes_the_connection(host, packets):
     local_client = host.local_client()
     for packet in packets:
-        local_client.say(packet)
-    assert local_client.is_left()
+        local_client.send(packet)
+    assert local_client.is_disconnected()
     assert host.local_listener.listener.refused == 1
 
 
@@ -135,21 +135,21 @@ def test_invalid_packet_closes_the_connection(host, packets):
 )
 def test_unexpected_message_closes_the_connection(host, again):
     local_client = host.connect_client()
-    local_client.say(again)
-    assert local_client.is_left()
+    local_client.send(again)
+    assert local_client.is_disconnected()
 
 
 def test_empty_packet_closes_the_connection(host):
     local_client = host.connect_client()
-    local_client.say(b"")
-    assert local_client.is_left()
+    local_client.send(b"")
+    assert local_client.is_disconnected()
     assert host.local_listener.listener.refused == 0
 
 
 def test_closed_connection_does_not_affect_others(host):
     good, bad = host.connect_client(), host.connect_client()
-    bad.say(b"nonsense")
-    assert bad.is_left()
+    bad.send(b"nonsense")
+    assert bad.is_disconnected()
     topic = host.create("t")
     assert good.read(topic)["error_code"] == 0
 
@@ -157,7 +157,7 @@ def test_closed_connection_does_not_affect_others(host):
 def test_connection_without_hello_is_closed_after_the_timeout(host):
     silent, welcomed = host.local_client(), host.connect_client()
     host.clock.advance(local_listener.HELLO_TIMEOUT_MS)
-    assert silent.is_left()
+    assert silent.is_disconnected()
     host.clock.advance(100 * local_listener.HELLO_TIMEOUT_MS)
     assert welcomed.read(bytes(16))["error_code"]
 
@@ -167,7 +167,7 @@ def test_connections_are_bounded_and_a_closed_one_frees_its_place(tmp_path, monk
     host = LocalNode(tmp_path / "data")
     first, _ = host.connect_client(), host.connect_client()
     third = host.local_client()
-    assert third.is_left()
+    assert third.is_disconnected()
     assert host.local_listener.listener.refused == 1
     first.close()
     host.until(lambda: len(host.local_listener.listener.connections) == 1)
@@ -189,11 +189,11 @@ def test_waiting_reads_of_a_connection_are_bounded(host, monkeypatch):
     topic = host.create("t")
     local_client = host.connect_client()
     for _ in range(3):
-        local_client.ask(topic, wait_ms=60_000)
+        local_client.send_read(topic, wait_ms=60_000)
     host.until(lambda: host.node.replicas.purgatory.size == 3)
-    assert local_client.heard() is None and not local_client.ended
-    local_client.ask(topic, wait_ms=60_000)
-    assert local_client.is_left()
+    assert local_client.try_receive() is None and not local_client.ended
+    local_client.send_read(topic, wait_ms=60_000)
+    assert local_client.is_disconnected()
     assert host.node.replicas.purgatory.size == 0
 
 
@@ -202,7 +202,7 @@ def test_waiting_reads_of_a_node_are_bounded(host, monkeypatch):
     topic = host.create("t")
     first, second = host.connect_client(), host.connect_client()
     for local_client in (first, first, second, second):
-        local_client.ask(topic, wait_ms=60_000)
+        local_client.send_read(topic, wait_ms=60_000)
     host.until(lambda: host.node.replicas.purgatory.size == 4)
     refused = second.read(topic, wait_ms=60_000)
     assert refused["error_code"] == ThrottlingQuotaExceeded.code
@@ -210,7 +210,7 @@ def test_waiting_reads_of_a_node_are_bounded(host, monkeypatch):
     first.close()
     host.until(lambda: host.local_listener.counts["waiting"] == 2)
     host.append("t", [1])
-    assert [second.granted()["end_offset"] for _ in range(2)] == [1, 1]
+    assert [second.receive_grant()["end_offset"] for _ in range(2)] == [1, 1]
     assert host.local_listener.counts["waiting"] == 0
 
 
@@ -232,7 +232,7 @@ def test_random_packets_do_not_affect_the_node(host, seed):
         for _ in range(dice.randrange(1, 4)):
             torn[dice.randrange(len(torn))] = dice.randrange(256)
         said = bytes(torn[: dice.randrange(1, len(torn) + 1)])
-        local_client.say(
+        local_client.send(
             said + (xxhash.xxh3_64_digest(said) if dice.random() < 0.8 else b"12345678")
         )
         heard = []
@@ -249,7 +249,7 @@ def test_random_packets_do_not_affect_the_node(host, seed):
 
 def waits(local_client, heard):
     """Read the next message; return whether there was one, as a read may wait for a long time."""
-    came = local_client.heard()
+    came = local_client.try_receive()
     if came is not None:
         heard.append(came)
         for descriptor in came[1]:
@@ -262,10 +262,10 @@ def test_packets_per_tick_are_bounded(host, monkeypatch):
     topic = host.create("t")
     local_client = host.connect_client()
     for _ in range(5):
-        local_client.ask(topic)
+        local_client.send_read(topic)
     host.reactor.tick(1_000)
     assert host.local_listener.counts["reads"] == 2
-    assert [local_client.granted()["request_id"] for _ in range(5)] == [*range(5)]
+    assert [local_client.receive_grant()["request_id"] for _ in range(5)] == [*range(5)]
 
 
 def test_responses_wait_in_order_for_a_program_that_does_not_read(host):
@@ -277,19 +277,19 @@ def test_responses_wait_in_order_for_a_program_that_does_not_read(host):
     connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     asked = 0
     while not connection.is_blocked:
-        local_client.ask(topic, offset=1)
+        local_client.send_read(topic, offset=1)
         asked += 1
         host.reactor.tick(0)
     for _ in range(50):
-        local_client.ask(topic, offset=1)
+        local_client.send_read(topic, offset=1)
         host.reactor.tick(0)
     assert host.local_listener.counts["reads"] == asked
-    local_client.ask(topic)
-    heard = [local_client.granted() for _ in range(asked + 51)]
+    local_client.send_read(topic)
+    heard = [local_client.receive_grant() for _ in range(asked + 51)]
     assert [grant["request_id"] for grant in heard] == [*range(asked + 51)]
     assert local_client.content(heard[-1]) and not connection.is_blocked
-    local_client.ask(topic)
-    assert local_client.granted()["error_code"] == 0
+    local_client.send_read(topic)
+    assert local_client.receive_grant()["error_code"] == 0
 
 
 def test_program_that_disconnects_with_queued_responses_is_removed(host):
@@ -298,7 +298,7 @@ def test_program_that_disconnects_with_queued_responses_is_removed(host):
     (connection,) = host.local_listener.listener.connections
     connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     while not connection.is_blocked:
-        local_client.ask(topic)
+        local_client.send_read(topic)
         host.reactor.tick(0)
     local_client.close()
     host.until(lambda: not host.local_listener.listener.connections)
@@ -308,8 +308,8 @@ def test_program_that_disconnects_with_queued_responses_is_removed(host):
 def test_exception_closes_only_its_connection(host, monkeypatch):
     local_client, other = host.connect_client(), host.connect_client()
     monkeypatch.setattr(local_listener.DirectReads, "read", lambda self, read: 1 // 0)
-    local_client.ask(bytes(16))
-    assert local_client.is_left()
+    local_client.send_read(bytes(16))
+    assert local_client.is_disconnected()
     monkeypatch.undo()
     assert host.local_listener.listener.errors == 1
     assert other.read(host.create("t"))["error_code"] == 0
@@ -327,7 +327,7 @@ def test_principal_is_the_user_of_the_peer_credentials(host, monkeypatch):
     local_client.attach()
     asked.clear()
     local_client.put(batch_of(b"v"), topic)
-    local_client.acked()
+    local_client.wait_for_acks()
     local_client.read(topic)
     assert set(asked) == {principal_of(os.geteuid())}
 
@@ -345,10 +345,10 @@ def test_metrics_count_the_local_listener(host):
     local_client.attach()
     local_client.put(batch_of(b"1", b"2"), topic)
     local_client.put(b"nonsense", topic)
-    local_client.acked(2)
+    local_client.wait_for_acks(2)
     grant = local_client.read(topic)
-    local_client.ask_for_ring()
-    local_client.ask(topic, offset=2, wait_ms=60_000)
+    local_client.request_ring()
+    local_client.send_read(topic, offset=2, wait_ms=60_000)
     host.until(lambda: host.node.replicas.purgatory.size == 1)
     told = {
         (family.name, *labels.values()): value
@@ -387,7 +387,7 @@ def test_metrics_page_is_written_after_local_packets(host):
     local_client.attach()
     page.update()
     local_client.put(batch_of(b"1"), topic)
-    local_client.acked()
+    local_client.wait_for_acks()
     before = page._periods
     page.update()
     page.close()
@@ -400,11 +400,11 @@ def test_metrics_page_is_written_after_local_packets(host):
 def test_second_ring_of_a_connection_is_refused(host):
     local_client = host.connect_client()
     local_client.attach()
-    answer, descriptors = local_client.ask_for_ring()
+    answer, descriptors = local_client.request_ring()
     assert (answer["error_code"], descriptors) == (InvalidRequest.code, [])
     topic = host.create("t")
     local_client.put(batch_of(b"v"), topic)
-    assert local_client.acked()[0][1] == 0
+    assert local_client.wait_for_acks()[0][1] == 0
 
 
 def test_ring_memory_is_bounded_and_freed_on_disconnect(tmp_path):
@@ -414,7 +414,7 @@ def test_ring_memory_is_bounded_and_freed_on_disconnect(tmp_path):
     first, second, third = (host.connect_client() for _ in range(3))
     first.attach()
     assert second.attach().writer.frame_size_max == 16_384
-    answer, descriptors = third.ask_for_ring()
+    answer, descriptors = third.request_ring()
     assert answer["error_code"] == 89 and "native.rings.bytes.max=131072" in answer["error_message"]
     assert descriptors == [] and host.local_listener.rings.counts["refused"] == 1
     first.close()
@@ -448,13 +448,13 @@ def test_attach_without_memory_or_descriptors_returns_an_error(host, monkeypatch
 
     with monkeypatch.context() as patch:
         patch.setattr(ring_host.WorkerRing, "make", refused)
-        answer, _ = local_client.ask_for_ring()
+        answer, _ = local_client.request_ring()
         assert answer["error_code"] == 56 and "Cannot allocate memory" in answer["error_message"]
     before = descriptor_count()
     with monkeypatch.context() as patch:
         most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
         patch.setattr(ring_host, "DESCRIPTORS_RESERVED", most)
-        answer, _ = local_client.ask_for_ring()
+        answer, _ = local_client.request_ring()
         assert answer["error_code"] == 56 and "ulimit -n" in answer["error_message"]
     assert descriptor_count() == before
     assert host.local_listener.rings.size == 0
@@ -468,18 +468,18 @@ def test_attach_response_waits_for_a_program_that_does_not_read(host):
     connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     asked = 0
     while not connection.is_blocked:
-        local_client.say(local.ATTACH(request_id=asked) if asked == 1 else READ_NOTHING)
+        local_client.send(local.ATTACH(request_id=asked) if asked == 1 else READ_NOTHING)
         if asked != 1:
-            local_client.ask(topic)
+            local_client.send_read(topic)
         asked += 1
         host.reactor.tick(0)
     assert host.local_listener.rings.rings
     while not local_client.ring:
-        answer, descriptors = local_client.hear()
+        answer, descriptors = local_client.receive()
         if answer.kind is local.ATTACHED:
             local_client.ring = ProducerRing(descriptors)
     local_client.put(batch_of(b"v"), topic)
-    assert local_client.acked()[0][1] == 0
+    assert local_client.wait_for_acks()[0][1] == 0
 
 
 def test_disconnected_programs_leave_no_descriptor_open(host):
@@ -492,7 +492,7 @@ def test_disconnected_programs_leave_no_descriptor_open(host):
         local_client = host.connect_client()
         local_client.attach()
         local_client.put(batch_of(b"v"), topic)
-        local_client.acked()
+        local_client.wait_for_acks()
         local_client.read(topic)
         local_client.close()
     there = host.local_listener

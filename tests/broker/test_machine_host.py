@@ -86,7 +86,7 @@ class Hosted:
         self.host.decide(decide).then(lambda value, fault: came.append((value, fault)))
         return came
 
-    def ask(self, decide: Any) -> Any:
+    def decide(self, decide: Any) -> Any:
         came = self.begin(decide)
         self.flusher.go()
         ((value, fault),) = came
@@ -121,8 +121,8 @@ class Hosted:
 @pytest.fixture
 def hosted(tmp_path: Path) -> Hosted:
     hosted = Hosted(tmp_path / "__cluster_metadata-0")
-    hosted.ask(lambda controller: controller.set_cluster_id("a-cluster"))
-    hosted.ask(lambda controller: controller.register_nodes({0: ("localhost", 9092)}, None))
+    hosted.decide(lambda controller: controller.set_cluster_id("a-cluster"))
+    hosted.decide(lambda controller: controller.register_nodes({0: ("localhost", 9092)}, None))
     return hosted
 
 
@@ -189,7 +189,7 @@ def test_decision_on_a_full_disk_changes_nothing(hosted):
     hosted.log.release()
     hosted.open(kept_free=1 << 60)
     with pytest.raises(errors.KafkaStorageError):
-        hosted.ask(hosted.create("a"))
+        hosted.decide(hosted.create("a"))
     assert hosted.state == before
 
 
@@ -219,9 +219,9 @@ def test_failed_decision_at_start_is_a_refusal(hosted):
 
 
 def test_state_is_restored_from_the_log(hosted):
-    hosted.ask(hosted.create("a", 3))
-    hosted.ask(lambda controller: controller.create_partitions([PartitionGrowth("a", 5)]))
-    hosted.ask(lambda controller: controller.allocate_producer_ids(0))
+    hosted.decide(hosted.create("a", 3))
+    hosted.decide(lambda controller: controller.create_partitions([PartitionGrowth("a", 5)]))
+    hosted.decide(lambda controller: controller.allocate_producer_ids(0))
     before = hosted.state
     hosted.crash()
     assert hosted.state == before
@@ -229,9 +229,9 @@ def test_state_is_restored_from_the_log(hosted):
 
 
 def test_incomplete_last_batch_is_discarded(hosted):
-    hosted.ask(hosted.create("a"))
+    hosted.decide(hosted.create("a"))
     before = hosted.state
-    hosted.ask(hosted.create("b", 100))
+    hosted.decide(hosted.create("b", 100))
     size = hosted.log.active.size
     hosted.log.release()
     with hosted.log.active.path.open("r+b") as file:
@@ -241,7 +241,7 @@ def test_incomplete_last_batch_is_discarded(hosted):
 
 
 def test_damaged_log_is_refused(hosted):
-    hosted.ask(hosted.create("a"))
+    hosted.decide(hosted.create("a"))
     end = hosted.log.finish()
     hosted.log.release()
     with hosted.log.active.path.open("r+b") as file:
@@ -261,8 +261,8 @@ def test_log_damaged_after_recovery_is_refused(hosted):
 
 
 def test_unreadable_log_is_refused(hosted):
-    hosted.ask(hosted.create("a"))
-    hosted.ask(hosted.create("b"))
+    hosted.decide(hosted.create("a"))
+    hosted.decide(hosted.create("b"))
     active = hosted.log.active
     active._file = OpenFile(active.path, os.O_WRONLY)  # pread: EBADF
     active._descriptor = active._file.fileno()
@@ -299,7 +299,7 @@ def test_flush_is_retried_when_the_disk_is_full(hosted, monkeypatch):
 
 
 def test_removed_metadata_log_ends_the_node(hosted):
-    hosted.ask(hosted.create("a"))
+    hosted.decide(hosted.create("a"))
     hosted.log.roll()  # so that names are flushed, too
     hosted.begin(hosted.create("b"))
     shutil.rmtree(hosted.log.directory)
@@ -323,7 +323,7 @@ def test_log_of_a_newer_version_is_refused(hosted, monkeypatch):
 def test_power_cut_keeps_completed_decisions_and_no_partial_ones(steps, kept):
     with TemporaryDirectory() as directory:
         hosted = Hosted(Path(directory) / "__cluster_metadata-0")
-        hosted.ask(lambda controller: controller.register_nodes({0: ("localhost", 9092)}, None))
+        hosted.decide(lambda controller: controller.register_nodes({0: ("localhost", 9092)}, None))
         states = {hosted.log.active.size: hosted.state}
         durable_size = hosted.log.active.size
         for step in steps:
@@ -359,7 +359,7 @@ def grown(hosted: Hosted, times: int) -> None:
     """Restart `times` times, adding five topics each time."""
     for _ in range(times):
         for _ in range(5):
-            hosted.ask(hosted.create(f"t{hosted.topics}"))
+            hosted.decide(hosted.create(f"t{hosted.topics}"))
         hosted.crash()
 
 
@@ -371,7 +371,7 @@ def test_short_log_has_no_snapshot(short):
 def test_state_is_restored_from_snapshot_and_log(short):
     grown(short, 1)
     assert len(snapshots(short)) == 1
-    short.ask(short.create("after"))
+    short.decide(short.create("after"))
     before = short.state
     short.crash()
     assert short.state == before
@@ -416,7 +416,7 @@ def test_failed_snapshot_write_does_not_prevent_the_start(short, monkeypatch):
         raise OSError(errno.ENOSPC, "no space")
 
     for _ in range(5):
-        short.ask(short.create(f"t{short.topics}"))
+        short.decide(short.create(f"t{short.topics}"))
     before = short.state
     monkeypatch.setattr(metadata_log, "put_file", full)
     short.crash()

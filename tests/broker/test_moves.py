@@ -52,16 +52,16 @@ def test_old_leader_returns_the_new_leader(written):
 
 def test_waiting_fetch_completes_when_its_partition_moves(written):
     partition = {"partition": 0, "fetch_offset": 1, "partition_max_bytes": 1 << 20}
-    asking = written.send(
+    pending = written.send(
         1, FETCH, 12, replica_id=-1, max_wait_ms=60_000, min_bytes=1, max_bytes=1 << 20,
         isolation_level=0, session_id=0, session_epoch=-1, forgotten_topics_data=[], rack_id="",
         topics=[{"topic": "a", "partitions": [partition]}],
     )  # fmt: skip
     written.steps(5)
-    assert not asking.over
+    assert not pending.is_done
     written.move("a", 2)
-    written.until(lambda: asking.over)
-    (entry,) = asking.answer.responses[0].partitions
+    written.until(lambda: pending.is_done)
+    (entry,) = pending.response.responses[0].partitions
     assert entry.error_code == NOT_LEADER
     assert entry.current_leader.leader_id == 2
 
@@ -69,16 +69,16 @@ def test_waiting_fetch_completes_when_its_partition_moves(written):
 def test_partition_in_transfer_has_no_leader(begun):
     written = begun(3, durability="fsync")
     written.create("a")
-    asking = written.begin_produce(1, "a", b"0")
+    pending = written.begin_produce(1, "a", b"0")
     written.running[1].flusher.held = True
     late = written.begin_produce(1, "a", b"1")
-    written.until(lambda: asking.over or written.running[1].flusher._begun)
+    written.until(lambda: pending.is_done or written.running[1].flusher._begun)
     written.move("a", 2)
     written.steps(50)
     for node_id in (1, 2):
         assert written.produce("a", b"x", at=node_id).error_code == NOT_LEADER
     assert written.directories("a-0*") == ["nodes/1/a-0"]
-    assert not late.over
+    assert not late.is_done
     written.running[1].flusher.let_go()
     written.settle()
     assert produced(late).error_code == 0, "it was written before, and flushed as was promised"
@@ -129,8 +129,8 @@ def held_back(cluster, topic_id):
     cluster.bus.cut.add(cluster.running[1].identity)
     cluster.disconnect(1)
     # A request waits for a node that hangs until the request's timeout.
-    for asking in (cluster.begin_delete(2, "a"), cluster.begin_create(2, "a", assigned=2)):
-        cluster.until(lambda asking=asking: asking.over, pace_ms=5)
+    for pending in (cluster.begin_delete(2, "a"), cluster.begin_create(2, "a", assigned=2)):
+        cluster.until(lambda pending=pending: pending.is_done, pace_ms=5)
     assert cluster.produce("a", b"new", at=2).error_code == 0
     cluster.running[1].flusher.let_go()
     cluster.until(lambda: cluster.directories("nodes/1/a-0") == [])
@@ -160,7 +160,7 @@ def test_partition_moved_back_before_its_transfer_is_led_again(begun):
     cluster = begun(2, durability="fsync")
     topic_id = cluster.create("a")
     cluster.running[1].flusher.held = True
-    asking = cluster.begin_produce(1, "a", b"0")
+    pending = cluster.begin_produce(1, "a", b"0")
     for from_node, to_node in ((1, 2), (2, 1)):
         moves = [cluster.move_of(topic_id, from_node, to_node)]
         controller = cluster.node(0).local_controller
@@ -168,8 +168,8 @@ def test_partition_moved_back_before_its_transfer_is_led_again(begun):
         cluster.steps(5)
     cluster.running[1].flusher.let_go()
     cluster.settle()
-    cluster.until(lambda: asking.over)
-    assert produced(asking).error_code == 0
+    cluster.until(lambda: pending.is_done)
+    assert produced(pending).error_code == 0
     assert cluster.produce("a", b"1").error_code == 0
     assert cluster.values("a") == [b"0", b"1"]
     assert cluster.directories("a-0*") == ["nodes/1/a-0"]
@@ -291,13 +291,13 @@ def test_node_awaiting_a_partition_returns_leader_not_available(written):
     written.move("a", 2)
     written.until(lambda: written.node(2).reconciler.awaited)
     asked = {"topics": [{"name": "a"}], "allow_auto_topic_creation": False}
-    (partition,) = written.ask(2, METADATA, 9, **asked).topics[0].partitions
+    (partition,) = written.request(2, METADATA, 9, **asked).topics[0].partitions
     assert partition.error_code == errors.LeaderNotAvailable.code
-    (partition,) = written.ask(3, METADATA, 9, **asked).topics[0].partitions
+    (partition,) = written.request(3, METADATA, 9, **asked).topics[0].partitions
     assert (partition.error_code, partition.leader_id) == (0, 2)
     written.running[1].paused = False
     written.settle()
-    (partition,) = written.ask(2, METADATA, 9, **asked).topics[0].partitions
+    (partition,) = written.request(2, METADATA, 9, **asked).topics[0].partitions
     assert (partition.error_code, partition.leader_id, partition.leader_epoch) == (0, 2, 1)
 
 

@@ -38,7 +38,7 @@ def led(node: InProcess, topic: str = "a", partition: int = 0) -> Partition:
 
 
 def delete(node: InProcess, topic: str) -> None:
-    node.ask(DELETE_TOPICS, 1, topic_names=[topic], timeout_ms=1_000)
+    node.request(DELETE_TOPICS, 1, topic_names=[topic], timeout_ms=1_000)
 
 
 def directories(node: InProcess, pattern: str) -> list[str]:

@@ -36,7 +36,7 @@ def blocked(node: InProcess, monkeypatch: pytest.MonkeyPatch) -> InProcess:
 
 
 def described(node: InProcess, topic: str = "a") -> Any:
-    (answer,) = node.ask(METADATA, 12, topics=[{"name": topic}]).topics
+    (answer,) = node.request(METADATA, 12, topics=[{"name": topic}]).topics
     return answer.partitions[0]
 
 
@@ -49,7 +49,7 @@ def test_partition_without_log_has_no_leader_in_metadata(blocked):
 
 def test_describe_topic_partitions_without_log_has_no_leader(blocked):
     blocked.create("a")
-    answer = blocked.ask(DESCRIBE_TOPIC_PARTITIONS, 0, topics=[{"name": "a"}])
+    answer = blocked.request(DESCRIBE_TOPIC_PARTITIONS, 0, topics=[{"name": "a"}])
     assert answer.topics[0].partitions[0].leader_id == -1
 
 

@@ -94,7 +94,7 @@ class Partition:
         return min(self.bytes, size_max)
 
 
-def heard(future):
+def results_of(future):
     news = []
     future.then(lambda value, fault: news.append((value, fault)))
     return news
@@ -128,7 +128,7 @@ def codes(response):
 
 def test_produce_waits_for_all_of_its_partitions(purgatory):
     a, b = Partition(0), Partition(1)
-    news = heard(purgatory.watch(produced(a, b), 1000))
+    news = results_of(purgatory.watch(produced(a, b), 1000))
     a.high_watermark = 5
     purgatory.wake(a)
     assert news == []
@@ -141,7 +141,7 @@ def test_produce_waits_for_all_of_its_partitions(purgatory):
 
 def test_produce_waits_while_high_watermark_is_at_last_offset(purgatory):
     partition = Partition()
-    news = heard(purgatory.watch(produced(partition, last_offset=4), 1000))
+    news = results_of(purgatory.watch(produced(partition, last_offset=4), 1000))
     partition.high_watermark = 4
     purgatory.wake(partition)
     assert news == []
@@ -149,7 +149,7 @@ def test_produce_waits_while_high_watermark_is_at_last_offset(purgatory):
 
 def test_expired_produce_fails_only_uncommitted_partitions(purgatory, timers):
     a, b = Partition(0), Partition(1)
-    news = heard(purgatory.watch(produced(a, b), 1000))
+    news = results_of(purgatory.watch(produced(a, b), 1000))
     a.high_watermark = 5
     timers.all_due()
     ((response, _),) = news
@@ -158,7 +158,7 @@ def test_expired_produce_fails_only_uncommitted_partitions(purgatory, timers):
 
 def test_produce_fails_when_partition_moves_away(purgatory):
     partition = Partition()
-    news = heard(purgatory.watch(produced(partition), 1000))
+    news = results_of(purgatory.watch(produced(partition), 1000))
     partition.error = NotLeaderOrFollower()
     purgatory.wake(partition)
     ((response, _),) = news
@@ -167,7 +167,7 @@ def test_produce_fails_when_partition_moves_away(purgatory):
 
 def test_produce_checks_only_the_changed_partition(purgatory):
     partitions = [Partition(number) for number in range(500)]
-    news = heard(purgatory.watch(produced(*partitions), 1000))
+    news = results_of(purgatory.watch(produced(*partitions), 1000))
     for partition in partitions:
         partition.high_watermark = 5
         purgatory.wake(partition)
@@ -203,7 +203,7 @@ def begun(purgatory, *partitions, **limits):
     """Start a fetch that waits; return the list of its outcomes."""
     future = purgatory.begin(fetch_of(*partitions, **limits), 1000)
     assert isinstance(future, Future)
-    return heard(future)
+    return results_of(future)
 
 
 def moved(purgatory, partition, size):
@@ -233,7 +233,7 @@ def test_waiting_fetch_holds_no_records(purgatory):
     a, b = Partition(0), Partition(1)
     a.bytes = 6
     fetch = fetch_of(a, b)
-    news = heard(purgatory.begin(fetch, 1000))
+    news = results_of(purgatory.begin(fetch, 1000))
     assert [result.records for result in fetch._results] == [None, None]
     moved(purgatory, b, 4)
     purgatory.run()
@@ -279,7 +279,7 @@ def test_completed_fetch_is_unregistered(purgatory, timers):
 def test_abandoned_fetch_is_unregistered(purgatory, timers):
     partition = Partition()
     future = purgatory.begin(fetch_of(partition), 2**31 - 1)
-    news = heard(future)
+    news = results_of(future)
     future.abandon()
     purgatory.run()
     assert (purgatory.size, partition.waiting, timers.due, news) == (0, {}, [], [])
@@ -413,7 +413,7 @@ def test_produce_completes_before_many_waiting_fetches(purgatory):
     partition = Partition()
     for _ in range(1_000):
         begun(purgatory, partition, min_bytes=1)
-    news = heard(purgatory.watch(produced(partition), 1000))
+    news = results_of(purgatory.watch(produced(partition), 1000))
     partition.high_watermark = 5
     purgatory.wake(partition)
     assert len(news) == 1
@@ -428,7 +428,7 @@ def test_unreadable_log_fails_only_its_delayed_request(purgatory, is_urgent):
         raise FileNotFoundError(2, "No such file or directory", "00000000000000000000.log")
 
     broken.build_response, broken.is_urgent = build_response, is_urgent
-    failed, answered = (heard(purgatory.watch(each, 1000)) for each in (broken, whole))
+    failed, answered = (results_of(purgatory.watch(each, 1000)) for each in (broken, whole))
     partition.high_watermark = 5
     purgatory.wake(partition)
     purgatory.run()

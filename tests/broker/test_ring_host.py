@@ -57,7 +57,7 @@ def local_client(host: LocalNode) -> LocalClient:
 
 
 def delete(host: LocalNode, topic: str) -> None:
-    host.ask(DELETE_TOPICS, 1, topic_names=[topic], timeout_ms=1_000)
+    host.request(DELETE_TOPICS, 1, topic_names=[topic], timeout_ms=1_000)
 
 
 # -- appends and acknowledgements ----------------------------------------------------------------
@@ -67,28 +67,28 @@ def delete(host: LocalNode, topic: str) -> None:
 def test_batch_is_appended_and_acknowledged_with_its_offset(host, local_client, acks):
     first = local_client.put(batch_of(b"a", b"b"), host.topic, acks=acks)
     second = local_client.put(batch_of(b"c"), host.topic, acks=acks)
-    assert local_client.acked(2) == [(first, OK, 0, -1, 0), (second, OK, 2, -1, 0)]
+    assert local_client.wait_for_acks(2) == [(first, OK, 0, -1, 0), (second, OK, 2, -1, 0)]
     assert host.values() == [b"a", b"b", b"c"]
 
 
 def test_acks_0_sends_no_acknowledgement_on_success(host, local_client):
     local_client.put(batch_of(b"a"), host.topic, acks=0)
     told = local_client.put(batch_of(b"b"), host.topic)
-    assert local_client.acked() == [(told, OK, 1, -1, 0)]
+    assert local_client.wait_for_acks() == [(told, OK, 1, -1, 0)]
     assert host.values() == [b"a", b"b"]
 
 
 def test_acknowledgement_has_the_log_append_time(host, local_client):
     topic = host.create("stamped", message_timestamp_type="LogAppendTime")
     told = local_client.put(batch_of(b"v"), topic)
-    assert local_client.acked() == [(told, OK, 0, host.clock.wall_ms(), 0)]
+    assert local_client.wait_for_acks() == [(told, OK, 0, host.clock.wall_ms(), 0)]
 
 
 def test_ring_batches_are_counted_in_topic_metrics(host, local_client):
     batch = batch_of(b"a", b"b")
     local_client.put(batch, host.topic)
     local_client.put(batch + batch, host.topic)
-    local_client.acked(2)
+    local_client.wait_for_acks(2)
     traffic = host.node.replicas.traffic["t"]
     assert (traffic.produces, traffic.messages_in, traffic.bytes_in) == (2, 2, len(batch))
     assert traffic.failed_produces == 1
@@ -96,10 +96,10 @@ def test_ring_batches_are_counted_in_topic_metrics(host, local_client):
 
 def test_append_from_a_ring_wakes_a_waiting_read(host, local_client):
     reader = host.connect_client()
-    reader.ask(host.topic, wait_ms=60_000)
+    reader.send_read(host.topic, wait_ms=60_000)
     host.until(lambda: host.node.replicas.purgatory.size == 1)
     local_client.put(batch_of(b"v"), host.topic)
-    assert reader.granted()["end_offset"] == 1
+    assert reader.receive_grant()["end_offset"] == 1
 
 
 def test_batch_retried_over_tcp_is_a_duplicate(host, local_client):
@@ -108,7 +108,7 @@ def test_batch_retried_over_tcp_is_a_duplicate(host, local_client):
     local_client.put(batch, host.topic, acks=0)
     host.until(lambda: host.values() == [b"once"])
     topics = [{"name": "t", "partition_data": [{"index": 0, "records": batch}]}]
-    answer = host.ask(PRODUCE, 9, acks=-1, timeout_ms=1_000, topic_data=topics)
+    answer = host.request(PRODUCE, 9, acks=-1, timeout_ms=1_000, topic_data=topics)
     entry = answer.responses[0].partition_responses[0]
     assert (entry.error_code, entry.base_offset, host.values()) == (OK, 0, [b"once"])
 
@@ -118,7 +118,7 @@ def test_largest_batch_fits_in_a_frame(host, local_client):
     value = b"x" * (room - len(batch_of(b"x" * (room - 200))) + room - 200)
     assert len(batch_of(value)) == room
     local_client.put(batch_of(value), host.topic)
-    assert local_client.acked()[0][1] == OK
+    assert local_client.wait_for_acks()[0][1] == OK
     with pytest.raises(ValueError):
         local_client.ring.writer.reserve(room + 1)
 
@@ -146,7 +146,7 @@ def test_acks_1_is_acknowledged_before_the_flush(host, local_client, monkeypatch
     topic = host.create("safe", durability="fsync")
     monkeypatch.setattr(host.node.flusher, "submit", lambda flushes: None)
     local_client.put(batch_of(b"v"), topic, acks=1)
-    assert local_client.acked()[0][1:3] == (OK, 0)
+    assert local_client.wait_for_acks()[0][1:3] == (OK, 0)
     assert host.node.replicas.leader("safe", 0).high_watermark == 0
 
 
@@ -164,7 +164,7 @@ def stuck(host, local_client, monkeypatch):
 def test_expired_batch_is_acknowledged_with_request_timed_out(host, local_client, stuck):
     assert local_client.take_acks() == []
     host.clock.advance(5_000)
-    assert local_client.acked() == [(stuck, RequestTimedOut.code, *NOTHING)]
+    assert local_client.wait_for_acks() == [(stuck, RequestTimedOut.code, *NOTHING)]
     assert host.local_listener.rings.errors == {RequestTimedOut.code: 1}
 
 
@@ -211,7 +211,7 @@ def test_batch_refused_over_tcp_is_refused_over_the_ring(host, local_client, nam
     batch, topic, how, fault = refusals(host)[name]
     refused = local_client.put(batch, topic, **how)
     good = local_client.put(batch_of(b"good"), host.topic)
-    assert local_client.acked(2) == [(refused, fault.code, *NOTHING), (good, OK, 0, -1, 0)]
+    assert local_client.wait_for_acks(2) == [(refused, fault.code, *NOTHING), (good, OK, 0, -1, 0)]
     assert host.values() == [b"good"]
     assert host.local_listener.rings.errors == {fault.code: 1}
 
@@ -220,7 +220,7 @@ def test_batch_refused_over_tcp_is_refused_over_the_ring(host, local_client, nam
 def test_refused_batch_with_acks_0_is_acknowledged_with_its_error(host, local_client, name):
     batch, topic, how, fault = refusals(host)[name]
     refused = local_client.put(batch, topic, acks=0, **how)
-    assert local_client.acked() == [(refused, fault.code, *NOTHING)]
+    assert local_client.wait_for_acks() == [(refused, fault.code, *NOTHING)]
 
 
 def test_batch_without_permission_is_refused(host, local_client):
@@ -228,7 +228,7 @@ def test_batch_without_permission_is_refused(host, local_client):
     other = host.connect_client()
     other.attach()
     other.put(batch_of(b"v"), host.topic)
-    assert other.acked()[0][1] == TopicAuthorizationFailed.code
+    assert other.wait_for_acks()[0][1] == TopicAuthorizationFailed.code
     assert host.values() == []
 
 
@@ -239,16 +239,16 @@ def test_internal_topic_accepts_only_the_admin_client(host):
     for each in (local_client, admin):
         each.attach()
         each.put(batch_of(b"v"), topic)
-    assert local_client.acked()[0][1] == InvalidTopicException.code
-    assert admin.acked()[0][1] == OK
+    assert local_client.wait_for_acks()[0][1] == InvalidTopicException.code
+    assert admin.wait_for_acks()[0][1] == OK
 
 
 def test_topic_deleted_while_attached_is_unknown(host, local_client):
     local_client.put(batch_of(b"v"), host.topic)
-    local_client.acked()
+    local_client.wait_for_acks()
     delete(host, "t")
     refused = local_client.put(batch_of(b"w"), host.topic)
-    assert local_client.acked(2)[-1] == (refused, UnknownTopicId.code, *NOTHING)
+    assert local_client.wait_for_acks(2)[-1] == (refused, UnknownTopicId.code, *NOTHING)
 
 
 def test_waiting_batch_fails_when_its_topic_is_deleted(host, local_client, monkeypatch):
@@ -258,7 +258,7 @@ def test_waiting_batch_fails_when_its_topic_is_deleted(host, local_client, monke
     host.until(lambda: host.node.replicas.purgatory.size == 1)
     partition = host.node.replicas.leader("safe", 0)
     host.node.replicas.remove(partition)
-    assert local_client.acked() == [(number, UnknownTopicOrPartition.code, *NOTHING)]
+    assert local_client.wait_for_acks() == [(number, UnknownTopicOrPartition.code, *NOTHING)]
 
 
 def test_moved_partition_returns_not_leader_or_follower(host, local_client):
@@ -266,7 +266,7 @@ def test_moved_partition_returns_not_leader_or_follower(host, local_client):
     moved = []
     host.node.replicas.retire(partition, lambda: moved.append(True))
     refused = local_client.put(batch_of(b"v"), host.topic)
-    assert local_client.acked() == [(refused, NotLeaderOrFollower.code, *NOTHING)]
+    assert local_client.wait_for_acks() == [(refused, NotLeaderOrFollower.code, *NOTHING)]
     assert moved
 
 
@@ -296,7 +296,7 @@ def test_bytes_of_a_ring_per_tick_are_bounded(host, local_client, monkeypatch):
         local_client.put(batch_of(b"x" * 60_000), host.topic)
     host.reactor.tick(0)
     assert len(host.values()) == 2
-    local_client.acked(5)
+    local_client.wait_for_acks(5)
 
 
 def test_ring_is_read_only_while_it_has_room_for_acknowledgements(host, local_client):
@@ -310,7 +310,7 @@ def test_ring_is_read_only_while_it_has_room_for_acknowledgements(host, local_cl
         host.clock.advance(POLL_MS)
         host.reactor.tick(0)
     assert len(host.values()) == 1_024
-    acks = local_client.acked(1_025)
+    acks = local_client.wait_for_acks(1_025)
     assert acks[-1][0] == more and len(host.values()) == 1_025
 
 
@@ -348,7 +348,7 @@ def test_poll_timer_finds_frames_without_a_wakeup(host, local_client):
         host.reactor.tick(0)
     assert host.values() == []
     host.clock.advance(POLL_MS)
-    assert local_client.acked()[0][:2] == (1, OK)
+    assert local_client.wait_for_acks()[0][:2] == (1, OK)
     assert host.local_listener.rings.counts["found_late"] == 1
 
 
@@ -369,7 +369,7 @@ def test_poll_interval_of_idle_rings_grows(host, local_client):
     polls(1_000)
     assert polls(10 * POLL_MS_MAX) == 10
     local_client.put(batch_of(b"v"), host.topic)
-    local_client.acked()
+    local_client.wait_for_acks()
     assert polls(POLL_MS_MAX + POLL_MS) >= 2
 
 
@@ -391,7 +391,7 @@ def test_poll_timer_runs_only_while_rings_are_attached(host):
 def test_producer_cannot_block_the_node_by_its_eventfd(host):
     """The producer fills the event's counter, changes its flags, and drains it under the node."""
     local_client = host.connect_client()
-    _, descriptors = local_client.ask_for_ring()
+    _, descriptors = local_client.request_ring()
     event = os.dup(descriptors[2])
     local_client.ring = ProducerRing(descriptors)
     fcntl.fcntl(event, fcntl.F_SETFL, 0)
@@ -409,13 +409,13 @@ def test_producer_cannot_block_the_node_by_its_eventfd(host):
         host.clock.advance(1)
     os.close(event)
     host.clock.advance(POLL_MS_MAX)  # a wake-up may be lost if the producer drains the event
-    assert len(local_client.acked(3 * FRAMES_PER_TICK)) == 3 * FRAMES_PER_TICK
+    assert len(local_client.wait_for_acks(3 * FRAMES_PER_TICK)) == 3 * FRAMES_PER_TICK
 
 
 def test_ring_that_violates_the_layout_is_closed(host, caplog):
     """Complete frames before the violation are appended; nothing of the invalid frame is."""
     local_client = host.connect_client()
-    _, descriptors = local_client.ask_for_ring()
+    _, descriptors = local_client.request_ring()
     ring = os.dup(descriptors[0])
     local_client.ring = ProducerRing(descriptors)
     batch = batch_of(b"v")
@@ -423,7 +423,7 @@ def test_ring_that_violates_the_layout_is_closed(host, caplog):
     next_frame = FRAMES_POSITION + (48 + len(batch) + 7) // 8 * 8
     os.pwrite(ring, (7).to_bytes(4, "little"), next_frame)
     os.close(ring)
-    assert local_client.is_left()
+    assert local_client.is_disconnected()
     assert host.values() == [b"v"]
     assert host.local_listener.rings.closed_counts == {"violation": 1}
     assert host.local_listener.rings.size == 0 and not host.local_listener.rings.rings
@@ -431,7 +431,7 @@ def test_ring_that_violates_the_layout_is_closed(host, caplog):
     other = host.connect_client()
     other.attach()
     other.put(batch_of(b"w"), host.topic)
-    assert other.acked()[0][1:3] == (OK, 1)
+    assert other.wait_for_acks()[0][1:3] == (OK, 1)
 
 
 def test_frames_committed_before_a_disconnect_are_appended(host, local_client):
@@ -469,7 +469,7 @@ def test_closed_node_closes_its_rings(host, local_client):
     again = host.connect_client()
     again.attach()
     again.put(batch_of(b"w"), host.topic)
-    assert again.acked()[0][1] == OK
+    assert again.wait_for_acks()[0][1] == OK
 
 
 def test_exception_closes_only_its_ring(host, local_client, monkeypatch):
@@ -479,11 +479,11 @@ def test_exception_closes_only_its_ring(host, local_client, monkeypatch):
         ReplicaManager, "append", lambda replicas, client, acks, *rest: 1 // (acks - 1) or None
     )
     local_client.put(batch_of(b"v"), host.topic, acks=1)
-    assert local_client.is_left()
+    assert local_client.is_disconnected()
     assert host.local_listener.rings.closed_counts == {"fault": 1}
     monkeypatch.undo()
     other.put(batch_of(b"v"), host.topic)
-    assert other.acked()[0][1] == OK
+    assert other.wait_for_acks()[0][1] == OK
 
 
 def test_failed_disk_ends_the_process(host, local_client, monkeypatch):
@@ -493,4 +493,4 @@ def test_failed_disk_ends_the_process(host, local_client, monkeypatch):
     monkeypatch.setattr(ReplicaManager, "append", failing)
     local_client.put(batch_of(b"v"), host.topic)
     with pytest.raises(DiskFailed):
-        local_client.acked()
+        local_client.wait_for_acks()

@@ -79,11 +79,11 @@ def test_batches_behind_a_decompression_keep_their_order(host, local_client, let
         local_client.put(packed(b"c"), host.topic),
         local_client.put(batch_of(b"other"), host.topic, partition=1),
     ]
-    assert local_client.acked(1) == [(numbers[3], OK, 0, -1, 0)]
+    assert local_client.wait_for_acks(1) == [(numbers[3], OK, 0, -1, 0)]
     taken(host, 4)
     assert host.values() == [] and len(local_client.take_acks()) == 1
     let_go()
-    assert local_client.acked(4)[1:] == [
+    assert local_client.wait_for_acks(4)[1:] == [
         (number, OK, at, -1, 0) for at, number in enumerate(numbers[:3])
     ]
     assert host.values() == [b"a", b"b", b"c"]
@@ -95,7 +95,7 @@ def test_batches_behind_a_decompression_keep_their_order(host, local_client, let
 def test_damaged_batch_is_refused_by_the_thread(host, local_client, acks):
     refused = local_client.put(damaged(), host.topic, acks=acks)
     good = local_client.put(packed(b"good"), host.topic)
-    assert sorted(local_client.acked(2)) == sorted(
+    assert sorted(local_client.wait_for_acks(2)) == sorted(
         [(refused, InvalidRecord.code, *NOTHING), (good, OK, 0, -1, 0)]
     )
     assert host.values() == [b"good"]
@@ -115,7 +115,7 @@ def test_bytes_taken_from_a_ring_during_decompression_are_bounded(host, local_cl
     assert ring.size <= taken_size < ring.size + len(batch), "the rest stays in the ring"
     assert count * len(batch) > 1.5 * ring.size
     let_go()
-    local_client.acked(count)
+    local_client.wait_for_acks(count)
     assert len(host.values()) == count
 
 
@@ -134,6 +134,6 @@ def test_topic_deleted_during_decompression_is_unknown(host, local_client, let_g
     local_client.put(packed(b"a"), host.topic)
     local_client.put(batch_of(b"b"), host.topic)
     taken(host, 2)
-    host.ask(DELETE_TOPICS, 1, topic_names=["t"], timeout_ms=1_000)
+    host.request(DELETE_TOPICS, 1, topic_names=["t"], timeout_ms=1_000)
     let_go()
-    assert {code for _, code, *_ in local_client.acked(2)} == {UnknownTopicId.code}
+    assert {code for _, code, *_ in local_client.wait_for_acks(2)} == {UnknownTopicId.code}

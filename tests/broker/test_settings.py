@@ -30,16 +30,16 @@ def begin_alter(cluster, node_id, kind, name, **texts):
 
 def alter(cluster, node_id, kind, name, **texts):
     """Have a node set or delete keys of a resource; return the error code."""
-    asking = begin_alter(cluster, node_id, kind, name, **texts)
-    cluster.until(lambda: asking.over)
-    (answer,) = asking.answer.responses
+    pending = begin_alter(cluster, node_id, kind, name, **texts)
+    cluster.until(lambda: pending.is_done)
+    (answer,) = pending.response.responses
     return answer.error_code
 
 
-def told(cluster, node_id, kind, name, key):
+def value_and_source(cluster, node_id, kind, name, key):
     """Return a key's value and source as described by a node."""
     resource = {"resource_type": kind, "resource_name": name, "configuration_keys": [key]}
-    (result,) = cluster.ask(node_id, DESCRIBE_CONFIGS, 4, resources=[resource]).results
+    (result,) = cluster.request(node_id, DESCRIBE_CONFIGS, 4, resources=[resource]).results
     assert result.error_code == 0, result.error_message
     (entry,) = result.configs
     return entry.value, entry.config_source
@@ -59,8 +59,8 @@ def test_default_config_altered_at_any_node_applies_to_all_nodes(cluster, at):
 def test_config_of_one_node_applies_only_there(cluster, at):
     assert alter(cluster, at, BROKER, "2", fetch_max_bytes="2000") == 0
     assert fetch_max(cluster) == [55 << 20, 55 << 20, 2000]
-    assert told(cluster, 2, BROKER, "2", "fetch.max.bytes") == ("2000", 2)
-    assert told(cluster, 1, BROKER, "1", "fetch.max.bytes") == (str(55 << 20), 5)
+    assert value_and_source(cluster, 2, BROKER, "2", "fetch.max.bytes") == ("2000", 2)
+    assert value_and_source(cluster, 1, BROKER, "1", "fetch.max.bytes") == (str(55 << 20), 5)
 
 
 def test_topic_config_applies_to_the_logs_of_all_leaders(cluster):
@@ -92,9 +92,9 @@ def test_topic_default_of_node_0_applies_to_all_nodes(cluster):
     assert alter(cluster, 0, BROKER, "", message_max_bytes="200") == 0
     assert alter(cluster, 1, BROKER, "0", message_max_bytes="100") == 0
     assert [log.config.settings[MAX_MESSAGE_BYTES] for log in logs] == [100, 100]
-    assert told(cluster, 0, BROKER, "0", "message.max.bytes") == ("100", 2)
-    assert told(cluster, 1, BROKER, "1", "message.max.bytes") == ("100", 3)
-    assert told(cluster, 2, TOPIC, "a", "max.message.bytes") == ("100", 3)
+    assert value_and_source(cluster, 0, BROKER, "0", "message.max.bytes") == ("100", 2)
+    assert value_and_source(cluster, 1, BROKER, "1", "message.max.bytes") == ("100", 3)
+    assert value_and_source(cluster, 2, TOPIC, "a", "max.message.bytes") == ("100", 3)
     assert alter(cluster, 1, BROKER, "2", message_max_bytes="50") == errors.InvalidRequest.code
     assert alter(cluster, 1, BROKER, "0", message_max_bytes=None) == 0
     assert [log.config.settings[MAX_MESSAGE_BYTES] for log in logs] == [200, 200]
@@ -125,7 +125,7 @@ def test_altered_configs_survive_a_change_to_one_process_and_back(cluster):
     assert alone.node.replicas.leader("a", 0).log.config.settings[SEGMENT_BYTES] == 2 << 20
     changes = [{"name": "fetch.max.bytes", "value": "3000"}]
     resource = {"resource_type": BROKER, "resource_name": "", "configs": changes}
-    alone.ask(INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource])
+    alone.request(INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource])
     alone.close()
     cluster.locked.lock()
     cluster.begin(2)
@@ -141,8 +141,8 @@ def test_config_of_a_removed_node_is_removed(cluster):
 
 def test_worker_starts_with_configs_altered_while_it_was_down(cluster):
     cluster.kill(2, stay_down=True)
-    asking = begin_alter(cluster, 1, BROKER, "", fetch_max_bytes="2000")
-    cluster.until(lambda: asking.over)
+    pending = begin_alter(cluster, 1, BROKER, "", fetch_max_bytes="2000")
+    cluster.until(lambda: pending.is_done)
     cluster.held_down.clear()
     cluster.settle()
     assert fetch_max(cluster) == [2000, 2000, 2000]
@@ -158,31 +158,33 @@ def test_worker_reads_missed_configs_from_the_metadata_log(cluster):
 def test_configs_without_supervisor_are_described_and_altered_later(cluster):
     assert alter(cluster, 1, BROKER, "", fetch_max_bytes="2000") == 0
     cluster.kill(0, stay_down=True)
-    assert told(cluster, 1, BROKER, "1", "fetch.max.bytes") == ("2000", 3)
-    asking = begin_alter(cluster, 1, BROKER, "", fetch_max_bytes="3000")
+    assert value_and_source(cluster, 1, BROKER, "1", "fetch.max.bytes") == ("2000", 3)
+    pending = begin_alter(cluster, 1, BROKER, "", fetch_max_bytes="3000")
     cluster.steps(20)
-    assert not asking.over
+    assert not pending.is_done
     cluster.held_down.clear()
-    cluster.until(lambda: asking.over)
-    assert asking.answer.responses[0].error_code == 0
+    cluster.until(lambda: pending.is_done)
+    assert pending.response.responses[0].error_code == 0
     cluster.settle()
     assert fetch_max(cluster) == [3000, 3000, 3000]
 
 
 def test_describe_configs_of_another_node_is_refused(cluster):
     resource = {"resource_type": BROKER, "resource_name": "2", "configuration_keys": None}
-    (result,) = cluster.ask(1, DESCRIBE_CONFIGS, 4, resources=[resource]).results
+    (result,) = cluster.request(1, DESCRIBE_CONFIGS, 4, resources=[resource]).results
     assert result.error_code == errors.InvalidRequest.code
-    assert told(cluster, 2, BROKER, "2", "node.id")[0] == "2"
+    assert value_and_source(cluster, 2, BROKER, "2", "node.id")[0] == "2"
     port = cluster.listeners[2].getsockname()[1]
-    assert told(cluster, 2, BROKER, "2", "listeners")[0] == f"PLAINTEXT://127.0.0.1:{port}"
+    assert (
+        value_and_source(cluster, 2, BROKER, "2", "listeners")[0] == f"PLAINTEXT://127.0.0.1:{port}"
+    )
 
 
 def test_altered_worker_dedicated_max_applies_now_and_after_a_restart(begun):
     cluster = begun(2, **{"worker.dedicated.max": "0"})
     refused = cluster.begin_create(1, "a", worker_dedicated="true")
-    cluster.until(lambda: refused.over)
-    assert refused.answer.topics[0].error_code == errors.PolicyViolation.code
+    cluster.until(lambda: refused.is_done)
+    assert refused.response.topics[0].error_code == errors.PolicyViolation.code
     assert alter(cluster, 1, BROKER, "", worker_dedicated_max="1") == 0
     assert cluster.node(0).settings[WORKER_DEDICATED_MAX] == 1
     cluster.create("a", worker_dedicated="true")

@@ -25,7 +25,7 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     made = Cluster(tmp_path / "data", workers=1)
     topic = {"name": "t", "num_partitions": 1, "replication_factor": -1,
              "assignments": [], "configs": []}  # fmt: skip
-    made.ask(0, CREATE_TOPICS, 7, topics=[topic], timeout_ms=1_000)
+    made.request(0, CREATE_TOPICS, 7, topics=[topic], timeout_ms=1_000)
     made.settle()
     led = made.node(1).replicas.leader("t", 0)
     led.append(batch(b"a"))

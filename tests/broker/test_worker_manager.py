@@ -43,22 +43,24 @@ def heartbeat(offset: int, led_count: int = 0, size: int = 0, unserved=()) -> bu
     )
 
 
-def say(cluster, message: bus.TypedRecord, identity: bytes | None = None) -> None:
+def deliver(cluster, message: bus.TypedRecord, identity: bytes | None = None) -> None:
     """Have the supervisor receive a message from worker 1 or another identity."""
-    cluster.said_up(identity or cluster.running[1].identity, bus.write_frame(message))
+    cluster.receive_from_worker(identity or cluster.running[1].identity, bus.write_frame(message))
 
 
-def told(cluster) -> list[bus.TypedRecord]:
+def messages_to_worker(cluster) -> list[bus.TypedRecord]:
     """Return the unread messages sent to worker 1."""
     return [bus.read_frame(frame) for frame in cluster.bus.to_worker[cluster.running[1].identity]]
 
 
-def answered(cluster, frame: bytes) -> bus.TypedRecord:
+def response_to(cluster, frame: bytes) -> bus.TypedRecord:
     """Return the response to a request that worker 1 forwards without having received it."""
     cluster.running[1].paused = True
-    say(cluster, forward(frame))
-    cluster.until(lambda: any(message.kind is bus.RESPONSE for message in told(cluster)))
-    (answer,) = [message for message in told(cluster) if message.kind is bus.RESPONSE]
+    deliver(cluster, forward(frame))
+    cluster.until(
+        lambda: any(message.kind is bus.RESPONSE for message in messages_to_worker(cluster))
+    )
+    (answer,) = [message for message in messages_to_worker(cluster) if message.kind is bus.RESPONSE]
     return answer
 
 
@@ -85,7 +87,7 @@ FETCHED = {
     ],
 )
 def test_request_that_is_not_for_the_controller_is_refused(cluster, frame):
-    answer = answered(cluster, frame).fields
+    answer = response_to(cluster, frame).fields
     assert (answer["request_id"], answer["frame"]) == (1_000, None)
     assert answer["error_code"] == errors.InvalidRequest.code
 
@@ -100,7 +102,7 @@ def test_request_that_is_not_for_the_controller_is_refused(cluster, frame):
     ],
 )
 def test_undecodable_request_returns_invalid_request(cluster, frame):
-    assert answered(cluster, frame).fields["error_code"] == errors.InvalidRequest.code
+    assert response_to(cluster, frame).fields["error_code"] == errors.InvalidRequest.code
     assert cluster.faults == []
 
 
@@ -110,7 +112,7 @@ def test_exception_in_a_handler_returns_an_error(cluster, monkeypatch):
 
     monkeypatch.setattr(cluster.node(0).local_controller.machine, "create_topics", fail)
     topic = {"name": "a", "num_partitions": 1, "replication_factor": 1}
-    answer = answered(cluster, request(CREATE_TOPICS, 7, topics=[topic], timeout_ms=0))
+    answer = response_to(cluster, request(CREATE_TOPICS, 7, topics=[topic], timeout_ms=0))
     assert answer.fields["error_code"] != 0
     assert cluster.deaths == cluster.faults == []
 
@@ -120,12 +122,12 @@ def test_response_returns_any_request_id_of_the_worker(cluster, number):
     cluster.running[1].paused = True
     topic = {"name": "a", "num_partitions": 1, "replication_factor": 1}
     frame = request(CREATE_TOPICS, 7, topics=[topic], timeout_ms=0)
-    say(cluster, forward(frame, number, peer_port=-(2**31), local_port=2**31 - 1))
-    say(cluster, bus.ALLOCATE_IDS(request_id=number))
+    deliver(cluster, forward(frame, number, peer_port=-(2**31), local_port=2**31 - 1))
+    deliver(cluster, bus.ALLOCATE_IDS(request_id=number))
     found: list[bus.TypedRecord] = []
 
     def both() -> bool:
-        found[:] = [m for m in told(cluster) if m.kind in (bus.RESPONSE, bus.IDS)]
+        found[:] = [m for m in messages_to_worker(cluster) if m.kind in (bus.RESPONSE, bus.IDS)]
         return len(found) == 2
 
     cluster.until(both, pace_ms=10)
@@ -141,7 +143,7 @@ def test_messages_of_older_incarnations_are_refused(cluster, incarnation):
     refused = cluster.supervisor.worker_manager.refused
     identity = old if incarnation else b"1.0"
     for message in (heartbeat(0, 77), bus.HELLO(image_offset=0), bus.ALLOCATE_IDS(request_id=1)):
-        say(cluster, message, identity)
+        deliver(cluster, message, identity)
     assert cluster.supervisor.worker_manager.refused == refused + 3
     assert vars_of(cluster.supervisor.worker_manager.workers[1]) == before
 
@@ -152,8 +154,8 @@ def vars_of(member) -> dict[str, object]:
 
 def test_messages_of_unknown_workers_are_ignored(cluster):
     for identity in (b"0.1", b"9.1", b"1.99999", b"-1.1", b"x", b"", b"\0" * 5):
-        say(cluster, heartbeat(0), identity)
-        say(cluster, forward(b"x"), identity)
+        deliver(cluster, heartbeat(0), identity)
+        deliver(cluster, forward(b"x"), identity)
     assert cluster.supervisor.worker_manager.workers.keys() == {1, 2}
     assert cluster.faults == cluster.deaths == []
 
@@ -161,13 +163,13 @@ def test_messages_of_unknown_workers_are_ignored(cluster):
 def test_heartbeat_beyond_the_end_offset_is_ignored(cluster):
     member = cluster.supervisor.worker_manager.workers[1]
     before = member.reconciled_offset
-    say(cluster, heartbeat(LONG, 5))
+    deliver(cluster, heartbeat(LONG, 5))
     assert (member.reconciled_offset, member.led_count) == (before, 0)
 
 
 def test_invalid_heartbeat_values_do_not_affect_rebalance(cluster):
     cluster.create("a", 2)
-    say(cluster, heartbeat(-LONG, -5, -LONG, [(b"?" * 16, -1), (bytes(16), 2**31 - 1)]))
+    deliver(cluster, heartbeat(-LONG, -5, -LONG, [(b"?" * 16, -1), (bytes(16), 2**31 - 1)]))
     report = cluster.order("list")
     assert [node["node_id"] for node in report["nodes"]] == [0, 1, 2]
     cluster.order("rebalance")
@@ -179,7 +181,7 @@ def test_partition_reported_without_log_is_not_moved(cluster):
     topic_id = cluster.create("a", 2)
     cluster.running[1].paused = True
     end_offset = cluster.node(0).local_controller.log.end_offset
-    say(cluster, heartbeat(end_offset, 0, 0, [(topic_id, 0)]))
+    deliver(cluster, heartbeat(end_offset, 0, 0, [(topic_id, 0)]))
     cluster.move("a", 2)
     cluster.steps(50)
     assert cluster.leader("a") == 1
@@ -193,7 +195,7 @@ def test_messages_of_supervisor_kinds_are_refused(cluster):
         bus.FENCE(node_id=2, incarnation=1),
         bus.NODES(nodes=[]),
     ):
-        say(cluster, message)
+        deliver(cluster, message)
     assert cluster.supervisor.worker_manager.refused == 5
     cluster.settle()
     assert cluster.fenced == []
@@ -206,7 +208,7 @@ def test_worker_connected_before_its_process_report_is_welcomed_later(cluster):
     cluster.bus.to_worker[identity_of(peer)] = cluster.bus.to_worker.pop(
         cluster.running[1].identity
     )
-    say(cluster, bus.HELLO(image_offset=0), identity_of(peer))
+    deliver(cluster, bus.HELLO(image_offset=0), identity_of(peer))
     assert members[1].peer != peer
     processes = cluster.supervisor.worker_manager.processes
     news = processes[1]._replace(incarnation=peer.incarnation)
@@ -236,7 +238,7 @@ def test_metadata_omits_a_worker_that_does_not_listen(cluster):
     port = cluster.image.nodes[1].port
     cluster.kill(1, stay_down=True)
     cluster.until(lambda: not cluster.node(2).image.nodes[1].port)
-    brokers = cluster.ask(2, METADATA, 9, topics=[]).brokers
+    brokers = cluster.request(2, METADATA, 9, topics=[]).brokers
     assert [broker.node_id for broker in brokers] == [0, 2]
     cluster.start(1)
     cluster.until(lambda: cluster.node(2).image.nodes[1].port == port)
@@ -246,7 +248,7 @@ def test_worker_with_a_full_queue_is_sent_the_missed_records(cluster):
     worker = cluster.running[1]
     cluster.bus.cut.add(worker.identity)
     cluster.bus.connected.discard(worker.identity)
-    asking = cluster.begin_create(2, "a")
+    pending = cluster.begin_create(2, "a")
     cluster.until(lambda: "a" in cluster.image.topics)
     for there in (0, 2):
         for _ in range(3):
@@ -254,7 +256,7 @@ def test_worker_with_a_full_queue_is_sent_the_missed_records(cluster):
     assert not cluster.supervisor.worker_manager.workers[1].welcomed
     cluster.bus.cut.clear()
     cluster.bus.connected.add(worker.identity)
-    cluster.until(lambda: asking.over)
+    cluster.until(lambda: pending.is_done)
     assert [*worker.node.image.records()] == [*cluster.image.records()]
 
 

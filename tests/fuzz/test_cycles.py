@@ -29,7 +29,7 @@ def node(tmp_path_factory):
     node = InProcess(tmp_path_factory.mktemp("node") / "data")
     for name in TOPICS[:2]:
         node.create(name, 2)
-    node.ask(FIND_COORDINATOR, 4, coordinator_keys=["group-0"])
+    node.request(FIND_COORDINATOR, 4, coordinator_keys=["group-0"])
     yield node
     node.close()
 
@@ -37,7 +37,7 @@ def node(tmp_path_factory):
 def serve(node, frame):
     """Send a frame, and wait for its response or abandon it."""
     try:
-        wire = node.begin(frame)
+        wire = node.send_frame(frame)
     except Disconnect:
         return
     for _ in range(20):

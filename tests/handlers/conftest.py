@@ -42,7 +42,7 @@ class Wire:
     def on_close(self, callback: Any) -> None:
         self._on_close.append(callback)
 
-    def gone(self) -> None:
+    def disconnect(self) -> None:
         """Close the connection, as its client does."""
         for callback in self._on_close:
             callback()
@@ -110,7 +110,7 @@ class InProcess:
             self.reactor.tick(10)
         raise AssertionError("the node never came to it")
 
-    def begin(self, frame: bytes) -> Wire:
+    def send_frame(self, frame: bytes) -> Wire:
         """Send a frame without waiting for the response."""
         wire = Wire(self.local)
         came = self.node.dispatcher.serve(wire, memoryview(frame))  # type: ignore[arg-type]
@@ -122,15 +122,15 @@ class InProcess:
         """Encode and send a request without waiting for the response."""
         flexible = api.request_header_flexible(version)
         header = write_header(api.key, version, CORRELATION_ID, "a test", flexible)
-        return self.begin(header + api.request.write(version, request))
+        return self.send_frame(header + api.request.write(version, request))
 
-    def ask(self, api: Api, version: int, **request: Any) -> Fields:
+    def request(self, api: Api, version: int, **request: Any) -> Fields:
         """Encode and send a request, and return the decoded response."""
         wire = self.send(api, version, **request)
         self.until(lambda: wire.sent is not None or wire.closed)
-        return self.answer(wire, api, version)
+        return self.response(wire, api, version)
 
-    def answer(self, wire: Wire, api: Api, version: int) -> Fields:
+    def response(self, wire: Wire, api: Api, version: int) -> Fields:
         """Return the received response, decoded."""
         assert not wire.closed, "the connection was closed"
         answer = wire.bytes
@@ -147,7 +147,7 @@ class InProcess:
             "replication_factor": 1,
             "configs": configs,
         }
-        (answer,) = self.ask(CREATE_TOPICS, 7, topics=[topic]).topics
+        (answer,) = self.request(CREATE_TOPICS, 7, topics=[topic]).topics
         assert answer.error_code == 0, answer.error_message
         return bytes(answer.topic_id)
 

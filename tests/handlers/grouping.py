@@ -19,8 +19,8 @@ SESSION_MS = 10_000
 
 def find(broker, version=3, key="g", key_type=0):
     if version >= 4:
-        return broker.ask(FIND_COORDINATOR, version, key_type=key_type, coordinator_keys=[key])
-    return broker.ask(FIND_COORDINATOR, version, key=key, key_type=key_type)
+        return broker.request(FIND_COORDINATOR, version, key_type=key_type, coordinator_keys=[key])
+    return broker.request(FIND_COORDINATOR, version, key=key, key_type=key_type)
 
 
 def joining(**fields):
@@ -41,9 +41,11 @@ def join(broker, version=9, **fields):
     if "group_instance_id" in fields:
         pass_time(broker, STATIC_GATHER_MS)
     broker.until(lambda: wire.sent is not None or wire.closed)
-    answer = broker.answer(wire, JOIN_GROUP, version)
+    answer = broker.response(wire, JOIN_GROUP, version)
     if answer.error_code == errors.MemberIdRequired.code:
-        answer = broker.ask(JOIN_GROUP, version, **joining(**fields, member_id=answer.member_id))
+        answer = broker.request(
+            JOIN_GROUP, version, **joining(**fields, member_id=answer.member_id)
+        )
     return answer
 
 
@@ -51,7 +53,7 @@ def member(broker, **fields):
     """Make a group of one member, stable with the assignment that it sent itself."""
     joined = join(broker, **fields)
     assert joined.error_code == 0
-    synced = broker.ask(
+    synced = broker.request(
         SYNC_GROUP, 5, group_id="g", generation_id=joined.generation_id,
         member_id=joined.member_id, protocol_type="consumer", protocol_name="range",
         assignments=[{"member_id": joined.member_id, "assignment": b"a"}],
@@ -68,7 +70,7 @@ def pass_time(broker, ms):
 
 
 def beat(broker, joined):
-    return broker.ask(
+    return broker.request(
         HEARTBEAT, 4, group_id="g", generation_id=joined.generation_id, member_id=joined.member_id
     ).error_code
 
@@ -80,7 +82,7 @@ def commit(broker, version=9, offset=5, index=0, joined=None, **fields):
     topic = {"partitions": [part]}
     topic |= {"topic_id": broker.topic_id} if version >= 10 else {"name": "t"}
     topic |= fields.pop("topic", {})
-    answer = broker.ask(
+    answer = broker.request(
         OFFSET_COMMIT, version, group_id=fields.pop("group_id", "g"), topics=[topic],
         generation_id_or_member_epoch=joined.generation_id if joined else -1,
         member_id=joined.member_id if joined else "", **fields,
@@ -96,11 +98,11 @@ def fetch(broker, version=8, topics=(("t", [0]),)):
         wanted = [{"name": name, "partition_indexes": parts} for name, parts in topics or ()]
     asked = None if topics is None else wanted
     if version >= 8:
-        answer = broker.ask(
+        answer = broker.request(
             OFFSET_FETCH, version, groups=[{"group_id": "g", "topics": asked}]
         ).groups[0]
     else:
-        answer = broker.ask(OFFSET_FETCH, version, group_id="g", topics=asked)
+        answer = broker.request(OFFSET_FETCH, version, group_id="g", topics=asked)
     assert getattr(answer, "error_code", 0) == 0
     return {
         (topic.topic_id if version >= 10 else topic.name, part.partition_index): (
@@ -119,7 +121,7 @@ def set_for_all(broker, **fields):
         {"name": name.replace("_", "."), "config_operation": 0, "value": value}
         for name, value in fields.items()
     ]
-    (altered,) = broker.ask(
+    (altered,) = broker.request(
         INCREMENTAL_ALTER_CONFIGS, 1,
         resources=[{"resource_type": 4, "resource_name": "", "configs": configs}],
     ).responses  # fmt: skip

@@ -17,9 +17,9 @@ def test_acl_requests_return_security_disabled(broker, version):
         "host_filter": None, "operation": 1, "permission_type": 1,
     }  # fmt: skip
     made = {**WHAT, "resource_name": "a", "principal": "User:x", "host": "*"}
-    described = broker.ask(DESCRIBE_ACLS, version, **asked)
-    (created,) = broker.ask(CREATE_ACLS, version, creations=[made]).results
-    (deleted,) = broker.ask(DELETE_ACLS, version, filters=[asked]).filter_results
+    described = broker.request(DESCRIBE_ACLS, version, **asked)
+    (created,) = broker.request(CREATE_ACLS, version, creations=[made]).results
+    (deleted,) = broker.request(DELETE_ACLS, version, filters=[asked]).filter_results
     for answer in (described, created, deleted):
         assert answer.error_code == errors.SecurityDisabled.code
     # Kafka's wording, by which programs recognize that there is no authorizer.

@@ -33,13 +33,13 @@ def metadata(broker, version, topics, **options):
             {"name": topic} if isinstance(topic, str) else {"name": None, "topic_id": topic}
             for topic in topics
         ]
-    return broker.ask(METADATA, version, topics=topics, **options)
+    return broker.request(METADATA, version, topics=topics, **options)
 
 
 def page(broker, *names, limit=2000, cursor=None):
     if cursor is not None:
         cursor = dict(zip(("topic_name", "partition_index"), cursor, strict=True))
-    return broker.ask(
+    return broker.request(
         DESCRIBE_TOPIC_PARTITIONS,
         0,
         topics=[{"name": name} for name in names],
@@ -53,7 +53,7 @@ def page(broker, *names, limit=2000, cursor=None):
 
 @pytest.mark.parametrize("version", range(6))
 def test_api_versions_lists_exactly_the_served_apis(broker, version):
-    answer = broker.ask(API_VERSIONS, version, **SOFTWARE)
+    answer = broker.request(API_VERSIONS, version, **SOFTWARE)
     listed = {entry.api_key: (entry.min_version, entry.max_version) for entry in answer.api_keys}
     served = {
         key: (handler.low, handler.high)
@@ -65,26 +65,26 @@ def test_api_versions_lists_exactly_the_served_apis(broker, version):
 
 
 def test_api_versions_advertises_no_feature_of_transactions_v2(broker):
-    answer = broker.ask(API_VERSIONS, 4, **SOFTWARE)
+    answer = broker.request(API_VERSIONS, 4, **SOFTWARE)
     assert answer.finalized_features == answer.supported_features == []
 
 
 def test_api_versions_response_header_is_never_flexible(broker):
     frame = write_header(18, 3, 7, None, True) + API_VERSIONS.request.write(3, SOFTWARE)
-    answer = b"".join(broker.begin(frame).sent)
+    answer = b"".join(broker.send_frame(frame).sent)
     assert API_VERSIONS.response.read(3, answer, 4).error_code == 0
 
 
 @pytest.mark.parametrize("version", [6, 99, 32767, -1])
 def test_api_versions_of_unknown_version_returns_version_0_response(broker, version):
-    answer = b"".join(broker.begin(write_header(18, version, 7, None, version >= 3)).sent)
+    answer = b"".join(broker.send_frame(write_header(18, version, 7, None, version >= 3)).sent)
     read = API_VERSIONS.response.read(0, answer, 4)
     assert read.error_code == errors.UnsupportedVersion.code
     assert {entry.api_key for entry in read.api_keys} == SERVED.keys() - {*telemetry.KEYS}
 
 
 def has_telemetry(broker):
-    answer = broker.ask(API_VERSIONS, 3, **SOFTWARE)
+    answer = broker.request(API_VERSIONS, 3, **SOFTWARE)
     return {entry.api_key for entry in answer.api_keys} >= {*telemetry.KEYS}
 
 
@@ -92,7 +92,7 @@ def test_telemetry_apis_are_advertised_with_a_subscription(broker):
     assert not has_telemetry(broker)
     config = {"name": "metrics", "config_operation": 0, "value": "*"}
     resource = {"resource_type": 16, "resource_name": "all", "configs": [config]}
-    (answer,) = broker.ask(INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource]).responses
+    (answer,) = broker.request(INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource]).responses
     assert answer.error_code == 0 and has_telemetry(broker)
 
 
@@ -103,7 +103,7 @@ def test_telemetry_apis_are_advertised_with_an_exporter(broker):
 
 @pytest.mark.parametrize("words", ["", "-a", "a-", "a b", "a\n", "ä"])
 def test_api_versions_with_illegal_client_name_returns_invalid_request(broker, words):
-    answer = broker.ask(API_VERSIONS, 3, **{**SOFTWARE, "client_software_name": words})
+    answer = broker.request(API_VERSIONS, 3, **{**SOFTWARE, "client_software_name": words})
     assert answer.error_code == errors.InvalidRequest.code
 
 
@@ -111,7 +111,7 @@ def test_api_versions_for_another_cluster_or_node_returns_rebootstrap(broker):
     cluster_id = broker.node.cluster_id
 
     def code(**meant):
-        return broker.ask(API_VERSIONS, 5, **SOFTWARE, **meant).error_code
+        return broker.request(API_VERSIONS, 5, **SOFTWARE, **meant).error_code
 
     assert code(cluster_id=cluster_id, node_id=0) == 0
     assert code(cluster_id="another", node_id=0) == errors.RebootstrapRequired.code
@@ -120,7 +120,7 @@ def test_api_versions_for_another_cluster_or_node_returns_rebootstrap(broker):
 
 def test_api_versions_requires_both_cluster_and_node_id_or_neither(broker):
     for half in ({"cluster_id": broker.node.cluster_id}, {"node_id": 0}):
-        answer = broker.ask(API_VERSIONS, 5, **SOFTWARE, **half)
+        answer = broker.request(API_VERSIONS, 5, **SOFTWARE, **half)
         assert answer.error_code == errors.InvalidRequest.code
 
 
@@ -275,7 +275,7 @@ def test_metadata_without_create_permission_creates_no_topic(broker):
 
 @pytest.mark.parametrize("version", range(3))
 def test_describe_cluster_returns_id_controller_and_brokers(broker, version):
-    answer = broker.ask(DESCRIBE_CLUSTER, version, include_cluster_authorized_operations=True)
+    answer = broker.request(DESCRIBE_CLUSTER, version, include_cluster_authorized_operations=True)
     assert (answer.error_code, answer.cluster_id) == (0, broker.node.cluster_id)
     assert answer.controller_id == 0
     (node,) = answer.brokers
@@ -289,14 +289,14 @@ def test_describe_cluster_returns_id_controller_and_brokers(broker, version):
     [(2, errors.MismatchedEndpointType), (3, errors.UnsupportedEndpointType)],
 )
 def test_describe_cluster_refuses_other_endpoint_types(broker, endpoint_type, fault):
-    answer = broker.ask(DESCRIBE_CLUSTER, 1, endpoint_type=endpoint_type)
+    answer = broker.request(DESCRIBE_CLUSTER, 1, endpoint_type=endpoint_type)
     assert (answer.error_code, answer.brokers) == (fault.code, [])
     assert answer.error_message
 
 
 def test_describe_cluster_without_permission_returns_no_operations(broker):
     broker.node.authorizer = Denying(AclOperation.DESCRIBE)
-    answer = broker.ask(DESCRIBE_CLUSTER, 0, include_cluster_authorized_operations=True)
+    answer = broker.request(DESCRIBE_CLUSTER, 0, include_cluster_authorized_operations=True)
     assert (answer.error_code, answer.cluster_authorized_operations) == (0, 0)
 
 
@@ -384,7 +384,7 @@ def quorum(broker, version, *asked):
         {"topic_name": name, "partitions": [{"partition_index": index} for index in indexes]}
         for name, indexes in asked
     ]
-    return broker.ask(DESCRIBE_QUORUM, version, topics=topics)
+    return broker.request(DESCRIBE_QUORUM, version, topics=topics)
 
 
 @pytest.mark.parametrize("version", range(3))
@@ -441,7 +441,7 @@ def test_metadata_includes_added_partitions(broker):
         (topic,) = metadata(broker, 12, ["flights"]).topics
         assert [part.partition_index for part in topic.partitions] == [*range(count)]
         if count == 2:
-            broker.ask(CREATE_PARTITIONS, 3, topics=[GROWN])
+            broker.request(CREATE_PARTITIONS, 3, topics=[GROWN])
 
 
 def test_metadata_of_failed_log_has_no_leader_until_it_recovers(broker):

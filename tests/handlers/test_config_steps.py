@@ -48,7 +48,7 @@ def ticks_until_answered(broker, wire):
 def test_describe_configs_in_steps_writes_the_bytes_of_one_response(broker, topics, version):
     wire = broker.send(DESCRIBE_CONFIGS, version, resources=topics, include_synonyms=True)
     assert wire.sent is not None, "what is quick is answered at once"
-    answer = broker.answer(wire, DESCRIBE_CONFIGS, version)
+    answer = broker.response(wire, DESCRIBE_CONFIGS, version)
     assert [each.resource_name for each in answer.results] == [f"t{n}" for n in range(6)]
     assert [each.error_code for each in answer.results] == [3, 0, 0, 0, 0, 0]
     configs = [{each.name: each.value for each in one.configs} for one in answer.results[1:]]
@@ -73,7 +73,7 @@ def test_describe_configs_of_many_topics_takes_several_steps(broker, topics, slo
     assert wire.sent is None
     lengths = ticks_until_answered(broker, wire)
     assert max(lengths) <= STEP_MS + 4 + 1
-    assert len(broker.answer(wire, DESCRIBE_CONFIGS, 4).results) == 6
+    assert len(broker.response(wire, DESCRIBE_CONFIGS, 4).results) == 6
 
 
 def test_describe_configs_is_cancelled_when_the_client_disconnects(broker, topics, slow_results):

@@ -38,7 +38,7 @@ def describe(broker, *resources, version=4, keys=None, **options):
         {"resource_type": kind, "resource_name": name, "configuration_keys": keys}
         for kind, name in resources
     ]
-    results = broker.ask(DESCRIBE_CONFIGS, version, resources=asked, **options).results
+    results = broker.request(DESCRIBE_CONFIGS, version, resources=asked, **options).results
     return {(result.resource_type, result.resource_name): result for result in results}
 
 
@@ -49,13 +49,13 @@ def configs(broker, resource, **options):
     return {entry.name: entry for entry in result.configs}
 
 
-def told(broker, resource, key):
+def value_and_source(broker, resource, key):
     """Return the value and the source of one key."""
     entry = configs(broker, resource)[key]
     return entry.value, entry.config_source
 
 
-def asked(*wanted):
+def resource_changes(*wanted):
     return [
         {
             "resource_type": kind,
@@ -71,8 +71,8 @@ def asked(*wanted):
 
 def alter(broker, *wanted, version=1, **options):
     """Alter resources given as (resource, (key, text[, operation]), …); return ordered results."""
-    return broker.ask(
-        INCREMENTAL_ALTER_CONFIGS, version, resources=asked(*wanted), **options
+    return broker.request(
+        INCREMENTAL_ALTER_CONFIGS, version, resources=resource_changes(*wanted), **options
     ).responses
 
 
@@ -85,11 +85,11 @@ def put(broker, resource, **texts):
 
 def replace(broker, *wanted, version=2, **options):
     """Replace the settings of resources; return the results in order."""
-    resources = asked(*wanted)
+    resources = resource_changes(*wanted)
     for resource in resources:
         for config in resource["configs"]:
             del config["config_operation"]
-    return broker.ask(ALTER_CONFIGS, version, resources=resources, **options).responses
+    return broker.request(ALTER_CONFIGS, version, resources=resources, **options).responses
 
 
 # -- DescribeConfigs -----------------------------------------------------------------------------
@@ -188,7 +188,7 @@ def test_describe_configs_orders_synonyms_by_precedence(broker):
         ("1048588", DEFAULT),
     ]  # fmt: skip
     broker.create("a")
-    assert told(broker, A_TOPIC, "max.message.bytes") == ("3000", DYNAMIC_BROKER)
+    assert value_and_source(broker, A_TOPIC, "max.message.bytes") == ("3000", DYNAMIC_BROKER)
 
 
 def test_describe_configs_accepts_unknown_subscription_and_group(broker):
@@ -196,7 +196,10 @@ def test_describe_configs_accepts_unknown_subscription_and_group(broker):
     assert found.keys() == SCOPES[Resource.CLIENT_METRICS].keys()
     assert {entry.config_source for entry in found.values()} == {DEFAULT}
     put(broker, (Resource.CLIENT_METRICS, "s"), metrics="*")
-    assert told(broker, (Resource.CLIENT_METRICS, "s"), "metrics") == ("*", DYNAMIC_METRICS)
+    assert value_and_source(broker, (Resource.CLIENT_METRICS, "s"), "metrics") == (
+        "*",
+        DYNAMIC_METRICS,
+    )
     assert configs(broker, (Resource.GROUP, "g")) == {}
 
 
@@ -235,7 +238,7 @@ def test_describe_configs_keeps_values_of_similar_topics_apart(broker):
 
 
 def test_describe_configs_returns_a_repeated_resource_once(broker):
-    answer = broker.ask(
+    answer = broker.request(
         DESCRIBE_CONFIGS, 4, resources=[{"resource_type": 4, "resource_name": ""}] * 3
     )
     assert len(answer.results) == 1
@@ -251,9 +254,9 @@ def test_incremental_alter_configs_of_every_version_changes_single_keys(broker, 
     (answer,) = alter(broker, (A_TOPIC, *changes), version=version)
     assert (answer.error_code, answer.error_message) == (0, None)
     assert (answer.resource_type, answer.resource_name) == A_TOPIC
-    assert told(broker, A_TOPIC, "retention.ms") == ("7", DYNAMIC_TOPIC)
-    assert told(broker, A_TOPIC, "segment.ms") == ("604800000", DEFAULT)
-    assert told(broker, A_TOPIC, "cleanup.policy") == ("delete", DYNAMIC_TOPIC)
+    assert value_and_source(broker, A_TOPIC, "retention.ms") == ("7", DYNAMIC_TOPIC)
+    assert value_and_source(broker, A_TOPIC, "segment.ms") == ("604800000", DEFAULT)
+    assert value_and_source(broker, A_TOPIC, "cleanup.policy") == ("delete", DYNAMIC_TOPIC)
 
 
 @pytest.mark.parametrize("version", range(3))
@@ -261,8 +264,8 @@ def test_alter_configs_of_every_version_replaces_all_keys(broker, version):
     broker.create("a", retention_ms="5", segment_ms="6")
     (answer,) = replace(broker, (A_TOPIC, ("retention.ms", "7")), version=version)
     assert (answer.error_code, answer.error_message) == (0, None)
-    assert told(broker, A_TOPIC, "retention.ms") == ("7", DYNAMIC_TOPIC)
-    assert told(broker, A_TOPIC, "segment.ms") == ("604800000", DEFAULT)
+    assert value_and_source(broker, A_TOPIC, "retention.ms") == ("7", DYNAMIC_TOPIC)
+    assert value_and_source(broker, A_TOPIC, "segment.ms") == ("604800000", DEFAULT)
 
 
 @pytest.mark.parametrize("ask", [alter, replace])
@@ -284,7 +287,7 @@ def test_alter_configs_has_a_result_for_each_resource_in_order(broker, ask):
         0, errors.UnknownTopicOrPartition.code, errors.InvalidRequest.code,
         errors.BrokerIdNotRegistered.code, 0, errors.InvalidRequest.code,
     ]  # fmt: skip
-    assert told(broker, A_TOPIC, "retention.ms") == ("7", DYNAMIC_TOPIC)
+    assert value_and_source(broker, A_TOPIC, "retention.ms") == ("7", DYNAMIC_TOPIC)
     assert broker.node.settings[FETCH_MAX_BYTES] == 2000
 
 
@@ -295,7 +298,7 @@ def test_alter_configs_refuses_both_entries_of_a_repeated_resource(broker, ask):
     assert [answer.error_code for answer in answers] == [
         errors.InvalidRequest.code, 0, errors.InvalidRequest.code,
     ]  # fmt: skip
-    assert told(broker, A_TOPIC, "retention.ms")[1] == DEFAULT
+    assert value_and_source(broker, A_TOPIC, "retention.ms")[1] == DEFAULT
 
 
 @pytest.mark.parametrize("ask", [alter, replace])
@@ -304,7 +307,7 @@ def test_alter_configs_with_validate_only_changes_nothing(broker, ask):
     good, bad = (A_TOPIC, ("retention.ms", "7")), (ALL, ("message.max.bytes", "x"))
     answers = ask(broker, good, bad, validate_only=True)
     assert [answer.error_code for answer in answers] == [0, errors.InvalidRequest.code]
-    assert told(broker, A_TOPIC, "retention.ms")[1] == DEFAULT
+    assert value_and_source(broker, A_TOPIC, "retention.ms")[1] == DEFAULT
 
 
 def test_alter_configs_with_null_value_returns_invalid_request(broker):
@@ -347,17 +350,20 @@ def test_dynamic_configs_survive_a_restart_over_static_ones(broker):
     put(broker, THIS, fetch_max_bytes="3000")
     put(broker, (Resource.CLIENT_METRICS, "s"), metrics="*")
     broker.restart(**{"message.max.bytes": "1000", "log.segment.bytes": "2097152"})
-    assert told(broker, A_TOPIC, "retention.ms") == ("5", DYNAMIC_TOPIC)
-    assert told(broker, A_TOPIC, "max.message.bytes") == ("2000", DYNAMIC_DEFAULT)
-    assert told(broker, A_TOPIC, "segment.bytes") == ("2097152", STATIC)
-    assert told(broker, THIS, "fetch.max.bytes") == ("3000", DYNAMIC_BROKER)
-    assert told(broker, (Resource.CLIENT_METRICS, "s"), "metrics") == ("*", DYNAMIC_METRICS)
+    assert value_and_source(broker, A_TOPIC, "retention.ms") == ("5", DYNAMIC_TOPIC)
+    assert value_and_source(broker, A_TOPIC, "max.message.bytes") == ("2000", DYNAMIC_DEFAULT)
+    assert value_and_source(broker, A_TOPIC, "segment.bytes") == ("2097152", STATIC)
+    assert value_and_source(broker, THIS, "fetch.max.bytes") == ("3000", DYNAMIC_BROKER)
+    assert value_and_source(broker, (Resource.CLIENT_METRICS, "s"), "metrics") == (
+        "*",
+        DYNAMIC_METRICS,
+    )
 
 
 def test_altered_config_survives_a_kill(broker):
     put(broker, ALL, message_max_bytes="2000")
     after = broker.killed()
-    assert told(after, ALL, "message.max.bytes") == ("2000", DYNAMIC_DEFAULT)
+    assert value_and_source(after, ALL, "message.max.bytes") == ("2000", DYNAMIC_DEFAULT)
     after.close()
 
 
@@ -418,7 +424,7 @@ def test_altered_durability_applies_to_existing_records(broker, before, mode):
 
 def test_altered_defaults_apply_to_new_topics(broker):
     put(broker, ALL, num_partitions="3", log_retention_ms="7")
-    (answer,) = broker.ask(
+    (answer,) = broker.request(
         CREATE_TOPICS, 7, topics=[{"name": "a", "num_partitions": -1, "replication_factor": -1}]
     ).topics
     assert answer.num_partitions == 3
@@ -427,7 +433,7 @@ def test_altered_defaults_apply_to_new_topics(broker):
 
 def test_metadata_creates_no_topic_once_auto_creation_is_disabled(broker):
     put(broker, ALL, auto_create_topics_enable="false")
-    (topic,) = broker.ask(
+    (topic,) = broker.request(
         METADATA, 9, topics=[{"name": "a"}], allow_auto_topic_creation=True
     ).topics
     assert topic.error_code == errors.UnknownTopicOrPartition.code
@@ -455,7 +461,7 @@ def test_altered_fetch_session_slots_apply_at_once(broker):
     wanted = {"topic": "a", "partitions": [{"partition": 0, "fetch_offset": 0}]}
 
     def begin():
-        answer = broker.ask(
+        answer = broker.request(
             FETCH, 12, session_id=0, session_epoch=0, max_bytes=1000, topics=[wanted]
         )
         return answer.session_id
@@ -505,10 +511,10 @@ def test_logger_levels_are_described_and_altered(broker):
     (answer,) = alter(broker, (this, ("kafkalite", "INFO"), ("kafkalite.storage", "ERROR")))
     assert answer.error_code == 0
     assert logging.getLogger("kafkalite.storage").level == logging.ERROR
-    assert told(broker, this, "kafkalite.storage") == ("ERROR", DYNAMIC_LOGGER)
-    assert told(broker, this, "kafkalite.broker") == ("INFO", DYNAMIC_LOGGER)
+    assert value_and_source(broker, this, "kafkalite.storage") == ("ERROR", DYNAMIC_LOGGER)
+    assert value_and_source(broker, this, "kafkalite.broker") == ("INFO", DYNAMIC_LOGGER)
     alter(broker, (this, ("kafkalite.storage", None, DELETE)))
-    assert told(broker, this, "kafkalite.storage") == ("INFO", DYNAMIC_LOGGER)
+    assert value_and_source(broker, this, "kafkalite.storage") == ("INFO", DYNAMIC_LOGGER)
 
 
 def test_alter_configs_of_loggers_is_refused(broker):
@@ -521,7 +527,7 @@ def test_alter_configs_of_loggers_is_refused(broker):
 
 
 def listed(broker, version, **request):
-    answer = broker.ask(LIST_CONFIG_RESOURCES, version, **request)
+    answer = broker.request(LIST_CONFIG_RESOURCES, version, **request)
     assert answer.error_code == 0
     return {(entry.resource_type, entry.resource_name) for entry in answer.config_resources}
 
@@ -547,12 +553,12 @@ def test_list_config_resources_lists_resources_of_each_type(broker):
 
 
 def test_list_config_resources_of_unknown_type_is_unsupported(broker):
-    answer = broker.ask(LIST_CONFIG_RESOURCES, 1, resource_types=[Resource.TOPIC, 7])
+    answer = broker.request(LIST_CONFIG_RESOURCES, 1, resource_types=[Resource.TOPIC, 7])
     assert answer.error_code == errors.UnsupportedVersion.code
     assert answer.config_resources == []
 
 
 def test_list_config_resources_without_permission_is_refused(broker):
     broker.node.authorizer = Denying(AclOperation.DESCRIBE_CONFIGS)
-    answer = broker.ask(LIST_CONFIG_RESOURCES, 1, resource_types=[])
+    answer = broker.request(LIST_CONFIG_RESOURCES, 1, resource_types=[])
     assert answer.error_code == errors.ClusterAuthorizationFailed.code

@@ -55,7 +55,7 @@ def fetch(node: InProcess, offset: int, version=18, partition=0, topic="a", **fi
     """Fetch one partition; `in_partition` goes to its entry, other fields to the request."""
     in_partition = fields.pop("in_partition", {})
     topics = wanted(node, version, (partition, offset), topic=topic, **in_partition)
-    answer = node.ask(FETCH, version, **request(node, version, topics, **fields))
+    answer = node.request(FETCH, version, **request(node, version, topics, **fields))
     (entry,) = answer.responses[0].partitions
     return entry
 
@@ -151,7 +151,7 @@ def test_first_batch_is_returned_whole_above_the_limits(filled):
 
 def test_repeated_partition_is_read_once_with_its_last_entry(filled):
     topics = wanted(filled, 12, (0, 0), (1, 0), (0, 2))
-    (topic,) = filled.ask(FETCH, 12, **request(filled, 12, topics)).responses
+    (topic,) = filled.request(FETCH, 12, **request(filled, 12, topics)).responses
     assert [entry.partition_index for entry in topic.partitions] == [0, 1]
     assert values_of(topic.partitions[0]) == [b"z"]
 
@@ -160,7 +160,7 @@ def test_second_partition_gets_the_remaining_bytes(filled):
     append(filled, b"other", partition=1)
     topics = wanted(filled, 12, (0, 0), (1, 0))
     first_size = len(fetch(filled, 0).records)
-    answer = filled.ask(FETCH, 12, **request(filled, 12, topics, max_bytes=first_size))
+    answer = filled.request(FETCH, 12, **request(filled, 12, topics, max_bytes=first_size))
     assert [bool(len(entry.records)) for entry in answer.responses[0].partitions] == [True, False]
 
 
@@ -187,63 +187,63 @@ def test_fetch_ends_at_the_high_watermark(tmp_path):
 # -- waiting -------------------------------------------------------------------------------------
 
 
-def begin(node: InProcess, offset: int, version=12, **fields):
+def send_fetch(node: InProcess, offset: int, version=12, **fields):
     topics = wanted(node, version, (0, offset))
     return node.send(FETCH, version, **request(node, version, topics, **fields))
 
 
-def answered(node: InProcess, wire, version=12):
-    (entry,) = node.answer(wire, FETCH, version).responses[0].partitions
+def wait_for_entry(node: InProcess, wire, version=12):
+    (entry,) = node.response(wire, FETCH, version).responses[0].partitions
     return entry
 
 
 def test_fetch_at_the_end_waits_for_the_next_append(filled):
-    wire = begin(filled, 3, max_wait_ms=60_000)
+    wire = send_fetch(filled, 3, max_wait_ms=60_000)
     filled.reactor.tick(0)
     assert wire.sent is None
     append(filled, b"new")
-    assert values_of(answered(filled, wire)) == [b"new"]
+    assert values_of(wait_for_entry(filled, wire)) == [b"new"]
 
 
 def test_fetch_waits_for_min_bytes(filled):
     size = len(fetch(filled, 2).records)
-    wire = begin(filled, 3, max_wait_ms=60_000, min_bytes=2 * size)
+    wire = send_fetch(filled, 3, max_wait_ms=60_000, min_bytes=2 * size)
     append(filled, b"1")
     assert wire.sent is None
     append(filled, b"2")
-    assert values_of(answered(filled, wire)) == [b"1", b"2"]
+    assert values_of(wait_for_entry(filled, wire)) == [b"1", b"2"]
 
 
 def test_fetch_waits_for_at_most_max_bytes(filled):
-    wire = begin(filled, 0, min_bytes=1 << 30, max_bytes=1)
-    assert values_of(answered(filled, wire)) == [b"x", b"y"]
+    wire = send_fetch(filled, 0, min_bytes=1 << 30, max_bytes=1)
+    assert values_of(wait_for_entry(filled, wire)) == [b"x", b"y"]
 
 
 def test_fetch_that_ends_with_an_older_segment_does_not_wait(filled):
     filled.node.replicas.leader("a", 0).log.roll()
     append(filled, b"n" * 1_000)
-    wire = begin(filled, 0, min_bytes=1_000)
-    assert values_of(answered(filled, wire)) == [b"x", b"y", b"z"]
+    wire = send_fetch(filled, 0, min_bytes=1_000)
+    assert values_of(wait_for_entry(filled, wire)) == [b"x", b"y", b"z"]
 
 
 def test_expired_fetch_is_empty(filled):
-    wire = begin(filled, 3, max_wait_ms=500)
+    wire = send_fetch(filled, 3, max_wait_ms=500)
     filled.clock.advance(499)
     filled.reactor.tick(0)
     assert wire.sent is None
     filled.clock.advance(1)
     filled.reactor.tick(0)
-    assert len(answered(filled, wire).records) == 0
+    assert len(wait_for_entry(filled, wire).records) == 0
 
 
 def test_fetch_fails_when_its_topic_is_deleted(filled):
-    wire = begin(filled, 3, max_wait_ms=60_000)
-    filled.ask(DELETE_TOPICS, 1, topic_names=["a"], timeout_ms=1_000)
-    assert answered(filled, wire).error_code == errors.UnknownTopicOrPartition.code
+    wire = send_fetch(filled, 3, max_wait_ms=60_000)
+    filled.request(DELETE_TOPICS, 1, topic_names=["a"], timeout_ms=1_000)
+    assert wait_for_entry(filled, wire).error_code == errors.UnknownTopicOrPartition.code
 
 
 def test_fetch_of_disconnected_client_is_removed(filled):
-    wire = begin(filled, 3, max_wait_ms=2**31 - 1)
+    wire = send_fetch(filled, 3, max_wait_ms=2**31 - 1)
     assert filled.node.replicas.purgatory.size == 1
     wire.abandoned()
     assert filled.node.replicas.purgatory.size == 0
@@ -255,7 +255,7 @@ def test_idle_node_checks_no_partition_of_a_waiting_fetch(filled, monkeypatch):
     monkeypatch.setattr(
         DelayedFetch, "_measure", lambda *asked: (looks.append(asked), measure(*asked))[1]
     )
-    begin(filled, 3, max_wait_ms=2**31 - 1)
+    send_fetch(filled, 3, max_wait_ms=2**31 - 1)
     assert len(looks) == 1
     for _ in range(20):
         filled.clock.advance(1_000)
@@ -267,19 +267,19 @@ def test_idle_node_checks_no_partition_of_a_waiting_fetch(filled, monkeypatch):
 def test_waiting_fetch_below_new_log_start_is_out_of_range(broker):
     broker.create("a", retention_ms="1000", file_delete_delay_ms="0")
     append(broker, b"old")
-    wire = begin(broker, 0, max_wait_ms=2**31 - 1, min_bytes=SIZE_MAX)
+    wire = send_fetch(broker, 0, max_wait_ms=2**31 - 1, min_bytes=SIZE_MAX)
     broker.node.replicas.leader("a", 0).log.roll()
     broker.clock.advance(3_600_000)
     broker.node._run_maintenance()
     broker.reactor.tick(0)
-    assert answered(broker, wire).error_code == errors.OffsetOutOfRange.code
+    assert wait_for_entry(broker, wire).error_code == errors.OffsetOutOfRange.code
 
 
 @pytest.mark.parametrize("version", [4, 12, 17])
 @pytest.mark.parametrize("count", [FETCH_NAMES_MAX, 5 * FETCH_NAMES_MAX])
 def test_fetch_of_too_many_partitions_is_refused(filled, version, count):
     topics = wanted(filled, version, *[(index, 0) for index in range(count)])
-    answer = filled.ask(FETCH, version, **request(filled, version, topics))
+    answer = filled.request(FETCH, version, **request(filled, version, topics))
     if version < 7:
         assert answer.responses == []
         return
@@ -294,7 +294,7 @@ def test_fetch_of_many_unknown_partitions_takes_several_ticks(filled):
     while wire.sent is None:
         filled.reactor.tick(0)
         ticks += 1
-    entries = filled.answer(wire, FETCH, 12).responses[0].partitions
+    entries = filled.response(wire, FETCH, 12).responses[0].partitions
     codes = [entry.error_code for entry in entries]
     assert codes == [0, 0] + [errors.UnknownTopicOrPartition.code] * 1_998
     assert ticks >= 5
@@ -318,10 +318,10 @@ def test_fetch_returns_storage_error_for_an_unreadable_partition(filled, monkeyp
 
 def in_session(node: InProcess, session_id: int, epoch: int, *topics: dict, **fields):
     of_session = {"session_id": session_id, "session_epoch": epoch}
-    return node.ask(FETCH, 12, **request(node, 12, *topics, **of_session, **fields))
+    return node.request(FETCH, 12, **request(node, 12, *topics, **of_session, **fields))
 
 
-def told(answer) -> list[tuple[str, int]]:
+def partitions_in(answer) -> list[tuple[str, int]]:
     return [(topic.topic, entry.partition_index) for topic in answer.responses
             for entry in topic.partitions]  # fmt: skip
 
@@ -329,18 +329,18 @@ def told(answer) -> list[tuple[str, int]]:
 def test_fetch_session_returns_only_changes(filled):
     first = in_session(filled, 0, 0, wanted(filled, 12, (0, 3), (1, 0)))
     assert first.session_id > 0
-    assert told(first) == [("a", 0), ("a", 1)]
-    assert told(in_session(filled, first.session_id, 1)) == []
+    assert partitions_in(first) == [("a", 0), ("a", 1)]
+    assert partitions_in(in_session(filled, first.session_id, 1)) == []
     append(filled, b"new", partition=1)
-    assert told(in_session(filled, first.session_id, 2)) == [("a", 1)]
+    assert partitions_in(in_session(filled, first.session_id, 2)) == [("a", 1)]
 
 
 def test_fetch_session_ends_with_its_connection(filled):
     topics = wanted(filled, 12, (0, 3), (1, 0))
     wire = filled.send(FETCH, 12, **request(filled, 12, topics, session_epoch=0))
-    session_id = filled.answer(wire, FETCH, 12).session_id
+    session_id = filled.response(wire, FETCH, 12).session_id
     assert in_session(filled, session_id, 1).error_code == 0
-    wire.gone()
+    wire.disconnect()
     assert in_session(filled, session_id, 2).error_code == errors.FetchSessionIdNotFound.code
     assert filled.node.fetch_sessions.partition_count == 0
 
@@ -351,8 +351,8 @@ def test_fetch_without_room_for_a_session_returns_everything(filled):
     for _ in range(3):
         answer = in_session(filled, 0, 0, wanted(filled, 12, (0, 3), (1, 0)))
         assert (answer.error_code, answer.session_id) == (0, 0)
-        assert told(answer) == told(kept)
-    assert told(in_session(filled, kept.session_id, 1)) == []
+        assert partitions_in(answer) == partitions_in(kept)
+    assert partitions_in(in_session(filled, kept.session_id, 1)) == []
 
 
 def test_fetch_with_unknown_session_returns_top_level_error(filled):
@@ -370,20 +370,20 @@ def test_fetch_session_removes_forgotten_partitions(filled):
     forgotten = [{"topic": "a", "partitions": [1]}]
     in_session(filled, session_id, 1, forgotten_topics_data=forgotten)
     append(filled, b"new", partition=1)
-    assert told(in_session(filled, session_id, 2)) == []
+    assert partitions_in(in_session(filled, session_id, 2)) == []
 
 
 @pytest.mark.parametrize(("made_in", "used_in"), [(12, 13), (13, 12)])
 def test_fetch_session_keeps_topic_names_or_ids(filled, made_in, used_in):
     topics = wanted(filled, made_in, (0, 0))
-    session_id = filled.ask(
+    session_id = filled.request(
         FETCH, made_in, **request(filled, made_in, topics, session_epoch=0)
     ).session_id
     again = request(filled, used_in, session_id=session_id, session_epoch=1)
-    answer = filled.ask(FETCH, used_in, **again)
+    answer = filled.request(FETCH, used_in, **again)
     assert answer.error_code == errors.FetchSessionTopicIdError.code
     again = request(filled, made_in, session_id=session_id, session_epoch=1)
-    assert filled.ask(FETCH, made_in, **again).error_code == 0
+    assert filled.request(FETCH, made_in, **again).error_code == 0
 
 
 def test_repeated_error_keeps_no_reference_to_requests(broker):
@@ -395,11 +395,11 @@ def test_repeated_error_keeps_no_reference_to_requests(broker):
     broker.node.replicas.take_offline("lost", b"!" * 16, 0, errors.KafkaStorageError("away"))
     topics = (wanted(broker, 12, (0, 0), (1, 0)), wanted(broker, 12, (0, 0), topic="lost"))
     asked = request(broker, 12, *topics)
-    broker.ask(FETCH, 12, **asked)
+    broker.request(FETCH, 12, **asked)
     gc.collect()
     gc.disable()
     try:
-        answer = broker.ask(FETCH, 12, **asked)
+        answer = broker.request(FETCH, 12, **asked)
         codes = [entry.error_code for topic in answer.responses for entry in topic.partitions]
         assert codes == [0, errors.NotLeaderOrFollower.code, errors.KafkaStorageError.code]
         assert gone.error.__traceback__ is None

@@ -30,7 +30,7 @@ def test_groups_load_in_steps_and_return_load_in_progress(groups, restart_slowly
         assert commit(groups, offset=offset) == 0
     restart_slowly()
     assert commit(groups) == LOADING
-    assert groups.ask(LIST_GROUPS, 5).error_code == LOADING
+    assert groups.request(LIST_GROUPS, 5).error_code == LOADING
     assert list(groups.node.groups) == []
     ticks = 0
     while not list(groups.node.groups):
@@ -39,13 +39,13 @@ def test_groups_load_in_steps_and_return_load_in_progress(groups, restart_slowly
         ticks += 1
     assert ticks >= 2
     assert fetch(groups)["t", 0][0] == 4
-    assert groups.ask(LIST_GROUPS, 5).error_code == 0
+    assert groups.request(LIST_GROUPS, 5).error_code == 0
 
 
 def test_offsets_of_a_topic_deleted_during_load_are_removed(groups, restart_slowly):
     assert commit(groups) == 0
     restart_slowly()
-    groups.ask(DELETE_TOPICS, 5, topic_names=["t"], timeout_ms=1_000)
+    groups.request(DELETE_TOPICS, 5, topic_names=["t"], timeout_ms=1_000)
     while not list(groups.node.groups):
         groups.clock.advance(coordinator_host.LOAD_PAUSE_MS)
         groups.reactor.tick(0)
@@ -67,7 +67,7 @@ def test_log_damaged_beyond_the_first_step_is_not_served(groups, restart_slowly,
         groups.clock.advance(coordinator_host.LOAD_PAUSE_MS)
         groups.reactor.tick(0)
     assert commit(groups) == errors.CoordinatorNotAvailable.code
-    assert groups.ask(LIST_GROUPS, 5).error_code == errors.CoordinatorNotAvailable.code
+    assert groups.request(LIST_GROUPS, 5).error_code == errors.CoordinatorNotAvailable.code
 
 
 def test_offsets_of_deleted_topics_are_removed_in_parts(groups, monkeypatch):
@@ -84,7 +84,7 @@ def test_offsets_of_deleted_topics_are_removed_in_parts(groups, monkeypatch):
         return forget(tombstones, now_ms)
 
     monkeypatch.setattr(host.machine, "write_tombstones", noted)
-    groups.ask(DELETE_TOPICS, 5, topic_names=["t"], timeout_ms=1_000)
+    groups.request(DELETE_TOPICS, 5, topic_names=["t"], timeout_ms=1_000)
     groups.create("t", 2)
     assert host.machine.offsets.count > 0
     assert commit(groups, group_id="d", offset=9) == 0

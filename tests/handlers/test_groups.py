@@ -60,7 +60,7 @@ def test_find_coordinator_creates_the_offsets_topic_once(broker):
     assert len(topic.partitions) == 1 and topic.config["retention.ms"] == "-1"
     find(broker, 4, "another")
     assert broker.node.image.topic("__consumer_offsets").topic_id == topic.topic_id
-    (answer,) = broker.ask(METADATA, 12, topics=[{"name": topic.name}]).topics
+    (answer,) = broker.request(METADATA, 12, topics=[{"name": topic.name}]).topics
     assert answer.is_internal and answer.partitions[0].leader_id == 0
 
 
@@ -71,12 +71,12 @@ def test_offsets_topic_has_the_configured_partition_count(tmp_path):
     for number in range(20):
         topic = {"name": "t", "partitions": [{"partition_index": 0, "committed_offset": number}]}
         topic["partitions"][0]["committed_metadata"] = None
-        assert node.ask(OFFSET_COMMIT, 5, group_id=f"g{number}", topics=[topic])
-    listed = node.ask(LIST_GROUPS, 4).groups
+        assert node.request(OFFSET_COMMIT, 5, group_id=f"g{number}", topics=[topic])
+    listed = node.request(LIST_GROUPS, 4).groups
     assert sorted(group.group_id for group in listed) == sorted(f"g{n}" for n in range(20))
     assert sum(1 for _ in node.node.groups) > 1
     node.restart()
-    assert len(node.ask(LIST_GROUPS, 4).groups) == 20
+    assert len(node.request(LIST_GROUPS, 4).groups) == 20
     node.close()
 
 
@@ -85,7 +85,7 @@ def test_find_coordinator_of_other_key_types_returns_an_error(broker, key_type):
     assert find(broker, 3, key_type=key_type).error_code != 0
     (found,) = find(broker, 6, key_type=key_type).coordinators
     assert found.error_code != 0 and found.node_id == -1
-    broker.ask(FIND_COORDINATOR, 6, key_type=key_type, coordinator_keys=["g", "g"])
+    broker.request(FIND_COORDINATOR, 6, key_type=key_type, coordinator_keys=["g", "g"])
     assert "__consumer_offsets" not in broker.node.image.topics
 
 
@@ -99,7 +99,7 @@ def test_find_coordinator_without_offsets_topic_is_not_available(broker, monkeyp
 
 def test_find_coordinator_without_permission_is_refused(broker):
     broker.node.authorizer = Denying(DESCRIBE, names="g")
-    answer = broker.ask(FIND_COORDINATOR, 4, key_type=0, coordinator_keys=["g", "other"])
+    answer = broker.request(FIND_COORDINATOR, 4, key_type=0, coordinator_keys=["g", "other"])
     codes = [found.error_code for found in answer.coordinators]
     assert codes == [errors.GroupAuthorizationFailed.code, 0]
 
@@ -107,9 +107,9 @@ def test_find_coordinator_without_permission_is_refused(broker):
 def test_clients_cannot_create_grow_or_delete_the_offsets_topic(groups):
     name = "__consumer_offsets"
     topic = {"name": name, "num_partitions": 1, "replication_factor": 1}
-    (made,) = groups.ask(CREATE_TOPICS, 5, topics=[topic]).topics
-    (grown,) = groups.ask(CREATE_PARTITIONS, 3, topics=[{"name": name, "count": 9}]).results
-    (gone,) = groups.ask(DELETE_TOPICS, 5, topic_names=[name]).responses
+    (made,) = groups.request(CREATE_TOPICS, 5, topics=[topic]).topics
+    (grown,) = groups.request(CREATE_PARTITIONS, 3, topics=[{"name": name, "count": 9}]).results
+    (gone,) = groups.request(DELETE_TOPICS, 5, topic_names=[name]).responses
     assert {made.error_code, grown.error_code, gone.error_code} == {errors.InvalidRequest.code}
     assert len(groups.node.image.topic(name).partitions) == 1
 
@@ -122,10 +122,10 @@ def test_join_group_of_every_version_makes_the_only_member_leader(groups, versio
     fields = joining()
     if version == 0:
         del fields["rebalance_timeout_ms"]
-    answer = groups.ask(JOIN_GROUP, version, **fields)
+    answer = groups.request(JOIN_GROUP, version, **fields)
     if version >= 4:
         assert answer.error_code == errors.MemberIdRequired.code
-        answer = groups.ask(JOIN_GROUP, version, **{**fields, "member_id": answer.member_id})
+        answer = groups.request(JOIN_GROUP, version, **{**fields, "member_id": answer.member_id})
     assert (answer.error_code, answer.generation_id) == (0, 1)
     assert answer.leader == answer.member_id and answer.protocol_name == "range"
     assert [each.metadata for each in answer.members] == [b"m"]
@@ -142,22 +142,22 @@ def test_join_group_waits_until_other_members_rejoin(groups):
     assert beat(groups, first) == errors.RebalanceInProgress.code
     again = groups.send(JOIN_GROUP, 9, **joining(member_id=first.member_id))
     groups.until(lambda: wire.sent is not None and again.sent is not None)
-    second, first = groups.answer(wire, JOIN_GROUP, 3), groups.answer(again, JOIN_GROUP, 9)
+    second, first = groups.response(wire, JOIN_GROUP, 3), groups.response(again, JOIN_GROUP, 9)
     assert second.generation_id == first.generation_id == 2
     assert len(first.members) == 2 and second.members == []
 
 
 def test_disconnected_join_gets_no_response_and_may_be_retried(groups):
     first = join(groups)
-    asked = groups.ask(JOIN_GROUP, 9, **joining())
+    asked = groups.request(JOIN_GROUP, 9, **joining())
     again = joining(member_id=asked.member_id)
     wire = groups.send(JOIN_GROUP, 9, **again)
     assert wire.sent is None
     wire.abandoned()
     assert groups.node.groups.host_of("g").machine._waiting == {}
     wire = groups.send(JOIN_GROUP, 9, **again)
-    groups.ask(JOIN_GROUP, 9, **joining(member_id=first.member_id))
-    assert groups.answer(wire, JOIN_GROUP, 9).generation_id == 2
+    groups.request(JOIN_GROUP, 9, **joining(member_id=first.member_id))
+    assert groups.response(wire, JOIN_GROUP, 9).generation_id == 2
 
 
 def test_member_without_heartbeats_is_removed_at_session_timeout(groups):
@@ -165,7 +165,7 @@ def test_member_without_heartbeats_is_removed_at_session_timeout(groups):
     pass_time(groups, SESSION_MS - 100)
     assert beat(groups, joined) == 0
     pass_time(groups, SESSION_MS - 100)
-    (group,) = groups.ask(DESCRIBE_GROUPS, 5, groups=["g"]).groups
+    (group,) = groups.request(DESCRIBE_GROUPS, 5, groups=["g"]).groups
     assert group.group_state == "Stable"
     pass_time(groups, 200)
     assert beat(groups, joined) == errors.UnknownMemberId.code
@@ -186,9 +186,9 @@ def test_member_without_heartbeats_after_a_pause_is_removed(groups):
     groups.clock.advance(10 * SESSION_MS)
     groups.reactor.tick(0)
     for _ in range(10):
-        groups.ask(HEARTBEAT, 4, group_id="g", generation_id=1, member_id="another")
+        groups.request(HEARTBEAT, 4, group_id="g", generation_id=1, member_id="another")
         pass_time(groups, LATE_TIMER_PAUSE_MS // 2)
-    (group,) = groups.ask(DESCRIBE_GROUPS, 5, groups=["g"]).groups
+    (group,) = groups.request(DESCRIBE_GROUPS, 5, groups=["g"]).groups
     assert group.group_state == "Empty"
 
 
@@ -240,8 +240,8 @@ def test_damaged_offsets_log_makes_the_coordinator_unavailable(groups, at):
     code = errors.CoordinatorNotAvailable.code
     assert beat(groups, joined) == commit(groups) == code
     asked = [{"group_id": "g", "topics": None}]
-    assert groups.ask(OFFSET_FETCH, 8, groups=asked).groups[0].error_code == code
-    assert groups.ask(LIST_GROUPS, 5).error_code == code
+    assert groups.request(OFFSET_FETCH, 8, groups=asked).groups[0].error_code == code
+    assert groups.request(LIST_GROUPS, 5).error_code == code
     assert segment.read_bytes() == damaged
 
 
@@ -256,32 +256,35 @@ def test_leave_group_of_every_version_reports_unknown_members(groups, version):
             {"members": [{"member_id": "nobody"}]},
             {"members": [{"member_id": joined.member_id}]},
         )
-    refused = groups.ask(LEAVE_GROUP, version, **asked, **wrong)
+    refused = groups.request(LEAVE_GROUP, version, **asked, **wrong)
     if version < 3:
         assert refused.error_code == errors.UnknownMemberId.code
     else:
         assert refused.error_code == 0
         assert [each.error_code for each in refused.members] == [errors.UnknownMemberId.code]
-    assert groups.ask(LEAVE_GROUP, version, **asked, **right).error_code == 0
+    assert groups.request(LEAVE_GROUP, version, **asked, **right).error_code == 0
     assert beat(groups, joined) == errors.UnknownMemberId.code
 
 
 def test_group_requests_without_offsets_topic_return_not_coordinator(broker):
     code = errors.NotCoordinator.code
-    assert broker.ask(JOIN_GROUP, 9, **joining()).error_code == code
-    assert broker.ask(HEARTBEAT, 4, group_id="g", generation_id=1, member_id="m").error_code == code
-    assert broker.ask(OFFSET_FETCH, 7, group_id="g", topics=None).error_code == code
-    (group,) = broker.ask(DESCRIBE_GROUPS, 6, groups=["g"]).groups
+    assert broker.request(JOIN_GROUP, 9, **joining()).error_code == code
+    assert (
+        broker.request(HEARTBEAT, 4, group_id="g", generation_id=1, member_id="m").error_code
+        == code
+    )
+    assert broker.request(OFFSET_FETCH, 7, group_id="g", topics=None).error_code == code
+    (group,) = broker.request(DESCRIBE_GROUPS, 6, groups=["g"]).groups
     assert group.error_code == code
-    (deleted,) = broker.ask(DELETE_GROUPS, 2, groups_names=["g"]).results
+    (deleted,) = broker.request(DELETE_GROUPS, 2, groups_names=["g"]).results
     assert deleted.error_code == code
-    assert broker.ask(LIST_GROUPS, 5).groups == []
+    assert broker.request(LIST_GROUPS, 5).groups == []
 
 
 def test_join_and_commit_without_permission_are_refused(groups):
     groups.node.authorizer = Denying(READ, names="g")
     code = errors.GroupAuthorizationFailed.code
-    assert groups.ask(JOIN_GROUP, 9, **joining()).error_code == code
+    assert groups.request(JOIN_GROUP, 9, **joining()).error_code == code
     assert commit(groups) == code
 
 
@@ -289,7 +292,7 @@ def test_lowered_offsets_retention_expires_offsets(groups):
     assert commit(groups) == 0
     set_for_all(groups, offsets_retention_minutes="1", offsets_retention_check_interval_ms="1000")
     pass_time(groups, 62_000)
-    assert groups.ask(LIST_GROUPS, 5).groups == []
+    assert groups.request(LIST_GROUPS, 5).groups == []
 
 
 def test_altered_session_timeout_limit_applies_to_the_next_join(groups):
@@ -308,7 +311,7 @@ def test_group_requests_on_a_full_disk_return_not_coordinator(groups, monkeypatc
 
     with monkeypatch.context() as patched:
         patched.setattr(type(partition.log), "append", full)
-        synced = groups.ask(
+        synced = groups.request(
             SYNC_GROUP, 4, group_id="g", generation_id=joined.generation_id,
             member_id=joined.member_id,
             assignments=[{"member_id": joined.member_id, "assignment": b"a"}],
@@ -367,7 +370,9 @@ def test_offset_commit_refuses_only_unknown_topics_and_partitions(groups):
         {"partition_index": index, "committed_offset": 1, "committed_metadata": None}
         for index in (0, 7)
     ]
-    answer = groups.ask(OFFSET_COMMIT, 5, group_id="g", topics=[{"name": "t", "partitions": parts}])
+    answer = groups.request(
+        OFFSET_COMMIT, 5, group_id="g", topics=[{"name": "t", "partitions": parts}]
+    )
     codes = [part.error_code for part in answer.topics[0].partitions]
     assert codes == [0, errors.UnknownTopicOrPartition.code]
     assert fetch(groups)["t", 0] == (1, -1, "", 0)
@@ -378,7 +383,9 @@ def test_offset_commit_refuses_only_oversized_metadata(groups):
         {"partition_index": index, "committed_offset": 1, "committed_metadata": "x" * size}
         for index, size in ((0, 4096), (1, 4097))
     ]
-    answer = groups.ask(OFFSET_COMMIT, 5, group_id="g", topics=[{"name": "t", "partitions": parts}])
+    answer = groups.request(
+        OFFSET_COMMIT, 5, group_id="g", topics=[{"name": "t", "partitions": parts}]
+    )
     codes = [part.error_code for part in answer.topics[0].partitions]
     assert codes == [0, errors.OffsetMetadataTooLarge.code]
 
@@ -395,17 +402,17 @@ def test_offsets_of_a_denied_topic_are_refused_and_hidden(groups):
 def test_offset_fetch_places_the_group_error_by_version(broker):
     topics = [{"name": "t", "partition_indexes": [0]}]
     code = errors.NotCoordinator.code
-    old = broker.ask(OFFSET_FETCH, 1, group_id="g", topics=topics)
+    old = broker.request(OFFSET_FETCH, 1, group_id="g", topics=topics)
     assert old.topics[0].partitions[0].error_code == code
-    newer = broker.ask(OFFSET_FETCH, 5, group_id="g", topics=topics)
+    newer = broker.request(OFFSET_FETCH, 5, group_id="g", topics=topics)
     assert (newer.error_code, newer.topics) == (code, [])
-    newest = broker.ask(OFFSET_FETCH, 9, groups=[{"group_id": "g", "topics": topics}])
+    newest = broker.request(OFFSET_FETCH, 9, groups=[{"group_id": "g", "topics": topics}])
     assert newest.groups[0].error_code == code
 
 
 def test_offsets_of_a_deleted_topic_are_removed(groups):
     commit(groups)
-    groups.ask(DELETE_TOPICS, 5, topic_names=["t"])
+    groups.request(DELETE_TOPICS, 5, topic_names=["t"])
     assert fetch(groups, 8, None) == {}
     groups.create("t", 2)
     assert fetch(groups)["t", 0][0] == -1
@@ -417,7 +424,7 @@ def test_offsets_of_two_deleted_topics_of_one_name_are_removed(groups, monkeypat
     told = []
     monkeypatch.setattr(groups.node.groups, "delete_topics", told.append)
     for _ in range(2):
-        groups.ask(DELETE_TOPICS, 5, topic_names=["t"])
+        groups.request(DELETE_TOPICS, 5, topic_names=["t"])
         groups.create("t", 2)
     one, other = (topic_id for names in told for topic_id in names["t"])
     records = [REMOVE_TOPIC(topic_id=topic_id) for topic_id in (one, other)]
@@ -429,7 +436,7 @@ def test_recreated_topic_has_no_committed_offsets(groups, monkeypatch):
     assert commit(groups) == 0
     with monkeypatch.context() as patched:  # the broker dies before it has written the removal
         patched.setattr(groups.node.groups, "delete_topics", lambda names: None)
-        groups.ask(DELETE_TOPICS, 5, topic_names=["t"], timeout_ms=1_000)
+        groups.request(DELETE_TOPICS, 5, topic_names=["t"], timeout_ms=1_000)
     groups.create("t", 2)
     assert fetch(groups)["t", 0][0] == -1
     assert commit(groups, offset=7) == 0
@@ -442,11 +449,11 @@ def test_offset_delete_removes_offsets(groups):
         {"name": "t", "partitions": [{"partition_index": 0}]},
         {"name": "nowhere", "partitions": [{"partition_index": 0}]},
     ]
-    answer = groups.ask(OFFSET_DELETE, 0, group_id="g", topics=topics)
+    answer = groups.request(OFFSET_DELETE, 0, group_id="g", topics=topics)
     codes = [topic.partitions[0].error_code for topic in answer.topics]
     assert (answer.error_code, codes) == (0, [0, errors.UnknownTopicOrPartition.code])
     assert fetch(groups)["t", 0][0] == -1
-    missing = groups.ask(OFFSET_DELETE, 0, group_id="nobody", topics=topics)
+    missing = groups.request(OFFSET_DELETE, 0, group_id="nobody", topics=topics)
     assert (missing.error_code, missing.topics) == (errors.GroupIdNotFound.code, [])
 
 
@@ -456,7 +463,7 @@ def test_offset_delete_removes_offsets(groups):
 @pytest.mark.parametrize("version", range(7))
 def test_describe_groups_returns_the_members(groups, version):
     joined = member(groups, version=9, group_instance_id="static")
-    (group,) = groups.ask(DESCRIBE_GROUPS, version, groups=["g"]).groups
+    (group,) = groups.request(DESCRIBE_GROUPS, version, groups=["g"]).groups
     assert (group.error_code, group.group_state) == (0, "Stable")
     assert (group.protocol_type, group.protocol_data) == ("consumer", "range")
     (there,) = group.members
@@ -469,7 +476,9 @@ def test_describe_groups_returns_the_members(groups, version):
 
 def test_repeated_group_entries_return_invalid_request(groups):
     assert commit(groups) == 0
-    codes = [each.error_code for each in groups.ask(DESCRIBE_GROUPS, 5, groups=["g"] * 3).groups]
+    codes = [
+        each.error_code for each in groups.request(DESCRIBE_GROUPS, 5, groups=["g"] * 3).groups
+    ]
     assert codes == [errors.InvalidRequest.code] * 3
     for topics, times in (
         ([{"name": "t", "partition_indexes": [0] * 3}], 1),
@@ -477,16 +486,18 @@ def test_repeated_group_entries_return_invalid_request(groups):
         (None, 3),
     ):
         asked = [{"group_id": "g", "topics": topics}] * times
-        answers = groups.ask(OFFSET_FETCH, 8, groups=asked).groups
+        answers = groups.request(OFFSET_FETCH, 8, groups=asked).groups
         assert {answer.error_code for answer in answers} == {errors.InvalidRequest.code}
-    codes = [each.error_code for each in groups.ask(DESCRIBE_GROUPS, 5, groups=["g"] * 2).groups]
+    codes = [
+        each.error_code for each in groups.request(DESCRIBE_GROUPS, 5, groups=["g"] * 2).groups
+    ]
     assert codes == [0, 0]
     assert fetch(groups, topics=[("t", [0, 0, 1])])["t", 0][0] == 5
 
 
 @pytest.mark.parametrize("version", range(7))
 def test_describe_groups_of_unknown_group_is_dead_or_not_found(groups, version):
-    (group,) = groups.ask(DESCRIBE_GROUPS, version, groups=["nobody"]).groups
+    (group,) = groups.request(DESCRIBE_GROUPS, version, groups=["nobody"]).groups
     assert group.group_state == "Dead"
     assert group.error_code == (errors.GroupIdNotFound.code if version == 6 else 0)
 
@@ -496,10 +507,10 @@ def test_list_groups_filters_by_state_and_type(groups):
     member(groups)
     topic = {"name": "t", "partitions": [{"partition_index": 0, "committed_offset": 1}]}
     topic["partitions"][0]["committed_metadata"] = ""
-    groups.ask(OFFSET_COMMIT, 5, group_id="alone", topics=[topic])
+    groups.request(OFFSET_COMMIT, 5, group_id="alone", topics=[topic])
 
     def listed(version=5, **filters):
-        return {g.group_id for g in groups.ask(LIST_GROUPS, version, **filters).groups}
+        return {g.group_id for g in groups.request(LIST_GROUPS, version, **filters).groups}
 
     assert listed() == {"g", "alone"} == listed(0)
     assert listed(states_filter=["Stable"]) == {"g"}
@@ -516,14 +527,14 @@ def test_delete_groups_deletes_only_empty_groups(groups, version):
     names = ["g", "nobody"]
     codes = {
         result.group_id: result.error_code
-        for result in groups.ask(DELETE_GROUPS, version, groups_names=names).results
+        for result in groups.request(DELETE_GROUPS, version, groups_names=names).results
     }
     assert codes == {"g": errors.NonEmptyGroup.code, "nobody": errors.GroupIdNotFound.code}
-    groups.ask(LEAVE_GROUP, 3, group_id="g", members=[{"member_id": joined.member_id}])
+    groups.request(LEAVE_GROUP, 3, group_id="g", members=[{"member_id": joined.member_id}])
     groups.node.authorizer = Denying(DELETE, names="g")
-    (refused,) = groups.ask(DELETE_GROUPS, version, groups_names=["g"]).results
+    (refused,) = groups.request(DELETE_GROUPS, version, groups_names=["g"]).results
     assert refused.error_code == errors.GroupAuthorizationFailed.code
     groups.node.authorizer = Denying()
-    (deleted,) = groups.ask(DELETE_GROUPS, version, groups_names=["g"]).results
+    (deleted,) = groups.request(DELETE_GROUPS, version, groups_names=["g"]).results
     assert deleted.error_code == 0
-    assert groups.ask(LIST_GROUPS, 5).groups == []
+    assert groups.request(LIST_GROUPS, 5).groups == []

@@ -38,7 +38,7 @@ def frame_of(handler: Handler, version: int, seed: int) -> bytes:
 def outcome(node, handler: Handler, version: int, frame: bytes) -> str:
     """Return the outcome of a frame: answered, silent (waiting, or acks=0), or closed."""
     try:
-        wire = node.begin(frame)
+        wire = node.send_frame(frame)
     except Disconnect:
         return "closed"
     if handler.codec is not None:
@@ -53,7 +53,7 @@ def outcome(node, handler: Handler, version: int, frame: bytes) -> str:
 
 def still_serves(node) -> bool:
     """Return whether the node still serves a client, which may have to create its topic again."""
-    (topic,) = node.ask(METADATA, 12, topics=[{"name": "a"}]).topics
+    (topic,) = node.request(METADATA, 12, topics=[{"name": "a"}]).topics
     return topic.error_code == 0
 
 

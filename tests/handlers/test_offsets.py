@@ -29,7 +29,7 @@ NOW = 1_700_000_000_000
 def listed(broker, timestamp, topic="a", partition=0, version=11, isolation_level=0, **fields):
     """Return (error, timestamp, offset) of one partition."""
     asked = {"partition_index": partition, "timestamp": timestamp, **fields}
-    answer = broker.ask(
+    answer = broker.request(
         LIST_OFFSETS,
         version,
         replica_id=-1,
@@ -102,7 +102,7 @@ def test_list_offsets_by_time_opens_large_batches_on_a_thread(broker):
     )  # fmt: skip
     assert (opener.submitted_count, wire.sent) == (1, None)  # one batch at a time
     broker.until(lambda: wire.sent is not None)
-    answer = broker.answer(wire, LIST_OFFSETS, 11)
+    answer = broker.response(wire, LIST_OFFSETS, 11)
     found = [(p.error_code, p.timestamp, p.offset) for p in answer.topics[0].partitions]
     assert found == [(0, NOW + 5, 1)] * 3
     assert opener.submitted_count == 3
@@ -168,7 +168,7 @@ def test_special_timestamp_is_unsupported_before_its_version(filled, timestamp, 
 def test_list_offsets_returns_the_leader_epoch_from_version_4(filled):
     def epoch(version, timestamp):
         asked = {"partition_index": 0, "timestamp": timestamp}
-        answer = filled.ask(
+        answer = filled.request(
             LIST_OFFSETS, version, replica_id=-1, topics=[{"name": "a", "partitions": [asked]}]
         )
         return answer.topics[0].partitions[0].leader_epoch
@@ -206,7 +206,9 @@ def test_list_offsets_of_unknown_partition_fails(filled, topic, partition):
 
 def test_list_offsets_refuses_only_a_repeated_partition(filled):
     asked = [{"partition_index": index, "timestamp": LATEST} for index in (0, 0, 1)]
-    answer = filled.ask(LIST_OFFSETS, 7, replica_id=-1, topics=[{"name": "a", "partitions": asked}])
+    answer = filled.request(
+        LIST_OFFSETS, 7, replica_id=-1, topics=[{"name": "a", "partitions": asked}]
+    )
     codes = [found.error_code for found in answer.topics[0].partitions]
     assert codes == [errors.InvalidRequest.code] * 2 + [0]
 
@@ -227,7 +229,7 @@ def end_of(broker, leader_epoch, topic="a", partition=0, version=4, current=-1):
         "current_leader_epoch": current,
         "leader_epoch": leader_epoch,
     }
-    answer = broker.ask(
+    answer = broker.request(
         OFFSET_FOR_LEADER_EPOCH, version, topics=[{"topic": topic, "partitions": [asked]}]
     )
     (found,) = answer.topics[0].partitions
@@ -277,7 +279,7 @@ def test_offset_for_leader_epoch_without_permission_is_refused(led):
 def deleted(broker, offset, topic="a", partition=0, version=2):
     """Delete records before an offset; return (error, low watermark) of the partition."""
     asked = {"partition_index": partition, "offset": offset}
-    answer = broker.ask(
+    answer = broker.request(
         DELETE_RECORDS, version, topics=[{"name": topic, "partitions": [asked]}], timeout_ms=1000
     )
     (found,) = answer.topics[0].partitions
@@ -332,7 +334,7 @@ def test_delete_records_of_a_removed_directory_is_a_storage_error_of_its_own(bro
     shutil.rmtree(broker.directory / "a-0")
     wanted = [{"partition_index": partition, "offset": 1} for partition in (0, 1)]
     topics = [{"name": "a", "partitions": wanted}]
-    answer = broker.ask(DELETE_RECORDS, 2, topics=topics, timeout_ms=1_000)
+    answer = broker.request(DELETE_RECORDS, 2, topics=topics, timeout_ms=1_000)
     codes = [(each.error_code, each.low_watermark) for each in answer.topics[0].partitions]
     assert codes == [(errors.KafkaStorageError.code, -1), (0, 1)]
 

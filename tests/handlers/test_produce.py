@@ -26,7 +26,9 @@ def batch_of(*values: bytes, **fields) -> bytes:
     return build([Record(timestamp=1_000, value=value) for value in values], **fields)
 
 
-def asked(node: InProcess, version: int, batch: bytes | None, topic="a", partition=0) -> dict:
+def topic_data_of(
+    node: InProcess, version: int, batch: bytes | None, topic="a", partition=0
+) -> dict:
     """Return a produce request's topic_data for one partition, by name or by id."""
     by_id = node.node.image.topics[topic].topic_id if topic in node.node.image.topics else bytes(16)
     named = {"name": topic} if version < 13 else {"topic_id": by_id}
@@ -35,8 +37,8 @@ def asked(node: InProcess, version: int, batch: bytes | None, topic="a", partiti
 
 def produce(node: InProcess, batch: bytes | None, version=13, acks=ALL, **where):
     """Produce a batch and return the partition's response."""
-    topic_data = [asked(node, version, batch, **where)]
-    answer = node.ask(PRODUCE, version, acks=acks, timeout_ms=1_000, topic_data=topic_data)
+    topic_data = [topic_data_of(node, version, batch, **where)]
+    answer = node.request(PRODUCE, version, acks=acks, timeout_ms=1_000, topic_data=topic_data)
     (entry,) = answer.responses[0].partition_responses
     return entry
 
@@ -67,7 +69,7 @@ def test_produce_of_every_version_returns_the_offset(topic, version):
 def test_produce_versions_0_to_2_close_the_connection(topic, version):
     frame = bytes([0, 0, 0, version, 0, 0, 0, 7, 0, 0]) + bytes(10)
     with pytest.raises(Disconnect):
-        topic.begin(frame)
+        topic.send_frame(frame)
 
 
 def test_append_changes_only_offset_and_leader_epoch(topic):
@@ -83,7 +85,7 @@ def test_append_changes_only_offset_and_leader_epoch(topic):
 
 def test_produce_with_acks_0_appends_without_response(topic):
     wire = topic.send(
-        PRODUCE, 9, acks=NOBODY, timeout_ms=0, topic_data=[asked(topic, 9, batch_of(b"x"))]
+        PRODUCE, 9, acks=NOBODY, timeout_ms=0, topic_data=[topic_data_of(topic, 9, batch_of(b"x"))]
     )
     assert wire.sent is None
     assert values_in(topic) == [b"x"]
@@ -92,7 +94,11 @@ def test_produce_with_acks_0_appends_without_response(topic):
 def test_error_with_acks_0_closes_the_connection(topic):
     with pytest.raises(Disconnect):
         topic.send(
-            PRODUCE, 9, acks=NOBODY, timeout_ms=0, topic_data=[asked(topic, 9, b"", topic="none")]
+            PRODUCE,
+            9,
+            acks=NOBODY,
+            timeout_ms=0,
+            topic_data=[topic_data_of(topic, 9, b"", topic="none")],
         )
 
 
@@ -297,7 +303,9 @@ def test_large_batch_is_decompressed_on_a_thread_in_order(topic):
     large = build([Record(timestamp=1, value=bytes(12 << 20))], codec=Codec.GZIP)
     opener = topic.node.opener
     sent = [
-        topic.send(PRODUCE, 13, acks=LEADER, timeout_ms=1_000, topic_data=[asked(topic, 13, batch)])
+        topic.send(
+            PRODUCE, 13, acks=LEADER, timeout_ms=1_000, topic_data=[topic_data_of(topic, 13, batch)]
+        )
         for batch in (large, batch_of(b"y"))
     ]
     assert opener.submitted_count == 1
@@ -305,7 +313,7 @@ def test_large_batch_is_decompressed_on_a_thread_in_order(topic):
     # A batch for another partition does not wait.
     assert produce(topic, batch_of(b"z"), partition=1, acks=LEADER).base_offset == 0
     topic.until(lambda: all(wire.sent is not None for wire in sent))
-    answers = [topic.answer(wire, PRODUCE, 13) for wire in sent]
+    answers = [topic.response(wire, PRODUCE, 13) for wire in sent]
     assert [answer.responses[0].partition_responses[0].base_offset for answer in answers] == [0, 1]
 
 
@@ -324,7 +332,9 @@ def test_batch_is_refused_while_too_many_bytes_wait_for_decompression(topic, mon
     large = build([Record(timestamp=1, value=bytes(12 << 20))], codec=Codec.GZIP)
     monkeypatch.setattr(append_queue, "WAITING_SIZE_MAX", len(large) + len(batch_of(b"y")))
     sent = [
-        topic.send(PRODUCE, 13, acks=LEADER, timeout_ms=1_000, topic_data=[asked(topic, 13, batch)])
+        topic.send(
+            PRODUCE, 13, acks=LEADER, timeout_ms=1_000, topic_data=[topic_data_of(topic, 13, batch)]
+        )
         for batch in (large, batch_of(b"y"))
     ]
     # These two use up the limit, for all partitions.
@@ -334,7 +344,7 @@ def test_batch_is_refused_while_too_many_bytes_wait_for_decompression(topic, mon
     with pytest.raises(Disconnect):
         topic.send(
             PRODUCE, 13, acks=NOBODY, timeout_ms=1_000,
-            topic_data=[asked(topic, 13, batch_of(b"w"))],
+            topic_data=[topic_data_of(topic, 13, batch_of(b"w"))],
         )  # fmt: skip
     # An uncompressed batch needs no decompression and does not wait.
     assert produce(topic, batch_of(b"z"), partition=1, acks=LEADER).error_code == 0
@@ -364,9 +374,9 @@ def test_control_batch_from_a_client_returns_invalid_record(topic):
 
 
 def test_transactional_produce_is_rejected(topic):
-    answer = topic.ask(
+    answer = topic.request(
         PRODUCE, 12, transactional_id="t", acks=ALL, timeout_ms=1_000,
-        topic_data=[asked(topic, 12, batch_of(b"x"))],
+        topic_data=[topic_data_of(topic, 12, batch_of(b"x"))],
     )  # fmt: skip
     (entry,) = answer.responses[0].partition_responses
     assert entry.error_code == errors.InvalidTxnState.code
@@ -376,7 +386,7 @@ def test_transactional_produce_is_rejected(topic):
 def test_error_of_one_partition_does_not_affect_others(topic):
     good, bad = batch_of(b"x"), flipped(batch_of(b"y"))
     partition_data = [{"index": 0, "records": bad}, {"index": 1, "records": good}]
-    answer = topic.ask(
+    answer = topic.request(
         PRODUCE, 9, acks=ALL, timeout_ms=1_000,
         topic_data=[{"name": "a", "partition_data": partition_data}],
     )  # fmt: skip
@@ -432,7 +442,11 @@ def careful(tmp_path):
 
 def waiting(node: InProcess, acks: int, timeout_ms=1_000):
     return node.send(
-        PRODUCE, 9, acks=acks, timeout_ms=timeout_ms, topic_data=[asked(node, 9, batch_of(b"x"))]
+        PRODUCE,
+        9,
+        acks=acks,
+        timeout_ms=timeout_ms,
+        topic_data=[topic_data_of(node, 9, batch_of(b"x"))],
     )
 
 
@@ -463,7 +477,7 @@ def test_produce_completes_when_durability_is_lowered(careful):
     asked = {"resource_type": 2, "resource_name": "a", "configs": configs}
     careful.send(INCREMENTAL_ALTER_CONFIGS, 1, resources=[asked])
     careful.until(lambda: wire.sent is not None)
-    answer = careful.answer(wire, PRODUCE, 9)
+    answer = careful.response(wire, PRODUCE, 9)
     assert answer.responses[0].partition_responses[0].error_code == 0
 
 
@@ -472,7 +486,7 @@ def test_partition_committed_while_another_batch_is_opened_delays_no_response(ca
     opener = careful.node.opener
     careful.reactor.unwatch(opener.fileno())  # the batch is opened when the test says so
     large = build([Record(timestamp=1, value=bytes(12 << 20))], codec=Codec.GZIP)
-    topic_data = asked(careful, 9, batch_of(b"x"), "b")
+    topic_data = topic_data_of(careful, 9, batch_of(b"x"), "b")
     topic_data["partition_data"].append({"index": 1, "records": large})
     wire = careful.send(PRODUCE, 9, acks=ALL, timeout_ms=1_000, topic_data=[topic_data])
     first, second = (careful.node.replicas.leader("b", index) for index in (0, 1))
@@ -481,7 +495,7 @@ def test_partition_committed_while_another_batch_is_opened_delays_no_response(ca
     careful.reactor.watch(opener.fileno(), opener.collect)
     # The clock does not advance, so the request cannot time out.
     careful.until(lambda: wire.sent is not None)
-    results = careful.answer(wire, PRODUCE, 9).responses[0].partition_responses
+    results = careful.response(wire, PRODUCE, 9).responses[0].partition_responses
     assert [(each.index, each.error_code, each.base_offset) for each in results] == [
         (0, 0, 0), (1, 0, 0),
     ]  # fmt: skip
@@ -493,7 +507,7 @@ def test_partition_deleted_while_another_batch_is_opened_gets_its_error(careful)
     careful.reactor.unwatch(opener.fileno())
     careful.node.flusher.submit = lambda flushes: None
     large = build([Record(timestamp=1, value=bytes(12 << 20))], codec=Codec.GZIP)
-    topic_data = [asked(careful, 9, batch_of(b"x"), "b"), asked(careful, 9, large)]
+    topic_data = [topic_data_of(careful, 9, batch_of(b"x"), "b"), topic_data_of(careful, 9, large)]
     wire = careful.send(PRODUCE, 9, acks=ALL, timeout_ms=1_000, topic_data=topic_data)
     careful.node.replicas.remove(careful.node.replicas.leader("b", 0))
     opened = careful.node.replicas.leader("a", 0)
@@ -503,7 +517,7 @@ def test_partition_deleted_while_another_batch_is_opened_gets_its_error(careful)
     careful.node.replicas.remove(opened)
     codes = [
         each.partition_responses[0].error_code
-        for each in careful.answer(wire, PRODUCE, 9).responses
+        for each in careful.response(wire, PRODUCE, 9).responses
     ]
     assert codes == [errors.UnknownTopicOrPartition.code] * 2
 
@@ -513,7 +527,7 @@ def test_slow_flush_times_out(careful):
     wire = waiting(careful, ALL, timeout_ms=50)
     careful.clock.advance(100)
     careful.until(lambda: wire.sent is not None)
-    answer = careful.answer(wire, PRODUCE, 9)
+    answer = careful.response(wire, PRODUCE, 9)
     assert answer.responses[0].partition_responses[0].error_code == errors.RequestTimedOut.code
 
 
@@ -522,7 +536,7 @@ def test_produce_completes_when_its_topic_is_deleted(careful):
     wire = waiting(careful, ALL)
     careful.reactor.tick(0)
     careful.node.replicas.remove(careful.node.replicas.leader("a", 0))
-    answer = careful.answer(wire, PRODUCE, 9)
+    answer = careful.response(wire, PRODUCE, 9)
     code = answer.responses[0].partition_responses[0].error_code
     assert code == errors.UnknownTopicOrPartition.code
 

@@ -33,7 +33,7 @@ from tests.coordination.factories import cluster_of, create
 def test_reassignment_succeeds_only_to_the_current_replica(broker, version, topic, replicas, code):
     broker.create("a")
     asked = {"name": topic, "partitions": [{"partition_index": 0, "replicas": replicas}]}
-    answer = broker.ask(ALTER_PARTITION_REASSIGNMENTS, version, timeout_ms=1, topics=[asked])
+    answer = broker.request(ALTER_PARTITION_REASSIGNMENTS, version, timeout_ms=1, topics=[asked])
     assert answer.error_code == 0
     assert answer.responses[0].partitions[0].error_code == code
 
@@ -73,7 +73,7 @@ def test_reassignment_to_node_0_means_any_worker(workers, replicas, accepted):
 
 
 def test_list_reassignments_returns_none(broker):
-    answer = broker.ask(LIST_PARTITION_REASSIGNMENTS, 0, timeout_ms=1, topics=None)
+    answer = broker.request(LIST_PARTITION_REASSIGNMENTS, 0, timeout_ms=1, topics=None)
     assert (answer.error_code, answer.topics) == (0, [])
 
 
@@ -83,7 +83,7 @@ def test_alter_replica_log_dirs_accepts_only_the_current_directory(broker, versi
 
     def code(path, topic):
         asked = {"path": path, "topics": [{"name": topic, "partitions": [0]}]}
-        (result,) = broker.ask(ALTER_REPLICA_LOG_DIRS, version, dirs=[asked]).results
+        (result,) = broker.request(ALTER_REPLICA_LOG_DIRS, version, dirs=[asked]).results
         return result.partitions[0].error_code
 
     here = str(broker.node.logs.data)

@@ -114,7 +114,7 @@ def slow_down(many, api, monkeypatch):
 @pytest.mark.parametrize("name", [*REQUESTS])
 def test_request_of_many_entries_runs_in_steps(many, name, monkeypatch):
     api, version, fields = REQUESTS[name]
-    expected = many.ask(api, version, **fields)
+    expected = many.request(api, version, **fields)
     slow_down(many, name.split()[0], monkeypatch)
     lengths = []
 
@@ -130,7 +130,7 @@ def test_request_of_many_entries_runs_in_steps(many, name, monkeypatch):
             break
         many.clock.advance(STEP_PAUSE_MS)
         timed(lambda: many.reactor.tick(0))
-    assert many.answer(wire, api, version) == expected
+    assert many.response(wire, api, version) == expected
     assert len(lengths) >= COUNT // 2 // STEP_MS
     assert max(lengths) <= STEP_MS + CALLS_MAX
 
@@ -142,7 +142,7 @@ def test_steps_are_cancelled_when_the_client_disconnects(many, name, monkeypatch
     monkeypatch.setattr(many.node, "authorizer", slow)
     wire = many.send(api, version, **fields)
     assert wire.sent is None
-    wire.gone()
+    wire.disconnect()
     before = many.clock.monotonic_ms()
     for _ in range(COUNT):
         many.clock.advance(STEP_PAUSE_MS)
@@ -168,7 +168,7 @@ class FailingAuthorizer(SlowAuthorizer):
 @pytest.mark.parametrize("name", ["ListOffsets", "DeleteRecords", "DescribeGroups"])
 def test_unexpected_error_in_a_later_step_closes_only_the_connection(many, name, monkeypatch):
     api, version, fields = REQUESTS[name]
-    expected = many.ask(api, version, **fields)
+    expected = many.request(api, version, **fields)
     with monkeypatch.context() as patch:
         patch.setattr(many.node, "authorizer", FailingAuthorizer(many.clock))
         errors = many.reactor.errors
@@ -176,7 +176,7 @@ def test_unexpected_error_in_a_later_step_closes_only_the_connection(many, name,
         assert (wire.sent, wire.closed) == (None, False)
         go_on(many, lambda: wire.closed)
     assert many.reactor.errors == errors + 1
-    assert many.ask(api, version, **fields) == expected
+    assert many.request(api, version, **fields) == expected
 
 
 @pytest.fixture
@@ -221,6 +221,6 @@ def test_commit_completes_when_the_client_disconnects(many, slow_commits):
     names = [f"t{number}" for number in range(COUNT // 2)]
     wire = slow_commits(names, 7)
     assert wire.sent is None
-    wire.gone()
+    wire.disconnect()
     go_on(many, lambda: not many.node.groups.commit_queues)
     assert committed(many, names[-1]) == 7

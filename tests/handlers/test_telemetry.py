@@ -48,7 +48,7 @@ def subscribe(broker, name="s", **config):
         for key, value in config.items()
     ]
     resource = {"resource_type": CLIENT_METRICS, "resource_name": name, "configs": configs}
-    (answer,) = broker.ask(INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource]).responses
+    (answer,) = broker.request(INCREMENTAL_ALTER_CONFIGS, 1, resources=[resource]).responses
     assert answer.error_code == 0, answer.error_message
 
 
@@ -57,7 +57,7 @@ def every_second(broker, metrics="*", **config):
 
 
 def get(broker, instance_id=NO_ID):
-    return broker.ask(GET_TELEMETRY_SUBSCRIPTIONS, 0, client_instance_id=instance_id)
+    return broker.request(GET_TELEMETRY_SUBSCRIPTIONS, 0, client_instance_id=instance_id)
 
 
 def push(broker, given, **fields):
@@ -68,7 +68,7 @@ def push(broker, given, **fields):
         "metrics": b"otlp",
         **fields,
     }
-    return broker.ask(PUSH_TELEMETRY, 0, **request).error_code
+    return broker.request(PUSH_TELEMETRY, 0, **request).error_code
 
 
 def test_client_without_subscription_gets_no_requested_metrics(broker):
@@ -87,7 +87,7 @@ def test_client_keeps_its_instance_id(broker):
 
 def test_push_is_forwarded_with_client_labels(broker, exporter):
     every_second(broker)
-    broker.ask(API_VERSIONS, 3, client_software_name="tester", client_software_version="1.2")
+    broker.request(API_VERSIONS, 3, client_software_name="tester", client_software_version="1.2")
     given = get(broker)
     assert push(broker, given, compression_type=4, metrics=b"packed") == 0
     (pushed,) = exporter.pushes
@@ -128,7 +128,7 @@ def test_star_subscription_requests_all_metrics(broker):
     ],
 )
 def test_subscription_patterns_must_all_match_in_full(broker, match, asked):
-    broker.ask(API_VERSIONS, 3, client_software_name="tester", client_software_version="1.2")
+    broker.request(API_VERSIONS, 3, client_software_name="tester", client_software_version="1.2")
     subscribe(broker, metrics="m", match=match)
     assert list(get(broker).requested_metrics) == (["m"] if asked else [])
 

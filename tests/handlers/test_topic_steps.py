@@ -94,7 +94,7 @@ def test_topic_deleted_during_its_creation_leaves_no_logs(broker, slow_disk):
     created = broker.send(CREATE_TOPICS, 7, topics=[topic], timeout_ms=1_000)
     broker.until(lambda: list(broker.node.replicas))
     assert created.sent is None
-    broker.ask(DELETE_TOPICS, 1, topic_names=["many"], timeout_ms=1_000)
+    broker.request(DELETE_TOPICS, 1, topic_names=["many"], timeout_ms=1_000)
     assert created.sent is not None
     assert list(broker.node.replicas) == []
 
@@ -123,7 +123,7 @@ def test_total_size_reads_only_changed_logs(broker, monkeypatch):
     expected = size.fget(replicas.leader("b", 0).log)
     assert (replicas.led_count, replicas.total_size()) == (3, expected)
     assert looked == ["b"] and expected > 0
-    broker.ask(DELETE_TOPICS, 1, topic_names=["b"], timeout_ms=1_000)
+    broker.request(DELETE_TOPICS, 1, topic_names=["b"], timeout_ms=1_000)
     assert (replicas.led_count, replicas.total_size()) == (2, 0)
 
 
@@ -209,7 +209,7 @@ def test_delete_topics_is_decided_in_parts(broker, decided):
     for name in names:
         broker.create(name, 2)
     decided.clear()
-    answer = broker.ask(DELETE_TOPICS, 1, topic_names=names, timeout_ms=1_000)
+    answer = broker.request(DELETE_TOPICS, 1, topic_names=names, timeout_ms=1_000)
     assert [(one.name, one.error_code) for one in answer.responses] == [(n, 0) for n in names]
     assert [len(records) for records in decided] == [4, 4, 2]
     assert not broker.node.image.topics and not list(broker.node.replicas)
@@ -223,7 +223,7 @@ def test_topic_deleted_between_two_parts_is_unknown(broker, decided):
     assert sent.sent is None
     broker.node.local_controller.execute(lambda machine: machine.delete_topics({ids[5]: "t5"}))
     broker.until(lambda: sent.sent is not None)
-    codes = [one.error_code for one in broker.answer(sent, DELETE_TOPICS, 1).responses]
+    codes = [one.error_code for one in broker.response(sent, DELETE_TOPICS, 1).responses]
     assert codes == [0] * 5 + [errors.UnknownTopicOrPartition.code]
 
 
@@ -234,12 +234,16 @@ def test_create_partitions_is_decided_in_parts(broker, monkeypatch, decided):
     decided.clear()
     monkeypatch.setattr(controller, "NEW_PARTITIONS_MAX", 17)
     grown = [{"name": name, "count": 3, "assignments": None} for name in names]
-    answer = broker.ask(CREATE_PARTITIONS, 3, topics=grown, timeout_ms=1_000, validate_only=True)
+    answer = broker.request(
+        CREATE_PARTITIONS, 3, topics=grown, timeout_ms=1_000, validate_only=True
+    )
     expected = [(name, 0) for name in names[:8]]
     expected += [(name, errors.PolicyViolation.code) for name in names[8:]]
     assert [(one.name, one.error_code) for one in answer.results] == expected
     assert decided == []
-    answer = broker.ask(CREATE_PARTITIONS, 3, topics=grown, timeout_ms=1_000, validate_only=False)
+    answer = broker.request(
+        CREATE_PARTITIONS, 3, topics=grown, timeout_ms=1_000, validate_only=False
+    )
     assert [(one.name, one.error_code) for one in answer.results] == expected
     assert [len(records) for records in decided] == [4, 4]
 

@@ -28,19 +28,19 @@ DYNAMIC_TOPIC, DEFAULT = 1, 5
 def create(broker, *topics, version=7, **options):
     """Create topics given as dicts; return the results by name."""
     whole = [{"num_partitions": 1, "replication_factor": 1, **topic} for topic in topics]
-    answers = broker.ask(CREATE_TOPICS, version, topics=whole, **options).topics
+    answers = broker.request(CREATE_TOPICS, version, topics=whole, **options).topics
     return {answer.name: answer for answer in answers}
 
 
 def delete(broker, *topics, version=6):
     """Delete topics by name (str) or id (bytes); return the results in response order."""
     if version < 6:
-        return broker.ask(DELETE_TOPICS, version, topic_names=list(topics)).responses
+        return broker.request(DELETE_TOPICS, version, topic_names=list(topics)).responses
     asked = [
         {"name": topic} if isinstance(topic, str) else {"name": None, "topic_id": topic}
         for topic in topics
     ]
-    return broker.ask(DELETE_TOPICS, version, topics=asked).responses
+    return broker.request(DELETE_TOPICS, version, topics=asked).responses
 
 
 def grow(broker, *topics, version=3, **options):
@@ -53,7 +53,7 @@ def grow(broker, *topics, version=3, **options):
         }
         for name, count, *more in topics
     ]
-    answers = broker.ask(CREATE_PARTITIONS, version, topics=asked, **options).results
+    answers = broker.request(CREATE_PARTITIONS, version, topics=asked, **options).results
     return {answer.name: answer.error_code for answer in answers}
 
 
@@ -262,7 +262,7 @@ def test_deleted_topic_stays_deleted_and_a_new_one_has_another_id(broker):
 def test_delete_topics_error_of_one_topic_leaves_others(broker, topic, fault):
     broker.create("there")
     broker.create("other")
-    answers = broker.ask(DELETE_TOPICS, 6, topics=[topic, {"name": "other"}]).responses
+    answers = broker.request(DELETE_TOPICS, 6, topics=[topic, {"name": "other"}]).responses
     assert [answer.error_code for answer in answers] == [fault.code, 0]
     assert answers[0].error_message
     assert names(broker) == {"there"}
@@ -369,7 +369,7 @@ def test_create_partitions_without_permission_is_refused(broker):
 
 def sizes(broker, wanted, version=5):
     """Return the size of each (topic, partition) in the one log directory."""
-    (directory,) = broker.ask(DESCRIBE_LOG_DIRS, version, topics=wanted).results
+    (directory,) = broker.request(DESCRIBE_LOG_DIRS, version, topics=wanted).results
     assert directory.error_code == 0
     assert directory.log_dir == str(broker.directory)
     return {
@@ -386,14 +386,14 @@ def test_describe_log_dirs_of_every_version_returns_log_sizes(broker, version):
     size = broker.node.replicas.leader("a", 1).log.size
     assert size > 0
     assert sizes(broker, None, version) == {("a", 0): 0, ("a", 1): size}
-    (directory,) = broker.ask(DESCRIBE_LOG_DIRS, version, topics=None).results
+    (directory,) = broker.request(DESCRIBE_LOG_DIRS, version, topics=None).results
     for partition in directory.topics[0].partitions:
         assert (partition.offset_lag, partition.is_future_key) == (0, False)
 
 
 def test_describe_log_dirs_returns_disk_size_from_version_4(broker):
-    (before,) = broker.ask(DESCRIBE_LOG_DIRS, 3, topics=[]).results
-    (since,) = broker.ask(DESCRIBE_LOG_DIRS, 4, topics=[]).results
+    (before,) = broker.request(DESCRIBE_LOG_DIRS, 3, topics=[]).results
+    (since,) = broker.request(DESCRIBE_LOG_DIRS, 4, topics=[]).results
     assert (before.total_bytes, before.usable_bytes) == (-1, -1)
     assert since.total_bytes == shutil.disk_usage(broker.directory).total
     assert 0 < since.usable_bytes < since.total_bytes
@@ -415,7 +415,7 @@ def test_describe_log_dirs_returns_only_requested_existing_logs(broker):
 @pytest.mark.parametrize(("version", "code"), [(2, 0), (3, errors.ClusterAuthorizationFailed.code)])
 def test_describe_log_dirs_without_permission_returns_no_directory(broker, version, code):
     broker.node.authorizer = Denying(AclOperation.DESCRIBE)
-    answer = broker.ask(DESCRIBE_LOG_DIRS, version, topics=None)
+    answer = broker.request(DESCRIBE_LOG_DIRS, version, topics=None)
     assert not answer.results
     assert (answer.error_code if version >= 3 else 0) == code
 
@@ -426,7 +426,7 @@ def test_describe_log_dirs_without_permission_returns_no_directory(broker, versi
 def elected(broker, asked, version=2, **fields):
     """Elect leaders; return the code of each (topic, partition), and of the whole request."""
     wanted = asked and [{"topic": topic, "partitions": indexes} for topic, indexes in asked]
-    answer = broker.ask(ELECT_LEADERS, version, topic_partitions=wanted, **fields)
+    answer = broker.request(ELECT_LEADERS, version, topic_partitions=wanted, **fields)
     codes = {
         (topic.topic, partition.partition_id): partition.error_code
         for topic in answer.replica_election_results
@@ -488,7 +488,7 @@ def test_topic_requests_on_a_full_disk_change_nothing(full):
         code,
     ]
     assert grow(full, ("a", 2)) == {"a": code}
-    asked = full.ask(METADATA, 12, topics=[{"name": "new"}, {"name": "a"}])
+    asked = full.request(METADATA, 12, topics=[{"name": "new"}, {"name": "a"}])
     assert [topic.error_code for topic in asked.topics] == [code, 0]
     assert names(full) == {"a"}
 

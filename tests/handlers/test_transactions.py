@@ -25,7 +25,7 @@ class OnlyTopics(Authorizer):
 
 def init(broker, version=5, **fields):
     request = {"transactional_id": None, "transaction_timeout_ms": -1, **fields}
-    return broker.ask(INIT_PRODUCER_ID, version, **request)
+    return broker.request(INIT_PRODUCER_ID, version, **request)
 
 
 @pytest.mark.parametrize("version", range(6))
@@ -59,7 +59,7 @@ def test_concurrent_init_producer_id_requests_share_a_block(broker):
     frame = write_header(22, 1, 7, None, False) + INIT_PRODUCER_ID.request.write(
         1, {"transactional_id": None, "transaction_timeout_ms": -1}
     )
-    wires = [broker.begin(frame) for _ in range(5)]
+    wires = [broker.send_frame(frame) for _ in range(5)]
     broker.until(lambda: all(wire.sent is not None for wire in wires))
     ids = {INIT_PRODUCER_ID.response.read(1, b"".join(w.sent), 4).producer_id for w in wires}
     assert len(ids) == 5
@@ -125,7 +125,7 @@ def producers(broker, *asked):
     topics = [{"name": name, "partition_indexes": indexes} for name, indexes in asked]
     return {
         (topic.name, partition.partition_index): partition
-        for topic in broker.ask(DESCRIBE_PRODUCERS, 0, topics=topics).topics
+        for topic in broker.request(DESCRIBE_PRODUCERS, 0, topics=topics).topics
         for partition in topic.partitions
     }
 

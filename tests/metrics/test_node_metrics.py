@@ -102,12 +102,12 @@ def test_errors_are_counted_by_request_and_code_at_any_depth(metered):
     broker.create("a")
     produce(broker, ("gone", 0, BATCH), ("a", 0, BATCH[:-1] + b"?"))
     fetch(broker, ("a", 0, 99), ("gone", 0, 0))
-    broker.ask(METADATA, 12, topics=[{"name": "gone"}], allow_auto_topic_creation=False)
+    broker.request(METADATA, 12, topics=[{"name": "gone"}], allow_auto_topic_creation=False)
     partitions = [{"partition_index": index, "timestamp": -1} for index in (0, 7)]
-    broker.ask(LIST_OFFSETS, 5, topics=[{"name": "a", "partitions": partitions}])
-    broker.ask(DELETE_TOPICS, 6, topics=[{"name": "gone"}, {"name": "gone2"}])
+    broker.request(LIST_OFFSETS, 5, topics=[{"name": "a", "partitions": partitions}])
+    broker.request(DELETE_TOPICS, 6, topics=[{"name": "gone"}, {"name": "gone2"}])
     broker.node.authorizer = Denying(AclOperation.DESCRIBE)
-    broker.ask(DESCRIBE_LOG_DIRS, 4, topics=[])
+    broker.request(DESCRIBE_LOG_DIRS, 4, topics=[])
     sample = metered.sample
     unknown, corrupt = "UNKNOWN_TOPIC_OR_PARTITION", "CORRUPT_MESSAGE"
     assert sample(ERRORS, request="Produce", error=unknown) == 1
@@ -149,7 +149,7 @@ def test_totals_keep_traffic_of_deleted_topics(metered):
     broker.create("a", 2)
     produce(broker, ("a", 0, BATCH))
     produce(broker, ("a", 1, BATCH))
-    broker.ask(DELETE_TOPICS, 6, topics=[{"name": "a"}])
+    broker.request(DELETE_TOPICS, 6, topics=[{"name": "a"}])
     broker.create("a")
     produce(broker, ("a", 0, BATCH))
     sample = metered.sample

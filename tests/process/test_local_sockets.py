@@ -98,7 +98,7 @@ def read_all(local_client, topic_id):
 def put_and_read(local_client, topic_id, value):
     local_client.attach()
     local_client.put(batch_of(value), topic_id, acks=-1)
-    assert local_client.acked()[0][1] == OK
+    assert local_client.wait_for_acks()[0][1] == OK
     return read_all(local_client, topic_id)
 
 
@@ -122,9 +122,9 @@ def test_local_client_of_a_killed_node_reconnects_without_duplicates(brokers):
     local_client.attach()
     once = batch_of(b"once", producer_id=7, producer_epoch=0, base_sequence=0)
     local_client.put(once, brokers.topic_id)
-    assert local_client.acked()[0][1] == OK
+    assert local_client.wait_for_acks()[0][1] == OK
     waiting = brokers.connect_client(leader)
-    waiting.ask(brokers.topic_id, offset=1, wait_ms=60_000)
+    waiting.send_read(brokers.topic_id, offset=1, wait_ms=60_000)
     if leader:
         brokers.broker.kill(leader)
     else:
@@ -134,7 +134,7 @@ def test_local_client_of_a_killed_node_reconnects_without_duplicates(brokers):
         brokers.cluster = Cluster(producer_settings(brokers.broker.bootstrap, {}))
         brokers.cluster.topic(brokers.topic)
     for each in (local_client, waiting):
-        assert each.is_left()
+        assert each.is_disconnected()
     with pytest.raises(RingError):
         while True:
             select.select([local_client.ring], [], [], WAIT_S_MAX)
@@ -143,7 +143,7 @@ def test_local_client_of_a_killed_node_reconnects_without_duplicates(brokers):
     assert again.welcome["generation"] != local_client.welcome["generation"]
     again.attach()
     again.put(once, brokers.topic_id)
-    assert again.acked()[0][1:3] == (OK, 0)
+    assert again.wait_for_acks()[0][1:3] == (OK, 0)
     assert read_all(again, brokers.topic_id) == [b"once"]
 
 
@@ -152,10 +152,10 @@ def test_local_clients_reconnect_after_a_restart(brokers):
     local_client = before[brokers.leader]
     local_client.attach()
     local_client.put(batch_of(b"kept"), brokers.topic_id)
-    assert local_client.acked()[0][1] == OK
+    assert local_client.wait_for_acks()[0][1] == OK
     brokers.kafkalite("restart")
     for node_id, local_client in before.items():
-        assert local_client.is_left()
+        assert local_client.is_disconnected()
         assert (
             brokers.connect_client(node_id).welcome["generation"]
             != local_client.welcome["generation"]
@@ -168,12 +168,12 @@ def test_moved_partition_is_written_and_read_at_its_new_leader(among_workers):
     old = brokers.leader
     local_client = brokers.connect_client(old)
     assert put_and_read(local_client, brokers.topic_id, b"a") == [b"a"]
-    local_client.ask(brokers.topic_id, offset=1, wait_ms=60_000)
+    local_client.send_read(brokers.topic_id, offset=1, wait_ms=60_000)
     brokers.kafkalite("node", "drain", str(old))
-    told = local_client.granted()
+    told = local_client.receive_grant()
     assert (told["error_code"], told["dropped"]) == (NotLeaderOrFollower.code, [0])
     local_client.put(batch_of(b"b"), brokers.topic_id)
-    assert local_client.acked(2)[-1][1] == NotLeaderOrFollower.code
+    assert local_client.wait_for_acks(2)[-1][1] == NotLeaderOrFollower.code
     until(lambda: brokers.leader != old)
     there = brokers.connect_client(brokers.leader)
     until(lambda: there.read(brokers.topic_id)["error_code"] == OK)
@@ -184,7 +184,7 @@ def test_removed_node_removes_its_socket(among_workers):
     brokers = among_workers
     local_client = brokers.connect_client(2)
     brokers.kafkalite("node", "remove", "2")
-    assert local_client.is_left()
+    assert local_client.is_disconnected()
     until(lambda: not local_sockets(brokers.cluster.cluster_id, 2))
 
 
@@ -193,7 +193,7 @@ def test_stopped_broker_removes_its_run_directory(brokers):
     local_client.attach()
     (path,) = local_sockets(brokers.cluster.cluster_id, brokers.leader)
     brokers.broker.stop()
-    assert local_client.is_left()
+    assert local_client.is_disconnected()
     assert not path.parent.exists()
 
 
@@ -247,7 +247,7 @@ def test_stopped_program_does_not_delay_others(brokers):
         local_client = brokers.connect_client(leader)
         local_client.attach()
         local_client.put(batch_of(b"other"), brokers.topic_id)
-        assert local_client.acked()[0][1] == OK
+        assert local_client.wait_for_acks()[0][1] == OK
     finally:
         program.kill()
         program.communicate()

@@ -44,7 +44,7 @@ STEPS_MAX = 4_000
 PACKET_MAX = 1 << 20
 
 
-class Asking(Wire):
+class ClientRequest(Wire):
     """A client's connection with one request."""
 
     def __init__(self, api: Api, version: int, correlation_id: int, port: int) -> None:
@@ -54,12 +54,12 @@ class Asking(Wire):
         self.correlation_id = correlation_id
 
     @property
-    def over(self) -> bool:
+    def is_done(self) -> bool:
         """True once a response has been sent or the connection closed."""
         return self.sent is not None or self.closed
 
     @property
-    def answer(self) -> Fields:
+    def response(self) -> Fields:
         """Return the decoded response, after checking its correlation id."""
         assert not self.closed, "the connection was closed"
         answer = self.bytes
@@ -79,15 +79,15 @@ class Running:
         self.peer = Peer(node_id, incarnation)
         self.identity = identity_of(self.peer)
         self.paused = False
-        self.askings: list[Asking] = []
+        self.pending_requests: list[ClientRequest] = []
         self.flusher = SlowFlusher()
         self.reactor = Reactor(cluster.clock)
         self.logs = LogManager(cluster.directory, cluster.settings, cluster.clock, QuickDisk())
 
     def hang_up(self) -> None:
         """Close its clients' connections."""
-        for asking in self.askings:
-            asking.closed = asking.closed or asking.sent is None
+        for pending in self.pending_requests:
+            pending.closed = pending.closed or pending.sent is None
 
     def forget(self) -> None:
         """Release its open files without writing anything, as when it is killed."""
@@ -123,7 +123,7 @@ class Cluster:
         """Processes that exited on an error, with the error."""
         self.faults: list[Exception] = []
         """Errors that a process's end of the bus would have logged."""
-        self.asked = 0
+        self.request_count = 0
         self._told = b""
         self.locked = LogDirectory(directory, QuickDisk())
         self.locked.lock()
@@ -340,7 +340,7 @@ class Cluster:
                 return
             if identity not in self.bus.connected and self._runs(identity):
                 return  # delivered once it is connected
-            self.said_up(identity, queue.popleft())
+            self.receive_from_worker(identity, queue.popleft())
 
     def _runs(self, identity: bytes) -> bool:
         peer = peer_of(identity)
@@ -356,7 +356,7 @@ class Cluster:
                 return
             self.said_down(there, queue.popleft())
 
-    def said_up(self, identity: bytes, frame: bytes) -> None:
+    def receive_from_worker(self, identity: bytes, frame: bytes) -> None:
         """Have the supervisor handle a frame."""
         server = self.bus.server
         assert server is not None
@@ -454,28 +454,32 @@ class Cluster:
 
     # -- clients and operators ---------------------------------------------------------------
 
-    def send(self, node_id: int, api: Api, version: int, **request: Any) -> Asking:
+    def send(self, node_id: int, api: Api, version: int, **request: Any) -> ClientRequest:
         """Send a request to a node without waiting for the response."""
-        self.asked += 1
-        asking = Asking(api, version, self.asked, self.listeners[node_id].getsockname()[1])
+        self.request_count += 1
+        pending = ClientRequest(
+            api, version, self.request_count, self.listeners[node_id].getsockname()[1]
+        )
         flexible = api.request_header_flexible(version)
-        header = write_header(api.key, version, asking.correlation_id, "a test", flexible)
+        header = write_header(api.key, version, pending.correlation_id, "a test", flexible)
         frame = memoryview(header + api.request.write(version, request))
         there = self.running.get(node_id)
         if there is None:
-            asking.close()
-            return asking
-        came = there.node.dispatcher.serve(asking, frame)  # type: ignore[arg-type]
+            pending.close()
+            return pending
+        came = there.node.dispatcher.serve(pending, frame)  # type: ignore[arg-type]
         if isinstance(came, list):
-            asking.send(came)
-        there.askings = [each for each in there.askings if not each.over] + [asking]
-        return asking
+            pending.send(came)
+        there.pending_requests = [each for each in there.pending_requests if not each.is_done] + [
+            pending
+        ]
+        return pending
 
-    def ask(self, node_id: int, api: Api, version: int, **request: Any) -> Fields:
+    def request(self, node_id: int, api: Api, version: int, **request: Any) -> Fields:
         """Send a request to a node and return the decoded response."""
-        asking = self.send(node_id, api, version, **request)
-        self.until(lambda: asking.over)
-        return asking.answer
+        pending = self.send(node_id, api, version, **request)
+        self.until(lambda: pending.is_done)
+        return pending.response
 
     def begin_order(self, verb: str, node_id: int = -1, dry_run: bool = False) -> list[TypedRecord]:
         """Send a node order; the report is appended to the returned list."""

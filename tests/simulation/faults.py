@@ -121,7 +121,7 @@ class ClusterFaults:
         )  # fmt: skip
         peers = [there.identity for there in self.cluster.workers]
         identity = self.random.choice([*peers, b"1.1", b"2.1", b"0.0", b"9.9", b"\0\1\2\3\4"])
-        self.cluster.said_up(identity, bus.write_frame(message))
+        self.cluster.receive_from_worker(identity, bus.write_frame(message))
 
     # -- disk --------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from kafkalite.protocol.schemas.produce import PRODUCE
 from kafkalite.protocol.schemas.topics import CREATE_TOPICS, DELETE_TOPICS
 from kafkalite.protocol.schemas.transactions import INIT_PRODUCER_ID
 from kafkalite.records.batch import Record, batches, build
-from tests.simulation.cluster import Asking, Cluster
+from tests.simulation.cluster import ClientRequest, Cluster
 
 PartitionKey = tuple[bytes, int]
 
@@ -51,7 +51,7 @@ class ProducerStream:
     partition: PartitionKey
     producer_id: int
     sequence: int = 0
-    asking: Asking | None = None
+    pending: ClientRequest | None = None
     acked: dict[int, bytes] = field(default_factory=dict)
     """Values by acknowledged offset."""
 
@@ -68,15 +68,15 @@ class ClusterWorkload:
         self.random = cluster.random
         self.streams: dict[PartitionKey, ProducerStream] = {}
         self.names: dict[PartitionKey, str] = {}
-        self.topic_requests: list[tuple[str, Asking]] = []
-        self.id_requests: list[Asking] = []
+        self.topic_requests: list[tuple[str, ClientRequest]] = []
+        self.id_requests: list[ClientRequest] = []
         self.producer_ids: list[int] = []
         """Producer ids that no stream uses yet."""
         self.seen: dict[PartitionKey, dict[int, bytes | None]] = {}
         """Values that consumers read, by offset."""
         self.counts: Counter[str] = Counter()
         for node_id in (1, 2, 3) * 5:
-            answer = cluster.ask(node_id, INIT_PRODUCER_ID, 4, transactional_id=None)
+            answer = cluster.request(node_id, INIT_PRODUCER_ID, 4, transactional_id=None)
             self.producer_ids.append(answer.producer_id)
 
     # -- requests ----------------------------------------------------------------------------
@@ -91,7 +91,7 @@ class ClusterWorkload:
                 return
             stream = ProducerStream(partition, self.producer_ids.pop())
             self.streams[partition] = stream
-        if stream.asking is None:
+        if stream.pending is None:
             node_id = self.random.choice([self._leader_of(partition), *self.cluster.running])
             self._send(stream, node_id)
 
@@ -115,7 +115,7 @@ class ClusterWorkload:
         )
         topic_id, index = stream.partition
         partition_data = [{"index": index, "records": batch}]
-        stream.asking = self.cluster.send(
+        stream.pending = self.cluster.send(
             node_id, PRODUCE, 13, acks=ALL, timeout_ms=1_000,
             topic_data=[{"topic_id": topic_id, "partition_data": partition_data}],
         )  # fmt: skip
@@ -127,12 +127,12 @@ class ClusterWorkload:
             return
         topic_id, index = place = self.random.choice([*self.names])
         partition = {"partition": index, "fetch_offset": 0, "partition_max_bytes": 1 << 20}
-        asking = self.cluster.send(
+        pending = self.cluster.send(
             running[0].peer.node_id, FETCH, 13, replica_id=-1, max_wait_ms=0, min_bytes=1,
             max_bytes=1 << 20, isolation_level=0, session_id=0, session_epoch=-1, rack_id="",
             forgotten_topics_data=[], topics=[{"topic_id": topic_id, "partitions": [partition]}],
         )  # fmt: skip
-        (entry,) = asking.answer.responses[0].partitions
+        (entry,) = pending.response.responses[0].partitions
         if entry.error_code:
             assert entry.error_code in RETRIABLE, BY_CODE[entry.error_code].name
             return
@@ -155,8 +155,8 @@ class ClusterWorkload:
 
     def _send_to_any(self, name: str, api: Api, version: int, **request: object) -> None:
         for there in self.cluster.some_running():
-            asking = self.cluster.send(there.peer.node_id, api, version, **request)
-            self.topic_requests.append((name, asking))
+            pending = self.cluster.send(there.peer.node_id, api, version, **request)
+            self.topic_requests.append((name, pending))
             return
 
     def request_producer_id(self) -> None:
@@ -178,7 +178,7 @@ class ClusterWorkload:
         node_id = self.random.choice([*self.cluster.desired_nodes, 0])
         order = bus.NODE_ORDER(request_id=7, verb=verb, node_id=node_id, dry_run=False)
         assert self.cluster.bus.server is not None
-        self.cluster.said_up(b"an operator", bus.write_frame(order))
+        self.cluster.receive_from_worker(b"an operator", bus.write_frame(order))
 
     def move_partitions(self) -> None:
         supervisor = self.cluster.running.get(0)
@@ -197,18 +197,20 @@ class ClusterWorkload:
     def take_responses(self) -> None:
         """Check the responses that have arrived, and record what was acknowledged."""
         for stream in self.streams.values():
-            if stream.asking is not None and stream.asking.over:
-                self._take_produced(stream, stream.asking)
-                stream.asking = None
-        for name, asking in [each for each in self.topic_requests if each[1].over]:
-            self.topic_requests.remove((name, asking))
-            if not asking.closed:
-                self._take_topic_response(name, asking)
-        for asking in [each for each in self.id_requests if each.over]:
-            self.id_requests.remove(asking)
-            if not asking.closed and not asking.answer.error_code:
-                assert asking.answer.producer_id not in self._used_ids, "an id was assigned twice"
-                self.producer_ids.append(asking.answer.producer_id)
+            if stream.pending is not None and stream.pending.is_done:
+                self._take_produced(stream, stream.pending)
+                stream.pending = None
+        for name, pending in [each for each in self.topic_requests if each[1].is_done]:
+            self.topic_requests.remove((name, pending))
+            if not pending.closed:
+                self._take_topic_response(name, pending)
+        for pending in [each for each in self.id_requests if each.is_done]:
+            self.id_requests.remove(pending)
+            if not pending.closed and not pending.response.error_code:
+                assert pending.response.producer_id not in self._used_ids, (
+                    "an id was assigned twice"
+                )
+                self.producer_ids.append(pending.response.producer_id)
         self.names.update(
             ((topic.topic_id, index), topic.name)
             for there in self.cluster.running.values()
@@ -220,10 +222,10 @@ class ClusterWorkload:
     def _used_ids(self) -> set[int]:
         return {*self.producer_ids, *(stream.producer_id for stream in self.streams.values())}
 
-    def _take_produced(self, stream: ProducerStream, asking: Asking) -> None:
-        if asking.closed:
+    def _take_produced(self, stream: ProducerStream, pending: ClientRequest) -> None:
+        if pending.closed:
             return  # the outcome is unknown; the batch is sent again
-        (entry,) = asking.answer.responses[0].partition_responses
+        (entry,) = pending.response.responses[0].partition_responses
         if entry.error_code:
             assert entry.error_code in RETRIABLE, f"{stream}: {BY_CODE[entry.error_code].name}"
             return
@@ -231,9 +233,9 @@ class ClusterWorkload:
         stream.acked[entry.base_offset] = stream.value
         stream.sequence += 1
 
-    def _take_topic_response(self, name: str, asking: Asking) -> None:
-        answer = asking.answer
-        (came,) = answer.topics if asking.api is CREATE_TOPICS else answer.responses
+    def _take_topic_response(self, name: str, pending: ClientRequest) -> None:
+        answer = pending.response
+        (came,) = answer.topics if pending.api is CREATE_TOPICS else answer.responses
         assert came.name == name, "the response of another request"
         assert came.error_code in {0, *REFUSED}, (BY_CODE[came.error_code].name, came.error_message)
 
@@ -243,6 +245,6 @@ class ClusterWorkload:
             return False
         topics = self.cluster.image.topics_by_id
         return all(
-            stream.asking is None or stream.asking.over or stream.partition[0] not in topics
+            stream.pending is None or stream.pending.is_done or stream.partition[0] not in topics
             for stream in self.streams.values()
         )
