@@ -61,7 +61,7 @@ def subscription(*topics: str, version: int = 0, rest: bytes = bytes(4)) -> byte
     return version.to_bytes(2, "big") + len(topics).to_bytes(4, "big") + named + rest
 
 
-class Asked:
+class GroupRequest:
     """A request and its response, if there is one; it serves as its own token."""
 
     def __init__(self, what: str) -> None:
@@ -114,8 +114,8 @@ class GroupHarness:
 
     # -- the host ----------------------------------------------------------------------------
 
-    def ask(self, what: str, decide: Any) -> Asked:
-        asked = Asked(what)
+    def decide(self, what: str, decide: Any) -> GroupRequest:
+        asked = GroupRequest(what)
         try:
             result = decide(asked)
         except KafkaError as fault:
@@ -171,8 +171,8 @@ class GroupHarness:
 
     # -- requests ----------------------------------------------------------------------------
 
-    def leave(self, group_id: str, *members: tuple[str, str | None]) -> Asked:
-        return self.ask(
+    def leave(self, group_id: str, *members: tuple[str, str | None]) -> GroupRequest:
+        return self.decide(
             f"LeaveGroup {group_id}",
             lambda token: self.machine.leave(
                 group_id, [(*each, None) for each in members], token, self.now_ms, self.wall_ms
@@ -191,7 +191,7 @@ class GroupHarness:
         topic_id: bytes = NO_ID,
         version: int = 9,
         **options: Any,
-    ) -> Asked:
+    ) -> GroupRequest:
         request = read_as(
             OFFSET_COMMIT,
             version,
@@ -205,27 +205,27 @@ class GroupHarness:
             OffsetToCommit(topic, index, offset, 0 if version > 5 else -1, metadata, topic_id)
             for (topic, index), offset in offsets.items()
         ]
-        return self.ask(
+        return self.decide(
             f"OffsetCommit {group_id}",
             lambda token: self.machine.commit_offsets(
                 request, commits, token, self.now_ms, self.wall_ms, version
             ),
         )
 
-    def commit_as(self, client: Client, offsets: Mapping[tuple[str, int], int]) -> Asked:
+    def commit_as(self, client: Client, offsets: Mapping[tuple[str, int], int]) -> GroupRequest:
         return self.commit(
             client.group_id, offsets, generation=client.generation, member_id=client.member_id
         )
 
-    def delete_offsets(self, group_id: str, *places: tuple[str, int]) -> Asked:
-        return self.ask(
+    def delete_offsets(self, group_id: str, *places: tuple[str, int]) -> GroupRequest:
+        return self.decide(
             f"OffsetDelete {group_id}",
             lambda token: self.machine.delete_offsets(group_id, places, token, self.now_ms),
         )
 
     def delete_groups(self, *group_ids: str) -> dict[str, int]:
         """Delete groups; return the error code of each."""
-        asked = self.ask(
+        asked = self.decide(
             "DeleteGroups",
             lambda token: self.machine.delete_groups(group_ids, token, self.now_ms),
         )
@@ -268,7 +268,7 @@ class GroupHarness:
         while any(client.joined is not None and client.joined.waits for client in clients):
             self.after(STATIC_GATHER_MS)
         for client in clients:
-            client.hear()
+            client.take_member_id()
 
     def sync(self, *clients: Client) -> None:
         """Have all of them sync, the leader last."""
@@ -305,9 +305,9 @@ class Client:
         self.rebalance_ms = rebalance_ms
         self.version = version
         self.member_id = ""
-        self.joined: Asked | None = None
+        self.joined: GroupRequest | None = None
 
-    def ask_to_join(self) -> Asked:
+    def send_join(self) -> GroupRequest:
         """Send one JoinGroup with the current member id."""
         static = {} if self.instance_id is None else {"group_instance_id": self.instance_id}
         request = read_as(
@@ -321,7 +321,7 @@ class Client:
             protocols=[{"name": n, "metadata": m} for n, m in self.protocols.items()],
             **static,
         )
-        self.joined = self.harness.ask(
+        self.joined = self.harness.decide(
             f"JoinGroup {self.name}",
             lambda token: self.harness.machine.join(
                 self.group_id,
@@ -335,16 +335,16 @@ class Client:
         )
         return self.joined
 
-    def join(self) -> Asked:
+    def join(self) -> GroupRequest:
         """Join as clients do: a second time if the first response only brings a member id."""
-        asked = self.ask_to_join()
+        asked = self.send_join()
         if not asked.waits and asked.code == 79:
             self.member_id = asked.member_id
-            asked = self.ask_to_join()
-        self.hear()
+            asked = self.send_join()
+        self.take_member_id()
         return asked
 
-    def hear(self) -> None:
+    def take_member_id(self) -> None:
         """Take the member id from a successful response."""
         if self.joined is not None and not self.joined.waits and self.joined.code == 0:
             self.member_id = self.joined.member_id
@@ -357,14 +357,14 @@ class Client:
     @property
     def leads(self) -> bool:
         assert self.joined is not None
-        self.hear()
+        self.take_member_id()
         return bool(self.joined.leader == self.member_id)
 
     def sync(
         self, assignments: Mapping[str, bytes] | None = None, *, generation: int | None = None,
         **options: Any,
-    ) -> Asked:  # fmt: skip
-        self.hear()
+    ) -> GroupRequest:  # fmt: skip
+        self.take_member_id()
         given = (assignments or {}).items()
         request = read_as(
             SYNC_GROUP,
@@ -376,15 +376,15 @@ class Client:
             assignments=[{"member_id": to, "assignment": what} for to, what in given],
             **options,
         )
-        return self.harness.ask(
+        return self.harness.decide(
             f"SyncGroup {self.name}",
             lambda token: self.harness.machine.sync(
                 request, 5, token, self.harness.now_ms, self.harness.wall_ms
             ),
         )
 
-    def beat(self, generation: int | None = None) -> Asked:
-        self.hear()
+    def beat(self, generation: int | None = None) -> GroupRequest:
+        self.take_member_id()
         request = read_as(
             HEARTBEAT,
             4,
@@ -393,13 +393,13 @@ class Client:
             member_id=self.member_id,
             group_instance_id=self.instance_id,
         )
-        return self.harness.ask(
+        return self.harness.decide(
             f"Heartbeat {self.name}",
             lambda token: self.harness.machine.heartbeat(request, token, self.harness.now_ms),
         )
 
-    def commit(self, offset: int, generation: int | None = None, **options: Any) -> Asked:
-        self.hear()
+    def commit(self, offset: int, generation: int | None = None, **options: Any) -> GroupRequest:
+        self.take_member_id()
         return self.harness.commit(
             self.group_id,
             {("t", 0): offset},
@@ -409,7 +409,7 @@ class Client:
             **options,
         )
 
-    def leave(self) -> Asked:
+    def leave(self) -> GroupRequest:
         return self.harness.leave(self.group_id, (self.member_id, self.instance_id))
 
 

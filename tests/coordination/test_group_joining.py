@@ -30,14 +30,14 @@ def harness():
 
 
 def test_new_member_gets_an_id_and_member_id_required(harness):
-    asked = harness.client("c").ask_to_join()
+    asked = harness.client("c").send_join()
     assert asked.code == MEMBER_ID_REQUIRED
     assert asked.member_id == "c-1"
     assert harness.state() == "Empty"
 
 
 def test_old_client_joins_without_member_id(harness):
-    asked = harness.client("c", version=3).ask_to_join()
+    asked = harness.client("c", version=3).send_join()
     assert asked.code == NONE
     assert asked.member_id == "c-1"
 
@@ -45,8 +45,8 @@ def test_old_client_joins_without_member_id(harness):
 def test_number_of_protocols_of_a_member_is_bounded(harness, monkeypatch):
     monkeypatch.setattr(group_coordinator, "PROTOCOLS_MAX", 2)
     offered = {"range": b"", "roundrobin": b"", "sticky": b""}
-    assert harness.client("a", protocols=offered).ask_to_join().code == INVALID_REQUEST
-    assert harness.client("b").ask_to_join().code == MEMBER_ID_REQUIRED
+    assert harness.client("a", protocols=offered).send_join().code == INVALID_REQUEST
+    assert harness.client("b").send_join().code == MEMBER_ID_REQUIRED
 
 
 def test_member_that_rejoins_with_its_id_leads_the_first_generation(harness):
@@ -68,21 +68,21 @@ def test_member_that_rejoins_with_its_id_leads_the_first_generation(harness):
 def test_join_with_an_unassigned_id_returns_unknown_member_id(harness):
     client = harness.client()
     client.member_id = "made-up"
-    assert client.ask_to_join().code == UNKNOWN_MEMBER
+    assert client.send_join().code == UNKNOWN_MEMBER
     harness.client("other").join()
-    assert client.ask_to_join().code == UNKNOWN_MEMBER
+    assert client.send_join().code == UNKNOWN_MEMBER
     assert harness.member_ids() == ["other-1"]
 
 
 def test_unused_member_id_expires_after_a_session_timeout(harness):
     client = harness.client()
-    client.member_id = client.ask_to_join().member_id
+    client.member_id = client.send_join().member_id
     harness.after(SESSION_MS)
-    assert client.ask_to_join().code == UNKNOWN_MEMBER
+    assert client.send_join().code == UNKNOWN_MEMBER
 
 
 def test_group_with_only_a_pending_member_is_removed(harness):
-    harness.client().ask_to_join()
+    harness.client().send_join()
     assert len(harness.machine.list()) == 1
     harness.after(SESSION_MS)
     assert harness.machine.list() == []
@@ -90,12 +90,12 @@ def test_group_with_only_a_pending_member_is_removed(harness):
 
 
 def test_join_with_empty_group_id_returns_invalid_group_id(harness):
-    assert harness.client(group_id="").ask_to_join().code == INVALID_GROUP_ID
+    assert harness.client(group_id="").send_join().code == INVALID_GROUP_ID
 
 
 @pytest.mark.parametrize("session_ms", [5_999, 1_800_001, -1, 0])
 def test_join_with_session_timeout_out_of_range_is_refused(harness, session_ms):
-    assert harness.client(session_ms=session_ms).ask_to_join().code == INVALID_SESSION
+    assert harness.client(session_ms=session_ms).send_join().code == INVALID_SESSION
 
 
 @pytest.mark.parametrize("session_ms", [6_000, 1_800_000])
@@ -104,10 +104,10 @@ def test_join_with_session_timeout_at_either_limit_is_accepted(harness, session_
 
 
 def test_first_member_must_offer_protocols(harness):
-    assert harness.client(protocol_type="").ask_to_join().code == INCONSISTENT
+    assert harness.client(protocol_type="").send_join().code == INCONSISTENT
     silent = harness.client()
     silent.protocols = {}
-    assert silent.ask_to_join().code == INCONSISTENT
+    assert silent.send_join().code == INCONSISTENT
     assert harness.machine.list() == []
 
 
@@ -166,12 +166,12 @@ def test_version_0_member_has_its_session_timeout_to_rejoin(harness):
 def test_rebalance_waits_for_members_with_a_new_id(harness):
     first, second, third = (harness.client(name) for name in "abc")
     harness.stable(first)
-    assert third.ask_to_join().code == MEMBER_ID_REQUIRED
+    assert third.send_join().code == MEMBER_ID_REQUIRED
     joining = second.join()
     again = first.join()
     assert joining.waits and again.waits
     third.member_id = third.joined.member_id
-    last = third.ask_to_join()
+    last = third.send_join()
     assert [each.code for each in (joining, again, last)] == [NONE] * 3
     assert len(again.members) == 3
 
@@ -179,7 +179,7 @@ def test_rebalance_waits_for_members_with_a_new_id(harness):
 def test_rebalance_completes_when_a_pending_member_expires(harness):
     first, second = harness.client("a"), harness.client("b")
     harness.stable(first)
-    harness.client("c").ask_to_join()
+    harness.client("c").send_join()
     joining = second.join()
     again = first.join()
     harness.after(SESSION_MS)
@@ -212,7 +212,7 @@ def test_second_join_of_a_member_completes_the_first(harness):
     first, second = harness.client("a"), harness.client("b")
     harness.stable(first)
     joining = second.join()
-    again = second.ask_to_join()
+    again = second.send_join()
     assert joining.code == REBALANCE_IN_PROGRESS
     assert again.waits
     first.join()
@@ -287,16 +287,16 @@ def test_changed_subscription_before_sync_triggers_a_rebalance(harness):
 
 def test_first_join_waits_for_pending_members(harness):
     first, second = harness.client("a"), harness.client("b")
-    second.ask_to_join()
+    second.send_join()
     joining = first.join()
     assert joining.waits
     second.member_id = second.joined.member_id
-    other = second.ask_to_join()
+    other = second.send_join()
     assert joining.generation_id == other.generation_id == 1
 
 
 def test_first_join_waits_for_pending_members_up_to_a_limit(harness):
-    harness.client("b").ask_to_join()
+    harness.client("b").send_join()
     joining = harness.client("a").join()
     harness.after(GATHER_MS)
     assert joining.code == NONE
@@ -400,8 +400,8 @@ def test_protocol_is_elected_among_those_all_members_support(harness):
 
 def test_member_without_a_common_protocol_is_refused(harness):
     harness.stable(harness.client("a"))
-    assert harness.client("b", protocols={"other": b""}).ask_to_join().code == INCONSISTENT
-    assert harness.client("b", protocol_type="connect").ask_to_join().code == INCONSISTENT
+    assert harness.client("b", protocols={"other": b""}).send_join().code == INCONSISTENT
+    assert harness.client("b", protocol_type="connect").send_join().code == INCONSISTENT
 
 
 def test_rejoin_without_the_only_common_protocol_is_refused(harness):

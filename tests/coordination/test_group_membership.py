@@ -142,7 +142,7 @@ def test_leave_of_an_unknown_group_has_a_result_for_each_member(harness):
 def test_leave_of_an_unknown_member_has_no_effect(harness):
     client = harness.client("a")
     harness.stable(client)
-    other = harness.client("b").ask_to_join()
+    other = harness.client("b").send_join()
     harness.leave("g", (other.member_id, None), ("nobody", None))
     assert harness.state() == "Stable"
 
@@ -150,7 +150,7 @@ def test_leave_of_an_unknown_member_has_no_effect(harness):
 def test_leave_of_a_pending_member_completes_the_rebalance(harness):
     first = harness.client("a")
     harness.stable(first)
-    given = harness.client("b").ask_to_join().member_id
+    given = harness.client("b").send_join().member_id
     waiting = harness.client("c").join()
     assert first.join().waits and waiting.waits
     harness.leave("g", (given, None))
@@ -187,7 +187,7 @@ def static(harness, name="a", **options):
 
 
 def test_static_member_joins_without_member_id(harness):
-    asked = static(harness).ask_to_join()
+    asked = static(harness).send_join()
     harness.after(STATIC_GATHER_MS)
     assert (asked.code, asked.member_id) == (NONE, "i-a-1")
 
@@ -212,7 +212,7 @@ def test_replaced_static_member_is_fenced(harness):
     assert second.beat().code == FENCED
     assert second.commit(1).code == FENCED
     assert second.sync().code == FENCED
-    assert second.ask_to_join().code == FENCED
+    assert second.send_join().code == FENCED
     assert second.leave().members[0]["error_code"] == FENCED
     assert harness.offsets("g") == {}
 
@@ -352,7 +352,7 @@ def test_group_size_is_bounded():
     harness = GroupHarness(max_size=2)
     first, second = harness.client("a"), harness.client("b")
     harness.stable(first, second)
-    refused = harness.client("c").ask_to_join()
+    refused = harness.client("c").send_join()
     assert (refused.code, refused.member_id) == (MAX_SIZE_REACHED, "")
     assert harness.state() == "Stable"
     assert first.join().waits
@@ -374,8 +374,8 @@ def test_lowered_group_size_refuses_the_last_to_rejoin():
 def test_refused_pending_member_completes_the_rebalance():
     harness = GroupHarness(max_size=1)
     late = harness.client("b")
-    late.member_id = late.ask_to_join().member_id
+    late.member_id = late.send_join().member_id
     first = harness.client("a")
     assert first.join().waits
-    assert late.ask_to_join().code == MAX_SIZE_REACHED
+    assert late.send_join().code == MAX_SIZE_REACHED
     assert first.joined.code == NONE

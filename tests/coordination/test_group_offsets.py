@@ -269,9 +269,9 @@ def test_group_with_members_is_not_deleted(harness, state):
 
 def test_pending_member_of_a_deleted_group_is_unknown(harness):
     client = harness.client()
-    client.member_id = client.ask_to_join().member_id
+    client.member_id = client.send_join().member_id
     assert harness.delete_groups("g") == {"g": NONE}
-    assert client.ask_to_join().code == UNKNOWN_MEMBER
+    assert client.send_join().code == UNKNOWN_MEMBER
     harness.after(SESSION_MS)
 
 
@@ -361,9 +361,9 @@ def test_shorter_retention_check_interval_applies_at_once(harness):
 def test_group_with_a_pending_member_is_kept(harness):
     harness.at(CHECK_MS - 1)
     client = harness.client()
-    client.member_id = client.ask_to_join().member_id
+    client.member_id = client.send_join().member_id
     harness.at(CHECK_MS)
-    assert client.ask_to_join().code == NONE
+    assert client.send_join().code == NONE
 
 
 def test_expiry_check_runs_in_parts(harness, monkeypatch):

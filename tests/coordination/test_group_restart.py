@@ -81,9 +81,9 @@ def test_replaced_static_member_is_fenced_after_a_restart(harness):
 
 def test_pending_member_id_is_unknown_after_a_restart(harness):
     client = harness.client()
-    client.member_id = client.ask_to_join().member_id
+    client.member_id = client.send_join().member_id
     harness.restart()
-    assert client.ask_to_join().code == UNKNOWN_MEMBER
+    assert client.send_join().code == UNKNOWN_MEMBER
 
 
 def test_empty_group_keeps_its_generation_count(harness):
@@ -227,7 +227,7 @@ def test_member_of_a_full_coordinator_may_rejoin_unchanged(harness, monkeypatch)
     assert second.join().code == NONE
     assert first.joined.code == NONE
     harness.sync(first, second)
-    assert harness.client("c").ask_to_join().code == MAX_SIZE_REACHED
+    assert harness.client("c").send_join().code == MAX_SIZE_REACHED
 
 
 def test_assignments_count_towards_the_memory_limit(harness, monkeypatch):
@@ -237,17 +237,17 @@ def test_assignments_count_towards_the_memory_limit(harness, monkeypatch):
     assert client.sync({client.member_id: bytes(6_000_000)}).code == MAX_SIZE_REACHED
     assert client.sync({client.member_id: bytes(4_000_000)}).code == NONE
     other = harness.client("b", group_id="b", protocols={"range": bytes(2_000_000)})
-    assert other.ask_to_join().code == MAX_SIZE_REACHED
+    assert other.send_join().code == MAX_SIZE_REACHED
 
 
 def test_pending_ids_and_groups_count_towards_the_memory_limit(harness, monkeypatch):
     monkeypatch.setattr(group_coordinator, "SIZE_MAX", 100_000)
-    codes = [harness.client(group_id=f"g{at}").ask_to_join().code for at in range(100)]
+    codes = [harness.client(group_id=f"g{at}").send_join().code for at in range(100)]
     assert codes[0] == 79
     assert codes[-1] == MAX_SIZE_REACHED
     harness.after(SESSION_MS)
     assert harness.machine._size == 0
-    codes = [harness.client().ask_to_join().code for _ in range(300)]
+    codes = [harness.client().send_join().code for _ in range(300)]
     assert codes[-1] == MAX_SIZE_REACHED
     harness.after(SESSION_MS)
     assert harness.machine._size == 0
@@ -255,7 +255,7 @@ def test_pending_ids_and_groups_count_towards_the_memory_limit(harness, monkeypa
 
 def test_group_names_count_towards_the_memory_limit(harness, monkeypatch):
     monkeypatch.setattr(group_coordinator, "SIZE_MAX", 100_000)
-    codes = [harness.client(group_id=f"{at}" + "g" * 20_000).ask_to_join().code for at in range(8)]
+    codes = [harness.client(group_id=f"{at}" + "g" * 20_000).send_join().code for at in range(8)]
     assert codes == [79] * 5 + [MAX_SIZE_REACHED] * 3
 
 
@@ -269,7 +269,7 @@ def test_protocols_count_towards_the_memory_limit(harness, monkeypatch):
 def test_empty_member_counts_towards_the_memory_limit(harness, monkeypatch):
     monkeypatch.setattr(group_coordinator, "SIZE_MAX", 100_000)
     mute = {"range": b""}
-    codes = [harness.client(protocols=mute).ask_to_join().code for _ in range(300)]
+    codes = [harness.client(protocols=mute).send_join().code for _ in range(300)]
     assert codes[-1] == MAX_SIZE_REACHED
 
 
@@ -279,7 +279,7 @@ def test_deleted_groups_leave_no_state(harness):
         harness.stable(*clients)
         clients[0].join()
         harness.machine.forget(clients[0].joined)
-        clients[1].ask_to_join()
+        clients[1].send_join()
         harness.leave("g", *((client.member_id, None) for client in clients))
         harness.delete_groups("g")
         harness.after(SESSION_MS + round_)
@@ -295,10 +295,10 @@ LONG = "é" * 20_000
 
 
 def test_names_longer_than_a_record_allows_are_refused(harness):
-    assert harness.client(group_id=LONG).ask_to_join().code == INVALID_REQUEST
-    assert harness.client(instance_id=LONG).ask_to_join().code == INVALID_REQUEST
-    assert harness.client(protocol_type=LONG).ask_to_join().code == INVALID_REQUEST
-    assert harness.client(protocols={LONG: b""}).ask_to_join().code == INVALID_REQUEST
+    assert harness.client(group_id=LONG).send_join().code == INVALID_REQUEST
+    assert harness.client(instance_id=LONG).send_join().code == INVALID_REQUEST
+    assert harness.client(protocol_type=LONG).send_join().code == INVALID_REQUEST
+    assert harness.client(protocols={LONG: b""}).send_join().code == INVALID_REQUEST
     assert harness.commit(LONG, {("t", 0): 1}).code == INVALID_REQUEST
     harness.machine.limits = harness.limits._replace(metadata_size_max=1 << 30)
     assert harness.commit("g", {("t", 0): 1}, metadata=LONG).code == METADATA_TOO_LARGE

@@ -32,7 +32,7 @@ def snapshot_of(controller: Controller) -> Controller:
     return again
 
 
-def a_log_of_the_first_version() -> list[bytes]:
+def records_of_the_first_version() -> list[bytes]:
     """Return the log of a broker with a single process: its node, and a topic of 6 partitions."""
     value = "02 00 00000000 0a" + b"localhost".hex() + "00002384 00 00"
     log = [bytes.fromhex(value)]
@@ -46,7 +46,7 @@ def a_log_of_the_first_version() -> list[bytes]:
 
 def test_partitions_move_between_node_0_and_workers_at_start():
     controller = Controller()
-    for value in a_log_of_the_first_version():
+    for value in records_of_the_first_version():
         controller.replay(internal.read(value))
     assert leaders_of(controller, "old") == [0] * 6
     settle(controller, workers=3)

@@ -179,29 +179,29 @@ class ControllerMachine(RuleBasedStateMachine):
 
     @rule(located=st.booleans())
     def add_node(self, located: bool) -> None:
-        node_id = self.ask(lambda: self.controller.add_node())
+        node_id = self.do_unless_refused(lambda: self.controller.add_node())
         if located and node_id is not None:
             self.do(self.controller.set_node_address(node_id, "localhost", 1, None))
 
     @rule(data=st.data(), port=st.integers(0, 2))
     def set_node_address(self, data: st.DataObject, port: int) -> None:
-        node_id = data.draw(self.a_node_id())
+        node_id = data.draw(self.any_node_id())
         self.do(self.controller.set_node_address(node_id, "localhost", port, None))
 
     @rule(data=st.data())
     def remove_node(self, data: st.DataObject) -> None:
-        node_id = data.draw(self.a_node_id())
-        self.ask(lambda: self.controller.remove_node(node_id))
+        node_id = data.draw(self.any_node_id())
+        self.do_unless_refused(lambda: self.controller.remove_node(node_id))
 
     @rule(data=st.data(), draining=st.booleans())
     def set_draining(self, data: st.DataObject, draining: bool) -> None:
-        node_id = data.draw(self.a_node_id())
-        self.ask(lambda: self.controller.set_draining(node_id, draining))
+        node_id = data.draw(self.any_node_id())
+        self.do_unless_refused(lambda: self.controller.set_draining(node_id, draining))
 
-    def a_node_id(self) -> st.SearchStrategy[int]:
+    def any_node_id(self) -> st.SearchStrategy[int]:
         return st.sampled_from([*self.image.nodes, 99])
 
-    def ask(self, decide: Any) -> Any:
+    def do_unless_refused(self, decide: Any) -> Any:
         try:
             return self.do(decide())
         except InvalidRequest:
@@ -215,8 +215,8 @@ class ControllerMachine(RuleBasedStateMachine):
         wanted = st.builds(
             lambda place, from_node, to_node: PartitionMove(*place, from_node, to_node),
             st.sampled_from(places),
-            self.a_node_id(),
-            self.a_node_id(),
+            self.any_node_id(),
+            self.any_node_id(),
         )
         moves = data.draw(st.lists(wanted, max_size=20))
         for granted in self.do(self.controller.move(moves)):

@@ -63,7 +63,7 @@ class LauncherHarness:
         self.launcher.send_signal(number)
         return self.launcher.wait(WAIT_S_MAX)
 
-    def refused(self):
+    def wait_refused(self):
         """Wait for a launcher that does not start; return its exit code and output."""
         out, said = self.launcher.communicate(timeout=WAIT_S_MAX)
         assert out == "", out
@@ -88,7 +88,7 @@ class LauncherHarness:
     def port(self, node_id):
         return self.node(node_id)["port"]
 
-    def renewed(self, node_id, pid):
+    def wait_restarted(self, node_id, pid):
         """Wait until the node is ready in another process."""
         until(lambda: (self.node(node_id) or {"pid": pid})["pid"] != pid, self.launcher)
         self.watch()
@@ -103,20 +103,20 @@ class LauncherHarness:
         """Set the behaviour of a node from its next start on."""
         (self.script / f"node-{node_id}").write_text(" ".join(words))
 
-    def say(self, *frames):
+    def send(self, *frames):
         """Have the supervisor send these bytes to the launcher."""
         with (self.script / "say").open("a") as file:
             file.write("".join(frame.hex() + "\n" for frame in frames))
 
     def desired_nodes(self, *node_ids, dedicated=()):
         """Have the supervisor send these nodes as the desired processes."""
-        self.say(write_frame(DESIRED_NODES(node_ids=list(node_ids), dedicated=list(dedicated))))
+        self.send(write_frame(DESIRED_NODES(node_ids=list(node_ids), dedicated=list(dedicated))))
 
     def fence(self, node_id, incarnation):
         """Have the supervisor fence this process."""
-        self.say(write_frame(FENCE(node_id=node_id, incarnation=incarnation)))
+        self.send(write_frame(FENCE(node_id=node_id, incarnation=incarnation)))
 
-    def heard(self):
+    def reported_nodes(self):
         """Return the nodes in the last message to the supervisor, by id."""
         with contextlib.suppress(FileNotFoundError):
             lines = (self.directory / "heard").read_text().split("\n")[:-1]
@@ -140,7 +140,7 @@ class LauncherHarness:
                 with contextlib.suppress(ProcessLookupError):
                     self.pidfds[pid] = os.pidfd_open(pid)
 
-    def left(self):
+    def running_pids(self):
         """Return the pids of node processes that still run."""
         ended = select.select(list(self.pidfds.values()), [], [], 0)[0]
         return sorted(pid for pid, pidfd in self.pidfds.items() if pidfd not in ended)
@@ -158,7 +158,7 @@ class LauncherHarness:
             process.communicate()
 
 
-def answers(port):
+def responds(port):
     """Return whether a node there responds; raise ConnectionRefusedError if none listens."""
     with socket.create_connection(("127.0.0.1", port), timeout=WAIT_S_MAX) as client:
         client.sendall(struct.pack(">ihhih", 10, 18, 0, 7, -1))

@@ -14,7 +14,7 @@ from kafkalite.process.nodes.node_process import (
 )
 from kafkalite.process.status.ready import is_locked
 from kafkalite.transport.reactor import Reactor
-from tests.process.harness import answers, is_refused
+from tests.process.harness import is_refused, responds
 from tests.process.waiting import until
 
 
@@ -29,16 +29,16 @@ def test_node_that_exits_repeatedly_is_retried_after_backoff(harness):
     os.kill(pid, signal.SIGKILL)
     until(lambda: len(births(harness, 2)) == 4)
     until(lambda: is_refused(port))
-    until(lambda: harness.heard()[2]["state"] == "backoff")
-    assert harness.node(2) is None and answers(harness.port(1))
+    until(lambda: harness.reported_nodes()[2]["state"] == "backoff")
+    assert harness.node(2) is None and responds(harness.port(1))
     harness.play(2)
-    harness.renewed(2, pid)
-    assert harness.port(2) == port and answers(port)
+    harness.wait_restarted(2, pid)
+    assert harness.port(2) == port and responds(port)
     assert "Node 2 exited before it was ready: it exited with code 3; retrying." in harness.log
     # A later failure counts as the first one: the restart has no delay.
     harness.play(2, "wait")
     os.kill(harness.pid(2), signal.SIGKILL)
-    until(lambda: harness.heard()[2]["state"] == "starting")
+    until(lambda: harness.reported_nodes()[2]["state"] == "starting")
     assert not is_refused(port)
 
 
@@ -91,12 +91,12 @@ def test_restarted_node_waits_for_its_port_in_use(harness):
         until(lambda: f"node 1 cannot listen on 127.0.0.1:{port}" in harness.log)
         failed = harness.log.count("cannot listen")
         born = len(births(harness, 1))
-        until(lambda: harness.heard()[1]["state"] == "backoff")
+        until(lambda: harness.reported_nodes()[1]["state"] == "backoff")
         pid2 = harness.pid(2)
         os.kill(pid2, signal.SIGKILL)  # the launcher watches the other nodes all the while
-        harness.renewed(2, pid2)
+        harness.wait_restarted(2, pid2)
         assert len(births(harness, 1)) == born
-    harness.renewed(1, pid)
+    harness.wait_restarted(1, pid)
     assert harness.port(1) == port
     assert harness.log.count("cannot listen") == failed == 1
 
@@ -106,11 +106,11 @@ def test_port_in_use_before_ready_ends_the_broker(harness):
     with socket.create_server((host, int(port) + 3)):
         harness.desired_nodes(1, 2, 3)  # one more node than the launcher starts with
         harness.launch()
-        code, said = harness.refused()
+        code, said = harness.wait_refused()
     assert (code, said.count("\n")) == (1, 1)
     assert f"node 3 cannot listen on {host}:{int(port) + 3}: address already in use" in said
     harness.watch()
-    assert harness.left() == [] and not is_locked(harness.data)
+    assert harness.running_pids() == [] and not is_locked(harness.data)
     (harness.script / "say").write_text("")
     harness.desired_nodes(1, 2, 3)
     harness.start()
@@ -134,9 +134,9 @@ def test_worker_killed_before_ready_is_retried(harness):
 def test_refusal_of_a_node_ends_the_broker(harness, node_id):
     harness.play(node_id, "refuse")
     harness.launch()
-    assert harness.refused() == (1, f"kafkalite: node {node_id} has seen enough\n")
+    assert harness.wait_refused() == (1, f"kafkalite: node {node_id} has seen enough\n")
     harness.watch()
-    assert harness.left() == []
+    assert harness.running_pids() == []
     assert not harness.ready_file.exists()
 
 
@@ -144,7 +144,7 @@ def test_refusals_of_all_nodes_print_one_error(harness):
     for node_id in (0, 1, 2):
         harness.play(node_id, "refuse")
     harness.launch()
-    code, said = harness.refused()
+    code, said = harness.wait_refused()
     assert code == 1 and said.count("\n") == 1 and said.endswith("has seen enough\n")
 
 
@@ -155,10 +155,10 @@ def test_refusals_of_all_nodes_print_one_error(harness):
 def test_supervisor_that_exits_before_ready_ends_the_broker(harness, word, reason):
     harness.play(0, word)
     harness.launch()
-    code, said = harness.refused()
+    code, said = harness.wait_refused()
     assert code == 1 and said.count("\n") == 1 and reason in said
     harness.watch()
-    assert harness.left() == []
+    assert harness.running_pids() == []
 
 
 def test_supervisor_that_exits_after_ready_is_retried(harness):
@@ -170,5 +170,5 @@ def test_supervisor_that_exits_after_ready_is_retried(harness):
     until(lambda: len(births(harness, 0)) == 3)
     until(lambda: "node 0 has seen enough; retrying." in harness.log)
     harness.play(0)
-    harness.renewed(0, pid)
+    harness.wait_restarted(0, pid)
     assert {node_id: harness.node(node_id) for node_id in (1, 2)} == workers

@@ -32,6 +32,6 @@ def test_node_is_restarted_once_descriptors_are_available(harness, node_id, spar
     resource.prlimit(pid, resource.RLIMIT_NOFILE, enough)
     for _, child, _ in harness.lives("born")[born:]:
         os.kill(child, signal.SIGKILL)  # it has inherited the limit
-    harness.renewed(node_id, victim)
+    harness.wait_restarted(node_id, victim)
     until(lambda: len(harness.status()["nodes"]) == 3, harness.launcher)
     until(lambda: len(os.listdir(f"/proc/{pid}/fd")) <= len(before), harness.launcher)

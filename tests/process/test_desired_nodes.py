@@ -9,7 +9,7 @@ import pytest
 from kafkalite.process.nodes.node_table import initial_nodes
 from kafkalite.process.ports import SavedPorts, load_ports
 from kafkalite.protocol.schemas.bus import DESIRED_NODES, HEARTBEAT, HELLO, write_frame
-from tests.process.harness import answers, is_refused
+from tests.process.harness import is_refused, responds
 from tests.process.waiting import until
 
 
@@ -28,11 +28,11 @@ def test_added_node_starts_and_removed_node_ends(harness):
         "worker",
         "dedicated",
     ]
-    assert answers(harness.port(4)) and answers(harness.port(5))
-    until(lambda: removed not in harness.left())
+    assert responds(harness.port(4)) and responds(harness.port(5))
+    until(lambda: removed not in harness.running_pids())
     assert is_refused(port)
     assert removed in [pid for _, pid, _ in harness.lives("ended")], "it was asked to end"
-    until(lambda: set(harness.heard()) == {0, 2, 4, 5})
+    until(lambda: set(harness.reported_nodes()) == {0, 2, 4, 5})
     until(lambda: set(load_ports(harness.data).ports) == {0, 2, 4, 5})
     assert load_ports(harness.data).dedicated == {5}
 
@@ -48,7 +48,7 @@ def test_node_added_again_while_it_ends_is_restarted(harness):
     until(lambda: harness.node(3))
     assert len(harness.lives("born")) == 4, "never two processes of one node"
     harness.play(1)
-    harness.renewed(1, pid)
+    harness.wait_restarted(1, pid)
     assert harness.port(1) == port
 
 
@@ -57,7 +57,7 @@ def test_node_added_again_may_get_another_port(harness):
     harness.start()
     port = harness.port(1)
     harness.desired_nodes(2)
-    until(lambda: set(harness.heard()) == {0, 2})
+    until(lambda: set(harness.reported_nodes()) == {0, 2})
     with socket.create_server(("127.0.0.1", port)):
         harness.desired_nodes(1, 2)
         until(lambda: harness.node(1))
@@ -69,7 +69,7 @@ def test_ports_of_removed_nodes_are_reused(harness):
     ports = {harness.port(1), harness.port(2)}
     for node_id in (57, 60_000):
         harness.desired_nodes(2)
-        until(lambda: set(harness.heard()) == {0, 2})
+        until(lambda: set(harness.reported_nodes()) == {0, 2})
         harness.desired_nodes(2, node_id)
         until(lambda node_id=node_id: harness.node(node_id))
         assert {harness.port(2), harness.port(node_id)} == ports
@@ -93,11 +93,11 @@ def test_readiness_waits_for_the_desired_nodes(harness):
     (harness.script / "mute").touch()
     harness.play(3, "wait")
     harness.launch()
-    until(lambda: len(harness.heard()) == 3, harness.launcher)
-    until(lambda: {node["state"] for node in harness.heard().values()} == {"ready"})
+    until(lambda: len(harness.reported_nodes()) == 3, harness.launcher)
+    until(lambda: {node["state"] for node in harness.reported_nodes().values()} == {"ready"})
     assert not harness.ready_file.exists(), "nobody has said yet which nodes there are"
     harness.desired_nodes(1, 2, 3)
-    until(lambda: 3 in harness.heard(), harness.launcher)
+    until(lambda: 3 in harness.reported_nodes(), harness.launcher)
     assert not harness.ready_file.exists()
     harness.play(3)
     until(harness.ready_file.exists, harness.launcher)
@@ -111,7 +111,7 @@ def test_fence_kills_only_the_given_incarnation(harness):
     harness.fence(1, old - 1)
     harness.fence(7, old)
     harness.fence(1, old)
-    harness.renewed(1, pid)
+    harness.wait_restarted(1, pid)
     assert incarnation(harness, 1) > old
     renewed = harness.pid(1)
     harness.fence(1, old)
@@ -128,11 +128,11 @@ def beat():
 def test_stopped_supervisor_is_killed_and_restarted(harness):
     harness.start(overrides={"broker.session.timeout.ms": "400"})
     pid = harness.pid(0)
-    harness.say(beat())
+    harness.send(beat())
     until(lambda: "Supervisor misses its heartbeats, but its process runs" in harness.log)
     assert harness.pid(0) == pid
     os.kill(pid, signal.SIGSTOP)
-    harness.renewed(0, pid)
+    harness.wait_restarted(0, pid)
     assert harness.log.count("Supervisor missed its heartbeats and is killed") == 1
 
 
@@ -140,8 +140,8 @@ def test_supervisor_that_runs_without_a_tick_is_killed_after_the_tick_timeout(ha
     overrides = {"broker.session.timeout.ms": "100", "broker.tick.timeout.ms": "600"}
     harness.start(overrides=overrides)
     pid = harness.pid(0)
-    harness.say(beat())
-    harness.renewed(0, pid)
+    harness.send(beat())
+    harness.wait_restarted(0, pid)
     assert "running=True" in harness.log
 
 
@@ -154,7 +154,7 @@ def test_fence_kills_a_node_that_is_ending(harness):
     until(lambda: 2 in [node_id for node_id, _, _ in harness.lives("ended")])
     harness.fence(1, incarnation(harness, 1))
     assert harness.launcher.wait() == 0
-    assert harness.left() == []
+    assert harness.running_pids() == []
 
 
 def test_restarted_supervisor_knows_removed_nodes_that_still_run(harness):
@@ -165,7 +165,7 @@ def test_restarted_supervisor_knows_removed_nodes_that_still_run(harness):
     until(lambda: harness.lives("ending"), harness.launcher)
     pid = harness.pid(0)
     os.kill(pid, signal.SIGKILL)
-    harness.renewed(0, pid)
+    harness.wait_restarted(0, pid)
     assert (harness.directory / "company").read_text().splitlines()[-1] == "[0, 1, 2]"
 
 
@@ -182,7 +182,7 @@ def test_restarted_supervisor_knows_removed_nodes_that_still_run(harness):
 def test_invalid_message_is_ignored(harness, frame):
     harness.start()
     before = harness.status()
-    harness.say(frame, frame, write_frame(DESIRED_NODES(node_ids=[1, 2, 3], dedicated=[])))
+    harness.send(frame, frame, write_frame(DESIRED_NODES(node_ids=[1, 2, 3], dedicated=[])))
     until(lambda: harness.node(3))
     assert [node for node in harness.status()["nodes"] if node["id"] != 3] == before["nodes"]
     assert harness.log.count("ignores an invalid message") == 1
@@ -195,9 +195,9 @@ def test_workers_are_restarted_while_the_supervisor_is_stopped(harness):
     for _ in range(3):
         pid = harness.pid(1)
         os.kill(pid, signal.SIGKILL)
-        harness.renewed(1, pid)
+        harness.wait_restarted(1, pid)
     os.kill(supervisor, signal.SIGCONT)
-    until(lambda: harness.heard()[1]["pid"] == harness.pid(1))
+    until(lambda: harness.reported_nodes()[1]["pid"] == harness.pid(1))
     assert harness.pid(0) == supervisor
 
 
@@ -208,7 +208,7 @@ def test_resumed_supervisor_gets_the_last_node_states(harness):
     os.kill(harness.pid(1), signal.SIGKILL)
     until(lambda: harness.log.count("exited before it was ready") == 2)
     os.kill(harness.pid(0), signal.SIGCONT)
-    until(lambda: harness.heard()[1]["state"] == "backoff")
+    until(lambda: harness.reported_nodes()[1]["state"] == "backoff")
 
 
 SAVED = SavedPorts({0: 9092, 1: 9093, 3: 9095, 4: 9096}, frozenset({4}))

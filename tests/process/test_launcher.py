@@ -14,7 +14,7 @@ import pytest
 
 from kafkalite.process.run_directory import stored_path
 from kafkalite.process.status.ready import is_locked, running
-from tests.process.harness import answers, descriptors, is_refused
+from tests.process.harness import descriptors, is_refused, responds
 from tests.process.waiting import WAIT_S_MAX, until
 
 
@@ -34,7 +34,7 @@ def test_every_node_is_a_process_with_its_own_port(harness):
     line = f"Broker is ready. bootstrap={ready['bootstrap']} nodes='{nodes}'\n"
     until(lambda: line in harness.log, launcher)
     ports = {node["port"] for node in ready["nodes"]}
-    assert len(ports) == 3 and all(map(answers, ports))
+    assert len(ports) == 3 and all(map(responds, ports))
     pids = {node["id"]: node["pid"] for node in ready["nodes"]}
     assert len({*pids.values(), launcher.pid}) == 4
     for node_id, pid in pids.items():
@@ -84,16 +84,16 @@ def test_killed_node_is_restarted_on_its_port(harness, node_id):
     began = time.monotonic()
     os.kill(before[node_id]["pid"], signal.SIGKILL)
     # The launcher holds the listener: new connections wait, and are not refused.
-    assert answers(before[node_id]["port"])
+    assert responds(before[node_id]["port"])
     assert time.monotonic() - began < 30
-    harness.renewed(node_id, before[node_id]["pid"])
+    harness.wait_restarted(node_id, before[node_id]["pid"])
     for other_id, node in before.items():
         if other_id != node_id:
             assert harness.node(other_id) == node
     assert harness.port(node_id) == before[node_id]["port"]
     born = [life for life in harness.lives("born") if life[0] == node_id]
     assert len(born) == 2 and born[1][2] > max(life[2] for life in harness.lives("born")[:3])
-    until(lambda: harness.heard()[node_id]["incarnation"] == born[1][2])
+    until(lambda: harness.reported_nodes()[node_id]["incarnation"] == born[1][2])
     assert "exited: it was killed by signal 9; restarting it. node=" in harness.log
 
 
@@ -103,7 +103,7 @@ def test_failed_flush_of_one_node_restarts_every_node(harness):
     before = {node_id: harness.pid(node_id) for node_id in (0, 1, 2)}
     os.kill(before[1], signal.SIGTERM)
     for node_id, pid in before.items():
-        harness.renewed(node_id, pid)
+        harness.wait_restarted(node_id, pid)
     assert {life[1] for life in harness.lives("ending")} == {before[1]}, "the others were killed"
     assert "a flush failure that was planted" in harness.log
     for node_id in (0, 2):
@@ -114,13 +114,13 @@ def test_node_that_exits_is_restarted(harness):
     harness.start()
     pid = harness.pid(1)
     os.kill(pid, signal.SIGTERM)
-    harness.renewed(1, pid)
+    harness.wait_restarted(1, pid)
 
 
 def test_supervisor_gets_the_states_of_all_nodes(harness):
     harness.start()
-    until(lambda: [node["state"] for node in harness.heard().values()] == ["ready"] * 3)
-    for node_id, told in harness.heard().items():
+    until(lambda: [node["state"] for node in harness.reported_nodes().values()] == ["ready"] * 3)
+    for node_id, told in harness.reported_nodes().items():
         node = harness.node(node_id)
         assert (told["pid"], told["host"], told["port"]) == (
             node["pid"],
@@ -129,9 +129,9 @@ def test_supervisor_gets_the_states_of_all_nodes(harness):
         )
     pid = harness.pid(0)
     os.kill(pid, signal.SIGKILL)
-    harness.renewed(0, pid)
-    until(lambda: harness.heard()[0]["pid"] == harness.pid(0))
-    until(lambda: {node["state"] for node in harness.heard().values()} == {"ready"})
+    harness.wait_restarted(0, pid)
+    until(lambda: harness.reported_nodes()[0]["pid"] == harness.pid(0))
+    until(lambda: {node["state"] for node in harness.reported_nodes().values()} == {"ready"})
 
 
 def test_sigterm_ends_the_workers_before_the_supervisor(harness):
@@ -144,7 +144,7 @@ def test_sigterm_ends_the_workers_before_the_supervisor(harness):
     assert events.index(next(line for line in events if line[0] == "0" and "ending" in line)) > max(
         number for number, line in enumerate(events) if line[0] != "0"
     )
-    assert harness.left() == []
+    assert harness.running_pids() == []
     assert not harness.ready_file.exists() and not (harness.data / "status.json").exists()
     assert not is_locked(harness.data)
     assert is_refused(bootstrap)
@@ -158,7 +158,7 @@ def test_node_killed_during_shutdown_is_not_restarted(harness):
     os.kill(harness.pid(1), signal.SIGKILL)
     assert harness.launcher.wait(WAIT_S_MAX) == 0
     assert len(harness.lives("born")) == 3
-    assert harness.left() == []
+    assert harness.running_pids() == []
 
 
 def test_second_signal_kills_nodes_that_do_not_end(harness):
@@ -168,7 +168,7 @@ def test_second_signal_kills_nodes_that_do_not_end(harness):
     harness.launcher.send_signal(signal.SIGTERM)
     until(lambda: [life for life in harness.lives("ending") if life[0] == 1])
     assert harness.end() == 1
-    assert harness.left() == []
+    assert harness.running_pids() == []
     assert not (harness.data / "status.json").exists()
 
 
@@ -177,7 +177,7 @@ def test_two_signals_in_quick_succession_leave_no_process(harness):
     harness.launcher.send_signal(signal.SIGTERM)
     harness.launcher.send_signal(signal.SIGINT)
     assert harness.launcher.wait(WAIT_S_MAX) in (0, 1)
-    assert harness.left() == []
+    assert harness.running_pids() == []
     assert not is_locked(harness.data)
 
 
@@ -193,7 +193,7 @@ def test_sigterm_while_a_node_starts_ends_before_ready(harness, waiting):
     printed, _ = harness.launcher.communicate(timeout=WAIT_S_MAX)
     assert harness.launcher.returncode == 0
     assert "ready" not in printed and not harness.ready_file.exists()
-    assert harness.left() == []
+    assert harness.running_pids() == []
 
 
 def test_commands_report_and_stop_a_broker_that_is_not_ready(harness, kafkalite):
@@ -216,7 +216,7 @@ def test_commands_report_and_stop_a_broker_that_is_not_ready(harness, kafkalite)
     stopped = kafkalite("stop", "--data", harness.data)
     letting.join()
     assert stopped.stdout == f"stopped     process {launcher.pid} (was not ready)\n"
-    assert launcher.wait(WAIT_S_MAX) == 0 and harness.left() == []
+    assert launcher.wait(WAIT_S_MAX) == 0 and harness.running_pids() == []
     told = kafkalite("stop", "--data", harness.data)
     assert (told.returncode, told.stdout) == (1, "") and "nothing to stop" in told.stderr
 
@@ -224,7 +224,7 @@ def test_commands_report_and_stop_a_broker_that_is_not_ready(harness, kafkalite)
 def test_commands_ignore_a_stale_pid_in_the_lock(harness, kafkalite):
     harness.start()
     harness.end(signal.SIGKILL)
-    until(lambda: harness.left() == [])
+    until(lambda: harness.running_pids() == [])
     (harness.data / ".lock").write_text(f"{os.getpid()}\n")
     for command in ("status", "stop", "restart"):
         told = kafkalite(command, "--data", harness.data)
@@ -243,7 +243,7 @@ def test_kill_of_the_launcher_ends_the_nodes_and_allows_a_start(harness):
     harness.start()
     assert harness.status()["cluster_id"] == cluster_id
     assert [harness.port(node_id) for node_id in (0, 1, 2)] == ports
-    assert harness.left() == harness.pids()
+    assert harness.running_pids() == harness.pids()
 
 
 def test_next_start_waits_for_an_orphaned_node(harness):
@@ -251,17 +251,17 @@ def test_next_start_waits_for_an_orphaned_node(harness):
     harness.start()
     orphan = harness.pid(1)
     harness.end(signal.SIGKILL)
-    until(lambda: harness.left() == [orphan])
+    until(lambda: harness.running_pids() == [orphan])
     harness.ready_file.unlink()
     harness.play(1)
-    assert is_locked(harness.data) and answers(harness.port(1))
+    assert is_locked(harness.data) and responds(harness.port(1))
     waiting = harness.launch()
     until(lambda: str(harness.data / ".lock") in descriptors(waiting.pid).values(), waiting)
     assert waiting.poll() is None and len(harness.lives("born")) == 3
     os.kill(orphan, signal.SIGKILL)
     until(harness.ready_file.exists, waiting)
     harness.watch()
-    assert harness.left() == harness.pids()
+    assert harness.running_pids() == harness.pids()
 
 
 def test_status_of_a_killed_broker_is_ignored_until_the_next_is_ready(harness):
@@ -286,10 +286,10 @@ def test_second_start_on_the_same_data_is_refused(harness):
     harness.start()
     first, said = harness.launcher, harness.status()
     harness.launch(ready_file=str(harness.directory / "second.json"))
-    code, complaint = harness.refused()
+    code, complaint = harness.wait_refused()
     assert code == 1 and "in use" in complaint and complaint.count("\n") == 1
-    assert harness.status() == said and all(answers(node["port"]) for node in said["nodes"])
-    assert harness.left() == harness.pids()
+    assert harness.status() == said and all(responds(node["port"]) for node in said["nodes"])
+    assert harness.running_pids() == harness.pids()
     first.send_signal(signal.SIGTERM)
     assert first.wait(WAIT_S_MAX) == 0
 

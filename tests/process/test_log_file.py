@@ -11,60 +11,60 @@ from kafkalite.transport.reactor import Reactor
 
 
 @pytest.fixture
-def said(tmp_path):
+def log(tmp_path):
     """Yield the file, and a function that logs as a given process would."""
     path = tmp_path / "kafkalite.log"
     root = logging.getLogger("kafkalite")
     before = (root.level, root.propagate, root.handlers)
 
-    def say(who, level, message, **rest):
+    def write(who, level, message, **rest):
         log_file.log_to(path, who)
         logging.getLogger("kafkalite.storage").log(level, message, **rest)
 
-    yield path, say
+    yield path, write
     for handler in root.handlers:
         handler.close()
     root.level, root.propagate, root.handlers = before
 
 
-def test_log_line_names_process_and_package(said):
-    path, say = said
-    say("node-2", logging.INFO, "hello")
+def test_log_line_names_process_and_package(log):
+    path, write = log
+    write("node-2", logging.INFO, "hello")
     assert path.read_text().endswith(" INFO node-2 kafkalite.storage: hello\n")
 
 
-def test_warnings_since_the_start_are_read_for_all_processes(said):
-    path, say = said
+def test_warnings_since_the_start_are_read_for_all_processes(log):
+    path, write = log
     assert log_file.warnings_since(path, log_file.end_position(path)) == []
-    say("node-0", logging.WARNING, "of the run before")
+    write("node-0", logging.WARNING, "of the run before")
     since = log_file.end_position(path)
-    say("node-0", logging.INFO, "all is well")
-    say("node-1", logging.WARNING, "flights-0 is odd: WARNING")
+    write("node-0", logging.INFO, "all is well")
+    write("node-1", logging.WARNING, "flights-0 is odd: WARNING")
     try:
         raise ValueError("a trace is not a line of its own")
     except ValueError:
-        say("node-2", logging.ERROR, "worse", exc_info=True)
-    say("launcher", logging.CRITICAL, "worst")
+        write("node-2", logging.ERROR, "worse", exc_info=True)
+    write("launcher", logging.CRITICAL, "worst")
     assert log_file.warnings_since(path, since) == ["flights-0 is odd: WARNING", "worse", "worst"]
 
 
-def test_rotated_file_is_read_from_its_beginning(said):
-    path, say = said
-    say("node-0", logging.WARNING, "of the run before, and long enough to be behind")
+def test_rotated_file_is_read_from_its_beginning(log):
+    path, write = log
+    write("node-0", logging.WARNING, "of the run before, and long enough to be behind")
     since = log_file.end_position(path)
     log_file.rotate(path)
-    say("node-0", logging.WARNING, "new")
+    write("node-0", logging.WARNING, "new")
     assert log_file.warnings_since(path, since) == ["new"]
 
 
-def test_large_file_is_rotated_and_the_oldest_removed(said, monkeypatch):
-    path, say = said
+def test_large_file_is_rotated_and_the_oldest_removed(log, monkeypatch):
+    path, write = log
     monkeypatch.setattr(log_file, "SIZE_MAX", 40)
     clock = ManualClock()
     reactor = Reactor(clock)
     log_file.rotate_when_large(reactor, path)
     for number in range(6):
-        say("node-0", logging.INFO, f"line {number}, and some more of it")
+        write("node-0", logging.INFO, f"line {number}, and some more of it")
         clock.advance(log_file.SIZE_CHECK_MS)
         reactor.tick(0)
     reactor.close()
@@ -72,8 +72,8 @@ def test_large_file_is_rotated_and_the_oldest_removed(said, monkeypatch):
     assert kept == {"kafkalite.log.1": "5", "kafkalite.log.2": "4", "kafkalite.log.3": "3"}
 
 
-def test_logger_writes_to_the_new_file_after_a_rotation(said):
-    path, _ = said
+def test_logger_writes_to_the_new_file_after_a_rotation(log):
+    path, _ = log
     log_file.log_to(path, "node-1")
     logger = logging.getLogger("kafkalite.storage")
     logger.warning("before")
@@ -82,9 +82,9 @@ def test_logger_writes_to_the_new_file_after_a_rotation(said):
     assert "after" in path.read_text() and "before" not in path.read_text()
 
 
-def test_log_that_cannot_be_written_is_ignored(said, capsys):
-    path, say = said
-    say("node-0", logging.WARNING, "fine")
+def test_log_that_cannot_be_written_is_ignored(log, capsys):
+    path, write = log
+    write("node-0", logging.WARNING, "fine")
     path.unlink()
     path.mkdir()
     log_file.log_to(path, "node-0")

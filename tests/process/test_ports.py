@@ -145,7 +145,7 @@ def test_port_in_use_is_an_error_that_names_node_and_port(tmp_path):
     harness = LauncherHarness(tmp_path, listen=f"127.0.0.1:{port}")
     with socket.create_server(("127.0.0.1", port + 2)):
         harness.launch()
-        code, said = harness.refused()
+        code, said = harness.wait_refused()
         assert code == 1 and said.count("\n") == 1
         assert f"node 2 cannot listen on 127.0.0.1:{port + 2}: address already in use" in said
         assert "--listen" in said

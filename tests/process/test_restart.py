@@ -14,11 +14,11 @@ from kafkalite.process.nodes.node_process import NodeProcess, NodeProcessState
 from kafkalite.process.restart import RestartManager
 from kafkalite.process.status.ready import is_locked
 from kafkalite.transport.reactor import Reactor
-from tests.process.harness import answers, descriptors
+from tests.process.harness import descriptors, responds
 from tests.process.waiting import WAIT_S_MAX, is_gone, until
 
 
-class Visitor(threading.Thread):
+class ConnectionProbe(threading.Thread):
     """A client that connects to a port every 5 ms and sends a request."""
 
     def __init__(self, port):
@@ -32,7 +32,7 @@ class Visitor(threading.Thread):
     def run(self):
         while not self.ended.wait(0.005):
             try:
-                self.answered += answers(self.port)
+                self.answered += responds(self.port)
             except OSError as fault:
                 self.refused.append(fault)
 
@@ -56,12 +56,12 @@ def test_restart_replaces_nodes_one_by_one_without_refused_connections(harness, 
     launcher = harness.start()
     before = harness.status()
     held = set(descriptors(launcher.pid).values())
-    with Visitor(harness.port(0)) as first, Visitor(harness.port(1)) as second:
+    with ConnectionProbe(harness.port(0)) as first, ConnectionProbe(harness.port(1)) as second:
         done = kafkalite("restart", "--data", harness.data)
     assert done.returncode == 0, done.stderr
     # Never refused; a connection that an ending node had accepted may be reset.
-    for visitor in (first, second):
-        assert not [fault for fault in visitor.refused if isinstance(fault, ConnectionRefusedError)]
+    for probe in (first, second):
+        assert not [fault for fault in probe.refused if isinstance(fault, ConnectionRefusedError)]
     now = harness.status()
     *renewed, restarted = done.stdout.splitlines()
     said = {f"restarted   node {node['id']}, pid {node['pid']}" for node in now["nodes"]}
@@ -73,13 +73,13 @@ def test_restart_replaces_nodes_one_by_one_without_refused_connections(harness, 
     assert pids.isdisjoint(node["pid"] for node in now["nodes"])
     assert [node["port"] for node in now["nodes"]] == [node["port"] for node in before["nodes"]]
     harness.watch()
-    assert harness.left() == harness.pids()
+    assert harness.running_pids() == harness.pids()
     assert harness.lives("born")[2][2] < harness.lives("born")[3][2], "incarnations only rise"
     assert {what for what in held if what.startswith("socket:[")} & set(
         descriptors(launcher.pid).values()
     ), "the same listeners"
     assert harness.end() == 0
-    assert harness.left() == [] and not is_locked(harness.data)
+    assert harness.running_pids() == [] and not is_locked(harness.data)
 
 
 def test_repeated_restarts_leave_no_descriptor_open(harness, kafkalite):
@@ -93,7 +93,7 @@ def test_repeated_restarts_leave_no_descriptor_open(harness, kafkalite):
     os.kill(harness.pid(1), signal.SIGKILL)
     until(lambda: harness.node(1), launcher)
     harness.end(signal.SIGKILL)
-    until(lambda: harness.left() == [])
+    until(lambda: harness.running_pids() == [])
 
 
 def test_restart_with_broken_code_changes_nothing(harness, kafkalite):
@@ -170,7 +170,7 @@ def test_restart_refuses_another_data_directory(start, kafkalite, tmp_path):
     assert not (tmp_path / "second").exists()
     config.write_text(f"log.dirs={first}\nnum.partitions=3\n")
     assert kafkalite("restart", "--data", first).returncode == 0
-    assert answers(broker.ready["nodes"][0]["port"])
+    assert responds(broker.ready["nodes"][0]["port"])
 
 
 def test_restart_stops_at_the_first_node_that_does_not_start(harness, kafkalite):
@@ -199,7 +199,7 @@ def test_sigterm_during_the_exec_is_handled(harness):
         harness.launcher.send_signal(signal.SIGTERM)
         assert harness.launcher.wait(WAIT_S_MAX) == 0
         harness.watch()
-        assert harness.left() == []
+        assert harness.running_pids() == []
         (harness.data / "kafkalite.log").unlink()
 
 
@@ -208,7 +208,7 @@ def test_sigterm_during_the_trial_ends_the_broker(harness):
     harness.launcher.send_signal(signal.SIGUSR2)
     until(lambda: "trying the new code" in harness.log)
     assert harness.end() == 0
-    assert harness.left() == []
+    assert harness.running_pids() == []
 
 
 @pytest.fixture
@@ -266,7 +266,7 @@ def test_trial_of_a_killed_launcher_starts_nothing(harness):
     (trial,) = set(map(int, children.read_text().split())) - set(harness.pids())
     os.kill(trial, signal.SIGSTOP)
     harness.end(signal.SIGKILL)
-    until(lambda: harness.left() == [])
+    until(lambda: harness.running_pids() == [])
     os.kill(trial, signal.SIGCONT)
     until(lambda: is_gone(trial))
     assert len(harness.lives("born")) == 3 and not is_locked(harness.data)
@@ -287,12 +287,12 @@ def test_restart_of_one_process_keeps_data_and_connections_wait(start, kafkalite
     port = broker.ready["nodes"][0]["port"]
     assert kafkalite("topic", "create", "kept", "-b", bootstrap).returncode == 0
     began = born_on(broker.process.pid)
-    with Visitor(port) as visitor:
+    with ConnectionProbe(port) as probe:
         done = kafkalite("restart", "--data", broker.data)
         assert done.returncode == 0, done.stderr
         done = kafkalite("restart", "--data", broker.data)
     assert done.stdout == f"restarted   {bootstrap}\n"
-    assert not [f for f in visitor.refused if isinstance(f, ConnectionRefusedError)]
+    assert not [f for f in probe.refused if isinstance(f, ConnectionRefusedError)]
     assert born_on(broker.process.pid) == began
     assert "kept" in kafkalite("topic", "list", "-b", bootstrap).stdout
     log = (broker.data / "kafkalite.log").read_text()
@@ -309,7 +309,7 @@ def test_restart_of_one_process_with_invalid_config_is_refused(start, kafkalite,
     config.write_text("num.partitions=0\n")
     done = kafkalite("restart", "--data", broker.data)
     assert done.returncode == 1 and "num.partitions" in done.stderr
-    assert answers(broker.ready["nodes"][0]["port"])
+    assert responds(broker.ready["nodes"][0]["port"])
     config.write_text("num.partitions=3\n")
     assert kafkalite("restart", "--data", broker.data).returncode == 0
 

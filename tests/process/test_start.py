@@ -30,7 +30,7 @@ def api_versions(port):
     return error_code
 
 
-def is_one_sentence(done, *words, code=1):
+def is_one_error_line(done, *words, code=1):
     """Assert the form of a refusal: no output, one line on stderr, no traceback."""
     assert done.returncode == code, done.stderr
     assert done.stdout == ""
@@ -73,7 +73,7 @@ def test_sigterm_ends_cleanly_after_the_banner(start, kafkalite):
     printed, code = broker.end(signal.SIGTERM)
     assert code == 0
     assert not broker.ready_file.exists()
-    assert is_one_sentence(kafkalite("status", "--data", broker.data), broker.data)
+    assert is_one_error_line(kafkalite("status", "--data", broker.data), broker.data)
     bootstrap = broker.ready["bootstrap"]
     log_file = broker.data / "kafkalite.log"
     for words in (
@@ -150,7 +150,7 @@ def test_second_signal_exits_at_once(monkeypatch):
 def test_second_start_on_the_same_data_is_refused(start, kafkalite):
     broker = start()
     second = kafkalite("start", "--listen", "127.0.0.1:0", "--data", broker.data)
-    assert is_one_sentence(second, broker.data, "in use")
+    assert is_one_error_line(second, broker.data, "in use")
     assert api_versions(broker.ready["nodes"][0]["port"]) == 0
     status = kafkalite("status", "--data", broker.data, "--json")
     assert json.loads(status.stdout) == broker.ready
@@ -161,7 +161,7 @@ def test_killed_broker_is_reported_and_restarts_on_its_data(start, kafkalite):
     _, code = broker.end(signal.SIGKILL)
     assert code == -signal.SIGKILL
     assert (broker.data / "status.json").exists()
-    assert is_one_sentence(kafkalite("status", "--data", broker.data), "no broker runs")
+    assert is_one_error_line(kafkalite("status", "--data", broker.data), "no broker runs")
     broker.ready_file.unlink()
     again = start()
     assert again.ready["cluster_id"] == broker.ready["cluster_id"]
@@ -173,7 +173,7 @@ def test_stop_returns_when_the_broker_has_ended(start, kafkalite):
     stopped = kafkalite("stop", "--data", broker.data)
     assert stopped.returncode == 0 and broker.ready["bootstrap"] in stopped.stdout
     assert broker.process.wait(timeout=0.5) == 0
-    assert is_one_sentence(kafkalite("stop", "--data", broker.data), "nothing to stop")
+    assert is_one_error_line(kafkalite("stop", "--data", broker.data), "nothing to stop")
 
 
 def test_port_in_use_is_one_error_and_removes_a_stale_ready_file(tmp_path, kafkalite):
@@ -183,7 +183,7 @@ def test_port_in_use_is_one_error_and_removes_a_stale_ready_file(tmp_path, kafka
         port = taken.getsockname()[1]
         words = ["start", "--listen", f"127.0.0.1:{port}", "--data", tmp_path / "data"]
         done = kafkalite(*words, "--ready-file", ready_file)
-    assert is_one_sentence(done, port, "in use", "--listen")
+    assert is_one_error_line(done, port, "in use", "--listen")
     assert not ready_file.exists()
 
 
@@ -208,25 +208,25 @@ def test_port_in_use_is_one_error_and_removes_a_stale_ready_file(tmp_path, kafka
 )
 def test_invalid_start_options_are_one_error_line(flags, words, tmp_path, kafkalite):
     given = ["--listen", "127.0.0.1:0", "--data", tmp_path / "data", *flags]
-    assert is_one_sentence(kafkalite("start", *given), *words)
+    assert is_one_error_line(kafkalite("start", *given), *words)
 
 
 @pytest.mark.parametrize("flag", ["--lisen", "--durability=never", "--workers=few"])
 def test_unknown_or_invalid_flag_is_one_error_line(flag, kafkalite):
-    assert is_one_sentence(kafkalite("start", flag), "kafkalite start", code=2)
+    assert is_one_error_line(kafkalite("start", flag), "kafkalite start", code=2)
 
 
 def test_directory_with_other_files_is_refused(tmp_path, kafkalite):
     (tmp_path / "letters.txt").write_text("dear")
     done = kafkalite("start", "--listen", "127.0.0.1:0", "--data", tmp_path)
-    assert is_one_sentence(done, tmp_path, "--data")
+    assert is_one_error_line(done, tmp_path, "--data")
     assert {path.name for path in tmp_path.iterdir()} <= {"letters.txt", ".lock"}
 
 
 def test_file_as_data_directory_is_refused(tmp_path, kafkalite):
     (tmp_path / "file").write_text("dear")
     done = kafkalite("start", "--listen", "127.0.0.1:0", "--data", tmp_path / "file")
-    assert is_one_sentence(done, tmp_path / "file", "--data")
+    assert is_one_error_line(done, tmp_path / "file", "--data")
 
 
 def test_insecure_flag_allows_listening_on_every_address(start):

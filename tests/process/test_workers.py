@@ -14,7 +14,7 @@ import pytest
 
 from kafkalite.protocol.schemas.cluster import METADATA
 from kafkalite.testing import Broker
-from tests.process.harness import answers, free_range, is_refused
+from tests.process.harness import free_range, is_refused, responds
 from tests.process.waiting import WAIT_S_MAX, is_gone, until
 
 WORKERS = 2
@@ -30,7 +30,7 @@ def pids(broker):
     return {node["id"]: node["pid"] for node in broker.status["nodes"]}
 
 
-def renewed(broker, before, node_id):
+def wait_restarted(broker, before, node_id):
     """Wait until a killed node is ready again."""
     until(lambda: pids(broker).get(node_id, before[node_id]) != before[node_id])
 
@@ -90,7 +90,7 @@ def test_killed_node_is_restarted_without_loss(broker, node_id):
     before = pids(broker)
     broker.kill(node_id)
     produce(broker, topic, 4, partitions=4)
-    renewed(broker, before, node_id)
+    wait_restarted(broker, before, node_id)
     assert {n: pid for n, pid in pids(broker).items() if n != node_id} == {
         n: pid for n, pid in before.items() if n != node_id
     }
@@ -113,9 +113,9 @@ def test_stopped_worker_is_fenced_and_replaced():
     with Broker(workers=WORKERS, config=config) as broker:
         before = pids(broker)
         os.kill(before[1], signal.SIGSTOP)
-        renewed(broker, before, 1)
+        wait_restarted(broker, before, 1)
         assert is_gone(before[1])
-        assert answers(broker.nodes[1]["port"])
+        assert responds(broker.nodes[1]["port"])
 
 
 def test_restart_replaces_all_nodes_and_keeps_records(broker, kafkalite):
@@ -134,12 +134,12 @@ def test_first_metadata_of_any_node_lists_all_nodes():
     port = free_range(WORKERS + 1)
     ports = list(range(port, port + WORKERS + 1))
     with ThreadPoolExecutor(len(ports)) as pool:
-        first = pool.map(nodes_told, ports)
+        first = pool.map(listed_nodes, ports)
         with Broker(workers=WORKERS, listen=f"127.0.0.1:{ports[0]}"):
             assert list(first) == [list(enumerate(ports))] * len(ports)
 
 
-def nodes_told(port):
+def listed_nodes(port):
     """Return the nodes and ports in the Metadata of a listener, once it accepts connections."""
     asked = struct.pack(">ihhihi", 14, METADATA.key, 1, 0, -1, 0)
     until(lambda: not is_refused(port))
@@ -207,6 +207,6 @@ def test_stopped_supervisor_is_killed_and_replaced():
     with Broker(workers=1, config=config) as broker:
         before = pids(broker)
         os.kill(before[0], signal.SIGSTOP)
-        renewed(broker, before, 0)
+        wait_restarted(broker, before, 0)
         assert is_gone(before[0])
         assert broker.topic()

@@ -18,7 +18,7 @@ from typing import Any
 from kafkalite.coordination.classic_group import ClassicGroup
 from kafkalite.coordination.decision_draft import JOIN, NO_TOKEN, SESSION, SYNC, DeadlineKey
 from kafkalite.coordination.group_members import GroupState
-from tests.coordination.groups import RETENTION_MS, Asked, Client, GroupHarness, subscription
+from tests.coordination.groups import RETENTION_MS, Client, GroupHarness, GroupRequest, subscription
 
 PARTITIONS = range(12)
 GROUP = "g"
@@ -43,13 +43,13 @@ class RandomClient(Client):
             rebalance_ms=rng.choice([5_000, 20_000]),
             version=rng.choice([5, 9]) if name < "d" else rng.choice([3, 5, 9]),
         )
-        self.syncing: Asked | None = None
+        self.syncing: GroupRequest | None = None
         self.joined_generation = 0
         """The generation in the last successful JoinGroup response."""
         self.owns: frozenset[int] = frozenset()
 
-    def hear(self) -> None:
-        super().hear()
+    def take_member_id(self) -> None:
+        super().take_member_id()
         if self.joined is not None and not self.joined.waits and self.joined.code == 0:
             self.joined_generation = self.joined.generation_id
 
@@ -68,7 +68,7 @@ class GroupSimulation:
             for name in "adbefcg"[: self.random.randrange(2, 8)]
         ]
         self.zombies: list[tuple[str, str | None, int]] = []
-        self.waiting: dict[Asked, RandomClient | None] = {}
+        self.waiting: dict[GroupRequest, RandomClient | None] = {}
         self.ended: set[str] = set()
         """Ids of members that left or were replaced by another process."""
         self.leaders: dict[int, Any] = {}
@@ -136,7 +136,7 @@ class GroupSimulation:
         else:
             self.commit_as_member(client.member_id, client.instance_id, client.joined_generation)
 
-    def handle_error(self, client: RandomClient, asked: Asked) -> None:
+    def handle_error(self, client: RandomClient, asked: GroupRequest) -> None:
         """Handle an error as a client does: join again, with the member id if it is still valid."""
         assert not asked.waits
         if asked.code == 79:
@@ -152,7 +152,7 @@ class GroupSimulation:
     def join(self, client: RandomClient) -> None:
         self.zombies.append((client.member_id, client.instance_id, client.joined_generation))
         before = self.holder(client.instance_id)
-        asked = client.ask_to_join()
+        asked = client.send_join()
         self.waiting[asked] = client
         client.syncing = None
         holder = self.holder(client.instance_id)
@@ -317,9 +317,9 @@ class GroupSimulation:
             elif client is not None:
                 self.check_assignment(client, asked)
         for client in self.clients:
-            client.hear()
+            client.take_member_id()
 
-    def check_generation(self, asked: Asked) -> None:
+    def check_generation(self, asked: GroupRequest) -> None:
         generation = asked.generation_id
         assert generation >= self.newest, "a generation went back"
         self.newest = generation
@@ -336,7 +336,7 @@ class GroupSimulation:
             {*instances.values()} - {None}
         )
 
-    def check_assignment(self, client: RandomClient, asked: Asked) -> None:
+    def check_assignment(self, client: RandomClient, asked: GroupRequest) -> None:
         assignment_of = self.assignments.get(client.joined_generation, {})
         assignment = asked.response["assignment"]
         if not assignment:

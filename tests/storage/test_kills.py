@@ -41,7 +41,7 @@ def life(data: Path, first: int, batches: int) -> dict[int, int]:
     return acked
 
 
-def kill_again_and_again(data: Path, lives: int, seed: int) -> None:
+def kill_repeatedly(data: Path, lives: int, seed: int) -> None:
     chance = random.Random(seed)
     acked: dict[int, int] = {}
     for _ in range(lives):
@@ -62,10 +62,10 @@ def kill_again_and_again(data: Path, lives: int, seed: int) -> None:
 
 
 def test_records_acknowledged_by_a_killed_process_exist_once(tmp_path: Path) -> None:
-    kill_again_and_again(tmp_path, lives=4, seed=1)
+    kill_repeatedly(tmp_path, lives=4, seed=1)
 
 
 @pytest.mark.faults
 @pytest.mark.parametrize("seed", range(10))
 def test_repeatedly_killed_processes_lose_nothing(tmp_path: Path, seed: int) -> None:
-    kill_again_and_again(tmp_path, lives=10, seed=seed)
+    kill_repeatedly(tmp_path, lives=10, seed=seed)

@@ -88,9 +88,9 @@ def live(nodes: Nodes, sent: Sent) -> None:
     if nodes.settings[keys.DURABILITY] != "os":
         log.flush()
     log.delete_records(2)
-    again_and_again(lambda: nodes.send(2), before=lambda: restored(nodes, log, sent))
+    retry(lambda: nodes.send(2), before=lambda: restored(nodes, log, sent))
     sent.start = 2
-    log = again_and_again(nodes.found)
+    log = retry(nodes.found)
     for _ in range(3):
         sent.append(log)
     nodes[2].checkpoint()
@@ -104,7 +104,7 @@ def restored(nodes: Nodes, log: Log, sent: Sent) -> None:
     sent.append(log)
 
 
-def again_and_again(step: Callable[[], Any], before: Callable[[], None] = lambda: None) -> Any:
+def retry(step: Callable[[], Any], before: Callable[[], None] = lambda: None) -> Any:
     """Retry a step that is refused, as the broker does."""
     for _ in range(3):
         try:
@@ -115,7 +115,7 @@ def again_and_again(step: Callable[[], Any], before: Callable[[], None] = lambda
     raise DiskFailed("it is refused for good")
 
 
-def everybody_starts_anew(nodes: Nodes, sent: Sent) -> None:
+def restart_all_nodes(nodes: Nodes, sent: Sent) -> None:
     nodes.crash()
     for node_id in (0, 1, 2):
         assert nodes[node_id] is not None
@@ -145,7 +145,7 @@ def test_transfer_survives_the_failure_of_each_disk_call(
             assert disk.failed
         disk.armed = False
         if sent.values:
-            everybody_starts_anew(nodes, sent)
+            restart_all_nodes(nodes, sent)
         nodes.crash()
         shutil.rmtree(tmp_path / "data")
         seen.update(disk.failed)
@@ -173,7 +173,7 @@ def test_transfer_survives_a_kill_before_each_disk_call(tmp_path: Path, durabili
             killed = True
         disk.armed = False
         if sent.values:
-            everybody_starts_anew(nodes, sent)
+            restart_all_nodes(nodes, sent)
         nodes.crash()
         shutil.rmtree(tmp_path / "data")
         if not killed:

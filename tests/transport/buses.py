@@ -19,7 +19,7 @@ class Buses:
     def __init__(self, directory):
         self.path = directory / "bus"
         self.reactor = Reactor(SystemClock())
-        self.heard = []
+        self.received = []
         """(identity, message) received by servers, (None, message) by clients, in order."""
         self.changes = []
         self.made = []
@@ -27,10 +27,10 @@ class Buses:
         self.bare_sockets = []
 
     def server(self, received=None, reactor=None):
-        def hear(identity, message):
-            self.heard.append((identity, message))
+        def record(identity, message):
+            self.received.append((identity, message))
 
-        made = BusServer(reactor or self.reactor, self.path, received or hear)
+        made = BusServer(reactor or self.reactor, self.path, received or record)
         self.made.append(made)
         return made
 
@@ -40,7 +40,7 @@ class Buses:
             reactor or self.reactor,
             self.path,
             identity,
-            received or (lambda message: self.heard.append((None, message))),
+            received or (lambda message: self.received.append((None, message))),
             self.changes.append,
         )
         self.made.append(made)
@@ -63,7 +63,7 @@ class Buses:
             socket.connect(f"ipc://{self.path}")
         return socket
 
-    def all_said(self):
+    def close_plain_sockets(self):
         """Close the plain sockets once the kernel has everything they sent."""
         for socket in self.bare_sockets:
             socket.close(linger=WAIT_S_MAX * 1000)
@@ -72,7 +72,7 @@ class Buses:
 
     @property
     def messages(self):
-        return [message for _, message in self.heard]
+        return [message for _, message in self.received]
 
     def until(self, condition):
         """Tick until the condition holds."""

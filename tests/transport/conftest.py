@@ -36,7 +36,7 @@ class Client:
             self.socket.close()
             raise
         self.socket.setblocking(False)
-        self.came = bytearray()
+        self.received = bytearray()
 
     def send(self, data):
         """Send all of it, ticking the reactor while the socket is full."""
@@ -48,33 +48,33 @@ class Client:
                 self.world.tick()
         return self
 
-    def ask(self, *bodies):
+    def request(self, *bodies):
         return self.send(b"".join(map(framed, bodies)))
 
     def read(self, size):
-        self.world.until(lambda: self.take() or len(self.came) >= size)
-        taken = bytes(self.came[:size])
-        del self.came[:size]
+        self.world.until(lambda: self.take() or len(self.received) >= size)
+        taken = bytes(self.received[:size])
+        del self.received[:size]
         return taken
 
     def take(self):
         """Read the available bytes; return True if the other end has closed."""
         try:
             while data := self.socket.recv(1 << 20):
-                self.came += data
+                self.received += data
         except BlockingIOError:
             return False
         except ConnectionError:
             pass
         return True
 
-    def answer(self):
+    def response(self):
         prefix = self.read(4)
         assert len(prefix) == 4, "the connection was closed"
         return self.read(struct.unpack(">i", prefix)[0])
 
-    def answers(self, count):
-        return [self.answer() for _ in range(count)]
+    def responses(self, count):
+        return [self.response() for _ in range(count)]
 
     def is_closed(self):
         self.world.tick()

@@ -36,11 +36,11 @@ def test_unread_responses_of_many_clients_are_bounded(world):
     here.connected(count + 1)
     most = 0
     for client in slow:
-        client.ask(*[b"much"] * 20)
+        client.request(*[b"much"] * 20)
         here.tick()
         most = max(most, here.reactor.counters["bytes_queued"])
-        assert healthy.ask(b"ping").answer() == b"pong"
-    assert len(healthy.ask(b"much").answer()) == 200_000
+        assert healthy.request(b"ping").response() == b"pong"
+    assert len(healthy.request(b"much").response()) == 200_000
     # a tick may serve more than is closed at its end, for a millisecond
     assert most < bound + 4 * MIB
     here.until(lambda: here.reactor.counters["bytes_queued"] <= bound)
@@ -58,13 +58,13 @@ def test_slow_readers_continue_when_others_have_read(world):
     slow = [here.client(SO_RCVBUF=4_096) for _ in range(12)]
     here.connected(12)
     for client in slow:
-        client.ask(*[b"much"] * 10)
+        client.request(*[b"much"] * 10)
     here.quiet()
     served = here.reactor.counters["frames"]
     assert served < 60, "nobody was stopped"
     assert here.reactor.counters["slow_readers_closed"] == 0
     for client in slow:
-        assert [len(answer) for answer in client.answers(10)] == [300_000] * 10
+        assert [len(answer) for answer in client.responses(10)] == [300_000] * 10
     assert here.reactor.counters["frames"] == 120
     here.quiet()
     assert here.reactor.counters["bytes_queued"] == 0
@@ -85,13 +85,13 @@ def waiting(answers, content):
 def test_responses_waiting_for_an_earlier_one_count_as_queued(world):
     answers = []
     here = world(waiting(answers, bytes(MIB)), queued_size_max=4 * MIB)
-    client = here.client().ask(b"wait", *[b"much"] * 50)
+    client = here.client().request(b"wait", *[b"much"] * 50)
     here.quiet()
     assert here.reactor.counters["frames"] == 5
     assert 4 * MIB <= here.reactor.counters["bytes_queued"] < 5 * MIB
     answers[0].send([b"there"])
-    assert client.answer() == b"there"
-    assert [len(answer) for answer in client.answers(50)] == [MIB] * 50
+    assert client.response() == b"there"
+    assert [len(answer) for answer in client.responses(50)] == [MIB] * 50
     here.quiet()
     assert here.reactor.counters["bytes_queued"] == 0
 
@@ -100,8 +100,8 @@ def test_closed_connection_releases_its_queued_bytes(world):
     answers = []
     here = world(waiting(answers, bytes(3 * MIB)), send_buffer_size=10_000)
     behind, queued = here.client(), here.client(SO_RCVBUF=4_096)
-    behind.ask(b"wait", b"much")
-    queued.ask(b"much")
+    behind.request(b"wait", b"much")
+    queued.request(b"much")
     here.until(lambda: here.reactor.counters["bytes_queued"] > 4 * MIB)
     behind.close()
     queued.close()
@@ -128,11 +128,11 @@ def test_client_that_does_not_read_responses_is_not_read_from(world):
     assert frames * 10_000 < MIB + 12_000_000
     assert sent > frames * 44, "the client did not send more than was served: nothing is shown"
     begun = here.reactor.counters["ticks"]
-    assert other.ask(b"x").answer() == bytes(10_000)
+    assert other.request(b"x").response() == bytes(10_000)
     here.quiet()
     assert here.reactor.counters["ticks"] - begun < 20, "it is looked at again and again"
     count = sent // 44
-    assert silent.answers(count) == [bytes(10_000)] * count
+    assert silent.responses(count) == [bytes(10_000)] * count
 
 
 def test_long_response_shares_the_ticks_with_a_short_one(world, tmp_path):
@@ -146,11 +146,11 @@ def test_long_response_shares_the_ticks_with_a_short_one(world, tmp_path):
 
     here = world(serve)
     long, short = here.client(), here.client()
-    long.ask(b"long")
-    here.until(lambda: long.take() or len(long.came) > MIB)
-    short.ask(b"short")
-    assert short.answer() == b"short"
-    assert len(long.came) < 100 * MIB, "the long one was sent first"
+    long.request(b"long")
+    here.until(lambda: long.take() or len(long.received) > MIB)
+    short.request(b"short")
+    assert short.response() == b"short"
+    assert len(long.received) < 100 * MIB, "the long one was sent first"
 
 
 def test_response_of_many_small_slices_takes_several_ticks(world, tmp_path):
@@ -159,7 +159,7 @@ def test_response_of_many_small_slices_takes_several_ticks(world, tmp_path):
     path.write_bytes(b"0123456789")
     segment = OpenFile(path, os.O_RDONLY)
     here = world(lambda connection, frame: [FileSlice(segment, 0, 10)] * 5_000)
-    client = here.client().ask(b"many")
+    client = here.client().request(b"many")
     most, sent = 0, here.reactor.counters["bytes_out"]
     while sent < 50_004:
         here.reactor.tick(10)
@@ -167,7 +167,7 @@ def test_response_of_many_small_slices_takes_several_ticks(world, tmp_path):
         most, sent = max(most, now - sent), now
         client.take()
     assert most <= 128 * 10 + 4
-    assert client.answer() == b"0123456789" * 5_000
+    assert client.response() == b"0123456789" * 5_000
 
 
 def test_new_connections_are_served_before_large_responses(world):
@@ -224,8 +224,8 @@ def test_frame_memory_grows_with_received_bytes_only(world, resident_bytes):
 
 def test_idle_connection_keeps_no_buffer_after_a_large_frame(world):
     here = world()
-    client = here.client().ask(bytes(3 * MIB))
-    assert len(client.answer()) == 3 * MIB
+    client = here.client().request(bytes(3 * MIB))
+    assert len(client.response()) == 3 * MIB
     here.quiet()
     assert here.reactor.counters["bytes_held"] == 0
 
@@ -249,7 +249,7 @@ def test_unfinished_frames_are_bounded_and_all_are_served(world):
                 pass
         here.tick()
         held.append(here.reactor.counters["bytes_held"])
-    assert [client.answer() for client in clients] == [b"%d" % size] * len(clients)
+    assert [client.response() for client in clients] == [b"%d" % size] * len(clients)
     # Each connection may hold a full scratch buffer; one more frame may pass the bound and end it.
     assert max(held) <= bound + size + len(clients) * 65_536
     assert max(held) > size
@@ -265,7 +265,7 @@ def test_requests_waiting_for_memory_do_not_delay_small_requests(world):
         client.send(bytes(400_000))
     here.quiet()
     small = here.client()
-    assert small.ask(bytes(60_000)).answer() == bytes(60_000)
+    assert small.request(bytes(60_000)).response() == bytes(60_000)
     begun = here.reactor.counters["ticks"]
     here.quiet()
     assert here.reactor.counters["ticks"] - begun < 10, "those that wait are asked again and again"
@@ -291,7 +291,7 @@ def test_slow_frame_that_delays_others_is_closed(world, caplog):
         raise AssertionError("it kept its place")
     assert "too slowly" in caplog.text
     waiting.send(bytes(2 * MIB - 800_000))
-    assert waiting.answer() == bytes(2 * MIB)
+    assert waiting.response() == bytes(2 * MIB)
 
 
 def test_only_an_idle_connection_is_closed(world):
@@ -306,21 +306,21 @@ def test_only_an_idle_connection_is_closed(world):
 
     here = world(serve, clock=clock, idle_ms_max=60_000)
     silent, busy, awaited = here.client(), here.client(), here.client()
-    awaited.ask(b"wait")
+    awaited.request(b"wait")
     here.connected(3)
     for _ in range(30):
         clock.advance(4_000)
-        assert busy.ask(b"x").answer() == b"x"
+        assert busy.request(b"x").response() == b"x"
     assert silent.is_closed()
     assert not awaited.is_closed()
     answers[0].send([b"at last"])
-    assert awaited.answer() == b"at last"
+    assert awaited.response() == b"at last"
 
 
 def test_client_that_stopped_reading_is_closed_as_idle(world):
     clock = ManualClock()
     here = world(lambda connection, frame: [bytes(20 * MIB)], clock=clock, idle_ms_max=60_000)
-    here.client(SO_RCVBUF=10_000).ask(b"x")
+    here.client(SO_RCVBUF=10_000).request(b"x")
     here.connected(1)
     here.quiet()
     for _ in range(30):
@@ -333,33 +333,33 @@ def test_connections_are_bounded_and_the_next_waits(world):
     here = world(connections_max=2)
     first, second = here.client(), here.client()
     here.connected(2)
-    third = here.client().ask(b"let me in")
+    third = here.client().request(b"let me in")
     here.quiet()
     assert len(here.reactor.connections) == 2
     begun = here.reactor.counters["ticks"]
     here.quiet()
     assert here.reactor.counters["ticks"] - begun < 10, "the door is looked at again and again"
     first.close()
-    assert third.answer() == b"let me in"
-    assert second.ask(b"me too").answer() == b"me too"
+    assert third.response() == b"let me in"
+    assert second.request(b"me too").response() == b"me too"
 
 
 def test_raised_connection_limit_admits_waiting_clients(world):
     here = world(connections_max=1)
     first = here.client()
     here.connected(1)
-    second = here.client().ask(b"let me in")
+    second = here.client().request(b"let me in")
     here.quiet()
     assert len(here.reactor.connections) == 1
     here.reactor.reconfigure(here.reactor.limits._replace(connections_max=2))
-    assert second.answer() == b"let me in"
-    assert first.ask(b"me too").answer() == b"me too"
+    assert second.response() == b"let me in"
+    assert first.request(b"me too").response() == b"me too"
 
 
 def test_shorter_idle_timeout_applies_to_open_connections(world):
     clock = ManualClock()
     here = world(clock=clock, idle_ms_max=600_000)
-    here.client().ask(b"x").answer()
+    here.client().request(b"x").response()
     here.reactor.reconfigure(here.reactor.limits._replace(idle_ms_max=10_000))
     for _ in range(4):
         clock.advance(5_000)
@@ -374,8 +374,8 @@ def test_connections_of_an_address_are_bounded(world):
     here.until(here.client().is_closed)
     first.close()
     here.connected(1)
-    assert here.client().ask(b"x").answer() == b"x"
-    assert second.ask(b"x").answer() == b"x"
+    assert here.client().request(b"x").response() == b"x"
+    assert second.request(b"x").response() == b"x"
     assert here.reactor.counters["turned_away"] == 1
 
 
@@ -409,7 +409,7 @@ def test_many_slow_clients_do_not_delay_an_active_one(world):
     good = here.client()
     begun = here.reactor.counters["ticks"]
     for number in range(200):
-        assert good.ask(b"%d" % number).answer() == b"%d" % number
+        assert good.request(b"%d" % number).response() == b"%d" % number
     assert here.reactor.counters["ticks"] - begun < 2_000
     assert here.reactor.counters["bytes_held"] < 100 * 65_536
 

@@ -64,23 +64,23 @@ def test_invalid_identity_names_no_peer(identity):
 def test_messages_arrive_in_both_directions(bus):
     server, worker = bus.server(), bus.client((1, 5))
     assert worker.send(hello(3))
-    bus.until(lambda: bus.heard)
-    assert bus.heard == [(b"1.5", hello(3))]
+    bus.until(lambda: bus.received)
+    assert bus.received == [(b"1.5", hello(3))]
     assert server.send(b"1.5", welcome(4))
-    bus.until(lambda: len(bus.heard) == 2)
-    assert bus.heard[1] == (None, welcome(4))
+    bus.until(lambda: len(bus.received) == 2)
+    assert bus.received[1] == (None, welcome(4))
     assert (server.refused, server.errors, worker.refused, worker.errors) == (0, 0, 0, 0)
 
 
 def test_client_without_identity_gets_a_response(bus):
     server, command = bus.server(), bus.client()
     command.send(LIST)
-    bus.until(lambda: bus.heard)
-    identity, message = bus.heard.pop()
+    bus.until(lambda: bus.received)
+    identity, message = bus.received.pop()
     assert (peer_of(identity), message) == (None, LIST)
     assert server.send(identity, welcome(1))
-    bus.until(lambda: bus.heard)
-    assert bus.heard == [(None, welcome(1))]
+    bus.until(lambda: bus.received)
+    assert bus.received == [(None, welcome(1))]
 
 
 def test_large_message_arrives(bus):
@@ -89,8 +89,8 @@ def test_large_message_arrives(bus):
     where = {"peer_host": "h", "peer_port": 1, "local_host": "h", "local_port": 2}
     request = FORWARD(request_id=1, frame=os.urandom(20 << 20), **where)
     worker.send(request)
-    bus.until(lambda: bus.heard)
-    assert bus.heard == [(b"1.5", request)]
+    bus.until(lambda: bus.received)
+    assert bus.received == [(b"1.5", request)]
 
 
 def test_messages_sent_before_the_server_starts_are_queued(bus):
@@ -99,7 +99,7 @@ def test_messages_sent_before_the_server_starts_are_queued(bus):
         assert worker.send(hello(number))
     bus.reactor.tick(20)
     bus.server()
-    bus.until(lambda: len(bus.heard) == 100)
+    bus.until(lambda: len(bus.received) == 100)
     assert numbers(bus.messages) == list(range(100))
 
 
@@ -111,7 +111,7 @@ def test_messages_sent_while_the_server_is_down_are_queued(bus):
     for number in range(100):
         assert worker.send(hello(number))
     server = bus.server()
-    bus.until(lambda: len(bus.heard) == 100)
+    bus.until(lambda: len(bus.received) == 100)
     assert numbers(bus.messages) == list(range(100))
     assert server.send(b"1.5", welcome(1))
 
@@ -166,11 +166,11 @@ def test_message_to_an_unknown_peer_is_not_sent_and_logged_once(bus, caplog):
 def test_send_to_a_closed_client_fails(bus):
     server, worker = bus.server(), bus.client((1, 5))
     worker.send(hello(1))
-    bus.until(lambda: bus.heard)
+    bus.until(lambda: bus.received)
     worker.close()
     bus.until(lambda: not server.send(b"1.5", welcome(1)))
     bus.client((1, 6)).send(hello(2))
-    bus.until(lambda: len(bus.heard) == 2)
+    bus.until(lambda: len(bus.received) == 2)
     assert not server.send(b"1.5", welcome(1))
     assert server.send(b"1.6", welcome(1))
 
@@ -183,10 +183,10 @@ def test_send_to_a_full_queue_fails_and_keeps_queued_messages(bus):
         assert taken <= 10 * module.QUEUED_MAX
     assert not worker.send(hello(-1))
     bus.server()
-    bus.until(lambda: len(bus.heard) == taken)
+    bus.until(lambda: len(bus.received) == taken)
     assert numbers(bus.messages) == list(range(taken))
     assert worker.send(hello(taken))
-    bus.until(lambda: len(bus.heard) == taken + 1)
+    bus.until(lambda: len(bus.received) == taken + 1)
 
 
 def test_slow_client_fills_only_its_own_queue(bus):
@@ -197,8 +197,8 @@ def test_slow_client_fills_only_its_own_queue(bus):
     quick = bus.client((2, 5), received=quick_heard.append)
     slow.send(hello(1))
     quick.send(hello(1))
-    bus.until(lambda: len(bus.heard) == 2)
-    bus.heard.clear()
+    bus.until(lambda: len(bus.received) == 2)
+    bus.received.clear()
     sent = 0
     # Large ones, so that the kernel's own buffer between the two holds few of them.
     large = FORWARD(
@@ -209,7 +209,7 @@ def test_slow_client_fills_only_its_own_queue(bus):
         assert sent < 10 * module.QUEUED_MAX
     assert server.send(b"2.5", welcome(1))
     bus.until(lambda: quick_heard)
-    while len(bus.heard) < sent:
+    while len(bus.received) < sent:
         asleep.tick(5)
     assert server.send(b"1.5", large)
     slow.close()
@@ -219,14 +219,14 @@ def test_slow_client_fills_only_its_own_queue(bus):
 def test_message_above_the_frame_limit_is_not_sent(bus, monkeypatch):
     server, worker = bus.server(), bus.client((1, 5))
     worker.send(hello(1))
-    bus.until(lambda: bus.heard)
+    bus.until(lambda: bus.received)
     size = len(write_frame(hello(1)))
     monkeypatch.setattr(module, "FRAME_SIZE_MAX", size - 1)
     assert not worker.send(hello(2))
     assert not server.send(b"1.5", FENCE(node_id=1, incarnation=1))
     monkeypatch.setattr(module, "FRAME_SIZE_MAX", size)
     assert worker.send(hello(3))
-    bus.until(lambda: len(bus.heard) == 2)
+    bus.until(lambda: len(bus.received) == 2)
     assert numbers(bus.messages) == [1, 3]
 
 
@@ -237,17 +237,17 @@ def test_new_connection_of_a_peer_replaces_the_old_one(bus):
     server = bus.server()
     old = bus.bare(identity=b"1.5")
     old.send(write_frame(hello(1)))
-    bus.until(lambda: bus.heard)
+    bus.until(lambda: bus.received)
     new = bus.bare(identity=b"1.5")
     new.send(write_frame(hello(2)))
-    bus.until(lambda: len(bus.heard) == 2)
+    bus.until(lambda: len(bus.received) == 2)
     assert server.send(b"1.5", welcome(3))
     assert read_frame(new.recv()) == welcome(3)
     assert not old.poll(50)
     old.close()
     new.send(write_frame(hello(4)))
-    bus.until(lambda: len(bus.heard) == 3)
-    assert bus.heard == [(b"1.5", hello(1)), (b"1.5", hello(2)), (b"1.5", hello(4))]
+    bus.until(lambda: len(bus.received) == 3)
+    assert bus.received == [(b"1.5", hello(1)), (b"1.5", hello(2)), (b"1.5", hello(4))]
     assert server.send(b"1.5", welcome(5))
     assert read_frame(new.recv()) == welcome(5)
 
@@ -260,8 +260,8 @@ def test_waiting_messages_are_read_in_bounded_steps(bus):
     sender = bus.bare(identity=b"1.5")
     for number in range(10_000):
         sender.send(write_frame(hello(number)))
-    shares = shares_of(bus, lambda: len(bus.heard))
-    bus.until(lambda: len(bus.heard) == 10_000)
+    shares = shares_of(bus, lambda: len(bus.received))
+    bus.until(lambda: len(bus.received) == 10_000)
     assert numbers(bus.messages) == list(range(10_000))
     # Twice the limit, when both of its descriptors are ready at once.
     assert max(shares) <= 128
@@ -272,7 +272,7 @@ def test_bytes_of_messages_per_tick_are_bounded(bus):
     sender = bus.bare(identity=b"1.5")
     for _ in range(12):
         sender.send(bytes(3 << 20))  # it will be refused, which counts as handling
-    bus.all_said()
+    bus.close_plain_sockets()
     shares = shares_of(bus, lambda: server.refused)
     bus.until(lambda: server.refused == 12)
     assert max(shares) <= 4
@@ -297,14 +297,14 @@ def test_second_waiting_message_needs_no_wakeup(bus):
     sender = bus.bare(identity=b"1.5")
     sender.send(write_frame(hello(1)))
     sender.send(write_frame(hello(2)))
-    bus.until(lambda: len(bus.heard) == 2)
+    bus.until(lambda: len(bus.received) == 2)
 
 
 def test_message_that_arrives_during_a_send_is_received(bus):
     server = bus.server()
     sender = bus.bare(identity=b"1.5")
     sender.send(write_frame(hello(1)))
-    bus.until(lambda: bus.heard)
+    bus.until(lambda: bus.received)
     sender.send(write_frame(hello(2)))
     # Sends consume the descriptor's edge for incoming messages; no tick in between.
     sends = 0
@@ -312,20 +312,20 @@ def test_message_that_arrives_during_a_send_is_received(bus):
         assert server.send(b"1.5", welcome(sends))
         sends += 1
         time.sleep(0.0002)
-    bus.until(lambda: len(bus.heard) == 2)
+    bus.until(lambda: len(bus.received) == 2)
     assert bus.messages == [hello(1), hello(2)]
 
 
 def test_send_from_a_handler_leaves_no_message_waiting(bus):
     def answer(identity, message):
-        bus.heard.append((identity, message))
+        bus.received.append((identity, message))
         assert server.send(identity, welcome(message.fields["image_offset"]))
 
     server = bus.server(answer)
     sender = bus.bare(identity=b"1.5")
     for number in range(1_000):
         sender.send(write_frame(hello(number)))
-    bus.until(lambda: len(bus.heard) == 1_000)
+    bus.until(lambda: len(bus.received) == 1_000)
     answers = [read_frame(sender.recv()) for _ in range(1_000)]
     assert numbers(answers) == list(range(1_000))
 
@@ -334,7 +334,7 @@ def test_idle_bus_lets_the_loop_sleep(bus):
     worker = bus.client((1, 5))
     bus.server()
     worker.send(hello(1))
-    bus.until(lambda: bus.heard and worker.connected)
+    bus.until(lambda: bus.received and worker.connected)
 
     def slept():
         began = time.monotonic()
@@ -346,13 +346,13 @@ def test_idle_bus_lets_the_loop_sleep(bus):
 
 def test_exception_in_a_handler_is_counted(bus, caplog):
     def handle(identity, message):
-        bus.heard.append((identity, message))
+        bus.received.append((identity, message))
         raise KeyError("a bug")
 
     server, worker = bus.server(handle), bus.client((1, 5))
     for number in range(5):
         worker.send(hello(number))
-    bus.until(lambda: len(bus.heard) == 5)
+    bus.until(lambda: len(bus.received) == 5)
     assert (server.errors, server.refused) == (5, 0)
     (line,) = [record for record in caplog.records if "Hello" in record.getMessage()]
     assert line.exc_info is not None
@@ -360,7 +360,7 @@ def test_exception_in_a_handler_is_counted(bus, caplog):
 
 def test_assertion_in_a_handler_loses_no_other_message(bus):
     def handle(identity, message):
-        bus.heard.append((identity, message))
+        bus.received.append((identity, message))
         assert message != hello(2), "a promise is broken"
 
     bus.server(handle)
@@ -368,28 +368,28 @@ def test_assertion_in_a_handler_loses_no_other_message(bus):
     for number in range(5):
         sender.send(write_frame(hello(number)))
     with pytest.raises(AssertionError, match="a promise"):
-        bus.until(lambda: len(bus.heard) == 5)
-    bus.until(lambda: len(bus.heard) == 5)
+        bus.until(lambda: len(bus.received) == 5)
+    bus.until(lambda: len(bus.received) == 5)
 
 
 @pytest.mark.parametrize("who", ["server", "client"])
 def test_bus_socket_may_be_closed_by_its_handler(bus, who):
     def end_it(*_):
-        bus.heard.append(None)
+        bus.received.append(None)
         made[who].close()
 
     made = {"server": bus.server(end_it if who == "server" else None)}
     made["client"] = bus.client((1, 5), end_it if who == "client" else None)
     for number in range(3):
         made["client"].send(hello(number))
-    bus.until(lambda: bus.heard)
+    bus.until(lambda: bus.received)
     if who == "client":
         for number in range(3):
             made["server"].send(b"1.5", welcome(number))
-        bus.until(lambda: None in bus.heard)
+        bus.until(lambda: None in bus.received)
     bus.reactor.tick(20)
     bus.reactor.tick(20)
-    assert bus.heard.count(None) == 1
+    assert bus.received.count(None) == 1
 
 
 # Shutdown, and the socket file.
@@ -404,13 +404,13 @@ def test_close_leaves_no_socket_thread_or_descriptor(bus, open_descriptors, met)
         worker = bus.client((1, 5))
         worker.send(hello(1))
         if server:
-            bus.until(lambda: bus.heard)
+            bus.until(lambda: bus.received)
             assert bus.path.is_socket()
         assert threads() > threads_before
         for end in filter(None, (server, worker)):
             end.close()
             end.close()
-        bus.heard.clear()
+        bus.received.clear()
     assert open_descriptors() == descriptors
     assert threads() == threads_before
     assert not bus.path.exists()
@@ -420,7 +420,7 @@ def test_close_does_not_wait_for_a_peer_that_does_not_read(bus):
     server = bus.server()
     asleep = Reactor(SystemClock())
     bus.client((1, 5), reactor=asleep).send(hello(1))
-    bus.until(lambda: bus.heard)
+    bus.until(lambda: bus.received)
     while server.send(b"1.5", welcome(1)):
         pass
     began = time.monotonic()
@@ -435,7 +435,7 @@ def test_server_replaces_a_socket_left_by_a_killed_one(bus):
         left.bind(str(bus.path))
     bus.server()
     bus.client((1, 5)).send(hello(1))
-    bus.until(lambda: bus.heard)
+    bus.until(lambda: bus.received)
 
 
 def test_closed_server_keeps_the_socket_of_its_successor(bus):
@@ -443,7 +443,7 @@ def test_closed_server_keeps_the_socket_of_its_successor(bus):
     first.close()
     assert bus.path.is_socket()
     bus.client((1, 5)).send(hello(1))
-    bus.until(lambda: bus.heard)
+    bus.until(lambda: bus.received)
     second.close()
     assert not bus.path.exists()
 
@@ -488,5 +488,5 @@ def test_connection_of_another_user_is_closed(bus):
 def test_message_of_a_plain_zeromq_socket_is_received(bus):
     bus.server()
     bus.bare(zmq.DEALER, b"1.5").send(write_frame(hello(1)))
-    bus.until(lambda: bus.heard)
-    assert bus.heard == [(b"1.5", hello(1))]
+    bus.until(lambda: bus.received)
+    assert bus.received == [(b"1.5", hello(1))]

@@ -61,8 +61,8 @@ def test_server_drops_and_counts_invalid_messages(bus, garbage):
         hostile.send(frame)
     hostile.send(FRAME)
     honest.send(GOOD)
-    bus.until(lambda: len(bus.heard) == 2)
-    assert sorted(bus.heard) == [(b"1.5", GOOD), (b"2.7", GOOD)]
+    bus.until(lambda: len(bus.received) == 2)
+    assert sorted(bus.received) == [(b"1.5", GOOD), (b"2.7", GOOD)]
     assert (server.refused, server.errors) == (len(garbage), 0)
 
 
@@ -74,7 +74,7 @@ def test_client_drops_and_counts_invalid_messages(bus, garbage):
     good = write_frame(WELCOME(image_offset=1, heartbeat_ms=1, incarnation=1))
     for frame in (*garbage, good):
         hostile.send_multipart([b"1.5", frame])
-    bus.until(lambda: bus.heard)
+    bus.until(lambda: bus.received)
     assert (worker.refused, worker.errors) == (len(garbage), 0)
 
 
@@ -85,8 +85,8 @@ def test_multipart_message_is_refused(bus, parts):
     server, hostile = bus.server(), bus.bare(identity=b"1.5")
     hostile.send_multipart(parts)
     hostile.send(FRAME)
-    bus.until(lambda: bus.heard)
-    assert (bus.heard, server.refused) == ([(b"1.5", GOOD)], 1)
+    bus.until(lambda: bus.received)
+    assert (bus.received, server.refused) == ([(b"1.5", GOOD)], 1)
 
 
 def test_many_invalid_messages_are_logged_once(bus, caplog):
@@ -106,8 +106,8 @@ def test_identity_of_a_peer_is_not_trusted(bus, caplog):
     names = [b"1.5\n", b"\xff" * 255, b"../..", b"1.99999999999999999999", "ä.1".encode()]
     for name in names:
         bus.bare(identity=name).send(FRAME)
-    bus.until(lambda: len(bus.heard) == len(names))
-    assert {identity for identity, _ in bus.heard} == set(names)
+    bus.until(lambda: len(bus.received) == len(names))
+    assert {identity for identity, _ in bus.received} == set(names)
     assert not any(map(module.peer_of, names))
     assert not server.send(b"", GOOD)
     assert not server.send(b"x" * 300, GOOD)
@@ -124,16 +124,16 @@ def test_frame_above_the_limit_closes_its_connection(bus, monkeypatch):
     server, honest = bus.server(), bus.client((2, 7))
     hostile = bus.bare(identity=b"1.5")
     hostile.send(frame)
-    bus.until(lambda: bus.heard)
-    assert bus.heard.pop() == (b"1.5", large)
+    bus.until(lambda: bus.received)
+    assert bus.received.pop() == (b"1.5", large)
     ended = hostile.get_monitor_socket(zmq.EVENT_DISCONNECTED)
     bus.bare_sockets.append(ended)
     hostile.send(frame + b"\0")
     assert ended.poll(20_000)
     honest.send(GOOD)
     hostile.send(FRAME)  # over its next connection
-    bus.until(lambda: len(bus.heard) == 2)
-    assert sorted(bus.heard) == [(b"1.5", GOOD), (b"2.7", GOOD)]
+    bus.until(lambda: len(bus.received) == 2)
+    assert sorted(bus.received) == [(b"1.5", GOOD), (b"2.7", GOOD)]
     assert server.refused == 0
     hostile.disable_monitor()
 
@@ -157,7 +157,7 @@ def long_frame(size):
     return b"\x02" + struct.pack(">Q", size)
 
 
-class Visitor:
+class RawPeer:
     """A ZMTP connection made by hand."""
 
     def __init__(self, path):
@@ -166,16 +166,16 @@ class Visitor:
         self.socket.connect(str(path))
         self.came = b""
 
-    def shake_hands(self):
+    def handshake(self):
         for said, size in ((GREETING, len(GREETING)), (READY, len(GREETING) + len(READY) - 3)):
-            self.say(said)
+            self.send(said)
             while len(self.came) < size:
                 self.came += self.socket.recv(1 << 16)
 
-    def say(self, some):
+    def send(self, some):
         self.socket.sendall(some)
 
-    def is_hung_up_on(self):
+    def is_disconnected(self):
         try:
             while self.socket.recv(1 << 16):
                 pass
@@ -185,41 +185,41 @@ class Visitor:
 
 
 @pytest.fixture
-def visitor(bus):
-    visitors = []
+def raw_peer(bus):
+    raw_peers = []
 
-    def visit():
-        visitors.append(Visitor(bus.path))
-        return visitors[-1]
+    def make_peer():
+        raw_peers.append(RawPeer(bus.path))
+        return raw_peers[-1]
 
-    yield visit
-    for made in visitors:
+    yield make_peer
+    for made in raw_peers:
         made.socket.close()
 
 
-def test_messages_over_a_raw_socket_are_received(bus, visitor):
+def test_messages_over_a_raw_socket_are_received(bus, raw_peer):
     """The same steps are refused below only because of the change each test makes."""
     bus.server()
-    by_hand = visitor()
-    by_hand.shake_hands()
-    by_hand.say(b"\x00" + bytes((len(FRAME),)) + FRAME)
-    by_hand.say(long_frame(len(FRAME)) + FRAME)
-    bus.until(lambda: len(bus.heard) == 2)
-    assert bus.heard == [(b"1.5", GOOD)] * 2
+    by_hand = raw_peer()
+    by_hand.handshake()
+    by_hand.send(b"\x00" + bytes((len(FRAME),)) + FRAME)
+    by_hand.send(long_frame(len(FRAME)) + FRAME)
+    bus.until(lambda: len(bus.received) == 2)
+    assert bus.received == [(b"1.5", GOOD)] * 2
 
 
 @pytest.mark.parametrize("size", [module.FRAME_SIZE_MAX + 1, 1 << 31, (1 << 63) - 1, (1 << 64) - 1])
-def test_frame_length_above_the_limit_closes_its_connection(bus, visitor, resident_bytes, size):
+def test_frame_length_above_the_limit_closes_its_connection(bus, raw_peer, resident_bytes, size):
     server, honest = bus.server(), bus.client((2, 7))
     bus.until(lambda: honest.connected)
     before = resident_bytes()
-    liar = visitor()
-    liar.shake_hands()
-    liar.say(long_frame(size))
-    assert liar.is_hung_up_on()
+    liar = raw_peer()
+    liar.handshake()
+    liar.send(long_frame(size))
+    assert liar.is_disconnected()
     honest.send(GOOD)
-    bus.until(lambda: bus.heard)
-    assert bus.heard == [(b"2.7", GOOD)]
+    bus.until(lambda: bus.received)
+    assert bus.received == [(b"2.7", GOOD)]
     assert server.send(b"2.7", GOOD)
     assert resident_bytes() - before < 64 << 20
 
@@ -236,16 +236,16 @@ def test_frame_length_above_the_limit_closes_its_connection(bus, visitor, reside
     ],
     ids=["a publisher", "no type", "no command", "half a command", "half a name", "1 TiB"],
 )
-def test_peer_with_an_invalid_handshake_is_disconnected(bus, visitor, said):
+def test_peer_with_an_invalid_handshake_is_disconnected(bus, raw_peer, said):
     bus.server()
-    stranger, honest = visitor(), bus.client((2, 7))
-    stranger.say(GREETING)
-    stranger.say(said)
+    stranger, honest = raw_peer(), bus.client((2, 7))
+    stranger.send(GREETING)
+    stranger.send(said)
     stranger.socket.shutdown(socket.SHUT_WR)
-    assert stranger.is_hung_up_on()
+    assert stranger.is_disconnected()
     honest.send(GOOD)
-    bus.until(lambda: bus.heard)
-    assert bus.heard == [(b"2.7", GOOD)]
+    bus.until(lambda: bus.received)
+    assert bus.received == [(b"2.7", GOOD)]
 
 
 @pytest.mark.parametrize(
@@ -258,23 +258,23 @@ def test_peer_with_an_invalid_handshake_is_disconnected(bus, visitor, said):
     ],
     ids=["another mechanism", "HTTP", "Kafka", "noise"],
 )
-def test_peer_with_another_protocol_is_disconnected(bus, visitor, said):
+def test_peer_with_another_protocol_is_disconnected(bus, raw_peer, said):
     bus.server()
-    stranger, honest = visitor(), bus.client((2, 7))
-    stranger.say(said)
+    stranger, honest = raw_peer(), bus.client((2, 7))
+    stranger.send(said)
     stranger.socket.shutdown(socket.SHUT_WR)
-    assert stranger.is_hung_up_on()
+    assert stranger.is_disconnected()
     honest.send(GOOD)
-    bus.until(lambda: (b"2.7", GOOD) in bus.heard)
+    bus.until(lambda: (b"2.7", GOOD) in bus.received)
     # ZMTP 1.0 has no handshake: what parses as its messages is received, and refused.
-    assert bus.heard == [(b"2.7", GOOD)]
+    assert bus.received == [(b"2.7", GOOD)]
 
 
-def test_unfinished_frame_does_not_delay_other_peers(bus, visitor):
+def test_unfinished_frame_does_not_delay_other_peers(bus, raw_peer):
     bus.server()
-    honest, slow = bus.client((2, 7)), visitor()
-    slow.shake_hands()
-    slow.say(long_frame(100 << 20) + bytes(1000))
+    honest, slow = bus.client((2, 7)), raw_peer()
+    slow.handshake()
+    slow.send(long_frame(100 << 20) + bytes(1000))
     honest.send(GOOD)
-    bus.until(lambda: bus.heard)
-    assert bus.heard == [(b"2.7", GOOD)]
+    bus.until(lambda: bus.received)
+    assert bus.received == [(b"2.7", GOOD)]

@@ -112,9 +112,9 @@ def test_worker_reconnects_to_each_new_supervisor(bus, run):
         supervisor = run(SERVER)
         bus.until(lambda: worker.connected)
         worker.send(hello(number))
-        bus.until(lambda: bus.heard)
+        bus.until(lambda: bus.received)
         welcome = bus.messages[-1]
-        bus.heard.clear()
+        bus.received.clear()
         assert welcome.fields["image_offset"] == number
         pids.append(welcome.fields["heartbeat_ms"])
         supervisor.kill()
@@ -128,14 +128,14 @@ def test_worker_reconnects_to_each_new_supervisor(bus, run):
 def test_killed_worker_is_replaced_by_a_peer_of_the_next_incarnation(bus, run):
     server = bus.server()
     first = run(WORKER, "1.5")
-    bus.until(lambda: bus.heard)
+    bus.until(lambda: bus.received)
     assert server.send(b"1.5", FENCE(node_id=1, incarnation=5))
     first.kill()
     first.wait()
     bus.until(lambda: not server.send(b"1.5", FENCE(node_id=1, incarnation=5)))
     run(WORKER, "1.6")
-    bus.until(lambda: len(bus.heard) == 2)
-    assert [identity for identity, _ in bus.heard] == [b"1.5", b"1.6"]
+    bus.until(lambda: len(bus.received) == 2)
+    assert [identity for identity, _ in bus.received] == [b"1.5", b"1.6"]
     assert not server.send(b"1.5", FENCE(node_id=1, incarnation=5))
     assert server.send(b"1.6", FENCE(node_id=1, incarnation=6))
 
@@ -143,7 +143,7 @@ def test_killed_worker_is_replaced_by_a_peer_of_the_next_incarnation(bus, run):
 def test_stopped_worker_does_not_delay_others(bus, run):
     server = bus.server()
     stopped, other = run(WORKER, "1.5"), bus.client((2, 5))
-    bus.until(lambda: bus.heard)
+    bus.until(lambda: bus.received)
     os.kill(stopped.pid, signal.SIGSTOP)
     large = WELCOME(image_offset=1, heartbeat_ms=1, incarnation=1)
     sent = 0
@@ -151,14 +151,14 @@ def test_stopped_worker_does_not_delay_others(bus, run):
         sent += 1
         assert sent < 100_000, "its queue has no end"
     other.send(hello(2))
-    bus.until(lambda: len(bus.heard) == 2)
+    bus.until(lambda: len(bus.received) == 2)
     assert server.send(b"2.5", large)
     bus.until(lambda: bus.messages[-1] == large)
     os.kill(stopped.pid, signal.SIGKILL)
     stopped.wait()
-    bus.heard.clear()
+    bus.received.clear()
     assert other.send(hello(3))
-    bus.until(lambda: bus.heard)
+    bus.until(lambda: bus.received)
 
 
 def test_resumed_supervisor_receives_messages_sent_meanwhile(bus, run):
@@ -168,8 +168,8 @@ def test_resumed_supervisor_receives_messages_sent_meanwhile(bus, run):
     for number in range(100):
         assert worker.send(hello(number))
     bus.reactor.tick(20)
-    assert not bus.heard
+    assert not bus.received
     os.kill(supervisor.pid, signal.SIGCONT)
-    bus.until(lambda: len(bus.heard) == 100)
+    bus.until(lambda: len(bus.received) == 100)
     offsets = [message.fields["image_offset"] for message in bus.messages]
     assert offsets == list(range(100))

@@ -22,8 +22,8 @@ def test_frame_of_any_size_is_echoed(world):
     client = world().client()
     for size in SIZES:
         body = os.urandom(size)
-        client.ask(body)
-        assert client.answer() == body
+        client.request(body)
+        assert client.response() == body
 
 
 def test_frame_received_byte_by_byte_is_one_frame(world):
@@ -58,8 +58,8 @@ def test_frames_do_not_depend_on_how_bytes_are_split(world):
 def test_many_frames_in_one_write_get_responses_in_order(world):
     client = world().client()
     bodies = [b"%d" % number for number in range(1000)]
-    client.ask(*bodies)
-    assert client.answers(1000) == bodies
+    client.request(*bodies)
+    assert client.responses(1000) == bodies
 
 
 def test_responses_are_sent_in_request_order(world):
@@ -73,16 +73,16 @@ def test_responses_are_sent_in_request_order(world):
 
     here = world(serve)
     client = here.client()
-    client.ask(b"later 1", b"now 1", b"later 2", b"now 2", b"now 3")
+    client.request(b"later 1", b"now 1", b"later 2", b"now 2", b"now 3")
     here.until(lambda: len(expected) == 2)
     here.quiet()
-    assert not client.take() and not client.came
+    assert not client.take() and not client.received
     (first, first_answer), (second, second_answer) = expected
     second_answer.send([second])
     here.quiet()
-    assert not client.take() and not client.came
+    assert not client.take() and not client.received
     first_answer.send([first])
-    assert client.answers(5) == [b"later 1", b"now 1", b"later 2", b"now 2", b"now 3"]
+    assert client.responses(5) == [b"later 1", b"now 1", b"later 2", b"now 2", b"now 3"]
 
 
 def test_response_may_be_sent_before_the_handler_returns(world):
@@ -91,7 +91,7 @@ def test_response_may_be_sent_before_the_handler_returns(world):
         answer.send([b"early"])
         return answer
 
-    assert world(serve).client().ask(b"x").answer() == b"early"
+    assert world(serve).client().request(b"x").response() == b"early"
 
 
 def test_response_cannot_be_sent_twice(world):
@@ -102,7 +102,7 @@ def test_response_cannot_be_sent_twice(world):
         return answers[0]
 
     here = world(serve)
-    here.client().ask(b"x")
+    here.client().request(b"x")
     here.until(lambda: answers)
     answers[0].send([b"once"])
     with pytest.raises(AssertionError, match="once"):
@@ -111,14 +111,14 @@ def test_response_cannot_be_sent_twice(world):
 
 def test_request_without_response_leaves_no_gap(world):
     here = world(lambda connection, frame: [bytes(frame)] if frame[0] == ord("a") else None)
-    client = here.client().ask(b"silent", b"a1", b"silent", b"a2")
-    assert client.answers(2) == [b"a1", b"a2"]
+    client = here.client().request(b"silent", b"a1", b"silent", b"a2")
+    assert client.responses(2) == [b"a1", b"a2"]
 
 
 def test_response_and_its_chunks_may_be_empty(world):
     answers = iter([[], [b""], [b"", b"x", b""]])
     here = world(lambda connection, frame: next(answers))
-    assert here.client().ask(b"1", b"2", b"3").answers(3) == [b"", b"", b"x"]
+    assert here.client().request(b"1", b"2", b"3").responses(3) == [b"", b"", b"x"]
 
 
 def test_bytes_and_file_slices_are_sent_in_order(world, tmp_path):
@@ -130,7 +130,7 @@ def test_bytes_and_file_slices_are_sent_in_order(world, tmp_path):
     chunks += [FileSlice(file, 0, 10), FileSlice(file, 2_999_990, 10), b"tail"]
     client = world(lambda connection, frame: list(chunks)).client()
     whole = b"head" + content[5:2_500_005] + b"mid" + content[:10] + content[-10:] + b"tail"
-    assert client.ask(b"x", b"y").answers(2) == [whole, whole]
+    assert client.request(b"x", b"y").responses(2) == [whole, whole]
 
 
 def test_file_slice_keeps_its_file_until_it_is_sent(world, tmp_path, open_descriptors):
@@ -146,11 +146,11 @@ def test_file_slice_keeps_its_file_until_it_is_sent(world, tmp_path, open_descri
     client = here.client()
     here.connected(1)
     before = open_descriptors()
-    client.ask(b"x")
+    client.request(b"x")
     here.until(lambda: served)  # a busy kernel may deliver the request after a quiet tick
     path.unlink()
     assert open_descriptors() == before + 1
-    assert client.answer() == bytes(20_000_000)
+    assert client.response() == bytes(20_000_000)
     assert open_descriptors() == before
 
 
@@ -162,9 +162,9 @@ def test_file_shorter_than_its_slice_closes_only_its_connection(world, tmp_path)
         lambda connection, frame: [FileSlice(file, 0, 100)] if frame == b"cut" else [b"fine"]
     )
     other, client = here.client(), here.client()
-    client.ask(b"cut")
+    client.request(b"cut")
     here.until(client.is_closed)
-    assert other.ask(b"x").answer() == b"fine"
+    assert other.request(b"x").response() == b"fine"
 
 
 def test_frame_view_stays_valid_after_the_handler_returns(world):
@@ -178,8 +178,8 @@ def test_frame_view_stays_valid_after_the_handler_returns(world):
     client = here.client()
     bodies = [bytes([number]) * 5000 for number in range(40)] + [b"z" * 300_000]
     for body in bodies:
-        client.ask(body)
-        assert client.answer() == b"ok"
+        client.request(body)
+        assert client.response() == b"ok"
     assert [bytes(view) for view in kept] == bodies
     assert here.reactor.counters["views_kept"] > 0
 
@@ -187,7 +187,7 @@ def test_frame_view_stays_valid_after_the_handler_returns(world):
 def test_frame_view_is_read_only(world):
     seen = []
     here = world(lambda connection, frame: seen.append(frame.readonly))
-    here.client().ask(b"x")
+    here.client().request(b"x")
     here.until(lambda: seen)
     assert seen == [True]
 
@@ -197,15 +197,15 @@ def test_invalid_frame_size_closes_after_earlier_responses(world, size, caplog):
     here = world(frame_size_max=1000)
     client, other = here.client(), here.client()
     client.send(framed(b"good") + struct.pack(">i", size) + b"rest")
-    assert client.answer() == b"good"
+    assert client.response() == b"good"
     here.until(client.is_closed)
-    assert other.ask(b"still here").answer() == b"still here"
+    assert other.request(b"still here").response() == b"still here"
     assert f"a request of {size} bytes" in caplog.text
 
 
 def test_frame_of_the_maximum_size_is_served(world):
     client = world(frame_size_max=1000).client()
-    assert client.ask(bytes(1000)).answer() == bytes(1000)
+    assert client.request(bytes(1000)).response() == bytes(1000)
 
 
 def test_disconnect_closes_after_earlier_responses(world, caplog):
@@ -215,10 +215,10 @@ def test_disconnect_closes_after_earlier_responses(world, caplog):
         return [bytes(frame)]
 
     here = world(serve)
-    client = here.client().ask(b"1", b"2", b"bad", b"3")
-    assert client.answers(2) == [b"1", b"2"]
+    client = here.client().request(b"1", b"2", b"bad", b"3")
+    assert client.responses(2) == [b"1", b"2"]
     here.until(client.is_closed)
-    assert not client.came
+    assert not client.received
     assert "it said something bad" in caplog.text
 
 
@@ -230,9 +230,9 @@ def test_exception_closes_its_connection_and_is_logged(world, caplog):
 
     here = world(serve)
     client, other = here.client(), here.client()
-    client.ask(b"bad")
+    client.request(b"bad")
     here.until(client.is_closed)
-    assert other.ask(b"x").answer() == b"x"
+    assert other.request(b"x").response() == b"x"
     assert "ValueError: a bug" in caplog.text and "Traceback" in caplog.text
     assert here.reactor.counters["faults"] == 1
 
@@ -243,7 +243,7 @@ def test_assertion_or_fatal_error_ends_the_loop(world, fault):
         raise fault("this cannot be")
 
     here = world(serve)
-    client = here.client().ask(b"x")
+    client = here.client().request(b"x")
     with pytest.raises(fault, match="this cannot be"):
         here.until(client.is_closed)
 
@@ -256,7 +256,7 @@ def test_rate_limited_log_keeps_kinds_apart(world, caplog):
 
     here = world(serve, frame_size_max=10)
     for body in (b"word", b"bug", b"far too long for it", b"word", b"bug"):
-        client = here.client().ask(body)
+        client = here.client().request(body)
         here.until(client.is_closed)
     for words in ("a bad word", "ValueError: a bug", "announced"):
         assert caplog.text.count(words) == 1
@@ -281,7 +281,7 @@ def test_closed_connection_abandons_pending_responses(world):
         return answers[-1]
 
     here = world(serve)
-    client = here.client().ask(b"x")
+    client = here.client().request(b"x")
     here.until(lambda: answers)
     (connection,) = here.reactor.connections
     client.close()
@@ -303,8 +303,8 @@ def test_sent_response_is_not_abandoned(world):
         return answer
 
     here = world(serve)
-    client = here.client().ask(b"x")
-    assert client.answer() == b"done"
+    client = here.client().request(b"x")
+    assert client.response() == b"done"
     client.close()
     here.connected(0)
     assert not abandoned
@@ -319,26 +319,26 @@ def test_handler_may_close_any_connection(world):
     here = world(serve)
     one, two = here.client(), here.client()
     here.connected(2)
-    two.ask(b"both at once")
-    one.ask(b"both at once", b"and one more")
+    two.request(b"both at once")
+    one.request(b"both at once", b"and one more")
     here.until(lambda: one.is_closed() and two.is_closed())
     assert here.reactor.connections == []
 
 
 def test_half_closed_client_gets_its_responses(world):
     here = world()
-    client = here.client().ask(*[b"%d" % number for number in range(300)])
+    client = here.client().request(*[b"%d" % number for number in range(300)])
     client.socket.shutdown(socket.SHUT_WR)
-    assert client.answers(300) == [b"%d" % number for number in range(300)]
+    assert client.responses(300) == [b"%d" % number for number in range(300)]
     here.until(client.is_closed)
 
 
 def test_half_closed_client_may_read_a_long_response_slowly(world):
     here = world(lambda connection, frame: [bytes(20_000_000)])
-    client = here.client(SO_RCVBUF=10_000).ask(b"x")
+    client = here.client(SO_RCVBUF=10_000).request(b"x")
     client.socket.shutdown(socket.SHUT_WR)
     here.quiet()
-    assert client.answer() == bytes(20_000_000)
+    assert client.response() == bytes(20_000_000)
     here.until(client.is_closed)
 
 

@@ -20,13 +20,13 @@ def test_requests_in_flight_are_bounded(world):
         return answers[-1]
 
     here = world(serve, in_flight_max=10)
-    client = here.client().ask(*[b"%d" % number for number in range(100)])
+    client = here.client().request(*[b"%d" % number for number in range(100)])
     here.quiet()
     assert len(answers) == 10
     for served in range(100):
         here.until(lambda served=served: len(answers) > served)
         answers[served].send([b"%d" % served])
-        assert client.answer() == b"%d" % served
+        assert client.response() == b"%d" % served
     assert len(answers) == 100
 
 
@@ -39,14 +39,14 @@ def test_large_requests_are_handled_one_by_one(world):
         return (large if len(frame) > 100 else small)[-1]
 
     here = world(serve)
-    here.client().ask(*[request(FETCH, 100)] * 90)
-    client = here.client().ask(*[request(FETCH, 100_000)] * 3, *[request(FETCH, 100)] * 9)
+    here.client().request(*[request(FETCH, 100)] * 90)
+    client = here.client().request(*[request(FETCH, 100_000)] * 3, *[request(FETCH, 100)] * 9)
     here.until(lambda: (len(large), len(small)) == (1, 90))
     for number in range(3):
         here.quiet()
         assert (len(large), len(small)) == (number + 1, 90)
         large[number].send([b"large"])
-        assert client.answer() == b"large"
+        assert client.response() == b"large"
     here.until(lambda: len(small) == 99)
 
 
@@ -58,7 +58,7 @@ def test_large_produce_requests_are_handled_together(world):
         return deferred[-1]
 
     here = world(serve)
-    here.client().ask(*[request(PRODUCE, 1 * MIB)] * 5)
+    here.client().request(*[request(PRODUCE, 1 * MIB)] * 5)
     here.until(lambda: len(deferred) == 5)
 
 
@@ -75,7 +75,7 @@ def test_closed_connection_with_all_its_requests_waiting_is_closed_as_idle(world
     here = world(serve, clock=clock, idle_ms_max=60_000, in_flight_max=10)
     gone, waiting = here.client(), here.client()
     for client in gone, waiting:
-        client.ask(*[b"request"] * 10)
+        client.request(*[b"request"] * 10)
     here.quiet()
     gone.close()
     here.connected(2)

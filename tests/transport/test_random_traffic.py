@@ -90,10 +90,10 @@ def test_every_client_gets_exactly_its_responses_in_order(world, segment, seed):
                     pass
             if dice.random() < 0.5:
                 client.take()
-                came, expected = client.came, plan[2]
+                came, expected = client.received, plan[2]
                 assert came == expected[: len(came)]
                 plan[2] = expected[len(came) :]
-                client.came = bytearray()
+                client.received = bytearray()
         here.reactor.tick(0)
         server.answer_some()
         if dice.random() < 0.01:
@@ -102,7 +102,7 @@ def test_every_client_gets_exactly_its_responses_in_order(world, segment, seed):
     clients = [connection for connection in here.reactor.connections if connection.id <= 8]
     here.until(lambda: all(connection.frames == 60 for connection in clients))
     here.quiet()
-    assert not any(client.take() or client.came for client, _, _ in plans)
+    assert not any(client.take() or client.received for client, _, _ in plans)
     assert not any(connection.has_buffered_bytes for connection in clients)
 
 
@@ -113,10 +113,10 @@ def test_sent_and_dropped_responses_are_released(world, segment):
     before = sys.getrefcount(chunk), sys.getrefcount(file_slice)
     reader, leaver = here.client(), here.client(SO_RCVBUF=4_096)
     for _ in range(3):
-        reader.ask(b"x")
-        assert len(reader.answer()) == 1_100_000
+        reader.request(b"x")
+        assert len(reader.response()) == 1_100_000
     assert (sys.getrefcount(chunk), sys.getrefcount(file_slice)) == before
-    leaver.ask(*[b"x"] * 20)
+    leaver.request(*[b"x"] * 20)
     here.quiet()
     assert sys.getrefcount(chunk) > before[0]
     leaver.close()

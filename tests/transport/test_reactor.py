@@ -78,7 +78,7 @@ def test_commit_runs_after_all_frames_and_before_any_response(world, readable):
     clients = [here.client() for _ in range(3)]
     here.connected(3)
     for client in clients:
-        client.ask(b"x", b"y")
+        client.request(b"x", b"y")
     here.tick()
     assert sorted(seen[:-1]) == [b"x", b"x", b"x", b"y", b"y", b"y"]
     assert seen[-1] == "settled"
@@ -130,10 +130,10 @@ def test_stop_writes_completed_responses(world):
         return [bytes(frame)]
 
     here = world(serve)
-    client = here.client().ask(b"the last words")
+    client = here.client().request(b"the last words")
     here.reactor.run()
     client.take()
-    assert bytes(client.came[4:]) == b"the last words"
+    assert bytes(client.received[4:]) == b"the last words"
 
 
 def test_idle_loop_sleeps_until_its_next_timer(world):
@@ -151,7 +151,7 @@ def test_idle_loop_stops_polling_after_a_moment(world):
     here = world()
     client = here.client()
     for number in range(200):
-        assert client.ask(b"%d" % number).answer() == b"%d" % number
+        assert client.request(b"%d" % number).response() == b"%d" % number
     used = time.process_time()
     here.reactor.tick(500)
     assert time.process_time() - used < 0.1, "it looked for an event instead of waiting for one"

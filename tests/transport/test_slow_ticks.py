@@ -41,7 +41,7 @@ def test_slow_request_is_counted_under_its_api_with_its_processor_time(world):
     here = world(serve)
     here.reactor.slow_ticks.name_api = {FETCH: "Fetch", 3: "Metadata"}.__getitem__
     client = here.client().send(framed(request(3)) + framed(request(FETCH)) + framed(request(3)))
-    client.answers(3)
+    client.responses(3)
     ticks = here.reactor.slow_ticks
     assert ticks.counts == ticks.cpu_counts == {"Fetch": 1}
     assert ticks.longest_ns >= ticks.longest_cpu_ns >= SLOW_NS
