@@ -208,11 +208,11 @@ class Controller:
         results: dict[str, TopicImage | KafkaError] = {}
         records: list[TypedRecord] = []
         new_metric_names: dict[str, str] = {}
-        room = NEW_PARTITIONS_MAX - created_count
+        left = NEW_PARTITIONS_MAX - created_count
         for new, topic_id in zip(wanted, topic_ids, strict=True):
             try:
                 self._check_name(new.name, new_metric_names)
-                assigned = self._first_partitions(new, defaults, room)
+                assigned = self._first_partitions(new, defaults, left)
                 topic = TopicImage(new.name, topic_id, config=_checked_config(new.config))
                 self._place(topic, assigned, placer)
             except KafkaError as error:
@@ -221,7 +221,7 @@ class Controller:
             results[new.name] = topic
             records.extend(topic_records(topic))
             new_metric_names[topic_names.metric_name(new.name)] = new.name
-            room -= len(topic.partitions)
+            left -= len(topic.partitions)
         created = map(node_record, placer.created)
         return DecisionResult(results, [] if validate_only else [*created, *records])
 
@@ -274,20 +274,20 @@ class Controller:
         assert len({growth.name for growth in wanted}) == len(wanted)
         results: dict[str, None | KafkaError] = {}
         records: list[TypedRecord] = []
-        room = NEW_PARTITIONS_MAX - created_count
+        left = NEW_PARTITIONS_MAX - created_count
         for growth in wanted:
             try:
                 topic = self.image.topic(growth.name)
                 if topic.internal:
                     raise _of_the_broker(topic.name)
                 grown = TopicImage(topic.name, topic.topic_id, config=topic.config)
-                self._place(grown, self._more_partitions(topic, growth, room), placer)
+                self._place(grown, self._more_partitions(topic, growth, left), placer)
             except KafkaError as error:
                 results[growth.name] = error.copy()
                 continue
             results[growth.name] = None
             records.extend(new_partition_records(topic.topic_id, grown.partitions))
-            room -= len(grown.partitions)
+            left -= len(grown.partitions)
         created = map(node_record, placer.created)
         return DecisionResult(results, [] if validate_only else [*created, *records])
 
@@ -316,14 +316,14 @@ class Controller:
                 " '.' and '_'."
             )
 
-    def _first_partitions(self, new: NewTopic, defaults: TopicDefaults, room: int) -> Assigned:
+    def _first_partitions(self, new: NewTopic, defaults: TopicDefaults, left: int) -> Assigned:
         if new.assignments:
             if new.partition_count != DEFAULT or new.replication_factor != DEFAULT:
                 raise InvalidRequest(
                     "A topic with a manual assignment leaves its partition count and its"
                     " replication factor at -1."
                 )
-            _check_room(len(new.assignments), room)
+            _check_count(len(new.assignments), left)
             return self._assigned_first(new.assignments)
         count, factor = new.partition_count, new.replication_factor
         if factor == DEFAULT:
@@ -344,10 +344,10 @@ class Controller:
                 f"Partition count {count} is invalid; use 1 or more, or -1 for the default."
             )
         topic_names.check_count(new.name, count)
-        _check_room(count, room)
+        _check_count(count, left)
         return dict.fromkeys(range(count))
 
-    def _more_partitions(self, topic: TopicImage, growth: PartitionGrowth, room: int) -> Assigned:
+    def _more_partitions(self, topic: TopicImage, growth: PartitionGrowth, left: int) -> Assigned:
         present = len(topic.partitions)
         if growth.partition_count <= present:
             raise InvalidPartitions(
@@ -356,7 +356,7 @@ class Controller:
             )
         topic_names.check_count(topic.name, growth.partition_count)
         added = range(present, growth.partition_count)
-        _check_room(len(added), room)
+        _check_count(len(added), left)
         if growth.assignments is None:
             return dict.fromkeys(added)
         if len(growth.assignments) != len(added):
@@ -424,11 +424,12 @@ class Controller:
                 f"The topic {topic.name} has worker.dedicated=true: its partitions are on workers"
                 " created for them, so assign none."
             )
-        elif len(assigned) > placer.room:
+        elif len(assigned) > placer.dedicated_left:
             raise PolicyViolation(
                 f"Topic {topic.name} needs {len(assigned)} dedicated workers, and"
-                f" {placer.room} of worker.dedicated.max={placer.dedicated_max} are left; use"
-                " fewer partitions, raise that key, or create the topic without worker.dedicated."
+                f" {placer.dedicated_left} of worker.dedicated.max={placer.dedicated_max} are left;"
+                " use fewer partitions, raise that key, or create the topic without"
+                " worker.dedicated."
             )
         else:
             leaders = placer.dedicate(open_to_us)
@@ -445,8 +446,8 @@ def _of_the_broker(name: str) -> InvalidRequest:
     )
 
 
-def _check_room(count: int, room: int) -> None:
-    if count > room:
+def _check_count(count: int, left: int) -> None:
+    if count > left:
         raise PolicyViolation(
             f"A request creates at most {NEW_PARTITIONS_MAX} partitions; split it."
         )

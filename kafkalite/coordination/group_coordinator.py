@@ -436,7 +436,7 @@ class GroupCoordinator:
             group.group_id, group.subscribed, since_ms, retention_ms, wall_ms
         )
 
-    def forget(self, token: Any) -> None:
+    def drop_token(self, token: Any) -> None:
         """Drop a token whose connection has closed; its member may come back."""
         member = self._waiting.pop(token, None)
         if member is not None and member.join_token is token:

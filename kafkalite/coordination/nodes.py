@@ -57,7 +57,7 @@ class Placer:
         self.dedicates = SUPERVISOR_ID not in nodes
         """True if dedicated workers are possible; a cluster without workers has none."""
         self.dedicated_max = limits.dedicated_max
-        self.room = max(0, limits.dedicated_max - dedicated_count)
+        self.dedicated_left = max(0, limits.dedicated_max - dedicated_count)
         self.created: list[NodeImage] = []
         """The dedicated nodes that this decision creates."""
         self._load = NodeLoads(image, leading(nodes, limits), sizes)
@@ -84,8 +84,8 @@ class Placer:
 
     def dedicate(self, indexes: Sequence[int]) -> dict[int, int]:
         """Create a dedicated node for each partition."""
-        assert self.dedicates and len(indexes) <= self.room
-        self.room -= len(indexes)
+        assert self.dedicates and len(indexes) <= self.dedicated_left
+        self.dedicated_left -= len(indexes)
         placed = dict(zip(indexes, count(self._next_node_id)))
         self._next_node_id += len(indexes)
         self.created += [NodeImage(node_id, "", 0, dedicated=True) for node_id in placed.values()]
@@ -165,7 +165,7 @@ def _settled_leaders(
     alone: list[int] = []
     if topic.dedicated:
         alone = [i for i, leader in leaders.items() if not _is_dedicated(nodes, leader)]
-        alone = alone[: placer.room]
+        alone = alone[: placer.dedicated_left]
     lost = [
         index
         for index, leader in leaders.items()

@@ -201,20 +201,20 @@ class TentativeAssignment:
         due = dict.fromkeys(fullest_first, 0)
         for rank, node_id in enumerate(n for n in fullest_first if n in self._leading):
             due[node_id] = fair + (rank < left)
-        room = {n: due[n] - self._count[n] for n in sorted(due) if due[n] > self._count[n]}
+        capacity = {n: due[n] - self._count[n] for n in sorted(due) if due[n] > self._count[n]}
         for node_id in fullest_first:
             if self._count[node_id] > due[node_id]:
-                self._unload(node_id, due[node_id], room)
+                self._unload(node_id, due[node_id], capacity)
 
-    def _unload(self, node_id: int, count: int, room: dict[int, int]) -> None:
-        """Move partitions from a node with more than `count` to nodes that have room."""
+    def _unload(self, node_id: int, count: int, capacity: dict[int, int]) -> None:
+        """Move partitions from a node with more than `count` to nodes that have capacity."""
 
         def spread(topic_id: bytes) -> int:
             """Return how many more partitions of a topic are here than where it has fewest.
 
             The value decreases with every move.
             """
-            rarest = min(self._of_topic(topic_id, other) for other in room)
+            rarest = min(self._of_topic(topic_id, other) for other in capacity)
             return self._of_topic(topic_id, node_id) - rarest
 
         name_of = self._image.topics_by_id
@@ -230,15 +230,16 @@ class TentativeAssignment:
                 heapq.heappush(heap, (-spread(topic_id), name, topic_id))
                 continue
             to_node = min(
-                room, key=lambda n: (self._of_topic(topic_id, n), -room[n], self._size[n], n)
+                capacity,
+                key=lambda n: (self._of_topic(topic_id, n), -capacity[n], self._size[n], n),
             )
             heavier = self._size[node_id] > self._size[to_node]
             _, index = self._partitions[node_id][topic_id][-1 if heavier else 0]
             self._put((topic_id, index), to_node)
             heapq.heappush(heap, (promised, name, topic_id))
-            room[to_node] -= 1
-            if not room[to_node]:
-                del room[to_node]
+            capacity[to_node] -= 1
+            if not capacity[to_node]:
+                del capacity[to_node]
 
     # -- by bytes ----------------------------------------------------------------------------
 

@@ -319,11 +319,11 @@ def serve(
     wakeup = handle_termination(reactor, end)
     if until is not None:
 
-        def gone() -> None:
+        def starter_exited() -> None:
             reactor.unwatch(until)
             end()
 
-        reactor.watch(until, gone)
+        reactor.watch(until, starter_exited)
     check_keys(settings)
     ready()
     while not ended and (found := broker()) is None:

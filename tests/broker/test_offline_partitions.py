@@ -34,7 +34,7 @@ def test_discard_leaves_nothing_of_an_online_partition(offline):
 def test_deleted_topic_does_not_hide_a_new_topic_of_its_name(offline):
     offline.add("a", OLD, 0, NotLeaderOrFollower())
     offline.add("a", NEW, 1, KafkaStorageError("full"))
-    offline.forget_topic(OLD)
+    offline.remove_topic(OLD)
     assert offline.of("a") == {1}
     assert offline.of(OLD) == set()
 
@@ -55,5 +55,5 @@ def test_lookup_does_not_iterate_over_other_topics(offline):
     offline._ids = Faults(offline._ids)
     assert offline.of("t7") == {0}
     assert offline.of("other") == set()
-    offline.forget_topic(bytes([7]) * 16)
+    offline.remove_topic(bytes([7]) * 16)
     assert offline.of("t7") == set()

@@ -223,7 +223,7 @@ def test_closed_connection_gets_no_response_and_counts_as_joined(harness):
     first, second = harness.client("a"), harness.client("b")
     harness.stable(first)
     joining = second.join()
-    harness.machine.forget(joining)
+    harness.machine.drop_token(joining)
     assert first.join().code == NONE
     assert joining.waits
     assert harness.member_ids() == ["a-1", "b-2"]

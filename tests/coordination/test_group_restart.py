@@ -278,7 +278,7 @@ def test_deleted_groups_leave_no_state(harness):
         clients = [harness.client(name, instance_id=f"i{name}") for name in "abcd"]
         harness.stable(*clients)
         clients[0].join()
-        harness.machine.forget(clients[0].joined)
+        harness.machine.drop_token(clients[0].joined)
         clients[1].send_join()
         harness.leave("g", *((client.member_id, None) for client in clients))
         harness.delete_groups("g")

@@ -244,7 +244,7 @@ class GroupSimulation:
         """End a process and its connections without a LeaveGroup."""
         client = self.random_client()
         for asked in [asked for asked, who in self.waiting.items() if who is client]:
-            self.harness.machine.forget(asked)
+            self.harness.machine.drop_token(asked)
             del self.waiting[asked]
         self.zombies.append((client.member_id, client.instance_id, client.joined_generation))
         at = self.clients.index(client)

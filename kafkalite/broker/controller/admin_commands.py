@@ -117,8 +117,8 @@ class AdminCommands:
         return drained.map(begin)
 
     def _undrain(self, node_id: int) -> Future[list[PartitionMove]]:
-        kept = self._controller.decide(lambda controller: controller.set_draining(node_id, False))
-        return kept.map(lambda _: [])
+        decided = self._controller.decide(lambda machine: machine.set_draining(node_id, False))
+        return decided.map(lambda _: [])
 
     def _rebalance(self, dry_run: bool) -> Future[list[PartitionMove]]:
         image = self._controller.image

@@ -66,7 +66,7 @@ class CoordinatorMachine(StateMachine, Protocol):
     def tick(self, now_ms: int, wall_ms: int) -> DecisionResult[list[Reply]]:
         """Handle expired deadlines."""
 
-    def forget(self, token: Any) -> None:
+    def drop_token(self, token: Any) -> None:
         """Drop a token whose connection has closed."""
 
 
@@ -157,7 +157,7 @@ class CoordinatorHost(MachineHost[M]):
     def request(self, decide: RequestDecision[M]) -> Future[Any]:
         """Make the decision of a request; return its response."""
         token: Future[Any] = Future()
-        token.abandoned = lambda: self.machine.forget(token)
+        token.abandoned = lambda: self.machine.drop_token(token)
         now_ms, wall_ms = self.now_ms(), self._reactor.clock.wall_ms()
 
         def decided(replies: list[Reply] | None, error: KafkaError | None) -> None:

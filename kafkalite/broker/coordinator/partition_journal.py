@@ -230,10 +230,10 @@ class PartitionJournal:
             self.partition, str(error),
         )  # fmt: skip
 
-        def again() -> None:
+        def end_wait() -> None:
             self._rewriting = False
 
-        self._reactor.call_later(REWRITE_RETRY_MS, again)
+        self._reactor.call_later(REWRITE_RETRY_MS, end_wait)
 
 
 class HighWatermarkListener(DelayedOperation):

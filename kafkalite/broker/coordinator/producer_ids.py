@@ -38,7 +38,7 @@ class ProducerIdBlocks:
         self._is_requesting = False
         self._waiting: deque[Future[int]] = deque()
 
-    def take(self) -> Future[int]:
+    def allocate(self) -> Future[int]:
         """Return an id that no producer has had."""
         future: Future[int] = Future()
         self._waiting.append(future)

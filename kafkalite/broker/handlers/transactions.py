@@ -69,7 +69,7 @@ def init_producer_id(
         _check(node, request, client)
     except KafkaError as error:
         return {**error_fields(error, messages=False), "producer_epoch": NONE}
-    return node.producer_ids.take().map(
+    return node.producer_ids.allocate().map(
         lambda producer_id: {"producer_id": producer_id, "producer_epoch": 0}
     )
 

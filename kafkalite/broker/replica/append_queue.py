@@ -69,13 +69,13 @@ class AppendQueue:
         if steps is None:
             return self._append_now(partition, batch)
         self._check_room(batch)
-        kept = self._opener.run(steps)
-        if not isinstance(kept, Future):
-            return self._append_now(partition, kept, validated=True)
+        opened = self._opener.run(steps)
+        if not isinstance(opened, Future):
+            return self._append_now(partition, opened, validated=True)
         self._queues[partition] = deque()
         self._waiting_size += len(batch)
         future = Future()
-        kept.then(partial(self._opened, partition, len(batch), future))
+        opened.then(partial(self._opened, partition, len(batch), future))
         return future
 
     def _check_room(self, batch: memoryview | bytes) -> None:
@@ -88,7 +88,7 @@ class AppendQueue:
         partition: Partition,
         size: int,
         future: Future[LogAppendResult],
-        kept: bytes | None,
+        opened: bytes | None,
         error: KafkaError | None,
     ) -> None:
         """Append an opened batch, then the batches queued behind it."""
@@ -97,9 +97,9 @@ class AppendQueue:
         try:
             if error is not None:
                 raise error
-            assert kept is not None
+            assert opened is not None
             self._check_led(partition)
-            appended = self._append_now(partition, kept, validated=True)
+            appended = self._append_now(partition, opened, validated=True)
         except KafkaError as raised:
             future.fail(raised)
         else:

@@ -68,7 +68,7 @@ class EpochRenewals:
         renewal = self._waiting.get(topic_id, {}).get(found)
         if renewal is not None and leader_epoch > renewal.leader_epoch:
             self._logs.note_new_epoch(found)
-            self.forget(found, topic_id)
+            self.remove(found, topic_id)
             return False
         if renewal is None:
             renewal = EpochRenewal(topic_id, found.partition, leader_epoch)
@@ -81,7 +81,7 @@ class EpochRenewals:
             self._schedule(0)
         return True
 
-    def forget(self, found: Log, topic_id: bytes) -> None:
+    def remove(self, found: Log, topic_id: bytes) -> None:
         """Remove a log that has its new epoch or is no longer this node's."""
         of_topic = self._waiting.get(topic_id, {})
         of_topic.pop(found, None)

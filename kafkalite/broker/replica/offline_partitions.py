@@ -37,9 +37,9 @@ class OfflinePartitions:
             _, errors = self._by_id[topic_id]
             errors.pop(index, None)
             if not errors:
-                self.forget_topic(topic_id)
+                self.remove_topic(topic_id)
 
-    def forget_topic(self, topic_id: bytes) -> None:
+    def remove_topic(self, topic_id: bytes) -> None:
         """Remove the partitions of a deleted topic."""
         topic, _ = self._by_id.pop(topic_id, ("", None))
         if self._ids.get(topic) == topic_id:

@@ -76,7 +76,7 @@ class Purgatory:
 
     def watch_registered(self, delayed: DelayedOperation, wait_ms: int) -> Future[Any]:
         """Complete a request that is already registered when it is due or after `wait_ms`."""
-        future = delayed.future = Future(partial(self._forget, delayed))
+        future = delayed.future = Future(partial(self._remove, delayed))
         self.counts[type(delayed)] += 1
         delayed.timer = self._scheduler.call_later(wait_ms, partial(self._expire, delayed))
         return future
@@ -155,17 +155,17 @@ class Purgatory:
         """Remove the request if its steps completed it; otherwise it waits."""
         delayed.is_queued = False
         if delayed.future is None or delayed.future.settled:
-            self._forget(delayed)
+            self._remove(delayed)
 
     def _finish(self, delayed: DelayedOperation) -> None:
         """Complete the request immediately."""
-        self._forget(delayed)
+        self._remove(delayed)
         try:
             delayed.resolve(delayed.build_response())
         except OSError as error:
             _unreadable(delayed, error)
 
-    def _forget(self, delayed: DelayedOperation) -> None:
+    def _remove(self, delayed: DelayedOperation) -> None:
         if delayed.is_removed:
             return
         delayed.is_removed = True

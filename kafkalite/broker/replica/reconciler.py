@@ -173,7 +173,7 @@ class Reconciler:
                 partition.lead(leader.leader_epoch)
         for found, renewal in self._renewals.waiting(topic_id):
             if topic.partitions[renewal.partition].leader != self._metadata.node_id:
-                self._renewals.forget(found, topic_id)
+                self._renewals.remove(found, topic_id)
                 self._transfer(found, topic_id)
         settings = self._metadata.settings_of(topic.config)
         self._enqueue([
@@ -315,9 +315,9 @@ class Reconciler:
             self._replicas.remove(partition)
         waiting = [found for found, _ in self._renewals.waiting(topic_id)]
         for found in waiting:
-            self._renewals.forget(found, topic_id)
+            self._renewals.remove(found, topic_id)
         self._enqueue([*(partition.log for partition in partitions), *waiting])
-        self._replicas.forget_offline(topic_id)
+        self._replicas.remove_offline(topic_id)
 
     # -- partition transfers -----------------------------------------------------------------
 

@@ -178,7 +178,7 @@ class ReplicaManager:
     def remove(self, partition: Partition) -> None:
         """Remove a deleted partition; requests that wait for it get UnknownTopicOrPartition."""
         self._stop_leading(partition)
-        self._forget(partition, UnknownTopicOrPartition())
+        self._remove(partition, UnknownTopicOrPartition())
 
     def retire(self, partition: Partition, then: Callable[[], object]) -> None:
         """Stop leading a partition that another node leads now.
@@ -200,7 +200,7 @@ class ReplicaManager:
         if partition.topic not in self._topics:
             self.other_traffic.add(self.traffic.pop(partition.topic))
 
-    def _forget(self, partition: Partition, error: KafkaError) -> None:
+    def _remove(self, partition: Partition, error: KafkaError) -> None:
         self._dirty.pop(partition, None)
         self._flush_rules.pop(partition, None)
         partition.error = error
@@ -212,7 +212,7 @@ class ReplicaManager:
             unsafe = partition.flushes_always and log.durable_offset < log.end_offset
             if not partition.flushing and not unsafe:
                 del self._retiring[partition]
-                self._forget(partition, NotLeaderOrFollower())
+                self._remove(partition, NotLeaderOrFollower())
                 then()
 
     def traffic_of(self, topic: Topic) -> TopicTraffic:
@@ -247,9 +247,9 @@ class ReplicaManager:
         found = {index for index, partition in led.items() if partition.log.failure is not None}
         return found | self._offline.of(topic)
 
-    def forget_offline(self, topic_id: bytes) -> None:
+    def remove_offline(self, topic_id: bytes) -> None:
         """Remove the offline partitions of a deleted topic."""
-        self._offline.forget_topic(topic_id)
+        self._offline.remove_topic(topic_id)
 
     def of_topic(self, topic_id: bytes) -> dict[int, Partition]:
         """Return the topic's partitions led here, by index."""

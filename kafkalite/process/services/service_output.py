@@ -51,7 +51,7 @@ class ServiceOutput:
             self.reactor.unwatch(self._descriptor)
             os.close(self._descriptor)
             self._descriptor = -1
-        self._take(self._begun)
+        self._handle_line(self._begun)
         self._begun = b""
 
     def _read(self) -> bool:
@@ -70,10 +70,10 @@ class ServiceOutput:
         *lines, begun = (self._begun + output).split(b"\n")
         self._begun = begun[-LINE_MAX:]
         for line in lines:
-            self._take(line)
+            self._handle_line(line)
         return True
 
-    def _take(self, line: bytes) -> None:
+    def _handle_line(self, line: bytes) -> None:
         text = line[-LINE_MAX:].decode(errors="replace").strip()
         if text == READY:
             self.ready()
