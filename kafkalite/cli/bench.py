@@ -25,7 +25,7 @@ from kafkalite.cli.bench_load import (
     topic_for,
     trips,
 )
-from kafkalite.cli.broker import DATA, address_of, chosen, local_broker
+from kafkalite.cli.broker import DATA, address_of, data_directory, local_broker
 from kafkalite.cli.clients import (
     CONNECTION,
     ClusterClients,
@@ -123,7 +123,7 @@ def bench(
     cluster = ClusterClients(**connection)
     load = BenchLoad(records, size, trips, seconds, acks, compression)
     with signals.deferred():
-        result = measured(cluster, load, partitions, chosen(data), signals.check)
+        result = measured(cluster, load, partitions, data_directory(data), signals.check)
     if as_json:
         print(json.dumps(result))
     else:

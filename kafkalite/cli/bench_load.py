@@ -29,12 +29,13 @@ from kafkalite.cli.clients import (
     ClusterClients,
     clean_error,
     kafka_errors_as_refusals,
+    settled,
 )
 from kafkalite.cli.command import warn
 from kafkalite.cli.cpu_meter import CpuMeter, CpuShares
 from kafkalite.cli.progress import Progress
 from kafkalite.cli.reading import BATCH_COUNT_MAX, POLL_S
-from kafkalite.cli.topic import raise_errors, settled
+from kafkalite.cli.topic import raise_errors
 from kafkalite.errors import Refusal
 
 SignalCheck = Callable[[], None]

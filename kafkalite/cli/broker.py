@@ -137,7 +137,7 @@ def status(data: Path | None, as_json: bool) -> int:
     from kafkalite.process.services.table import describe_services
     from kafkalite.process.status.ready import not_ready, running, text_of
 
-    directory = chosen(data)
+    directory = data_directory(data)
     ready = running(directory)
     if ready is None:
         raise Refusal(not_ready(directory))
@@ -168,7 +168,7 @@ def stop(data: Path | None, as_json: bool) -> int:
     """
     from kafkalite.process.status.ready import running
 
-    directory = chosen(data)
+    directory = data_directory(data)
     ready = running(directory)
     pid, launcher = running_launcher(directory, "nothing to stop")
     send_signal(launcher, signal.SIGTERM, directory, pid)
@@ -195,7 +195,7 @@ def restart(data: Path | None, as_json: bool) -> int:
     """
     from kafkalite.process.status.ready import not_ready, running
 
-    directory = chosen(data)
+    directory = data_directory(data)
     pid, launcher = running_launcher(
         directory, "nothing to restart (start it with: kafkalite start)"
     )
@@ -267,7 +267,7 @@ def send_signal(launcher: int, number: signal.Signals, directory: Path, pid: int
         ) from None
 
 
-def chosen(data: Path | None) -> Path:
+def data_directory(data: Path | None) -> Path:
     """Return the given data directory, or the default one."""
     from kafkalite.process.status.ready import default_data_directory
 
@@ -278,7 +278,7 @@ def address_of(data: Path) -> str:
     """Return the address of the broker on a data directory; raise Refusal if none is ready."""
     from kafkalite.process.status.ready import not_ready, running
 
-    directory = chosen(data)
+    directory = data_directory(data)
     ready = running(directory)
     if ready is None:
         raise Refusal(not_ready(directory))

@@ -12,8 +12,9 @@ import os
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, ClusterMetadata, TopicMetadata
@@ -22,6 +23,9 @@ from kafkalite.cli import profiles
 from kafkalite.cli.command import argument, key_value, printable, warn
 from kafkalite.errors import Refusal
 from kafkalite.process.status.ready import default_data_directory, running
+
+Key = TypeVar("Key")
+Result = TypeVar("Result")
 
 BOOTSTRAP_DEFAULT = "127.0.0.1:9092"
 
@@ -256,6 +260,20 @@ class StallWarning:
             self.warn_at = float("inf")
             if self.cluster.is_connected:  # otherwise _on_error has warned
                 warn(self.message)
+
+
+def settled(
+    futures: Mapping[Key, Future[Result]],
+) -> tuple[dict[Key, Result], dict[Key, KafkaError]]:
+    """Wait for all futures; return results and errors by key."""
+    results: dict[Key, Result] = {}
+    errors: dict[Key, KafkaError] = {}
+    for key, future in futures.items():
+        try:
+            results[key] = future.result()
+        except KafkaException as error:
+            errors[key] = error.args[0]
+    return results, errors
 
 
 def clean_error(text: str) -> str:

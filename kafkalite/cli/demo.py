@@ -39,12 +39,13 @@ from kafkalite.cli.clients import (
     ClusterClients,
     ConnectionArguments,
     kafka_errors_as_refusals,
+    settled,
 )
 from kafkalite.cli.command import argument, command, print_stderr
 from kafkalite.cli.demo_group import MEMBERS, ReaderGroup
 from kafkalite.cli.messages import RecordSender
 from kafkalite.cli.progress import Progress
-from kafkalite.cli.topic import PARTITIONS_MAX, raise_errors, settled
+from kafkalite.cli.topic import PARTITIONS_MAX, raise_errors
 from kafkalite.errors import Refusal
 
 FLIGHT_COUNT = 336_776

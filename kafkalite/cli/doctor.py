@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from kafkalite._ext import module_names
-from kafkalite.cli.broker import DATA, chosen
+from kafkalite.cli.broker import DATA, data_directory
 from kafkalite.cli.command import argument, columns, command
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def doctor(listen: str | None, data: Path | None, as_json: bool) -> int:
     """
     from kafkalite.process.status.ready import running
 
-    directory = chosen(data)
+    directory = data_directory(data)
     try:
         ready = running(directory)
         findings = list(examined(directory, listen, ready))

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kafkalite.cli.broker import DATA, JSON, chosen
+from kafkalite.cli.broker import DATA, JSON, data_directory
 from kafkalite.cli.command import argument, command, key_value, print_stderr
 from kafkalite.errors import InvalidConfig, Refusal
 
@@ -71,7 +71,7 @@ def serve(
     )
     from kafkalite.process.services.service_output import report_ready
 
-    directory = chosen(data)
+    directory = data_directory(data)
     texts = dict(overrides)
     texts.setdefault("gateway.listener", listen)
     settings = settings_of(texts)

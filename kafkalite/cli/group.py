@@ -20,6 +20,7 @@ from kafkalite.cli.clients import (
     ClusterClients,
     ConnectionArguments,
     kafka_errors_as_refusals,
+    settled,
 )
 from kafkalite.cli.command import UsageError, argument, columns, command, print_stderr, printable
 from kafkalite.cli.group_offsets import (
@@ -36,7 +37,7 @@ from kafkalite.cli.group_offsets import (
 )
 from kafkalite.cli.membership import by_topic, format_partitions
 from kafkalite.cli.reading import PartitionKey
-from kafkalite.cli.topic import raise_errors, settled
+from kafkalite.cli.topic import raise_errors
 from kafkalite.errors import Refusal
 
 NAMES = argument("names", nargs="+", metavar="GROUP", type=printable, help="name of a group")

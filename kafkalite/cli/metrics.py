@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kafkalite.cli.broker import DATA, chosen
+from kafkalite.cli.broker import DATA, data_directory
 from kafkalite.cli.command import argument, command, print_stderr
 from kafkalite.errors import Refusal
 
@@ -44,7 +44,7 @@ def metrics(data: Path | None, listen: str, insecure: bool, descriptors: str | N
     from kafkalite.process.services.exporter_service import bind_metrics
     from kafkalite.process.services.service_output import report_ready
 
-    directory = chosen(data)
+    directory = data_directory(data)
     if descriptors is not None:
         inherited = socket.socket(fileno=int(descriptors))
         return export(inherited, lambda: broker_on(directory), sys.stdin.fileno(), report_ready)

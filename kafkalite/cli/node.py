@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kafkalite.cli.broker import DATA, chosen
+from kafkalite.cli.broker import DATA, data_directory
 from kafkalite.cli.command import argument, columns, command, print_stderr
 from kafkalite.cli.progress import format_size
 from kafkalite.clock import SystemClock
@@ -184,7 +184,7 @@ def rebalance(dry_run: bool, data: Path | None, as_json: bool) -> None:
 @contextmanager
 def supervisor(data: Path | None) -> Iterator[SupervisorClient]:
     """Yield a client of the supervisor of the broker on this directory."""
-    directory = chosen(data)
+    directory = data_directory(data)
     ready = running(directory)
     if ready is None:
         raise Refusal(not_ready(directory))

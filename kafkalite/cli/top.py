@@ -20,7 +20,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from kafkalite.cli.broker import DATA, address_of, chosen
+from kafkalite.cli.broker import DATA, address_of, data_directory
 from kafkalite.cli.clients import CONNECTION, ClusterClients, ConnectionArguments
 from kafkalite.cli.command import argument, command, warn
 from kafkalite.cli.top_rates import Measurements, RateMeter
@@ -101,7 +101,7 @@ def top(
         connection["bootstrap"] = address_of(data)
     cluster = ClusterClients(**connection)
     rounds = SampleRounds(
-        cluster, ClusterSampler(cluster, pattern, internal, chosen(data)), sort, interval
+        cluster, ClusterSampler(cluster, pattern, internal, data_directory(data)), sort, interval
     )
     console = None if as_json or once else terminal()
     if console is None:

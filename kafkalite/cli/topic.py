@@ -9,7 +9,7 @@ import itertools
 import json
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, TypeVar, Unpack
+from typing import Any, Unpack
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (
@@ -30,12 +30,11 @@ from kafkalite.cli.clients import (
     ConnectionArguments,
     clean_error,
     kafka_errors_as_refusals,
+    settled,
 )
 from kafkalite.cli.command import UsageError, argument, columns, command, key_value, printable
 from kafkalite.cli.resource import SET, UNSET, ResourceConfigs, ResourceName, ValueChange
 from kafkalite.errors import Refusal
-
-Result = TypeVar("Result")
 
 NAMES = argument("names", nargs="+", metavar="TOPIC", type=printable, help="name of a topic")
 JSON = argument("--json", action="store_true", dest="as_json", help="print JSON")
@@ -268,20 +267,6 @@ def grow(admin: AdminClient, name: str, partitions: int, dry_run: bool) -> None:
     with kafka_errors_as_refusals():
         futures = admin.create_partitions([NewPartitions(name, partitions)], validate_only=dry_run)
         raise_errors(settled(futures)[1])
-
-
-def settled(
-    futures: Mapping[str, Future[Result]],
-) -> tuple[dict[str, Result], dict[str, KafkaError]]:
-    """Wait for all futures; return results and errors by name."""
-    results: dict[str, Result] = {}
-    errors: dict[str, KafkaError] = {}
-    for name, future in futures.items():
-        try:
-            results[name] = future.result()
-        except KafkaException as error:
-            errors[name] = error.args[0]
-    return results, errors
 
 
 def raise_errors(errors: Mapping[str, KafkaError]) -> None:

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection
 from confluent_kafka.admin import AdminClient, ClusterMetadata
 
-from kafkalite.cli.clients import ClusterClients, clean_error
+from kafkalite.cli.clients import ClusterClients, Key, Result, clean_error, settled
 from kafkalite.cli.shell_tools.flags import Flag, ParsedFlags
 from kafkalite.cli.shell_tools.java_properties import properties_in, translated
 from kafkalite.errors import Refusal
-
-Key = TypeVar("Key")
-Result = TypeVar("Result")
 
 BOOTSTRAP = Flag("bootstrap-server", "HOST:PORT,…", "addresses of brokers; required")
 COMMAND_CONFIG = Flag("command-config", "FILE", "file with client properties")
@@ -48,20 +45,6 @@ def brokers(options: ParsedFlags, properties: Sequence[tuple[str, str]] = ()) ->
     known = translated([*(properties_in(path) if path else ()), *properties])
     known.pop("bootstrap.servers", None)
     return ToolCluster(options.one("bootstrap-server"), list(known.items()))
-
-
-def settled(
-    futures: Mapping[Key, Future[Result]],
-) -> tuple[dict[Key, Result], dict[Key, KafkaError]]:
-    """Wait for all futures; return results and errors by key."""
-    results: dict[Key, Result] = {}
-    errors: dict[Key, KafkaError] = {}
-    for key, future in futures.items():
-        try:
-            results[key] = future.result()
-        except KafkaException as error:
-            errors[key] = error.args[0]
-    return results, errors
 
 
 def results_of(futures: Mapping[Key, Future[Result]]) -> dict[Key, Result]:

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import ConsumerGroupDescription, OffsetSpec
 
 from kafkalite.cli import start_position
-from kafkalite.cli.clients import REQUEST_TIMEOUT_S, clean_error
+from kafkalite.cli.clients import REQUEST_TIMEOUT_S, clean_error, settled
 from kafkalite.cli.command import print_stderr, warn
 from kafkalite.cli.group_offsets import (
     STATES,
@@ -29,7 +29,7 @@ from kafkalite.cli.group_offsets import (
 )
 from kafkalite.cli.reading import PartitionKey
 from kafkalite.cli.shell_tools import group_tables
-from kafkalite.cli.shell_tools.cluster import CONNECTION, brokers, errors_as_refusals, settled
+from kafkalite.cli.shell_tools.cluster import CONNECTION, brokers, errors_as_refusals
 from kafkalite.cli.shell_tools.flags import Flag, ParsedFlags, ShellTool, whole
 from kafkalite.cli.wire import WireClient
 from kafkalite.errors import BY_CODE, Refusal

@@ -8,8 +8,8 @@ from typing import Any
 
 from confluent_kafka import TopicPartition
 
-from kafkalite.cli.clients import clean_error
-from kafkalite.cli.shell_tools.cluster import CONNECTION, brokers, errors_as_refusals, settled
+from kafkalite.cli.clients import clean_error, settled
+from kafkalite.cli.shell_tools.cluster import CONNECTION, brokers, errors_as_refusals
 from kafkalite.cli.shell_tools.flags import Flag, ParsedFlags, ShellTool
 from kafkalite.errors import Refusal
 

@@ -12,13 +12,13 @@ from typing import Any
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from kafkalite.cli.clients import settled
 from kafkalite.cli.command import print_stderr
 from kafkalite.cli.shell_tools.cluster import (
     CONNECTION,
     brokers,
     errors_as_refusals,
     internal_topics,
-    settled,
 )
 from kafkalite.cli.shell_tools.flags import Flag, ParsedFlags, ShellTool, whole
 from kafkalite.cli.shell_tools.topic_names import matcher

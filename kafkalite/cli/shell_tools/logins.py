@@ -15,8 +15,9 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
+from kafkalite.cli.clients import settled
 from kafkalite.cli.resource import ValueChange
-from kafkalite.cli.shell_tools.cluster import results_of, settled
+from kafkalite.cli.shell_tools.cluster import results_of
 from kafkalite.errors import Refusal
 
 MECHANISMS = {

@@ -21,6 +21,7 @@ from confluent_kafka.admin import (
     TopicDescription,
 )
 
+from kafkalite.cli.clients import settled
 from kafkalite.cli.command import print_stderr, warn
 from kafkalite.cli.shell_tools.cluster import (
     CONNECTION,
@@ -28,7 +29,6 @@ from kafkalite.cli.shell_tools.cluster import (
     errors_as_refusals,
     internal_topics,
     results_of,
-    settled,
 )
 from kafkalite.cli.shell_tools.flags import Flag, ParsedFlags, ShellTool, key_value, whole
 from kafkalite.cli.shell_tools.topic_names import matcher
