@@ -141,7 +141,9 @@ class Node:
         loaded; it determines the partitions of this node.
         """
         self.add_settings_listener(self._apply_settings)
-        self.logs.transfer_misplaced(self.directory_of, is_image_current=self.controller.is_local)
+        self.logs.transfer_foreign_logs(
+            self.directory_of, is_image_current=self.controller.is_local
+        )
         loaded = self.logs.load(self._topic_settings)
         if self._local_controller is not None:
             self._renew_epochs_at_start(self._local_controller, loaded)

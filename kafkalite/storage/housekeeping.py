@@ -203,4 +203,4 @@ class Housekeeping:
         if not found.is_left_to_kernel:  # the others take a snapshot with their flush
             found.take_snapshot_if_due()
         point = [found.durable_offset, found.log_start_offset, written_id(found.topic_id)]
-        self._points.note(found.directory.name, point)
+        self._points.set_point(found.directory.name, point)

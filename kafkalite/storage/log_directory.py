@@ -58,13 +58,15 @@ class LogDirectory:
             str(self.path).encode()
         except UnicodeEncodeError:
             # DescribeLogDirs could not send this path: strings in the protocol are UTF-8.
-            raise Refusal(f"the name {ascii(str(self.path))} is not UTF-8; {REMEDY}") from None
+            raise Refusal(
+                f"the name of the data directory {ascii(str(self.path))} is not UTF-8; {REMEDY}"
+            ) from None
         self._make()
         names = [name for name in os.listdir(self.path) if name != LOCK]
         ours = META_PROPERTIES in names
         if names and not ours and names != [META_PROPERTIES + ".tmp"]:
             raise Refusal(
-                f"{self.path} holds files and no {META_PROPERTIES}: it is not a kafkalite data"
+                f"{self.path} has files but no {META_PROPERTIES}: it is not a kafkalite data"
                 f" directory; {REMEDY}"
             )
         self._take_lock()
@@ -92,9 +94,9 @@ class LogDirectory:
         except FileExistsError:
             raise Refusal(f"{self.path} is not a directory; {REMEDY}") from None
         except NotADirectoryError:
-            raise Refusal(f"a part of {self.path} is not a directory; {REMEDY}") from None
+            raise Refusal(f"a parent of {self.path} is not a directory; {REMEDY}") from None
         except OSError as error:
-            raise Refusal(f"{self.path} cannot be made: {error.strerror}; {REMEDY}") from None
+            raise Refusal(f"{self.path} cannot be created: {error.strerror}; {REMEDY}") from None
 
     def _take_lock(self) -> None:
         try:
@@ -122,7 +124,9 @@ class LogDirectory:
                 return
             except OSError as error:
                 if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                    raise Refusal(f"{self.path} cannot be locked: {error.strerror}") from None
+                    raise Refusal(
+                        f"{self.path} cannot be locked: {error.strerror}; {REMEDY}"
+                    ) from None
             holder = os.pread(lock, 32, 0).decode("ascii", "replace").strip()
             if not holder.isdigit():
                 raise Refusal(f"{self.path} is already in use; stop that broker, or {REMEDY}")
@@ -168,12 +172,12 @@ def open_node_directory(disk: Disk, data: Path, cluster_id: str, node_id: int) -
         if not (directory / META_PROPERTIES).exists():
             write_meta(disk, directory, cluster_id, node_id)
     except OSError as error:
-        raise Refusal(f"{directory} cannot be made: {error.strerror}; {REMEDY}") from None
+        raise Refusal(f"{directory} cannot be created: {error.strerror}; {REMEDY}") from None
     found = read_meta(directory)
     if (found["cluster.id"], found["node.id"]) != (cluster_id, str(node_id)):
         raise Refusal(
-            f"{directory} is node {found['node.id']}'s of cluster {found['cluster.id']}, not node"
-            f" {node_id}'s of {cluster_id}; put the directory back that was there"
+            f"{directory} belongs to node {found['node.id']} of cluster {found['cluster.id']}, not"
+            f" to node {node_id} of cluster {cluster_id}; restore the directory that was there"
         )
     return directory
 
@@ -203,8 +207,8 @@ def read_meta(directory: Path) -> dict[str, str]:
         return {"node.id": "0", **properties}
     except (KeyError, Refusal, KafkaError):
         raise Refusal(
-            f"{path} is damaged: it lacks version={META_VERSION} or cluster.id.  Restore it from a"
-            " copy, with the data directory."
+            f"{path} is damaged: it lacks version={META_VERSION} or cluster.id; restore it from a"
+            " backup of the data directory"
         ) from None
 
 

@@ -52,12 +52,12 @@ class LogLoader:
         """Open one log."""
         known = NOTHING_KNOWN
         if not options.is_new:
-            known = self._points.known(directory, identity.topic_id)
+            known = self._points.known_state(directory, identity.topic_id)
         environment = self._environment
         if config.is_metadata_log:  # deleting topics writes to it, which must not need free space
             environment = environment.without_reserve(directory)
         opened = Log.open(directory, identity, config, environment, known, options)
-        self._points.keep(directory.name, identity.topic_id, known, opened.damaged_to)
+        self._points.record_state(directory.name, identity.topic_id, known, opened.damaged_to)
         self._points.set_pending(directory.name, opened.may_have_lost_tail)
         if os.path.exists(directory / layout.HANDOVER):
             self._points.note_handover_file(directory.name)

@@ -32,6 +32,7 @@ from kafkalite.config.topic import FILE_DELETE_DELAY_MS
 from kafkalite.errors import KafkaStorageError, Refusal
 from kafkalite.ids import METADATA_ID, METADATA_TOPIC, NO_ID
 from kafkalite.storage import layout, node_directories, partition_transfer
+from kafkalite.storage.directory_flush import DirectoryFlush
 from kafkalite.storage.disk import (
     DISK,
     FAILURE_MARK,
@@ -45,6 +46,7 @@ from kafkalite.storage.disk import (
 )
 from kafkalite.storage.file_system import FileSystem
 from kafkalite.storage.flusher import Flusher, flush_all
+from kafkalite.storage.foreign_logs import ForeignLogs
 from kafkalite.storage.housekeeping import Housekeeping
 from kafkalite.storage.known_state import KnownEnd, KnownLogState
 from kafkalite.storage.log import Log, OpenOptions
@@ -53,12 +55,10 @@ from kafkalite.storage.log_directory import open_node_directory
 from kafkalite.storage.log_environment import LogEnvironment
 from kafkalite.storage.log_flushes import LogFlush
 from kafkalite.storage.log_loader import LogKey, LogLoader
-from kafkalite.storage.misplaced import MisplacedLogs
-from kafkalite.storage.names_flush import NamesFlush
 from kafkalite.storage.open_segments import OpenSegments
 from kafkalite.storage.partition_metadata import TopicIdPartition, metadata_text, read_topic_id
 from kafkalite.storage.recovery_points import RecoveryPoints
-from kafkalite.storage.write_back import sync_names, write_back_failed
+from kafkalite.storage.write_back import flush_directory, write_back_failed
 
 log = logging.getLogger("kafkalite.storage")
 
@@ -69,7 +69,7 @@ MIN_FREE_SHARE = 20
 FINISHED_TOGETHER_MAX = 16
 """Number of logs flushed together at shutdown; each may need three more descriptors."""
 
-MISPLACED_CHECK_MS = 1_000
+FOREIGN_CHECK_MS = 1_000
 """Interval of checks for logs that belong to another node."""
 
 
@@ -88,7 +88,7 @@ class LogManager:
         self._disk = disk
         self._logs: dict[LogKey, Log] = {}
         self._space: FreeSpace | None = None
-        self._belongs: node_directories.DirectoryOf = lambda *_: None
+        self._directory_of: node_directories.DirectoryOf = lambda *_: None
 
     @property
     def logs(self) -> dict[LogKey, Log]:
@@ -111,8 +111,8 @@ class LogManager:
         self._space = FreeSpace(self.data, self._min_free(), self._disk)
         self._points = RecoveryPoints(self.root, self.data, self._disk)
         self._points.consume_clean_shutdown()
-        self._misplaced = MisplacedLogs(self.data, self._points, self._disk)
-        self._names_flush = NamesFlush(self.data)
+        self._foreign_logs = ForeignLogs(self.data, self._points, self._disk)
+        self._directory_flush = DirectoryFlush(self.data)
         self._housekeeping = Housekeeping(
             self._logs, self._points, self._settings, self._clock, self._disk
         )
@@ -146,7 +146,7 @@ class LogManager:
             directory = self.data / layout.directory_name(*key)
             is_new = not directory.exists()
             if is_new:
-                if self._points.found_some:
+                if self._points.has_earlier_logs:
                     raise Refusal(
                         f"The metadata log {directory.name} is missing in {self.data}, which has"
                         " logs of topics.  Restore it from a copy, or start with another --data."
@@ -159,25 +159,25 @@ class LogManager:
             )
         return self._logs[key]
 
-    def transfer_misplaced(
-        self, belongs: node_directories.DirectoryOf, *, is_image_current: bool = True
+    def transfer_foreign_logs(
+        self, directory_of: node_directories.DirectoryOf, *, is_image_current: bool = True
     ) -> None:
         """Before any log is opened, transfer those that the image assigns to other nodes, if the
-        image is current (`is_image_current`); see MisplacedLogs."""
-        self._belongs = belongs
-        self._misplaced.begin(belongs, is_image_current=is_image_current)
+        image is current (`is_image_current`); see ForeignLogs."""
+        self._directory_of = directory_of
+        self._foreign_logs.transfer_at_start(directory_of, is_image_current=is_image_current)
 
     def load(self, settings_of: Callable[[str], Settings]) -> dict[LogKey, Log]:
         """Open every log except the metadata log, given each topic's settings."""
         all_are_here = True
         found: dict[LogKey, tuple[Path, TopicIdPartition]] = {}
         for path, identity in node_directories.logs_in(self.data):
-            if self._misplaced.is_elsewhere(identity):
+            if self._foreign_logs.is_elsewhere(identity):
                 all_are_here = False
                 self._points.set_pending(path.name, True)
                 continue
             if partition_transfer.has_arrived(path):
-                if identity.key in found and self._belongs(*identity) is None:
+                if identity.key in found and self._directory_of(*identity) is None:
                     # Of a deleted topic; its name is now that of another topic's log.
                     partition_transfer.set_aside(self._disk, path, identity)
                     continue
@@ -210,7 +210,7 @@ class LogManager:
         directory = self.data / layout.directory_name(topic, partition)
         present = self._logs.get(key)
         if present is not None and present.topic_id == NO_ID:
-            self._give_id(present, topic_id)
+            self._write_topic_id(present, topic_id)
             present.reconfigure(settings)
             return present
         try:
@@ -218,7 +218,7 @@ class LogManager:
                 self.set_stray(present)
             elif directory.exists():
                 partition_transfer.set_aside(self._disk, directory, TopicIdPartition(*key, NO_ID))
-                sync_names(self._disk, self.data)
+                flush_directory(self._disk, self.data)
         except OSError as error:
             failed(error, f"{directory} cannot be made")
         try:
@@ -237,7 +237,7 @@ class LogManager:
         self._logs[key] = made
         return made
 
-    def _give_id(self, present: Log, topic_id: bytes) -> None:
+    def _write_topic_id(self, present: Log, topic_id: bytes) -> None:
         """Write the topic id to a log whose own was lost."""
         present.topic_id = topic_id
         path = present.directory / layout.PARTITION_METADATA
@@ -245,7 +245,7 @@ class LogManager:
 
     def _make(self, directory: Path, topic_id: bytes) -> None:
         # Not flushed: the first flush of records includes these files and names.
-        self._points.forget(directory.name)
+        self._points.remove(directory.name)
         self._disk.mkdir(directory)
         metadata = directory / layout.PARTITION_METADATA
         write_file(self._disk, metadata, metadata_text(topic_id))
@@ -272,15 +272,15 @@ class LogManager:
                         [aside], deleted.config.file_delete_delay_ms
                     )
         if self.flusher is None:
-            sync_names(self._disk, self.data)
+            flush_directory(self._disk, self.data)
         else:
-            self._names_flush.request(self.flusher)
+            self._directory_flush.request(self.flusher)
 
     def set_stray(self, log: Log) -> None:
         """Close a log that is in no topic, and keep its files."""
         if self._remove(log):
             self._set_aside(log, layout.STRAY_DIRECTORY)
-            sync_names(self._disk, self.data)
+            flush_directory(self._disk, self.data)
 
     def note_new_epoch(self, log: Log) -> None:
         """Note that a log that may have lost its tail is led in a new epoch."""
@@ -301,7 +301,7 @@ class LogManager:
         Requires an image that has all topics: the logs of a topic that it lacks would be set aside,
         and made again empty once it has it.
         """
-        self._misplaced.allow_transfers()
+        self._foreign_logs.allow_transfers()
         for path in list(self.data.iterdir()):
             # The topic of a log that has arrived may become known later.
             if layout.partition_of(path.name) in self._logs or partition_transfer.has_arrived(path):
@@ -309,19 +309,19 @@ class LogManager:
             identity = partition_transfer.identity_of(path)
             if identity is None or identity.topic == METADATA_TOPIC:
                 continue
-            if self._belongs(*identity) is None:
+            if self._directory_of(*identity) is None:
                 log.warning("Log belongs to no topic; setting it aside as stray. path=%s", path)
                 partition_transfer.set_aside(self._disk, path, identity)
-                self._points.forget(path.name)
-        self._points.forget_deleted(lambda *of: self._belongs(*of) is not None)
-        sync_names(self._disk, self.data)
+                self._points.remove(path.name)
+        self._points.remove_deleted(lambda *of: self._directory_of(*of) is not None)
+        flush_directory(self._disk, self.data)
 
     def _remove(self, log: Log) -> bool:
         key = (log.topic, log.partition)
         if self._logs.get(key) is not log:
             return False
         del self._logs[key]
-        self._points.forget(log.directory.name)
+        self._points.remove(log.directory.name)
         log.release()
         return True
 
@@ -344,7 +344,7 @@ class LogManager:
         directory = self.data / layout.directory_name(*identity.key)
         try:
             if present is not None and present.topic_id == NO_ID:
-                self._give_id(present, topic_id)
+                self._write_topic_id(present, topic_id)
                 present.reconfigure(settings)
                 return present
             for of in (topic_id, NO_ID):
@@ -362,10 +362,10 @@ class LogManager:
             kept = identity._replace(topic_id=read_topic_id(directory))
             found = self._loader.open(directory, kept, LogConfig.of(settings))
             if found.topic_id == NO_ID:
-                self._give_id(found, topic_id)
+                self._write_topic_id(found, topic_id)
         except OSError as error:
             failed(error, f"{directory} cannot be opened")
-        self._misplaced.accepted(directory)
+        self._foreign_logs.remove(directory)
         self._logs[identity.key] = found
         return found
 
@@ -380,7 +380,7 @@ class LogManager:
             self._disk.rename(arrived, aside)
         except OSError as error:
             failed(error, f"{arrived} cannot be renamed")
-        self._misplaced.accepted(arrived)
+        self._foreign_logs.remove(arrived)
         self._housekeeping.deferred_deletes.add([aside], self._settings[FILE_DELETE_DELAY_MS])
         return True
 
@@ -397,7 +397,7 @@ class LogManager:
         )
 
     def _is_known(self, topic: str, index: int, topic_id: bytes) -> bool:
-        return self._points.is_of(layout.directory_name(topic, index), topic_id)
+        return self._points.has_point(layout.directory_name(topic, index), topic_id)
 
     def _is_in_a_directory(self, topic: str, index: int, topic_id: bytes) -> bool:
         identity = TopicIdPartition(topic, index, topic_id)
@@ -428,7 +428,7 @@ class LogManager:
         except OSError as error:
             self._points.note_handover_file(log.directory.name)
             failed(error, f"{log.directory} cannot be transferred")
-        self._points.keep(log.directory.name, log.topic_id, known)
+        self._points.record_state(log.directory.name, log.topic_id, known)
         self._points.set_pending(log.directory.name, False)
         del self._logs[identity.key]
         log.release()
@@ -437,7 +437,7 @@ class LogManager:
         """Finish a log and return its known state."""
         end = log.finish(flushed=False)
         if end is None:
-            return self._points.known(log.directory, log.topic_id)._replace(end=None)
+            return self._points.known_state(log.directory, log.topic_id)._replace(end=None)
         if not log.is_left_to_kernel:
             log.flush()
         end = end._replace(durable_offset=log.durable_offset)
@@ -451,9 +451,9 @@ class LogManager:
         if self._space is not None:
             self._space.measure()
         due_ms = self._housekeeping.tick(now_ms, self.flusher)
-        if self.root != self.data or self._misplaced.paths:
-            self._misplaced.check()
-            due_ms = min(due_ms, now_ms + MISPLACED_CHECK_MS)
+        if self.root != self.data or self._foreign_logs.paths:
+            self._foreign_logs.check()
+            due_ms = min(due_ms, now_ms + FOREIGN_CHECK_MS)
         return max(1, due_ms - now_ms)
 
     def take_trimmed(self) -> list[Log]:

@@ -23,7 +23,7 @@ from kafkalite.storage.file_system import FileSystem
 from kafkalite.storage.log_directory import make_node_directory
 from kafkalite.storage.partition_metadata import TopicIdPartition, metadata_text, read_topic_id
 from kafkalite.storage.recovery_points import RecoveryPoints
-from kafkalite.storage.write_back import sync_names, write_back_failed
+from kafkalite.storage.write_back import flush_directory, write_back_failed
 
 log = logging.getLogger("kafkalite.storage")
 
@@ -44,7 +44,7 @@ def logs_in(directory: Path) -> Iterator[tuple[Path, TopicIdPartition]]:
 def check_directories(data: Path) -> None:
     """Refuse a data directory that lacks a node's directory, or that has a partition twice.
 
-    Called before any node has a process: each node begins by moving misplaced directories, and
+    Called before any node has a process: each node begins by moving foreign logs, and
     would take a copy for a partition transfer.
     """
     directories = layout.node_directories(data)
@@ -120,7 +120,7 @@ def make_never_made(
             identity.is_also(read_topic_id(path)) for path in seen.get(name, ())
         ):
             points = points or [RecoveryPoints(data, d, disk) for d in directories.values()]
-            if not any(known.is_of(name, identity.topic_id) for known in points):
+            if not any(known.has_point(name, identity.topic_id) for known in points):
                 made.append(_make(layout.node_directory(data, node_id) / arrived, identity, disk))
     return made
 
@@ -175,7 +175,7 @@ def _evacuate(
             log.warning("Log belongs to no topic; setting it aside as stray. path=%s", path)
             disk.rename(path, data / layout.set_aside(*identity.key, layout.STRAY_DIRECTORY))
         else:
-            known = points.known(path, identity.topic_id)
+            known = points.known_state(path, identity.topic_id)
             partition_transfer.send(disk, path, identity, known, target_directory)
             arrived = target_directory / layout.arrived(*identity)
             moved += [target_directory, arrived, arrived / layout.HANDOVER]
@@ -195,7 +195,7 @@ def _evacuate(
             disk.rename(path, data / path.name)
         else:
             disk.unlink(path)
-    sync_names(disk, data)
+    flush_directory(disk, data)
     if (mark := layout.node_mark(directory)).exists():
         disk.unlink(mark)
     disk.rmdir(directory)

@@ -50,7 +50,7 @@ class RecoveryPoints:
     def __init__(self, data: Path, directory: Path, disk: Disk) -> None:
         self.directory = directory
         self._data = data
-        self._elsewhere: list[dict[str, Point]] | None = None
+        self._other_points: list[dict[str, Point]] | None = None
         self._disk = disk
         self._path = directory / layout.RECOVERY_CHECKPOINT
         self._clean: dict[str, list[Any]] = {}
@@ -61,7 +61,7 @@ class RecoveryPoints:
         self._written: tuple[bool, dict[str, Point]] | None = None
         if self._same_boot and self._path.exists():
             self._written = True, dict(self._points)
-        self.found_some = bool(self._points)
+        self.has_earlier_logs = bool(self._points)
         """True if there were logs here before."""
         self.ended_cleanly = False
         try:
@@ -73,7 +73,7 @@ class RecoveryPoints:
         self._reads_other_nodes = not self.ended_cleanly
         self.drop_cache = (directory / FAILURE_MARK).exists()
 
-    def is_of(self, name: str, topic_id: bytes) -> bool:
+    def has_point(self, name: str, topic_id: bytes) -> bool:
         """Return whether something is known of a log of this name and topic."""
         return name in self._points and _is_of_topic(self._points[name], topic_id)
 
@@ -84,7 +84,7 @@ class RecoveryPoints:
             self._disk.unlink(clean)
             sync_directory(self._disk, self.directory)
 
-    def known(self, directory: Path, topic_id: bytes) -> KnownLogState:
+    def known_state(self, directory: Path, topic_id: bytes) -> KnownLogState:
         """Return the known state of the log in a directory."""
         name = directory.name
         known = KnownLogState(drop_cache=self.drop_cache, same_boot=self._same_boot)
@@ -94,23 +94,23 @@ class RecoveryPoints:
         if name in self._clean:
             known = known._replace(end=KnownEnd(*self._clean[name]))
         if self._reads_other_nodes:
-            known = self._known_elsewhere(known, name, topic_id)
-        left = partition_transfer.read(directory)
-        if left is not None and left[0].is_also(topic_id):
-            known = _with_handover(known, left[1])
+            known = self._with_other_points(known, name, topic_id)
+        handover = partition_transfer.read(directory)
+        if handover is not None and handover[0].is_also(topic_id):
+            known = _with_handover(known, handover[1])
         return known
 
-    def _known_elsewhere(self, known: KnownLogState, name: str, topic_id: bytes) -> KnownLogState:
+    def _with_other_points(self, known: KnownLogState, name: str, topic_id: bytes) -> KnownLogState:
         """Return `known` with greater offsets from the checkpoints of other nodes, which may have
         had the log later."""
-        if self._elsewhere is None:
+        if self._other_points is None:
             directories = layout.node_directories(self._data).values()
-            self._elsewhere = [
+            self._other_points = [
                 _read_points(directory / layout.RECOVERY_CHECKPOINT)[1]
                 for directory in directories
                 if directory != self.directory
             ]
-        for points in self._elsewhere:
+        for points in self._other_points:
             if name in points and points[name][2] == written_id(topic_id) != written_id(NO_ID):
                 known = known._replace(
                     recovery_point=max(known.recovery_point, points[name][0]),
@@ -118,15 +118,17 @@ class RecoveryPoints:
                 )
         return known
 
-    def keep(self, name: str, topic_id: bytes, known: KnownLogState, damaged_to: int = 0) -> None:
-        """Keep what is known of a log that was opened or transferred, until a checkpoint has newer
+    def record_state(
+        self, name: str, topic_id: bytes, known: KnownLogState, damaged_to: int = 0
+    ) -> None:
+        """Record the state of a log that was opened or transferred, until a checkpoint has newer
         points; a damaged log is not truncated below `damaged_to` by later starts either."""
         recovery_point = max(known.recovery_point, damaged_to)
         self._points[name] = [recovery_point, known.log_start_offset, written_id(topic_id)]
         self._clean.pop(name, None)
 
-    def forget(self, name: str) -> None:
-        """Forget a log that was removed."""
+    def remove(self, name: str) -> None:
+        """Remove the points of a log that was removed."""
         self._points.pop(name, None)
         self._clean.pop(name, None)
         self._pending.discard(name)
@@ -153,8 +155,8 @@ class RecoveryPoints:
         """True if the checkpoint on the disk has the boot id of this boot."""
         return self._written is not None and self._written[0]
 
-    def forget_deleted(self, is_in_a_topic: Callable[[str, int, bytes], bool]) -> None:
-        """Forget logs that were transferred away and whose topics are deleted."""
+    def remove_deleted(self, is_in_a_topic: Callable[[str, int, bytes], bool]) -> None:
+        """Remove the points of logs that were transferred away and whose topics are deleted."""
         for name, (_, _, of) in list(self._points.items()):
             key = layout.partition_of(name)
             if key is not None and not (self.directory / name).exists():
@@ -168,7 +170,7 @@ class RecoveryPoints:
     def note_all_opened(self) -> None:
         """Note that every log was recovered and flushed."""
         self._clean = {}
-        self._elsewhere = None
+        self._other_points = None
         self._reads_other_nodes = False
         if self.drop_cache:
             self._disk.unlink(self.directory / FAILURE_MARK)
@@ -176,7 +178,7 @@ class RecoveryPoints:
 
     # -- writing -----------------------------------------------------------------------------
 
-    def note(self, name: str, point: Point) -> None:
+    def set_point(self, name: str, point: Point) -> None:
         """Set the point that the next checkpoint has for an open log."""
         self._points[name] = point
 

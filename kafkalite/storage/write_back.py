@@ -36,8 +36,8 @@ def write_back_failed(disk: Disk, where: Path, error: OSError) -> WriteBackFaile
     return WriteBackFailed(f"{reason}; the processes that write to this file system must end")
 
 
-def sync_names(disk: Disk, directory: Path) -> None:
-    """Flush the names in a directory; if descriptors are short, the next flush does it.
+def flush_directory(disk: Disk, directory: Path) -> None:
+    """Flush the entries of a directory; if descriptors are short, the next flush does it.
 
     A lack of space is not deferred: fsync reports it for data that was written before and is lost.
     """

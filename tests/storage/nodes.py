@@ -29,7 +29,7 @@ class Nodes:
     def __getitem__(self, node_id: int) -> LogManager:
         if node_id not in self._open:
             logs = manager(self.data, self.clock, self.disk, node_id)
-            logs.transfer_misplaced(self.belongs)
+            logs.transfer_foreign_logs(self.belongs)
             logs.load(lambda topic: self.settings)
             logs.set_strays()
             self._open[node_id] = logs

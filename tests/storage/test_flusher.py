@@ -24,7 +24,7 @@ from kafkalite.storage.leader_epochs import LeaderEpochCache
 from kafkalite.storage.log import Log
 from kafkalite.storage.log_flushes import LogFlush
 from kafkalite.storage.log_reader import read
-from kafkalite.storage.write_back import sync_names, write_back_failed
+from kafkalite.storage.write_back import flush_directory, write_back_failed
 from tests.process.waiting import until
 from tests.simulation.disk import FaultyDisk, QuickDisk, ReportingDisk
 from tests.storage.factories import TOPIC_ID, batch, manager, open_log, settings
@@ -284,7 +284,7 @@ def test_failed_flush_marks_the_directories_of_all_nodes(tmp_path: Path) -> None
 def test_failed_flush_of_names_marks_the_directories_of_all_nodes(tmp_path: Path) -> None:
     (tmp_path / "nodes" / "1").mkdir(parents=True)
     with pytest.raises(WriteBackFailed, match="must end"):
-        sync_names(FaultyDisk(1, errno.EIO, only=["fsync"]), tmp_path / "nodes" / "1")
+        flush_directory(FaultyDisk(1, errno.EIO, only=["fsync"]), tmp_path / "nodes" / "1")
     marked = {path.parent for path in tmp_path.rglob(FAILURE_MARK)}
     assert marked == {tmp_path, tmp_path / "nodes" / "1"}
 

@@ -195,7 +195,7 @@ def test_directory_of_another_node_or_cluster_is_refused(tmp_path: Path) -> None
     for cluster_id, node_id in (("a", 2), ("b", 1), ("b", 2)):
         if node_id == 1:
             (tmp_path / "nodes" / "2").rename(tmp_path / "nodes" / "1")
-        with pytest.raises(Refusal, match="is node 1's of cluster a, not node"):
+        with pytest.raises(Refusal, match="belongs to node 1 of cluster a, not"):
             open_node_directory(DISK, tmp_path, cluster_id, node_id)
         if node_id == 1:
             (tmp_path / "nodes" / "1").rename(tmp_path / "nodes" / "2")
@@ -203,5 +203,5 @@ def test_directory_of_another_node_or_cluster_is_refused(tmp_path: Path) -> None
 
 def test_node_directory_that_cannot_be_created_is_refused(tmp_path: Path) -> None:
     (tmp_path / "nodes").touch()
-    with pytest.raises(Refusal, match="nodes/1 cannot be made"):
+    with pytest.raises(Refusal, match="nodes/1 cannot be created"):
         open_node_directory(DISK, tmp_path, "a", 1)

@@ -197,4 +197,4 @@ def test_recovery_points_of_a_version_without_topic_ids_are_read(tmp_path: Path)
     for content in (["t-0"], "t-0", None):
         checkpoint.write(QuickDisk(), path, content)
         found = RecoveryPoints(tmp_path, nodes.path(1), QuickDisk())
-        assert found.known(nodes.path(1) / "t-0", TOPIC_ID).recovery_point == 0
+        assert found.known_state(nodes.path(1) / "t-0", TOPIC_ID).recovery_point == 0

@@ -18,7 +18,7 @@ from kafkalite.ids import written_id
 from kafkalite.storage import checkpoint, layout, partition_transfer
 from kafkalite.storage.disk import FAILURE_MARK, Disk
 from kafkalite.storage.file_system import FileSystem
-from kafkalite.storage.log_manager import MISPLACED_CHECK_MS
+from kafkalite.storage.log_manager import FOREIGN_CHECK_MS
 from kafkalite.storage.node_directories import evacuate
 from kafkalite.storage.producer_state import RETAINED_PRODUCERS_MAX
 from kafkalite.storage.recovery import Recovery
@@ -401,7 +401,7 @@ def test_log_that_arrives_at_a_former_leader_is_transferred_on(nodes: Nodes) -> 
     nodes.clock.advance(nodes[2].tick(nodes.clock.monotonic_ms()))
     nodes.send(2)
     nodes.leader = 3
-    assert nodes[2].tick(nodes.clock.monotonic_ms()) <= MISPLACED_CHECK_MS
+    assert nodes[2].tick(nodes.clock.monotonic_ms()) <= FOREIGN_CHECK_MS
     assert nodes.names(2) == []
     assert values_of(nodes.found()) == [(0, b"a")]
 
@@ -443,7 +443,7 @@ def test_failed_transfer_at_start_is_retried_and_the_log_not_opened(
     nodes.leader, disk.full = 2, True
     assert nodes[1].logs == {}
     assert (nodes.path(1) / FAILURE_MARK).exists(), "it says something of a log that is still here"
-    assert nodes[1].tick(nodes.clock.monotonic_ms()) == MISPLACED_CHECK_MS
+    assert nodes[1].tick(nodes.clock.monotonic_ms()) == FOREIGN_CHECK_MS
     disk.full = False
     nodes[1].tick(nodes.clock.monotonic_ms())
     assert values_of(nodes.found()) == [(0, b"a")]

@@ -282,4 +282,4 @@ def test_tick_continues_while_the_node_directory_cannot_be_listed(
     nodes.leader = 2
     node.transfer(node.logs["t", 0], nodes.path(2))
     receiver.tick(nodes.clock.monotonic_ms())
-    assert list(receiver._misplaced.paths) == [next(nodes.path(2).glob("t-0*"))]
+    assert list(receiver._foreign_logs.paths) == [next(nodes.path(2).glob("t-0*"))]

@@ -220,7 +220,7 @@ def test_checkpoint_with_an_unopened_log_has_no_boot_id(
     nodes.crash()
     nodes.leader = 2  # of which the node has no confirmation yet
     logs = manager(tmp_path, node_id=1)
-    logs.transfer_misplaced(nodes.belongs, is_image_current=False)
+    logs.transfer_foreign_logs(nodes.belongs, is_image_current=False)
     assert logs.load(lambda topic: nodes.settings) == {}
     logs.checkpoint()
     assert boot_id_of(nodes.path(1)) == ""

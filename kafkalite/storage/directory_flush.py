@@ -1,4 +1,4 @@
-"""NamesFlush: flushes the names in a directory, off the event loop.
+"""DirectoryFlush: flushes the entries of a directory, off the event loop.
 
 Deleting a topic renames a directory for each of its partitions, and a request may delete thousands
 of topics.  One flush is in flight at a time and the next one covers all renames made meanwhile, so
@@ -20,26 +20,26 @@ if TYPE_CHECKING:
 log = logging.getLogger("kafkalite.storage")
 
 
-class NamesFlush:
-    """The flush of one directory's names (flusher.Flushable)."""
+class DirectoryFlush:
+    """The flush of one directory's entries (flusher.Flushable)."""
 
     def __init__(self, directory: Path) -> None:
         self.where = directory / "*"
         self.files: list[OpenFile] = []
         self.error: OSError | None = None
         self._directory = directory
-        self._under_way = self._requested = False
+        self._in_flight = self._requested = False
         self._flusher: Flusher | None = None
 
     def request(self, flusher: Flusher) -> None:
-        """Flush the names that are in the directory now."""
+        """Flush the entries that the directory has now."""
         self._flusher = flusher
         self._requested = True
         self._begin()
 
     def _begin(self) -> None:
-        if self._requested and not self._under_way:
-            self._requested, self._under_way = False, True
+        if self._requested and not self._in_flight:
+            self._requested, self._in_flight = False, True
             assert self._flusher is not None
             self._flusher.submit([self])
 
@@ -56,7 +56,7 @@ class NamesFlush:
             else:
                 self.error = error
 
-    def done(self, _: NamesFlush) -> None:
-        """Take the result of a flush, and begin another if names were changed meanwhile."""
-        self._under_way = False
+    def done(self, _: DirectoryFlush) -> None:
+        """Take the result of a flush, and begin another if entries were changed meanwhile."""
+        self._in_flight = False
         self._begin()
