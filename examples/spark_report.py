@@ -22,9 +22,9 @@ def main(bootstrap: str) -> None:
         F.concat(F.lit("carrier "), F.col("id") % 3).alias("key"),
         F.to_json(F.struct((F.col("id") % 60).alias("delay"))).alias("value"),
     )
-    flights.write.format("kafkalite").mode("append").options(**address, topic="flights").save()
+    flights.write.format("kafkalite").mode("append").options(**address, topic="departures").save()
 
-    topic = spark.read.format("kafkalite").options(**address, subscribe="flights").load()
+    topic = spark.read.format("kafkalite").options(**address, subscribe="departures").load()
     delays = topic.select(
         F.col("key").cast("string").alias("carrier"),
         F.from_json(F.col("value").cast("string"), "delay int")["delay"].alias("delay"),
