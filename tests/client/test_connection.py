@@ -511,7 +511,7 @@ def test_request_waits_for_another_until_its_timeout(connect):
         first = threading.Thread(target=connection.request, args=(METADATA, NONE, TIMEOUT_S))
         first.start()
         entered.wait(TIMEOUT_S)
-        with pytest.raises(RequestTimedOut, match="busy with other requests"):
+        with pytest.raises(RequestTimedOut, match="did not respond in time to an earlier request"):
             connection.request(METADATA, NONE, 0.01)
         go.set()
         first.join()

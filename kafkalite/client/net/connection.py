@@ -378,7 +378,10 @@ class BrokerConnection:
         wait_s = min(deadline.left_s, threading.TIMEOUT_MAX)
         with LockGuard(self._lock, wait_s) as is_locked:
             if not is_locked:
-                raise RequestTimedOut(f"{address_text(self.address)} is busy with other requests.")
+                raise RequestTimedOut(
+                    f"{address_text(self.address)} did not respond in time to an earlier request on"
+                    " this connection."
+                )
             yield deadline
 
     @contextlib.contextmanager

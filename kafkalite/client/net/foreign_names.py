@@ -9,7 +9,10 @@ T = TypeVar("T")
 
 _TRANSACTIONS = "transactions come with a later version"
 _MEMBERSHIP = "group membership comes with a later version; use assign() and a group"
-_START = "it connects when it is first used; use it in a with block, or close() it at the end"
+_START = (
+    "it connects when it is first used; use it in a with block (asynchronous clients: async with),"
+    " or close() it at the end"
+)
 
 PRODUCER = {
     "abort_transaction": _TRANSACTIONS,
