@@ -13,6 +13,7 @@ from batch_check cimport check_batch
 from batch_layout cimport *
 from big_endian cimport load_i16, load_i32, load_i64, load_u32
 from big_endian cimport store_i16, store_i32, store_i64, store_u32
+from control_record cimport read_control
 
 
 cdef enum:
@@ -137,6 +138,20 @@ def header(batch) -> tuple:
             load_i32(at + BASE_SEQUENCE),
             load_i32(at + RECORD_COUNT),
         )
+    finally:
+        PyBuffer_Release(&view)
+
+
+def control_record(batch) -> tuple:
+    """Return (type, coordinator epoch) of a control batch; -1 for what it lacks."""
+    cdef Py_buffer view
+    cdef int16_t control_type
+    cdef int32_t coordinator_epoch
+    PyObject_GetBuffer(batch, &view, PyBUF_SIMPLE)
+    try:
+        assert view.len >= HEADER_SIZE, "a batch has a header"
+        read_control(<const uint8_t*> view.buf, view.len, &control_type, &coordinator_epoch)
+        return control_type, coordinator_epoch
     finally:
         PyBuffer_Release(&view)
 

@@ -17,6 +17,7 @@ from libc.string cimport memcmp, memset
 from batch_check cimport check_batch
 from batch_layout cimport *
 from big_endian cimport load_i16, load_i32, load_i64, store_i32, store_i64
+from control_record cimport NO_CONTROL_TYPE, read_control
 from file_bytes cimport data_end_of, pread_whole
 
 cdef extern from "<unistd.h>" nogil:
@@ -204,6 +205,8 @@ cdef struct Produced:
     int32_t last_offset_delta
     int16_t producer_epoch
     int16_t attributes
+    int16_t control_type
+    int32_t coordinator_epoch
     bint dropped
 
 
@@ -303,6 +306,10 @@ cdef bint scan_add(Scan* scan, const uint8_t* batch, int64_t size) noexcept nogi
         produced.last_offset_delta = load_i32(batch + LAST_OFFSET_DELTA)
         produced.producer_epoch = load_i16(batch + PRODUCER_EPOCH)
         produced.attributes = load_i16(batch + ATTRIBUTES)
+        produced.control_type = NO_CONTROL_TYPE
+        produced.coordinator_epoch = -1
+        if produced.attributes & CONTROL:
+            read_control(batch, size, &produced.control_type, &produced.coordinator_epoch)
         produced.dropped = False
     scan.next_offset = last_offset + 1
     scan.position += size
@@ -439,7 +446,8 @@ cdef object scan_result(Scan* scan, int code):
             batches.append((
                 produced[i].base_offset, produced[i].last_offset_delta, produced[i].attributes,
                 produced[i].max_timestamp, produced[i].producer_id, produced[i].producer_epoch,
-                produced[i].base_sequence,
+                produced[i].base_sequence, produced[i].control_type,
+                produced[i].coordinator_epoch,
             ))
     return (
         code, scan.position, scan.next_offset, scan.since_entry, scan.max_timestamp,

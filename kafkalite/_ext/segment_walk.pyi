@@ -38,7 +38,7 @@ def scan(
     int,
     bytes,
     bytes,
-    list[tuple[int, int, int, int, int, int, int]],
+    list[tuple[int, int, int, int, int, int, int, int, int]],
     list[tuple[int, int]],
 ]: ...
 def next_whole(fd: int, position: int, end: int, offset_min: int) -> int: ...

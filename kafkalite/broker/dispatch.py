@@ -29,6 +29,7 @@ from kafkalite.broker.handlers import (  # noqa: F401  (a family enters SERVED w
     reassignments,
     telemetry,
     topics,
+    transaction_markers,
     transactions,
 )
 from kafkalite.broker.request_metrics import RequestCounts
@@ -54,6 +55,7 @@ class ServedNode(
     produce.ProduceNode,
     reassignments.ReassignmentsNode,
     telemetry.TelemetryNode,
+    transaction_markers.MarkersNode,
     transactions.TransactionsNode,
     Protocol,
 ):
@@ -114,9 +116,9 @@ class Dispatcher:
                 f"invalid {handler.api.name} request, version {header.version}: {error}"
             ) from None
         if handler.at is ServingNode.CONTROLLER and not self._node.controller.is_local:
-            forwarded = self._node.controller.forward(
-                frame, connection.peer, connection.local
-            ).map(lambda encoded: [encoded])
+            forwarded = self._node.controller.forward(frame, connection.peer, connection.local).map(
+                lambda encoded: [encoded]
+            )
             return self._respond_later(connection, handler, header, forwarded, start_ns)
         try:
             response = handler.handle(self._node, request, client)

@@ -35,6 +35,7 @@ from kafkalite.broker.security import Authorizer
 from kafkalite.clock import Clock
 from kafkalite.config.broker import (
     MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS,
+    TRANSACTION_PARTITION_VERIFICATION_ENABLE,
 )
 from kafkalite.config.resources import Resource
 from kafkalite.config.settings import Settings
@@ -222,6 +223,7 @@ class Node:
         self.reactor.reconfigure(reactor_limits(settings))
         self.logs.reconfigure(settings)
         self.fetch_sessions.resize(settings[MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS])
+        self.replicas.verifies_transactions = settings[TRANSACTION_PARTITION_VERIFICATION_ENABLE]
         for topic_id in dict.fromkeys(partition.topic_id for partition in self.replicas):
             self.reconciler.reconcile(topic_id)
         self.run_maintenance_soon()

@@ -251,6 +251,14 @@ PRODUCER_STATE_MAX_PER_PARTITION = BROKER.declare(
     check=between(1, 50_000),
     update=UpdateMode.CLUSTER_ONLY,
 )
+TRANSACTION_PARTITION_VERIFICATION_ENABLE = BROKER.declare(
+    "transaction.partition.verification.enable", Type.BOOLEAN, True,
+    """Accept the first records of a transaction in a partition only if the transaction coordinator
+    knows that the partition belongs to the transaction.  Without it a client that ends without
+    ending its transaction may leave one open for good, which holds back `read_committed`
+    consumers.""",
+    update=UpdateMode.CLUSTER_WIDE,
+)
 
 # Local clients.
 

@@ -21,8 +21,7 @@ to more than `output_size_max` is MessageTooLarge, upon which Java producers sen
 LZ4 with linked blocks or several frames, which Kafka's Java clients cannot decompress, is
 InvalidRecord, as in Kafka.
 
-Left out: keys of compacted topics, with compaction itself; transactions, whose batches are refused
-as Kafka refuses those of a transaction that was not added to the partition.
+Left out: keys of compacted topics, with compaction itself.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from __future__ import annotations
 from kafkalite._ext.record_batch import (
     CODEC_MASK,
     HEADER_SIZE,
-    TRANSACTIONAL,
     check_client_batch,
     correct_max_timestamp,
     header,
@@ -56,7 +54,6 @@ from kafkalite.errors import (
     CorruptMessage,
     InvalidRecord,
     InvalidTimestamp,
-    InvalidTxnState,
     MessageTooLarge,
     RecordListTooLarge,
     raise_for,
@@ -189,8 +186,6 @@ class BatchValidator:
                 raise_for(code)
         if len(batch) > self.size_max:
             self.raise_too_large(len(batch))
-        if attributes & TRANSACTIONAL:
-            raise InvalidTxnState("The producer has not added this partition to a transaction.")
         if not validated and (
             attributes & self.decoded_codecs
             or self.decodes_all

@@ -10,8 +10,7 @@ Entries are collected in memory and written a page at a time: a crash loses entr
 leaves a wrong one.  The files are neither preallocated nor mapped, so a hole in a file on a full
 disk cannot end the process with SIGBUS.
 
-Left out: the TransactionIndex.  Without transactions there is nothing to write in it; the
-.txnindex of a segment copied from Kafka is deleted with its segment.
+The third index of a segment is in transaction_index.py.
 """
 
 from __future__ import annotations
@@ -140,6 +139,12 @@ class OffsetIndex(SegmentIndex):
     def count_before(self, position: int) -> int:
         """Return the number of entries that point before a position."""
         return self._count_below(position, word_at=4)
+
+    def first_from(self, position: int) -> tuple[int, int]:
+        """Return (relative offset, position) of the first entry at or after a position; (-1, 0) if
+        there is none."""
+        slot = bisect_left(range(self.count), position, key=lambda slot: self._entry(slot)[1])
+        return self._entry(slot) if slot < self.count else (-1, 0)
 
     def floor_position(self, position: int) -> int:
         """Return the last indexed position at or before a position; 0 if there is none."""

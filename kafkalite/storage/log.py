@@ -27,14 +27,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kafkalite._ext.record_batch import (
+    CONTROL,
     HEADER_SIZE,
+    TRANSACTIONAL,
     assign_offset,
     check,
     check_client_batch,
+    control_record,
     header,
 )
 from kafkalite.config.settings import Settings
 from kafkalite.errors import KafkaStorageError, OffsetOutOfRange, raise_for
+from kafkalite.records.control import TransactionMarker
 from kafkalite.records.decode_steps import Steps
 from kafkalite.storage import layout, retention
 from kafkalite.storage.batch_validator import BatchValidator
@@ -212,10 +216,12 @@ class Log:
         *,
         from_client: bool = True,
         validated: bool = False,
+        verified: bool = False,
     ) -> LogAppendResult:
         """Append one batch; raise the error of an invalid one, in which case nothing was written.
 
-        `validated` is true for a client's batch whose records were checked by `begin_validation`.
+        `validated` is true for a client's batch whose records were checked by `begin_validation`,
+        and `verified` if the batch may begin a transaction.
         """
         if self.failure is not None:
             raise KafkaStorageError(self.failure)
@@ -236,9 +242,10 @@ class Log:
                 append_time_ms = max_timestamp = now_ms
         size = len(batch)
         if producer_id >= 0 and from_client:
-            retried = self.producers.find_duplicate(
-                producer_id, producer_epoch, base_sequence, last_offset_delta
-            )
+            retried = self.producers.check_batch(
+                producer_id, producer_epoch, base_sequence, last_offset_delta,
+                transactional=attributes & TRANSACTIONAL, verified=verified,
+            )  # fmt: skip
             if retried is not None:
                 return LogAppendResult(
                     retried.base_offset, retried.last_offset, retried.timestamp,
@@ -250,17 +257,32 @@ class Log:
         if leader_epoch != self.leader_epochs.latest:
             self.leader_epochs.assign(leader_epoch, base_offset)
         if producer_id >= 0:
-            self.producers.replay(
+            control = control_record(batch) if attributes & CONTROL else ()
+            completed = self.producers.replay(
                 base_offset, last_offset_delta, attributes, max_timestamp,
-                producer_id, producer_epoch, base_sequence,
+                producer_id, producer_epoch, base_sequence, *control,
             )  # fmt: skip
+            if completed is not None:
+                self.segments.note_completed(completed)
+        self._advance(base_offset, last_offset, size)
+        return LogAppendResult(
+            base_offset, last_offset, append_time_ms, self.log_start_offset, False
+        )
+
+    def _advance(self, base_offset: int, last_offset: int, size: int) -> None:
+        """Move the log end offset behind a batch that was written."""
         self.end_offset = last_offset + 1
         self.written_size += size
         self.last_batch_offset = base_offset
         self.last_batch_position = self.segments.active.size - size
-        return LogAppendResult(
-            base_offset, last_offset, append_time_ms, self.log_start_offset, False
-        )
+
+    def append_marker(self, marker: TransactionMarker, leader_epoch: int) -> LogAppendResult:
+        """Append the marker that ends a producer's transaction here; raise the error of one that is
+        refused, in which case nothing was written."""
+        if self.failure is not None:
+            raise KafkaStorageError(self.failure)
+        self.producers.check_marker(marker)
+        return self.append(marker.batch(self._clock.wall_ms()), leader_epoch, from_client=False)
 
     def _write(
         self,
@@ -370,7 +392,12 @@ class Log:
             self.flush_end(flush)
 
     def flushed_with_file_system(self) -> None:
-        """Note that the whole log was flushed, with its file system."""
+        """Note that the whole log was flushed, with its file system.
+
+        Unless a transaction index could not be written, on a full disk; the next flush writes it.
+        """
+        if any(index.tail for index in self.segments.transaction_indexes()):
+            return
         self._flushes.reach(self.end_offset, self.written_size)
 
     # -- epochs ------------------------------------------------------------------------------

@@ -21,9 +21,10 @@ from typing import NamedTuple
 from kafkalite.errors import KafkaStorageError
 from kafkalite.records.file_slice import OpenFile
 from kafkalite.storage import layout
-from kafkalite.storage.disk import TRANSIENT_ERRORS, Disk, put_file, sync_directory
+from kafkalite.storage.disk import TRANSIENT_ERRORS, Disk, failed, put_file, sync_directory
 from kafkalite.storage.flush_state import FlushState
 from kafkalite.storage.leader_epochs import LeaderEpochCache
+from kafkalite.storage.segment import LogSegment
 from kafkalite.storage.segments import Segments
 
 
@@ -161,6 +162,7 @@ class LogFlushes:
         files = self._closed_files()
         if not closed_only:
             files.append(segments.active.file)
+            files += self._transaction_index_of(segments.active)
         directory = segments.directory
         directories = []
         if self._created_count_flushed < segments.created_count:
@@ -182,10 +184,25 @@ class LogFlushes:
         files = []
         for segment, end_offset in self._segments.closed_from(self._state.durable_offset):
             files += [segment.file, segment.offset_index.file, segment.time_index.file]
+            files += self._transaction_index_of(segment)
             snapshot = segment.directory / layout.file_name(end_offset, layout.SNAPSHOT)
             if snapshot.exists():
                 files.append(self._disk.open_to_flush(snapshot))
         return files
+
+    def _transaction_index_of(self, segment: LogSegment) -> list[OpenFile]:
+        """Return the file of a segment's transaction index, with all entries written to it.
+
+        Raises KafkaStorageError if the disk is full.
+        """
+        index = segment.transaction_index
+        if index is None or not index.count:
+            return []
+        try:
+            index.write()
+        except OSError as error:
+            failed(error, f"{index.path} cannot be written")
+        return [index.file]
 
     def _epochs_to_save(self) -> EpochsFile | None:
         epochs = self._epochs

@@ -30,6 +30,42 @@ def read(
     return FileSlice(segment.file, position, min(size_max, end - position))
 
 
+def aborted_transactions(
+    log: Log, offset: int, records: FileSlice, upper_offset: int
+) -> list[tuple[int, int]]:
+    """Return (producer id, first offset) of the aborted transactions that a read may contain.
+
+    The read began at `offset`; its records end before `upper_offset`.  There may be more than those
+    of the slice, which its reader ignores, but none is missing.
+    """
+    aborting = log.segments.with_aborted(offset)
+    if not aborting:
+        return []
+    segment = log.segments[log.segments.number_of(offset)]
+    if segment.file is records.file:
+        bound = segment.offset_bound(records.position + records.size)
+        if bound is not None:
+            upper_offset = min(upper_offset, bound)
+    return aborted_between(aborting, offset, upper_offset)
+
+
+def aborted_between(
+    aborting: list[LogSegment], offset: int, upper_offset: int
+) -> list[tuple[int, int]]:
+    """Return (producer id, first offset) of the aborted transactions with records from `offset` to
+    `upper_offset`, in the order of their markers."""
+    found = []
+    for segment in aborting:
+        index = segment.transaction_index
+        assert index is not None
+        for aborted in index.from_offset(offset):
+            if aborted.first_offset < upper_offset:
+                found.append((aborted.producer_id, aborted.first_offset))
+            if aborted.last_stable_offset >= upper_offset:
+                return found  # all later ones begin at or after it
+    return found
+
+
 def available(log: Log, offset: int, upper_offset: int, size_max: int) -> int:
     """Return the number of bytes such a read would return; `size_max` if it ends in a closed
     segment, since waiting would not add to it."""

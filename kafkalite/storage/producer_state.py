@@ -24,8 +24,8 @@ producer i64 id, i16 epoch, i32 last sequence, i64 last offset, i32 offset delta
 i32 coordinator epoch, i64 first offset of its open transaction or -1.  The file is named by the
 offset before which it holds the state.
 
-Left out: checking transactions.  An open one is kept as the log shows it, so that snapshots are
-correct; which markers may be written, and the last stable offset, are not here.
+A transaction of a producer is open from its first transactional batch to its marker
+(open_transactions.py).  A marker may raise the producer's epoch, which fences its earlier producer.
 """
 
 from __future__ import annotations
@@ -43,9 +43,16 @@ from kafkalite.config.broker import (
     PRODUCER_STATE_MAX_PER_PARTITION,
 )
 from kafkalite.config.settings import Settings
-from kafkalite.errors import InvalidProducerEpoch, OutOfOrderSequenceNumber
+from kafkalite.errors import (
+    InvalidProducerEpoch,
+    InvalidTxnState,
+    OutOfOrderSequenceNumber,
+    TransactionCoordinatorFenced,
+)
+from kafkalite.records.control import ControlType, TransactionMarker
 from kafkalite.storage import layout
 from kafkalite.storage.disk import Disk, write_file
+from kafkalite.storage.open_transactions import CompletedTransaction, OpenTransactions
 
 BATCHES_RETAINED = 5
 EVICTED_SHARE = 10
@@ -62,6 +69,12 @@ SNAPSHOT_VERSION = 1
 SNAPSHOT_HEADER = struct.Struct(">hI")
 SNAPSHOT_COUNT = struct.Struct(">i")
 SNAPSHOT_ENTRY = struct.Struct(">qhiqiqiq")
+
+MARKERS_RAISE_EPOCH_SINCE = 2
+"""The transaction version from which a marker has a higher epoch than its transaction (KIP-890)."""
+FENCING_EPOCH = (1 << 15) - 1
+"""The epoch of a marker of version 2 when the producer's epochs are used up."""
+NO_CONTROL_TYPE = -1
 
 
 class BatchMetadata(NamedTuple):
@@ -109,12 +122,14 @@ class ProducerStateEntry:
 class ProducerStateManager:
     """The producers of one log."""
 
-    __slots__ = ("_count_max", "_directory", "_disk", "_expiration_ms", "_producers", "end_offset")
+    __slots__ = ("_count_max", "_directory", "_disk", "_expiration_ms", "_producers", "end_offset",
+                 "transactions")  # fmt: skip
 
     def __init__(self, directory: Path, disk: Disk) -> None:
         self._directory = directory
         self._disk = disk
         self._producers: dict[int, ProducerStateEntry] = {}
+        self.transactions = OpenTransactions()
         self._count_max = self._expiration_ms = UNBOUNDED
         self.end_offset = 0
 
@@ -123,6 +138,36 @@ class ProducerStateManager:
 
     def __len__(self) -> int:
         return len(self._producers)
+
+    def check_batch(
+        self,
+        producer_id: int,
+        epoch: int,
+        base_sequence: int,
+        last_offset_delta: int,
+        *,
+        transactional: int,
+        verified: bool,
+    ) -> BatchMetadata | None:
+        """Check a client's batch; return the kept batch if it was appended before.
+
+        Raises:
+            InvalidProducerEpoch: The producer has a newer epoch.
+            OutOfOrderSequenceNumber: It is not the producer's next batch.
+            InvalidTxnState: The producer has an open transaction and the batch is outside it, or
+                the batch begins a transaction and is not verified.
+        """
+        retried = self.find_duplicate(producer_id, epoch, base_sequence, last_offset_delta)
+        if retried is not None or not (transactional or self.transactions):
+            return retried
+        if producer_id not in self.transactions:
+            if transactional and not verified:
+                raise InvalidTxnState("The producer has not added this partition to a transaction.")
+        elif not transactional:
+            raise InvalidTxnState(
+                f"Producer {producer_id} has an open transaction in this partition; end it first."
+            )
+        return None
 
     def find_duplicate(
         self, producer_id: int, epoch: int, base_sequence: int, last_offset_delta: int
@@ -164,8 +209,13 @@ class ProducerStateManager:
         producer_id: int,
         epoch: int,
         base_sequence: int,
-    ) -> None:
-        """Note a batch of a producer that is in the log."""
+        control_type: int = NO_CONTROL_TYPE,
+        coordinator_epoch: int = -1,
+    ) -> CompletedTransaction | None:
+        """Note a batch of a producer that is in the log; return the transaction that it ends."""
+        is_control = attributes & CONTROL
+        if is_control and control_type not in (ControlType.ABORT, ControlType.COMMIT):
+            return None  # emptied by compaction, or of a type that readers ignore
         producer = self._producers.get(producer_id)
         if producer is None:
             if len(self._producers) >= self._count_max:
@@ -175,11 +225,14 @@ class ProducerStateManager:
             producer.epoch = epoch
             producer.batches.clear()
         producer.last_timestamp = timestamp
-        if attributes & CONTROL:
+        if is_control:
             producer.txn_first_offset = -1
-            return
+            producer.coordinator_epoch = coordinator_epoch
+            is_commit = control_type == ControlType.COMMIT
+            return self.transactions.end(producer_id, base_offset, is_commit=is_commit)
         if attributes & TRANSACTIONAL and producer.txn_first_offset < 0:
             producer.txn_first_offset = base_offset
+            self.transactions.begin(producer_id, base_offset)
         batches = producer.batches
         if len(batches) == BATCHES_RETAINED:
             del batches[0]
@@ -195,6 +248,35 @@ class ProducerStateManager:
                 timestamp,
             )
         )
+        return None
+
+    def check_marker(self, marker: TransactionMarker) -> None:
+        """Check that a marker may be written.
+
+        With version 2 a marker has a higher epoch than its transaction.  One with the same epoch
+        was written before, or its transaction has no records here; it changes nothing.
+
+        Raises:
+            InvalidProducerEpoch: The producer has a newer epoch.
+            TransactionCoordinatorFenced: A newer coordinator has written a marker.
+        """
+        producer = self._producers.get(marker.producer_id)
+        if producer is None:
+            return
+        epoch = marker.producer_epoch
+        is_old = epoch < producer.epoch
+        if marker.transaction_version >= MARKERS_RAISE_EPOCH_SINCE and epoch == producer.epoch:
+            is_old = producer.txn_first_offset >= 0 and epoch != FENCING_EPOCH
+        if is_old:
+            raise InvalidProducerEpoch(
+                f"The marker of producer {marker.producer_id} has epoch {epoch}; the producer has"
+                f" epoch {producer.epoch}."
+            )
+        if marker.coordinator_epoch < producer.coordinator_epoch:
+            raise TransactionCoordinatorFenced(
+                f"The marker has coordinator epoch {marker.coordinator_epoch}; a coordinator with"
+                f" epoch {producer.coordinator_epoch} has written one."
+            )
 
     def expire(self, now_ms: int) -> None:
         """Remove producers idle for producer.id.expiration.ms, by their records' timestamps, as
@@ -226,6 +308,7 @@ class ProducerStateManager:
 
     def clear(self) -> None:
         self._producers.clear()
+        self.transactions = OpenTransactions()
         self.end_offset = 0
 
     # -- passing on --------------------------------------------------------------------------
@@ -292,6 +375,13 @@ class ProducerStateManager:
         except (OSError, ValueError):
             return False
         self._producers = producers
+        self.transactions.restore(
+            {
+                producer_id: producer.txn_first_offset
+                for producer_id, producer in producers.items()
+                if producer.txn_first_offset >= 0
+            }
+        )
         self.end_offset = offset
         return True
 

@@ -34,6 +34,7 @@ import enum
 import logging
 import os
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -55,6 +56,8 @@ RESTORED_GROWTH = 8
 RESTORED_SIZE = 8 << 20
 """Number of bytes before a snapshot that are scanned for batches that producers may send again:
 FIRST at first, as most producers write small batches, then GROWTH times as many, up to SIZE."""
+
+OFFSET_MAX = (1 << 63) - 1
 
 SAVED_SIZE_MIN = 1 << 20
 """Number of scanned bytes that are worth a snapshot: their scan takes a tenth of a millisecond."""
@@ -113,6 +116,8 @@ class Recovery:
         self._was_truncated = False
         self._scanned_size = 0
         self._names: set[str] = set()
+        self._scan_from_max = OFFSET_MAX
+        """Base offset of the first segment that must be scanned whole."""
         self._opening_lock = opening_lock
 
     # -- the directory -----------------------------------------------------------------------
@@ -135,6 +140,8 @@ class Recovery:
         for base in bases:
             segment = LogSegment(self.directory, base, self.disk, self.index_interval, self.now_ms)
             self.segments.append(segment)
+            if layout.file_name(base, layout.TXN_INDEX) in names:
+                self._open_transaction_index(segment)
             for index in (segment.offset_index, segment.time_index):
                 if index.path.name not in names and segment.size:
                     log.warning("Index is missing; rebuilding it. path=%s", index.path)
@@ -142,6 +149,15 @@ class Recovery:
                     segment.release()
         if not self.segments:
             self._create_segment(log_start_offset)
+
+    def _open_transaction_index(self, segment: LogSegment) -> None:
+        """Open the index of aborted transactions; if it is damaged, the segment is scanned."""
+        if not segment.open_transaction_index().is_sound(segment.base_offset):
+            log.warning(
+                "Transaction index is damaged; rebuilding it. path=%s",
+                segment.file_path(layout.TXN_INDEX),
+            )
+            self._scan_from_max = min(self._scan_from_max, segment.base_offset)
 
     def _create_segment(self, offset: int) -> None:
         self.segments.append(
@@ -161,7 +177,7 @@ class Recovery:
         """Open the log by its known end; return False if the files do not agree with it."""
         active = self.segments[-1]
         epochs = self._load_epochs()
-        if active.size != end.active_size or epochs is None:
+        if active.size != end.active_size or epochs is None or self._scan_from_max != OFFSET_MAX:
             return False
         try:
             if active.boundary(end.end_offset) != end.active_size:
@@ -241,10 +257,12 @@ class Recovery:
                 self.disk.unlink(self.producers.snapshot_path(offset))
         now = flushing is RecoveryFlush.NOW or self._was_truncated
         self._save_state(start.number, epochs=now)
+        is_index_written = self._write_transaction_indexes(start.number)
         if now:
             self._flush(start.number)
             sync_directory(self.disk, self.directory)
-            return
+            if is_index_written:
+                return
         self.unflushed_from = self._unflushed_from(start, recovery_point)
         if self.unflushed_from is not None:
             # The names of its files may be unflushed as well.
@@ -286,6 +304,21 @@ class Recovery:
                 " path=%s error=%r", self.directory, error.strerror,
             )  # fmt: skip
 
+    def _write_transaction_indexes(self, number: int) -> bool:
+        """Write the transaction indexes of these segments; return False if the disk is full.
+
+        Their entries are then kept in memory, and written by the next flush.
+        """
+        try:
+            for segment in self.segments[number:]:
+                if segment.transaction_index is not None:
+                    segment.transaction_index.write()
+        except OSError as error:
+            if error.errno not in DISK_FULL_ERRORS:
+                raise
+            return False
+        return True
+
     def _load_epochs(self) -> LeaderEpochCache | None:
         """Return the epochs in the file; None if they are lost, since every batch has an epoch."""
         epochs = LeaderEpochCache.load(self.directory / layout.LEADER_EPOCHS)
@@ -302,7 +335,8 @@ class Recovery:
             for offset in reversed(self._snapshots()):
                 number = sum(segment.base_offset <= offset for segment in self.segments) - 1
                 # Nothing before the first segment can be scanned, so its snapshot is always used.
-                if number < 0 or offset > max(recovery_point, self.segments[0].base_offset):
+                latest = min(recovery_point, self._scan_from_max)
+                if number < 0 or offset > max(latest, self.segments[0].base_offset):
                     continue
                 try:
                     position = self.segments[number].boundary(offset)
@@ -379,13 +413,17 @@ class Recovery:
         """Flush these segments; after a failed write-back drop their cached pages, so that they are
         read from the disk."""
         for segment in self.segments[number:]:
-            try:
-                self.disk.fdatasync(segment.descriptor)
-            except OSError as error:
-                if not drop_cache:
-                    raise DiskFailed(f"{segment.path} cannot be flushed: {error}") from error
-            if drop_cache:
-                os.posix_fadvise(segment.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            descriptors = [segment.descriptor]
+            if segment.transaction_index is not None and segment.transaction_index.written:
+                descriptors.append(segment.transaction_index.file.fileno())
+            for descriptor in descriptors:
+                try:
+                    self.disk.fdatasync(descriptor)
+                except OSError as error:
+                    if not drop_cache:
+                        raise DiskFailed(f"{segment.path} cannot be flushed: {error}") from error
+                if drop_cache:
+                    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def _scan_from(self, start: ScanStart, recovery_point: int) -> None:
         self.end_offset = start.offset
@@ -394,10 +432,13 @@ class Recovery:
             if number > start.number and segment.base_offset != self.end_offset:
                 self._handle_gap(segment, number, recovery_point)
                 return
+            if segment.transaction_index is not None:
+                segment.transaction_index.truncate_to(self.end_offset, segment.base_offset)
             with self._scanning(segment.size - position):
                 ended = segment.scan(
-                    position, self.end_offset, self.leader_epochs.latest, self._replay, gapless=True
-                )
+                    position, self.end_offset, self.leader_epochs.latest,
+                    partial(self._replay, segment), gapless=True,
+                )  # fmt: skip
             self._scanned_size += ended.position - position
             self.end_offset, position = ended.next_offset, 0
             if ended.code == ZEROS and self._begins_at(ended.next_offset, number + 1):
@@ -440,9 +481,11 @@ class Recovery:
     def _begins_at(self, offset: int, number: int) -> bool:
         return number < len(self.segments) and self.segments[number].base_offset == offset
 
-    def _replay(self, step: SegmentScan) -> None:
+    def _replay(self, segment: LogSegment, step: SegmentScan) -> None:
         for batch in step.produced:
-            self.producers.replay(*batch)
+            completed = self.producers.replay(*batch)
+            if completed is not None:
+                segment.note_completed(completed)
         for epoch, base_offset in step.began:
             self.leader_epochs.assign(epoch, base_offset)
 

@@ -3,6 +3,7 @@
     00000000000000004096.log          batches, one after another
     00000000000000004096.index        OffsetIndex
     00000000000000004096.timeindex    TimeIndex
+    00000000000000004096.txnindex     TransactionIndex, if a transaction was aborted
 
 `size` is the position at which the batches end.  The file may be longer: by preallocated space
 (zeros), or by the rest of a failed write; neither is read, and the next write overwrites it.
@@ -28,6 +29,8 @@ from kafkalite.storage.disk import DISK_FULL_ERRORS, TRANSIENT_ERRORS, Disk, fai
 from kafkalite.storage.flush_state import FlushState
 from kafkalite.storage.index import OffsetIndex, TimeIndex
 from kafkalite.storage.open_segments import OpenSegments
+from kafkalite.storage.open_transactions import CompletedTransaction
+from kafkalite.storage.transaction_index import TransactionIndex
 
 PREALLOCATED_MAX = 4 << 20
 PREALLOCATED_FIRST = 64 << 10
@@ -74,7 +77,7 @@ class SegmentScan(NamedTuple):
     batch_count: int
     offset_entries: bytes
     time_entries: bytes
-    produced: list[tuple[int, int, int, int, int, int, int]]
+    produced: list[tuple[int, int, int, int, int, int, int, int, int]]
     began: list[tuple[int, int]]
 
 
@@ -85,7 +88,7 @@ class LogSegment:
                  "base_offset", "created_ms", "directory", "first_timestamp", "flush_state",
                  "index_interval", "max_timestamp", "offset_index", "offset_of_max",
                  "open_segments", "path", "size_since_entry", "size", "time_index",
-                 "indexed_timestamp")  # fmt: skip
+                 "indexed_timestamp", "transaction_index")  # fmt: skip
 
     def __init__(
         self, directory: Path, base_offset: int, disk: Disk, index_interval: int, now_ms: int
@@ -104,6 +107,8 @@ class LogSegment:
         self.path = self.file_path(layout.LOG)
         self.offset_index = OffsetIndex(self.file_path(layout.OFFSET_INDEX), disk)
         self.time_index = TimeIndex(self.file_path(layout.TIME_INDEX), disk)
+        self.transaction_index: TransactionIndex | None = None
+        """None if no transaction was aborted in this segment, as in most."""
         self.index_interval = index_interval
         self.created_ms = now_ms
         self.size_since_entry = 0
@@ -166,6 +171,8 @@ class LogSegment:
         self.flush_state = flush_state
         self.open_segments = open_segments
         self.offset_index.open_segments = self.time_index.open_segments = open_segments
+        if self.transaction_index is not None:
+            self.transaction_index.open_segments = open_segments
 
     @property
     def is_active(self) -> bool:
@@ -237,6 +244,19 @@ class LogSegment:
             index.count += 1
             self.indexed_timestamp = self.max_timestamp
 
+    def open_transaction_index(self) -> TransactionIndex:
+        """Return the transaction index; it has a file once an entry is written."""
+        if self.transaction_index is None:
+            path = self.file_path(layout.TXN_INDEX)
+            self.transaction_index = TransactionIndex(path, self._disk)
+            self.transaction_index.open_segments = self.open_segments
+        return self.transaction_index
+
+    def note_completed(self, completed: CompletedTransaction) -> None:
+        """Add a transaction whose marker is in this segment to the index, if it was aborted."""
+        if not completed.is_commit:
+            self.open_transaction_index().add(completed)
+
     def preallocate(self, size: int, segment_size_max: int) -> None:
         """Preallocate file space for the next `size` bytes, and some more."""
         # In proportion to the segment, so that small partitions use little space.
@@ -264,6 +284,8 @@ class LogSegment:
     def write_indexes(self) -> None:
         self.offset_index.write()
         self.time_index.write()
+        if self.transaction_index is not None:
+            self.transaction_index.write()
 
     def finish(self) -> None:
         """Close the segment for appends: write the indexes and truncate preallocated space."""
@@ -312,6 +334,19 @@ class LogSegment:
         if code == AT_END:
             return None
         raise KafkaStorageError(self.error_text(code, found[0]))
+
+    def offset_bound(self, position: int) -> int | None:
+        """Return an offset after all batches before a position, as near as the index knows."""
+        relative, begin = self.offset_index.first_from(position)
+        if relative < 0:
+            return None
+        # The index is a cache: its entry counts only if the batch agrees.
+        head = os.pread(self.descriptor, HEADER_SIZE, begin)
+        if len(head) < HEADER_SIZE:
+            return None
+        fields = header(head)
+        last_offset: int = fields[0] + fields[6]
+        return last_offset + 1 if last_offset == self.base_offset + relative else None
 
     def find_timestamp(self, timestamp: int, offset: int) -> BatchPosition | None:
         """Return the first batch, of those that end at `offset` or later, whose maximum timestamp
@@ -458,7 +493,10 @@ class LogSegment:
         *,
         gapless: bool = False,
     ) -> SegmentScan:
-        """Check every batch from a position on and add their index entries."""
+        """Check every batch from a position on and add their index entries.
+
+        The transactions that end there are added by `note`, which knows the producers.
+        """
         self.resume(position, next_offset)
         step = SegmentScan(
             WHOLE, position, next_offset, self.size_since_entry, self.max_timestamp,
@@ -540,3 +578,5 @@ class LogSegment:
         self._descriptor = -1
         self.offset_index.release()
         self.time_index.release()
+        if self.transaction_index is not None:
+            self.transaction_index.release()

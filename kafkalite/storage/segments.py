@@ -22,13 +22,15 @@ from kafkalite.storage.flush_state import FlushState
 from kafkalite.storage.index import OffsetIndex, TimeIndex
 from kafkalite.storage.log_config import LogConfig
 from kafkalite.storage.log_environment import LogEnvironment
+from kafkalite.storage.open_transactions import CompletedTransaction
 from kafkalite.storage.segment import PREALLOCATED_FIRST, RELATIVE_OFFSET_MAX, LogSegment
+from kafkalite.storage.transaction_index import TransactionIndex
 
 
 class Segments(Sequence[LogSegment]):
     """The segments of one log, in the order of their offsets; there is always at least one."""
 
-    __slots__ = ("_age_ms_max", "_base_offsets", "_clock", "_disk", "_flush_state",
+    __slots__ = ("_aborting", "_age_ms_max", "_base_offsets", "_clock", "_disk", "_flush_state",
                  "_offset_entries_max", "_open_segments", "_segments", "_time_entries_max",
                  "active", "config", "created_count", "directory",
                  "preallocated_from")  # fmt: skip
@@ -51,6 +53,12 @@ class Segments(Sequence[LogSegment]):
         self.directory = self.active.directory
         self.created_count = created_count
         """Number of segments created by this process, whose names may not be flushed."""
+        self._aborting = [
+            segment
+            for segment in found
+            if segment.transaction_index is not None and segment.transaction_index.count
+        ]
+        """The segments in which a transaction was aborted."""
         for segment in found[:-1]:
             segment.share(self._open_segments)
         self.active.share(self._open_segments, flush_state)
@@ -154,6 +162,33 @@ class Segments(Sequence[LogSegment]):
         self.created_count += 1
         self._age_ms_max = self._drawn_age_ms()
 
+    # -- aborted transactions ----------------------------------------------------------------
+
+    def note_completed(self, completed: CompletedTransaction) -> None:
+        """Add a transaction whose marker was appended to the index, if it was aborted."""
+        active = self.active
+        if completed.is_commit:
+            return
+        if active.transaction_index is None:
+            self.created_count += 1  # the name of its file is flushed as well
+        active.note_completed(completed)
+        if not self._aborting or self._aborting[-1] is not active:
+            self._aborting.append(active)
+
+    def transaction_indexes(self) -> list[TransactionIndex]:
+        """Return the transaction indexes that have entries."""
+        indexes = [segment.transaction_index for segment in self._aborting]
+        return [index for index in indexes if index is not None]
+
+    def with_aborted(self, offset: int) -> list[LogSegment]:
+        """Return the segments in which a transaction was aborted, from the one that holds an
+        offset on."""
+        if not self._aborting:
+            return []
+        begin = self._base_offsets[self.number_of(offset)]
+        first = bisect_left(self._aborting, begin, key=lambda segment: segment.base_offset)
+        return self._aborting[first:]
+
     # -- removing ----------------------------------------------------------------------------
 
     def remove_first(self, count: int) -> list[Path]:
@@ -161,6 +196,8 @@ class Segments(Sequence[LogSegment]):
         # A search may iterate over the earlier list (timestamps.py).
         removed, self._segments = self._segments[:count], self._segments[count:]
         del self._base_offsets[:count]
+        first_offset = self._base_offsets[0]
+        self._aborting = [each for each in self._aborting if each.base_offset >= first_offset]
         return [path for segment in removed for path in segment.mark_deleted()]
 
     def release(self) -> None:

@@ -19,7 +19,7 @@ from kafkalite.client.consumer.record_range import (
 )
 from kafkalite.client.net.topology import TopicPartition
 from kafkalite.errors import CorruptMessage, InvalidRecord
-from kafkalite.records.batch import Record, build
+from kafkalite.records.batch import Record, RecordBatch, build, sealed
 from kafkalite.records.compression import Codec
 
 WITHOUT_BOUND = 1 << 30
@@ -188,6 +188,12 @@ def test_compressed_batch_of_an_aborted_transaction_is_not_decompressed():
     garbage = sent(0, 3, 7, codec=Codec.ZSTD)
     record_range = answer(garbage + marker(3, 7, False) + batch(4, 1), aborted=((7, 0),))
     assert offsets(record_range) == [4]
+
+
+def test_control_batch_emptied_by_compaction_ends_no_transaction():
+    header = RecordBatch(marker(2, 7, False)).header._replace(count=0)
+    log = sent(0, 2, 7) + sealed(header, b"") + sent(3, 1, 7) + marker(4, 7, False) + batch(5, 1)
+    assert offsets(answer(log, aborted=((7, 0),))) == [5]
 
 
 def test_invalid_control_batch_raises():

@@ -373,16 +373,6 @@ def test_control_batch_from_a_client_returns_invalid_record(topic):
     assert values_in(topic) == []
 
 
-def test_transactional_produce_is_rejected(topic):
-    answer = topic.request(
-        PRODUCE, 12, transactional_id="t", acks=ALL, timeout_ms=1_000,
-        topic_data=[topic_data_of(topic, 12, batch_of(b"x"))],
-    )  # fmt: skip
-    (entry,) = answer.responses[0].partition_responses
-    assert entry.error_code == errors.InvalidTxnState.code
-    assert entry.error_message
-
-
 def test_error_of_one_partition_does_not_affect_others(topic):
     good, bad = batch_of(b"x"), flipped(batch_of(b"y"))
     partition_data = [{"index": 0, "records": bad}, {"index": 1, "records": good}]

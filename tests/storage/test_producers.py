@@ -16,6 +16,7 @@ from kafkalite.config.broker import (
 )
 from kafkalite.config.settings import Settings
 from kafkalite.errors import InvalidConfig, InvalidProducerEpoch, OutOfOrderSequenceNumber
+from kafkalite.records.control import TransactionMarker
 from kafkalite.storage import layout
 from kafkalite.storage.log import Log
 from kafkalite.storage.producer_state import SEQUENCE_MAX, after
@@ -234,7 +235,7 @@ def test_copied_transaction_is_open_until_its_marker(tmp_path: Path) -> None:
     how = {"producer_id": 3, "producer_epoch": 0, "transactional": True}
     log.append(batch(b"a", base_sequence=0, **how), 0, from_client=False)
     assert [producer.txn_first_offset for producer in log.producers] == [0]
-    log.append(batch(b"commit", control=True, **how), 0, from_client=False)
+    log.append(TransactionMarker(3, 0, True, 0).batch(NOW), 0, from_client=False)
     assert [producer.txn_first_offset for producer in log.producers] == [-1]
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from kafkalite._ext import offset_index, segment_walk
 from kafkalite._ext.record_batch import HEADER_SIZE
-from kafkalite.records.batch import Codec
+from kafkalite.records.batch import Codec, Record, build
 from tests.storage.factories import NOW, batch
 from tests.twins import offset_index as index_twin
 from tests.twins import segment_walk as walk_twin
@@ -47,12 +47,28 @@ def segments(draw: st.DrawFn) -> bytes:
             producer = draw(st.integers(0, 2))
             how = {"producer_id": producer, "producer_epoch": 0, "base_sequence": offset}
             how["transactional"] = draw(st.integers(0, 9)) == 0
+            if draw(st.integers(0, 9)) == 0:
+                content += draw(control_batches(offset, producer))
+                offset += 1
+                continue
         content += batch(
             *values, base_offset=offset, timestamp=NOW + draw(st.integers(-50, 50)),
             leader_epoch=draw(st.integers(0, 3)), **how,
         )  # fmt: skip
         offset += len(values)
     return content
+
+
+@st.composite
+def control_batches(draw: st.DrawFn, offset: int, producer_id: int) -> bytes:
+    """Draw a control batch: a marker, or one whose record is of another form."""
+    key = draw(st.sampled_from([b"\0\0\0\0", b"\0\0\0\1"]) | st.none() | st.binary(max_size=6))
+    value = draw(st.none() | st.binary(max_size=8))
+    record = Record(timestamp=NOW, key=key, value=value)
+    return build(
+        [record], base_offset=offset, producer_id=producer_id, producer_epoch=0,
+        transactional=True, control=True, leader_epoch=0,
+    )  # fmt: skip
 
 
 @st.composite

@@ -10,6 +10,7 @@ from tests.twins import record_batch
 HEADER = struct.Struct(">qiibIhiqqqhii")
 WHOLE, DAMAGED, AT_END, TORN, ZEROS, GAP = 0, 2, -1, -2, -3, -4
 KEPT = 0x30  # transactional or control
+CONTROL = 0x20
 OFFSET_MAX = (1 << 63) - 2  # an offset follows it
 
 
@@ -102,7 +103,8 @@ def scan(file: bytes, base: int, interval: int, gapless: bool = False) -> tuple[
             began.append((leader, first))
             epoch = leader
         if producer >= 0:
-            produced.append((first, delta, bits, when, producer, p_epoch, sequence))
+            control = control_record(whole) if bits & CONTROL else (-1, -1)
+            produced.append((first, delta, bits, when, producer, p_epoch, sequence, *control))
         next_offset, position, count = first + delta + 1, position + size, count + 1
     seen: Counter[int] = Counter()
     kept = []
@@ -112,3 +114,43 @@ def scan(file: bytes, base: int, interval: int, gapless: bool = False) -> tuple[
         seen[batch[4]] += 1
     return (code, position, next_offset, since, newest, of_newest, entered, epoch, count,
             offsets, times, kept[::-1], began)  # fmt: skip
+
+
+def varint(content: bytes, at: int, bits: int) -> tuple[int, int]:
+    """Return a zigzag varint and the position after it; raise ValueError if it is not one."""
+    value = shift = 0
+    while True:
+        if at == len(content) or shift >= bits:
+            raise ValueError
+        byte = content[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            break
+    if value >> bits:
+        raise ValueError
+    return value >> 1 ^ -(value & 1), at
+
+
+def control_record(batch: bytes) -> tuple[int, int]:
+    """Return (type, coordinator epoch) of a control batch; -1 for what it lacks."""
+    fields = HEADER.unpack_from(batch)
+    kind = epoch = -1
+    if fields[-1] < 1 or fields[5] & 7:
+        return kind, epoch
+    try:
+        _, at = varint(batch, HEADER.size, 32)
+        at += 1
+        for _ in range(2):
+            _, at = varint(batch, at, 64)
+        size, at = varint(batch, at, 32)
+        if not 4 <= size <= len(batch) - at:
+            return kind, epoch
+        (kind,) = struct.unpack_from(">h", batch, at + 2)
+        size, at = varint(batch, at + size, 32)
+        if 6 <= size <= len(batch) - at:
+            (epoch,) = struct.unpack_from(">i", batch, at + 2)
+    except ValueError:
+        pass
+    return kind, epoch

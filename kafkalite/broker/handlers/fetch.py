@@ -5,7 +5,7 @@ Fetch   v4–v18   v7 adds sessions (KIP-227), v9 leader epochs (KIP-320), v12 d
                  this node does not lead (KIP-951)
 
 Left out: followers (a client that claims to be one is refused, since there are no replicas); a
-preferred read replica (there is one replica); aborted transactions, until there are transactions.
+preferred read replica (there is one replica).
 """
 
 from __future__ import annotations

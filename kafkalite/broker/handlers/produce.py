@@ -6,8 +6,11 @@ Produce   v3–v13   v8 returns errors per record (KIP-467), v10 the current lea
 Versions 0–2 are advertised, because librdkafka infers the message format from them (KAFKA-18659),
 and refused when used, as in Kafka 4.
 
-Left out: transactions; a transactional produce is refused with INVALID_TXN_STATE.  With acks=0 a
-batch that is refused only after a thread has decompressed it is counted; the connection is kept.
+The first records of a transaction are refused with INVALID_TXN_STATE, unless
+transaction.partition.verification.enable is false.
+
+Left out: the verification, with the transaction coordinator.  With acks=0 a batch that is refused
+only after a thread has decompressed it is counted; the connection is kept.
 """
 
 from __future__ import annotations
@@ -25,11 +28,12 @@ from kafkalite.broker.replica.replica_manager import (
     ReplicaManager,
     append_result,
 )
+from kafkalite.broker.security import TRANSACTIONAL_ID, WRITE
 from kafkalite.broker.served_apis import ApiCodec, ServingNode, serves
 from kafkalite.errors import (
-    InvalidTxnState,
     KafkaError,
     NotLeaderOrFollower,
+    TransactionalIdAuthorizationFailed,
 )
 from kafkalite.protocol.results import PartitionAppendResult, ProduceResponse, Topic
 from kafkalite.protocol.schemas.produce import PRODUCE
@@ -65,13 +69,16 @@ def produce(
     transactional_id, required_acks, timeout_ms, topics = request
     builder = ProduceResponseBuilder(node, client, required_acks, timeout_ms)
     append = node.replicas.append
+    refusal: KafkaError | None = None
+    if transactional_id is not None and not client.may(WRITE, TRANSACTIONAL_ID, transactional_id):
+        refusal = TransactionalIdAuthorizationFailed()
     for topic, partitions in topics:
         results: list[PartitionAppendResult] = []
         builder.topics.append((topic, results))
         for index, batch in partitions:
             try:
-                if transactional_id is not None:
-                    raise InvalidTxnState("Transactions are not supported.")
+                if refusal is not None:
+                    raise refusal
                 partition, appended = append(client, required_acks, topic, index, batch)
             except KafkaError as error:
                 results.append(builder.failed(topic, index, len(batch or b""), error))

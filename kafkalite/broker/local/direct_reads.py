@@ -12,8 +12,6 @@ granted since.  Its number is listed as dropped in the next response (at the end
 read's wait ends) and is never reused.
 
 Granted bytes are counted as bytes out.
-
-Left out: aborted transactions, until there are transactions.
 """
 
 from __future__ import annotations
@@ -24,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from kafkalite.broker.future import Future
 from kafkalite.broker.replica.delayed_operation import DelayedOperation, WatchedPartition
+from kafkalite.broker.replica.partition import READ_COMMITTED
 from kafkalite.broker.request_metrics import EXPECTED
 from kafkalite.broker.security import READ, TOPIC
 from kafkalite.errors import (
@@ -34,6 +33,7 @@ from kafkalite.errors import (
 )
 from kafkalite.protocol.schemas import local
 from kafkalite.records.file_slice import OpenFile
+from kafkalite.storage.log_reader import aborted_between
 
 if TYPE_CHECKING:
     from kafkalite.broker.client_context import ClientContext
@@ -227,6 +227,7 @@ class DirectReads:
             position=grant.position if grant else 0,
             size=grant.size if grant else 0,
             end_offset=grant.end_offset if grant else -1,
+            aborted=_aborted(partition, read, grant),
         )
 
     def refuse(self, read: dict[str, Any], error: KafkaError) -> None:
@@ -254,6 +255,7 @@ class DirectReads:
             position=0,
             size=0,
             end_offset=-1,
+            aborted=[],
         )
 
     def _granted(
@@ -268,8 +270,21 @@ class DirectReads:
                 error_code=error.code if error else 0,
                 error_message=str(error) if error else None,
                 dropped=dropped,
-                aborted=[],
                 **fields,
             ),
             *files,
         )
+
+
+def _aborted(
+    partition: Partition, read: dict[str, Any], grant: SegmentGrant | None
+) -> list[dict[str, int]]:
+    """Return the aborted transactions in the granted records, for a read_committed reader."""
+    if grant is None or read["isolation_level"] != READ_COMMITTED:
+        return []
+    offset, end_offset = read["offset"], grant.end_offset
+    aborting = partition.log.segments.with_aborted(offset)
+    return [
+        {"producer_id": producer_id, "first_offset": first_offset}
+        for producer_id, first_offset in aborted_between(aborting, offset, end_offset)
+    ]

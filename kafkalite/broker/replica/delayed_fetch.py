@@ -246,7 +246,8 @@ def read(items: Sequence[FetchItem], limits: FetchLimits, size: int = 0) -> Read
     small limits makes progress (KIP-74).
     """
     _, max_bytes, isolation_level, _ = limits
-    aborted = () if isolation_level == READ_COMMITTED else None
+    is_committed = isolation_level == READ_COMMITTED
+    none_aborted = () if is_committed else None
     results: list[PartitionFetchResult] = []
     failed = False
     for item in items:
@@ -260,6 +261,7 @@ def read(items: Sequence[FetchItem], limits: FetchLimits, size: int = 0) -> Read
             partition.check_epoch(leader_epoch)
             diverging = _diverging(partition, item) if fetched_epoch >= 0 else None
             records = None
+            aborted: Sequence[tuple[int, int]] | None = none_aborted
             if diverging is None:
                 left = max_bytes - size
                 if left < size_max:
@@ -267,16 +269,13 @@ def read(items: Sequence[FetchItem], limits: FetchLimits, size: int = 0) -> Read
                 records = partition.read(
                     offset, max(0, size_max), isolation_level, whole_first=not size
                 )
+                if is_committed and records is not None:
+                    aborted = partition.aborted_transactions(offset, records)
             else:
                 failed = True
-        except KafkaError as raised:
+        except (KafkaError, OSError) as raised:
             failed = True
             results.append(_failed(item, raised))
-            continue
-        except OSError as error:
-            failed = True
-            unreadable = KafkaStorageError(f"{partition} cannot be read: {error}")
-            results.append(_failed(item, unreadable))
             continue
         if records is not None:
             size += records.size
@@ -310,7 +309,9 @@ def _diverging(partition: Partition, item: FetchItem) -> tuple[int, int] | None:
     return epoch, end_offset
 
 
-def _failed(item: FetchItem, error: KafkaError) -> PartitionFetchResult:
+def _failed(item: FetchItem, error: KafkaError | OSError) -> PartitionFetchResult:
+    if isinstance(error, OSError):
+        error = KafkaStorageError(f"{item.partition} cannot be read: {error}")
     # As in Kafka: an empty list of aborted transactions if the partition is not led here, null if
     # it is.
     aborted = () if item.partition is None else None

@@ -7,7 +7,7 @@ The leader is the only replica (replication comes later), so a record is committ
 the configured durability: in `fsync` mode when a flush has covered it, otherwise when the write
 call has returned.
 
-Left out: followers and the ISR; transactions, so the last stable offset is the high watermark.
+Left out: followers and the ISR.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING
 from kafkalite.broker.request_metrics import TopicTraffic
 from kafkalite.errors import FencedLeaderEpoch, KafkaError, OffsetOutOfRange, UnknownLeaderEpoch
 from kafkalite.storage.durability import Durability
-from kafkalite.storage.log_reader import available, read
+from kafkalite.storage.log_reader import aborted_transactions, available, read
 from kafkalite.storage.segment_grants import SegmentGrant, grant
 
 if TYPE_CHECKING:
     from kafkalite.broker.replica.delayed_operation import DelayedOperation
     from kafkalite.config.settings import Settings
+    from kafkalite.records.control import TransactionMarker
     from kafkalite.records.decode_steps import Steps
     from kafkalite.records.file_slice import FileSlice
     from kafkalite.storage.log import Log, LogAppendResult
@@ -73,8 +74,12 @@ class Partition:
 
     @property
     def last_stable_offset(self) -> int:
-        """The offset at which read_committed reads end."""
-        return self.high_watermark
+        """The offset at which read_committed reads end: the outcome of each transaction below it is
+        known and committed."""
+        transactions = self.log.producers.transactions
+        if not transactions:
+            return self.high_watermark
+        return transactions.last_stable_offset(self.high_watermark, self.log.log_start_offset)
 
     def begin_validation(self, batch: memoryview | bytes) -> Steps[bytes] | None:
         """Return the steps that open a client's batch for `append`, or None if it needs none."""
@@ -83,22 +88,40 @@ class Partition:
         return self.log.begin_validation(batch)
 
     def append(
-        self, batch: memoryview | bytes, *, from_client: bool = True, validated: bool = False
+        self,
+        batch: memoryview | bytes,
+        *,
+        from_client: bool = True,
+        validated: bool = False,
+        verified: bool = False,
     ) -> LogAppendResult:
-        """Append a batch to the log.
+        """Append a batch to the log; see Log.append.
 
         Raises KafkaError if the log rejects the batch or the partition has failed.
         """
         if self.error is not None:
             raise self.error.copy()
         appended = self.log.append(
-            batch, self.leader_epoch, from_client=from_client, validated=validated
+            batch,
+            self.leader_epoch,
+            from_client=from_client,
+            validated=validated,
+            verified=verified,
         )
         if not self.flushes_always:
             self.high_watermark = self.log.end_offset
         traffic = self.traffic
         traffic.messages_in += appended.last_offset - appended.base_offset + 1
         traffic.bytes_in += len(batch)
+        return appended
+
+    def append_marker(self, marker: TransactionMarker) -> LogAppendResult:
+        """Append the marker that ends a producer's transaction; raise as `append`."""
+        if self.error is not None:
+            raise self.error.again()
+        appended = self.log.append_marker(marker, self.leader_epoch)
+        if not self.flushes_always:
+            self.high_watermark = self.log.end_offset
         return appended
 
     def advance(self) -> bool:
@@ -124,6 +147,11 @@ class Partition:
             self._refuse_beyond(offset)
             return None
         return read(self.log, offset, size_max, upper, whole_first=whole_first)
+
+    def aborted_transactions(self, offset: int, records: FileSlice) -> list[tuple[int, int]]:
+        """Return (producer id, first offset) of the aborted transactions in what a read_committed
+        read at `offset` returned."""
+        return aborted_transactions(self.log, offset, records, self.last_stable_offset)
 
     def grant(self, offset: int, size_max: int, isolation_level: int) -> SegmentGrant | None:
         """Return a segment grant of whole batches for the same range, or None if it is empty."""

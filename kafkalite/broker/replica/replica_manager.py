@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from kafkalite.broker.replica.batch_opener import BatchOpener
     from kafkalite.broker.scheduler import Scheduler
     from kafkalite.coordination.image import TopicImage
+    from kafkalite.records.control import TransactionMarker
     from kafkalite.storage.flusher import Flusher
     from kafkalite.storage.log import Log, LogAppendResult
     from kafkalite.storage.log_flushes import LogFlush
@@ -128,6 +129,8 @@ class ReplicaManager:
         """Called with the number of partitions led here when it changes."""
         self.traffic: dict[str, TopicTraffic] = {}
         """Counters of each topic that has partitions led here."""
+        self.verifies_transactions = True
+        """True if records may begin a transaction only if its coordinator knows the partition."""
         self.other_traffic = TopicTraffic()
         """Counters of all other topics: no longer led here, or never."""
 
@@ -308,7 +311,8 @@ class ReplicaManager:
     def _append_now(
         self, partition: Partition, batch: memoryview | bytes, *, validated: bool = False
     ) -> LogAppendResult:
-        appended = partition.append(batch, validated=validated)
+        verified = not self.verifies_transactions
+        appended = partition.append(batch, validated=validated, verified=verified)
         partition.traffic.produces += 1
         self._dirty[partition] = None
         return appended
@@ -316,6 +320,12 @@ class ReplicaManager:
     def append_own(self, partition: Partition, batch: bytes) -> LogAppendResult:
         """Append a batch that this node built, such as a coordinator's records."""
         appended = partition.append(batch, from_client=False)
+        self._dirty[partition] = None
+        return appended
+
+    def append_marker(self, partition: Partition, marker: TransactionMarker) -> LogAppendResult:
+        """Append the marker that ends a producer's transaction."""
+        appended = partition.append_marker(marker)
         self._dirty[partition] = None
         return appended
 

@@ -6,23 +6,20 @@ first offset of the transaction its producer's batches are skipped up to the abo
 
 from __future__ import annotations
 
-import struct
-
 from kafkalite._ext import record_batch
-from kafkalite._ext import records as record_bytes
-from kafkalite._ext.record_batch import HEADER_SIZE
 from kafkalite.client.consumer.positions import partition_name
 from kafkalite.client.consumer.record_range import BatchStart, RecordRange, ShortRead, batch_start
 from kafkalite.client.consumer.record_sets import Builder, decode_set
 from kafkalite.errors import CorruptMessage, KafkaError, raise_for
+from kafkalite.records.control import ControlType
 
 UNPACKED_SIZE_MAX = 1 << 30
 """Maximum decompressed size of a batch in bytes.  Producers limit a batch before compression,
 mostly to far less; this only prevents a decompression bomb from using all memory.
 """
 
-_MARKER = struct.Struct(">hh")
-_ABORT = 0
+_COUNT = 12
+"""Index of the record count in a batch header."""
 
 
 def decode(record_range: RecordRange, builder: Builder, size_max: int) -> bool:
@@ -65,7 +62,7 @@ def decode_committed(
     Returns False if the builder is full before `size_max`, or the next batch cannot be decoded.
     """
     place = 0
-    open_ones = OpenTransactions(record_range.aborted)
+    open_ones = AbortedTransactionFilter(record_range.aborted)
     try:
         while place < len(window) and builder.size < size_max:
             start = batch_start(window, place)
@@ -85,7 +82,7 @@ def decode_committed(
         record_range.take(place)
 
 
-class OpenTransactions:
+class AbortedTransactionFilter:
     """The aborted transactions of a record range that have not ended yet."""
 
     def __init__(self, aborted: tuple[tuple[int, int], ...]) -> None:
@@ -113,8 +110,8 @@ class OpenTransactions:
 
 
 def is_abort(batch: memoryview) -> bool:
-    """Return whether a control batch is an abort marker."""
-    found = record_bytes.decode(batch[HEADER_SIZE:], 1)
-    if isinstance(found, int) or not found[0][2] or len(found[0][2]) < _MARKER.size:
-        raise CorruptMessage("A control batch has no marker.")
-    return bool(_MARKER.unpack_from(found[0][2])[1] == _ABORT)
+    """Return whether a control batch is an abort marker; one emptied by compaction is none."""
+    control_type = record_batch.control_record(batch)[0]
+    if control_type < 0 and record_batch.header(batch)[_COUNT]:
+        raise CorruptMessage("A control batch has no control record.")
+    return control_type == ControlType.ABORT

@@ -1,0 +1,109 @@
+"""Transaction markers: the end of transactions in the partitions that this node leads.
+
+WriteTxnMarkers   v1–v2   v2 sends the transaction version of each marker (KIP-1228)
+
+Transaction coordinators of other brokers send it, and administrators to abort a transaction that no
+coordinator knows (KIP-664).  A marker is in the response once it is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+from kafkalite.broker.client_context import ClientContext
+from kafkalite.broker.future import Future
+from kafkalite.broker.handler_node import HandlerNode
+from kafkalite.broker.replica.delayed_produce import DelayedProduce, UncommittedAppend
+from kafkalite.broker.replica.replica_manager import ReplicaManager, append_result
+from kafkalite.broker.security import ALTER, CLUSTER, CLUSTER_ACTION, CLUSTER_NAME
+from kafkalite.broker.served_apis import Response, ServingNode, serves
+from kafkalite.broker.stepping import Work
+from kafkalite.errors import ClusterAuthorizationFailed, KafkaError
+from kafkalite.protocol.results import PartitionAppendResult
+from kafkalite.protocol.schemas.transactions import WRITE_TXN_MARKERS
+from kafkalite.records.control import TransactionMarker
+
+COMMIT_MS_MAX = 30_000
+"""Time after which a marker that is not committed is reported as REQUEST_TIMED_OUT."""
+
+
+class MarkersNode(HandlerNode, Protocol):
+    """The components that transaction markers use."""
+
+    replicas: ReplicaManager
+
+
+class TopicResults(NamedTuple):
+    """The results of one marker in the partitions of a topic."""
+
+    name: str
+    partitions: list[PartitionAppendResult]
+
+
+@serves(WRITE_TXN_MARKERS, versions="1-2", at=ServingNode.LEADER)
+def write_txn_markers(
+    node: MarkersNode, request: Any, client: ClientContext
+) -> Work[Response | Future[Response]]:
+    """Write the markers; respond once they are committed."""
+    is_allowed = client.may(ALTER, CLUSTER, CLUSTER_NAME) or client.may(
+        CLUSTER_ACTION, CLUSTER, CLUSTER_NAME
+    )
+    uncommitted: list[UncommittedAppend] = []
+    markers: list[tuple[int, list[TopicResults]]] = []
+    for entry in request.markers:
+        marker = TransactionMarker(
+            entry.producer_id,
+            entry.producer_epoch,
+            entry.transaction_result,
+            entry.coordinator_epoch,
+            entry.transaction_version,
+        )
+        topics: list[TopicResults] = []
+        markers.append((entry.producer_id, topics))
+        for topic in entry.topics:
+            results: list[PartitionAppendResult] = []
+            topics.append(TopicResults(topic.name, results))
+            for index in topic.partition_indexes:
+                try:
+                    if not is_allowed:
+                        raise ClusterAuthorizationFailed()
+                    partition = node.replicas.leader(topic.name, index)
+                    appended = node.replicas.append_marker(partition, marker)
+                except KafkaError as error:
+                    results.append(PartitionAppendResult.failed(index, error))
+                else:
+                    if partition.high_watermark <= appended.last_offset:
+                        uncommitted.append(
+                            UncommittedAppend(
+                                partition, appended.last_offset, results, len(results)
+                            )
+                        )
+                    results.append(append_result(partition, appended))
+                yield
+        yield
+    if not uncommitted:
+        return _response(markers)
+    committed = node.replicas.purgatory.watch(DelayedProduce(uncommitted), COMMIT_MS_MAX)
+    return committed.map(lambda _: _response(markers))
+
+
+def _response(markers: Sequence[tuple[int, Sequence[TopicResults]]]) -> Response:
+    return {
+        "markers": [
+            {
+                "producer_id": producer_id,
+                "topics": [
+                    {
+                        "name": topic.name,
+                        "partitions": [
+                            {"partition_index": each.partition_index, "error_code": each.error_code}
+                            for each in topic.partitions
+                        ],
+                    }
+                    for topic in topics
+                ],
+            }
+            for producer_id, topics in markers
+        ]
+    }

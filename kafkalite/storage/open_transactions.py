@@ -1,0 +1,82 @@
+"""OpenTransactions: the transactions of one log that hold back its last stable offset.
+
+    open     began in the log, and no marker has ended it
+    ended    its marker is in the log, at or above the high watermark
+
+The last stable offset is the lowest first offset of these, or the high watermark if there are none:
+below it, the outcome of every transaction is known and committed.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+
+class CompletedTransaction(NamedTuple):
+    """A transaction that a marker has ended."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    """Offset of the marker."""
+    last_stable_offset: int
+    """The last stable offset once the marker is committed."""
+    is_commit: bool
+
+
+class EndedTransaction(NamedTuple):
+    """A transaction whose marker may not be committed yet."""
+
+    first_offset: int
+    last_offset: int
+
+
+class OpenTransactions:
+    """The open and ended transactions of a log."""
+
+    __slots__ = ("_ended", "_first_offsets")
+
+    def __init__(self) -> None:
+        # In the order of their first offsets, since a transaction begins at the log end.
+        self._first_offsets: dict[int, int] = {}
+        self._ended: deque[EndedTransaction] = deque()
+
+    def __len__(self) -> int:
+        return len(self._first_offsets) + len(self._ended)
+
+    def __contains__(self, producer_id: int) -> bool:
+        """Return whether a producer has an open transaction."""
+        return producer_id in self._first_offsets
+
+    def begin(self, producer_id: int, first_offset: int) -> None:
+        """Add a transaction that begins at the log end."""
+        self._first_offsets[producer_id] = first_offset
+
+    def end(
+        self, producer_id: int, marker_offset: int, *, is_commit: bool
+    ) -> CompletedTransaction | None:
+        """End the open transaction of a producer; return None if it has none."""
+        first_offset = self._first_offsets.pop(producer_id, None)
+        if first_offset is None:
+            return None
+        self._ended.append(EndedTransaction(first_offset, marker_offset))
+        stable = next(iter(self._first_offsets.values()), marker_offset + 1)
+        return CompletedTransaction(producer_id, first_offset, marker_offset, stable, is_commit)
+
+    def last_stable_offset(self, high_watermark: int, log_start_offset: int) -> int:
+        """Return the last stable offset; it never moves back as the high watermark advances."""
+        ended = self._ended
+        while ended and ended[0].last_offset < high_watermark:
+            ended.popleft()
+        stable = min(
+            next(iter(self._first_offsets.values()), high_watermark),
+            min((each.first_offset for each in ended), default=high_watermark),
+            high_watermark,
+        )
+        return max(stable, min(log_start_offset, high_watermark))
+
+    def restore(self, first_offsets: dict[int, int]) -> None:
+        """Replace everything by these open transactions, given by producer id."""
+        self._first_offsets = dict(sorted(first_offsets.items(), key=lambda each: each[1]))
+        self._ended.clear()

@@ -1,0 +1,105 @@
+"""TransactionIndex: the aborted transactions whose markers are in one segment.
+
+    .txnindex    i16 version 0, i64 producer id, i64 first offset, i64 last offset (of the marker),
+                 i64 last stable offset when the transaction ended
+
+Entries are in the order of their last offsets.  The file exists only if there is an entry.  Unlike
+the other two indexes it is not a cache: an entry that is missing would show aborted records to a
+read_committed consumer.  So a flush covers it, recovery rebuilds it for what it scans, and the
+rest of an incomplete entry has its segment scanned again.
+
+Source: AbortedTxn and TransactionIndex of Apache Kafka (KIP-98).
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from kafkalite.errors import KafkaStorageError
+from kafkalite.storage.index import SegmentIndex
+from kafkalite.storage.open_transactions import CompletedTransaction
+
+VERSION = 0
+_ENTRY = struct.Struct(">hqqqq")
+READ_COUNT = 64
+"""Number of entries that are read at a time."""
+
+
+class AbortedTransaction(NamedTuple):
+    """An entry of the index."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    last_stable_offset: int
+
+
+class TransactionIndex(SegmentIndex):
+    """The aborted transactions of one segment."""
+
+    __slots__ = ()
+    entry_size = _ENTRY.size
+
+    def add(self, completed: CompletedTransaction) -> None:
+        """Add a transaction that was aborted, after those before it."""
+        self.tail += _ENTRY.pack(
+            VERSION, completed.producer_id, completed.first_offset, completed.last_offset,
+            completed.last_stable_offset,
+        )  # fmt: skip
+        self.count += 1
+
+    def from_offset(self, offset: int) -> Iterator[AbortedTransaction]:
+        """Yield the transactions whose markers are at this offset or later."""
+        slot = self.count_before(offset)
+        while slot < self.count:
+            some = self._read_entries(slot, READ_COUNT)
+            if not some:
+                return
+            for entry in _ENTRY.iter_unpack(some):
+                yield AbortedTransaction(*entry[1:])
+            slot += len(some) // self.entry_size
+
+    def count_before(self, offset: int) -> int:
+        """Return the number of transactions whose markers are before an offset."""
+
+        def last_offset(slot: int) -> int:
+            return int(_ENTRY.unpack(self._read_entries(slot, 1))[3])
+
+        return bisect_left(range(self.count), offset, key=last_offset)
+
+    def truncate_to(self, offset: int, base_offset: int) -> None:
+        """Remove the transactions whose markers are at this offset or later; all of them, even if
+        they are damaged, for the segment's base offset."""
+        if self.count:
+            self.truncate(self.count_before(offset) if offset > base_offset else 0)
+
+    def is_sound(self, base_offset: int) -> bool:
+        """Return whether the entries can be those of a segment with this base offset."""
+        if not self.count and not self.path.exists():
+            return True
+        if self.path.stat().st_size % self.entry_size:
+            return False
+        before = base_offset - 1
+        for version, _, first_offset, last_offset, stable_offset in _ENTRY.iter_unpack(
+            self.entries()
+        ):
+            if version != VERSION or last_offset <= before or not first_offset <= last_offset:
+                return False
+            if not 0 <= stable_offset <= last_offset + 1:
+                return False
+            before = last_offset
+        return True
+
+    def _read_entries(self, slot: int, count: int) -> bytes:
+        """Return up to `count` entries; they end where the written ones do."""
+        if slot >= self.written:
+            begin = self.entry_size * (slot - self.written)
+            return bytes(self.tail[begin : begin + self.entry_size * count])
+        count = min(count, self.written - slot)
+        found = self._read(self.entry_size * count, self.entry_size * slot)
+        if len(found) != self.entry_size * count:
+            raise KafkaStorageError(f"{self.path} was truncated by another program.")
+        return found

@@ -1,0 +1,210 @@
+"""WriteTxnMarkers and reads of both isolation levels, through the dispatcher of a real node."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafkalite import errors
+from kafkalite.broker.security import ALTER, CLUSTER_ACTION, WRITE
+from kafkalite.protocol.schemas.fetch import FETCH
+from kafkalite.protocol.schemas.offsets import LIST_OFFSETS
+from kafkalite.protocol.schemas.produce import PRODUCE
+from kafkalite.protocol.schemas.transactions import DESCRIBE_PRODUCERS, WRITE_TXN_MARKERS
+from kafkalite.records.batch import Record, batches, build
+from tests.handlers.conftest import InProcess
+from tests.handlers.denying import Denying
+
+READ_UNCOMMITTED, READ_COMMITTED = 0, 1
+LATEST = -1
+
+
+def produce(node: InProcess, producer_id=7, sequence=0, epoch=0, transactional=True, **fields):
+    """Produce a record of a transaction and return the partition's response."""
+    batch = build(
+        [Record(timestamp=node.clock.wall_ms(), value=b"v")], producer_id=producer_id,
+        producer_epoch=epoch, base_sequence=sequence, transactional=transactional,
+    )  # fmt: skip
+    request = {"transactional_id": "id", "acks": -1, "timeout_ms": 1_000, **fields}
+    data = [{"name": "a", "partition_data": [{"index": 0, "records": batch}]}]
+    response = node.request(PRODUCE, 9, topic_data=data, **request)
+    (entry,) = response.responses[0].partition_responses
+    return entry
+
+
+def marker(producer_id=7, epoch=0, commit=True, coordinator_epoch=0, partitions=(0,), **fields):
+    return {
+        "producer_id": producer_id,
+        "producer_epoch": epoch,
+        "transaction_result": commit,
+        "coordinator_epoch": coordinator_epoch,
+        "topics": [{"name": "a", "partition_indexes": list(partitions)}],
+        **fields,
+    }
+
+
+def write(node: InProcess, *markers: dict, version=2) -> list[list[int]]:
+    """Write markers and return the error codes of the partitions of each."""
+    response = node.request(WRITE_TXN_MARKERS, version, markers=list(markers))
+    assert [each.producer_id for each in response.markers] == [
+        each["producer_id"] for each in markers
+    ]
+    return [
+        [partition.error_code for topic in each.topics for partition in topic.partitions]
+        for each in response.markers
+    ]
+
+
+def fetch(node: InProcess, offset: int, isolation_level: int, version=12):
+    partitions = [{"partition": 0, "fetch_offset": offset, "partition_max_bytes": 1 << 20}]
+    response = node.request(
+        FETCH, version, replica_id=-1, max_wait_ms=0, min_bytes=1, max_bytes=1 << 20,
+        session_epoch=-1, isolation_level=isolation_level,
+        topics=[{"topic": "a", "partitions": partitions}],
+    )  # fmt: skip
+    (entry,) = response.responses[0].partitions
+    return entry
+
+
+def end_offset(node: InProcess, isolation_level: int) -> int:
+    partitions = [{"partition_index": 0, "timestamp": LATEST, "current_leader_epoch": -1}]
+    response = node.request(
+        LIST_OFFSETS, 7, replica_id=-1, isolation_level=isolation_level,
+        topics=[{"name": "a", "partitions": partitions}],
+    )  # fmt: skip
+    return int(response.topics[0].partitions[0].offset)
+
+
+def record_count(entry) -> int:
+    return sum(len(batch.records()) for batch in batches(entry.records))
+
+
+@pytest.fixture
+def unverified(tmp_path):
+    """Yield a node that accepts the first records of a transaction without its coordinator."""
+    node = InProcess(tmp_path / "data", **{"transaction.partition.verification.enable": "false"})
+    node.create("a", 2)
+    yield node
+    node.close()
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_markers_of_every_version_end_transactions(unverified, version):
+    assert produce(unverified, 7).error_code == 0
+    assert produce(unverified, 8).error_code == 0
+    assert write(unverified, marker(7), marker(8, commit=False), version=version) == [[0], [0]]
+    entry = fetch(unverified, 0, READ_COMMITTED)
+    assert (entry.high_watermark, entry.last_stable_offset) == (4, 4)
+    assert [(each.producer_id, each.first_offset) for each in entry.aborted_transactions] == [
+        (8, 1)
+    ]
+
+
+def test_open_transaction_ends_read_committed_reads(unverified):
+    produce(unverified, transactional=False, producer_id=8)
+    produce(unverified)
+    entry = fetch(unverified, 0, READ_COMMITTED)
+    assert (entry.high_watermark, entry.last_stable_offset) == (2, 1)
+    assert record_count(entry) == 1
+    assert entry.aborted_transactions == []
+    entry = fetch(unverified, 0, READ_UNCOMMITTED)
+    assert record_count(entry) == 2
+    assert entry.aborted_transactions is None
+    assert end_offset(unverified, READ_COMMITTED) == 1
+    assert end_offset(unverified, READ_UNCOMMITTED) == 2
+
+
+def test_waiting_read_committed_fetch_is_completed_by_the_marker(unverified):
+    produce(unverified)
+    partitions = [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}]
+    wire = unverified.send(
+        FETCH, 12, replica_id=-1, max_wait_ms=10_000, min_bytes=1, max_bytes=1 << 20,
+        session_epoch=-1, isolation_level=READ_COMMITTED,
+        topics=[{"topic": "a", "partitions": partitions}],
+    )  # fmt: skip
+    for _ in range(3):
+        unverified.reactor.tick(0)
+    assert wire.sent is None
+    write(unverified, marker(commit=False))
+    unverified.until(lambda: wire.sent is not None)
+    (entry,) = unverified.response(wire, FETCH, 12).responses[0].partitions
+    assert record_count(entry) == 2
+    assert len(entry.aborted_transactions) == 1
+
+
+def test_each_partition_of_a_marker_has_its_own_error(unverified):
+    produce(unverified)
+    missing = {"name": "none", "partition_indexes": [0]}
+    request = marker(partitions=(0, 1, 9))
+    request["topics"].append(missing)
+    unknown = errors.UnknownTopicOrPartition.code
+    assert write(unverified, request) == [[0, 0, unknown, unknown]]
+
+
+def test_marker_of_an_old_epoch_or_coordinator_is_refused(unverified):
+    produce(unverified, epoch=3)
+    assert write(unverified, marker(epoch=2)) == [[errors.InvalidProducerEpoch.code]]
+    assert write(unverified, marker(epoch=3, transaction_version=2)) == [
+        [errors.InvalidProducerEpoch.code]
+    ]
+    assert write(unverified, marker(epoch=4, transaction_version=2, coordinator_epoch=5)) == [[0]]
+    assert write(unverified, marker(epoch=4, coordinator_epoch=4)) == [
+        [errors.TransactionCoordinatorFenced.code]
+    ]
+
+
+def test_marker_needs_alter_or_cluster_action_on_the_cluster(unverified):
+    unverified.node.authorizer = Denying(ALTER)
+    assert write(unverified, marker()) == [[0]]
+    unverified.node.authorizer = Denying(ALTER, CLUSTER_ACTION)
+    assert write(unverified, marker()) == [[errors.ClusterAuthorizationFailed.code]]
+
+
+def test_marker_is_in_the_response_once_it_is_committed(tmp_path):
+    node = InProcess(tmp_path / "data", durability="fsync")
+    node.create("a", 1)
+    wire = node.send(WRITE_TXN_MARKERS, 2, markers=[marker()])
+    partition = node.node.replicas.leader("a", 0)
+    assert partition.log.end_offset == 1
+    assert wire.sent is None
+    node.until(lambda: wire.sent is not None)
+    assert partition.high_watermark == 1
+    node.close()
+
+
+def test_first_records_of_a_transaction_are_refused_without_its_coordinator(broker):
+    broker.create("a", 1)
+    assert produce(broker).error_code == errors.InvalidTxnState.code
+    assert end_offset(broker, READ_UNCOMMITTED) == 0
+
+
+def test_records_of_another_principals_transaction_are_refused(unverified):
+    unverified.node.authorizer = Denying(WRITE, names="id")
+    assert produce(unverified).error_code == errors.TransactionalIdAuthorizationFailed.code
+
+
+def test_describe_producers_has_the_open_transaction(unverified):
+    def described():
+        topics = [{"name": "a", "partition_indexes": [0]}]
+        response = unverified.request(DESCRIBE_PRODUCERS, 0, topics=topics)
+        (found,) = response.topics[0].partitions[0].active_producers
+        return found.producer_epoch, found.current_txn_start_offset, found.coordinator_epoch
+
+    produce(unverified)
+    assert described() == (0, 0, -1)
+    write(unverified, marker(epoch=1, coordinator_epoch=6, commit=False))
+    assert described() == (1, -1, 6)
+
+
+def test_aborted_records_are_skipped_after_a_restart(unverified):
+    for sequence in range(5):
+        produce(unverified, sequence=sequence)
+    write(unverified, marker(commit=False))
+    produce(unverified, 8)
+    unverified.restart()
+    entry = fetch(unverified, 0, READ_COMMITTED)
+    assert (entry.high_watermark, entry.last_stable_offset) == (7, 6)
+    assert [(each.producer_id, each.first_offset) for each in entry.aborted_transactions] == [
+        (7, 0)
+    ]
+    write(unverified, marker(8))
+    assert fetch(unverified, 0, READ_COMMITTED).last_stable_offset == 8
