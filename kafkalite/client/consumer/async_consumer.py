@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 from kafkalite._ext.message_reader import Message
 from kafkalite.client.consumer.arguments import OffsetsToCommit
 from kafkalite.client.consumer.arrow_batches import ColumnReader
-from kafkalite.client.consumer.consumer import BATCH_SIZE, Consumer, Watermarks
+from kafkalite.client.consumer.consumer import BATCH_SIZE, Consumer
+from kafkalite.client.consumer.consumer_offsets import Watermarks
 from kafkalite.client.consumer.fetch_buffer import FetchCall
 from kafkalite.client.consumer.tables import Bounds
 from kafkalite.client.net import foreign_names as hints

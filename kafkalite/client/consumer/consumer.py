@@ -28,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from kafkalite._ext.message_reader import Message
 from kafkalite.client.consumer.arguments import (
@@ -36,26 +36,21 @@ from kafkalite.client.consumer.arguments import (
     checked_integer,
     checked_offset,
     checked_partition,
-    offsets_to_commit,
 )
 from kafkalite.client.consumer.arrow_batches import ColumnReader
+from kafkalite.client.consumer.consumer_offsets import ConsumerOffsets, Watermarks
 from kafkalite.client.consumer.fetch_buffer import FetchBuffer, column_reader
 from kafkalite.client.consumer.tables import Bounds, read_table, spans_of, timestamp_ms
 from kafkalite.client.net import foreign_names as hints
-from kafkalite.client.net import offset_requests
 from kafkalite.client.net.cluster import ClientClosed
 from kafkalite.client.net.deadline import Deadline, limit_s
 from kafkalite.client.net.offset_requests import OffsetAt
 from kafkalite.client.net.settings import Bootstrap
 from kafkalite.client.net.topology import TopicPartition
-from kafkalite.config.client import CHECK_CRCS, GROUP_ID
+from kafkalite.config.client import CHECK_CRCS
 from kafkalite.config.client_keywords import ConsumerConfig
 from kafkalite.errors import (
-    IllegalGeneration,
-    InvalidGroupId,
     KafkaError,
-    RebalanceInProgress,
-    UnknownMemberId,
 )
 from kafkalite.protocol.schemas.offsets import EARLIEST, LATEST
 
@@ -66,13 +61,6 @@ BATCH_SIZE = 1 << 20
 """Default size of a column batch in bytes, approximate: several thousand small records, most of
 which stay in the CPU cache until they are processed.
 """
-
-
-class Watermarks(NamedTuple):
-    """First offset of a partition and its end: the offset that the next record will get."""
-
-    low: int
-    high: int
 
 
 @hints.hinting(hints.CONSUMER)
@@ -108,6 +96,7 @@ class Consumer:
         """
         self.buffer = FetchBuffer(bootstrap, topics, group, settings)
         """Shared with AsyncConsumer."""
+        self._offsets = ConsumerOffsets(self.buffer)
 
     def close(self) -> None:
         """Close the consumer, from any thread; a second call does nothing."""
@@ -491,10 +480,7 @@ class Consumer:
         Raises:
             UnknownTopicOrPartition: The topic or partition does not exist.
         """
-        place = checked_partition(partition)
-        with self.buffer.locked() as buffer:
-            buffer.check_topics([place.topic], timeout)
-            return self._watermarks([place], timeout)[0]
+        return self._offsets.watermarks(partition, timeout)
 
     def lag(self, *partitions: tuple[str, int], timeout: float | None = None) -> int:
         """Return the current number of offsets between the positions and the ends.
@@ -510,30 +496,7 @@ class Consumer:
             UnknownTopicOrPartition: A topic does not exist.
             ValueError: A partition is not assigned.
         """
-        with self.buffer.locked() as buffer:
-            buffer.settle()
-            buffer.check_topics(buffer.assignment_reader.topics, timeout)
-            wanted = dict.fromkeys(map(checked_partition, partitions))
-            positions = buffer.known(timeout, tuple(wanted), resolved=True)
-            ends = self._watermarks([position.partition for position in positions], timeout)
-            return sum(
-                max(0, end.high - (position.offset or 0))
-                for position, end in zip(positions, ends, strict=True)
-            )
-
-    def _watermarks(
-        self, partitions: Sequence[tuple[str, int]], timeout: float | None
-    ) -> list[Watermarks]:
-        lows = self._offsets_at(dict.fromkeys(partitions, EARLIEST), timeout)
-        highs = self._offsets_at(dict.fromkeys(partitions, LATEST), timeout)
-        return [Watermarks(lows[each].offset, highs[each].offset) for each in lows]
-
-    def _offsets_at(
-        self, sought: Mapping[tuple[str, int], int], timeout: float | None
-    ) -> dict[TopicPartition, OffsetAt]:
-        buffer = self.buffer
-        level = buffer.assignment_reader.transports.isolation_level
-        return offset_requests.list_offsets(buffer.cluster, sought, level, buffer.limit_s(timeout))
+        return self._offsets.lag(partitions, timeout)
 
     def offsets_for_times(
         self,
@@ -554,13 +517,10 @@ class Consumer:
             UnknownTopicOrPartition: A topic or partition does not exist.
             ValueError: A datetime has no time zone.
         """
-        sought: dict[tuple[str, int], int] = {
-            checked_partition(place): timestamp_ms(when) for place, when in times.items()
+        timestamps: dict[tuple[str, int], int] = {
+            checked_partition(partition): timestamp_ms(when) for partition, when in times.items()
         }
-        with self.buffer.locked() as buffer:
-            buffer.check_topics((topic for topic, _ in sought), timeout)
-            found = self._offsets_at(sought, timeout)
-        return {place: at if at.offset >= 0 else None for place, at in found.items()}
+        return self._offsets.at_timestamps(timestamps, timeout)
 
     # Committed offsets.
 
@@ -584,31 +544,13 @@ class Consumer:
             UnknownMemberId, IllegalGeneration, RebalanceInProgress: The group has members; only
                 they may commit.
         """
-        group = self._group()
         if offsets_to_keep is not None:
             if offsets is not None:
                 raise TypeError(
                     "offsets and its former name, offsets_to_keep, are both given; pass offsets"
                 )
             offsets = offsets_to_keep
-        wanted = None if offsets is None else offsets_to_commit(offsets)
-        with self.buffer.locked() as buffer:
-            buffer.settle()
-            if wanted is None:
-                wanted = {
-                    position.partition: position.offset
-                    for position in buffer.assignment_reader.assignment
-                    if position.offset is not None
-                }
-            try:
-                offset_requests.commit_offsets(
-                    buffer.cluster, group, wanted, buffer.limit_s(timeout)
-                )
-            except (UnknownMemberId, IllegalGeneration, RebalanceInProgress) as error:
-                raise type(error)(
-                    f"Group {group!r} has members; only they may commit its offsets, and this"
-                    " consumer is not one.  Choose another group, or stop the members."
-                ) from None
+        self._offsets.commit(offsets, timeout)
 
     def committed(
         self, *partitions: tuple[str, int], timeout: float | None = None
@@ -625,22 +567,7 @@ class Consumer:
         Raises:
             InvalidGroupId: The consumer has no group.
         """
-        group = self._group()
-        with self.buffer.locked() as buffer:
-            chosen = [checked_partition(each) for each in partitions] or [
-                each.partition for each in buffer.assignment_reader.assignment
-            ]
-            return offset_requests.committed_offsets(
-                buffer.cluster, group, chosen, buffer.limit_s(timeout)
-            )
-
-    def _group(self) -> str:
-        group = self.buffer.settings[GROUP_ID]
-        if group is None:
-            raise InvalidGroupId(
-                "Offsets are committed under the name of a group: create the consumer with a group."
-            )
-        return group
+        return self._offsets.committed(partitions, timeout)
 
     def metrics(self) -> dict[str, Any]:
         """Return the consumer's metrics.
