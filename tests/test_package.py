@@ -1,5 +1,6 @@
 """`import kafkalite`: its cost and its exports, each tested in an interpreter of its own."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -70,3 +71,22 @@ def test_version_is_defined_once():
     assert [str(file.relative_to(ROOT)) for file in files if written in file.read_text()] == [
         "kafkalite/version.py"
     ]
+
+
+def test_public_compiled_docstrings_do_not_repeat_the_signature():
+    compiled = {
+        base
+        for name in kafkalite.__all__
+        for base in getattr(getattr(kafkalite, name), "__mro__", ())
+        if base.__module__.startswith("kafkalite._ext.")
+    }
+    assert {each.__name__ for each in compiled} >= {"Gatherer", "Message"}
+    documented = {each.__name__: each.__doc__ for each in compiled} | {
+        f"{each.__name__}.{name}": member.__doc__
+        for each in compiled
+        for name, member in vars(each).items()
+        if not name.startswith("_")
+    }
+    # Cython's default format puts the signature, in C, before the first sentence.
+    signed = re.compile(r"[\w.]+\(")
+    assert [name for name, text in documented.items() if signed.match(text or "")] == []

@@ -1,3 +1,4 @@
+# cython: embedsignature.format=clinic
 """Gatherer: the part of `Producer.send` that runs for every record.
 
 A Gatherer selects the partition and appends the record to the open batch of its partition queue.

@@ -1,3 +1,4 @@
+# cython: embedsignature.format=clinic
 """Decoder of fetched batches into Message objects.
 
 A RowBuilder has the interface of a ColumnBuilder: it takes the same record sets, skips and
