@@ -52,7 +52,8 @@ class StatusPublisher:
                 if path is not None:
                     path.unlink(missing_ok=True)
             except OSError as error:
-                raise Refusal(f"cannot remove the old file {path}: {error.strerror}") from None
+                role = "ready file" if path == self.ready_file else "status file"
+                raise Refusal(f"cannot remove the {role} {path}: {error.strerror}") from None
 
     def remove_files(self) -> None:
         """Remove the files at shutdown."""
