@@ -43,7 +43,9 @@ def test_slow_request_is_counted_under_its_api_with_its_processor_time(world):
     client = here.client().send(framed(request(3)) + framed(request(FETCH)) + framed(request(3)))
     client.responses(3)
     ticks = here.reactor.slow_ticks
-    assert ticks.counts == ticks.cpu_counts == {"Fetch": 1}
+    # On a busy machine other ticks may be slow as well, but none uses so much processor time.
+    assert ticks.counts["Fetch"] == 1
+    assert ticks.cpu_counts == {"Fetch": 1}
     assert ticks.longest_ns >= ticks.longest_cpu_ns >= SLOW_NS
 
 
