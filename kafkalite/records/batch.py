@@ -161,7 +161,9 @@ def batches(record_set: bytes | bytearray | memoryview) -> Iterator[RecordBatch]
     while len(view) - position >= HEADER_SIZE:
         size = record_batch.header(view[position:])[_LENGTH_PLACE] + PREFIX_SIZE
         if size < HEADER_SIZE:
-            raise CorruptMessage(f"A batch at position {position} claims to be {size} bytes.")
+            raise CorruptMessage(
+                f"The batch at position {position} has an invalid size of {size} bytes."
+            )
         if size > len(view) - position:
             return
         yield RecordBatch(view[position : position + size])

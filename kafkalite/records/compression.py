@@ -322,7 +322,7 @@ def _snappy_pieces(payload: memoryview, bound: _Bound) -> Iterator[bytes]:
         size = int.from_bytes(payload[position : position + 4], "big")
         position += 4
         if size > len(payload) - position:
-            raise CorruptMessage("A snappy block is longer than what is left.")
+            raise CorruptMessage("A snappy block is longer than the rest of the batch.")
         yield from _snappy_block(payload[position : position + size], bound)
         position += size
     raise CorruptMessage("The compressed records are in too many snappy blocks.")
@@ -333,7 +333,9 @@ def _snappy_block(block: memoryview, bound: _Bound) -> Iterator[bytes]:
 
     size = _snappy_size(block)
     if size > len(block) * _SNAPPY_RATIO_MAX:
-        raise CorruptMessage("A snappy block claims more than it can hold.")
+        raise CorruptMessage(
+            f"A snappy block of {len(block)} bytes cannot hold the {size} bytes that it declares."
+        )
     bound.take(size)
     if size > _BLOCK_SIZE_ANNOUNCED:
         yield b""
@@ -352,4 +354,4 @@ def _snappy_size(block: memoryview) -> int:
         size |= (byte & 0x7F) << (7 * place)
         if byte < 0x80:
             return size
-    raise CorruptMessage("A snappy block begins with no size.")
+    raise CorruptMessage("The size of a snappy block is not a valid varint.")

@@ -50,7 +50,7 @@ class DirectoryFlush:
         except OSError as error:
             if error.errno in SHORTAGE_ERRORS:
                 log.warning(
-                    "Directory could not be flushed; the next flush does it. path=%s error=%s",
+                    "Directory could not be flushed; the next flush does it. path=%s error=%r",
                     self._directory, error.strerror,
                 )  # fmt: skip
             else:

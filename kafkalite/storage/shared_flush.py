@@ -65,7 +65,7 @@ def _are_epochs_saved(log: Log, disk: Disk) -> bool:
             if error.errno not in TRANSIENT_ERRORS:
                 raise
             _log.warning(
-                "Leader epochs could not be saved; the next flush saves them. path=%s error=%s",
+                "Leader epochs could not be saved; the next flush saves them. path=%s error=%r",
                 log.directory, error.strerror,
             )  # fmt: skip
             return False

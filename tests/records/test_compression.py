@@ -182,10 +182,10 @@ def test_random_bytes_are_rejected(codec):
 
 def test_snappy_block_with_oversized_length_is_rejected():
     huge = b"\xff\xff\xff\xff\x0f" + b"\0x"
-    with pytest.raises(CorruptMessage, match="claims"):
+    with pytest.raises(CorruptMessage, match="declares"):
         decompress(Codec.SNAPPY, huge)
     framed = b"\x82SNAPPY\0" + struct.pack(">iii", 1, 1, len(huge)) + huge
-    with pytest.raises(CorruptMessage, match="claims"):
+    with pytest.raises(CorruptMessage, match="declares"):
         decompress(Codec.SNAPPY, framed)
 
 
