@@ -172,7 +172,8 @@ class DirectReader:
             close_all(descriptors)
             raise NetworkException("A grant came without its descriptor, or with too many.")
         if fresh:
-            if number in self._files or not stat.S_ISREG(os.fstat(descriptors[0]).st_mode):
+            is_new = number >= 0 and number not in self._files
+            if not is_new or not stat.S_ISREG(os.fstat(descriptors[0]).st_mode):
                 close_all(descriptors)
                 raise NetworkException("The descriptor of a grant is not a new regular file.")
             self._files[number] = SegmentFile(descriptors[0])
