@@ -10,11 +10,12 @@ import pyarrow as pa
 import pyarrow.compute
 import pytest
 
+from kafkalite._ext.record_writer import encode_columns, seal
 from kafkalite.client.consumer import arrow_batches as arrow_out
 from kafkalite.client.consumer.arrow_batches import COLUMNS, ColumnReader
 from kafkalite.client.producer.arrow_columns import columns_of
 from kafkalite.errors import InvalidConfig, MessageTooLarge
-from kafkalite.records.batch import Record, TimestampType, build
+from kafkalite.records.batch import Record, RecordBatch, TimestampType, build
 from kafkalite.records.compression import Codec
 
 NOW = 1_700_000_000_000
@@ -197,12 +198,23 @@ def test_decompressed_batch_size_is_limited():
     assert reader.decode(data, 0, 0, PLENTY, 4 << 20) == (len(data), 3)
 
 
-def test_read_batch_is_accepted_by_send():
-    records = [record for record in RECORDS if record.timestamp >= -1]
-    assert any(record.timestamp == -1 for record in records)
-    given = batch_of(records).select(["key", "value", "timestamp", "headers"])
+def test_read_batch_is_encoded_for_send_unchanged():
+    """A timestamp of -1 is read as null, which is sent as the current time."""
+    assert any(record.timestamp == -1 for record in RECORDS)
+    given = batch_of().select(["key", "value", "timestamp", "headers"])
     (columns,) = columns_of(given)
-    assert columns.row_count == len(records)
+    out = bytearray(1 << 16)
+    count, size, base, newest = encode_columns(
+        out, 0, columns.row_count, None, *columns[1:5], NOW + 1
+    )
+    size = seal(out, size, count, base, newest, 0, -1, -1, -1)
+    sent = list(RecordBatch(out[:size]))
+    assert [(one.key, one.value) for one in sent] == [(one.key, one.value) for one in RECORDS]
+    assert [one.timestamp for one in sent] == [NOW, NOW + 5, NOW + 1, NOW - 5]
+    assert [one.headers for one in sent] == [
+        *(record.headers for record in RECORDS[:3]),
+        (("not\ufffdtext", b"h"),),  # keys of headers are text in Arrow
+    ]
 
 
 def test_pandas_and_polars_read_the_batch():

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from datetime import UTC, datetime
 
 import confluent_kafka
@@ -381,13 +380,18 @@ def test_close_from_another_thread_ends_iteration(served, native):
     produce(served.bootstrap, topic, numbered(5))
     consumer = Consumer(served.bootstrap, topics=[topic], native=native)
     seen: list[bytes] = []
-    thread, outcome = in_thread(lambda: seen.extend(m.value for m in consumer))
-    until(lambda: consumer.metrics()["transports"])
-    time.sleep(0.05)
+
+    def iterate():
+        for message in consumer:
+            seen.append(message.value)
+
+    thread, outcome = in_thread(iterate)
+    until(lambda: len(seen) == 5 and consumer.buffer._owner_thread)
     consumer.close()
     thread.join(TIMEOUT_S)
     assert not thread.is_alive()
-    assert outcome == [None] or seen == numbered(5)
+    assert outcome == [None]
+    assert seen == numbered(5)
     with pytest.raises(ClientClosed):
         consumer.poll(0)
     with pytest.raises(ClientClosed):
