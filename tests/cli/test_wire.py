@@ -12,6 +12,7 @@ import pytest
 from kafkalite.cli.clients import ClusterClients
 from kafkalite.cli.wire import WireClient
 from kafkalite.errors import Refusal
+from kafkalite.protocol.frame import read_header, response_header
 from kafkalite.protocol.schemas.cluster import API_VERSIONS, METADATA
 from kafkalite.protocol.schemas.security import CREATE_DELEGATION_TOKEN
 
@@ -22,8 +23,11 @@ def framed(body: bytes) -> bytes:
     return struct.pack(">i", len(body)) + body
 
 
-def serve_responses(*responses: bytes) -> str:
-    """Start a broker that accepts one connection and sends these responses to any requests."""
+def serve_responses(*responses: bytes, requests: list[bytes] | None = None) -> str:
+    """Start a broker that accepts one connection and sends these responses to any requests.
+
+    The requests are added to `requests`.
+    """
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve():
@@ -31,7 +35,9 @@ def serve_responses(*responses: bytes) -> str:
             connection, _ = listener.accept()
             with connection:
                 for response in responses:
-                    connection.recv(4096)
+                    request = connection.recv(4096)
+                    if requests is not None:
+                        requests.append(request)
                     connection.sendall(response)
                 connection.shutdown(socket.SHUT_WR)
                 while connection.recv(4096):
@@ -69,6 +75,19 @@ def versions(newest: int) -> bytes:
     served = {"api_key": METADATA.key, "min_version": 0, "max_version": newest}
     response = API_VERSIONS.response.write(API_VERSIONS.versions[1], {"api_keys": [served]})
     return framed(bytes(4) + response)
+
+
+@pytest.mark.parametrize(
+    ("broker_newest", "version"), [(8, 8), (13, 13), (99, METADATA.versions[1])]
+)
+def test_request_has_the_newest_version_that_both_sides_support(broker_newest, version):
+    response = METADATA.response.write(version, {"cluster_id": "found"})
+    header = response_header(1, METADATA.response_header_flexible(version))
+    requests: list[bytes] = []
+    there = serve_responses(versions(broker_newest), framed(header + response), requests=requests)
+    found = WireClient(ClusterClients(there)).request(METADATA, NONE)
+    assert found.cluster_id == "found"
+    assert [read_header(request[4:]).version for request in requests[1:]] == [version]
 
 
 @pytest.mark.parametrize(

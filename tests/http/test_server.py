@@ -90,10 +90,32 @@ def test_other_methods_are_not_implemented(server):
 
 @settings(deadline=None)
 @given(st.binary(max_size=200))
-def test_garbage_does_not_stop_the_server(request_bytes):
+def test_garbage_gets_an_error_or_nothing_and_does_not_stop_the_server(request_bytes):
     with serving() as server:
-        exchange(server, request_bytes)
+        response = exchange(server, request_bytes)
+        may_be_valid = request_bytes.lstrip().startswith((b"GET ", b"HEAD "))
+        assert not response or b"Error code: " in response or may_be_valid
         assert status(server, GET + b"\r\n") == 200
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "code"),
+    [
+        (b"garbage", b"400"),
+        (b"\x00\xff\n", b"400"),
+        (b"GET\r\n\r\n", b"400"),
+        (b"POST /\r\n\r\n", b"400"),
+        (b"GET / x HTTP/1.0\r\n\r\n", b"400"),
+        (b"GET / HTTP/1.x\r\n\r\n", b"400"),
+        (b"GET / HTTP/2.0\r\n\r\n", b"505"),
+        (b"GARBAGE / HTTP/1.0\r\n\r\n", b"501"),
+    ],
+)
+def test_invalid_request_line_gets_an_error_and_calls_no_function(request_bytes, code):
+    called = []
+    with serving(called.append) as server:
+        assert b"Error code: " + code in exchange(server, request_bytes)
+    assert called == []
 
 
 def test_request_line_is_limited():

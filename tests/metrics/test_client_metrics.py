@@ -155,12 +155,36 @@ def test_invalid_metric_names_and_labels_are_ignored(clients):
     assert len(dict(key[1:])["a_b"]) == client_metrics.WORD_LENGTH_MAX
 
 
+def pushes_by_result(clients):
+    (counted,) = (each for each in clients.collect() if each.name == "kafkalite_client_pushes")
+    return {sample.labels["result"]: sample.value for sample in counted.samples}
+
+
 @given(payload=st.binary(max_size=300), codec=st.integers(0, 255))
-def test_invalid_push_raises_no_error(payload, codec):
+def test_every_push_is_counted_and_raises_no_error(payload, codec):
     clients = ClientMetrics()
     clients.push(Push(LABELS, codec, 1_000, payload))
+    # Few random payloads are valid, and those may have any values.
+    first = pushes_by_result(clients)
+    assert first in ({"taken": 1, "refused": 0}, {"taken": 0, "refused": 1})
     clients.push(None)
-    assert list(clients.collect())
+    assert pushes_by_result(clients) == {**first, "refused": first["refused"] + 1}
+
+
+@pytest.mark.parametrize(
+    "push",
+    [
+        None,
+        Push(LABELS, Codec.NONE, 1_000, b"\xff"),
+        Push(LABELS, Codec.ZSTD, 1_000, b"not zstd"),
+        Push(LABELS, 99, 1_000, b""),
+    ],
+    ids=["not a push", "not OTLP", "not compressed so", "unknown codec"],
+)
+def test_push_that_cannot_be_decoded_is_counted_as_refused(clients, push):
+    clients.push(push)
+    assert pushes_by_result(clients) == {"taken": 0, "refused": 1}
+    assert samples(clients) == {}
 
 
 def test_decompression_bomb_is_rejected(clients, monkeypatch):

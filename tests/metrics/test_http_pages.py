@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
-from kafkalite.exporter import broker_readiness
+from kafkalite.exporter import broker_readiness, http_pages
 from kafkalite.exporter.broker_readiness import is_responding, unready_reason
 from kafkalite.exporter.http_pages import ExporterPages
 from kafkalite.http.messages import HttpRequest
@@ -53,17 +53,50 @@ def test_unknown_path_is_not_found(pages):
     assert get(pages, "/else").status == 404
 
 
-def test_concurrent_scrapes_are_encoded_one_at_a_time(pages, source):
+def concurrent_scrapes(pages, count=8):
+    """Return the bodies of scrapes in as many threads."""
     bodies = []
-    get(pages)  # cached for a while from here on
-    reads = source.reads
-    threads = [threading.Thread(target=lambda: bodies.append(get(pages).body)) for _ in range(8)]
+    threads = [
+        threading.Thread(target=lambda: bodies.append(get(pages).body)) for _ in range(count)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    return bodies
+
+
+def test_concurrent_scrapes_are_encoded_one_at_a_time(monkeypatch):
+    monkeypatch.setattr(http_pages, "SCRAPE_CACHE_S", 0)
+    together = threading.Barrier(2)
+    is_alone = []
+
+    class Encoded(Source):
+        def collect(self):
+            # Waits in vain, once, for a second scrape in here.
+            try:
+                together.wait(0.2)
+            except threading.BrokenBarrierError:
+                is_alone.append(True)
+            else:
+                is_alone.append(False)
+            yield from super().collect()
+
+    source = Encoded()
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(source)
+    assert len(concurrent_scrapes(ExporterPages(registry, lambda: ""))) == 8
+    assert is_alone == [True] * 8
+    assert source.reads == 8
+
+
+def test_concurrent_scrapes_send_one_cached_encoding(pages, source, monkeypatch):
+    monkeypatch.setattr(http_pages, "SCRAPE_CACHE_S", 3600)
+    reads = source.reads
+    bodies = concurrent_scrapes(pages)
     assert len(bodies) == 8
-    assert source.reads <= reads + 8
+    assert len(set(bodies)) == 1
+    assert source.reads == reads + 1
 
 
 def test_broker_is_ready_if_every_node_responds():

@@ -87,17 +87,24 @@ def test_only_api_versions_response_header_has_no_tags():
             assert len(response_header(1, expected)) == 4 + expected
 
 
-@pytest.mark.parametrize("version", versions(API_VERSIONS))
+KAFKA_PYTHON_VERSIONS = [
+    version for version in versions(API_VERSIONS) if version <= ApiVersionsResponse.max_version
+]
+
+
+@pytest.mark.parametrize("version", KAFKA_PYTHON_VERSIONS)
 def test_kafka_python_reads_api_versions_response(version):
     listed = [{"api_key": 0, "min_version": 0, "max_version": 13}]
     flexible = API_VERSIONS.response_header_flexible(version)
     frame = response_header(9, flexible) + API_VERSIONS.response.write(
-        version, {"api_keys": listed, "finalized_features_epoch": 3}
+        version, {"api_keys": listed, "throttle_time_ms": 7, "finalized_features_epoch": 3}
     )
-    if version <= ApiVersionsResponse.max_version:
-        response = ApiVersionsResponse.decode(frame, version=version, header=True)
-        assert response.header.correlation_id == 9
-        assert [(one.api_key, one.max_version) for one in response.api_keys] == [(0, 13)]
+    response = ApiVersionsResponse.decode(frame, version=version, header=True)
+    assert response.header.correlation_id == 9
+    read = [(one.api_key, one.min_version, one.max_version) for one in response.api_keys]
+    assert (response.error_code, read) == (0, [(0, 0, 13)])
+    assert version < 1 or response.throttle_time_ms == 7
+    assert version < 3 or response.finalized_features_epoch == 3
 
 
 def test_kafka_python_reads_unsupported_api_versions_response():

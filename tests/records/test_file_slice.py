@@ -1,6 +1,8 @@
 """FileSlice and OpenFile: lifetime of the descriptor, and files that were cut."""
 
+import gc
 import os
+from contextlib import suppress
 
 import pytest
 
@@ -48,9 +50,22 @@ def test_descriptor_is_not_inheritable(segment):
     assert not os.get_inheritable(OpenFile(segment, os.O_RDONLY).fileno())
 
 
-def test_open_of_missing_file_raises_file_not_found(tmp_path):
-    with pytest.raises(FileNotFoundError):
+def open_paths():
+    """Return what this process has open; another thread may close one of them meanwhile."""
+    paths = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):
+            paths.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return paths
+
+
+def test_open_of_missing_file_raises_and_leaves_no_descriptor(tmp_path):
+    with pytest.raises(FileNotFoundError) as raised:
         OpenFile(tmp_path / "absent", os.O_RDONLY)
+    # The traceback holds the file, whose finalizer runs here; an error in it fails the test.
+    del raised
+    gc.collect()
+    assert not [path for path in open_paths() if path.startswith(str(tmp_path))]
 
 
 def test_slice_of_a_truncated_file_is_short(segment):
