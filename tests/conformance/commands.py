@@ -217,7 +217,7 @@ class CommandMember(Member):
 
 KCAT_TELLS = re.compile(r"rebalanced.*?(assigned|revoked|assignment|revoke)\b.*?: (.*)")
 KCAT_PLACE = re.compile(r"(\S+) \[(\d+)\]")
-OURS_TELLS = re.compile(r"(is given|gives back|has lost) (.*)")
+OURS_TELLS = re.compile(r": (assigned|revoked|lost) (.*)")
 
 
 def kcat_heard(line: str) -> tuple[str, frozenset[Place]] | None:
@@ -230,7 +230,7 @@ def kcat_heard(line: str) -> tuple[str, frozenset[Place]] | None:
 
 
 def ours_heard(line: str) -> tuple[str, frozenset[Place]] | None:
-    """Parse `group g: m is given t:0-2,5 u:0`."""
+    """Parse `group g, member m: assigned t:0-2,5 u:0`."""
     told = OURS_TELLS.search(line)
     if told is None:
         return None
@@ -239,4 +239,4 @@ def ours_heard(line: str) -> tuple[str, frozenset[Place]] | None:
         for run in filter(None, runs.split(",")):
             first, _, last = run.partition("-")
             places |= {(topic, at) for at in range(int(first), int(last or first) + 1)}
-    return ("assigned" if told[1] == "is given" else "revoked"), frozenset(places)
+    return ("assigned" if told[1] == "assigned" else "revoked"), frozenset(places)
