@@ -35,7 +35,7 @@ def test_benchmark_writes_its_figures(name, tmp_path):
     assert [figure["name"] for figure in written["figures"]] == [f.name for f in bench.figures]
 
 
-def test_table_and_plots_show_the_figures(tmp_path):
+def test_figures_are_written_as_table_and_plots(tmp_path):
     values = {"kafkalite": [1.0], "Apache Kafka": [4.0]}
     figures = [Figure("start: time", "s", values, Budget(at_most=0.2))]
     figures += [Figure(f"x, {at}: cost", "us", values, at=at) for at in (1, 10)]

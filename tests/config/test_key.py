@@ -140,6 +140,6 @@ def test_left_out_key_is_rejected_with_reason():
         scope.parse({"older.key": "1"})
 
 
-def test_only_passwords_are_sensitive():
-    assert key(Type.PASSWORD).sensitive
-    assert not key(Type.STRING).sensitive
+@pytest.mark.parametrize("type", Type)
+def test_only_passwords_are_sensitive(type):
+    assert key(type).sensitive == (type is Type.PASSWORD)

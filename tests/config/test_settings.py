@@ -62,10 +62,16 @@ def test_synonyms_use_their_own_units_and_broker_defaults():
 
 
 @pytest.mark.parametrize("key", [*BROKER.values(), *TOPIC.values()], ids=lambda key: key.name)
-def test_first_synonym_is_the_effective_value(key):
-    first = next(Settings.broker().synonyms(key), None)
+def test_first_synonym_is_the_effective_default(key):
+    settings = Settings.broker()
+    first = next(settings.synonyms(key), None)
     assert (key.default is None) == (first is None)
-    assert first is None or first.source is Source.DEFAULT
+    if first is None:
+        return
+    assert first.source is Source.DEFAULT
+    (factor,) = (place.factor for place in key.names if place.name == first.name)
+    value = BROKER.get(first.name, key).parse(first.text)
+    assert (value if factor == 1 else value * factor) == settings[key]
 
 
 def test_password_appears_in_no_output():
@@ -222,7 +228,7 @@ def test_properties_file_is_read_as_java_does(tmp_path):
     ("content", "complaint"),
     [(b"num.partitions\n", "line 1"), (b"a=1\n=2\n", "line 2"), (b"a=\xff\n", "not UTF-8")],
 )
-def test_invalid_properties_file_is_rejected_with_line(tmp_path, content, complaint):
+def test_invalid_properties_file_is_rejected_with_line_or_encoding(tmp_path, content, complaint):
     path = tmp_path / "server.properties"
     path.write_bytes(content)
     with pytest.raises(Refusal, match=complaint):
