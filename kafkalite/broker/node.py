@@ -22,6 +22,7 @@ from kafkalite.broker.controller.controller_client import ControllerClient, Hear
 from kafkalite.broker.controller.local_controller import LocalController
 from kafkalite.broker.coordinator.group_coordinators import GroupCoordinators
 from kafkalite.broker.coordinator.producer_ids import ProducerIdBlocks
+from kafkalite.broker.coordinator.transaction_coordinators import TransactionCoordinators
 from kafkalite.broker.dispatch import Dispatcher
 from kafkalite.broker.local.local_listener import LocalListener, open_local_listener
 from kafkalite.broker.metadata_cache import MetadataCache
@@ -96,6 +97,9 @@ class Node:
         self.groups = GroupCoordinators(
             self.settings, self.metadata, self.replicas, self.flusher, reactor
         )
+        self.transactions = TransactionCoordinators(
+            self.settings, self.metadata, self.replicas, self.producer_ids, self.flusher, reactor
+        )
         self.telemetry = ClientTelemetry(clock)
         self.dispatcher = Dispatcher(self)
         reactor.slow_ticks.name_api = self.dispatcher.name_of
@@ -166,6 +170,8 @@ class Node:
             self.logs.set_strays()
         self.groups.open()
         self.add_settings_listener(self.groups.reconfigure)
+        self.transactions.open()
+        self.add_settings_listener(self.transactions.reconfigure)
         self.reactor.at_commit(self.replicas.settle)
         self.reactor.watch(self.flusher.fileno(), self._flushed)
         self.reactor.watch(self.opener.fileno(), self.opener.collect)

@@ -251,6 +251,24 @@ PRODUCER_STATE_MAX_PER_PARTITION = BROKER.declare(
     check=between(1, 50_000),
     update=UpdateMode.CLUSTER_ONLY,
 )
+TRANSACTION_MAX_TIMEOUT_MS = BROKER.declare(
+    "transaction.max.timeout.ms", Type.INT, 900_000,
+    """Maximum transaction timeout that a producer may request.""",
+    check=at_least(1),
+    update=UpdateMode.CLUSTER_ONLY,
+)
+TRANSACTIONAL_ID_EXPIRATION_MS = BROKER.declare(
+    "transactional.id.expiration.ms", Type.INT, 604_800_000,
+    """Time after its last transaction when a transactional id is removed.""",
+    check=at_least(1),
+    update=UpdateMode.CLUSTER_ONLY,
+)
+TRANSACTION_REMOVE_EXPIRED_INTERVAL_MS = BROKER.declare(
+    "transaction.remove.expired.transaction.cleanup.interval.ms", Type.INT, 3_600_000,
+    """Interval at which expired transactional ids are looked for.""",
+    check=at_least(1),
+    update=UpdateMode.CLUSTER_ONLY,
+)
 TRANSACTION_PARTITION_VERIFICATION_ENABLE = BROKER.declare(
     "transaction.partition.verification.enable", Type.BOOLEAN, True,
     """Accept the first records of a transaction in a partition only if the transaction coordinator

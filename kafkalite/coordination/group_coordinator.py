@@ -474,9 +474,9 @@ class GroupCoordinator:
                 yield group_record(group_id, group.recorded)
         yield from self.offsets.records()
 
-    def loaded(self, now_ms: int) -> None:
+    def loaded(self, now_ms: int, wall_ms: int = NO_TIME) -> None:
         """Begin after the last record of the log was replayed."""
-        draft = self._draft(now_ms, NO_TIME)
+        draft = self._draft(now_ms, wall_ms)
         for group in self._groups.values():
             group.restore(draft)
             self._update_size(group)

@@ -19,7 +19,10 @@ DIRECTORY_LENGTH_MAX = 255
 CONSUMER_OFFSETS = "__consumer_offsets"
 """The topic that stores groups and their committed offsets."""
 
-INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, "__transaction_state", "__share_group_state"})
+TRANSACTION_STATE = "__transaction_state"
+"""The topic that stores the state of each transactional id."""
+
+INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE, "__share_group_state"})
 """Topics that coordinators write to and clients may only read."""
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)

@@ -60,7 +60,7 @@ class CoordinatorMachine(StateMachine, Protocol):
     def next_due_ms(self) -> int | None:
         """Time of the next `tick`, or None."""
 
-    def loaded(self, now_ms: int) -> None:
+    def loaded(self, now_ms: int, wall_ms: int) -> None:
         """Begin after the last record of the log was replayed."""
 
     def tick(self, now_ms: int, wall_ms: int) -> DecisionResult[list[Reply]]:
@@ -135,7 +135,7 @@ class CoordinatorHost(MachineHost[M]):
                 self._reactor.call_later(LOAD_PAUSE_MS, lambda: self._load_more(remaining))
                 return
         self.is_loading = False
-        self.machine.loaded(self.now_ms())
+        self.machine.loaded(self.now_ms(), self._reactor.clock.wall_ms())
         if self._loaded_count:
             log.info(
                 "Coordinator of %s is loaded. partition=%s records=%d",

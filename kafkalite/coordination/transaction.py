@@ -1,0 +1,332 @@
+"""Transitions of a transactional id: pure functions of its state and a request.
+
+    Empty ──▶ Ongoing ──▶ PrepareCommit ──▶ CompleteCommit ──▶ Ongoing, or Empty
+                   ╰────▶ PrepareAbort ───▶ CompleteAbort ───▶ Ongoing, or Empty
+
+InitProducerId makes Empty of Empty and Complete.  With transaction version 2 (KIP-890) an abort may
+also begin in Empty and Complete, because its client does not know whether it added a partition.
+The outcome is decided when the Prepare record is committed; the transaction is Complete once each
+of its partitions has the marker.
+
+Versions 0 and 1 keep the epoch for the next transaction.  Version 2 raises it at the end of each,
+in the Prepare record, so that a delayed request of an earlier transaction cannot touch the next.
+An epoch of EPOCH_MAX or above is exhausted: no client gets a higher one, so that the coordinator
+can always raise it once more to fence the client.
+
+Source: KIP-98, KIP-360, KIP-588, KIP-890.  Left out: two-phase commit (KIP-939).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum, auto
+from typing import NamedTuple, TypeAlias
+
+from kafkalite.errors import (
+    ConcurrentTransactions,
+    InvalidProducerIdMapping,
+    InvalidTxnState,
+    KafkaError,
+    ProducerFenced,
+)
+from kafkalite.protocol.schemas.transaction_records import (
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_TIME,
+    TopicPartition,
+    Transaction,
+    TransactionState,
+)
+
+EPOCH_MAX = (1 << 15) - 2
+"""The highest epoch of a client."""
+FENCING_EPOCH = EPOCH_MAX + 1
+
+BUMPS_EPOCH_SINCE = 2
+"""The transaction version from which the end of a transaction raises the epoch."""
+
+PREPARED = {TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT}
+IDLE = {TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT}
+
+
+class ProducerEpoch(NamedTuple):
+    """A producer id and one of its epochs."""
+
+    producer_id: int
+    epoch: int
+
+
+NO_PRODUCER = ProducerEpoch(NO_PRODUCER_ID, NO_PRODUCER_EPOCH)
+
+
+# -- InitProducerId --------------------------------------------------------------------------------
+
+
+def new_transaction(producer_id: int, timeout_ms: int, now_ms: int) -> Transaction:
+    """Return the state of a transactional id that is used for the first time."""
+    return Transaction(
+        producer_id, NO_PRODUCER_EPOCH, timeout_ms, TransactionState.EMPTY,
+        last_update_ms=now_ms, previous_producer_id=producer_id,
+    )  # fmt: skip
+
+
+def init_producer(
+    stored: Transaction,
+    current: ProducerEpoch,
+    timeout_ms: int,
+    transaction_version: int,
+    take_producer_id: Callable[[], int],
+    now_ms: int,
+) -> Transaction:
+    """Return the state in which the producer can begin a transaction.
+
+    `current` is the pair that the client names, or NO_PRODUCER.  An Ongoing transaction is aborted
+    first: the state is PrepareAbort, and the client repeats its request.
+
+    Raises:
+        ProducerFenced: The pair is of a producer that another one has replaced.
+        ConcurrentTransactions: The previous transaction is not completed.
+    """
+    is_named = current != NO_PRODUCER
+    if is_named and not _may_continue(stored, current):
+        raise ProducerFenced()
+    if stored.state in PREPARED:
+        raise ConcurrentTransactions()
+    if stored.state is TransactionState.ONGOING:
+        return fence(stored, transaction_version, take_producer_id, now_ms)
+    epoch = stored.producer_epoch
+    ready = _updated(stored, TransactionState.EMPTY, now_ms)._replace(
+        timeout_ms=timeout_ms,
+        partitions=frozenset(),
+        start_ms=NO_TIME,
+        last_epoch=epoch if is_named else NO_PRODUCER_EPOCH,
+    )
+    if epoch >= EPOCH_MAX and (not is_named or current.epoch == epoch):
+        return ready._replace(producer_id=take_producer_id(), producer_epoch=0)
+    if not is_named or current.epoch == epoch or epoch == NO_PRODUCER_EPOCH:
+        return ready._replace(producer_epoch=epoch + 1)
+    if current.epoch == stored.last_epoch:
+        return ready._replace(last_epoch=stored.last_epoch)  # a repeated request
+    raise ProducerFenced()
+
+
+def _may_continue(stored: Transaction, current: ProducerEpoch) -> bool:
+    if stored.producer_epoch == NO_PRODUCER_EPOCH or current.producer_id == stored.producer_id:
+        return True
+    return current.producer_id == stored.previous_producer_id and current.epoch >= EPOCH_MAX
+
+
+# -- partitions ------------------------------------------------------------------------------------
+
+
+def add_partitions(
+    stored: Transaction | None,
+    producer: ProducerEpoch,
+    partitions: frozenset[TopicPartition],
+    transaction_version: int,
+    now_ms: int,
+) -> Transaction | None:
+    """Return the transaction with these partitions added; None if it has them already.
+
+    Raises:
+        InvalidProducerIdMapping: The transactional id is unknown, or has another producer id.
+        ProducerFenced: The producer has another epoch.
+        ConcurrentTransactions: The previous transaction is not completed.
+    """
+    stored = check_producer(stored, producer)
+    is_ongoing = stored.state is TransactionState.ONGOING
+    if not partitions or (is_ongoing and partitions <= stored.partitions):
+        return None
+    return _updated(stored, TransactionState.ONGOING, now_ms)._replace(
+        partitions=stored.partitions | partitions if is_ongoing else partitions,
+        start_ms=stored.start_ms if is_ongoing else now_ms,
+        transaction_version=transaction_version,
+    )
+
+
+def check_producer(stored: Transaction | None, producer: ProducerEpoch) -> Transaction:
+    """Return the state of a transactional id whose producer this is; raise as add_partitions."""
+    if stored is None or stored.producer_id != producer.producer_id:
+        raise InvalidProducerIdMapping()
+    if stored.producer_epoch != producer.epoch:
+        raise ProducerFenced()
+    if stored.state in PREPARED:
+        raise ConcurrentTransactions()
+    return stored
+
+
+# -- the end ---------------------------------------------------------------------------------------
+
+
+class EndAction(Enum):
+    """Response to an EndTxn request that is not refused."""
+
+    PREPARE = auto()
+    REPEAT_RESPONSE = auto()  # the request was handled before
+
+
+EndActions: TypeAlias = Mapping[TransactionState, EndAction | type[KafkaError]]
+
+
+def _end_actions(
+    empty: EndAction | type[KafkaError],
+    ongoing: EndAction | type[KafkaError],
+    prepare_commit: EndAction | type[KafkaError],
+    prepare_abort: EndAction | type[KafkaError],
+    complete_commit: EndAction | type[KafkaError],
+    complete_abort: EndAction | type[KafkaError],
+) -> EndActions:
+    return {
+        TransactionState.EMPTY: empty,
+        TransactionState.ONGOING: ongoing,
+        TransactionState.PREPARE_COMMIT: prepare_commit,
+        TransactionState.PREPARE_ABORT: prepare_abort,
+        TransactionState.COMPLETE_COMMIT: complete_commit,
+        TransactionState.COMPLETE_ABORT: complete_abort,
+    }
+
+
+# Columns: Empty, Ongoing, PrepareCommit, PrepareAbort, CompleteCommit, CompleteAbort.
+COMMIT = _end_actions(
+    InvalidTxnState, EndAction.PREPARE, ConcurrentTransactions, InvalidTxnState,
+    EndAction.REPEAT_RESPONSE, InvalidTxnState,
+)  # fmt: skip
+ABORT = _end_actions(
+    InvalidTxnState, EndAction.PREPARE, InvalidTxnState, ConcurrentTransactions,
+    InvalidTxnState, EndAction.REPEAT_RESPONSE,
+)  # fmt: skip
+"""Versions 0 and 1: the epoch is the stored one."""
+
+COMMIT_WITH_EPOCH = _end_actions(
+    InvalidTxnState, EndAction.PREPARE, ProducerFenced, ProducerFenced,
+    InvalidTxnState, InvalidTxnState,
+)  # fmt: skip
+ABORT_WITH_EPOCH = _end_actions(
+    EndAction.PREPARE, EndAction.PREPARE, ProducerFenced, ProducerFenced,
+    EndAction.PREPARE, EndAction.PREPARE,
+)  # fmt: skip
+"""Version 2: the epoch is the stored one."""
+
+REPEATED_COMMIT = _end_actions(
+    ProducerFenced, ProducerFenced, ConcurrentTransactions, InvalidTxnState,
+    EndAction.REPEAT_RESPONSE, InvalidTxnState,
+)  # fmt: skip
+REPEATED_ABORT = _end_actions(
+    ProducerFenced, ProducerFenced, InvalidTxnState, ConcurrentTransactions,
+    InvalidTxnState, EndAction.REPEAT_RESPONSE,
+)  # fmt: skip
+"""Version 2: the epoch is the one before the stored one."""
+
+
+def end_transaction(
+    stored: Transaction | None,
+    producer: ProducerEpoch,
+    is_commit: bool,
+    transaction_version: int,
+    take_producer_id: Callable[[], int],
+    now_ms: int,
+) -> Transaction | None:
+    """Return the prepared transaction; None if this request has done so before.
+
+    Raises:
+        InvalidProducerIdMapping: The transactional id is unknown, or has another producer id.
+        ProducerFenced: The producer has another epoch.
+        ConcurrentTransactions: The end is prepared, but not completed.
+        InvalidTxnState: There is no transaction, or it ended with the other outcome.
+    """
+    if stored is None:
+        raise InvalidProducerIdMapping()
+    bumps = transaction_version >= BUMPS_EPOCH_SINCE
+    if bumps and _is_repeated_end(stored, producer):
+        actions = REPEATED_COMMIT if is_commit else REPEATED_ABORT
+    elif stored.producer_id != producer.producer_id:
+        raise InvalidProducerIdMapping()
+    elif stored.producer_epoch != producer.epoch:
+        raise ProducerFenced()
+    elif bumps:
+        actions = COMMIT_WITH_EPOCH if is_commit else ABORT_WITH_EPOCH
+    else:
+        actions = COMMIT if is_commit else ABORT
+    action = actions[stored.state]
+    if action is EndAction.REPEAT_RESPONSE:
+        return None
+    if action is not EndAction.PREPARE:
+        raise action()
+    return prepare(stored, is_commit, transaction_version, take_producer_id, now_ms)
+
+
+def _is_repeated_end(stored: Transaction, producer: ProducerEpoch) -> bool:
+    """Return whether a request names the pair before the epoch was raised."""
+    if stored.producer_id == producer.producer_id:
+        return stored.producer_epoch == producer.epoch + 1
+    return (
+        stored.previous_producer_id == producer.producer_id
+        and producer.epoch >= EPOCH_MAX
+        and stored.producer_epoch == 0
+    )
+
+
+def prepare(
+    stored: Transaction,
+    is_commit: bool,
+    transaction_version: int,
+    take_producer_id: Callable[[], int],
+    now_ms: int,
+) -> Transaction:
+    """Return the transaction with its outcome decided."""
+    state = TransactionState.PREPARE_COMMIT if is_commit else TransactionState.PREPARE_ABORT
+    is_ongoing = stored.state is TransactionState.ONGOING
+    prepared = _updated(stored, state, now_ms)._replace(
+        partitions=stored.partitions if is_ongoing else frozenset(),
+        start_ms=stored.start_ms if is_ongoing else now_ms,
+        transaction_version=transaction_version,
+    )
+    if transaction_version < BUMPS_EPOCH_SINCE:
+        return prepared
+    if stored.producer_epoch >= EPOCH_MAX:
+        prepared = prepared._replace(next_producer_id=take_producer_id())
+    epoch = min(stored.producer_epoch + 1, FENCING_EPOCH)
+    return prepared._replace(producer_epoch=epoch, last_epoch=stored.producer_epoch)
+
+
+def fence(
+    stored: Transaction,
+    transaction_version: int,
+    take_producer_id: Callable[[], int],
+    now_ms: int,
+) -> Transaction:
+    """Return an Ongoing transaction as aborted by the coordinator, its producer fenced.
+
+    The epoch is raised once, in any version.
+    """
+    assert stored.state is TransactionState.ONGOING, f"nothing to abort in {stored.state.title}"
+    aborted = prepare(stored, False, transaction_version, take_producer_id, now_ms)
+    epoch = min(stored.producer_epoch + 1, FENCING_EPOCH)
+    return aborted._replace(producer_epoch=epoch, last_epoch=NO_PRODUCER_EPOCH)
+
+
+def complete(prepared: Transaction, now_ms: int) -> Transaction:
+    """Return the transaction once all of its partitions have the marker."""
+    assert prepared.state in PREPARED, f"nothing to complete in {prepared.state.title}"
+    is_commit = prepared.state is TransactionState.PREPARE_COMMIT
+    state = TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT
+    next_producer = producer_after(prepared)
+    return _updated(prepared, state, now_ms)._replace(
+        producer_id=next_producer.producer_id,
+        producer_epoch=next_producer.epoch,
+        next_producer_id=NO_PRODUCER_ID,
+        partitions=frozenset(),
+    )
+
+
+def producer_after(transaction: Transaction) -> ProducerEpoch:
+    """Return the pair with which the producer continues after the end of this transaction."""
+    if transaction.next_producer_id != NO_PRODUCER_ID:
+        return ProducerEpoch(transaction.next_producer_id, 0)
+    return ProducerEpoch(transaction.producer_id, transaction.producer_epoch)
+
+
+def _updated(stored: Transaction, state: TransactionState, now_ms: int) -> Transaction:
+    return stored._replace(
+        state=state, last_update_ms=now_ms, previous_producer_id=stored.producer_id
+    )

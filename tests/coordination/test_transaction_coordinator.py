@@ -1,0 +1,514 @@
+"""TransactionCoordinator: requests, timeouts, expiry, reloads and failed writes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from kafkalite.coordination.machine import Reply
+from kafkalite.coordination.transaction import (
+    EPOCH_MAX,
+    IDLE,
+    NO_PRODUCER,
+    ProducerEpoch,
+)
+from kafkalite.coordination.transaction_coordinator import (
+    SWEEP_COUNT,
+    TICK_COUNT_MAX,
+    Decision,
+    TransactionCoordinator,
+    TransactionLimits,
+)
+from kafkalite.errors import (
+    ConcurrentTransactions,
+    CoordinatorNotAvailable,
+    InvalidProducerIdMapping,
+    InvalidRequest,
+    InvalidTransactionTimeout,
+    InvalidTxnState,
+    ProducerFenced,
+    TransactionAbortable,
+    TransactionalIdNotFound,
+)
+from kafkalite.protocol.schemas import transaction_records
+from kafkalite.protocol.schemas.transaction_records import (
+    Transaction,
+    TransactionRecord,
+    TransactionState,
+)
+
+EMPTY, ONGOING = TransactionState.EMPTY, TransactionState.ONGOING
+PREPARE_COMMIT, PREPARE_ABORT = TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT
+COMPLETE_COMMIT, COMPLETE_ABORT = TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT
+
+LIMITS = TransactionLimits(900_000, 604_800_000, 3_600_000, 2)
+TIMEOUT_MS = 60_000
+A, B = frozenset({("a", 0)}), frozenset({("b", 0), ("b", 1)})
+BEGIN_WALL_MS = 1_700_000_000_000
+
+
+class Host:
+    """Runs a machine as its host does: replays records at once, or loses them."""
+
+    def __init__(self, limits: TransactionLimits = LIMITS) -> None:
+        self.producer_ids = count(100)
+        self.now_ms, self.wall_ms = 1_000, BEGIN_WALL_MS
+        self.log: list[TransactionRecord] = []
+        self.machine = TransactionCoordinator(limits, self.take_producer_id)
+        self.machine.loaded(self.now_ms, self.wall_ms)
+        self.has_producer_ids = True
+
+    def take_producer_id(self) -> int:
+        if not self.has_producer_ids:
+            raise CoordinatorNotAvailable()
+        return next(self.producer_ids)
+
+    def write(self, decision: Decision) -> list[Reply]:
+        for record in decision.records:
+            key, value = transaction_records.write(record)
+            assert transaction_records.read(key, value) is not None
+            self.machine.replay(record)
+            self.log.append(record)
+        return decision.response
+
+    def respond(self, decision: Decision) -> dict[str, Any]:
+        (reply,) = self.write(decision)
+        assert reply.token == "token"
+        return reply.response
+
+    def init(self, current: ProducerEpoch = NO_PRODUCER, **options: Any) -> ProducerEpoch:
+        name, timeout_ms = options.get("name", "id"), options.get("timeout_ms", TIMEOUT_MS)
+        response = self.respond(
+            self.machine.init_producer_id(name, current, timeout_ms, "token", self.wall_ms)
+        )
+        if response["error_code"]:
+            assert response == {
+                "error_code": ConcurrentTransactions.code, "producer_id": -1, "producer_epoch": -1,
+            }  # fmt: skip
+            raise ConcurrentTransactions()
+        return ProducerEpoch(response["producer_id"], response["producer_epoch"])
+
+    def add(self, producer: ProducerEpoch, partitions: frozenset = A, name: str = "id") -> None:
+        response = self.respond(
+            self.machine.add_partitions(
+                name, producer, partitions, 2, "token", self.now_ms, self.wall_ms
+            )
+        )
+        assert response == {"error_code": 0}
+
+    def end(
+        self, producer: ProducerEpoch, is_commit: bool, version: int = 2, name: str = "id"
+    ) -> ProducerEpoch:
+        response = self.respond(
+            self.machine.end(name, producer, is_commit, version, "token", self.wall_ms)
+        )
+        assert response["error_code"] == 0
+        return ProducerEpoch(response["producer_id"], response["producer_epoch"])
+
+    def complete(self, name: str = "id") -> None:
+        prepared = self.machine.describe(name)
+        assert self.write(self.machine.complete(name, prepared, self.wall_ms)) == []
+
+    def tick(self, milliseconds: int = 0) -> int:
+        """Advance the clocks and handle what is due; return the number of records."""
+        self.now_ms += milliseconds
+        self.wall_ms += milliseconds
+        decision = self.machine.tick(self.now_ms, self.wall_ms)
+        assert self.write(decision) == []
+        return len(decision.records)
+
+    def reload(self) -> None:
+        """Replace the machine by one that replays the bytes of the last record of each id."""
+        latest = {transaction_records.write(each)[0]: each for each in self.log}
+        self.machine = TransactionCoordinator(self.machine.limits, self.take_producer_id)
+        for record in latest.values():
+            found = transaction_records.read(*transaction_records.write(record))
+            assert found is not None
+            self.machine.replay(found)
+        self.machine.loaded(self.now_ms, self.wall_ms)
+
+    def state(self, name: str = "id") -> TransactionState:
+        return self.machine.describe(name).state
+
+
+@pytest.fixture
+def host() -> Host:
+    return Host()
+
+
+def test_transaction_is_committed_and_followed_by_another(host):
+    producer = host.init()
+    for _ in range(3):
+        host.add(producer)
+        host.add(producer, B)
+        assert host.machine.describe("id").partitions == A | B
+        after = host.end(producer, is_commit=True)
+        assert host.state() is PREPARE_COMMIT
+        host.complete()
+        assert host.state() is COMPLETE_COMMIT
+        assert after == (producer.producer_id, producer.epoch + 1)
+        producer = after
+
+
+def test_second_producer_aborts_the_transaction_and_fences_the_first(host):
+    first = host.init()
+    host.add(first)
+    with pytest.raises(ConcurrentTransactions):
+        host.init()
+    assert host.state() is PREPARE_ABORT
+    with pytest.raises(ConcurrentTransactions):
+        host.init()
+    host.complete()
+    second = host.init()
+    assert second == (first.producer_id, first.epoch + 2)
+    with pytest.raises(ProducerFenced):
+        host.add(first)
+    with pytest.raises(ProducerFenced):
+        host.end(first, is_commit=True)
+
+
+@pytest.mark.parametrize("timeout_ms", [-1, 0, LIMITS.timeout_max_ms + 1])
+def test_timeout_out_of_bounds_is_refused(host, timeout_ms):
+    with pytest.raises(InvalidTransactionTimeout, match=r"transaction\.max\.timeout\.ms=900000"):
+        host.init(timeout_ms=timeout_ms)
+    assert not host.log
+
+
+def test_requests_with_an_empty_id_are_invalid(host):
+    producer = ProducerEpoch(1, 0)
+    for request in (
+        lambda: host.init(name=""),
+        lambda: host.add(producer, name=""),
+        lambda: host.end(producer, True, name=""),
+        lambda: host.machine.describe(""),
+    ):
+        with pytest.raises(InvalidRequest):
+            request()
+
+
+def test_describe_of_an_unknown_id_is_not_found(host):
+    with pytest.raises(TransactionalIdNotFound):
+        host.machine.describe("id")
+
+
+def test_verification_names_the_partitions_outside_the_transaction(host):
+    producer = host.init()
+
+    def verify(producer: ProducerEpoch) -> dict[str, Any]:
+        decision = host.machine.verify_partitions("id", producer, A | B, "token")
+        assert not decision.records
+        codes: dict[str, Any] = host.respond(decision)["codes"]
+        return codes
+
+    assert set(verify(producer).values()) == {TransactionAbortable.code}
+    host.add(producer)
+    outside = dict.fromkeys(B, TransactionAbortable.code)
+    assert verify(producer) == {("a", 0): 0, **outside}
+    with pytest.raises(InvalidProducerIdMapping):
+        verify(ProducerEpoch(5, 0))
+    with pytest.raises(ProducerFenced):
+        verify(ProducerEpoch(producer.producer_id, 5))
+    after = host.end(producer, is_commit=True)
+    with pytest.raises(ConcurrentTransactions):
+        verify(after)
+    host.complete()
+    assert set(verify(after).values()) == {TransactionAbortable.code}
+
+
+def test_completion_of_an_earlier_transaction_changes_nothing(host):
+    producer = host.init()
+    host.add(producer)
+    host.end(producer, is_commit=True, version=0)
+    prepared = host.machine.describe("id")
+    host.complete()
+    assert not host.machine.complete("id", prepared, host.wall_ms).records
+    host.wall_ms += 1
+    host.add(producer)
+    host.end(producer, is_commit=True, version=0)
+    assert not host.machine.complete("id", prepared, host.wall_ms).records
+    assert host.state() is PREPARE_COMMIT
+
+
+# -- timeouts ------------------------------------------------------------------------------------
+
+
+def test_transaction_is_aborted_and_fenced_after_its_timeout(host):
+    producer = host.init(timeout_ms=1_000)
+    host.add(producer)
+    host.now_ms, host.wall_ms = host.now_ms + 900, host.wall_ms + 900
+    host.add(producer, B)  # does not extend the timeout
+    assert host.machine.next_due_ms == host.now_ms + 100
+    assert host.tick(99) == 0
+    assert host.tick(1) == 1
+    assert host.state() is PREPARE_ABORT
+    with pytest.raises(ProducerFenced):
+        host.end(producer, is_commit=True, version=0)
+    with pytest.raises(InvalidTxnState):
+        host.end(producer, is_commit=True, version=2)
+    host.complete()
+    with pytest.raises(ProducerFenced):
+        host.add(producer)
+
+
+def test_wall_clock_change_aborts_nothing(host):
+    host.add(host.init(timeout_ms=1_000))
+    host.wall_ms += 86_400_000
+    assert host.tick(999) == 0
+    host.wall_ms -= 2 * 86_400_000
+    assert host.tick(1) == 1
+
+
+def test_prepared_transaction_has_no_timeout(host):
+    producer = host.init(timeout_ms=1_000)
+    host.add(producer)
+    host.end(producer, is_commit=True)
+    assert host.tick(10_000) == 0
+    assert host.state() is PREPARE_COMMIT
+
+
+def test_timeout_continues_after_a_reload(host):
+    host.add(host.init(timeout_ms=1_000))
+    host.now_ms, host.wall_ms = 5, host.wall_ms + 400
+    host.reload()
+    assert host.tick(599) == 0
+    assert host.tick(1) == 1
+
+
+@pytest.mark.parametrize("change_ms", [-86_400_000, 86_400_000])
+def test_timeout_after_a_reload_is_within_its_bounds_whatever_the_clock(host, change_ms):
+    host.add(host.init(timeout_ms=1_000))
+    host.wall_ms += change_ms
+    host.reload()
+    assert host.machine.next_due_ms is not None
+    assert host.now_ms <= host.machine.next_due_ms <= host.now_ms + 1_000
+
+
+def test_timeout_is_handled_again_after_a_failed_write(host):
+    host.add(host.init(timeout_ms=1_000))
+    host.now_ms += 1_000
+    assert len(host.machine.tick(host.now_ms, host.wall_ms).records) == 1
+    assert host.state() is ONGOING
+    assert host.machine.next_due_ms is not None
+    assert host.machine.next_due_ms > host.now_ms
+    assert host.tick(host.machine.next_due_ms - host.now_ms) == 1
+
+
+def test_timeout_waits_for_a_producer_id(host):
+    producer = ProducerEpoch(7, EPOCH_MAX)
+    transaction = Transaction(7, EPOCH_MAX, 1_000, EMPTY)
+    host.machine.replay(TransactionRecord("id", transaction))
+    host.add(producer)
+    host.has_producer_ids = False
+    assert host.tick(1_000) == 0
+    assert host.state() is ONGOING
+    host.has_producer_ids = True
+    assert host.machine.next_due_ms is not None
+    assert host.tick(host.machine.next_due_ms - host.now_ms) == 1
+    host.complete()
+    assert host.machine.describe("id").producer_id != 7
+
+
+def test_many_timeouts_are_handled_in_parts(host):
+    for index in range(TICK_COUNT_MAX + 1):
+        host.add(host.init(name=str(index)), name=str(index))
+    assert host.tick(TIMEOUT_MS) == TICK_COUNT_MAX
+    assert host.machine.next_due_ms == host.now_ms
+    assert host.tick() == 1
+
+
+# -- expiry --------------------------------------------------------------------------------------
+
+
+def test_idle_id_expires(host):
+    limits = LIMITS._replace(expiration_ms=10_000, expiration_check_ms=1_000)
+    host = Host(limits)
+    host.init(name="idle")
+    producer = host.init(name="prepared")
+    host.add(producer, name="prepared")
+    host.end(producer, True, name="prepared")
+    host.add(host.init(name="ongoing"), name="ongoing")
+    assert host.tick(9_000) == 0
+    assert host.tick(1_000) == 1
+    with pytest.raises(TransactionalIdNotFound):
+        host.machine.describe("idle")
+    assert host.state("ongoing") is ONGOING
+    assert host.state("prepared") is PREPARE_COMMIT
+    host.reload()
+    assert {name for name, _ in host.machine.transactions()} == {"prepared", "ongoing"}
+
+
+def test_expired_id_begins_with_a_new_producer_id(host):
+    host = Host(LIMITS._replace(expiration_ms=1_000, expiration_check_ms=1_000))
+    before = host.init()
+    assert host.tick(1_000) == 1
+    after = host.init()
+    assert after.producer_id != before.producer_id
+    assert after.epoch == 0
+
+
+def test_expired_ids_are_searched_in_parts(host):
+    host = Host(LIMITS._replace(expiration_ms=1_000, expiration_check_ms=1_000))
+    for index in range(SWEEP_COUNT + 1):
+        host.init(name=str(index))
+    assert host.tick(1_000) == SWEEP_COUNT
+    assert host.machine.next_due_ms is not None
+    assert host.machine.next_due_ms <= host.now_ms
+    assert host.tick() == 1
+    assert len(host.machine) == 0
+    assert host.machine.next_due_ms == host.now_ms + 1_000
+
+
+def test_new_check_interval_counts_from_now(host):
+    host.machine.reconfigure(LIMITS._replace(expiration_check_ms=10), host.now_ms)
+    assert host.machine.next_due_ms == host.now_ms + 10
+
+
+# -- reloads -------------------------------------------------------------------------------------
+
+
+def test_decision_that_was_not_written_is_repeated(host):
+    producer = host.init()
+    host.add(producer)
+    machine = host.machine
+    first, second = (machine.end("id", producer, True, 2, "token", host.wall_ms) for _ in range(2))
+    assert first == second
+    assert host.state() is ONGOING
+
+
+def test_reload_returns_prepared_transactions(host):
+    for name, is_commit in (("one", True), ("two", False)):
+        producer = host.init(name=name)
+        host.add(producer, name=name)
+        host.end(producer, is_commit, name=name)
+    host.init(name="idle")
+    host.reload()
+    found = {name: transaction.state for name, transaction in host.machine.prepared()}
+    assert found == {"one": PREPARE_COMMIT, "two": PREPARE_ABORT}
+
+
+def test_records_have_the_version_of_the_finalized_feature(host):
+    host.init()
+    host.machine.reconfigure(LIMITS._replace(transaction_version=0), host.now_ms)
+    host.init(name="other")
+    assert [record.version for record in host.log] == [1, 0]
+
+
+# -- any order of requests -----------------------------------------------------------------------
+
+LEGAL = {
+    (EMPTY, EMPTY), (EMPTY, ONGOING), (EMPTY, PREPARE_ABORT),
+    (ONGOING, ONGOING), (ONGOING, PREPARE_COMMIT), (ONGOING, PREPARE_ABORT),
+    (PREPARE_COMMIT, COMPLETE_COMMIT), (PREPARE_ABORT, COMPLETE_ABORT),
+    (COMPLETE_COMMIT, EMPTY), (COMPLETE_COMMIT, ONGOING), (COMPLETE_COMMIT, PREPARE_ABORT),
+    (COMPLETE_ABORT, EMPTY), (COMPLETE_ABORT, ONGOING), (COMPLETE_ABORT, PREPARE_ABORT),
+}  # fmt: skip
+
+names = st.sampled_from(["one", "two"])
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Clients of both versions with delayed and repeated requests, time, reloads, lost writes."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.host = Host(LIMITS._replace(expiration_ms=500_000, expiration_check_ms=100_000))
+        self.pairs: dict[str, list[ProducerEpoch]] = {"one": [], "two": []}
+        self.owners: dict[int, str] = {}
+        self.outcomes: dict[tuple[int, int], bool] = {}
+        self.states: dict[str, TransactionState] = {}
+        self.checked_count = 0
+
+    def attempt(self, request: Callable[[], Any]) -> Any:
+        try:
+            return request()
+        except (
+            ConcurrentTransactions, InvalidProducerIdMapping, InvalidTxnState, ProducerFenced,
+        ):  # fmt: skip
+            return None
+
+    def pair(self, name: str, data: st.DataObject) -> ProducerEpoch | None:
+        pairs = self.pairs[name]
+        return data.draw(st.sampled_from(pairs)) if pairs else None
+
+    def learn(self, name: str, producer: ProducerEpoch | None) -> None:
+        if producer is not None:
+            assert 0 <= producer.epoch <= EPOCH_MAX
+            assert self.owners.setdefault(producer.producer_id, name) == name
+            self.pairs[name].append(producer)
+
+    @rule(name=names, data=st.data(), is_named=st.booleans())
+    def init(self, name: str, data: st.DataObject, is_named: bool) -> None:
+        current = self.pair(name, data) if is_named else None
+        found = self.attempt(lambda: self.host.init(current or NO_PRODUCER, name=name))
+        self.learn(name, found)
+
+    @rule(name=names, data=st.data(), partitions=st.sampled_from([A, B]))
+    def add(self, name: str, data: st.DataObject, partitions: frozenset) -> None:
+        producer = self.pair(name, data)
+        if producer is not None:
+            self.attempt(lambda: self.host.add(producer, partitions, name))
+
+    @rule(name=names, data=st.data(), is_commit=st.booleans(), version=st.sampled_from([0, 2]))
+    def end(self, name: str, data: st.DataObject, is_commit: bool, version: int) -> None:
+        producer = self.pair(name, data)
+        if producer is not None:
+            found = self.attempt(lambda: self.host.end(producer, is_commit, version, name))
+            self.learn(name, found)
+
+    @rule(name=names)
+    def complete(self, name: str) -> None:
+        if dict(self.host.machine.prepared()).get(name) is not None:
+            self.host.complete(name)
+
+    @rule(milliseconds=st.sampled_from([0, 10_000, TIMEOUT_MS, 500_000]))
+    def tick(self, milliseconds: int) -> None:
+        self.host.tick(milliseconds)
+
+    @rule(name=names)
+    def exhaust(self, name: str) -> None:
+        """Raise the epoch of an idle id to the last ones, as thousands of transactions would."""
+        found = dict(self.host.machine.transactions()).get(name)
+        if found is not None and found.state in IDLE and found.producer_epoch < EPOCH_MAX - 1:
+            raised = found._replace(state=EMPTY, producer_epoch=EPOCH_MAX - 1, last_epoch=-1)
+            self.host.write(Decision([], [TransactionRecord(name, raised)]))
+            self.learn(name, ProducerEpoch(raised.producer_id, raised.producer_epoch))
+
+    @rule()
+    def reload(self) -> None:
+        self.host.reload()
+
+    @invariant()
+    def transitions_are_legal_and_each_transaction_has_one_outcome(self) -> None:
+        for name, after, _ in self.host.log[self.checked_count :]:
+            before = self.states.pop(name, None)
+            if after is None:
+                assert before in IDLE
+                continue
+            assert (before, after.state) in LEGAL or (before, after.state) == (None, EMPTY)
+            self.states[name] = after.state
+            if after.state in (COMPLETE_COMMIT, COMPLETE_ABORT) and after.transaction_version == 2:
+                pair, is_commit = after[:2], after.state is COMPLETE_COMMIT
+                assert self.outcomes.setdefault(pair, is_commit) is is_commit
+        self.checked_count = len(self.host.log)
+
+    @invariant()
+    def counts_agree_with_the_states(self) -> None:
+        machine = self.host.machine
+        states = Counter(transaction.state for _, transaction in machine.transactions())
+        assert +machine.counts == states
+
+    @invariant()
+    def records_reproduce_the_state(self) -> None:
+        copy = TransactionCoordinator(LIMITS, lambda: 0)
+        for record in self.host.machine.records():
+            copy.replay(record)
+        assert copy.transactions() == self.host.machine.transactions()
+
+
+TestAnyOrder = AnyOrder.TestCase
