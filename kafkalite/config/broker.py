@@ -263,7 +263,7 @@ TRANSACTIONAL_ID_EXPIRATION_MS = BROKER.declare(
     check=at_least(1),
     update=UpdateMode.CLUSTER_ONLY,
 )
-TRANSACTION_REMOVE_EXPIRED_INTERVAL_MS = BROKER.declare(
+TRANSACTION_REMOVE_EXPIRED_TRANSACTION_CLEANUP_INTERVAL_MS = BROKER.declare(
     "transaction.remove.expired.transaction.cleanup.interval.ms", Type.INT, 3_600_000,
     """Interval at which expired transactional ids are looked for.""",
     check=at_least(1),

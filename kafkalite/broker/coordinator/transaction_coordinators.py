@@ -17,7 +17,7 @@ from kafkalite.broker.coordinator.coordinator_host import (
 from kafkalite.broker.coordinator.partition_journal import RecordCodec
 from kafkalite.config.broker import (
     TRANSACTION_MAX_TIMEOUT_MS,
-    TRANSACTION_REMOVE_EXPIRED_INTERVAL_MS,
+    TRANSACTION_REMOVE_EXPIRED_TRANSACTION_CLEANUP_INTERVAL_MS,
     TRANSACTIONAL_ID_EXPIRATION_MS,
 )
 from kafkalite.coordination.topic_names import TRANSACTION_STATE
@@ -47,7 +47,7 @@ def transaction_limits(settings: Settings) -> TransactionLimits:
     return TransactionLimits(
         timeout_max_ms=settings[TRANSACTION_MAX_TIMEOUT_MS],
         expiration_ms=settings[TRANSACTIONAL_ID_EXPIRATION_MS],
-        expiration_check_ms=settings[TRANSACTION_REMOVE_EXPIRED_INTERVAL_MS],
+        expiration_check_ms=settings[TRANSACTION_REMOVE_EXPIRED_TRANSACTION_CLEANUP_INTERVAL_MS],
         transaction_version=FINALIZED_VERSION,
     )
 
