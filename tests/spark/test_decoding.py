@@ -87,7 +87,7 @@ def test_schema_is_parsed_from_text(text, schema):
      "a DECIMAL(50,2)", "a DECIMAL(x)", "a MAP<INT>", "1 + 1", "a INT NOT", "a " + "ARRAY<" * 99],
 )  # fmt: skip
 def test_invalid_schema_text_is_rejected(text):
-    with pytest.raises(ValueError, match="cannot be read"):
+    with pytest.raises(ValueError, match="cannot be parsed"):
         arrow_schema(text)
 
 
@@ -111,7 +111,7 @@ def test_schema_equals_the_schema_of_spark():
         f.type for f in to_arrow_schema(arrow_spark(text), timezone="UTC")
     ]
     assert arrow_schema(schema).names == arrow_schema(text).names
-    with pytest.raises(ValueError, match="A schema is a text like"):
+    with pytest.raises(ValueError, match="A schema must be a text like"):
         arrow_schema(7)
 
 
@@ -183,7 +183,7 @@ def test_deep_json_is_decoded(depth):
 
 
 def test_json_rejects_a_map_type():
-    with pytest.raises(ValueError, match="not read into a MAP"):
+    with pytest.raises(ValueError, match="cannot be decoded to a MAP"):
         Decode("json", "m MAP<STRING, INT>")
 
 
@@ -235,7 +235,7 @@ def test_any_csv_keeps_the_other_rows_in_place(cells):
 
 
 def test_csv_rejects_list_columns_and_long_separators():
-    with pytest.raises(ValueError, match="no place for column 'l'"):
+    with pytest.raises(ValueError, match="cannot represent column 'l'"):
         Decode("csv", "l ARRAY<INT>")
     with pytest.raises(ValueError, match="csv_separator"):
         Decode("csv", CSV, separator="::")
@@ -308,19 +308,19 @@ def test_any_bytes_after_avro_affect_no_other_row(noise):
 @pytest.mark.parametrize(
     ("schema", "words"),
     [
-        ("{", "no Avro schema"),
-        ('"int"', "is a record"),
+        ("{", "Avro schema is invalid"),
+        ('"int"', "must be a record"),
         ({"type": "record", "name": "r", "fields": [{"name": "a", "type": "foo"}]}, "'foo'"),
         ({"type": "record", "name": "r"}, "no fields"),
         ({"type": "record", "name": "r", "fields": [{"name": "a", "type": ["int", "string"]}]},
          "union of several"),
-        ({"type": "record", "name": "r", "fields": [{"name": "a", "type": "null"}]}, "nothing but"),
+        ({"type": "record", "name": "r", "fields": [{"name": "a", "type": "null"}]}, "type null"),
         ({"type": "record", "name": "r", "fields": [{"name": "a", "type": ["null", "r"]}]},
          "contains itself"),
         ({"type": "record", "name": "r", "fields": [
-            {"name": "a", "type": {"type": "array", "items": "null"}}]}, "without end"),
-        ("[" * 100_000, "no Avro schema"),
-        ("a INT", "Avro's own JSON"),
+            {"name": "a", "type": {"type": "array", "items": "null"}}]}, "has no limit"),
+        ("[" * 100_000, "Avro schema is invalid"),
+        ("a INT", "must be an Avro schema in JSON"),
     ],
 )  # fmt: skip
 def test_unusable_avro_schema_is_rejected(schema, words):
@@ -415,7 +415,7 @@ def test_registry_protobuf_selects_its_message_by_index():
 def test_invalid_protobuf_descriptor_is_rejected(tmp_path):
     pytest.importorskip("google.protobuf")
     for schema, name, words in (
-        (b"\xff\xff", "p.M", "The descriptor file is none"),
+        (b"\xff\xff", "p.M", "The descriptor file is invalid"),
         (descriptor(), "p.N", "no message 'p.N'.*p.Other, p.M"),
         (descriptor(), "p.Other", "has no fields"),
         (descriptor(recursive=True), "p.M", "contains itself"),
@@ -473,12 +473,12 @@ def test_unwritable_quarantine_topic_raises(broker):
     ("options", "words"),
     [
         ({"value_format": "xml"}, "one of json, avro, protobuf, csv, string"),
-        ({"value_format": "json"}, "needs value_schema"),
-        ({"value_format": "json", "value_schema": "a FOO"}, "no type 'FOO'"),
-        ({"value_schema": "a INT"}, "nothing without value_format"),
+        ({"value_format": "json"}, "requires value_schema"),
+        ({"value_format": "json", "value_schema": "a FOO"}, "unknown type 'FOO'"),
+        ({"value_schema": "a INT"}, "requires value_format"),
         ({"value_format": "string", "on_bad_rows": "ignore"}, "fail, drop, quarantine"),
-        ({"value_format": "string", "on_bad_rows": "quarantine"}, "go together"),
-        ({"value_format": "string", "quarantine_topic": "q"}, "go together"),
+        ({"value_format": "string", "on_bad_rows": "quarantine"}, "requires quarantine_topic"),
+        ({"value_format": "string", "quarantine_topic": "q"}, "requires on_bad_rows"),
         ({"value_format": "string", "schema.registry.url": "x"}, "schema.registry.url"),
         ({"value_format": "string", "schema.registry.url": "http://h", "schema.registry.timeout.ms":
             "soon"}, "timeout.ms"),

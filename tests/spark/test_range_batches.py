@@ -130,7 +130,7 @@ def test_unknown_columns_are_rejected_by_name(served):
     with pytest.raises(ValueError, match="no column 'timestamp_type'.*timestampType"):
         read(topic, 0, 1, client(served), ["timestamp_type"])
     for columns in ([], "value", ["value", "value"]):
-        with pytest.raises(ValueError, match="list of different names"):
+        with pytest.raises(ValueError, match="list of distinct names"):
             list(fetched(OffsetRange(topic, 0, 0, 1), columns, client(served)))
 
 

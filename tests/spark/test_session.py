@@ -125,7 +125,7 @@ def test_java_wrapper_is_written_once_and_repaired(packaged):
 
 def test_unwritable_cache_directory_is_reported(packaged, tmp_path):
     (tmp_path / "home").write_text("a file")
-    with pytest.raises(java.NoJava, match="let XDG_CACHE_HOME name one that can"):
+    with pytest.raises(java.NoJava, match="set XDG_CACHE_HOME to a writable"):
         java.prepare(packaged)
     packaged["XDG_CACHE_HOME"] = str(tmp_path / "elsewhere")
     java.prepare(packaged)
@@ -283,7 +283,7 @@ def test_setting_precedence_is_command_line_then_submitted_then_default(
     ("words", "code", "sentence"),
     [
         ([], 2, "FILE"),
-        (["/no/such/job.py"], 1, "/no/such/job.py is no file"),
+        (["/no/such/job.py"], 1, "/no/such/job.py is not a file"),
         (["--conf", "memory=4g", "job.py"], 1, "the name of a Spark property begins with spark."),
         (["--conf", "memory", "job.py"], 2, "KEY=VALUE"),
     ],

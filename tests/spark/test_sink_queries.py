@@ -117,7 +117,7 @@ def test_unsupported_columns_raise_on_the_driver(spark, broker, columns, words):
     [
         ({}, "option topic is required"),
         ({"topic": "t", "kafka.value.serializer": "S"}, "kafka.value.serializer"),
-        ({"topic": "t", "exactlyOnce": "true"}, "comes with transactions"),
+        ({"topic": "t", "exactlyOnce": "true"}, "requires transactions"),
         ({"topic": "t", "kafka.bootstrap.servers": ""}, "kafka.bootstrap.servers must be"),
     ],
 )

@@ -148,7 +148,7 @@ def test_trimmed_records_are_data_loss_or_skipped(broker, topic, frame):
     ({"kafka.auto.offset.reset": "latest"}, "startingOffsets"),
     ({"startingOffsets": "latest"}, "cannot be latest"),
     ({"subscribe": "nowhere-to-be-found"}, "nowhere-to-be-found"),
-    ({"columns": "size"}, "columns is a list"),
+    ({"columns": "size"}, "columns must be a list"),
     ({"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.default.api.timeout.ms": "2000",
       "kafka.request.timeout.ms": "1000"}, "127.0.0.1:1"),
 ])  # fmt: skip
@@ -160,7 +160,7 @@ def test_invalid_options_raise_on_the_driver(frame, options, words):
 def test_user_schema_is_rejected(spark, broker, topic):
     reader = spark.read.format("kafkalite").schema("a int")
     reader = reader.option("kafka.bootstrap.servers", broker.bootstrap).option("subscribe", topic)
-    with pytest.raises(Exception, match="take out schema"):
+    with pytest.raises(Exception, match="remove schema"):
         reader.load().count()
 
 
@@ -304,7 +304,7 @@ def test_deleted_topic_fails_a_stream_with_one_sentence(spark, broker, topic, fr
     from tests.spark.topics import delete
 
     delete(broker, topic)
-    with pytest.raises(Exception, match="are gone.*failOnDataLoss"):
+    with pytest.raises(Exception, match="were deleted.*failOnDataLoss"):
         query.awaitTermination(TIMEOUT_S)
 
 

@@ -57,13 +57,13 @@ WRONG = {
     "two strategies": ({"assign": '{"t": [0]}'}, "Only one of assign, subscribe"),
     "no topics": ({"subscribe": " , "}, "No topics to subscribe"),
     "empty pattern": ({"subscribe": None, "subscribePattern": ""}, "Pattern to subscribe is empty"),
-    "no pattern": ({"subscribe": None, "subscribePattern": "("}, "subscribePattern is no pattern"),
+    "no pattern": ({"subscribe": None, "subscribePattern": "("}, "subscribePattern '(' is not"),
     "no partitions": ({"subscribe": None, "assign": "{}"}, "No topicpartitions to assign"),
-    "not JSON": ({"subscribe": None, "assign": "t"}, "assign is JSON like"),
-    "no partition": ({"subscribe": None, "assign": '{"t": ["x"]}'}, "assign: of 't'"),
+    "not JSON": ({"subscribe": None, "assign": "t"}, "assign must be JSON like"),
+    "no partition": ({"subscribe": None, "assign": '{"t": ["x"]}'}, "topic 't' has ['x']"),
     "no servers": ({"kafka.bootstrap.servers": ""}, "kafka.bootstrap.servers must be specified"),
-    "no address": ({"kafka.bootstrap.servers": "nowhere:x"}, "Among the kafka. options"),
-    "reset": ({"kafka.auto.offset.reset": "latest"}, "startingOffsets says where"),
+    "no address": ({"kafka.bootstrap.servers": "nowhere:x"}, "Invalid option kafka.*"),
+    "reset": ({"kafka.auto.offset.reset": "latest"}, "use startingOffsets"),
     "deserializer": ({"kafka.value.deserializer": "x"}, "cannot be specified"),
     "auto commit": ({"kafka.enable.auto.commit": "true"}, "commitGroup"),
     "interceptors": ({"kafka.interceptor.classes": "x"}, "cannot be specified"),
@@ -72,23 +72,23 @@ WRONG = {
     "-1 in a batch": ({"startingOffsets": '{"t": {"0": -1}}'}, "cannot be latest"),
     "earliest end": ({"endingOffsets": "earliest"}, "endingOffsets cannot be earliest"),
     "-2 end": ({"endingOffsets": '{"t": {"0": -2}}'}, "cannot be earliest"),
-    "word": ({"startingOffsets": "first"}, "startingOffsets is earliest, latest or JSON"),
-    "offset": ({"startingOffsets": '{"t": {"0": -3}}'}, "partition 0 of 't'"),
-    "float": ({"startingOffsets": '{"t": {"0": 1.5}}'}, "partition 0 of 't'"),
-    "huge": ({"startingOffsets": '{"t": {"0": 9223372036854775808}}'}, "partition 0 of 't'"),
-    "partition name": ({"startingOffsets": '{"t": {"x": 1}}'}, "no partition 'x'"),
-    "deep": ({"startingOffsets": '{"t":' * 10**6 + "1" + "}" * 10**6}, "startingOffsets is JSON"),
-    "time": ({"startingTimestamp": "today"}, "startingTimestamp is milliseconds"),
-    "late time": ({"startingTimestamp": "9223372036854775808"}, "startingTimestamp is"),
-    "endless time": ({"startingTimestamp": "9" * 5000}, "startingTimestamp is milliseconds"),
-    "endless number": ({"minPartitions": "9" * 5000}, "minPartitions is a whole number"),
-    "times": ({"startingOffsetsByTimestamp": '{"t": {"0": -5}}'}, "partition 0 of 't'"),
+    "word": ({"startingOffsets": "first"}, "startingOffsets must be earliest, latest or JSON"),
+    "offset": ({"startingOffsets": '{"t": {"0": -3}}'}, "partition 0 of topic 't'"),
+    "float": ({"startingOffsets": '{"t": {"0": 1.5}}'}, "partition 0 of topic 't'"),
+    "huge": ({"startingOffsets": '{"t": {"0": 9223372036854775808}}'}, "partition 0 of topic 't'"),
+    "partition name": ({"startingOffsets": '{"t": {"x": 1}}'}, "'x' is not a partition"),
+    "deep": ({"startingOffsets": '{"t":' * 10**6 + "1" + "}" * 10**6}, "must be JSON like"),
+    "time": ({"startingTimestamp": "today"}, "startingTimestamp must be"),
+    "late time": ({"startingTimestamp": "9223372036854775808"}, "startingTimestamp must be"),
+    "endless time": ({"startingTimestamp": "9" * 5000}, "startingTimestamp must be"),
+    "endless number": ({"minPartitions": "9" * 5000}, "minPartitions must be an integer"),
+    "times": ({"startingOffsetsByTimestamp": '{"t": {"0": -5}}'}, "partition 0 of topic 't'"),
     "by strategy": ({"startingOffsetsByTimestampStrategy": "first"}, "error or latest"),
-    "boolean": ({"failOnDataLoss": "no"}, "failOnDataLoss is true or false"),
-    "no partitions min": ({"minPartitions": "0"}, "minPartitions is a whole number"),
-    "no records max": ({"maxRecordsPerPartition": "-1"}, "maxRecordsPerPartition is a whole"),
-    "bytes": ({"maxBytesPerTrigger": "lots"}, "maxBytesPerTrigger is a size"),
-    "group without name": ({"startingOffsets": "group"}, "say commitGroup"),
+    "boolean": ({"failOnDataLoss": "no"}, "failOnDataLoss must be true or false"),
+    "no partitions min": ({"minPartitions": "0"}, "minPartitions must be an integer"),
+    "no records max": ({"maxRecordsPerPartition": "-1"}, "maxRecordsPerPartition must be an"),
+    "bytes": ({"maxBytesPerTrigger": "lots"}, "maxBytesPerTrigger must be a size"),
+    "group without name": ({"startingOffsets": "group"}, "requires commitGroup"),
 }
 
 
@@ -153,7 +153,7 @@ def test_columns_are_those_of_kafka_or_the_requested_ones():
     assert schema_of({"includeHeaders": "true"}).fieldNames() == [*names, "headers"]
     assert schema_of({"columns": "Value, offset"}).fieldNames() == ["value", "offset"]
     for wrong in ("", "value,value", "size"):
-        with pytest.raises(ValueError, match="columns is a list"):
+        with pytest.raises(ValueError, match="columns must be a list"):
             schema_of({"columns": wrong})
 
 

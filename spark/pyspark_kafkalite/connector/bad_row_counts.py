@@ -114,7 +114,7 @@ class BadRowCounts:
             above.mkdir(mode=0o700)
             above.chmod(0o700)  # regardless of the umask
         if not is_private(above):
-            raise PermissionError(f"{above} is not a directory of mode 700 that belongs to us")
+            raise PermissionError(f"{above} is not a directory of mode 700 owned by this user")
         remove_abandoned(above)
         self.path, self._held = held(above, query)
         self._taken = -1

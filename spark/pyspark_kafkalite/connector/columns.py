@@ -55,7 +55,7 @@ def schema_of(options: Mapping[str, str]) -> StructType:
         return StructType([*SCHEMA.fields, *headers])
     by_lower = {name.lower(): name for name in fields}
     if any(name.lower() not in by_lower for name in names):
-        raise ValueError(f"columns is a list of different ones of {', '.join(fields)}, not"
+        raise ValueError(f"columns must be a list of distinct names of {', '.join(fields)}, not"
                          f" {lowered['columns']!r}.")  # fmt: skip
     return StructType([fields[by_lower[name.lower()]] for name in names])
 
@@ -67,7 +67,7 @@ def columns_of(lowered: Mapping[str, str]) -> list[str] | None:
         return None
     names = [name.strip() for name in chosen_columns.split(",") if name.strip()]
     if not names or len({name.lower() for name in names}) < len(names):
-        raise ValueError(f"columns is a list of different names, not {chosen_columns!r}.")
+        raise ValueError(f"columns must be a list of distinct names, not {chosen_columns!r}.")
     return names
 
 

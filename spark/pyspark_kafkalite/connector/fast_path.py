@@ -163,7 +163,9 @@ def options_of(
     decoding = {name: value for name, value in options.items() if name.lower() in DECODING}
     text_options = {name: text(value) for name, value in options.items() if name not in decoding}
     if any(name.lower() == "includeheaders" for name in text_options):
-        raise ValueError("includeHeaders is said by columns here: columns=[…, 'headers'].")
+        raise ValueError(
+            "includeHeaders is not an option of this function; use columns=[…, 'headers']."
+        )
     given = {name.lower() for name in text_options}
     for name, value, keyword in (
         ("subscribe", topic, "topic"),
@@ -172,14 +174,18 @@ def options_of(
         if value is None:
             continue
         if name in given:
-            raise ValueError(f"{name} and {keyword} say the same; leave one of them out.")
+            raise ValueError(
+                f"{keyword} and the option {name} exclude each other; remove one of them."
+            )
         text_options[name] = value if isinstance(value, str) else ",".join(value)
     if isinstance(decode, str):
         if "value_format" in {name.lower() for name in decoding}:
-            raise ValueError("decode and value_format say the same; leave one of them out.")
+            raise ValueError("decode and value_format exclude each other; remove one of them.")
         decoding["value_format"] = decode
     elif decode is not None and decoding:
-        raise ValueError(f"A Decode has its options; leave out {', '.join(sorted(decoding))}.")
+        raise ValueError(
+            f"A Decode cannot be combined with {', '.join(sorted(decoding))}; pass them to Decode."
+        )
     return text_options, decoding
 
 

@@ -65,7 +65,7 @@ class LagListener(StreamingQueryListener):
 
     def __init__(self, on_lag: OnLag | None = None, *, told: OnLag | None = None) -> None:
         if on_lag is not None and told is not None:
-            raise TypeError("on_lag and told, its former name, are both given")
+            raise TypeError("on_lag and its former name, told, are both given; pass on_lag")
         self.lags: dict[str, dict[str, Lag]] = {}
         self.bad_rows: dict[str, int] = {}
         self._on_lag = on_lag or told
@@ -102,7 +102,7 @@ class LagListener(StreamingQueryListener):
             try:
                 self._counts[run] = BadRowCounts(query)
             except OSError as error:
-                log.warning("Bad rows will not be counted. query=%s error=%s", query, error)
+                log.warning("Bad rows are not counted. query=%s error=%s", query, error)
                 self._counts[run] = None
         return self._counts[run]
 

@@ -60,7 +60,7 @@ def parsed(text: str, option: str, example: str) -> dict[str, Any]:
     if not isinstance(json_object, dict) or not all(
         isinstance(name, str) and name for name in json_object
     ):
-        raise ValueError(f"{option} is JSON like {example}, not {text!r}.")
+        raise ValueError(f"{option} must be JSON like {example}, not {text!r}.")
     return json_object
 
 
@@ -70,14 +70,14 @@ def by_partition(text: str, option: str, least: int) -> Offsets:
     found: Offsets = {}
     for topic, partitions in parsed(text, option, example).items():
         if not isinstance(partitions, dict):
-            raise ValueError(f"{option}: of topic {topic!r} it tells {partitions!r}, not"
-                             f" {example}.")  # fmt: skip
+            raise ValueError(f"{option} must be like {example}; topic {topic!r} has"
+                             f" {partitions!r}.")  # fmt: skip
         for name, offset in partitions.items():
             partition = int(name) if name.isascii() and name.isdigit() else -1
             if partition < 0:
-                raise ValueError(f"{option}: topic {topic!r} has no partition {name!r}.")
+                raise ValueError(f"{option}: {name!r} is not a partition of topic {topic!r}.")
             if type(offset) is not int or not least <= offset <= INT64_MAX:
-                raise ValueError(f"{option}: partition {partition} of {topic!r} cannot begin or"
-                                 f" end at {offset!r}.")  # fmt: skip
+                raise ValueError(f"{option}: invalid offset {offset!r} of partition {partition}"
+                                 f" of topic {topic!r}.")  # fmt: skip
             found[TopicPartition(topic, partition)] = offset
     return found

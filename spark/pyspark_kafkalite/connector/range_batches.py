@@ -63,7 +63,7 @@ COLUMNS = tuple(name for name in TYPES if name != "headers")
 """Default columns."""
 
 ADVICE = (
-    "If the rest is to be read without them, set failOnDataLoss to false; if not, begin a new query"
+    "To continue without these records, set failOnDataLoss to false; otherwise start a new query"
     " with a new checkpoint or other startingOffsets."
 )
 
@@ -128,10 +128,10 @@ def checked(columns: Sequence[str], known: Collection[str]) -> list[str]:
     """Return column names in order; raise ValueError unless they are distinct and known."""
     names = list(columns)
     if isinstance(columns, str) or not names or len(set(names)) < len(names):
-        raise ValueError(f"columns are a list of different names, not {columns!r}.")
+        raise ValueError(f"columns must be a list of distinct names, not {columns!r}.")
     for name in names:
         if name not in known:
-            raise ValueError(f"There is no column {name!r}; there are {', '.join(known)}.")
+            raise ValueError(f"There is no column {name!r}; the columns are {', '.join(known)}.")
     return names
 
 

@@ -54,8 +54,8 @@ class RangePipeline:
         schema: Any = None,
     ) -> None:
         if (map_arrow is None) != (schema is None):
-            raise ValueError("map_arrow and schema go together: schema has the columns of the"
-                             " batches that map_arrow makes.")  # fmt: skip
+            raise ValueError("map_arrow requires schema, the columns of the batches it returns,"
+                             " and schema requires map_arrow.")  # fmt: skip
         self._options = options
         self._decode = decode
         self._filter = filter
@@ -106,8 +106,9 @@ class RangePipeline:
         names = getattr(getattr(batch, "schema", None), "names", None)
         if not isinstance(batch, pa.RecordBatch) or set(self.schema.names) - set(names or ()):
             raise ValueError(
-                f"map_arrow makes RecordBatches of {', '.join(self.schema.names)}, as schema says;"
-                f" it made {type(batch).__name__} {names or ''}."
+                f"map_arrow must return RecordBatches with the columns of schema,"
+                f" {', '.join(self.schema.names)}; it returned {type(batch).__name__}"
+                f" {names or ''}."
             )
         columns = [batch.column(field.name).cast(field.type) for field in self.schema]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
@@ -161,6 +162,6 @@ def filtered(batch: pa.RecordBatch, keep: Filter | None) -> list[pa.RecordBatch]
     if not isinstance(mask, pa.Array):
         mask = pa.array(mask, pa.bool_())
     if not pa.types.is_boolean(mask.type) or len(mask) != len(batch):
-        raise ValueError(f"filter gives a mask of {len(batch)} booleans, not {len(mask)} of"
-                         f" {mask.type}.")  # fmt: skip
+        raise ValueError(f"filter must return a mask of {len(batch)} booleans, not {len(mask)}"
+                         f" of {mask.type}.")  # fmt: skip
     return [batch.filter(mask)]

@@ -40,7 +40,7 @@ def bounded(topics: TopicOffsets, options: SourceOptions) -> list[OffsetRange]:
         if starts[place] > ends[place]:
             raise ValueError(
                 f"{options.starting.option} is after {options.ending.option}: partition"
-                f" {place.partition} of {place.topic!r} would be read from {starts[place]} to"
+                f" {place.partition} of topic {place.topic!r} would be read from {starts[place]} to"
                 f" {ends[place]}."
             )
         if starts[place] < ends[place]:
@@ -86,12 +86,12 @@ def spread(place: OffsetBound, partitions: Collection[TopicPartition]) -> Offset
         TopicPartition(topic, 0) for topic in topics.keys() - {each.topic for each in partitions}
     )
     missing = sorted(set(partitions) - specified.keys())
-    for wrong, words in ((missing, "says nothing of"), (unknown, "speaks of")):
+    for wrong, words in ((missing, "lacks"), (unknown, "has unknown partitions:")):
         if wrong:
             named = ", ".join(f"{topic} {partition}" for topic, partition in wrong[:5])
             raise ValueError(
-                f"{place.option} {words} {named}{', …' if len(wrong) > 5 else ''}, and must name"
-                " exactly the partitions that are read (-2 is the earliest offset, -1 the latest)."
+                f"{place.option} {words} {named}{', …' if len(wrong) > 5 else ''}; specify"
+                " exactly the partitions to read (-2 is the earliest offset, -1 the latest)."
             )
     return specified
 
@@ -105,8 +105,8 @@ def timed(
     if late and place is options.starting and options.timestamp_strategy == "error":
         topic, partition = min(late)
         raise ValueError(
-            f"{place.option}: no record of partition {partition} of {topic!r} is as young as"
-            f" {times[TopicPartition(topic, partition)]}.  To begin at the end there, set"
+            f"{place.option}: partition {partition} of topic {topic!r} has no record at or after"
+            f" timestamp {times[TopicPartition(topic, partition)]}.  To start at its end, set"
             " startingOffsetsByTimestampStrategy to latest."
         )
     return {**found, **topics.latest(late)}

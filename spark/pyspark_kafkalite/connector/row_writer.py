@@ -40,12 +40,12 @@ KEPT_MAX = 4
 """Maximum number of producers per worker; each has a thread, and connections to every broker."""
 
 ADVICE: dict[type[KafkaError], str] = {
-    UnknownTopicOrPartition: " Create the topic, or see how its name is spelled.",
-    MessageTooLarge: " kafka.max.request.size and the topic's max.message.bytes bound a record.",
-    NetworkException: " See whether a broker can be reached at kafka.bootstrap.servers.",
+    UnknownTopicOrPartition: " Create the topic, or check its name.",
+    MessageTooLarge: " Check kafka.max.request.size and the topic's max.message.bytes.",
+    NetworkException: " Check that a broker is reachable at kafka.bootstrap.servers.",
     RequestTimedOut: (
-        " See whether a broker can be reached at kafka.bootstrap.servers and still leads the topic;"
-        " kafka.max.block.ms and kafka.delivery.timeout.ms say how long to try."
+        " Check that a broker is reachable at kafka.bootstrap.servers and still leads the topic;"
+        " kafka.max.block.ms and kafka.delivery.timeout.ms limit the time of retries."
     ),
 }
 

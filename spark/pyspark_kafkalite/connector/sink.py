@@ -70,7 +70,7 @@ def batch_writer(
     """Return the writer of a batch; raise ValueError for invalid columns or options."""
     if overwrite:
         raise ValueError(
-            "Save mode Overwrite is not allowed for topics, whose records stay: use"
+            "Save mode Overwrite is not allowed for topics; use"
             ' .mode("append"), or delete the topic first.'
         )
     return BatchWriter(destination(options, schema))
@@ -113,14 +113,14 @@ def destination(options: Mapping[str, str], schema: StructType) -> Destination:
     lowered = {name.lower(): value for name, value in options.items()}
     if boolean(lowered, "exactlyOnce", False):
         raise ValueError(
-            "exactlyOnce=true comes with transactions, which this version does not have: leave it"
-            " out, and rows are written at least once."
+            "exactlyOnce=true requires transactions, which this version does not support; remove it"
+            " to write rows at least once."
         )
     settings = client_settings(lowered, sink=True)
     topic = lowered.get("topic")
     if topic is not None and not topic.strip():
-        raise ValueError("The option topic is empty: name a topic, or leave it out and give the"
-                         " rows a column topic.")  # fmt: skip
+        raise ValueError("The option topic is empty: specify a topic, or remove the option and add"
+                         " a column topic to the rows.")  # fmt: skip
     columns = checked(schema, topic is not None)
     return Destination(settings, topic and topic.strip(), columns)
 
@@ -132,24 +132,24 @@ def checked(schema: StructType, topic_is_said: bool) -> tuple[str, ...]:
         if field.name not in TYPES or (field.name == "topic" and topic_is_said):
             continue
         if field.name in kinds:
-            raise ValueError(f"There is more than one column {field.name}: drop or rename all but"
+            raise ValueError(f"Column {field.name} occurs more than once: drop or rename all but"
                              " one.")  # fmt: skip
         kinds[field.name] = field.dataType.simpleString()
     there = ", ".join(schema.names) or "none"
     if "value" not in kinds:
-        raise ValueError(f"Required column 'value' not found: name what is to be written so. The"
-                         f" columns are: {there}.")  # fmt: skip
+        raise ValueError(f"Required column 'value' not found: rename the column to write to value."
+                         f" The columns are: {there}.")  # fmt: skip
     if "topic" not in kinds and not topic_is_said:
         raise ValueError(
-            "The option topic is required when there is no column 'topic': say"
-            f' .option("topic", "flights"), or add the column. The columns are: {there}.'
+            "The option topic is required when there is no column 'topic': add"
+            f' .option("topic", "flights"), or the column. The columns are: {there}.'
         )
     for name, kind in kinds.items():
         if kind.partition(COLLATED)[0] not in TYPES[name]:
             wanted = " or ".join(TYPES[name])
             raise ValueError(
-                f"Column {name} has the unsupported type {kind}: it must be {wanted}. Cast it, as"
-                f' in col("{name}").cast("{TYPES[name][0]}").'
+                f"Column {name} has the unsupported type {kind}: it must be {wanted}. Cast it, for"
+                f' example with col("{name}").cast("{TYPES[name][0]}").'
             )
     return tuple(name for name in kinds if name != "topic")
 

@@ -88,8 +88,8 @@ class DefaultSource(DataSource):
         wanted = schema_of(self.options)
         if schema.fieldNames() != wanted.fieldNames():
             raise ValueError(
-                f"A topic has the columns {', '.join(wanted.fieldNames())}: take out schema(…),"
-                " and choose with the option columns, or with select."
+                f"A topic has the columns {', '.join(wanted.fieldNames())}: remove schema(…),"
+                " and select columns with the option columns or with select()."
             )
 
 

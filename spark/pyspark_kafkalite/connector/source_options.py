@@ -41,11 +41,11 @@ log = logging.getLogger("pyspark_kafkalite")
 
 KAFKA = "kafka."
 REFUSED = {
-    "auto.offset.reset": "startingOffsets says where to begin",
+    "auto.offset.reset": "use startingOffsets",
     "key.deserializer": "keys are read as bytes; cast them in the query",
     "value.deserializer": "values are read as bytes; cast them, or use value_format",
-    "enable.auto.commit": "the checkpoint holds the offsets; commitGroup shows them to others",
-    "interceptor.classes": "records are not changed on their way",
+    "enable.auto.commit": "offsets are kept in the checkpoint; commitGroup also commits them",
+    "interceptor.classes": "interceptors are not supported",
 }
 REFUSED_OF_SINK = {
     "key.serializer": "keys are bytes or text; cast them in the query",
@@ -124,7 +124,7 @@ def source_options(options: Mapping[str, str], *, stream: bool | None) -> Source
     if stream:
         for name in ENDING:
             if name.lower() in lowered:
-                raise ValueError(f"{name} is for batches: a stream has no end.  Take it out.")
+                raise ValueError(f"{name} is not allowed in a streaming query; remove it.")
     elif stream is not None:
         check_batch(starting, ending)
         for name in ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"):
@@ -133,17 +133,16 @@ def source_options(options: Mapping[str, str], *, stream: bool | None) -> Source
     offsets_max = positive(lowered, "maxOffsetsPerTrigger", None)
     offsets_min = positive(lowered, "minOffsetsPerTrigger", None)
     if offsets_max is not None and offsets_min is not None and offsets_min > offsets_max:
-        raise ValueError(f"minOffsetsPerTrigger ({offsets_min}) is more than maxOffsetsPerTrigger"
-                         f" ({offsets_max}).")  # fmt: skip
+        raise ValueError(f"minOffsetsPerTrigger ({offsets_min}) must be at most"
+                         f" maxOffsetsPerTrigger ({offsets_max}).")  # fmt: skip
     by_strategy = lowered.get("startingoffsetsbytimestampstrategy", "error").strip().lower()
     if by_strategy not in ("error", "latest"):
-        raise ValueError(f"startingOffsetsByTimestampStrategy is error or latest, not"
+        raise ValueError(f"startingOffsetsByTimestampStrategy must be error or latest, not"
                          f" {by_strategy!r}.")  # fmt: skip
     settings = client_settings(lowered, sink=False)
     commit_group = lowered.get("commitgroup", "").strip() or None
     if starting.group and not (commit_group or settings.get("group.id")):
-        raise ValueError("startingOffsets=group needs to know which: say commitGroup, or"
-                         " kafka.group.id.")  # fmt: skip
+        raise ValueError("startingOffsets=group requires commitGroup or kafka.group.id.")
     return SourceOptions(
         settings=settings,
         assign=assign,
@@ -184,22 +183,26 @@ def strategy(lowered: Mapping[str, str]) -> tuple[tuple[TopicPartition, ...], tu
         raise ValueError("One of the options assign, subscribe and subscribePattern must be"
                          ' specified, as in .option("subscribe", "flights").')  # fmt: skip
     if len(given) > 1:
-        raise ValueError(f"Only one of {', '.join(given)} can be specified; leave out the others.")
+        raise ValueError(f"Only one of {', '.join(given)} can be specified; remove the others.")
     text = lowered[given[0].lower()].strip()
     if given == ["assign"]:
         return assigned(text), (), ""
     if given == ["subscribe"]:
         topics = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
         if not topics:
-            raise ValueError("No topics to subscribe to: subscribe is a list like a,b,c, not"
+            raise ValueError("No topics to subscribe to: subscribe must be a list like a,b,c, not"
                              f" {text!r}.")  # fmt: skip
         return (), topics, ""
     if not text:
-        raise ValueError("Pattern to subscribe is empty: subscribePattern is one like flights-.*")
+        raise ValueError(
+            "Pattern to subscribe is empty: subscribePattern must be one like flights-.*"
+        )
     try:
         re.compile(text)
     except re.error as error:
-        raise ValueError(f"subscribePattern is no pattern: {text!r}: {error}.") from None
+        raise ValueError(
+            f"subscribePattern {text!r} is not a valid regular expression: {error}."
+        ) from None
     return (), (), text
 
 
@@ -211,10 +214,12 @@ def assigned(text: str) -> tuple[TopicPartition, ...]:
         if not isinstance(partitions, list) or not all(
             type(partition) is int and partition >= 0 for partition in partitions
         ):
-            raise ValueError(f"assign: of {topic!r} it tells {partitions!r}, not {example}.")
+            raise ValueError(f"assign must be like {example}; topic {topic!r} has {partitions!r}.")
         found += [TopicPartition(topic, partition) for partition in partitions]
     if not found:
-        raise ValueError(f"No topicpartitions to assign: assign is {example}, not {text!r}.")
+        raise ValueError(
+            f"No topicpartitions to assign: assign must be like {example}, not {text!r}."
+        )
     return tuple(dict.fromkeys(found))
 
 
@@ -229,7 +234,9 @@ def where(lowered: Mapping[str, str], names: tuple[str, str, str], default: int)
             return OffsetBound(name, offsets=by_partition(text, name, 0), timed=True)
         if name.endswith("Timestamp"):
             if not is_number(text):
-                raise ValueError(f"{name} is milliseconds since 1970, not {text!r}.")
+                raise ValueError(
+                    f"{name} must be a number of milliseconds since 1970, not {text!r}."
+                )
             return OffsetBound(name, everywhere=int(text), timed=True)
         return offsets_where(name, text)
     return OffsetBound(names[-1], everywhere=default)
@@ -243,7 +250,7 @@ def offsets_where(name: str, text: str) -> OffsetBound:
     if text.lower() == "group" and name == STARTING[-1]:
         return OffsetBound(name, group=True)
     if not text.startswith("{"):
-        raise ValueError(f"{name} is earliest, latest or JSON like"
+        raise ValueError(f"{name} must be earliest, latest or JSON like"
                          f' {{"flights": {{"0": 23}}}}, not {text!r}.')  # fmt: skip
     topics, partitions = {}, {}
     for topic, place in parsed(text, name, '{"flights": {"0": 23}}').items():
@@ -261,8 +268,8 @@ def check_batch(starting: OffsetBound, ending: OffsetBound) -> None:
     for place, refused, name in ((starting, LATEST, "latest"), (ending, EARLIEST, "earliest")):
         stands = {place.everywhere, *(place.offsets or {}).values(), *(place.topics or {}).values()}
         if not place.timed and refused in stands:
-            raise ValueError(f"{place.option} cannot be {name} ({refused}) in a batch, which"
-                             " would be empty.")  # fmt: skip
+            raise ValueError(f"{place.option} cannot be {name} ({refused}) in a batch query:"
+                             " no record would be read.")  # fmt: skip
 
 
 def client_settings(options: Mapping[str, str], *, sink: bool) -> dict[str, str]:
@@ -282,7 +289,7 @@ def client_settings(options: Mapping[str, str], *, sink: bool) -> dict[str, str]
     try:
         (producer_settings if sink else consumer_settings)(None, settings)
     except InvalidConfig as error:
-        raise ValueError(f"Among the kafka. options: {error}") from None
+        raise ValueError(f"Invalid option kafka.*: {error}") from None
     return settings
 
 
@@ -290,7 +297,7 @@ def boolean(options: Mapping[str, str], name: str, default: bool) -> bool:
     """Return an option that is true or false."""
     text = str(options.get(name, options.get(name.lower(), default))).strip().lower()
     if text not in ("true", "false"):
-        raise ValueError(f"{name} is true or false, not {text!r}.")
+        raise ValueError(f"{name} must be true or false, not {text!r}.")
     return text == "true"
 
 
@@ -305,7 +312,7 @@ def whole(options: Mapping[str, str], name: str, default: int, least: int) -> in
     """Return an option that is an integer of at least `least`."""
     text = str(options.get(name, options.get(name.lower(), default))).strip()
     if not is_number(text) or int(text) < least:
-        raise ValueError(f"{name} is a whole number of at least {least}, not {text!r}.")
+        raise ValueError(f"{name} must be an integer of at least {least}, not {text!r}.")
     return int(text)
 
 
@@ -319,7 +326,9 @@ def delay_s(text: str) -> float:
     """Return the seconds of a duration like 15m, 30s or 500ms; a bare number is milliseconds."""
     found = re.fullmatch(r"(\d{1,15})\s*([a-z]*)", text.strip().lower())
     if not found or found[2] not in DELAYS_S:
-        raise ValueError(f"maxTriggerDelay is a time like 15m, 30s or 500ms, not {text!r}.")
+        raise ValueError(
+            f"maxTriggerDelay must be a duration like 15m, 30s or 500ms, not {text!r}."
+        )
     return int(found[1]) * DELAYS_S[found[2]]
 
 
@@ -327,5 +336,5 @@ def size(text: str, name: str) -> int:
     """Return the bytes of a size like 512m or 1g."""
     found = re.fullmatch(r"(\d{1,15})\s*([kmgt]?)b?", text.strip().lower())
     if not found or not int(found[1]):
-        raise ValueError(f"{name} is a size like 512m or 1g, not {text!r}.")
+        raise ValueError(f"{name} must be a size like 512m or 1g, not {text!r}.")
     return int(found[1]) * SIZES[found[2]]

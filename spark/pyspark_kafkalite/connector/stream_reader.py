@@ -62,10 +62,10 @@ LAG_S = 2.0
 PARTITIONS_S = 0.5
 """Interval in seconds at which partitions are listed, and so new and lost ones detected."""
 
-ADVICE = "To go on with what there is, set the option failOnDataLoss to false."
+ADVICE = "To continue without these records, set the option failOnDataLoss to false."
 ADVICE_RECREATED = (
-    "Its offsets count from 0 again, so begin with a new checkpoint; with failOnDataLoss=false a"
-    " query that runs goes on by itself."
+    "Its offsets start at 0 again: start the query with a new checkpoint.  With"
+    " failOnDataLoss=false a running query continues."
 )
 
 log = logging.getLogger("pyspark_kafkalite")
@@ -139,12 +139,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ends = ends = self._latest(begin)
         missing = sorted(begin.keys() - ends.keys())
         if missing:
-            self._report_loss(f"{named(missing)} are gone")
+            self._report_loss(f"{named(missing)} were deleted")
         for place in sorted(begin.keys() & ends.keys()):
             if ends[place] < begin[place] and place.topic not in self._recreated:
                 self._report_loss(
-                    f"the end of partition {place.partition} of {place.topic!r} was changed from"
-                    f" {begin[place]} to {ends[place]}"
+                    f"the end of partition {place.partition} of topic {place.topic!r} went back"
+                    f" from {begin[place]} to {ends[place]}"
                 )
         if self._frozen is None:
             return ends
@@ -181,10 +181,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         assert self._frozen is not None
         gone = sorted(self._frozen.keys() - ends.keys())
         short = sorted(place for place, end in self._frozen.items() if end > ends.get(place, end))
-        for places, words in ((gone, "are gone"), (short, "have become shorter")):
+        for places, words in ((gone, "were deleted"), (short, "were truncated")):
             if places:
                 raise DataLoss(f"{named(places)} {words} since this run of Trigger.AvailableNow"
-                               " began; start it again to read what is there.")  # fmt: skip
+                               " started; restart the query to read what remains.")  # fmt: skip
 
     def _check_recreated(self, ids: Mapping[str, bytes]) -> None:
         """Detect topics that were deleted and recreated."""
@@ -252,7 +252,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             place for place, at in first.items() if at > 0 and place.topic not in self._recreated
         )
         if late and start != self._initial:
-            self._report_loss(f"{named(late)} are new and do not begin at 0")
+            self._report_loss(f"{named(late)} are new and do not begin at offset 0")
         begin = {**begin, **first}
         self._recreated.clear()
         ranges: list[OffsetRange] = []
@@ -260,8 +260,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             until = ends[place]
             if begin[place] > until and place in first:
                 self._report_loss(
-                    f"the log of partition {place.partition} of {place.topic!r} begins at"
-                    f" {begin[place]}, and {until} was its end"
+                    f"the log of partition {place.partition} of topic {place.topic!r} begins at"
+                    f" {begin[place]}, after its former end {until}"
                 )
             if begin[place] < until:
                 ranges.append(range_planning.ranged(place, begin[place], until, self._topics))
@@ -278,7 +278,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if found is None:
             there = self._topics.partitions(missing_ok=True)
             if gone := sorted(set(new) - set(there)):
-                self._report_loss(f"{named(gone)} are gone")
+                self._report_loss(f"{named(gone)} were deleted")
             found = self._topics.earliest(set(new) & set(there))
         return found
 

@@ -83,7 +83,9 @@ class Decode:
     ) -> None:
         name = value_format.strip().lower()
         if name not in FORMATS:
-            raise ValueError(f"value_format is one of {', '.join(FORMATS)}, not {value_format!r}.")
+            raise ValueError(
+                f"value_format must be one of {', '.join(FORMATS)}, not {value_format!r}."
+            )
         self._format = made(name, schema, message, separator, registry)
         self._bad_rows = bad_rows or BadRows(FAIL)
         # Avro and protobuf parse the header themselves.
@@ -103,8 +105,8 @@ class Decode:
         for field in self.columns:
             if any(field.name.lower() == other.name.lower() for other in others):
                 raise ValueError(
-                    f"The value has a column {field.name!r} as the record has one: leave that one"
-                    " out of columns, or set value_prefix."
+                    f"The value and the record both have a column {field.name!r}: remove it from"
+                    " columns, or set value_prefix."
                 )
         return pa.schema([*others, *self.columns])
 
@@ -131,7 +133,7 @@ class Decode:
                 pc.greater_equal(pc.binary_length(values), HEADER_SIZE),
             )
             for at in pc.indices_nonzero(pc.invert(framed)).to_pylist():
-                unfit[at] = "it does not begin with a schema's id, as values of a registry do"
+                unfit[at] = "it has no schema registry header"
             some = pc.fill_null(framed, False)
         fit = values.filter(some)
         found, bad = self._format.read(pc.binary_slice(fit, HEADER_SIZE) if self._framed else fit)
@@ -148,7 +150,7 @@ def made(
 
         return TextFormat()
     if schema is None or (isinstance(schema, str) and not schema.strip()):
-        raise ValueError(f"value_format={name} needs value_schema.")
+        raise ValueError(f"value_format={name} requires value_schema.")
     if name == "avro":
         from pyspark_kafkalite.decoding.avro_values import AvroFormat
 
@@ -157,7 +159,9 @@ def made(
         from pyspark_kafkalite.decoding.protobuf_values import ProtobufFormat
 
         if not message:
-            raise ValueError("value_format=protobuf needs value_message, the message's full name.")
+            raise ValueError(
+                "value_format=protobuf requires value_message, the message's full name."
+            )
         return ProtobufFormat(descriptor(schema), message, framed=registry is not None)
     columns = arrow_schema(schema)
     if not len(columns):
@@ -178,7 +182,7 @@ def descriptor(lowered: Any) -> bytes:
     try:
         return Path(lowered).read_bytes()
     except (OSError, TypeError, ValueError) as error:
-        raise ValueError(f"value_schema of protobuf is a descriptor file, and {lowered!r} cannot be"
+        raise ValueError(f"The descriptor file {lowered!r} (value_schema of protobuf) cannot be"
                          f" read: {error}.") from None  # fmt: skip
 
 
@@ -195,14 +199,14 @@ def decode_of(
     if name is None:
         for each in OPTIONS:
             if each in lowered:
-                raise ValueError(f"{each} is nothing without value_format ({', '.join(FORMATS)}).")
+                raise ValueError(f"{each} requires value_format ({', '.join(FORMATS)}).")
         return None
     registry = registry_of(lowered)
     schema = lowered.get("value_schema")
     if schema is None and registry is not None and str(name).strip().lower() == "avro":
         subject = lowered.get(f"{REGISTRY}subject") or (f"{topic}-value" if topic else None)
         if subject is None:
-            raise ValueError(f"Say value_schema, or {REGISTRY}subject: several topics are read.")
+            raise ValueError(f"Set value_schema or {REGISTRY}subject: several topics are read.")
         schema = registry.newest(subject)
     bad_rows = BadRows(
         str(lowered.get("on_bad_rows", FAIL)), lowered.get("quarantine_topic"), settings
@@ -224,6 +228,8 @@ def registry_of(lowered: Mapping[str, Any]) -> Registry | None:
         return None
     text = str(lowered.get(f"{REGISTRY}timeout.ms", int(TIMEOUT_S * 1000))).strip()
     if not text.isascii() or not text.isdigit() or not int(text):
-        raise ValueError(f"{REGISTRY}timeout.ms is a number of milliseconds, not {text!r}.")
+        raise ValueError(
+            f"{REGISTRY}timeout.ms must be a positive number of milliseconds, not {text!r}."
+        )
     user = str(lowered.get(f"{REGISTRY}basic.auth.user.info", ""))
     return Registry.at(str(url), user, int(text) / 1000)

@@ -55,11 +55,11 @@ class AvroFormat:
             self._schema_json = given_schema
             kind = arrow_type(checked(given_schema))
             if not pa.types.is_struct(kind):
-                raise ValueError("The Avro schema of a value is a record; this one is not.")
+                raise ValueError("The Avro schema of a value must be a record.")
             self.schema = pa.schema(list(kind))
         elif registry is None:
-            raise ValueError("An Avro schema is Avro's own JSON, unless a registry has it"
-                             " (schema.registry.url).")  # fmt: skip
+            raise ValueError("value_schema must be an Avro schema in JSON, or schema.registry.url"
+                             " must be set.")  # fmt: skip
         else:
             self.schema = arrow_schema(given_schema)
         self._kind = struct_of(self.schema)
@@ -107,9 +107,9 @@ def datum(read: Callable[[Any], Any], stream: io.BytesIO, end: int) -> Any:
         row = read(stream)
     except Exception as error:  # fastavro raises errors of many types, Python's own included
         words = f"{type(error).__name__}: {error}".rstrip(": ")
-        raise Unreadable(f"it is no Avro of its schema ({words})") from None
+        raise Unreadable(f"it does not match its Avro schema ({words})") from None
     if stream.tell() != end:
-        raise Unreadable("it is longer or shorter than its schema says")
+        raise Unreadable("it is longer or shorter than its Avro schema requires")
     return row
 
 
@@ -123,7 +123,7 @@ def reader(written: str, wanted: str) -> Callable[[Any], Any]:
     except Unreadable:
         raise
     except Exception as error:  # fastavro raises errors of many types for an invalid schema
-        raise Unreadable(f"its schema is none: {error}") from None
+        raise Unreadable(f"its Avro schema is invalid: {error}") from None
     if written == wanted:
         return lambda stream: fastavro.schemaless_reader(stream, by, None)
     return lambda stream: fastavro.schemaless_reader(stream, by, into)
@@ -134,12 +134,12 @@ def checked(text: str) -> Any:
     try:
         schema = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise Unreadable(f"it is no Avro schema: {error}") from None
+        raise Unreadable(f"its Avro schema is invalid: {error}") from None
     try:
         Names().look(schema)
         return plain(schema)
     except RecursionError:
-        raise Unreadable("an Avro schema without end") from None
+        raise Unreadable("its Avro schema is nested too deeply") from None
 
 
 class Names:
@@ -158,14 +158,16 @@ class Names:
         if isinstance(schema, str):
             return self._look_up(schema, space)
         if not isinstance(schema, dict) or "type" not in schema:
-            raise Unreadable(f"there is no Avro type {str(schema)[:50]!r}")
+            raise Unreadable(f"its Avro schema has the unknown type {str(schema)[:50]!r}")
         kind = schema["type"]
         if kind in ("record", "error"):
             return self._record(schema, space)
         if kind in ("array", "map"):
             empty = self.look(schema.get("items" if kind == "array" else "values"), space)
             if empty and kind == "array":
-                raise Unreadable("an array whose items have no bytes may be without end")
+                raise Unreadable(
+                    "its Avro schema has an array of items without bytes, whose length has no limit"
+                )
             return False
         if kind in ("enum", "fixed"):
             name, _ = self._named(schema, space)
@@ -178,7 +180,7 @@ class Names:
         self._open.append(name)
         fields = schema.get("fields")
         if not isinstance(fields, list) or not all(isinstance(each, dict) for each in fields):
-            raise Unreadable(f"record {name!r} has no fields")
+            raise Unreadable(f"record {name!r} of its Avro schema has no fields")
         empty = [self.look(each.get("type"), space) for each in fields]
         self._open.pop()
         self._empty[name] = all(empty)
@@ -196,10 +198,10 @@ class Names:
         full = name if "." in name or not space else f"{space}.{name}"
         for known in (full, name):
             if known in self._open:
-                raise Unreadable(f"{known!r} contains itself")
+                raise Unreadable(f"{known!r} in its Avro schema contains itself")
             if known in self._empty:
                 return self._empty[known]
-        raise Unreadable(f"there is no Avro type {name!r}")
+        raise Unreadable(f"its Avro schema has the unknown type {name!r}")
 
 
 def plain(schema: Any) -> Any:
@@ -224,13 +226,15 @@ def arrow_type(schema: Any, known: dict[str, Any] | None = None) -> pa.DataType:
     if isinstance(schema, list):
         kinds = [each for each in schema if each != "null"]
         if len(kinds) != 1:
-            raise ValueError("An Avro union of several types is no column; read it by a schema"
-                             " that has one of them.")  # fmt: skip
+            raise ValueError("An Avro union of several types cannot be a column; set value_schema"
+                             " with one of them.")  # fmt: skip
         return arrow_type(kinds[0], known)
     if isinstance(schema, str):
         name = schema
         if name == "null":
-            raise ValueError("A column of nothing but nulls has no type; leave the field out.")
+            raise ValueError(
+                "A field of the Avro type null cannot be a column; remove it from value_schema."
+            )
         return PRIMITIVES[name] if name in PRIMITIVES else known[name.rpartition(".")[2]]
     kind = schema["type"]
     if isinstance(kind, dict | list):

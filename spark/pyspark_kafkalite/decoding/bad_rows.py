@@ -47,10 +47,10 @@ class BadRows:
     ) -> None:
         way = way.strip().lower()
         if way not in WAYS:
-            raise ValueError(f"on_bad_rows is one of {', '.join(WAYS)}, not {way!r}.")
+            raise ValueError(f"on_bad_rows must be one of {', '.join(WAYS)}, not {way!r}.")
         if (way == QUARANTINE) != bool(topic):
-            raise ValueError("on_bad_rows=quarantine and quarantine_topic go together: say both, or"
-                             " neither.")  # fmt: skip
+            raise ValueError("on_bad_rows=quarantine requires quarantine_topic, and"
+                             " quarantine_topic requires on_bad_rows=quarantine.")  # fmt: skip
         self.way = way
         self._topic = topic or ""
         keys = producer_keys()
@@ -67,8 +67,8 @@ class BadRows:
             at = min(bad)
             raise BadRow(
                 f"{len(bad)} of {len(batch)} values cannot be read; the first,"
-                f" {place_of(batch, at)}: {bad[at]}.  To go on without such rows, set on_bad_rows"
-                " to drop, or to quarantine with a quarantine_topic."
+                f" {place_of(batch, at)}: {bad[at]}.  To continue without such rows, set"
+                " on_bad_rows to drop, or to quarantine with a quarantine_topic."
             )
         if self.way == QUARANTINE:
             self._put_away(batch, bad)

@@ -30,10 +30,14 @@ _MOMENT = pa.timestamp("us", "UTC")
 class CsvFormat:
     def __init__(self, schema: pa.Schema, separator: str = ",") -> None:
         if len(separator) != 1 or not separator.isascii() or separator in '"\r\n':
-            raise ValueError(f"csv_separator is one character like , or ; not {separator!r}.")
+            raise ValueError(
+                f"csv_separator must be one ASCII character like , or ; but not {separator!r}."
+            )
         for field in schema:
             if pa.types.is_nested(field.type):
-                raise ValueError(f"CSV has no place for column {field.name!r} of {field.type}.")
+                raise ValueError(
+                    f"CSV cannot represent column {field.name!r} of type {field.type}."
+                )
         self.schema = schema
         self._separator = separator
         self._kind = struct_of(schema)
@@ -52,14 +56,15 @@ class CsvFormat:
             return f"Expected {len(self.schema)} columns, got {len(cells)}"
         for cell, field in zip(cells, self.schema, strict=True):
             if cell and not fits(cell, field.type):
-                return f"{cell[:50]!r} is no {field.type}"
+                return f"{cell[:50]!r} is not a valid {field.type}"
         return None
 
     def _parse(self, values: pa.Array) -> pa.Array:
         if b"\n" in bytes_of(values).to_pybytes():
             values = pc.ascii_rtrim(values.cast(pa.string()), "\r\n").cast(pa.binary())
             if len(values) > 1 and b"\n" in bytes_of(values).to_pybytes():
-                raise Unreadable("it has several lines")  # sift() then parses values one by one
+                # sift() then parses values one by one.
+                raise Unreadable("it has more than one line")
         lines = pc.binary_join_element_wise(values, b"\n", b"")
         text = bytes_of(lines)
         types = {f.name: pa.string() if f.type == _MOMENT else f.type for f in self.schema}

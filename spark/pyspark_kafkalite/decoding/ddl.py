@@ -48,8 +48,8 @@ def arrow_schema(given_schema: Any) -> pa.Schema:
     from pyspark.sql.types import StructType
 
     if not isinstance(given_schema, StructType):
-        raise ValueError(f"A schema is a text like 'carrier STRING, delay INT', a StructType or an"
-                         f" Arrow schema, not {given_schema!r}.")  # fmt: skip
+        raise ValueError(f"A schema must be a text like 'carrier STRING, delay INT', a StructType"
+                         f" or an Arrow schema, not {given_schema!r}.")  # fmt: skip
     return nullable(to_arrow_schema(given_schema, timezone="UTC"))
 
 
@@ -67,7 +67,7 @@ class Text:
         while text[place:].strip():
             found = _WORD.match(text, place)
             if not found:
-                raise self._wrong(f"at {text[place:].strip()[:20]!r}")
+                raise self._wrong(f"unexpected {text[place:].strip()[:20]!r}")
             kind = str(found.lastgroup)
             self._words.append((kind, found[kind]))
             place = found.end()
@@ -76,10 +76,10 @@ class Text:
     def schema(self) -> pa.Schema:
         fields = self._fields(0)
         if self._at < len(self._words):
-            raise self._wrong(f"at {self._words[self._at][1]!r}")
+            raise self._wrong(f"unexpected {self._words[self._at][1]!r}")
         names = [field.name.lower() for field in fields]
         if len(set(names)) < len(names):
-            raise self._wrong("two columns of one name")
+            raise self._wrong("a column name occurs more than once")
         return pa.schema(fields)
 
     def _fields(self, depth: int) -> list[pa.Field]:
@@ -88,11 +88,11 @@ class Text:
         while True:
             kind, name = self._next("a name")
             if kind not in ("name", "quoted"):
-                raise self._wrong(f"{name!r} where a name should be")
+                raise self._wrong(f"expected a column name, found {name!r}")
             self._take(":")
             fields.append(pa.field(name.replace("``", "`"), self._type(depth)))
             if self._take("not") and not self._take("null"):
-                raise self._wrong("NOT without NULL")
+                raise self._wrong("expected NULL after NOT")
             if self._take("comment"):
                 self._next("a comment")
             if not self._take(","):
@@ -100,7 +100,7 @@ class Text:
 
     def _type(self, depth: int) -> pa.DataType:
         if depth > DEPTH_MAX:
-            raise self._wrong("types within types without end")
+            raise self._wrong("types are nested too deeply")
         kind, name = self._next("a type")
         name = name.lower() if kind == "name" else ""
         if name in ("array", "map", "struct"):
@@ -113,7 +113,7 @@ class Text:
             self._expect(")")
             return pa.string()
         if name not in TYPES:
-            raise self._wrong(f"there is no type {self._words[self._at - 1][1]!r}")
+            raise self._wrong(f"unknown type {self._words[self._at - 1][1]!r}")
         return TYPES[name]
 
     def _nested(self, name: str, depth: int) -> pa.DataType:
@@ -137,18 +137,18 @@ class Text:
             scale = self._number()
         self._expect(")")
         if not 0 < precision <= 38 or scale > precision:
-            raise self._wrong(f"DECIMAL({precision},{scale})")
+            raise self._wrong(f"invalid type DECIMAL({precision},{scale})")
         return pa.decimal128(precision, scale)
 
     def _number(self) -> int:
         _, word = self._next("a number")
         if not word.isascii() or not word.isdigit():
-            raise self._wrong(f"{word!r} where a number should be")
+            raise self._wrong(f"expected a number, found {word!r}")
         return int(word)
 
     def _next(self, what: str) -> tuple[str, str]:
         if self._at == len(self._words):
-            raise self._wrong(f"{what} is missing at its end")
+            raise self._wrong(f"expected {what} at the end")
         self._at += 1
         return self._words[self._at - 1]
 
@@ -163,10 +163,10 @@ class Text:
 
     def _expect(self, wanted: str) -> None:
         if not self._take(wanted):
-            raise self._wrong(f"{wanted!r} is missing")
+            raise self._wrong(f"expected {wanted!r}")
 
     def _wrong(self, why: str) -> ValueError:
         return ValueError(
-            f"The schema {self._text[:200]!r} cannot be read ({why}); it is a text like"
+            f"The schema {self._text[:200]!r} cannot be parsed ({why}); it must be a text like"
             " 'carrier STRING, delay INT, legs ARRAY<STRUCT<gate: STRING>>'."
         )

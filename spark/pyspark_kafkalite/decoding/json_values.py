@@ -101,8 +101,8 @@ def read_as(kind: pa.DataType, whole: pa.DataType | None = None) -> pa.DataType:
         content = read_as(kind.value_type, whole)
         return pa.list_(pa.field(kind.value_field.name, content))
     if pa.types.is_map(kind):
-        raise ValueError("JSON is not read into a MAP: name the fields in a STRUCT, or read the"
-                         " value as a string and use from_json.")  # fmt: skip
+        raise ValueError("JSON cannot be decoded to a MAP: declare the fields in a STRUCT, or"
+                         " read the value as a string and use from_json.")  # fmt: skip
     return kind
 
 

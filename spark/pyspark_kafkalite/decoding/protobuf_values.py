@@ -45,7 +45,7 @@ class ProtobufFormat:
         self._made: tuple[Any, Get, list[int]] | None = None
         kind = columns_of(descriptor_of(descriptor, message), ())[0]
         if not kind.num_fields:
-            raise ValueError(f"The message {message} has no fields, and so no columns.")
+            raise ValueError(f"The message {message} has no fields to use as columns.")
         self.schema = pa.schema(list(kind))
         self._kind = struct_of(self.schema)
 
@@ -65,7 +65,7 @@ class ProtobufFormat:
                     value = unframed(value, path)
                 rows.append(get(made.FromString(value)))
             except (DecodeError, Unreadable, OverflowError, ValueError) as error:
-                bad[at] = reason(error) or f"it is no {self._message}"
+                bad[at] = reason(error) or f"it is not a valid {self._message}"
                 rows.append(None)
         found, misfits = sift(rows, lambda part: pa.array(part, self._kind), self._kind)
         return found, bad | misfits
@@ -93,7 +93,7 @@ def descriptor_of(compiled: bytes, message: str) -> Any:
         files.ParseFromString(compiled)
     except DecodeError:
         raise ValueError(
-            "The descriptor file is none: make it with protoc --include_imports"
+            "The descriptor file is invalid: create it with protoc --include_imports"
             " --descriptor_set_out=FILE."
         ) from None
     pool = descriptor_pool.DescriptorPool()
@@ -107,10 +107,10 @@ def descriptor_of(compiled: bytes, message: str) -> Any:
     except KeyError:
         known = [f"{file.package}.{each.name}".lstrip(".")
                  for file in files.file for each in file.message_type]  # fmt: skip
-        raise ValueError(f"There is no message {message!r} in the descriptor file; there are"
+        raise ValueError(f"The descriptor file has no message {message!r}; its messages are"
                          f" {', '.join(known[:20]) or 'none'}.") from None  # fmt: skip
     except TypeError as error:
-        raise ValueError(f"The descriptor file is not whole, make it with --include_imports:"
+        raise ValueError(f"The descriptor file is incomplete; create it with --include_imports:"
                          f" {error}.") from None  # fmt: skip
 
 
@@ -130,14 +130,14 @@ def unframed(value: bytes, path: list[int]) -> bytes:
     framed_id(value)
     at, count = zigzag(value, HEADER_SIZE)
     if not 0 <= count <= INDEXES_MAX:
-        raise Unreadable("it names no message after its schema's id")
+        raise Unreadable("its schema registry header has invalid message indexes")
     found = []
     for _ in range(count):
         at, index = zigzag(value, at)
         found.append(index)
     found = found or [0]  # encoded as an empty list
     if found != path:
-        raise Unreadable(f"it is message {found} of its file, not {path}")
+        raise Unreadable(f"it is the message with indexes {found} of its file, not {path}")
     return value[at:]
 
 
@@ -152,7 +152,7 @@ def zigzag(value: bytes, at: int) -> tuple[int, int]:
         found |= (byte & 0x7F) << shift
         if byte < 0x80:
             return at, (found >> 1) ^ -(found & 1)
-    raise Unreadable("it ends within its header")
+    raise Unreadable("it ends within its schema registry header")
 
 
 # Columns of messages.
@@ -161,8 +161,8 @@ def zigzag(value: bytes, at: int) -> tuple[int, int]:
 def columns_of(descriptor: Any, within: tuple[str, ...]) -> tuple[pa.DataType, Get]:
     """Return the struct type of a message, and the function that converts a message to a dict."""
     if descriptor.full_name in within:
-        raise ValueError(f"The message {descriptor.full_name} contains itself, and so is no column;"
-                         " leave the field out of the .proto that is read by.")  # fmt: skip
+        raise ValueError(f"The message {descriptor.full_name} contains itself and cannot be"
+                         " a column; remove the field from the .proto used to read.")  # fmt: skip
     within = (*within, descriptor.full_name)
     fields, gets = [], []
     for field in descriptor.fields:

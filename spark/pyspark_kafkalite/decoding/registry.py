@@ -57,19 +57,21 @@ class Registry(NamedTuple):
     def at(cls, url: str, user: str = "", timeout_s: float = TIMEOUT_S) -> Registry:
         place = urllib.parse.urlsplit(url.strip())
         if place.scheme not in ("http", "https") or not place.hostname:
-            raise ValueError(f"schema.registry.url is one like http://127.0.0.1:8081, not {url!r}.")
+            raise ValueError(
+                f"schema.registry.url must be like http://127.0.0.1:8081, not {url!r}."
+            )
         return cls(url.strip().rstrip("/"), user, timeout_s)
 
     def schema(self, number: int) -> str:
         """Return the text of a schema; raise Unreadable if there is none with this id."""
-        return str(self._kept(f"/schemas/ids/{number}", f"schema {number}"))
+        return str(self._cached(f"/schemas/ids/{number}", f"schema {number}"))
 
     def newest(self, subject: str) -> str:
         """Return the text of a subject's latest schema."""
         name = urllib.parse.quote(subject, safe="")
-        return str(self._asked(f"/subjects/{name}/versions/latest", f"subject {subject!r}"))
+        return str(self._request(f"/subjects/{name}/versions/latest", f"subject {subject!r}"))
 
-    def _kept(self, path: str, what: str) -> Any:
+    def _cached(self, path: str, what: str) -> Any:
         key = (self, path)
         found = _known.get(key)
         if found is not None:
@@ -78,7 +80,7 @@ class Registry(NamedTuple):
         if words and time.monotonic() - since_s < UNKNOWN_S:
             raise Unreadable(words)
         try:
-            found = self._asked(path, what)
+            found = self._request(path, what)
         except Unreadable as error:
             with _lock:
                 if len(_unknown) > 10_000:
@@ -89,7 +91,7 @@ class Registry(NamedTuple):
             _known[key] = found
         return found
 
-    def _asked(self, path: str, what: str) -> str:
+    def _request(self, path: str, what: str) -> str:
         request = urllib.request.Request(self.url + path)
         request.add_header("Accept", "application/vnd.schemaregistry.v1+json, application/json")
         if self.user:
@@ -101,44 +103,44 @@ class Registry(NamedTuple):
         except urllib.error.HTTPError as error:
             with error:
                 if error.code == 404:
-                    raise Unreadable(f"the registry knows no {what}") from None
+                    raise Unreadable(f"the schema registry has no {what}") from None
                 raise Unreachable(
-                    f"The schema registry at {self.url} refuses {what}: {error}."
+                    f"The schema registry at {self.url} rejected the request for {what}: {error}."
                 ) from None
         except (OSError, http.client.HTTPException) as error:
             raise Unreachable(
-                f"The schema registry at {self.url} does not answer: {error}.  Is"
-                " schema.registry.url right?"
+                f"The schema registry at {self.url} did not respond: {error}."
+                "  Check schema.registry.url."
             ) from None
-        return self._told(body, what)
+        return self._schema_text(body, what)
 
     def _body(self, opener: Any, request: urllib.request.Request) -> bytes:
         """Return the response body; the timeout covers all of it, however slowly it arrives."""
         until_s = time.monotonic() + self.timeout_s
-        with opener.open(request, timeout=self.timeout_s) as answer:
+        with opener.open(request, timeout=self.timeout_s) as response:
             body = b""
-            while piece := answer.read1(1 << 16):
+            while piece := response.read1(1 << 16):
                 body += piece
                 if len(body) > RESPONSE_SIZE_MAX:
-                    raise OSError(f"it says more than {RESPONSE_SIZE_MAX} bytes")
+                    raise OSError(f"the response is larger than {RESPONSE_SIZE_MAX} bytes")
                 if time.monotonic() > until_s:
                     raise TimeoutError("timed out")
             return body
 
-    def _told(self, body: bytes, what: str) -> str:
+    def _schema_text(self, body: bytes, what: str) -> str:
         try:
             found = json.loads(body)
         except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict) or not isinstance(found.get("schema"), str):
-            raise Unreachable(f"What {self.url} answers for {what} is no schema registry's.")
+            raise Unreachable(f"The response of {self.url} for {what} is not a schema registry's.")
         if found.get("references"):
-            raise Unreadable(f"{what} refers to other schemas, which are not read")
+            raise Unreadable(f"{what} references other schemas, which is not supported")
         return str(found["schema"])
 
 
 def framed_id(value: bytes | memoryview) -> int:
     """Return the schema id in a value's header."""
     if len(value) < HEADER_SIZE or value[0] != MAGIC:
-        raise Unreadable("it does not begin with a schema's id, as values of a registry do")
+        raise Unreadable("it has no schema registry header")
     return int.from_bytes(value[1:HEADER_SIZE], "big")

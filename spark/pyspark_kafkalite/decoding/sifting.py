@@ -88,7 +88,7 @@ def halved(
         try:
             found = parse(part)
             if len(found) != len(part):
-                raise Unreadable(f"it is {len(found)} values, not one")
+                raise Unreadable(f"it contains {len(found)} values instead of one")
             pieces.append(found)
         except REFUSALS as error:
             if len(part) == 1:

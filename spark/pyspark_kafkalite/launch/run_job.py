@@ -48,7 +48,7 @@ def start(
     """Replace this process by the job; raise Refusal if it cannot be started."""
     check()
     if not file.is_file():
-        raise Refusal(f"{file} is no file: name the Python file of a job")
+        raise Refusal(f"{file} is not a file: specify the Python file of a job")
     environment = job_environment(file.stem, master, conf)
     words = [sys.executable, "-P", "-m", __name__, str(file), *arguments]
     sys.stdout.flush()

@@ -93,7 +93,7 @@ def changed(running: SparkSession, master: str | None, requested: dict[str, str]
     if master is not None and master != running.sparkContext.master:
         raise ValueError(
             f"this process has a session on {running.sparkContext.master}: stop() it before"
-            f" another is started on {master}"
+            f" starting another on {master}"
         )
     for key, value in {PUSHDOWN: "true", **requested}.items():
         if running.conf.get(key, None) != value:
