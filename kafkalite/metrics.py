@@ -226,21 +226,21 @@ def _checked(content: Any) -> Read:
     node_id, pid, at_ms = (_number(content[key]) for key in ("node", "pid", "at_ms"))
     families = content["families"]
     if not isinstance(families, list) or len(families) > FAMILIES_MAX:
-        raise ValueError("these are no families")
+        raise ValueError(f"families must be a list of at most {FAMILIES_MAX}")
     left = SAMPLES_MAX
     checked = []
     for name, kind, sentence, samples in families:
         if not (NAME.fullmatch(name) and isinstance(sentence, str) and isinstance(samples, list)):
-            raise ValueError("this is no family")
+            raise ValueError("invalid metric family")
         left -= len(samples)
         if left < 0:
-            raise ValueError("these are too many")
+            raise ValueError(f"more than {SAMPLES_MAX} samples")
         if kind == HISTOGRAM:
             values = [(_labels(labels), _buckets(value)) for labels, value in samples]
         elif kind in (COUNTER, GAUGE):
             values = [(_labels(labels), _number(value)) for labels, value in samples]
         else:
-            raise ValueError("this is no kind")
+            raise ValueError(f"unknown metric kind {kind!r}")
         checked.append(Family(name, kind, sentence, values))
     return Read(int(node_id), int(pid), int(at_ms), checked)
 
@@ -248,22 +248,22 @@ def _checked(content: Any) -> Read:
 def _labels(labels: Any) -> dict[str, str]:
     for name, value in labels.items():
         if not (LABEL.fullmatch(name) and isinstance(value, str)):
-            raise ValueError("this is no label")
+            raise ValueError("invalid label")
     return dict(labels)
 
 
 def _number(value: Any) -> Any:
     if type(value) not in (int, float) or not -VALUE_MAX <= value <= VALUE_MAX:
-        raise ValueError("this is no number")
+        raise ValueError("invalid number")
     return value
 
 
 def _buckets(value: Any) -> list[int]:
     if len(value) != BUCKET_COUNT + 1:
-        raise ValueError("these are not the buckets")
+        raise ValueError(f"a histogram must have {BUCKET_COUNT + 1} counts")
     numbers = [_number(count) for count in value]
     if not all(type(count) is int and count >= 0 for count in numbers):
-        raise ValueError("a count is not below zero")
+        raise ValueError("a bucket count must be a non-negative integer")
     return numbers
 
 

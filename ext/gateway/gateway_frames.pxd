@@ -102,7 +102,7 @@ cdef inline void store_headers(uint8_t* at, Field frame, int64_t count) noexcept
 
 cdef inline bint measure_pack(Field frame, bint* keyed, int64_t* largest) noexcept nogil:
     """Return in `keyed` whether entries have keys, in `largest` the size of the largest; False if
-    the frame is no pack."""
+    the frame is not a valid pack."""
     cdef const uint8_t* at = frame.at + MARK_SIZE
     cdef const uint8_t* end = frame.at + frame.size
     cdef Field key, value

@@ -46,8 +46,8 @@ WRONG_COUNT = (
     " a pack of many messages), a DEALER's a correlation id before them"
 )
 WRONG_PACK = (
-    "two frames are a topic and a pack of many messages, and this is no pack (one message has a key"
-    " frame between topic and value, empty where there is no key)"
+    "two frames must be a topic and a pack of many messages, but the second is not a valid pack (a"
+    " single message has a key frame between topic and value, empty without a key)"
 )
 WRONG_HEADERS = "the headers frame must hold names and values, each after its length"
 WRONG_TIMESTAMP = "the timestamp frame must hold decimal digits: milliseconds since 1970"

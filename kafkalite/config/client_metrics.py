@@ -40,11 +40,11 @@ def parse_match(entries: Iterable[str]) -> dict[str, re.Pattern[str]]:
         selector = selector.strip()
         if not equals or selector not in SELECTORS:
             raise InvalidConfig(
-                f"match is made of selector=pattern with a selector of {', '.join(SELECTORS)};"
-                f" {quoted(entry)} is not."
+                f"An entry of match must be SELECTOR=PATTERN with one of the selectors"
+                f" {', '.join(SELECTORS)}, not {quoted(entry)}."
             )
         if selector in patterns:
-            raise InvalidConfig(f"match names the selector {selector} twice.")
+            raise InvalidConfig(f"match has the selector {selector} more than once.")
         _check_quick(text)
         try:
             patterns[selector] = re.compile(text.strip())
@@ -61,11 +61,11 @@ def _check_quick(text: str) -> None:
     bare = LITERAL.sub("", text)
     if "(" in bare and ")" in bare:
         raise InvalidConfig(
-            f"match: {quoted(text)} has a group; write each case out, as in x-a|x-b."
+            f"match: {quoted(text)} has a group; list each alternative, as in x-a|x-b."
         )
     if sum(map(bare.count, "*+?{")) > REPETITIONS_MAX:
         raise InvalidConfig(
-            f"match: {quoted(text)} repeats more than {REPETITIONS_MAX} times (*, +, ? or {{)."
+            f"match: {quoted(text)} has more than {REPETITIONS_MAX} repetitions (*, +, ? or {{)."
         )
 
 

@@ -41,7 +41,7 @@ def parse_endpoint(text: str) -> Endpoint:
     transport, separator, address = text.partition("://")
     if not separator or transport not in ("tcp", "ipc"):
         raise InvalidConfig(
-            f"An endpoint is written tcp://HOST:PORT or ipc://PATH, not {quoted(text)}."
+            f"An endpoint must be tcp://HOST:PORT or ipc://PATH, not {quoted(text)}."
         )
     if transport == "ipc":
         if not address or address.startswith("@") or "\0" in address:
@@ -49,17 +49,17 @@ def parse_endpoint(text: str) -> Endpoint:
         path = str(Path(address).absolute())
         if len(os.fsencode(path + DEALER)) > PATH_SIZE_MAX:
             raise InvalidConfig(
-                f"The path of a Unix socket has at most {PATH_SIZE_MAX} bytes, of which {DEALER}"
-                f" takes {len(DEALER)}; {quoted(path)} is longer."
+                f"The path of a Unix socket can have {PATH_SIZE_MAX - len(DEALER)} bytes, without"
+                f" the suffix {DEALER}; {quoted(path)} is longer."
             )
         return Endpoint(path=path)
     host, colon, port = address.rpartition(":")
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > PORT_MAX:
-        raise InvalidConfig(f"A TCP endpoint is written tcp://HOST:PORT, not {quoted(text)}.")
+        raise InvalidConfig(f"A TCP endpoint must be tcp://HOST:PORT, not {quoted(text)}.")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise InvalidConfig(f"An IPv6 address is written in brackets: tcp://[{host}]:{port}.")
+        raise InvalidConfig(f"An IPv6 address must be in brackets: tcp://[{host}]:{port}.")
     return Endpoint("" if host == "*" else host, int(port))
 
 
@@ -69,5 +69,5 @@ def beside(endpoint: Endpoint) -> Endpoint:
     if endpoint.path:
         return Endpoint(path=endpoint.path + DEALER)
     if endpoint.port == PORT_MAX:
-        raise InvalidConfig(f"There is no port after {PORT_MAX}; set gateway.dealer.listener.")
+        raise InvalidConfig(f"Port {PORT_MAX} is the highest; set gateway.dealer.listener.")
     return endpoint._replace(port=endpoint.port + 1 if endpoint.port else 0)

@@ -181,10 +181,13 @@ class Scope(dict[str, ConfigKey[Any]]):
         if name in self:
             return self[name]
         if len(name) > NAME_LENGTH_MAX:
-            raise InvalidConfig(f"No configuration key has a name as long as {quoted(name)}.")
+            raise InvalidConfig(
+                f"{quoted(name)} is not a configuration key: names have at most"
+                f" {NAME_LENGTH_MAX} characters."
+            )
         for left_out, because in self.left_out.items():
             if name == left_out or (left_out.endswith(".") and name.startswith(left_out)):
-                raise InvalidConfig(f"{name} is not a key here: {because}.")
+                raise InvalidConfig(f"{name} is not supported: {because}.")
         near = difflib.get_close_matches(name, self, n=3)
         hint = f"; did you mean {' or '.join(near)}?" if near else "."
         if self.owner in ("topic", "group"):
@@ -214,9 +217,9 @@ def parse_integer(bits: int) -> Callable[[str], int]:
         bound = 1 << (bits - 1)
         digits = text.removeprefix("-").removeprefix("+")
         if not (digits.isascii() and digits.isdigit() and len(digits) < 40):
-            raise ValueError("a whole number")
+            raise ValueError("an integer")
         if not -bound <= int(text) < bound:
-            raise ValueError(f"a whole number of at most {bits} bits")
+            raise ValueError(f"an integer of at most {bits} bits")
         return int(text)
 
     return parse

@@ -26,13 +26,13 @@ def parse_listener(text: str) -> Listener:
     protocol, separator, address = text.partition("://")
     host, colon, port = address.rpartition(":")
     if not separator or not colon or not (port.isascii() and port.isdigit() and len(port) < 6):
-        raise InvalidConfig(f"A listener is written PLAINTEXT://HOST:PORT, not {quoted(text)}.")
+        raise InvalidConfig(f"A listener must be PLAINTEXT://HOST:PORT, not {quoted(text)}.")
     if protocol.upper() != "PLAINTEXT":
         raise InvalidConfig(f"Only PLAINTEXT is supported in this version, not {quoted(text)}.")
     if int(port) > PORT_MAX:
-        raise InvalidConfig(f"A port is at most {PORT_MAX}, not {port}.")
+        raise InvalidConfig(f"A port must be at most {PORT_MAX}, not {port}.")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host:
-        raise InvalidConfig(f"An IPv6 address is written in brackets: PLAINTEXT://[{host}]:{port}.")
+        raise InvalidConfig(f"An IPv6 address must be in brackets: PLAINTEXT://[{host}]:{port}.")
     return Listener(host, int(port))

@@ -113,7 +113,7 @@ class GroupLag:
     def _client(self) -> AdminClient:
         where = self.bootstrap()
         if where is None:
-            raise KafkaException("there is no broker")
+            raise KafkaException("no broker is available")
         if self._admin is None or self._admin[0] != where:
             quiet = {"log_level": 0, "enable.metrics.push": False}
             self._admin = where, AdminClient({"bootstrap.servers": where, **quiet})

@@ -46,7 +46,7 @@ def settings_of(options: Options) -> Settings:
     if options.listen is not None:
         _, colon, port = options.listen.rpartition(":")
         if not colon or not port.isdecimal() or "://" in options.listen:
-            raise Refusal(f"--listen takes HOST:PORT, not {options.listen!r}")
+            raise Refusal(f"--listen must be HOST:PORT, not {options.listen!r}")
         static[LISTENERS.name] = f"PLAINTEXT://{options.listen}"
     if options.metrics is not None:
         static[METRICS_LISTENER.name] = options.metrics
@@ -82,7 +82,7 @@ def metrics_address(text: str | None, insecure: bool) -> Listener | None:
     host, colon, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not colon or not (port.isascii() and port.isdigit()) or int(port) > PORT_MAX:
-        raise Refusal(f"metrics.listener is HOST:PORT, not {text!r}")
+        raise Refusal(f"metrics.listener must be HOST:PORT, not {text!r}")
     if not (insecure or is_loopback(host)):
         raise Refusal(
             f"{host or 'every address'} can be reached from other machines, which could read the"

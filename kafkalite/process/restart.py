@@ -69,7 +69,7 @@ class CarriedState:
         return bool(self.fields["trial"])
 
     def check(self, shape: str, configured: Mapping[str, Any]) -> None:
-        """Raise Refusal if this state cannot be taken over, which the trial finds out in time.
+        """Raise Refusal if this process cannot take over the state; the trial checks it first.
 
         `configured` holds the configured values of what must not change (`fixed_settings`).
         """
@@ -83,12 +83,12 @@ class CarriedState:
             if value is not None and lasting.get(key, value) != value:
                 was = "not set" if lasting[key] is None else lasting[key]
                 raise Refusal(
-                    f"{key} was {was} when the broker was started and is {value} now; stop the"
-                    " broker and start it to change it"
+                    f"{key} was {was} when the broker was started and is {value} now; to"
+                    " change it, stop the broker and start it"
                 )
         if self.fields["shape"] != shape:
             raise Refusal(
-                f"{WORKERS.name} changes from or to 0; stop the broker and start it to change it"
+                f"{WORKERS.name} changes from or to 0; to change it, stop the broker and start it"
             )
 
     def __getitem__(self, name: str) -> Any:

@@ -81,7 +81,7 @@ def run(spec: SpawnSpec) -> int:
     supervisor = Supervisor(spec, node, controller, reactor)
     start_metrics(node, spec.run_directory)
     disable_automatic_gc(reactor)
-    log.info("Supervisor runs. nodes=%s", [*controller.image.nodes])
+    log.info("Supervisor started. nodes=%s", [*controller.image.nodes])
     reactor.run()
     log.info("Node %d shuts down. node=%d", spec.node_id, spec.node_id)
     supervisor.close()

@@ -167,7 +167,7 @@ def _frames(
                     bound.take(len(piece))
                     yield piece
                 elif ended and not decoder.eof:
-                    raise CorruptMessage("The compressed records end early.")
+                    raise CorruptMessage("The compressed records are truncated.")
             position -= len(decoder.unused_data or b"")
             if position == len(payload):
                 return
@@ -287,7 +287,7 @@ def _zstd_pieces(payload: memoryview, bound: _Bound) -> Iterator[bytes]:
             bound.take(len(piece))
             if frame_ends:
                 if not decoder.eof or decoder.unused_data:
-                    raise CorruptMessage("The compressed records end early.")
+                    raise CorruptMessage("The compressed records are truncated.")
                 decoder = decoders.decompressobj()
             if piece:
                 yield piece

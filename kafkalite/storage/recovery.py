@@ -300,7 +300,7 @@ class Recovery:
             if error.errno not in DISK_FULL_ERRORS:
                 raise
             log.warning(
-                "Recovered state cannot be written, the next start recovers it again."
+                "Recovered state cannot be written; the next start repeats the recovery."
                 " path=%s error=%r", self.directory, error.strerror,
             )  # fmt: skip
 

@@ -251,7 +251,7 @@ class BusSocket:
         """Decode and handle a message; count and log it if either fails."""
         try:
             if len(parts) != 1:
-                raise CorruptMessage("A message of the bus is one frame.")
+                raise CorruptMessage("A message of the bus must be one frame.")
             message = read_frame(parts[0])
         except (CorruptMessage, UnsupportedVersion) as error:
             self.refused += 1

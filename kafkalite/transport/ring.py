@@ -113,7 +113,7 @@ class WorkerRing:
         """
         if size & (size - 1) or not RING_SIZE_MIN <= size <= RING_SIZE_MAX:
             raise ValueError(
-                f"A ring cannot have {size} bytes; its size is a power of two from {RING_SIZE_MIN}"
+                f"Invalid ring size {size}: it must be a power of two from {RING_SIZE_MIN}"
                 f" to {RING_SIZE_MAX}."
             )
         with ExitStack() as cleanup:
@@ -266,5 +266,5 @@ def _checked_size(descriptor: int, seals: int) -> int:
     if not stat.S_ISREG(status.st_mode):
         raise OSError(errno.EINVAL, "not a memory file")
     if fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & seals != seals:
-        raise OSError(errno.EPERM, "it is not sealed")
+        raise OSError(errno.EPERM, "the memory file is not sealed")
     return status.st_size

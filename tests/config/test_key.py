@@ -134,7 +134,7 @@ def test_left_out_key_is_rejected_with_reason():
     scope = Scope("thing")
     scope.leave_out("old.", "older", because="it is gone")
     for name in ("old.key", "older"):
-        with pytest.raises(InvalidConfig, match=f"{name} is not a key here: it is gone"):
+        with pytest.raises(InvalidConfig, match=f"{name} is not supported: it is gone"):
             scope.parse({name: "1"})
     with pytest.raises(InvalidConfig, match="is not a configuration key"):
         scope.parse({"older.key": "1"})

@@ -155,7 +155,7 @@ def test_only_supported_value_is_accepted():
     "name", ["process.roles", "zookeeper.connect", "num.io.threads", "broker.id", "ssl.protocol"]
 )
 def test_unsupported_kafka_key_is_rejected_with_reason(name):
-    with pytest.raises(InvalidConfig, match=f"{name} is not a key here: "):
+    with pytest.raises(InvalidConfig, match=f"{name} is not supported: "):
         Settings.broker({name: "1"})
 
 

@@ -141,7 +141,7 @@ def test_restart_refuses_changes_of_static_keys(harness, kafkalite, tmp_path):
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
         key = line.partition("=")[0]
         assert f"{key} was {was} when the broker was started and is {now} now" in done.stderr
-        assert "start it to change it; the broker continues on the old code" in done.stderr
+        assert "stop the broker and start it; the broker continues on the old code" in done.stderr
     assert harness.pids() == before
     config.write_text(f"{stays.replace('workers=1', '')}durability=os\n")  # does not set workers
     assert kafkalite("restart", "--data", harness.data).returncode == 0

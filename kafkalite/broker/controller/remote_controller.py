@@ -151,7 +151,7 @@ class RemoteController(ControllerClient):
         handle = self._HANDLERS.get(message.kind.key)
         if handle is None:
             log.warning(
-                "Message is dropped: a worker handles no such kind. kind=%s", message.kind
+                "Message of an unknown kind is dropped. kind=%s", message.kind
             )
             return
         handle(self, message.fields)

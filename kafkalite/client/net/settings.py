@@ -152,17 +152,17 @@ def parse_settings(
     elif bootstrap is not None:
         if not isinstance(bootstrap, str | list | tuple):
             raise InvalidConfig(
-                f"{BOOTSTRAP_SERVERS.name} is HOST:PORT or a list of them, not {bootstrap!r}."
+                f"{BOOTSTRAP_SERVERS.name} must be HOST:PORT or a list of them, not {bootstrap!r}."
             )
         if any(name.replace("_", ".") == BOOTSTRAP_SERVERS.name for name in given):
             raise InvalidConfig(
                 f"{BOOTSTRAP_SERVERS.name} is given twice: the first argument, {bootstrap!r}, is"
-                " the brokers as well.  A consumer's topics are given as topics=..."
+                " also bootstrap.servers.  Pass a consumer's topics as topics=..."
             )
         given[BOOTSTRAP_SERVERS.name] = bootstrap
     for name, value in given.items():
         if not isinstance(name, str):
-            raise InvalidConfig(f"A configuration key is text, not {name!r}.")
+            raise InvalidConfig(f"A configuration key must be text, not {name!r}.")
         key = scope.named(name.replace("_", "."))
         if key in values:
             raise InvalidConfig(f"{key.name} is given twice.")

@@ -75,7 +75,7 @@ def parse_address(words: str) -> Address:
     found = re.fullmatch(r"(\[[^\[\]\s]+\]|[^:\[\]\s]+)(?::(\d{1,5}))?", address)
     port = int(found[2] or PORT_DEFAULT) if found else 0
     if not found or not 0 < port <= PORT_MAX or not address.isprintable():
-        raise InvalidConfig(f"{words!r} is not HOST:PORT (a port is 1 to {PORT_MAX}).")
+        raise InvalidConfig(f"{words!r} must be HOST:PORT with a port of 1 to {PORT_MAX}.")
     return found[1].strip("[]"), port
 
 
