@@ -148,7 +148,7 @@ def test_directory_open_to_others_is_not_used(directory, task, caplog):
         progressed(listener, 0)
     assert listener.bad_rows == {}
     (message,) = caplog.messages
-    assert "will not be counted" in message and "mode 700" in message
+    assert "are not counted" in message and "mode 700" in message
 
 
 def test_count_that_cannot_be_written_is_logged_and_fails_no_task(directory, task, caplog):

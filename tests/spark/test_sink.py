@@ -68,7 +68,7 @@ def native(request):
 def closed_producers():
     yield
     while row_writer._pool:
-        row_writer.forget(next(iter(row_writer._pool.values())))
+        row_writer.remove_producer(next(iter(row_writer._pool.values())))
 
 
 def schema(words: str) -> StructType:

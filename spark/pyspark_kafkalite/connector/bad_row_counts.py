@@ -64,7 +64,7 @@ def is_private(path: Path) -> bool:
 # Tasks.
 
 
-def report(wanted: OffsetRange, bad_rows: int) -> None:
+def report(offset_range: OffsetRange, bad_rows: int) -> None:
     """Write the number of a range's bad rows for the query's listeners, if it has any.
 
     The rows are left out even if the driver does not learn their number, so errors are logged and
@@ -78,7 +78,9 @@ def report(wanted: OffsetRange, bad_rows: int) -> None:
     query, batch = task.getLocalProperty(QUERY_ID), task.getLocalProperty(BATCH_ID)
     if query is None or batch is None or not is_private(place()):
         return
-    line = json.dumps([wanted.topic, wanted.partition, wanted.start, wanted.end, bad_rows])
+    line = json.dumps(
+        [offset_range.topic, offset_range.partition, offset_range.start, offset_range.end, bad_rows]
+    )
     name = f"{batch}.{task.taskAttemptId()}.{os.getpid()}"
     try:
         for entry in os.listdir(place()):

@@ -72,17 +72,17 @@ class RangePipeline:
         """The columns that are decoded from the value."""
         return [] if self._decode is None else list(self._decode.columns.names)
 
-    def of(self, wanted: OffsetRange) -> Iterator[pa.RecordBatch]:
+    def of(self, offset_range: OffsetRange) -> Iterator[pa.RecordBatch]:
         """Yield the decoded rows of a range, and report the number of bad rows to the driver."""
         options = self._options
         bad_rows = 0
         try:
             for batch in range_batches.fetched(
-                wanted,
+                offset_range,
                 self._fetched,
                 options.settings,
                 fail_on_data_loss=options.fail_on_data_loss,
-                topic_id=wanted.topic_id,
+                topic_id=offset_range.topic_id,
                 timeout_s=options.timeout_s,
             ):
                 decoded = batch if self._decode is None else self._decode(batch)
@@ -90,7 +90,7 @@ class RangePipeline:
                 yield from self.transformed(decoded)
         finally:
             if bad_rows:
-                bad_row_counts.report(wanted, bad_rows)
+                bad_row_counts.report(offset_range, bad_rows)
 
     def transformed(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a decoded batch that pass the filter, converted by map_arrow."""

@@ -67,12 +67,12 @@ def resolved(
         group = options.commit_group or options.settings["group.id"]
         found = topics.committed(group, partitions)
         return {**topics.earliest(set(partitions) - found.keys()), **found}
-    stands = spread(place, partitions)
+    values = spread(place, partitions)
     if place.timed:
-        return timed(topics, place, stands, options)
-    first = topics.earliest(each for each, at in stands.items() if at == EARLIEST)
-    last = topics.latest(each for each, at in stands.items() if at == LATEST)
-    return {**stands, **first, **last}
+        return timed(topics, place, values, options)
+    first = topics.earliest(each for each, at in values.items() if at == EARLIEST)
+    last = topics.latest(each for each, at in values.items() if at == LATEST)
+    return {**values, **first, **last}
 
 
 def spread(place: OffsetBound, partitions: Collection[TopicPartition]) -> Offsets:

@@ -117,7 +117,7 @@ class Task:
         self._to = to
         self._producer: Producer | None = None
         self._failed_before = 0
-        self._under_way: deque[Sent] = deque()
+        self._in_flight: deque[Sent] = deque()
         self._records = 0
         self._batches = 0
 
@@ -128,37 +128,37 @@ class Task:
             self._failed_before = self._producer.metrics()["failed_records"]
         for topic, rows in routed(batch, self._to):
             try:
-                learn_growth(self._producer, topic, rows)
+                refresh_partitions(self._producer, topic, rows)
                 deliveries = self._producer.send_arrow(topic, rows)
             except KafkaError as error:
                 raise self._failure(topic, error) from None
             except (TypeError, ValueError) as error:
                 raise ValueError(f"Rows for topic {topic!r} cannot be written: {error}.") from None
-            self._under_way.append(Sent(topic, deliveries))
+            self._in_flight.append(Sent(topic, deliveries))
             self._records += rows.num_rows
             self._batches += len(deliveries)
-        self._look()
+        self._check_failures()
 
     def finish(self) -> WriteResult:
         """Wait until all rows in flight are acknowledged."""
-        while self._under_way:
-            self._settle(self._under_way.popleft())
+        while self._in_flight:
+            self._settle(self._in_flight.popleft())
         return WriteResult(self._records, self._batches)
 
     def give_up(self) -> None:
         """Abort: close the producer without sending the rest."""
         if self._producer is not None:
-            forget(self._producer)
+            remove_producer(self._producer)
 
-    def _look(self) -> None:
+    def _check_failures(self) -> None:
         """Raise the error of rows that failed, and drop rows that are acknowledged."""
         assert self._producer is not None
         if self._producer.metrics()["failed_records"] > self._failed_before:
-            for sent in self._under_way:
+            for sent in self._in_flight:
                 if sent.deliveries.done():
                     self._settle(sent)
-        while self._under_way and self._under_way[0].deliveries.done():
-            self._settle(self._under_way.popleft())
+        while self._in_flight and self._in_flight[0].deliveries.done():
+            self._settle(self._in_flight.popleft())
 
     def _settle(self, sent: Sent) -> None:
         error = sent.deliveries.exception()
@@ -174,7 +174,7 @@ class Task:
         )
 
 
-def learn_growth(producer: Producer, topic: str, rows: pa.RecordBatch) -> None:
+def refresh_partitions(producer: Producer, topic: str, rows: pa.RecordBatch) -> None:
     """Refresh a topic's metadata if rows name a partition that was not known."""
     known = producer.known_partitions(topic)
     if known is None or "partition" not in rows.schema.names:
@@ -224,7 +224,7 @@ def producer_of(settings: Mapping[str, str]) -> Producer:
     return producer
 
 
-def forget(producer: Producer) -> None:
+def remove_producer(producer: Producer) -> None:
     """Close a producer without sending the rest."""
     for key, pooled in list(_pool.items()):
         if pooled is producer:

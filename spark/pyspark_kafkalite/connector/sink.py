@@ -125,11 +125,11 @@ def destination(options: Mapping[str, str], schema: StructType) -> Destination:
     return Destination(settings, topic and topic.strip(), columns)
 
 
-def checked(schema: StructType, topic_is_said: bool) -> tuple[str, ...]:
+def checked(schema: StructType, has_topic_option: bool) -> tuple[str, ...]:
     """Return the columns of a record; raise ValueError if one is missing or has a wrong type."""
     kinds: dict[str, str] = {}
     for field in schema.fields:
-        if field.name not in TYPES or (field.name == "topic" and topic_is_said):
+        if field.name not in TYPES or (field.name == "topic" and has_topic_option):
             continue
         if field.name in kinds:
             raise ValueError(f"Column {field.name} occurs more than once: drop or rename all but"
@@ -139,7 +139,7 @@ def checked(schema: StructType, topic_is_said: bool) -> tuple[str, ...]:
     if "value" not in kinds:
         raise ValueError(f"Required column 'value' not found: rename the column to write to value."
                          f" The columns are: {there}.")  # fmt: skip
-    if "topic" not in kinds and not topic_is_said:
+    if "topic" not in kinds and not has_topic_option:
         raise ValueError(
             "The option topic is required when there is no column 'topic': add"
             f' .option("topic", "flights"), or the column. The columns are: {there}.'

@@ -117,7 +117,7 @@ def source_options(options: Mapping[str, str], *, stream: bool | None) -> Source
     `stream` is None when Spark requests the schema, before it is known.
     """
     lowered = {name.lower(): value for name, value in options.items()}
-    tell_unknown(lowered)
+    warn_about_unknown(lowered)
     assign, subscribe, pattern = strategy(lowered)
     starting = where(lowered, STARTING, LATEST if stream else EARLIEST)
     ending = where(lowered, ENDING, LATEST)
@@ -165,7 +165,7 @@ def source_options(options: Mapping[str, str], *, stream: bool | None) -> Source
     )
 
 
-def tell_unknown(lowered: Mapping[str, str]) -> None:
+def warn_about_unknown(lowered: Mapping[str, str]) -> None:
     """Log a warning for unknown options that resemble a known one; Spark ignores them."""
     known = {name.lower(): name for name in KNOWN}
     for name in lowered:
@@ -266,8 +266,8 @@ def offsets_where(name: str, text: str) -> OffsetBound:
 def check_batch(starting: OffsetBound, ending: OffsetBound) -> None:
     """Raise ValueError for a batch that starts at the latest or ends at the earliest offsets."""
     for place, refused, name in ((starting, LATEST, "latest"), (ending, EARLIEST, "earliest")):
-        stands = {place.everywhere, *(place.offsets or {}).values(), *(place.topics or {}).values()}
-        if not place.timed and refused in stands:
+        values = {place.everywhere, *(place.offsets or {}).values(), *(place.topics or {}).values()}
+        if not place.timed and refused in values:
             raise ValueError(f"{place.option} cannot be {name} ({refused}) in a batch query:"
                              " no record would be read.")  # fmt: skip
 

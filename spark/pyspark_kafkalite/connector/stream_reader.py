@@ -303,8 +303,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def is_resolved_later(place: OffsetBound) -> bool:
     """Return whether a bound may resolve to other offsets later."""
-    stands = (place.everywhere, *(place.offsets or {}).values(), *(place.topics or {}).values())
-    return place.timed or place.group or LATEST in stands
+    values = (place.everywhere, *(place.offsets or {}).values(), *(place.topics or {}).values())
+    return place.timed or place.group or LATEST in values
 
 
 def named(places: list[TopicPartition]) -> str:

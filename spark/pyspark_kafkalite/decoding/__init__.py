@@ -119,7 +119,7 @@ class Decode:
             [*(batch.column(name) for name in others), *fields],
             schema=pa.schema([*(batch.schema.field(name) for name in others), *self.columns]),
         )
-        return self._bad_rows.sorted_out(batch, decoded, bad) if bad else decoded
+        return self._bad_rows.without_bad_rows(batch, decoded, bad) if bad else decoded
 
     def _read(self, values: pa.Array) -> tuple[pa.Array, Bad]:
         """Return a struct for each value, null values included, and the bad ones."""
@@ -207,7 +207,7 @@ def decode_of(
         subject = lowered.get(f"{REGISTRY}subject") or (f"{topic}-value" if topic else None)
         if subject is None:
             raise ValueError(f"Set value_schema or {REGISTRY}subject: several topics are read.")
-        schema = registry.newest(subject)
+        schema = registry.latest_schema(subject)
     bad_rows = BadRows(
         str(lowered.get("on_bad_rows", FAIL)), lowered.get("quarantine_topic"), settings
     )

@@ -61,7 +61,7 @@ class BadRows:
         """The columns needed besides the value."""
         return ("key", *PLACE) if self.way == QUARANTINE else PLACE
 
-    def sorted_out(self, batch: pa.RecordBatch, decoded: pa.RecordBatch, bad: Bad) -> Any:
+    def without_bad_rows(self, batch: pa.RecordBatch, decoded: pa.RecordBatch, bad: Bad) -> Any:
         """Return the decoded batch without its bad rows, of which there are some."""
         if self.way == FAIL:
             at = min(bad)
@@ -71,14 +71,14 @@ class BadRows:
                 " on_bad_rows to drop, or to quarantine with a quarantine_topic."
             )
         if self.way == QUARANTINE:
-            self._put_away(batch, bad)
+            self._quarantine(batch, bad)
         for at in sorted(bad)[:NAMED_MAX]:
             log.warning("Bad row is left out, %s: %s.", place_of(batch, at), bad[at])
         log.warning("%d of %d rows were bad; on_bad_rows is %s.", len(bad), len(batch), self.way)
         keep = pc.invert(pc.is_in(pa.array(range(len(batch))), pa.array(list(bad), pa.int64())))
         return decoded.filter(keep)
 
-    def _put_away(self, batch: pa.RecordBatch, bad: Bad) -> None:
+    def _quarantine(self, batch: pa.RecordBatch, bad: Bad) -> None:
         """Write bad rows to the quarantine topic; wait until they are acknowledged, or raise."""
         places = sorted(bad)
         rows = batch.take(pa.array(places))

@@ -85,13 +85,13 @@ class CsvFormat:
         )
         columns = [column.combine_chunks() for column in found.columns]
         columns = [
-            moments(column) if field.type == _MOMENT else column
+            parse_timestamps(column) if field.type == _MOMENT else column
             for field, column in zip(self.schema, columns, strict=True)
         ]
         return pa.StructArray.from_arrays(columns, fields=list(self.schema))
 
 
-def moments(texts: pa.Array) -> pa.Array:
+def parse_timestamps(texts: pa.Array) -> pa.Array:
     """Return texts as timestamps, in UTC if they have no zone."""
     zoned = pc.match_substring_regex(texts, _ZONE)
     return pc.if_else(zoned, texts, pc.binary_join_element_wise(texts, "Z", "")).cast(_MOMENT)

@@ -43,7 +43,7 @@ def arrow_schema(given_schema: Any) -> pa.Schema:
     if isinstance(given_schema, pa.Schema):
         return nullable(given_schema)
     if isinstance(given_schema, str):
-        return Text(given_schema).schema()
+        return SchemaParser(given_schema).schema()
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
 
@@ -57,7 +57,7 @@ def nullable(schema: pa.Schema) -> pa.Schema:
     return pa.schema([(field.name, field.type) for field in schema])
 
 
-class Text:
+class SchemaParser:
     """Parser of a DDL text."""
 
     def __init__(self, text: str) -> None:

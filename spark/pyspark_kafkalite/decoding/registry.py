@@ -66,7 +66,7 @@ class Registry(NamedTuple):
         """Return the text of a schema; raise Unreadable if there is none with this id."""
         return str(self._cached(f"/schemas/ids/{number}", f"schema {number}"))
 
-    def newest(self, subject: str) -> str:
+    def latest_schema(self, subject: str) -> str:
         """Return the text of a subject's latest schema."""
         name = urllib.parse.quote(subject, safe="")
         return str(self._request(f"/subjects/{name}/versions/latest", f"subject {subject!r}"))
