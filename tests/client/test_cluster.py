@@ -94,7 +94,7 @@ def test_invalid_topic_name_fails_at_once(kafka_broker, make_cluster):
         make_cluster(kafka_broker.bootstrap).topic("a b", TIMEOUT_S)
 
 
-def test_restarted_broker_is_found_again(make_cluster):
+def test_client_reconnects_to_a_restarted_broker(make_cluster):
     with Broker() as broker:
         name = broker.topic()
         cluster = make_cluster(broker.bootstrap)

@@ -250,7 +250,7 @@ def test_added_partitions_are_used(native):
             until(all_of_them, "records in each partition")
 
 
-def test_records_fail_with_request_timed_out_if_the_broker_is_gone():
+def test_records_fail_with_request_timed_out_after_the_broker_exits():
     with Broker() as broker:
         topic = broker.topic()
         words = {"delivery_timeout_ms": 1_500, "request_timeout_ms": 1_000}

@@ -289,7 +289,7 @@ def test_timeout_after_a_reload_is_within_its_bounds_whatever_the_clock(host, ch
     assert host.now_ms <= host.machine.next_due_ms <= host.now_ms + 1_000
 
 
-def test_timeout_is_handled_again_after_a_failed_write(host):
+def test_expired_deadline_is_retried_after_a_failed_write(host):
     host.add(host.init(timeout_ms=1_000))
     host.now_ms += 1_000
     assert len(host.machine.tick(host.now_ms, host.wall_ms).records) == 1

@@ -86,7 +86,7 @@ def test_waiting_messages_for_a_topic_lookup_are_bounded(start_gateway, peers, m
     assert gateway.gateway._gathering.parked_size == 0
 
 
-def test_rejected_topic_is_looked_up_again_later(start_gateway, peers, monkeypatch):
+def test_lookup_of_a_rejected_topic_is_retried(start_gateway, peers, monkeypatch):
     monkeypatch.setattr(topic_lookup, "REFUSAL_MS", 1)
     sender = MemorySender()
     sender.lookup_errors["sensors"] = UnknownTopicOrPartition("not yet")

@@ -483,7 +483,7 @@ def test_altered_storage_min_free_bytes_applies_at_once(broker):
     broker.append("a", [1])
 
 
-def test_settings_listener_is_called_at_first_and_on_each_change(broker):
+def test_settings_listener_is_called_at_registration_and_on_each_change(broker):
     told = []
     broker.node.add_settings_listener(lambda settings: told.append(settings[FETCH_MAX_BYTES]))
     put(broker, THIS, fetch_max_bytes="2000")

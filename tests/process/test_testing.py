@@ -106,7 +106,7 @@ def test_configuration_values_may_be_numbers_and_booleans():
             assert producer.partitions_for(name) == 3
 
 
-def test_failed_start_raises_refusal_and_leaves_nothing():
+def test_failed_start_raises_refusal_and_removes_its_files():
     broker = Broker(config={"no.such.key": "1"})
     with pytest.raises(Refusal, match=r"no\.such\.key"):
         broker.start()

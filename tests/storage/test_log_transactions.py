@@ -269,7 +269,7 @@ def test_lookup_of_a_read_is_bounded_by_its_bytes(tmp_path):
     assert len(aborted_transactions(log, 0, found, log.end_offset)) < 10
 
 
-def test_transaction_index_goes_with_its_segment(tmp_path):
+def test_transaction_index_is_deleted_with_its_segment(tmp_path):
     log = open_log(tmp_path)
     add(log, 1, 0)
     end(log, 1, commit=False)
@@ -357,7 +357,7 @@ def test_damaged_index_is_made_again_from_the_log(tmp_path, change):
     assert log.failure is None
 
 
-def test_unflushed_index_is_made_again_after_a_crash(tmp_path):
+def test_unflushed_index_is_rebuilt_after_a_crash(tmp_path):
     log = open_log(tmp_path)
     for number in range(5):
         add(log, number, 0)
