@@ -56,13 +56,10 @@ class RequestCounts:
         """Number of responses and response entries with an error, by error code."""
         self.times = Histogram()
         """Time from the complete frame until the response may be sent."""
-        self.paths = [path for path in error_paths(api.response.struct) if len(path) <= 2]
+        self.paths = list(error_paths(api.response.struct))
 
     def failed(self, response: Mapping[str, Any]) -> None:
-        """Count the error codes of a response in schema form, to depth two.
-
-        That is: the response, its topics, their partitions.
-        """
+        """Count the error codes of a response in schema form, and those of its entries."""
         for path in self.paths:
             entries: Sequence[Mapping[str, Any]] = [response]
             for name in path:

@@ -9,6 +9,7 @@ import os
 import confluent_kafka
 import pytest
 
+from kafkalite.records.batch import batches
 from kafkalite.storage import checkpoint, layout, partition_transfer
 from kafkalite.storage.recovery_points import BOOT_ID
 from kafkalite.testing import Broker
@@ -37,6 +38,12 @@ def cut_power(broker, topic, kept):
             break
         position += 12 + size
     os.truncate(path, position)
+
+
+def written_epochs(broker, topic):
+    """Return the leader epoch of each batch in the log of a topic's one partition."""
+    (path,) = broker.data.rglob(f"{topic}-0/*{layout.LOG}")
+    return [batch.header.leader_epoch for batch in batches(path.read_bytes())]
 
 
 def boots(broker):
@@ -97,7 +104,8 @@ def test_consumer_detects_truncation_of_records_it_read(broker):
     # As many as were lost: the log then ends at the consumer's position.
     produce(broker, topic, new)
     found = read_until(consumer, new[-1])
-    assert found[-len(new) :] == [(value, 1) for value in new]
+    assert written_epochs(broker, topic) == [0] * KEPT + [1] * len(new)
+    assert found[-len(new) :] == [(value, 1) for value in new], found
     consumer.close()
 
 
