@@ -41,9 +41,12 @@ def aborted_transactions(
     aborting = log.segments.with_aborted(offset)
     if not aborting:
         return []
-    segment = log.segments[log.segments.number_of(offset)]
+    number = log.segments.number_of(offset)
+    segment = log.segments[number]
     if segment.file is records.file:
         bound = segment.offset_bound(records.position + records.size)
+        if bound is None and segment is not log.segments.active:
+            bound = log.segments.end_offset_of(number)
         if bound is not None:
             upper_offset = min(upper_offset, bound)
     return aborted_between(aborting, offset, upper_offset)

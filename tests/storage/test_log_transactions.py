@@ -269,6 +269,19 @@ def test_lookup_of_a_read_is_bounded_by_its_bytes(tmp_path):
     assert len(aborted_transactions(log, 0, found, log.end_offset)) < 10
 
 
+def test_lookup_of_a_read_is_bounded_by_the_end_of_its_segment(tmp_path):
+    log = open_log(tmp_path)
+    add(log, 1, 0)
+    end(log, 1, commit=False)
+    log.roll()
+    for number in range(2, 50):
+        add(log, number, 0)
+        end(log, number, commit=False)
+    found = read(log, 0, 1 << 20, log.end_offset)
+    assert found is not None
+    assert aborted_transactions(log, 0, found, log.end_offset) == [(1, 0)]
+
+
 def test_transaction_index_is_deleted_with_its_segment(tmp_path):
     log = open_log(tmp_path)
     add(log, 1, 0)
