@@ -48,6 +48,7 @@ from kafkalite.errors import (
     InvalidTxnState,
     OutOfOrderSequenceNumber,
     TransactionCoordinatorFenced,
+    UnknownServerError,
 )
 from kafkalite.records.control import ControlType, TransactionMarker
 from kafkalite.storage import layout
@@ -75,6 +76,7 @@ MARKERS_RAISE_EPOCH_SINCE = 2
 FENCING_EPOCH = (1 << 15) - 1
 """The epoch of a marker of version 2 when the producer's epochs are used up."""
 NO_CONTROL_TYPE = -1
+NO_PRODUCER_EPOCH = -1
 
 
 class BatchMetadata(NamedTuple):
@@ -257,12 +259,17 @@ class ProducerStateManager:
         was written before, or its transaction has no records here; it changes nothing.
 
         Raises:
+            UnknownServerError: A field is negative, as in Kafka.
             InvalidProducerEpoch: The producer has a newer epoch.
             TransactionCoordinatorFenced: A newer coordinator has written a marker.
         """
+        if min(marker.producer_id, marker.producer_epoch, marker.transaction_version) < 0:
+            raise UnknownServerError(
+                f"A marker must have a producer id, an epoch and a transaction version: {marker}."
+            )
         producer = self._producers.get(marker.producer_id)
         if producer is None:
-            return
+            producer = ProducerStateEntry(marker.producer_id, NO_PRODUCER_EPOCH)
         epoch = marker.producer_epoch
         is_old = epoch < producer.epoch
         if marker.transaction_version >= MARKERS_RAISE_EPOCH_SINCE and epoch == producer.epoch:

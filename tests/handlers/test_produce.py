@@ -366,8 +366,8 @@ def test_large_batch_is_recompressed_on_the_thread(broker):
 
 def test_control_batch_from_a_client_returns_invalid_record(topic):
     control = build(
-        [Record(timestamp=1, key=b"\0\0\0\0", value=bytes(6))], control=True, transactional=True,
-        producer_id=1, producer_epoch=0,
+        [Record(timestamp=1, key=b"\0\0\0\0", value=bytes(6))], control=True, producer_id=1,
+        producer_epoch=0,
     )  # fmt: skip
     assert produce(topic, control).error_code == errors.InvalidRecord.code
     assert values_in(topic) == []

@@ -152,6 +152,20 @@ def test_marker_of_an_old_epoch_or_coordinator_is_refused(unverified):
     ]
 
 
+@pytest.mark.parametrize("field", ["producer_id", "producer_epoch", "transaction_version"])
+def test_marker_with_a_negative_field_is_not_written(unverified, field):
+    """Apache Kafka responds with UNKNOWN_SERVER_ERROR."""
+    refused = marker() | {field: -1}
+    assert write(unverified, refused) == [[errors.UnknownServerError.code]]
+    assert end_offset(unverified, READ_UNCOMMITTED) == 0
+
+
+def test_marker_of_an_unknown_producer_needs_a_coordinator_epoch(unverified):
+    fenced = errors.TransactionCoordinatorFenced.code
+    assert write(unverified, marker(coordinator_epoch=-2)) == [[fenced]]
+    assert write(unverified, marker(coordinator_epoch=-1)) == [[0]]
+
+
 def test_marker_needs_alter_or_cluster_action_on_the_cluster(unverified):
     unverified.node.authorizer = Denying(ALTER)
     assert write(unverified, marker()) == [[0]]
@@ -175,6 +189,15 @@ def test_first_records_of_a_transaction_are_refused_without_its_coordinator(brok
     broker.create("a", 1)
     assert produce(broker).error_code == errors.InvalidTxnState.code
     assert end_offset(broker, READ_UNCOMMITTED) == 0
+
+
+def test_records_of_a_transaction_without_its_id_are_refused(unverified):
+    refused = errors.TransactionalIdAuthorizationFailed.code
+    assert produce(unverified, transactional_id=None).error_code == refused
+    assert end_offset(unverified, READ_UNCOMMITTED) == 0
+    assert produce(unverified).error_code == 0
+    assert produce(unverified, sequence=1, transactional_id=None).error_code == refused
+    assert end_offset(unverified, READ_UNCOMMITTED) == 1
 
 
 def test_records_of_another_principals_transaction_are_refused(unverified):

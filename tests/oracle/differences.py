@@ -139,13 +139,6 @@ DIFFERENCES = (
         "a refused batch tells nothing of the log; in Kafka it depends on who refused it",
         ours=-1,
     ),
-    *(
-        Listed("produce.*", asked, "*.error_code", "transactions: " + LATER)
-        for asked in (
-            "* control batch of a producer", "* transactional without a producer",
-            "* transactional without a transaction",
-        )
-    ),
     Listed("produce.a_compacted_topic_wants_keys*", "*", "*", LATER),
     Listed(
         "produce.an_idempotent_producer*", "* a negative epoch", "*.error_code",

@@ -79,7 +79,9 @@ def produce(
             try:
                 if refusal is not None:
                     raise refusal
-                partition, appended = append(client, required_acks, topic, index, batch)
+                partition, appended = append(
+                    client, required_acks, topic, index, batch, transactional_id
+                )
             except KafkaError as error:
                 results.append(builder.failed(topic, index, len(batch or b""), error))
             else:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
+from kafkalite._ext.record_batch import TRANSACTIONAL
 from kafkalite.broker.future import Future
 from kafkalite.broker.metadata_cache import Topic
 from kafkalite.broker.replica.append_queue import AppendQueue
@@ -38,11 +39,13 @@ from kafkalite.errors import (
     NotLeaderOrFollower,
     OffsetOutOfRange,
     TopicAuthorizationFailed,
+    TransactionalIdAuthorizationFailed,
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
 from kafkalite.metrics import Histogram
 from kafkalite.protocol.results import PartitionAppendResult, new_tuple
+from kafkalite.storage.batch_validator import ATTRIBUTES_LOW
 from kafkalite.storage.durability import Durability
 
 if TYPE_CHECKING:
@@ -295,6 +298,7 @@ class ReplicaManager:
         topic: Topic,
         index: int,
         batch: memoryview | bytes | None,
+        transactional_id: str | None = None,
     ) -> tuple[Partition, LogAppendResult | Future[LogAppendResult]]:
         """Append a client's batch, now or after decompression; it is flushed as configured.
 
@@ -306,6 +310,12 @@ class ReplicaManager:
         _check_may_write(client, partition.topic)
         if not batch:
             raise InvalidRecord("A produce request must have exactly one batch per partition.")
+        if (
+            transactional_id is None
+            and len(batch) > ATTRIBUTES_LOW
+            and batch[ATTRIBUTES_LOW] & TRANSACTIONAL
+        ):
+            raise TransactionalIdAuthorizationFailed("Records of a transaction need its id.")
         return partition, self.append_queue.append(partition, batch)
 
     def _append_now(
