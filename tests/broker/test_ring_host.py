@@ -20,11 +20,11 @@ from kafkalite.errors import (
     InvalidRecord,
     InvalidRequiredAcks,
     InvalidTopicException,
-    InvalidTxnState,
     MessageTooLarge,
     NotLeaderOrFollower,
     RequestTimedOut,
     TopicAuthorizationFailed,
+    TransactionalIdAuthorizationFailed,
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
@@ -198,7 +198,8 @@ def refusals(host):
         "epoch": (batch_of(b"v", producer_id=5, producer_epoch=-1, base_sequence=0), host.topic,
                   {}, InvalidRecord),
         "transactional": (batch_of(b"v", producer_id=5, producer_epoch=0, base_sequence=0,
-                                   transactional=True), host.topic, {}, InvalidTxnState),
+                                   transactional=True), host.topic, {},
+                          TransactionalIdAuthorizationFailed),
     }  # fmt: skip
 
 
