@@ -18,7 +18,7 @@ from kafkalite.broker.replica.delayed_produce import DelayedProduce, Uncommitted
 from kafkalite.broker.replica.replica_manager import ReplicaManager, append_result
 from kafkalite.broker.security import ALTER, CLUSTER, CLUSTER_ACTION, CLUSTER_NAME
 from kafkalite.broker.served_apis import Response, ServingNode, serves
-from kafkalite.broker.stepping import Work
+from kafkalite.broker.stepping import Work, in_steps
 from kafkalite.errors import ClusterAuthorizationFailed, KafkaError
 from kafkalite.protocol.results import PartitionAppendResult
 from kafkalite.protocol.schemas.transactions import WRITE_TXN_MARKERS
@@ -83,27 +83,25 @@ def write_txn_markers(
                 yield
         yield
     if not uncommitted:
-        return _response(markers)
+        return (yield from _response(markers))
+    response: Future[Response] = Future()
     committed = node.replicas.purgatory.watch(DelayedProduce(uncommitted), COMMIT_MS_MAX)
-    return committed.map(lambda _: _response(markers))
+    committed.then(lambda _, __: response.follow(in_steps(node.reactor, _response(markers))))
+    return response
 
 
-def _response(markers: Sequence[tuple[int, Sequence[TopicResults]]]) -> Response:
-    return {
-        "markers": [
-            {
-                "producer_id": producer_id,
-                "topics": [
-                    {
-                        "name": topic.name,
-                        "partitions": [
-                            {"partition_index": each.partition_index, "error_code": each.error_code}
-                            for each in topic.partitions
-                        ],
-                    }
-                    for topic in topics
-                ],
-            }
-            for producer_id, topics in markers
-        ]
-    }
+def _response(markers: Sequence[tuple[int, Sequence[TopicResults]]]) -> Work[Response]:
+    responses: list[Response] = []
+    for producer_id, topics in markers:
+        topic_responses: list[Response] = []
+        responses.append({"producer_id": producer_id, "topics": topic_responses})
+        for topic in topics:
+            partitions: list[Response] = []
+            topic_responses.append({"name": topic.name, "partitions": partitions})
+            for each in topic.partitions:
+                partitions.append(
+                    {"partition_index": each.partition_index, "error_code": each.error_code}
+                )
+                yield
+        yield
+    return {"markers": responses}
