@@ -152,7 +152,9 @@ class Recovery:
 
     def _open_transaction_index(self, segment: LogSegment) -> None:
         """Open the index of aborted transactions; if it is damaged, the segment is scanned."""
-        if not segment.open_transaction_index().is_sound(segment.base_offset):
+        index = segment.open_transaction_index()
+        if not index.is_sound(segment.base_offset):
+            index.discard()
             log.warning(
                 "Transaction index is damaged; rebuilding it. path=%s",
                 segment.file_path(layout.TXN_INDEX),
@@ -433,7 +435,7 @@ class Recovery:
                 self._handle_gap(segment, number, recovery_point)
                 return
             if segment.transaction_index is not None:
-                segment.transaction_index.truncate_to(self.end_offset, segment.base_offset)
+                segment.transaction_index.truncate_to(self.end_offset)
             with self._scanning(segment.size - position):
                 ended = segment.scan(
                     position, self.end_offset, self.leader_epochs.latest,

@@ -16,9 +16,11 @@ from __future__ import annotations
 import struct
 from bisect import bisect_left
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 from kafkalite.errors import KafkaStorageError
+from kafkalite.storage.disk import Disk, put_file
 from kafkalite.storage.index import SegmentIndex
 from kafkalite.storage.open_transactions import CompletedTransaction
 
@@ -40,8 +42,12 @@ class AbortedTransaction(NamedTuple):
 class TransactionIndex(SegmentIndex):
     """The aborted transactions of one segment."""
 
-    __slots__ = ()
+    __slots__ = ("_is_damaged",)
     entry_size = _ENTRY.size
+
+    def __init__(self, path: Path, disk: Disk) -> None:
+        super().__init__(path, disk)
+        self._is_damaged = False
 
     def add(self, completed: CompletedTransaction) -> None:
         """Add a transaction that was aborted, after those before it."""
@@ -70,11 +76,28 @@ class TransactionIndex(SegmentIndex):
 
         return bisect_left(range(self.count), offset, key=last_offset)
 
-    def truncate_to(self, offset: int, base_offset: int) -> None:
-        """Remove the transactions whose markers are at this offset or later; all of them, even if
-        they are damaged, for the segment's base offset."""
+    def truncate_to(self, offset: int) -> None:
+        """Remove the transactions whose markers are at this offset or later."""
         if self.count:
-            self.truncate(self.count_before(offset) if offset > base_offset else 0)
+            self.truncate(self.count_before(offset))
+
+    def discard(self) -> None:
+        """Drop the entries of a damaged file; the file stays until `write` replaces it as a whole,
+        so that a crash in between does not hide the damage."""
+        self.tail.clear()
+        self.count = self.written = 0
+        self._is_damaged = True
+
+    def write(self) -> None:
+        """Write the new entries to the file."""
+        if not self._is_damaged:
+            super().write()
+            return
+        self.release()
+        put_file(self._disk, self.path, bytes(self.tail))
+        self.written = self.count
+        self.tail.clear()
+        self._is_damaged = False
 
     def is_sound(self, base_offset: int) -> bool:
         """Return whether the entries can be those of a segment with this base offset."""

@@ -370,6 +370,34 @@ def test_damaged_index_is_made_again_from_the_log(tmp_path, change):
     assert log.failure is None
 
 
+def test_damage_of_an_index_is_noticed_again_after_a_crash_during_its_rebuild(tmp_path):
+    log = open_log(tmp_path)
+    add(log, 1, 0)
+    end(log, 1, commit=False)
+    before = aborted(log)
+    known = close(log)
+    (path,) = index_files(tmp_path)
+    path.write_bytes(b"\xff" * 34)
+    disk = FullDisk()
+    disk.is_full = True
+    open_log(tmp_path, end=known, recovery_point=2, disk=disk)
+    assert path.read_bytes() == b"\xff" * 34
+    log = open_log(tmp_path, recovery_point=2)
+    assert aborted(log) == before
+
+
+def test_incomplete_entry_without_aborted_transactions_is_removed(tmp_path):
+    log = open_log(tmp_path)
+    add(log, 1, 0)
+    end(log, 1, commit=True)
+    known = close(log)
+    path = tmp_path / "00000000000000000000.txnindex"
+    path.write_bytes(bytes(20))
+    log = open_log(tmp_path, end=known, recovery_point=2)
+    assert aborted(log) == []
+    assert path.read_bytes() == b""
+
+
 def test_unflushed_index_is_rebuilt_after_a_crash(tmp_path):
     log = open_log(tmp_path)
     for number in range(5):
