@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections import defaultdict
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import zmq
@@ -137,6 +138,16 @@ class GatewayThread:
 
         self.gateway._calls.call_soon(run)
         assert done.wait(WAIT_S_MAX)
+
+    @contextmanager
+    def paused(self):
+        """Hold the loop, so that no handshake ends before the block does."""
+        resumed = threading.Event()
+        self.gateway._calls.call_soon(lambda: resumed.wait(WAIT_S_MAX))
+        try:
+            yield
+        finally:
+            resumed.set()
 
     @property
     def received(self):
