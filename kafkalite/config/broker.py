@@ -269,6 +269,27 @@ TRANSACTION_REMOVE_EXPIRED_TRANSACTION_CLEANUP_INTERVAL_MS = BROKER.declare(
     check=at_least(1),
     update=UpdateMode.CLUSTER_ONLY,
 )
+TRANSACTION_STATE_LOG_NUM_PARTITIONS = BROKER.declare(
+    "transaction.state.log.num.partitions", Type.INT, 1,
+    """Number of partitions of the internal topic of transactions (__transaction_state), in effect
+    when the topic is created.""",
+    check=between(1, 10_000),
+)
+TRANSACTION_STATE_LOG_REPLICATION_FACTOR = BROKER.declare(
+    "transaction.state.log.replication.factor", Type.SHORT, 1,
+    """Number of replicas of that topic's partitions.""",
+    check=OnlyValue(1, "a partition has one replica in this version"),
+)
+TRANSACTION_STATE_LOG_MIN_ISR = BROKER.declare(
+    "transaction.state.log.min.isr", Type.INT, 1,
+    """min.insync.replicas of that topic.""",
+    check=OnlyValue(1, "a partition has one replica in this version"),
+)
+TRANSACTION_STATE_LOG_SEGMENT_BYTES = BROKER.declare(
+    "transaction.state.log.segment.bytes", Type.INT, 100 << 20,
+    """segment.bytes of that topic.""",
+    check=at_least(1 << 20),
+)
 TRANSACTION_PARTITION_VERIFICATION_ENABLE = BROKER.declare(
     "transaction.partition.verification.enable", Type.BOOLEAN, True,
     """Accept the first records of a transaction in a partition only if the transaction coordinator
@@ -363,6 +384,13 @@ OFFSETS_TOPIC_SEGMENT_BYTES = BROKER.declare(
     "offsets.topic.segment.bytes", Type.INT, 100 << 20,
     """segment.bytes of that topic.""",
     check=at_least(1 << 20),
+)
+
+# Features.
+
+UNSTABLE_FEATURE_VERSIONS_ENABLE = BROKER.declare(
+    "unstable.feature.versions.enable", Type.BOOLEAN, False,
+    """Internal, for tests: support feature levels that are still in development.""",
 )
 
 # Metrics.

@@ -23,7 +23,15 @@ UNSUPPORTED_KEYS: dict[tuple[str, ...], str] = {
         "offsets.load.buffer.size", "offsets.commit.timeout.ms",
         "offsets.topic.compression.codec",
     ): "the groups' topic is loaded whole and written like any other; remove the line",
-    ("transaction.", "transactional."): "transactions come with a later version; remove the line",
+    ("transaction.state.log.load.buffer.size",): (
+        "the transactions' topic is loaded in pieces of 1 MiB; remove the line"
+    ),
+    ("transaction.abort.timed.out.transaction.cleanup.interval.ms",): (
+        "a transaction is aborted as soon as its timeout has passed; remove the line"
+    ),
+    ("transaction.two.phase.commit.enable",): (
+        "two-phase commit comes with a later version; remove the line"
+    ),
     (
         "ssl.", "sasl.", "security.", "listener.", "authorizer.", "super.users",
         "allow.everyone.", "principal.", "delegation.",

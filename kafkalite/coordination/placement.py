@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from kafkalite.config.broker import WORKER_DEDICATED_MAX, WORKERS_MAX
 from kafkalite.coordination.image import ClusterImage
-from kafkalite.coordination.topic_names import CONSUMER_OFFSETS
+from kafkalite.coordination.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 
 PartitionId = tuple[bytes, int]
 """A partition: topic id and partition index."""
@@ -55,7 +55,10 @@ class CoordinatorType(IntEnum):
     SHARE = 2
 
 
-COORDINATOR_TOPICS = {CoordinatorType.GROUP: CONSUMER_OFFSETS}
+COORDINATOR_TOPICS = {
+    CoordinatorType.GROUP: CONSUMER_OFFSETS,
+    CoordinatorType.TRANSACTION: TRANSACTION_STATE,
+}
 """The internal topics of the coordinators that are served."""
 
 

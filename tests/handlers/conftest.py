@@ -181,3 +181,11 @@ def groups(broker: InProcess) -> InProcess:
     find(broker)
     broker.topic_id = broker.create("t", 2)  # type: ignore[attr-defined]
     return broker
+
+
+@pytest.fixture
+def transactional(tmp_path: Path) -> Iterator[InProcess]:
+    """Yield a node that serves transactions, before they are advertised."""
+    node = InProcess(tmp_path / "data", **{"unstable.feature.versions.enable": "true"})
+    yield node
+    node.close()

@@ -6,7 +6,7 @@ The functions run on the controller's node and use that node's settings as defau
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kafkalite.broker.controller.decisions import DecisionSequence
 from kafkalite.broker.node_settings import placement_limits
@@ -15,19 +15,60 @@ from kafkalite.config.broker import (
     NUM_PARTITIONS,
     OFFSETS_TOPIC_NUM_PARTITIONS,
     OFFSETS_TOPIC_SEGMENT_BYTES,
+    TRANSACTION_STATE_LOG_MIN_ISR,
+    TRANSACTION_STATE_LOG_NUM_PARTITIONS,
+    TRANSACTION_STATE_LOG_SEGMENT_BYTES,
 )
-from kafkalite.config.topic import RETENTION_BYTES, RETENTION_MS, SEGMENT_BYTES
+from kafkalite.config.topic import (
+    COMPRESSION_TYPE,
+    MIN_INSYNC_REPLICAS,
+    RETENTION_BYTES,
+    RETENTION_MS,
+    SEGMENT_BYTES,
+    UNCLEAN_LEADER_ELECTION_ENABLE,
+)
 from kafkalite.coordination.controller import Controller, NewTopic, TopicDefaults
 from kafkalite.coordination.image import TopicImage
 from kafkalite.coordination.machine import DecisionResult
-from kafkalite.coordination.topic_names import CONSUMER_OFFSETS
+from kafkalite.coordination.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from kafkalite.errors import KafkaError
 from kafkalite.ids import new_id
 
 if TYPE_CHECKING:
     from kafkalite.broker.controller.decisions import DecisionMaker
     from kafkalite.broker.future import Future
+    from kafkalite.config.key import ConfigKey
     from kafkalite.config.settings import Settings
+
+
+class InternalTopic(NamedTuple):
+    """The settings of a coordinator's topic."""
+
+    partition_count: ConfigKey[int]
+    config: Mapping[ConfigKey[Any], str]
+    from_broker: Mapping[ConfigKey[Any], ConfigKey[Any]]
+    """Keys of the topic, with the keys of the broker that set them."""
+
+
+# The coordinator decides what to retain, never time or size: partition_journal.py in
+# broker/coordinator.
+UNLIMITED: Mapping[ConfigKey[Any], str] = {RETENTION_MS: "-1", RETENTION_BYTES: "-1"}
+
+INTERNAL_TOPICS = {
+    CONSUMER_OFFSETS: InternalTopic(
+        OFFSETS_TOPIC_NUM_PARTITIONS,
+        UNLIMITED,
+        {SEGMENT_BYTES: OFFSETS_TOPIC_SEGMENT_BYTES},
+    ),
+    TRANSACTION_STATE: InternalTopic(
+        TRANSACTION_STATE_LOG_NUM_PARTITIONS,
+        {**UNLIMITED, COMPRESSION_TYPE: "uncompressed", UNCLEAN_LEADER_ELECTION_ENABLE: "false"},
+        {
+            SEGMENT_BYTES: TRANSACTION_STATE_LOG_SEGMENT_BYTES,
+            MIN_INSYNC_REPLICAS: TRANSACTION_STATE_LOG_MIN_ISR,
+        },
+    ),
+}
 
 
 def create_topics(
@@ -78,16 +119,12 @@ def create_internal_topic(
     controller: DecisionMaker, settings: Settings, name: str
 ) -> Future[None]:
     """Create a coordinator's topic, unless it exists."""
-    assert name == CONSUMER_OFFSETS, f"{name} has no coordinator"
-    config = {
-        # The coordinator decides what to retain, never time or size: partition_journal.py in
-        # broker/coordinator.
-        RETENTION_MS.name: "-1",
-        RETENTION_BYTES.name: "-1",
-        SEGMENT_BYTES.name: str(settings[OFFSETS_TOPIC_SEGMENT_BYTES]),
-    }
-    count = settings[OFFSETS_TOPIC_NUM_PARTITIONS]
+    topic = INTERNAL_TOPICS[name]
+    config = {key.name: value for key, value in topic.config.items()}
+    config |= {key.name: str(settings[source]) for key, source in topic.from_broker.items()}
     topic_id = new_id()
     return controller.execute(
-        lambda machine: machine.create_internal_topic(name, topic_id, count, config)
+        lambda machine: machine.create_internal_topic(
+            name, topic_id, settings[topic.partition_count], config
+        )
     )

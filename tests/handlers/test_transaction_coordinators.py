@@ -1,0 +1,64 @@
+"""FindCoordinator for transactional ids, and their topic, through the dispatcher of a real node."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafkalite import errors
+from kafkalite.broker.security import DESCRIBE
+from kafkalite.protocol.schemas.cluster import METADATA
+from kafkalite.protocol.schemas.groups import FIND_COORDINATOR
+from tests.handlers.conftest import InProcess
+from tests.handlers.denying import Denying
+from tests.handlers.grouping import find
+
+TRANSACTION_STATE = "__transaction_state"
+
+
+@pytest.mark.parametrize("version", range(1, 7))
+def test_find_coordinator_returns_the_address_the_client_connected_to(transactional, version):
+    answer = find(transactional, version, "payments", key_type=1)
+    found = answer.coordinators[0] if version >= 4 else answer
+    assert found.error_code == 0
+    assert (found.node_id, found.host, found.port) == (0, *transactional.local)
+
+
+def test_find_coordinator_is_refused_until_transactions_are_advertised(broker):
+    (found,) = find(broker, 6, "payments", key_type=1).coordinators
+    assert found.error_code == errors.TransactionalIdAuthorizationFailed.code
+    assert TRANSACTION_STATE not in broker.node.image.topics
+
+
+def test_find_coordinator_creates_the_topic_once(transactional):
+    find(transactional, key_type=1)
+    topic = transactional.node.image.topic(TRANSACTION_STATE)
+    assert len(topic.partitions) == 1
+    assert topic.config["segment.bytes"] == "104857600"
+    assert topic.config["compression.type"] == "uncompressed"
+    assert topic.config["min.insync.replicas"] == "1"
+    find(transactional, 4, "another", key_type=1)
+    assert transactional.node.image.topic(TRANSACTION_STATE).topic_id == topic.topic_id
+    (answer,) = transactional.request(METADATA, 12, topics=[{"name": topic.name}]).topics
+    assert answer.is_internal and answer.partitions[0].leader_id == 0
+
+
+def test_topic_has_the_configured_settings(tmp_path):
+    node = InProcess(
+        tmp_path / "data",
+        **{
+            "unstable.feature.versions.enable": "true",
+            "transaction.state.log.num.partitions": "7",
+            "transaction.state.log.segment.bytes": "2097152",
+        },
+    )
+    find(node, key_type=1)
+    topic = node.node.image.topic(TRANSACTION_STATE)
+    assert (len(topic.partitions), topic.config["segment.bytes"]) == (7, "2097152")
+    node.close()
+
+
+def test_find_coordinator_requires_describe_on_each_id(transactional):
+    transactional.node.authorizer = Denying(DESCRIBE, names="a")
+    answer = transactional.request(FIND_COORDINATOR, 4, key_type=1, coordinator_keys=["a", "b"])
+    codes = [found.error_code for found in answer.coordinators]
+    assert codes == [errors.TransactionalIdAuthorizationFailed.code, 0]
