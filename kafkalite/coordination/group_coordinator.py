@@ -14,8 +14,8 @@ The host replays a decision's records before the next decision, or has failed to
 a failed write, the next `tick` responds with NOT_COORDINATOR to the other requests that the failed
 decision would have completed; the group continues as if its members had been slow.
 
-Memory is bounded for all groups together: SIZE_MAX for metadata and assignments of members,
-OFFSETS_SIZE_MAX for committed offsets.
+Memory is bounded for all groups together: for metadata and assignments of members by ClassicGroups,
+for committed offsets by OFFSETS_SIZE_MAX.
 
 Left out: the newer group protocols; commits in transactions.
 """
@@ -29,6 +29,7 @@ from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
 from kafkalite.coordination.classic_group import CONSUMER, ClassicGroup
+from kafkalite.coordination.classic_groups import ClassicGroups
 from kafkalite.coordination.committed_offsets import CommittedOffset, CommittedOffsets
 from kafkalite.coordination.deadlines import Deadlines
 from kafkalite.coordination.decision_draft import (
@@ -48,7 +49,6 @@ from kafkalite.coordination.group_members import GroupState, protocols_size
 from kafkalite.coordination.machine import DecisionResult, Reply
 from kafkalite.errors import (
     GroupIdNotFound,
-    GroupMaxSizeReached,
     GroupSubscribedToTopic,
     IllegalGeneration,
     InvalidCommitOffsetSize,
@@ -85,13 +85,9 @@ __all__ = [
 
 Decision: TypeAlias = DecisionResult[list[Reply]]
 
-SIZE_MAX = 256 << 20
 OFFSETS_SIZE_MAX = 1 << 30
-"""Approximate memory limits of all groups together: beyond them no new member is accepted, and no
-offset of a partition that has none."""
-SMALL_SIZE = 64 << 10
-"""A larger member is accepted only while half of SIZE_MAX is free, so that a few large members
-cannot keep out small ones."""
+"""Approximate memory limit of the committed offsets of all groups: beyond it no offset of a
+partition that has none is accepted."""
 
 TICK_COUNT_MAX = 1_000
 """Maximum number of deadlines handled by one tick."""
@@ -140,10 +136,8 @@ class GroupCoordinator:
         self.rebalance_count = 0
         self.commit_count = 0
         self._new_member_id = new_member_id
-        self._groups: dict[str, ClassicGroup] = {}
-        self._sizes: dict[str, int] = {}
-        self._size = 0
         self._deadlines: Deadlines[DeadlineKey] = Deadlines()
+        self.groups = ClassicGroups(self._deadlines)
         self._waiting: dict[Any, Any] = {}
         self._unwritten: UnwrittenDecision | None = None
         self._refused: list[Reply] = []
@@ -174,37 +168,39 @@ class GroupCoordinator:
             )
         if len(request.protocols) > PROTOCOLS_MAX:
             raise InvalidRequest(f"A member supports at most {PROTOCOLS_MAX} protocols.")
-        group = self._groups.get(group_id)
+        group = self.groups.get(group_id)
         if group is None:
             if request.member_id:
                 raise UnknownMemberId()
             group = ClassicGroup(group_id)
         before = group.members.size_of(request.member_id, request.group_instance_id)
         spoken = protocols_size((each.name, each.metadata) for each in request.protocols)
-        self._check_memory(spoken, before)
+        self.groups.check_memory(spoken, before)
         names = [protocol.name for protocol in request.protocols]
         _check_texts(request.group_instance_id, request.protocol_type, *names)
         draft = self._draft(now_ms, wall_ms)
         beginning = (request.group_instance_id or client.client_id)[:MEMBER_ID_BEGINNING_MAX]
         new_id = partial(self._new_member_id, beginning)
         group.join(request, client, new_id, version, draft, token)
-        self._groups[group_id] = group
+        self.groups.add(group)
         return self._decided(draft, token, group)
 
     def sync(
         self, request: Fields, version: int, token: Any, now_ms: int, wall_ms: int
     ) -> Decision:
         """SyncGroup: record the leader's assignment, or wait for it."""
-        group = self._group(request.group_id)
+        _check_id(request.group_id)
+        group = self.groups.of_member(request.group_id)
         before = sum(len(member.assignment) for member in group.members)
-        self._check_memory(sum(len(each.assignment) for each in request.assignments), before)
+        self.groups.check_memory(sum(len(each.assignment) for each in request.assignments), before)
         draft = self._draft(now_ms, wall_ms)
         group.sync(request, draft, token)
         return self._decided(draft, token, group)
 
     def heartbeat(self, request: Fields, token: Any, now_ms: int) -> Decision:
         """Heartbeat: extend the member's session and report a rebalance."""
-        group = self._group(request.group_id)
+        _check_id(request.group_id)
+        group = self.groups.of_member(request.group_id)
         draft = self._draft(now_ms, NO_TIME)
         error = group.heartbeat(request, draft)
         draft.complete(token, {"error_code": 0 if error is None else error.code})
@@ -220,7 +216,7 @@ class GroupCoordinator:
     ) -> Decision:
         """LeaveGroup: remove members, given as (member id, instance id, reason), independently."""
         _check_id(group_id)
-        group = self._groups.get(group_id) or ClassicGroup(group_id)
+        group = self.groups.get(group_id) or ClassicGroup(group_id)
         draft = self._draft(now_ms, wall_ms)
         size_before = len(group.members)
         responses = []
@@ -254,7 +250,7 @@ class GroupCoordinator:
         group_id = request.group_id
         _check_texts(group_id)
         draft = self._draft(now_ms, wall_ms)
-        group = self._groups.get(group_id)
+        group = self.groups.get(group_id)
         if group is not None:
             group.check_commit(request, draft)
         elif request.generation_id_or_member_epoch >= 0:
@@ -393,10 +389,10 @@ class GroupCoordinator:
             if due.kind == RETENTION:
                 self._expire_offsets(draft)
                 break  # the rest of a long search is due at once, in a later tick
-            group = self._groups.get(due.group_id)
+            group = self.groups.get(due.group_id)
             if group is not None:
                 self._expire(group, due, draft)
-                self._update_size(group, draft)
+                self.groups.update_size(group, is_recording=bool(draft.records))
         return self._decided(draft, NO_TOKEN)
 
     def _expire(self, group: ClassicGroup, due: DeadlineKey, draft: DecisionDraft) -> None:
@@ -411,10 +407,10 @@ class GroupCoordinator:
     def _expire_offsets(self, draft: DecisionDraft) -> None:
         """Search some groups for expired offsets; delete empty groups without offsets."""
         if self._sweep is None:
-            self._sweep = iter([*{**self._groups, **dict.fromkeys(self.offsets)}])
+            self._sweep = iter([*dict.fromkeys([*self.groups.ids(), *self.offsets])])
         group_ids = [*islice(self._sweep, SWEEP_COUNT)]
         for group_id in group_ids:
-            group = self._groups.get(group_id) or ClassicGroup(group_id)
+            group = self.groups.get(group_id) or ClassicGroup(group_id)
             expired = [*self._expired(group, draft.wall_ms)]
             draft.records += expired
             if group.idle and len(expired) == self.offsets.count_of(group_id):
@@ -456,20 +452,21 @@ class GroupCoordinator:
             self.offsets.replay(record.key, record.value)
             self.commit_count += record.value is not None
             return
-        group = self._groups.get(record.key)
+        group = self.groups.get(record.key)
         if record.value is None:
             if group is not None:
-                self._drop(group)
+                self.groups.drop(group)
             return
         if group is None:
-            group = self._groups[record.key] = ClassicGroup(record.key)
+            group = ClassicGroup(record.key)
+            self.groups.add(group)
         self.rebalance_count += group.replay(record.value)
-        self._update_size(group)
+        self.groups.update_size(group)
 
     def records(self) -> Iterator[GroupRecord]:
         """Yield the records of this state, each as of the time it is yielded."""
-        for group_id in [*self._groups]:
-            group = self._groups.get(group_id)
+        for group_id in self.groups.ids():
+            group = self.groups.get(group_id)
             if group is not None and group.recorded is not None:
                 yield group_record(group_id, group.recorded)
         yield from self.offsets.records()
@@ -477,9 +474,9 @@ class GroupCoordinator:
     def loaded(self, now_ms: int, wall_ms: int = NO_TIME) -> None:
         """Begin after the last record of the log was replayed."""
         draft = self._draft(now_ms, wall_ms)
-        for group in self._groups.values():
+        for group in self.groups:
             group.restore(draft)
-            self._update_size(group)
+            self.groups.update_size(group)
         self.commit_count = 0
         draft.set_deadline(DeadlineKey(RETENTION), self.limits.retention_check_ms)
 
@@ -505,7 +502,7 @@ class GroupCoordinator:
         self, draft: DecisionDraft, token: Any, group: ClassicGroup | None = None
     ) -> Decision:
         if group is not None:
-            self._update_size(group, draft)
+            self.groups.update_size(group, is_recording=bool(draft.records))
         self._fail_unwritten()
         if draft.records:
             self._unwritten = UnwrittenDecision(token, draft.replies)
@@ -520,17 +517,9 @@ class GroupCoordinator:
             self._refused += [reply for reply in replies if reply.token is not token]
             self._unwritten = None
 
-    def _group(self, group_id: str) -> ClassicGroup:
-        """Return the group of a member's request."""
-        _check_id(group_id)
-        group = self._groups.get(group_id)
-        if group is None:
-            raise UnknownMemberId()
-        return group
-
     def _known(self, group_id: str) -> ClassicGroup:
         """Return the group of an admin request; it may consist of committed offsets only."""
-        group = self._groups.get(group_id)
+        group = self.groups.get(group_id)
         if group is None:
             if group_id not in self.offsets:
                 raise GroupIdNotFound(f"Group {group_id} does not exist.")
@@ -538,43 +527,16 @@ class GroupCoordinator:
         return group
 
     def _all(self) -> Iterator[ClassicGroup]:
-        yield from self._groups.values()
+        yield from self.groups
         for group_id in self.offsets:
-            if group_id not in self._groups:
+            if group_id not in self.groups:
                 yield ClassicGroup(group_id)
 
     def _delete_group(self, group: ClassicGroup, draft: DecisionDraft) -> None:
         if group.recorded is not None:
             draft.records.append(group_record(group.group_id, None))
         else:
-            self._drop(group)
-
-    def _drop(self, group: ClassicGroup) -> None:
-        for member_id in group.pending:
-            self._deadlines.drop(DeadlineKey(SESSION, group.group_id, member_id))
-        self._groups.pop(group.group_id, None)
-        self._size -= self._sizes.pop(group.group_id, 0)
-
-    def _check_memory(self, size: int, before: int) -> None:
-        """Raise GroupMaxSizeReached unless `size` bytes fit in place of `before` bytes."""
-        bound = SIZE_MAX if size <= SMALL_SIZE else SIZE_MAX // 2
-        if size > before and self._size + size - before > bound:
-            raise GroupMaxSizeReached(
-                "The metadata and assignments of all groups have reached their memory limit;"
-                " use fewer"
-                " members, or smaller subscriptions."
-            )
-
-    def _update_size(self, group: ClassicGroup, draft: DecisionDraft | None = None) -> None:
-        """Update a group's memory use; drop a group that has no state left."""
-        if self._groups.get(group.group_id) is not group:
-            return
-        if group.idle and group.recorded is None and (draft is None or not draft.records):
-            self._drop(group)
-            return
-        size = group.size
-        self._size += size - self._sizes.get(group.group_id, 0)
-        self._sizes[group.group_id] = size
+            self.groups.drop(group)
 
 
 def _check_id(group_id: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafkalite.coordination import decision_draft, group_coordinator
+from kafkalite.coordination import classic_groups, decision_draft, group_coordinator
 from kafkalite.protocol.schemas.group_records import group_record
 from tests.coordination.groups import (
     CHECK_MS,
@@ -163,7 +163,7 @@ def test_snapshot_records_can_be_read_during_changes(harness):
 def test_unexpected_record_is_recorded_without_effect(harness):
     client = harness.client()
     harness.stable(client)
-    value = harness.machine._groups["g"].recorded
+    value = harness.machine.groups.of_member("g").recorded
     harness.machine.replay(group_record("g", {**value, "generation": 9, "members": []}))
     assert harness.state() == "Stable"
     assert client.beat().code == NONE
@@ -186,7 +186,7 @@ def test_unexpected_record_is_recorded_without_effect(harness):
 def test_unexpected_record_values_restore_a_usable_group(harness, changed):
     first, second = harness.client("a"), harness.client("b", instance_id="i")
     harness.stable(first, second)
-    value = harness.machine._groups["g"].recorded
+    value = harness.machine.groups.of_member("g").recorded
     if changed.get("members") == "twice":
         changed = {"members": [*value["members"], *value["members"]]}
     elif changed.get("members") == "timeouts":
@@ -207,7 +207,7 @@ def test_unexpected_record_values_restore_a_usable_group(harness, changed):
 
 
 def test_member_metadata_of_all_groups_is_bounded(harness, monkeypatch):
-    monkeypatch.setattr(group_coordinator, "SIZE_MAX", 10_000_000)
+    monkeypatch.setattr(classic_groups, "SIZE_MAX", 10_000_000)
     big = {"range": bytes(1_000_000)}
     clients = [harness.client(f"c{at}", group_id=f"g{at}", protocols=big) for at in range(8)]
     codes = [client.join().code for client in clients]
@@ -221,7 +221,7 @@ def test_member_of_a_full_coordinator_may_rejoin_unchanged(harness, monkeypatch)
     first = harness.client("a", protocols={"range": bytes(1_000_000)})
     second = harness.client("b", protocols={"range": bytes(10)}, instance_id="i")
     harness.stable(first, second)
-    monkeypatch.setattr(group_coordinator, "SIZE_MAX", 0)
+    monkeypatch.setattr(classic_groups, "SIZE_MAX", 0)
     assert first.join().waits
     second.member_id = ""
     assert second.join().code == NONE
@@ -231,7 +231,7 @@ def test_member_of_a_full_coordinator_may_rejoin_unchanged(harness, monkeypatch)
 
 
 def test_assignments_count_towards_the_memory_limit(harness, monkeypatch):
-    monkeypatch.setattr(group_coordinator, "SIZE_MAX", 10_000_000)
+    monkeypatch.setattr(classic_groups, "SIZE_MAX", 10_000_000)
     client = harness.client()
     harness.joined(client)
     assert client.sync({client.member_id: bytes(6_000_000)}).code == MAX_SIZE_REACHED
@@ -241,33 +241,33 @@ def test_assignments_count_towards_the_memory_limit(harness, monkeypatch):
 
 
 def test_pending_ids_and_groups_count_towards_the_memory_limit(harness, monkeypatch):
-    monkeypatch.setattr(group_coordinator, "SIZE_MAX", 100_000)
+    monkeypatch.setattr(classic_groups, "SIZE_MAX", 100_000)
     codes = [harness.client(group_id=f"g{at}").send_join().code for at in range(100)]
     assert codes[0] == 79
     assert codes[-1] == MAX_SIZE_REACHED
     harness.after(SESSION_MS)
-    assert harness.machine._size == 0
+    assert harness.machine.groups.size == 0
     codes = [harness.client().send_join().code for _ in range(300)]
     assert codes[-1] == MAX_SIZE_REACHED
     harness.after(SESSION_MS)
-    assert harness.machine._size == 0
+    assert harness.machine.groups.size == 0
 
 
 def test_group_names_count_towards_the_memory_limit(harness, monkeypatch):
-    monkeypatch.setattr(group_coordinator, "SIZE_MAX", 100_000)
+    monkeypatch.setattr(classic_groups, "SIZE_MAX", 100_000)
     codes = [harness.client(group_id=f"{at}" + "g" * 20_000).send_join().code for at in range(8)]
     assert codes == [79] * 5 + [MAX_SIZE_REACHED] * 3
 
 
 def test_protocols_count_towards_the_memory_limit(harness, monkeypatch):
-    monkeypatch.setattr(group_coordinator, "SIZE_MAX", 500_000)
+    monkeypatch.setattr(classic_groups, "SIZE_MAX", 500_000)
     many = {f"p{at}": b"" for at in range(750)}
     assert harness.client("a", group_id="a", protocols=many).join().code == NONE
     assert harness.client("b", group_id="b", protocols=many).join().code == MAX_SIZE_REACHED
 
 
 def test_empty_member_counts_towards_the_memory_limit(harness, monkeypatch):
-    monkeypatch.setattr(group_coordinator, "SIZE_MAX", 100_000)
+    monkeypatch.setattr(classic_groups, "SIZE_MAX", 100_000)
     mute = {"range": b""}
     codes = [harness.client(protocols=mute).send_join().code for _ in range(300)]
     assert codes[-1] == MAX_SIZE_REACHED
@@ -284,7 +284,7 @@ def test_deleted_groups_leave_no_state(harness):
         harness.delete_groups("g")
         harness.after(SESSION_MS + round_)
         machine = harness.machine
-        assert (machine._size, machine._sizes, machine._groups) == (0, {}, {})
+        assert (machine.groups.size, machine.groups._sizes, len(machine.groups)) == (0, {}, 0)
         assert machine._waiting == {}
     harness.after(REBALANCE_MS)
     assert [due.kind for due in harness.machine._deadlines._due_ms] == [decision_draft.RETENTION]
