@@ -53,6 +53,7 @@ from kafkalite.storage.partition_metadata import TopicIdPartition
 from kafkalite.storage.recovery import SAVED_SIZE_MIN, Recovery, RecoveryFlush
 from kafkalite.storage.segment import LogSegment
 from kafkalite.storage.segments import Segments
+from kafkalite.storage.verification import VerificationGuard
 from kafkalite.storage.write_back import write_back_failed
 
 log = logging.getLogger("kafkalite.storage")
@@ -216,12 +217,12 @@ class Log:
         *,
         from_client: bool = True,
         validated: bool = False,
-        verified: bool = False,
+        guard: VerificationGuard | None = None,
     ) -> LogAppendResult:
         """Append one batch; raise the error of an invalid one, in which case nothing was written.
 
-        `validated` is true for a client's batch whose records were checked by `begin_validation`,
-        and `verified` if the batch may begin a transaction.
+        `validated`: its records were checked by `begin_validation`.  `guard`: needed to begin a
+        transaction (verification.py).
         """
         if self.failure is not None:
             raise KafkaStorageError(self.failure)
@@ -244,13 +245,14 @@ class Log:
         if producer_id >= 0 and from_client:
             retried = self.producers.check_batch(
                 producer_id, producer_epoch, base_sequence, last_offset_delta,
-                transactional=attributes & TRANSACTIONAL, verified=verified,
+                transactional=attributes & TRANSACTIONAL, guard=guard,
             )  # fmt: skip
             if retried is not None:
-                return LogAppendResult(
-                    retried.base_offset, retried.last_offset, retried.timestamp,
-                    self.log_start_offset, True,
-                )  # fmt: skip
+                start = self.log_start_offset
+                _, _, base_offset, last_offset, time_ms = retried
+                return LogAppendResult(base_offset, last_offset, time_ms, start, True)
+        elif attributes & (TRANSACTIONAL | CONTROL) == TRANSACTIONAL:
+            self.producers.check_transactional(producer_id, producer_epoch, guard)
         base_offset = self.end_offset
         last_offset = base_offset + last_offset_delta
         self._write(batch, size, base_offset, last_offset, max_timestamp, leader_epoch)
@@ -265,9 +267,8 @@ class Log:
             if completed is not None:
                 self.segments.note_completed(completed)
         self._advance(base_offset, last_offset, size)
-        return LogAppendResult(
-            base_offset, last_offset, append_time_ms, self.log_start_offset, False
-        )
+        start = self.log_start_offset
+        return LogAppendResult(base_offset, last_offset, append_time_ms, start, False)
 
     def _advance(self, base_offset: int, last_offset: int, size: int) -> None:
         """Move the log end offset behind a batch that was written."""

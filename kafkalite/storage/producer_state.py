@@ -26,6 +26,7 @@ offset before which it holds the state.
 
 A transaction of a producer is open from its first transactional batch to its marker
 (open_transactions.py).  A marker may raise the producer's epoch, which fences its earlier producer.
+The first batch needs the guard of a question to the transaction coordinator (verification.py).
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ from kafkalite.records.control import ControlType, TransactionMarker
 from kafkalite.storage import layout
 from kafkalite.storage.disk import Disk, write_file
 from kafkalite.storage.open_transactions import CompletedTransaction, OpenTransactions
+from kafkalite.storage.verification import VerificationEntries, VerificationGuard
 
 BATCHES_RETAINED = 5
 EVICTED_SHARE = 10
@@ -125,13 +127,14 @@ class ProducerStateManager:
     """The producers of one log."""
 
     __slots__ = ("_count_max", "_directory", "_disk", "_expiration_ms", "_producers", "end_offset",
-                 "transactions")  # fmt: skip
+                 "transactions", "verifications")  # fmt: skip
 
     def __init__(self, directory: Path, disk: Disk) -> None:
         self._directory = directory
         self._disk = disk
         self._producers: dict[int, ProducerStateEntry] = {}
         self.transactions = OpenTransactions()
+        self.verifications = VerificationEntries()
         self._count_max = self._expiration_ms = UNBOUNDED
         self.end_offset = 0
 
@@ -149,58 +152,102 @@ class ProducerStateManager:
         last_offset_delta: int,
         *,
         transactional: int,
-        verified: bool,
+        guard: VerificationGuard | None,
     ) -> BatchMetadata | None:
         """Check a client's batch; return the kept batch if it was appended before.
+
+        The guard is that of the question whose answer allows the batch to begin a transaction.
 
         Raises:
             InvalidProducerEpoch: The producer has a newer epoch.
             OutOfOrderSequenceNumber: It is not the producer's next batch.
             InvalidTxnState: The producer has an open transaction and the batch is outside it, or
-                the batch begins a transaction and is not verified.
+                the batch begins a transaction and the producer does not have this guard (any more).
         """
-        retried = self.find_duplicate(producer_id, epoch, base_sequence, last_offset_delta)
-        if retried is not None or not (transactional or self.transactions):
-            return retried
-        if producer_id not in self.transactions:
-            if transactional and not verified:
-                raise InvalidTxnState("The producer has not added this partition to a transaction.")
-        elif not transactional:
+        producer = self._producers.get(producer_id)
+        is_next = False
+        if producer is not None and epoch == producer.epoch:
+            batches = producer.batches
+            last_sequence = batches[-1].last_sequence if batches else -1
+            is_next = base_sequence == (last_sequence + 1 if last_sequence != SEQUENCE_MAX else 0)
+            if not is_next:
+                last_sequence = after(base_sequence, last_offset_delta)
+                for batch in batches:
+                    if batch.base_sequence == base_sequence and (
+                        batch.last_sequence == last_sequence
+                    ):
+                        return batch
+        if transactional:
+            self.check_transactional(producer_id, epoch, guard)
+        if self.verifications:
+            self._check_first_sequence(producer_id, base_sequence)
+        if not is_next and producer is not None:
+            _refuse_sequence(producer, epoch, base_sequence)
+        if not transactional and self.transactions and producer_id in self.transactions:
             raise InvalidTxnState(
                 f"Producer {producer_id} has an open transaction in this partition; end it first."
             )
         return None
 
-    def find_duplicate(
-        self, producer_id: int, epoch: int, base_sequence: int, last_offset_delta: int
-    ) -> BatchMetadata | None:
-        """Return the kept batch if this is a retry, or None if it is the next; raise otherwise."""
+    def check_transactional(
+        self, producer_id: int, epoch: int, guard: VerificationGuard | None
+    ) -> None:
+        """Check that records belong to an open transaction, or may begin one with this guard.
+
+        Raises:
+            InvalidProducerEpoch: The producer has a newer epoch.
+            InvalidTxnState: They would begin a transaction, and the producer does not have this
+                guard (any more).
+        """
+        if self.has_open_transaction(producer_id, epoch):
+            return
+        self.check_epoch(producer_id, epoch)
+        if not self.verifications.matches(producer_id, guard):
+            raise InvalidTxnState("The producer has not added this partition to a transaction.")
+
+    def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Return whether a producer has an open transaction, with this epoch."""
+        return (
+            producer_id in self.transactions and self._producers[producer_id].epoch == epoch
+        )
+
+    def check_epoch(self, producer_id: int, epoch: int) -> None:
+        """Raise InvalidProducerEpoch if the producer has a newer epoch."""
         producer = self._producers.get(producer_id)
-        if producer is None:
+        if producer is not None:
+            _refuse_older(producer, epoch)
+
+    def begin_verification(
+        self, producer_id: int, epoch: int, sequence: int, now_ms: int, *, is_implicit: bool
+    ) -> VerificationGuard | None:
+        """Return the guard to take before the coordinator is asked about these records; None if
+        their transaction is open, so that there is nothing to ask.
+
+        Raises InvalidProducerEpoch if the producer has a newer epoch.
+        """
+        if self.has_open_transaction(producer_id, epoch):
             return None
-        if epoch == producer.epoch:
-            batches = producer.batches
-            last_sequence = batches[-1].last_sequence if batches else -1
-            expected = last_sequence + 1 if last_sequence != SEQUENCE_MAX else 0
-            if base_sequence == expected:
-                return None
-            last_sequence = after(base_sequence, last_offset_delta)
-            for batch in batches:
-                if batch.base_sequence == base_sequence and batch.last_sequence == last_sequence:
-                    return batch
+        self.check_epoch(producer_id, epoch)
+        return self.verifications.begin(
+            producer_id, epoch, sequence, now_ms, is_implicit=is_implicit
+        )
+
+    def _check_first_sequence(self, producer_id: int, base_sequence: int) -> None:
+        """Raise OutOfOrderSequenceNumber if an earlier batch of the transaction is missing."""
+        entry = self.verifications.get(producer_id)
+        if entry is None:
+            return
+        producer = self._producers.get(producer_id)
+        is_new = producer is None or not producer.batches
+        if entry.is_implicit and is_new and base_sequence != 0:
             raise OutOfOrderSequenceNumber(
-                f"Producer {producer_id} sent sequence {base_sequence}; expected {expected}."
+                f"Producer {producer_id} sent sequence {base_sequence} first; expected 0."
             )
-        if epoch < producer.epoch:
-            raise InvalidProducerEpoch(
-                f"Producer {producer_id} sent epoch {epoch}, older than its epoch {producer.epoch}."
-            )
-        if base_sequence != 0:
+        if base_sequence > entry.lowest_sequence:
             raise OutOfOrderSequenceNumber(
-                f"Producer {producer_id} sent sequence {base_sequence} first in epoch {epoch};"
-                " expected 0."
+                f"Producer {producer_id} sent sequence {base_sequence};"
+                f" its transaction begins with {entry.lowest_sequence}."
             )
-        return None
 
     def replay(
         self,
@@ -227,6 +274,11 @@ class ProducerStateManager:
             producer.epoch = epoch
             producer.batches.clear()
         producer.last_timestamp = timestamp
+        if attributes & TRANSACTIONAL and self.verifications:
+            if is_control:
+                self.verifications.transaction_ended(producer_id, epoch)
+            else:
+                self.verifications.transaction_began(producer_id)
         if is_control:
             producer.txn_first_offset = -1
             producer.coordinator_epoch = coordinator_epoch
@@ -296,6 +348,7 @@ class ProducerStateManager:
         ]
         for producer_id in silent:
             del self._producers[producer_id]
+        self.verifications.expire(now_ms - expiration_ms)
 
     def reconfigure(self, settings: Settings) -> None:
         """Apply the maximum number of producers and their expiration from these settings."""
@@ -316,6 +369,7 @@ class ProducerStateManager:
     def clear(self) -> None:
         self._producers.clear()
         self.transactions = OpenTransactions()
+        self.verifications = VerificationEntries()
         self.end_offset = 0
 
     # -- passing on --------------------------------------------------------------------------
@@ -395,6 +449,31 @@ class ProducerStateManager:
 
 def _last_offset(producer: ProducerStateEntry) -> int:
     return producer.batches[-1].last_offset if producer.batches else -1
+
+
+def _refuse_older(producer: ProducerStateEntry, epoch: int) -> None:
+    if epoch < producer.epoch:
+        raise InvalidProducerEpoch(
+            f"Producer {producer.producer_id} sent epoch {epoch},"
+            f" older than its epoch {producer.epoch}."
+        )
+
+
+def _refuse_sequence(producer: ProducerStateEntry, epoch: int, base_sequence: int) -> None:
+    """Raise the error of a batch that is not the producer's next; return if it begins an epoch."""
+    _refuse_older(producer, epoch)
+    if epoch > producer.epoch:
+        if base_sequence == 0:
+            return
+        raise OutOfOrderSequenceNumber(
+            f"Producer {producer.producer_id} sent sequence {base_sequence} first in epoch {epoch};"
+            " expected 0."
+        )
+    last_sequence = producer.batches[-1].last_sequence if producer.batches else -1
+    raise OutOfOrderSequenceNumber(
+        f"Producer {producer.producer_id} sent sequence {base_sequence};"
+        f" expected {after(last_sequence, 1)}."
+    )
 
 
 def after(sequence: int, count: int) -> int:

@@ -51,11 +51,13 @@ class ModelBroker:
         header = batch.header
         if header.producer_id >= 0:
             try:
-                known = self.producers.find_duplicate(
+                known = self.producers.check_batch(
                     header.producer_id,
                     header.producer_epoch,
                     header.base_sequence,
                     header.last_offset_delta,
+                    transactional=0,
+                    guard=None,
                 )
             except KafkaError as fault:
                 return fault.code, -1

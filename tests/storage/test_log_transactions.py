@@ -24,6 +24,7 @@ from kafkalite.records.control import TransactionMarker
 from kafkalite.storage.log import Log
 from kafkalite.storage.log_reader import aborted_between, aborted_transactions, read
 from kafkalite.storage.transaction_index import AbortedTransaction
+from kafkalite.storage.verification import NOT_REQUIRED
 from tests.simulation.disk import QuickDisk
 from tests.storage.factories import batch, close, open_log, produced
 
@@ -36,7 +37,7 @@ def add(log: Log, producer_id: int, sequence: int, epoch: int = 0, *, transactio
         b"v", producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence,
         transactional=transactional,
     )  # fmt: skip
-    return log.append(content, 0, verified=True)
+    return log.append(content, 0, guard=NOT_REQUIRED)
 
 
 def end(log: Log, producer_id: int, *, commit: bool, epoch: int = 0, **fields: int) -> int:
@@ -162,7 +163,7 @@ def test_batch_that_begins_a_transaction_must_be_verified(tmp_path):
     how = {"producer_id": 7, "producer_epoch": 0, "transactional": True}
     with pytest.raises(InvalidTxnState):
         log.append(batch(b"v", base_sequence=0, **how), 0)
-    log.append(batch(b"v", base_sequence=0, **how), 0, verified=True)
+    log.append(batch(b"v", base_sequence=0, **how), 0, guard=NOT_REQUIRED)
     log.append(batch(b"v", base_sequence=1, **how), 0)
     assert log.end_offset == 2
 

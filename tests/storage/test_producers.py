@@ -20,6 +20,7 @@ from kafkalite.records.control import TransactionMarker
 from kafkalite.storage import layout
 from kafkalite.storage.log import Log
 from kafkalite.storage.producer_state import SEQUENCE_MAX, after
+from kafkalite.storage.verification import NOT_REQUIRED
 from tests.storage.factories import NOW, batch, close, open_log, produced, values_of
 
 
@@ -233,7 +234,8 @@ def test_producer_snapshot_with_a_wrong_crc_is_skipped(tmp_path: Path) -> None:
 def test_copied_transaction_is_open_until_its_marker(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     how = {"producer_id": 3, "producer_epoch": 0, "transactional": True}
-    log.append(batch(b"a", base_sequence=0, **how), 0, from_client=False)
+    content = batch(b"a", base_sequence=0, **how)
+    log.append(content, 0, from_client=False, guard=NOT_REQUIRED)
     assert [producer.txn_first_offset for producer in log.producers] == [0]
     log.append(TransactionMarker(3, 0, True, 0).batch(NOW), 0, from_client=False)
     assert [producer.txn_first_offset for producer in log.producers] == [-1]

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from kafkalite.broker.future import Future
 from kafkalite.errors import KafkaError, NotLeaderOrFollower, RequestTimedOut
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kafkalite.broker.replica.batch_opener import BatchOpener
     from kafkalite.broker.replica.partition import Partition
     from kafkalite.storage.log import LogAppendResult
+    from kafkalite.storage.verification import VerificationGuard
 
 WAITING_SIZE_MAX = 64 << 20
 """Maximum size in bytes of all queued batches, as clients sent them."""
@@ -32,9 +33,22 @@ class AppendNow(Protocol):
     """The append of a batch to the log in this tick."""
 
     def __call__(
-        self, partition: Partition, batch: memoryview | bytes, *, validated: bool = False
+        self,
+        partition: Partition,
+        batch: memoryview | bytes,
+        guard: VerificationGuard | None,
+        *,
+        validated: bool = False,
     ) -> LogAppendResult:
         """Append a batch; `validated` is true if its records were decompressed and checked."""
+
+
+class QueuedBatch(NamedTuple):
+    """A batch behind one that is being opened."""
+
+    batch: bytes
+    guard: VerificationGuard | None
+    future: Future[LogAppendResult]
 
 
 class AppendQueue:
@@ -49,13 +63,16 @@ class AppendQueue:
         self._opener = opener
         self._append_now = append_now
         self._leader = leader
-        self._queues: dict[Partition, deque[tuple[bytes, Future[LogAppendResult]]]] = {}
+        self._queues: dict[Partition, deque[QueuedBatch]] = {}
         self._waiting_size = 0
 
     def append(
-        self, partition: Partition, batch: memoryview | bytes
+        self,
+        partition: Partition,
+        batch: memoryview | bytes,
+        guard: VerificationGuard | None = None,
     ) -> LogAppendResult | Future[LogAppendResult]:
-        """Append a client's batch now or later.
+        """Append a client's batch now or later; `guard` is that of its verification.
 
         Raises KafkaError if the batch is not valid.
         """
@@ -63,19 +80,19 @@ class AppendQueue:
             self._check_room(batch)
             future: Future[LogAppendResult] = Future()
             self._waiting_size += len(batch)
-            queue.append((bytes(batch), future))
+            queue.append(QueuedBatch(bytes(batch), guard, future))
             return future
         steps = partition.begin_validation(batch)
         if steps is None:
-            return self._append_now(partition, batch)
+            return self._append_now(partition, batch, guard)
         self._check_room(batch)
         opened = self._opener.run(steps)
         if not isinstance(opened, Future):
-            return self._append_now(partition, opened, validated=True)
+            return self._append_now(partition, opened, guard, validated=True)
         self._queues[partition] = deque()
         self._waiting_size += len(batch)
         future = Future()
-        opened.then(partial(self._opened, partition, len(batch), future))
+        opened.then(partial(self._opened, partition, len(batch), guard, future))
         return future
 
     def _check_room(self, batch: memoryview | bytes) -> None:
@@ -87,6 +104,7 @@ class AppendQueue:
         self,
         partition: Partition,
         size: int,
+        guard: VerificationGuard | None,
         future: Future[LogAppendResult],
         opened: bytes | None,
         error: KafkaError | None,
@@ -99,17 +117,17 @@ class AppendQueue:
                 raise error
             assert opened is not None
             self._check_led(partition)
-            appended = self._append_now(partition, opened, validated=True)
+            appended = self._append_now(partition, opened, guard, validated=True)
         except KafkaError as raised:
             future.fail(raised)
         else:
             future.resolve(appended)
         while waiting:
-            batch, future = waiting.popleft()
+            batch, guard, future = waiting.popleft()
             self._waiting_size -= len(batch)
             try:
                 self._check_led(partition)
-                outcome = self.append(partition, batch)
+                outcome = self.append(partition, batch, guard)
             except KafkaError as raised:
                 future.fail(raised)
                 continue

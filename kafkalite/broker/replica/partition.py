@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from kafkalite.records.decode_steps import Steps
     from kafkalite.records.file_slice import FileSlice
     from kafkalite.storage.log import Log, LogAppendResult
+    from kafkalite.storage.verification import VerificationGuard
 
 READ_COMMITTED = 1
 """Kafka's isolation level for reads up to the last stable offset."""
@@ -93,7 +94,7 @@ class Partition:
         *,
         from_client: bool = True,
         validated: bool = False,
-        verified: bool = False,
+        guard: VerificationGuard | None = None,
     ) -> LogAppendResult:
         """Append a batch to the log; see Log.append.
 
@@ -106,7 +107,7 @@ class Partition:
             self.leader_epoch,
             from_client=from_client,
             validated=validated,
-            verified=verified,
+            guard=guard,
         )
         if not self.flushes_always:
             self.high_watermark = self.log.end_offset
@@ -118,7 +119,7 @@ class Partition:
     def append_marker(self, marker: TransactionMarker) -> LogAppendResult:
         """Append the marker that ends a producer's transaction; raise as `append`."""
         if self.error is not None:
-            raise self.error.again()
+            raise self.error.copy()
         appended = self.log.append_marker(marker, self.leader_epoch)
         if not self.flushes_always:
             self.high_watermark = self.log.end_offset

@@ -47,6 +47,7 @@ from kafkalite.metrics import Histogram
 from kafkalite.protocol.results import PartitionAppendResult, new_tuple
 from kafkalite.storage.batch_validator import ATTRIBUTES_LOW
 from kafkalite.storage.durability import Durability
+from kafkalite.storage.verification import NOT_REQUIRED, VerificationGuard
 
 if TYPE_CHECKING:
     from kafkalite.broker.client_context import ClientContext
@@ -319,17 +320,28 @@ class ReplicaManager:
         return partition, self.append_queue.append(partition, batch)
 
     def _append_now(
-        self, partition: Partition, batch: memoryview | bytes, *, validated: bool = False
+        self,
+        partition: Partition,
+        batch: memoryview | bytes,
+        guard: VerificationGuard | None,
+        *,
+        validated: bool = False,
     ) -> LogAppendResult:
-        verified = not self.verifies_transactions
-        appended = partition.append(batch, validated=validated, verified=verified)
+        if not self.verifies_transactions:
+            guard = NOT_REQUIRED
+        appended = partition.append(batch, validated=validated, guard=guard)
         partition.traffic.produces += 1
         self._dirty[partition] = None
         return appended
 
-    def append_own(self, partition: Partition, batch: bytes) -> LogAppendResult:
-        """Append a batch that this node built, such as a coordinator's records."""
-        appended = partition.append(batch, from_client=False)
+    def append_own(
+        self, partition: Partition, batch: bytes, guard: VerificationGuard | None = None
+    ) -> LogAppendResult:
+        """Append a batch that this node built, such as a coordinator's records.
+
+        One that begins a producer's transaction needs the guard of its verification.
+        """
+        appended = partition.append(batch, from_client=False, guard=guard)
         self._dirty[partition] = None
         return appended
 

@@ -1,0 +1,110 @@
+"""VerificationGuard: proof that the transaction coordinator knew a partition when it was asked.
+
+Before the first records of a producer's transaction are appended, the partition's leader asks the
+transaction coordinator, which verifies the partition or adds it (KIP-890).  A marker may come
+between the question and its answer, and end the transaction that the answer is about.  So the
+leader takes the producer's guard before it asks, and appends the records only while the producer
+still has that very guard: a marker removes it, and so does the first batch of the transaction.
+
+    begin ─▶ guard ┄┄ question ┄┄ answer ─▶ append if `matches(guard)`
+                          ╰ marker: the guard is removed, and a later one is another object
+
+With transaction version 2 the coordinator answers EndTxn before the markers are written, so the
+next transaction, with the raised epoch, may ask before the marker of the last one comes.  That
+marker has the same epoch as the entry, and keeps it.
+
+Guards are not in snapshots: after a restart or a transfer the client's retry asks again.
+"""
+
+from __future__ import annotations
+
+COUNT_MAX = 10_000
+"""Maximum number of guards in a partition: producers with a guard and without an open transaction
+either wait for an answer, or were refused.  Beyond it the oldest are removed."""
+
+
+class VerificationGuard:
+    """A token that is equal to itself only."""
+
+    __slots__ = ()
+
+
+NOT_REQUIRED = VerificationGuard()
+"""Stands for the guard of records that need no verification, because it is disabled."""
+
+
+class VerificationEntry:
+    """The guard of one producer, and what its requests named."""
+
+    __slots__ = ("epoch", "guard", "is_implicit", "lowest_sequence", "time_ms")
+
+    def __init__(self, epoch: int, sequence: int, time_ms: int, *, is_implicit: bool) -> None:
+        self.guard = VerificationGuard()
+        self.epoch = epoch
+        self.lowest_sequence = sequence
+        """The lowest sequence that was seen with this epoch; the first batch has it."""
+        self.time_ms = time_ms
+        self.is_implicit = is_implicit
+        """True if the question adds the partition, as transaction version 2 does."""
+
+    def note(self, epoch: int, sequence: int) -> None:
+        """Note a further batch that waits for this guard."""
+        if epoch > self.epoch:
+            self.epoch, self.lowest_sequence = epoch, sequence
+        elif epoch == self.epoch and sequence < self.lowest_sequence:
+            self.lowest_sequence = sequence
+
+
+class VerificationEntries:
+    """The guards of one log, by producer id."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self) -> None:
+        self._entries: dict[int, VerificationEntry] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, producer_id: int) -> VerificationEntry | None:
+        """Return the entry of a producer, or None if it has no guard."""
+        return self._entries.get(producer_id)
+
+    def begin(
+        self, producer_id: int, epoch: int, sequence: int, now_ms: int, *, is_implicit: bool
+    ) -> VerificationGuard:
+        """Return the guard to take before the coordinator is asked: a new one, or the one that the
+        producer has."""
+        entry = self._entries.get(producer_id)
+        if entry is None:
+            if len(self._entries) >= COUNT_MAX:
+                del self._entries[next(iter(self._entries))]
+            entry = VerificationEntry(epoch, sequence, now_ms, is_implicit=is_implicit)
+            self._entries[producer_id] = entry
+        else:
+            entry.note(epoch, sequence)
+        return entry.guard
+
+    def matches(self, producer_id: int, guard: VerificationGuard | None) -> bool:
+        """Return whether the producer still has the guard with which the coordinator was asked."""
+        if guard is NOT_REQUIRED:
+            return True
+        entry = self._entries.get(producer_id)
+        return entry is not None and entry.guard is guard
+
+    def transaction_began(self, producer_id: int) -> None:
+        """Remove the guard of a producer whose transactional records were appended."""
+        self._entries.pop(producer_id, None)
+
+    def transaction_ended(self, producer_id: int, marker_epoch: int) -> None:
+        """Remove the guard of a producer whose marker was appended, unless it is the next
+        transaction's."""
+        entry = self._entries.get(producer_id)
+        if entry is not None and not (entry.is_implicit and entry.epoch == marker_epoch):
+            del self._entries[producer_id]
+
+    def expire(self, before_ms: int) -> None:
+        """Remove guards that were taken before this time and never used."""
+        expired = [key for key, entry in self._entries.items() if entry.time_ms <= before_ms]
+        for producer_id in expired:
+            del self._entries[producer_id]
