@@ -44,6 +44,8 @@ TOOLS = ("kafka-tools", "4.3.1")
 # The part of the tools that is still in the broker's own artifact.
 TOOLS_CORE = ("kafka_2.13", TOOLS[1])
 TOOLS_API = ("kafka-tools-api", "4.3.1")
+# The last client that has no second version of transactions (KIP-890).
+CLIENTS_V1 = ("kafka-clients", "3.9.1")
 LOGGING = ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.1")
 
 HEAP = ("-Xms1G", "-Xmx1G")
@@ -330,7 +332,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if rest:
         parser.error(f"unknown arguments: {' '.join(rest)}")
     if asked.verb == "fetch":
-        for artifact in (BROKER, TOOLS, TOOLS_CORE):
+        for artifact in (BROKER, TOOLS, TOOLS_CORE, CLIENTS_V1):
             print(classpath(artifact, managed=[TOOLS_API]))
         return 0
     return _run(asked.ready_file, dict(pair.split("=", 1) for pair in asked.properties))

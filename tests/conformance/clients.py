@@ -7,9 +7,10 @@ import sys
 
 from tests.conformance.commands import CommandLine, kcat_heard, ours_heard
 from tests.conformance.driven import Driven
-from tests.conformance.java_client import java_words
+from tests.conformance.java_client import java_v1_words, java_words
 from tests.conformance.node import kafkajs_words
 from tests.conformance.table import (
+    ABORTABLE,
     ASSIGNORS,
     ASYNC_COMMITS,
     CODECS,
@@ -18,6 +19,7 @@ from tests.conformance.table import (
     GROUPS,
     HEADER_TWICE,
     HEADERS,
+    INTERLEAVED,
     LONG_LIVED,
     LOOKS_ONLY,
     METADATA,
@@ -28,6 +30,7 @@ from tests.conformance.table import (
     STATIC,
     STEADY,
     TIMESTAMPS,
+    TRANSACTIONS,
     YOUNGEST,
     Client,
 )
@@ -75,19 +78,20 @@ LIBRDKAFKA = python(
     "confluent-kafka",
     "librdkafka",
     {*CODECS, *RECORDS, NULL_HEADERS, LOOKS_ONLY, *TOPICS, YOUNGEST, *CONFIGS}
+    | {TRANSACTIONS, INTERLEAVED}
     | {*MEMBERS, ASYNC_COMMITS, FENCED, "range", "roundrobin", "cooperative-sticky"}
     | GROUP_ADMIN - {"delete_group_offsets"},
 )
 KAFKA_PYTHON = python(
     "kafka-python",
     "kafka_python",
-    {*CODECS, *RECORDS, *TOPICS, YOUNGEST, *CONFIGS, *GROUP_ADMIN}
+    {*CODECS, *RECORDS, *TOPICS, YOUNGEST, *CONFIGS, *GROUP_ADMIN, TRANSACTIONS, INTERLEAVED}
     | {*MEMBERS, ASYNC_COMMITS, *ASSIGNORS},
 )
 AIOKAFKA = python(
     "aiokafka",
     "aio_kafka",
-    {*CODECS, *RECORDS, *TOPICS, "describe_config", "replace_config"}
+    {*CODECS, *RECORDS, *TOPICS, "describe_config", "replace_config", TRANSACTIONS, INTERLEAVED}
     | {*MEMBERS, "range", "roundrobin", "sticky"}
     | {"list_groups", "describe_group", "group_offsets"},
 )
@@ -95,17 +99,25 @@ JAVA = Driven(
     "java",
     java_words,
     frozenset({*CODECS, *RECORDS, NULL_HEADERS, LOOKS_ONLY, *TOPICS, YOUNGEST})
-    | {"describe_config", "alter_config"}
+    | {"describe_config", "alter_config", TRANSACTIONS, INTERLEAVED, ABORTABLE}
     # Without any broker it forgets its topics, and rejoins when metadata names them again.
     | MEMBERS - {STEADY}
     | {ASYNC_COMMITS, FENCED, *ASSIGNORS, *GROUP_ADMIN},
+)
+# Java's client uses version 2 of transactions wherever a broker has it.  Its last release that
+# knows only version 1 runs the scenarios of transactions alone.
+JAVA_V1 = Driven(
+    "java-v1",
+    java_v1_words,
+    frozenset({TRANSACTIONS, INTERLEAVED, ABORTABLE}),
+    only=frozenset({TRANSACTIONS}),
 )
 KAFKAJS = Driven(
     "kafkajs",
     kafkajs_words,
     frozenset(
         {"none", "gzip", "snappy", "zstd", TIMESTAMPS, NULLS_AND_EMPTIES, LOOKS_ONLY}
-        | {LONG_LIVED, *TOPICS}
+        | {LONG_LIVED, *TOPICS, TRANSACTIONS, ABORTABLE}
         | {"describe_config", "replace_config", "roundrobin"}
         | MEMBERS - {STATIC, STEADY}
         # To set an offset it joins the group, and takes five seconds to leave.
@@ -115,7 +127,7 @@ KAFKAJS = Driven(
 NATIVE = python("native", "native", {*CODECS, *RECORDS, NULL_HEADERS, LOOKS_ONLY})
 NATIVE_TCP = python("native-tcp", "native", set(NATIVE.can), "off")
 CLIENTS: list[Client] = [
-    KCAT, OURS, LIBRDKAFKA, KAFKA_PYTHON, AIOKAFKA, KAFKAJS, JAVA, NATIVE, NATIVE_TCP,
+    KCAT, OURS, LIBRDKAFKA, KAFKA_PYTHON, AIOKAFKA, KAFKAJS, JAVA, JAVA_V1, NATIVE, NATIVE_TCP,
 ]  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from tests.conformance.table import (
     Record,
     Refused,
     Sent,
+    Transactions,
 )
 
 RECORD_END = b"\x1e"
@@ -41,6 +42,7 @@ class CommandLine:
     """kcat, or a command that takes its flags."""
 
     can = frozenset({COMMAND, *CODECS, HEADER_TWICE, NO_RESET, LOOKS_ONLY})
+    only: frozenset[str] = frozenset()
     can |= {GROUPS, "range", "roundrobin", "cooperative-sticky"}
 
     def __init__(
@@ -106,6 +108,9 @@ class CommandLine:
         flags = ["-b", kafka.bootstrap, "-G", group, *topics, "-f", "%t %p %o %s\\n"]
         flags += properties(CONSUMER | {"auto.offset.reset": "earliest"} | settings)
         return CommandMember([*self.join_words, *flags], self.heard)
+
+    def transactional(self, kafka: Kafka, id: str, timeout_ms: int) -> Transactions:
+        raise NotImplementedError("a command line has no transactions")
 
     def ask(self, kafka: Kafka, what: str, **arguments: Any) -> Any:
         raise NotImplementedError("a command line has no admin calls in the table")

@@ -33,6 +33,14 @@ program translates those it gets.  A program ends when its stdin ends.
     {"acked": [[partition, offset, value]…]}
     {"fault": "…"}                          the error that ended its member or stream
 
+Commands of a transactional producer, one in a program:
+
+    init         id, timeout_ms: null                   begin         null
+    send         topic, records [[partition, value]…]: [[partition, offset]…], in no order, once
+                 all are acknowledged
+    add_offsets  group, offsets [[topic, partition, offset]…]: null
+    end          commit (False aborts): null            retire        close it: null
+
 Optional commands (`can`), and their results:
 
     create_topic         name, partitions, replicas, config {}, trial: null
@@ -144,10 +152,12 @@ class Driven:
         name: str,
         words: Callable[[], Sequence[str]],
         can: frozenset[str],
+        only: frozenset[str] = frozenset(),
     ) -> None:
         self.name = name
         self.words = words
         self.can = can
+        self.only = only
         self.idle: list[Program] = []
         atexit.register(self.close)
 
@@ -238,6 +248,9 @@ class Driven:
 
     def stream(self, kafka: Kafka, topic: str, partitions: int) -> DrivenStream:
         return DrivenStream(self, kafka, topic, partitions)
+
+    def transactional(self, kafka: Kafka, id: str, timeout_ms: int) -> DrivenTransactions:
+        return DrivenTransactions(self, kafka, id, timeout_ms)
 
 
 class DrivenMember(Member):
@@ -334,6 +347,44 @@ class DrivenStream:
         self.program.heard = ignored
         self.client.idle.append(self.program)
         return int(sent)
+
+
+class DrivenTransactions:
+    """A program whose producer is transactional."""
+
+    def __init__(self, client: Driven, kafka: Kafka, id: str, timeout_ms: int) -> None:
+        self.client = client
+        self.bootstrap = kafka.bootstrap
+        self.program = client.program()
+        try:
+            self.program.order("init", bootstrap=self.bootstrap, id=id, timeout_ms=timeout_ms)
+        except BaseException:
+            self.kill()
+            raise
+
+    def begin(self) -> None:
+        self.program.order("begin")
+
+    def send(self, topic: str, records: Sequence[tuple[int, bytes]]) -> dict[int, list[int]]:
+        lines = [[partition, text(value)] for partition, value in records]
+        placed: dict[int, list[int]] = {}
+        for partition, offset in self.program.order("send", topic=topic, records=lines):
+            placed.setdefault(partition, []).append(offset)
+        return placed
+
+    def add_offsets(self, group: str, offsets: Mapping[Place, int]) -> None:
+        lines = [[*place, offset] for place, offset in offsets.items()]
+        self.program.order("add_offsets", bootstrap=self.bootstrap, group=group, offsets=lines)
+
+    def end(self, *, commit: bool) -> None:
+        self.program.order("end", commit=commit)
+
+    def retire(self) -> None:
+        self.program.order("retire")
+        self.client.idle.append(self.program)
+
+    def kill(self) -> None:
+        self.program.kill()
 
 
 def text(content: bytes | None) -> str | None:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from tools.apache_kafka import (
     BROKER,
+    CLIENTS_V1,
     TOOLS,
     TOOLS_API,
     TOOLS_CORE,
@@ -38,6 +39,16 @@ SMALL = (
 def java_words() -> Sequence[str]:
     """Return the command of the Java client; raise Unavailable if it cannot be compiled."""
     return words("java", "Lines", BROKER)
+
+
+@functools.cache
+def java_v1_words() -> Sequence[str]:
+    """Return the command of the Java client with the classes of its release 3.9."""
+    program = words("java", "Lines", BROKER)
+    if not fetched(CLIENTS_V1):
+        raise Unavailable("the jar of Java's former client is fetched by `make oracle`")
+    at = program.index("-cp") + 1
+    return [*program[:at], f"{classpath(CLIENTS_V1)}:{program[at]}", *program[at + 1 :]]
 
 
 @functools.cache

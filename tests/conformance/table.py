@@ -16,6 +16,7 @@ from contextlib import closing
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from confluent_kafka import (
+    IsolationLevel,
     KafkaError,
     KafkaException,
     TopicPartition,
@@ -42,6 +43,9 @@ STATIC = "members with a name of their own"
 FENCED = "a member that gives up when it is told that it was replaced"
 STEADY = "a member that outlives its connection"
 ORDERLY = "a member that leaves has handed on all that it commits"
+TRANSACTIONS = "transactions"
+INTERLEAVED = "aborted transactions in the order of their ends"
+ABORTABLE = "a transaction with a refused record is aborted, and its producer goes on"
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
@@ -135,11 +139,36 @@ class Stream(Protocol):
         """Wait for the last acknowledgement; return the number of records sent."""
 
 
+class Transactions(Protocol):
+    """A transactional producer, in a process of its own."""
+
+    def begin(self) -> None: ...
+
+    def send(self, topic: str, records: Sequence[tuple[int, bytes]]) -> dict[int, list[int]]:
+        """Send values to partitions; return the offsets by partition once all are acknowledged.
+
+        kafkajs returns only the first offset of each.
+        """
+
+    def add_offsets(self, group: str, offsets: Mapping[Place, int]) -> None:
+        """Commit a group's offsets as a part of the transaction."""
+
+    def end(self, *, commit: bool) -> None: ...
+
+    def retire(self) -> None:
+        """Close the producer."""
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+
+
 class Client(Protocol):
     """The interface of a client to a scenario; settings are librdkafka's."""
 
     name: str
     can: frozenset[str]
+    only: frozenset[str]
+    """Abilities that a scenario must need, for a client that is not asked the others."""
 
     def produce(
         self,
@@ -173,6 +202,9 @@ class Client(Protocol):
 
     def stream(self, kafka: Kafka, topic: str, partitions: int) -> Stream:
         """Send to the partitions in turn until the stream is ended; needs LONG_LIVED."""
+
+    def transactional(self, kafka: Kafka, id: str, timeout_ms: int) -> Transactions:
+        """Start a producer with a transactional id; needs TRANSACTIONS."""
 
     def ask(self, kafka: Kafka, what: str, **arguments: Any) -> Any:
         """Execute an admin command, named as in `can`; driven.py lists the results."""
@@ -217,6 +249,13 @@ class Kafka:
             return 0
         answers = self.admin.list_offsets(asked).values()
         return sum(answer.exception(ANSWER_S_MAX) is None for answer in answers)
+
+    def end(self, topic: str, partition: int = 0, *, committed: bool) -> int:
+        """Return a partition's last stable offset if `committed`, else its high watermark."""
+        asked = {TopicPartition(topic, partition): OffsetSpec.latest()}
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        (found,) = done(self.admin.list_offsets(asked, isolation_level=level))
+        return int(found.offset)
 
     def remove_records(self, topic: str, before: int) -> None:
         """Delete the records of a topic's first partition before an offset."""
@@ -279,7 +318,7 @@ def cases(clients: Sequence[Client]) -> Iterator[tuple[Client, Scenario]]:
     """Yield each scenario with every client that can run it."""
     for client in clients:
         for entry in SCENARIOS.values():
-            if entry.needs <= client.can:
+            if client.only <= entry.needs <= client.can:
                 yield client, entry
 
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from kafkalite.coordination.features import ADVERTISED_VERSION
 from kafkalite.testing import Broker
 from tests.conformance import (
     configs,
@@ -29,9 +30,11 @@ from tests.conformance import (
     producing,
     restarts,
     topics,
+    transactions,
 )
 from tests.conformance.clients import (
     CLIENTS,
+    KAFKA_PYTHON,
     LIBRDKAFKA,
     NATIVE,
     NATIVE_TCP,
@@ -39,11 +42,14 @@ from tests.conformance.clients import (
     missing,
 )
 from tests.conformance.members import Group
-from tests.conformance.table import SCENARIOS, Client, Kafka, Read, Scenario, cases
+from tests.conformance.table import SCENARIOS, TRANSACTIONS, Client, Kafka, Read, Scenario, cases
 
 assert SCENARIOS, (configs, consuming, group_admin, groups, offsets, producing, restarts, topics)
+assert transactions
 
 ELSEWHERE = os.environ.get("CONFORMANCE_BOOTSTRAP")
+SERVED = {"unstable.feature.versions.enable": "true"}
+"""Transactions, while they are not advertised."""
 CONFIG = {"group.min.session.timeout.ms": "500", "log.retention.ms": "-1"}
 """The session of a killed member expires soon, and records of 1970 are kept."""
 CPU_MS_MAX = 250
@@ -54,6 +60,15 @@ that as the thread's time: a real cause of slow ticks occurs more often."""
 
 SHAPES = {"elsewhere": 0} if ELSEWHERE else {"one_process": 0, "workers": 3}
 WHOLE = bool(ELSEWHERE) or "CONFORMANCE_WHOLE" in os.environ
+TRANSACTIONAL = (
+    ADVERTISED_VERSION is not None or bool(ELSEWHERE) or "CONFORMANCE_TRANSACTIONS" in os.environ
+)
+OFTEN = {
+    "exactly_the_committed_transactions_are_shown",
+    "a_second_producer_of_the_id_fences_the_first_and_aborts_its_transaction",
+    "records_and_the_offsets_they_were_made_from_are_committed_together",
+}
+"""The scenarios of transactions that two clients run each time."""
 PLACES = {name: place for place, name in enumerate(SCENARIOS)}
 
 
@@ -69,7 +84,7 @@ def kafka(shape: str) -> Iterator[Kafka]:
     if ELSEWHERE:
         yield Kafka(ELSEWHERE)
         return
-    with Broker(workers=SHAPES[shape], config=CONFIG) as broker:
+    with Broker(workers=SHAPES[shape], config=CONFIG | SERVED) as broker:
         yield Kafka(broker.bootstrap)
         slow = broker.slow_ticks(CPU_MS_MAX)
         causes = Counter(re.search("cause='(.*?)'", line)[1] for line in slow)
@@ -81,7 +96,7 @@ def restarted(shape: str) -> Iterator[Kafka]:
     """A Kafka of this test alone, which may be restarted."""
     if ELSEWHERE:
         pytest.skip("the Kafka of CONFORMANCE_BOOTSTRAP is not ours to restart")
-    with Broker(workers=SHAPES[shape], config=CONFIG) as broker:
+    with Broker(workers=SHAPES[shape], config=CONFIG | SERVED) as broker:
         yield Kafka(broker.bootstrap, broker)
 
 
@@ -89,6 +104,9 @@ def asked(shape: str, client: Client, scenario: Scenario) -> bool:
     """Return True if this combination is run; see the module."""
     one_process = shape == "one_process"
     pair = (OURS, LIBRDKAFKA)
+    if TRANSACTIONS in scenario.needs:
+        often = scenario.name in OFTEN and client in (LIBRDKAFKA, KAFKA_PYTHON)
+        return TRANSACTIONAL and not one_process and (WHOLE or often)
     if WHOLE:
         return not one_process or client in pair
     turn = bool(PLACES[scenario.name] % 2)

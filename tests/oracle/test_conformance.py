@@ -18,16 +18,20 @@ from tests.conformance.driven import Program
 from tests.conformance.table import Client, Kafka, Scenario, cases
 from tests.conformance.test_table import CONFIG, SCENARIOS
 from tests.oracle import recording
-from tools.apache_kafka import TOOLS, TOOLS_CORE, ApacheKafka, Unavailable, classpath
+from tools.apache_kafka import CLIENTS_V1, TOOLS, TOOLS_CORE, ApacheKafka, Unavailable, classpath
 
 pytestmark = pytest.mark.oracle
+TRANSACTIONS = {
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
+    "transaction.state.log.num.partitions": "1",
+}
 assert SCENARIOS, "importing the test of the table fills it"
 
 
 @pytest.fixture(scope="module")
 def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
     directory = tmp_path_factory.mktemp("apache-kafka")
-    kafka = ApacheKafka(directory, recording.PROPERTIES | CONFIG)
+    kafka = ApacheKafka(directory, recording.PROPERTIES | CONFIG | TRANSACTIONS)
     try:
         kafka.start()
     except Unavailable as missing_part:
@@ -58,7 +62,7 @@ def test_a_scenario_holds_for_apache_kafka(
 def tools() -> Iterator[Program]:
     try:
         # Fetched here, so that tests which run without Apache Kafka find them.
-        for artifact in (TOOLS, TOOLS_CORE):
+        for artifact in (TOOLS, TOOLS_CORE, CLIENTS_V1):
             classpath(artifact)
         program = kafka_tools.program()
     except Unavailable as missing_part:

@@ -30,6 +30,7 @@ public final class Lines {
     private final Map<String, Order> orders = new HashMap<>();
     private final Streams streams = new Streams();
     private final Groups groups = new Groups();
+    private final Transactions transactions = new Transactions();
 
     private Lines() {
         Records.enter(orders);
@@ -37,6 +38,7 @@ public final class Lines {
         GroupAdmin.enter(orders);
         streams.enter(orders);
         groups.enter(orders);
+        transactions.enter(orders);
     }
 
     public static void main(String[] arguments) throws Exception {

@@ -39,6 +39,7 @@ const CONSUMER = {
   "fetch.max.bytes": ["maxBytes", Number],
   "max.partition.fetch.bytes": ["maxBytesPerPartition", Number],
   "session.timeout.ms": ["sessionTimeout", Number],
+  "isolation.level": ["readUncommitted", (value) => value === "read_uncommitted"],
   "heartbeat.interval.ms": ["heartbeatInterval", Number],
   "partition.assignment.strategy": [
     "partitionAssigners",
@@ -260,6 +261,47 @@ async function leave() {
   member = null;
 }
 
+// A transactional producer.
+
+let transactional = null;
+let transaction = null;
+
+async function init({ bootstrap, id, timeout_ms }) {
+  transactional = producerOf(client(bootstrap), {
+    transactionalId: id,
+    transactionTimeout: timeout_ms,
+    idempotent: true,
+    maxInFlightRequests: 1,
+  });
+  await transactional.connect();
+}
+
+async function begin() {
+  transaction = await transactional.transaction();
+}
+
+async function send({ topic, records }) {
+  const messages = records.map(([partition, value]) => ({ partition, value: raw(value) }));
+  const placed = await transaction.send({ topic, messages });
+  return placed.map(({ partition, baseOffset }) => [partition, Number(baseOffset)]);
+}
+
+async function add_offsets({ group, offsets }) {
+  const topics = offsets.map(([topic, partition, offset]) => ({
+    topic,
+    partitions: [{ partition, offset: String(offset) }],
+  }));
+  await transaction.sendOffsets({ consumerGroupId: group, topics });
+}
+
+async function end({ commit: committed }) {
+  await (committed ? transaction.commit() : transaction.abort());
+}
+
+async function retire() {
+  await transactional.disconnect();
+}
+
 // The admin calls; one client for as long as the address stays the same.
 
 const admins = new Map();
@@ -399,6 +441,7 @@ async function set_group_offsets({ bootstrap, group, offsets }) {
 
 const ORDERS = {
   produce, consume, stream, unstream, join, commit, leave,
+  init, begin, send, add_offsets, end, retire,
   create_topic, delete_topic, grow_topic, list_topics, describe_topic, delete_records, offset,
   describe_cluster, describe_config, replace_config,
   list_groups, describe_group, delete_group, group_offsets, set_group_offsets,

@@ -59,6 +59,7 @@ CONSUMER = {
     "fetch.max.bytes": ("fetch_max_bytes", int),
     "max.partition.fetch.bytes": ("max_partition_fetch_bytes", int),
     "auto.offset.reset": ("auto_offset_reset", lambda where: "none" if where == "error" else where),
+    "isolation.level": ("isolation_level", str),
     # Only librdkafka checks this key against the others.
     "message.max.bytes": None,
     "client.id": ("client_id", str),
@@ -255,6 +256,41 @@ def places_told(places: Iterable[TopicPartition]) -> list[list[Any]]:
     return [[place.topic, place.partition] for place in places]
 
 
+class Transactions:
+    """A transactional producer."""
+
+    async def init(self, bootstrap: str, id: str, timeout_ms: int) -> None:
+        self.transactional = AIOKafkaProducer(
+            bootstrap_servers=bootstrap, transactional_id=id, transaction_timeout_ms=timeout_ms,
+            **QUICK,
+        )  # fmt: skip
+        await self.transactional.start()
+
+    async def begin(self) -> None:
+        await self.transactional.begin_transaction()
+
+    async def send(self, topic: str, records: Sequence[Any]) -> list[list[int]]:
+        futures = [
+            await self.transactional.send(topic, raw(value), partition=partition)
+            for partition, value in records
+        ]
+        placed = await asyncio.gather(*futures)
+        return [[each.partition, each.offset] for each in placed]
+
+    async def add_offsets(self, bootstrap: str, group: str, offsets: Sequence[Any]) -> None:
+        given = {TopicPartition(topic, at): offset for topic, at, offset in offsets}
+        await self.transactional.send_offsets_to_transaction(given, group)
+
+    async def end(self, commit: bool) -> None:
+        if commit:
+            await self.transactional.commit_transaction()
+        else:
+            await self.transactional.abort_transaction()
+
+    async def retire(self) -> None:
+        await self.transactional.stop()
+
+
 class Admin:
     """The admin commands; the client is kept while the address is the same."""
 
@@ -391,7 +427,7 @@ def failing(code: int) -> None:
         raise for_code(code)()
 
 
-class AioKafka(Records, Streams, Groups, Admin):
+class AioKafka(Records, Streams, Groups, Transactions, Admin):
     def code(self, fault: BaseException) -> int | None:
         if isinstance(fault, ValueError) and "opic name" in str(fault):
             return int(InvalidTopicError.errno)

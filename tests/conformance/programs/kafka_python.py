@@ -51,6 +51,7 @@ CONSUMER = {
     "fetch.max.bytes": ("fetch_max_bytes", int),
     "max.partition.fetch.bytes": ("max_partition_fetch_bytes", int),
     "auto.offset.reset": ("auto_offset_reset", lambda where: "none" if where == "error" else where),
+    "isolation.level": ("isolation_level", str),
     # Only librdkafka checks this key against the others.
     "message.max.bytes": None,
     "client.id": ("client_id", str),
@@ -272,6 +273,44 @@ def offsets_of(offsets: Iterable[Sequence[Any]]) -> dict[TopicPartition, OffsetA
     }
 
 
+class Transactions:
+    """A transactional producer."""
+
+    def init(self, bootstrap: str, id: str, timeout_ms: int) -> None:
+        self.transactional = KafkaProducer(
+            bootstrap_servers=bootstrap, transactional_id=id, transaction_timeout_ms=timeout_ms,
+            **QUICK,
+        )  # fmt: skip
+        self.transactional.init_transactions()
+
+    def begin(self) -> None:
+        self.transactional.begin_transaction()
+
+    def send(self, topic: str, records: Sequence[Any]) -> list[list[int]]:
+        futures = [
+            self.transactional.send(topic, raw(value), partition=partition)
+            for partition, value in records
+        ]
+        placed = [future.get(CONSUME_S_MAX) for future in futures]
+        return [[each.partition, each.offset] for each in placed]
+
+    def add_offsets(self, bootstrap: str, group: str, offsets: Sequence[Any]) -> None:
+        given = {
+            TopicPartition(topic, at): OffsetAndMetadata(offset, "", -1)
+            for topic, at, offset in offsets
+        }
+        self.transactional.send_offsets_to_transaction(given, group)
+
+    def end(self, commit: bool) -> None:
+        if commit:
+            self.transactional.commit_transaction()
+        else:
+            self.transactional.abort_transaction()
+
+    def retire(self) -> None:
+        self.transactional.close(5)
+
+
 class Admin:
     """The admin commands; the client is kept while the address is the same."""
 
@@ -430,7 +469,7 @@ def failing(code: int) -> None:
         raise for_code(code)()
 
 
-class KafkaPython(Records, Streams, Groups, Admin):
+class KafkaPython(Records, Streams, Groups, Transactions, Admin):
     awake = False
 
     def turn(self) -> None:

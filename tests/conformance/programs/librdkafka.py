@@ -268,6 +268,59 @@ def partitions_of(offsets: Iterable[Sequence[Any]]) -> list[TopicPartition]:
     return [TopicPartition(topic, at, offset, text) for topic, at, offset, text in offsets]
 
 
+class Transactions:
+    """A transactional producer."""
+
+    def init(self, bootstrap: str, id: str, timeout_ms: int) -> None:
+        self.transactional = Producer({
+            "bootstrap.servers": bootstrap, "transactional.id": id,
+            "transaction.timeout.ms": timeout_ms, **QUICK, "linger.ms": 0,
+        })  # fmt: skip
+        self.transactional.init_transactions(CONSUME_S_MAX)
+
+    def begin(self) -> None:
+        self.transactional.begin_transaction()
+
+    def send(self, topic: str, records: Sequence[Any]) -> list[list[int]]:
+        placed: list[list[int]] = []
+        faults: list[KafkaError] = []
+
+        def heard(fault: KafkaError | None, message: Message) -> None:
+            if fault is None:
+                placed.append([message.partition(), message.offset()])
+            else:
+                faults.append(fault)
+
+        for partition, value in records:
+            self.transactional.produce(topic, raw(value), partition=partition, on_delivery=heard)
+        try:
+            assert self.transactional.flush(CONSUME_S_MAX) == 0
+        except SystemError as interrupted:
+            # confluent-kafka calls `heard` while the fatal error that it will raise is set.
+            raise interrupted.__cause__ or interrupted from None
+        if faults:
+            raise KafkaException(faults[0])
+        return placed
+
+    def add_offsets(self, bootstrap: str, group: str, offsets: Sequence[Any]) -> None:
+        consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, **QUICK})
+        try:
+            places = [TopicPartition(topic, at, offset) for topic, at, offset in offsets]
+            metadata = consumer.consumer_group_metadata()
+            self.transactional.send_offsets_to_transaction(places, metadata, CONSUME_S_MAX)
+        finally:
+            consumer.close()
+
+    def end(self, commit: bool) -> None:
+        if commit:
+            self.transactional.commit_transaction(CONSUME_S_MAX)
+        else:
+            self.transactional.abort_transaction(CONSUME_S_MAX)
+
+    def retire(self) -> None:
+        del self.transactional
+
+
 class Admin:
     """The admin commands; the client is kept while the address is the same."""
 
@@ -409,7 +462,7 @@ def state_told(state: Any) -> str:
     return STATES.get(state.name, state.name.capitalize())
 
 
-class Librdkafka(Records, Streams, Groups, Admin):
+class Librdkafka(Records, Streams, Groups, Transactions, Admin):
     awake = False
 
     def turn(self) -> None:
