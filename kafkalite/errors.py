@@ -353,6 +353,12 @@ class GroupSubscribedToTopic(KafkaError, code=86):
 class InvalidRecord(KafkaError, code=87):
     """A record of the batch is invalid; the whole batch was refused."""
 
+class MissingKey(InvalidRecord):
+    """A record for a compacted topic has no key; the whole batch was refused."""
+
+    record_count: int = 0
+    """Number of records of the batch without a key."""
+
 class UnstableOffsetCommit(Retriable, code=88):
     """An open transaction has uncommitted offsets for this partition."""
 

@@ -8,7 +8,8 @@ The rules are those of `records.pyx`: `code` is 0 as long as they hold, and `end
 for the whole payload.
 
 A scan also collects the first `hits_max` records whose timestamp is inside, or outside, a range, as
-(offset delta, timestamp), and the maximum timestamp of all records.
+(offset delta, timestamp), the maximum timestamp of all records, and the first KEYLESS_MAX records
+without a key.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -25,6 +26,7 @@ cdef enum:
     GIL_SIZE_MIN = 32 * 1024
     HITS_MAX = 100
     NO_TIMESTAMP = -1
+    KEYLESS_MAX = 100
 
 
 cdef struct Hit:
@@ -42,6 +44,8 @@ cdef class RecordScan:
     cdef bint inside
     cdef Hit hits_[HITS_MAX]
     cdef int hit_count, hits_max
+    cdef int32_t keyless_[KEYLESS_MAX]  # offset deltas
+    cdef readonly int64_t keyless_count
     # The record that was incomplete at the end of the last piece; its length may be, too.
     cdef uint8_t* partial
     cdef Py_ssize_t partial_size, partial_room
@@ -78,6 +82,11 @@ cdef class RecordScan:
         """Offset deltas and timestamps of the collected records."""
         return [(self.hits_[i].offset_delta, self.hits_[i].timestamp)
                 for i in range(self.hit_count)]
+
+    @property
+    def keyless(self) -> list:
+        """Offset deltas of the first records without a key; `keyless_count` is their number."""
+        return [self.keyless_[i] for i in range(min(self.keyless_count, KEYLESS_MAX))]
 
     @property
     def hit_all(self) -> bool:
@@ -133,6 +142,10 @@ cdef class RecordScan:
             return False
         self.previous = record.offset_delta
         self.left -= 1
+        if record.key.size < 0:
+            if self.keyless_count < KEYLESS_MAX:
+                self.keyless_[self.keyless_count] = record.offset_delta
+            self.keyless_count += 1
         # Overflow wraps as in Java, whose consumers compute the same timestamp.
         timestamp = <int64_t> (<uint64_t> self.base_timestamp + <uint64_t> record.timestamp_delta)
         if timestamp > self.max_timestamp:

@@ -35,7 +35,7 @@ cdef enum:
 
 
 cdef int validate_payload(
-    const uint8_t* at, Py_ssize_t size, int64_t count, int64_t last_offset_delta
+    const uint8_t* at, Py_ssize_t size, int64_t count, int64_t last_offset_delta, bint keyed
 ) noexcept nogil:
     cdef const uint8_t* end = at + size
     cdef int64_t previous = -1
@@ -47,21 +47,24 @@ cdef int validate_payload(
         at = take_record(at, end, &record)
         if at == NULL or record.offset_delta <= previous:
             return INVALID_RECORD
+        if keyed and record.key.size < 0:
+            return INVALID_RECORD
         previous = record.offset_delta
     return NONE if at == end and previous <= last_offset_delta else INVALID_RECORD
 
 
-def validate(payload, int64_t count, last_offset_delta=None) -> int:
-    """Return 0 if the payload holds exactly `count` valid records, or else an error code."""
+def validate(payload, int64_t count, last_offset_delta=None, *, bint keyed=False) -> int:
+    """Return 0 if the payload holds exactly `count` valid records, each with a key if they must be
+    `keyed`, or else an error code."""
     cdef Py_buffer view
     cdef int code
     cdef int64_t last = count - 1 if last_offset_delta is None else last_offset_delta
     PyObject_GetBuffer(payload, &view, PyBUF_SIMPLE)
     if view.len < GIL_SIZE_MIN:
-        code = validate_payload(<const uint8_t*> view.buf, view.len, count, last)
+        code = validate_payload(<const uint8_t*> view.buf, view.len, count, last, keyed)
     else:
         with nogil:
-            code = validate_payload(<const uint8_t*> view.buf, view.len, count, last)
+            code = validate_payload(<const uint8_t*> view.buf, view.len, count, last, keyed)
     PyBuffer_Release(&view)
     return code
 

@@ -67,6 +67,9 @@ TOPIC_COUNTERS = {
     "produces": ("totalproducerequests", "Produce requests, counted per partition."),
     "failed_produces": ("failedproducerequests", "Failed produce requests, counted per partition."),
     "fetches": ("totalfetchrequests", "Fetch requests, counted per partition."),
+    "keyless_records": (
+        "nokeycompactedtopicrecords", "Records refused because a compacted topic needs keys."
+    ),
     "failed_fetches": ("failedfetchrequests", "Failed fetch requests, counted per partition."),
 }
 PARTITION_GAUGES: dict[str, tuple[str, Callable[[Any], int]]] = {

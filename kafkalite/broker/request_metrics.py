@@ -15,8 +15,10 @@ from typing import Any
 
 from kafkalite.errors import (
     CorruptMessage,
+    KafkaError,
     KafkaStorageError,
     MessageTooLarge,
+    MissingKey,
     NotLeaderOrFollower,
     UnknownTopicId,
     UnknownTopicOrPartition,
@@ -99,6 +101,7 @@ class TopicTraffic:
         "failed_fetches",
         "failed_produces",
         "fetches",
+        "keyless_records",
         "messages_in",
         "produces",
     )
@@ -106,16 +109,19 @@ class TopicTraffic:
     def __init__(self) -> None:
         self.messages_in = self.bytes_in = self.bytes_out = self.bytes_rejected = 0
         self.produces = self.failed_produces = self.fetches = self.failed_fetches = 0
+        self.keyless_records = 0
 
     def add(self, other: TopicTraffic) -> None:
         """Add the counters of another topic."""
         for name in self.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))
 
-    def batch_rejected(self, code: int, size: int) -> None:
-        """Count a batch that was rejected."""
+    def batch_rejected(self, error: KafkaError, size: int) -> None:
+        """Count a batch that was rejected with this error."""
         self.produces += 1
-        if code == MessageTooLarge.code:
+        if error.code == MessageTooLarge.code:
             self.bytes_rejected += size
-        elif code not in EXPECTED:
+        elif error.code not in EXPECTED:
             self.failed_produces += 1
+            if isinstance(error, MissingKey):
+                self.keyless_records += error.record_count

@@ -130,6 +130,8 @@ class ConfigKey(Generic[T]):
             return ""
         if isinstance(value, bool):
             return "true" if value else "false"
+        if isinstance(value, float):
+            return str(value).replace("e+", "E")  # as in Java: 1.7976931348623157E308
         if isinstance(value, tuple):
             return ",".join(value)
         return str(value)

@@ -12,8 +12,11 @@ Left out: `internal.segment.bytes`; the minimum size of a segment is 1 MiB, as i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from kafkalite.config.key import (
     Check,
+    ConfigKey,
     OnlyValue,
     Scope,
     Type,
@@ -22,6 +25,7 @@ from kafkalite.config.key import (
     between,
     one_of,
 )
+from kafkalite.errors import InvalidConfig
 
 TOPIC = Scope("topic", UpdateMode.CLUSTER_WIDE)
 
@@ -31,12 +35,17 @@ WEEK_MS = 7 * DAY_MS
 
 # Retention.
 
-CLEANUP_POLICY = TOPIC.declare(
-    "cleanup.policy", Type.LIST, ("delete",),
+DELETE = "delete"
+COMPACT = "compact"
+
+CLEANUP_POLICY: ConfigKey[tuple[str, ...]] = TOPIC.declare(
+    "cleanup.policy", Type.LIST, (DELETE,),
     """Treatment of old records.  `delete` deletes whole segments by retention.ms and
-    retention.bytes.""",
-    check=OnlyValue(
-        ("delete",), "compaction needs the log cleaner, which this version does not have"
+    retention.bytes.  `compact` keeps the last record of each key; a record without a key is
+    refused.  With both, segments are compacted and deleted.  If empty, every record is kept.""",
+    check=Check(
+        f"{DELETE}, {COMPACT}, both, or empty",
+        lambda words: set(words) <= {DELETE, COMPACT} and len(set(words)) == len(words),
     ),
     overrides="log.cleanup.policy",
 )
@@ -235,8 +244,7 @@ FOLLOWER_REPLICATION_THROTTLED_REPLICAS = TOPIC.declare(
     check=OnlyValue((), "a partition has one replica in this version"),
 )
 
-# Compaction: only the cleaner reads these.  They have no effect on a topic whose cleanup.policy is
-# delete, as in Kafka.
+# Compaction.  These have no effect on a topic that is not compacted, as in Kafka.
 
 DELETE_RETENTION_MS = TOPIC.declare(
     "delete.retention.ms", Type.LONG, DAY_MS,
@@ -262,6 +270,23 @@ MAX_COMPACTION_LAG_MS = TOPIC.declare(
     check=at_least(1),
     overrides="log.cleaner.max.compaction.lag.ms",
 )
+
+
+def check_compaction_lags(texts: Mapping[str, str]) -> None:
+    """Raise InvalidConfig if a topic's values contradict each other; each value must be valid.
+
+    As in Kafka, a broker's default of a lag is not compared.
+    """
+    lags = [
+        key.parse(texts[key.name]) if key.name in texts else key.default
+        for key in (MIN_COMPACTION_LAG_MS, MAX_COMPACTION_LAG_MS)
+    ]
+    if lags[0] > lags[1]:
+        raise InvalidConfig(
+            f"{MIN_COMPACTION_LAG_MS.name} is {lags[0]}; it must be at most"
+            f" {MAX_COMPACTION_LAG_MS.name}, which is {lags[1]}."
+        )
+
 
 # Tiered storage.
 

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 from kafkalite.config.client_metrics import MATCH
 from kafkalite.config.key import TEXT_LENGTH_MAX, ConfigKey, Type, UpdateMode, quoted
 from kafkalite.config.resources import SCOPES, Resource
+from kafkalite.config.topic import check_compaction_lags
 from kafkalite.coordination import topic_names
 from kafkalite.coordination.image import SUPERVISOR_ID, ClusterImage, config_records
 from kafkalite.errors import (
@@ -149,6 +150,8 @@ def _difference(image: ClusterImage, alteration: ConfigAlteration) -> dict[str, 
                 del after[name]
     for change in alteration.changes:
         _apply(kind, alteration.name, change, before, after)
+    if kind is Resource.TOPIC:
+        check_compaction_lags(after)
     changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     return {name: after.get(name) for name in changed}
 

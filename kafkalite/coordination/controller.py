@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from kafkalite.config.topic import TOPIC as TOPIC_SCOPE
+from kafkalite.config.topic import check_compaction_lags
 from kafkalite.coordination import configs, leader_epochs, nodes, topic_names
 from kafkalite.coordination.image import (
     SUPERVISOR_ID,
@@ -461,4 +462,5 @@ def _checked_config(config: Mapping[str, str | None]) -> dict[str, str]:
             raise InvalidConfig(f"The config {name} has no value; omit it to use the default.")
         key.parse(text)
         checked[name] = text
+    check_compaction_lags(checked)
     return checked

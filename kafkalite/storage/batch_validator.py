@@ -2,6 +2,8 @@
 
     max.message.bytes                    MessageTooLarge
     segment.bytes                        RecordListTooLarge
+    cleanup.policy                       InvalidRecord, with the records that have no key, if the
+                                         topic is compacted
     message.timestamp.before.max.ms      InvalidTimestamp, with the records that are wrong
     message.timestamp.after.max.ms       the same
     compression.type                     recompresses a batch of another codec; InvalidTimestamp for
@@ -9,11 +11,11 @@
     message.timestamp.type               stamps the batch with the time of the append
     compressed.records.validate          InvalidRecord, if the header contradicts the records
 
-A compressed batch is decompressed to check its records, unless the topic disables that.  The
-records of any batch are decoded to recompress it, to check them against `before.max.ms` if that is
-set, or to report which are too new.  Otherwise the maximum timestamp in its header is used.
-Decoding is expensive; `begin_validation` offers it as steps that run before the append.  The checks
-that apply to every topic are in record_batch.check_client_batch.
+A compressed batch is decompressed to check its records, unless the topic disables that and is not
+compacted.  The records of any batch are decoded to recompress it, to check them against
+`before.max.ms` if that is set, or to report which are too new.  Otherwise the maximum timestamp in
+its header is used.  Decoding is expensive; `begin_validation` offers it as steps that run before
+the append.  The checks that apply to every topic are in record_batch.check_client_batch.
 
 A batch that cannot be decompressed is InvalidRecord, which no client retries, and not
 CorruptMessage: its CRC is valid, so a retry would send the same bytes.  A batch that decompresses
@@ -21,7 +23,7 @@ to more than `output_size_max` is MessageTooLarge, upon which Java producers sen
 LZ4 with linked blocks or several frames, which Kafka's Java clients cannot decompress, is
 InvalidRecord, as in Kafka.
 
-Left out: keys of compacted topics, with compaction itself.
+An error reports the first 100 of the records that are wrong.
 """
 
 from __future__ import annotations
@@ -34,10 +36,13 @@ from kafkalite._ext.record_batch import (
     header,
     stamp_append_time,
 )
+from kafkalite._ext.record_scan import RecordScan
 from kafkalite._ext.records import validate
 from kafkalite.clock import Clock
 from kafkalite.config.settings import Settings
 from kafkalite.config.topic import (
+    CLEANUP_POLICY,
+    COMPACT,
     COMPRESSED_RECORDS_VALIDATE,
     COMPRESSION_GZIP_LEVEL,
     COMPRESSION_LZ4_LEVEL,
@@ -55,6 +60,7 @@ from kafkalite.errors import (
     InvalidRecord,
     InvalidTimestamp,
     MessageTooLarge,
+    MissingKey,
     RecordListTooLarge,
     raise_for,
 )
@@ -87,8 +93,8 @@ class BatchValidator:
     """The validation rules of one topic, read once from its settings."""
 
     __slots__ = ("after_max_ms", "before_max_ms", "codec", "level", "message_size_max",
-                 "decoded_codecs", "decodes_all", "segment_size_max", "size_max",
-                 "sets_append_time")  # fmt: skip
+                 "decoded_codecs", "decodes_all", "requires_keys", "segment_size_max",
+                 "sets_append_time", "size_max")  # fmt: skip
 
     def __init__(self, settings: Settings) -> None:
         self.message_size_max = settings[MAX_MESSAGE_BYTES]
@@ -106,7 +112,9 @@ class BatchValidator:
         level = LEVELS.get(self.codec) if self.codec is not None else None
         self.level = settings[level] if level is not None else None
         self.decodes_all = self.codec is not None or self.before_max_ms != LONG_MAX
-        self.decoded_codecs = CODEC_MASK if settings[COMPRESSED_RECORDS_VALIDATE] else 0
+        self.requires_keys = COMPACT in settings[CLEANUP_POLICY]
+        decodes = settings[COMPRESSED_RECORDS_VALIDATE] or self.requires_keys
+        self.decoded_codecs = CODEC_MASK if decodes else 0
         """Attribute bits; the records of a batch with any of them are decoded."""
 
     # -- before the append -------------------------------------------------------------------
@@ -157,6 +165,8 @@ class BatchValidator:
             raise InvalidRecord(str(error)) from None
         except MessageTooLarge:
             raise self._inflated_too_large(len(batch)) from None
+        if self.requires_keys and scan.keyless_count:
+            self._raise_missing_keys(scan)
         if scan.hits:
             self._raise_invalid_timestamps(scan.hits, oldest, newest)
         if scan.max_timestamp != client_batch.header.max_timestamp:
@@ -181,9 +191,10 @@ class BatchValidator:
         """Return a client's batch as the topic stores it; raise the error if it is refused."""
         # Invalid records under a valid CRC would stop every consumer at this offset for good.
         if not attributes & CODEC_MASK:
-            code = validate(memoryview(batch)[HEADER_SIZE:], count, count - 1)
+            payload = memoryview(batch)[HEADER_SIZE:]
+            code = validate(payload, count, count - 1, keyed=self.requires_keys)
             if code:
-                raise_for(code)
+                self._raise_invalid_records(batch, code, now_ms)
         if len(batch) > self.size_max:
             self.raise_too_large(len(batch))
         if not validated and (
@@ -198,6 +209,16 @@ class BatchValidator:
             batch = bytearray(batch)
             stamp_append_time(batch, now_ms)
         return batch
+
+    def _raise_invalid_records(
+        self, batch: bytes | bytearray | memoryview, code: int, now_ms: int
+    ) -> None:
+        """Raise the error of a batch whose uncompressed records are not valid."""
+        if self.requires_keys:  # the reason may be that records have no key
+            if len(batch) > self.size_max:
+                self.raise_too_large(len(batch))
+            finish(self._validate_records(bytes(batch), now_ms))
+        raise_for(code)
 
     def raise_too_large(self, size: int) -> None:
         """Raise the error for a batch larger than `size_max`, naming the limit it exceeds."""
@@ -221,10 +242,19 @@ class BatchValidator:
             f" is more; {remedy}."
         )
 
+    def _raise_missing_keys(self, scan: RecordScan) -> None:
+        error = MissingKey(f"{scan.keyless_count} records have no key; the topic is compacted.")
+        error.record_count = scan.keyless_count
+        # The offset deltas of a client's batch are the indexes of its records.
+        error.record_errors = [
+            (index, "A compacted topic does not accept a record without a key.")
+            for index in scan.keyless
+        ]
+        raise error
+
     def _raise_invalid_timestamps(
         self, hits: list[tuple[int, int]], oldest: int, newest: int
     ) -> None:
-        # The offset deltas of a client's batch are the indexes of its records.
         error = InvalidTimestamp("Record timestamps are out of range.")
         error.record_errors = [
             (place, f"Timestamp {timestamp} is outside the range {oldest} to {newest}.")

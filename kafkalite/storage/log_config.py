@@ -6,8 +6,12 @@ from dataclasses import dataclass
 
 from kafkalite.config.settings import Settings
 from kafkalite.config.topic import (
+    CLEANUP_POLICY,
+    COMPACT,
+    DELETE,
     FILE_DELETE_DELAY_MS,
     INDEX_INTERVAL_BYTES,
+    MAX_COMPACTION_LAG_MS,
     RETENTION_BYTES,
     RETENTION_MS,
     SEGMENT_BYTES,
@@ -26,6 +30,10 @@ class LogConfig:
     is_metadata_log: bool
     """True for the metadata log: every append is flushed, whatever the topic's durability."""
     durability: Durability
+    compacts: bool
+    """True if the log cleaner keeps the last record of each key only."""
+    deletes: bool
+    """True if retention removes segments by time and size."""
     segment_bytes: int
     segment_ms: int
     segment_jitter_ms: int
@@ -37,12 +45,18 @@ class LogConfig:
 
     @classmethod
     def of(cls, settings: Settings, *, is_metadata_log: bool = False) -> LogConfig:
+        policy = settings[CLEANUP_POLICY]
+        compacts = COMPACT in policy and not is_metadata_log
+        segment_ms = settings[SEGMENT_MS]
         return cls(
             settings=settings,
             is_metadata_log=is_metadata_log,
             durability=Durability.FSYNC if is_metadata_log else Durability.of(settings),
+            compacts=compacts,
+            deletes=DELETE in policy,
             segment_bytes=settings[SEGMENT_BYTES],
-            segment_ms=settings[SEGMENT_MS],
+            # The active segment is not compacted.
+            segment_ms=min(segment_ms, settings[MAX_COMPACTION_LAG_MS]) if compacts else segment_ms,
             segment_jitter_ms=settings[SEGMENT_JITTER_MS],
             segment_index_bytes=settings[SEGMENT_INDEX_BYTES],
             index_interval_bytes=settings[INDEX_INTERVAL_BYTES],

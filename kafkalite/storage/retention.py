@@ -1,8 +1,9 @@
 """Retention: the number of a log's first segments that may be removed.
 
 Three reasons, as in Kafka: every record is older than retention.ms, by the records' timestamps;
-the log is at least retention.bytes large without it; or it is below the log start offset.  Only
-whole segments are removed, from the log's beginning, and never past the readable offset.
+the log is at least retention.bytes large without it; or it is below the log start offset.  Only the
+last reason applies to a log whose cleanup.policy is not `delete`.  Only whole segments are removed,
+from the log's beginning, and never past the readable offset.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ def removable(
     end_offset: int,
 ) -> int:
     """Return the number of segments that may be removed; if all, the active one must be rolled."""
+    if not config.deletes:
+        return before(segments, log_start_offset)
     ends = [*(segment.base_offset for segment in segments[1:]), end_offset]
     allowed = 0
     while allowed < len(segments) and ends[allowed] <= readable_offset and segments[allowed].size:

@@ -102,6 +102,15 @@ def test_damaged_batch_is_refused_by_the_thread(host, local_client, acks):
     assert host.local_listener.rings.errors == {InvalidRecord.code: 1}
 
 
+def test_record_without_a_key_for_a_compacted_topic_is_refused(host, local_client):
+    compacted = host.create("compacted", 1, cleanup_policy="compact")
+    numbers = [local_client.put(each, compacted) for each in (batch_of(b"v"), packed(b"v"))]
+    assert sorted(local_client.wait_for_acks(2)) == [
+        (number, InvalidRecord.code, *NOTHING) for number in numbers
+    ]
+    assert host.node.replicas.traffic["compacted"].keyless_records == 2
+
+
 def test_bytes_taken_from_a_ring_during_decompression_are_bounded(host, local_client, let_go):
     batch = packed(os.urandom(30_000))
     (ring,) = host.local_listener.rings.rings

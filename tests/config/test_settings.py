@@ -133,8 +133,8 @@ def test_topic_key_and_overridden_broker_key_have_equal_defaults(key):
 def test_unsupported_topic_values_are_rejected_with_reason():
     settings = Settings.broker()
     for name, value, reason in [
-        ("cleanup.policy", "compact", "log cleaner"),
-        ("cleanup.policy", "compact,delete", "log cleaner"),
+        ("cleanup.policy", "keep", "delete, compact, both, or empty"),
+        ("cleanup.policy", "compact,compact", "delete, compact, both, or empty"),
         ("unclean.leader.election.enable", "true", "never discarded"),
         ("remote.storage.enable", "true", "tiered"),
         ("min.insync.replicas", "2", "one replica"),

@@ -156,8 +156,19 @@ def test_append_to_an_unset_list_starts_with_its_default(controller):
     topic_with(controller)
     assert alter(controller, TOPIC, "a", ("cleanup.policy", "delete", APPEND)) is None
     assert set_on(controller, TOPIC, "a") == {"cleanup.policy": "delete"}
-    refused = alter(controller, TOPIC, "a", ("cleanup.policy", "delete", SUBTRACT))
+    refused = alter(controller, TOPIC, "a", ("cleanup.policy", "keep", APPEND))
     assert isinstance(refused, InvalidConfig)
+    assert alter(controller, TOPIC, "a", ("cleanup.policy", "delete", SUBTRACT)) is None
+    assert set_on(controller, TOPIC, "a") == {"cleanup.policy": ""}
+
+
+def test_compaction_lags_that_contradict_each_other_are_refused(controller):
+    topic_with(controller)
+    assert alter(controller, TOPIC, "a", ("max.compaction.lag.ms", "9")) is None
+    refused = alter(controller, TOPIC, "a", ("min.compaction.lag.ms", "10"))
+    assert isinstance(refused, InvalidConfig)
+    assert "at most max.compaction.lag.ms, which is 9" in str(refused)
+    assert alter(controller, TOPIC, "a", ("min.compaction.lag.ms", "9")) is None
 
 
 @pytest.mark.parametrize("operation", [APPEND, SUBTRACT])
@@ -179,7 +190,7 @@ def test_append_to_a_config_that_is_not_a_list_is_refused(controller, operation)
         (TOPIC, "a", ("segment.bytes", "7"), InvalidConfig, "at least"),
         (TOPIC, "a", ("retention", "7"), InvalidConfig, "did you mean"),
         (LOGGER, "0", ("kafka.server", None, DELETE), InvalidConfig, "not a configuration key"),
-        (TOPIC, "a", ("cleanup.policy", "compact"), InvalidConfig, "log cleaner"),
+        (TOPIC, "a", ("cleanup.policy", "keep"), InvalidConfig, "delete, compact, both"),
         (TOPIC, "a", ("worker.dedicated", "true"), InvalidConfig, "when the topic is created"),
         (TOPIC, "a", ("retention.ms", None), InvalidRequest, "no value"),
         (TOPIC, "a", ("retention.ms", None, APPEND), InvalidRequest, "no value"),

@@ -183,7 +183,16 @@ def config(name, value):
         (config("retention.ms", "-2"), errors.InvalidConfig),
         (config("retention.ms", None), errors.InvalidConfig),
         (config("retention", "1"), errors.InvalidConfig),
-        (config("cleanup.policy", "compact"), errors.InvalidConfig),
+        (config("cleanup.policy", "keep"), errors.InvalidConfig),
+        (
+            {
+                "configs": [
+                    {"name": "min.compaction.lag.ms", "value": "10"},
+                    {"name": "max.compaction.lag.ms", "value": "9"},
+                ]
+            },
+            errors.InvalidConfig,
+        ),
         (config("x" * 32_767, "1"), errors.InvalidConfig),
         (config("retention.ms", "\0" * 32_767), errors.InvalidConfig),
         (config("segment.bytes", "\U0001f600" * 8_000), errors.InvalidConfig),

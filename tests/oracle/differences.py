@@ -139,7 +139,6 @@ DIFFERENCES = (
         "a refused batch tells nothing of the log; in Kafka it depends on who refused it",
         ours=-1,
     ),
-    Listed("produce.a_compacted_topic_wants_keys*", "*", "*", LATER),
     Listed(
         "produce.an_idempotent_producer*", "* a negative epoch", "*.error_code",
         "a batch with a producer but no epoch contradicts itself, and is refused as such",
@@ -157,7 +156,6 @@ DIFFERENCES = (
     # Offsets
     Listed("offsets.what_does_not_exist*", "* twice", "topics*", ONCE),
     Listed("offsets.cuts_of_nothing_or_twice*", "* twice", "topics.0.partitions", ONCE),
-    Listed("offsets.cuts_of_nothing_or_twice*", "* of a compacted topic", "*", LATER),
     Listed(
         "offsets.an_epoch_ends*", "* epoch -2", "*",
         "an epoch that cannot be has no end; Kafka echoes it",
@@ -186,7 +184,6 @@ DIFFERENCES = (
         "topics.configs_are_checked*", "* spaces around", "*.configs.retention.ms.value",
         "a value is told as it was understood; Kafka keeps the spaces",
     ),
-    Listed("topics.policies_may_be_both*", "*", "*", LATER),
     # Groups
     Listed(
         "membership.a_group_has_a_coordinator*", "*", "error_message",

@@ -34,6 +34,7 @@ from tests.storage.factories import (
     open_log,
     records_of,
     searched,
+    settings,
     values_of,
 )
 
@@ -135,6 +136,20 @@ def test_segment_rolls_when_its_records_span_segment_ms(tmp_path: Path) -> None:
     for late in (0, 100, 101, 150, 300):
         log.append(batch(b"v", timestamp=NOW + late), 0)
     assert [segment.base_offset for segment in log.segments] == [0, 2, 4]
+
+
+@pytest.mark.parametrize(("policy", "rolled"), [(("delete",), 1), (("compact",), 3)])
+def test_compacted_segment_rolls_after_the_maximum_compaction_lag(
+    tmp_path: Path, policy: tuple[str, ...], rolled: int
+) -> None:
+    values = {
+        keys.SEGMENT_BYTES: 1 << 20, keys.SEGMENT_MS: 1_000, keys.MAX_COMPACTION_LAG_MS: 100,
+        keys.CLEANUP_POLICY: policy,
+    }  # fmt: skip
+    log = open_log(tmp_path, values)
+    for late in (0, 100, 101, 150, 300):
+        log.append(build([Record(timestamp=NOW + late, key=b"k")]), 0)
+    assert len(log.segments) == rolled
 
 
 def test_segment_without_timestamps_rolls_by_the_clock(tmp_path: Path) -> None:
@@ -391,6 +406,22 @@ def test_retention_by_size_keeps_at_least_retention_bytes(tmp_path: Path) -> Non
     assert 2500 <= log.size < before
     assert log.size - log.segments[0].size < 2500
     assert log.log_start_offset == log.segments[0].base_offset
+
+
+@pytest.mark.parametrize("policy", [("compact",), ()])
+def test_retention_without_the_policy_delete_removes_only_below_the_log_start(
+    tmp_path: Path, policy: tuple[str, ...]
+) -> None:
+    log = filled(tmp_path, values={keys.RETENTION_BYTES: 0})
+    bases = [segment.base_offset for segment in log.segments]
+    log.log_start_offset = bases[2]
+    old = {keys.RETENTION_BYTES: 0, keys.RETENTION_MS: 0}
+    log.reconfigure(settings({**old, keys.CLEANUP_POLICY: policy}))
+    log.retain()
+    assert [segment.base_offset for segment in log.segments] == bases[2:]
+    log.reconfigure(settings({**old, keys.CLEANUP_POLICY: ("compact", "delete")}))
+    log.retain()
+    assert [segment.base_offset for segment in log.segments] == [30]
 
 
 def test_retention_by_time_uses_record_timestamps(tmp_path: Path) -> None:

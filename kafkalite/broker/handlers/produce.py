@@ -151,7 +151,7 @@ class ProduceResponseBuilder:
     ) -> PartitionAppendResult:
         """Count a batch that was rejected, and return its result."""
         self._has_errors = True
-        self._node.replicas.traffic_of(topic).batch_rejected(error.code, size)
+        self._node.replicas.traffic_of(topic).batch_rejected(error, size)
         leader = None
         if error.code == NotLeaderOrFollower.code:
             leader = self._node.metadata.leader_of(topic, index)

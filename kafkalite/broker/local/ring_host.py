@@ -326,7 +326,7 @@ class HostedRing:
     def _refused(
         self, correlation: int, acks: int, topic_id: bytes, size: int, error: KafkaError
     ) -> None:
-        self._node.replicas.traffic_of(topic_id).batch_rejected(error.code, size)
+        self._node.replicas.traffic_of(topic_id).batch_rejected(error, size)
         self._host.errors[error.code] += 1
         if self._ring.closed:
             return

@@ -38,6 +38,7 @@ from kafkalite.errors import (
     KafkaStorageError,
     NotLeaderOrFollower,
     OffsetOutOfRange,
+    PolicyViolation,
     TopicAuthorizationFailed,
     TransactionalIdAuthorizationFailed,
     UnknownTopicId,
@@ -357,6 +358,10 @@ class ReplicaManager:
         if topic in INTERNAL_TOPICS:
             raise InvalidTopicException()
         partition = self.leader(topic, index)
+        if not partition.log.config.deletes:
+            raise PolicyViolation(
+                f"Records of {topic} cannot be deleted: its cleanup.policy is not `delete`."
+            )
         if offset == HIGH_WATERMARK:
             offset = partition.high_watermark
         if not 0 <= offset <= partition.high_watermark:
