@@ -13,7 +13,7 @@ With `workers=0`, one node is the whole cluster.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from socket import socket
 
@@ -30,6 +30,7 @@ from kafkalite.broker.node_settings import NodeSettings, reactor_limits
 from kafkalite.broker.replica.batch_opener import BatchOpener
 from kafkalite.broker.replica.epoch_renewals import EpochRenewals
 from kafkalite.broker.replica.fetch_sessions import FetchSessions
+from kafkalite.broker.replica.marker_writer import MarkerWriter
 from kafkalite.broker.replica.reconciler import Reconciler
 from kafkalite.broker.replica.replica_manager import ReplicaManager
 from kafkalite.broker.security import Authorizer
@@ -41,6 +42,8 @@ from kafkalite.config.broker import (
 from kafkalite.config.resources import Resource
 from kafkalite.config.settings import Settings
 from kafkalite.coordination.image import SUPERVISOR_ID, ClusterImage
+from kafkalite.coordination.leader_epochs import EpochRenewal
+from kafkalite.coordination.topic_names import TRANSACTION_STATE
 from kafkalite.ids import NO_ID
 from kafkalite.protocol.schemas.internal import CONFIG, TypedRecord
 from kafkalite.storage.flusher import Flusher
@@ -97,9 +100,11 @@ class Node:
         self.groups = GroupCoordinators(
             self.settings, self.metadata, self.replicas, self.flusher, reactor
         )
+        self.marker_writer = MarkerWriter(self.replicas, reactor)
         self.transactions = TransactionCoordinators(
-            self.settings, self.metadata, self.replicas, self.producer_ids, self.flusher, reactor
-        )
+            self.settings, self.metadata, self.replicas, self.producer_ids, self.marker_writer,
+            self.flusher, reactor,
+        )  # fmt: skip
         self.telemetry = ClientTelemetry(clock)
         self.dispatcher = Dispatcher(self)
         reactor.slow_ticks.name_api = self.dispatcher.name_of
@@ -165,6 +170,7 @@ class Node:
             settings=lambda: self.settings,
             heartbeat_state=self._heartbeat_state,
             on_welcome=self._on_welcome,
+            write_markers=self.marker_writer.write,
         )
         if self.controller.is_local:
             self.logs.set_strays()
@@ -182,9 +188,17 @@ class Node:
     def _renew_epochs_at_start(
         self, controller: LocalController, loaded: Mapping[LogKey, Log]
     ) -> None:
-        renewals = self.renewals.at_start(loaded)
+        """Raise the leader epochs of logs that may have lost records, and those of the transaction
+        coordinators: a coordinator's epoch must be higher than in all markers it has sent."""
+        renewals = [*self.renewals.at_start(loaded), *self._coordinator_renewals()]
         if renewals:
             controller.decide_at_start(lambda machine: machine.renew_epochs(self.node_id, renewals))
+
+    def _coordinator_renewals(self) -> Iterator[EpochRenewal]:
+        topic = self.image.topics.get(TRANSACTION_STATE)
+        for index, partition in topic.partitions.items() if topic is not None else ():
+            if topic is not None and partition.leader == self.node_id:
+                yield EpochRenewal(topic.topic_id, index, partition.leader_epoch)
 
     def _listen(self) -> None:
         if not self._is_listening:
@@ -298,6 +312,8 @@ class Node:
                 deleted.setdefault(known[topic_id], set()).add(topic_id)
         if deleted:
             self.groups.delete_topics(deleted)
+        if any(record.kind is not CONFIG for record in records):
+            self.transactions.markers.wake()  # leaders may have changed
         self._applied_offset = end_offset
         if self.reconciler.mark(end_offset) or self.reconciler.is_done:
             self._report_applied()

@@ -131,6 +131,7 @@ class Supervisor:
             incarnation=spec.incarnation,
             heartbeat_ms=spec.settings[BROKER_HEARTBEAT_INTERVAL_MS],
         )
+        self.worker_manager.serve_markers(node.transactions.markers)
         self.reassigner = Reassigner(
             controller,
             self.worker_manager,

@@ -6,6 +6,7 @@ process whose image may be incomplete ends.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from kafkalite import errors
 from kafkalite.broker.controller.controller_client import HeartbeatState
+from kafkalite.broker.controller.marker_messages import write_markers
 from kafkalite.broker.controller.metadata_log import encode_batch, write_snapshot
 from kafkalite.broker.controller.metadata_reader import MetadataReader
 from kafkalite.broker.controller.remote_controller import (
@@ -21,6 +23,7 @@ from kafkalite.broker.controller.remote_controller import (
     RemoteController,
 )
 from kafkalite.broker.future import Future
+from kafkalite.broker.replica.marker_writer import MarkerTargets
 from kafkalite.clock import ManualClock
 from kafkalite.config.settings import Settings
 from kafkalite.coordination.controller import Controller
@@ -28,6 +31,7 @@ from kafkalite.errors import Fatal, Refusal
 from kafkalite.protocol.schemas import bus, internal
 from kafkalite.protocol.schemas.cluster import METADATA
 from kafkalite.protocol.schemas.internal import NODE, PRODUCER_IDS_BLOCK, REMOVE_NODE, TOPIC
+from kafkalite.records.control import TransactionMarker
 from kafkalite.transport.reactor import Reactor
 
 NOBODY = ("", 0)
@@ -47,6 +51,7 @@ class Followed:
         self.segment = 0
         self.sent: list[bus.TypedRecord] = []
         self.changes: list[int] = []
+        self.markers: list[tuple[Sequence[MarkerTargets], Future[list[int]]]] = []
         self.takes = True
 
     def write(self, *records: internal.TypedRecord) -> None:
@@ -70,11 +75,16 @@ class Followed:
                 controller.offset, led_count=0, size=0, unserved=[]
             ),
             on_welcome=lambda: None,
+            write_markers=self.write_markers,
         )
         controller.on_change(lambda records, end_offset: self.changes.append(end_offset))
         controller.connect(self.send)
         controller.connection_changed(True)
         return controller
+
+    def write_markers(self, targets: Sequence[MarkerTargets]) -> Future[list[int]]:
+        self.markers.append((targets, codes := Future()))
+        return codes
 
     def send(self, message: bus.TypedRecord) -> bool:
         self.sent.append(bus.read_frame(bus.write_frame(message)))
@@ -431,3 +441,36 @@ def test_supervisor_change_fails_only_requests_sent_to_the_old_one(followed, con
     controller.received(welcome(2, incarnation=2))
     assert [type(each) for each in sent] == [errors.RequestTimedOut]
     assert (kept, followed.sent[-1].fields["frame"]) == ([], b"kept")
+
+
+def markers(incarnation: int) -> bus.TypedRecord:
+    targets = [
+        MarkerTargets(TransactionMarker(7, 3, True, 5, 2), [(b"a" * 16, 0), (b"a" * 16, 2)]),
+        MarkerTargets(TransactionMarker(8, 0, False, 5, 0), [(b"b" * 16, 1)]),
+    ]
+    return bus.read_frame(bus.write_frame(write_markers(9, incarnation, targets)))
+
+
+def test_markers_are_written_and_answered_once_they_are_committed(followed):
+    controller = followed.begin()
+    controller.received(welcome(2, incarnation=4))
+    controller.received(markers(4))
+    ((targets, codes),) = followed.markers
+    assert targets == [
+        (TransactionMarker(7, 3, True, 5, 2), [(b"a" * 16, 0), (b"a" * 16, 2)]),
+        (TransactionMarker(8, 0, False, 5, 0), [(b"b" * 16, 1)]),
+    ]
+    assert "MarkersWritten" not in followed.kinds()
+    codes.resolve([0, 6, 0])
+    assert followed.sent[-1].fields == {
+        "request_id": 9, "incarnation": 4, "error_codes": [0, 6, 0],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("incarnation", [3, 5])
+def test_markers_of_another_supervisor_are_dropped(followed, incarnation):
+    controller = followed.begin()
+    controller.received(markers(4))  # before the Welcome
+    controller.received(welcome(2, incarnation=4))
+    controller.received(markers(incarnation))
+    assert followed.markers == []

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from kafkalite.broker.future import Future
+    from kafkalite.broker.replica.marker_writer import MarkerTargets
     from kafkalite.config.settings import Settings
     from kafkalite.coordination.image import ClusterImage, TopicImage
     from kafkalite.coordination.leader_epochs import EpochRenewal
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 MetadataListener: TypeAlias = "Callable[[Sequence[TypedRecord], int], None]"
 """`listener(records, end_offset)`: the records of the metadata log up to an offset."""
+
+WriteMarkers: TypeAlias = "Callable[[Sequence[MarkerTargets]], Future[list[int]]]"
+"""Writes transaction markers; returns the error code of each partition, in order."""
 
 TopicOutcome: TypeAlias = "TopicImage | KafkaError | None"
 """The new topic, an error, or None if the topic was created and is not in this image yet."""
@@ -67,6 +71,7 @@ class ControllerClient(ABC):
         settings: Callable[[], Settings],
         heartbeat_state: Callable[[], HeartbeatState],
         on_welcome: Callable[[], object],
+        write_markers: WriteMarkers,
     ) -> None:
         """Attach the node.
 
@@ -74,6 +79,7 @@ class ControllerClient(ABC):
             settings: Returns the effective settings of the node.
             heartbeat_state: Returns its state; called for each heartbeat.
             on_welcome: Called each time a controller on another node has confirmed the image.
+            write_markers: Called for the markers of transaction coordinators on that node.
         """
 
     @abstractmethod

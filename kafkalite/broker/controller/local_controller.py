@@ -22,7 +22,11 @@ from kafkalite.coordination.producer_ids import ProducerIdBlock
 from kafkalite.errors import KafkaError, Refusal
 
 if TYPE_CHECKING:
-    from kafkalite.broker.controller.controller_client import HeartbeatState, TopicOutcome
+    from kafkalite.broker.controller.controller_client import (
+        HeartbeatState,
+        TopicOutcome,
+        WriteMarkers,
+    )
     from kafkalite.clock import Clock
     from kafkalite.config.settings import Settings
     from kafkalite.coordination.leader_epochs import EpochRenewal
@@ -83,6 +87,7 @@ class LocalController(MachineHost[Controller], ControllerClient):
         settings: Callable[[], Settings],
         heartbeat_state: Callable[[], HeartbeatState],
         on_welcome: Callable[[], object],
+        write_markers: WriteMarkers,
     ) -> None:
         """Attach the node; its state is read by `report_applied` only."""
         self._settings = settings

@@ -7,6 +7,8 @@
     Forward   ─▶  ◀─ Response     a request that only the controller serves, with its header
     AllocateIds ─▶ ◀─ Ids         producer ids
     RenewEpochs ─▶                partitions that need a new leader epoch; a Delta brings it
+               ◀─ WriteMarkers    transaction markers for partitions of this node
+    MarkersWritten ─▶             the error code of each, once they are committed
 
 An image offset is an offset of the metadata log, so a delta that does not begin where this image
 ends is detected: the missing records are read from the files.
@@ -26,6 +28,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kafkalite.broker.controller.controller_client import ControllerClient
+from kafkalite.broker.controller.marker_messages import read_markers
 from kafkalite.broker.future import Future
 from kafkalite.coordination.image import ClusterImage
 from kafkalite.coordination.producer_ids import ProducerIdBlock
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
         HeartbeatState,
         MetadataListener,
         TopicOutcome,
+        WriteMarkers,
     )
     from kafkalite.broker.controller.metadata_reader import MetadataReader
     from kafkalite.broker.scheduler import ScheduledCall, Scheduler
@@ -97,6 +101,7 @@ class RemoteController(ControllerClient):
         self._send: Send | None = None
         self._listeners: list[MetadataListener] = []
         self._on_welcome: Callable[[], object] = lambda: None
+        self._write_markers: WriteMarkers | None = None
         self._supervisor = -1
         self._is_welcomed = False
         self._heartbeat_ms = 0  # set by the supervisor's Welcome
@@ -129,10 +134,12 @@ class RemoteController(ControllerClient):
         settings: Callable[[], Settings],
         heartbeat_state: Callable[[], HeartbeatState],
         on_welcome: Callable[[], object],
+        write_markers: WriteMarkers,
     ) -> None:
         """Attach the node; the controller's node has the settings that count there."""
         self._heartbeat_state = heartbeat_state
         self._on_welcome = on_welcome
+        self._write_markers = write_markers
 
     # -- messages of the supervisor ----------------------------------------------------------
 
@@ -242,6 +249,24 @@ class RemoteController(ControllerClient):
             self._image.replay(record)
         except (AssertionError, LookupError) as error:
             raise CorruptMessage(f"A {record.kind} contradicts the records before it.") from error
+
+    def _markers(self, fields: dict[str, Any]) -> None:
+        """Write the markers of the supervisor that has welcomed this node, and respond."""
+        incarnation = fields["incarnation"]
+        if not self._is_welcomed or incarnation != self._supervisor or self._write_markers is None:
+            return  # sent by a supervisor that is dead; the next one sends them again
+
+        def respond(codes: list[int] | None, error: KafkaError | None) -> None:
+            if codes is not None and self._is_welcomed and self._send is not None:
+                self._send(
+                    bus.MARKERS_WRITTEN(
+                        request_id=fields["request_id"],
+                        incarnation=incarnation,
+                        error_codes=codes,
+                    )
+                )
+
+        self._write_markers(read_markers(fields)).then(respond)
 
     def _notify(self, records: Sequence[TypedRecord]) -> None:
         for listener in self._listeners:
@@ -425,6 +450,7 @@ class RemoteController(ControllerClient):
         bus.DELTA.key: _delta,
         bus.RESPONSE.key: _forward_response,
         bus.IDS.key: _producer_ids,
+        bus.WRITE_MARKERS.key: _markers,
     }
 
 

@@ -5,6 +5,7 @@
     worker     ─▶ Heartbeat    the metadata offset it has applied; extends its session
     metadata   ─▶ changed      ─▶ Delta to every worker that was welcomed
     worker     ─▶ Forward      ─▶ Response, as if the client had connected here
+    markers of transactions    ─▶ WriteMarkers; the worker responds with MarkersWritten
 
 Only messages of the incarnation that the launcher started last are accepted; those of an older one
 are refused.  Until it is welcomed a worker sends only Hello, so no request of it is lost before
@@ -23,6 +24,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from kafkalite.broker.controller.marker_messages import write_markers
 from kafkalite.broker.error_responses import outcome_fields
 from kafkalite.broker.future import Future
 from kafkalite.broker.served_apis import SERVED, ServingNode
@@ -37,6 +39,7 @@ from kafkalite.transport.connection import Disconnect
 if TYPE_CHECKING:
     from kafkalite.broker.client_context import ClientConnection
     from kafkalite.broker.controller.local_controller import LocalController
+    from kafkalite.broker.replica.marker_writer import MarkerTargets
     from kafkalite.coordination.sessions import NodeSessions
     from kafkalite.protocol.record_kinds import RecordKind
     from kafkalite.protocol.schemas.bus import TypedRecord
@@ -59,6 +62,19 @@ class WorkerSender(Protocol):
 
     def __call__(self, identity: bytes, message: TypedRecord, *, quiet: bool = False) -> bool:
         """Return False if the worker is not connected or its queue is full."""
+
+
+class MarkerSource(Protocol):
+    """The transaction coordinators' markers (MarkerChannel)."""
+
+    def connect(self, send: Callable[[int, int, Sequence[MarkerTargets]], bool]) -> None:
+        """Send markers to workers by `send(node_id, request_id, targets)` from now on."""
+
+    def written(self, node_id: int, request_id: int, codes: Sequence[int]) -> None:
+        """Handle a worker's response."""
+
+    def node_connected(self, node_id: int) -> None:
+        """Handle the welcome of a worker, which may have lost what was sent before."""
 
 
 class ProcessReport(NamedTuple):
@@ -126,10 +142,16 @@ class WorkerManager:
         self._incarnation = incarnation
         self._heartbeat_ms = heartbeat_ms
         self._apply_waits: list[ApplyWait] = []
+        self._markers: MarkerSource | None = None
         self._checked_ms = reactor.clock.monotonic_ms()
         controller.on_change(self._changed)
         controller.applied_everywhere = self.applied_everywhere
         reactor.call_later(CHECK_MS, self._check)
+
+    def serve_markers(self, markers: MarkerSource) -> None:
+        """Send transaction markers to the workers, and their responses back."""
+        self._markers = markers
+        markers.connect(self._send_markers)
 
     # -- processes and sessions --------------------------------------------------------------
 
@@ -208,6 +230,8 @@ class WorkerManager:
             ),
             quiet=True,  # it may not be connected to the bus yet
         )
+        if worker.welcomed and self._markers is not None:
+            self._markers.node_connected(worker.peer.node_id)
 
     # -- messages from workers ---------------------------------------------------------------
 
@@ -313,12 +337,19 @@ class WorkerManager:
         wanted = [EpochRenewal(**partition) for partition in fields["partitions"]]
         self._controller.renew_epochs(worker.peer.node_id, wanted)
 
+    def _markers_written(self, worker: Worker, fields: dict[str, Any]) -> None:
+        if self._markers is not None and fields["incarnation"] == self._incarnation:
+            self._markers.written(
+                worker.peer.node_id, fields["request_id"], fields["error_codes"]
+            )
+
     _HANDLERS: dict[int, Callable[[WorkerManager, Worker, dict[str, Any]], None]] = {
         bus.HELLO.key: _hello,
         bus.HEARTBEAT.key: _heartbeat,
         bus.FORWARD.key: _forward,
         bus.ALLOCATE_IDS.key: _allocate_ids,
         bus.RENEW_EPOCHS.key: _renew_epochs,
+        bus.MARKERS_WRITTEN.key: _markers_written,
     }
 
     # -- messages to workers -----------------------------------------------------------------
@@ -335,6 +366,16 @@ class WorkerManager:
                 # a removed one is about to end, or has ended.
                 removed = worker.peer.node_id not in self._controller.image.nodes
                 worker.welcomed = self._send(identity_of(worker.peer), delta, quiet=removed)
+
+    def _send_markers(
+        self, node_id: int, request_id: int, targets: Sequence[MarkerTargets]
+    ) -> bool:
+        """Send markers to a worker; return False if it cannot receive them now."""
+        worker = self.workers.get(node_id)
+        if worker is None or not worker.welcomed:
+            return False
+        message = write_markers(request_id, self._incarnation, targets)
+        return self._send(identity_of(worker.peer), message, quiet=True)
 
     def applied_everywhere(self, end_offset: int) -> Future[None]:
         """Complete when every running worker has applied this offset, or after the maximum wait."""

@@ -14,6 +14,7 @@ from kafkalite.broker.coordinator.coordinator_host import (
     CoordinatorKind,
     Coordinators,
 )
+from kafkalite.broker.coordinator.marker_channel import MarkerChannel
 from kafkalite.broker.coordinator.partition_journal import RecordCodec
 from kafkalite.config.broker import (
     TRANSACTION_MAX_TIMEOUT_MS,
@@ -31,6 +32,7 @@ from kafkalite.protocol.schemas import transaction_records
 if TYPE_CHECKING:
     from kafkalite.broker.coordinator.producer_ids import ProducerIdBlocks
     from kafkalite.broker.metadata_cache import MetadataCache
+    from kafkalite.broker.replica.marker_writer import MarkerWriter
     from kafkalite.broker.replica.replica_manager import ReplicaManager
     from kafkalite.config.settings import Settings
     from kafkalite.storage.flusher import Flusher
@@ -88,9 +90,11 @@ class TransactionCoordinators(Coordinators[TransactionCoordinator]):
         metadata: MetadataCache,
         replicas: ReplicaManager,
         producer_ids: ProducerIdBlocks,
+        marker_writer: MarkerWriter,
         flusher: Flusher,
         reactor: Reactor,
     ) -> None:
+        self.markers = MarkerChannel(metadata, marker_writer, reactor)
         self._limits = transaction_limits(settings)
         spare = SpareProducerId(producer_ids)
         kind = CoordinatorKind(
@@ -112,3 +116,4 @@ class TransactionCoordinators(Coordinators[TransactionCoordinator]):
 
     def _host_loaded(self, host: TransactionHost) -> None:
         self._reconfigure(host)
+        self.markers.attach(host)

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple, Protocol
 from kafkalite.broker.client_context import ClientContext
 from kafkalite.broker.future import Future
 from kafkalite.broker.handler_node import HandlerNode
-from kafkalite.broker.replica.delayed_produce import DelayedProduce, UncommittedAppend
-from kafkalite.broker.replica.replica_manager import ReplicaManager, append_result
+from kafkalite.broker.replica.marker_writer import MarkerAppends
+from kafkalite.broker.replica.replica_manager import ReplicaManager
 from kafkalite.broker.security import ALTER, CLUSTER, CLUSTER_ACTION, CLUSTER_NAME
 from kafkalite.broker.served_apis import Response, ServingNode, serves
 from kafkalite.broker.stepping import Work, in_steps
-from kafkalite.errors import ClusterAuthorizationFailed, KafkaError
+from kafkalite.errors import ClusterAuthorizationFailed
 from kafkalite.protocol.results import PartitionAppendResult
 from kafkalite.protocol.schemas.transactions import WRITE_TXN_MARKERS
 from kafkalite.records.control import TransactionMarker
@@ -49,7 +49,7 @@ def write_txn_markers(
     is_allowed = client.may(ALTER, CLUSTER, CLUSTER_NAME) or client.may(
         CLUSTER_ACTION, CLUSTER, CLUSTER_NAME
     )
-    uncommitted: list[UncommittedAppend] = []
+    appends = MarkerAppends(node.replicas)
     markers: list[tuple[int, list[TopicResults]]] = []
     for entry in request.markers:
         marker = TransactionMarker(
@@ -65,27 +65,17 @@ def write_txn_markers(
             results: list[PartitionAppendResult] = []
             topics.append(TopicResults(topic.name, results))
             for index in topic.partition_indexes:
-                try:
-                    if not is_allowed:
-                        raise ClusterAuthorizationFailed()
-                    partition = node.replicas.leader(topic.name, index)
-                    appended = node.replicas.append_marker(partition, marker)
-                except KafkaError as error:
-                    results.append(PartitionAppendResult.failed(index, error))
+                if is_allowed:
+                    appends.append(marker, topic.name, index, results)
                 else:
-                    if partition.high_watermark <= appended.last_offset:
-                        uncommitted.append(
-                            UncommittedAppend(
-                                partition, appended.last_offset, results, len(results)
-                            )
-                        )
-                    results.append(append_result(partition, appended))
+                    refused = PartitionAppendResult.failed(index, ClusterAuthorizationFailed())
+                    results.append(refused)
                 yield
         yield
-    if not uncommitted:
+    committed = appends.committed(COMMIT_MS_MAX)
+    if committed.settled:
         return (yield from _response(markers))
     response: Future[Response] = Future()
-    committed = node.replicas.purgatory.watch(DelayedProduce(uncommitted), COMMIT_MS_MAX)
     committed.then(lambda _, __: response.follow(in_steps(node.reactor, _response(markers))))
     return response
 

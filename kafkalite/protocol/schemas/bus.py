@@ -77,6 +77,12 @@ RENEW_EPOCHS = MESSAGES.declare(
     Struct(partitions=Array(Struct(topic_id=Uuid(), partition=Int32(), leader_epoch=Int32()))),
 )  # fmt: skip
 
+MARKERS_WRITTEN = MESSAGES.declare(
+    16, "MarkersWritten", "0",
+    # To a WRITE_MARKERS, with the incarnation in it: the error code of each partition, in order.
+    Struct(request_id=Int64(), incarnation=Int64(), error_codes=Array(Int16())),
+)  # fmt: skip
+
 
 # Supervisor to worker.
 
@@ -112,6 +118,25 @@ IDS = MESSAGES.declare(
         error_message=String(nullable="0+", default=None),
         first_id=Int64(),
         end_id=Int64(),
+    ),
+)  # fmt: skip
+
+WRITE_MARKERS = MESSAGES.declare(
+    15, "WriteMarkers", "0",
+    # Transaction markers for partitions that the worker leads; the incarnation is the supervisor's.
+    Struct(
+        request_id=Int64(),
+        incarnation=Int64(),
+        markers=Array(
+            Struct(
+                producer_id=Int64(),
+                producer_epoch=Int16(),
+                is_commit=Bool(),
+                coordinator_epoch=Int32(),
+                transaction_version=Int16(),
+                topics=Array(Struct(topic_id=Uuid(), partitions=Array(Int32()))),
+            )
+        ),
     ),
 )  # fmt: skip
 
