@@ -42,6 +42,7 @@ cdef enum:
     BATCHES_PER_PRODUCER = 5
     OFFSET_ENTRY_SIZE = 8
     TIME_ENTRY_SIZE = 12
+    EMPTY_LENGTH = HEADER_SIZE - PREFIX_SIZE
     RELATIVE_OFFSET_MAX = 0x7FFFFFFF
 
 # Result codes of a walk.  NONE and CORRUPT_MESSAGE are Kafka's, and so is the storage error for a
@@ -80,6 +81,12 @@ cdef struct Header:
     int64_t base_offset
     int64_t last_offset
     int64_t max_timestamp
+    bint is_empty
+
+
+cdef inline bint is_empty(const uint8_t* batch) noexcept nogil:
+    """Return whether compaction has removed all records of a batch."""
+    return load_i32(batch + RECORD_COUNT) == 0 and load_i32(batch + BATCH_LENGTH) == EMPTY_LENGTH
 
 
 cdef int read_header(Window* window, int64_t position, Header* header) noexcept nogil:
@@ -106,7 +113,9 @@ cdef int read_header(Window* window, int64_t position, Header* header) noexcept 
     delta = load_i32(at + LAST_OFFSET_DELTA)
     header.size = <int64_t> length + PREFIX_SIZE
     header.base_offset = load_i64(at + BASE_OFFSET)
-    header.max_timestamp = load_i64(at + MAX_TIMESTAMP)
+    header.is_empty = is_empty(at)
+    # A batch that compaction has emptied keeps the time of records that it no longer has.
+    header.max_timestamp = -1 if header.is_empty else load_i64(at + MAX_TIMESTAMP)
     if header.size < HEADER_SIZE or at[MAGIC] != CURRENT_MAGIC or delta < 0:
         return CORRUPT_MESSAGE
     if header.base_offset < 0 or header.base_offset >= INT64_MAX - delta:
@@ -138,7 +147,7 @@ def find_offset(
     index entry that led to it is wrong.
     """
     cdef Window* window = new_window(fd, end)
-    cdef Header header = Header(position, 0, -1, -1, -1)
+    cdef Header header = Header(position, 0, -1, -1, -1, False)
     cdef int code
     with nogil:
         code = read_header(window, position, &header)
@@ -159,11 +168,13 @@ def find_timestamp(
     """Return (code, position, size) of the first batch that ends at `offset` or later and whose
     maximum timestamp is at least `timestamp`."""
     cdef Window* window = new_window(fd, end)
-    cdef Header header = Header(position, 0, -1, -1, -1)
+    cdef Header header = Header(position, 0, -1, -1, -1, False)
     cdef int code
     with nogil:
         code = read_header(window, position, &header)
-        while code == NONE and (header.max_timestamp < timestamp or header.last_offset < offset):
+        while code == NONE and (
+            header.is_empty or header.max_timestamp < timestamp or header.last_offset < offset
+        ):
             code = read_header(window, header.position + header.size, &header)
     free(window)
     return code, header.position, header.size
@@ -176,7 +187,7 @@ def walk_to_end(int fd, int64_t position, int64_t end) -> tuple:
     The code is AT_END if the last batch ends where the file does.
     """
     cdef Window* window = new_window(fd, end)
-    cdef Header header = Header(position, 0, -1, -1, -1)
+    cdef Header header = Header(position, 0, -1, -1, -1, False)
     cdef int code
     cdef int64_t next_offset = -1, max_timestamp = -1, offset_of_max = -1
     cdef int64_t at = position
@@ -191,6 +202,36 @@ def walk_to_end(int fd, int64_t position, int64_t end) -> tuple:
             code = read_header(window, at, &header)
     free(window)
     return code, at, next_offset, max_timestamp, offset_of_max
+
+
+def walk_seams(
+    int fd, int64_t position, int64_t end, int64_t segment_base, int64_t next_offset, int64_t size
+) -> tuple:
+    """Return (code, position, next offset) after about `size` bytes of batches whose offsets
+    increase, or at the first batch that is not sound.
+
+    The code is WHOLE if more batches follow, and AT_END at the end.
+    """
+    cdef Window* window = new_window(fd, end)
+    cdef Header header = Header(position, 0, -1, -1, -1, False)
+    cdef int code
+    cdef int64_t at = position, until = position + size
+    with nogil:
+        code = read_header(window, at, &header)
+        while code == NONE:
+            if (
+                header.base_offset < next_offset
+                or header.last_offset - segment_base > RELATIVE_OFFSET_MAX
+            ):
+                code = CORRUPT_MESSAGE
+                break
+            next_offset = header.last_offset + 1
+            at = header.position + header.size
+            if at >= until and at < end:
+                break
+            code = read_header(window, at, &header)
+    free(window)
+    return code, at, next_offset
 
 
 # ---------------------------------------------------------------------------------------------
@@ -257,7 +298,7 @@ cdef struct Scan:
     Bytes time_entries
     Bytes produced
     Bytes epoch_starts
-    bint gapless
+    int64_t gaps_to
     bint no_memory
 
 
@@ -271,7 +312,7 @@ cdef bint scan_add(Scan* scan, const uint8_t* batch, int64_t size) noexcept nogi
     cdef uint8_t* entry
     cdef Produced* produced
     cdef EpochStart* epoch_starts
-    if timestamp > scan.max_timestamp:
+    if timestamp > scan.max_timestamp and not is_empty(batch):
         scan.max_timestamp = timestamp
         scan.offset_of_max = last_offset
     if scan.since_entry > scan.interval:
@@ -327,7 +368,7 @@ cdef int scan_check(Scan* scan, const uint8_t* batch, int64_t size) noexcept nog
     if base_offset - scan.segment_base > RELATIVE_OFFSET_MAX - <int64_t> delta:
         return CORRUPT_MESSAGE
     code = check_batch(batch, size)
-    if code == NONE and scan.gapless and base_offset != scan.next_offset:
+    if code == NONE and base_offset != scan.next_offset and base_offset > scan.gaps_to:
         return GAP_
     return code
 
@@ -463,13 +504,13 @@ cdef object scan_result(Scan* scan, int code):
 def scan(
     int fd, int64_t position, int64_t end, int64_t segment_base, int64_t next_offset,
     int64_t interval, int64_t since_entry, int64_t max_timestamp, int64_t offset_of_max,
-    int64_t timestamp_entered, int32_t leader_epoch, bint gapless=False,
+    int64_t timestamp_entered, int32_t leader_epoch, int64_t gaps_to=INT64_MAX,
 ) -> tuple:
     """Check batches from `position` on; storage.segment.SegmentScan names the results.
 
-    With `gapless` each batch must begin with the offset after the previous one; those of a
-    compacted log do not.  The code is WHOLE if more batches may follow, AT_END at the end, or else
-    the reason the scan stopped.
+    Above `gaps_to` each batch must begin with the offset after the previous one; below it the log
+    may have been compacted.  The code is WHOLE if more batches may follow, AT_END at the end, or
+    else the reason the scan stopped.
     """
     cdef Scan scan
     cdef int code = NONE
@@ -479,7 +520,7 @@ def scan(
         segment_base=segment_base, next_offset=next_offset,
         interval=interval, since_entry=since_entry, max_timestamp=max_timestamp,
         offset_of_max=offset_of_max, timestamp_entered=timestamp_entered,
-        leader_epoch=leader_epoch, count=0, gapless=gapless, no_memory=False,
+        leader_epoch=leader_epoch, count=0, gaps_to=gaps_to, no_memory=False,
         chunk=Bytes(NULL, 0, 0), offset_entries=Bytes(NULL, 0, 0),
         time_entries=Bytes(NULL, 0, 0), produced=Bytes(NULL, 0, 0), epoch_starts=Bytes(NULL, 0, 0),
     )

@@ -13,6 +13,9 @@ def find_timestamp(
     fd: int, position: int, end: int, timestamp: int, offset: int
 ) -> tuple[int, int, int]: ...
 def walk_to_end(fd: int, position: int, end: int) -> tuple[int, int, int, int, int]: ...
+def walk_seams(
+    fd: int, position: int, end: int, segment_base: int, next_offset: int, size: int
+) -> tuple[int, int, int]: ...
 def scan(
     fd: int,
     position: int,
@@ -25,7 +28,7 @@ def scan(
     offset_of_max: int,
     timestamp_entered: int,
     leader_epoch: int,
-    gapless: bool = False,
+    gaps_to: int = ...,
 ) -> tuple[
     int,
     int,

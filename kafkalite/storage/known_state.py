@@ -31,6 +31,8 @@ class KnownLogState(NamedTuple):
     same_boot: bool = False
     """True if the machine was not restarted since the log was written: all writes are present,
     flushed or not, and only the last write of a process that was killed may be torn."""
+    cleaner_offset: int = -1
+    """Offset up to which the log cleaner has cleaned it; -1 if it never has."""
 
 
 NOTHING_KNOWN = KnownLogState()

@@ -1,6 +1,7 @@
 """Layout: names of the files and directories of logs, as in Kafka; defined only here.
 
 .lock                                            locked while a broker uses the data directory
+cleaner-offset-checkpoint                        offset up to which each log was cleaned
 .node-1                                          mark: nodes/1 was made; if missing, it is lost
 nodes/1/                                         directory of node 1, laid out as below; that of
                                                  node 0 is the data directory itself
@@ -11,6 +12,8 @@ flights-3/                                       topic, dash, partition
   leader-epoch-checkpoint   partition.metadata
   handover                                       state written by the node that had the log before
   00000000000000000000.log.deleted               removed, kept for file.delete.delay.ms
+  00000000000000000000.log.cleaned               written by the log cleaner, not in use yet
+  00000000000000000000.log.swap                  about to replace the segments in its range
 flights-3.6d0c…-delete/                          of a deleted topic, removed after the delay
 flights-3.6d0c…-stray/                           in no topic; kept for the operator
 flights-3.7b1c…-arrived/                         transferred by another node and not yet taken up;
@@ -27,8 +30,12 @@ LOG = ".log"
 OFFSET_INDEX = ".index"
 TIME_INDEX = ".timeindex"
 TXN_INDEX = ".txnindex"
+SEGMENT_FILES = (LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX)
+"""Suffixes of a segment's files, the records first."""
 SNAPSHOT = ".snapshot"
 DELETED = ".deleted"
+CLEANED = ".cleaned"
+SWAP = ".swap"
 TEMPORARY = ".tmp"
 
 DELETE_DIRECTORY = "-delete"
@@ -41,6 +48,7 @@ HANDOVER = "handover"
 
 RECOVERY_CHECKPOINT = "recovery-checkpoint"
 CLEAN_SHUTDOWN = "clean-shutdown"
+CLEANER_CHECKPOINT = "cleaner-offset-checkpoint"
 
 LOCK = ".lock"
 NODES = "nodes"

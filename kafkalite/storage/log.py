@@ -40,8 +40,9 @@ from kafkalite.config.settings import Settings
 from kafkalite.errors import KafkaStorageError, OffsetOutOfRange, raise_for
 from kafkalite.records.control import TransactionMarker
 from kafkalite.records.decode_steps import Steps
-from kafkalite.storage import layout, retention
+from kafkalite.storage import layout, retention, segment_swap
 from kafkalite.storage.batch_validator import BatchValidator
+from kafkalite.storage.cleaning_job import CleanedGroup, SourceSegment
 from kafkalite.storage.disk import ERRORS_OF_ONE_LOG, TRANSIENT_ERRORS, DiskFailed, failed
 from kafkalite.storage.flush_state import FlushState
 from kafkalite.storage.known_state import NOTHING_KNOWN, KnownEnd, KnownLogState
@@ -125,6 +126,10 @@ class Log:
             self.segments, self.leader_epochs, self.flush_state, environment.disk
         )
         self.log_start_offset = max(log_start_offset, self.segments[0].base_offset)
+        self.cleaner_offset = -1
+        """Offset up to which the log was cleaned; -1 if it never was."""
+        self.generation = 0
+        """Increases whenever segments are removed or replaced, for readers that keep some."""
         self._snapshot_size = 0
         """Value of `written_size` at the last producer snapshot between two segments."""
         self._snapshot_offset = 0
@@ -154,13 +159,16 @@ class Log:
             environment.clock.wall_ms(), options.lock,
         )  # fmt: skip
         recovery.list_segments(known.log_start_offset)
+        recovery.allow_gaps(known.cleaner_offset, is_compacted=config.compacts)
         if not options.is_new and (known.end is None or not recovery.open_at_known_end(known.end)):
             flushing = RecoveryFlush.SHARED if options.shares_flush else RecoveryFlush.NOW
             if config.durability.is_left_to_kernel and known.same_boot and not known.drop_cache:
                 flushing = RecoveryFlush.KERNEL
             recovery.recover(known, flushing)
         recovery.release()
-        return cls(recovery, identity, config, environment, known.log_start_offset)
+        opened = cls(recovery, identity, config, environment, known.log_start_offset)
+        opened.cleaner_offset = min(known.cleaner_offset, opened.end_offset)
+        return opened
 
     def __repr__(self) -> str:
         return f"Log({self.directory}, {self.log_start_offset}..{self.end_offset})"
@@ -454,12 +462,69 @@ class Log:
             self._remove_first(count)
 
     def _remove_first(self, count: int) -> None:
+        self.generation += 1
         paths = self.segments.remove_first(count)
         kept = self.segments[0].base_offset
         for offset in self.producers.snapshots():
             if offset < kept:
                 self._disk.unlink(self.producers.snapshot_path(offset))
         self.deferred_deletes.add(paths, self.config.file_delete_delay_ms)
+
+    # -- compaction --------------------------------------------------------------------------
+
+    def replace_segments(self, group: CleanedGroup) -> None:
+        """Replace closed segments by cleaned ones, whose files segment_swap.check has accepted.
+
+        The directory must be flushed before the cleaner checkpoint is written.
+
+        Raises KafkaStorageError if the segments are not those of the group, or if a file cannot be
+        renamed: nothing has changed, and the files of the pass are deleted.
+        """
+        first = self.segments.number_of(group.sources[0].base_offset)
+        replaced = self.segments[first : first + len(group.sources)]
+        found = [SourceSegment(segment.base_offset, segment.size) for segment in replaced]
+        if found != list(group.sources) or self.active in replaced or self.failure is not None:
+            segment_swap.discard(self._disk, self.directory)
+            raise KafkaStorageError(f"{self.directory} has changed since it was cleaned")
+        try:
+            segment_swap.commit(self._disk, self.directory, group)
+        except OSError as error:
+            raise KafkaStorageError(
+                f"{self.directory} cannot be cleaned: {error.strerror}"
+            ) from error
+        try:
+            self._put_in_place(first, replaced, group)
+        except OSError as error:
+            self.failure = (
+                f"{self.directory} cannot be renamed: {error.strerror}; the next start completes"
+                " the segment swap"
+            )
+            raise DiskFailed(self.failure) from error
+
+    def _put_in_place(self, first: int, replaced: list[LogSegment], group: CleanedGroup) -> None:
+        """Put committed segments in the place of these."""
+        paths = segment_swap.set_sources_aside(self._disk, replaced)
+        segment_swap.put_in_place(self._disk, self.directory, group)
+        cleaned = [
+            LogSegment.open_cleaned(
+                self.directory, each.base_offset, self._disk, self.config.index_interval_bytes,
+                self._clock.wall_ms(),
+            )
+            for each in group.segments
+        ]  # fmt: skip
+        self.segments.replace(first, len(replaced), cleaned)
+        self.generation += 1
+        self.deferred_deletes.add(paths, self.config.file_delete_delay_ms)
+        for segment in replaced:
+            if not self.segments.has_base_offset(segment.base_offset):
+                self._unlink_snapshot(segment.base_offset)
+
+    def _unlink_snapshot(self, offset: int) -> None:
+        try:
+            self._disk.unlink(self.producers.snapshot_path(offset))
+        except OSError as error:
+            # Recovery ignores a snapshot at which no batch begins.
+            log.debug("Producer snapshot is left. path=%s error=%r", self.directory, error.strerror)
 
     # -- closing -----------------------------------------------------------------------------
 

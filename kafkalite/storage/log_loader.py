@@ -14,6 +14,7 @@ from pathlib import Path
 
 from kafkalite.config.settings import Settings
 from kafkalite.storage import layout
+from kafkalite.storage.cleaner_checkpoint import CleanerCheckpoint
 from kafkalite.storage.file_system import FileSystem
 from kafkalite.storage.known_state import NOTHING_KNOWN
 from kafkalite.storage.log import RECOVERED, Log, OpenOptions
@@ -35,11 +36,13 @@ class LogLoader:
         data: Path,
         file_system: FileSystem,
         points: RecoveryPoints,
+        cleaner_checkpoint: CleanerCheckpoint,
         environment: LogEnvironment,
     ) -> None:
         self._data = data
         self._file_system = file_system
         self._points = points
+        self._cleaner_checkpoint = cleaner_checkpoint
         self._environment = environment
 
     def open(
@@ -53,10 +56,15 @@ class LogLoader:
         known = NOTHING_KNOWN
         if not options.is_new:
             known = self._points.known_state(directory, identity.topic_id)
+            if known.cleaner_offset < 0:
+                offset = self._cleaner_checkpoint.offset_of(*identity.key)
+                known = known._replace(cleaner_offset=offset)
         environment = self._environment
         if config.is_metadata_log:  # deleting topics writes to it, which must not need free space
             environment = environment.without_reserve(directory)
         opened = Log.open(directory, identity, config, environment, known, options)
+        if opened.cleaner_offset >= 0:
+            self._cleaner_checkpoint.set(*identity.key, opened.cleaner_offset)
         self._points.record_state(directory.name, identity.topic_id, known, opened.damaged_to)
         self._points.set_pending(directory.name, opened.may_have_lost_tail)
         if os.path.exists(directory / layout.HANDOVER):

@@ -32,6 +32,7 @@ from kafkalite.config.topic import FILE_DELETE_DELAY_MS
 from kafkalite.errors import KafkaStorageError, Refusal
 from kafkalite.ids import METADATA_ID, METADATA_TOPIC, NO_ID
 from kafkalite.storage import layout, node_directories, partition_transfer
+from kafkalite.storage.cleaner_checkpoint import CleanerCheckpoint
 from kafkalite.storage.directory_flush import DirectoryFlush
 from kafkalite.storage.disk import (
     DISK,
@@ -123,7 +124,10 @@ class LogManager:
             self._housekeeping.deferred_deletes,
             OpenSegments(),
         )
-        self._loader = LogLoader(self.data, self.file_system, self._points, environment)
+        self._cleaner_checkpoint = CleanerCheckpoint(self.data, self._disk)
+        self._loader = LogLoader(
+            self.data, self.file_system, self._points, self._cleaner_checkpoint, environment
+        )
 
     def reconfigure(self, settings: Settings) -> None:
         """Apply the node's new settings; each log gets its topic's from its partition."""
@@ -245,7 +249,7 @@ class LogManager:
 
     def _make(self, directory: Path, topic_id: bytes) -> None:
         # Not flushed: the first flush of records includes these files and names.
-        self._points.remove(directory.name)
+        self._remove_points(directory.name)
         self._disk.mkdir(directory)
         metadata = directory / layout.PARTITION_METADATA
         write_file(self._disk, metadata, metadata_text(topic_id))
@@ -312,7 +316,7 @@ class LogManager:
             if self._directory_of(*identity) is None:
                 log.warning("Log belongs to no topic; setting it aside as stray. path=%s", path)
                 partition_transfer.set_aside(self._disk, path, identity)
-                self._points.remove(path.name)
+                self._remove_points(path.name)
         self._points.remove_deleted(lambda *of: self._directory_of(*of) is not None)
         flush_directory(self._disk, self.data)
 
@@ -321,9 +325,16 @@ class LogManager:
         if self._logs.get(key) is not log:
             return False
         del self._logs[key]
-        self._points.remove(log.directory.name)
+        self._remove_points(log.directory.name)
         log.release()
         return True
+
+    def _remove_points(self, name: str) -> None:
+        self._points.remove(name)
+        key = layout.partition_of(name)
+        if key is not None:
+            self._cleaner_checkpoint.remove(*key)
+            self._cleaner_checkpoint.write(self.flusher)
 
     def _set_aside(self, log: Log, suffix: str) -> Path:
         aside = self.data / layout.set_aside(log.topic, log.partition, suffix)
@@ -430,6 +441,7 @@ class LogManager:
             failed(error, f"{log.directory} cannot be transferred")
         self._points.record_state(log.directory.name, log.topic_id, known)
         self._points.set_pending(log.directory.name, False)
+        self._cleaner_checkpoint.remove(*identity.key)
         del self._logs[identity.key]
         log.release()
 
@@ -442,7 +454,10 @@ class LogManager:
             log.flush()
         end = end._replace(durable_offset=log.durable_offset)
         same_boot = not log.may_have_lost_tail
-        return KnownLogState(log.durable_offset, log.log_start_offset, end, same_boot=same_boot)
+        return KnownLogState(
+            log.durable_offset, log.log_start_offset, end, same_boot=same_boot,
+            cleaner_offset=log.cleaner_offset,
+        )  # fmt: skip
 
     # -- periodic work -----------------------------------------------------------------------
 
@@ -451,10 +466,17 @@ class LogManager:
         if self._space is not None:
             self._space.measure()
         due_ms = self._housekeeping.tick(now_ms, self.flusher)
+        self._cleaner_checkpoint.write(self.flusher)
         if self.root != self.data or self._foreign_logs.paths:
             self._foreign_logs.check()
             due_ms = min(due_ms, now_ms + FOREIGN_CHECK_MS)
         return max(1, due_ms - now_ms)
+
+    def note_cleaned(self, log: Log, offset: int) -> None:
+        """Note that a log was cleaned up to an offset, and its segments replaced."""
+        log.cleaner_offset = offset
+        self._cleaner_checkpoint.set(log.topic, log.partition, offset, log.directory)
+        self._cleaner_checkpoint.write(self.flusher)
 
     def take_trimmed(self) -> list[Log]:
         """Return the logs whose start offset retention has moved since the last call."""
@@ -499,6 +521,7 @@ class LogManager:
         for first in range(0, len(logs), FINISHED_TOGETHER_MAX):
             ends |= self._finish(logs[first : first + FINISHED_TOGETHER_MAX])
         self.checkpoint()
+        self._cleaner_checkpoint.write(None)
         self._points.write_end(ends)
 
     def _finish(self, logs: Sequence[Log]) -> dict[str, KnownEnd]:

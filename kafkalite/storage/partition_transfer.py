@@ -77,6 +77,7 @@ def read(directory: Path) -> tuple[TopicIdPartition, KnownLogState] | None:
             content["drop_cache"],
             # The old owner may not have opened it since the machine was restarted.
             same_boot and content.get("same_boot", False),
+            content.get("cleaner_offset", -1),
         )
     except FileNotFoundError:
         return None

@@ -24,8 +24,8 @@ the log is served: at once if the log was truncated; else at once or, with many 
 Nothing that is already correct is written: the zeros of preallocated space stay for the next
 append, and snapshots and indexes are written only if they save the next start a long scan.
 
-Left out: gaps.  A segment that does not end where the next begins has lost records, since nothing
-here compacts; a log compacted by Kafka and copied here may be quarantined for that.
+A segment swap that a crash interrupted is completed or undone first (segment_swap.py).  Offsets may
+be missing where the log cleaner has removed records; elsewhere a gap means that records are lost.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from typing import NamedTuple
 from kafkalite._ext import segment_walk
 from kafkalite._ext.segment_walk import AT_END, GAP, STORAGE_ERROR, ZEROS
 from kafkalite.errors import KafkaStorageError
-from kafkalite.storage import layout
+from kafkalite.storage import layout, segment_swap
 from kafkalite.storage.disk import DISK_FULL_ERRORS, Disk, DiskFailed, sync_directory
 from kafkalite.storage.known_state import KnownEnd, KnownLogState
 from kafkalite.storage.leader_epochs import LeaderEpochCache
 from kafkalite.storage.opening_lock import OpeningLock
 from kafkalite.storage.producer_state import ProducerStateManager
-from kafkalite.storage.segment import LogSegment, SegmentScan
+from kafkalite.storage.segment import OFFSET_MAX, LogSegment, SegmentScan
 
 log = logging.getLogger("kafkalite.storage")
 
@@ -56,8 +56,6 @@ RESTORED_GROWTH = 8
 RESTORED_SIZE = 8 << 20
 """Number of bytes before a snapshot that are scanned for batches that producers may send again:
 FIRST at first, as most producers write small batches, then GROWTH times as many, up to SIZE."""
-
-OFFSET_MAX = (1 << 63) - 1
 
 SAVED_SIZE_MIN = 1 << 20
 """Number of scanned bytes that are worth a snapshot: their scan takes a tenth of a millisecond."""
@@ -119,12 +117,14 @@ class Recovery:
         self._scan_from_max = OFFSET_MAX
         """Base offset of the first segment that must be scanned whole."""
         self._opening_lock = opening_lock
+        self._gaps_to = 0
+        """Offset up to which the log may have been compacted, and offsets may be missing."""
 
     # -- the directory -----------------------------------------------------------------------
 
     def list_segments(self, log_start_offset: int) -> None:
         """List the segments in the directory, or make the first one."""
-        names = set(os.listdir(self.directory))
+        names = self._swapped_names()
         bases = []
         for name in names:
             if name.endswith(layout.LOG):
@@ -149,6 +149,26 @@ class Recovery:
                     segment.release()
         if not self.segments:
             self._create_segment(log_start_offset)
+
+    def allow_gaps(self, cleaner_offset: int, *, is_compacted: bool) -> None:
+        """Accept that offsets are missing where the log cleaner has removed records.
+
+        A crash may come between a swap and the checkpoint, so all closed segments may have been
+        cleaned, and of a log without a checkpoint, which another broker may have cleaned, all.
+        """
+        if cleaner_offset >= 0:
+            self._gaps_to = max(cleaner_offset, self.segments[-1].base_offset)
+        elif is_compacted:
+            self._gaps_to = OFFSET_MAX
+
+    def _swapped_names(self) -> set[str]:
+        """Complete an interrupted segment swap; return the names in the directory."""
+        names = set(os.listdir(self.directory))
+        try:
+            return segment_swap.complete(self.disk, self.directory, names)
+        except KafkaStorageError as error:
+            self._quarantine(str(error))
+            return names
 
     def _open_transaction_index(self, segment: LogSegment) -> None:
         """Open the index of aborted transactions; if it is damaged, the segment is scanned."""
@@ -219,7 +239,8 @@ class Recovery:
         for segment, later in zip(self.segments, self.segments[1:count], strict=False):
             end_offset = segment.end_offset()
             segment.release()
-            if end_offset != later.base_offset and self.failure is None:
+            is_compacted = end_offset < later.base_offset <= self._gaps_to
+            if end_offset != later.base_offset and not is_compacted and self.failure is None:
                 self._quarantine(
                     f"{segment.path} ends at offset {end_offset}, the next segment begins at"
                     f" {later.base_offset}"
@@ -432,14 +453,16 @@ class Recovery:
         position = start.position
         for number, segment in enumerate(self.segments[start.number :], start.number):
             if number > start.number and segment.base_offset != self.end_offset:
-                self._handle_gap(segment, number, recovery_point)
-                return
+                if not self.end_offset < segment.base_offset <= self._gaps_to:
+                    self._handle_gap(segment, number, recovery_point)
+                    return
+                self.end_offset = segment.base_offset
             if segment.transaction_index is not None:
                 segment.transaction_index.truncate_to(self.end_offset)
             with self._scanning(segment.size - position):
                 ended = segment.scan(
                     position, self.end_offset, self.leader_epochs.latest,
-                    partial(self._replay, segment), gapless=True,
+                    partial(self._replay, segment), gaps_to=self._gaps_to,
                 )  # fmt: skip
             self._scanned_size += ended.position - position
             self.end_offset, position = ended.next_offset, 0

@@ -44,6 +44,8 @@ RELATIVE_OFFSET_MAX = (1 << 31) - 1
 LEADER_EPOCHS_KNOWN = RELATIVE_OFFSET_MAX
 """A leader epoch that is not older than any batch's."""
 
+OFFSET_MAX = (1 << 63) - 1
+
 TIMESTAMP_NOT_READ = -2
 """Marks that the first batch's timestamp was not read yet; no batch has this timestamp."""
 
@@ -132,6 +134,16 @@ class LogSegment:
             disk.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC).close()
         segment = cls(directory, base_offset, disk, index_interval, now_ms)
         segment._is_timestamp_loaded = True
+        return segment
+
+    @classmethod
+    def open_cleaned(
+        cls, directory: Path, base_offset: int, disk: Disk, index_interval: int, now_ms: int
+    ) -> LogSegment:
+        """Open a segment that the log cleaner has written."""
+        segment = cls(directory, base_offset, disk, index_interval, now_ms)
+        if segment.file_path(layout.TXN_INDEX).exists():
+            segment.open_transaction_index()
         return segment
 
     def __repr__(self) -> str:
@@ -491,11 +503,12 @@ class LogSegment:
         leader_epoch: int = LEADER_EPOCHS_KNOWN,
         note: Callable[[SegmentScan], None] | None = None,
         *,
-        gapless: bool = False,
+        gaps_to: int = OFFSET_MAX,
     ) -> SegmentScan:
         """Check every batch from a position on and add their index entries.
 
-        The transactions that end there are added by `note`, which knows the producers.
+        The transactions that end there are added by `note`, which knows the producers.  Above
+        `gaps_to` no offset may be missing.
         """
         self.resume(position, next_offset)
         step = SegmentScan(
@@ -507,7 +520,7 @@ class LogSegment:
                 *segment_walk.scan(
                     self.descriptor, step.position, self.size, self.base_offset, step.next_offset,
                     self.index_interval, step.size_since_entry, step.max_timestamp,
-                    step.offset_of_max, step.indexed_timestamp, step.leader_epoch, gapless,
+                    step.offset_of_max, step.indexed_timestamp, step.leader_epoch, gaps_to,
                 )
             )  # fmt: skip
             self.offset_index.extend(step.offset_entries)

@@ -53,11 +53,7 @@ class Segments(Sequence[LogSegment]):
         self.directory = self.active.directory
         self.created_count = created_count
         """Number of segments created by this process, whose names may not be flushed."""
-        self._aborting = [
-            segment
-            for segment in found
-            if segment.transaction_index is not None and segment.transaction_index.count
-        ]
+        self._aborting = _with_entries(found)
         """The segments in which a transaction was aborted."""
         for segment in found[:-1]:
             segment.share(self._open_segments)
@@ -200,7 +196,28 @@ class Segments(Sequence[LogSegment]):
         self._aborting = [each for each in self._aborting if each.base_offset >= first_offset]
         return [path for segment in removed for path in segment.mark_deleted()]
 
+    def replace(self, first: int, count: int, cleaned: list[LogSegment]) -> None:
+        """Replace `count` closed segments from index `first` on by others that cover the same
+        offsets."""
+        after = first + count
+        assert 0 <= first < after < len(self._segments), "the active segment is never replaced"
+        for segment in cleaned:
+            segment.share(self._open_segments)
+        # A search may iterate over the earlier list (timestamps.py).
+        self._segments = [*self._segments[:first], *cleaned, *self._segments[after:]]
+        self._base_offsets = [segment.base_offset for segment in self._segments]
+        self._aborting = _with_entries(self._segments)
+        self.created_count += 1
+
     def release(self) -> None:
         """Release the files; readers that hold slices keep theirs."""
         for segment in self._segments:
             segment.release()
+
+
+def _with_entries(segments: list[LogSegment]) -> list[LogSegment]:
+    return [
+        segment
+        for segment in segments
+        if segment.transaction_index is not None and segment.transaction_index.count
+    ]

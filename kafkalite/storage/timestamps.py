@@ -3,7 +3,7 @@
 The time index leads near the batch.  The batch is then opened, since its header has only its
 maximum timestamp.  That is expensive, so a search is a generator: it yields the steps that open a
 batch, which may run on any thread, and is sent their result.  The search itself runs on the log's
-event loop, and restarts if segments were removed meanwhile.
+event loop, and restarts if segments were removed or replaced meanwhile.
 
 A header whose maximum timestamp is later than that of all its records ends the search in its
 segment: continuing would let a client that writes such batches choose how many are opened for one
@@ -38,7 +38,7 @@ Search: TypeAlias = Generator[
 
 def search_timestamp(log: Log, timestamp: int) -> Search:
     """Search for the first record at or after a timestamp."""
-    first = log.segments[0]
+    generation = log.generation
     for segment in log.segments:
         if segment.largest_timestamp < timestamp:
             continue
@@ -51,7 +51,7 @@ def search_timestamp(log: Log, timestamp: int) -> Search:
                 return record
             if log.failure is not None:
                 raise KafkaStorageError(log.failure)
-            if log.segments[0] is not first:  # segments were removed meanwhile
+            if log.generation != generation:  # segments were removed or replaced meanwhile
                 return (yield from search_timestamp(log, timestamp))
             found = None
             if batch.header.base_offset < start:

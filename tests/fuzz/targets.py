@@ -297,7 +297,7 @@ def segments(given: memoryview) -> int:
         return 0
     how, base, sought = SEGMENT.unpack_from(given)
     base &= INT64_MAX
-    gapless, interval = bool(how & 4), how & 120
+    gaps_to, interval = 0 if how & 4 else walk_twin.OFFSET_MAX, how & 120
     content = sealed(given[SEGMENT.size :], how & 3)
     file, size, whole = filed(content), len(content), bytes(content)
     code, position, *_ = segment_walk.find_offset(file, 0, size, sought)
@@ -305,8 +305,8 @@ def segments(given: memoryview) -> int:
     code, position, _ = segment_walk.find_timestamp(file, 0, size, sought, base)
     assert (code, position) == walk_twin.find_timestamp(whole, 0, sought, base)
     assert segment_walk.walk_to_end(file, 0, size) == walk_twin.walk_to_end(whole, 0)
-    found = segment_walk.scan(file, 0, size, base, base, interval, 0, -1, base, -1, -1, gapless)
-    assert found == walk_twin.scan(whole, base, interval, gapless)
+    found = segment_walk.scan(file, 0, size, base, base, interval, 0, -1, base, -1, -1, gaps_to)
+    assert found == walk_twin.scan(whole, base, interval, gaps_to)
     if how & 128:
         position = segment_walk.next_whole(file, 0, size, base)
         assert position < 0 or not batch_twin.check(whole[position:][: size_at(whole, position)])

@@ -86,8 +86,12 @@ def damaged(draw: st.DrawFn) -> bytes:
     return bytes(content)
 
 
-def scan(fd: int, size: int, interval: int, gapless: bool = False) -> tuple[object, ...]:
-    return segment_walk.scan(fd, 0, size, 1000, 1000, interval, 0, -1, 1000, -1, -1, gapless)
+OFFSET_MAX = walk_twin.OFFSET_MAX
+GAPS_TO = st.sampled_from([0, 1005, OFFSET_MAX])
+
+
+def scan(fd: int, size: int, interval: int, gaps_to: int = OFFSET_MAX) -> tuple[object, ...]:
+    return segment_walk.scan(fd, 0, size, 1000, 1000, interval, 0, -1, 1000, -1, -1, gaps_to)
 
 
 @settings(max_examples=300, deadline=None)
@@ -108,11 +112,11 @@ def test_walks_match_their_twins(content: bytes, offset: int, late: int) -> None
 
 
 @settings(max_examples=300, deadline=None)
-@given(content=damaged(), interval=st.sampled_from([0, 100, 4096]), gapless=st.booleans())
-def test_scan_matches_its_twin(content: bytes, interval: int, gapless: bool) -> None:
+@given(content=damaged(), interval=st.sampled_from([0, 100, 4096]), gaps_to=GAPS_TO)
+def test_scan_matches_its_twin(content: bytes, interval: int, gaps_to: int) -> None:
     with File(content) as fd:
-        found = scan(fd, len(content), interval, gapless)
-        assert found == walk_twin.scan(content, 1000, interval, gapless)
+        found = scan(fd, len(content), interval, gaps_to)
+        assert found == walk_twin.scan(content, 1000, interval, gaps_to)
 
 
 def test_shortened_file_is_torn_and_closed_file_a_storage_error() -> None:

@@ -14,6 +14,12 @@ CONTROL = 0x20
 OFFSET_MAX = (1 << 63) - 2  # an offset follows it
 
 
+def is_empty(batch: bytes) -> bool:
+    """Return whether compaction has removed all records of a batch."""
+    fields = HEADER.unpack_from(batch)
+    return fields[1] == HEADER.size - 12 and fields[-1] == 0
+
+
 def header_at(file: bytes, position: int) -> tuple[int, int, int, int, int]:
     """Return (code, size, base offset, last offset, max timestamp)."""
     if position == len(file):
@@ -21,6 +27,8 @@ def header_at(file: bytes, position: int) -> tuple[int, int, int, int, int]:
     if len(file) - position < HEADER.size:
         return TORN, 0, -1, -1, -1
     base, length, _, magic, _, _, delta, _, newest, *_ = HEADER.unpack_from(file, position)
+    if is_empty(file[position : position + HEADER.size]):
+        newest = -1
     size = length + 12
     if size < HEADER.size or magic != 2 or delta < 0 or not 0 <= base <= OFFSET_MAX - delta:
         return DAMAGED, size, base, -1, newest
@@ -41,7 +49,7 @@ def find_offset(file: bytes, position: int, offset: int, expected: int = -1) -> 
 
 def find_timestamp(file: bytes, position: int, timestamp: int, offset: int) -> tuple[int, int]:
     code, size, _, last, newest = header_at(file, position)
-    while code == WHOLE and (newest < timestamp or last < offset):
+    while code == WHOLE and (is_empty(file[position:]) or newest < timestamp or last < offset):
         position += size
         code, size, _, last, newest = header_at(file, position)
     return code, position
@@ -58,7 +66,19 @@ def walk_to_end(file: bytes, position: int) -> tuple[int, int, int, int, int]:
     return code, position, next_offset, newest, of_newest
 
 
-def scan(file: bytes, base: int, interval: int, gapless: bool = False) -> tuple[object, ...]:
+def walk_seams(file: bytes, base: int, next_offset: int) -> tuple[int, int, int]:
+    """Return (code, position, next offset) of a walk over the whole file."""
+    position = 0
+    code, size, first, last, _ = header_at(file, position)
+    while code == WHOLE:
+        if first < next_offset or last - base > (1 << 31) - 1:
+            return DAMAGED, position, next_offset
+        next_offset, position = last + 1, position + size
+        code, size, first, last, _ = header_at(file, position)
+    return code, position, next_offset
+
+
+def scan(file: bytes, base: int, interval: int, gaps_to: int = OFFSET_MAX) -> tuple[object, ...]:
     """Scan from the beginning of a segment, without a state from an earlier call."""
     position, next_offset, since, newest, of_newest, entered, epoch = 0, base, 0, -1, base, -1, -1
     offsets, times, produced, began, count = b"", b"", [], [], 0
@@ -85,12 +105,12 @@ def scan(file: bytes, base: int, interval: int, gapless: bool = False) -> tuple[
         last_max = min(base + (1 << 31) - 1, OFFSET_MAX)
         misplaced = first < next_offset or delta < 0 or first + delta > last_max
         code = DAMAGED if misplaced else record_batch.check(whole)
-        if not code and gapless and first != next_offset:
+        if not code and first != next_offset and first > gaps_to:
             code = GAP
         if code:
             break
         code = AT_END
-        if when > newest:
+        if when > newest and not is_empty(whole):
             newest, of_newest = when, first + delta
         if since > interval:
             offsets += struct.pack(">ii", first + delta - base, position)

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from kafkalite.broker.client_context import ClientContext
     from kafkalite.broker.local.local_node import LocalNode
     from kafkalite.broker.replica.partition import Partition
+    from kafkalite.storage.log import Log
     from kafkalite.storage.segment import LogSegment
     from kafkalite.storage.segment_grants import SegmentGrant
 
@@ -105,8 +106,9 @@ class DirectReads:
         """(file number, partition) of the granted files, least recently used first."""
         self._file_count = 0
         self._dropped: list[int] = []
-        self._first: dict[PartitionKey, LogSegment] = {}
-        """The first segment of each partition when it was last checked for removed segments."""
+        self._generations: dict[PartitionKey, tuple[Log, int]] = {}
+        """The log of each partition and its generation when it was last checked for removed
+        segments."""
 
     @property
     def pending_count(self) -> int:
@@ -193,9 +195,9 @@ class DirectReads:
     def _drop_removed(self, partition: Partition) -> None:
         """Drop the files of segments that the partition no longer has."""
         key = partition.topic_id, partition.index
-        first = partition.log.segments[0]
-        if self._first.get(key) is not first:
-            self._first[key] = first
+        generation = partition.log, partition.log.generation
+        if self._generations.get(key) != generation:
+            self._generations[key] = generation
             present = set(partition.log.segments)
             self._drop(key, lambda segment: segment not in present)
 
@@ -241,7 +243,7 @@ class DirectReads:
         partition = self._node.replicas.of_topic(key[0]).get(key[1])
         if partition is None:
             self._drop(key, lambda segment: True)
-            self._first.pop(key, None)
+            self._generations.pop(key, None)
         if not isinstance(error, OffsetOutOfRange):
             partition = None
         self._granted(
