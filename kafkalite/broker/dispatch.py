@@ -32,6 +32,7 @@ from kafkalite.broker.handlers import (  # noqa: F401  (a family enters SERVED w
     transaction_markers,
     transactions,
 )
+from kafkalite.broker.handlers.transactions.transactions_node import TransactionsNode
 from kafkalite.broker.request_metrics import RequestCounts
 from kafkalite.broker.security import Authorizer
 from kafkalite.broker.served_apis import SERVED, EncodedResponse, Handler, ServingNode
@@ -56,7 +57,7 @@ class ServedNode(
     reassignments.ReassignmentsNode,
     telemetry.TelemetryNode,
     transaction_markers.MarkersNode,
-    transactions.TransactionsNode,
+    TransactionsNode,
     Protocol,
 ):
     """The components that the dispatcher and all handlers use."""

@@ -112,12 +112,8 @@ class TransactionCoordinator:
         An Ongoing transaction is aborted, and the request refused with CONCURRENT_TRANSACTIONS: the
         client repeats it, and is served once the abort is complete.
         """
-        _check_id(transactional_id)
-        if not 0 < timeout_ms <= self.limits.timeout_max_ms:
-            raise InvalidTransactionTimeout(
-                f"Transaction timeout {timeout_ms} ms is not between 1 and"
-                f" transaction.max.timeout.ms={self.limits.timeout_max_ms}."
-            )
+        check_id(transactional_id)
+        check_timeout(timeout_ms, self.limits)
         stored = self._transactions.get(transactional_id)
         if stored is None:
             stored = new_transaction(self._take_producer_id(), timeout_ms, wall_ms)
@@ -149,7 +145,7 @@ class TransactionCoordinator:
 
         The partitions exist, and the principal may write to them.
         """
-        _check_id(transactional_id)
+        check_id(transactional_id)
         stored = self._transactions.get(transactional_id)
         changed = add_partitions(stored, producer, partitions, transaction_version, wall_ms)
         replies = [Reply(token, {"error_code": 0})]
@@ -182,7 +178,7 @@ class TransactionCoordinator:
         wall_ms: int,
     ) -> Decision:
         """EndTxn: decide the outcome; return the pair for the next transaction."""
-        _check_id(transactional_id)
+        check_id(transactional_id)
         stored = self._transactions.get(transactional_id)
         prepared = end_transaction(
             stored, producer, is_commit, transaction_version, self._take_producer_id, wall_ms
@@ -204,7 +200,7 @@ class TransactionCoordinator:
 
     def describe(self, transactional_id: str) -> Transaction:
         """Return the state of a transactional id."""
-        _check_id(transactional_id)
+        check_id(transactional_id)
         transaction = self._transactions.get(transactional_id)
         if transaction is None:
             raise TransactionalIdNotFound()
@@ -313,9 +309,19 @@ class TransactionCoordinator:
         return fence(stored, self.limits.transaction_version, self._take_producer_id, wall_ms)
 
 
-def _check_id(transactional_id: str) -> None:
+def check_id(transactional_id: str) -> None:
+    """Raise InvalidRequest for an empty transactional id."""
     if not transactional_id:
         raise InvalidRequest("The transactional id is empty.")
+
+
+def check_timeout(timeout_ms: int, limits: TransactionLimits) -> None:
+    """Raise InvalidTransactionTimeout for a timeout outside of the limits."""
+    if not 0 < timeout_ms <= limits.timeout_max_ms:
+        raise InvalidTransactionTimeout(
+            f"Transaction timeout {timeout_ms} ms is not between 1 and"
+            f" transaction.max.timeout.ms={limits.timeout_max_ms}."
+        )
 
 
 def _pair(producer: ProducerEpoch) -> dict[str, int]:

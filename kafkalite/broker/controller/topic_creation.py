@@ -115,9 +115,7 @@ def create_topics(
     ).begin()
 
 
-def create_internal_topic(
-    controller: DecisionMaker, settings: Settings, name: str
-) -> Future[None]:
+def create_internal_topic(controller: DecisionMaker, settings: Settings, name: str) -> Future[None]:
     """Create a coordinator's topic, unless it exists."""
     topic = INTERNAL_TOPICS[name]
     config = {key.name: value for key, value in topic.config.items()}

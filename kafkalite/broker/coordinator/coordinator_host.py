@@ -314,5 +314,6 @@ def complete(replies: Iterable[Reply]) -> None:
 
 
 def _client_error(error: KafkaError) -> KafkaError:
-    """Return NotCoordinator for a storage error: clients look up the coordinator and retry."""
-    return NotCoordinator(str(error)) if isinstance(error, KafkaStorageError) else error
+    """Return NotCoordinator for an error of the log: clients look up the coordinator and retry."""
+    is_of_log = isinstance(error, KafkaStorageError | NotLeaderOrFollower)
+    return NotCoordinator(str(error)) if is_of_log else error

@@ -1,8 +1,6 @@
 """TransactionCoordinators: the transaction coordinators of a node, hosted in `__transaction_state`.
 
-They serve what the topic holds, as a copy of another broker's data directory may have it.
-
-Left out: the requests of producers, and with them the creation of the topic.
+They serve what the topic holds, also as a copy of another broker's data directory may have it.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ from kafkalite.broker.coordinator.coordinator_host import (
 )
 from kafkalite.broker.coordinator.marker_channel import MarkerChannel
 from kafkalite.broker.coordinator.partition_journal import RecordCodec
+from kafkalite.broker.future import Future
 from kafkalite.config.broker import (
     TRANSACTION_MAX_TIMEOUT_MS,
     TRANSACTION_REMOVE_EXPIRED_TRANSACTION_CLEANUP_INTERVAL_MS,
@@ -25,8 +24,10 @@ from kafkalite.coordination.topic_names import TRANSACTION_STATE
 from kafkalite.coordination.transaction_coordinator import (
     TransactionCoordinator,
     TransactionLimits,
+    check_id,
+    check_timeout,
 )
-from kafkalite.errors import CoordinatorNotAvailable
+from kafkalite.errors import CoordinatorNotAvailable, KafkaError
 from kafkalite.protocol.schemas import transaction_records
 
 if TYPE_CHECKING:
@@ -60,25 +61,34 @@ class SpareProducerId:
     def __init__(self, producer_ids: ProducerIdBlocks) -> None:
         self._producer_ids = producer_ids
         self._spare: int | None = None
-        self._is_requested = False
+        self._prepared: Future[None] | None = None
 
     def take(self) -> int:
         """Return an id that no producer has had; raise CoordinatorNotAvailable if none is here."""
-        if self._spare is None:
-            self._request()
+        self.prepare()
         producer_id, self._spare = self._spare, None
         if producer_id is None:
             raise CoordinatorNotAvailable("No producer id is available yet; retry later.")
         return producer_id
 
-    def _request(self) -> None:
-        if not self._is_requested:
-            self._is_requested = True
-            self._producer_ids.allocate().then(self._allocated)
+    def prepare(self) -> Future[None]:
+        """Return once an id is at hand; CoordinatorNotAvailable if none can be allocated."""
+        if self._spare is not None:
+            return Future.of(None)
+        if self._prepared is not None:
+            return self._prepared
+        prepared = self._prepared = Future()
+        self._producer_ids.allocate().then(self._allocated)
+        return prepared
 
-    def _allocated(self, producer_id: int | None, _: object) -> None:
-        self._is_requested = False
+    def _allocated(self, producer_id: int | None, error: KafkaError | None) -> None:
+        assert self._prepared is not None
+        prepared, self._prepared = self._prepared, None
         self._spare = producer_id
+        if error is not None:
+            prepared.fail(CoordinatorNotAvailable(str(error)))
+        else:
+            prepared.resolve(None)
 
 
 class TransactionCoordinators(Coordinators[TransactionCoordinator]):
@@ -96,13 +106,22 @@ class TransactionCoordinators(Coordinators[TransactionCoordinator]):
     ) -> None:
         self.markers = MarkerChannel(metadata, marker_writer, reactor)
         self._limits = transaction_limits(settings)
-        spare = SpareProducerId(producer_ids)
+        self._spare = spare = SpareProducerId(producer_ids)
         kind = CoordinatorKind(
             TRANSACTION_STATE,
             RecordCodec(transaction_records.write, transaction_records.read),
             lambda: TransactionCoordinator(self._limits, spare.take),
         )
         super().__init__(kind, metadata, replicas, flusher, reactor)
+
+    def check_init(self, transactional_id: str, timeout_ms: int) -> None:
+        """Raise what InitProducerId refuses before it looks for the coordinator."""
+        check_id(transactional_id)
+        check_timeout(timeout_ms, self._limits)
+
+    def prepare_producer_id(self) -> Future[None]:
+        """Return once a producer id is at hand for the next decision."""
+        return self._spare.prepare()
 
     def reconfigure(self, settings: Settings) -> None:
         """Apply new limits; a coordinator that is loading gets them afterwards."""

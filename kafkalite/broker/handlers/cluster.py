@@ -33,6 +33,8 @@ from kafkalite.broker.error_responses import error_fields
 from kafkalite.broker.future import Future
 from kafkalite.broker.handlers import telemetry
 from kafkalite.broker.handlers.topics import TopicsNode
+from kafkalite.broker.handlers.transactions import transactions_node
+from kafkalite.broker.handlers.transactions.transactions_node import has_transactions
 from kafkalite.broker.security import CLUSTER, CLUSTER_NAME, CREATE, DESCRIBE, TOPIC
 from kafkalite.broker.served_apis import SERVED, EncodedResponse, Response, ServingNode, serves
 from kafkalite.broker.stepping import ENTRIES_AT_ONCE, PAUSE, Work, in_steps
@@ -103,7 +105,9 @@ def api_versions_unsupported(node: ClusterNode) -> Response:
 
 
 def _api_keys(node: ClusterNode) -> list[dict[str, int]]:
-    hidden = () if telemetry.wanted(node) else telemetry.KEYS
+    hidden: tuple[int, ...] = () if telemetry.wanted(node) else telemetry.KEYS
+    if not has_transactions(node):
+        hidden += transactions_node.KEYS
     return [
         {
             "api_key": key,
