@@ -206,6 +206,11 @@ class ApacheKafka:
         self.process.wait()
         self.process = None
 
+    def restart(self) -> None:
+        """Start the process again with the same data, on the same port."""
+        config = self.directory / "server.properties"
+        self._launch(java_executable(), classpath(BROKER, managed=[TOOLS_API]), config)
+
     def _port_was_taken(self) -> bool:
         return "Address already in use" in self.log_file.read_text(errors="replace")
 

@@ -13,10 +13,12 @@ import shlex
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from tests.conformance import transaction_stories
 from tests.conformance.driven import Program
 from tests.conformance.java_client import tools_words
+from tests.conformance.says import Says
 from tests.conformance.table import Kafka
 
 OF_ITS_OWN = "kafka.admin.ConfigCommand"
@@ -43,18 +45,6 @@ TOOLS = {
 }
 
 
-class Says(NamedTuple):
-    """A command, and its expected output, error output and exit code.  With `soon`, it is repeated
-    until they match, because an earlier command takes effect with a delay."""
-
-    command: str
-    prints: str = ""
-    complains: str = ""
-    code: int = 0
-    given: str = ""
-    soon: bool = False
-
-
 SOON_S_MAX = 30.0
 PERF_COLUMNS = (
     "start.time, end.time, data.consumed.in.MB, MB.sec, data.consumed.in.nMsg, nMsg.sec, "
@@ -69,7 +59,7 @@ KEPT = (
 )
 NOBODY = "Consumer group '{g}' has no active members."
 
-STORIES: Mapping[str, list[Says]] = {
+STORIES: dict[str, list[Says]] = {
     "topics": [
         Says(
             "kafka-topics --create --topic {t} --partitions 2 --config retention.ms=500000",
@@ -387,6 +377,9 @@ CurrentObservers: []
 }
 
 
+STORIES |= transaction_stories.STORIES
+
+
 def program() -> Program:
     """Start the program that runs the tools; raise Unavailable if it cannot be compiled."""
     return Program(tools_words())
@@ -410,6 +403,8 @@ def tell(story: str, program: Program, kafka: Kafka, directory: Path) -> str:
 
 def told(program: Program, bootstrap: str, says: Says, names: Mapping[str, str]) -> str:
     """Return a command with its output if that is not the expected one, or an empty string."""
+    if says.act:
+        return transaction_stories.ACTS[says.act](bootstrap, names)
     tool, *words = shlex.split(filled(says.command, names))
     where = ["--bootstrap-server", bootstrap]
     words = [*words, *where] if tool == "kafka-cluster" else [*where, *words]
