@@ -439,6 +439,21 @@ class ClassicGroup:
             raise RebalanceInProgress()
         self._extend_session(member, draft)
 
+    def check_transactional_commit(self, request: Fields) -> None:
+        """Raise an error unless offsets may be committed in a transaction now (KIP-447).
+
+        Older versions of TxnOffsetCommit name no member, so members need not be named; a commit
+        during a rebalance is not refused, since the producer could only abort.
+        """
+        generation = request.generation_id_or_member_epoch
+        if generation < 0 and self.state is GroupState.EMPTY:
+            return
+        if generation < 0 and not request.member_id and request.group_instance_id is None:
+            return
+        self.members.known(request.member_id, request.group_instance_id)
+        if generation != self.generation.generation_id:
+            raise IllegalGeneration()
+
     def leave(self, member_id: str, instance_id: str | None, draft: DecisionDraft) -> None:
         """Remove a member; an admin tool names a static member by its instance id alone."""
         if not member_id:

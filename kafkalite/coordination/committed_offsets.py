@@ -1,9 +1,10 @@
 """CommittedOffsets: the committed offsets of all groups of one coordinator.
 
-They change in `replay` only.  An offset is kept until it or its topic is deleted, or until it
-expires (KIP-211): offsets.retention.minutes after the group became empty; after each
-commit if the group is known by its commits only; and in an active group only if the topic is no
-longer subscribed.
+They change in replay only.  Offsets committed in transactions are pending until the transaction
+ends (pending_offsets.py).  An offset is kept until it or its topic is deleted, or until it expires
+(KIP-211): offsets.retention.minutes after the group became empty; after each commit if the group is
+known by its commits only; and in an active group only if the topic is no longer subscribed.  One
+with a pending offset does not expire.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+from kafkalite.coordination.pending_offsets import PendingOffsets
 from kafkalite.ids import NO_ID
 from kafkalite.protocol.schemas.group_records import (
+    NO_EPOCH,
     NO_TIME,
     GroupRecord,
     OffsetCommitValue,
@@ -34,6 +37,10 @@ class CommittedOffset(NamedTuple):
     metadata: str
 
 
+UNSTABLE = CommittedOffset(-1, NO_EPOCH, "")
+"""In place of an offset that a transaction may change, for clients that require a stable one."""
+
+
 def _may_be_one(topic_id: bytes, other_id: bytes) -> bool:
     return topic_id == other_id or NO_ID in (topic_id, other_id)
 
@@ -43,22 +50,31 @@ class CommittedOffsets:
 
     def __init__(self) -> None:
         self.count = 0
-        self.size = 0
-        """Approximate memory use in bytes."""
+        self.pending = PendingOffsets()
+        self._size = 0
         self._groups: dict[str, dict[str, dict[int, OffsetCommitValue]]] = {}
 
     def __contains__(self, group_id: str) -> bool:
-        return group_id in self._groups
+        return group_id in self._groups or self.pending.has_group(group_id)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._groups)
+        """Return the groups that have offsets, committed or pending."""
+        yield from self._groups
+        for group_id in self.pending.groups():
+            if group_id not in self._groups:
+                yield group_id
+
+    @property
+    def size(self) -> int:
+        """Approximate memory use in bytes."""
+        return self._size + self.pending.size
 
     def count_of(self, group_id: str) -> int:
-        """Return the number of a group's offsets."""
+        """Return the number of a group's committed offsets."""
         return sum(map(len, self._groups.get(group_id, {}).values()))
 
     def partitions(self, group_id: str) -> dict[str, list[int]]:
-        """Return the partitions of which a group has offsets, by topic."""
+        """Return the partitions of which a group has committed offsets, by topic."""
         return {topic: [*indexes] for topic, indexes in self._groups.get(group_id, {}).items()}
 
     def fetch(
@@ -66,13 +82,16 @@ class CommittedOffsets:
         group_id: str,
         wanted: Mapping[str, Iterable[int]] | None,
         id_of: Callable[[str], bytes],
+        *,
+        require_stable: bool = False,
     ) -> dict[str, dict[int, CommittedOffset]]:
         """Return the committed offsets among `wanted`, or all if it is None.
 
         Offsets with another topic id were committed to a deleted topic of the same name and are
-        skipped.
+        skipped.  With `require_stable`, one with a pending offset is UNSTABLE.
         """
         topics = self._groups.get(group_id, {})
+        unstable = self.pending if require_stable and self.pending.has_group(group_id) else None
         found: dict[str, dict[int, CommittedOffset]] = {}
         for topic in topics if wanted is None else wanted:
             partitions = topics.get(topic, {})
@@ -82,12 +101,20 @@ class CommittedOffsets:
                 for index in (partitions if wanted is None else wanted[topic])
                 if index in partitions and _may_be_one(topic_id, partitions[index].topic_id)
             }
+            if unstable is not None:
+                for index in partitions if wanted is None else wanted[topic]:
+                    if OffsetKey(group_id, topic, index) in unstable:
+                        requested[index] = UNSTABLE
             if requested:
                 found[topic] = requested
         return found
 
     def has(self, group_id: str, topic: str, partition: int) -> bool:
-        return partition in self._groups.get(group_id, {}).get(topic, {})
+        """Return whether a group has an offset of this partition, committed or pending."""
+        return (
+            partition in self._groups.get(group_id, {}).get(topic, {})
+            or OffsetKey(group_id, topic, partition) in self.pending
+        )
 
     # -- deletion and expiration -------------------------------------------------------------
 
@@ -96,6 +123,9 @@ class CommittedOffsets:
         for topic, partitions in self._groups.get(group_id, {}).items():
             for index in partitions:
                 yield offset_record(OffsetKey(group_id, topic, index), None)
+        for key in self.pending.of_group(group_id):
+            if key.partition not in self._groups.get(group_id, {}).get(key.topic, ()):
+                yield offset_record(key, None)
 
     def topic_tombstones(
         self, topics: Mapping[str, Collection[bytes]]
@@ -107,8 +137,20 @@ class CommittedOffsets:
         Offsets may change between two steps: what is committed meanwhile to a topic recreated under
         its name stays.
         """
-        for group_id in [*self._groups]:
+        for group_id in [*self]:
             yield None
+            for key in self.pending.of_group(group_id):
+                is_committed = key.partition in self._groups.get(group_id, {}).get(key.topic, ())
+                if (
+                    key.topic in topics
+                    and not is_committed
+                    and any(
+                        _may_be_one(deleted_id, topic_id)
+                        for topic_id in self.pending.topic_ids(key)
+                        for deleted_id in topics[key.topic]
+                    )
+                ):
+                    yield offset_record(key, None)
             for topic in topics.keys() & self._groups.get(group_id, {}).keys():
                 for index in [*self._groups.get(group_id, {}).get(topic, ())]:
                     offset = self._groups.get(group_id, {}).get(topic, {}).get(index)
@@ -134,6 +176,8 @@ class CommittedOffsets:
             if topic in spared:
                 continue
             for index, offset in partitions.items():
+                if self.pending and OffsetKey(group_id, topic, index) in self.pending:
+                    continue
                 begin_ms = offset.commit_timestamp if since_ms == NO_TIME else since_ms
                 end_ms = begin_ms + retention_ms
                 if offset.expire_timestamp != NO_TIME:
@@ -145,21 +189,41 @@ class CommittedOffsets:
 
     def replay(self, key: OffsetKey, offset: OffsetCommitValue | None) -> None:
         """Apply a commit or a tombstone."""
-        group_id, topic, index = key
         if offset is None:
-            self._remove(group_id, topic, index)
+            self.pending.drop(key)
+            self._remove(*key)
             return
+        if self.pending:
+            self.pending.replace(key)
+        self._commit(key, offset)
+
+    def replay_pending(
+        self, producer_id: int, key: OffsetKey, offset: OffsetCommitValue | None
+    ) -> None:
+        """Apply a commit in a producer's transaction; a tombstone takes effect at once."""
+        if offset is None:
+            self.replay(key, None)
+        else:
+            self.pending.add(producer_id, key, offset)
+
+    def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
+        """Commit or drop the pending offsets of a producer."""
+        for key, offset in self.pending.end(producer_id, is_commit=is_commit):
+            self._commit(key, offset)
+
+    def _commit(self, key: OffsetKey, offset: OffsetCommitValue) -> None:
+        group_id, topic, index = key
         if group_id not in self._groups:
             self._groups[group_id] = {}
-            self.size += GROUP_SIZE + len(group_id)
+            self._size += GROUP_SIZE + len(group_id)
         partitions = self._groups[group_id].setdefault(topic, {})
         before = partitions.get(index)
         if before is None:
             self.count += 1
-            self.size += OFFSET_SIZE
+            self._size += OFFSET_SIZE
         else:
-            self.size -= len(before.metadata)
-        self.size += len(offset.metadata)
+            self._size -= len(before.metadata)
+        self._size += len(offset.metadata)
         partitions[index] = offset
 
     def _remove(self, group_id: str, topic: str, index: int) -> None:
@@ -168,18 +232,41 @@ class CommittedOffsets:
         if before is None:
             return
         self.count -= 1
-        self.size -= OFFSET_SIZE + len(before.metadata)
+        self._size -= OFFSET_SIZE + len(before.metadata)
         if not topics[topic]:
             del topics[topic]
         if not topics:
             del self._groups[group_id]
-            self.size -= GROUP_SIZE + len(group_id)
+            self._size -= GROUP_SIZE + len(group_id)
 
-    def records(self) -> Iterator[GroupRecord]:
-        """Yield the records of all offsets, each as of the time it is yielded."""
+    def records(self) -> Iterator[GroupRecord | None]:
+        """Yield the records of all committed offsets, each as of the time it is yielded.
+
+        The record of a partition with a pending offset must not be written after it: it is yielded
+        once the transaction has ended.  None means that the rest has to wait.
+        """
+        waiting = {
+            key: None
+            for group_id in self.pending.groups()
+            for key in self.pending.of_group(group_id)
+        }
         for group_id in [*self._groups]:
             for topic in [*self._groups.get(group_id, ())]:
                 for index in [*self._groups.get(group_id, {}).get(topic, ())]:
-                    offset = self._groups.get(group_id, {}).get(topic, {}).get(index)
-                    if offset is not None:
-                        yield offset_record(OffsetKey(group_id, topic, index), offset)
+                    key = OffsetKey(group_id, topic, index)
+                    if key in self.pending:
+                        waiting[key] = None
+                    else:
+                        yield from self._record(key)
+        while waiting:
+            for key in [*waiting]:
+                if key not in self.pending:
+                    del waiting[key]
+                    yield from self._record(key)
+            if waiting:
+                yield None
+
+    def _record(self, key: OffsetKey) -> Iterator[GroupRecord]:
+        offset = self._groups.get(key.group, {}).get(key.topic, {}).get(key.partition)
+        if offset is not None:
+            yield offset_record(key, offset)

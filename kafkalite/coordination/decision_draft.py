@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from kafkalite.coordination.deadlines import Deadlines
-from kafkalite.coordination.machine import Reply
+from kafkalite.coordination.machine import Reply, TransactionalRecord
 from kafkalite.errors import KafkaError
 from kafkalite.protocol.schemas.group_records import GroupRecord
 
@@ -68,7 +68,7 @@ class DecisionDraft:
         self.deadlines = deadlines
         self.waiting = waiting
         self.replies: list[Reply] = []
-        self.records: list[GroupRecord] = []
+        self.records: list[GroupRecord | TransactionalRecord] = []
 
     def complete(self, token: Any, response: dict[str, Any]) -> None:
         """Complete a pending request, unless there is none or its connection has closed."""

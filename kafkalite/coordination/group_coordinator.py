@@ -15,9 +15,11 @@ a failed write, the next `tick` responds with NOT_COORDINATOR to the other reque
 decision would have completed; the group continues as if its members had been slow.
 
 Memory is bounded for all groups together: for metadata and assignments of members by ClassicGroups,
-for committed offsets by OFFSETS_SIZE_MAX.
+for committed offsets by commit_records.OFFSETS_SIZE_MAX.
 
-Left out: the newer group protocols; commits in transactions.
+Offsets committed in transactions are pending until the marker of the transaction is in the log.
+
+Left out: the newer group protocols.
 """
 
 from __future__ import annotations
@@ -30,6 +32,13 @@ from typing import Any, NamedTuple, TypeAlias
 
 from kafkalite.coordination.classic_group import CONSUMER, ClassicGroup
 from kafkalite.coordination.classic_groups import ClassicGroups
+from kafkalite.coordination.commit_records import (
+    TEXT_SIZE_MAX,
+    CommitRecords,
+    OffsetToCommit,
+    commit_records,
+    is_storable,
+)
 from kafkalite.coordination.committed_offsets import CommittedOffset, CommittedOffsets
 from kafkalite.coordination.deadlines import Deadlines
 from kafkalite.coordination.decision_draft import (
@@ -46,29 +55,30 @@ from kafkalite.coordination.decision_draft import (
     GroupLimits,
 )
 from kafkalite.coordination.group_members import GroupState, protocols_size
-from kafkalite.coordination.machine import DecisionResult, Reply
+from kafkalite.coordination.machine import (
+    DecisionResult,
+    Reply,
+    TransactionalRecord,
+    TransactionEnd,
+)
 from kafkalite.errors import (
     GroupIdNotFound,
     GroupSubscribedToTopic,
     IllegalGeneration,
-    InvalidCommitOffsetSize,
     InvalidGroupId,
     InvalidRequest,
     InvalidSessionTimeout,
     KafkaError,
     NonEmptyGroup,
     NotCoordinator,
-    OffsetMetadataTooLarge,
     UnknownMemberId,
 )
 from kafkalite.ids import NO_ID
 from kafkalite.protocol.schema import Fields
 from kafkalite.protocol.schemas.group_records import (
-    NO_EPOCH,
     NO_TIME,
     OFFSET_COMMIT,
     GroupRecord,
-    OffsetCommitValue,
     OffsetKey,
     group_record,
     offset_record,
@@ -85,10 +95,6 @@ __all__ = [
 
 Decision: TypeAlias = DecisionResult[list[Reply]]
 
-OFFSETS_SIZE_MAX = 1 << 30
-"""Approximate memory limit of the committed offsets of all groups: beyond it no offset of a
-partition that has none is accepted."""
-
 TICK_COUNT_MAX = 1_000
 """Maximum number of deadlines handled by one tick."""
 SWEEP_COUNT = 1_000
@@ -96,14 +102,13 @@ SWEEP_COUNT = 1_000
 
 UNKNOWN_GROUP_SINCE = 9
 """The OffsetCommit version from which a group can be unknown (KIP-848)."""
-
+UNKNOWN_GROUP_IN_TRANSACTION_SINCE = 6
+"""The TxnOffsetCommit version from which a group can be unknown."""
 
 UNKNOWN_DESCRIBED_SINCE = 6
 """The DescribeGroups version from which an unknown group is an error (KIP-1043)."""
 
 TIME_MAX = (1 << 63) - 1
-TEXT_SIZE_MAX = (1 << 15) - 1
-"""Maximum length of a string in a record; a request can have longer ones."""
 MEMBER_ID_BEGINNING_MAX = 255
 PROTOCOLS_MAX = 1_000
 """Maximum number of protocols of a member; clients have a few."""
@@ -114,17 +119,6 @@ class UnwrittenDecision(NamedTuple):
 
     token: Any
     replies: Sequence[Reply]
-
-
-class OffsetToCommit(NamedTuple):
-    """An offset to commit."""
-
-    topic: str
-    partition: int
-    offset: int
-    leader_epoch: int = NO_EPOCH
-    metadata: str | None = None
-    topic_id: bytes = NO_ID
 
 
 class GroupCoordinator:
@@ -255,28 +249,51 @@ class GroupCoordinator:
             group.check_commit(request, draft)
         elif request.generation_id_or_member_epoch >= 0:
             raise GroupIdNotFound() if version >= UNKNOWN_GROUP_SINCE else IllegalGeneration()
-        full = self.offsets.size > OFFSETS_SIZE_MAX
         expire_ms = NO_TIME
         if request.retention_time_ms != NO_TIME:
             expire_ms = min(max(wall_ms + request.retention_time_ms, 0), TIME_MAX)
-        codes = {}
-        for topic, index, offset, epoch, metadata, topic_id in commits:
-            if metadata and not self._fits_metadata(metadata):
-                codes[topic, index] = OffsetMetadataTooLarge.code
-                continue
-            if full and not self.offsets.has(group_id, topic, index):
-                codes[topic, index] = InvalidCommitOffsetSize.code
-                continue
-            codes[topic, index] = 0
-            committed = OffsetCommitValue(
-                offset, epoch, metadata or "", wall_ms, expire_ms, topic_id
-            )
-            draft.records.append(offset_record(OffsetKey(group_id, topic, index), committed))
+        codes, records = self._commit_records(group_id, commits, wall_ms, expire_ms)
+        draft.records += records
         draft.complete(token, {"codes": codes})
         return self._decided(draft, token)
 
-    def _fits_metadata(self, metadata: str) -> bool:
-        return len(metadata) <= self.limits.metadata_size_max and _is_storable(metadata)
+    def commit_transactional_offsets(
+        self,
+        request: Fields,
+        commits: Sequence[OffsetToCommit],
+        token: Any,
+        now_ms: int,
+        wall_ms: int,
+        version: int,
+        guard: Any = None,
+    ) -> Decision:
+        """TxnOffsetCommit: return the error code of each (topic, partition), as `codes`.
+
+        The offsets are pending until the transaction of the request's producer ends.  `guard` is
+        passed to the log with their records.
+        """
+        group_id = request.group_id
+        _check_id(group_id)
+        draft = self._draft(now_ms, wall_ms)
+        group = self.groups.get(group_id)
+        if group is not None:
+            group.check_transactional_commit(request)
+        elif request.generation_id_or_member_epoch >= 0:
+            known = version >= UNKNOWN_GROUP_IN_TRANSACTION_SINCE
+            raise GroupIdNotFound() if known else IllegalGeneration()
+        codes, records = self._commit_records(group_id, commits, wall_ms, NO_TIME)
+        producer = request.producer_id, request.producer_epoch, guard
+        draft.records += [TransactionalRecord(record, *producer) for record in records]
+        draft.complete(token, {"codes": codes})
+        return self._decided(draft, token)
+
+    def _commit_records(
+        self, group_id: str, commits: Sequence[OffsetToCommit], wall_ms: int, expire_ms: int
+    ) -> CommitRecords:
+        metadata_size_max = self.limits.metadata_size_max
+        return commit_records(
+            self.offsets, group_id, commits, metadata_size_max, wall_ms, expire_ms
+        )
 
     def delete_offsets(
         self, group_id: str, partitions: Sequence[tuple[str, int]], token: Any, now_ms: int
@@ -303,12 +320,15 @@ class GroupCoordinator:
         group_id: str,
         wanted: Mapping[str, Sequence[int]] | None,
         id_of: Callable[[str], bytes] = lambda topic: NO_ID,
+        *,
+        require_stable: bool = False,
     ) -> dict[str, dict[int, CommittedOffset]]:
         """Return a group's committed offsets by topic and partition; all if `wanted` is None.
 
-        `id_of` returns the id of the topic that currently has a name, if known.
+        `id_of` returns the id of the topic that currently has a name, if known.  With
+        `require_stable`, offsets that a transaction may change are UNSTABLE.
         """
-        return self.offsets.fetch(group_id, wanted, id_of)
+        return self.offsets.fetch(group_id, wanted, id_of, require_stable=require_stable)
 
     def topic_tombstones(
         self, topics: Mapping[str, Collection[bytes]]
@@ -413,7 +433,8 @@ class GroupCoordinator:
             group = self.groups.get(group_id) or ClassicGroup(group_id)
             expired = [*self._expired(group, draft.wall_ms)]
             draft.records += expired
-            if group.idle and len(expired) == self.offsets.count_of(group_id):
+            is_left = len(expired) < self.offsets.count_of(group_id)
+            if group.idle and not is_left and not self.offsets.pending.has_group(group_id):
                 self._delete_group(group, draft)
         if len(group_ids) == SWEEP_COUNT:
             draft.set_deadline(DeadlineKey(RETENTION), 0)
@@ -442,12 +463,22 @@ class GroupCoordinator:
 
     # -- replay ------------------------------------------------------------------------------
 
-    def replay(self, record: GroupRecord) -> None:
-        """Apply a record."""
+    def replay(self, record: GroupRecord | TransactionalRecord | TransactionEnd) -> None:
+        """Apply a record, or the end of a transaction."""
+        if isinstance(record, TransactionEnd):
+            self.offsets.end_transaction(record.producer_id, is_commit=record.is_commit)
+            return
         if self._unwritten is not None:
             self._unwritten = None
             if not self._refused:
                 self._deadlines.drop(DeadlineKey(REFUSED))
+        if isinstance(record, TransactionalRecord):
+            producer_id, record = record.producer_id, record.record
+            assert isinstance(record, GroupRecord)
+            if record.kind is OFFSET_COMMIT:
+                self.offsets.replay_pending(producer_id, record.key, record.value)
+                self.commit_count += record.value is not None
+                return
         if record.kind is OFFSET_COMMIT:
             self.offsets.replay(record.key, record.value)
             self.commit_count += record.value is not None
@@ -463,8 +494,9 @@ class GroupCoordinator:
         self.rebalance_count += group.replay(record.value)
         self.groups.update_size(group)
 
-    def records(self) -> Iterator[GroupRecord]:
-        """Yield the records of this state, each as of the time it is yielded."""
+    def records(self) -> Iterator[GroupRecord | None]:
+        """Yield the records of this state, each as of the time it is yielded; None means that the
+        rest has to wait for the end of a transaction."""
         for group_id in self.groups.ids():
             group = self.groups.get(group_id)
             if group is not None and group.recorded is not None:
@@ -546,9 +578,5 @@ def _check_id(group_id: str) -> None:
 
 
 def _check_texts(*texts: str | None) -> None:
-    if not all(text is None or _is_storable(text) for text in texts):
+    if not all(text is None or is_storable(text) for text in texts):
         raise InvalidRequest(f"A string in a group request has at most {TEXT_SIZE_MAX} bytes.")
-
-
-def _is_storable(text: str) -> bool:
-    return len(text) <= TEXT_SIZE_MAX // 4 or len(text.encode()) <= TEXT_SIZE_MAX

@@ -34,11 +34,39 @@ class Reply(NamedTuple):
     response: dict[str, Any]
 
 
+class TransactionalRecord(NamedTuple):
+    """A record that is written in a producer's transaction, which may still be aborted.
+
+    All records of a decision belong to the same transaction, or none does.
+    """
+
+    record: Any
+    producer_id: int
+    producer_epoch: int
+    guard: Any = None
+    """Shows the log that the transaction coordinator knew the partition (storage/verification.py);
+    not stored."""
+
+
+class TransactionEnd(NamedTuple):
+    """The end of a producer's transaction in the machine's log: its marker."""
+
+    producer_id: int
+    is_commit: bool
+
+
 class StateMachine(Protocol):
     """The methods of a machine that a host needs, besides its decisions."""
 
     def replay(self, record: Any) -> None:
-        """Apply one record to the state."""
+        """Apply one record to the state.
+
+        A machine whose records can be part of transactions gets TransactionalRecord and
+        TransactionEnd as well.
+        """
 
     def records(self) -> Iterator[Any]:
-        """Yield the fewest records that reproduce this state in an empty machine."""
+        """Yield the fewest records that reproduce this state in an empty machine.
+
+        None means that the rest has to wait for the end of a transaction.
+        """

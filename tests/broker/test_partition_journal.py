@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 
 from kafkalite.broker.coordinator import partition_journal
-from kafkalite.broker.coordinator.partition_journal import PartitionJournal, RecordCodec
+from kafkalite.broker.coordinator.journal_loader import RecordCodec
+from kafkalite.broker.coordinator.partition_journal import PartitionJournal
 from kafkalite.broker.machine_host import MachineHost
 from kafkalite.coordination.machine import DecisionResult
 from kafkalite.errors import CorruptMessage, KafkaStorageError

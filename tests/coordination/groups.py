@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from itertools import count
 from typing import Any
 
+from kafkalite.coordination.committed_offsets import UNSTABLE
 from kafkalite.coordination.group_coordinator import (
     CommittedOffset,
     Decision,
@@ -18,6 +19,7 @@ from kafkalite.coordination.group_coordinator import (
     OffsetToCommit,
 )
 from kafkalite.coordination.initial_rebalance import STATIC_GATHER_MS
+from kafkalite.coordination.machine import TransactionalRecord, TransactionEnd
 from kafkalite.errors import KafkaError, KafkaStorageError
 from kafkalite.ids import NO_ID
 from kafkalite.protocol.schema import Api, Fields
@@ -28,6 +30,7 @@ from kafkalite.protocol.schemas.groups import (
     OFFSET_COMMIT,
     SYNC_GROUP,
 )
+from kafkalite.protocol.schemas.transactions import TXN_OFFSET_COMMIT
 
 SESSION_MS = 10_000
 REBALANCE_MS = 60_000
@@ -98,6 +101,8 @@ class GroupHarness:
     def __init__(self, **limits: Any) -> None:
         self.now_ms = 0
         self.log: list[tuple[bytes, bytes | None]] = []
+        self.transactional: dict[int, TransactionalRecord | TransactionEnd] = {}
+        """What the entries of the log are that belong to a transaction, by index."""
         self.writable = True
         self.failed_count = 0
         self.limits = LIMITS._replace(**limits)
@@ -131,11 +136,15 @@ class GroupHarness:
             self.failed_count += 1
             return False
         for record in result.records:
+            transactional = None
+            if isinstance(record, TransactionalRecord):
+                transactional, record = record, record.record
+                self.transactional[len(self.log)] = transactional
             key, value = group_records.write(record)
             again = group_records.read(key, value)
             assert again == record
             self.log.append((key, value))
-            self.machine.replay(again)
+            self.machine.replay(again if transactional is None else transactional)
         for asked, response in result.response:
             assert asked.fault is not None or asked.response is None, f"{asked} is answered twice"
             asked.response = response
@@ -167,7 +176,10 @@ class GroupHarness:
         self.machine.loaded(self.now_ms)
 
     def read_log(self) -> list[Any]:
-        return [group_records.read(*entry) for entry in self.log]
+        return [
+            self.transactional.get(at) or group_records.read(*entry)
+            for at, entry in enumerate(self.log)
+        ]
 
     # -- requests ----------------------------------------------------------------------------
 
@@ -216,6 +228,59 @@ class GroupHarness:
         return self.commit(
             client.group_id, offsets, generation=client.generation, member_id=client.member_id
         )
+
+    def commit_in_transaction(
+        self,
+        group_id: str,
+        offsets: Mapping[tuple[str, int], int],
+        producer_id: int = 1,
+        *,
+        generation: int = -1,
+        member_id: str = "",
+        instance_id: str | None = None,
+        metadata: str = "",
+        topic_id: bytes = NO_ID,
+        version: int = 5,
+    ) -> GroupRequest:
+        request = read_as(
+            TXN_OFFSET_COMMIT,
+            5,
+            transactional_id="id",
+            group_id=group_id,
+            producer_id=producer_id,
+            producer_epoch=0,
+            generation_id_or_member_epoch=generation,
+            member_id=member_id,
+            group_instance_id=instance_id,
+        )
+        commits = [
+            OffsetToCommit(topic, index, offset, 0, metadata, topic_id)
+            for (topic, index), offset in offsets.items()
+        ]
+        return self.decide(
+            f"TxnOffsetCommit {group_id}",
+            lambda token: self.machine.commit_transactional_offsets(
+                request, commits, token, self.now_ms, self.wall_ms, version
+            ),
+        )
+
+    def end_transaction(self, producer_id: int = 1, *, is_commit: bool = True) -> None:
+        end = TransactionEnd(producer_id, is_commit)
+        self.transactional[len(self.log)] = end
+        self.log.append((b"", None))
+        self.machine.replay(end)
+
+    def unstable(self, group_id: str, *places: tuple[str, int]) -> list[tuple[str, int]]:
+        """Return the partitions among these that a client which requires a stable offset gets
+        none of."""
+        wanted: dict[str, list[int]] = {}
+        for topic, index in places:
+            wanted.setdefault(topic, []).append(index)
+        found = self.machine.fetch_offsets(group_id, wanted, require_stable=True)
+        return [
+            (topic, at) for topic, by in found.items() for at, each in by.items()
+            if each is UNSTABLE
+        ]  # fmt: skip
 
     def delete_offsets(self, group_id: str, *places: tuple[str, int]) -> GroupRequest:
         return self.decide(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafkalite.coordination import group_coordinator
+from kafkalite.coordination import commit_records, group_coordinator
 from tests.coordination.groups import (
     CHECK_MS,
     RETENTION_MS,
@@ -144,7 +144,7 @@ def test_offsets_of_an_earlier_topic_of_the_name_are_omitted(harness):
 
 
 def test_memory_of_all_committed_offsets_is_bounded(harness, monkeypatch):
-    monkeypatch.setattr(group_coordinator, "OFFSETS_SIZE_MAX", 10_000)
+    monkeypatch.setattr(commit_records, "OFFSETS_SIZE_MAX", 10_000)
     codes = [harness.commit("g", {("t", at): 1}, metadata="x" * 1_000).code for at in range(20)]
     assert codes[0] == NONE
     assert codes[-1] == INVALID_SIZE
@@ -158,7 +158,7 @@ def test_memory_of_all_committed_offsets_is_bounded(harness, monkeypatch):
 
 
 def test_group_names_count_towards_the_offsets_limit(harness, monkeypatch):
-    monkeypatch.setattr(group_coordinator, "OFFSETS_SIZE_MAX", 100_000)
+    monkeypatch.setattr(commit_records, "OFFSETS_SIZE_MAX", 100_000)
     codes = [harness.commit(f"{at}" + "g" * 20_000, {("t", 0): 1}).code for at in range(8)]
     assert codes == [NONE] * 5 + [INVALID_SIZE] * 3
     harness.delete_groups(*[*harness.machine.offsets])

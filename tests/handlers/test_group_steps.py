@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kafkalite import errors
-from kafkalite.broker.coordinator import coordinator_host, group_coordinators, partition_journal
+from kafkalite.broker.coordinator import coordinator_host, group_coordinators, journal_loader
 from kafkalite.protocol.schemas.groups import LIST_GROUPS
 from kafkalite.protocol.schemas.topics import DELETE_TOPICS
 from tests.handlers.grouping import commit, fetch
@@ -18,7 +18,7 @@ def restart_slowly(groups, monkeypatch):
     """Return a function that restarts the node so that a tick loads one record."""
 
     def restart():
-        monkeypatch.setattr(partition_journal, "LOAD_COUNT", 1)
+        monkeypatch.setattr(journal_loader, "LOAD_COUNT", 1)
         monkeypatch.setattr(coordinator_host, "LOAD_MS", 0)
         groups.restart()
 
@@ -54,7 +54,7 @@ def test_offsets_of_a_topic_deleted_during_load_are_removed(groups, restart_slow
 
 
 def test_log_damaged_beyond_the_first_step_is_not_served(groups, restart_slowly, monkeypatch):
-    monkeypatch.setattr(partition_journal, "READ_SIZE", 1)  # a batch at a time
+    monkeypatch.setattr(journal_loader, "READ_SIZE", 1)  # a batch at a time
     for offset in range(5):
         assert commit(groups, offset=offset) == 0
     restart_slowly()

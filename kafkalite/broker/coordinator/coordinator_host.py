@@ -11,6 +11,9 @@ A host loads its machine in steps on the event loop; until then, its requests ar
 COORDINATOR_LOAD_IN_PROGRESS.  A partition that cannot be read is refused with
 COORDINATOR_NOT_AVAILABLE until the node restarts.
 
+A transaction marker in the partition is replayed as soon as it is appended; what a request reads
+afterwards waits until the marker is committed, as for the records of a decision.
+
 A process that was stopped for a while has received no heartbeats, which must not expire sessions:
 after a late timer, requests waiting in the sockets are read first.
 """
@@ -22,10 +25,11 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from kafkalite.broker.coordinator.partition_journal import PartitionJournal, RecordCodec
+from kafkalite.broker.coordinator.journal_loader import RecordCodec
+from kafkalite.broker.coordinator.partition_journal import PartitionJournal
 from kafkalite.broker.future import Future
 from kafkalite.broker.machine_host import MachineHost
-from kafkalite.coordination.machine import DecisionResult, Reply, StateMachine
+from kafkalite.coordination.machine import DecisionResult, Reply, StateMachine, TransactionEnd
 from kafkalite.coordination.placement import coordinator_partition
 from kafkalite.errors import (
     CoordinatorLoadInProgress,
@@ -40,6 +44,7 @@ if TYPE_CHECKING:
     from kafkalite.broker.metadata_cache import MetadataCache
     from kafkalite.broker.replica.partition import Partition
     from kafkalite.broker.replica.replica_manager import ReplicaManager
+    from kafkalite.records.control import TransactionMarker
     from kafkalite.storage.flusher import Flusher
     from kafkalite.transport.reactor import Reactor, Timer
 
@@ -174,6 +179,18 @@ class CoordinatorHost(MachineHost[M]):
         """Return what `query` reads of the machine, once all it depends on is committed."""
         return self.decide(lambda machine: DecisionResult(query(machine)))
 
+    # -- transaction markers -----------------------------------------------------------------
+
+    def check_marker(self) -> None:
+        """Raise NotLeaderOrFollower while loading: the transaction coordinator retries then."""
+        if self.is_loading:
+            raise NotLeaderOrFollower("The coordinator in this partition is loading; retry later.")
+
+    def marker_appended(self, marker: TransactionMarker, size: int) -> None:
+        """Replay a marker that was appended to the partition."""
+        self.journal.note_written(size)
+        self.machine.replay(TransactionEnd(marker.producer_id, marker.is_commit))
+
     # -- timer -------------------------------------------------------------------------------
 
     def schedule(self) -> None:
@@ -286,6 +303,8 @@ class Coordinators(Generic[M]):
                 self._host_loaded, self._load_failed,
             )  # fmt: skip
             self._hosts[partition.index] = host
+            if self._kind.codec.is_transactional:
+                partition.marker_listener = host
             host.load()
         except KafkaError as error:
             raise self._load_failed(partition, error) from None
@@ -302,6 +321,7 @@ class Coordinators(Generic[M]):
             partition, partition, str(error),
         )  # fmt: skip
         self._hosts.pop(partition.index, None)
+        partition.marker_listener = None
         self.unreadable[partition.index] = CoordinatorNotAvailable(str(error))
         return self.unreadable[partition.index].copy()
 

@@ -18,7 +18,7 @@ from kafkalite.broker.coordinator.coordinator_host import (
     Coordinators,
     RequestDecision,
 )
-from kafkalite.broker.coordinator.partition_journal import RecordCodec
+from kafkalite.broker.coordinator.journal_loader import RecordCodec
 from kafkalite.broker.stepping import WorkQueues
 from kafkalite.config.broker import (
     GROUP_INITIAL_REBALANCE_DELAY_MS,
@@ -30,6 +30,7 @@ from kafkalite.config.broker import (
     OFFSETS_RETENTION_MINUTES,
 )
 from kafkalite.coordination.group_coordinator import GroupCoordinator, GroupLimits
+from kafkalite.coordination.machine import TransactionalRecord
 from kafkalite.coordination.topic_names import CONSUMER_OFFSETS
 from kafkalite.protocol.schemas import group_records
 
@@ -85,7 +86,7 @@ class GroupCoordinators(Coordinators[GroupCoordinator]):
     ) -> None:
         kind = CoordinatorKind(
             CONSUMER_OFFSETS,
-            RecordCodec(group_records.write, group_records.read),
+            RecordCodec(group_records.write, group_records.read, is_transactional=True),
             lambda: GroupCoordinator(self._limits, new_member_id),
         )
         super().__init__(kind, metadata, replicas, flusher, reactor)
@@ -147,11 +148,12 @@ class GroupCoordinators(Coordinators[GroupCoordinator]):
             self._reactor.call_later(DELETE_PAUSE_MS, lambda: self._delete_step(host, remaining))
 
 
-def log_changes(records: Sequence[group_records.GroupRecord], _: int) -> None:
+def log_changes(records: Sequence[group_records.GroupRecord | TransactionalRecord], _: int) -> None:
     """Log the changes of groups; committed offsets are too many to log."""
-    for kind, group_id, value in records:
-        if kind is not group_records.GROUP_METADATA:
+    for record in records:
+        if isinstance(record, TransactionalRecord) or record.kind is group_records.OFFSET_COMMIT:
             continue
+        group_id, value = record.key, record.value
         # A name may contain anything, including line ends, and be long.
         name = group_id[:LOGGED_LENGTH_MAX]
         if value is None:

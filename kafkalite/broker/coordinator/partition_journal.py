@@ -4,6 +4,9 @@ This node leads the partition, and clients may read it.  The records are Kafka's
 last one of a key is valid.  A decision is committed when the high watermark has passed it, so it is
 as safe as the topic's `durability` makes it.
 
+The records of a transaction are one batch of its producer; its marker is written in their order by
+the leader of the partition, with a MarkerListener to tell the machine.
+
 In place of compaction the journal rewrites itself.  Once enough was written since the last time,
 the machine's live records are appended to the log in steps between other work, and when they are on
 the disk the log start moves to the first of them:
@@ -14,7 +17,9 @@ the disk the log start moves to the first of them:
 Each record is complete in itself and later ones of its key follow in order, so reading from there
 restores the same state.  A crash in between leaves the log start as it was.
 
-A record that cannot be decoded is skipped and logged, so that the others can be loaded.
+The record of a key with a pending offset (TransactionalRecord) is written only once the transaction
+has ended: a copy behind the pending record would seem to have replaced it.  So when the log start
+moves, no earlier record is undecided.
 """
 
 from __future__ import annotations
@@ -22,12 +27,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
+from kafkalite.broker.coordinator.journal_loader import JournalLoader, RecordCodec
 from kafkalite.broker.replica.delayed_operation import DelayedOperation, WatchedPartition
-from kafkalite.errors import CorruptMessage, KafkaError, KafkaStorageError, UnsupportedVersion
+from kafkalite.coordination.machine import TransactionalRecord
+from kafkalite.errors import KafkaError, KafkaStorageError
 from kafkalite.records import batch as record_batch
-from kafkalite.storage.log_reader import read
 
 if TYPE_CHECKING:
     from kafkalite.broker.replica.partition import Partition
@@ -37,25 +43,16 @@ if TYPE_CHECKING:
     from kafkalite.storage.log_flushes import LogFlush
     from kafkalite.transport.reactor import Reactor
 
-READ_SIZE = 1 << 20
-LOAD_COUNT = 100
-"""Number of records in a step of loading."""
 REWRITE_AFTER_SIZE = 16 << 20
 """Minimum number of bytes written before live records are rewritten."""
 REWRITE_COUNT = 200
 """Number of live records written per step: about a millisecond."""
 REWRITE_PAUSE_MS = 5
+REWRITE_WAIT_MS = 50
+"""Time between two looks whether the transactions have ended that a rewrite waits for."""
 REWRITE_RETRY_MS = 60_000
 
 log = logging.getLogger("kafkalite.broker")
-
-
-class RecordCodec(NamedTuple):
-    """Conversion of a machine's records to keys and values, and back."""
-
-    write: Callable[[Any], tuple[bytes, bytes | None]]
-    read: Callable[[bytes, bytes | None], Any]
-    """Returns None for a record of a kind that is not the machine's."""
 
 
 class PartitionJournal:
@@ -93,75 +90,36 @@ class PartitionJournal:
         return self.partition.high_watermark
 
     def append(self, records: Sequence[Any]) -> None:
-        """Append these records as one batch."""
+        """Append these records as one batch; those of a transaction as one of its producer."""
+        producer_id = producer_epoch = -1
+        guard = None
+        if isinstance(records[0], TransactionalRecord):
+            _, producer_id, producer_epoch, guard = first = records[0]
+            assert all(each[1:] == first[1:] for each in records), "one transaction"
+            records = [each.record for each in records]
         now_ms = self._reactor.clock.wall_ms()
         batch = record_batch.build(
-            record_batch.Record(timestamp=now_ms, key=key, value=value)
-            for key, value in map(self._codec.write, records)
+            (
+                record_batch.Record(timestamp=now_ms, key=key, value=value)
+                for key, value in map(self._codec.write, records)
+            ),
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            transactional=producer_id >= 0,
         )
-        self._replicas.append_own(self.partition, batch)
-        self._written_size += len(batch)
+        self._replicas.append_own(self.partition, batch, guard)
+        self.note_written(len(batch))
+
+    def note_written(self, size: int) -> None:
+        """Note bytes that were appended to the partition."""
+        self._written_size += size
 
     def push(self) -> None:
         """Do nothing: the end of the tick flushes what must be flushed."""
 
-    # -- loading -----------------------------------------------------------------------------
-
     def load(self, machine: StateMachine) -> Iterator[int]:
-        """Replay the last record of each key, in steps of about a millisecond; yield how many.
-
-        Nothing may be appended meanwhile.  A KafkaError means that the log is damaged and its
-        content unknown.
-        """
-        if self.partition.log.failure is not None:
-            raise KafkaStorageError(self.partition.log.failure)
-        latest: dict[bytes, bytes | None] = {}
-        for number, record in enumerate(self._records()):
-            if record.key is not None:
-                latest[record.key] = record.value
-            if number % LOAD_COUNT == 0:
-                yield 0
-        skipped = 0
-        for number, (key, value) in enumerate(latest.items()):
-            try:
-                found = self._codec.read(key, value)
-                if found is not None:
-                    machine.replay(found)
-            except (CorruptMessage, UnsupportedVersion) as error:
-                skipped += 1
-                if skipped == 1:
-                    log.error(
-                        "Coordinator record is skipped: it cannot be decoded."
-                        " partition=%s error=%r",
-                        self.partition, str(error),
-                    )  # fmt: skip
-            if number % LOAD_COUNT == 0:
-                yield number
-        if skipped > 1:
-            log.error(
-                "Coordinator records are skipped: they cannot be decoded. partition=%s records=%d",
-                self.partition, skipped,
-            )  # fmt: skip
-        yield len(latest)
-
-    def _records(self) -> Iterator[record_batch.Record]:
-        stored = self.partition.log
-        offset = stored.log_start_offset
-        while offset < stored.end_offset:
-            try:
-                found = read(stored, offset, READ_SIZE, stored.end_offset)
-                content = found.read() if found is not None else b""
-            except OSError as error:
-                reason = f"{stored.directory} cannot be read at offset {offset}: {error.strerror}"
-                raise KafkaStorageError(reason) from error
-            next_offset = offset
-            for batch in record_batch.batches(content):
-                if not batch.header.is_control:
-                    yield from batch.records()
-                next_offset = batch.header.last_offset + 1
-            if next_offset == offset:
-                raise CorruptMessage(f"{stored.directory} cannot be read at offset {offset}.")
-            offset = next_offset
+        """Replay the log, in steps of about a millisecond; see JournalLoader.steps."""
+        return JournalLoader(self.partition, self._codec, machine).steps()
 
     # -- rewriting the live records ----------------------------------------------------------
 
@@ -183,11 +141,19 @@ class PartitionJournal:
     def _rewrite(self, left: Iterator[Any], begin: int) -> None:
         if self.partition.error is not None:
             return  # it is deleted or closed
-        some = list(islice(left, REWRITE_COUNT))
+        some: list[Any] = []
+        pause_ms = None
+        for record in islice(left, REWRITE_COUNT):
+            if record is None:
+                pause_ms = REWRITE_WAIT_MS
+                break
+            some.append(record)
+            pause_ms = REWRITE_PAUSE_MS
         try:
             if some:
                 self.append(some)
-                self._reactor.call_later(REWRITE_PAUSE_MS, lambda: self._rewrite(left, begin))
+            if pause_ms is not None:
+                self._reactor.call_later(pause_ms, lambda: self._rewrite(left, begin))
                 return
             self._rewritten_size = self._written_size
             flush = self.partition.log.flush_begin()

@@ -12,8 +12,8 @@ from kafkalite.broker.coordinator.coordinator_host import (
     CoordinatorKind,
     Coordinators,
 )
+from kafkalite.broker.coordinator.journal_loader import RecordCodec
 from kafkalite.broker.coordinator.marker_channel import MarkerChannel
-from kafkalite.broker.coordinator.partition_journal import RecordCodec
 from kafkalite.broker.future import Future
 from kafkalite.config.broker import (
     TRANSACTION_MAX_TIMEOUT_MS,

@@ -12,7 +12,7 @@ Left out: followers and the ISR.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from kafkalite.broker.request_metrics import TopicTraffic
 from kafkalite.errors import FencedLeaderEpoch, KafkaError, OffsetOutOfRange, UnknownLeaderEpoch
@@ -33,11 +33,22 @@ READ_COMMITTED = 1
 """Kafka's isolation level for reads up to the last stable offset."""
 
 
+class MarkerListener(Protocol):
+    """A coordinator whose records in a partition can be part of transactions."""
+
+    def check_marker(self) -> None:
+        """Raise NotLeaderOrFollower if the coordinator cannot take a marker yet."""
+
+    def marker_appended(self, marker: TransactionMarker, size: int) -> None:
+        """Take a marker that was appended, of `size` bytes."""
+
+
 class Partition:
     """One partition led by this node."""
 
     __slots__ = ("error", "flush_timer", "flushes_always", "flushing", "high_watermark", "index",
-                 "leader_epoch", "log", "topic", "topic_id", "traffic", "waiting")  # fmt: skip
+                 "leader_epoch", "log", "marker_listener", "topic", "topic_id", "traffic",
+                 "waiting")  # fmt: skip
 
     def __init__(
         self, log: Log, leader_epoch: int, settings: Settings, traffic: TopicTraffic | None = None
@@ -54,6 +65,7 @@ class Partition:
         self.lead(leader_epoch)
         self.waiting: dict[DelayedOperation, int | None] = {}
         """Delayed operations that wait for this partition; for a fetch, its position there."""
+        self.marker_listener: MarkerListener | None = None
         self.error: KafkaError | None = None
         self.flushing = False
         self.flush_timer: object | None = None
@@ -120,7 +132,13 @@ class Partition:
         """Append the marker that ends a producer's transaction; raise as `append`."""
         if self.error is not None:
             raise self.error.copy()
+        listener = self.marker_listener
+        if listener is not None:
+            listener.check_marker()
+        size = self.log.size
         appended = self.log.append_marker(marker, self.leader_epoch)
+        if listener is not None:
+            listener.marker_appended(marker, self.log.size - size)
         if not self.flushes_always:
             self.high_watermark = self.log.end_offset
         return appended
