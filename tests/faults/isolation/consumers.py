@@ -140,7 +140,10 @@ def next_offset(records: bytes) -> int:
 
 
 def consume(plan: ConsumerPlan, control: Connection) -> None:
-    """Run the consumers until a message comes from `control`; then send it the counts."""
+    """Run the consumers until a message comes from `control`; then send it the counts.
+
+    A first message is sent to `control` once all consumers are connected.
+    """
     counts: Counter[str] = Counter()
     poll = select.epoll()
     poll.register(control.fileno(), select.EPOLLIN)
@@ -161,6 +164,8 @@ def consume(plan: ConsumerPlan, control: Connection) -> None:
             made.fetch([])
             counts["consumers"] += 1
             due += 1 / plan.connects_per_s
+            if not waiting:
+                control.send("connected")
         for descriptor, _ in poll.poll(0.01 if waiting else 1.0):
             if descriptor == control.fileno():
                 now = time.monotonic()

@@ -139,13 +139,15 @@ def play(
         load.open_sessions,
     ]
     load.begin(*works, lambda: load.feed("many"))
-    connected = begun + (plan.consumers + plan.wide_consumers) / plan.connects_per_s
-    least = max(connected, begun + plan.beside_s)
+    least = begun + plan.beside_s
     bounded = load.threads[: len(works)]
     while time.monotonic() < deadline and (
-        any(thread.is_alive() for thread in bounded) or time.monotonic() < least
+        any(thread.is_alive() for thread in bounded)
+        or time.monotonic() < least
+        or not consumers.control.poll()
     ):
         time.sleep(0.1)
+    consumers.receive()  # all of them are connected
     load.end()
     load.counts.update(consumers.result())
     took = time.monotonic() - begun
