@@ -30,6 +30,7 @@ from kafkalite.broker.local.direct_reads import DelayedRead
 from kafkalite.broker.replica.delayed_fetch import DelayedFetch
 from kafkalite.broker.replica.delayed_produce import DelayedProduce
 from kafkalite.broker.request_metrics import TopicTraffic
+from kafkalite.broker.transaction_metrics import coordinator_families
 from kafkalite.errors import BY_CODE
 from kafkalite.metrics import (
     BUCKET_COUNT,
@@ -73,10 +74,10 @@ TOPIC_COUNTERS = {
     "failed_fetches": ("failedfetchrequests", "Failed fetch requests, counted per partition."),
 }
 PARTITION_GAUGES: dict[str, tuple[str, Callable[[Any], int]]] = {
-    "size": ("Size of a partition's segments in bytes.", lambda log: log.size),
-    "logstartoffset": ("Log start offset of a partition.", lambda log: log.log_start_offset),
-    "logendoffset": ("Log end offset of a partition.", lambda log: log.end_offset),
-    "numlogsegments": ("Number of segments of a partition.", lambda log: len(log.segments)),
+    "size": ("Size of a partition's segments in bytes.", lambda led: led.log.size),
+    "logstartoffset": ("Log start offset of a partition.", lambda led: led.log.log_start_offset),
+    "logendoffset": ("Log end offset of a partition.", lambda led: led.log.end_offset),
+    "numlogsegments": ("Number of segments of a partition.", lambda led: len(led.log.segments)),
 }
 GROUP_GAUGES = {
     "groups": "numgroups",
@@ -136,7 +137,7 @@ class PartitionGauges(Sequence[tuple[dict[str, str], int]]):
     def __getitem__(self, position: Any) -> Any:
         partition = self._partitions[position]
         labels = {"topic": partition.topic, "partition": str(partition.index)}
-        return labels, self._value(partition.log)
+        return labels, self._value(partition)
 
 
 class NodeMetrics:
@@ -212,6 +213,7 @@ class NodeMetrics:
         yield from self._loop()
         yield from self._local()
         yield from self._groups()
+        yield from coordinator_families(self.node)
         yield from self._telemetry()
         yield from self._logs()
 
@@ -291,6 +293,11 @@ class NodeMetrics:
 
     def _logs(self) -> Iterator[Family]:
         led = list(self.node.replicas)
+        yield Family(
+            "kafka_cluster_partition_laststableoffsetlag", GAUGE,
+            "Records between the last stable offset and the high watermark of a partition.",
+            PartitionGauges(led, lambda each: each.high_watermark - each.last_stable_offset),
+        )  # fmt: skip
         for name, (help_text, value) in PARTITION_GAUGES.items():
             gauges = PartitionGauges(led, value)
             yield Family(f"kafka_log_log_{name}", GAUGE, help_text, gauges)

@@ -90,6 +90,8 @@ class TransactionCoordinator:
         """Metrics: the number of transactional ids by state."""
         self._take_producer_id = take_producer_id
         self._transactions: dict[str, Transaction] = {}
+        self._start_ms: dict[str, int] = {}
+        """The starts of the Ongoing transactions, the oldest first."""
         self._timeouts: Deadlines[str] = Deadlines()
         self._next_sweep_ms: int | None = None
         self._sweep: Iterator[str] | None = None
@@ -210,6 +212,11 @@ class TransactionCoordinator:
         """Return the transactional ids as they are now."""
         return [*self._transactions.items()]
 
+    @property
+    def oldest_start_ms(self) -> int | None:
+        """Start of the oldest Ongoing transaction, or None."""
+        return next(iter(self._start_ms.values()), None)
+
     def prepared(self) -> Iterator[tuple[str, Transaction]]:
         """Yield the transactions whose markers are to be written."""
         for transactional_id, transaction in self._transactions.items():
@@ -275,6 +282,9 @@ class TransactionCoordinator:
             self.counts[transaction.state] += 1
         if transaction is None or transaction.state is not TransactionState.ONGOING:
             self._timeouts.drop(transactional_id)
+            self._start_ms.pop(transactional_id, None)
+        elif self._start_ms.get(transactional_id) != transaction.start_ms:
+            self._start_ms[transactional_id] = transaction.start_ms
 
     def records(self) -> Iterator[TransactionRecord]:
         """Yield the fewest records that reproduce this state in an empty machine."""
@@ -288,6 +298,7 @@ class TransactionCoordinator:
                 timeout_ms = transaction.timeout_ms
                 left_ms = transaction.start_ms + timeout_ms - wall_ms
                 self._timeouts.set(transactional_id, now_ms + min(max(left_ms, 0), timeout_ms))
+        self._start_ms = dict(sorted(self._start_ms.items(), key=lambda each: each[1]))
         self._next_sweep_ms = now_ms + self.limits.expiration_check_ms
 
     def drop_token(self, token: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kafkalite.broker.node import Node
 from kafkalite.coordination.transaction import NO_PRODUCER, ProducerEpoch
 from kafkalite.coordination.transaction_coordinator import TransactionCoordinator
 from kafkalite.ids import new_id
@@ -19,11 +20,16 @@ UNVERIFIED = {"transaction.partition.verification.enable": "false"}
 TIMEOUT_MS = 60_000
 
 
-def create_coordinator(cluster: Clients) -> None:
-    """Create the topic of the coordinator, at node 0."""
-    cluster.node(0).local_controller.execute(
+def create_state_topic(node: Node) -> None:
+    """Have node 0 create the topic of the coordinator."""
+    node.local_controller.execute(
         lambda machine: machine.create_internal_topic(STATE_TOPIC, new_id(), 1, {})
     )
+
+
+def create_coordinator(cluster: Clients) -> None:
+    """Create the topic of the coordinator in a cluster."""
+    create_state_topic(cluster.node(0))
     cluster.settle()
 
 
