@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from kafkalite.client.consumer.async_consumer import AsyncConsumer
     from kafkalite.client.consumer.consumer import Consumer
     from kafkalite.client.consumer.range_reader import RangeReader, RecordsLost
+    from kafkalite.client.net.group_metadata import GroupMetadata
+    from kafkalite.client.net.producer_identity import ProducerIdentity
     from kafkalite.client.net.topology import TopicPartition
     from kafkalite.client.producer.async_producer import AsyncProducer
     from kafkalite.client.producer.producer import Producer
@@ -34,9 +36,11 @@ __all__ = [
     "Broker",
     "Consumer",
     "ConsumerConfig",
+    "GroupMetadata",
     "Message",
     "Producer",
     "ProducerConfig",
+    "ProducerIdentity",
     "RangeReader",
     "RecordsLost",
     "TopicPartition",
@@ -50,9 +54,11 @@ _HOME = {
     "Broker": "kafkalite.testing",
     "Consumer": "kafkalite.client.consumer.consumer",
     "ConsumerConfig": "kafkalite.config.client_keywords",
+    "GroupMetadata": "kafkalite.client.net.group_metadata",
     "Message": "kafkalite._ext.message_reader",
     "Producer": "kafkalite.client.producer.producer",
     "ProducerConfig": "kafkalite.config.client_keywords",
+    "ProducerIdentity": "kafkalite.client.net.producer_identity",
     "RangeReader": "kafkalite.client.consumer.range_reader",
     "RecordsLost": "kafkalite.client.consumer.range_reader",
     "TopicPartition": "kafkalite.client.net.topology",

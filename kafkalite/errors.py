@@ -7,9 +7,9 @@ message if none is passed.
     Retriable        a retry may succeed
     StaleMetadata    a retry may succeed after the client has refreshed its metadata
 
-Code 0 means success and has no class.  `BufferExhausted` is raised by clients only.  Two classes
-are not Kafka's: `Refusal` is an error of the command line, whose message says what to do; `Fatal`
-ends the process.
+Code 0 means success and has no class.  `BufferExhausted` and `TransactionAborted` are raised by
+clients only.  Two classes are not Kafka's: `Refusal` is an error of the command line, whose message
+says what to do; `Fatal` ends the process.
 """
 
 from __future__ import annotations
@@ -457,6 +457,9 @@ class InvalidRegistration(KafkaError, code=119):
 
 class TransactionAbortable(KafkaError, code=120):
     """The transaction cannot be committed and must be aborted; the producer can continue."""
+
+class TransactionAborted(TransactionAbortable):
+    """The transaction was aborted before the record was sent."""
 
 class InvalidRecordState(KafkaError, code=121):
     """The record is not in a state in which this member can acknowledge it."""

@@ -139,8 +139,16 @@ ENABLE_IDEMPOTENCE = PRODUCER.declare(
 )
 TRANSACTIONAL_ID = PRODUCER.declare(
     "transactional.id", Type.STRING, None,
-    """Id under which transactions continue after a restart.""",
-    check=OnlyValue(None, "transactions come with a later version"),
+    """Name under which this producer writes transactions.  A second producer with the same id
+    fences the first; after a restart the id's open transaction is aborted.  It requires
+    enable.idempotence.""",
+    check=Check("a name of 1 to 32767 bytes", lambda name: 0 < len(name.encode()) <= 0x7FFF),
+)
+TRANSACTION_TIMEOUT_MS = PRODUCER.declare(
+    "transaction.timeout.ms", Type.INT, 60_000,
+    """Time after the first record of a transaction when the broker aborts it and fences the
+    producer; at most the broker's transaction.max.timeout.ms.""",
+    check=at_least(1),
 )
 RETRIES = PRODUCER.declare(
     "retries", Type.INT, INT_MAX,
@@ -227,8 +235,7 @@ COMPRESSION_ZSTD_LEVEL = PRODUCER.declare(
 )
 
 PRODUCER.leave_out(
-    "transaction.timeout.ms", "transaction.two.phase.commit.enable",
-    because="transactions come with a later version",
+    "transaction.two.phase.commit.enable", because="a producer ends its transactions itself",
 )
 PRODUCER.leave_out(
     "partitioner.class", "partitioner.ignore.keys", "partitioner.adaptive.partitioning.enable",

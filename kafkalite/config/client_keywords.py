@@ -61,7 +61,12 @@ class ProducerConfig(ClientConfig, total=False):
     """Add sequence numbers to batches, so that a retry does not write one twice. It requires
     acks=all; other values of acks disable it unless it is set explicitly."""
     transactional_id: str | None
-    """Id under which transactions continue after a restart."""
+    """Name under which this producer writes transactions. A second producer with the same id fences
+    the first; after a restart the id's open transaction is aborted. It requires
+    enable.idempotence."""
+    transaction_timeout_ms: int | str | None
+    """Time after the first record of a transaction when the broker aborts it and fences the
+    producer; at most the broker's transaction.max.timeout.ms."""
     retries: int | str | None
     """Maximum number of retries of a batch; delivery.timeout.ms is the better limit."""
     delivery_timeout_ms: int | str | None

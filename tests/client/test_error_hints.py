@@ -16,7 +16,8 @@ NOWHERE = "127.0.0.1:1"
 @pytest.mark.parametrize(
     ("name", "hint"),
     [("start", "with block"), ("stop", "close()"), ("send_and_wait", "result()"),
-     ("create_batch", "batch_size"), ("transaction", "later version"), ("produce", "send(")],
+     ("create_batch", "batch_size"), ("begin_transaction", "producer.transaction()"),
+     ("produce", "send(")],
 )  # fmt: skip
 def test_missing_producer_method_names_its_replacement(name, hint):
     async def ask():

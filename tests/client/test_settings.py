@@ -60,7 +60,12 @@ def test_setting_value_may_be_text_or_typed(keywords, key, value):
         ({"linger_ms": [1]}, "linger.ms cannot be a list"),
         ({"acks": 2}, "acks must be one of all, 0, 1, not '2'"),
         ({"acks": len}, "acks cannot be a builtin_function_or_method"),
-        ({"transactional_id": "t"}, "transactions come with a later version"),
+        ({"transactional_id": ""}, "transactional.id must be a name"),
+        ({"transactional_id": "t", "acks": 1}, "transactional.id requires acks to be all"),
+        (
+            {"transactional_id": "t", "enable_idempotence": False},
+            "transactional.id requires enable.idempotence",
+        ),
         ({"security_protocol": "SASL_SSL"}, "TLS and SASL come with a later version"),
         ({"sasl.mechanism": "PLAIN"}, "TLS and SASL come with a later version"),
         ({"partitioner_class": "x"}, "partitioner takes a name or a function"),

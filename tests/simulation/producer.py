@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kafkalite._ext.ring import HEADER_SIZE
+from kafkalite.client.net.producer_identity import ProducerIdentity
 from kafkalite.client.net.settings import producer_settings
 from kafkalite.client.net.topology import PartitionMetadata, TopicMetadata
 from kafkalite.client.producer.accumulator import Accumulator
@@ -23,7 +24,6 @@ from kafkalite.client.producer.partition_queue import (
     Batch,
     BatchResponse,
     PartitionQueue,
-    ProducerIdentity,
     ProducerTopic,
 )
 from kafkalite.client.producer.producer_node import ProducerNode

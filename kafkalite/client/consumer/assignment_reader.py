@@ -31,7 +31,6 @@ from kafkalite.client.consumer.positions import (
     NOT_OUT_OF_RANGE,
     Assignment,
     Position,
-    partition_name,
 )
 from kafkalite.client.consumer.record_range import RecordRange
 from kafkalite.client.consumer.subscription import Subscription
@@ -40,7 +39,13 @@ from kafkalite.client.net import offset_requests
 from kafkalite.client.net.cluster import Cluster
 from kafkalite.client.net.deadline import Backoff, Deadline
 from kafkalite.client.net.settings import ClientSettings
-from kafkalite.client.net.topology import NO_LEADER, TopicMetadata, TopicPartition, error_of
+from kafkalite.client.net.topology import (
+    NO_LEADER,
+    TopicMetadata,
+    TopicPartition,
+    error_of,
+    partition_name,
+)
 from kafkalite.client.net.waker import Waker
 from kafkalite.config.client import (
     ALLOW_AUTO_CREATE_TOPICS,

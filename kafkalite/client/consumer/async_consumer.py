@@ -20,15 +20,16 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack
 
 from kafkalite._ext.message_reader import Message
-from kafkalite.client.consumer.arguments import OffsetsToCommit
 from kafkalite.client.consumer.arrow_batches import ColumnReader
 from kafkalite.client.consumer.consumer import BATCH_SIZE, Consumer
 from kafkalite.client.consumer.consumer_offsets import Watermarks
 from kafkalite.client.consumer.fetch_buffer import FetchCall
 from kafkalite.client.consumer.tables import Bounds
 from kafkalite.client.net import foreign_names as hints
+from kafkalite.client.net.arguments import OffsetsToCommit
 from kafkalite.client.net.cluster import ClientClosed
 from kafkalite.client.net.deadline import Deadline, limit_s
+from kafkalite.client.net.group_metadata import GroupMetadata
 from kafkalite.client.net.offset_requests import OffsetAt
 from kafkalite.client.net.settings import Bootstrap
 from kafkalite.client.net.topology import TopicPartition
@@ -468,6 +469,25 @@ class AsyncConsumer:
             InvalidGroupId: The consumer has no group.
         """
         return await self._call(self._consumer.committed, *partitions, timeout=timeout)
+
+    async def positions(self) -> dict[TopicPartition, int]:
+        """Return the current positions, without a request.
+
+        Returns:
+            The offset of the next message, of each partition that has a position.
+        """
+        return await self._call(self._consumer.positions)
+
+    def group_metadata(self) -> GroupMetadata:
+        """Return what a transaction needs to commit offsets of this consumer's group.
+
+        Returns:
+            The group's name; this consumer is no member of it.
+
+        Raises:
+            InvalidGroupId: The consumer has no group.
+        """
+        return self._consumer.group_metadata()
 
     def metrics(self) -> dict[str, Any]:
         """Return the consumer's metrics.

@@ -10,8 +10,7 @@
 
 It reads all partitions of its topics, or the partitions assigned to it, without being a member of
 a group: with `group` it commits offsets under that name and starts at the committed offsets.  It
-reads from a node on the same host directly (`native`) and from others over TCP, with the same
-results.
+reads from a node on the same host directly (`native`), and from others over TCP.
 
 A position, and so a commit, is the offset after the last message or batch that was returned.
 Retriable errors are retried up to the timeout of the call.  Other errors are raised by class
@@ -31,27 +30,26 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from kafkalite._ext.message_reader import Message
-from kafkalite.client.consumer.arguments import (
-    OffsetsToCommit,
-    checked_integer,
-    checked_offset,
-    checked_partition,
-)
 from kafkalite.client.consumer.arrow_batches import ColumnReader
 from kafkalite.client.consumer.consumer_offsets import ConsumerOffsets, Watermarks
 from kafkalite.client.consumer.fetch_buffer import FetchBuffer, column_reader
 from kafkalite.client.consumer.tables import Bounds, read_table, spans_of, timestamp_ms
 from kafkalite.client.net import foreign_names as hints
+from kafkalite.client.net.arguments import (
+    OffsetsToCommit,
+    checked_integer,
+    checked_offset,
+    checked_partition,
+)
 from kafkalite.client.net.cluster import ClientClosed
 from kafkalite.client.net.deadline import Deadline, limit_s
+from kafkalite.client.net.group_metadata import GroupMetadata
 from kafkalite.client.net.offset_requests import OffsetAt
 from kafkalite.client.net.settings import Bootstrap
 from kafkalite.client.net.topology import TopicPartition
 from kafkalite.config.client import CHECK_CRCS
 from kafkalite.config.client_keywords import ConsumerConfig
-from kafkalite.errors import (
-    KafkaError,
-)
+from kafkalite.errors import KafkaError
 from kafkalite.protocol.schemas.offsets import EARLIEST, LATEST
 
 if TYPE_CHECKING:
@@ -59,8 +57,7 @@ if TYPE_CHECKING:
 
 BATCH_SIZE = 1 << 20
 """Default size of a column batch in bytes, approximate: several thousand small records, most of
-which stay in the CPU cache until they are processed.
-"""
+which stay in the CPU cache until they are processed."""
 
 
 @hints.hinting(hints.CONSUMER)
@@ -544,13 +541,9 @@ class Consumer:
             UnknownMemberId, IllegalGeneration, RebalanceInProgress: The group has members; only
                 they may commit.
         """
-        if offsets_to_keep is not None:
-            if offsets is not None:
-                raise TypeError(
-                    "offsets and its former name, offsets_to_keep, are both given; pass offsets"
-                )
-            offsets = offsets_to_keep
-        self._offsets.commit(offsets, timeout)
+        if None not in (offsets, offsets_to_keep):
+            raise TypeError("offsets and its former name, offsets_to_keep, are both given")
+        self._offsets.commit(offsets_to_keep if offsets is None else offsets, timeout)
 
     def committed(
         self, *partitions: tuple[str, int], timeout: float | None = None
@@ -568,6 +561,25 @@ class Consumer:
             InvalidGroupId: The consumer has no group.
         """
         return self._offsets.committed(partitions, timeout)
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Return the current positions, without a request.
+
+        Returns:
+            The offset of the next message, of each partition that has a position.
+        """
+        return self._offsets.positions()
+
+    def group_metadata(self) -> GroupMetadata:
+        """Return what a transaction needs to commit offsets of this consumer's group.
+
+        Returns:
+            The group's name; this consumer is no member of it.
+
+        Raises:
+            InvalidGroupId: The consumer has no group.
+        """
+        return GroupMetadata(self._offsets.group())
 
     def metrics(self) -> dict[str, Any]:
         """Return the consumer's metrics.

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from kafkalite.client.consumer.arguments import (
+from kafkalite.client.consumer.fetch_buffer import FetchBuffer
+from kafkalite.client.net import offset_requests
+from kafkalite.client.net.arguments import (
     OffsetsToCommit,
     checked_partition,
     offsets_to_commit,
 )
-from kafkalite.client.consumer.fetch_buffer import FetchBuffer
-from kafkalite.client.net import offset_requests
 from kafkalite.client.net.offset_requests import OffsetAt
 from kafkalite.client.net.topology import TopicPartition
 from kafkalite.config.client import GROUP_ID
@@ -90,16 +90,11 @@ class ConsumerOffsets:
 
     def commit(self, offsets: OffsetsToCommit | None, timeout: float | None) -> None:
         """Commit these offsets, or all current positions."""
-        group = self._group()
+        group = self.group()
         wanted = None if offsets is None else offsets_to_commit(offsets)
         with self._buffer.locked() as buffer:
-            buffer.settle()
             if wanted is None:
-                wanted = {
-                    position.partition: position.offset
-                    for position in buffer.assignment_reader.assignment
-                    if position.offset is not None
-                }
+                wanted = dict(self._positions(buffer).items())
             try:
                 offset_requests.commit_offsets(
                     buffer.cluster, group, wanted, buffer.limit_s(timeout)
@@ -110,11 +105,25 @@ class ConsumerOffsets:
                     " consumer is not one.  Choose another group, or stop the members."
                 ) from None
 
+    def positions(self) -> dict[TopicPartition, int]:
+        """Return the current positions of the partitions that have one."""
+        with self._buffer.locked() as buffer:
+            return self._positions(buffer)
+
+    @staticmethod
+    def _positions(buffer: FetchBuffer) -> dict[TopicPartition, int]:
+        buffer.settle()
+        return {
+            position.partition: position.offset
+            for position in buffer.assignment_reader.assignment
+            if position.offset is not None
+        }
+
     def committed(
         self, partitions: Sequence[tuple[str, int]], timeout: float | None
     ) -> dict[TopicPartition, int | None]:
         """Return the committed offsets of these partitions, or of the assignment."""
-        group = self._group()
+        group = self.group()
         with self._buffer.locked() as buffer:
             chosen = [checked_partition(each) for each in partitions] or [
                 each.partition for each in buffer.assignment_reader.assignment
@@ -123,7 +132,8 @@ class ConsumerOffsets:
                 buffer.cluster, group, chosen, buffer.limit_s(timeout)
             )
 
-    def _group(self) -> str:
+    def group(self) -> str:
+        """Return the consumer's group, or raise InvalidGroupId."""
         group = self._buffer.settings[GROUP_ID]
         if group is None:
             raise InvalidGroupId(

@@ -7,9 +7,9 @@ first offset of the transaction its producer's batches are skipped up to the abo
 from __future__ import annotations
 
 from kafkalite._ext import record_batch
-from kafkalite.client.consumer.positions import partition_name
 from kafkalite.client.consumer.record_range import BatchStart, RecordRange, ShortRead, batch_start
 from kafkalite.client.consumer.record_sets import Builder, decode_set
+from kafkalite.client.net.topology import partition_name
 from kafkalite.errors import CorruptMessage, KafkaError, raise_for
 from kafkalite.records.control import ControlType
 

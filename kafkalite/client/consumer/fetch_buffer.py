@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from kafkalite._ext.locking import LockGuard
 from kafkalite._ext.message_reader import Message, RowBuilder
-from kafkalite.client.consumer.arguments import checked_partition
 from kafkalite.client.consumer.arrow_batches import ColumnReader
 from kafkalite.client.consumer.assignment_reader import AssignmentReader
 from kafkalite.client.consumer.decoding import decode
@@ -33,6 +32,7 @@ from kafkalite.client.consumer.record_range import RecordRange, ShortRead
 from kafkalite.client.consumer.record_sets import Builder
 from kafkalite.client.consumer.rows import NO_ROWS, DecodedRows
 from kafkalite.client.consumer.subscription import Subscription
+from kafkalite.client.net.arguments import checked_partition
 from kafkalite.client.net.cluster import ClientClosed, Cluster
 from kafkalite.client.net.deadline import FOREVER, Deadline, limit_s
 from kafkalite.client.net.requirements import require_pyarrow

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from kafkalite.client.consumer.positions import Position, partition_name
+from kafkalite.client.consumer.positions import Position
 from kafkalite.client.consumer.tcp_fetcher import BY_NAME_MAX
 from kafkalite.client.net.cluster import Cluster
-from kafkalite.client.net.topology import NO_LEADER, error_of
+from kafkalite.client.net.topology import NO_LEADER, error_of, partition_name
 from kafkalite.errors import LeaderNotAvailable, ThrottlingQuotaExceeded
 from kafkalite.protocol.schemas.fetch import FETCH
 

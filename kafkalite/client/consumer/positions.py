@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from kafkalite.client.net.topology import NO_LEADER, TopicPartition
+from kafkalite.client.net.topology import NO_LEADER, TopicPartition, partition_name
 from kafkalite.ids import NO_ID
 
 COMMITTED = -100
@@ -166,8 +166,3 @@ class Assignment:
     def unresolved(self) -> list[Position]:
         """Return the positions whose first offset is not known."""
         return [p for p in self if p.offset is None]
-
-
-def partition_name(partition: TopicPartition) -> str:
-    """Return a partition as messages name it, which is also its directory's name."""
-    return f"{partition.topic}-{partition.partition}"

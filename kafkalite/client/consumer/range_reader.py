@@ -30,19 +30,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from kafkalite.client.consumer.arguments import checked_offset, checked_partition, checked_size
 from kafkalite.client.consumer.arrow_batches import ColumnReader, rows_below
 from kafkalite.client.consumer.assignment_reader import AssignmentReader
 from kafkalite.client.consumer.decoding import decode
 from kafkalite.client.consumer.log_state import LogState, fetch_log_state
-from kafkalite.client.consumer.positions import BoundedPosition, partition_name
+from kafkalite.client.consumer.positions import BoundedPosition
 from kafkalite.client.consumer.record_range import RecordRange, ShortRead
 from kafkalite.client.net import offset_requests
+from kafkalite.client.net.arguments import checked_offset, checked_partition, checked_size
 from kafkalite.client.net.cluster import ClientClosed, Cluster
 from kafkalite.client.net.deadline import Deadline, limit_s
 from kafkalite.client.net.requirements import require_pyarrow
 from kafkalite.client.net.settings import Bootstrap, ClientSettings, consumer_settings
-from kafkalite.client.net.topology import TopicPartition
+from kafkalite.client.net.topology import TopicPartition, partition_name
 from kafkalite.client.net.waker import Waker
 from kafkalite.config.client import CHECK_CRCS
 from kafkalite.config.client_keywords import ConsumerConfig

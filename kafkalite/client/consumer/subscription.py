@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 
-from kafkalite.client.consumer.arguments import topic_names
+from kafkalite.client.net.arguments import topic_names
 from kafkalite.errors import InvalidConfig
 
 PATTERN = "^"

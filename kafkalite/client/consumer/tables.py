@@ -14,17 +14,16 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from kafkalite.client.consumer.arguments import checked_integer, checked_partition
 from kafkalite.client.consumer.arrow_batches import ColumnReader, rows_below
 from kafkalite.client.consumer.assignment_reader import AssignmentReader
 from kafkalite.client.consumer.decoding import decode
 from kafkalite.client.consumer.fetch_buffer import FetchBuffer
-from kafkalite.client.consumer.positions import partition_name
 from kafkalite.client.consumer.record_range import ShortRead
 from kafkalite.client.net import offset_requests
+from kafkalite.client.net.arguments import checked_integer, checked_partition
 from kafkalite.client.net.cluster import ClientClosed
 from kafkalite.client.net.deadline import Deadline
-from kafkalite.client.net.topology import TopicPartition
+from kafkalite.client.net.topology import TopicPartition, partition_name
 from kafkalite.errors import OffsetOutOfRange, RequestTimedOut
 from kafkalite.protocol.schemas.offsets import EARLIEST, LATEST
 

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 from kafkalite._ext.locking import LockGuard
-from kafkalite.client.net.connection import BrokerConnection, BrokerIdentity
+from kafkalite.client.net.connection import BrokerConnection, BrokerIdentity, FinalizedFeatures
 from kafkalite.client.net.deadline import Backoff, Deadline
 from kafkalite.client.net.settings import ClientSettings
 from kafkalite.client.net.topology import (
@@ -74,7 +74,10 @@ Use = Callable[[BrokerConnection, Deadline], T]
 """A function of a connection and a deadline."""
 
 GROUP_KEY = 0
-"""Coordinator key type of groups."""
+TRANSACTION_KEY = 1
+"""Coordinator key types of groups and of transactional ids."""
+
+KEY_NAMES = {GROUP_KEY: "group", TRANSACTION_KEY: "transactional id"}
 
 
 class ClientClosed(RuntimeError):
@@ -128,7 +131,8 @@ class Cluster:
         self._nodes: dict[int, NodeMetadata] = {}
         self._topics: dict[str, CachedTopic] = {}
         self._names: dict[bytes, str] = {}
-        self._coordinators: dict[str, int] = {}
+        self._coordinators: dict[tuple[int, str], int] = {}
+        self._features = FinalizedFeatures(-1, {})
 
     # Topics.
 
@@ -247,19 +251,23 @@ class Cluster:
             "allow_auto_topic_creation": create and self.settings[ALLOW_AUTO_CREATE_TOPICS],
         }
 
-        def request(connection: BrokerConnection, deadline: Deadline) -> MetadataResponse:
+        def request(
+            connection: BrokerConnection, deadline: Deadline
+        ) -> tuple[MetadataResponse, FinalizedFeatures]:
             response = connection.request(METADATA, body, deadline.left_s)
             if response.error_code:
                 raise error_of(response.error_code, "the cluster")
-            return connection.validated(lambda: parse_metadata(response, names))
+            found = connection.validated(lambda: parse_metadata(response, names))
+            return found, connection.features
 
-        cluster_id, nodes, topics = self._try_any(request, deadline)
+        (cluster_id, nodes, topics), features = self._try_any(request, deadline)
         with LockGuard(self._lock):
             if cluster_id != self._cluster_id:
                 self._cluster_id = cluster_id
                 self._topics.clear()
                 self._names.clear()
                 self._coordinators.clear()
+                self._features = features
             self._nodes = nodes
         return topics
 
@@ -290,36 +298,45 @@ class Cluster:
             self._metadata([], False, deadline)
         return self._cluster_id
 
-    def coordinator(self, group: str, timeout_s: float | None = None) -> int:
-        """Return the node id of the group's coordinator, once there is one."""
-        known = self._coordinators.get(group)
+    def coordinator(
+        self, name: str, timeout_s: float | None = None, key_type: int = GROUP_KEY
+    ) -> int:
+        """Return the node id of the coordinator of a group or transactional id."""
+        known = self._coordinators.get((key_type, name))
         if known is not None and known in self._nodes:
             return known
-        return self.retry(timeout_s, lambda deadline: self._find_coordinator(group, deadline))
+        return self.retry(
+            timeout_s, lambda deadline: self._find_coordinator(name, key_type, deadline)
+        )
 
-    def drop_coordinator(self, group: str) -> None:
-        """Discard the group's coordinator, so that it is looked up again."""
+    def drop_coordinator(self, name: str, key_type: int = GROUP_KEY) -> None:
+        """Discard a coordinator, so that it is looked up again."""
         with LockGuard(self._lock):
-            self._coordinators.pop(group, None)
+            self._coordinators.pop((key_type, name), None)
 
-    def _find_coordinator(self, group: str, deadline: Deadline) -> int:
+    def feature_level(self, name: str) -> int:
+        """Return the finalized level of a feature, as the brokers connected so far know it."""
+        return self._features.levels.get(name, 0)
+
+    def _find_coordinator(self, name: str, key_type: int, deadline: Deadline) -> int:
         self._known_cluster_id(deadline)
         # Brokers before Kafka 3.0 take one key, later ones several (KIP-699).
-        old = {"key": group, "key_type": GROUP_KEY}
-        new = {"coordinator_keys": [group], "key_type": GROUP_KEY}
+        old = {"key": name, "key_type": key_type}
+        new = {"coordinator_keys": [name], "key_type": key_type}
 
         def request(connection: BrokerConnection, deadline: Deadline) -> NodeMetadata:
             body = new if connection.version(FIND_COORDINATOR) >= 4 else old
             response = connection.request(FIND_COORDINATOR, body, deadline.left_s)
             found = response.coordinators[0] if response.coordinators else response
             if found.error_code:
-                raise error_of(found.error_code, f"group {group!r}", found.error_message)
+                subject = f"{KEY_NAMES[key_type]} {name!r}"
+                raise error_of(found.error_code, subject, found.error_message)
             return connection.validated(lambda: parse_node(found))
 
         node = self._try_any(request, deadline)
         with LockGuard(self._lock):
             self._nodes = {**self._nodes, node.node_id: node}
-            self._coordinators[group] = node.node_id
+            self._coordinators[key_type, name] = node.node_id
         return node.node_id
 
     # Requests.
@@ -336,8 +353,7 @@ class Cluster:
         """Send a request to this broker, or any, in the newest common version; return the response.
 
         Sent once: a connection that ends is a NetworkException.  Error codes in the response are
-            left to
-        the calling code.
+        left to the calling code.
         """
         deadline = Deadline(self._request_timeout_s if timeout_s is None else timeout_s)
         if node_id is None:
@@ -408,6 +424,10 @@ class Cluster:
             raise error from None
         backoff.succeeded()
         self._same_host[address] = connection.same_host
+        with LockGuard(self._lock):
+            # A node that restarts may know older features for a while.
+            if connection.features.epoch >= self._features.epoch:
+                self._features = connection.features
 
     def _connection_to(self, address: Address, purpose: str) -> BrokerConnection:
         unused = []

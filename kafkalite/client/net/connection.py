@@ -88,6 +88,13 @@ class BrokerIdentity(NamedTuple):
 ANY_BROKER = BrokerIdentity()
 
 
+class FinalizedFeatures(NamedTuple):
+    """The features that are finalized in the cluster, as of a metadata epoch; -1: not known."""
+
+    epoch: int
+    levels: dict[str, int]
+
+
 class AwaitedResponse(NamedTuple):
     """A request without a response yet."""
 
@@ -107,6 +114,7 @@ class BrokerConnection:
         self.address = address
         self.same_host = False
         self.versions: dict[int, tuple[int, int]] = {}
+        self.features = FinalizedFeatures(-1, {})
         self.used_at_s = time.monotonic()
         self._settings = settings
         self._identity = identity
@@ -512,6 +520,8 @@ class BrokerConnection:
     def _versions_in(self, version: int, response: memoryview) -> dict[int, tuple[int, int]]:
         """Return the versions of each API, by its key."""
         found = self.validated(lambda: API_VERSIONS.response.read(version, response))
+        levels = {each.name: each.max_version_level for each in found.finalized_features}
+        self.features = FinalizedFeatures(found.finalized_features_epoch, levels)
         return {each.api_key: (each.min_version, each.max_version) for each in found.api_keys}
 
     def _first_response(

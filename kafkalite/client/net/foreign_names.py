@@ -7,7 +7,7 @@ from typing import NoReturn, TypeVar
 
 T = TypeVar("T")
 
-_TRANSACTIONS = "transactions come with a later version"
+_TRANSACTIONS = "use `with producer.transaction():`, which begins, commits and aborts"
 _MEMBERSHIP = "group membership comes with a later version; use assign() and a group"
 _START = (
     "it connects when it is first used; use it in a with block (asynchronous clients: async with),"
@@ -20,16 +20,14 @@ PRODUCER = {
     "bootstrap_connected": "use partitions_for(topic), which connects",
     "commit_transaction": _TRANSACTIONS,
     "create_batch": "send() gathers records into batches; see batch_size and linger_ms",
-    "init_transactions": _TRANSACTIONS,
     "list_topics": "use partitions_for(topic), or `kafkalite topic list`",
     "poll": "callbacks run by themselves in a background thread; flush() waits for all records",
     "produce": "use send(topic, value, key=..., on_delivery=...)",
     "purge": "use close(0), which fails undelivered records",
     "send_and_wait": "use send(...).result(); with AsyncProducer: await (await send(...))",
-    "send_offsets_to_transaction": _TRANSACTIONS,
+    "send_offsets_to_transaction": "use commit_offsets() of producer.transaction()",
     "start": _START,
     "stop": "use close()",
-    "transaction": _TRANSACTIONS,
 }
 CONSUMER = {
     "beginning_offsets": "use watermarks(partition).low",

@@ -33,6 +33,7 @@ from kafkalite.config.client import (
     REQUEST_TIMEOUT_MS,
     RETRIES,
     SECURITY_PROTOCOL,
+    TRANSACTIONAL_ID,
     VALUE_SERIALIZER,
 )
 from kafkalite.config.key import ConfigKey, Scope, Type, quoted
@@ -101,7 +102,11 @@ def producer_settings(bootstrap: Bootstrap, keywords: Mapping[str, Any]) -> Clie
             continue
         if values.get(ENABLE_IDEMPOTENCE):
             raise InvalidConfig(f"{ENABLE_IDEMPOTENCE.name} requires {key.name} to be {words}.")
+        if TRANSACTIONAL_ID in values:
+            raise InvalidConfig(f"{TRANSACTIONAL_ID.name} requires {key.name} to be {words}.")
         values[ENABLE_IDEMPOTENCE] = False
+    if TRANSACTIONAL_ID in values and values.get(ENABLE_IDEMPOTENCE) is False:
+        raise InvalidConfig(f"{TRANSACTIONAL_ID.name} requires {ENABLE_IDEMPOTENCE.name}.")
     least_ms = settings[LINGER_MS] + settings[REQUEST_TIMEOUT_MS]
     if settings[DELIVERY_TIMEOUT_MS] < least_ms:
         if settings.is_given(DELIVERY_TIMEOUT_MS):

@@ -36,6 +36,11 @@ class TopicPartition(NamedTuple):
     partition: int
 
 
+def partition_name(partition: TopicPartition) -> str:
+    """Return a partition as messages name it, which is also its directory's name."""
+    return f"{partition.topic}-{partition.partition}"
+
+
 class NodeMetadata(NamedTuple):
     """A broker; `same_host` is None before the first connection."""
 

@@ -24,7 +24,9 @@ from typing import Any, Self, TypeVar, Unpack
 
 from kafkalite._ext.gathering import Delivery
 from kafkalite.client.net import foreign_names as hints
+from kafkalite.client.net.producer_identity import ProducerIdentity
 from kafkalite.client.net.settings import Bootstrap
+from kafkalite.client.producer.async_transaction import AsyncTransaction
 from kafkalite.client.producer.batch_completion import BatchCompletion, OnDelivery
 from kafkalite.client.producer.column_batches import Deliveries
 from kafkalite.client.producer.lifetime import exit_timeout_s
@@ -384,6 +386,32 @@ class AsyncProducer:
             KafkaError: The topic does not exist, or no broker responded in time.
         """
         return await self._in_thread(self._producer.partitions_for, topic)
+
+    async def init_transactions(self, timeout: float | None = None) -> None:
+        """Fence earlier producers with this transactional id, as Producer.init_transactions().
+
+        Args:
+            timeout: Seconds to wait; None: up to max.block.ms.
+
+        Raises:
+            KafkaError: The coordinator refused, or was not available in time.
+        """
+        await self._in_thread(self._producer.init_transactions, timeout)
+
+    def transaction(
+        self, *, identity: ProducerIdentity | None = None, shared: bool = False
+    ) -> AsyncTransaction:
+        """Return a transaction for an `async with` block, as Producer.transaction().
+
+        Args:
+            identity: Join a transaction that another producer shares.
+            shared: Other producers write in it under its `identity`.
+
+        Returns:
+            An AsyncTransaction that is not begun.
+        """
+        transaction = self._producer.transaction(identity=identity, shared=shared)
+        return AsyncTransaction(transaction, self._in_thread)
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until all records sent so far are delivered or failed.

@@ -23,14 +23,16 @@ from collections.abc import Callable
 from kafkalite.client.net.cluster import ClientClosed, Cluster
 from kafkalite.client.net.deadline import Backoff
 from kafkalite.client.net.local_socket import close_all
+from kafkalite.client.net.producer_identity import ProducerIdentity
 from kafkalite.client.net.topology import TopicMetadata, error_of
-from kafkalite.client.producer.partition_queue import PartitionQueue, ProducerIdentity
+from kafkalite.client.producer.partition_queue import PartitionQueue
 from kafkalite.client.producer.producer_node import ProducerNode
 from kafkalite.client.producer.ring_transport import open_ring
 from kafkalite.client.producer.sender import Sender
 from kafkalite.client.producer.state import TICK_S
 from kafkalite.client.producer.tcp_sender import TcpSender
 from kafkalite.client.producer.tcp_transport import TcpTransport
+from kafkalite.client.producer.transaction_partitions import TransactionPartitions
 from kafkalite.config.client import (
     CLIENT_ID,
     METADATA_MAX_AGE_MS,
@@ -61,6 +63,7 @@ class BackgroundThread:
         self._wakeup = sender.state.wakeup
         self._cluster = cluster
         self._tcp = TcpSender(sender, cluster)
+        self._partitions = TransactionPartitions(sender, cluster)
         self._finish = finish
         self._stopped = False
         self._draining = False
@@ -202,6 +205,7 @@ class BackgroundThread:
                 sender.abandon_ring(
                     node, NetworkException("No response within request.timeout.ms.")
                 )
+        self._state.drop_unsent()
         for queue in list(self._state.active_queues):
             sender.send_ready(queue, now_s)
         sender.wake_nodes()
@@ -224,6 +228,8 @@ class BackgroundThread:
                 due_s = min(due_s, now_s + node.ring_backoff.left_s)
         if self._needs_producer_id():
             due_s = min(due_s, now_s + self._producer_id_backoff.left_s)
+        if self._partitions.are_missing:
+            due_s = min(due_s, now_s + self._partitions.backoff_left_s)
         if self._needs_metadata():
             due_s = min(due_s, now_s + self._metadata_backoff.left_s)
         return due_s
@@ -237,14 +243,18 @@ class BackgroundThread:
     def _needs_ring(self, node: ProducerNode) -> bool:
         if node.ring is not None or node.tcp is None or not node.tcp.connection.same_host:
             return False
+        if self._state.transaction is not None:
+            return False  # a ring has no transactional id
         return self._settings[NATIVE] == "auto" and self._is_needed(node)
 
     def _needs_producer_id(self) -> bool:
         """Return whether a producer id must be requested.
 
-        Only once a leader is known: a producer that writes nothing needs none.
+        Only once a leader is known: a producer that writes nothing needs none.  A transactional
+        producer requests its own before it sends (transaction_calls.py).
         """
-        return self._state.needs_producer_id and bool(self._sender.nodes)
+        state = self._state
+        return state.transaction is None and state.needs_producer_id and bool(self._sender.nodes)
 
     def _needs_metadata(self) -> bool:
         state = self._state
@@ -270,6 +280,10 @@ class BackgroundThread:
                 changed = True
         if self._needs_producer_id() and not self._producer_id_backoff.left_s:
             self._request_producer_id()
+            self._expire_batches()
+            changed = True
+        if self._partitions.are_missing and not self._partitions.backoff_left_s:
+            self._partitions.add(self._timeout_s(REQUEST_TIMEOUT_S))
             self._expire_batches()
             changed = True
         if self._needs_metadata() and not self._metadata_backoff.left_s:
@@ -306,7 +320,7 @@ class BackgroundThread:
         )
         sender.epoll.register(transport.fileno(), select.EPOLLIN)
         node.tcp = transport
-        if not connection.same_host or self._settings[NATIVE] != "auto":
+        if not connection.same_host or self._settings[NATIVE] != "auto" or state.transaction:
             node.ring_tried = True
 
     def _attach(self, node: ProducerNode) -> None:

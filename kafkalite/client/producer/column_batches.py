@@ -77,14 +77,18 @@ class ColumnContent:
     def close(self) -> None:
         """Do nothing: no records are appended to it."""
 
-    def seal(self, out: memoryview, producer_id: int, epoch: int, sequence: int) -> int:
+    def seal(
+        self, out: memoryview, producer_id: int, epoch: int, sequence: int, attributes: int = 0
+    ) -> int:
         """Write the header before records that are encoded already."""
         payload_size = self.size - HEADER_SIZE
         return seal(
-            out, payload_size, self.count, *self._times, Codec.NONE, producer_id, epoch, sequence
+            out, payload_size, self.count, *self._times, attributes, producer_id, epoch, sequence
         )
 
-    def write(self, out: memoryview, producer_id: int, epoch: int, sequence: int) -> int:
+    def write(
+        self, out: memoryview, producer_id: int, epoch: int, sequence: int, attributes: int = 0
+    ) -> int:
         try:
             taken, payload_size, *_ = encode_columns(
                 out[: self.size],
@@ -98,7 +102,7 @@ class ColumnContent:
             taken = payload_size = -1
         if taken != self.count or payload_size != self.size - HEADER_SIZE:
             raise InvalidRecord(CHANGED_COLUMNS)
-        return self.seal(out, producer_id, epoch, sequence)
+        return self.seal(out, producer_id, epoch, sequence, attributes)
 
     def of_buffer(self, buffer: bytearray) -> EncodedContent:
         """Return the same content for records that are encoded in this buffer."""

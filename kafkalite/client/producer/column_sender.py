@@ -125,7 +125,9 @@ class ColumnSender:
         node = self._sender.nodes.get(queue.leader)
         if node is None or not node.ring_tried:
             return False
-        if state.needs_producer_id:
+        if state.transaction is not None and not state.transaction.is_writable:
+            return True  # sending raises the error
+        if not state.may_send(queue):
             return False
         transport = self._ring_of(queue)
         if transport is not None:
@@ -160,7 +162,7 @@ class ColumnSender:
                 return self._send_buffered(run, now_ms)
             batch = state.append_batch(queue, content, 0, now_s)
             queue.assign_sequence(batch, state.identity)
-            content.seal(room, *batch.identity, batch.sequence)
+            content.seal(room, *batch.identity, batch.sequence, state.attributes)
             sender.commit(batch, transport, content.size, now_s)
         except NetworkException as error:
             sender.abandon_ring(sender.nodes.get(queue.leader), error)

@@ -23,9 +23,11 @@ from kafkalite.errors import (
 UNWRITTEN_ERRORS: frozenset[type[KafkaError]] = frozenset(
     {
         errors.ClusterAuthorizationFailed,
+        errors.ConcurrentTransactions,
         errors.CorruptMessage,
         errors.FencedLeaderEpoch,
         errors.InvalidProducerEpoch,
+        errors.InvalidProducerIdMapping,
         errors.InvalidRecord,
         errors.InvalidRequiredAcks,
         errors.InvalidTimestamp,
@@ -37,8 +39,11 @@ UNWRITTEN_ERRORS: frozenset[type[KafkaError]] = frozenset(
         errors.NotLeaderOrFollower,
         errors.OutOfOrderSequenceNumber,
         errors.PolicyViolation,
+        errors.ProducerFenced,
         errors.ReplicaNotAvailable,
         errors.TopicAuthorizationFailed,
+        errors.TransactionAbortable,
+        errors.TransactionalIdAuthorizationFailed,
         errors.UnknownProducerId,
         errors.UnknownTopicId,
         errors.UnknownTopicOrPartition,
@@ -65,7 +70,7 @@ class DeliveryOutcome(Enum):
 
 
 def outcome_of(
-    response: BatchResponse, retries: int
+    response: BatchResponse, retries: int, is_transactional: bool = False
 ) -> tuple[DeliveryOutcome, KafkaError | None, bool]:
     """Return the action, the error, and whether the batch was certainly not written."""
     batch = response.batch
@@ -84,14 +89,12 @@ def outcome_of(
         return DeliveryOutcome.SPLIT, error, unwritten
     if batch.attempts > retries:
         return DeliveryOutcome.FAILED, error, unwritten
+    # A transaction has one producer id and epoch; an error that only a new one solves ends it.
+    renewal = DeliveryOutcome.FAILED if is_transactional else DeliveryOutcome.NEW_PRODUCER_ID
     if isinstance(error, OutOfOrderSequenceNumber) and queue.idempotent:
         # Expected for a batch behind one that failed.  For the very next sequence it means that
         # the broker has lost its producer state.
-        return (
-            (DeliveryOutcome.NEW_PRODUCER_ID if queue.follows(batch) else DeliveryOutcome.RETRY),
-            error,
-            unwritten,
-        )
+        return (renewal if queue.follows(batch) else DeliveryOutcome.RETRY), error, unwritten
     if isinstance(error, UNKNOWN_PRODUCER_ERRORS) and queue.idempotent:
-        return DeliveryOutcome.NEW_PRODUCER_ID, error, unwritten
+        return renewal, error, unwritten
     return (DeliveryOutcome.RETRY if error.retriable else DeliveryOutcome.FAILED), error, unwritten

@@ -30,6 +30,7 @@ import random
 from typing import NamedTuple, Protocol
 
 from kafkalite._ext.gathering import OpenQueue, OpenTopic
+from kafkalite.client.net.producer_identity import NO_IDENTITY, ProducerIdentity
 from kafkalite.client.producer.batch_completion import BatchCompletion
 from kafkalite.client.producer.payload import BatchContent
 from kafkalite.errors import KafkaError
@@ -47,16 +48,6 @@ def sequence_after(sequence: int, count: int) -> int:
 def max_sequence(one: int, other: int) -> int:
     """Return the higher of two sequences; they wrap to 0, and are never far apart."""
     return one if (one - other) % SEQUENCES < SEQUENCES // 2 else other
-
-
-class ProducerIdentity(NamedTuple):
-    """The producer id and epoch that sequences belong to."""
-
-    producer_id: int
-    epoch: int
-
-
-NO_IDENTITY = ProducerIdentity(-1, -1)
 
 
 class Transport(Protocol):

@@ -33,8 +33,13 @@ class BatchContent(Protocol):
         """Refuse further records."""
         ...
 
-    def write(self, out: memoryview, producer_id: int, epoch: int, sequence: int) -> int:
-        """Write the whole batch to the beginning of `out`; return its size."""
+    def write(
+        self, out: memoryview, producer_id: int, epoch: int, sequence: int, attributes: int = 0
+    ) -> int:
+        """Write the whole batch to the beginning of `out`; return its size.
+
+        `attributes` are those besides the codec.
+        """
         ...
 
     def compressed(self, codec: Codec, level: int | None) -> BatchContent:
@@ -69,8 +74,10 @@ class BuilderContent:
         """Let the batch grow to this size."""
         self.builder.widen(size - HEADER_SIZE)
 
-    def write(self, out: memoryview, producer_id: int, epoch: int, sequence: int) -> int:
-        return self.builder.seal_into(out, Codec.NONE, producer_id, epoch, sequence)
+    def write(
+        self, out: memoryview, producer_id: int, epoch: int, sequence: int, attributes: int = 0
+    ) -> int:
+        return self.builder.seal_into(out, attributes, producer_id, epoch, sequence)
 
     def compressed(self, codec: Codec, level: int | None) -> EncodedContent:
         builder = self.builder
@@ -131,7 +138,9 @@ class EncodedContent:
     def close(self) -> None:
         """Do nothing: no records are appended to it."""
 
-    def write(self, out: memoryview, producer_id: int, epoch: int, sequence: int) -> int:
+    def write(
+        self, out: memoryview, producer_id: int, epoch: int, sequence: int, attributes: int = 0
+    ) -> int:
         out[HEADER_SIZE : self.size] = memoryview(self.buffer)[HEADER_SIZE : self.size]
         return seal(
             out,
@@ -139,7 +148,7 @@ class EncodedContent:
             self.count,
             self.base_timestamp,
             self.max_timestamp,
-            self.codec,
+            attributes | self.codec,
             producer_id,
             epoch,
             sequence,

@@ -36,6 +36,7 @@ from kafkalite._ext.record_batch import HEADER_SIZE
 from kafkalite.client.net import foreign_names as hints
 from kafkalite.client.net.cluster import Cluster
 from kafkalite.client.net.deadline import Deadline, limit_s
+from kafkalite.client.net.producer_identity import ProducerIdentity
 from kafkalite.client.net.requirements import require_pyarrow
 from kafkalite.client.net.settings import Bootstrap, producer_settings
 from kafkalite.client.producer.accumulator import Accumulator
@@ -49,8 +50,10 @@ from kafkalite.client.producer.lifetime import ProducerLifetime, exit_timeout_s
 from kafkalite.client.producer.partition_queue import PartitionQueue, ProducerTopic
 from kafkalite.client.producer.partitioner import partitioner_of
 from kafkalite.client.producer.payload import EncodedContent
+from kafkalite.client.producer.producer_transaction import ProducerTransaction
 from kafkalite.client.producer.sender import Sender
 from kafkalite.client.producer.state import ProducerState
+from kafkalite.client.producer.transaction_calls import TransactionCalls, transaction_calls
 from kafkalite.config.client import (
     BATCH_SIZE,
     BUFFER_MEMORY,
@@ -110,6 +113,9 @@ class Producer(Gatherer):
         self._block_s = settings[MAX_BLOCK_MS] / 1000
         self.is_open = True
         self._lifetime = ProducerLifetime(self, self._waiter, self._sender, self._cluster)
+        self._transactions = transaction_calls(
+            self._sender, self._waiter, self._cluster, self._lifetime.flush
+        )
 
     def __repr__(self) -> str:
         return f"<Producer at {self._cluster!r}{'' if self.is_open else ', closed'}>"
@@ -373,6 +379,48 @@ class Producer(Gatherer):
         self._state.callbacks.run_callbacks_soon()
         return delivery
 
+    # Transactions.
+
+    def init_transactions(self, timeout: float | None = None) -> None:
+        """Fence earlier producers with this transactional id, and end their open transaction.
+
+        The first transaction does this too.  A program that reads committed offsets and continues
+        from them does it first: until then an earlier run may still commit.
+
+        Args:
+            timeout: Seconds to wait; None: up to max.block.ms.
+
+        Raises:
+            KafkaError: The coordinator refused, or was not available in time.
+            RuntimeError: The producer has no transactional id.
+        """
+        calls = self._transaction_calls()
+        calls.init(calls.deadline(None if timeout is None else limit_s(timeout)))
+
+    def transaction(
+        self, *, identity: ProducerIdentity | None = None, shared: bool = False
+    ) -> ProducerTransaction:
+        """Return a transaction, for a `with` block or explicit begin(), commit() and abort().
+
+        Args:
+            identity: Join a transaction that another producer with this transactional id shares:
+                write in it, without ending it.  Each partition has one writer.
+            shared: Other producers write in it under its `identity`.
+
+        Returns:
+            A ProducerTransaction that is not begun; all records sent while it is open belong to it.
+
+        Raises:
+            RuntimeError: The producer has no transactional id.
+        """
+        return ProducerTransaction(self._transaction_calls(), identity, shared)
+
+    def _transaction_calls(self) -> TransactionCalls:
+        self._check_open()
+        if self._transactions is None:
+            raise RuntimeError("Transactions need a transactional id: Producer(transactional_id=…)")
+        return self._transactions
+
     # Flush and close.
 
     def flush(self, timeout: float | None = None) -> None:
@@ -394,7 +442,7 @@ class Producer(Gatherer):
         self._lifetime.flush(timeout)
 
     def close(self, timeout: float | None = None) -> None:
-        """Flush, wait for callbacks, and close the producer.
+        """Flush, wait for callbacks, and close the producer; abort its open transaction.
 
         Failed records raise nothing here; those whose outcome was never requested are logged as an
         error, and raised at the end of a with block.  A second call does nothing, and so does a
@@ -410,6 +458,8 @@ class Producer(Gatherer):
         """
         limit_s(timeout)
         if not self._lifetime.forked:
+            if self._transactions is not None and self.is_open:
+                self._transactions.close(timeout)
             self._lifetime.close(timeout)
 
     def __enter__(self) -> Self:

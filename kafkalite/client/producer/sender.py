@@ -145,7 +145,7 @@ class Sender:
         while (batch := queue.next_batch(now_s)) is not None:
             node = self.nodes.get(queue.leader)
             transport = None if node is None else node.transport_for(batch)
-            if transport is None or state.needs_producer_id:
+            if transport is None or not state.may_send(queue):
                 state.wakeup.set()
                 return
             if queue.in_flight and queue.transport is not transport:

@@ -16,24 +16,26 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
+from kafkalite._ext.record_batch import TRANSACTIONAL
 from kafkalite.client.net.deadline import backoff_s
+from kafkalite.client.net.producer_identity import NO_IDENTITY, ProducerIdentity
 from kafkalite.client.net.settings import ClientSettings, compression_level, required_acks
 from kafkalite.client.net.topology import TopicMetadata
+from kafkalite.client.net.transaction_requests import CONCURRENT_BACKOFF_MS
 from kafkalite.client.producer.accumulator import Accumulator
 from kafkalite.client.producer.background_wakeup import BackgroundWakeup
 from kafkalite.client.producer.batch_completion import NO_OFFSET, NO_TIMESTAMP
 from kafkalite.client.producer.delivery_callbacks import DeliveryCallbacks
 from kafkalite.client.producer.delivery_outcome import DeliveryOutcome, outcome_of
 from kafkalite.client.producer.partition_queue import (
-    NO_IDENTITY,
     Batch,
     BatchResponse,
     PartitionQueue,
-    ProducerIdentity,
     ProducerTopic,
     Transport,
 )
 from kafkalite.client.producer.payload import BatchContent
+from kafkalite.client.producer.producer_transaction_state import ProducerTransactionState
 from kafkalite.config.client import (
     COMPRESSION_TYPE,
     DELIVERY_TIMEOUT_MS,
@@ -43,8 +45,10 @@ from kafkalite.config.client import (
     RETRIES,
     RETRY_BACKOFF_MAX_MS,
     RETRY_BACKOFF_MS,
+    TRANSACTIONAL_ID,
 )
 from kafkalite.errors import (
+    ConcurrentTransactions,
     InvalidRecord,
     KafkaError,
     NetworkException,
@@ -84,6 +88,9 @@ class ProducerState:
         self.active_queues: dict[PartitionQueue, None] = {}
         """Partition queues with batches."""
         self.identity: ProducerIdentity = NO_IDENTITY
+        self.transaction = ProducerTransactionState(wakeup) if settings[TRANSACTIONAL_ID] else None
+        self.attributes = TRANSACTIONAL if self.transaction is not None else 0
+        """Attributes of all batches, besides the codec."""
         self.stale_topics: set[str] = set()
         """Topics whose metadata must be refreshed."""
         self.has_refused_unacked = False
@@ -101,6 +108,14 @@ class ProducerState:
     def needs_producer_id(self) -> bool:
         """True if no batch can be sent until a producer id was received."""
         return self.idempotent and self.identity == NO_IDENTITY
+
+    def may_send(self, queue: PartitionQueue) -> bool:
+        """Return whether batches of the queue can be sent: there is a producer id, and no
+        transaction that holds them back.
+        """
+        if self.transaction is None:
+            return not self.needs_producer_id
+        return self.transaction.may_send(queue)
 
     def metrics(self) -> dict[str, int]:
         """Return the counters, and the current numbers of batches and bytes."""
@@ -121,6 +136,8 @@ class ProducerState:
             raise self.closed_error.copy()
         if queue.dropped:
             raise self._dropped_error(queue)
+        if self.transaction is not None:
+            self.transaction.check_writable()
 
     def open_batch(self, queue: PartitionQueue, size: int, now_s: float) -> None:
         """Open a batch in memory that was reserved."""
@@ -179,7 +196,7 @@ class ProducerState:
         batch.queue.assign_sequence(batch, self.identity)
         assert batch.content is not None
         try:
-            size = batch.content.write(buffer, *batch.identity, batch.sequence)
+            size = batch.content.write(buffer, *batch.identity, batch.sequence, self.attributes)
         except InvalidRecord as error:
             self.fail(batch, error, unwritten=not batch.maybe_written)
             self.wakeup.set()  # the batches behind it may be ready
@@ -203,7 +220,8 @@ class ProducerState:
     def handle_response(self, response: BatchResponse, now_s: float) -> None:
         """Apply a response to its batch: complete, fail, retry, renumber or split it."""
         batch, queue = response.batch, response.batch.queue
-        outcome, error, unwritten = outcome_of(response, self._retries)
+        is_transactional = self.transaction is not None
+        outcome, error, unwritten = outcome_of(response, self._retries, is_transactional)
         if outcome is DeliveryOutcome.WRITTEN:
             batch.complete(None, response.base_offset, response.append_time_ms)
             self.callbacks.completed(batch)
@@ -221,7 +239,7 @@ class ProducerState:
         if isinstance(error, StaleMetadata):
             self.stale_topics.add(queue.topic.name)
         if outcome is DeliveryOutcome.RETRY and not queue.stalled:
-            not_before_s += self._backoff_s(batch)
+            not_before_s += self._backoff_s(batch, error)
         queue.retry(batch, not_before_s, unwritten=unwritten)
         if outcome is DeliveryOutcome.NEW_PRODUCER_ID:
             self._drop_producer_id(queue)
@@ -235,9 +253,13 @@ class ProducerState:
             self.identity = NO_IDENTITY
         queue.drop_producer_id()
 
-    def _backoff_s(self, batch: Batch) -> float:
+    def _backoff_s(self, batch: Batch, error: KafkaError) -> float:
         settings = self.settings
-        return backoff_s(batch.attempts, settings[RETRY_BACKOFF_MS], settings[RETRY_BACKOFF_MAX_MS])
+        first_ms: float = settings[RETRY_BACKOFF_MS]
+        if isinstance(error, ConcurrentTransactions):
+            # The previous transaction is being completed, a matter of milliseconds.
+            first_ms = min(first_ms, CONCURRENT_BACKOFF_MS)
+        return backoff_s(batch.attempts, first_ms, settings[RETRY_BACKOFF_MAX_MS])
 
     def _split(self, batch: Batch) -> None:
         """Split a batch that is too large for the topic into two halves."""
@@ -274,11 +296,15 @@ class ProducerState:
         queue = batch.queue
         if batch is queue.open_batch:
             queue.close_batch()
-        before = queue.identity
+        before, transaction = queue.identity, self.transaction
+        if transaction is not None:
+            batch.outcome_requested = True  # the commit raises the error
         batch.complete(error, NO_OFFSET, NO_TIMESTAMP)
         self.callbacks.completed(batch)
         queue.mark_failed(batch, unwritten=unwritten)
-        if before != NO_IDENTITY and queue.identity == NO_IDENTITY and before == self.identity:
+        if transaction is not None:
+            transaction.batch_failed(queue, error)
+        elif before != NO_IDENTITY and queue.identity == NO_IDENTITY and before == self.identity:
             self.identity = NO_IDENTITY
         self.counts["failed_records"] += batch.count
         self._release(batch)
@@ -291,6 +317,11 @@ class ProducerState:
             for batch in list(queue.batches):
                 if batch.transport is None:
                     self.fail(batch, error.copy(), unwritten=not batch.attempts)
+
+    def drop_unsent(self) -> None:
+        """Fail the batches not in flight if their transaction has failed or is being aborted."""
+        if self.transaction is not None and self.transaction.drops_unsent:
+            self.fail_unsent(self.transaction.dropped_error)
 
     def fail_all(self, error: KafkaError) -> None:
         """Fail all batches without an outcome, and refuse new ones."""
@@ -344,6 +375,8 @@ class ProducerState:
         for queue in queues:
             for batch in queue.recover():
                 self.callbacks.completed(batch)
+                if self.transaction is not None and batch.error is not None:
+                    self.transaction.batch_failed(queue, batch.error)
         self.active_queues = {queue: None for queue in queues if queue.batches}
         waiting = [batch for queue in self.active_queues for batch in queue.batches]
         reserved = sum(batch.memory_size for batch in waiting)

@@ -10,12 +10,16 @@ import logging
 import time
 
 from kafkalite.client.net.cluster import Cluster
+from kafkalite.client.net.transaction_requests import TransactionVersion
 from kafkalite.client.producer.partition_queue import Batch, BatchResponse
 from kafkalite.client.producer.producer_node import ProducerNode
 from kafkalite.client.producer.sender import Sender
 from kafkalite.client.producer.tcp_transport import TcpTransport
-from kafkalite.config.client import MAX_REQUEST_SIZE
+from kafkalite.config.client import MAX_REQUEST_SIZE, TRANSACTIONAL_ID
 from kafkalite.errors import KafkaError, NetworkException
+
+ADDED_VERSION_MAX = 11
+"""Last Produce version for partitions that were added to the transaction before (KIP-890)."""
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +32,15 @@ class TcpSender:
         self._nodes = sender.nodes
         self._locked = sender.locked
         self._cluster = cluster
+        self._transactional_id = sender.state.settings[TRANSACTIONAL_ID]
+
+    @property
+    def _version_max(self) -> int | None:
+        """The newest Produce version that does not add partitions, if another request does."""
+        transaction = self._state.transaction
+        if transaction is None or transaction.version is TransactionVersion.IMPLICIT:
+            return None
+        return ADDED_VERSION_MAX
 
     def exchange(self) -> None:
         """Read the responses that have arrived, and send the batches that are ready."""
@@ -40,7 +53,8 @@ class TcpSender:
                     batches = self._locked(self._next_request, node, transport)
                     if not batches:
                         break
-                    self._locked(self._handle_responses, transport, transport.send(batches))
+                    responses = transport.send(batches, self._transactional_id, self._version_max)
+                    self._locked(self._handle_responses, transport, responses)
                 except KafkaError as error:
                     self._locked(self._close, node, error)
                 except Exception:
@@ -66,7 +80,7 @@ class TcpSender:
         now_s = time.monotonic()
         size_left = state.settings[MAX_REQUEST_SIZE]
         batches: list[tuple[Batch, bytearray]] = []
-        if not transport.can_send or not node.ring_tried or state.needs_producer_id:
+        if not transport.can_send or not node.ring_tried:
             return batches
         for queue in list(state.active_queues):
             if queue.leader != node.node_id:
@@ -75,6 +89,8 @@ class TcpSender:
             if batch is None or node.transport_for(batch) is not transport:
                 continue
             if queue.in_flight and queue.transport is not transport:
+                continue
+            if not state.may_send(queue):
                 continue
             content = state.prepare(batch)
             if batches and content.size > size_left:

@@ -77,7 +77,12 @@ class TcpTransport:
         """Monotonic deadline of the next response; infinity if none is expected."""
         return self._in_flight[0].due_s if self._in_flight else float("inf")
 
-    def send(self, written: list[tuple[Batch, bytearray]]) -> list[BatchResponse]:
+    def send(
+        self,
+        written: list[tuple[Batch, bytearray]],
+        transactional_id: str | None = None,
+        version_max: int | None = None,
+    ) -> list[BatchResponse]:
         """Send batches in one request; with acks=0 return their responses immediately."""
         batches = [batch for batch, _ in written]
         by_topic: dict[str, list[dict[str, object]]] = {}
@@ -86,8 +91,11 @@ class TcpTransport:
             by_topic.setdefault(batch.queue.topic.name, []).append(entry)
         topic_ids = {batch.queue.topic.name: batch.queue.topic.topic_id for batch in batches}
         by_name = NO_ID in topic_ids.values()
-        version = self.connection.version(PRODUCE, NAMED_VERSION_MAX if by_name else None)
+        if by_name and version_max is None:
+            version_max = NAMED_VERSION_MAX
+        version = self.connection.version(PRODUCE, version_max)
         body = {
+            "transactional_id": transactional_id,
             "acks": self._acks,
             "timeout_ms": self._timeout_ms,
             "topic_data": [

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
-from kafkalite.client.consumer.positions import partition_name
-from kafkalite.client.net.topology import TopicPartition
+from kafkalite.client.net.topology import TopicPartition, partition_name
 
 OFFSET_MAX = (1 << 63) - 1
 
