@@ -21,6 +21,7 @@ from kafkalite.broker.handlers import (  # noqa: F401  (a family enters SERVED w
     acls,
     cluster,
     configs,
+    features,
     fetch,
     groups,
     offset_commits,
@@ -50,6 +51,7 @@ Chunks = list[Any]
 class ServedNode(
     cluster.ClusterNode,
     configs.ConfigsNode,
+    features.FeaturesNode,
     fetch.FetchNode,
     groups.GroupsNode,
     offsets.OffsetsNode,

@@ -45,7 +45,7 @@ from kafkalite.coordination.image import SUPERVISOR_ID, ClusterImage
 from kafkalite.coordination.leader_epochs import EpochRenewal
 from kafkalite.coordination.topic_names import TRANSACTION_STATE
 from kafkalite.ids import NO_ID
-from kafkalite.protocol.schemas.internal import CONFIG, TypedRecord
+from kafkalite.protocol.schemas.internal import CONFIG, FEATURE, TypedRecord
 from kafkalite.storage.flusher import Flusher
 from kafkalite.storage.layout import node_directory
 from kafkalite.storage.log import Log
@@ -300,6 +300,8 @@ class Node:
         )
         for kind, name in changed_configs:
             self._settings.apply_change(kind, name, self.image)
+        if any(record.kind is FEATURE for record in records):
+            self.transactions.reconfigure(self.settings)
         topic_ids = dict.fromkeys(
             topic_id for record in records if (topic_id := self._topic_id_of(record)) is not None
         )

@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 from kafkalite.config.topic import TOPIC as TOPIC_SCOPE
 from kafkalite.config.topic import check_compaction_lags
-from kafkalite.coordination import configs, leader_epochs, nodes, topic_names
+from kafkalite.coordination import configs, features, leader_epochs, nodes, topic_names
+from kafkalite.coordination.features import FeatureUpdate, SupportedLevels
 from kafkalite.coordination.image import (
     SUPERVISOR_ID,
     ClusterImage,
@@ -181,6 +182,24 @@ class Controller:
     ) -> DecisionResult[list[EpochRenewal]]:
         """Increase the leader epochs of partitions whose logs may have lost records."""
         return leader_epochs.renew(self.image, node_id, wanted)
+
+    # -- features ----------------------------------------------------------------------------
+
+    def finalize_features(self, by_node: Mapping[int, SupportedLevels]) -> DecisionResult[None]:
+        """Finalize each new feature at the highest level that every node supports."""
+        return features.finalize(self.image, by_node)
+
+    def update_features(
+        self,
+        updates: Mapping[str, FeatureUpdate],
+        by_node: Mapping[int, SupportedLevels],
+        *,
+        validate_only: bool = False,
+    ) -> DecisionResult[None]:
+        """Change finalized levels of features, all or none."""
+        return features.update(self.image, updates, by_node, validate_only=validate_only)
+
+    # -- producer ids ------------------------------------------------------------------------
 
     def allocate_producer_ids(self, node_id: int) -> DecisionResult[ProducerIdBlock]:
         """Allocate a node's next block of producer ids."""

@@ -6,13 +6,24 @@ Clients decide by the finalized level of transaction.version how they run their 
     1   the same; the coordinator's records have the flexible format
     2   each transaction has an epoch of its own, and Produce adds its partitions (KIP-890)
 
+Every feature has minimum 0.  A level is finalized only if every node of the cluster supports it; a
+feature that was never finalized or disabled gets the highest one by itself.
+
 Left out: the features of Kafka's own metadata log and groups.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from enum import IntEnum
+from typing import NamedTuple, TypeAlias
+
 from kafkalite.config.broker import UNSTABLE_FEATURE_VERSIONS_ENABLE
 from kafkalite.config.settings import Settings
+from kafkalite.coordination.image import SUPERVISOR_ID, ClusterImage
+from kafkalite.coordination.machine import DecisionResult
+from kafkalite.errors import InvalidUpdateVersion
+from kafkalite.protocol.schemas.internal import FEATURE
 
 TRANSACTION_VERSION = "transaction.version"
 
@@ -22,8 +33,114 @@ ADVERTISED_VERSION: int | None = None
 DEVELOPED_VERSION = 2
 """The highest level that the code knows; tests use it before it is advertised."""
 
+SupportedLevels: TypeAlias = Mapping[str, int]
+"""The highest level of each feature that a node supports."""
+
+
+class UpgradeType(IntEnum):
+    """Type of an update: the direction in which it may change a level, as in UpdateFeatures."""
+
+    UPGRADE = 1
+    SAFE_DOWNGRADE = 2
+    UNSAFE_DOWNGRADE = 3
+
+
+class FeatureUpdate(NamedTuple):
+    """An update of a feature's finalized level."""
+
+    level: int
+    upgrade_type: int
+
 
 def transaction_version_max(settings: Settings) -> int | None:
     """Return the highest supported level of transaction.version; None without transactions."""
     is_unstable = settings[UNSTABLE_FEATURE_VERSIONS_ENABLE]
     return DEVELOPED_VERSION if is_unstable else ADVERTISED_VERSION
+
+
+def supported_levels(settings: Settings) -> SupportedLevels:
+    """Return the highest level of each feature that a node with these settings supports."""
+    level_max = transaction_version_max(settings)
+    return {} if level_max is None else {TRANSACTION_VERSION: level_max}
+
+
+def finalized_levels(image: ClusterImage, settings: Settings) -> SupportedLevels:
+    """Return the finalized level of each supported feature, without disabled ones."""
+    return {
+        name: min(image.features[name], level_max)
+        for name, level_max in supported_levels(settings).items()
+        if image.features.get(name, 0) > 0
+    }
+
+
+def finalize(
+    image: ClusterImage, by_node: Mapping[int, SupportedLevels]
+) -> DecisionResult[None]:
+    """Finalize the highest level of each new feature that every node supports.
+
+    `by_node` has the nodes whose supported levels are known.
+    """
+    records = [
+        FEATURE(name=name, level=min(by_node[node_id][name] for node_id in image.nodes))
+        for name in by_node[SUPERVISOR_ID]
+        if name not in image.features and _unsupported(image, name, 0, by_node) is None
+    ]
+    return DecisionResult(None, records)
+
+
+def update(
+    image: ClusterImage,
+    updates: Mapping[str, FeatureUpdate],
+    by_node: Mapping[int, SupportedLevels],
+    *,
+    validate_only: bool,
+) -> DecisionResult[None]:
+    """Change finalized levels, all or none; raise InvalidUpdateVersion with Kafka's reason."""
+    records = []
+    for name, wanted in updates.items():
+        reason = _refusal(image, name, wanted, by_node)
+        if reason is not None:
+            raise InvalidUpdateVersion(
+                f"Invalid update version {wanted.level} for feature {name}. {reason}"
+            )
+        if wanted.level != image.features.get(name, 0):
+            records.append(FEATURE(name=name, level=wanted.level))
+    return DecisionResult(None, [] if validate_only else records)
+
+
+def _refusal(
+    image: ClusterImage,
+    name: str,
+    wanted: FeatureUpdate,
+    by_node: Mapping[int, SupportedLevels],
+) -> str | None:
+    current = image.features.get(name, 0)
+    if wanted.upgrade_type not in (*UpgradeType,):
+        return "The controller does not support the given upgrade type."
+    if wanted.level < 0:
+        return "A feature version cannot be less than 0."
+    reason = _unsupported(image, name, wanted.level, by_node)
+    if reason is not None:
+        return reason
+    if wanted.level < current and wanted.upgrade_type == UpgradeType.UPGRADE:
+        return (
+            "Can't downgrade the version of this feature without setting the upgrade type to"
+            " either safe or unsafe downgrade."
+        )
+    if wanted.level > current and wanted.upgrade_type != UpgradeType.UPGRADE:
+        return "Can't downgrade to a newer version."
+    return None
+
+
+def _unsupported(
+    image: ClusterImage, name: str, level: int, by_node: Mapping[int, SupportedLevels]
+) -> str | None:
+    """Return why some node does not support this level, or None if all do."""
+    for node_id in sorted(image.nodes):
+        what = "Local controller" if node_id == SUPERVISOR_ID else "Broker"
+        level_max = by_node.get(node_id, {}).get(name)
+        if level_max is None:
+            return f"{what} {node_id} does not support this feature."
+        if level > level_max:
+            return f"{what} {node_id} only supports versions 0-{level_max}"
+    return None

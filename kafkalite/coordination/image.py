@@ -6,7 +6,7 @@ the number of partitions.
 Configs of a topic are kept with the topic.  All others are in `configs`, by resource type and name;
 for brokers, the name "" is the cluster-wide default and "3" is node 3.
 
-Left out: features and ACLs (they come with their APIs).
+Left out: ACLs (they come with their APIs).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from kafkalite.errors import UnknownTopicId, UnknownTopicOrPartition
 from kafkalite.protocol.schemas.internal import (
     CLUSTER,
     CONFIG,
+    FEATURE,
     NODE,
     PARTITION,
     PARTITIONS,
@@ -129,6 +130,8 @@ class ClusterImage:
         """
         self.configs: dict[tuple[int, str], dict[str, str]] = {}
         """Configs of resources other than topics; a resource without any has no entry."""
+        self.features: dict[str, int] = {}
+        """The finalized level of each feature; 0 of one that was disabled."""
         self._led_count: dict[int, int] = {}
 
     @property
@@ -201,6 +204,8 @@ class ClusterImage:
             yield from topic_records(topic)
         for (kind, name), config in self.configs.items():
             yield from config_records(kind, name, config)
+        for name, level in self.features.items():
+            yield FEATURE(name=name, level=level)
 
     def _cluster(self, record: TypedRecord) -> None:
         assert self.cluster_id in ("", record.fields["cluster_id"]), "a cluster keeps its id"
@@ -277,6 +282,9 @@ class ClusterImage:
         if not config:
             self.configs.pop((kind, name), None)
 
+    def _feature(self, record: TypedRecord) -> None:
+        self.features[record.fields["name"]] = record.fields["level"]
+
     def _leads(self, node_id: int, more: int) -> None:
         self._led_count[node_id] = self._led_count.get(node_id, 0) + more
 
@@ -289,6 +297,7 @@ class ClusterImage:
         REMOVE_TOPIC.key: _remove_topic,
         CONFIG.key: _config,
         PARTITIONS.key: _partitions,
+        FEATURE.key: _feature,
     }
 
 

@@ -319,7 +319,7 @@ def test_only_hello_is_sent_before_the_welcome(followed):
     followed.pass_ms(5_000)
     assert followed.kinds() == ["Hello"]
     controller.received(welcome(2))
-    assert followed.kinds()[1:] == ["Heartbeat", "Forward"]
+    assert followed.kinds()[1:] == ["SupportedFeatures", "Heartbeat", "Forward"]
 
 
 def test_heartbeats_follow_the_interval_of_the_welcome(followed, controller):

@@ -42,6 +42,7 @@ WRITTEN = {
         internal.PARTITIONS(topic_id=ID, first=2, leaders=[1, 2]),
         f"09 00 {ID.hex()} 00000002 0300000001 00000002 00",
     ),
+    "Feature": (internal.FEATURE(name="f", level=2), "0a 00 0266 0002 00"),
 }
 """Each kind in each version as it is in existing logs.  Never change an entry: add a version."""
 

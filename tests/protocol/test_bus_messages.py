@@ -57,6 +57,24 @@ MESSAGES = {
         moves_left=1,
     ),
     "DesiredNodes": bus.DESIRED_NODES(node_ids=[0, 2], dedicated=[2]),
+    "MarkersWritten": bus.MARKERS_WRITTEN(request_id=4, incarnation=5, error_codes=[0, 6]),
+    "WriteMarkers": bus.WRITE_MARKERS(
+        request_id=4,
+        incarnation=5,
+        markers=[
+            {
+                "producer_id": 7,
+                "producer_epoch": 3,
+                "is_commit": True,
+                "coordinator_epoch": 2,
+                "transaction_version": 2,
+                "topics": [{"topic_id": ID, "partitions": [0, 2]}],
+            }
+        ],
+    ),
+    "SupportedFeatures": bus.SUPPORTED_FEATURES(
+        features=[{"name": "transaction.version", "level_max": 2}]
+    ),
     "Fence": bus.FENCE(node_id=2, incarnation=1_700_000_000_000),
     "Nodes": bus.NODES(
         nodes=[

@@ -16,7 +16,8 @@ from kafkalite.broker.controller.topic_creation import create_topics
 from kafkalite.broker.future import Future
 from kafkalite.broker.machine_host import MachineHost
 from kafkalite.coordination.controller import Controller, NewTopic
-from kafkalite.coordination.image import ClusterImage
+from kafkalite.coordination.features import SupportedLevels, supported_levels
+from kafkalite.coordination.image import SUPERVISOR_ID, ClusterImage
 from kafkalite.coordination.machine import DecisionResult
 from kafkalite.coordination.producer_ids import ProducerIdBlock
 from kafkalite.errors import KafkaError, Refusal
@@ -63,6 +64,8 @@ class LocalController(MachineHost[Controller], ControllerClient):
     ) -> None:
         super().__init__(machine, MetadataLog(log, flusher, clock, call_later))
         self.call_later = call_later
+        self.worker_features: Callable[[], Mapping[int, SupportedLevels]] = dict
+        """Returns the supported levels of features by worker; set by the WorkerManager."""
         self._reconciled_offset = 0
         self._pending_applies: deque[PendingApply] = deque()
 
@@ -93,6 +96,7 @@ class LocalController(MachineHost[Controller], ControllerClient):
         self._settings = settings
         if self.applied_everywhere is None:
             self.applied_everywhere = self._applied_here
+        self.finalize_features()
 
     def load(self) -> None:
         """Restore the machine from its log; raise Refusal if it cannot be read."""
@@ -157,6 +161,16 @@ class LocalController(MachineHost[Controller], ControllerClient):
     ) -> Future[Mapping[str, TopicOutcome]]:
         """Create topics with all defaults."""
         return create_topics(self, self._settings(), [NewTopic(name) for name in names]).map(dict)
+
+    def features_by_node(self) -> dict[int, SupportedLevels]:
+        """Return the levels of features that this node and the workers support, as far as known."""
+        return {SUPERVISOR_ID: supported_levels(self._settings()), **self.worker_features()}
+
+    def finalize_features(self) -> None:
+        """Finalize the new features that every node supports."""
+        by_node = self.features_by_node()
+        if by_node[SUPERVISOR_ID].keys() - self.image.features.keys():
+            self.decide(lambda machine: machine.finalize_features(by_node))
 
     def renew_epochs(self, node_id: int, wanted: Sequence[EpochRenewal]) -> None:
         """Decide on the next leader epochs of these partitions."""

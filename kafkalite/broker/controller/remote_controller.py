@@ -3,6 +3,7 @@
     start      the image is read from the metadata log's files, without any request
     Hello  ─▶  ◀─ Welcome         the end of the supervisor's log; missing records are read
                ◀─ Delta           records of the metadata log, as soon as they are durable
+    SupportedFeatures ─▶          the highest levels of features that this node supports
     Heartbeat ─▶                  the offset this node has applied, its load, missing partitions
     Forward   ─▶  ◀─ Response     a request that only the controller serves, with its header
     AllocateIds ─▶ ◀─ Ids         producer ids
@@ -30,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 from kafkalite.broker.controller.controller_client import ControllerClient
 from kafkalite.broker.controller.marker_messages import read_markers
 from kafkalite.broker.future import Future
+from kafkalite.coordination.features import supported_levels
 from kafkalite.coordination.image import ClusterImage
 from kafkalite.coordination.producer_ids import ProducerIdBlock
 from kafkalite.errors import (
@@ -96,6 +98,7 @@ class RemoteController(ControllerClient):
     def __init__(self, reader: MetadataReader, timers: Scheduler) -> None:
         self._image = ClusterImage()
         self._heartbeat_state: Callable[[], HeartbeatState] | None = None
+        self._settings: Callable[[], Settings] | None = None
         self._reader = reader
         self._timers = timers
         self._send: Send | None = None
@@ -136,7 +139,8 @@ class RemoteController(ControllerClient):
         on_welcome: Callable[[], object],
         write_markers: WriteMarkers,
     ) -> None:
-        """Attach the node; the controller's node has the settings that count there."""
+        """Attach the node; of its settings, those that determine features are reported."""
+        self._settings = settings
         self._heartbeat_state = heartbeat_state
         self._on_welcome = on_welcome
         self._write_markers = write_markers
@@ -179,11 +183,19 @@ class RemoteController(ControllerClient):
         if fields["image_offset"] > self.offset:
             self._read_up_to(fields["image_offset"])
         self._is_welcomed = True
+        self._send_features()
         self._send_heartbeats()
         for request_id, request in list(self._requests.items()):
             if not request.sent:
                 self._send_request(request_id, request)
         self._on_welcome()
+
+    def _send_features(self) -> None:
+        if self._settings is None or self._send is None:
+            return
+        levels = supported_levels(self._settings())
+        features = [{"name": name, "level_max": level} for name, level in levels.items()]
+        self._send(bus.SUPPORTED_FEATURES(features=features))
 
     def _delta(self, fields: dict[str, Any]) -> None:
         if not self._is_welcomed:

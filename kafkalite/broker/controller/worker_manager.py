@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from kafkalite.broker.client_context import ClientConnection
     from kafkalite.broker.controller.local_controller import LocalController
     from kafkalite.broker.replica.marker_writer import MarkerTargets
+    from kafkalite.coordination.features import SupportedLevels
     from kafkalite.coordination.sessions import NodeSessions
     from kafkalite.protocol.record_kinds import RecordKind
     from kafkalite.protocol.schemas.bus import TypedRecord
@@ -97,6 +98,8 @@ class Worker:
     led_count: int = 0
     size: int = 0
     unserved: frozenset[tuple[bytes, int]] = frozenset()
+    features: SupportedLevels | None = None
+    """The highest levels of features that it supports; None until it has reported them."""
 
 
 @dataclass(slots=True, eq=False)
@@ -146,6 +149,7 @@ class WorkerManager:
         self._checked_ms = reactor.clock.monotonic_ms()
         controller.on_change(self._changed)
         controller.applied_everywhere = self.applied_everywhere
+        controller.worker_features = self._features
         reactor.call_later(CHECK_MS, self._check)
 
     def serve_markers(self, markers: MarkerSource) -> None:
@@ -337,6 +341,18 @@ class WorkerManager:
         wanted = [EpochRenewal(**partition) for partition in fields["partitions"]]
         self._controller.renew_epochs(worker.peer.node_id, wanted)
 
+    def _supported_features(self, worker: Worker, fields: dict[str, Any]) -> None:
+        worker.features = {each["name"]: each["level_max"] for each in fields["features"]}
+        self._controller.finalize_features()
+
+    def _features(self) -> dict[int, SupportedLevels]:
+        """Return the supported levels of the workers that have reported them."""
+        return {
+            node_id: worker.features
+            for node_id, worker in self.workers.items()
+            if worker.features is not None
+        }
+
     def _markers_written(self, worker: Worker, fields: dict[str, Any]) -> None:
         if self._markers is not None and fields["incarnation"] == self._incarnation:
             self._markers.written(
@@ -349,6 +365,7 @@ class WorkerManager:
         bus.FORWARD.key: _forward,
         bus.ALLOCATE_IDS.key: _allocate_ids,
         bus.RENEW_EPOCHS.key: _renew_epochs,
+        bus.SUPPORTED_FEATURES.key: _supported_features,
         bus.MARKERS_WRITTEN.key: _markers_written,
     }
 

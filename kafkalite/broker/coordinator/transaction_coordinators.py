@@ -20,6 +20,7 @@ from kafkalite.config.broker import (
     TRANSACTION_REMOVE_EXPIRED_TRANSACTION_CLEANUP_INTERVAL_MS,
     TRANSACTIONAL_ID_EXPIRATION_MS,
 )
+from kafkalite.coordination.features import TRANSACTION_VERSION, finalized_levels
 from kafkalite.coordination.topic_names import TRANSACTION_STATE
 from kafkalite.coordination.transaction_coordinator import (
     TransactionCoordinator,
@@ -36,22 +37,19 @@ if TYPE_CHECKING:
     from kafkalite.broker.replica.marker_writer import MarkerWriter
     from kafkalite.broker.replica.replica_manager import ReplicaManager
     from kafkalite.config.settings import Settings
+    from kafkalite.coordination.image import ClusterImage
     from kafkalite.storage.flusher import Flusher
     from kafkalite.transport.reactor import Reactor
 
 TransactionHost: TypeAlias = CoordinatorHost[TransactionCoordinator]
 
-FINALIZED_VERSION = 0
-"""The finalized level of the feature transaction.version."""
-
-
-def transaction_limits(settings: Settings) -> TransactionLimits:
-    """Return a coordinator's limits from the broker's settings."""
+def transaction_limits(settings: Settings, image: ClusterImage) -> TransactionLimits:
+    """Return a coordinator's limits, from the broker's settings and the finalized features."""
     return TransactionLimits(
         timeout_max_ms=settings[TRANSACTION_MAX_TIMEOUT_MS],
         expiration_ms=settings[TRANSACTIONAL_ID_EXPIRATION_MS],
         expiration_check_ms=settings[TRANSACTION_REMOVE_EXPIRED_TRANSACTION_CLEANUP_INTERVAL_MS],
-        transaction_version=FINALIZED_VERSION,
+        transaction_version=finalized_levels(image, settings).get(TRANSACTION_VERSION, 0),
     )
 
 
@@ -105,7 +103,7 @@ class TransactionCoordinators(Coordinators[TransactionCoordinator]):
         reactor: Reactor,
     ) -> None:
         self.markers = MarkerChannel(metadata, marker_writer, reactor)
-        self._limits = transaction_limits(settings)
+        self._limits = transaction_limits(settings, metadata.image)
         self._spare = spare = SpareProducerId(producer_ids)
         kind = CoordinatorKind(
             TRANSACTION_STATE,
@@ -124,8 +122,8 @@ class TransactionCoordinators(Coordinators[TransactionCoordinator]):
         return self._spare.prepare()
 
     def reconfigure(self, settings: Settings) -> None:
-        """Apply new limits; a coordinator that is loading gets them afterwards."""
-        self._limits = transaction_limits(settings)
+        """Apply new limits or features; a coordinator that is loading gets them afterwards."""
+        self._limits = transaction_limits(settings, self._metadata.image)
         for host in self:
             self._reconfigure(host)
 

@@ -10,9 +10,8 @@ A node reports its own address as the one the client connected to, and other nod
 with their ports, unless advertised.listeners is set.  A topic that Metadata creates is included in
 the same response; Kafka responds with UNKNOWN_TOPIC_OR_PARTITION first and lets the client retry.
 
-No features are advertised.  Kafka's feature levels concern its own metadata log, groups and
-transactions; a finalized transaction.version of 2 would switch Java producers to a protocol that is
-not served here.
+The features are those of coordination/features.py.  The epoch of the finalized ones is the offset
+of the image, so it grows, and is the same at all nodes that have the same image.
 
 Left out: fenced brokers and eligible leader replicas (a partition has one replica, whose
 node is back before another one could lead it); REBOOTSTRAP_REQUIRED at the top of Metadata v13 (a
@@ -40,6 +39,7 @@ from kafkalite.broker.served_apis import SERVED, EncodedResponse, Response, Serv
 from kafkalite.broker.stepping import ENTRIES_AT_ONCE, PAUSE, Work, in_steps
 from kafkalite.config.broker import AUTO_CREATE_TOPICS_ENABLE, MAX_REQUEST_PARTITION_SIZE_LIMIT
 from kafkalite.coordination import topic_names
+from kafkalite.coordination.features import finalized_levels, supported_levels
 from kafkalite.coordination.image import PartitionImage, TopicImage
 from kafkalite.errors import (
     InvalidRequest,
@@ -66,6 +66,8 @@ from kafkalite.protocol.schemas.produce import PRODUCE
 
 BROKERS, CONTROLLERS = 1, 2
 NO_LEADER = -1
+FEATURES_FROM_0_SINCE = 4
+"""The version of ApiVersions since which a supported feature may have minimum 0."""
 LISTENER_NAME = "PLAINTEXT"
 SOFTWARE = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?", re.ASCII)
 
@@ -96,7 +98,26 @@ def api_versions(node: ClusterNode, request: Any, client: ClientContext) -> Resp
             raise InvalidRequest()
         if intended != (node.cluster_id, node.node_id):
             raise RebootstrapRequired()
-    return {"api_keys": _api_keys(node)}
+    return {"api_keys": _api_keys(node), **_features(node, client.version)}
+
+
+def _features(node: ClusterNode, version: int) -> Response:
+    supported = supported_levels(node.settings)
+    if not supported:
+        return {}
+    # Clients of version 3 refuse a minimum of 0 (KAFKA-17011).
+    named = supported.items() if version >= FEATURES_FROM_0_SINCE else ()
+    finalized = finalized_levels(node.image, node.settings)
+    return {
+        "supported_features": [
+            {"name": name, "min_version": 0, "max_version": level} for name, level in named
+        ],
+        "finalized_features_epoch": node.controller.offset,
+        "finalized_features": [
+            {"name": name, "max_version_level": level, "min_version_level": level}
+            for name, level in finalized.items()
+        ],
+    }
 
 
 def api_versions_unsupported(node: ClusterNode) -> Response:

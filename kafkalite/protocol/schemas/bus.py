@@ -83,6 +83,12 @@ MARKERS_WRITTEN = MESSAGES.declare(
     Struct(request_id=Int64(), incarnation=Int64(), error_codes=Array(Int16())),
 )  # fmt: skip
 
+SUPPORTED_FEATURES = MESSAGES.declare(
+    17, "SupportedFeatures", "0",
+    # The highest level of each feature that the worker supports, after each Welcome.
+    Struct(features=Array(Struct(name=String(), level_max=Int16()))),
+)  # fmt: skip
+
 
 # Supervisor to worker.
 

@@ -11,7 +11,17 @@ from __future__ import annotations
 
 from kafkalite.protocol.record_kinds import RecordKinds
 from kafkalite.protocol.record_kinds import TypedRecord as TypedRecord
-from kafkalite.protocol.types import Array, Bool, Int8, Int32, Int64, String, Struct, Uuid
+from kafkalite.protocol.types import (
+    Array,
+    Bool,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    String,
+    Struct,
+    Uuid,
+)
 
 KINDS = RecordKinds("record of the metadata log")
 BY_KEY = KINDS.by_key
@@ -81,4 +91,10 @@ PARTITIONS = KINDS.declare(
     # New partitions from `first` on: their leaders, in epoch 0, which are their only replicas.
     # One record for a whole topic costs a hundredth of one record for each partition.
     Struct(topic_id=Uuid(), first=Int32(), leaders=Array(Int32())),
+)  # fmt: skip
+
+FEATURE = KINDS.declare(
+    10, "Feature", "0",
+    # The finalized level of a feature; 0 disables it.
+    Struct(name=String(), level=Int16()),
 )  # fmt: skip
