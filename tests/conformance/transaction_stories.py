@@ -145,13 +145,13 @@ TRANSACTIONS = [
 HANGING_TRANSACTIONS = [
     Says("kafka-topics --create --topic {t}", "Created topic {t}."),
     Says(
-        f"kafka-configs --alter --broker 0 --add-config {VERIFICATION}=false",
-        "Completed updating config for broker 0.",
+        f"kafka-configs --alter --broker-defaults --add-config {VERIFICATION}=false",
+        "Completed updating default config for brokers in the cluster.",
     ),
     Says("", act="produce without a coordinator", soon=True),
     Says(
-        f"kafka-configs --alter --broker 0 --delete-config {VERIFICATION}",
-        "Completed updating config for broker 0.",
+        f"kafka-configs --alter --broker-defaults --delete-config {VERIFICATION}",
+        "Completed updating default config for brokers in the cluster.",
     ),
     Says(
         "kafka-transactions find-hanging --topic {t} --partition 0",
