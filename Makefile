@@ -8,6 +8,8 @@ PYTHON ?= $(shell for v in 3.19 3.18 3.17 3.16 3.15 3.14 3.13 3.12 3.11 3; do \
 CC ?= cc
 ARGS ?=
 ISOLATION ?=
+COPYING ?=
+STREAMING ?=
 # Tests wait as much as they compute: one process more than there are cores keeps two busy.
 JOBS ?= 3
 # How much `make fuzz` does.
@@ -39,7 +41,8 @@ help:
 	@echo "make bench      the benchmarks, beside Apache Kafka"
 	@echo "make oracle     the same requests to Apache Kafka and to us"
 	@echo "make faults     processes killed, stopped and moved under load: a quarter of an hour; then"
-	@echo "                a healthy client beside hostile ones over 5,000 partitions: 10 minutes"
+	@echo "                a healthy client beside hostile ones over 5,000 partitions: 10 minutes;"
+	@echo "                then exactly-once copies and counts under kills"
 	@echo "make disks      full disks, torn writes, failing system calls"
 	@echo "make fuzz       random bytes into decoders and sockets: hours (RUNS, FRAMES, CONNECTS)"
 	@echo "make pythons    the tests on CPython 3.13 and 3.14, from Debian's packages (as root)"
@@ -89,6 +92,8 @@ oracle: build .venv/developer
 faults: build .venv/developer
 	$(BIN)/python -m tests.faults all --minutes 15 $(ARGS)
 	$(BIN)/python -m tests.faults.isolation $(ISOLATION)
+	$(BIN)/python -m tests.faults.copying $(COPYING)
+	$(BIN)/python -m tests.faults.streaming $(STREAMING)
 
 disks: build .venv/developer
 	$(BIN)/python -m pytest -q -m faults -n $(JOBS) tests $(ARGS)

@@ -43,6 +43,8 @@ BROKER = ("kafka_2.13", "4.4.0")
 TOOLS = ("kafka-tools", "4.3.1")
 # The part of the tools that is still in the broker's own artifact.
 TOOLS_CORE = ("kafka_2.13", TOOLS[1])
+# As with the tools, its release 4.4.0 was never published.
+STREAMS = ("kafka-streams", TOOLS[1])
 TOOLS_API = ("kafka-tools-api", "4.3.1")
 # The last client that has no second version of transactions (KIP-890).
 CLIENTS_V1 = ("kafka-clients", "3.9.1")

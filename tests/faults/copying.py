@@ -20,25 +20,21 @@ import os
 import random
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from kafkalite.testing import Broker
 from tests.conformance.java_client import SMALL
 from tests.faults.prober import guarded
-from tests.faults.processes import SUPERVISOR, Processes, free_address
 from tests.faults.run import RECORD, commit
-from tools.apache_kafka import CLIENTS_V1, TOOLS, ApacheKafka, classpath, java_executable
+from tests.faults.victims import Victim, victims
+from tools.apache_kafka import CLIENTS_V1, TOOLS, classpath, java_executable
 
 SOURCE, SINK, GROUP = "copy-source", "copy-sink", "copiers"
 SOURCE_PARTITIONS, SINK_PARTITIONS = 2, 3
@@ -49,45 +45,6 @@ PACE_S = (0.5, 3.0)
 RUN_S_MAX = 1_800.0
 QUIET_S_MAX = 60.0
 COPIER = "org.apache.kafka.tools.TransactionalMessageCopier"
-
-
-class Victim(Protocol):
-    """A broker of which something can be killed."""
-
-    bootstrap: str
-
-    def strike(self, dice: random.Random) -> str:
-        """Kill a process, and start it if nobody else does; return what it was."""
-
-
-class Ours:
-    """kafkalite with workers; its launcher restarts a killed node."""
-
-    def __init__(self, broker: Broker) -> None:
-        self.bootstrap = broker.bootstrap
-        self.processes = Processes(broker)
-
-    def strike(self, dice: random.Random) -> str:
-        node = dice.choice([SUPERVISOR, *self.processes.workers, -1])
-        if node >= 0:
-            self.processes.kill(node)
-            return "the supervisor" if node == SUPERVISOR else "a worker"
-        self.processes.kill_all(dice)
-        self.processes.start()
-        return "all processes"
-
-
-class Apache:
-    """Apache Kafka; its one process is started again on the same port."""
-
-    def __init__(self, kafka: ApacheKafka) -> None:
-        self.kafka = kafka
-        self.bootstrap = kafka.bootstrap
-
-    def strike(self, _: random.Random) -> str:
-        self.kafka.kill()
-        self.kafka.restart()
-        return "the broker"
 
 
 @dataclass
@@ -275,22 +232,9 @@ def compared(run: Copying, name: str, reader: Reader) -> None:
         )
 
 
-@contextmanager
-def brokers(run: Copying, against: str) -> Iterator[Victim]:
-    if against == "apache":
-        with tempfile.TemporaryDirectory() as scratch, ApacheKafka(Path(scratch)) as kafka:
-            yield Apache(kafka)
-        return
-    config = {"unstable.feature.versions.enable": "true"}
-    with Broker(
-        workers=2, durability=run.durability, config=config, listen=free_address()
-    ) as broker:
-        yield Ours(broker)
-
-
 def played(run: Copying, against: str) -> Copying:
     begun = time.monotonic()
-    with brokers(run, against) as victim:
+    with victims(against, run.durability) as victim:
         copy(run, victim)
         run.seconds = time.monotonic() - begun
     return run
