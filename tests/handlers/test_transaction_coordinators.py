@@ -62,3 +62,13 @@ def test_find_coordinator_requires_describe_on_each_id(transactional):
     answer = transactional.request(FIND_COORDINATOR, 4, key_type=1, coordinator_keys=["a", "b"])
     codes = [found.error_code for found in answer.coordinators]
     assert codes == [errors.TransactionalIdAuthorizationFailed.code, 0]
+
+
+@pytest.mark.parametrize("key_type", [0, 1])
+def test_find_coordinator_responds_once_the_coordinator_can_serve(transactional, key_type):
+    coordinators = transactional.node.transactions if key_type else transactional.node.groups
+    asked = {"key_type": key_type, "coordinator_keys": ["a"]}
+    _, second = (transactional.send(FIND_COORDINATOR, 4, **asked) for _ in range(2))
+    assert second.sent is None
+    transactional.until(lambda: second.sent is not None)
+    assert coordinators.host_of("a").machine is not None

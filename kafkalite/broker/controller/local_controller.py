@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from kafkalite.broker.controller.controller_client import ControllerClient
 from kafkalite.broker.controller.metadata_log import MetadataLog
-from kafkalite.broker.controller.topic_creation import create_topics
+from kafkalite.broker.controller.topic_creation import create_internal_topic, create_topics
 from kafkalite.broker.future import Future
 from kafkalite.broker.machine_host import MachineHost
 from kafkalite.coordination.controller import Controller, NewTopic
@@ -139,7 +139,7 @@ class LocalController(MachineHost[Controller], ControllerClient):
         return response
 
     def _applied_here(self, end_offset: int) -> Future[None]:
-        """Return a Future that resolves once the logs of this, the only node, match an offset."""
+        """Return a Future that resolves once the logs of this node match an offset."""
         if end_offset <= self._reconciled_offset:
             return Future.of(None)
         future: Future[None] = Future()
@@ -171,6 +171,21 @@ class LocalController(MachineHost[Controller], ControllerClient):
         by_node = self.features_by_node()
         if by_node[SUPERVISOR_ID].keys() - self.image.features.keys():
             self.decide(lambda machine: machine.finalize_features(by_node))
+
+    def open_internal_topic(self, name: str) -> Future[None]:
+        """Create a coordinator's topic, unless it exists; complete once this node leads it."""
+        created = create_internal_topic(self, self._settings(), name)
+        end_offset = self.log.end_offset
+        opened: Future[None] = Future()
+
+        def follow(_: None, error: KafkaError | None) -> None:
+            if error is not None:
+                opened.fail(error)
+            else:
+                opened.follow(self._applied_here(end_offset))
+
+        created.then(follow)
+        return opened
 
     def renew_epochs(self, node_id: int, wanted: Sequence[EpochRenewal]) -> None:
         """Decide on the next leader epochs of these partitions."""

@@ -27,11 +27,11 @@ from typing import Any, Protocol
 
 from kafkalite.broker.client_context import ClientContext
 from kafkalite.broker.controller.local_controller import LocalController
-from kafkalite.broker.controller.topic_creation import create_internal_topic
 from kafkalite.broker.coordinator.group_coordinators import GroupCoordinators, GroupDecision
 from kafkalite.broker.error_responses import check_repetitions, error_fields
 from kafkalite.broker.future import Future, all_of
 from kafkalite.broker.handler_node import HandlerNode
+from kafkalite.broker.replica.replica_manager import ReplicaManager
 from kafkalite.broker.security import (
     CLUSTER,
     CLUSTER_NAME,
@@ -80,6 +80,7 @@ class GroupsNode(HandlerNode, Protocol):
     """The components that group requests use."""
 
     groups: GroupCoordinators
+    replicas: ReplicaManager
 
     @property
     def local_controller(self) -> LocalController:
@@ -93,7 +94,10 @@ class GroupsNode(HandlerNode, Protocol):
 def find_coordinator(
     node: GroupsNode, request: Any, client: ClientContext
 ) -> Work[Response | Future[Response]]:
-    """Return the coordinators of these keys; create the internal topic if it does not exist."""
+    """Return the coordinators of these keys; create the internal topic if it does not exist.
+
+    The response waits until its leader, this node, can serve what the client sends next.
+    """
     keys = request.coordinator_keys if client.version >= 4 else [request.key]
     key_type = request.key_type if client.version >= 1 else CoordinatorType.GROUP
     errors: dict[str, KafkaError] = {}
@@ -117,7 +121,8 @@ def find_coordinator(
     if all(key in errors for key in keys):
         return (yield from respond())
     topic = COORDINATOR_TOPICS[CoordinatorType(key_type)]
-    if topic in node.image.topics:
+    known = node.image.topics.get(topic)
+    if known is not None and node.replicas.led_count_of(topic) == len(known.partitions):
         return (yield from respond())
     response: Future[Response] = Future()
 
@@ -125,7 +130,7 @@ def find_coordinator(
         failure = CoordinatorNotAvailable(str(error)) if error is not None else None
         response.follow(in_steps(node.reactor, respond(failure)))
 
-    create_internal_topic(node.local_controller, node.settings, topic).then(created)
+    node.local_controller.open_internal_topic(topic).then(created)
     return response
 
 

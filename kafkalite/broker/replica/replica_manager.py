@@ -270,6 +270,10 @@ class ReplicaManager:
         if partition.waiting:
             self._mark_dirty(partition)  # a weaker durability may be reached already
 
+    def led_count_of(self, topic: Topic) -> int:
+        """Return the number of partitions of a topic that are led here."""
+        return len(self._topics.get(topic, ()))
+
     def leader(self, topic: Topic, index: int) -> Partition:
         """Return a partition led here, by its topic's name or id.
 

@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from kafkalite.broker.client_context import ClientContext
-from kafkalite.broker.controller.topic_creation import create_internal_topic
 from kafkalite.broker.future import Future, all_of
 from kafkalite.broker.handlers.transactions.producers import fenced_code
 from kafkalite.broker.handlers.transactions.transactions_node import TransactionsNode
@@ -241,7 +240,7 @@ def add_offsets_to_txn(
         else:
             response.follow(_add_offsets(node, request))
 
-    create_internal_topic(node.local_controller, node.settings, CONSUMER_OFFSETS).then(created)
+    node.local_controller.open_internal_topic(CONSUMER_OFFSETS).then(created)
     return response.recover(refuse)
 
 
