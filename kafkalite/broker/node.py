@@ -21,6 +21,7 @@ from kafkalite.broker.client_telemetry import ClientTelemetry
 from kafkalite.broker.controller.controller_client import ControllerClient, HeartbeatState
 from kafkalite.broker.controller.local_controller import LocalController
 from kafkalite.broker.coordinator.group_coordinators import GroupCoordinators
+from kafkalite.broker.coordinator.partition_verification import PartitionVerification
 from kafkalite.broker.coordinator.producer_ids import ProducerIdBlocks
 from kafkalite.broker.coordinator.transaction_coordinators import TransactionCoordinators
 from kafkalite.broker.dispatch import Dispatcher
@@ -105,6 +106,7 @@ class Node:
             self.settings, self.metadata, self.replicas, self.producer_ids, self.marker_writer,
             self.flusher, reactor,
         )  # fmt: skip
+        self.verification = PartitionVerification(self.transactions)
         self.telemetry = ClientTelemetry(clock)
         self.dispatcher = Dispatcher(self)
         reactor.slow_ticks.name_api = self.dispatcher.name_of
@@ -177,6 +179,9 @@ class Node:
         self.groups.open()
         self.add_settings_listener(self.groups.reconfigure)
         self.transactions.open()
+        is_here = self.controller.is_local
+        ask = self.verification.verify if is_here else self.controller.ask_transactions
+        self.replicas.verifier.ask = ask
         self.add_settings_listener(self.transactions.reconfigure)
         self.reactor.at_commit(self.replicas.settle)
         self.reactor.watch(self.flusher.fileno(), self._flushed)
@@ -244,6 +249,7 @@ class Node:
         self.logs.reconfigure(settings)
         self.fetch_sessions.resize(settings[MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS])
         self.replicas.verifies_transactions = settings[TRANSACTION_PARTITION_VERIFICATION_ENABLE]
+        self.replicas.verifier.reconfigure(settings)
         for topic_id in dict.fromkeys(partition.topic_id for partition in self.replicas):
             self.reconciler.reconcile(topic_id)
         self.run_maintenance_soon()

@@ -299,6 +299,18 @@ TRANSACTION_PARTITION_VERIFICATION_ENABLE = BROKER.declare(
     update=UpdateMode.CLUSTER_WIDE,
 )
 
+ADD_PARTITIONS_TO_TXN_RETRY_BACKOFF_MS = BROKER.declare(
+    "add.partitions.to.txn.retry.backoff.ms", Type.INT, 20,
+    """Interval at which a partition's leader repeats a request to add the partition to a
+    transaction, while the producer's previous transaction is not completed.""",
+    check=at_least(1),
+)
+ADD_PARTITIONS_TO_TXN_RETRY_BACKOFF_MAX_MS = BROKER.declare(
+    "add.partitions.to.txn.retry.backoff.max.ms", Type.INT, 100,
+    """Time after which the leader stops to repeat it; the producer then repeats its request.""",
+    check=at_least(0),
+)
+
 # Local clients.
 
 NATIVE_ENABLE = BROKER.declare(

@@ -285,6 +285,18 @@ class Log:
         self.last_batch_offset = base_offset
         self.last_batch_position = self.segments.active.size - size
 
+    def begin_verification(
+        self, producer_id: int, epoch: int, sequence: int, *, is_implicit: bool
+    ) -> VerificationGuard | None:
+        """Return the guard to take before records are verified; see
+        ProducerStateManager.begin_verification."""
+        if self.failure is not None:
+            raise KafkaStorageError(self.failure)
+        now_ms = self._clock.wall_ms()
+        return self.producers.begin_verification(
+            producer_id, epoch, sequence, now_ms, is_implicit=is_implicit
+        )
+
     def append_marker(self, marker: TransactionMarker, leader_epoch: int) -> LogAppendResult:
         """Append the marker that ends a producer's transaction here; raise the error of one that is
         refused, in which case nothing was written."""

@@ -26,7 +26,7 @@ offset before which it holds the state.
 
 A transaction of a producer is open from its first transactional batch to its marker
 (open_transactions.py).  A marker may raise the producer's epoch, which fences its earlier producer.
-The first batch needs the guard of a question to the transaction coordinator (verification.py).
+The first batch needs the guard of its verification (verification.py).
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class ProducerStateManager:
     ) -> BatchMetadata | None:
         """Check a client's batch; return the kept batch if it was appended before.
 
-        The guard is that of the question whose answer allows the batch to begin a transaction.
+        The guard is that of its verification, and allows it to begin a transaction.
 
         Raises:
             InvalidProducerEpoch: The producer has a newer epoch.
@@ -220,8 +220,8 @@ class ProducerStateManager:
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, now_ms: int, *, is_implicit: bool
     ) -> VerificationGuard | None:
-        """Return the guard to take before the coordinator is asked about these records; None if
-        their transaction is open, so that there is nothing to ask.
+        """Return the guard to take before these records are verified; None if their transaction is
+        open, so that they need no verification.
 
         Raises InvalidProducerEpoch if the producer has a newer epoch.
         """

@@ -1,26 +1,27 @@
-"""VerificationGuard: proof that the transaction coordinator knew a partition when it was asked.
+"""VerificationGuard: proof that a partition was verified for the transaction about to begin.
 
-Before the first records of a producer's transaction are appended, the partition's leader asks the
-transaction coordinator, which verifies the partition or adds it (KIP-890).  A marker may come
-between the question and its answer, and end the transaction that the answer is about.  So the
-leader takes the producer's guard before it asks, and appends the records only while the producer
-still has that very guard: a marker removes it, and so does the first batch of the transaction.
+Before the first records of a producer's transaction are appended, the partition's leader sends a
+request to the transaction coordinator, which verifies the partition or adds it (KIP-890).  A marker
+may come between the request and its response, and end the transaction that the response is about.
+So the leader takes the producer's guard before the request, and appends the records only while the
+producer still has that very guard: a marker removes it, and so does the first batch of the
+transaction.
 
-    begin ─▶ guard ┄┄ question ┄┄ answer ─▶ append if `matches(guard)`
+    begin ─▶ guard ┄┄ request ┄┄ response ─▶ append if `matches(guard)`
                           ╰ marker: the guard is removed, and a later one is another object
 
-With transaction version 2 the coordinator answers EndTxn before the markers are written, so the
-next transaction, with the raised epoch, may ask before the marker of the last one comes.  That
-marker has the same epoch as the entry, and keeps it.
+With transaction version 2 the coordinator responds to EndTxn before the markers are written, so the
+next transaction, with the raised epoch, may begin its verification before the marker of the last
+one comes.  That marker has the epoch of the entry, and keeps it.
 
-Guards are not in snapshots: after a restart or a transfer the client's retry asks again.
+Guards are not in snapshots: after a restart or a transfer the client's retry is verified.
 """
 
 from __future__ import annotations
 
 COUNT_MAX = 10_000
-"""Maximum number of guards in a partition: producers with a guard and without an open transaction
-either wait for an answer, or were refused.  Beyond it the oldest are removed."""
+"""Maximum number of guards in a partition: of producers that wait for a response, or were refused.
+Beyond it the oldest are removed."""
 
 
 class VerificationGuard:
@@ -45,7 +46,7 @@ class VerificationEntry:
         """The lowest sequence that was seen with this epoch; the first batch has it."""
         self.time_ms = time_ms
         self.is_implicit = is_implicit
-        """True if the question adds the partition, as transaction version 2 does."""
+        """True if the request adds the partition, as with transaction version 2."""
 
     def note(self, epoch: int, sequence: int) -> None:
         """Note a further batch that waits for this guard."""
@@ -73,8 +74,8 @@ class VerificationEntries:
     def begin(
         self, producer_id: int, epoch: int, sequence: int, now_ms: int, *, is_implicit: bool
     ) -> VerificationGuard:
-        """Return the guard to take before the coordinator is asked: a new one, or the one that the
-        producer has."""
+        """Return the guard to take before the request: a new one, or the one that the producer
+        has."""
         entry = self._entries.get(producer_id)
         if entry is None:
             if len(self._entries) >= COUNT_MAX:
@@ -86,7 +87,7 @@ class VerificationEntries:
         return entry.guard
 
     def matches(self, producer_id: int, guard: VerificationGuard | None) -> bool:
-        """Return whether the producer still has the guard with which the coordinator was asked."""
+        """Return whether the producer still has the guard that was taken before the request."""
         if guard is NOT_REQUIRED:
             return True
         entry = self._entries.get(producer_id)

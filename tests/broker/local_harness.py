@@ -158,14 +158,16 @@ class LocalClient:
 
     # -- writing -----------------------------------------------------------------------------
 
-    def request_ring(self) -> tuple[dict[str, Any], list[int]]:
-        self.send(local.ATTACH(request_id=next(self.ids)))
+    def request_ring(
+        self, transactional_id: str | None = None
+    ) -> tuple[dict[str, Any], list[int]]:
+        self.send(local.ATTACH(request_id=next(self.ids), transactional_id=transactional_id))
         answer, descriptors = self.receive()
         assert answer.kind is local.ATTACHED
         return answer.fields, descriptors
 
-    def attach(self) -> ProducerRing:
-        answer, descriptors = self.request_ring()
+    def attach(self, transactional_id: str | None = None) -> ProducerRing:
+        answer, descriptors = self.request_ring(transactional_id)
         assert answer["error_code"] == 0, answer["error_message"]
         self.ring = ProducerRing(descriptors)
         return self.ring

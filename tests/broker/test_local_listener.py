@@ -111,7 +111,7 @@ def test_node_without_local_listener_serves_over_tcp(host, caplog):
         [b"x" * REQUEST_SIZE_MAX],
         [b"x" * (REQUEST_SIZE_MAX + 1)],
         [READ_NOTHING],
-        [write_packet(local.ATTACH(request_id=1))],
+        [write_packet(local.ATTACH(request_id=1, transactional_id=None))],
     ],
     ids=["short", "noise", "cut", "a bit", "large", "too large", "no hello", "a ring first"],
 )
@@ -222,7 +222,7 @@ def test_random_packets_do_not_affect_the_node(host, seed):
     host.append("t", [1])
     whole = [
         local.HELLO(cluster_id=host.node.cluster_id, node_id=0, client_id="x"),
-        local.ATTACH(request_id=7),
+        local.ATTACH(request_id=7, transactional_id=None),
         local.READ(request_id=8, topic_id=topic, **READ),
     ]
     packets = [local.MESSAGES.write(message) for message in whole]
@@ -468,7 +468,8 @@ def test_attach_response_waits_for_a_program_that_does_not_read(host):
     connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
     asked = 0
     while not connection.is_blocked:
-        local_client.send(local.ATTACH(request_id=asked) if asked == 1 else READ_NOTHING)
+        packet = local.ATTACH(request_id=asked, transactional_id=None)
+        local_client.send(packet if asked == 1 else READ_NOTHING)
         if asked != 1:
             local_client.send_read(topic)
         asked += 1

@@ -20,13 +20,16 @@ from kafkalite.broker.controller.metadata_reader import MetadataReader
 from kafkalite.broker.controller.remote_controller import (
     CONTROLLER_TIMEOUT_MS,
     FORWARDED_SIZE_MAX,
+    TRANSACTIONS_TIMEOUT_MS,
     RemoteController,
 )
 from kafkalite.broker.future import Future
 from kafkalite.broker.replica.marker_writer import MarkerTargets
+from kafkalite.broker.replica.transaction_verifier import VerificationRequest
 from kafkalite.clock import ManualClock
 from kafkalite.config.settings import Settings
 from kafkalite.coordination.controller import Controller
+from kafkalite.coordination.transaction import ProducerEpoch
 from kafkalite.errors import Fatal, Refusal
 from kafkalite.protocol.schemas import bus, internal
 from kafkalite.protocol.schemas.cluster import METADATA
@@ -474,3 +477,46 @@ def test_markers_of_another_supervisor_are_dropped(followed, incarnation):
     controller.received(welcome(2, incarnation=4))
     controller.received(markers(incarnation))
     assert followed.markers == []
+# -- transactions --------------------------------------------------------------------------------
+
+VERIFICATIONS = [
+    VerificationRequest("a", ProducerEpoch(7, 3), True, [("t", 0), ("u", 5)]),
+    VerificationRequest("b", ProducerEpoch(8, 0), False, [("t", 1)]),
+]
+
+
+def answered(request_id: int, codes: list[list[int]], error_code: int = 0) -> bus.TypedRecord:
+    return bus.TRANSACTIONS_ANSWERED(
+        request_id=request_id, error_code=error_code, error_message=None,
+        transactions=[{"error_codes": each} for each in codes],
+    )  # fmt: skip
+
+
+def test_verifications_are_one_message_and_have_its_codes(followed, controller):
+    came = outcome(controller.ask_transactions(VERIFICATIONS))
+    (message,) = [sent for sent in followed.sent if sent.kind is bus.ASK_TRANSACTIONS]
+    assert [each["transactional_id"] for each in message.fields["transactions"]] == ["a", "b"]
+    controller.received(answered(last_id(followed), [[0, 51], [120]]))
+    assert came == [[[0, 51], [120]]]
+
+
+@pytest.mark.parametrize("codes", [[], [[0, 0]], [[0], [0]], [[0, 0], [0], [0]]])
+def test_verification_response_that_does_not_fit_is_an_error(followed, controller, codes):
+    came = outcome(controller.ask_transactions(VERIFICATIONS))
+    controller.received(answered(last_id(followed), codes))
+    assert [type(each) for each in came] == [errors.UnknownServerError]
+
+
+def test_verifications_wait_for_the_supervisor_for_a_time(followed, controller):
+    controller.connection_changed(False)
+    came = outcome(controller.ask_transactions(VERIFICATIONS))
+    followed.pass_ms(TRANSACTIONS_TIMEOUT_MS - 1)
+    assert came == []
+    followed.pass_ms(1)
+    assert [type(each) for each in came] == [errors.RequestTimedOut]
+
+
+def test_verifications_sent_to_a_dead_supervisor_fail(followed, controller):
+    came = outcome(controller.ask_transactions(VERIFICATIONS))
+    controller.received(welcome(2, incarnation=9))
+    assert [type(each) for each in came] == [errors.RequestTimedOut]

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kafkalite.broker.future import Future
 from kafkalite.broker.local import ring_host
 from kafkalite.broker.local.ring_host import FRAMES_PER_TICK, POLL_MS, POLL_MS_MAX
 from kafkalite.broker.replica.replica_manager import ReplicaManager
@@ -24,6 +25,7 @@ from kafkalite.errors import (
     NotLeaderOrFollower,
     RequestTimedOut,
     TopicAuthorizationFailed,
+    TransactionAbortable,
     TransactionalIdAuthorizationFailed,
     UnknownTopicId,
     UnknownTopicOrPartition,
@@ -495,3 +497,73 @@ def test_failed_disk_ends_the_process(host, local_client, monkeypatch):
     local_client.put(batch_of(b"v"), host.topic)
     with pytest.raises(DiskFailed):
         local_client.wait_for_acks()
+
+
+# -- transactions --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def transactional(host: LocalNode) -> LocalClient:
+    """Return a local producer with a ring for its transactions."""
+    made = host.connect_client()
+    made.attach("id")
+    return made
+
+
+def of_transaction(sequence: int, producer_id: int = 7) -> bytes:
+    return batch_of(
+        b"%d" % sequence, producer_id=producer_id, producer_epoch=0, base_sequence=sequence,
+        transactional=True,
+    )  # fmt: skip
+
+
+def answering(host: LocalNode) -> list[tuple[list, Future]]:
+    """Replace the transaction coordinator; return its requests, to be answered by the test."""
+    asked: list[tuple[list, Future]] = []
+
+    def ask(requests) -> Future:
+        asked.append((requests, Future()))
+        return asked[-1][1]
+
+    host.node.replicas.verifier.ask = ask
+    return asked
+
+
+def test_frames_of_a_transaction_wait_for_the_coordinator_and_others_do_not(host, transactional):
+    asked = answering(host)
+    first = [transactional.put(of_transaction(each), host.topic) for each in range(5)]
+    plain = transactional.put(batch_of(b"plain"), host.topic)
+    assert transactional.wait_for_acks() == [(plain, OK, 0, -1, 0)]
+    ((requests, response),) = asked
+    assert requests == [("id", (7, 0), True, [("t", 0)])]
+    response.resolve([[OK]])
+    assert [ack[:3] for ack in transactional.wait_for_acks(6)[1:]] == [
+        (correlation, OK, 1 + number) for number, correlation in enumerate(first)
+    ]
+    assert host.values() == [b"plain", b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_refused_verification_is_acknowledged_with_its_error(host, transactional):
+    asked = answering(host)
+    told = transactional.put(of_transaction(0), host.topic)
+    host.until(lambda: asked)
+    asked[0][1].resolve([[TransactionAbortable.code]])
+    assert transactional.wait_for_acks() == [(told, TransactionAbortable.code, *NOTHING)]
+
+
+def test_frames_that_wait_for_the_coordinator_survive_the_end_of_the_ring(host, transactional):
+    asked = answering(host)
+    transactional.put(of_transaction(0), host.topic, acks=-1)
+    host.until(lambda: asked)
+    transactional.close()
+    host.until(lambda: not host.local_listener.rings.rings)
+    asked[0][1].resolve([[OK]])
+    assert host.values() == [b"0"]
+
+
+def test_ring_for_transactions_needs_write_on_the_transactional_id(host):
+    host.node.authorizer = Denying(AclOperation.WRITE, names="id")
+    answer, descriptors = host.connect_client().request_ring("id")
+    assert answer["error_code"] == TransactionalIdAuthorizationFailed.code
+    assert descriptors == []
+    host.connect_client().attach("other")

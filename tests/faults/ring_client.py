@@ -94,7 +94,8 @@ class Lease:
             self._ask(
                 local.HELLO(cluster_id=place.cluster_id, node_id=place.node, client_id="F24"), 0
             )
-            self.descriptors = self._ask(local.ATTACH(request_id=1), local.ATTACHED_DESCRIPTORS)
+            attach = local.ATTACH(request_id=1, transactional_id=None)
+            self.descriptors = self._ask(attach, local.ATTACHED_DESCRIPTORS)
             self.socket.setblocking(False)
         except BaseException:
             self.socket.close()

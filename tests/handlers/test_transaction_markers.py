@@ -187,7 +187,7 @@ def test_marker_is_in_the_response_once_it_is_committed(tmp_path):
 
 def test_first_records_of_a_transaction_are_refused_without_its_coordinator(broker):
     broker.create("a", 1)
-    assert produce(broker).error_code == errors.InvalidTxnState.code
+    assert produce(broker).error_code == errors.NotEnoughReplicas.code
     assert end_offset(broker, READ_UNCOMMITTED) == 0
 
 

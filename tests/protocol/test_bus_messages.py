@@ -31,6 +31,24 @@ MESSAGES = {
     "RenewEpochs": bus.RENEW_EPOCHS(
         partitions=[{"topic_id": bytes(range(16)), "partition": 3, "leader_epoch": 5}]
     ),
+    "AskTransactions": bus.ASK_TRANSACTIONS(
+        request_id=4,
+        transactions=[
+            {
+                "transactional_id": "id",
+                "producer_id": 1 << 40,
+                "producer_epoch": 32_766,
+                "adds": True,
+                "partitions": [{"topic": "t", "partition": 3}],
+            }
+        ],
+    ),
+    "TransactionsAnswered": bus.TRANSACTIONS_ANSWERED(
+        request_id=4,
+        error_code=0,
+        error_message=None,
+        transactions=[{"error_codes": [0, 120]}, {"error_codes": []}],
+    ),
     "Welcome": bus.WELCOME(image_offset=9, heartbeat_ms=2000, incarnation=1),
     "Delta": bus.DELTA(begin_offset=7, end_offset=9, records=[b"one", b""]),
     "Response": bus.RESPONSE(request_id=1, error_code=0, error_message=None, frame=b"a response"),

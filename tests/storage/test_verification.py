@@ -19,7 +19,7 @@ from kafkalite.storage.verification import (
 from tests.storage.factories import NOW, batch, open_log
 
 VERIFIED, ADDED = False, True
-"""How a question is asked: by Produce 11 and older, and by Produce 12 and newer."""
+"""The request to the coordinator: of Produce 11 and older, and of Produce 12 and newer."""
 
 
 def begin(log: Log, sequence=0, epoch=0, *, is_implicit=VERIFIED, producer_id=7) -> Any:
@@ -57,7 +57,7 @@ def test_first_records_of_a_transaction_need_the_guard(log, from_client):
     assert add(log, None, 1, from_client=from_client).base_offset == 1
 
 
-def test_marker_between_question_and_answer_removes_the_guard(log):
+def test_marker_before_the_response_removes_the_guard(log):
     guard = begin(log)
     end(log, 0, 0)
     with pytest.raises(InvalidTxnState):
@@ -92,7 +92,7 @@ def test_marker_with_the_same_epoch_removes_the_guard_of_a_verified_transaction(
 
 
 @pytest.mark.parametrize("from_client", [True, False])
-def test_older_epoch_is_refused_before_the_question_and_before_the_append(log, from_client):
+def test_older_epoch_is_refused_before_the_request_and_before_the_append(log, from_client):
     guard = begin(log)
     add(log, NOT_REQUIRED, epoch=1)
     with pytest.raises(InvalidProducerEpoch):
@@ -116,14 +116,14 @@ def test_repeated_batch_needs_no_guard(log):
     assert add(log, None).duplicate
 
 
-def test_first_sequence_of_an_unknown_producer_is_0_if_the_question_added_the_partition(log):
+def test_first_sequence_of_an_unknown_producer_is_0_if_the_request_added_the_partition(log):
     with pytest.raises(OutOfOrderSequenceNumber):
         add(log, begin(log, 3, is_implicit=ADDED), 3)
     guard = begin(log, is_implicit=ADDED)
     assert add(log, guard).base_offset == 0
 
 
-def test_unknown_producer_continues_with_any_sequence_if_the_question_verified(log):
+def test_unknown_producer_continues_with_any_sequence_if_the_request_verified(log):
     assert add(log, begin(log, 3), 3).base_offset == 0
 
 

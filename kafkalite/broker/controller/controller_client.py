@@ -15,6 +15,10 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias
 if TYPE_CHECKING:
     from kafkalite.broker.future import Future
     from kafkalite.broker.replica.marker_writer import MarkerTargets
+    from kafkalite.broker.replica.transaction_verifier import (
+        VerificationRequest,
+        VerificationResults,
+    )
     from kafkalite.config.settings import Settings
     from kafkalite.coordination.image import ClusterImage, TopicImage
     from kafkalite.coordination.leader_epochs import EpochRenewal
@@ -102,6 +106,15 @@ class ControllerClient(ABC):
     @abstractmethod
     def allocate_producer_ids(self, node_id: int) -> Future[ProducerIdBlock]:
         """Return the next block of producer ids for this node."""
+
+    @abstractmethod
+    def ask_transactions(
+        self, requests: Sequence[VerificationRequest]
+    ) -> Future[VerificationResults]:
+        """Ask the transaction coordinators, which are on the controller's node.
+
+        Not called on that node.
+        """
 
     @abstractmethod
     def renew_epochs(self, node_id: int, wanted: Sequence[EpochRenewal]) -> None:

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
         TopicOutcome,
         WriteMarkers,
     )
+    from kafkalite.broker.replica.transaction_verifier import (
+        VerificationRequest,
+        VerificationResults,
+    )
     from kafkalite.clock import Clock
     from kafkalite.config.settings import Settings
     from kafkalite.coordination.leader_epochs import EpochRenewal
@@ -155,6 +159,12 @@ class LocalController(MachineHost[Controller], ControllerClient):
     def forward(self, frame: bytes | memoryview, peer: Address, local: Address) -> Future[bytes]:
         """Refuse: the dispatcher serves these requests on this node."""
         raise AssertionError("the controller's own node forwards no request")
+
+    def ask_transactions(
+        self, requests: Sequence[VerificationRequest]
+    ) -> Future[VerificationResults]:
+        """Refuse: the transaction coordinators are on this node."""
+        raise AssertionError("the controller's own node asks its coordinators directly")
 
     def auto_create_topics(
         self, names: Sequence[str], client_id: str | None

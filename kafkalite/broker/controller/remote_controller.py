@@ -7,6 +7,8 @@
     Heartbeat ─▶                  the offset this node has applied, its load, missing partitions
     Forward   ─▶  ◀─ Response     a request that only the controller serves, with its header
     AllocateIds ─▶ ◀─ Ids         producer ids
+    AskTransactions ─▶            partitions of transactions, to be verified or added
+              ◀─ TransactionsAnswered
     RenewEpochs ─▶                partitions that need a new leader epoch; a Delta brings it
                ◀─ WriteMarkers    transaction markers for partitions of this node
     MarkersWritten ─▶             the error code of each, once they are committed
@@ -30,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 from kafkalite.broker.controller.controller_client import ControllerClient
 from kafkalite.broker.controller.marker_messages import read_markers
+from kafkalite.broker.controller.verification_messages import ask_transactions, read_results
 from kafkalite.broker.future import Future
 from kafkalite.coordination.features import supported_levels
 from kafkalite.coordination.image import ClusterImage
@@ -57,6 +60,10 @@ if TYPE_CHECKING:
         WriteMarkers,
     )
     from kafkalite.broker.controller.metadata_reader import MetadataReader
+    from kafkalite.broker.replica.transaction_verifier import (
+        VerificationRequest,
+        VerificationResults,
+    )
     from kafkalite.broker.scheduler import ScheduledCall, Scheduler
     from kafkalite.config.settings import Settings
     from kafkalite.coordination.leader_epochs import EpochRenewal
@@ -74,6 +81,9 @@ FORWARDED_SIZE_MAX = 64 << 20
 
 AUTO_CREATE_MS_MAX = 1_000
 """Time that Metadata waits for the controller: later responses on the connection wait as well."""
+
+TRANSACTIONS_TIMEOUT_MS = 5_000
+"""Maximum wait for the transaction coordinators; the producer then repeats its request."""
 
 Send = Callable[[TypedRecord], bool]
 
@@ -384,6 +394,15 @@ class RemoteController(ControllerClient):
             lambda request_id: bus.ALLOCATE_IDS(request_id=request_id), CONTROLLER_TIMEOUT_MS
         )
 
+    def ask_transactions(
+        self, requests: Sequence[VerificationRequest]
+    ) -> Future[VerificationResults]:
+        """Ask the transaction coordinators; fail with RequestTimedOut while there is no supervisor
+        for TRANSACTIONS_TIMEOUT_MS, or if it dies."""
+        return self._request(
+            lambda request_id: ask_transactions(request_id, requests), TRANSACTIONS_TIMEOUT_MS
+        )
+
     def renew_epochs(self, node_id: int, wanted: Sequence[EpochRenewal]) -> None:
         """Request the next leader epochs of these partitions; deltas bring them.
 
@@ -457,12 +476,20 @@ class RemoteController(ControllerClient):
 
         self._complete(bus.ALLOCATE_IDS, fields, block)
 
+    def _transactions_answered(self, fields: dict[str, Any]) -> None:
+        request = self._requests.get(fields["request_id"])
+        if request is not None:
+            self._complete(
+                bus.ASK_TRANSACTIONS, fields, lambda: read_results(request.message, fields)
+            )
+
     _HANDLERS: dict[int, Callable[[RemoteController, dict[str, Any]], None]] = {
         bus.WELCOME.key: _welcome,
         bus.DELTA.key: _delta,
         bus.RESPONSE.key: _forward_response,
         bus.IDS.key: _producer_ids,
         bus.WRITE_MARKERS.key: _markers,
+        bus.TRANSACTIONS_ANSWERED.key: _transactions_answered,
     }
 
 

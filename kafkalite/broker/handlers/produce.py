@@ -6,11 +6,12 @@ Produce   v3–v13   v8 returns errors per record (KIP-467), v10 the current lea
 Versions 0–2 are advertised, because librdkafka infers the message format from them (KAFKA-18659),
 and refused when used, as in Kafka 4.
 
-The first records of a transaction are refused with INVALID_TXN_STATE, unless
-transaction.partition.verification.enable is false.
+The transaction coordinator verifies the first records of a transaction in a partition, unless
+transaction.partition.verification.enable is false; from v12 on they add the partition to the
+transaction (KIP-890).  v11 may return TRANSACTION_ABORTABLE.
 
-Left out: the verification, with the transaction coordinator.  With acks=0 a batch that is refused
-only after a thread has decompressed it is counted; the connection is kept.
+Left out: with acks=0 a batch that is refused only after it has waited, for its decompression or for
+the coordinator, is counted; the connection is kept.
 """
 
 from __future__ import annotations
@@ -28,12 +29,17 @@ from kafkalite.broker.replica.replica_manager import (
     ReplicaManager,
     append_result,
 )
+from kafkalite.broker.replica.transaction_verifier import RequestTransaction
+from kafkalite.broker.replica.verification_queue import transactional_producer
 from kafkalite.broker.security import TRANSACTIONAL_ID, WRITE
 from kafkalite.broker.served_apis import ApiCodec, ServingNode, serves
 from kafkalite.errors import (
+    InvalidProducerIdMapping,
     KafkaError,
     NotLeaderOrFollower,
     TransactionalIdAuthorizationFailed,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
 )
 from kafkalite.protocol.results import PartitionAppendResult, ProduceResponse, Topic
 from kafkalite.protocol.schemas.produce import PRODUCE
@@ -70,8 +76,10 @@ def produce(
     builder = ProduceResponseBuilder(node, client, required_acks, timeout_ms)
     append = node.replicas.append
     refusal: KafkaError | None = None
-    if transactional_id is not None and not client.may(WRITE, TRANSACTIONAL_ID, transactional_id):
-        refusal = TransactionalIdAuthorizationFailed()
+    transaction: RequestTransaction | None = None
+    if transactional_id is not None:
+        transaction = RequestTransaction.of_produce(transactional_id, client.version)
+        refusal = _refusal(client, transactional_id, topics)
     for topic, partitions in topics:
         results: list[PartitionAppendResult] = []
         builder.topics.append((topic, results))
@@ -80,7 +88,7 @@ def produce(
                 if refusal is not None:
                     raise refusal
                 partition, appended = append(
-                    client, required_acks, topic, index, batch, transactional_id
+                    client, required_acks, topic, index, batch, transaction
                 )
             except KafkaError as error:
                 results.append(builder.failed(topic, index, len(batch or b""), error))
@@ -90,6 +98,21 @@ def produce(
                 else:
                     builder.appended(partition, appended, results)
     return builder.finished()
+
+
+def _refusal(client: ClientContext, transactional_id: str, topics: Any) -> KafkaError | None:
+    """Return the error of a whole request with a transactional id, or None."""
+    if not client.may(WRITE, TRANSACTIONAL_ID, transactional_id):
+        return TransactionalIdAuthorizationFailed()
+    producers = {
+        producer
+        for _, partitions in topics
+        for _, batch in partitions
+        if (producer := transactional_producer(batch)) is not None
+    }
+    if len(producers) > 1:
+        return InvalidProducerIdMapping("The request has records of several producers.")
+    return None
 
 
 class ProduceResponseBuilder:
@@ -106,8 +129,8 @@ class ProduceResponseBuilder:
         self._uncommitted: list[UncommittedAppend] = []
         self._leaders: list[tuple[int, int] | None] = []
         self._has_errors = False
-        self._opening = 0
-        """Number of batches that are being decompressed."""
+        self._waiting = 0
+        """Number of batches that are being decompressed or verified."""
         self._future: Future[ProduceResponse] | None = None
 
     def appended(
@@ -128,23 +151,25 @@ class ProduceResponseBuilder:
         appended: Future[LogAppendResult],
         results: list[PartitionAppendResult],
     ) -> None:
-        """Add the result of a batch that will be appended after decompression."""
+        """Add the result of a batch that will be appended after decompression or verification."""
         position = len(results)
         results.append(PENDING)
-        self._opening += 1
+        self._waiting += 1
 
-        def opened(appended: LogAppendResult | None, error: KafkaError | None) -> None:
-            self._opening -= 1
+        def on_appended(appended: LogAppendResult | None, error: KafkaError | None) -> None:
+            self._waiting -= 1
             if appended is not None:
                 self._note_uncommitted(partition, appended, results, position)
                 results[position] = append_result(partition, appended)
             else:
                 assert error is not None
+                if isinstance(error, UnknownTopicId) and isinstance(topic, str):
+                    error = UnknownTopicOrPartition()  # deleted, and the client knows no topic ids
                 results[position] = self.failed(topic, partition.index, size, error)
-            if not self._opening and self._future is not None:
+            if not self._waiting and self._future is not None:
                 self._future.follow(self._response())
 
-        appended.then(opened)
+        appended.then(on_appended)
 
     def failed(
         self, topic: Topic, index: int, size: int, error: KafkaError
@@ -177,7 +202,7 @@ class ProduceResponseBuilder:
                 # With acks=0 a closed connection is the only sign of an error, as in Kafka.
                 raise Disconnect("a produce with acks=0 failed")
             return None
-        if self._opening:
+        if self._waiting:
             self._future = Future()
             return self._future
         return self._response()

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 from kafkalite.broker.client_context import ClientContext
 from kafkalite.broker.local.direct_reads import DirectReads
 from kafkalite.broker.local.ring_host import HostedRing, RingHost
-from kafkalite.broker.security import principal_of
+from kafkalite.broker.security import TRANSACTIONAL_ID, WRITE, principal_of
 from kafkalite.config.broker import NATIVE_ENABLE
 from kafkalite.errors import (
     BrokerNotAvailable,
@@ -119,7 +119,7 @@ class LocalConnection:
             self._hello_timer.cancel()
             self._hello(message.fields)
         elif message.kind is local.ATTACH:
-            self._attach(message.fields["request_id"])
+            self._attach(**message.fields)
         elif message.kind is local.READ:
             self._read(message.fields)
         else:
@@ -176,12 +176,16 @@ class LocalConnection:
 
     # -- ATTACH ------------------------------------------------------------------------------
 
-    def _attach(self, request_id: int) -> None:
+    def _attach(self, request_id: int, transactional_id: str | None) -> None:
         assert self._client is not None
         try:
+            if transactional_id is not None:
+                self._client.must(WRITE, TRANSACTIONAL_ID, transactional_id)
             if self._ring is not None:
                 raise InvalidRequest("This connection already has a ring.")
-            self._ring = ring = self._listener.rings.attach(self._client, self._ring_failed)
+            self._ring = ring = self._listener.rings.attach(
+                self._client, transactional_id, self._ring_failed
+            )
         except KafkaError as error:
             self._send(_attached(request_id, error))
             return

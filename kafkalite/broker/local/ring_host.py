@@ -6,7 +6,8 @@
 A frame is a batch for one partition.  It is appended by the same function as Produce uses, with
 the same authorization, validation and durability.  With acks=1 the response is written in the tick
 of the append, with acks=-1 when the high watermark has passed the batch or the request has timed
-out, and with acks=0 only if the batch was rejected.
+out, and with acks=0 only if the batch was rejected.  Transactional batches need a ring that was
+attached with the transactional id; they add their partition to the transaction, as Produce 12 does.
 
 Each ring has a share of each tick.  A ring with more frames continues in the next tick, triggered
 by an eventfd of this node: the producer also holds the ring's own descriptors, so a write to them
@@ -33,6 +34,7 @@ from kafkalite.broker.future import Future
 from kafkalite.broker.local.direct_reads import DESCRIPTORS_RESERVED
 from kafkalite.broker.replica.delayed_produce import DelayedProduce, UncommittedAppend
 from kafkalite.broker.replica.replica_manager import ACKS_ALL, append_result
+from kafkalite.broker.replica.transaction_verifier import RequestTransaction
 from kafkalite.config.broker import NATIVE_RING_BYTES, NATIVE_RINGS_BYTES_MAX
 from kafkalite.errors import Fatal, KafkaError, KafkaStorageError, ThrottlingQuotaExceeded
 from kafkalite.protocol.results import PartitionAppendResult
@@ -81,8 +83,15 @@ class RingHost:
         self._polled_frames = 0
         node.reactor.watch(self._schedule_event, self._consume_scheduled)
 
-    def attach(self, client: ClientContext, on_error: Callable[[str], object]) -> HostedRing:
+    def attach(
+        self,
+        client: ClientContext,
+        transactional_id: str | None,
+        on_error: Callable[[str], object],
+    ) -> HostedRing:
         """Create a ring for a producer; `on_error(reason)` is called when this node closes it.
+
+        The client may write with this transactional id, if it is given.
 
         Raises ThrottlingQuotaExceeded if native.rings.bytes.max is used up, and KafkaStorageError
         if the ring cannot be created or descriptors are short.
@@ -107,7 +116,8 @@ class RingHost:
             worker_ring.close()
             self.counts["refused"] += 1
             raise KafkaStorageError("Too few file descriptors for a ring; raise ulimit -n.")
-        ring = HostedRing(self, worker_ring, size, client, on_error)
+        transaction = None if transactional_id is None else RequestTransaction(transactional_id)
+        ring = HostedRing(self, worker_ring, size, client, transaction, on_error)
         self.rings[ring] = None
         self.size += size
         self.counts["attached"] += 1
@@ -182,6 +192,7 @@ class HostedRing:
         ring: WorkerRing,
         size: int,
         client: ClientContext,
+        transaction: RequestTransaction | None,
         on_error: Callable[[str], object],
     ) -> None:
         self.size = size
@@ -191,14 +202,15 @@ class HostedRing:
         self._ring = ring
         self._reader = ring.reader
         self._client = client
+        self._transaction = transaction
         self._on_error = on_error
         self._responses: list[tuple[int, PartitionAppendResult]] = []
         """(correlation id, result) of the responses of this tick."""
         self._refusals: list[tuple[int, int]] = []
         self._waiting: dict[int, Future[Any]] = {}
         self._count = 0
-        self._opening = 0
-        """Size in bytes of the batches being opened on the opener's thread."""
+        self._waiting_size = 0
+        """Size in bytes of the batches that are being opened on a thread, or verified."""
         self._is_wake_due = False
         """True if the producer is to be woken at the end of the tick."""
         self._is_idle = False
@@ -247,8 +259,8 @@ class HostedRing:
             self._close_for_error("consuming its frames failed", "fault")
 
     def _consume(self) -> None:
-        if self._opening >= self.size:
-            return  # continues when some of these batches are opened
+        if self._waiting_size >= self.size:
+            return  # continues when some of these batches are appended
         if self._is_idle:
             self._is_idle = False
             self._reader.end_sleep()
@@ -291,19 +303,19 @@ class HostedRing:
         self._host.counts["frames"] += 1
         try:
             partition, appended = self._node.replicas.append(
-                self._client, acks, topic_id, index, batch
+                self._client, acks, topic_id, index, batch, self._transaction
             )
         except KafkaError as error:
             self._refused(correlation, acks, topic_id, len(batch), error)
             return
         if isinstance(appended, Future):
-            self._opening += len(batch)
-            appended.then(partial(self._opened, correlation, acks, timeout_ms, len(batch),
+            self._waiting_size += len(batch)
+            appended.then(partial(self._settled, correlation, acks, timeout_ms, len(batch),
                                   partition))  # fmt: skip
             return
         self._appended(correlation, acks, timeout_ms, partition, appended)
 
-    def _opened(
+    def _settled(
         self,
         correlation: int,
         acks: int,
@@ -313,8 +325,8 @@ class HostedRing:
         appended: LogAppendResult | None,
         error: KafkaError | None,
     ) -> None:
-        """Respond to a batch that was opened on the thread and then appended or rejected."""
-        self._opening -= size
+        """Respond to a batch that was appended or rejected in a later tick."""
+        self._waiting_size -= size
         if not self._ring.closed:
             self._host.schedule(self)
         if appended is not None:

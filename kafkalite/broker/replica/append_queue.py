@@ -95,6 +95,14 @@ class AppendQueue:
         opened.then(partial(self._opened, partition, len(batch), guard, future))
         return future
 
+    def append_if_led(
+        self, partition: Partition, batch: bytes, guard: VerificationGuard | None
+    ) -> LogAppendResult | Future[LogAppendResult]:
+        """Append a batch that has waited; raise as `append`, or if the partition has a new
+        leader."""
+        self._check_led(partition)
+        return self.append(partition, batch, guard)
+
     def _check_room(self, batch: memoryview | bytes) -> None:
         """Raise RequestTimedOut if queueing this batch would exceed the limit."""
         if self._waiting_size and self._waiting_size + len(batch) > WAITING_SIZE_MAX:
@@ -126,8 +134,7 @@ class AppendQueue:
             batch, guard, future = waiting.popleft()
             self._waiting_size -= len(batch)
             try:
-                self._check_led(partition)
-                outcome = self.append(partition, batch, guard)
+                outcome = self.append_if_led(partition, batch, guard)
             except KafkaError as raised:
                 future.fail(raised)
                 continue

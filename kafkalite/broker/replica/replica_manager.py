@@ -20,6 +20,8 @@ from kafkalite.broker.replica.append_queue import AppendQueue
 from kafkalite.broker.replica.offline_partitions import OfflinePartitions
 from kafkalite.broker.replica.partition import Partition
 from kafkalite.broker.replica.purgatory import Purgatory
+from kafkalite.broker.replica.transaction_verifier import RequestTransaction, TransactionVerifier
+from kafkalite.broker.replica.verification_queue import VerificationQueue
 from kafkalite.broker.request_metrics import TopicTraffic
 from kafkalite.broker.security import DELETE, TOPIC, WRITE
 from kafkalite.config.settings import Settings, Source
@@ -116,6 +118,8 @@ class ReplicaManager:
     ) -> None:
         self.purgatory = Purgatory(scheduler)
         self.append_queue = AppendQueue(opener, self._append_now, self.leader)
+        self.verifier = TransactionVerifier(scheduler, now_ns)
+        self.verification_queue = VerificationQueue(self.verifier, self.append_queue)
         self._topic_image = topic_image
         self._scheduler = scheduler
         self._flusher = flusher
@@ -304,9 +308,10 @@ class ReplicaManager:
         topic: Topic,
         index: int,
         batch: memoryview | bytes | None,
-        transactional_id: str | None = None,
+        transaction: RequestTransaction | None = None,
     ) -> tuple[Partition, LogAppendResult | Future[LogAppendResult]]:
-        """Append a client's batch, now or after decompression; it is flushed as configured.
+        """Append a client's batch, now or after decompression or verification; it is flushed as
+        configured.
 
         Raises a KafkaError if the request is invalid or not authorized.
         """
@@ -316,12 +321,11 @@ class ReplicaManager:
         _check_may_write(client, partition.topic)
         if not batch:
             raise InvalidRecord("A produce request must have exactly one batch per partition.")
-        if (
-            transactional_id is None
-            and len(batch) > ATTRIBUTES_LOW
-            and batch[ATTRIBUTES_LOW] & TRANSACTIONAL
-        ):
-            raise TransactionalIdAuthorizationFailed("Records of a transaction need its id.")
+        if len(batch) > ATTRIBUTES_LOW and batch[ATTRIBUTES_LOW] & TRANSACTIONAL:
+            if transaction is None:
+                raise TransactionalIdAuthorizationFailed("Records of a transaction need its id.")
+            if self.verifies_transactions or transaction.adds:
+                return partition, self.verification_queue.append(partition, batch, transaction)
         return partition, self.append_queue.append(partition, batch)
 
     def _append_now(

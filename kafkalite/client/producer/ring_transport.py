@@ -38,7 +38,7 @@ def open_ring(
     if local is None:
         return None
     try:
-        local.send(ATTACH(request_id=0))
+        local.send(ATTACH(request_id=0, transactional_id=None))
         attached = local.receive(ATTACH_TIMEOUT_S)
         if attached is not None:
             record, descriptors = attached

@@ -89,6 +89,23 @@ SUPPORTED_FEATURES = MESSAGES.declare(
     Struct(features=Array(Struct(name=String(), level_max=Int16()))),
 )  # fmt: skip
 
+ASK_TRANSACTIONS = MESSAGES.declare(
+    18, "AskTransactions", "0",
+    # Of the transaction coordinator: to verify partitions, or to add them (AddPartitionsToTxn 5).
+    Struct(
+        request_id=Int64(),
+        transactions=Array(
+            Struct(
+                transactional_id=String(),
+                producer_id=Int64(),
+                producer_epoch=Int16(),
+                adds=Bool(),
+                partitions=Array(Struct(topic=String(), partition=Int32())),
+            )
+        ),
+    ),
+)  # fmt: skip
+
 
 # Supervisor to worker.
 
@@ -143,6 +160,17 @@ WRITE_MARKERS = MESSAGES.declare(
                 topics=Array(Struct(topic_id=Uuid(), partitions=Array(Int32()))),
             )
         ),
+    ),
+)  # fmt: skip
+
+TRANSACTIONS_ANSWERED = MESSAGES.declare(
+    19, "TransactionsAnswered", "0",
+    # To an ASK_TRANSACTIONS: for each transaction, the error codes of its partitions.
+    Struct(
+        request_id=Int64(),
+        error_code=Int16(),
+        error_message=String(nullable="0+", default=None),
+        transactions=Array(Struct(error_codes=Array(Int16()))),
     ),
 )  # fmt: skip
 

@@ -52,7 +52,11 @@ HELLO = MESSAGES.declare(
 
 ATTACH = MESSAGES.declare(
     2, "Attach", "0",
-    Struct(request_id=Int64()),
+    Struct(
+        request_id=Int64(),
+        # Of the producer's transactions; its batches add their partitions, as Produce 12 does.
+        transactional_id=String(nullable="0+", tag=0, default=None),
+    ),
 )  # fmt: skip
 
 READ = MESSAGES.declare(
