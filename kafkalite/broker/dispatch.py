@@ -31,6 +31,7 @@ from kafkalite.broker.handlers import (  # noqa: F401  (a family enters SERVED w
     telemetry,
     topics,
     transaction_markers,
+    transactional_offsets,
     transactions,
 )
 from kafkalite.broker.handlers.transactions.transactions_node import TransactionsNode

@@ -291,7 +291,9 @@ class ProducerStateManager:
         if len(batches) == BATCHES_RETAINED:
             del batches[0]
         last_sequence = base_sequence + last_offset_delta
-        if last_sequence > SEQUENCE_MAX:
+        if base_sequence < 0:  # a coordinator's records have no sequence
+            last_sequence = base_sequence
+        elif last_sequence > SEQUENCE_MAX:
             last_sequence -= SEQUENCE_MAX + 1
         batches.append(
             BatchMetadata(
@@ -514,8 +516,8 @@ def unpacked(
     producer.coordinator_epoch = coordinator_epoch
     producer.txn_first_offset = txn_first_offset
     if last_offset >= 0:
-        base_sequence = last_sequence - offset_delta
-        if base_sequence < 0:
+        base_sequence = last_sequence - offset_delta if last_sequence >= 0 else last_sequence
+        if last_sequence >= 0 > base_sequence:
             base_sequence += SEQUENCE_MAX + 1
         producer.batches.append(
             BatchMetadata(

@@ -1,4 +1,4 @@
-"""CommittedOffset offsets: commit, fetch and delete.
+"""Committed offsets: commit, fetch and delete.
 
 OffsetCommit      v2–v10   v10 by topic id
 OffsetFetch       v1–v10   v8 for many groups at once, v10 by topic id
@@ -7,8 +7,8 @@ OffsetDelete      v0
 A handler adds what the coordinator does not know: which topics exist, and authorization.  A large
 request is passed to the coordinator ENTRIES_AT_ONCE partitions at a time.
 
-Left out: transactions.  Without open transactions every offset is stable, so `require_stable` has
-no effect.
+With `require_stable` (v7), OffsetFetch has no offset of a partition whose offset a transaction may
+change (KIP-447).  Commits in transactions are in transactional_offsets.py.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from kafkalite.broker.handlers.groups import GroupsNode, error_response, request
 from kafkalite.broker.security import DELETE, DESCRIBE, GROUP, READ, TOPIC
 from kafkalite.broker.served_apis import Response, ServingNode, serves
 from kafkalite.broker.stepping import ENTRIES_AT_ONCE, Work
+from kafkalite.coordination.committed_offsets import UNSTABLE
 from kafkalite.coordination.group_coordinator import (
     CommittedOffset,
     Decision,
@@ -39,6 +40,7 @@ from kafkalite.errors import (
     TopicAuthorizationFailed,
     UnknownTopicId,
     UnknownTopicOrPartition,
+    UnstableOffsetCommit,
 )
 from kafkalite.ids import NO_ID
 from kafkalite.protocol.schemas.groups import OFFSET_COMMIT, OFFSET_DELETE, OFFSET_FETCH
@@ -99,11 +101,11 @@ def offset_commit(
     try:
         yield from queues.wait(request.group_id, ticket)
         for topic in request.topics:
-            results = entries.topic(**_topic_identity(topic))
-            image, error = _readable(node, client, topic)
+            results = entries.topic(**topic_identity(topic))
+            image, error = readable_topic(node, client, topic)
             for requested in topic.partitions:
                 index = requested.partition_index
-                code = _error_code(image, error, index)
+                code = partition_error_code(image, error, index)
                 results.append({"partition_index": index, "error_code": code})
                 if image is not None and not code:
                     entries.open.append((results[-1], (image.name, index)))
@@ -143,7 +145,7 @@ def _commit(
     return groups.commit_offsets(request, commits, token, now_ms, wall_ms, version)
 
 
-def _error_code(image: TopicImage | None, error: KafkaError | None, index: int) -> int:
+def partition_error_code(image: TopicImage | None, error: KafkaError | None, index: int) -> int:
     """Return the error code of a partition before the coordinator is involved, 0 if none."""
     if error is not None:
         return error.code
@@ -151,12 +153,12 @@ def _error_code(image: TopicImage | None, error: KafkaError | None, index: int) 
     return 0 if index in image.partitions else UnknownTopicOrPartition.code
 
 
-def _topic_identity(topic: Any) -> Response:
+def topic_identity(topic: Any) -> Response:
     """Return the topic's name and id as the request gives them."""
     return {"name": getattr(topic, "name", ""), "topic_id": getattr(topic, "topic_id", NO_ID)}
 
 
-def _readable(
+def readable_topic(
     node: GroupsNode, client: ClientContext, topic: Any
 ) -> tuple[TopicImage | None, KafkaError | None]:
     """Return the topic by its name or id, or the error if the principal may not read it."""
@@ -176,13 +178,19 @@ def _readable(
 def offset_fetch(node: GroupsNode, request: Any, client: ClientContext) -> Work[Future[Response]]:
     """Return the committed offsets of groups; -1 where there is none."""
     if client.version < 8:
-        single = yield from _fetch_group_offsets(node, client, request, 1)
+        require_stable = getattr(request, "require_stable", False)
+        single = yield from _fetch_group_offsets(
+            node, client, request, 1, require_stable=require_stable
+        )
         return single.map(lambda group: _single(group, request, client))
     repetitions = Counter(group.group_id for group in request.groups)
     groups: list[Future[Response]] = []
     for group in request.groups:
         count = repetitions[group.group_id]
-        groups.append((yield from _fetch_group_offsets(node, client, group, count)))
+        fetched = yield from _fetch_group_offsets(
+            node, client, group, count, require_stable=request.require_stable
+        )
+        groups.append(fetched)
         yield
     return all_of(groups).map(lambda groups: {"groups": groups})
 
@@ -202,7 +210,7 @@ def _single(group: Response, request: Any, client: ClientContext) -> Response:
 
 
 def _fetch_group_offsets(
-    node: GroupsNode, client: ClientContext, group: Any, repetitions: int
+    node: GroupsNode, client: ClientContext, group: Any, repetitions: int, *, require_stable: bool
 ) -> Work[Future[Response]]:
     """Return one group's offsets, of the requested topics or of all that may be described."""
     group_id = group.group_id
@@ -214,7 +222,10 @@ def _fetch_group_offsets(
         client.must(DESCRIBE, GROUP, group_id)
         check_repetitions(repetitions)
         host = node.groups.host_of(group_id)
-        lookup = OffsetLookup(node, host, group_id, only_committed=group.topics is None)
+        lookup = OffsetLookup(
+            node, host, group_id,
+            only_committed=group.topics is None, require_stable=require_stable,
+        )  # fmt: skip
         if group.topics is None:
             yield from _lookup_all(node, client, lookup)
         else:
@@ -232,12 +243,19 @@ class OffsetLookup:
     """Reads one group's offsets in slices; with `only_committed`, omits partitions without one."""
 
     def __init__(
-        self, node: GroupsNode, host: GroupHost, group_id: str, *, only_committed: bool
+        self,
+        node: GroupsNode,
+        host: GroupHost,
+        group_id: str,
+        *,
+        only_committed: bool,
+        require_stable: bool,
     ) -> None:
         self._node = node
         self._host = host
         self._group_id = group_id
         self._only_committed = only_committed
+        self._require_stable = require_stable
         self._topics: list[Response] = []
         self._batch: list[tuple[str, Sequence[int], list[Response]]] = []
         self._batch_count = 0
@@ -290,7 +308,11 @@ class OffsetLookup:
                     if not self._only_committed or index in committed:
                         results.append(_committed_offset(index, committed.get(index)))
 
-        read = self._host.read(lambda groups: groups.fetch_offsets(self._group_id, names, id_of))
+        read = self._host.read(
+            lambda groups: groups.fetch_offsets(
+                self._group_id, names, id_of, require_stable=self._require_stable
+            )
+        )
         self._submitted.append(read.map(add_entries))
 
 
@@ -316,7 +338,7 @@ def _lookup_requested(
         yield
     check_repetitions(max(counts.values(), default=0))
     for name_or_error, topic in requested_topics:
-        results = lookup.topic(_topic_identity(topic))
+        results = lookup.topic(topic_identity(topic))
         if isinstance(name_or_error, KafkaError):
             results += _no_offsets(topic.partition_indexes, name_or_error.code)
         else:
@@ -344,6 +366,8 @@ def _describable(node: GroupsNode, client: ClientContext, topic: Any) -> str | K
 def _committed_offset(index: int, committed: CommittedOffset | None) -> Response:
     if committed is None:
         return _no_offsets([index], 0)[0]
+    if committed is UNSTABLE:
+        return _no_offsets([index], UnstableOffsetCommit.code)[0]
     return {
         "partition_index": index,
         "committed_offset": committed.offset,
@@ -390,10 +414,10 @@ def offset_delete(node: GroupsNode, request: Any, client: ClientContext) -> Work
 
     for topic in request.topics:
         results = entries.topic(name=topic.name)
-        image, error = _readable(node, client, topic)
+        image, error = readable_topic(node, client, topic)
         for requested in topic.partitions:
             index = requested.partition_index
-            code = _error_code(image, error, index)
+            code = partition_error_code(image, error, index)
             results.append({"partition_index": index, "error_code": code})
             if image is not None and not code:
                 entries.open.append((results[-1], (image.name, index)))
