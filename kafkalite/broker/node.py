@@ -31,6 +31,7 @@ from kafkalite.broker.node_settings import NodeSettings, reactor_limits
 from kafkalite.broker.replica.batch_opener import BatchOpener
 from kafkalite.broker.replica.epoch_renewals import EpochRenewals
 from kafkalite.broker.replica.fetch_sessions import FetchSessions
+from kafkalite.broker.replica.late_transactions import LateTransactions
 from kafkalite.broker.replica.marker_writer import MarkerWriter
 from kafkalite.broker.replica.reconciler import Reconciler
 from kafkalite.broker.replica.replica_manager import ReplicaManager
@@ -38,6 +39,7 @@ from kafkalite.broker.security import Authorizer
 from kafkalite.clock import Clock
 from kafkalite.config.broker import (
     MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS,
+    TRANSACTION_MAX_TIMEOUT_MS,
     TRANSACTION_PARTITION_VERIFICATION_ENABLE,
 )
 from kafkalite.config.resources import Resource
@@ -97,16 +99,7 @@ class Node:
         self.replicas.on_led_count = self._reserve_descriptors
         slots = self.settings[MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS]
         self.fetch_sessions = FetchSessions(slots, clock)
-        self.producer_ids = ProducerIdBlocks(controller, node_id)
-        self.groups = GroupCoordinators(
-            self.settings, self.metadata, self.replicas, self.flusher, reactor
-        )
-        self.marker_writer = MarkerWriter(self.replicas, reactor)
-        self.transactions = TransactionCoordinators(
-            self.settings, self.metadata, self.replicas, self.producer_ids, self.marker_writer,
-            self.flusher, reactor,
-        )  # fmt: skip
-        self.verification = PartitionVerification(self.transactions)
+        self._add_coordinators()
         self.telemetry = ClientTelemetry(clock)
         self.dispatcher = Dispatcher(self)
         reactor.slow_ticks.name_api = self.dispatcher.name_of
@@ -122,6 +115,24 @@ class Node:
         self._run_directory: Path | None = None
         self._is_listening = False
         self._maintenance_timer: Timer | None = None
+
+    def _add_coordinators(self) -> None:
+        """Add the coordinators, and what ends transactions in the partitions of this node."""
+        self.producer_ids = ProducerIdBlocks(self.controller, self.node_id)
+        self.groups = GroupCoordinators(
+            self.settings, self.metadata, self.replicas, self.flusher, self.reactor
+        )
+        self.marker_writer = MarkerWriter(self.replicas, self.reactor)
+        self.transactions = TransactionCoordinators(
+            self.settings, self.metadata, self.replicas, self.producer_ids, self.marker_writer,
+            self.flusher, self.reactor,
+        )  # fmt: skip
+        self.verification = PartitionVerification(self.transactions)
+        self.late_transactions = LateTransactions(
+            self.replicas, self.reactor,
+            self.transactions.find_orphans if self.controller.is_local
+            else self.controller.find_orphans,
+        )  # fmt: skip
 
     @property
     def settings(self) -> Settings:
@@ -187,6 +198,7 @@ class Node:
         self.reactor.watch(self.flusher.fileno(), self._flushed)
         self.reactor.watch(self.opener.fileno(), self.opener.collect)
         self._run_maintenance()
+        self.late_transactions.open()
         if not when_welcome:
             self._listen()
 
@@ -248,6 +260,7 @@ class Node:
         self.reactor.reconfigure(reactor_limits(settings))
         self.logs.reconfigure(settings)
         self.fetch_sessions.resize(settings[MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS])
+        self.late_transactions.timeout_max_ms = settings[TRANSACTION_MAX_TIMEOUT_MS]
         self.replicas.verifies_transactions = settings[TRANSACTION_PARTITION_VERIFICATION_ENABLE]
         self.replicas.verifier.reconfigure(settings)
         for topic_id in dict.fromkeys(partition.topic_id for partition in self.replicas):

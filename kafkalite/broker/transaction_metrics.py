@@ -17,8 +17,13 @@ if TYPE_CHECKING:
     from kafkalite.broker.node import Node
 
 
-def coordinator_families(node: Node) -> Iterator[Family]:
-    """Yield the metrics of the transaction coordinators; nothing where they are not hosted."""
+def transaction_families(node: Node) -> Iterator[Family]:
+    """Yield the metrics of transactions; those of coordinators only where they are hosted."""
+    yield Family(
+        "kafka_server_replicamanager_partitionswithlatetransactionscount", GAUGE,
+        "Partitions with a transaction that should have been ended by its timeout.",
+        [({}, node.late_transactions.partition_count)],
+    )  # fmt: skip
     if not node.controller.is_local:
         return
     counts: Counter[TransactionState] = Counter()

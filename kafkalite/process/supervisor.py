@@ -132,7 +132,9 @@ class Supervisor:
             incarnation=spec.incarnation,
             heartbeat_ms=spec.settings[BROKER_HEARTBEAT_INTERVAL_MS],
         )
-        self.worker_manager.serve_markers(node.transactions.markers)
+        self.worker_manager.serve_transactions(
+            node.transactions.markers, node.transactions.find_orphans
+        )
         self.reassigner = Reassigner(
             controller,
             self.worker_manager,

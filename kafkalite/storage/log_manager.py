@@ -289,6 +289,7 @@ class LogManager:
     def note_new_epoch(self, log: Log) -> None:
         """Note that a log that may have lost its tail is led in a new epoch."""
         log.may_have_lost_tail = False
+        log.producers.transactions.uncertain_below = log.end_offset
         self._points.set_pending(log.directory.name, False)
         if self._points.is_of_this_boot and not self._points.is_boot_id_written:
             self._housekeeping.checkpoint_soon()

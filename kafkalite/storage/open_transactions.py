@@ -10,6 +10,7 @@ below it, the outcome of every transaction is known and committed.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from typing import NamedTuple
 
 
@@ -35,12 +36,19 @@ class EndedTransaction(NamedTuple):
 class OpenTransactions:
     """The open and ended transactions of a log."""
 
-    __slots__ = ("_ended", "_first_offsets")
+    __slots__ = ("_ended", "_first_offsets", "uncertain_below")
 
     def __init__(self) -> None:
         # In the order of their first offsets, since a transaction begins at the log end.
         self._first_offsets: dict[int, int] = {}
         self._ended: deque[EndedTransaction] = deque()
+        self.uncertain_below = 0
+        """Offset below which a transaction began before an unclean end of the host, after which its
+        coordinator may not know it."""
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """Return (producer id, first offset) of the open transactions, the oldest first."""
+        return iter(self._first_offsets.items())
 
     def __len__(self) -> int:
         return len(self._first_offsets) + len(self._ended)

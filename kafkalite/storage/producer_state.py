@@ -144,6 +144,10 @@ class ProducerStateManager:
     def __len__(self) -> int:
         return len(self._producers)
 
+    def get(self, producer_id: int) -> ProducerStateEntry | None:
+        """Return a producer, or None if it is unknown."""
+        return self._producers.get(producer_id)
+
     def check_batch(
         self,
         producer_id: int,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from kafkalite.broker.future import Future
+    from kafkalite.broker.replica.late_transactions import LateTransaction
     from kafkalite.broker.replica.marker_writer import MarkerTargets
     from kafkalite.broker.replica.transaction_verifier import (
         VerificationRequest,
@@ -119,3 +120,10 @@ class ControllerClient(ABC):
     @abstractmethod
     def renew_epochs(self, node_id: int, wanted: Sequence[EpochRenewal]) -> None:
         """Request the next leader epochs of these partitions; the image brings them."""
+
+    @abstractmethod
+    def find_orphans(self, late: Sequence[LateTransaction]) -> Future[Sequence[LateTransaction]]:
+        """Return those of these open transactions that no coordinator knows.
+
+        Not called on the controller's node, which hosts the coordinators.
+        """

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         TopicOutcome,
         WriteMarkers,
     )
+    from kafkalite.broker.replica.late_transactions import LateTransaction
     from kafkalite.broker.replica.transaction_verifier import (
         VerificationRequest,
         VerificationResults,
@@ -165,6 +166,10 @@ class LocalController(MachineHost[Controller], ControllerClient):
     ) -> Future[VerificationResults]:
         """Refuse: the transaction coordinators are on this node."""
         raise AssertionError("the controller's own node asks its coordinators directly")
+
+    def find_orphans(self, late: Sequence[LateTransaction]) -> Future[Sequence[LateTransaction]]:
+        """Refuse: the coordinators are on this node."""
+        raise AssertionError("the controller's own node asks its coordinators")
 
     def auto_create_topics(
         self, names: Sequence[str], client_id: str | None

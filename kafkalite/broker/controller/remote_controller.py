@@ -12,6 +12,7 @@
     RenewEpochs ─▶                partitions that need a new leader epoch; a Delta brings it
                ◀─ WriteMarkers    transaction markers for partitions of this node
     MarkersWritten ─▶             the error code of each, once they are committed
+    FindOrphans ─▶ ◀─ Orphans     open transactions of which no coordinator knows
 
 An image offset is an offset of the metadata log, so a delta that does not begin where this image
 ends is detected: the missing records are read from the files.
@@ -34,6 +35,7 @@ from kafkalite.broker.controller.controller_client import ControllerClient
 from kafkalite.broker.controller.marker_messages import read_markers
 from kafkalite.broker.controller.verification_messages import ask_transactions, read_results
 from kafkalite.broker.future import Future
+from kafkalite.broker.replica.late_transactions import LateTransaction
 from kafkalite.coordination.features import supported_levels
 from kafkalite.coordination.image import ClusterImage
 from kafkalite.coordination.producer_ids import ProducerIdBlock
@@ -403,6 +405,15 @@ class RemoteController(ControllerClient):
             lambda request_id: ask_transactions(request_id, requests), TRANSACTIONS_TIMEOUT_MS
         )
 
+    def find_orphans(self, late: Sequence[LateTransaction]) -> Future[Sequence[LateTransaction]]:
+        """Return those of these open transactions that no coordinator knows."""
+        return self._request(
+            lambda request_id: bus.FIND_ORPHANS(
+                request_id=request_id, transactions=[each._asdict() for each in late]
+            ),
+            CONTROLLER_TIMEOUT_MS,
+        )
+
     def renew_epochs(self, node_id: int, wanted: Sequence[EpochRenewal]) -> None:
         """Request the next leader epochs of these partitions; deltas bring them.
 
@@ -483,6 +494,13 @@ class RemoteController(ControllerClient):
                 bus.ASK_TRANSACTIONS, fields, lambda: read_results(request.message, fields)
             )
 
+    def _orphans(self, fields: dict[str, Any]) -> None:
+        self._complete(
+            bus.FIND_ORPHANS,
+            fields,
+            lambda: [LateTransaction(**each) for each in fields["transactions"]],
+        )
+
     _HANDLERS: dict[int, Callable[[RemoteController, dict[str, Any]], None]] = {
         bus.WELCOME.key: _welcome,
         bus.DELTA.key: _delta,
@@ -490,6 +508,7 @@ class RemoteController(ControllerClient):
         bus.IDS.key: _producer_ids,
         bus.WRITE_MARKERS.key: _markers,
         bus.TRANSACTIONS_ANSWERED.key: _transactions_answered,
+        bus.ORPHANS.key: _orphans,
     }
 
 

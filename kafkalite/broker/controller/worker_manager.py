@@ -32,6 +32,7 @@ from kafkalite.broker.controller.verification_messages import (
 )
 from kafkalite.broker.error_responses import outcome_fields
 from kafkalite.broker.future import Future
+from kafkalite.broker.replica.late_transactions import FindOrphans, LateTransaction
 from kafkalite.broker.served_apis import SERVED, ServingNode
 from kafkalite.coordination.image import SUPERVISOR_ID
 from kafkalite.coordination.leader_epochs import EpochRenewal
@@ -154,15 +155,17 @@ class WorkerManager:
         self._heartbeat_ms = heartbeat_ms
         self._apply_waits: list[ApplyWait] = []
         self._markers: MarkerSource | None = None
+        self._find_orphans: FindOrphans | None = None
         self._checked_ms = reactor.clock.monotonic_ms()
         controller.on_change(self._changed)
         controller.applied_everywhere = self.applied_everywhere
         controller.worker_features = self._features
         reactor.call_later(CHECK_MS, self._check)
 
-    def serve_markers(self, markers: MarkerSource) -> None:
-        """Send transaction markers to the workers, and their responses back."""
+    def serve_transactions(self, markers: MarkerSource, find_orphans: FindOrphans) -> None:
+        """Pass messages between the transaction coordinators and the workers."""
         self._markers = markers
+        self._find_orphans = find_orphans
         markers.connect(self._send_markers)
 
     # -- processes and sessions --------------------------------------------------------------
@@ -361,6 +364,23 @@ class WorkerManager:
             if worker.features is not None
         }
 
+    def _late_transactions(self, worker: Worker, fields: dict[str, Any]) -> None:
+        def respond(
+            orphans: Sequence[LateTransaction] | None, error: KafkaError | None
+        ) -> None:
+            self._send(
+                identity_of(worker.peer),
+                bus.ORPHANS(
+                    request_id=fields["request_id"],
+                    **outcome_fields(error),
+                    transactions=[each._asdict() for each in orphans or ()],
+                ),
+            )
+
+        if self._find_orphans is not None:
+            late = [LateTransaction(**each) for each in fields["transactions"]]
+            self._find_orphans(late).then(respond)
+
     def _markers_written(self, worker: Worker, fields: dict[str, Any]) -> None:
         if self._markers is not None and fields["incarnation"] == self._incarnation:
             self._markers.written(
@@ -383,6 +403,7 @@ class WorkerManager:
         bus.SUPPORTED_FEATURES.key: _supported_features,
         bus.MARKERS_WRITTEN.key: _markers_written,
         bus.ASK_TRANSACTIONS.key: _transactions_asked,
+        bus.FIND_ORPHANS.key: _late_transactions,
     }
 
     # -- messages to workers -----------------------------------------------------------------

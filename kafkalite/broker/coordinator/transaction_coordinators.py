@@ -5,6 +5,7 @@ They serve what the topic holds, also as a copy of another broker's data directo
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from kafkalite.broker.coordinator.coordinator_host import (
@@ -15,6 +16,7 @@ from kafkalite.broker.coordinator.coordinator_host import (
 from kafkalite.broker.coordinator.journal_loader import RecordCodec
 from kafkalite.broker.coordinator.marker_channel import MarkerChannel
 from kafkalite.broker.future import Future
+from kafkalite.broker.stepping import Work, in_steps
 from kafkalite.config.broker import (
     TRANSACTION_MAX_TIMEOUT_MS,
     TRANSACTION_REMOVE_EXPIRED_TRANSACTION_CLEANUP_INTERVAL_MS,
@@ -34,14 +36,17 @@ from kafkalite.protocol.schemas import transaction_records
 if TYPE_CHECKING:
     from kafkalite.broker.coordinator.producer_ids import ProducerIdBlocks
     from kafkalite.broker.metadata_cache import MetadataCache
+    from kafkalite.broker.replica.late_transactions import LateTransaction
     from kafkalite.broker.replica.marker_writer import MarkerWriter
     from kafkalite.broker.replica.replica_manager import ReplicaManager
     from kafkalite.config.settings import Settings
     from kafkalite.coordination.image import ClusterImage
+    from kafkalite.protocol.schemas.transaction_records import TopicPartition
     from kafkalite.storage.flusher import Flusher
     from kafkalite.transport.reactor import Reactor
 
 TransactionHost: TypeAlias = CoordinatorHost[TransactionCoordinator]
+
 
 def transaction_limits(settings: Settings, image: ClusterImage) -> TransactionLimits:
     """Return a coordinator's limits, from the broker's settings and the finalized features."""
@@ -120,6 +125,31 @@ class TransactionCoordinators(Coordinators[TransactionCoordinator]):
     def prepare_producer_id(self) -> Future[None]:
         """Return once a producer id is at hand for the next decision."""
         return self._spare.prepare()
+
+    def find_orphans(self, late: Sequence[LateTransaction]) -> Future[Sequence[LateTransaction]]:
+        """Return those of these open transactions that no coordinator knows; none of them while a
+        coordinator is not loaded."""
+        orphans: Future[Sequence[LateTransaction]] = Future()
+        orphans.follow(in_steps(self._reactor, self._orphans(late)))
+        return orphans
+
+    def _orphans(self, late: Sequence[LateTransaction]) -> Work[Sequence[LateTransaction]]:
+        hosts = [*self]
+        topic = self._metadata.topic(TRANSACTION_STATE)
+        if topic is not None and len(hosts) < len(topic.partitions):
+            return []
+        known: dict[int, set[TopicPartition]] = {each.producer_id: set() for each in late}
+        for host in hosts:
+            for _, transaction in host.machine.transactions():
+                if transaction.producer_id in known:
+                    known[transaction.producer_id] |= transaction.partitions
+                yield
+        orphans: list[LateTransaction] = []
+        for each in late:
+            led = self._metadata.topic(each.topic_id)
+            if led is not None and (led.name, each.partition) not in known[each.producer_id]:
+                orphans.append(each)
+        return orphans
 
     def reconfigure(self, settings: Settings) -> None:
         """Apply new limits or features; a coordinator that is loading gets them afterwards."""

@@ -77,6 +77,21 @@ RENEW_EPOCHS = MESSAGES.declare(
     Struct(partitions=Array(Struct(topic_id=Uuid(), partition=Int32(), leader_epoch=Int32()))),
 )  # fmt: skip
 
+LATE_TRANSACTION = Struct(
+    topic_id=Uuid(),
+    partition=Int32(),
+    producer_id=Int64(),
+    producer_epoch=Int16(),
+    first_offset=Int64(),
+    last_offset=Int64(),
+)
+
+FIND_ORPHANS = MESSAGES.declare(
+    21, "FindOrphans", "0",
+    # Transactions that are open for too long, of which a coordinator may not know.
+    Struct(request_id=Int64(), transactions=Array(LATE_TRANSACTION)),
+)  # fmt: skip
+
 MARKERS_WRITTEN = MESSAGES.declare(
     16, "MarkersWritten", "0",
     # To a WRITE_MARKERS, with the incarnation in it: the error code of each partition, in order.
@@ -141,6 +156,17 @@ IDS = MESSAGES.declare(
         error_message=String(nullable="0+", default=None),
         first_id=Int64(),
         end_id=Int64(),
+    ),
+)  # fmt: skip
+
+ORPHANS = MESSAGES.declare(
+    22, "Orphans", "0",
+    # To a FIND_ORPHANS: those of its transactions that no coordinator knows.
+    Struct(
+        request_id=Int64(),
+        error_code=Int16(),
+        error_message=String(nullable="0+", default=None),
+        transactions=Array(LATE_TRANSACTION),
     ),
 )  # fmt: skip
 

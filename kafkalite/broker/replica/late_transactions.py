@@ -1,0 +1,154 @@
+"""LateTransactions: finds transactions that no coordinator will end, and aborts them.
+
+    open for too long, or since before a power cut ─▶ does the coordinator know it? ─▶ no: abort
+
+An open transaction holds back the last stable offset.  Its coordinator ends it after a timeout at
+the latest, unless it has forgotten it: a power cut can take the coordinator's records and leave
+those of the partition (`durability=os`).  So each node asks about the transactions that are open
+for longer than any timeout allows, and about all that were open when the host lost power.
+
+What is unknown is aborted as Kafka's tool aborts a hanging transaction (KIP-664): a marker with the
+producer's epoch.  It is left alone if the producer has written since the question, because then it
+may have added the partition again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from kafkalite.broker.future import Future
+from kafkalite.broker.stepping import Work, in_steps
+from kafkalite.errors import KafkaError
+from kafkalite.records.control import TransactionMarker
+
+if TYPE_CHECKING:
+    from kafkalite.broker.replica.partition import Partition
+    from kafkalite.broker.replica.replica_manager import ReplicaManager
+    from kafkalite.storage.producer_state import ProducerStateEntry
+    from kafkalite.transport.reactor import Reactor
+
+log = logging.getLogger("kafkalite.broker")
+
+CHECK_MS = 10_000
+LATE_MS = 300_000
+"""Time after the longest transaction timeout from which a transaction is late, as in Kafka."""
+REPORT_COUNT_MAX = 500
+"""Maximum number of transactions in one question, and of those that are aborted in one tick."""
+
+
+class LateTransaction(NamedTuple):
+    """An open transaction of a partition, as it was when the coordinator was asked."""
+
+    topic_id: bytes
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    last_offset: int
+    """Offset of the producer's last record."""
+
+
+FindOrphans = Callable[[Sequence[LateTransaction]], Future[Sequence[LateTransaction]]]
+"""Asks the coordinators; returns the transactions that none of them knows."""
+
+
+class LateTransactions:
+    """The late transactions of a node's partitions; see the module."""
+
+    def __init__(
+        self, replicas: ReplicaManager, reactor: Reactor, find_orphans: FindOrphans
+    ) -> None:
+        self.timeout_max_ms = 0
+        """The longest timeout of a transaction."""
+        self.partition_count = 0
+        """Metrics: the number of partitions with late transactions."""
+        self._replicas = replicas
+        self._reactor = reactor
+        self._find_orphans = find_orphans
+        self._seen_ms: dict[tuple[Partition, int, int], int] = {}
+        """Since when a transaction is known to be open, by partition, producer and first offset."""
+
+    def open(self) -> None:
+        """Begin to check periodically."""
+        self._reactor.call_later(CHECK_MS, self._check)
+
+    def _check(self) -> None:
+        found: Future[list[LateTransaction]] = Future()
+        found.then(self._found)
+        found.follow(in_steps(self._reactor, self._find()))
+
+    def _find(self) -> Work[list[LateTransaction]]:
+        """Return the late transactions; all steps together look once at each partition."""
+        late: list[LateTransaction] = []
+        seen_ms: dict[tuple[Partition, int, int], int] = {}
+        now_ms = self._reactor.clock.monotonic_ms()
+        late_since_ms = now_ms - self.timeout_max_ms - LATE_MS
+        partitions: set[Partition] = set()
+        for partition in [*self._replicas]:
+            transactions = partition.log.producers.transactions
+            for producer_id, first_offset in [*transactions] if transactions else ():
+                key = partition, producer_id, first_offset
+                since_ms = seen_ms[key] = self._seen_ms.get(key, now_ms)
+                if since_ms <= late_since_ms or first_offset < transactions.uncertain_below:
+                    partitions.add(partition)
+                    producer = partition.log.producers.get(producer_id)
+                    if producer is not None and len(late) < REPORT_COUNT_MAX:
+                        late.append(_described(partition, producer))
+                yield
+            yield
+        self._seen_ms = seen_ms
+        self.partition_count = len(partitions)
+        return late
+
+    def _found(self, late: list[LateTransaction] | None, _: KafkaError | None) -> None:
+        if late:
+            self._find_orphans(late).then(self._asked)
+        else:
+            self._reactor.call_later(CHECK_MS, self._check)
+
+    def _asked(
+        self, orphans: Sequence[LateTransaction] | None, error: KafkaError | None
+    ) -> None:
+        if error is not None:
+            log.debug("Late transactions could not be checked. error=%r", str(error))
+        for orphan in orphans or ():
+            self._abort(orphan)
+        self._reactor.call_later(CHECK_MS, self._check)
+
+    def _abort(self, orphan: LateTransaction) -> None:
+        """Abort a transaction, unless its producer has written since the question."""
+        try:
+            partition = self._replicas.leader(orphan.topic_id, orphan.partition)
+            producer = partition.log.producers.get(orphan.producer_id)
+            if producer is None or _described(partition, producer) != orphan:
+                return
+            marker = TransactionMarker(
+                orphan.producer_id, orphan.producer_epoch, False,
+                max(producer.coordinator_epoch, 0),
+            )  # fmt: skip
+            self._replicas.append_marker(partition, marker)
+        except KafkaError as error:
+            log.warning(
+                "Transaction without a coordinator could not be aborted; retrying later."
+                " partition=%d producer_id=%d error=%r",
+                orphan.partition, orphan.producer_id, str(error),
+            )  # fmt: skip
+            return
+        log.warning(
+            "Transaction was aborted: its coordinator does not know it. partition=%s"
+            " producer_id=%d producer_epoch=%d first_offset=%d",
+            partition, orphan.producer_id, orphan.producer_epoch, orphan.first_offset,
+        )  # fmt: skip
+
+
+def _described(partition: Partition, producer: ProducerStateEntry) -> LateTransaction:
+    return LateTransaction(
+        partition.topic_id,
+        partition.index,
+        producer.producer_id,
+        producer.epoch,
+        producer.txn_first_offset,
+        producer.batches[-1].last_offset if producer.batches else -1,
+    )

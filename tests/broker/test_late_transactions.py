@@ -1,0 +1,158 @@
+"""Transactions that no coordinator ends: they are found, and aborted if it does not know them."""
+
+from __future__ import annotations
+
+import pytest
+
+from kafkalite.broker.replica.late_transactions import CHECK_MS, LATE_MS, LateTransaction
+from kafkalite.protocol.schemas.transaction_records import TransactionState
+from kafkalite.storage import checkpoint, layout
+from kafkalite.storage.recovery_points import BOOT_ID
+from tests.broker.transacting import (
+    UNVERIFIED,
+    Transactions,
+    create_coordinator,
+    is_stable,
+    markers,
+)
+
+TIMEOUT_MAX_MS = 900_000
+
+
+@pytest.fixture
+def transacting(begun):
+    """Return a function that writes records of a transaction to partitions of a cluster.
+
+    The coordinator knows only those of `added`.
+    """
+
+    def begin(workers=2, added=(), written=(("t", 0),)):
+        cluster = begun(workers, **UNVERIFIED)
+        create_coordinator(cluster)
+        cluster.create("t", 2, at=0)
+        transaction = Transactions(cluster)
+        assert transaction.init(TIMEOUT_MAX_MS) == 0
+        if added:
+            transaction.add(*added)
+        for topic, partition in written:
+            transaction.produce(topic, partition)
+        return transaction
+
+    return begin
+
+
+def late_counts(cluster) -> int:
+    return sum(there.node.late_transactions.partition_count for there in cluster.running.values())
+
+
+def pass_checks(cluster, count: int = 1) -> None:
+    """Run so many checks of each node to their end."""
+    for _ in range(count):
+        cluster.clock.advance(CHECK_MS)
+        cluster.steps(30)
+
+
+def become_late(cluster) -> None:
+    """Let the time pass after which open transactions are late, but not that of a check."""
+    pass_checks(cluster)  # from now on it is known
+    for _ in range(0, TIMEOUT_MAX_MS + LATE_MS, 5_000):
+        cluster.clock.advance(5_000)
+        cluster.steps(2)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_transaction_without_coordinator_is_aborted_once_it_is_late(transacting, workers):
+    transaction = transacting(workers)
+    cluster = transaction.cluster
+    pass_checks(cluster, 3)
+    assert not markers(cluster, "t") and late_counts(cluster) == 0
+    become_late(cluster)
+    pass_checks(cluster, 2)
+    assert markers(cluster, "t") == [(transaction.producer.epoch, 0, False)]
+    assert is_stable(cluster, "t")
+    pass_checks(cluster)
+    assert late_counts(cluster) == 0
+
+
+def cut_power(cluster) -> None:
+    """Kill all processes, and start them on another boot of the machine."""
+    for node_id in list(cluster.running):
+        cluster.kill(node_id)
+    for path in cluster.directory.rglob(f"{layout.RECOVERY_CHECKPOINT}*"):
+        content = checkpoint.unsealed(path.read_bytes())
+        path.write_bytes(checkpoint.sealed({**content, BOOT_ID: "an earlier one"}))
+    cluster.desired_nodes.clear()
+    cluster.listeners_closed()
+    cluster.begin(2)
+
+
+def test_x16_transaction_lost_by_its_coordinator_is_aborted_after_a_power_cut(transacting):
+    transaction = transacting(added=[("t", 1)], written=[("t", 0), ("t", 1)])
+    cluster = transaction.cluster
+    cut_power(cluster)
+    pass_checks(cluster, 2)
+    assert is_stable(cluster, "t") and markers(cluster, "t")[0][2] is False
+    # The coordinator knows this one: its producer ends it.
+    assert not is_stable(cluster, "t", 1) and not markers(cluster, "t", 1)
+    transaction.end()
+    transaction.wait_for(TransactionState.COMPLETE_COMMIT)
+    assert is_stable(cluster, "t", 1) and markers(cluster, "t", 1)[0][2] is True
+
+
+def test_restart_without_power_cut_aborts_nothing(transacting):
+    transaction = transacting()
+    cluster = transaction.cluster
+    cluster.restart(2, killed=True)
+    pass_checks(cluster, 3)
+    assert not markers(cluster, "t")
+
+
+def test_transaction_is_left_alone_while_a_coordinator_is_not_loaded(transacting, monkeypatch):
+    transaction = transacting()
+    cluster = transaction.cluster
+    monkeypatch.setattr(transaction.host, "is_loading", True)
+    become_late(cluster)
+    pass_checks(cluster, 2)
+    assert not markers(cluster, "t") and late_counts(cluster) == 1
+    monkeypatch.undo()
+    pass_checks(cluster, 2)
+    assert is_stable(cluster, "t")
+
+
+def test_transaction_that_was_written_to_after_the_question_is_left_alone(transacting):
+    transaction = transacting()
+    cluster = transaction.cluster
+    node = cluster.node(cluster.leader("t"))
+    partition = node.replicas.leader("t", 0)
+    asked = LateTransaction(
+        partition.topic_id, 0, *transaction.producer, first_offset=0, last_offset=0
+    )
+    later = asked._replace(last_offset=-1)
+    node.late_transactions._asked([later, asked._replace(producer_epoch=5)], None)
+    node.late_transactions._asked([asked._replace(partition=7)], None)
+    assert partition.log.end_offset == 1
+    node.late_transactions._asked([asked], None)
+    assert partition.log.end_offset == 2 and is_stable(cluster, "t")
+
+
+def test_question_without_a_response_is_repeated(transacting):
+    transaction = transacting()
+    cluster = transaction.cluster
+    cluster.kill(0, stay_down=True)
+    become_late(cluster)
+    pass_checks(cluster, 5)
+    assert not markers_at_worker(cluster)
+    cluster.held_down.clear()
+    cluster.until(lambda: 0 in cluster.running and cluster.is_settled())
+    pass_checks(cluster, 4)
+    assert is_stable(cluster, "t")
+
+
+def markers_at_worker(cluster) -> int:
+    (led,) = [
+        partition
+        for there in cluster.workers
+        for partition in there.node.replicas
+        if (partition.topic, partition.index) == ("t", 0)
+    ]
+    return led.log.end_offset - 1
