@@ -59,6 +59,11 @@ class CleaningJob(NamedTuple):
     load_factor: float
     io_buffer_bytes: int
 
+    def spans(self) -> list[tuple[SourceSegment, int]]:
+        """Return the sources, each with the base offset of the segment after it."""
+        ends = [*(source.base_offset for source in self.sources[1:]), self.sources_end]
+        return list(zip(self.sources, ends, strict=False))
+
 
 class CleanedSegment(NamedTuple):
     """A segment that was written, as .cleaned files."""
@@ -66,6 +71,8 @@ class CleanedSegment(NamedTuple):
     base_offset: int
     end_offset: int
     size: int
+    aborted_count: int = 0
+    """Number of entries of its transaction index, which has a file if there are any."""
 
 
 class CleanedGroup(NamedTuple):

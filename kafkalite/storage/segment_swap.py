@@ -28,7 +28,7 @@ from kafkalite._ext import segment_walk
 from kafkalite._ext.segment_walk import AT_END, WHOLE
 from kafkalite.errors import KafkaStorageError
 from kafkalite.storage import layout
-from kafkalite.storage.cleaning_job import CleanedGroup
+from kafkalite.storage.cleaning_job import CleanedGroup, CleanedSegment
 from kafkalite.storage.disk import Disk
 from kafkalite.storage.segment import LogSegment
 
@@ -42,34 +42,38 @@ def commit(disk: Disk, directory: Path, group: CleanedGroup) -> None:
     """Rename the .cleaned files of a group, which is then committed; raise OSError if it is not,
     and then its files are deleted."""
     try:
-        names = os.listdir(directory)
-        if any(name.endswith(layout.SWAP) for name in names):
+        if any(name.endswith(layout.SWAP) for name in os.listdir(directory)):
             raise FileExistsError(errno.EEXIST, "files of an earlier swap are left")
         for segment in sorted(group.segments, reverse=True):
-            for suffix in layout.SEGMENT_FILES:
-                name = layout.file_name(segment.base_offset, suffix)
-                if name + layout.CLEANED in names:
-                    target = directory / (name + layout.SWAP)
-                    disk.rename(directory / (name + layout.CLEANED), target)
+            for name in _names(segment):
+                target = directory / (name + layout.SWAP)
+                disk.rename(directory / (name + layout.CLEANED), target)
     except OSError:
         discard(disk, directory)
         raise
 
 
-def purge(disk: Disk, directory: Path) -> None:
-    """Delete the files of an earlier pass that was cancelled; raise OSError if that fails."""
+def purge(
+    disk: Disk, directory: Path, kinds: tuple[str, ...] = (layout.SWAP, layout.CLEANED)
+) -> None:
+    """Delete the files of a pass that was cancelled; raise OSError if that fails.
+
+    Only the log's owner, which renames the files, may delete .swap files.
+    """
     names = os.listdir(directory)
     # While a .cleaned file is left, a start deletes both kinds.
-    for kind in (layout.SWAP, layout.CLEANED):
+    for kind in kinds:
         for name in sorted((name for name in names if name.endswith(kind)), reverse=True):
             disk.unlink(directory / name)
 
 
-def discard(disk: Disk, directory: Path) -> None:
+def discard(
+    disk: Disk, directory: Path, kinds: tuple[str, ...] = (layout.SWAP, layout.CLEANED)
+) -> None:
     """Delete the files of a pass that was cancelled; what cannot be deleted is left to the next
     start.  Nothing may be committed."""
     try:
-        purge(disk, directory)
+        purge(disk, directory, kinds)
     except OSError as error:
         log.warning(
             "Files of a cancelled cleaning cannot be deleted; the next start deletes them."
@@ -79,12 +83,15 @@ def discard(disk: Disk, directory: Path) -> None:
 
 def put_in_place(disk: Disk, directory: Path, group: CleanedGroup) -> None:
     """Give committed files their plain names; the sources must have given theirs up."""
-    names = os.listdir(directory)
     for segment in group.segments:
-        for suffix in layout.SEGMENT_FILES:
-            name = layout.file_name(segment.base_offset, suffix)
-            if name + layout.SWAP in names:
-                rename_again(disk, directory / (name + layout.SWAP), directory / name)
+        for name in _names(segment):
+            rename_again(disk, directory / (name + layout.SWAP), directory / name)
+
+
+def _names(segment: CleanedSegment) -> list[str]:
+    """Return the names of a segment's files, the records first."""
+    suffixes = layout.SEGMENT_FILES if segment.aborted_count else layout.SEGMENT_FILES[:-1]
+    return [layout.file_name(segment.base_offset, suffix) for suffix in suffixes]
 
 
 def set_sources_aside(disk: Disk, sources: list[LogSegment]) -> list[Path]:

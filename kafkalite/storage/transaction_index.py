@@ -39,6 +39,11 @@ class AbortedTransaction(NamedTuple):
     last_stable_offset: int
 
 
+def packed(entry: AbortedTransaction) -> bytes:
+    """Return the bytes of an entry."""
+    return _ENTRY.pack(VERSION, *entry)
+
+
 class TransactionIndex(SegmentIndex):
     """The aborted transactions of one segment."""
 
