@@ -11,6 +11,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
+from aborted_transactions cimport Aborted, open_aborted
 from batch_layout cimport *
 from batch_walk cimport (
     Batch, Walk, has_no_records, miscounted, next_batch, open_only_batch, pass_batch, timestamp_of,
@@ -221,18 +222,23 @@ cdef class RowBuilder:
             PyBuffer_Release(&whole)
 
     def add_set(
-        self, record_set, Py_ssize_t position, int64_t first_offset, int64_t size_max
+        self, record_set, Py_ssize_t position, int64_t first_offset, int64_t size_max,
+        aborted=None,
     ) -> tuple:
         """Append batches; see `ColumnBuilder.add_set`.  `size_max` limits the records' bytes."""
-        cdef Py_buffer view
+        cdef Py_buffer view, listed
+        cdef Aborted transactions
         cdef Walk walk
         cdef Batch batch
         cdef int code = NONE
         PyObject_GetBuffer(record_set, &view, PyBUF_SIMPLE)
+        walk = Walk(<const uint8_t*> view.buf, view.len, position, first_offset,
+                    self.check_crcs, NULL)
         try:
             assert 0 <= position <= view.len
-            walk = Walk(<const uint8_t*> view.buf, view.len, position, first_offset,
-                        self.check_crcs)
+            if aborted is not None:
+                open_aborted(aborted, &listed, &transactions)
+                walk.aborted = &transactions
             while self.data_size < size_max and code == NONE:
                 code = next_batch(&walk, &batch)
                 if code == NONE:
@@ -243,6 +249,8 @@ cdef class RowBuilder:
                 if code == NONE:
                     pass_batch(&walk, &batch)
         finally:
+            if walk.aborted != NULL:
+                PyBuffer_Release(&listed)
             PyBuffer_Release(&view)
         return code, walk.position, walk.next_offset
 

@@ -19,7 +19,8 @@ call, so memory that another process can write must not be passed.
 Offsets have 32 bits, so a builder accepts only as many bytes of records as always fit, and returns
 FULL for more.
 
-Left out: aborted transactions, which are decoded like committed ones.
+Batches of the aborted transactions that `add_set` is given are skipped
+(`aborted_transactions.pxd`).
 """
 
 cimport cython
@@ -28,6 +29,7 @@ from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t
 from libc.stdlib cimport realloc
 from libc.string cimport memcpy, memset
 
+from aborted_transactions cimport Aborted, open_aborted
 from batch_layout cimport *
 from batch_walk cimport (
     AT_END, COMPRESSED, Batch, Walk, end_of_whole, has_no_records, miscounted, next_batch,
@@ -505,22 +507,28 @@ cdef class ColumnBuilder:
         return code
 
     def add_set(
-        self, record_set, Py_ssize_t position, int64_t first_offset, int64_t size_max
+        self, record_set, Py_ssize_t position, int64_t first_offset, int64_t size_max,
+        aborted=None,
     ) -> tuple:
         """Append batches from `position` on until the columns have `size_max` bytes.
 
         Returns (code, position, next offset).  Code 0: take the columns before more is read.
-        AT_END, COMPRESSED or an error code: refers to the batch at the position.
+        AT_END, COMPRESSED or an error code: refers to the batch at the position.  `aborted` is a
+        list as in `aborted_transactions.pxd`; entries that end are marked in it.
         """
-        cdef Py_buffer view
+        cdef Py_buffer view, listed
+        cdef Aborted transactions
         cdef Walk walk
         cdef int code
         assert not self.busy, "a builder belongs to one thread at a time"
         PyObject_GetBuffer(record_set, &view, PyBUF_SIMPLE)
+        walk = Walk(<const uint8_t*> view.buf, view.len, position, first_offset,
+                    self.check_crcs, NULL)
         try:
             assert 0 <= position <= view.len
-            walk = Walk(<const uint8_t*> view.buf, view.len, position, first_offset,
-                        self.check_crcs)
+            if aborted is not None:
+                open_aborted(aborted, &listed, &transactions)
+                walk.aborted = &transactions
             if view.len - position < GIL_SIZE_MIN:
                 code = append_set(&self.columns, &walk, size_max, self.room)
             else:
@@ -529,6 +537,8 @@ cdef class ColumnBuilder:
                     code = append_set(&self.columns, &walk, size_max, self.room)
                 self.busy = False
         finally:
+            if walk.aborted != NULL:
+                PyBuffer_Release(&listed)
             PyBuffer_Release(&view)
         if code == NO_MEMORY:
             raise MemoryError

@@ -7,6 +7,7 @@ at this position is valid, but must be decompressed first).
 
 from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint64_t
 
+from aborted_transactions cimport COMMITTED, Aborted, skip_aborted
 from batch_check cimport check_batch
 from batch_layout cimport *
 from big_endian cimport load_i16, load_i32, load_i64
@@ -104,6 +105,7 @@ cdef struct Walk:
     Py_ssize_t position
     int64_t next_offset
     bint check_crcs
+    Aborted* aborted        # NULL: none
 
 
 cdef inline void pass_batch(Walk* walk, const Batch* batch) noexcept nogil:
@@ -114,13 +116,20 @@ cdef inline void pass_batch(Walk* walk, const Batch* batch) noexcept nogil:
 
 cdef inline int next_batch(Walk* walk, Batch* batch) noexcept nogil:
     """Skip batches without records to return, up to one whose records are uncompressed."""
+    cdef const uint8_t* at
     cdef int code
     while True:
-        code = open_batch(
-            walk.at + walk.position, walk.size - walk.position, walk.check_crcs, batch
-        )
+        at = walk.at + walk.position
+        code = open_batch(at, walk.size - walk.position, walk.check_crcs, batch)
         if code:
             return code
+        if walk.aborted != NULL:
+            code = skip_aborted(walk.aborted, at, batch.size, batch.last_offset)
+            if code == NONE:
+                pass_batch(walk, batch)
+                continue
+            if code != COMMITTED:
+                return code
         if not has_no_records(batch, walk.next_offset):
             return COMPRESSED if batch.attributes & CODEC_MASK else NONE
         pass_batch(walk, batch)

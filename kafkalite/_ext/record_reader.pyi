@@ -27,7 +27,12 @@ class ColumnBuilder:
     def size(self) -> int: ...
     def add(self, batch: Buffer, payload: Buffer | None, first_offset: int) -> int: ...
     def add_set(
-        self, record_set: Buffer, position: int, first_offset: int, size_max: int
+        self,
+        record_set: Buffer,
+        position: int,
+        first_offset: int,
+        size_max: int,
+        aborted: Buffer | None = None,
     ) -> tuple[int, int, int]: ...
     def take(self) -> dict[str, Any]: ...
 

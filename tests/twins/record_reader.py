@@ -1,8 +1,9 @@
 """The twin of record_reader.pyx and message_reader.pyx in ext/client, with their common part."""
 
+from array import array
 from struct import pack
 
-from . import record_batch, records
+from . import record_batch, records, segment_walk
 
 AT_END, COMPRESSED, FULL = -1, -2, -3
 KEY, VALUE, OFFSET, TIMESTAMP, HEADERS, TIMESTAMP_TYPE = (1 << bit for bit in range(6))
@@ -66,6 +67,29 @@ class Batch:
         ]
 
 
+def skip_aborted(aborted: array, fields: Batch, batch: bytes) -> tuple[int, bool]:
+    """Return the error of a marker, and whether the batch is skipped."""
+    entries = [tuple(aborted[place : place + 2]) for place in range(1, len(aborted), 2)]
+    open_entries = entries[aborted[0] :]
+    producer_id = int.from_bytes(batch[43:51], "big", signed=True)
+    begun = [entry for entry in open_entries if entry[1] <= fields.last_offset]
+    found = next((entry for entry in begun if entry[0] == producer_id), None)
+    if not fields.attributes & 0x10 or found is None:
+        return 0, False
+    if fields.attributes & 0x20:
+        if record_batch.check(batch):
+            return 2, False
+        kind, _ = segment_walk.control_record(batch)
+        if kind < 0 and fields.count:
+            return 2, False
+        if kind == 0:
+            open_entries.remove(found)
+            ended = entries[: aborted[0]] + [found]
+            aborted[0] += 1
+            aborted[1:] = array("q", [word for entry in ended + open_entries for word in entry])
+    return 0, True
+
+
 def wrapped(value: int) -> int:
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
 
@@ -116,12 +140,21 @@ class Builder:
         return 0
 
     def add_set(
-        self, record_set: bytes, position: int, first_offset: int, size_max: int
+        self,
+        record_set: bytes,
+        position: int,
+        first_offset: int,
+        size_max: int,
+        aborted: array | None = None,
     ) -> tuple[int, int, int]:
         while self.size < size_max:
             fields = Batch(record_set[position:], self.check_crcs)
             code = fields.code
-            if code == 0 and not fields.holds_nothing(first_offset):
+            is_skipped = False
+            if code == 0 and aborted is not None:
+                batch = record_set[position : position + fields.size]
+                code, is_skipped = skip_aborted(aborted, fields, batch)
+            if code == 0 and not is_skipped and not fields.holds_nothing(first_offset):
                 code = COMPRESSED
                 if fields.attributes % 8 == 0:
                     payload = record_set[position + 61 : position + fields.size]

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import os
 import struct
-from typing import NamedTuple
+from array import array
 
-from kafkalite._ext.record_batch import CONTROL, HEADER_SIZE, PREFIX_SIZE, TRANSACTIONAL
+from kafkalite._ext.record_batch import HEADER_SIZE, PREFIX_SIZE
 from kafkalite._ext.record_reader import whole_batches
 from kafkalite.client.consumer.positions import Position
 from kafkalite.errors import CorruptMessage
@@ -29,37 +29,17 @@ record to record does not need all that follows.
 """
 
 _START = struct.Struct(">qi")
-_REST = struct.Struct(">qi9xhi16xq")
-"""Base offset, length, attributes, last offset delta, producer id."""
 
 Aborted = tuple[tuple[int, int], ...]
 """Aborted transactions: producer id and first offset of each."""
 
 
-class BatchStart(NamedTuple):
-    """Header fields of a batch that is not validated yet."""
-
-    base_offset: int
-    size: int
-    attributes: int
-    last_offset: int
-    producer_id: int
-
-    @property
-    def is_control(self) -> bool:
-        return bool(self.attributes & CONTROL)
-
-    @property
-    def is_transactional(self) -> bool:
-        return bool(self.attributes & TRANSACTIONAL)
-
-
-def batch_start(view: memoryview, place: int) -> BatchStart:
-    """Return the header fields of the batch at this place, which must be complete."""
-    base_offset, length, attributes, delta, producer_id = _REST.unpack_from(view, place)
-    return BatchStart(
-        base_offset, length + PREFIX_SIZE, attributes, base_offset + delta, producer_id
-    )
+def aborted_list(aborted: Aborted) -> array[int] | None:
+    """Return aborted transactions as the decoders take them; None if there are none."""
+    if not aborted:
+        return None
+    entries = sorted(aborted, key=lambda each: each[1])
+    return array("q", [0, *(number for entry in entries for number in entry)])
 
 
 def size_claimed(view: memoryview) -> int:
@@ -84,7 +64,7 @@ class RecordRange:
         """Records before the first offset are skipped, since a batch may start before the requested
         offset.  It advances with decoding up to the end offset.
         """
-        self.aborted = aborted
+        self.aborted = aborted_list(aborted)
 
     @property
     def is_stale(self) -> bool:

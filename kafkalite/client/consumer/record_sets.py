@@ -3,8 +3,6 @@
 The builders (`_ext/record_reader`, `_ext/message_reader`) decode uncompressed batches; this module
 decompresses the others for them, and turns error codes into errors.  Records before a damaged
 batch are returned before its error is raised.
-
-Left out: aborted transactions, which are decoded like committed ones.
 """
 
 from __future__ import annotations
@@ -31,7 +29,12 @@ class Builder(Protocol):
     def size(self) -> int: ...
     def add(self, batch: Buffer, payload: Buffer | None, first_offset: int) -> int: ...
     def add_set(
-        self, record_set: Buffer, position: int, first_offset: int, size_max: int
+        self,
+        record_set: Buffer,
+        position: int,
+        first_offset: int,
+        size_max: int,
+        aborted: Buffer | None = None,
     ) -> tuple[int, int, int]: ...
     def take(self) -> object: ...
 
@@ -43,6 +46,7 @@ def decode_set(
     first_offset: int,
     size_max: int,
     unpacked_size_max: int | None = None,
+    aborted: Buffer | None = None,
 ) -> tuple[int, int]:
     """Decode from `position` on; return the (position, next offset) to continue at.
 
@@ -50,11 +54,13 @@ def decode_set(
     before it, or when no whole batch is left: then the position is the end of the set, and an
     incomplete last batch is to be fetched again by its offset.  An incomplete first batch is an
     error.  A batch may decompress to `unpacked_size_max` bytes; `records.compression` has the
-    default.
+    default.  Batches of transactions in `aborted` (`aborted_list`) are skipped.
     """
     view = memoryview(record_set)
     while True:
-        code, position, first_offset = builder.add_set(view, position, first_offset, size_max)
+        code, position, first_offset = builder.add_set(
+            view, position, first_offset, size_max, aborted
+        )
         if code == 0:
             return position, first_offset
         if code == record_reader.AT_END:
