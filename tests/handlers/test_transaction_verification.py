@@ -327,12 +327,12 @@ def test_error_of_the_coordinator_is_one_that_the_client_knows(verified, version
     [
         (3, errors.NetworkException, errors.CoordinatorLoadInProgress),
         (5, errors.RequestTimedOut, errors.CoordinatorLoadInProgress),
-        (3, errors.NotCoordinator, errors.NotCoordinator),
+        (3, errors.NotCoordinator, errors.CoordinatorNotAvailable),
         (3, errors.TransactionAbortable, errors.InvalidTxnState),
         (4, errors.TransactionAbortable, errors.TransactionAbortable),
         (3, errors.ProducerFenced, errors.InvalidProducerEpoch),
         (5, errors.ConcurrentTransactions, errors.ConcurrentTransactions),
-        (3, errors.KafkaStorageError, errors.NotCoordinator),
+        (3, errors.KafkaStorageError, errors.CoordinatorNotAvailable),
     ],
 )
 def test_error_of_a_commit_is_one_that_the_client_knows(version, error, expected):

@@ -8,16 +8,15 @@ import pytest
 
 from kafkalite import errors
 from kafkalite.broker.future import Future
-from kafkalite.broker.handlers import transactional_offsets
 from kafkalite.broker.security import READ, WRITE
 from kafkalite.ids import NO_ID
-from kafkalite.protocol.schemas.groups import OFFSET_FETCH
+from kafkalite.protocol.schemas.groups import OFFSET_COMMIT, OFFSET_FETCH
 from kafkalite.protocol.schemas.transactions import DESCRIBE_PRODUCERS, TXN_OFFSET_COMMIT
 from kafkalite.records.control import TransactionMarker
 from tests.handlers.conftest import InProcess
 from tests.handlers.denying import Denying
 from tests.handlers.grouping import commit as plain_commit
-from tests.handlers.grouping import find, member
+from tests.handlers.grouping import find, member, pass_time
 from tests.handlers.transacting import add, add_offsets, end, hold_markers, host, init
 
 VERSIONS = range(7)
@@ -258,6 +257,34 @@ def test_marker_between_verification_and_append_is_detected(own, monkeypatch):
     assert not app.is_open()
 
 
+def test_later_commit_of_the_group_waits_for_the_verification(own, monkeypatch):
+    app = TransactionalApp(own, 3, "g").begin()
+    answered = Future()
+    with monkeypatch.context() as patched:
+        patched.setattr(host(own, app.name), "request", lambda _: answered)
+        wire = app.send({FIRST: 5})
+        own.reactor.tick(0)
+    topic = {"name": "t", "partitions": [{"partition_index": 0, "committed_offset": 9}]}
+    later = own.send(
+        OFFSET_COMMIT, 9, group_id="g", generation_id_or_member_epoch=-1, topics=[topic]
+    )
+    pass_time(own, 500)
+    assert wire.sent is None and later.sent is None
+    answered.resolve({"error_code": 0, "codes": {}})
+    assert app.codes(wire) == [0]
+    own.until(lambda: own.clock.advance(1) or later.sent is not None)
+    app.end()
+    assert app.fetch()[0][0] == 9
+    assert not own.node.groups.commit_queues
+
+
+@pytest.mark.parametrize("version", [0, 3, 5])
+def test_failed_log_sends_the_client_to_look_for_the_coordinator(own, version):
+    app = TransactionalApp(own, version).begin()
+    own.node.groups.host_of(app.group).partition.log.failure = "its disk is gone"
+    assert app.commit() == [errors.NotCoordinator.code]
+
+
 @pytest.mark.parametrize("version", [3, 5])
 def test_previous_transaction_that_ends_is_concurrent(own, version):
     app = TransactionalApp(own, version).begin()
@@ -272,7 +299,7 @@ def test_previous_transaction_that_ends_is_concurrent(own, version):
     pair = (app.pair[0], app.pair[1] + 1) if version == 5 else app.pair
     wire = app.send({FIRST: 6}, pair=pair)
     if version == 5:
-        for _ in range(transactional_offsets.RETRY_MS_MAX - 10):
+        for _ in range(90):  # add.partitions.to.txn.retry.backoff.max.ms is 100
             own.clock.advance(1)
             own.reactor.tick(0)
         assert wire.sent is None
@@ -406,8 +433,11 @@ def test_transaction_coordinator_elsewhere_does_not_send_the_client_away(own, ve
     def elsewhere(_):
         raise errors.NotCoordinator
 
-    monkeypatch.setattr(own.node.transactions, "host_of", elsewhere)
-    assert app.commit() == [errors.CoordinatorNotAvailable.code]
+    with monkeypatch.context() as patched:
+        patched.setattr(own.node.transactions, "host_of", elsewhere)
+        assert app.commit() == [errors.CoordinatorNotAvailable.code]
+    monkeypatch.setattr(own.node.groups, "host_of", elsewhere)
+    assert app.commit() == [errors.NotCoordinator.code]
 
 
 def test_many_offsets_are_committed_in_parts(own):

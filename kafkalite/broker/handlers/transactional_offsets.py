@@ -5,10 +5,10 @@ TxnOffsetCommit   v0–v6   v3 names the member and its generation (KIP-447); v5
 
 The offsets are records of a transaction in the partition that stores the group.  Before the first
 ones, the transaction coordinator verifies that the transaction has this partition, or adds it since
-v5.  Groups and transactions are coordinated by the same node, so the question stays on it.
+v5.
 
-Errors by version: TRANSACTION_ABORTABLE since v4, INVALID_TXN_STATE before;
-COORDINATOR_LOAD_IN_PROGRESS since v2, COORDINATOR_NOT_AVAILABLE before.
+Errors by version: COORDINATOR_LOAD_IN_PROGRESS since v2, COORDINATOR_NOT_AVAILABLE before; those of
+the verification are in transaction_verifier.py.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from functools import partial
 from typing import Any, Protocol
 
 from kafkalite.broker.client_context import ClientContext
-from kafkalite.broker.coordinator.group_coordinators import GroupHost
 from kafkalite.broker.future import Future, all_of
 from kafkalite.broker.handlers.groups import GroupsNode
 from kafkalite.broker.handlers.offset_commits import (
@@ -28,37 +27,26 @@ from kafkalite.broker.handlers.offset_commits import (
     topic_identity,
 )
 from kafkalite.broker.handlers.transactions.transactions_node import TransactionsNode
+from kafkalite.broker.replica.transaction_verifier import RequestTransaction
 from kafkalite.broker.security import GROUP, READ, TRANSACTIONAL_ID, WRITE
 from kafkalite.broker.served_apis import Response, ServingNode, serves
-from kafkalite.broker.stepping import ENTRIES_AT_ONCE, PAUSE, Work
+from kafkalite.broker.stepping import ENTRIES_AT_ONCE, Work, in_steps
 from kafkalite.coordination.group_coordinator import Decision, GroupCoordinator, OffsetToCommit
 from kafkalite.coordination.transaction import ProducerEpoch
 from kafkalite.coordination.transaction_coordinator import check_id
 from kafkalite.errors import (
-    ConcurrentTransactions,
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
     InvalidGroupId,
-    InvalidProducerEpoch,
-    InvalidTxnState,
     KafkaError,
+    KafkaStorageError,
     NotCoordinator,
-    ProducerFenced,
-    TransactionAbortable,
-    raise_for,
 )
 from kafkalite.protocol.schemas.transactions import TXN_OFFSET_COMMIT
 from kafkalite.storage.verification import NOT_REQUIRED, VerificationGuard
 
 LOADING_SINCE = 2
 """The version since which clients know COORDINATOR_LOAD_IN_PROGRESS."""
-ABORTABLE_SINCE = 4
-"""The version since which clients know TRANSACTION_ABORTABLE (KIP-890)."""
-IMPLICIT_SINCE = 5
-"""The version since which the request adds its partition to the transaction (KIP-890)."""
-
-RETRY_MS, RETRY_MS_MAX = 20, 100
-"""While the previous transaction ends, it is asked again at this interval, for this time."""
 
 NO_SEQUENCE = -1
 
@@ -73,36 +61,101 @@ def txn_offset_commit(
 ) -> Work[Response | Future[Response]]:
     """Commit offsets in a transaction; each partition succeeds or fails on its own."""
     entries = PendingEntries()
-    decisions: list[Future[None]] = []
     queues, ticket = node.groups.commit_queues, object()
+    is_verified_later = False
     try:
         yield from queues.wait(request.group_id, ticket)
         commits = yield from _commits(node, client, request, entries)
         if not commits:
             return {"topics": entries.topics}
-        try:
-            if not request.group_id:
-                raise InvalidGroupId("The group id is empty.")
-            host = node.groups.host_of(request.group_id)
-            guard = yield from _guard(node, request, client.version, host)
-        except KafkaError as error:
-            entries.completion()({"error": _client_error(error, client.version)})
-            return {"topics": entries.topics}
-        opened = entries.open
-        for begin in range(0, len(commits), ENTRIES_AT_ONCE):
-            part = slice(begin, begin + ENTRIES_AT_ONCE)
-            entries.open = opened[part]
-            decided = host.request(partial(_commit, request, commits[part], client.version, guard))
-            refused = partial(_refused, client.version)
-            decisions.append(decided.recover(refused).map(entries.completion()))
-            yield
+        transaction = RequestTransaction.of_commit(request.transactional_id, client.version)
+        verified = _verified(node, request, transaction)
+        is_verified_later = True
     finally:
-        queues.done(request.group_id, ticket)
+        if not is_verified_later:
+            queues.done(request.group_id, ticket)
+    response: Future[Response] = Future()
+
+    def decide(guard: VerificationGuard | None, error: KafkaError | None) -> None:
+        decisions = _decide(node, request, client.version, commits, guard, error, entries)
+        response.follow(in_steps(node.reactor, in_turn(decisions), is_cancellable=False))
+
+    def in_turn(decisions: Work[Future[Response]]) -> Work[Future[Response]]:
+        try:
+            return (yield from decisions)
+        finally:
+            queues.done(request.group_id, ticket)
+
+    verified.then(decide)
+    return response
+
+
+def _decide(
+    node: TransactionalOffsetsNode,
+    request: Any,
+    version: int,
+    commits: Sequence[OffsetToCommit],
+    guard: VerificationGuard | None,
+    error: KafkaError | None,
+    entries: PendingEntries,
+) -> Work[Future[Response]]:
+    """Submit the commits to the group's coordinator, unless their verification has failed."""
+
+    def refused(error: KafkaError) -> Response:
+        return {"error": _client_error(error, version)}
+
+    decisions: list[Future[None]] = []
+    opened = entries.open
+    for begin in range(0, len(commits), ENTRIES_AT_ONCE):
+        part = slice(begin, begin + ENTRIES_AT_ONCE)
+        entries.open = opened[part]
+        decide = partial(_commit, request, commits[part], version, guard)
+        decided: Future[Response] = Future()
+        try:
+            if error is not None:
+                raise error.copy()
+            decided = node.groups.host_of(request.group_id).request(decide)
+        except KafkaError as raised:
+            decided.fail(raised)
+        decisions.append(decided.recover(refused).map(entries.completion()))
+        yield
     return all_of(decisions).map(lambda _: {"topics": entries.topics})
 
 
-def _refused(version: int, error: KafkaError) -> Response:
-    return {"error": _client_error(error, version)}
+def _verified(
+    node: TransactionalOffsetsNode, request: Any, transaction: RequestTransaction
+) -> Future[VerificationGuard | None]:
+    """Return the guard with which the records may begin a transaction; None if it is open."""
+    try:
+        if not request.group_id:
+            raise InvalidGroupId("The group id is empty.")
+        partition = node.groups.host_of(request.group_id).partition
+        if not (transaction.adds or node.replicas.verifies_transactions):
+            return Future.of(NOT_REQUIRED)
+        check_id(transaction.transactional_id)
+        producer = ProducerEpoch(request.producer_id, request.producer_epoch)
+        guard = partition.log.begin_verification(
+            *producer, NO_SEQUENCE, is_implicit=transaction.adds
+        )
+    except KafkaError as error:
+        failed: Future[VerificationGuard | None] = Future()
+        failed.fail(error)
+        return failed
+    if guard is None:
+        return Future.of(None)
+    verified: Future[VerificationGuard | None] = Future()
+
+    def settle(_: None, error: KafkaError | None) -> None:
+        if error is not None:
+            verified.fail(transaction.commit_error(error))
+        else:
+            verified.resolve(guard)
+
+    address = (partition.topic, partition.index)
+    node.replicas.verifier.verify(
+        transaction.transactional_id, producer, address, adds=transaction.adds
+    ).then(settle)
+    return verified
 
 
 def _commits(
@@ -162,79 +215,10 @@ def _commit(
     )
 
 
-# -- verification --------------------------------------------------------------------------------
-
-
-def _guard(
-    node: TransactionalOffsetsNode, request: Any, version: int, host: GroupHost
-) -> Work[VerificationGuard | None]:
-    """Return the guard with which the records may begin a transaction; None if it is open."""
-    is_implicit = version >= IMPLICIT_SINCE
-    if not (is_implicit or node.replicas.verifies_transactions):
-        return NOT_REQUIRED
-    clock = node.reactor.clock
-    guard = host.partition.log.producers.begin_verification(
-        request.producer_id, request.producer_epoch, NO_SEQUENCE, clock.wall_ms(),
-        is_implicit=is_implicit,
-    )  # fmt: skip
-    if guard is None:
-        return None
-    end_ms = clock.monotonic_ms() + (RETRY_MS_MAX if is_implicit else 0)
-    while True:
-        asked_ms = clock.monotonic_ms()
-        try:
-            yield from _ask(node, request, host, is_implicit=is_implicit)
-        except ConcurrentTransactions:
-            if asked_ms + RETRY_MS > end_ms:
-                raise
-        except NotCoordinator as error:
-            # To the client it would mean the coordinator of the group.
-            raise CoordinatorNotAvailable(str(error)) from None
-        else:
-            return guard
-        while clock.monotonic_ms() < asked_ms + RETRY_MS:
-            yield PAUSE
-
-
-def _ask(
-    node: TransactionalOffsetsNode, request: Any, host: GroupHost, *, is_implicit: bool
-) -> Work[None]:
-    """Have the transaction coordinator verify or add the partition; raise its error."""
-    transactional_id: str = request.transactional_id
-    check_id(transactional_id)
-    producer = ProducerEpoch(request.producer_id, request.producer_epoch)
-    partitions = frozenset({(host.partition.topic, host.partition.index)})
-    transactions = node.transactions.host_of(transactional_id)
-    if is_implicit:
-        answered = transactions.request(
-            lambda machine, token, now_ms, wall_ms: machine.add_partitions(
-                transactional_id, producer, partitions, 2, token, now_ms, wall_ms
-            )
-        )
-    else:
-        answered = transactions.request(
-            lambda machine, token, _, __: machine.verify_partitions(
-                transactional_id, producer, partitions, token
-            )
-        )
-    outcome: list[tuple[Response | None, KafkaError | None]] = []
-    answered.then(lambda response, error: outcome.append((response, error)))
-    while not outcome:
-        yield PAUSE
-    ((response, error),) = outcome
-    if error is not None:
-        raise error
-    assert response is not None
-    for code in response.get("codes", {}).values():
-        raise_for(code)
-
-
 def _client_error(error: KafkaError, version: int) -> KafkaError:
     """Return the error as the client's version knows it."""
-    if isinstance(error, ProducerFenced):
-        return InvalidProducerEpoch(str(error))
-    if isinstance(error, TransactionAbortable) and version < ABORTABLE_SINCE:
-        return InvalidTxnState(str(error))
+    if isinstance(error, KafkaStorageError):
+        return NotCoordinator(str(error))
     if isinstance(error, CoordinatorLoadInProgress) and version < LOADING_SINCE:
         return CoordinatorNotAvailable(str(error))
     return error

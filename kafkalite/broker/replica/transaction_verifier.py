@@ -110,8 +110,9 @@ class RequestTransaction(NamedTuple):
         """Return the error of a TxnOffsetCommit request for one of its verification."""
         if isinstance(error, NetworkException | RequestTimedOut):
             return CoordinatorLoadInProgress("The transaction could not be verified; retry later.")
-        if isinstance(error, KafkaStorageError):
-            return NotCoordinator(str(error))
+        if isinstance(error, KafkaStorageError | NotCoordinator):
+            # NOT_COORDINATOR would be about the group, whose coordinator was found.
+            return CoordinatorNotAvailable(str(error))
         return self._error(error)
 
     def _error(self, error: KafkaError) -> KafkaError:
