@@ -21,7 +21,6 @@ from tests.process.waiting import WAIT_S_MAX, until
 PARTITIONS = 3
 CONFIG = {
     "unstable.feature.versions.enable": "true",
-    "transaction.partition.verification.enable": "false",
     "workers.leading": "2",
 }
 
