@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from kafkalite.errors import ConcurrentTransactions
+from kafkalite.errors import ConcurrentTransactions, KafkaStorageError
 from kafkalite.protocol.schemas import bus
 from kafkalite.protocol.schemas.transaction_records import TransactionState
 from kafkalite.records.batch import batches
@@ -207,6 +207,38 @@ def test_x8_x9_worker_dies_with_a_marker(transacting, appended):
     held.clear()
     cluster.until(lambda: node_id in cluster.running and has_ended(transaction))
     assert len(markers(cluster, "t", 0)) == 1 + appended
+
+
+@pytest.mark.parametrize("appended", [False, True])
+def test_x11_supervisor_and_worker_die_at_once(transacting, appended):
+    transaction = transacting()
+    cluster = transaction.cluster
+    held = hold_markers(cluster, written=appended)
+    transaction.begin_end()
+    cluster.until(lambda: len(held) > 2)
+    cluster.kill(cluster.leader("t", 0))
+    cluster.kill(0)
+    held.clear()
+    cluster.until(lambda: 0 in cluster.running and cluster.is_settled())
+    cluster.until(lambda: has_ended(transaction))
+
+
+def test_complete_record_that_cannot_be_written_is_tried_again(transacting, monkeypatch):
+    transaction = transacting()
+    cluster = transaction.cluster
+    transaction.end()
+    log = transaction.host.partition.log
+
+    def refuse(*_, **__):
+        raise KafkaStorageError("the disk is full")
+
+    monkeypatch.setattr(log, "append", refuse)
+    cluster.until(lambda: all(markers(cluster, *each) for each in PARTITIONS))
+    cluster.steps(600)
+    assert transaction.state is PREPARE_COMMIT and not counted(cluster)
+    monkeypatch.undo()
+    cluster.until(lambda: has_ended(transaction))
+    assert [len(markers(cluster, *each)) for each in PARTITIONS] == [1, 1, 1]
 
 
 def test_markers_without_a_response_are_sent_again(transacting):

@@ -19,6 +19,7 @@ from kafkalite.broker.coordinator.marker_queue import (
     PartitionLeader,
     PreparedTransaction,
 )
+from kafkalite.broker.stepping import Work, in_steps
 from kafkalite.coordination.machine import DecisionResult
 from kafkalite.coordination.transaction import PREPARED
 from kafkalite.errors import KafkaError, RequestTimedOut
@@ -112,10 +113,14 @@ class MarkerChannel:
                 add(record.transactional_id, record.transaction)
             self._schedule()
 
-        def loaded(prepared: Sequence[tuple[str, Transaction]] | None, _: object) -> None:
-            for transactional_id, transaction in prepared or ():
+        def add_all(prepared: Sequence[tuple[str, Transaction]]) -> Work[None]:
+            for transactional_id, transaction in prepared:
                 add(transactional_id, transaction)
+                yield
             self._schedule()
+
+        def loaded(prepared: Sequence[tuple[str, Transaction]] | None, _: object) -> None:
+            in_steps(self._reactor, add_all(prepared or ()))
 
         host.on_change(on_change)
         # What was loaded may not be committed yet.

@@ -62,7 +62,7 @@ RESPONSE_MS_MAX = 2_000
 """Time after which markers are sent again; the leader responds after one second at most."""
 RETRY_MS, RETRY_MS_MAX = 100, 3_000
 """Time after which refused markers are sent again; doubled each time, up to the maximum."""
-COMPLETED_COUNT_MAX = 200
+COMPLETED_COUNT_MAX = 50
 """Maximum number of transactions that are completed together."""
 
 WRITTEN = {0, UnsupportedVersion.code, UnsupportedForMessageFormat.code}
