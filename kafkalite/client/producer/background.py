@@ -25,6 +25,7 @@ from kafkalite.client.net.deadline import Backoff
 from kafkalite.client.net.local_socket import close_all
 from kafkalite.client.net.producer_identity import ProducerIdentity
 from kafkalite.client.net.topology import TopicMetadata, error_of
+from kafkalite.client.net.transaction_requests import TransactionVersion
 from kafkalite.client.producer.partition_queue import PartitionQueue
 from kafkalite.client.producer.producer_node import ProducerNode
 from kafkalite.client.producer.ring_transport import open_ring
@@ -39,6 +40,7 @@ from kafkalite.config.client import (
     NATIVE,
     RETRY_BACKOFF_MAX_MS,
     RETRY_BACKOFF_MS,
+    TRANSACTIONAL_ID,
 )
 from kafkalite.errors import KafkaError, NetworkException
 from kafkalite.protocol.schemas.transactions import INIT_PRODUCER_ID
@@ -243,9 +245,15 @@ class BackgroundThread:
     def _needs_ring(self, node: ProducerNode) -> bool:
         if node.ring is not None or node.tcp is None or not node.tcp.connection.same_host:
             return False
-        if self._state.transaction is not None:
-            return False  # a ring has no transactional id
-        return self._settings[NATIVE] == "auto" and self._is_needed(node)
+        return self._may_use_rings and self._is_needed(node)
+
+    @property
+    def _may_use_rings(self) -> bool:
+        """True unless rings are disabled; a ring adds partitions to transactions, as version 2."""
+        transaction = self._state.transaction
+        return self._settings[NATIVE] == "auto" and (
+            transaction is None or transaction.version is TransactionVersion.IMPLICIT
+        )
 
     def _needs_producer_id(self) -> bool:
         """Return whether a producer id must be requested.
@@ -320,7 +328,7 @@ class BackgroundThread:
         )
         sender.epoll.register(transport.fileno(), select.EPOLLIN)
         node.tcp = transport
-        if not connection.same_host or self._settings[NATIVE] != "auto" or state.transaction:
+        if not connection.same_host or not self._may_use_rings:
             node.ring_tried = True
 
     def _attach(self, node: ProducerNode) -> None:
@@ -331,8 +339,9 @@ class BackgroundThread:
             cluster_id = self._cluster.cluster_id
             port = self._cluster.node(node.node_id).port
             transport = open_ring(
-                cluster_id, node.node_id, port, self._settings[CLIENT_ID], self._state.timeout_ms
-            )
+                cluster_id, node.node_id, port, self._settings[CLIENT_ID],
+                self._settings[TRANSACTIONAL_ID], self._state.timeout_ms,
+            )  # fmt: skip
         except (KafkaError, OSError) as error:
             log.debug(
                 "Ring could not be opened; TCP is used.  node=%d error=%s", node.node_id, error

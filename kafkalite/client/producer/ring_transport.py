@@ -31,14 +31,19 @@ costs as much as writing several batches, and the node handles batches together 
 
 
 def open_ring(
-    cluster_id: str, node_id: int, port: int, client_id: str | None, timeout_ms: int
+    cluster_id: str,
+    node_id: int,
+    port: int,
+    client_id: str | None,
+    transactional_id: str | None,
+    timeout_ms: int,
 ) -> RingTransport | None:
     """Open a ring to the node with this id and port in Metadata; return None if there is none."""
     local = open_local(cluster_id, node_id, port, client_id)
     if local is None:
         return None
     try:
-        local.send(ATTACH(request_id=0, transactional_id=None))
+        local.send(ATTACH(request_id=0, transactional_id=transactional_id))
         attached = local.receive(ATTACH_TIMEOUT_S)
         if attached is not None:
             record, descriptors = attached

@@ -1,15 +1,21 @@
-"""`make oracle`: transactions of the native producer on Apache Kafka, in both protocol versions:
-with `transaction.version` 1 partitions are added by requests, with 2 by what is written."""
+"""Transactions of the native producer: in version 1 of the protocol, where partitions are added by
+requests, and in version 2, where they are added by what is written; `make oracle` runs the same
+tests on Apache Kafka."""
 
 from __future__ import annotations
 
 import asyncio
+import tempfile
+import time
 import uuid
+from functools import partial
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from kafkalite import AsyncConsumer, AsyncProducer, Consumer, GroupMetadata, Producer
-from kafkalite.client.net.cluster import Cluster
+from kafkalite import AsyncConsumer, AsyncProducer, Broker, Consumer, GroupMetadata, Producer
+from kafkalite.client.net import cluster
 from kafkalite.client.net.settings import producer_settings
 from kafkalite.client.net.transaction_requests import TransactionVersion
 from kafkalite.errors import (
@@ -24,31 +30,61 @@ from kafkalite.errors import (
 from kafkalite.protocol.schemas.cluster import UPDATE_FEATURES
 from tools.apache_kafka import ApacheKafka, Unavailable
 
-pytestmark = pytest.mark.oracle
-
 WAIT_S = 30
 UNSAFE_DOWNGRADE = 3
+ENABLED = {"unstable.feature.versions.enable": "true", "group.initial.rebalance.delay.ms": "0"}
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["version 1", "version 2"])
-def kafka(request, tmp_path_factory):
-    try:
-        with ApacheKafka(tmp_path_factory.mktemp("kafka")) as started:
-            set_version(started.bootstrap, request.param)
-            started.version = TransactionVersion(request.param)
-            yield started
-    except Unavailable as missing:
-        pytest.skip(str(missing))
+class Cluster:
+    """A running broker, the version of its transactions, and how the native client sends."""
+
+    def __init__(self, bootstrap: str, version: int, native: str = "auto") -> None:
+        self.bootstrap = bootstrap
+        self.version = TransactionVersion(version)
+        self.native = native
+        set_version(bootstrap, version)
+
+    def producer(self, **settings) -> Producer:
+        return Producer(self.bootstrap, native=self.native, **settings)
+
+
+def ours(version: int, native: str):
+    with Broker(workers=2 if native == "auto" else 0, config=ENABLED) as broker:
+        yield Cluster(broker.bootstrap, version, native)
+
+
+def theirs(version: int):
+    with tempfile.TemporaryDirectory() as directory:
+        try:
+            with ApacheKafka(Path(directory)) as kafka:
+                yield Cluster(kafka.bootstrap, version)
+        except Unavailable as missing:
+            pytest.skip(str(missing))
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(partial(ours, 2, "auto"), id="ring"),
+        pytest.param(partial(ours, 2, "off"), id="tcp", marks=pytest.mark.oracle),
+        pytest.param(partial(ours, 1, "off"), id="version 1"),
+        pytest.param(partial(theirs, 1), id="Kafka, version 1", marks=pytest.mark.oracle),
+        pytest.param(partial(theirs, 2), id="Kafka, version 2", marks=pytest.mark.oracle),
+    ],
+)
+def kafka(request):
+    yield from request.param()
 
 
 def set_version(bootstrap: str, level: int) -> None:
-    cluster = Cluster(producer_settings(bootstrap, {}))
-    if cluster.feature_level("transaction.version") != level:
+    known = cluster.Cluster(producer_settings(bootstrap, {}))
+    assert known.cluster_id
+    if known.feature_level("transaction.version") != level:
         update = {"feature": "transaction.version", "max_version_level": level,
                   "upgrade_type": UNSAFE_DOWNGRADE}  # fmt: skip
-        response = cluster.request(None, UPDATE_FEATURES, {"feature_updates": [update]})
+        response = known.request(None, UPDATE_FEATURES, {"feature_updates": [update]})
         assert not response.error_code and not any(each.error_code for each in response.results)
-    cluster.close()
+    known.close()
 
 
 @pytest.fixture
@@ -58,15 +94,21 @@ def topic():
 
 @pytest.fixture
 def producer(kafka, topic):
-    with Producer(kafka.bootstrap, transactional_id=topic) as made:
+    with kafka.producer(transactional_id=topic) as made:
         yield made
 
 
 def committed(kafka, topic):
-    with Consumer(
-        kafka.bootstrap, topics=[topic], isolation_level="read_committed", consumer_timeout_ms=1_000
-    ) as consumer:
-        return [message.value for message in consumer]
+    """Return the committed values, once the markers of all transactions are written."""
+    with (
+        Consumer(kafka.bootstrap) as all_records,
+        Consumer(kafka.bootstrap, isolation_level="read_committed") as consumer,
+    ):
+        consumer.assign([(topic, 0)])
+        end_s = time.monotonic() + WAIT_S
+        while consumer.watermarks((topic, 0)) != all_records.watermarks((topic, 0)):
+            assert time.monotonic() < end_s
+        return consumer.to_table(columns=["value"])["value"].to_pylist()
 
 
 def test_committed_records_are_visible_and_aborted_ones_are_not(kafka, producer, topic):
@@ -84,7 +126,6 @@ def test_committed_records_are_visible_and_aborted_ones_are_not(kafka, producer,
 
 
 def test_columns_are_part_of_the_transaction(kafka, producer, topic):
-    pa = pytest.importorskip("pyarrow")
     with producer.transaction():
         producer.send_arrow(topic, pa.table({"value": [b"%d" % each for each in range(20_000)]}))
     transaction = producer.transaction()
@@ -149,7 +190,7 @@ def test_second_producer_fences_the_first(kafka, producer, topic):
     first = producer.transaction()
     first.begin()
     producer.send(topic, b"first").result(WAIT_S)
-    with Producer(kafka.bootstrap, transactional_id=topic) as second:
+    with kafka.producer(transactional_id=topic) as second:
         with second.transaction():
             second.send(topic, b"second")
         with pytest.raises(ProducerFenced):
@@ -163,7 +204,7 @@ def test_second_producer_fences_the_first(kafka, producer, topic):
 
 def test_fenced_producer_that_writes_is_told_so(kafka, producer, topic):
     with (
-        Producer(kafka.bootstrap, transactional_id=topic) as second,
+        kafka.producer(transactional_id=topic) as second,
         pytest.raises(ProducerFenced),
         producer.transaction(),
     ):
@@ -175,8 +216,8 @@ def test_fenced_producer_that_writes_is_told_so(kafka, producer, topic):
 
 def test_transaction_that_takes_too_long_is_aborted(kafka, topic):
     with (
-        Producer(kafka.bootstrap, transactional_id=topic, transaction_timeout_ms=1_000) as producer,
-        Producer(kafka.bootstrap) as others,
+        kafka.producer(transactional_id=topic, transaction_timeout_ms=1_000) as producer,
+        kafka.producer() as others,
         pytest.raises((ProducerFenced, InvalidTxnState)),  # in version 1, in version 2
         producer.transaction(),
     ):
@@ -187,24 +228,24 @@ def test_transaction_that_takes_too_long_is_aborted(kafka, topic):
 
 
 def test_transaction_timeout_above_the_brokers_is_fatal(kafka, topic):
-    with Producer(kafka.bootstrap, transactional_id=topic, transaction_timeout_ms=10**9) as made:
+    with kafka.producer(transactional_id=topic, transaction_timeout_ms=10**9) as made:
         for _ in range(2):
             with pytest.raises(InvalidTransactionTimeout):
                 made.transaction().begin()
 
 
 def test_close_aborts_the_open_transaction(kafka, topic):
-    with Producer(kafka.bootstrap, transactional_id=topic) as producer:
+    with kafka.producer(transactional_id=topic) as producer:
         producer.transaction().begin()
         producer.send(topic, b"0").result(WAIT_S)
-    with Producer(kafka.bootstrap) as others:
+    with kafka.producer() as others:
         others.send(topic, b"1").result(WAIT_S)
     assert committed(kafka, topic) == [b"1"]
 
 
 def test_offsets_are_committed_with_the_records(kafka, producer, topic):
     source = f"{topic}-in"
-    with Producer(kafka.bootstrap) as others:
+    with kafka.producer() as others:
         for number in range(10):
             others.send(source, b"%d" % number)
     with Consumer(kafka.bootstrap, group=topic) as consumer:
@@ -239,13 +280,13 @@ def test_offsets_of_a_member_that_is_unknown_are_refused(kafka, producer, topic)
 
 def test_several_producers_write_in_one_transaction(kafka, topic):
     others = [f"{topic}-{number}" for number in range(3)]
-    with Producer(kafka.bootstrap, transactional_id=topic) as owner:
+    with kafka.producer(transactional_id=topic) as owner:
         for number, commits in enumerate([True, False, True]):
             transaction = owner.transaction(shared=True)
             transaction.begin()
             identity = transaction.identity
             for other in others:
-                with Producer(kafka.bootstrap, transactional_id=topic) as writer:
+                with kafka.producer(transactional_id=topic) as writer:
                     with writer.transaction(identity=identity):
                         writer.send(other, b"%d" % number)
             owner.send(topic, b"%d" % number)
