@@ -108,7 +108,7 @@ def test_describe_needs_describe_on_the_id_and_omits_other_topics(coordinator):
     assert [topic.topic for topic in ongoing.topics] == ["a"]
 
 
-@pytest.mark.parametrize("version", [0, 1])
+@pytest.mark.parametrize("version", [0, 1, 2])
 def test_list_returns_the_ids_of_every_version(coordinator, version):
     assert listed(coordinator, version) == [("idle", 8, "Empty"), ("ongoing", 7, "Ongoing")]
 
@@ -126,6 +126,31 @@ def test_list_returns_the_ids_of_every_version(coordinator, version):
 )
 def test_list_returns_the_ids_that_pass_all_filters(coordinator, filters, expected):
     assert [found[0] for found in listed(coordinator, **filters)] == expected
+
+
+@pytest.mark.parametrize(
+    "pattern, expected",
+    [
+        (None, ["idle", "ongoing"]),
+        ("", ["idle", "ongoing"]),
+        ("ongo", []),
+        ("ongo.*", ["ongoing"]),
+        ("(?i)IDLE|ON[a-z]{5}", ["idle", "ongoing"]),
+    ],
+)
+def test_list_returns_the_ids_that_match_a_pattern_as_a_whole(coordinator, pattern, expected):
+    found = listed(coordinator, 2, transactional_id_pattern=pattern)
+    assert [each[0] for each in found] == expected
+
+
+@pytest.mark.parametrize("pattern", ["(", "(?=a)b", "a**"])
+def test_list_refuses_an_invalid_pattern(coordinator, pattern):
+    response = coordinator.request(
+        LIST_TRANSACTIONS, 2, state_filters=[], producer_id_filters=[],
+        transactional_id_pattern=pattern,
+    )  # fmt: skip
+    assert response.error_code == errors.InvalidRegularExpression.code
+    assert response.transaction_states == []
 
 
 def test_list_reports_unknown_states(coordinator):

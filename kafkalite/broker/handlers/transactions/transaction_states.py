@@ -1,9 +1,7 @@
 """Description of transactional ids.
 
 DescribeTransactions   v0      the state of transactional ids (KIP-664)
-ListTransactions       v0–v1   v1 filters by duration (KIP-994)
-
-Left out: ListTransactions v2, whose pattern is of RE2.
+ListTransactions       v0–v2   v1 filters by duration (KIP-994), v2 by a pattern (KIP-1152)
 """
 
 from __future__ import annotations
@@ -17,7 +15,8 @@ from kafkalite.broker.handlers.transactions.transactions_node import Transaction
 from kafkalite.broker.security import DESCRIBE, TOPIC, TRANSACTIONAL_ID
 from kafkalite.broker.served_apis import Response, ServingNode, serves
 from kafkalite.broker.stepping import Work
-from kafkalite.errors import InvalidRequest, KafkaError
+from kafkalite.coordination.regular_expression import RegularExpression
+from kafkalite.errors import InvalidRegularExpression, InvalidRequest, KafkaError
 from kafkalite.protocol.schemas.transaction_records import (
     Transaction,
     TransactionState,
@@ -74,7 +73,7 @@ def _describe_transaction(
     return found.map(respond).recover(refuse)
 
 
-@serves(LIST_TRANSACTIONS, versions="0-1", at=ServingNode.COORDINATOR)
+@serves(LIST_TRANSACTIONS, versions="0-2", at=ServingNode.COORDINATOR)
 def list_transactions(
     node: TransactionsNode, request: Any, client: ClientContext
 ) -> Work[Response]:
@@ -92,6 +91,12 @@ def list_transactions(
     begun_before_ms = None
     if request.duration_filter >= 0:
         begun_before_ms = node.reactor.clock.wall_ms() - request.duration_filter
+    pattern = None
+    if request.transactional_id_pattern:
+        try:
+            pattern = RegularExpression(request.transactional_id_pattern)
+        except InvalidRegularExpression as error:
+            return {"error_code": error.code}
     for host in node.transactions:
         for transactional_id, transaction in host.machine.transactions():
             if (
@@ -99,6 +104,7 @@ def list_transactions(
                 and (not producer_ids or transaction.producer_id in producer_ids)
                 and (begun_before_ms is None or transaction.start_ms < begun_before_ms)
                 and client.may(DESCRIBE, TRANSACTIONAL_ID, transactional_id)
+                and (pattern is None or (yield from pattern.matches(transactional_id)))
             ):
                 response["transaction_states"].append({
                     "transactional_id": transactional_id,
