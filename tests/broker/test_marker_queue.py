@@ -291,6 +291,18 @@ def test_fenced_transaction_is_given_up():
     assert model.queue.next_due_ms(model.now_ms) is None
 
 
+def test_marker_for_a_newer_producer_epoch_counts_as_written():
+    model = Model()
+    model.failing = errors.InvalidProducerEpoch.code
+    model.logs["t", 0].append(0)  # before the coordinator lost its records
+    model.add([0])
+    model.work(10)
+    model.handle(model.nodes[0])
+    model.respond(model.nodes[0])
+    model.work(10)
+    assert model.completed == ["id-0"]
+
+
 def test_response_of_another_node_or_size_is_not_taken():
     model = Model()
     model.add([0])

@@ -10,7 +10,7 @@ import pytest
 
 from kafkalite.errors import ConcurrentTransactions, KafkaStorageError
 from kafkalite.protocol.schemas import bus
-from kafkalite.protocol.schemas.transaction_records import TransactionState
+from kafkalite.protocol.schemas.transaction_records import TransactionRecord, TransactionState
 from kafkalite.records.batch import batches
 from kafkalite.storage.log_reader import read
 from tests.broker.transacting import (
@@ -192,6 +192,27 @@ def test_coordinator_epoch_grows_with_each_start(transacting):
     transaction.end()
     cluster.until(lambda: has_ended(transaction))
     assert markers(cluster, "t", 0)[0][1] == 3
+
+
+@pytest.mark.parametrize("version", [0, 2])
+def test_x16_coordinator_that_lost_its_last_records_completes(transacting, version):
+    """The partitions have the markers of the next transaction; the coordinator is in Prepare."""
+    transaction = transacting(version=version)
+    cluster = transaction.cluster
+    transaction.begin_end()
+    prepared = transaction.stored()
+    transaction.wait_for(COMPLETE_COMMIT)
+    other = Transactions(cluster)
+    assert other.init() == 0
+    other.add(*PARTITIONS)
+    for topic, partition in PARTITIONS:
+        other.produce(topic, partition)
+    other.end()
+    other.wait_for(COMPLETE_COMMIT)
+    transaction.host.write([TransactionRecord("id", prepared)])
+    cluster.kill(0)
+    cluster.until(lambda: 0 in cluster.running and has_ended(transaction))
+    assert [len(markers(cluster, *each)) for each in PARTITIONS] == [2, 2, 2]
 
 
 @pytest.mark.parametrize("appended", [False, True])

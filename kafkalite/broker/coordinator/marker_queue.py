@@ -9,8 +9,10 @@ is deleted.  A partition may get a marker twice, which changes nothing there.  O
 the last request for a marker counts: leaders handle requests in order, so no marker of an earlier
 request can follow, and the producer's next transaction may begin.
 
-A leader that knows a newer epoch of the producer or of the coordinator refuses; the transaction is
-then left as it is for a coordinator with a higher epoch, which a restart has.
+A leader that knows a newer epoch of the producer refuses.  There is one coordinator, which raises
+an epoch only once all markers are written; so the marker was written before, and a power cut took
+the coordinator's records of it.  A leader that knows a newer epoch of the coordinator refuses too;
+the transaction is then left for a coordinator with a higher epoch, which a restart has.
 
 No work is done but in `step`, which handles a bounded number of markers.  The class has no clock,
 network or timer: times are passed in, and messages go through `send`.
@@ -65,8 +67,7 @@ RETRY_MS, RETRY_MS_MAX = 100, 3_000
 COMPLETED_COUNT_MAX = 50
 """Maximum number of transactions that are completed together."""
 
-WRITTEN = {0, UnsupportedVersion.code, UnsupportedForMessageFormat.code}
-FENCED = {InvalidProducerEpoch.code, TransactionCoordinatorFenced.code}
+WRITTEN = {0, UnsupportedVersion.code, UnsupportedForMessageFormat.code, InvalidProducerEpoch.code}
 RETRIABLE = {
     UnknownTopicOrPartition.code,
     UnknownTopicId.code,
@@ -236,9 +237,11 @@ class MarkerQueue:
             if not marker.transaction.is_current:
                 continue
             if code in WRITTEN:
+                if code == InvalidProducerEpoch.code:
+                    _log_older_epoch(marker)
                 self._written(marker.transaction, marker.partition)
-            elif code in FENCED:
-                self._give_up(marker, code)
+            elif code == TransactionCoordinatorFenced.code:
+                self._give_up(marker)
             else:
                 refused.append(marker)
                 if code not in RETRIABLE and not marker.transaction.attempts:
@@ -367,17 +370,17 @@ class MarkerQueue:
         if not transaction.unwritten:
             self._completed.append(transaction)
 
-    def _give_up(self, marker: QueuedMarker, code: int) -> None:
+    def _give_up(self, marker: QueuedMarker) -> None:
         self.given_up += 1
         transaction = marker.transaction
         self._remove(transaction)
         log.error(
-            "Transaction cannot be completed: a leader knows a newer epoch. It stays in %s until"
-            " the next start. transactional_id=%r producer_id=%d producer_epoch=%d"
-            " partition=%s-%d error=%s",
+            "Transaction cannot be completed: a leader knows a newer coordinator epoch. It stays in"
+            " %s until the next start. transactional_id=%r producer_id=%d coordinator_epoch=%d"
+            " partition=%s-%d",
             transaction.prepared.state.title, transaction.transactional_id,
-            transaction.prepared.producer_id, transaction.prepared.producer_epoch,
-            *marker.partition, _error_name(code),
+            transaction.prepared.producer_id, transaction.coordinator.coordinator_epoch,
+            *marker.partition,
         )  # fmt: skip
 
     def _remove(self, transaction: PreparedTransaction) -> None:
@@ -401,6 +404,16 @@ class MarkerQueue:
 
 def _can_send(node: NodeQueue) -> bool:
     return bool(node.markers) and node.request_count < REQUESTS_MAX
+
+
+def _log_older_epoch(marker: QueuedMarker) -> None:
+    transaction = marker.transaction
+    log.warning(
+        "Transaction marker is not needed: the leader knows a newer producer epoch."
+        " transactional_id=%r producer_id=%d producer_epoch=%d partition=%s-%d",
+        transaction.transactional_id, transaction.prepared.producer_id,
+        transaction.prepared.producer_epoch, *marker.partition,
+    )  # fmt: skip
 
 
 def _error_name(code: int) -> str:
