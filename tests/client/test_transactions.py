@@ -26,6 +26,7 @@ from kafkalite.errors import (
     ProducerFenced,
     TransactionAborted,
     UnknownMemberId,
+    UnstableOffsetCommit,
 )
 from kafkalite.protocol.schemas.cluster import UPDATE_FEATURES
 from tools.apache_kafka import ApacheKafka, Unavailable
@@ -264,6 +265,18 @@ def test_offsets_are_committed_with_the_records(kafka, producer, topic):
             wanted = first if aborts else first + 4
             assert consumer.committed((source, 0)) == {(source, 0): wanted}
     assert committed(kafka, topic) == [b"%d" % number for number in range(8)]
+
+
+def test_offsets_of_an_open_transaction_are_waited_for(kafka, producer, topic):
+    with Consumer(kafka.bootstrap, group=topic) as consumer:
+        transaction = producer.transaction()
+        transaction.begin()
+        producer.send(topic, b"0")
+        transaction.commit_offsets({(topic, 0): (7, "read")}, topic)
+        with pytest.raises(UnstableOffsetCommit):
+            consumer.committed((topic, 0), timeout=0.3)
+        transaction.commit()
+        assert consumer.committed((topic, 0)) == {(topic, 0): 7}
 
 
 def test_offsets_of_a_member_that_is_unknown_are_refused(kafka, producer, topic):

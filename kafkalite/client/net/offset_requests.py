@@ -39,6 +39,8 @@ CONSUMER = -1
 """Replica id of a consumer."""
 
 NO_GENERATION = -1
+REQUIRE_STABLE_SINCE = 7
+"""OffsetFetch version that can leave out offsets of open transactions."""
 VERSION_MAX = {OFFSET_COMMIT: 9, OFFSET_FETCH: 9}
 """Last versions that name topics by name: offsets are committed under topic names."""
 
@@ -154,7 +156,11 @@ def commit_offsets(
 def committed_offsets(
     cluster: Cluster, group: str, partitions: Iterable[PartitionKey], timeout_s: float | None = None
 ) -> dict[TopicPartition, int | None]:
-    """Return the committed offset of each partition, or None."""
+    """Return the committed offset of each partition, or None.
+
+    An offset that a transaction has committed, but not ended yet, is waited for (KIP-447): the
+    consumer would process again what that transaction has processed.
+    """
     addresses = [TopicPartition(*address) for address in partitions]
     topics: dict[str, list[int]] = {}
     for topic, partition in addresses:
@@ -162,9 +168,10 @@ def committed_offsets(
     requested = [{"name": topic, "partition_indexes": them} for topic, them in topics.items()]
 
     def body(version: int) -> dict[str, Any]:
+        stable = {"require_stable": True} if version >= REQUIRE_STABLE_SINCE else {}
         if version < 8:
-            return {"group_id": group, "topics": requested}
-        return {"groups": [{"group_id": group, "topics": requested}]}
+            return {"group_id": group, "topics": requested, **stable}
+        return {"groups": [{"group_id": group, "topics": requested}], **stable}
 
     def attempt(deadline: Deadline) -> dict[TopicPartition, int | None]:
         response = request_coordinator(cluster, group, OFFSET_FETCH, body, deadline)

@@ -219,7 +219,7 @@ class TransactionCalls:
             except (InvalidProducerIdMapping, InvalidTxnState) as error:
                 raise self._fatal(error) from None
             except KafkaError as error:
-                self._locked(transaction.failed, error)
+                self._fail(error)
                 raise
 
     # Commit.
@@ -308,7 +308,7 @@ class TransactionCalls:
                     raise self._fatal(error) from None
                 self._locked(self._set_phase, Phase.OPEN)
                 transaction.end_requested = False
-                self._locked(transaction.failed, error)
+                self._fail(error)
                 raise
             except InvalidTxnState:
                 if transaction.is_begun:
@@ -325,8 +325,13 @@ class TransactionCalls:
 
     def _fatal(self, error: KafkaError) -> KafkaError:
         """Register a fatal error, and return it."""
-        self._locked(self._transaction.failed, error, True)
+        self._fail(error, fatal=True)
         return error
+
+    def _fail(self, error: KafkaError, *, fatal: bool = False) -> None:
+        """Register an error of the transaction or the producer, and fail what is not sent yet."""
+        self._locked(self._transaction.failed, error, fatal)
+        self._locked(self._sender.state.drop_unsent)
 
     def check_fatal(self) -> None:
         """Raise the fatal error of the producer, if there is one."""

@@ -91,3 +91,4 @@ class TransactionPartitions:
             return
         is_fatal = isinstance(error, InvalidProducerIdMapping | InvalidTxnState)
         transaction.failed(error, fatal=is_fatal)
+        self._sender.state.drop_unsent()

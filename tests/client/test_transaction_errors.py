@@ -1,0 +1,332 @@
+"""Errors of transactions by class, from a scripted coordinator: which the producer retries, which
+end the transaction, and which end the producer."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from kafkalite import Producer
+from kafkalite.client.producer.producer_transaction_state import Phase
+from kafkalite.errors import (
+    BY_CODE,
+    InvalidProducerEpoch,
+    InvalidTxnState,
+    KafkaError,
+    ProducerFenced,
+    RequestTimedOut,
+    TransactionAborted,
+)
+from kafkalite.protocol.schemas.cluster import API_VERSIONS, METADATA
+from kafkalite.protocol.schemas.groups import FIND_COORDINATOR
+from kafkalite.protocol.schemas.produce import PRODUCE
+from kafkalite.protocol.schemas.transactions import (
+    ADD_OFFSETS_TO_TXN,
+    ADD_PARTITIONS_TO_TXN,
+    END_TXN,
+    INIT_PRODUCER_ID,
+    TXN_OFFSET_COMMIT,
+)
+from tests.client.scripted_broker import CloseConnection, ScriptedBroker
+
+QUICK = {"retry_backoff_ms": 1, "retry_backoff_max_ms": 2, "reconnect_backoff_ms": 1,
+         "max_block_ms": 10_000, "native": "off", "linger_ms": 0}  # fmt: skip
+WAIT_S = 10
+CLOSE = -99
+"""Instead of an error code: the connection is closed."""
+
+
+class ScriptedCoordinator(ScriptedBroker):
+    """One broker that is leader and coordinator; `errors` has the codes of the next responses."""
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+        self.errors: dict[object, list[int]] = {}
+        self.epoch = -1
+        self.used: Counter[object] = Counter()
+        self.versions_of: dict[object, set[int]] = {}
+        apis = (
+            METADATA, FIND_COORDINATOR, PRODUCE, ADD_OFFSETS_TO_TXN, ADD_PARTITIONS_TO_TXN, END_TXN,
+            INIT_PRODUCER_ID, TXN_OFFSET_COMMIT,
+        )  # fmt: skip
+        super().__init__({API_VERSIONS: self.features, **dict.fromkeys(apis, self.respond)})
+
+    def features(self, request):
+        level = {"name": "transaction.version", "max_version_level": self.version}
+        found = [level] if self.version else []
+        return {
+            **self.versions_served(request),
+            "finalized_features_epoch": 1,
+            "finalized_features": found,
+        }
+
+    def respond(self, request):
+        api, body = request.api, request.body
+        self.used[api] += 1
+        self.versions_of.setdefault(api, set()).add(request.version)
+        codes = self.errors.get(api)
+        code = codes.pop(0) if codes else 0
+        if code == CLOSE:
+            raise CloseConnection
+        if api is METADATA:
+            return self.metadata(body)
+        if api is FIND_COORDINATOR:
+            entry = {"node_id": 0, "host": "127.0.0.1", "port": self.port}
+            return {"coordinators": [{"key": body.coordinator_keys[0], **entry}]}
+        if api is INIT_PRODUCER_ID:
+            self.epoch += not code
+            return {"error_code": code, "producer_id": 7, "producer_epoch": self.epoch}
+        if api is END_TXN:
+            self.epoch += request.version >= 5 and not code
+            return {"error_code": code, "producer_id": 7, "producer_epoch": self.epoch}
+        if api is ADD_OFFSETS_TO_TXN:
+            return {"error_code": code}
+        return self.partitions(api, request, code)
+
+    def partitions(self, api, request, code):
+        body = request.body
+        if api is ADD_PARTITIONS_TO_TXN:
+            topics = [
+                {"name": topic.name, "results_by_partition": [
+                    {"partition_index": index, "partition_error_code": code}
+                    for index in topic.partitions]}
+                for topic in body.v3_and_below_topics
+            ]  # fmt: skip
+            return {"results_by_topic_v3_and_below": topics}
+        if api is TXN_OFFSET_COMMIT:
+            topics = [
+                {"name": topic.name, "partitions": [
+                    {"partition_index": each.partition_index, "error_code": code}
+                    for each in topic.partitions]}
+                for topic in body.topics
+            ]  # fmt: skip
+            return {"topics": topics}
+        topics = [
+            {"name": topic.name, "topic_id": topic.topic_id, "partition_responses": [
+                {"index": each.index, "error_code": code, "base_offset": 0}
+                for each in topic.partition_data]}
+            for topic in body.topic_data
+        ]  # fmt: skip
+        return {"responses": topics}
+
+    def metadata(self, body):
+        return {
+            "cluster_id": "scripted", "controller_id": 0,
+            "brokers": [{"node_id": 0, "host": "127.0.0.1", "port": self.port}],
+            "topics": [
+                {"name": topic.name, "topic_id": b"t" * 16, "partitions": [
+                    {"partition_index": 0, "leader_id": 0, "leader_epoch": 0,
+                     "replica_nodes": [0], "isr_nodes": [0]}]}
+                for topic in body.topics or ()
+            ],
+        }  # fmt: skip
+
+
+@pytest.fixture(params=[1, 2], ids=["version 1", "version 2"])
+def scripted(request):
+    with ScriptedCoordinator(request.param) as made:
+        yield made
+
+
+@pytest.fixture
+def producer(scripted):
+    with Producer(scripted.address, transactional_id="id", **QUICK) as made:
+        yield made
+
+
+def transact(producer, offsets=True):
+    with producer.transaction() as transaction:
+        producer.send("t", b"0")
+        if offsets:
+            transaction.commit_offsets({("t", 0): 1}, "group")
+
+
+def apis_of(version):
+    added = [ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN] if version == 1 else []
+    return [INIT_PRODUCER_ID, *added, TXN_OFFSET_COMMIT, PRODUCE, END_TXN]
+
+
+def test_transaction_uses_the_requests_and_versions_of_its_protocol(scripted, producer):
+    transact(producer)
+    transact(producer)
+    expected = apis_of(scripted.version)
+    assert all(scripted.used[api] for api in expected)
+    assert not any(scripted.used[api] for api in (ADD_PARTITIONS_TO_TXN, ADD_OFFSETS_TO_TXN)
+                   if api not in expected)  # fmt: skip
+    assert scripted.used[INIT_PRODUCER_ID] == 1
+    assert (max(scripted.versions_of[PRODUCE]) >= 12) is (scripted.version == 2)
+    assert (max(scripted.versions_of[END_TXN]) >= 5) is (scripted.version == 2)
+    assert (max(scripted.versions_of[TXN_OFFSET_COMMIT]) >= 5) is (scripted.version == 2)
+
+
+@pytest.mark.parametrize("code", [14, 15, 16, 51, CLOSE])
+def test_retriable_errors_of_the_coordinator_are_retried(scripted, producer, code):
+    for api in apis_of(scripted.version):
+        if api is not PRODUCE:
+            scripted.errors[api] = [code, code]
+    transact(producer)
+    transact(producer)
+
+
+@pytest.mark.parametrize("code", [3, 6, 19, 51, CLOSE])
+def test_retriable_errors_of_produce_are_retried(scripted, producer, code):
+    scripted.errors[PRODUCE] = [code, code]
+    transact(producer)
+
+
+ABORTABLE = [
+    ("offsets", TXN_OFFSET_COMMIT, code) for code in (22, 25, 29, 30, 82, 120)
+] + [("records", PRODUCE, code) for code in (10, 29, 45, 47, 48, 87, 120)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("what", "api", "code"), ABORTABLE)
+def test_abortable_error_is_raised_and_the_next_transaction_works(
+    scripted, producer, what, api, code
+):
+    transact(producer)
+    scripted.errors[api] = [code]
+    ended = scripted.used[END_TXN]
+    with pytest.raises(BY_CODE[code]):
+        transact(producer, offsets=what == "offsets")
+    assert scripted.used[END_TXN] == ended + 1, "it was aborted"
+    epoch = scripted.epoch
+    transact(producer)
+    assert scripted.epoch == epoch + (1 if scripted.version == 1 else 0) + (scripted.version == 2)
+
+
+def test_abortable_errors_of_added_partitions(scripted, producer):
+    if scripted.version == 2:
+        return
+    for code in (29, 55, 120):
+        scripted.errors[ADD_PARTITIONS_TO_TXN] = [code]
+        with pytest.raises(BY_CODE[code]):
+            transact(producer)
+        transact(producer)
+
+
+@pytest.mark.parametrize("code", [47, 48, 49, 53, 90])
+def test_fatal_error_ends_the_producer(scripted, code):
+    for api in apis_of(scripted.version):
+        if api is PRODUCE and code not in (49, 53, 90):
+            continue
+        if api is INIT_PRODUCER_ID and code in (48, 49):
+            continue
+        expected = ProducerFenced if code in (47, 90) else BY_CODE[code]
+        with Producer(scripted.address, transactional_id="id", **QUICK) as producer:
+            scripted.errors[api] = [code]
+            with pytest.raises(expected):
+                transact(producer)
+            with pytest.raises(expected):
+                producer.transaction().begin()
+            with pytest.raises(KafkaError):
+                producer.send("t", b"0")
+
+
+def test_epoch_that_a_leader_refuses_is_fenced_if_the_coordinator_says_so(scripted, producer):
+    transact(producer)
+    scripted.errors[PRODUCE] = [InvalidProducerEpoch.code]
+    scripted.errors[END_TXN] = [ProducerFenced.code]
+    with pytest.raises(ProducerFenced):
+        transact(producer, offsets=False)
+
+
+def test_commit_that_timed_out_can_only_be_repeated(scripted, producer):
+    transaction = producer.transaction()
+    transaction.begin()
+    producer.send("t", b"0")
+    scripted.errors[END_TXN] = [51] * 1_000
+    with pytest.raises(KafkaError) as timed_out:
+        transaction.commit(timeout=0.1)
+    assert timed_out.value.retriable
+    with pytest.raises(RuntimeError, match="not known"):
+        transaction.abort()
+    with pytest.raises(RuntimeError, match="not known"):
+        producer.transaction().begin()
+    scripted.errors.clear()
+    transaction.commit()
+    with pytest.raises(RuntimeError, match="has ended"):
+        transaction.commit()
+    transact(producer)
+
+
+def test_abort_that_timed_out_is_completed_by_the_next_transaction(scripted, producer):
+    transaction = producer.transaction()
+    transaction.begin()
+    producer.send("t", b"0").result(WAIT_S)
+    scripted.errors[END_TXN] = [51] * 1_000
+    with pytest.raises(KafkaError):
+        transaction.abort(timeout=0.1)
+    scripted.errors.clear()
+    ended = scripted.used[END_TXN]
+    transact(producer)
+    assert scripted.used[END_TXN] >= ended + 2
+
+
+def test_records_that_cannot_be_written_in_time_can_be_waited_for_or_aborted(scripted, producer):
+    for ends in ("commit", "abort"):
+        scripted.errors[PRODUCE] = [19] * 10_000
+        transaction = producer.transaction()
+        transaction.begin()
+        delivery = producer.send("t", b"0")
+        with pytest.raises(RequestTimedOut, match="transaction is open"):
+            transaction.commit(timeout=0.1)
+        scripted.errors.clear()
+        if ends == "commit":
+            transaction.commit()
+            assert delivery.exception(WAIT_S) is None
+        else:
+            transaction.abort()
+            assert delivery.exception(WAIT_S) is None or isinstance(
+                delivery.exception(), TransactionAborted
+            )
+    transact(producer)
+
+
+def test_failed_batch_fails_the_others_of_its_transaction(scripted, producer):
+    transact(producer)
+    scripted.errors[PRODUCE] = [10]
+    transaction = producer.transaction()
+    transaction.begin()
+    first = producer.send("t", b"0")
+    assert first.exception(WAIT_S).code == 10
+    with pytest.raises(KafkaError) as refused:
+        producer.send("t", b"1")
+    assert refused.value.code == 10
+    with pytest.raises(KafkaError) as refused:
+        transaction.commit()
+    assert refused.value.code == 10
+    transaction.abort()
+    producer.check_unseen()  # the commit has raised it
+
+
+def test_misuse_is_refused(scripted, producer):
+    transaction = producer.transaction()
+    for call in (transaction.commit, transaction.abort):
+        with pytest.raises(RuntimeError, match="not open"):
+            call()
+    with pytest.raises(InvalidTxnState, match="only inside a transaction"):
+        producer.send("t", b"0")
+    with transaction:
+        with pytest.raises(RuntimeError, match="is open"):
+            producer.transaction().begin()
+        with pytest.raises(TypeError, match="need the group"):
+            transaction.commit_offsets({("t", 0): 1})
+        with pytest.raises(RuntimeError, match="shared"):
+            _ = transaction.identity
+    assert producer._state.transaction.phase is Phase.NONE
+    with Producer(scripted.address, native="off") as plain:
+        with pytest.raises(RuntimeError, match="transactional id"):
+            plain.transaction()
+
+
+def test_second_transaction_of_a_failed_join_is_refused(scripted, producer):
+    transact(producer)
+    identity = producer._state.transaction.identity
+    with Producer(scripted.address, transactional_id="id", **QUICK) as writer:
+        scripted.errors[PRODUCE] = [10]
+        with pytest.raises(KafkaError), writer.transaction(identity=identity):
+            writer.send("t", b"0")
+        with pytest.raises(RuntimeError, match="join the next one"):
+            writer.transaction(identity=identity).begin()
+    assert scripted.used[INIT_PRODUCER_ID] == 1
