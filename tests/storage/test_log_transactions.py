@@ -12,6 +12,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from kafkalite.config.broker import PRODUCER_ID_EXPIRATION_MS
 from kafkalite.errors import (
     InvalidProducerEpoch,
     InvalidTxnState,
@@ -92,6 +93,18 @@ def test_marker_ends_the_open_transaction(tmp_path):
     end(log, 7, commit=True)
     assert stable(log) == 2
     assert [producer.txn_first_offset for producer in log.producers] == [-1]
+
+
+def test_producer_with_an_open_transaction_does_not_expire(tmp_path):
+    log = open_log(tmp_path, {PRODUCER_ID_EXPIRATION_MS: 1_000})
+    add(log, 7, 0)
+    (producer,) = log.producers
+    idle_ms = producer.last_timestamp + 1_000
+    log.producers.expire(idle_ms)
+    assert [each.producer_id for each in log.producers] == [7]
+    end(log, 7, commit=True)
+    log.producers.expire(producer.last_timestamp + 1_000)
+    assert not log.producers
 
 
 def test_marker_of_an_older_epoch_is_refused(tmp_path):
