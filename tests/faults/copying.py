@@ -38,10 +38,10 @@ from tools.apache_kafka import CLIENTS_V1, TOOLS, classpath, java_executable
 
 SOURCE, SINK, GROUP = "copy-source", "copy-sink", "copiers"
 SOURCE_PARTITIONS, SINK_PARTITIONS = 2, 3
-TRANSACTION_SIZE = 500
+TRANSACTION_SIZE = 100
 TIMEOUT_MS = 10_000
 """The copiers' transaction timeout: longer than a broker's restart."""
-PACE_S = (0.5, 3.0)
+PACE_S = (0.2, 1.5)
 RUN_S_MAX = 1_800.0
 QUIET_S_MAX = 60.0
 COPIER = "org.apache.kafka.tools.TransactionalMessageCopier"
