@@ -9,6 +9,7 @@ CC ?= cc
 ARGS ?=
 ISOLATION ?=
 COPYING ?=
+PERTURBING ?=
 STREAMING ?=
 # Tests wait as much as they compute: one process more than there are cores keeps two busy.
 JOBS ?= 3
@@ -93,6 +94,7 @@ faults: build .venv/developer
 	$(BIN)/python -m tests.faults all --minutes 15 $(ARGS)
 	$(BIN)/python -m tests.faults.isolation $(ISOLATION)
 	$(BIN)/python -m tests.faults.copying $(COPYING)
+	$(BIN)/python -m tests.faults.perturbing $(PERTURBING)
 	$(BIN)/python -m tests.faults.streaming $(STREAMING)
 
 disks: build .venv/developer
