@@ -31,6 +31,7 @@ MODULES = {
     "bench": "bench",
     "topic": "topic",
     "group": "group",
+    "transaction": "transaction",
     "node": "node",
     "config": "config",
     "profile": "profiles",
