@@ -17,6 +17,7 @@ from kafkalite.errors import (
     NotLeaderOrFollower,
     OffsetMetadataTooLarge,
     UnknownTopicOrPartition,
+    UnstableOffsetCommit,
     UnsupportedVersion,
 )
 from kafkalite.protocol.schemas.cluster import METADATA
@@ -216,6 +217,35 @@ def test_offset_fetch_finds_a_moved_coordinator_in_each_version(make_cluster, ne
         place = TopicPartition("t", 0)
         assert committed_offsets(make_cluster(there.address), "readers", [place]) == {place: 7}
         assert there.count(FIND_COORDINATOR) == 2
+
+
+@pytest.mark.parametrize(
+    ("newest", "require_stable"), [(6, True), (7, True), (9, True), (9, False)]
+)
+def test_unstable_offset_is_waited_for(make_cluster, newest, require_stable):
+    codes = iter([UnstableOffsetCommit.code, UnstableOffsetCommit.code, 0])
+    required = []
+
+    def response(request):
+        required.append(getattr(request.body, "require_stable", None))
+        topics = entries(next(codes), committed_offset=7)
+        group = {"topics": topics}
+        return {"groups": [{"group_id": "readers", **group}]} if request.version >= 8 else group
+
+    with ScriptedBroker(
+        {
+            METADATA: lambda request: metadata({0: there.port}),
+            FIND_COORDINATOR: lambda request: coordinator_response(request, there.port),
+            OFFSET_FETCH: response,
+        },
+        {OFFSET_FETCH: (1, newest)},
+    ) as there:
+        place = TopicPartition("t", 0)
+        found = committed_offsets(
+            make_cluster(there.address), "readers", [place], require_stable=require_stable
+        )
+    assert found == {place: 7}
+    assert required == [require_stable and newest >= 7] * 3
 
 
 def test_commit_finds_the_coordinator_after_a_closed_connection(make_cluster):

@@ -8,11 +8,14 @@ import pytest
 
 from kafkalite import errors
 from kafkalite.broker.future import Future
+from kafkalite.broker.handlers import transactional_offsets
 from kafkalite.broker.security import READ, WRITE
 from kafkalite.ids import NO_ID
 from kafkalite.protocol.schemas.groups import OFFSET_COMMIT, OFFSET_FETCH
 from kafkalite.protocol.schemas.transactions import DESCRIBE_PRODUCERS, TXN_OFFSET_COMMIT
+from kafkalite.records.batch import batches
 from kafkalite.records.control import TransactionMarker
+from kafkalite.storage import log_reader
 from tests.handlers.conftest import InProcess
 from tests.handlers.denying import Denying
 from tests.handlers.grouping import commit as plain_commit
@@ -278,9 +281,8 @@ def test_later_commit_of_the_group_waits_for_the_verification(own, monkeypatch):
     assert not own.node.groups.commit_queues
 
 
-@pytest.mark.parametrize("version", [0, 3, 5])
-def test_failed_log_sends_the_client_to_look_for_the_coordinator(own, version):
-    app = TransactionalApp(own, version).begin()
+def test_failed_log_sends_the_client_to_look_for_the_coordinator(own):
+    app = TransactionalApp(own, 3).begin()
     own.node.groups.host_of(app.group).partition.log.failure = "its disk is gone"
     assert app.commit() == [errors.NotCoordinator.code]
 
@@ -414,39 +416,46 @@ def test_zombie_member_is_refused(own):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_group_that_is_loading(own, version):
-    app = TransactionalApp(own, version).begin()
-    groups = own.node.groups.host_of(app.group)
+def test_group_that_is_loading(coordinator, version):
+    app = TransactionalApp(coordinator, version).begin()
+    groups = coordinator.node.groups.host_of(app.group)
     groups.is_loading = True
     loading = errors.CoordinatorNotAvailable if version < 2 else errors.CoordinatorLoadInProgress
     assert app.commit() == [loading.code]
     with pytest.raises(errors.NotLeaderOrFollower):
-        own.node.replicas.append_marker(groups.partition, TransactionMarker(*app.pair, True, 0))
+        coordinator.node.replicas.append_marker(
+            groups.partition, TransactionMarker(*app.pair, True, 0)
+        )
     groups.is_loading = False
     assert app.commit() == [0]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_transaction_coordinator_elsewhere_does_not_send_the_client_away(own, version, monkeypatch):
-    app = TransactionalApp(own, version).begin()
+def test_transaction_coordinator_elsewhere_does_not_send_the_client_away(
+    coordinator, version, monkeypatch
+):
+    app = TransactionalApp(coordinator, version).begin()
 
     def elsewhere(_):
         raise errors.NotCoordinator
 
     with monkeypatch.context() as patched:
-        patched.setattr(own.node.transactions, "host_of", elsewhere)
+        patched.setattr(coordinator.node.transactions, "host_of", elsewhere)
         assert app.commit() == [errors.CoordinatorNotAvailable.code]
-    monkeypatch.setattr(own.node.groups, "host_of", elsewhere)
+    monkeypatch.setattr(coordinator.node.groups, "host_of", elsewhere)
     assert app.commit() == [errors.NotCoordinator.code]
 
 
-def test_many_offsets_are_committed_in_parts(own):
-    own.create("wide", 1_100)
-    app = TransactionalApp(own, 3).begin()
-    assert app.commit({("wide", index): index for index in range(1_100)}) == [0] * 1_100
+def test_many_offsets_are_committed_in_parts(own, monkeypatch):
+    monkeypatch.setattr(transactional_offsets, "ENTRIES_AT_ONCE", 1)
+    app = TransactionalApp(own, 5, "g")
+    end_offset = own.node.replicas.leader(CONSUMER_OFFSETS, 0).log.end_offset
+    assert app.commit({FIRST: 5, SECOND: 6}) == [0, 0]
+    log = own.node.replicas.leader(CONSUMER_OFFSETS, 0).log
+    found = log_reader.read(log, end_offset, 1 << 20, log.end_offset)
+    assert [batch.header.count for batch in batches(found.read())] == [1, 1]
     app.end()
-    offsets = own.node.groups.host_of(app.group).machine.offsets
-    assert offsets.count_of(app.group) == 1_100
+    assert [each[0] for each in app.fetch(indexes=(0, 1))] == [5, 6]
 
 
 def test_topic_ids_of_v6_are_those_of_the_topics(coordinator):

@@ -395,8 +395,9 @@ class AssignmentReader:
         grouped = [p for p in waiting if p.start == COMMITTED]
         if grouped and group is not None:
             found = offset_requests.committed_offsets(
-                self._cluster, group, [p.partition for p in grouped], call_deadline.left_s
-            )
+                self._cluster, group, [p.partition for p in grouped], call_deadline.left_s,
+                require_stable=True,
+            )  # fmt: skip
             for position in grouped:
                 offset = found[position.partition]
                 if offset is None:

@@ -456,7 +456,7 @@ class AsyncConsumer:
     async def committed(
         self, *partitions: tuple[str, int], timeout: float | None = None
     ) -> dict[TopicPartition, int | None]:
-        """Return the committed offsets of the group.
+        """Return the committed offsets of the group; wait for transactions that may change them.
 
         Args:
             partitions: Partitions to look up; none: all of the assignment.

@@ -129,7 +129,7 @@ class ConsumerOffsets:
                 each.partition for each in buffer.assignment_reader.assignment
             ]
             return offset_requests.committed_offsets(
-                buffer.cluster, group, chosen, buffer.limit_s(timeout)
+                buffer.cluster, group, chosen, buffer.limit_s(timeout), require_stable=True
             )
 
     def group(self) -> str:

@@ -34,13 +34,13 @@ from kafkalite.protocol.schemas.offsets import LIST_OFFSETS, MAX_TIMESTAMP
 T = TypeVar("T")
 
 MAX_TIMESTAMP_SINCE = 7
+REQUIRE_STABLE_SINCE = 7
+"""The version of OffsetFetch since which a broker can wait for open transactions (KIP-447)."""
 
 CONSUMER = -1
 """Replica id of a consumer."""
 
 NO_GENERATION = -1
-REQUIRE_STABLE_SINCE = 7
-"""OffsetFetch version that can leave out offsets of open transactions."""
 VERSION_MAX = {OFFSET_COMMIT: 9, OFFSET_FETCH: 9}
 """Last versions that name topics by name: offsets are committed under topic names."""
 
@@ -154,12 +154,16 @@ def commit_offsets(
 
 
 def committed_offsets(
-    cluster: Cluster, group: str, partitions: Iterable[PartitionKey], timeout_s: float | None = None
+    cluster: Cluster,
+    group: str,
+    partitions: Iterable[PartitionKey],
+    timeout_s: float | None = None,
+    *,
+    require_stable: bool = False,
 ) -> dict[TopicPartition, int | None]:
     """Return the committed offset of each partition, or None.
 
-    An offset that a transaction has committed, but not ended yet, is waited for (KIP-447): the
-    consumer would process again what that transaction has processed.
+    With `require_stable`, wait for the end of transactions that may change one (KIP-447).
     """
     addresses = [TopicPartition(*address) for address in partitions]
     topics: dict[str, list[int]] = {}
@@ -168,7 +172,7 @@ def committed_offsets(
     requested = [{"name": topic, "partition_indexes": them} for topic, them in topics.items()]
 
     def body(version: int) -> dict[str, Any]:
-        stable = {"require_stable": True} if version >= REQUIRE_STABLE_SINCE else {}
+        stable = {"require_stable": require_stable} if version >= REQUIRE_STABLE_SINCE else {}
         if version < 8:
             return {"group_id": group, "topics": requested, **stable}
         return {"groups": [{"group_id": group, "topics": requested}], **stable}
