@@ -27,7 +27,10 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("protocol", "http"),
     ("storage", "transport", "coordination"),
     ("broker", "client"),
-    ("process", "exporter", "gateway", "registry", "connect", "mirror", "sql", "console"),
+    (
+        "process", "cleaner", "exporter", "gateway", "registry", "connect", "mirror", "sql",
+        "console",
+    ),
     ("cli",),
     ("testing",),
     ("__init__", "__main__"),
@@ -40,7 +43,7 @@ INNER_LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
 """The order of packages inside a package; files directly in it may be imported from each."""
 
 CLIENT_SIDE = {"client", "exporter", "gateway", "registry", "connect", "mirror", "sql", "console"}
-BROKER_SIDE = {"storage", "coordination", "broker", "process"}
+BROKER_SIDE = {"storage", "coordination", "broker", "process", "cleaner"}
 
 
 @cache

@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kafkalite.broker.cleaner_metrics import cleaner_families
 from kafkalite.broker.client_telemetry import PushSender
 from kafkalite.broker.local.direct_reads import DelayedRead
 from kafkalite.broker.replica.delayed_fetch import DelayedFetch
@@ -214,6 +215,7 @@ class NodeMetrics:
         yield from self._local()
         yield from self._groups()
         yield from transaction_families(self.node)
+        yield from cleaner_families(self.node)
         yield from self._telemetry()
         yield from self._logs()
 

@@ -40,6 +40,7 @@ MODULES = {
     "log": "log",
     "metrics": "metrics",
     "gateway": "gateway",
+    "cleaner": "cleaner",
     "spark": "spark",
     "shell-tools": "shell_tools",
 }

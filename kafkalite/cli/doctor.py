@@ -44,6 +44,8 @@ NOT_SYNCHRONISED = 5  # adjtimex's TIME_ERROR
 REMOTE = {"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", "glusterfs"}
 VOLATILE = {"tmpfs", "ramfs"}
 LINES_SHOWN = 3
+UNCLEANABLE = "kafka_log_logcleanermanager_uncleanable_partitions_count"
+DEAD_THREADS = "kafka_log_logcleaner_deadthreadcount"
 
 
 class CheckResult(NamedTuple):
@@ -114,6 +116,7 @@ def examined(directory: Path, listen: str | None, ready: Ready | None) -> Iterat
     yield run_directory_check()
     yield from ports(directory, listen, ready)
     yield from broker(directory, ready)
+    yield from compaction(ready)
 
 
 # -- the machine ---------------------------------------------------------------------------------
@@ -442,6 +445,41 @@ def broker(directory: Path, ready: Ready | None) -> Iterator[CheckResult]:
     if warnings:
         advice = "latest: " + "; ".join(line[:200] for line in warnings[-LINES_SHOWN:])
         yield CheckResult(WARNING, "log", f"{len(warnings)} warnings and errors", advice)
+
+
+def compaction(ready: Ready | None) -> Iterator[CheckResult]:
+    """Check the log cleaner of a running broker, by the metrics of its nodes."""
+    from kafkalite.metrics import read_pages
+    from kafkalite.process.run_directory import bus_path
+
+    if ready is None:
+        return
+    values = {
+        (page.node_id, family.name): value
+        for page in read_pages(bus_path(ready).parent, int(time.monotonic() * 1000))
+        for family in page.families
+        if family.name in (UNCLEANABLE, DEAD_THREADS)
+        for _, value in family.samples
+    }
+    if not values:
+        return  # no topic is compacted
+    wrong = False
+    for (node_id, name), value in sorted(values.items()):
+        if value and name == UNCLEANABLE:
+            wrong = True
+            yield CheckResult(
+                WARNING, "compaction", f"node {node_id}: {value} logs cannot be compacted",
+                "see `kafkalite topic describe TOPIC` and the broker's log; a restart of the node"
+                " tries again",
+            )  # fmt: skip
+        elif value:
+            wrong = True
+            yield CheckResult(
+                WARNING, "compaction", f"node {node_id}: {value} cleaner threads do not run",
+                "see the lines of the cleaner in the broker's log",
+            )  # fmt: skip
+    if not wrong:
+        yield CheckResult(OK, "compaction", "the log cleaner runs")
 
 
 def probe_error(host: str, port: int) -> str:

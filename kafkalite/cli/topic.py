@@ -23,6 +23,7 @@ from confluent_kafka.admin import (
     TopicDescription,
 )
 
+from kafkalite.cli import compaction
 from kafkalite.cli.clients import (
     CONNECTION,
     REQUEST_TIMEOUT_S,
@@ -33,6 +34,13 @@ from kafkalite.cli.clients import (
     settled,
 )
 from kafkalite.cli.command import UsageError, argument, columns, command, key_value, printable
+from kafkalite.cli.compaction import (
+    CompactionClient,
+    addresses_of,
+    compaction_columns,
+    described_status,
+    result_row,
+)
 from kafkalite.cli.resource import SET, UNSET, ResourceConfigs, ResourceName, ValueChange
 from kafkalite.errors import Refusal
 
@@ -148,19 +156,82 @@ def describe(
 ) -> None:
     """Describe topics: id, partitions with leaders and offsets, and configs that were set.
 
+    For a compacted topic, on the broker's host: its dirty ratio, and when it was compacted.
+
     Examples:
       kafkalite topic describe flights
       kafkalite topic describe flights --json | jq '.[0].partitions[].end_offset'
     """
-    admin = ClusterClients(**connection).connected_admin()
+    cluster = ClusterClients(**connection)
+    admin = cluster.connected_admin()
     with kafka_errors_as_refusals():
         found, errors = settled(admin.describe_topics(TopicCollection([*names])))
-        topics = [described(admin, topic) for topic in found.values()]
+        metadata = cluster.metadata(admin)
+        with CompactionClient(metadata) as client:
+            topics = [described(admin, topic, client) for topic in found.values()]
     if as_json:
         print(json.dumps(topics))
     elif topics:
         print("\n\n".join(map(page, topics)))
     raise_errors(errors)
+
+
+@command(
+    NAMES,
+    argument(
+        "-p",
+        "--partition",
+        dest="partitions",
+        type=int,
+        action="append",
+        metavar="NUMBER",
+        help="only this partition; may be repeated",
+    ),
+    argument(
+        "--timeout",
+        type=float,
+        default=3_600.0,
+        metavar="SECONDS",
+        help="time to wait for the compaction (default 3600)",
+    ),
+    JSON,
+    *CONNECTION,
+)
+def compact(
+    names: Sequence[str],
+    partitions: Sequence[int] | None,
+    timeout: float,
+    as_json: bool,
+    **connection: Unpack[ConnectionArguments],
+) -> None:
+    """Compact topics now, whatever their dirty ratio, and wait until it is done.
+
+    The last record of each key is kept, up to the last one written so far; min.compaction.lag.ms
+    still applies.  Works on the broker's host, as the broker's user.
+
+    Examples:
+      kafkalite topic compact prices
+      kafkalite topic compact prices -p 0 --json | jq '.[0].size_after'
+    """
+    cluster = ClusterClients(**connection)
+    admin = cluster.connected_admin()
+    with kafka_errors_as_refusals():
+        found, errors = settled(admin.describe_topics(TopicCollection([*names])))
+        metadata = cluster.metadata(admin)
+    raise_errors(errors)
+    addresses = [address for topic in found.values() for address in addresses_of(topic)]
+    if partitions is not None:
+        known = {address.partition for address in addresses}
+        if missing := sorted(set(partitions) - known):
+            raise Refusal(f"{', '.join(names)} has no partition {missing[0]} with a leader")
+        addresses = [address for address in addresses if address.partition in partitions]
+    with CompactionClient(metadata) as client:
+        results = compaction.compact(client, addresses, timeout)
+    if as_json:
+        print(json.dumps(results))
+    else:
+        heads = ["TOPIC", "PARTITION", "BEFORE", "AFTER", "DIRTY BEFORE", "AFTER", "CLEAN TO"]
+        print(columns(heads, map(result_row, results)))
 
 
 @command(
@@ -302,8 +373,13 @@ def report(
     raise_errors({name: error for name, error in errors.items() if name not in tolerated_names})
 
 
-def described(admin: AdminClient, topic: TopicDescription) -> dict[str, Any]:
+def described(
+    admin: AdminClient, topic: TopicDescription, client: CompactionClient
+) -> dict[str, Any]:
     """Return a topic's description as `--json` prints it."""
+    configs = configs_of(admin, topic.name)
+    is_compacted = has_compaction(configs)
+    statuses = client.statuses(list(addresses_of(topic))) if is_compacted else {}
     starts = offsets(admin, topic, OffsetSpec.earliest())
     ends = offsets(admin, topic, OffsetSpec.latest())
     return {
@@ -318,11 +394,20 @@ def described(admin: AdminClient, topic: TopicDescription) -> dict[str, Any]:
                 "isr": [node.id for node in partition.isr],
                 "start_offset": starts.get(partition.id),
                 "end_offset": ends.get(partition.id),
+                **(
+                    {"compaction": compaction_of(statuses, partition.id)} if is_compacted else {}
+                ),
             }
             for partition in topic.partitions
         ],
-        "configs": configs_set(admin, topic.name),
+        "configs": configs_set(configs),
     }
+
+
+def compaction_of(statuses: Mapping[int, dict[str, Any]], partition: int) -> dict[str, Any] | None:
+    """Return the compaction of a partition; None if its node does not tell."""
+    status = statuses.get(partition)
+    return None if status is None else described_status(status)
 
 
 def offsets(admin: AdminClient, topic: TopicDescription, spec: OffsetSpec) -> dict[int, int]:
@@ -341,15 +426,28 @@ def offsets(admin: AdminClient, topic: TopicDescription, spec: OffsetSpec) -> di
     return found
 
 
-def configs_set(admin: AdminClient, name: str) -> dict[str, str] | None:
-    """Return the values set on the topic itself; None if the broker does not return them."""
+def configs_of(admin: AdminClient, name: str) -> dict[str, Any] | None:
+    """Return the configs of a topic by key; None if the broker does not return them."""
     resource = ConfigResource(ConfigResource.Type.TOPIC, name)
     try:
         entries = admin.describe_configs([resource])[resource].result(REQUEST_TIMEOUT_S)
     except (KafkaException, TimeoutError):
         return None
+    return dict(sorted(entries.items()))
+
+
+def configs_set(configs: Mapping[str, Any] | None) -> dict[str, str] | None:
+    """Return the values set on the topic itself; None if they are not known."""
+    if configs is None:
+        return None
     own = ConfigSource.DYNAMIC_TOPIC_CONFIG.value
-    return {key: entry.value for key, entry in sorted(entries.items()) if entry.source == own}
+    return {key: entry.value for key, entry in configs.items() if entry.source == own}
+
+
+def has_compaction(configs: Mapping[str, Any] | None) -> bool:
+    """Return whether the log cleaner compacts a topic with these configs."""
+    policy = (configs or {}).get("cleanup.policy")
+    return policy is not None and "compact" in (policy.value or "").split(",")
 
 
 def page(topic: Mapping[str, Any]) -> str:
@@ -363,13 +461,17 @@ def page(topic: Mapping[str, Any]) -> str:
             ",".join(map(str, partition["isr"])),
             partition["start_offset"],
             partition["end_offset"],
+            *(compaction_columns(partition["compaction"]) if "compaction" in partition else ()),
         ]
         for partition in partitions
     ]
+    heads = ["PARTITION", "LEADER", "REPLICAS", "ISR", "START", "END"]
+    if any("compaction" in partition for partition in partitions):
+        heads += ["DIRTY", "COMPACTED", "CLEANER"]
     lines = [f"topic {topic['name']}", f"id {topic['topic_id']}"]
     lines += [f"config {key}={value}" for key, value in (topic["configs"] or {}).items()]
     return "\n".join(
-        [*lines, columns(["PARTITION", "LEADER", "REPLICAS", "ISR", "START", "END"], rows)]
+        [*lines, columns(heads, rows)]
     )
 
 

@@ -39,6 +39,7 @@ from kafkalite.config.key import (
     one_of,
 )
 from kafkalite.config.listener import parse_listener
+from kafkalite.config.log_cleaner import LOG_CLEANER
 from kafkalite.config.topic import DURABILITY, TOPIC
 from kafkalite.config.unsupported_keys import UNSUPPORTED_KEYS
 
@@ -525,6 +526,8 @@ LOG_RETENTION_CHECK_INTERVAL_MS = BROKER.declare(
     check=at_least(1),
     update=UpdateMode.CLUSTER_WIDE,
 )
+BROKER.update(LOG_CLEANER)
+
 NUM_RECOVERY_THREADS_PER_DATA_DIR = BROKER.declare(
     "num.recovery.threads.per.data.dir", Type.INT, 2,
     """Number of logs that are recovered in parallel when the broker starts after a crash.""",

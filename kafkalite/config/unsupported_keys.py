@@ -36,7 +36,6 @@ UNSUPPORTED_KEYS: dict[tuple[str, ...], str] = {
         "ssl.", "sasl.", "security.", "listener.", "authorizer.", "super.users",
         "allow.everyone.", "principal.", "delegation.",
     ): "TLS, authentication and ACLs come with a later version; listen on loopback",
-    ("log.cleaner.",): "compaction comes with a later version; remove the line",
     ("quota.", "connection.creation.", "max.connection.creation.rate"): (
         "quotas come with a later version; remove the line"
     ),

@@ -136,7 +136,9 @@ class Launcher:
         self.publisher = StatusPublisher(settings, data, readiness)
         fixed = fixed_settings(settings, address, data, SOCKET_KEYS)
         self.restarts = RestartManager(self.reactor, SHAPE, fixed, lambda: None)
-        self.nodes = NodeTable(self.reactor, settings, data, address, self.node_exited)
+        self.nodes = NodeTable(
+            self.reactor, settings, data, address, self.node_exited, self.services.demand
+        )
         self.incarnation = self.reactor.clock.wall_ms()
         self.new_code_from = 0
         """Incarnations below this one were started on old code; 0 if none are left."""

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kafkalite.broker.assembly import single_node
+from kafkalite.broker.controller.compaction_demand import CompactionDemand
 from kafkalite.broker.node import Node
 from kafkalite.broker.node_metrics import start_metrics
 from kafkalite.broker.node_settings import reactor_limits
@@ -35,6 +36,7 @@ from kafkalite.process.nodes.readiness_probe import ReadinessProbe
 from kafkalite.process.ports import Ports, SavedPorts, load_ports, save_ports
 from kafkalite.process.restart import CarriedState, RestartManager, fixed_settings, unblock_signals
 from kafkalite.process.run_directory import RunDirectory
+from kafkalite.process.services.cleaner_service import CLEANER
 from kafkalite.process.services.service_group import ServiceGroup
 from kafkalite.process.services.service_process import StartReport
 from kafkalite.process.services.table import SOCKET_KEYS, ConfiguredService
@@ -150,6 +152,11 @@ class SingleProcessBroker:
         self.serve_run_directory(node)
         disable_automatic_gc(self.reactor)
         try:
+            CompactionDemand(
+                node.local_controller,
+                lambda: node.settings,
+                lambda: self.services.demand(CLEANER.key),
+            )
             ReadinessProbe(self.reactor, listener, self.responded)
             self.reactor.run()
         except Refusal:

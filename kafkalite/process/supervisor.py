@@ -24,6 +24,7 @@ from kafkalite.broker.assembly import (
     register_nodes,
 )
 from kafkalite.broker.controller.admin_commands import AdminCommands
+from kafkalite.broker.controller.compaction_demand import CompactionDemand
 from kafkalite.broker.controller.local_controller import LocalController
 from kafkalite.broker.controller.reassigner import Reassigner
 from kafkalite.broker.controller.worker_manager import BACKOFF, ProcessReport, WorkerManager
@@ -45,6 +46,7 @@ from kafkalite.process.nodes.process_state import is_running
 from kafkalite.process.nodes.spawn_spec import SpawnSpec
 from kafkalite.process.nodes.supervisor_watch import send_if_all_read
 from kafkalite.process.options import default_workers
+from kafkalite.process.services.cleaner_service import CLEANER
 from kafkalite.protocol.schemas import bus, internal
 from kafkalite.protocol.schemas.bus import FRAME_SIZE_MAX
 from kafkalite.storage.log_manager import LogManager
@@ -152,6 +154,11 @@ class Supervisor:
             spec.data,
         )
         self._nodes_at_start = spec.nodes.keys()
+        CompactionDemand(
+            controller,
+            lambda: node.settings,
+            lambda: self._send(bus.DEMAND_SERVICE(key=CLEANER.key)),
+        )
         controller.on_change(self._changed)
         self._control_socket.setblocking(False)
         reactor.watch(self._control_socket.fileno(), self._read_launcher)

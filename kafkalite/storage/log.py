@@ -128,6 +128,8 @@ class Log:
         self.log_start_offset = max(log_start_offset, self.segments[0].base_offset)
         self.cleaner_offset = -1
         """Offset up to which the log was cleaned; -1 if it never was."""
+        self.is_being_cleaned = False
+        """True while the log cleaner reads its segments, so that retention keeps them."""
         self.generation = 0
         """Increases whenever segments are removed or replaced, for readers that keep some."""
         self._snapshot_size = 0
@@ -460,6 +462,8 @@ class Log:
             return
         now_ms = self._clock.wall_ms()
         self.producers.expire(now_ms)
+        if self.is_being_cleaned:
+            return
         count = retention.removable(
             self.segments, self.config, now_ms, self.log_start_offset, self.readable_offset,
             self.end_offset,
@@ -512,6 +516,10 @@ class Log:
                 " the segment swap"
             )
             raise DiskFailed(self.failure) from error
+
+    def discard_cleaned(self) -> None:
+        """Delete the files of a pass that was cancelled."""
+        segment_swap.discard(self._disk, self.directory)
 
     def _put_in_place(self, first: int, replaced: list[LogSegment], group: CleanedGroup) -> None:
         """Put committed segments in the place of these."""

@@ -9,9 +9,12 @@ from kafkalite.config.topic import (
     CLEANUP_POLICY,
     COMPACT,
     DELETE,
+    DELETE_RETENTION_MS,
     FILE_DELETE_DELAY_MS,
     INDEX_INTERVAL_BYTES,
     MAX_COMPACTION_LAG_MS,
+    MIN_CLEANABLE_DIRTY_RATIO,
+    MIN_COMPACTION_LAG_MS,
     RETENTION_BYTES,
     RETENTION_MS,
     SEGMENT_BYTES,
@@ -42,6 +45,10 @@ class LogConfig:
     retention_bytes: int
     retention_ms: int
     file_delete_delay_ms: int
+    min_cleanable_ratio: float
+    min_compaction_lag_ms: int
+    max_compaction_lag_ms: int
+    delete_retention_ms: int
 
     @classmethod
     def of(cls, settings: Settings, *, is_metadata_log: bool = False) -> LogConfig:
@@ -63,4 +70,8 @@ class LogConfig:
             retention_bytes=settings[RETENTION_BYTES],
             retention_ms=settings[RETENTION_MS],
             file_delete_delay_ms=settings[FILE_DELETE_DELAY_MS],
+            min_cleanable_ratio=settings[MIN_CLEANABLE_DIRTY_RATIO],
+            min_compaction_lag_ms=settings[MIN_COMPACTION_LAG_MS],
+            max_compaction_lag_ms=settings[MAX_COMPACTION_LAG_MS],
+            delete_retention_ms=settings[DELETE_RETENTION_MS],
         )

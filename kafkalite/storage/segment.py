@@ -426,12 +426,17 @@ class LogSegment:
     def age_ms(self, timestamp: int, clock: Clock) -> int:
         """Return the age at this timestamp of a segment that is not empty: by the records'
         timestamps, else by the clock."""
+        first = self.timestamp_of_first_batch()
+        if first >= 0 and timestamp >= 0:
+            return timestamp - first
+        return clock.wall_ms() - self.created_ms
+
+    def timestamp_of_first_batch(self) -> int:
+        """Return the maximum timestamp of the first batch; negative if it has none."""
         if self.first_timestamp == TIMESTAMP_NOT_READ:
             first = self.find(self.base_offset)
             self.first_timestamp = first.max_timestamp if first else TIMESTAMP_NOT_READ
-        if self.first_timestamp >= 0 and timestamp >= 0:
-            return timestamp - self.first_timestamp
-        return clock.wall_ms() - self.created_ms
+        return self.first_timestamp
 
     # -- recovery ----------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import kafkalite
-from kafkalite.config import broker, client, topic
+from kafkalite.config import broker, client, log_cleaner, topic
 from kafkalite.config.broker import BROKER
 from kafkalite.config.key import ConfigKey, OnlyValue
 from kafkalite.config.topic import TOPIC
@@ -17,7 +17,7 @@ WORDS = set().union(*(re.findall(r"\w+", path.read_text()) for path in ROOMS))
 
 NAMED = [
     (name, key)
-    for module in (broker, client, topic)
+    for module in (broker, client, log_cleaner, topic)
     for name, key in vars(module).items()
     if isinstance(key, ConfigKey) and name.isupper()
 ]
@@ -25,9 +25,8 @@ NAMED = [
 
 @pytest.mark.parametrize(("name", "key"), NAMED, ids=[key.name for _, key in NAMED])
 def test_every_key_is_read_somewhere(name, key):
-    """Exempt are keys with one possible value, and those that only compaction reads."""
-    compaction = any(place.startswith("log.cleaner.") for place in key.overrides)
-    assert name in WORDS or isinstance(key.check, OnlyValue) or compaction, "remove it, or read it"
+    """Exempt are keys with one possible value."""
+    assert name in WORDS or isinstance(key.check, OnlyValue), "remove it, or read it"
 
 
 @pytest.mark.parametrize(("name", "key"), NAMED, ids=[key.name for _, key in NAMED])

@@ -91,9 +91,9 @@ class InProcess:
         self.node.close()
         self.locked.close()
 
-    def killed(self) -> InProcess:
+    def killed(self, name: str = "copy") -> InProcess:
         """Return a node on a copy of the directory, as if this node had been killed now."""
-        copy = self.directory.with_name("copy")
+        copy = self.directory.with_name(name)
         shutil.copytree(self.directory, copy)
         return InProcess(copy)
 

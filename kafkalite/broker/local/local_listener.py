@@ -3,6 +3,7 @@
     HELLO  ──▶ authenticate by the socket's peer credentials; check cluster and node id
     ATTACH ──▶ a ring to produce through            ring_host.py
     READ   ──▶ segment grants to read               direct_reads.py
+    OFFER … ─▶ jobs of the log cleaner              cleaning_session.py
 
 Rings and grants last as long as the connection.  A connection that sends invalid, malformed or
 unexpected packets is closed and counted, with rate-limited logging; its client continues over TCP,
@@ -25,6 +26,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kafkalite.broker.client_context import ClientContext
+from kafkalite.broker.local.cleaning_jobs import CleaningJobs
+from kafkalite.broker.local.cleaning_session import CleaningSession
 from kafkalite.broker.local.direct_reads import DirectReads
 from kafkalite.broker.local.ring_host import HostedRing, RingHost
 from kafkalite.broker.security import TRANSACTIONAL_ID, WRITE, principal_of
@@ -75,6 +78,7 @@ class LocalListener:
             connections_max=CONNECTIONS_MAX,
         )
         self.rings = RingHost(node)
+        self.cleaning = CleaningJobs(node)
         node.reactor.at_commit(self.rings.settle)
 
     @property
@@ -101,6 +105,7 @@ class LocalConnection:
         self._client: ClientContext | None = None
         self._ring: HostedRing | None = None
         self._reads: DirectReads | None = None
+        self._cleaning: CleaningSession | None = None
         self._hello_timer: Timer = listener.node.reactor.call_later(
             HELLO_TIMEOUT_MS, self._hello_timed_out
         )
@@ -123,7 +128,7 @@ class LocalConnection:
         elif message.kind is local.READ:
             self._read(message.fields)
         else:
-            raise Disconnect(f"an unexpected {message.kind} packet")
+            self._clean(message)
 
     def _hello_timed_out(self) -> None:
         self._connection.end("no HELLO was received before the timeout", kind="silent")
@@ -135,6 +140,8 @@ class LocalConnection:
         self._hello_timer.cancel()
         if self._reads is not None:
             self._reads.close()
+        if self._cleaning is not None:
+            self._cleaning.close()
         if self._ring is not None:
             self._ring.end()
 
@@ -196,6 +203,18 @@ class LocalConnection:
 
     def _ring_failed(self, reason: str) -> None:
         self._connection.end(f"its ring was closed: {reason}", kind="ring")
+
+    # -- the log cleaner ---------------------------------------------------------------------
+
+    def _clean(self, message: TypedRecord) -> None:
+        if self._connection.uid != os.geteuid():
+            raise Disconnect(f"a {message.kind} packet of another user")
+        if self._cleaning is None:
+            node = self._node
+            self._cleaning = CleaningSession(
+                self._listener.cleaning, lambda: node.settings, self._send
+            )
+        self._cleaning.received(message)
 
     # -- READ --------------------------------------------------------------------------------
 

@@ -384,6 +384,11 @@ class ReplicaManager:
         if partition is not None and partition.waiting:
             self._dirty[partition] = None
 
+    def log_was_cleaned(self, partition: Partition) -> None:
+        """Measure a partition again whose segments were replaced by cleaned ones."""
+        if partition in self._sizes:
+            self._resized[partition] = None
+
     # -- the end of the tick -----------------------------------------------------------------
 
     def _mark_dirty(self, partition: Partition) -> None:

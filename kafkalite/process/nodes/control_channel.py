@@ -15,6 +15,7 @@ from kafkalite.config.listener import Listener
 from kafkalite.errors import KafkaError
 from kafkalite.process.nodes.node_process import NodeProcess, NodeProcessState
 from kafkalite.protocol.schemas.bus import (
+    DEMAND_SERVICE,
     DESIRED_NODES,
     FENCE,
     HEARTBEAT,
@@ -52,9 +53,11 @@ class ControlChannel:
         on_nodes: Callable[[set[int], frozenset[int]], None],
         on_fence: Callable[[int, int], None],
         on_heartbeat: Callable[[], None] = lambda: None,
+        on_demand: Callable[[str], None] = lambda key: None,
     ) -> None:
         self.reactor = reactor
         self.on_nodes = on_nodes
+        self.on_demand = on_demand
         self.on_fence = on_fence
         self.on_heartbeat = on_heartbeat
         self.socket: socket.socket | None = None
@@ -121,6 +124,8 @@ class ControlChannel:
             self.on_fence(fields["node_id"], fields["incarnation"])
         elif message.kind is HEARTBEAT:
             self.on_heartbeat()
+        elif message.kind is DEMAND_SERVICE:
+            self.on_demand(fields["key"])
         else:
             self.log_invalid(f"a message {message.kind}")
 

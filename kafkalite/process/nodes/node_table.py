@@ -66,6 +66,7 @@ class NodeTable:
         data: Path,
         address: Listener,
         on_exit: Callable[[ProcessExit], None],
+        on_demand: Callable[[str], None] = lambda key: None,
     ) -> None:
         self.reactor = reactor
         self.data = data
@@ -75,7 +76,7 @@ class NodeTable:
         self.processes: dict[int, NodeProcess] = {}
         self.watch = SupervisorWatch(reactor, settings, lambda: self.process(SUPERVISOR_ID))
         self.control = ControlChannel(
-            reactor, self.set_desired_nodes, self.fence, self.watch.record_heartbeat
+            reactor, self.set_desired_nodes, self.fence, self.watch.record_heartbeat, on_demand
         )
         workers = workers_of(settings, self.saved_ports)
         self.desired = initial_nodes(settings[WORKERS], workers, self.saved_ports)

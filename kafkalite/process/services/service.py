@@ -1,11 +1,12 @@
 """Service: the declaration of a process that runs beside the broker, a row of the table (table.py).
 
-Every service is a command of kafkalite on listening sockets that the broker binds:
+Every service is a command of kafkalite, on listening sockets that the broker binds if it has any:
 
     settings ──▶ ServicePlan: its command line, how its sockets are bound
     sockets ───▶ its entry in status.json ───▶ text for banner, log and `kafkalite status`
 
-It is ready when it has printed the line `ready` (service_output.py).
+It is ready when it has printed the line `ready` (service_output.py).  The broker does not wait for
+a service that starts on demand, which costs nothing until then.
 """
 
 from __future__ import annotations
@@ -45,5 +46,7 @@ class Service(NamedTuple):
     """Returns the entry in status.json."""
     describe: Callable[[Any], str]
     """Formats the entry in status.json for people."""
+    is_on_demand: bool = False
+    """True if it is started only once it is needed (ServiceGroup.demand)."""
     remove_files: Callable[[Listeners], object] = lambda listeners: None
     """Removes the files of the sockets at shutdown, before they are closed."""

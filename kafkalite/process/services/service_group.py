@@ -27,6 +27,7 @@ class ServiceGroup:
         self.processes = [
             ServiceProcess(reactor, data, service, plan, report) for service, plan in configured
         ]
+        self._may_start = False
 
     @property
     def is_ready(self) -> bool:
@@ -68,6 +69,7 @@ class ServiceGroup:
         return {
             process.service.key: process.service.describe(process.status)
             for process in self.processes
+            if process.listeners
         }
 
     @property
@@ -77,14 +79,24 @@ class ServiceGroup:
 
     def start(self) -> None:
         """Start them, and restart each one that exits."""
+        self._may_start = True
         for process in self.processes:
             process.start()
+
+    def demand(self, key: str) -> None:
+        """Start a service that is started on demand, unless it runs or is not configured."""
+        for process in self.processes:
+            if process.service.key == key and not process.is_demanded:
+                process.is_demanded = True
+                if self._may_start:
+                    process.start()
 
     def shut_down(self, on_exit: Callable[[], object]) -> None:
         """Shut them down one after another, the last one first, and then call `on_exit`.
 
         The gateway produces the messages that it has accepted before it exits.
         """
+        self._may_start = False
         for process in self.processes:
             on_exit = shutdown_step(process, on_exit)
         on_exit()
@@ -98,6 +110,8 @@ class ServiceGroup:
         """Add their addresses to the state of the broker."""
         entries = cast(dict[str, Any], ready)
         for process in self.processes:
+            if not process.listeners:
+                continue
             entries[process.service.key] = process.status
 
 

@@ -66,7 +66,9 @@ class ServiceProcess:
         self.service = service
         self.plan = plan
         self.report = report
-        self.is_ready = False
+        self.is_demanded = not service.is_on_demand
+        """False for a service that was not needed yet."""
+        self.is_ready = not self.is_demanded
         """True once it has started, so that the broker does not wait for it."""
         self.listeners: list[socket.socket] = []
         self.process: subprocess.Popen[bytes] | None = None
@@ -106,7 +108,7 @@ class ServiceProcess:
         """Start it, and restart it whenever it exits."""
         self._timer = None
         self._on_exit = None
-        if self.is_running:
+        if self.is_running or not self.is_demanded:
             return
         command = [sys.executable, "-P", "-m", "kafkalite", *self.plan.arguments]
         command += ["--data", str(self.data), "--descriptors", ",".join(map(str, self.descriptors))]
@@ -145,8 +147,8 @@ class ServiceProcess:
                 os.close(stdin)
         self._pidfd = os.pidfd_open(self.process.pid)
         self.reactor.watch(self._pidfd, self._exited)
-        address = self.service.describe(self.status)
-        log.info("%s started at %s. pid=%d", self._subject, address, self.process.pid)
+        address = f" at {self.service.describe(self.status)}" if self.listeners else ""
+        log.info("%s started%s. pid=%d", self._subject, address, self.process.pid)
 
     def _became_ready(self) -> None:
         if not self.is_ready and self._on_exit is None:

@@ -10,11 +10,12 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from kafkalite.config.settings import Settings
+from kafkalite.process.services.cleaner_service import CLEANER
 from kafkalite.process.services.exporter_service import EXPORTER
 from kafkalite.process.services.gateway_service import GATEWAY
 from kafkalite.process.services.service import Service, ServicePlan
 
-SERVICES: tuple[Service, ...] = (EXPORTER, GATEWAY)
+SERVICES: tuple[Service, ...] = (EXPORTER, GATEWAY, CLEANER)
 
 SOCKET_KEYS = tuple(key for service in SERVICES for key in service.socket_keys)
 

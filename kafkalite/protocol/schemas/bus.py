@@ -244,6 +244,12 @@ DESIRED_NODES = MESSAGES.declare(
     Struct(node_ids=Array(Int32()), dedicated=Array(Int32())),
 )  # fmt: skip
 
+DEMAND_SERVICE = MESSAGES.declare(
+    20, "DemandService", "0",
+    # Start a service of the table that is started on demand.
+    Struct(key=String()),
+)  # fmt: skip
+
 FENCE = MESSAGES.declare(
     12, "Fence", "0",
     # Kill this process, reap it, and start the node again.

@@ -1,0 +1,204 @@
+"""CleanerThread: asks the nodes for the dirtiest log, cleans it, and asks again.
+
+    OFFER to every node ─▶ the largest dirty ratio ─▶ TAKE_JOB ─▶ clean ─▶ CLEANED ─▶ SWAPPED
+                 └ none is due: sleep for log.cleaner.backoff.ms, or until a node wakes it up
+
+Each thread has connections of its own, one to each node.  An unexpected error is reported to the
+node, which does not offer that log again; the thread goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import select
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from kafkalite.cleaner.node_connection import NodeConnection
+from kafkalite.cleaner.throttle import Throttle
+from kafkalite.errors import KafkaError, KafkaStorageError, NetworkException, UnknownServerError
+from kafkalite.protocol.schemas import cleaning
+from kafkalite.storage import cleaning_files
+from kafkalite.storage.cleaning import CleaningCancelled, clean
+from kafkalite.storage.disk import DISK_FULL_ERRORS
+from kafkalite.transport.run_directory import local_path
+
+log = logging.getLogger("kafkalite.cleaner")
+
+RECONNECT_MS = 1_000
+"""Maximum sleep: nodes may have been added or restarted."""
+
+RETRIABLE_ERRORS = DISK_FULL_ERRORS | {errno.EMFILE, errno.ENFILE, errno.ENOENT, errno.ENOMEM}
+
+
+class CleanedBroker(NamedTuple):
+    """The parts of a running broker's state that the cleaner needs."""
+
+    cluster_id: str
+    node_ids: tuple[int, ...]
+    run_directory: Path
+
+
+class BestOffer(NamedTuple):
+    """The dirtiest log that was offered."""
+
+    connection: NodeConnection
+    fields: dict[str, Any]
+
+
+class CleanerThread:
+    """One thread of the cleaner; see the module."""
+
+    def __init__(
+        self,
+        number: int,
+        broker: Callable[[], CleanedBroker | None],
+        throttle: Throttle,
+        stop: int,
+    ) -> None:
+        self.number = number
+        self.threads_wanted = number + 1
+        """log.cleaner.threads, as of the last offer."""
+        self._broker = broker
+        self._throttle = throttle
+        self._stop = stop
+        self._connections: dict[int, NodeConnection] = {}
+        self._backoff_ms = RECONNECT_MS
+
+    def run(self, go_on: Callable[[], bool]) -> None:
+        """Clean until `go_on` returns False."""
+        waited_ms = 0
+        while go_on():
+            if waited_ms == 0:
+                best = self._best_offer()
+                if best is not None:
+                    self._clean_offered(best)
+                    continue
+            waited_ms += self._sleep(min(RECONNECT_MS, self._backoff_ms - waited_ms))
+            is_awake = any(each.is_awake for each in self._connections.values())
+            if is_awake or waited_ms >= self._backoff_ms or self._lacks_connections():
+                waited_ms = 0
+        for node_id in list(self._connections):
+            self._disconnect(node_id)
+
+    # -- connections -------------------------------------------------------------------------
+
+    def _lacks_connections(self) -> bool:
+        broker = self._broker()
+        return broker is not None and not set(broker.node_ids) <= self._connections.keys()
+
+    def _connect(self) -> None:
+        """Connect to the nodes that exist now, as far as they listen."""
+        broker = self._broker()
+        node_ids = set(broker.node_ids) if broker is not None else set()
+        for node_id in self._connections.keys() - node_ids:
+            self._disconnect(node_id)
+        for node_id in sorted(node_ids - self._connections.keys()):
+            assert broker is not None
+            path = local_path(broker.run_directory, node_id)
+            with contextlib.suppress(KafkaError):
+                self._connections[node_id] = NodeConnection(path, broker.cluster_id, node_id)
+
+    def _disconnect(self, node_id: int) -> None:
+        self._connections.pop(node_id).close()
+
+    def _sleep(self, timeout_ms: int) -> int:
+        """Sleep until a node sends a packet or the process ends; return the time given."""
+        waiting = select.poll()
+        waiting.register(self._stop, select.POLLIN)
+        for connection in self._connections.values():
+            waiting.register(connection, select.POLLIN)
+        if waiting.poll(max(1, timeout_ms)):
+            for node_id, connection in list(self._connections.items()):
+                try:
+                    connection.read_available()
+                except KafkaError:
+                    self._disconnect(node_id)
+        return max(1, timeout_ms)
+
+    # -- offers and jobs ---------------------------------------------------------------------
+
+    def _best_offer(self) -> BestOffer | None:
+        self._connect()
+        best: BestOffer | None = None
+        for node_id, connection in list(self._connections.items()):
+            connection.is_awake = False
+            try:
+                offer = cleaning.OFFER(request_id=connection.next_id())
+                fields, _ = connection.request(offer, cleaning.OFFERED)
+            except KafkaError as error:
+                log.info("Cleaner lost its connection to a node. node=%d error=%r", node_id, error)
+                self._disconnect(node_id)
+                continue
+            self.threads_wanted = fields["threads"]
+            self._backoff_ms = max(1, fields["backoff_ms"])
+            self._throttle.bytes_per_second = fields["bytes_per_second"]
+            if fields["partition"] >= 0 and (
+                best is None or fields["dirty_ratio"] > best.fields["dirty_ratio"]
+            ):
+                best = BestOffer(connection, fields)
+        return best
+
+    def _clean_offered(self, best: BestOffer) -> None:
+        """Take the job of an offer, clean, and wait for the swap."""
+        connection = best.connection
+        request_id = connection.next_id()
+        take = cleaning.TAKE_JOB(
+            request_id=request_id,
+            topic_id=best.fields["topic_id"],
+            partition=best.fields["partition"],
+        )
+        descriptor = -1
+        try:
+            fields, descriptor = connection.request(take, cleaning.JOB)
+            if fields["error_code"]:
+                log.info("Job is not available. error=%r", fields["error_message"])
+                return
+            error = self._clean(connection, request_id, descriptor)
+            cleaned = cleaning.CLEANED(request_id=request_id, **error)
+            swapped, _ = connection.request(cleaned, cleaning.SWAPPED, timeout_ms=None)
+            if swapped["error_code"]:
+                log.warning("Cleaned segments are not used. error=%r", swapped["error_message"])
+        except NetworkException as lost:
+            log.info("Cleaner lost its connection. node=%d error=%r", connection.node_id, lost)
+            if self._connections.get(connection.node_id) is connection:
+                self._disconnect(connection.node_id)
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    def _clean(
+        self, connection: NodeConnection, request_id: int, descriptor: int
+    ) -> dict[str, Any]:
+        """Clean by the job in a file and write the result there; return the fields of CLEANED."""
+
+        def throttle(size: int) -> None:
+            self._throttle.spend(size)
+            connection.read_available()
+            if request_id in connection.cancelled:
+                raise CleaningCancelled(connection.cancelled[request_id])
+
+        try:
+            result = clean(cleaning_files.read_job(descriptor), throttle)
+            cleaning_files.write_result(descriptor, result)
+        except NetworkException:
+            raise
+        except CleaningCancelled as cancelled:
+            return _failure(KafkaStorageError(str(cancelled)), retriable=True)
+        except OSError as error:
+            retriable = error.errno in RETRIABLE_ERRORS
+            return _failure(KafkaStorageError(f"{error.strerror}"), retriable=retriable)
+        except KafkaStorageError as damaged:
+            return _failure(damaged, retriable=False)
+        except Exception as error:
+            log.exception("Cleaning failed. node=%d", connection.node_id)
+            return _failure(UnknownServerError(repr(error)), retriable=False)
+        return {"error_code": 0, "error_message": None, "retriable": False}
+
+
+def _failure(error: KafkaError, *, retriable: bool) -> dict[str, Any]:
+    return {"error_code": error.code, "error_message": str(error)[:500], "retriable": retriable}

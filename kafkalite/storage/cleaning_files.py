@@ -1,0 +1,103 @@
+"""Cleaning files: a cleaning job and its result as bytes, in a file that two processes share.
+
+The log's owner writes the job into an anonymous file in memory and sends its descriptor; the
+cleaner reads it there, and writes the result in its place.  So neither is bounded by the size of a
+packet: a log may have tens of thousands of producers and aborted transactions.
+
+    job       u32 size of the JSON, JSON, aborted transactions of 4 × i64 each
+    result    JSON
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Iterable
+from typing import Any
+
+from kafkalite.errors import CorruptMessage
+from kafkalite.storage.cleaning_job import (
+    CleanedGroup,
+    CleanedSegment,
+    CleaningCounts,
+    CleaningJob,
+    CleaningResult,
+    LiveProducer,
+    SourceSegment,
+)
+from kafkalite.storage.transaction_index import AbortedTransaction
+
+_SIZE = struct.Struct("<I")
+_ABORTED = struct.Struct("<4q")
+RESULT_SIZE_MAX = 16 << 20
+
+
+def packed(aborted: Iterable[AbortedTransaction]) -> bytes:
+    """Return aborted transactions as bytes, which may be joined."""
+    return b"".join(_ABORTED.pack(*each) for each in aborted)
+
+
+def write_job(descriptor: int, job: CleaningJob, aborted: bytes) -> None:
+    """Write a job, whose aborted transactions are `packed`, to an empty file."""
+    text = json.dumps(job._asdict()).encode()
+    content = b"".join((_SIZE.pack(len(text)), text, aborted))
+    if os.pwrite(descriptor, content, 0) != len(content):
+        raise OSError("the job was written in part")
+
+
+def read_job(descriptor: int) -> CleaningJob:
+    """Read a job."""
+    content = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+    (size,) = _SIZE.unpack_from(content)
+    fields = json.loads(content[_SIZE.size : _SIZE.size + size])
+    fields["sources"] = tuple(SourceSegment(*each) for each in fields["sources"])
+    fields["producers"] = {
+        int(producer_id): LiveProducer(*each) for producer_id, each in fields["producers"].items()
+    }
+    fields["aborted"] = tuple(
+        AbortedTransaction(*each)
+        for each in _ABORTED.iter_unpack(content[_SIZE.size + size :])
+    )
+    return CleaningJob(**fields)
+
+
+def write_result(descriptor: int, result: CleaningResult) -> None:
+    """Write a result in place of the job."""
+    content = json.dumps(result._asdict()).encode()
+    os.ftruncate(descriptor, 0)
+    if os.pwrite(descriptor, content, 0) != len(content):
+        raise OSError("the result was written in part")
+
+
+def read_result(descriptor: int) -> CleaningResult:
+    """Read a result; raise CorruptMessage if it is none."""
+    if os.fstat(descriptor).st_size > RESULT_SIZE_MAX:
+        raise CorruptMessage("The result of a cleaning is too large.")
+    try:
+        fields = json.loads(os.pread(descriptor, RESULT_SIZE_MAX, 0))
+        return CleaningResult(
+            end_offset=_integer(fields["end_offset"]),
+            groups=tuple(_group(*each) for each in fields["groups"]),
+            counts=CleaningCounts(*fields["counts"]),
+        )
+    except (ValueError, TypeError, KeyError) as error:
+        raise CorruptMessage(f"The result of a cleaning is not valid: {error!r}.") from None
+
+
+def _group(sources: list[Any], segments: list[Any]) -> CleanedGroup:
+    group = CleanedGroup(
+        tuple(SourceSegment(*map(_integer, each)) for each in sources),
+        tuple(CleanedSegment(*map(_integer, each)) for each in segments),
+    )
+    if not group.sources or not group.segments:
+        raise ValueError("an empty group")
+    return group
+
+
+def _integer(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is not an offset or size")
+    return value
+
+
