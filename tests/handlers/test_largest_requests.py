@@ -21,6 +21,7 @@ from kafkalite.protocol.schema import BY_KEY, MessageSchema
 from kafkalite.protocol.schemas.cluster import METADATA
 from tests.handlers.conftest import InProcess
 from tests.handlers.grouping import find
+from tests.handlers.transacting import init
 
 SCALE = 16
 CALL_NS, C_CALL_NS = 300, 100
@@ -50,8 +51,10 @@ class WorkClock(ManualClock):
 @pytest.fixture(scope="module")
 def large(tmp_path_factory):
     """Yield a node whose image has many topics, without their logs on disk."""
-    node = InProcess(tmp_path_factory.mktemp("large") / "data")
+    node = InProcess(tmp_path_factory.mktemp("large") / "data", **SERVED)
     find(node)
+    find(node, key_type=1)
+    assert init(node, name="x0")[0] == 0
     image = node.node.image
     for name, count in (("many", PARTITIONS), *((f"t{n}", 1) for n in range(TOPICS))):
         topic = TopicImage(name, name.encode().ljust(16), dict.fromkeys(range(count)))
@@ -85,6 +88,10 @@ def many_parts(count, **fields):
 
 MANY, SET = {"name": "many"}, {"name": "retention.ms", "value": "7"}
 COMMITTING = {"group_id": "g", "generation_id_or_member_epoch": -1, "member_id": ""}
+PRODUCER = {"producer_id": 0, "producer_epoch": 0}
+TRANSACTION = {f"v3_and_below_{name}": value for name, value in PRODUCER.items()}
+TRANSACTION["v3_and_below_transactional_id"] = "x0"
+SERVED = {"unstable.feature.versions.enable": "true"}
 NEW = {"num_partitions": 1, "replication_factor": 1}
 
 REQUESTS = {
@@ -152,6 +159,19 @@ REQUESTS = {
     "DeleteRecords": (2, lambda n: {"topics": [{**MANY, "partitions": many_parts(n, offset=0)}]}),
     "OffsetForLeaderEpoch": (4, lambda n: {"topics": [{"topic": "many", "partitions": [
         {"partition": number, "leader_epoch": 0} for number in range(n)]}]}),
+    "AddPartitionsToTxn": (3, lambda n: {**TRANSACTION, "v3_and_below_topics": [
+        {**MANY, "partitions": [*range(n)]}]}),
+    "AddPartitionsToTxn of topics": (3, lambda n: {**TRANSACTION, "v3_and_below_topics": [
+        {"name": name, "partitions": [0]} for name in named("t", n)]}),
+    "AddPartitionsToTxn of transactions": (5, lambda n: {"transactions": [
+        {**PRODUCER, "transactional_id": name, "topics": [{"name": "t1", "partitions": [0]}]}
+        for name in named("x", n)]}),
+    "AddPartitionsToTxn again": (5, lambda n: {"transactions": [
+        {**PRODUCER, "transactional_id": "x0", "topics": [{"name": "t2", "partitions": [0]}]}
+        for _ in range(n)]}),
+    "DescribeTransactions": (0, lambda n: {"transactional_ids": named("x", n)}),
+    "UpdateFeatures": (0, lambda n: {"feature_updates": [
+        {"feature": name, "max_version_level": 1} for name in named("x", n)]}),
     "DescribeProducers": (0, lambda n: {"topics": [{**MANY, "partition_indexes": [*range(n)]}]}),
 }  # fmt: skip
 

@@ -6,6 +6,7 @@ ListTransactions       v0–v2   v1 filters by duration (KIP-994), v2 by a patte
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from kafkalite.broker.client_context import ClientContext
@@ -14,9 +15,10 @@ from kafkalite.broker.future import Future, all_of
 from kafkalite.broker.handlers.transactions.transactions_node import TransactionsNode
 from kafkalite.broker.security import DESCRIBE, TOPIC, TRANSACTIONAL_ID
 from kafkalite.broker.served_apis import Response, ServingNode, serves
-from kafkalite.broker.stepping import Work
+from kafkalite.broker.stepping import Work, in_steps
 from kafkalite.coordination.regular_expression import RegularExpression
-from kafkalite.errors import InvalidRegularExpression, InvalidRequest, KafkaError
+from kafkalite.coordination.transaction_coordinator import check_id
+from kafkalite.errors import InvalidRegularExpression, KafkaError
 from kafkalite.protocol.schemas.transaction_records import (
     Transaction,
     TransactionState,
@@ -31,46 +33,65 @@ STATE_NAMES = {*(state.title for state in TransactionState), "Dead", "PrepareEpo
 @serves(DESCRIBE_TRANSACTIONS, versions="0", at=ServingNode.COORDINATOR)
 def describe_transactions(
     node: TransactionsNode, request: Any, client: ClientContext
-) -> Work[Future[Response]]:
+) -> Work[Response | Future[Response]]:
     """Return the state of each transactional id."""
-    described: list[Future[Response]] = []
-    for transactional_id in dict.fromkeys(request.transactional_ids):
-        described.append(_describe_transaction(node, client, transactional_id))
+    found: dict[str, Future[Transaction | KafkaError]] = {}
+    for transactional_id in request.transactional_ids:
+        if transactional_id not in found:
+            found[transactional_id] = _find(node, client, transactional_id)
         yield
-    return all_of(described).map(lambda states: {"transaction_states": states})
+    response: Future[Response] = Future()
+
+    def respond(states: list[Transaction | KafkaError] | None, _: KafkaError | None) -> None:
+        assert states is not None, "errors are per transactional id"
+        by_id = zip(found, states, strict=True)
+        response.follow(in_steps(node.reactor, _descriptions(client, by_id)))
+
+    all_of([*found.values()]).then(respond)
+    return response
 
 
-def _describe_transaction(
+def _find(
     node: TransactionsNode, client: ClientContext, transactional_id: str
-) -> Future[Response]:
-    def refuse(error: KafkaError) -> Response:
-        return {"transactional_id": transactional_id, **error_fields(error, messages=False)}
+) -> Future[Transaction | KafkaError]:
+    try:
+        client.must(DESCRIBE, TRANSACTIONAL_ID, transactional_id)
+        check_id(transactional_id)
+        host = node.transactions.host_of(transactional_id)
+    except KafkaError as error:
+        return Future.of(error)
+    found: Future[Transaction | KafkaError] = host.read(
+        lambda machine: machine.describe(transactional_id)
+    )
+    return found.recover(lambda error: error)
 
-    def respond(transaction: Transaction) -> Response:
-        topics = partitions_by_topic(transaction.partitions).items()
-        return {
+
+def _descriptions(
+    client: ClientContext, found: Iterable[tuple[str, Transaction | KafkaError]]
+) -> Work[Response]:
+    states: list[Response] = []
+    for transactional_id, transaction in found:
+        if isinstance(transaction, KafkaError):
+            fields = error_fields(transaction, messages=False)
+            states.append({"transactional_id": transactional_id, **fields})
+            yield
+            continue
+        topics: list[Response] = []
+        states.append({
             "transactional_id": transactional_id,
             "transaction_state": transaction.state.title,
             "transaction_timeout_ms": transaction.timeout_ms,
             "transaction_start_time_ms": transaction.start_ms,
             "producer_id": transaction.producer_id,
             "producer_epoch": transaction.producer_epoch,
-            "topics": [
-                {"topic": topic, "partitions": indexes}
-                for topic, indexes in topics
-                if client.may(DESCRIBE, TOPIC, topic)
-            ],
-        }
-
-    try:
-        client.must(DESCRIBE, TRANSACTIONAL_ID, transactional_id)
-        if not transactional_id:
-            raise InvalidRequest("The transactional id is empty.")
-        host = node.transactions.host_of(transactional_id)
-        found = host.read(lambda machine: machine.describe(transactional_id))
-    except KafkaError as error:
-        return Future.of(refuse(error))
-    return found.map(respond).recover(refuse)
+            "topics": topics,
+        })  # fmt: skip
+        for topic, indexes in partitions_by_topic(transaction.partitions).items():
+            if client.may(DESCRIBE, TOPIC, topic):
+                topics.append({"topic": topic, "partitions": indexes})
+            yield
+        yield
+    return {"transaction_states": states}
 
 
 @serves(LIST_TRANSACTIONS, versions="0-2", at=ServingNode.COORDINATOR)
