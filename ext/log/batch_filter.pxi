@@ -122,8 +122,10 @@ cdef class BatchFilter:
             return code
         if self.kept_count == 0:
             return EMPTIED_
-        if not had_horizon and (rebase or self.has_tombstone):
-            rebase = True
+        # A batch that is partly mapped gets its horizon when all of it is: its last tombstones would
+        # otherwise be kept for a shorter time.
+        rebase = rebase or (self.has_tombstone and fields.last_offset < self.end_offset)
+        if rebase and not had_horizon:
             code = self.collect(reader, at, size, keep_all, True)
             if code:
                 return code

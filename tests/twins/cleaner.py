@@ -56,7 +56,7 @@ def filtered(
     ]
     if not kept:
         return b""
-    has_tombstone = any(record.value is None and record.offset < end for record in kept)
+    has_tombstone = any(record.value is None for record in kept) and header.last_offset < end
     rebased = has_tombstone and header.delete_horizon_ms is None
     if len(kept) == header.count and not rebased:
         return bytes(batch)
