@@ -8,6 +8,7 @@ repository: `make oracle`.
 import base64
 import re
 import shutil
+import time
 import uuid
 from types import SimpleNamespace
 
@@ -19,12 +20,16 @@ from kafkalite.clock import ManualClock
 from kafkalite.config.settings import Settings
 from kafkalite.records.batch import Record, batches, build
 from kafkalite.records.compression import Codec
+from kafkalite.records.control import TransactionMarker
+from kafkalite.storage import cleaner_checkpoint
 from kafkalite.storage.disk import DISK
 from kafkalite.storage.log import Log
 from kafkalite.storage.log_config import LogConfig
 from kafkalite.storage.log_environment import LogEnvironment
 from kafkalite.storage.log_reader import read
 from kafkalite.storage.partition_metadata import TopicIdPartition
+from kafkalite.storage.verification import NOT_REQUIRED
+from tests.storage import cleaning_harness as harness
 from tests.storage.factories import close
 from tools import apache_kafka
 
@@ -251,3 +256,156 @@ def test_kafkalite_opens_a_partition_written_by_kafka(kafka):
     appended = log.append(build([Record(-1, NOW, b"k", b"after Kafka's")]), leader_epoch=9)
     assert appended.base_offset == count
     close(log)
+
+
+# -- compaction ----------------------------------------------------------------------------------
+
+
+def compacted(directory):
+    """Return a log with updates, tombstones and transactions in every codec, cleaned twice."""
+    log = open_log(directory, uuid.uuid4().bytes, **{"segment.bytes": str(1 << 20)})
+    codecs, sequences = list(Codec), {7: 0, 8: 0}
+    for n in range(800):
+        producer_id = (7, 8, -1)[n % 3]
+        records = [
+            Record(-1, NOW + n, b"key %d" % ((7 * n + i) % 40), value_of(n, i)) for i in range(4)
+        ]
+        how = {}
+        if producer_id >= 0:
+            how = {
+                "producer_id": producer_id, "producer_epoch": 0, "transactional": True,
+                "base_sequence": sequences[producer_id],
+            }  # fmt: skip
+            sequences[producer_id] += len(records)
+        log.append(build(records, codec=codecs[n % 5], **how), 0, guard=NOT_REQUIRED)
+        if n % 10 == 9:
+            for producer in (7, 8):
+                log.append_marker(TransactionMarker(producer, 0, n % 20 > 10, 0), 0)
+    log.roll()
+    log.append(build([Record(-1, NOW + 5000, b"key 1", b"newest")]), 0)
+    expected = harness.latest(harness.read_committed(log)).values()
+    for later_ms in (0, 500, 5000):
+        log.cleaner_offset = -1
+        harness.run_pass(log, now_ms=NOW + later_ms, segment_bytes=1 << 20)
+    return log, {r.key: (r.offset, r.value) for r in expected if r.value is not None}
+
+
+def value_of(number, place):
+    return None if number % 37 == 5 else b"%d " % (10 * number + place) * 60
+
+
+@pytest.fixture
+def cleaned(tmp_path, kafka_tools):
+    directory = tmp_path / f"{TOPIC}-0"
+    directory.mkdir()
+    log, expected = compacted(directory)
+    end_offset = log.end_offset
+    log.deferred_deletes.remove_due()
+    close(log)
+    for path in directory.glob("*.deleted"):
+        path.unlink()
+    return SimpleNamespace(directory=directory, end_offset=end_offset, expected=expected)
+
+
+def test_kafka_dump_tool_finds_cleaned_segments_valid(cleaned):
+    shown = dump(cleaned.directory, ".log", "--deep-iteration")
+    found = re.findall(r"^baseOffset: (\d+) lastOffset: (\d+) .* isvalid: (\w+)", shown, re.M)
+    assert {valid for _, _, valid in found} == {"true"}
+    assert len(found) > 10
+    assert not DISAGREEMENTS.search(re.sub("(?i)non-consecutive offsets", "", shown))
+    for suffix in (".index", ".timeindex"):
+        assert not DISAGREEMENTS.search(dump(cleaned.directory, suffix))
+        sane = dump(cleaned.directory, suffix, "--index-sanity-check")
+        assert "passed sanity check" in sane
+
+
+def by_key(messages):
+    found = {message.key(): message for message in messages}
+    return {k: (m.offset(), m.value()) for k, m in found.items() if m.value() is not None}
+
+
+def read_to(bootstrap, end_offset):
+    """Return what a read_committed consumer gets of a topic, up to its end."""
+    consumer = Consumer({
+        "bootstrap.servers": bootstrap, "group.id": "any", "enable.partition.eof": True,
+    })  # fmt: skip
+    consumer.assign([TopicPartition(TOPIC, 0, 0)])
+    messages = []
+    while True:
+        (message,) = consumer.consume(1, timeout=30)
+        if message.error():
+            assert message.error().name() == "_PARTITION_EOF", message.error()
+            assert end_offset in (None, message.offset())
+            break
+        messages.append(message)
+    consumer.close()
+    return messages
+
+
+def test_kafka_serves_segments_that_were_cleaned_here(cleaned, kafka):
+    directory = kafka.data / f"{TOPIC}-0"
+    metadata = (directory / "partition.metadata").read_bytes()
+    shutil.rmtree(directory)
+    shutil.copytree(cleaned.directory, directory)
+    (directory / "partition.metadata").write_bytes(metadata)
+    for name in (".kafka_cleanshutdown", "recovery-point-offset-checkpoint",
+                 "replication-offset-checkpoint", "log-start-offset-checkpoint"):  # fmt: skip
+        (kafka.data / name).unlink(missing_ok=True)
+    with kafka:
+        messages = read_to(kafka.bootstrap, cleaned.end_offset)
+    assert by_key(messages) == cleaned.expected
+
+
+COMPACTED_BY_KAFKA = {
+    "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.001", "segment.ms": "500",
+    "delete.retention.ms": "0",
+}  # fmt: skip
+
+
+def test_kafkalite_opens_and_cleans_segments_that_kafka_has_cleaned(tmp_path, kafka_tools):
+    broker = apache_kafka.ApacheKafka(tmp_path / "kafka", {"log.cleaner.backoff.ms": "100"})
+    checkpoint = broker.data / "cleaner-offset-checkpoint"
+    try:
+        with broker:
+            admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+            topic = NewTopic(TOPIC, 1, 1, config=COMPACTED_BY_KAFKA)
+            admin.create_topics([topic])[TOPIC].result(30)
+            deadline = time.monotonic() + 60
+            number = 0
+            while (TOPIC, 0) not in cleaner_checkpoint.read(checkpoint):
+                assert time.monotonic() < deadline, "Kafka did not clean the log"
+                write_transactions(broker.bootstrap, number)
+                number += 1
+            messages = read_to(broker.bootstrap, None)
+    except apache_kafka.Unavailable as reason:
+        pytest.skip(str(reason))
+    directory = broker.data / f"{TOPIC}-0"
+    offset = cleaner_checkpoint.read(checkpoint)[TOPIC, 0]
+    log = open_log(directory, topic_id_in(directory), **{"cleanup.policy": "compact"})
+    assert log.failure is None
+    log.cleaner_offset = offset
+    expected = by_key(messages)
+    assert committed_by_key(log) == expected
+    log.roll()
+    harness.clean_all(log, slots=100_000, now_ms=int(time.time() * 1000))
+    assert committed_by_key(log) == expected
+    assert len(list(harness.records_of(log))) <= 2 * len(expected) + 20
+    close(log)
+
+
+def write_transactions(bootstrap, number):
+    """Write a committed and an aborted transaction, with updates and tombstones."""
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "writer"})
+    producer.init_transactions(30)
+    for commit in (True, False):
+        producer.begin_transaction()
+        for n in range(50):
+            value = None if n % 7 == 3 else b"%d %d " % (number, n) * 20
+            producer.produce(TOPIC, value, b"key %d" % (n % 20 + commit))
+        producer.flush(30)
+        (producer.commit_transaction if commit else producer.abort_transaction)(30)
+
+
+def committed_by_key(log):
+    found = harness.latest(harness.read_committed(log)).values()
+    return {r.key: (r.offset, r.value) for r in found if r.value is not None}
