@@ -122,8 +122,8 @@ cdef class BatchFilter:
             return code
         if self.kept_count == 0:
             return EMPTIED_
-        # A batch that is partly mapped gets its horizon when all of it is: its last tombstones would
-        # otherwise be kept for a shorter time.
+        # A batch that is partly mapped gets its horizon when all of it is: otherwise its last
+        # tombstones would be kept for a shorter time.
         rebase = rebase or (self.has_tombstone and fields.last_offset < self.end_offset)
         if rebase and not had_horizon:
             code = self.collect(reader, at, size, keep_all, True)

@@ -37,6 +37,7 @@ class SeededBug(NamedTuple):
     tests: str
 
 
+CLEANING = "tests/storage/test_cleaning.py"
 MACHINE = "tests/coordination/test_transaction_transitions.py"
 COORDINATOR = "tests/coordination/test_transaction_coordinator.py"
 MARKERS = "tests/broker/test_marker_queue.py"
@@ -170,6 +171,55 @@ BUGS = (
         "    epoch = min(stored.producer_epoch + 1, FENCING_EPOCH)\n    return aborted",
         "    epoch = stored.producer_epoch\n    return aborted",
         f"{MACHINE} {COORDINATOR}",
+    ),
+    SeededBug(
+        "B19", "aborted batches enter the offset map",
+        "kafkalite/storage/cleaning.py",
+        "if header.is_transactional and self._aborted.holding(",
+        "if not header.count and self._aborted.holding(",
+        CLEANING,
+    ),
+    SeededBug(
+        "B20", "an abort marker is dropped although an emptied batch is left",
+        "kafkalite/storage/cleaning.py",
+        "        self._met.add(aborted)",
+        "        self._met.update([aborted] if header.count else [])",
+        CLEANING,
+    ),
+    SeededBug(
+        "B23", "the last batch of a live producer is dropped",
+        "kafkalite/storage/cleaning.py",
+        "return header.last_offset == producer.last_data_offset",
+        "return False",
+        CLEANING,
+    ),
+    SeededBug(
+        "B24", "records above the last stable offset are cleaned",
+        "kafkalite/storage/cleaning.py",
+        "upper_offset = min(job.upper_offset, job.last_stable_offset)",
+        "upper_offset = job.upper_offset",
+        CLEANING,
+    ),
+    SeededBug(
+        "B25", "the segment with the lowest base offset is renamed first",
+        "kafkalite/storage/segment_swap.py",
+        "sorted(group.segments, reverse=True)",
+        "sorted(group.segments)",
+        "tests/storage/test_segment_swap.py",
+    ),
+    SeededBug(
+        "B26", "a segment that is partly mapped counts as clean",
+        "kafkalite/storage/cleaning.py",
+        "return code == cleaner.AT_END",
+        "return True",
+        CLEANING,
+    ),
+    SeededBug(
+        "B27", "the transaction index keeps the entries of dropped transactions only",
+        "kafkalite/storage/cleaning.py",
+        "            self._kept_abort = aborted\n            return cleaner.UNCHANGED\n",
+        "            return cleaner.UNCHANGED\n        self._kept_abort = aborted\n",
+        CLEANING,
     ),
     SeededBug(
         "B28", "a direct reader keeps the segments of an older generation",
