@@ -19,12 +19,14 @@ from pyspark_kafkalite.connector import stream_reader as stream_module
 from pyspark_kafkalite.connector.offset_ranges import OffsetRange
 from pyspark_kafkalite.connector.range_batches import DataLoss
 from pyspark_kafkalite.connector.stream_reader import StreamReader
+from tests.client.consuming import until
 from tests.spark.topics import delete, grow, trim
 
 
 @pytest.fixture(scope="module")
 def broker():
-    with Broker(config={"log.retention.ms": "-1"}) as broker:
+    config = {"log.retention.ms": "-1", "unstable.feature.versions.enable": "true"}
+    with Broker(config=config) as broker:
         yield broker
 
 
@@ -383,3 +385,39 @@ def test_larger_records_are_split_into_more_tasks(broker, topic):
 def test_range_is_not_split_into_more_parts_than_offsets():
     whole = OffsetRange("t", 0, 5, 8)
     assert [each[2:4] for each in range_planning.parts(whole, 10)] == [(5, 6), (6, 7), (7, 8)]
+
+
+def test_read_committed_plans_up_to_the_last_stable_offset_and_skips_aborted_records(
+    broker, topic, reader
+):
+    def read(start, end):
+        batches = [batch for part in stream.partitions(start, end) for batch in stream.read(part)]
+        return [value for batch in batches for value in batch.column("value").to_pylist()]
+
+    stream = reader(**{"kafka.isolation.level": "read_committed"})
+    everything = reader()
+    start = stream.initialOffset()
+    with Producer(broker.bootstrap, transactional_id=topic) as producer:
+        for number, commits in enumerate([False, True, False, False, True, False]):
+            transaction = producer.transaction()
+            transaction.begin()
+            for partition in range(2):
+                producer.send(topic, b"%d" % number, partition=partition)
+            producer.flush()
+            transaction.commit() if commits else transaction.abort()
+        # Two offsets for each transaction: its record and its marker.
+        until(lambda: latest(everything, start) == {topic: {"0": 12, "1": 12}})
+        open_one = producer.transaction()
+        open_one.begin()
+        producer.send(topic, b"open", partition=0).result()
+        produce(broker, topic, 3, 1, size=0)
+        until(lambda: latest(everything, start) == {topic: {"0": 16, "1": 13}})
+        end = latest(stream, start)
+        assert end == {topic: {"0": 12, "1": 13}}
+        assert sorted(read(start, end)) == [b"0", b"1", b"1", b"4", b"4"]
+        for begin in range(12):  # also inside an aborted transaction, and at its marker
+            inside = {topic: {"0": begin, "1": 13}}
+            assert read(inside, end) == [b"%d" % each for each in (1, 4) if 2 * each >= begin]
+        open_one.abort()
+        until(lambda: latest(stream, end) == {topic: {"0": 17, "1": 13}})
+    assert read(end, {topic: {"0": 17, "1": 13}}) == [b"0", b"1", b"2"]
