@@ -446,12 +446,12 @@ def test_supervisor_change_fails_only_requests_sent_to_the_old_one(followed, con
     assert (kept, followed.sent[-1].fields["frame"]) == ([], b"kept")
 
 
-def markers(incarnation: int) -> bus.TypedRecord:
+def markers(incarnation: int, request_id: int = 9) -> bus.TypedRecord:
     targets = [
         MarkerTargets(TransactionMarker(7, 3, True, 5, 2), [(b"a" * 16, 0), (b"a" * 16, 2)]),
         MarkerTargets(TransactionMarker(8, 0, False, 5, 0), [(b"b" * 16, 1)]),
     ]
-    return bus.read_frame(bus.write_frame(write_markers(9, incarnation, targets)))
+    return bus.read_frame(bus.write_frame(write_markers(request_id, incarnation, targets)))
 
 
 def test_markers_are_written_and_answered_once_they_are_committed(followed):
@@ -468,6 +468,17 @@ def test_markers_are_written_and_answered_once_they_are_committed(followed):
     assert followed.sent[-1].fields == {
         "request_id": 9, "incarnation": 4, "error_codes": [0, 6, 0],
     }  # fmt: skip
+
+
+def test_markers_of_an_older_request_are_dropped(followed):
+    controller = followed.begin()
+    controller.received(welcome(2, incarnation=4))
+    for request_id in (9, 9, 8, 10):
+        controller.received(markers(4, request_id))
+    assert len(followed.markers) == 2
+    controller.received(welcome(2, incarnation=5))
+    controller.received(markers(5, 1))
+    assert len(followed.markers) == 3
 
 
 @pytest.mark.parametrize("incarnation", [3, 5])

@@ -117,6 +117,7 @@ class RemoteController(ControllerClient):
         self._listeners: list[MetadataListener] = []
         self._on_welcome: Callable[[], object] = lambda: None
         self._write_markers: WriteMarkers | None = None
+        self._marker_request_id = 0
         self._supervisor = -1
         self._is_welcomed = False
         self._heartbeat_ms = 0  # set by the supervisor's Welcome
@@ -190,6 +191,7 @@ class RemoteController(ControllerClient):
                 )
             self._fail_sent_requests()
             self._supervisor = fields["incarnation"]
+            self._marker_request_id = 0
         # The log of one supervisor only grows, and may have been read further since this was sent.
         self._heartbeat_ms = max(1, fields["heartbeat_ms"])
         if fields["image_offset"] > self.offset:
@@ -276,15 +278,18 @@ class RemoteController(ControllerClient):
 
     def _markers(self, fields: dict[str, Any]) -> None:
         """Write the markers of the supervisor that has welcomed this node, and respond."""
-        incarnation = fields["incarnation"]
+        incarnation, request_id = fields["incarnation"], fields["request_id"]
         if not self._is_welcomed or incarnation != self._supervisor or self._write_markers is None:
             return  # sent by a supervisor that is dead; the next one sends them again
+        if request_id <= self._marker_request_id:
+            return  # an older request; a later one for its markers may be answered already
+        self._marker_request_id = request_id
 
         def respond(codes: list[int] | None, error: KafkaError | None) -> None:
             if codes is not None and self._is_welcomed and self._send is not None:
                 self._send(
                     bus.MARKERS_WRITTEN(
-                        request_id=fields["request_id"],
+                        request_id=request_id,
                         incarnation=incarnation,
                         error_codes=codes,
                     )

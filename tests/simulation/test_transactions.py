@@ -1,0 +1,36 @@
+"""Transactions under random faults, one seed each: see transaction_simulation.py.
+
+`python -m tests.simulation.test_transactions SEED` tries one seed after the other.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import tempfile
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.transaction_simulation import TransactionSimulation
+
+STEPS = 250
+SETTINGS = {"unstable.feature.versions.enable": "true"}
+
+
+@pytest.mark.parametrize("seed, durability", [(0, "os"), (1, "fsync")])
+def test_transactions_are_whole_under_random_faults(tmp_path, seed, durability):
+    TransactionSimulation(tmp_path / "data", seed, durability=durability, **SETTINGS).run(STEPS)
+
+
+if __name__ == "__main__":
+    logging.disable(logging.CRITICAL)
+    for seed in count(int(sys.argv[1])):
+        with tempfile.TemporaryDirectory() as directory:
+            print(seed, end=" ", flush=True)
+            where = Path(directory) / "data"
+            simulation = TransactionSimulation(where, seed, durability="fsync", **SETTINGS)
+            simulation.run(STEPS)
+            known = sum(len(client.outcomes) for client in simulation.clients)
+            print(known, end="; ", flush=True)
