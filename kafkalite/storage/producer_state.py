@@ -184,7 +184,7 @@ class ProducerStateManager:
         if transactional:
             self.check_transactional(producer_id, epoch, guard)
         if self.verifications:
-            self._check_first_sequence(producer_id, base_sequence)
+            self._check_first_sequence(producer_id, epoch, base_sequence)
         if not is_next and producer is not None:
             _refuse_sequence(producer, epoch, base_sequence)
         if not transactional and self.transactions and producer_id in self.transactions:
@@ -236,10 +236,10 @@ class ProducerStateManager:
             producer_id, epoch, sequence, now_ms, is_implicit=is_implicit
         )
 
-    def _check_first_sequence(self, producer_id: int, base_sequence: int) -> None:
+    def _check_first_sequence(self, producer_id: int, epoch: int, base_sequence: int) -> None:
         """Raise OutOfOrderSequenceNumber if an earlier batch of the transaction is missing."""
         entry = self.verifications.get(producer_id)
-        if entry is None:
+        if entry is None or entry.epoch != epoch:
             return
         producer = self._producers.get(producer_id)
         is_new = producer is None or not producer.batches
@@ -282,7 +282,7 @@ class ProducerStateManager:
             if is_control:
                 self.verifications.transaction_ended(producer_id, epoch)
             else:
-                self.verifications.transaction_began(producer_id)
+                self.verifications.transaction_began(producer_id, epoch)
         if is_control:
             producer.txn_first_offset = -1
             producer.coordinator_epoch = coordinator_epoch

@@ -93,9 +93,12 @@ class VerificationEntries:
         entry = self._entries.get(producer_id)
         return entry is not None and entry.guard is guard
 
-    def transaction_began(self, producer_id: int) -> None:
-        """Remove the guard of a producer whose transactional records were appended."""
-        self._entries.pop(producer_id, None)
+    def transaction_began(self, producer_id: int, epoch: int) -> None:
+        """Remove the guard of a producer whose transactional records were appended, unless it is
+        the next transaction's: late records may come until the marker does."""
+        entry = self._entries.get(producer_id)
+        if entry is not None and entry.epoch <= epoch:
+            del self._entries[producer_id]
 
     def transaction_ended(self, producer_id: int, marker_epoch: int) -> None:
         """Remove the guard of a producer whose marker was appended, unless it is the next
