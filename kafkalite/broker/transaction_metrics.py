@@ -1,7 +1,8 @@
 """Metrics of transactions: the coordinators on this node, and open transactions of its partitions.
 
 Kafka's names are used where it has the metric: the queue of markers without a reachable leader,
-partitions with late transactions, and the lag of the last stable offset of a partition.
+partitions with late transactions, verifications, and the lag of the last stable offset of a
+partition.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from kafkalite.metrics import COUNTER, GAUGE, Family
+from kafkalite.metrics import COUNTER, GAUGE, HISTOGRAM, Family
 from kafkalite.protocol.schemas.transaction_records import TransactionState
 
 if TYPE_CHECKING:
@@ -23,6 +24,17 @@ def transaction_families(node: Node) -> Iterator[Family]:
         "kafka_server_replicamanager_partitionswithlatetransactionscount", GAUGE,
         "Partitions with a transaction that should have been ended by its timeout.",
         [({}, node.late_transactions.partition_count)],
+    )  # fmt: skip
+    verifier = node.replicas.verifier
+    yield Family(
+        "kafka_server_addpartitionstotxnmanager_verificationtimems", HISTOGRAM,
+        "Time in which the coordinator verified a transaction's partitions, or added them.",
+        [({}, verifier.times.values())],
+    )  # fmt: skip
+    yield Family(
+        "kafka_server_addpartitionstotxnmanager_verificationfailurerate_total", COUNTER,
+        "Partitions that could not be verified, or added to the transaction.",
+        [({}, verifier.failed_count)],
     )  # fmt: skip
     if not node.controller.is_local:
         return

@@ -6,7 +6,9 @@ from unittest import mock
 
 import pytest
 
+from kafkalite.broker.future import Future
 from kafkalite.coordination.machine import DecisionResult
+from kafkalite.coordination.transaction import ProducerEpoch
 from kafkalite.protocol.schemas.transaction_records import (
     Transaction,
     TransactionRecord,
@@ -80,3 +82,15 @@ def test_last_stable_offset_lag_counts_the_records_of_open_transactions(metered)
         partition.append(batch, guard=NOT_REQUIRED)
     sample = metered.sample
     assert sample("kafka_cluster_partition_laststableoffsetlag", topic="a", partition="0") == 2
+
+
+def test_verifications_are_timed_and_their_failures_counted(metered):
+    name = "kafka_server_addpartitionstotxnmanager_verification"
+    verifier = metered.broker.node.replicas.verifier
+    assert metered.sample(f"{name}failurerate_total") == 0
+    verifier.ask = lambda requests: Future.of([[0] if each.adds else [120] for each in requests])
+    for adds in (True, False):
+        verifier.verify("id", ProducerEpoch(7, 0), ("a", 0), adds=adds)
+    metered.broker.reactor.tick(0)
+    assert metered.sample(f"{name}failurerate_total") == 1
+    assert sum(metered.sample(f"{name}timems")[1:]) == 2

@@ -94,3 +94,28 @@ def test_transaction_completes_when_its_coordinator_is_killed_after_the_decision
         TransactionState.PREPARE_COMMIT,
         TransactionState.COMPLETE_COMMIT,
     ]
+
+
+def test_transactions_over_two_workers_are_verified(broker):
+    """Several requests are in flight, and each transaction begins in the partitions of both."""
+    topic = broker.topic(PARTITIONS)
+    producer = confluent_kafka.Producer({
+        "bootstrap.servers": broker.bootstrap, "transactional.id": "id", "linger.ms": 0,
+        "batch.num.messages": 2,
+    })  # fmt: skip
+    producer.init_transactions(WAIT_S_MAX)
+    expected = []
+    for number in range(20):
+        producer.begin_transaction()
+        values = [b"%d-%d" % (number, each) for each in range(30)]
+        for each, value in enumerate(values):
+            producer.produce(topic, value, partition=each % PARTITIONS)
+            producer.poll(0)
+        if number % 3:
+            producer.commit_transaction(WAIT_S_MAX)
+            expected += [(each % PARTITIONS, value) for each, value in enumerate(values)]
+        else:
+            producer.flush(WAIT_S_MAX)
+            producer.abort_transaction(WAIT_S_MAX)
+    values, _ = committed_values(broker, topic)
+    assert values == sorted(expected)
