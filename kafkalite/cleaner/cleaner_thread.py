@@ -25,7 +25,7 @@ from kafkalite.protocol.schemas import cleaning
 from kafkalite.storage import cleaning_files
 from kafkalite.storage.cleaning import CleaningCancelled, clean
 from kafkalite.storage.disk import DISK_FULL_ERRORS
-from kafkalite.transport.run_directory import local_path
+from kafkalite.transport.run_directory import cleaner_path, local_path
 
 log = logging.getLogger("kafkalite.cleaner")
 
@@ -99,9 +99,12 @@ class CleanerThread:
             self._disconnect(node_id)
         for node_id in sorted(node_ids - self._connections.keys()):
             assert broker is not None
-            path = local_path(broker.run_directory, node_id)
-            with contextlib.suppress(KafkaError):
-                self._connections[node_id] = NodeConnection(path, broker.cluster_id, node_id)
+            for path_of in (local_path, cleaner_path):
+                path = path_of(broker.run_directory, node_id)
+                if node_id not in self._connections and path.is_socket():
+                    with contextlib.suppress(KafkaError):
+                        connection = NodeConnection(path, broker.cluster_id, node_id)
+                        self._connections[node_id] = connection
 
     def _disconnect(self, node_id: int) -> None:
         self._connections.pop(node_id).close()

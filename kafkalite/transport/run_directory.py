@@ -2,6 +2,8 @@
 
     $XDG_RUNTIME_DIR/kafkalite/CLUSTER-LETTERS/bus           the supervisor's end of the bus
                                                local-NODE    a node's socket for local programs
+                                               cleaner-NODE  that for the log cleaner only, with
+                                                             native.enable=false
     /tmp/kafkalite-UID/CLUSTER-LETTERS/…                     if the former is not a private
                                                              directory of this user
 
@@ -25,6 +27,7 @@ from kafkalite.metrics import PUSHES
 
 BUS = "bus"
 LOCAL = "local-"
+CLEANER = "cleaner-"
 NODE_ID_MAX = 2**31 - 1
 
 SOCKET_PATH_SIZE_MAX = 107
@@ -50,6 +53,11 @@ def cluster_letters(cluster_id: str) -> str:
 def local_path(run_directory: Path, node_id: int) -> Path:
     """Return the path of a node's socket for local programs."""
     return run_directory / f"{LOCAL}{node_id}"
+
+
+def cleaner_path(run_directory: Path, node_id: int) -> Path:
+    """Return the path of a node's socket for the log cleaner, if it serves no local programs."""
+    return run_directory / f"{CLEANER}{node_id}"
 
 
 def local_sockets(cluster_id: str, node_id: int) -> list[Path]:
@@ -82,7 +90,7 @@ def user_directory() -> Path:
     runtime = Path(os.environ.get("XDG_RUNTIME_DIR") or ".")
     ours = runtime / "kafkalite"
     name = "x" * (CLUSTER_LETTERS_MAX + 1 + DIRECTORY_LETTERS)
-    longest = ours / name / max(BUS, PUSHES, f"{LOCAL}{NODE_ID_MAX}", key=len)
+    longest = ours / name / max(BUS, PUSHES, f"{CLEANER}{NODE_ID_MAX}", key=len)
     if (
         runtime.is_absolute()
         and is_private(runtime)

@@ -26,6 +26,7 @@ from kafkalite.protocol.schemas import local
 from kafkalite.protocol.schemas.local import REQUEST_SIZE_MAX, write_packet
 from kafkalite.transport import packet_socket
 from kafkalite.transport.ring import ProducerRing
+from kafkalite.transport.run_directory import cleaner_path
 from tests.broker.local_harness import READ, LocalNode, batch_of, descriptor_count
 
 HELLO = write_packet(local.HELLO(cluster_id="c", node_id=0, client_id=None))
@@ -88,7 +89,11 @@ def test_closed_node_removes_only_its_own_socket(host):
 
 def test_native_enable_false_opens_no_local_listener(host):
     host.restart(**{"native.enable": "false"})
+    assert not host.path.exists()
+    assert cleaner_path(host.run_directory, 0).is_socket()
+    host.restart(**{"log.cleaner.enable": "false"})
     assert host.node.local_listener is None and not host.path.exists()
+    assert not cleaner_path(host.run_directory, 0).exists()
 
 
 def test_node_without_local_listener_serves_over_tcp(host, caplog):

@@ -183,3 +183,27 @@ def test_policy_may_change_both_ways(broker, admin, kafkalite):
     assert " s ago" in row and "0 %" in row
     examined = kafkalite("doctor", "--data", broker.data).stdout
     assert re.search(r"ok +compaction +the log cleaner runs", examined)
+
+
+def test_dirty_log_is_cleaned_by_itself_also_without_local_clients():
+    config = {"native.enable": "false", "log.cleaner.backoff.ms": 50}
+    with Broker(workers=0, config=config) as single:
+        broker_log = single.data / "kafkalite.log"
+        admin = AdminClient({"bootstrap.servers": single.bootstrap})
+        single.topic()
+        assert "Log cleaner started" not in broker_log.read_text()
+        create(admin, "state")
+        written = write(single, "state", 16)
+        until(lambda: "Log was compacted. partition=state-0" in broker_log.read_text())
+        assert len(read_all(single, "state")) < 16 * KEYS
+        assert holds_latest(single, "state", written)
+        pid = cleaner_pid(single)
+    until(lambda: is_gone(pid))
+
+
+def test_disabled_cleaner_is_not_started(kafkalite):
+    with Broker(workers=0, config={"log.cleaner.enable": "false"}) as single:
+        create(AdminClient({"bootstrap.servers": single.bootstrap}), "state")
+        refused = kafkalite("topic", "compact", "state", "-b", single.bootstrap)
+        assert refused.returncode == 1 and "log.cleaner.enable is false" in refused.stderr
+        assert "Log cleaner started" not in (single.data / "kafkalite.log").read_text()

@@ -32,6 +32,7 @@ from kafkalite.broker.local.direct_reads import DirectReads
 from kafkalite.broker.local.ring_host import HostedRing, RingHost
 from kafkalite.broker.security import TRANSACTIONAL_ID, WRITE, principal_of
 from kafkalite.config.broker import NATIVE_ENABLE
+from kafkalite.config.log_cleaner import LOG_CLEANER_ENABLE
 from kafkalite.errors import (
     BrokerNotAvailable,
     ClusterAuthorizationFailed,
@@ -46,7 +47,7 @@ from kafkalite.protocol.schemas import local
 from kafkalite.protocol.schemas.local import REQUEST_SIZE_MAX, TypedRecord, write_packet
 from kafkalite.transport.connection import Disconnect
 from kafkalite.transport.packet_socket import PacketConnection, PacketListener
-from kafkalite.transport.run_directory import local_path
+from kafkalite.transport.run_directory import cleaner_path, local_path
 
 if TYPE_CHECKING:
     from kafkalite.broker.local.local_node import LocalNode
@@ -250,11 +251,14 @@ def open_local_listener(node: LocalNode, run_directory: Path) -> LocalListener |
     """Open a node's local listener in the run directory.
 
     Returns None if it is disabled or cannot be opened: local programs are then served over TCP.
+    With native.enable=false it has a path that only the log cleaner looks for.
     """
-    if not node.settings[NATIVE_ENABLE]:
+    is_native = node.settings[NATIVE_ENABLE]
+    if not is_native and not node.settings[LOG_CLEANER_ENABLE]:
         return None
+    path = local_path if is_native else cleaner_path
     try:
-        return LocalListener(node, local_path(run_directory, node.node_id))
+        return LocalListener(node, path(run_directory, node.node_id))
     except Refusal as refusal:
         log.warning(
             "Local listener is not available; local programs are served over TCP only. error=%r",
