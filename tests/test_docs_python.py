@@ -27,6 +27,7 @@ PROGRAMS = {
     "docs/tutorials/pandas-and-polars.md": 4,
     "docs/tutorials/reading.md": 1,
     "docs/tutorials/asyncio.md": 1,
+    "docs/tutorials/transactions.md": 3,
     "docs/tutorials/test-suite.md": 2,
     "docs/tutorials/zeromq.md": 3,
 }
@@ -66,7 +67,8 @@ def run(*arguments: object, timeout_s: int = TIMEOUT_S) -> subprocess.CompletedP
 
 @pytest.fixture(scope="module")
 def broker():
-    with Broker(workers=2, config={"gateway.listener": "tcp://127.0.0.1:0"}) as started:
+    config = {"gateway.listener": "tcp://127.0.0.1:0", "unstable.feature.versions.enable": "true"}
+    with Broker(workers=2, config=config) as started:
         yield started
 
 

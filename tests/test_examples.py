@@ -18,6 +18,8 @@ TIMEOUT_S = 300
 TESTED = {
     "asyncio_pipeline.py",
     "data_frames.py",
+    "exactly_once.py",
+    "exactly_once_confluent.py",
     "produce_and_consume.py",
     "spark_report.py",
     "test_orders.py",
@@ -41,7 +43,7 @@ def run(*command: str | Path) -> str:
 @pytest.fixture
 def bootstrap():
     """The address of a broker without topics."""
-    with Broker() as broker:
+    with Broker(config={"unstable.feature.versions.enable": "true"}) as broker:
         yield broker.bootstrap
 
 
@@ -52,6 +54,18 @@ def test_each_example_is_tested_and_says_how_to_run_it():
         docstring = ast.get_docstring(ast.parse((EXAMPLES / name).read_text())) or ""
         assert f"examples/{name}" in docstring
         assert f"../examples/{name}" in index
+
+
+def test_exactly_once(bootstrap):
+    output = run(EXAMPLES / "exactly_once.py", bootstrap)
+    assert output.count("crashed inside transaction") == 2
+    assert "bills: 1000 orders billed once: True" in output
+
+
+def test_exactly_once_confluent(bootstrap):
+    output = run(EXAMPLES / "exactly_once_confluent.py", bootstrap)
+    assert "aborted: this transaction fails" in output
+    assert "squares: 500 each once: True" in output
 
 
 def test_produce_and_consume(bootstrap):
