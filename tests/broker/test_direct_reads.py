@@ -28,9 +28,11 @@ from kafkalite.errors import (
 from kafkalite.protocol.schemas.offsets import DELETE_RECORDS
 from kafkalite.protocol.schemas.topics import DELETE_TOPICS
 from kafkalite.records.batch import batches
+from kafkalite.storage.cleaning import clean
 from kafkalite.storage.log_reader import read
 from tests.broker.local_harness import LocalClient, LocalNode, batch_of, descriptor_count
 from tests.handlers.denying import Denying
+from tests.storage.cleaning_harness import job_of, no_throttle
 
 DELAY_MS = 60_000
 
@@ -347,6 +349,20 @@ def test_grant_lists_files_that_are_not_granted_any_more(host, local_client):
     assert (told["dropped"], told["fresh"]) == ([first["file"]], False)
     assert told["file"] == second["file"]
     assert local_client.read(host.topic, offset=4)["dropped"] == []
+
+
+def test_grant_lists_files_of_segments_that_compaction_replaced(host, local_client):
+    fill(host, 2)
+    local_client.read(host.topic, offset=0)
+    second = local_client.read(host.topic, offset=3)
+    before = local_client.content(second)
+    log = host.node.replicas.leader("t", 0).log
+    log.replace_segments(clean(job_of(log), no_throttle).groups[1])
+    told = local_client.read(host.topic, offset=3)
+    assert (told["dropped"], told["fresh"]) == ([second["file"]], True)
+    assert (told["end_offset"], told["size"]) == (6, 61)  # an emptied batch
+    assert local_client.content(second) == before
+    assert local_client.read(host.topic, offset=6)["dropped"] == []
 
 
 def test_expired_read_lists_removed_files(host, local_client):
