@@ -24,7 +24,7 @@ cdef class BatchFilter:
         self.end_offset = offsets.end_offset
         self.now_ms, self.delete_horizon_ms = now_ms, delete_horizon_ms
         self.high_watermark = high_watermark
-        if not reserve(&self.output, 2 * WINDOW_SIZE) or not reserve(&self.scratch, WINDOW_SIZE):
+        if not reserve(&self.scratch, HEADER_SIZE):
             raise MemoryError
 
     def __dealloc__(self):
@@ -65,10 +65,10 @@ cdef class BatchFilter:
         read.  DECIDE is returned at the last batch of the last file, too.
         """
         cdef int code = NONE
-        cdef int64_t until = reader.position + WINDOW_SIZE
+        cdef int64_t until = reader.position + reader.window_size
         with nogil:
             while code == NONE:
-                if self.output.size >= WINDOW_SIZE or reader.position >= until:
+                if self.output.size >= reader.window_size or reader.position >= until:
                     code = WINDOW_
                 else:
                     code = reader.next()

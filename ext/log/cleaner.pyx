@@ -1,6 +1,6 @@
 """The log cleaner's work per record: an offset map of keys, and the filter of batches.
 
-    BatchReader     takes whole, valid batches from a segment file, in windows of 1 MiB
+    BatchReader     takes whole, valid batches from a segment file, a window at a time
     OffsetMap       key → last offset: digest (16 bytes, XXH3-128) and offset + 1 (8 bytes) a slot,
                     open addressing, in one block that is allocated once
     BatchFilter     drops the records that have later ones, rewrites their batches into a buffer of
@@ -13,7 +13,7 @@ Two keys with the same digest would be one key, as in Apache Kafka, whose digest
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy
 
 from batch_check cimport check_batch, crc32c
@@ -37,7 +37,7 @@ cdef extern from *:
 
 
 cdef enum:
-    WINDOW_SIZE = 1 << 20
+    WINDOW_SIZE_MIN = 16 * 1024
     KEYS_AHEAD = 32
     OFFSET_ENTRY_SIZE = 8
     TIME_ENTRY_SIZE = 12
@@ -101,11 +101,11 @@ cdef class BatchReader:
     cdef const uint8_t* batch
     cdef Batch fields
     cdef bint has_batch
+    cdef readonly Py_ssize_t window_size
 
-    def __cinit__(self):
-        self.window.at = <uint8_t*> malloc(WINDOW_SIZE)
-        self.window.room = WINDOW_SIZE
-        if self.window.at == NULL:
+    def __cinit__(self, Py_ssize_t window_size):
+        self.window_size = max(window_size, <Py_ssize_t> WINDOW_SIZE_MIN)
+        if not reserve(&self.window, self.window_size):
             raise MemoryError
         self.fd = -1
 
@@ -122,7 +122,7 @@ cdef class BatchReader:
     cdef int fill(self, Py_ssize_t wanted) noexcept nogil:
         """Read a window that begins at the position and has at least `wanted` bytes."""
         cdef Py_ssize_t size = <Py_ssize_t> min(
-            <int64_t> max(wanted, <Py_ssize_t> WINDOW_SIZE), self.end - self.position
+            <int64_t> max(wanted, self.window_size), self.end - self.position
         )
         self.window.size = 0
         self.window_at = self.position

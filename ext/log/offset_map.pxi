@@ -119,11 +119,11 @@ cdef class OffsetMap:
     def build(self, BatchReader reader not None) -> int:
         """Add the records of uncompressed batches outside transactions.
 
-        Returns AT_END, WINDOW after about 1 MiB, DECIDE at another batch, FULL, or the reason why
+        Returns AT_END, WINDOW after about a window, DECIDE at another batch, FULL, or the reason why
         a batch cannot be read.
         """
         cdef int code = NONE
-        cdef int64_t until = reader.position + WINDOW_SIZE
+        cdef int64_t until = reader.position + reader.window_size
         with nogil:
             while code == NONE:
                 if reader.position >= until:

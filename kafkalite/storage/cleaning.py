@@ -48,8 +48,8 @@ from kafkalite.storage.segment_groups import groups_of
 from kafkalite.storage.transaction_index import AbortedTransaction
 
 Throttle = Callable[[int], None]
-"""Called with the number of bytes read and written since the last call, about every MiB.  It may
-sleep, and cancels the pass by raising CleaningCancelled."""
+"""Called for about each window with the number of bytes read and written since the last call.  It
+may sleep, and cancels the pass by raising CleaningCancelled."""
 
 WRITTEN = (layout.CLEANED,)
 """Kind of the files that a pass writes and deletes; the owner may be renaming other ones."""
@@ -110,7 +110,7 @@ class CleaningPass:
         """The producers of which a batch was met since their last commit marker."""
         self._kept_abort: AbortedTransaction | None = None
         """The transaction of the current batch, if that is an abort marker that is kept."""
-        self._reader = BatchReader()
+        self._reader = BatchReader(job.io_buffer_bytes)
         upper_offset = min(job.upper_offset, job.last_stable_offset)
         self._offsets = OffsetMap(
             job.map_bytes, job.load_factor, job.first_dirty_offset, upper_offset

@@ -58,6 +58,7 @@ class CleaningJob(NamedTuple):
     """Memory of the offset map (log.cleaner.dedupe.buffer.size / threads)."""
     load_factor: float
     io_buffer_bytes: int
+    """Size of the window that is read at a time, and about that of a write."""
 
     def spans(self) -> list[tuple[SourceSegment, int]]:
         """Return the sources, each with the base offset of the segment after it."""

@@ -69,6 +69,9 @@ def search_max_timestamp(log: Log) -> Search:
     if found is None:
         return None
     batch = RecordBatch(holder.read(found))
+    if not batch.header.count:  # emptied by another broker, whose time index still has it
+        holder.rebuild()
+        return (yield from search_max_timestamp(log))
     return (yield _first_record(batch, holder.max_timestamp, holder.max_timestamp, 0))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -176,3 +177,25 @@ def files_of(directory: Path) -> dict[str, bytes]:
     }
 
 
+class Killed(BaseException):
+    """The process ends at this call."""
+
+
+class KillingDisk(QuickDisk):
+    """A disk at whose N-th rename or unlink the process is killed."""
+
+    def __init__(self, kill_at: int) -> None:
+        self.left = kill_at
+
+    def rename(self, source, target) -> None:
+        self._count()
+        os.rename(source, target)
+
+    def unlink(self, path) -> None:
+        self._count()
+        os.unlink(path)
+
+    def _count(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise Killed

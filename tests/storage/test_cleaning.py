@@ -26,6 +26,8 @@ from tests.storage import cleaning_harness as harness
 from tests.storage.cleaning_harness import (
     DELETE_RETENTION_MS,
     SLOT_SIZE,
+    Killed,
+    KillingDisk,
     batches_of,
     clean_all,
     files_of,
@@ -437,6 +439,7 @@ class History:
         self.tombstones: dict[int, int] = {}
         """Time of the first pass that met a tombstone, by offset."""
         self.count = 0
+        self.last_sent: dict[int, tuple[bytes, int]] = {}
 
     def opened(self, cleaner_offset: int = -1) -> Log:
         """Open the log of a topic that is compacted, and was not when keyless records came."""
@@ -460,6 +463,8 @@ class History:
             self.sequences[producer_id] = sequence + len(records)
         batch = build(records, codec=codec, transactional=mode == 2, **how)
         base = self.log.append(batch, 0, guard=NOT_REQUIRED).base_offset
+        if mode:
+            self.last_sent[producer_id] = batch, base
         offsets = range(base, base + len(records))
         for offset, record in zip(offsets, records, strict=True):
             self.appended[offset] = record._replace(offset=offset)
@@ -482,6 +487,37 @@ class History:
             if offset < result.end_offset and self.appended[offset].value is None:
                 self.tombstones.setdefault(offset, self.now_ms)
         self.check()
+
+    def kill(self, slots: int, kill_at: int) -> None:
+        """Kill the process while it swaps the segments that a pass has written."""
+        result = clean(job_of(self.log, self.now_ms, slots), no_throttle, QuickDisk())
+        disk = self.log._disk = KillingDisk(kill_at)
+        for segment in self.log.segments:
+            segment._disk = disk
+        before = self.last_batches()
+        try:
+            for group in result.groups:
+                self.log.replace_segments(group)
+        except Killed:
+            pass
+        for record in self.appended.values():
+            if record.offset < result.end_offset and record.value is None:
+                self.tombstones.setdefault(record.offset, self.now_ms)
+        end_offset = self.log.end_offset
+        self.log = self.opened(self.log.cleaner_offset)
+        assert self.log.failure is None
+        assert self.log.end_offset == end_offset
+        assert self.last_batches() == before
+        self.check()
+
+    def retry(self, producer_id: int) -> None:
+        """Send a producer's last batch again."""
+        last = self.last_sent.get(producer_id)
+        if last is not None and len(last[0]) and producer_id not in self.open:
+            end_offset = self.log.end_offset
+            result = self.log.append(last[0], 0, guard=NOT_REQUIRED)
+            assert (result.duplicate, result.base_offset) == (True, last[1])
+            assert self.log.end_offset == end_offset
 
     def reopen(self) -> None:
         """Open the log again, as after a crash, without its snapshots."""
@@ -542,6 +578,8 @@ operations = st.lists(
         st.tuples(
             st.just("clean"), st.sampled_from([2, 3, 4, 100]), st.sampled_from([0, 600, 1500])
         ),
+        st.tuples(st.just("kill"), st.sampled_from([2, 4, 100]), st.integers(1, 40)),
+        st.tuples(st.just("retry"), st.integers(1, 3)),
         st.tuples(st.just("reopen")),
     ),
     min_size=5, max_size=40,

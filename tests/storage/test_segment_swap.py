@@ -7,6 +7,7 @@ import errno
 import os
 import random
 import shutil
+import struct
 from pathlib import Path
 
 import pytest
@@ -23,10 +24,12 @@ from kafkalite.storage.cleaning_job import CleanedGroup
 from kafkalite.storage.disk import DISK, Disk, DiskFailed
 from kafkalite.storage.log import Log
 from kafkalite.storage.log_reader import read
-from kafkalite.storage.timestamps import search_timestamp
+from kafkalite.storage.timestamps import search_max_timestamp, search_timestamp
 from tests.simulation.crash import Crash, RecordingDisk
 from tests.simulation.disk import FaultyDisk, QuickDisk
 from tests.storage.cleaning_harness import (
+    Killed,
+    KillingDisk,
     files_of,
     job_of,
     no_throttle,
@@ -144,30 +147,6 @@ def test_crash_at_every_call_of_a_swap_leaves_old_or_new_segments(tmp_path, seed
 
 def is_of_a_swap(name: str) -> bool:
     return name.endswith((layout.CLEANED, layout.SWAP))
-
-
-class Killed(BaseException):
-    """The process ends at this call."""
-
-
-class KillingDisk(QuickDisk):
-    """A disk at whose N-th rename or unlink the process is killed."""
-
-    def __init__(self, kill_at: int) -> None:
-        self.left = kill_at
-
-    def rename(self, source, target) -> None:
-        self._count()
-        os.rename(source, target)
-
-    def unlink(self, path) -> None:
-        self._count()
-        os.unlink(path)
-
-    def _count(self) -> None:
-        self.left -= 1
-        if self.left == 0:
-            raise Killed
 
 
 def test_start_that_is_killed_while_it_completes_a_swap_is_repeated(tmp_path):
@@ -355,6 +334,21 @@ def test_emptied_batch_is_not_found_by_time(tmp_path):
     found = found_since(log, NOW + 10)
     assert found is not None
     assert found.offset == 2
+
+
+def test_time_index_of_an_emptied_batch_is_rebuilt(tmp_path):
+    log = open_log(tmp_path, COMPACT)
+    put(log, (b"a", b"1"), timestamp=NOW + 50, producer_id=7, producer_epoch=0, base_sequence=0)
+    put(log, (b"a", b"2"), timestamp=NOW)
+    put(log, (b"b", b"3"), timestamp=NOW + 20)
+    log.roll()
+    run_pass(log)
+    log.release()
+    # Apache Kafka enters the time of records that the batch no longer has.
+    log.segments[0].time_index.path.write_bytes(struct.pack(">qi", NOW + 50, 0))
+    found = searched(search_max_timestamp(open_log(tmp_path, COMPACT)))
+    assert found is not None
+    assert (found.timestamp, found.offset) == (NOW + 20, 2)
 
 
 def test_snapshot_of_a_vanished_segment_is_deleted(tmp_path):
