@@ -1,9 +1,11 @@
 """Transactions in a simulated cluster under random faults: processes, messages and moves.
 
 Clients of both transaction versions send one request at a time and repeat what has no response, as
-real ones do.  Once the cluster is healed and each transaction has ended, by its client or by its
+real ones do.  Each transaction writes its number to some partitions, and most commit it as their
+group's offset.  Once the cluster is healed and each transaction has ended, by its client or by its
 timeout: no partition has an open transaction, each transaction has the same outcome in all its
-partitions, and what the client knows about it holds.  One seed gives one run.
+partitions and in the group's offset, and what the client knows about it holds.  One seed gives one
+run.
 """
 
 from __future__ import annotations
@@ -15,14 +17,16 @@ from typing import Any
 
 from kafkalite.coordination.placement import PartitionMove
 from kafkalite.protocol.schema import Api
-from kafkalite.protocol.schemas.groups import FIND_COORDINATOR
+from kafkalite.protocol.schemas.groups import FIND_COORDINATOR, OFFSET_FETCH
 from kafkalite.protocol.schemas.produce import PRODUCE
 from kafkalite.protocol.schemas.topics import CREATE_TOPICS
 from kafkalite.protocol.schemas.transaction_records import TransactionState
 from kafkalite.protocol.schemas.transactions import (
+    ADD_OFFSETS_TO_TXN,
     ADD_PARTITIONS_TO_TXN,
     END_TXN,
     INIT_PRODUCER_ID,
+    TXN_OFFSET_COMMIT,
 )
 from kafkalite.records.batch import Record, batches, build
 from kafkalite.storage.log_reader import read
@@ -31,7 +35,7 @@ from tests.simulation.faults import ClusterFaults
 
 PARTITIONS = 4
 TIMEOUT_MS = 20_000
-TRANSACTIONAL_ID = 1
+GROUP, TRANSACTIONAL_ID = 0, 1
 RETRIABLE = {3, 5, 6, 7, 14, 15, 16, 19, 51}
 ENDED = {TransactionState.EMPTY, TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT}
 
@@ -51,6 +55,8 @@ class TransactionalClient:
         """Whether a transaction was committed, where the client knows it."""
         self.acknowledged: dict[bytes, set[int]] = {}
         """The partitions in which the records of a transaction were acknowledged."""
+        self.offset_commits: list[bytes] = []
+        """The transactions with an acknowledged offset commit, in order."""
         self.is_stopping = False
         self._pair = (-1, -1)
         self._sequences: Counter[int] = Counter()
@@ -113,6 +119,11 @@ class TransactionalClient:
             yield from self._checked(lambda p=partition: self._produce(key, p), produced_code)
             acknowledged.add(partition)
             self._sequences[partition] += 1
+        if random.random() < 0.7:
+            if self.version < 2:
+                yield from self._checked(self._add_offsets, lambda r: r.error_code)
+            yield from self._checked(self._commit_offset, offset_code)
+            self.offset_commits.append(key)
         is_commit = random.random() < 0.7
         response = yield from self._checked(lambda: self._end(is_commit), lambda r: r.error_code)
         self.outcomes[key] = is_commit
@@ -159,6 +170,22 @@ class TransactionalClient:
             timeout_ms=5_000, transactional_id=self.name,
         )  # fmt: skip
 
+    def _add_offsets(self) -> ClientRequest:
+        return self._send(
+            0, ADD_OFFSETS_TO_TXN, 3, transactional_id=self.name, producer_id=self._pair[0],
+            producer_epoch=self._pair[1], group_id=self.name,
+        )  # fmt: skip
+
+    def _commit_offset(self) -> ClientRequest:
+        partitions = [
+            {"partition_index": 0, "committed_offset": self._number, "committed_metadata": None}
+        ]
+        return self._send(
+            0, TXN_OFFSET_COMMIT, 5 if self.version >= 2 else 3, transactional_id=self.name,
+            group_id=self.name, producer_id=self._pair[0], producer_epoch=self._pair[1],
+            member_id="", topics=[{"name": "t", "partitions": partitions}],
+        )  # fmt: skip
+
     def _end(self, is_commit: bool) -> ClientRequest:
         return self._send(
             0, END_TXN, 5 if self.version >= 2 else 4, transactional_id=self.name,
@@ -172,6 +199,10 @@ class TransactionalClient:
 def added_code(response: Any) -> int:
     (topic,) = response.results_by_topic_v3_and_below
     return int(topic.results_by_partition[0].partition_error_code)
+
+
+def offset_code(response: Any) -> int:
+    return int(response.topics[0].partitions[0].error_code)
 
 
 def produced_code(response: Any) -> int:
@@ -212,10 +243,11 @@ class TransactionSimulation:
         topic = {"name": "t", "num_partitions": PARTITIONS, "replication_factor": 1, "configs": []}
         created = self.cluster.request(0, CREATE_TOPICS, 7, topics=[topic], timeout_ms=5_000)
         assert created.topics[0].error_code == 0
-        found = self.cluster.request(
-            0, FIND_COORDINATOR, 4, key_type=TRANSACTIONAL_ID, coordinator_keys=["id-0"]
-        )
-        assert found.coordinators[0].error_code == 0, found.coordinators[0].error_message
+        for key_type in (GROUP, TRANSACTIONAL_ID):
+            found = self.cluster.request(
+                0, FIND_COORDINATOR, 4, key_type=key_type, coordinator_keys=["id-0"]
+            )
+            assert found.coordinators[0].error_code == 0, found.coordinators[0].error_message
         self.cluster.settle()
 
     def run(self, steps: int) -> None:
@@ -277,11 +309,14 @@ class TransactionSimulation:
     # -- checks ------------------------------------------------------------------------------
 
     def _check(self) -> None:
+        for there in self.cluster.running.values():
+            for partition in there.node.replicas:
+                stable, end = partition.last_stable_offset, partition.high_watermark
+                assert stable == end, f"{partition} is stable to {stable} of {end}"
         outcomes: dict[bytes, dict[int, bool]] = {}
         for index in range(PARTITIONS):
             node = self.cluster.node(self.cluster.leader("t", index))
             partition = node.replicas.leader("t", index)
-            assert partition.last_stable_offset == partition.log.end_offset, f"t-{index} is open"
             for key, is_commit in read_outcomes(partition.log):
                 assert index not in outcomes.setdefault(key, {}), f"{key!r} is twice in t-{index}"
                 outcomes[key][index] = is_commit
@@ -292,6 +327,25 @@ class TransactionSimulation:
                 assert acknowledged <= found.keys(), f"{key!r} has lost records"
                 if key in client.outcomes and found:
                     assert {*found.values()} == {client.outcomes[key]}, f"{key!r}: {found}"
+            self._check_offset(client, outcomes)
+
+    def _check_offset(
+        self, client: TransactionalClient, outcomes: dict[bytes, dict[int, bool]]
+    ) -> None:
+        """Check that the group's offset is that of the last commit, stable or not."""
+        committed = {key for key, found in outcomes.items() if True in found.values()}
+        expected = [key for key in client.offset_commits if key in committed]
+        for require_stable in (False, True):
+            fetched = self.cluster.request(
+                0, OFFSET_FETCH, 7, group_id=client.name, topics=None, require_stable=require_stable
+            )
+            assert fetched.error_code == 0
+            offsets = [topic.partitions[0].committed_offset for topic in fetched.topics]
+            key = f"{client.name}-{offsets[0]}".encode() if offsets else b""
+            # The response to a later offset commit may have been lost.
+            assert not offsets or key in committed, f"{key!r} was not committed"
+            last = int(expected[-1].rpartition(b"-")[2]) if expected else 0
+            assert max(offsets, default=0) >= last, f"offset {offsets} instead of {last}"
 
 
 def read_outcomes(log: Any) -> Iterator[tuple[bytes, bool]]:
