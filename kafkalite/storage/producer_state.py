@@ -181,13 +181,14 @@ class ProducerStateManager:
                         batch.last_sequence == last_sequence
                     ):
                         return batch
-        if transactional:
+        is_open = producer is not None and producer.txn_first_offset >= 0
+        if transactional and not (is_open and is_next):
             self.check_transactional(producer_id, epoch, guard)
-        if self.verifications:
+        if self.verifications.entries:
             self._check_first_sequence(producer_id, epoch, base_sequence)
         if not is_next and producer is not None:
             _refuse_sequence(producer, epoch, base_sequence)
-        if not transactional and self.transactions and producer_id in self.transactions:
+        if is_open and not transactional:
             raise InvalidTxnState(
                 f"Producer {producer_id} has an open transaction in this partition; end it first."
             )
@@ -211,9 +212,8 @@ class ProducerStateManager:
 
     def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
         """Return whether a producer has an open transaction, with this epoch."""
-        return (
-            producer_id in self.transactions and self._producers[producer_id].epoch == epoch
-        )
+        producer = self._producers.get(producer_id)
+        return producer is not None and producer.txn_first_offset >= 0 and producer.epoch == epoch
 
     def check_epoch(self, producer_id: int, epoch: int) -> None:
         """Raise InvalidProducerEpoch if the producer has a newer epoch."""
@@ -238,7 +238,7 @@ class ProducerStateManager:
 
     def _check_first_sequence(self, producer_id: int, epoch: int, base_sequence: int) -> None:
         """Raise OutOfOrderSequenceNumber if an earlier batch of the transaction is missing."""
-        entry = self.verifications.get(producer_id)
+        entry = self.verifications.entries.get(producer_id)
         if entry is None or entry.epoch != epoch:
             return
         producer = self._producers.get(producer_id)
@@ -278,7 +278,7 @@ class ProducerStateManager:
             producer.epoch = epoch
             producer.batches.clear()
         producer.last_timestamp = timestamp
-        if attributes & TRANSACTIONAL and self.verifications:
+        if attributes & TRANSACTIONAL and self.verifications.entries:
             if is_control:
                 self.verifications.transaction_ended(producer_id, epoch)
             else:

@@ -59,29 +59,22 @@ class VerificationEntry:
 class VerificationEntries:
     """The guards of one log, by producer id."""
 
-    __slots__ = ("_entries",)
+    __slots__ = ("entries",)
 
     def __init__(self) -> None:
-        self._entries: dict[int, VerificationEntry] = {}
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def get(self, producer_id: int) -> VerificationEntry | None:
-        """Return the entry of a producer, or None if it has no guard."""
-        return self._entries.get(producer_id)
+        self.entries: dict[int, VerificationEntry] = {}
 
     def begin(
         self, producer_id: int, epoch: int, sequence: int, now_ms: int, *, is_implicit: bool
     ) -> VerificationGuard:
         """Return the guard to take before the request: a new one, or the one that the producer
         has."""
-        entry = self._entries.get(producer_id)
+        entry = self.entries.get(producer_id)
         if entry is None:
-            if len(self._entries) >= COUNT_MAX:
-                del self._entries[next(iter(self._entries))]
+            if len(self.entries) >= COUNT_MAX:
+                del self.entries[next(iter(self.entries))]
             entry = VerificationEntry(epoch, sequence, now_ms, is_implicit=is_implicit)
-            self._entries[producer_id] = entry
+            self.entries[producer_id] = entry
         else:
             entry.note(epoch, sequence)
         return entry.guard
@@ -90,25 +83,25 @@ class VerificationEntries:
         """Return whether the producer still has the guard that was taken before the request."""
         if guard is NOT_REQUIRED:
             return True
-        entry = self._entries.get(producer_id)
+        entry = self.entries.get(producer_id)
         return entry is not None and entry.guard is guard
 
     def transaction_began(self, producer_id: int, epoch: int) -> None:
         """Remove the guard of a producer whose transactional records were appended, unless it is
         the next transaction's: late records may come until the marker does."""
-        entry = self._entries.get(producer_id)
+        entry = self.entries.get(producer_id)
         if entry is not None and entry.epoch <= epoch:
-            del self._entries[producer_id]
+            del self.entries[producer_id]
 
     def transaction_ended(self, producer_id: int, marker_epoch: int) -> None:
         """Remove the guard of a producer whose marker was appended, unless it is the next
         transaction's."""
-        entry = self._entries.get(producer_id)
+        entry = self.entries.get(producer_id)
         if entry is not None and not (entry.is_implicit and entry.epoch == marker_epoch):
-            del self._entries[producer_id]
+            del self.entries[producer_id]
 
     def expire(self, before_ms: int) -> None:
         """Remove guards that were taken before this time and never used."""
-        expired = [key for key, entry in self._entries.items() if entry.time_ms <= before_ms]
+        expired = [key for key, entry in self.entries.items() if entry.time_ms <= before_ms]
         for producer_id in expired:
-            del self._entries[producer_id]
+            del self.entries[producer_id]

@@ -58,7 +58,7 @@ def test_first_records_of_a_transaction_need_the_guard(log, from_client):
         with pytest.raises(InvalidTxnState):
             add(log, other, from_client=from_client)
     assert add(log, guard, from_client=from_client).base_offset == 0
-    assert not log.producers.verifications
+    assert not log.producers.verifications.entries
     assert begin(log, 1) is None
     assert add(log, None, 1, from_client=from_client).base_offset == 1
 
@@ -84,7 +84,7 @@ def test_marker_with_the_raised_epoch_keeps_the_guard_of_the_next_transaction(lo
 def test_marker_with_the_raised_epoch_removes_the_guard_of_its_own_transaction(log):
     guard = begin(log, is_implicit=ADDED)
     end(log, 1, 2)
-    assert not log.producers.verifications
+    assert not log.producers.verifications.entries
     with pytest.raises(InvalidProducerEpoch):
         add(log, guard)
 
@@ -94,7 +94,7 @@ def test_marker_with_the_same_epoch_removes_the_guard_of_a_verified_transaction(
     end(log, 1, 0)
     begin(log, 1, epoch=1)
     end(log, 1, 0)
-    assert not log.producers.verifications
+    assert not log.producers.verifications.entries
 
 
 @pytest.mark.parametrize("from_client", [True, False])
@@ -172,13 +172,13 @@ def test_unused_guard_expires_with_its_producer(tmp_path):
     log.producers.expire(NOW + 999)
     assert log.producers.verifications.matches(7, guard)
     log.producers.expire(NOW + 1_000)
-    assert not log.producers.verifications
+    assert not log.producers.verifications.entries
 
 
 def test_number_of_guards_is_bounded():
     entries = VerificationEntries()
     guards = [entries.begin(each, 0, 0, NOW, is_implicit=True) for each in range(COUNT_MAX + 1)]
-    assert len(entries) == COUNT_MAX
+    assert len(entries.entries) == COUNT_MAX
     assert not entries.matches(0, guards[0])
     assert all(entries.matches(each, guards[each]) for each in range(1, COUNT_MAX + 1))
 

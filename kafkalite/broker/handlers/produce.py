@@ -29,8 +29,8 @@ from kafkalite.broker.replica.replica_manager import (
     ReplicaManager,
     append_result,
 )
-from kafkalite.broker.replica.transaction_verifier import RequestTransaction
-from kafkalite.broker.replica.verification_queue import transactional_producer
+from kafkalite.broker.replica.transaction_verifier import RequestTransaction, produce_transaction
+from kafkalite.broker.replica.verification_queue import names_one_producer
 from kafkalite.broker.security import TRANSACTIONAL_ID, WRITE
 from kafkalite.broker.served_apis import ApiCodec, ServingNode, serves
 from kafkalite.errors import (
@@ -78,7 +78,7 @@ def produce(
     refusal: KafkaError | None = None
     transaction: RequestTransaction | None = None
     if transactional_id is not None:
-        transaction = RequestTransaction.of_produce(transactional_id, client.version)
+        transaction = produce_transaction(transactional_id, client.version)
         refusal = _refusal(client, transactional_id, topics)
     for topic, partitions in topics:
         results: list[PartitionAppendResult] = []
@@ -104,13 +104,10 @@ def _refusal(client: ClientContext, transactional_id: str, topics: Any) -> Kafka
     """Return the error of a whole request with a transactional id, or None."""
     if not client.may(WRITE, TRANSACTIONAL_ID, transactional_id):
         return TransactionalIdAuthorizationFailed()
-    producers = {
-        producer
-        for _, partitions in topics
-        for _, batch in partitions
-        if (producer := transactional_producer(batch)) is not None
-    }
-    if len(producers) > 1:
+    is_single = len(topics) == 1 and len(topics[0][1]) == 1
+    if not is_single and not names_one_producer(
+        batch for _, partitions in topics for _, batch in partitions
+    ):
         return InvalidProducerIdMapping("The request has records of several producers.")
     return None
 

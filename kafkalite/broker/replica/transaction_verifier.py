@@ -21,7 +21,7 @@ coordinator's own node the message is a function call.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -85,12 +85,6 @@ class RequestTransaction(NamedTuple):
     """True if the client understands TRANSACTION_ABORTABLE."""
 
     @classmethod
-    def of_produce(cls, transactional_id: str, version: int) -> RequestTransaction:
-        """Return the transaction of a Produce request."""
-        adds, knows = version >= PRODUCE_ADDS_SINCE, version >= PRODUCE_ABORTABLE_SINCE
-        return cls(transactional_id, adds, knows)
-
-    @classmethod
     def of_commit(cls, transactional_id: str, version: int) -> RequestTransaction:
         """Return the transaction of a TxnOffsetCommit request."""
         adds, knows = version >= COMMIT_ADDS_SINCE, version >= COMMIT_ABORTABLE_SINCE
@@ -121,6 +115,13 @@ class RequestTransaction(NamedTuple):
         if isinstance(error, TransactionAbortable) and not self.knows_abortable:
             return InvalidTxnState("The partition is not in the transaction.")
         return error.copy()
+
+
+@lru_cache(maxsize=1_000)  # each request of a transaction has the same
+def produce_transaction(transactional_id: str, version: int) -> RequestTransaction:
+    """Return the transaction of a Produce request."""
+    adds, knows_abortable = version >= PRODUCE_ADDS_SINCE, version >= PRODUCE_ABORTABLE_SINCE
+    return RequestTransaction(transactional_id, adds, knows_abortable)
 
 
 class VerificationRequest(NamedTuple):

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -39,17 +40,24 @@ HELD_SIZE_MAX = 64 << 20
 PRODUCER = struct.Struct(">qhi")
 PRODUCER_POSITION = 43
 """Position in a batch of the producer id, its epoch and the base sequence."""
+SEQUENCE_POSITION = 53
 
 PartitionProducer: TypeAlias = "tuple[Partition, int]"
 """A partition and a producer id."""
 
 
-def transactional_producer(batch: memoryview | bytes | None) -> ProducerEpoch | None:
-    """Return the producer of a transactional batch; None for another batch, or a malformed one."""
-    if batch is None or len(batch) < HEADER_SIZE or not batch[ATTRIBUTES_LOW] & TRANSACTIONAL:
-        return None
-    producer_id, epoch, _ = PRODUCER.unpack_from(batch, PRODUCER_POSITION)
-    return ProducerEpoch(producer_id, epoch)
+def names_one_producer(batches: Iterable[memoryview | bytes | None]) -> bool:
+    """Return whether all transactional batches have the same producer id and epoch."""
+    first: memoryview | bytes | None = None
+    for batch in batches:
+        if batch is None or len(batch) < HEADER_SIZE or not batch[ATTRIBUTES_LOW] & TRANSACTIONAL:
+            continue
+        producer = batch[PRODUCER_POSITION:SEQUENCE_POSITION]
+        if first is None:
+            first = producer
+        elif first != producer:
+            return False
+    return True
 
 
 class HeldBatch(NamedTuple):
@@ -82,10 +90,10 @@ class VerificationQueue:
         if len(batch) < HEADER_SIZE:
             return self._append_queue.append(partition, batch)  # which refuses it
         producer_id, epoch, sequence = PRODUCER.unpack_from(batch, PRODUCER_POSITION)
-        key = (partition, producer_id)
-        is_behind = key in self._queues
+        is_behind = bool(self._queues) and (partition, producer_id) in self._queues
         if not is_behind and partition.log.producers.has_open_transaction(producer_id, epoch):
             return self._append_queue.append(partition, batch)
+        key = (partition, producer_id)
         raise_for(check_client_batch(batch))
         if self.held_size and self.held_size + len(batch) > HELD_SIZE_MAX:
             raise NotEnoughReplicas("Too many batches wait for verification; retry later.")
