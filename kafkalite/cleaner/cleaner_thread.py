@@ -14,6 +14,7 @@ import errno
 import logging
 import os
 import select
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,6 +32,9 @@ log = logging.getLogger("kafkalite.cleaner")
 
 RECONNECT_MS = 1_000
 """Maximum sleep: nodes may have been added or restarted."""
+
+CANCEL_CHECK_S = 0.1
+"""Interval of checks for a cancelled job while the throttle waits."""
 
 RETRIABLE_ERRORS = DISK_FULL_ERRORS | {errno.EMFILE, errno.ENFILE, errno.ENOENT, errno.ENOMEM}
 
@@ -180,10 +184,15 @@ class CleanerThread:
         """Clean by the job in a file and write the result there; return the fields of CLEANED."""
 
         def throttle(size: int) -> None:
-            self._throttle.spend(size)
-            connection.read_available()
-            if request_id in connection.cancelled:
-                raise CleaningCancelled(connection.cancelled[request_id])
+            wait_s = self._throttle.spend(size)
+            while True:
+                connection.read_available()
+                if request_id in connection.cancelled:
+                    raise CleaningCancelled(connection.cancelled[request_id])
+                if wait_s <= 0:
+                    return
+                time.sleep(min(wait_s, CANCEL_CHECK_S))
+                wait_s -= CANCEL_CHECK_S
 
         try:
             result = clean(cleaning_files.read_job(descriptor), throttle)
@@ -195,6 +204,8 @@ class CleanerThread:
         except OSError as error:
             retriable = error.errno in RETRIABLE_ERRORS
             return _failure(KafkaStorageError(f"{error.strerror}"), retriable=retriable)
+        except MemoryError:
+            return _failure(UnknownServerError("Not enough memory."), retriable=True)
         except KafkaStorageError as damaged:
             return _failure(damaged, retriable=False)
         except Exception as error:

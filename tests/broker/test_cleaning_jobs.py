@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from kafkalite import errors
+from kafkalite.broker.cleaner_metrics import cleaner_families
 from kafkalite.ids import NO_ID
 from kafkalite.protocol.schemas import cleaning
 from kafkalite.protocol.schemas.topics import DELETE_TOPICS
@@ -344,3 +345,35 @@ def test_small_map_cleans_a_requested_log_in_several_passes(host, cleaner):
 def test_unexpected_message_closes_the_connection(host, cleaner, packet):
     cleaner.client.send(packet)
     assert cleaner.client.is_disconnected()
+
+
+def gauges(host: LocalNode) -> dict[str, float]:
+    return {
+        family.name.rpartition("_log_")[2]: family.samples[0][1]
+        for family in cleaner_families(host.node)
+    }
+
+
+def test_metrics_show_the_state_of_compaction(host, cleaner):
+    assert gauges(host)["logcleaner_deadthreadcount"] == 1
+    fill(host)
+    cleaner.offer()
+    host.clock.advance(70)
+    before = gauges(host)
+    assert before["logcleaner_deadthreadcount"] == 0
+    assert before["logcleanermanager_max_dirty_percent"] == 100
+    assert before["logcleanermanager_time_since_last_run_ms"] == 70
+    cleaner.clean(host.topic)
+    after = gauges(host)
+    assert 30 <= after["logcleaner_cleaner_recopy_percent"] <= 36
+    assert after["logcleaner_max_buffer_utilization_percent"] >= 0
+    fill(host)
+    cleaner.take(host.topic)
+    cleaner.hand_in(None, error=87)
+    failed = gauges(host)
+    assert failed["logcleanermanager_uncleanable_partitions_count"] == 1
+    assert failed["logcleanermanager_uncleanable_bytes"] == host.log.size
+    host.restart(**{"log.cleaner.enable": "false"})
+    assert gauges(host)["logcleaner_deadthreadcount"] == 0
+    assert set_policy(host, "delete") == 0
+    assert gauges(host) == {}
