@@ -398,6 +398,7 @@ def test_message_is_bounded(verified, monkeypatch):
     ]
     assert len(verified.asked()) == 2
     verified.coordinator.respond()
+    assert verified.asked() == []
     verified.node.clock.advance(transaction_verifier.PAUSE_MS)
     assert len(verified.asked()) == 1
     verified.coordinator.respond()

@@ -326,6 +326,6 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 AnyOrder.TestCase.settings = hypothesis_settings(
-    max_examples=200, stateful_step_count=40, deadline=None
+    max_examples=100, stateful_step_count=40, deadline=None
 )
 TestAnyOrder = AnyOrder.TestCase

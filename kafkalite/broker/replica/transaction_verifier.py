@@ -287,7 +287,7 @@ class TransactionVerifier:
                 codes = dict.fromkeys(each.partitions, error.code)
             self._finish(each.producer, each.pending, codes)
         if self._ready:
-            self._schedule(PAUSE_MS)
+            self._schedule(PAUSE_MS if len(sent) == REQUESTS_MAX else 0)
 
     def _finish(
         self, key: VerifiedProducer, pending: PendingVerification, codes: dict[TopicPartition, int]
