@@ -39,6 +39,7 @@ def load() -> dict[str, Callable[[Conversation], None]]:
         cluster,
         committed,
         configs,
+        coordinator,
         fetch,
         groups,
         membership,
