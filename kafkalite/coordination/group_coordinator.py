@@ -28,7 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from kafkalite.coordination.classic_group import CONSUMER, ClassicGroup
 from kafkalite.coordination.classic_groups import ClassicGroups
@@ -248,7 +248,7 @@ class GroupCoordinator:
         if group is not None:
             group.check_commit(request, draft)
         elif request.generation_id_or_member_epoch >= 0:
-            raise GroupIdNotFound() if version >= UNKNOWN_GROUP_SINCE else IllegalGeneration()
+            self._refuse_member(group_id, version >= UNKNOWN_GROUP_SINCE)
         expire_ms = NO_TIME
         if request.retention_time_ms != NO_TIME:
             expire_ms = min(max(wall_ms + request.retention_time_ms, 0), TIME_MAX)
@@ -279,13 +279,18 @@ class GroupCoordinator:
         if group is not None:
             group.check_transactional_commit(request)
         elif request.generation_id_or_member_epoch >= 0:
-            known = version >= UNKNOWN_GROUP_IN_TRANSACTION_SINCE
-            raise GroupIdNotFound() if known else IllegalGeneration()
+            self._refuse_member(group_id, version >= UNKNOWN_GROUP_IN_TRANSACTION_SINCE)
         codes, records = self._commit_records(group_id, commits, wall_ms, NO_TIME)
         producer = request.producer_id, request.producer_epoch, guard
         draft.records += [TransactionalRecord(record, *producer) for record in records]
         draft.complete(token, {"codes": codes})
         return self._decided(draft, token)
+
+    def _refuse_member(self, group_id: str, knows_unknown_groups: bool) -> NoReturn:
+        """Raise the error of a commit with a generation for a group that has had no members."""
+        if group_id in self.offsets:
+            raise UnknownMemberId()
+        raise GroupIdNotFound() if knows_unknown_groups else IllegalGeneration()
 
     def _commit_records(
         self, group_id: str, commits: Sequence[OffsetToCommit], wall_ms: int, expire_ms: int

@@ -218,6 +218,12 @@ def test_unknown_group_with_a_generation(harness, version, error):
     assert harness.commit_in_transaction("g", {FIRST: 1}, **request).code == error.code
 
 
+def test_group_that_exists_by_its_offsets_alone_has_no_members(harness):
+    harness.commit_in_transaction("g", {FIRST: 5})
+    refused = harness.commit_in_transaction("g", {FIRST: 6}, generation=3, member_id="m")
+    assert refused.code == errors.UnknownMemberId.code
+
+
 def test_empty_group_id_is_refused(harness):
     assert harness.commit_in_transaction("", {FIRST: 1}).code == errors.InvalidGroupId.code
 

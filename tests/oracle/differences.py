@@ -74,6 +74,17 @@ DIFFERENCES = (
         "cluster.versions_are_told*", "*", "*_features*",
         "features are levels of what later parts bring; none is there to be finalized",
     ),
+    # The transaction coordinator
+    Listed("coordinator.*", "Produce *", "*.error_message", SAYS_WHY),
+    Listed(
+        "coordinator.*", "Produce *", "*.log_start_offset",
+        "a refused batch tells nothing of the log; in Kafka it depends on who refused it",
+        ours=-1,
+    ),
+    Listed(
+        "coordinator.descriptions_*", "DescribeTransactions * 2 ids", "transaction_states",
+        "an id that is named twice is described once",
+    ),
     # Metadata and DescribeTopicPartitions
     Listed(
         "cluster.a_topic_asked_for_is_made*", "* not yet there", "topics.0.*",
@@ -205,11 +216,6 @@ DIFFERENCES = (
         "look for what has expired",
     ),
     Listed(
-        "committed.a_group_with_members*", "* both of an unknown group", "*.error_code",
-        "a group of nothing but offsets is in no generation; Kafka finds first that it has no "
-        "such member",
-    ),
-    Listed(
         "groups.groups_are_described*", "* unknown with operations", "*authorized_operations",
         "what may be done to a group that is not there is told as well",
     ),
@@ -285,8 +291,16 @@ DIFFERENCES = (
         Listed("configs.a_node_*", "*", f"*.configs.{key}.synonyms", IN_A_FILE)
         for key in (
             "group.initial.rebalance.delay.ms", "offsets.topic.num.partitions",
-            "offsets.topic.replication.factor",
+            "offsets.topic.replication.factor", "transaction.state.log.min.isr",
+            "transaction.state.log.replication.factor",
         )
+    ),
+    *(
+        Listed(
+            "configs.a_node_*", "*", f"*.configs.transaction.state.log.num.partitions{path}",
+            "one process coordinates all transactions, so their log needs no more partitions",
+        )
+        for path in (".value", ".synonyms.0.value")
     ),
     *(
         Listed("configs.a_node_*", "*", f"*.configs.{path}", why)
@@ -300,6 +314,8 @@ DIFFERENCES = (
             ("node.id.config_source", IN_A_FILE),
             ("node.id.synonyms.0.source", IN_A_FILE),
             ("offsets.topic.replication.factor.config_source", IN_A_FILE),
+            ("transaction.state.log.min.isr.config_source", IN_A_FILE),
+            ("transaction.state.log.replication.factor.config_source", IN_A_FILE),
         )
     ),
     Listed(

@@ -1,6 +1,6 @@
 """InitProducerId, for idempotent producers only.
 
-Left out: transactional ids, which come with the transaction coordinator.
+Left out: transactional ids (coordinator.py).
 """
 
 from __future__ import annotations
