@@ -119,8 +119,8 @@ cdef class OffsetMap:
     def build(self, BatchReader reader not None) -> int:
         """Add the records of uncompressed batches outside transactions.
 
-        Returns AT_END, WINDOW after about a window, DECIDE at another batch, FULL, or the reason why
-        a batch cannot be read.
+        Returns AT_END, WINDOW after about a window, DECIDE at another batch, FULL, or the reason
+        why a batch cannot be read.
         """
         cdef int code = NONE
         cdef int64_t until = reader.position + reader.window_size
