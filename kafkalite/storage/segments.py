@@ -181,7 +181,7 @@ class Segments(Sequence[LogSegment]):
         offset on."""
         if not self._aborting:
             return []
-        begin = self._base_offsets[self.number_of(offset)]
+        begin = self._base_offsets[max(0, self.number_of(offset))]
         first = bisect_left(self._aborting, begin, key=lambda segment: segment.base_offset)
         return self._aborting[first:]
 

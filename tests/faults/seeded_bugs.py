@@ -37,7 +37,7 @@ class SeededBug(NamedTuple):
     tests: str
 
 
-CLEANING = "tests/storage/test_cleaning.py"
+CLEANING = "tests/storage/test_cleaning.py tests/storage/test_cleaning_histories.py"
 MACHINE = "tests/coordination/test_transaction_transitions.py"
 COORDINATOR = "tests/coordination/test_transaction_coordinator.py"
 MARKERS = "tests/broker/test_marker_queue.py"

@@ -33,7 +33,7 @@ def job_of(log: Log, now_ms: int = NOW, slots: int = 1000, **fields: Any) -> Cle
     ends = [segment.base_offset for segment in log.segments[1:]]
     aborted = [
         entry
-        for segment in log.segments.with_aborted(log.segments[0].base_offset)
+        for segment in log.segments.with_aborted(0)
         if segment.transaction_index is not None
         for entry in segment.transaction_index.from_offset(0)
         if entry.first_offset < upper
