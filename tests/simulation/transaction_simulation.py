@@ -226,6 +226,7 @@ class TransactionSimulation:
             (120, self.run_undisturbed),
             (6, self.advance_clock),
             (6, self.move_partition),
+            (1, faults.restart_broker),
             (5, faults.kill_process),
             (2, faults.shut_down_process),
             (8, faults.allow_restart),
@@ -302,9 +303,11 @@ class TransactionSimulation:
         topic = self.cluster.image.topics["t"]
         partition = self.cluster.random.randrange(PARTITIONS)
         leader = topic.partitions[partition].leader
-        self.cluster.supervisor.reassigner.plan(
-            [PartitionMove(topic.topic_id, partition, leader, 3 - leader)]
-        )
+        target = self.cluster.random.choice(self.cluster.image.workers or [leader])
+        if target != leader:
+            self.cluster.supervisor.reassigner.plan(
+                [PartitionMove(topic.topic_id, partition, leader, target)]
+            )
 
     # -- checks ------------------------------------------------------------------------------
 
