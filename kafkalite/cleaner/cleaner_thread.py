@@ -132,6 +132,7 @@ class CleanerThread:
     def _best_offer(self) -> BestOffer | None:
         self._connect()
         best: BestOffer | None = None
+        offers = []
         for node_id, connection in list(self._connections.items()):
             connection.is_awake = False
             try:
@@ -141,13 +142,16 @@ class CleanerThread:
                 log.info("Cleaner lost its connection to a node. node=%d error=%r", node_id, error)
                 self._disconnect(node_id)
                 continue
-            self.threads_wanted = fields["threads"]
-            self._backoff_ms = max(1, fields["backoff_ms"])
-            self._throttle.bytes_per_second = fields["bytes_per_second"]
+            offers.append(fields)
             if fields["partition"] >= 0 and (
                 best is None or fields["dirty_ratio"] > best.fields["dirty_ratio"]
             ):
                 best = BestOffer(connection, fields)
+        if offers:
+            # A node may have a value of its own.
+            self.threads_wanted = max(each["threads"] for each in offers)
+            self._backoff_ms = max(1, min(each["backoff_ms"] for each in offers))
+            self._throttle.bytes_per_second = min(each["bytes_per_second"] for each in offers)
         return best
 
     def _clean_offered(self, best: BestOffer) -> None:

@@ -93,6 +93,7 @@ MESSAGES = {
     "SupportedFeatures": bus.SUPPORTED_FEATURES(
         features=[{"name": "transaction.version", "level_max": 2}]
     ),
+    "DemandService": bus.DEMAND_SERVICE(key="cleaner"),
     "Fence": bus.FENCE(node_id=2, incarnation=1_700_000_000_000),
     "Nodes": bus.NODES(
         nodes=[
