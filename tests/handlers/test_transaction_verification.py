@@ -506,6 +506,18 @@ def test_new_clients_add_their_partitions(coordinated):
     assert partitions_of(coordinated) == {("t", 0), ("t", 1)}
 
 
+def test_topic_of_a_request_with_topic_ids_is_added_by_its_name(coordinated):
+    producer = begin(coordinated)
+    topic_id = coordinated.node.replicas.leader("t", 2).topic_id
+    partitions = [{"index": 2, "records": batch_of(coordinated, 0, producer)}]
+    response = coordinated.request(
+        PRODUCE, 13, transactional_id="id", acks=-1, timeout_ms=1_000,
+        topic_data=[{"topic_id": topic_id, "partition_data": partitions}],
+    )  # fmt: skip
+    assert [entry.error_code for entry in response.responses[0].partition_responses] == [0]
+    assert partitions_of(coordinated) == {("t", 2)}
+
+
 @pytest.mark.parametrize(
     "change, expected",
     [
