@@ -109,7 +109,7 @@ class GroupSimulation:
             event = self.random.choices(events, weights)[0][0]
             event()
             self.take_responses()
-            if GROUP not in self.harness.machine._groups:
+            if GROUP not in self.harness.machine.groups:
                 # The group was deleted, and with it its generation counter.
                 self.newest, self.leaders, self.assignments, self.announced_leader = 0, {}, {}, {}
             self.check()
@@ -352,7 +352,7 @@ class GroupSimulation:
     # -- invariants --------------------------------------------------------------------------
 
     def group(self) -> ClassicGroup:
-        return self.harness.machine._groups.get(GROUP) or ClassicGroup(GROUP)
+        return self.harness.machine.groups.get(GROUP) or ClassicGroup(GROUP)
 
     def check(self) -> None:
         self.check_offsets()
@@ -360,7 +360,7 @@ class GroupSimulation:
         machine = self.harness.machine
         if self.group().state is not GroupState.STABLE:
             self.failed_count = self.harness.failed_count
-        assert machine._size == sum(group.size for group in machine._groups.values())
+        assert machine.groups.size == sum(group.size for group in machine.groups)
         waiting = {asked for asked in self.waiting if asked.waits}
         assert waiting <= {*machine._waiting} | {token for token, _ in machine._refused} | {
             token for token, _ in (machine._unwritten.replies if machine._unwritten else ())
@@ -418,12 +418,12 @@ class GroupSimulation:
         assert self.harness.state(GROUP) in ("Empty", "Dead")
         self.harness.after(2 * RETENTION_MS)
         machine = self.harness.machine
-        assert (machine._groups, machine._size, machine._waiting) == ({}, 0, {})
+        assert (len(machine.groups), machine.groups.size, machine._waiting) == (0, 0, {})
         assert machine.offsets.size == machine.offsets.count == 0
         self.check_replay()
 
 
 def hard_state(machine: Any) -> Any:
-    groups = machine._groups.items()
+    groups = [(group.group_id, group) for group in machine.groups]
     recorded = {id_: group.recorded for id_, group in groups if group.recorded is not None}
     return recorded, machine.offsets._groups

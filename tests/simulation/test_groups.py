@@ -14,6 +14,7 @@ import pytest
 
 from kafkalite.coordination.classic_generation import ClassicGeneration
 from kafkalite.coordination.classic_group import ClassicGroup
+from kafkalite.coordination.classic_groups import ClassicGroups
 from kafkalite.coordination.committed_offsets import CommittedOffsets
 from kafkalite.coordination.decision_draft import DecisionDraft
 from kafkalite.coordination.group_coordinator import GroupCoordinator
@@ -66,15 +67,18 @@ BUGS = [
     (ClassicGroup, "restore", "self._extend_session(member, draft)", "pass"),
     (ClassicMembers, "rename", "del self.by_id[member.member_id]", "pass"),
     (ClassicMembers, "wait_to_sync", "member.sync_token, token", "member.sync_token, NO_TOKEN"),
-    (CommittedOffsets, "replay", "partitions[index] = offset", "partitions[0] = offset"),
+    (CommittedOffsets, "_commit", "partitions[index] = offset", "partitions[0] = offset"),
     (CommittedOffsets, "_remove", ".pop(index, None)", ".get(index)"),
     (CommittedOffsets, "expired", "wall_ms >= end_ms", "wall_ms >= begin_ms"),
-    (CommittedOffsets, "records", "offset is not None", "offset.offset % 7"),
+    (CommittedOffsets, "_record", "offset is not None", "offset.offset % 7"),
     (GroupCoordinator, "_fail_unwritten", "if reply.token is not token", "if False"),
-    (GroupCoordinator, "_decided", "self._update_size(group, draft)", "pass"),
-    (GroupCoordinator, "replay", "self._drop(group)", "pass"),
+    (
+        GroupCoordinator, "_decided",
+        "self.groups.update_size(group, is_recording=bool(draft.records))", "pass",
+    ),
+    (GroupCoordinator, "replay", "self.groups.drop(group)", "pass"),
     (GroupCoordinator, "records", "group.recorded is not None", "group.recorded[\"members\"]"),
-    (GroupCoordinator, "_drop", "self._size -= self._sizes.pop(group.group_id, 0)", "pass"),
+    (ClassicGroups, "drop", "self.size -= self._sizes.pop(group.group_id, 0)", "pass"),
     (DecisionDraft, "complete", "self.waiting.pop(token, None)", "pass"),
 ]  # fmt: skip
 
