@@ -67,8 +67,7 @@ def run(*arguments: object, timeout_s: int = TIMEOUT_S) -> subprocess.CompletedP
 
 @pytest.fixture(scope="module")
 def broker():
-    config = {"gateway.listener": "tcp://127.0.0.1:0", "unstable.feature.versions.enable": "true"}
-    with Broker(workers=2, config=config) as started:
+    with Broker(workers=2, config={"gateway.listener": "tcp://127.0.0.1:0"}) as started:
         yield started
 
 

@@ -20,6 +20,8 @@ TESTED = {
     "data_frames.py",
     "exactly_once.py",
     "exactly_once_confluent.py",
+    "event_sourcing.py",
+    "order_saga.py",
     "produce_and_consume.py",
     "spark_report.py",
     "test_orders.py",
@@ -43,7 +45,7 @@ def run(*command: str | Path) -> str:
 @pytest.fixture
 def bootstrap():
     """The address of a broker without topics."""
-    with Broker(config={"unstable.feature.versions.enable": "true"}) as broker:
+    with Broker() as broker:
         yield broker.bootstrap
 
 
@@ -83,6 +85,19 @@ def test_data_frames(bootstrap):
     output = run(EXAMPLES / "data_frames.py", bootstrap)
     assert "9998" in output and "9999" in output  # the highest price of each symbol
     assert output.count("5000") == 2  # rows per key
+
+
+def test_event_sourcing(bootstrap):
+    compact = ["-c", "cleanup.policy=compact"]
+    run("-m", "kafkalite", "topic", "create", "balances", *compact, "-b", bootstrap)
+    output = run(EXAMPLES / "event_sourcing.py", bootstrap)
+    assert "rebuilt from the compacted topic: True" in output
+    assert "before the second run, from the events: True" in output
+
+
+def test_order_saga(bootstrap):
+    output = run(EXAMPLES / "order_saga.py", bootstrap)
+    assert output == "{'released': 10, 'shipped': 40, 'sold out': 10}\n"
 
 
 def test_zeromq_sensor():

@@ -399,13 +399,6 @@ OFFSETS_TOPIC_SEGMENT_BYTES = BROKER.declare(
     check=at_least(1 << 20),
 )
 
-# Features.
-
-UNSTABLE_FEATURE_VERSIONS_ENABLE = BROKER.declare(
-    "unstable.feature.versions.enable", Type.BOOLEAN, False,
-    """Internal, for tests: support feature levels that are still in development.""",
-)
-
 # Metrics.
 
 METRICS_LISTENER: ConfigKey[str | None] = BROKER.declare(

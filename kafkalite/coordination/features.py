@@ -18,8 +18,6 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
-from kafkalite.config.broker import UNSTABLE_FEATURE_VERSIONS_ENABLE
-from kafkalite.config.settings import Settings
 from kafkalite.coordination.image import SUPERVISOR_ID, ClusterImage
 from kafkalite.coordination.machine import DecisionResult
 from kafkalite.errors import InvalidUpdateVersion
@@ -27,14 +25,10 @@ from kafkalite.protocol.schemas.internal import FEATURE
 
 TRANSACTION_VERSION = "transaction.version"
 
-ADVERTISED_VERSION: int | None = None
-"""The highest level of transaction.version that clients may use; None: there are no transactions.
-"""
-DEVELOPED_VERSION = 2
-"""The highest level that the code knows; tests use it before it is advertised."""
-
 SupportedLevels: TypeAlias = Mapping[str, int]
 """The highest level of each feature that a node supports."""
+
+SUPPORTED_LEVELS: SupportedLevels = {TRANSACTION_VERSION: 2}
 
 
 class UpgradeType(IntEnum):
@@ -52,23 +46,11 @@ class FeatureUpdate(NamedTuple):
     upgrade_type: int
 
 
-def transaction_version_max(settings: Settings) -> int | None:
-    """Return the highest supported level of transaction.version; None without transactions."""
-    is_unstable = settings[UNSTABLE_FEATURE_VERSIONS_ENABLE]
-    return DEVELOPED_VERSION if is_unstable else ADVERTISED_VERSION
-
-
-def supported_levels(settings: Settings) -> SupportedLevels:
-    """Return the highest level of each feature that a node with these settings supports."""
-    level_max = transaction_version_max(settings)
-    return {} if level_max is None else {TRANSACTION_VERSION: level_max}
-
-
-def finalized_levels(image: ClusterImage, settings: Settings) -> SupportedLevels:
+def finalized_levels(image: ClusterImage) -> SupportedLevels:
     """Return the finalized level of each supported feature, without disabled ones."""
     return {
         name: min(image.features[name], level_max)
-        for name, level_max in supported_levels(settings).items()
+        for name, level_max in SUPPORTED_LEVELS.items()
         if image.features.get(name, 0) > 0
     }
 

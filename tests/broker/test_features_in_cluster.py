@@ -8,7 +8,6 @@ from kafkalite.protocol.schemas.cluster import API_VERSIONS, UPDATE_FEATURES
 
 NAME = "transaction.version"
 SOFTWARE = {"client_software_name": "a-test", "client_software_version": "1"}
-UNSTABLE = {"unstable.feature.versions.enable": "true"}
 
 
 def told(cluster, node_id):
@@ -24,8 +23,8 @@ def update(cluster, at, level, upgrade_type):
 
 
 def test_feature_is_finalized_once_all_workers_support_it(begun, monkeypatch):
-    monkeypatch.setattr(remote_controller, "supported_levels", lambda _: {})  # as older code
-    cluster = begun(2, **UNSTABLE)
+    monkeypatch.setattr(remote_controller, "SUPPORTED_LEVELS", {})  # as older code
+    cluster = begun(2)
     assert told(cluster, 0)[0] is None
     assert update(cluster, 1, 2, 1) == errors.InvalidUpdateVersion.code
     monkeypatch.undo()
@@ -38,7 +37,7 @@ def test_feature_is_finalized_once_all_workers_support_it(begun, monkeypatch):
 
 
 def test_update_at_any_node_is_told_by_all(begun):
-    cluster = begun(2, **UNSTABLE)
+    cluster = begun(2)
     cluster.until(lambda: told(cluster, 2)[0] == 2)
     for at, level, upgrade_type in ((1, 1, 2), (0, 2, 1), (2, 0, 2)):
         assert update(cluster, at, level, upgrade_type) == 0

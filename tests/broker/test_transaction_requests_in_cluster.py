@@ -24,7 +24,7 @@ def init(cluster, at):
 
 
 def test_node_0_coordinates_and_workers_are_not_the_coordinator(begun):
-    cluster = begun(2, **{"unstable.feature.versions.enable": "true"})
+    cluster = begun(2)
     cluster.create("t", 2)
     # Any node finds the coordinator, and it serves at once.
     (found,) = cluster.request(

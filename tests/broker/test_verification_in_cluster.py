@@ -69,7 +69,7 @@ def codes(cluster: Clients, *pending: ClientRequest) -> list[int]:
 
 @pytest.fixture
 def cluster(begun):
-    made = begun(2, **{"unstable.feature.versions.enable": "true"})
+    made = begun(2)
     pending = made.begin_create(1, "t", assigned=1)
     made.until(lambda: pending.is_done and made.leader("t") == 1)
     found = made.request(0, FIND_COORDINATOR, 3, key="id", key_type=1)

@@ -19,10 +19,7 @@ from tests.cli.conftest import RunCommand
 from tests.faults.raw_connection import RawConnection
 
 _numbers = itertools.count(1)
-CONFIG = {
-    "unstable.feature.versions.enable": "true",
-    "transaction.partition.verification.enable": "false",
-}
+CONFIG = {"transaction.partition.verification.enable": "false"}
 HANGING_ID, EPOCH = 900_000_000, 3
 
 

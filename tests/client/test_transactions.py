@@ -33,7 +33,7 @@ from tools.apache_kafka import ApacheKafka, Unavailable
 
 WAIT_S = 30
 UNSAFE_DOWNGRADE = 3
-ENABLED = {"unstable.feature.versions.enable": "true", "group.initial.rebalance.delay.ms": "0"}
+ENABLED = {"group.initial.rebalance.delay.ms": "0"}
 
 
 class Cluster:

@@ -11,15 +11,12 @@ from pathlib import Path
 import pytest
 
 from kafkalite.testing import Broker
-from tests.conformance import kafka_tools, transaction_stories
+from tests.conformance import kafka_tools
 from tests.conformance.driven import Program
 from tests.conformance.kafka_tools import STORIES
 from tests.conformance.says import Says
 from tests.conformance.table import Kafka
-from tests.conformance.test_table import SERVED, TRANSACTIONAL
 from tools.apache_kafka import Unavailable
-
-LEFT_OUT = () if TRANSACTIONAL else tuple(transaction_stories.STORIES)
 
 
 @pytest.fixture(scope="module")
@@ -34,11 +31,11 @@ def tools() -> Iterator[Program]:
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[Kafka]:
-    with Broker(workers=1, config=SERVED) as broker:
+    with Broker(workers=1) as broker:
         yield Kafka(broker.bootstrap)
 
 
-@pytest.mark.parametrize("story", [each for each in STORIES if each not in LEFT_OUT])
+@pytest.mark.parametrize("story", STORIES)
 def test_kafka_tools_accept_kafkalite(
     story: str, tools: Program, broker: Kafka, tmp_path: Path
 ) -> None:

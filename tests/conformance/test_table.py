@@ -19,7 +19,6 @@ from typing import Any
 
 import pytest
 
-from kafkalite.coordination.features import ADVERTISED_VERSION
 from kafkalite.testing import Broker
 from tests.conformance import (
     configs,
@@ -48,8 +47,6 @@ assert SCENARIOS, (configs, consuming, group_admin, groups, offsets, producing, 
 assert transactions
 
 ELSEWHERE = os.environ.get("CONFORMANCE_BOOTSTRAP")
-SERVED = {"unstable.feature.versions.enable": "true"}
-"""Transactions, while they are not advertised."""
 CONFIG = {"group.min.session.timeout.ms": "500", "log.retention.ms": "-1"}
 """The session of a killed member expires soon, and records of 1970 are kept."""
 CPU_MS_MAX = 250
@@ -60,9 +57,6 @@ that as the thread's time: a real cause of slow ticks occurs more often."""
 
 SHAPES = {"elsewhere": 0} if ELSEWHERE else {"one_process": 0, "workers": 3}
 WHOLE = bool(ELSEWHERE) or "CONFORMANCE_WHOLE" in os.environ
-TRANSACTIONAL = (
-    ADVERTISED_VERSION is not None or bool(ELSEWHERE) or "CONFORMANCE_TRANSACTIONS" in os.environ
-)
 OFTEN = {
     "exactly_the_committed_transactions_are_shown",
     "a_second_producer_of_the_id_fences_the_first_and_aborts_its_transaction",
@@ -84,7 +78,7 @@ def kafka(shape: str) -> Iterator[Kafka]:
     if ELSEWHERE:
         yield Kafka(ELSEWHERE)
         return
-    with Broker(workers=SHAPES[shape], config=CONFIG | SERVED) as broker:
+    with Broker(workers=SHAPES[shape], config=CONFIG) as broker:
         yield Kafka(broker.bootstrap)
         slow = broker.slow_ticks(CPU_MS_MAX)
         causes = Counter(re.search("cause='(.*?)'", line)[1] for line in slow)
@@ -96,7 +90,7 @@ def restarted(shape: str) -> Iterator[Kafka]:
     """A Kafka of this test alone, which may be restarted."""
     if ELSEWHERE:
         pytest.skip("the Kafka of CONFORMANCE_BOOTSTRAP is not ours to restart")
-    with Broker(workers=SHAPES[shape], config=CONFIG | SERVED) as broker:
+    with Broker(workers=SHAPES[shape], config=CONFIG) as broker:
         yield Kafka(broker.bootstrap, broker)
 
 
@@ -106,7 +100,7 @@ def asked(shape: str, client: Client, scenario: Scenario) -> bool:
     pair = (OURS, LIBRDKAFKA)
     if TRANSACTIONS in scenario.needs:
         often = scenario.name in OFTEN and client in (LIBRDKAFKA, KAFKA_PYTHON)
-        return TRANSACTIONAL and not one_process and (WHOLE or often)
+        return not one_process and (WHOLE or often)
     if WHOLE:
         return not one_process or client in pair
     turn = bool(PLACES[scenario.name] % 2)

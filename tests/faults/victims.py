@@ -13,8 +13,6 @@ from kafkalite.testing import Broker
 from tests.faults.processes import SUPERVISOR, Processes, free_address
 from tools.apache_kafka import ApacheKafka
 
-CONFIG = {"unstable.feature.versions.enable": "true"}
-
 
 class Victim(Protocol):
     """A broker of which something can be killed."""
@@ -62,5 +60,5 @@ def victims(against: str, durability: str) -> Iterator[Victim]:
         with tempfile.TemporaryDirectory() as scratch, ApacheKafka(Path(scratch)) as kafka:
             yield Apache(kafka)
         return
-    with Broker(workers=2, durability=durability, config=CONFIG, listen=free_address()) as broker:
+    with Broker(workers=2, durability=durability, listen=free_address()) as broker:
         yield Ours(broker)

@@ -185,7 +185,7 @@ def groups(broker: InProcess) -> InProcess:
 
 @pytest.fixture
 def transactional(tmp_path: Path) -> Iterator[InProcess]:
-    """Yield a node that serves transactions, before they are advertised."""
-    node = InProcess(tmp_path / "data", **{"unstable.feature.versions.enable": "true"})
+    """Yield a node of this test alone."""
+    node = InProcess(tmp_path / "data")
     yield node
     node.close()

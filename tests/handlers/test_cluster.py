@@ -6,7 +6,6 @@ import pytest
 
 from kafkalite import errors
 from kafkalite.broker.handlers import telemetry
-from kafkalite.broker.handlers.transactions import transactions_node
 from kafkalite.broker.security import AclOperation
 from kafkalite.broker.served_apis import SERVED
 from kafkalite.ids import NO_ID
@@ -59,15 +58,10 @@ def test_api_versions_lists_exactly_the_served_apis(broker, version):
     served = {
         key: (handler.low, handler.high)
         for key, handler in SERVED.items()
-        if key not in (*telemetry.KEYS, *transactions_node.KEYS)
+        if key not in telemetry.KEYS
     }
     assert listed.pop(PRODUCE.key) == (0, served.pop(PRODUCE.key)[1])
     assert (answer.error_code, listed) == (0, served)
-
-
-def test_api_versions_advertises_no_feature_of_transactions_v2(broker):
-    answer = broker.request(API_VERSIONS, 4, **SOFTWARE)
-    assert answer.finalized_features == answer.supported_features == []
 
 
 def test_api_versions_response_header_is_never_flexible(broker):
@@ -81,9 +75,7 @@ def test_api_versions_of_unknown_version_returns_version_0_response(broker, vers
     answer = b"".join(broker.send_frame(write_header(18, version, 7, None, version >= 3)).sent)
     read = API_VERSIONS.response.read(0, answer, 4)
     assert read.error_code == errors.UnsupportedVersion.code
-    assert {entry.api_key for entry in read.api_keys} == SERVED.keys() - {
-        *telemetry.KEYS, *transactions_node.KEYS,
-    }  # fmt: skip
+    assert {entry.api_key for entry in read.api_keys} == SERVED.keys() - {*telemetry.KEYS}
 
 
 def has_telemetry(broker):

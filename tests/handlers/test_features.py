@@ -46,16 +46,6 @@ def test_version_3_has_no_supported_feature_with_minimum_0(transactional):
     assert features(transactional, 3) == ([], [(NAME, 2, 2)])
 
 
-def test_nothing_is_advertised_without_transactions(broker):
-    assert features(broker) == ([], [])
-    assert epoch(broker) == -1
-    # Nor after it was.
-    broker.restart(**{"unstable.feature.versions.enable": "true"})
-    assert features(broker)[1] == [(NAME, 2, 2)]
-    broker.restart(**{"unstable.feature.versions.enable": "false"})
-    assert features(broker) == ([], [])
-
-
 def test_epoch_is_the_offset_of_the_image_and_grows(transactional):
     first = epoch(transactional)
     assert first == transactional.node.controller.offset > 0
@@ -108,11 +98,10 @@ def test_downgrade_must_be_asked_for(transactional):
         assert "safe or unsafe downgrade" in answer.error_message
 
 
-def test_unknown_feature_is_refused(transactional, lasting):
-    for broker, name in ((transactional, "no.such"), (lasting, NAME)):
-        answer = update(broker, 1, name=name)
-        assert answer.error_code == errors.InvalidUpdateVersion.code
-        assert answer.error_message.endswith("Local controller 0 does not support this feature.")
+def test_unknown_feature_is_refused(lasting):
+    answer = update(lasting, 1, name="no.such")
+    assert answer.error_code == errors.InvalidUpdateVersion.code
+    assert answer.error_message.endswith("Local controller 0 does not support this feature.")
 
 
 def test_update_requires_alter_on_the_cluster(transactional):

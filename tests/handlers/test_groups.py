@@ -80,7 +80,7 @@ def test_offsets_topic_has_the_configured_partition_count(tmp_path):
     node.close()
 
 
-@pytest.mark.parametrize("key_type", [1, 2, 7])
+@pytest.mark.parametrize("key_type", [2, 7])
 def test_find_coordinator_of_other_key_types_returns_an_error(broker, key_type):
     assert find(broker, 3, key_type=key_type).error_code != 0
     (found,) = find(broker, 6, key_type=key_type).coordinators

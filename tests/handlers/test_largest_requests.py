@@ -51,7 +51,7 @@ class WorkClock(ManualClock):
 @pytest.fixture(scope="module")
 def large(tmp_path_factory):
     """Yield a node whose image has many topics, without their logs on disk."""
-    node = InProcess(tmp_path_factory.mktemp("large") / "data", **SERVED)
+    node = InProcess(tmp_path_factory.mktemp("large") / "data")
     find(node)
     find(node, key_type=1)
     assert init(node, name="x0")[0] == 0
@@ -91,7 +91,6 @@ COMMITTING = {"group_id": "g", "generation_id_or_member_epoch": -1, "member_id":
 PRODUCER = {"producer_id": 0, "producer_epoch": 0}
 TRANSACTION = {f"v3_and_below_{name}": value for name, value in PRODUCER.items()}
 TRANSACTION["v3_and_below_transactional_id"] = "x0"
-SERVED = {"unstable.feature.versions.enable": "true"}
 NEW = {"num_partitions": 1, "replication_factor": 1}
 
 REQUESTS = {

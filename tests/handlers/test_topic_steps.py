@@ -172,6 +172,8 @@ def decided(broker, slow_disk, monkeypatch):
     monkeypatch.setattr(decisions, "WEIGHT_MAX", 4)
     decided = []
     broker.node.local_controller.on_change(lambda records, _: decided.append([*records]))
+    broker.until(lambda: decided)  # a new cluster finalizes its features
+    decided.clear()
     return decided
 
 

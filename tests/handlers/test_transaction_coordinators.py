@@ -23,12 +23,6 @@ def test_find_coordinator_returns_the_address_the_client_connected_to(transactio
     assert (found.node_id, found.host, found.port) == (0, *transactional.local)
 
 
-def test_find_coordinator_is_refused_until_transactions_are_advertised(broker):
-    (found,) = find(broker, 6, "payments", key_type=1).coordinators
-    assert found.error_code == errors.TransactionalIdAuthorizationFailed.code
-    assert TRANSACTION_STATE not in broker.node.image.topics
-
-
 def test_find_coordinator_creates_the_topic_once(transactional):
     find(transactional, key_type=1)
     topic = transactional.node.image.topic(TRANSACTION_STATE)
@@ -46,7 +40,6 @@ def test_topic_has_the_configured_settings(tmp_path):
     node = InProcess(
         tmp_path / "data",
         **{
-            "unstable.feature.versions.enable": "true",
             "transaction.state.log.num.partitions": "7",
             "transaction.state.log.segment.bytes": "2097152",
         },

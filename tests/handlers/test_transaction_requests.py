@@ -9,7 +9,6 @@ import pytest
 
 from kafkalite import errors
 from kafkalite.broker.security import CLUSTER_ACTION, READ, WRITE
-from kafkalite.protocol.schemas.cluster import API_VERSIONS
 from kafkalite.protocol.schemas.transaction_records import Transaction, TransactionState
 from kafkalite.protocol.schemas.transactions import ADD_PARTITIONS_TO_TXN, END_TXN
 from tests.handlers.conftest import InProcess
@@ -49,10 +48,7 @@ INVALID = errors.InvalidRequest.code
 @pytest.fixture(scope="module")
 def coordinator(tmp_path_factory):
     """Return a node whose prepared transactions stay prepared."""
-    node = InProcess(
-        tmp_path_factory.mktemp("transactions") / "data",
-        **{"unstable.feature.versions.enable": "true"},
-    )
+    node = InProcess(tmp_path_factory.mktemp("transactions") / "data")
     find(node, key_type=1)
     node.create("t", 3)
     hold_markers(node)
@@ -339,10 +335,7 @@ def test_a_request_of_a_broker_has_many_transactions(coordinator):
 
 @pytest.mark.parametrize("version", range(5))
 def test_add_offsets_adds_the_partition_of_the_group(tmp_path, version):
-    node = InProcess(
-        tmp_path / "data",
-        **{"unstable.feature.versions.enable": "true", "offsets.topic.num.partitions": "7"},
-    )
+    node = InProcess(tmp_path / "data", **{"offsets.topic.num.partitions": "7"})
     find(node, key_type=1)
     _, *pair = init(node)
     # Its topic is created if no group has needed it before.
@@ -535,11 +528,3 @@ def test_an_expired_id_is_unknown(transactional):
     # The next producer of the id gets a new producer id.
     code, producer_id, epoch = init(transactional)
     assert (code, epoch) == (0, 0) and producer_id != pair[0]
-
-
-def test_apis_are_advertised_with_transactions_only(transactional, lasting):
-    def keys(broker):
-        return {each.api_key for each in broker.request(API_VERSIONS, 0).api_keys}
-
-    assert {24, 25, 26} <= keys(transactional)
-    assert not {24, 25, 26, 28} & keys(lasting)

@@ -33,7 +33,7 @@ _names = count()
 
 
 def opened(directory, **settings):
-    node = InProcess(directory, **{"unstable.feature.versions.enable": "true", **settings})
+    node = InProcess(directory, **settings)
     find(node)
     find(node, key_type=1)
     node.topic_id = node.create("t", 2)

@@ -94,14 +94,6 @@ def test_half_of_id_and_epoch_is_refused(broker, told):
     assert init(broker, **told).error_code == errors.InvalidRequest.code
 
 
-@pytest.mark.parametrize("version", range(6))
-def test_transactional_producer_is_refused_with_a_fatal_error(broker, version):
-    answer = init(broker, version, transactional_id="payments", transaction_timeout_ms=1000)
-    assert answer.error_code == errors.UnsupportedVersion.code
-    assert not errors.BY_CODE[answer.error_code].retriable
-    assert (answer.producer_id, answer.producer_epoch) == (-1, -1)
-
-
 def test_empty_transactional_id_is_refused(broker):
     assert init(broker, transactional_id="").error_code == errors.InvalidRequest.code
 

@@ -19,7 +19,6 @@ FAMILIES = sorted({name.partition(".")[0] for name in PLAYS})
 
 
 # Families that node 0 handles even if other nodes have the partitions.
-SERVED = {"unstable.feature.versions.enable": "true"}
 OF_NODE_0 = ("committed", "configs", "groups", "membership", "telemetry")
 
 
@@ -28,8 +27,7 @@ OF_NODE_0 = ("committed", "configs", "groups", "membership", "telemetry")
 )
 def test_responses_equal_apache_kafka_or_are_listed(family, workers):
     names = [name for name in PLAYS if name.startswith(f"{family}.")]
-    config = SERVED if family == "coordinator" else {}
-    with Broker(workers=workers, config=config) as broker:
+    with Broker(workers=workers) as broker:
         ours = recording.play(broker.bootstrap, names)
     unlisted, idle = judge(family, recording.differences(recording.recorded(), ours))
     assert not unlisted, "\n" + "\n".join(map(str, unlisted))

@@ -13,7 +13,6 @@ from kafkalite.testing import Broker
 from tools import apache_kafka
 
 pytestmark = pytest.mark.oracle
-SERVED = {"unstable.feature.versions.enable": "true"}
 WAIT_S = 30
 OUTCOMES = [True, False, True, True, False]
 EMPTY, ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLETE_ABORT = range(6)
@@ -23,7 +22,7 @@ EMPTY, ONGOING, PREPARE_COMMIT, PREPARE_ABORT, COMPLETE_COMMIT, COMPLETE_ABORT =
 def data():
     """Yield the data directory of a stopped broker; each transaction has two records in topic `t`,
     a marker, and an offset of a group."""
-    with Broker(config=SERVED) as broker:
+    with Broker() as broker:
         producer = Producer({
             "bootstrap.servers": broker.bootstrap, "transactional.id": "dumped", "log_level": 0,
         })  # fmt: skip

@@ -1,4 +1,4 @@
-"""Less common requests of other clients to a broker of several nodes: transactions, old modes."""
+"""Less common requests of other clients to a broker of several nodes: old modes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import shutil
 import subprocess
 
 import pytest
-from confluent_kafka import KafkaException, Producer
 
 from kafkalite.testing import Broker
 
@@ -17,13 +16,6 @@ WAIT_S = 30
 def bootstrap():
     with Broker(workers=2, config={"num.partitions": "6"}) as broker:
         yield broker.bootstrap
-
-
-def test_init_transactions_fails_before_its_timeout(bootstrap):
-    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "t", "log_level": 0})
-    with pytest.raises(KafkaException, match="Transactions are not supported") as raised:
-        producer.init_transactions(WAIT_S)
-    assert raised.value.args[0].fatal()
 
 
 @pytest.mark.skipif(shutil.which("kcat") is None, reason="kcat is not installed")

@@ -20,8 +20,7 @@ INPUTS, CHUNK = 40, 10
 
 @pytest.fixture(scope="module")
 def broker():
-    config = {"unstable.feature.versions.enable": "true"}
-    with Broker(workers=1, config=config) as broker:
+    with Broker(workers=1) as broker:
         yield broker
 
 

@@ -19,10 +19,7 @@ from kafkalite.testing import Broker
 from tests.process.waiting import WAIT_S_MAX, until
 
 PARTITIONS = 3
-CONFIG = {
-    "unstable.feature.versions.enable": "true",
-    "workers.leading": "2",
-}
+CONFIG = {"workers.leading": "2"}
 
 
 @pytest.fixture

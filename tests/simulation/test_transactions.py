@@ -16,12 +16,11 @@ import pytest
 from tests.simulation.transaction_simulation import TransactionSimulation
 
 STEPS = 250
-SETTINGS = {"unstable.feature.versions.enable": "true"}
 
 
 @pytest.mark.parametrize("seed, durability", [(0, "os"), (1, "fsync")])
 def test_transactions_are_whole_under_random_faults(tmp_path, seed, durability):
-    TransactionSimulation(tmp_path / "data", seed, durability=durability, **SETTINGS).run(STEPS)
+    TransactionSimulation(tmp_path / "data", seed, durability=durability).run(STEPS)
 
 
 if __name__ == "__main__":
@@ -30,7 +29,7 @@ if __name__ == "__main__":
         with tempfile.TemporaryDirectory() as directory:
             print(seed, end=" ", flush=True)
             where = Path(directory) / "data"
-            simulation = TransactionSimulation(where, seed, durability="fsync", **SETTINGS)
+            simulation = TransactionSimulation(where, seed, durability="fsync")
             simulation.run(STEPS)
             known = sum(len(client.outcomes) for client in simulation.clients)
             print(known, end="; ", flush=True)

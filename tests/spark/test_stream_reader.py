@@ -25,8 +25,7 @@ from tests.spark.topics import delete, grow, trim
 
 @pytest.fixture(scope="module")
 def broker():
-    config = {"log.retention.ms": "-1", "unstable.feature.versions.enable": "true"}
-    with Broker(config=config) as broker:
+    with Broker(config={"log.retention.ms": "-1"}) as broker:
         yield broker
 
 

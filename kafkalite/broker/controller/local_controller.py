@@ -16,7 +16,7 @@ from kafkalite.broker.controller.topic_creation import create_internal_topic, cr
 from kafkalite.broker.future import Future
 from kafkalite.broker.machine_host import MachineHost
 from kafkalite.coordination.controller import Controller, NewTopic
-from kafkalite.coordination.features import SupportedLevels, supported_levels
+from kafkalite.coordination.features import SUPPORTED_LEVELS, SupportedLevels
 from kafkalite.coordination.image import SUPERVISOR_ID, ClusterImage
 from kafkalite.coordination.machine import DecisionResult
 from kafkalite.coordination.producer_ids import ProducerIdBlock
@@ -179,7 +179,7 @@ class LocalController(MachineHost[Controller], ControllerClient):
 
     def features_by_node(self) -> dict[int, SupportedLevels]:
         """Return the levels of features that this node and the workers support, as far as known."""
-        return {SUPERVISOR_ID: supported_levels(self._settings()), **self.worker_features()}
+        return {SUPERVISOR_ID: SUPPORTED_LEVELS, **self.worker_features()}
 
     def finalize_features(self) -> None:
         """Finalize the new features that every node supports."""

@@ -36,7 +36,7 @@ from kafkalite.broker.controller.marker_messages import read_markers
 from kafkalite.broker.controller.verification_messages import ask_transactions, read_results
 from kafkalite.broker.future import Future
 from kafkalite.broker.replica.late_transactions import LateTransaction
-from kafkalite.coordination.features import supported_levels
+from kafkalite.coordination.features import SUPPORTED_LEVELS
 from kafkalite.coordination.image import ClusterImage
 from kafkalite.coordination.producer_ids import ProducerIdBlock
 from kafkalite.errors import (
@@ -110,7 +110,6 @@ class RemoteController(ControllerClient):
     def __init__(self, reader: MetadataReader, timers: Scheduler) -> None:
         self._image = ClusterImage()
         self._heartbeat_state: Callable[[], HeartbeatState] | None = None
-        self._settings: Callable[[], Settings] | None = None
         self._reader = reader
         self._timers = timers
         self._send: Send | None = None
@@ -153,7 +152,6 @@ class RemoteController(ControllerClient):
         write_markers: WriteMarkers,
     ) -> None:
         """Attach the node; of its settings, those that determine features are reported."""
-        self._settings = settings
         self._heartbeat_state = heartbeat_state
         self._on_welcome = on_welcome
         self._write_markers = write_markers
@@ -205,10 +203,9 @@ class RemoteController(ControllerClient):
         self._on_welcome()
 
     def _send_features(self) -> None:
-        if self._settings is None or self._send is None:
+        if self._send is None:
             return
-        levels = supported_levels(self._settings())
-        features = [{"name": name, "level_max": level} for name, level in levels.items()]
+        features = [{"name": name, "level_max": level} for name, level in SUPPORTED_LEVELS.items()]
         self._send(bus.SUPPORTED_FEATURES(features=features))
 
     def _delta(self, fields: dict[str, Any]) -> None:

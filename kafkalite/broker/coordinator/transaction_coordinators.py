@@ -54,7 +54,7 @@ def transaction_limits(settings: Settings, image: ClusterImage) -> TransactionLi
         timeout_max_ms=settings[TRANSACTION_MAX_TIMEOUT_MS],
         expiration_ms=settings[TRANSACTIONAL_ID_EXPIRATION_MS],
         expiration_check_ms=settings[TRANSACTION_REMOVE_EXPIRED_TRANSACTION_CLEANUP_INTERVAL_MS],
-        transaction_version=finalized_levels(image, settings).get(TRANSACTION_VERSION, 0),
+        transaction_version=finalized_levels(image).get(TRANSACTION_VERSION, 0),
     )
 
 

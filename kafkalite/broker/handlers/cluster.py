@@ -32,14 +32,12 @@ from kafkalite.broker.error_responses import error_fields
 from kafkalite.broker.future import Future
 from kafkalite.broker.handlers import telemetry
 from kafkalite.broker.handlers.topics import TopicsNode
-from kafkalite.broker.handlers.transactions import transactions_node
-from kafkalite.broker.handlers.transactions.transactions_node import has_transactions
 from kafkalite.broker.security import CLUSTER, CLUSTER_NAME, CREATE, DESCRIBE, TOPIC
 from kafkalite.broker.served_apis import SERVED, EncodedResponse, Response, ServingNode, serves
 from kafkalite.broker.stepping import ENTRIES_AT_ONCE, PAUSE, Work, in_steps
 from kafkalite.config.broker import AUTO_CREATE_TOPICS_ENABLE, MAX_REQUEST_PARTITION_SIZE_LIMIT
 from kafkalite.coordination import topic_names
-from kafkalite.coordination.features import finalized_levels, supported_levels
+from kafkalite.coordination.features import SUPPORTED_LEVELS, finalized_levels
 from kafkalite.coordination.image import PartitionImage, TopicImage
 from kafkalite.errors import (
     InvalidRequest,
@@ -102,12 +100,9 @@ def api_versions(node: ClusterNode, request: Any, client: ClientContext) -> Resp
 
 
 def _features(node: ClusterNode, version: int) -> Response:
-    supported = supported_levels(node.settings)
-    if not supported:
-        return {}
     # Clients of version 3 refuse a minimum of 0 (KAFKA-17011).
-    named = supported.items() if version >= FEATURES_FROM_0_SINCE else ()
-    finalized = finalized_levels(node.image, node.settings)
+    named = SUPPORTED_LEVELS.items() if version >= FEATURES_FROM_0_SINCE else ()
+    finalized = finalized_levels(node.image)
     return {
         "supported_features": [
             {"name": name, "min_version": 0, "max_version": level} for name, level in named
@@ -127,8 +122,6 @@ def api_versions_unsupported(node: ClusterNode) -> Response:
 
 def _api_keys(node: ClusterNode) -> list[dict[str, int]]:
     hidden: tuple[int, ...] = () if telemetry.wanted(node) else telemetry.KEYS
-    if not has_transactions(node):
-        hidden += transactions_node.KEYS
     return [
         {
             "api_key": key,

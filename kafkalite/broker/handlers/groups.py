@@ -44,7 +44,6 @@ from kafkalite.broker.security import (
 )
 from kafkalite.broker.served_apis import Response, ServingNode, serves
 from kafkalite.broker.stepping import ENTRIES_AT_ONCE, Work, in_steps
-from kafkalite.coordination.features import transaction_version_max
 from kafkalite.coordination.group_coordinator import (
     Decision,
     GroupClient,
@@ -102,7 +101,7 @@ def find_coordinator(
     key_type = request.key_type if client.version >= 1 else CoordinatorType.GROUP
     errors: dict[str, KafkaError] = {}
     for key in keys:
-        error = _coordinator_error(node, client, key_type, key)
+        error = _coordinator_error(client, key_type, key)
         if error is not None:
             errors[key] = error
         yield
@@ -134,13 +133,8 @@ def find_coordinator(
     return response
 
 
-def _coordinator_error(
-    node: GroupsNode, client: ClientContext, key_type: int, key: str
-) -> KafkaError | None:
+def _coordinator_error(client: ClientContext, key_type: int, key: str) -> KafkaError | None:
     if key_type == CoordinatorType.TRANSACTION:
-        if transaction_version_max(node.settings) is None:
-            # The only accurate error on which the producers of all clients fail at once.
-            return TransactionalIdAuthorizationFailed("Transactions are not supported.")
         may_describe = client.may(DESCRIBE, TRANSACTIONAL_ID, key)
         return None if may_describe else TransactionalIdAuthorizationFailed()
     if key_type == CoordinatorType.SHARE:

@@ -6,16 +6,6 @@ DescribeProducers      v0      the active producers of a partition on its leader
 An idempotent producer gets a new producer id with epoch 0 on each request, even if the request has
 a current id: such a producer counts its epochs itself, and no other producer has used a new id.
 
-While there are no transactions (coordination/features.py), an InitProducerId with a transactional
-id gets UNSUPPORTED_VERSION.  Of the accurate errors it is one that a Java producer fails on at
-once; a retriable one would make it retry.  Clients send FindCoordinator first and fail there:
-librdkafka fails at once only on TRANSACTIONAL_ID_AUTHORIZATION_FAILED, sent with the message
-`Transactions are not supported.` No permission is missing, but most clients report that: only
-librdkafka (confluent-kafka, kcat) shows the message, after `Broker: Transactional Id authorization
-failed`; Java's producer and tools raise TransactionalIdAuthorizationException, kafka-python
-TransactionalIdAuthorizationFailedError, aiokafka TransactionalIdAuthorizationFailed, and KafkaJS
-KafkaJSGroupCoordinatorNotFound (`Failed to find group coordinator`).
-
 Left out: two-phase commit, and with it InitProducerId v6 (KIP-939).
 """
 
@@ -28,10 +18,7 @@ from typing import TYPE_CHECKING, Any
 from kafkalite.broker.client_context import ClientContext
 from kafkalite.broker.error_responses import check_repetitions, entry_responses
 from kafkalite.broker.future import Future
-from kafkalite.broker.handlers.transactions.transactions_node import (
-    TransactionsNode,
-    has_transactions,
-)
+from kafkalite.broker.handlers.transactions.transactions_node import TransactionsNode
 from kafkalite.broker.security import (
     CLUSTER,
     CLUSTER_NAME,
@@ -50,7 +37,6 @@ from kafkalite.errors import (
     InvalidRequest,
     KafkaError,
     ProducerFenced,
-    UnsupportedVersion,
 )
 from kafkalite.protocol.schemas.transactions import DESCRIBE_PRODUCERS, INIT_PRODUCER_ID
 
@@ -113,8 +99,6 @@ def _may_write(node: TransactionsNode, client: ClientContext) -> bool:
 
 def _init_transactional(node: TransactionsNode, request: Any) -> Future[Response]:
     transactional_id: str = request.transactional_id
-    if transactional_id and not has_transactions(node):
-        raise UnsupportedVersion("Transactions are not supported.")
     node.transactions.check_init(transactional_id, request.transaction_timeout_ms)
     host = node.transactions.host_of(transactional_id)
     current = ProducerEpoch(request.producer_id, request.producer_epoch)

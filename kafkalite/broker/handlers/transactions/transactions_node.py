@@ -9,21 +9,6 @@ from kafkalite.broker.coordinator.producer_ids import ProducerIdBlocks
 from kafkalite.broker.coordinator.transaction_coordinators import TransactionCoordinators
 from kafkalite.broker.handler_node import HandlerNode
 from kafkalite.broker.replica.replica_manager import ReplicaManager
-from kafkalite.coordination.features import transaction_version_max
-from kafkalite.protocol.schemas.transactions import (
-    ADD_OFFSETS_TO_TXN,
-    ADD_PARTITIONS_TO_TXN,
-    END_TXN,
-    TXN_OFFSET_COMMIT,
-)
-
-KEYS = (ADD_PARTITIONS_TO_TXN.key, ADD_OFFSETS_TO_TXN.key, END_TXN.key, TXN_OFFSET_COMMIT.key)
-"""The APIs that are advertised only if there are transactions."""
-
-
-def has_transactions(node: HandlerNode) -> bool:
-    """Return whether transactional producers are served."""
-    return transaction_version_max(node.settings) is not None
 
 
 class TransactionsNode(HandlerNode, Protocol):
