@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ALL = (
     "startup", "produce", "fetch", "end_to_end", "append", "growth", "durability",
     "workers", "leading", "dedicated", "thousand", "failover", "groups", "native",
-    "gateway", "spark",
+    "gateway", "transactions", "spark",
 )  # fmt: skip
 
 

@@ -3,6 +3,10 @@
  *   client produce    librdkafka; records as fast as they are taken; ends when all are acknowledged
  *   client consume    librdkafka; from offset 0 of every partition until the records are there
  *   client roundtrip  librdkafka; one record at a time, from produce() until consume() returns it
+ *   client transactions  librdkafka; a transactional producer on each of N threads; a transaction
+ *                     is one record to every partition and the commit
+ *   client visible    librdkafka; from the end of a commit until a read_committed consumer has the
+ *                     transaction's record
  *   client rawtrip    plain sockets; a Fetch frame that waits, then a Produce frame, then its answer:
  *                     what roundtrip does without librdkafka's threads
  *   client frames     plain sockets; one request frame from a file, over and over, on N
@@ -10,6 +14,9 @@
  *                     dropped in the kernel, so that the client costs next to nothing.  With
  *                     `--leader HOST:PORT=PARTITION` (repeated) each connection keeps to one
  *                     partition, written at --partition-at, and goes to its leader
+ *
+ * With --transactional-id, produce sends transactions of --transaction-records, of which every
+ * --abort-every-th is aborted.  --isolation is the consumer's isolation.level.
  *
  * Options are pairs `--name value`; the answer is one line of JSON on stdout.  A record that was
  * refused, lost or came twice ends the program with exit code 1: a fast wrong answer is no figure.
@@ -21,6 +28,7 @@
 #include <fcntl.h>
 #include <librdkafka/rdkafka.h>
 #include <netinet/tcp.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -39,14 +47,14 @@
 
 static struct {
     const char *broker, *topic, *acks, *linger_ms, *batch_bytes, *batch_records, *frame, *answer;
-    const char *fetch_frame;
+    const char *fetch_frame, *transactional_id, *isolation;
     const char *vary[VARIED_MAX], *leaders[LEADERS_MAX];
     int partitions, connections, vary_count, leader_count;
-    int64_t records, warm_up, size, offset_at, partition_at;
+    int64_t records, warm_up, size, offset_at, partition_at, transaction_records, abort_every;
 } asked = {
     .broker = "127.0.0.1:9092", .topic = "bench", .acks = "1", .linger_ms = "5",
     .batch_bytes = "1000000", .batch_records = "1000000", .partitions = 1, .connections = 1,
-    .records = 1000, .size = 100,
+    .records = 1000, .size = 100, .isolation = "read_uncommitted", .transaction_records = 1000,
 };
 
 static void die(const char *format, ...) {
@@ -105,7 +113,7 @@ static rd_kafka_t *client(rd_kafka_type_t type, rd_kafka_conf_t *conf) {
     return handle;
 }
 
-static int64_t delivered;
+static _Atomic int64_t delivered;
 
 static void on_delivery(rd_kafka_t *handle, const rd_kafka_message_t *message, void *opaque) {
     (void)handle, (void)opaque;
@@ -122,12 +130,20 @@ static rd_kafka_topic_t *producing(rd_kafka_t **handle) {
     set(conf, "queue.buffering.max.messages", "1000000");
     set(conf, "queue.buffering.max.kbytes", "1048576");
     rd_kafka_conf_set_dr_msg_cb(conf, on_delivery);
+    if (asked.transactional_id != NULL)
+        set(conf, "transactional.id", asked.transactional_id);
     *handle = client(RD_KAFKA_PRODUCER, conf);
     rd_kafka_topic_conf_t *topic_conf = rd_kafka_topic_conf_new();
     char reason[512];
-    if (rd_kafka_topic_conf_set(topic_conf, "acks", asked.acks, reason, sizeof reason))
+    const char *acks = asked.transactional_id != NULL ? "all" : asked.acks;
+    if (rd_kafka_topic_conf_set(topic_conf, "acks", acks, reason, sizeof reason))
         die("acks: %s", reason);
     return rd_kafka_topic_new(*handle, asked.topic, topic_conf);
+}
+
+static void must(const char *what, rd_kafka_error_t *error) {
+    if (error != NULL)
+        die("%s: %s", what, rd_kafka_error_string(error));
 }
 
 static void send_record(rd_kafka_t *handle, rd_kafka_topic_t *topic, int64_t number, char *bytes) {
@@ -165,23 +181,39 @@ static void produce(void) {
     rd_kafka_t *handle;
     rd_kafka_topic_t *topic = producing(&handle);
     char *bytes = payload();
+    if (asked.transactional_id != NULL) {
+        must("init_transactions", rd_kafka_init_transactions(handle, SILENCE_MS_MAX));
+        must("begin_transaction", rd_kafka_begin_transaction(handle));
+    }
     /* Connection and metadata are not what is measured. */
     for (int partition = 0; partition < asked.partitions; partition++)
         send_record(handle, topic, partition, bytes);
     await_delivery(handle, asked.partitions);
-    int64_t begun = now_ns();
+    int64_t begun = now_ns(), transactions = 0;
     for (int64_t number = 0; number < asked.records; number++) {
         send_record(handle, topic, number, bytes);
         if (number % 1000 == 0)
             rd_kafka_poll(handle, 0);
+        if (asked.transactional_id != NULL && (number + 1) % asked.transaction_records == 0) {
+            if (asked.abort_every && ++transactions % asked.abort_every == 0) {
+                /* What is aborted was delivered before: librdkafka would drop what it has not. */
+                await_delivery(handle, asked.partitions + number + 1);
+                must("abort", rd_kafka_abort_transaction(handle, SILENCE_MS_MAX));
+            } else
+                must("commit", rd_kafka_commit_transaction(handle, SILENCE_MS_MAX));
+            must("begin_transaction", rd_kafka_begin_transaction(handle));
+        }
     }
     await_delivery(handle, asked.partitions + asked.records);
+    if (asked.transactional_id != NULL)
+        must("commit", rd_kafka_commit_transaction(handle, SILENCE_MS_MAX));
     report(asked.records, asked.records * asked.size, now_ns() - begun, NULL);
 }
 
 static rd_kafka_topic_t *consuming(rd_kafka_t **handle, rd_kafka_queue_t **queue, int64_t offset) {
     rd_kafka_conf_t *conf = rd_kafka_conf_new();
     set(conf, "queued.min.messages", "1000000");
+    set(conf, "isolation.level", asked.isolation);
     *handle = client(RD_KAFKA_CONSUMER, conf);
     *queue = rd_kafka_queue_new(*handle);
     rd_kafka_topic_t *topic = rd_kafka_topic_new(*handle, asked.topic, NULL);
@@ -191,12 +223,15 @@ static rd_kafka_topic_t *consuming(rd_kafka_t **handle, rd_kafka_queue_t **queue
     return topic;
 }
 
-/* Every partition's records in order, none twice and none left out. */
+/* Every partition's records in order, none twice and none left out; in a topic of transactions
+ * some offsets are those of markers and of aborted records. */
 static int64_t take(rd_kafka_message_t *message, int64_t *next_offsets) {
     if (message->err)
         die("consume: %s", rd_kafka_message_errstr(message));
-    if (message->offset != next_offsets[message->partition]++)
+    int64_t missed = message->offset - next_offsets[message->partition];
+    if (missed < 0 || (missed > 0 && asked.transactional_id == NULL))
         die("offset %lld came out of turn", (long long)message->offset);
+    next_offsets[message->partition] = message->offset + 1;
     int64_t bytes = message->len;
     rd_kafka_message_destroy(message);
     return bytes;
@@ -259,6 +294,94 @@ static void roundtrip(void) {
     }
     int64_t took = now_ns() - begun;
     report(asked.records, asked.records * asked.size, took, latencies + asked.warm_up);
+}
+
+/* ---- transactions ---- */
+
+static int64_t *transaction_ns;
+static _Atomic int64_t next_transaction;
+static pthread_barrier_t all_ready;
+
+static rd_kafka_t *transactional(int number, rd_kafka_topic_t **topic) {
+    static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
+    char name[256];
+    snprintf(name, sizeof name, "%s-%d", asked.topic, number);
+    rd_kafka_t *handle;
+    pthread_mutex_lock(&one_at_a_time);
+    asked.transactional_id = name;
+    asked.linger_ms = "0";
+    *topic = producing(&handle);
+    pthread_mutex_unlock(&one_at_a_time);
+    must("init_transactions", rd_kafka_init_transactions(handle, SILENCE_MS_MAX));
+    return handle;
+}
+
+static void one_transaction(rd_kafka_t *handle, rd_kafka_topic_t *topic, char *bytes) {
+    must("begin_transaction", rd_kafka_begin_transaction(handle));
+    for (int partition = 0; partition < asked.partitions; partition++)
+        send_record(handle, topic, partition, bytes);
+    must("commit", rd_kafka_commit_transaction(handle, SILENCE_MS_MAX));
+}
+
+static void *transact(void *number) {
+    rd_kafka_topic_t *topic;
+    rd_kafka_t *handle = transactional((int)(intptr_t)number, &topic);
+    char *bytes = payload();
+    one_transaction(handle, topic, bytes); /* connections and metadata are not measured */
+    pthread_barrier_wait(&all_ready);
+    pthread_barrier_wait(&all_ready);
+    int64_t turn;
+    while ((turn = next_transaction++) < asked.records) {
+        int64_t begun = now_ns();
+        one_transaction(handle, topic, bytes);
+        transaction_ns[turn] = now_ns() - begun;
+    }
+    return NULL;
+}
+
+static void transactions(void) {
+    pthread_t *threads = calloc(asked.connections, sizeof *threads);
+    transaction_ns = calloc(asked.records, sizeof *transaction_ns);
+    pthread_barrier_init(&all_ready, NULL, asked.connections + 1);
+    for (int i = 0; i < asked.connections; i++)
+        if (pthread_create(&threads[i], NULL, transact, (void *)(intptr_t)i) != 0)
+            die("no thread");
+    pthread_barrier_wait(&all_ready);
+    int64_t begun = now_ns();
+    pthread_barrier_wait(&all_ready);
+    for (int i = 0; i < asked.connections; i++)
+        pthread_join(threads[i], NULL);
+    report(asked.records, asked.records * asked.partitions * asked.size, now_ns() - begun,
+           transaction_ns);
+}
+
+static void visible(void) {
+    rd_kafka_t *producer, *consumer;
+    rd_kafka_topic_t *topic;
+    rd_kafka_queue_t *queue;
+    char *bytes = payload();
+    int64_t total = asked.warm_up + asked.records, *latencies = calloc(total, sizeof *latencies);
+    producer = transactional(0, &topic);
+    one_transaction(producer, topic, bytes);
+    asked.isolation = "read_committed";
+    consuming(&consumer, &queue, 0);
+    int64_t begun = 0;
+    for (int64_t number = -1; number < total; number++) {
+        if (number == asked.warm_up)
+            begun = now_ns();
+        if (number >= 0)
+            one_transaction(producer, topic, bytes);
+        int64_t committed = now_ns();
+        for (int partition = 0; partition < asked.partitions; partition++) {
+            rd_kafka_message_t *message = rd_kafka_consume_queue(queue, SILENCE_MS_MAX);
+            if (message == NULL || message->err)
+                die("transaction %lld did not become visible", (long long)number);
+            rd_kafka_message_destroy(message);
+        }
+        if (number >= 0)
+            latencies[number] = now_ns() - committed;
+    }
+    report(asked.records, asked.records * asked.size, now_ns() - begun, latencies + asked.warm_up);
 }
 
 /* ---- plain sockets ---- */
@@ -508,6 +631,10 @@ static void read_option(const char *name, const char *value) {
     else if (!strcmp(name, "--records")) asked.records = atoll(value);
     else if (!strcmp(name, "--warm-up")) asked.warm_up = atoll(value);
     else if (!strcmp(name, "--size")) asked.size = atoll(value);
+    else if (!strcmp(name, "--transactional-id")) asked.transactional_id = value;
+    else if (!strcmp(name, "--transaction-records")) asked.transaction_records = atoll(value);
+    else if (!strcmp(name, "--abort-every")) asked.abort_every = atoll(value);
+    else if (!strcmp(name, "--isolation")) asked.isolation = value;
     else if (!strcmp(name, "--vary") && asked.vary_count < VARIED_MAX)
         asked.vary[asked.vary_count++] = value;
     else if (!strcmp(name, "--leader") && asked.leader_count < LEADERS_MAX)
@@ -526,6 +653,8 @@ int main(int count, char **words) {
     if (!strcmp(words[1], "produce")) produce();
     else if (!strcmp(words[1], "consume")) consume();
     else if (!strcmp(words[1], "roundtrip")) roundtrip();
+    else if (!strcmp(words[1], "transactions")) transactions();
+    else if (!strcmp(words[1], "visible")) visible();
     else if (!strcmp(words[1], "rawtrip")) rawtrip();
     else if (!strcmp(words[1], "frames")) frames();
     else die("unknown mode %s", words[1]);

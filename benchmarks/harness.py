@@ -156,7 +156,8 @@ def client_program() -> Path:
         program = place / "bench-client"
         if not program.exists() or program.stat().st_mtime < CLIENT_SOURCE.stat().st_mtime:
             fresh = place / f"bench-client.{os.getpid()}"
-            command = ["cc", "-O2", "-Wall", "-o", str(fresh), str(CLIENT_SOURCE), "-lrdkafka"]
+            command = ["cc", "-O2", "-Wall", "-pthread", "-o", str(fresh), str(CLIENT_SOURCE)]
+            command += ["-lrdkafka"]
             subprocess.run(command, check=True)
             fresh.rename(program)
         _client.append(program)

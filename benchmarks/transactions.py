@@ -1,0 +1,126 @@
+"""Transactions: commits per second, and what a transaction costs its producer and its consumers.
+
+Estimate of a commit over 3 partitions with AddPartitionsToTxn (librdkafka): 0.35 ms of the
+coordinator's processor for its requests and records, and 20 us of a leader for each marker; so
+2,900 commits/s of one core alone, and about 1,000 where the clients share it.  Inside a long
+transaction a produce differs by one look at the producer's state.  A read_committed fetch reads the
+same bytes; with aborted transactions, it looks them up by bisection, and the client skips them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+
+from benchmarks.harness import Bench, run_client, topic
+from benchmarks.report import Budget
+from benchmarks.subjects import Subject
+
+PARTITIONS = 3
+PRODUCERS = 16
+COMMITS, VISIBLE = 20_000, 2_000
+RECORDS = 2_000_000
+TRANSACTION_RECORDS, ABORT_EVERY = 1_000, 100
+
+
+def run(bench: Bench) -> None:
+    commits(bench)
+    visibility(bench)
+    produce(bench)
+    read_committed(bench)
+
+
+def commits(bench: Bench) -> None:
+    """Measure producers that commit one record to each of three partitions at a time."""
+    count = bench.scale(COMMITS, at_least=PRODUCERS)
+
+    def measure(subject: Subject) -> Mapping[str, float]:
+        with topic(subject, PARTITIONS) as name:
+            run = run_client(
+                subject, "transactions", topic=name, partitions=PARTITIONS, records=count,
+                connections=PRODUCERS,
+            )  # fmt: skip
+        return {
+            "commits, commits/s": run.per_second,
+            "latency p50, us": run.client["p50_us"],
+            "latency p99, us": run.client["p99_us"],
+            "CPU, us/commit": run.cpu_us_per(count),
+        }
+
+    what = f"{PRODUCERS} transactional producers over {PARTITIONS} partitions"
+    bench.compare(what, measure, {"commits, commits/s": Budget(at_least=2.0)})
+
+
+def visibility(bench: Bench) -> None:
+    """Measure from the end of a commit until a read_committed consumer has the record."""
+    count = bench.scale(VISIBLE, at_least=10)
+
+    def measure(subject: Subject) -> Mapping[str, float]:
+        with topic(subject) as name:
+            run = run_client(
+                subject, "visible", topic=name, records=count, warm_up=count // 10
+            )  # fmt: skip
+        return {
+            "committed to visible p50, us": run.client["p50_us"],
+            "committed to visible p99, us": run.client["p99_us"],
+        }
+
+    budgets = {"committed to visible p99, us": Budget(at_most=10_000, of_value=True)}
+    bench.compare("read_committed", measure, budgets)
+
+
+def produce(bench: Bench) -> None:
+    """Measure one long transaction beside the same records outside of one."""
+    records = bench.scale(RECORDS, at_least=1_000)
+
+    def measure(subject: Subject) -> Mapping[str, float]:
+        rates = {}
+        for key, options in {
+            "outside": {"acks": "all"},
+            "inside": {"transactional_id": "long", "transaction_records": 2 * records},
+        }.items():
+            with topic(subject) as name:
+                rates[key] = run_client(
+                    subject, "produce", topic=name, records=records, **options
+                ).per_second
+        return {
+            "throughput, records/s": rates["inside"],
+            "throughput of one outside, share": rates["inside"] / rates["outside"],
+        }
+
+    budgets = {"throughput of one outside, share": Budget(at_least=0.95, of_value=True)}
+    bench.compare("produce in a transaction", measure, budgets)
+
+
+def read_committed(bench: Bench) -> None:
+    """Measure read_committed beside read_uncommitted, without aborts and with 1 % of them."""
+    for what, options, share in (
+        ("no aborts", {}, 0.95),
+        ("1 % aborted", {"abort_every": ABORT_EVERY}, 0.9),
+    ):
+        records = bench.scale(RECORDS, at_least=4_000) // TRANSACTION_RECORDS * TRANSACTION_RECORDS
+        with ExitStack() as topics:
+            names = {each.name: topics.enter_context(topic(each)) for each in bench.subjects}
+            for subject in bench.subjects:
+                run_client(
+                    subject, "produce", topic=names[subject.name], transactional_id="reader",
+                    transaction_records=TRANSACTION_RECORDS, records=records + 50_000, **options,
+                )  # fmt: skip
+
+            def measure(subject: Subject, names=names, records=records) -> Mapping[str, float]:
+                rates = {
+                    isolation: run_client(
+                        subject, "consume", topic=names[subject.name], records=records * 98 // 100,
+                        transactional_id="gaps", isolation=isolation,
+                    ).per_second
+                    for isolation in ("read_uncommitted", "read_committed")
+                }  # fmt: skip
+                committed = rates["read_committed"]
+                return {
+                    "throughput, records/s": committed,
+                    "throughput of read_uncommitted, share": committed / rates["read_uncommitted"],
+                }
+
+            kept = Budget(at_least=share, of_value=True)
+            budgets = {"throughput of read_uncommitted, share": kept}
+            bench.compare(f"fetch with read_committed, {what}", measure, budgets)
