@@ -31,6 +31,7 @@ from tests.conformance.table import (
     STEADY,
     TIMESTAMPS,
     TRANSACTIONS,
+    VERSION_1,
     YOUNGEST,
     Client,
 )
@@ -78,7 +79,7 @@ LIBRDKAFKA = python(
     "confluent-kafka",
     "librdkafka",
     {*CODECS, *RECORDS, NULL_HEADERS, LOOKS_ONLY, *TOPICS, YOUNGEST, *CONFIGS}
-    | {TRANSACTIONS, INTERLEAVED}
+    | {TRANSACTIONS, INTERLEAVED, VERSION_1}
     | {*MEMBERS, ASYNC_COMMITS, FENCED, "range", "roundrobin", "cooperative-sticky"}
     | GROUP_ADMIN - {"delete_group_offsets"},
 )
@@ -86,12 +87,13 @@ KAFKA_PYTHON = python(
     "kafka-python",
     "kafka_python",
     {*CODECS, *RECORDS, *TOPICS, YOUNGEST, *CONFIGS, *GROUP_ADMIN, TRANSACTIONS, INTERLEAVED}
-    | {*MEMBERS, ASYNC_COMMITS, *ASSIGNORS},
+    | {VERSION_1, *MEMBERS, ASYNC_COMMITS, *ASSIGNORS},
 )
 AIOKAFKA = python(
     "aiokafka",
     "aio_kafka",
     {*CODECS, *RECORDS, *TOPICS, "describe_config", "replace_config", TRANSACTIONS, INTERLEAVED}
+    | {VERSION_1}
     | {*MEMBERS, "range", "roundrobin", "sticky"}
     | {"list_groups", "describe_group", "group_offsets"},
 )
@@ -109,7 +111,7 @@ JAVA = Driven(
 JAVA_V1 = Driven(
     "java-v1",
     java_v1_words,
-    frozenset({TRANSACTIONS, INTERLEAVED, ABORTABLE}),
+    frozenset({TRANSACTIONS, INTERLEAVED, VERSION_1, ABORTABLE}),
     only=frozenset({TRANSACTIONS}),
 )
 KAFKAJS = Driven(
@@ -117,7 +119,7 @@ KAFKAJS = Driven(
     kafkajs_words,
     frozenset(
         {"none", "gzip", "snappy", "zstd", TIMESTAMPS, NULLS_AND_EMPTIES, LOOKS_ONLY}
-        | {LONG_LIVED, *TOPICS, TRANSACTIONS, ABORTABLE}
+        | {LONG_LIVED, *TOPICS, TRANSACTIONS, VERSION_1, ABORTABLE}
         | {"describe_config", "replace_config", "roundrobin"}
         | MEMBERS - {STATIC, STEADY}
         # To set an offset it joins the group, and takes five seconds to leave.

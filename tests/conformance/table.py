@@ -45,6 +45,7 @@ STEADY = "a member that outlives its connection"
 ORDERLY = "a member that leaves has handed on all that it commits"
 TRANSACTIONS = "transactions"
 INTERLEAVED = "aborted transactions in the order of their ends"
+VERSION_1 = "transactions of version 1, whatever version the cluster has"
 ABORTABLE = "a transaction with a refused record is aborted, and its producer goes on"
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")

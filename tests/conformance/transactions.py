@@ -10,11 +10,13 @@ import pytest
 
 from kafkalite.client.net.connection import BrokerConnection
 from kafkalite.client.net.settings import producer_settings
+from kafkalite.protocol.schemas.cluster import UPDATE_FEATURES
 from kafkalite.protocol.schemas.groups import OFFSET_FETCH
 from tests.conformance.table import (
     ABORTABLE,
     INTERLEAVED,
     TRANSACTIONS,
+    VERSION_1,
     Client,
     Kafka,
     Refused,
@@ -251,6 +253,40 @@ def a_transaction_may_be_empty(client: Client, kafka: Kafka, commit: bool) -> No
     await_markers(kafka, topic)
     assert shown(client, kafka, topic) == [b"1"]
     assert kafka.committed(group) == ({(topic, 0): (7, "")} if commit else {})
+
+
+# Apache Kafka answers a producer that knows version 2 with UNSUPPORTED_VERSION after a downgrade.
+@scenario(TRANSACTIONS, VERSION_1)
+def producers_go_on_while_the_transaction_version_changes(client: Client, kafka: Kafka) -> None:
+    topic = kafka.topic()
+    wanted = []
+    with producer(client, kafka, f"{topic}-lasting") as lasting:
+        for number, (level, upgrade_type) in enumerate([(1, 2), (2, 1), (0, 2), (2, 1)]):
+            set_transaction_version(kafka, level, upgrade_type)
+            with producer(client, kafka, f"{topic}-{number}") as fresh:
+                for name, each in (("lasting", lasting), ("fresh", fresh)):
+                    for commit in OUTCOMES:
+                        each.begin()
+                        value = f"{name} {number} {commit}".encode()
+                        each.send(topic, [(0, value)])
+                        each.end(commit=commit)
+                        wanted += [value] if commit else []
+    await_markers(kafka, topic)
+    assert shown(client, kafka, topic) == wanted
+
+
+def set_transaction_version(kafka: Kafka, level: int, upgrade_type: int) -> None:
+    update = {
+        "feature": "transaction.version", "max_version_level": level, "upgrade_type": upgrade_type
+    }
+    settings = producer_settings(kafka.bootstrap, {})
+    connection = BrokerConnection(settings.addresses[0], settings)
+    connection.open()
+    try:
+        asked = {"timeout_ms": 10_000, "feature_updates": [update]}
+        assert connection.request(UPDATE_FEATURES, asked).error_code == 0
+    finally:
+        connection.close()
 
 
 @scenario(TRANSACTIONS, ABORTABLE)
