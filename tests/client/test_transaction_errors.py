@@ -3,6 +3,7 @@ end the transaction, and which end the producer."""
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 
 import pytest
@@ -318,6 +319,27 @@ def test_misuse_is_refused(scripted, producer):
     with Producer(scripted.address, native="off") as plain:
         with pytest.raises(RuntimeError, match="transactional id"):
             plain.transaction()
+
+
+def test_forked_child_leaves_the_transaction_to_its_parent(scripted, producer):
+    transaction = producer.transaction()
+    with transaction:
+        producer.send("t", b"0").result(WAIT_S)
+        child = os.fork()
+        if not child:
+            code = 1
+            try:
+                transaction.__exit__(None, None, None)
+                with pytest.raises(RuntimeError, match="after a fork"):
+                    transaction.commit()
+                with pytest.raises(RuntimeError, match="after a fork"):
+                    producer.transaction().begin()
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+        ended = scripted.used[END_TXN]
+    assert scripted.used[END_TXN] == ended + 1
 
 
 def test_second_transaction_of_a_failed_join_is_refused(scripted, producer):

@@ -3,6 +3,7 @@
     python -m tests.faults.copying --messages 5000                  a run of 5,000 messages
     python -m tests.faults.copying --messages 100000 --runs 10      the long form
     python -m tests.faults.copying --against apache                 with Apache Kafka as the broker
+    python -m tests.faults.copying --copier native                  native_copier.py copies
 
 As Apache Kafka's own system test: a copier for each of two partitions of a topic copies to a topic
 of three partitions, and commits its position in the same transactions.  Copiers and processes of
@@ -55,6 +56,7 @@ class Copying:
     seed: int
     version: int
     durability: str = "os"
+    copier: str = "java"
     seconds: float = 0.0
     kills: Counter[str] = field(default_factory=Counter)
     complaints: list[str] = field(default_factory=list)
@@ -72,6 +74,7 @@ class Copying:
             "workers": 2,
             "durability": self.durability,
             "transactions": self.version,
+            "copier": self.copier,
             "acked": self.messages,
             "acked_per_second": round(self.messages / max(self.seconds, 0.001)),
             "violations": len(self.complaints),
@@ -98,7 +101,11 @@ class Copier:
 
     def __init__(self, run: Copying, bootstrap: str, partition: int) -> None:
         self.run = run
-        self.words = copier_words(bootstrap, partition, run.version)
+        self.words = (
+            [sys.executable, "-m", "tests.faults.native_copier", bootstrap, str(partition)]
+            if run.copier == "native"
+            else copier_words(bootstrap, partition, run.version)
+        )
         self.partition = partition
         self.process: subprocess.Popen[str] | None = None
         self.progress = 0
@@ -247,11 +254,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 30))
     parser.add_argument("--version", type=int, choices=(1, 2), default=2, help="of transactions")
     parser.add_argument("--durability", default="os")
+    parser.add_argument("--copier", choices=("java", "native"), default="java")
     parser.add_argument("--against", choices=("kafkalite", "apache"), default="kafkalite")
     words = parser.parse_args(arguments)
     bad = 0
     for seed in range(words.seed, words.seed + words.runs):
-        run = Copying(words.messages, seed, words.version, words.durability)
+        run = Copying(words.messages, seed, words.version, words.durability, words.copier)
         played(run, words.against)
         if words.against == "kafkalite":
             with RECORD.open("a") as file:

@@ -37,6 +37,7 @@ END_TIMEOUT_S = 1.0
 EXIT_TIMEOUT_S = 5.0
 """Seconds to send the rest at interpreter exit, or when an exception ends a with block."""
 CLOSED = "The producer was closed before a response arrived."
+FORKED = "A producer cannot be used after a fork; create a new one in the child."
 EXITED = "The program exited before a response arrived, because the producer was not closed."
 
 log = logging.getLogger(__name__)

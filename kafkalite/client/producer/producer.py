@@ -46,7 +46,7 @@ from kafkalite.client.producer.batch_completion import BatchCompletion, OnDelive
 from kafkalite.client.producer.batch_waiter import BatchWaiter
 from kafkalite.client.producer.column_batches import Deliveries, partition_rows
 from kafkalite.client.producer.column_sender import GATHERED_SIZE_MAX, ColumnSender
-from kafkalite.client.producer.lifetime import ProducerLifetime, exit_timeout_s
+from kafkalite.client.producer.lifetime import FORKED, ProducerLifetime, exit_timeout_s
 from kafkalite.client.producer.partition_queue import PartitionQueue, ProducerTopic
 from kafkalite.client.producer.partitioner import partitioner_of
 from kafkalite.client.producer.payload import EncodedContent
@@ -114,7 +114,7 @@ class Producer(Gatherer):
         self.is_open = True
         self._lifetime = ProducerLifetime(self, self._waiter, self._sender, self._cluster)
         self._transactions = transaction_calls(
-            self._sender, self._waiter, self._cluster, self._lifetime.flush
+            self._sender, self._waiter, self._cluster, self._lifetime
         )
 
     def __repr__(self) -> str:
@@ -521,6 +521,4 @@ class Producer(Gatherer):
 
     def _check_process(self) -> None:
         if self._lifetime.forked:
-            raise RuntimeError(
-                "A producer cannot be used after a fork; create a new one in the child."
-            )
+            raise RuntimeError(FORKED)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from kafkalite._ext.locking import LockGuard
 from kafkalite.client.net.cluster import TRANSACTION_KEY, Cluster
@@ -22,6 +22,7 @@ from kafkalite.client.net.group_metadata import GroupMetadata
 from kafkalite.client.net.producer_identity import NO_IDENTITY, ProducerIdentity
 from kafkalite.client.net.transaction_requests import TransactionRequests, TransactionVersion
 from kafkalite.client.producer.batch_waiter import BatchWaiter
+from kafkalite.client.producer.lifetime import FORKED, ProducerLifetime
 from kafkalite.client.producer.producer_transaction_state import Phase, ProducerTransactionState
 from kafkalite.client.producer.sender import Sender
 from kafkalite.config.client import MAX_BLOCK_MS, TRANSACTION_TIMEOUT_MS, TRANSACTIONAL_ID
@@ -52,7 +53,7 @@ def transaction_calls(
     sender: Sender,
     waiter: BatchWaiter,
     cluster: Cluster,
-    flush: Callable[[float | None], None],
+    lifetime: ProducerLifetime,
 ) -> TransactionCalls | None:
     """Return the transaction calls of a producer; None if it has no transactional id."""
     settings, transaction = sender.state.settings, sender.state.transaction
@@ -60,7 +61,7 @@ def transaction_calls(
     if transaction is None or transactional_id is None:
         return None
     requests = TransactionRequests(cluster, transactional_id, settings[TRANSACTION_TIMEOUT_MS])
-    return TransactionCalls(sender, waiter, cluster, requests, transaction, flush)
+    return TransactionCalls(sender, waiter, cluster, requests, transaction, lifetime)
 
 
 class TransactionCalls:
@@ -73,7 +74,7 @@ class TransactionCalls:
         cluster: Cluster,
         requests: TransactionRequests,
         transaction: ProducerTransactionState,
-        flush: Callable[[float | None], None],
+        lifetime: ProducerLifetime,
     ) -> None:
         self._sender = sender
         self._locked = sender.locked
@@ -81,7 +82,7 @@ class TransactionCalls:
         self._cluster = cluster
         self._requests = requests
         self._transaction = transaction
-        self._flush = flush
+        self._lifetime = lifetime
         self._lock = threading.Lock()
         self._owner: object | None = None
 
@@ -96,8 +97,8 @@ class TransactionCalls:
         return Deadline(block_s if timeout is None else timeout)
 
     def is_open(self, owner: object) -> bool:
-        """Return whether the owner's transaction is the one that has not ended."""
-        return self._owner is owner
+        """Return whether the owner's transaction has not ended; False in a forked child."""
+        return self._owner is owner and not self._lifetime.forked
 
     def may_abort(self, owner: object) -> bool:
         """Return whether the owner's transaction can be aborted."""
@@ -110,6 +111,7 @@ class TransactionCalls:
 
     def check_owner(self, owner: object) -> None:
         """Raise RuntimeError unless the owner's transaction is the one that is open."""
+        self._check_process()
         if self._owner is not owner:
             raise RuntimeError("The transaction is not open: it was not begun, or has ended.")
 
@@ -117,6 +119,7 @@ class TransactionCalls:
 
     def init(self, deadline: Deadline) -> None:
         """Request a producer id, once; fences other producers, and ends their transactions."""
+        self._check_process()
         with LockGuard(self._lock):
             self.check_fatal()
             if self._transaction.identity == NO_IDENTITY:
@@ -130,6 +133,7 @@ class TransactionCalls:
         shared: bool,
     ) -> None:
         """Open a transaction, a joined one under another producer's identity."""
+        self._check_process()
         with LockGuard(self._lock):
             transaction = self._transaction
             self.check_fatal()
@@ -233,7 +237,7 @@ class TransactionCalls:
                 raise RuntimeError("The transaction is being aborted: call abort() again.")
             self._locked(self._set_phase, Phase.COMMITTING)
             try:
-                self._flush(deadline.left_s)
+                self._lifetime.flush(deadline.left_s)
             except TimeoutError as error:
                 raise RequestTimedOut(
                     f"{error}; the transaction is open: commit() or abort() it."
@@ -332,6 +336,10 @@ class TransactionCalls:
         """Register an error of the transaction or the producer, and fail what is not sent yet."""
         self._locked(self._transaction.failed, error, fatal)
         self._locked(self._sender.state.drop_unsent)
+
+    def _check_process(self) -> None:
+        if self._lifetime.forked:
+            raise RuntimeError(FORKED)
 
     def check_fatal(self) -> None:
         """Raise the fatal error of the producer, if there is one."""
