@@ -14,6 +14,11 @@ from kafkalite.protocol.types import Int32, Int64, String, Struct
 
 ID = bytes(range(16))
 
+LATE_TRANSACTION = {
+    "topic_id": ID, "partition": 1, "producer_id": 7, "producer_epoch": 3, "first_offset": 4,
+    "last_offset": 9,
+}  # fmt: skip
+
 MESSAGES = {
     "Hello": bus.HELLO(image_offset=7),
     "Heartbeat": bus.HEARTBEAT(
@@ -92,6 +97,10 @@ MESSAGES = {
     ),
     "SupportedFeatures": bus.SUPPORTED_FEATURES(
         features=[{"name": "transaction.version", "level_max": 2}]
+    ),
+    "FindOrphans": bus.FIND_ORPHANS(request_id=1, transactions=[LATE_TRANSACTION]),
+    "Orphans": bus.ORPHANS(
+        request_id=1, error_code=0, error_message=None, transactions=[LATE_TRANSACTION]
     ),
     "DemandService": bus.DEMAND_SERVICE(key="cleaner"),
     "Fence": bus.FENCE(node_id=2, incarnation=1_700_000_000_000),
