@@ -48,7 +48,6 @@ from tests.conformance.driven import Driven
 from tests.conformance.table import Kafka, Refused, Transactions, until
 from tests.faults.processes import free_address
 from tests.faults.run import RECORD, commit
-from tests.faults.victims import CONFIG
 from tools.apache_kafka import ApacheKafka
 
 CLIENTS = {client.name: client for client in (JAVA, JAVA_V1, LIBRDKAFKA, KAFKA_PYTHON)}
@@ -270,7 +269,7 @@ def proxied(run: Perturbing, against: str) -> Iterator[Proxy]:
         ):
             yield Proxy(address, (kafka.host, kafka.port), run.seed)
         return
-    with Broker(config={**CONFIG, **advertised}, listen=listen):
+    with Broker(config=advertised, listen=listen):
         yield Proxy(address, (host, int(port)), run.seed)
 
 
