@@ -273,7 +273,8 @@ def test_marker_between_verification_and_append_is_detected(own, monkeypatch):
     answered = Future()
     monkeypatch.setattr(host(own, app.name), "request", lambda _: answered)
     wire = app.send({FIRST: 5})
-    assert len(partition.log.producers.verifications) == 1
+    own.reactor.tick(0)
+    assert wire.sent is None
     own.node.replicas.append_marker(partition, TransactionMarker(*app.pair, False, 0))
     answered.resolve({"error_code": 0, "codes": {(CONSUMER_OFFSETS, 0): 0}})
     assert app.codes(wire) == [errors.InvalidTxnState.code]
@@ -314,11 +315,10 @@ def test_previous_transaction_that_ends_is_concurrent(own, version):
     hold_markers(own)
     end_version = 5 if version == 5 else 3
     assert end(own, end_version, app.pair, app.name)[0] == 0
-    # As after a marker whose response was lost: the log has no open transaction.
-    own.node.groups.host_of(app.group).partition.log.producers.transactions.end(
-        app.pair[0], 0, is_commit=True
-    )
+    # The marker is in the log, and the coordinator has no response to it.
     pair = (app.pair[0], app.pair[1] + 1) if version == 5 else app.pair
+    marker = TransactionMarker(*pair, True, 1 << 20, 2 if version == 5 else 0)
+    own.node.groups.host_of(app.group).partition.append_marker(marker)
     wire = app.send({FIRST: 6}, pair=pair)
     if version == 5:
         for _ in range(90):  # add.partitions.to.txn.retry.backoff.max.ms is 100
