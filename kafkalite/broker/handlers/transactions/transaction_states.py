@@ -7,7 +7,7 @@ ListTransactions       v0–v2   v1 filters by duration (KIP-994), v2 by a patte
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
 from kafkalite.broker.client_context import ClientContext
 from kafkalite.broker.error_responses import error_fields
@@ -30,19 +30,23 @@ STATE_NAMES = {*(state.title for state in TransactionState), "Dead", "PrepareEpo
 """The state names that Kafka knows; no transactional id here is ever in the last two."""
 
 
+Found: TypeAlias = Transaction | Response
+"""The state of a transactional id, or the error fields of its response."""
+
+
 @serves(DESCRIBE_TRANSACTIONS, versions="0", at=ServingNode.COORDINATOR)
 def describe_transactions(
     node: TransactionsNode, request: Any, client: ClientContext
 ) -> Work[Response | Future[Response]]:
     """Return the state of each transactional id."""
-    found: dict[str, Future[Transaction | KafkaError]] = {}
+    found: dict[str, Future[Found]] = {}
     for transactional_id in request.transactional_ids:
         if transactional_id not in found:
             found[transactional_id] = _find(node, client, transactional_id)
         yield
     response: Future[Response] = Future()
 
-    def respond(states: list[Transaction | KafkaError] | None, _: KafkaError | None) -> None:
+    def respond(states: list[Found] | None, _: KafkaError | None) -> None:
         assert states is not None, "errors are per transactional id"
         by_id = zip(found, states, strict=True)
         response.follow(in_steps(node.reactor, _descriptions(client, by_id)))
@@ -51,29 +55,26 @@ def describe_transactions(
     return response
 
 
-def _find(
-    node: TransactionsNode, client: ClientContext, transactional_id: str
-) -> Future[Transaction | KafkaError]:
+def _find(node: TransactionsNode, client: ClientContext, transactional_id: str) -> Future[Found]:
+    # An error would keep its frames, and with them the futures that hold it.
+    def refuse(error: KafkaError) -> Response:
+        return error_fields(error, messages=False)
+
     try:
         client.must(DESCRIBE, TRANSACTIONAL_ID, transactional_id)
         check_id(transactional_id)
         host = node.transactions.host_of(transactional_id)
     except KafkaError as error:
-        return Future.of(error)
-    found: Future[Transaction | KafkaError] = host.read(
-        lambda machine: machine.describe(transactional_id)
-    )
-    return found.recover(lambda error: error)
+        return Future.of(refuse(error))
+    found: Future[Found] = host.read(lambda machine: machine.describe(transactional_id))
+    return found.recover(refuse)
 
 
-def _descriptions(
-    client: ClientContext, found: Iterable[tuple[str, Transaction | KafkaError]]
-) -> Work[Response]:
+def _descriptions(client: ClientContext, found: Iterable[tuple[str, Found]]) -> Work[Response]:
     states: list[Response] = []
     for transactional_id, transaction in found:
-        if isinstance(transaction, KafkaError):
-            fields = error_fields(transaction, messages=False)
-            states.append({"transactional_id": transactional_id, **fields})
+        if not isinstance(transaction, Transaction):
+            states.append({"transactional_id": transactional_id, **transaction})
             yield
             continue
         topics: list[Response] = []
