@@ -500,7 +500,7 @@ class Log:
         replaced = self.segments[first : first + len(group.sources)]
         found = [SourceSegment(segment.base_offset, segment.size) for segment in replaced]
         if found != list(group.sources) or self.active in replaced or self.failure is not None:
-            segment_swap.discard(self._disk, self.directory)
+            self.discard_cleaned()
             raise KafkaStorageError(f"{self.directory} has changed since it was cleaned")
         try:
             segment_swap.commit(self._disk, self.directory, group)
@@ -510,16 +510,21 @@ class Log:
             ) from error
         try:
             self._put_in_place(first, replaced, group)
-        except OSError as error:
+        except Exception as error:
             self.failure = (
-                f"{self.directory} cannot be renamed: {error.strerror}; the next start completes"
-                " the segment swap"
+                f"{self.directory} cannot be cleaned: {error}; the next start completes the"
+                " segment swap"
             )
             raise DiskFailed(self.failure) from error
 
     def discard_cleaned(self) -> None:
-        """Delete the files of a pass that was cancelled."""
-        segment_swap.discard(self._disk, self.directory)
+        """Delete the files of a pass that was cancelled.
+
+        Not those of a log with an error: a swap may be committed but not complete, and its .swap
+        files are all that is left of the records then.  The next start completes or deletes them.
+        """
+        if self.failure is None:
+            segment_swap.discard(self._disk, self.directory)
 
     def _put_in_place(self, first: int, replaced: list[LogSegment], group: CleanedGroup) -> None:
         """Put committed segments in the place of these."""

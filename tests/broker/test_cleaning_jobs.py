@@ -5,6 +5,7 @@ The test is the cleaner: it speaks over the local socket, and cleans in this pro
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,9 +19,10 @@ from kafkalite.ids import NO_ID
 from kafkalite.protocol.schemas import cleaning
 from kafkalite.protocol.schemas.topics import DELETE_TOPICS
 from kafkalite.records.batch import Record, batches, build
-from kafkalite.storage import cleaning_files
+from kafkalite.storage import cleaning_files, segment_swap
 from kafkalite.storage.cleaning import clean
 from kafkalite.storage.cleaning_job import CleaningJob, CleaningResult
+from kafkalite.storage.disk import DiskFailed
 from kafkalite.storage.log_reader import read
 from tests.broker.local_harness import LocalClient, LocalNode, descriptor_count
 from tests.handlers.test_compacted_topics import set_policy
@@ -194,6 +196,27 @@ def test_node_killed_between_two_groups_keeps_every_last_value(host, cleaner, mo
     for copy in copies:
         assert records(copy)[-10:] == latest(rounds=4)
         copy.close()
+
+
+def test_swap_that_fails_once_committed_is_completed_by_the_next_start(
+    host, cleaner, monkeypatch
+):
+    fill(host)
+    result = clean(cleaner.take(host.topic), lambda size: None)
+    cleaning_files.write_result(cleaner.job_file, result)
+    (active,) = host.local_listener.cleaning._passes.values()
+
+    def fails(*_):
+        raise OSError(errno.EIO, "input/output error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(segment_swap, "put_in_place", fails)
+        with pytest.raises(DiskFailed):
+            host.local_listener.cleaning.finish(active)
+    assert files(host, ".log.swap")
+    restarted = host.killed("copy")
+    assert records(restarted) == latest()
+    restarted.close()
 
 
 def test_policy_change_cancels_the_pass(host, cleaner):
