@@ -100,7 +100,7 @@ def test_push_interval_is_bounded(text, fits):
 def test_logger_keys_cover_every_logger_of_a_node():
     there = {name for name in logging.root.manager.loggerDict if name.startswith("kafkalite")}
     # No node can set the loggers of other processes, such as a client's program or a service.
-    elsewhere = ("kafkalite.client", "kafkalite.gateway", "kafkalite.http")
+    elsewhere = ("kafkalite.cleaner", "kafkalite.client", "kafkalite.gateway", "kafkalite.http")
     of_nodes = {name for name in there if not name.startswith(elsewhere)}
     assert "kafkalite.broker" in of_nodes
     assert of_nodes <= set(LOGGER)

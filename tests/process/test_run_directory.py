@@ -19,6 +19,7 @@ from kafkalite.transport import run_directory as naming
 from kafkalite.transport.run_directory import (
     BUS,
     NODE_ID_MAX,
+    cleaner_path,
     local_path,
     local_sockets,
     user_directory,
@@ -84,7 +85,7 @@ def test_each_level_has_mode_700_for_any_umask(runtime, data, umask):
 
 @pytest.mark.parametrize("room", [-1, 0])
 def test_directory_is_chosen_so_that_socket_paths_fit(runtime, data, monkeypatch, room):
-    longest = local_path(run_directory(CLUSTER, data), NODE_ID_MAX)
+    longest = cleaner_path(run_directory(CLUSTER, data), NODE_ID_MAX)
     monkeypatch.setattr(naming, "SOCKET_PATH_SIZE_MAX", len(str(longest)) + room)
     assert (user_directory() == longest.parent.parent) == (room == 0)
 

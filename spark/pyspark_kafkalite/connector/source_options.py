@@ -50,6 +50,7 @@ REFUSED = {
 REFUSED_OF_SINK = {
     "key.serializer": "keys are bytes or text; cast them in the query",
     "value.serializer": "values are bytes or text; cast them in the query",
+    "transactional.id": "the sink does not write in transactions",
 }
 STRATEGIES = ("assign", "subscribe", "subscribePattern")
 STARTING = ("startingTimestamp", "startingOffsetsByTimestamp", "startingOffsets")
