@@ -196,6 +196,7 @@ def test_ctrl_c_at_any_moment_neither_loses_nor_duplicates_a_record(broker, nati
         signal.setitimer(signal.ITIMER_REAL, 0)
         producer.close()
         kept = [each for each in sent if each.exception(0) is None]
+        print({repr(each.exception(0)) for each in sent} - {"None"}, file=sys.stderr)
         print(interrupts, len(sent), len(kept), len({each.result(0).offset for each in kept}))
         """,
         broker.bootstrap, topic, native,
@@ -203,7 +204,7 @@ def test_ctrl_c_at_any_moment_neither_loses_nor_duplicates_a_record(broker, nati
     assert ended.returncode == 0, ended.stderr
     interrupts, sent, kept, places = map(int, ended.stdout.split())
     assert interrupts > 20
-    assert sent == kept == places
+    assert sent == kept == places, ended.stderr
     values = [each.value() for each in read_back(broker, topic)]
     # An interrupted send may have accepted its record without returning a delivery.
     assert Counter(values[1:]) >= Counter(b"%d" % number for number in range(sent))
