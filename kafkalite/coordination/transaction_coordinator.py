@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
+from kafkalite.coordination.commit_records import TEXT_SIZE_MAX, is_storable
 from kafkalite.coordination.deadlines import Deadlines
 from kafkalite.coordination.machine import DecisionResult, Reply
 from kafkalite.coordination.transaction import (
@@ -114,8 +115,7 @@ class TransactionCoordinator:
         An Ongoing transaction is aborted, and the request refused with CONCURRENT_TRANSACTIONS: the
         client repeats it, and is served once the abort is complete.
         """
-        check_id(transactional_id)
-        check_timeout(timeout_ms, self.limits)
+        check_init(transactional_id, timeout_ms, self.limits)
         stored = self._transactions.get(transactional_id)
         if stored is None:
             stored = new_transaction(self._take_producer_id(), timeout_ms, wall_ms)
@@ -326,8 +326,12 @@ def check_id(transactional_id: str) -> None:
         raise InvalidRequest("The transactional id is empty.")
 
 
-def check_timeout(timeout_ms: int, limits: TransactionLimits) -> None:
-    """Raise InvalidTransactionTimeout for a timeout outside of the limits."""
+def check_init(transactional_id: str, timeout_ms: int, limits: TransactionLimits) -> None:
+    """Raise InvalidRequest for a transactional id that no record can have, or
+    InvalidTransactionTimeout for a timeout outside of the limits."""
+    check_id(transactional_id)
+    if not is_storable(transactional_id):
+        raise InvalidRequest(f"The transactional id is longer than {TEXT_SIZE_MAX} bytes.")
     if not 0 < timeout_ms <= limits.timeout_max_ms:
         raise InvalidTransactionTimeout(
             f"Transaction timeout {timeout_ms} ms is not between 1 and"

@@ -17,6 +17,8 @@ from kafkalite.broker.served_apis import SERVED
 from kafkalite.protocol.frame import write_header
 from kafkalite.protocol.schemas.fetch import FETCH
 from kafkalite.protocol.schemas.groups import FIND_COORDINATOR
+from kafkalite.protocol.schemas.produce import PRODUCE
+from kafkalite.records.batch import Record, build
 from kafkalite.transport.connection import Disconnect
 from tests.fuzz.requests import TOPICS, Read, Sparing, World, request
 from tests.handlers.conftest import InProcess
@@ -62,6 +64,27 @@ def test_requests_leave_no_reference_cycle(node, key):
             assert gc.collect() == 0, f"version {version}"
         finally:
             gc.enable()
+
+
+def test_refused_transactional_records_leave_no_reference_cycle(node):
+    batches = [
+        build([Record(timestamp=1, value=b"v")], producer_id=producer_id, transactional=True)
+        for producer_id in (1, 2)
+    ]
+    partitions = [{"index": index, "records": batch} for index, batch in enumerate(batches)]
+    body = {
+        "transactional_id": "id", "acks": -1, "timeout_ms": 1_000,
+        "topic_data": [{"name": TOPICS[0], "partition_data": partitions}],
+    }  # fmt: skip
+    frame = bytes(write_header(PRODUCE.key, 12, 0, "c", True) + PRODUCE.request.write(12, body))
+    serve(node, frame)
+    gc.collect()
+    gc.disable()
+    try:
+        serve(node, frame)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 def visit(node, frame):

@@ -173,6 +173,13 @@ def test_init_with_half_a_pair_is_refused_before_the_id_and_the_timeout(coordina
     assert init(coordinator, 5, "", 0, pair) == (INVALID, -1, -1)
 
 
+@pytest.mark.parametrize("letter", ["x", "ß"])
+def test_init_of_an_id_that_no_record_can_have_is_refused(coordinator, letter):
+    longest = letter * ((1 << 15) // len(letter.encode()) - 1)
+    assert init(coordinator, 5, longest)[0] == 0
+    assert init(coordinator, 5, longest + letter) == (INVALID, -1, -1)
+
+
 def test_init_refuses_in_the_order_of_kafka(transactional):
     denied = errors.TransactionalIdAuthorizationFailed.code
     timeout = errors.InvalidTransactionTimeout.code

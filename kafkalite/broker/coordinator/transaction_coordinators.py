@@ -27,8 +27,7 @@ from kafkalite.coordination.topic_names import TRANSACTION_STATE
 from kafkalite.coordination.transaction_coordinator import (
     TransactionCoordinator,
     TransactionLimits,
-    check_id,
-    check_timeout,
+    check_init,
 )
 from kafkalite.errors import CoordinatorNotAvailable, KafkaError
 from kafkalite.protocol.schemas import transaction_records
@@ -119,8 +118,7 @@ class TransactionCoordinators(Coordinators[TransactionCoordinator]):
 
     def check_init(self, transactional_id: str, timeout_ms: int) -> None:
         """Raise what InitProducerId refuses before it looks for the coordinator."""
-        check_id(transactional_id)
-        check_timeout(timeout_ms, self._limits)
+        check_init(transactional_id, timeout_ms, self._limits)
 
     def prepare_producer_id(self) -> Future[None]:
         """Return once a producer id is at hand for the next decision."""

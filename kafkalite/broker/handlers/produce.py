@@ -86,7 +86,7 @@ def produce(
         for index, batch in partitions:
             try:
                 if refusal is not None:
-                    raise refusal
+                    raise refusal.copy()  # the traceback of the raised one has this frame
                 partition, appended = append(
                     client, required_acks, topic, index, batch, transaction
                 )
