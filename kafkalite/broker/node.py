@@ -191,8 +191,9 @@ class Node:
         self.add_settings_listener(self.groups.reconfigure)
         self.transactions.open()
         is_here = self.controller.is_local
-        ask = self.verification.verify if is_here else self.controller.ask_transactions
-        self.replicas.verifier.ask = ask
+        self.replicas.verifier.send = (
+            self.verification.verify if is_here else self.controller.verify_transactions
+        )
         self.add_settings_listener(self.transactions.reconfigure)
         self.reactor.at_commit(self.replicas.settle)
         self.reactor.watch(self.flusher.fileno(), self._flushed)

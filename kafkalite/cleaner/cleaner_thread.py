@@ -1,4 +1,4 @@
-"""CleanerThread: asks the nodes for the dirtiest log, cleans it, and asks again.
+"""CleanerThread: cleans the dirtiest log that the nodes offer, one after the other.
 
     OFFER to every node ─▶ the largest dirty ratio ─▶ TAKE_JOB ─▶ clean ─▶ CLEANED ─▶ SWAPPED
                  └ none is due: sleep for log.cleaner.backoff.ms, or until a node wakes it up
@@ -167,13 +167,16 @@ class CleanerThread:
         try:
             fields, descriptor = connection.request(take, cleaning.JOB)
             if fields["error_code"]:
-                log.info("Job is not available. error=%r", fields["error_message"])
+                log.info("Log cannot be cleaned now. error=%r", fields["error_message"])
                 return
             error = self._clean(connection, request_id, descriptor)
             cleaned = cleaning.CLEANED(request_id=request_id, **error)
             swapped, _ = connection.request(cleaned, cleaning.SWAPPED, timeout_ms=None)
             if swapped["error_code"]:
-                log.warning("Cleaned segments are not used. error=%r", swapped["error_message"])
+                log.warning(
+                    "Cleaned segments were refused. node=%d error=%r",
+                    connection.node_id, swapped["error_message"],
+                )  # fmt: skip
         except NetworkException as lost:
             log.info("Cleaner lost its connection. node=%d error=%r", connection.node_id, lost)
             if self._connections.get(connection.node_id) is connection:

@@ -40,13 +40,14 @@ class NodeConnection:
             self._socket.connect(str(path))
         except OSError as error:
             self._socket.close()
-            raise NetworkException(f"Node {node_id} is not reached: {error.strerror}.") from None
+            raise NetworkException(f"Node {node_id} cannot be reached: {error.strerror}.") from None
         hello = local.HELLO(cluster_id=cluster_id, node_id=node_id, client_id="log-cleaner")
         try:
             self._send(hello)
             welcome, _ = self._receive(HANDSHAKE_TIMEOUT_MS)
             if welcome.kind is not local.WELCOME or welcome.fields["error_code"]:
-                raise NetworkException(f"Node {node_id} refuses the cleaner: {welcome.fields}.")
+                reason = welcome.fields.get("error_message") or f"unexpected {welcome.kind} packet"
+                raise NetworkException(f"Node {node_id} refuses the log cleaner: {reason}")
         except KafkaError:
             self.close()
             raise

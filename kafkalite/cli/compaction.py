@@ -19,9 +19,7 @@ from kafkalite.client.net.local_socket import LocalSocket, open_local
 from kafkalite.errors import KafkaError, Refusal
 from kafkalite.protocol.record_kinds import RecordKind
 from kafkalite.protocol.schemas import cleaning
-
-STATES = ("none", "cleaning", "aborting", "uncleanable")
-"""Names of the states in CLEANER_STATUS."""
+from kafkalite.protocol.schemas.cleaning import CleaningState
 
 POLL_S = 0.05
 REDRAW_S = 0.2
@@ -66,7 +64,7 @@ class CompactionClient:
             )
         return self._sockets[node_id]
 
-    def ask(self, kind: RecordKind, address: PartitionAddress) -> dict[str, Any]:
+    def request(self, kind: RecordKind, address: PartitionAddress) -> dict[str, Any]:
         """Send COMPACT or CLEANER_STATE; return the fields of CLEANER_STATUS.
 
         Raises Refusal with the node's error, or if the node cannot be reached.
@@ -90,10 +88,14 @@ class CompactionClient:
         except KafkaError as error:
             raise Refusal(f"{address}: {error}") from None
         if received is None:
-            raise Refusal(f"{address}: node {address.node_id} does not respond")
+            raise Refusal(
+                f"{address}: node {address.node_id} did not respond in {RESPONSE_TIMEOUT_S:g} s"
+            )
         fields = received[0].fields
         if received[0].kind is not cleaning.CLEANER_STATUS:
-            raise Refusal(f"{address}: node {address.node_id} sent {received[0].kind}")
+            raise Refusal(
+                f"{address}: node {address.node_id} sent an unexpected packet ({received[0].kind})"
+            )
         if fields["error_code"]:
             raise Refusal(f"{address}: {fields['error_message']}")
         return fields
@@ -103,7 +105,7 @@ class CompactionClient:
         found = {}
         for address in addresses:
             try:
-                found[address.partition] = self.ask(cleaning.CLEANER_STATE, address)
+                found[address.partition] = self.request(cleaning.CLEANER_STATE, address)
             except Refusal:
                 continue
         return found
@@ -124,9 +126,9 @@ def compact(
 
     Raises Refusal if one cannot be compacted, after the others were.
     """
-    before = {address: client.ask(cleaning.CLEANER_STATE, address) for address in addresses}
+    before = {address: client.request(cleaning.CLEANER_STATE, address) for address in addresses}
     for address in addresses:
-        requested = client.ask(cleaning.COMPACT, address)
+        requested = client.request(cleaning.COMPACT, address)
         # Now that the active segment was rolled, its records count as dirty, too.
         before[address]["dirty_ratio"] = requested["dirty_ratio"]
     deadline = time.monotonic() + timeout_s
@@ -152,8 +154,8 @@ def _wait(
     """Return the status of a partition once the requested passes have ended."""
     cleaner_deadline = time.monotonic() + CLEANER_TIMEOUT_S
     while True:
-        status = client.ask(cleaning.CLEANER_STATE, address)
-        if not status["is_requested"] and status["state"] != STATES.index("cleaning"):
+        status = client.request(cleaning.CLEANER_STATE, address)
+        if not status["is_requested"] and status["state"] != CleaningState.CLEANING:
             if status["reason"]:
                 raise Refusal(f"{address} cannot be compacted: {status['reason']}")
             return status
@@ -206,7 +208,7 @@ def described_status(status: Mapping[str, Any]) -> dict[str, Any]:
     """Return a partition's compaction as `kafkalite topic describe --json` prints it."""
     cleaned_ms = status["last_cleaned_ms"]
     return {
-        "state": STATES[status["state"]],
+        "state": CleaningState(status["state"]).title,
         "reason": status["reason"],
         "dirty_ratio": round(status["dirty_ratio"], 4),
         "clean_offset": status["first_dirty_offset"],
@@ -257,5 +259,6 @@ class CompactionLine:
         if now < self._draw_at:
             return
         self._draw_at, self._is_drawn = now + REDRAW_S, True
-        text = f"{self.done}/{self._total} partitions; {address}: {STATES[status['state']]}"
+        state = CleaningState(status["state"]).title
+        text = f"{self.done}/{self._total} partitions; {address}: {state}"
         print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)

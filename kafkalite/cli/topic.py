@@ -405,7 +405,7 @@ def described(
 
 
 def compaction_of(statuses: Mapping[int, dict[str, Any]], partition: int) -> dict[str, Any] | None:
-    """Return the compaction of a partition; None if its node does not tell."""
+    """Return the compaction of a partition; None if its node does not return it."""
     status = statuses.get(partition)
     return None if status is None else described_status(status)
 

@@ -17,18 +17,13 @@ from kafkalite.cli.group_offsets import PartitionSelection, span
 from kafkalite.cli.reading import PartitionKey
 from kafkalite.cli.start_position import UNIT_MS
 from kafkalite.cli.transaction_admin import ActiveProducer, DescribedTransaction, TransactionAdmin
+from kafkalite.config.broker import TRANSACTION_MAX_TIMEOUT_MS
 from kafkalite.errors import Refusal
+from kafkalite.protocol.schemas.transaction_records import TransactionState
 
-STATES = (
-    "Empty",
-    "Ongoing",
-    "PrepareCommit",
-    "PrepareAbort",
-    "CompleteCommit",
-    "CompleteAbort",
-)
-MAX_TIMEOUT_MS = 900_000
-"""Kafka's default of transaction.max.timeout.ms."""
+STATES = tuple(state.title for state in TransactionState)
+ANY_AGE_MS = -1 << 62
+"""Longest timeout of a transaction for which none is too young to be looked at."""
 
 JSON = argument("--json", action="store_true", dest="as_json", help="print JSON")
 PRODUCER_TITLES = ("TOPIC", "PARTITION", "PRODUCER-ID", "EPOCH", "START-OFFSET", "LAST-WRITE")
@@ -149,7 +144,7 @@ def describe(ids: Sequence[str], as_json: bool, **connection: Unpack[ConnectionA
         "--max-timeout",
         type=duration_ms,
         dest="max_timeout_ms",
-        default=MAX_TIMEOUT_MS,
+        default=TRANSACTION_MAX_TIMEOUT_MS.default,
         metavar="DURATION",
         help="longest timeout of a transaction; a transaction that wrote later is not"
         " looked at (default: 15m, as transaction.max.timeout.ms)",
@@ -221,7 +216,7 @@ def abort(
             f"no transaction of {name} begins at offset {start_offset}"
             " (see: kafkalite transaction find-hanging)"
         )
-    if not force and not admin.hanging([producer], -MAX_TIMEOUT_MS):
+    if not force and not admin.hanging([producer], ANY_AGE_MS):
         raise Refusal(
             f"the transaction of producer {producer.producer_id} is not hanging: its coordinator"
             " ends it (--force aborts it in this partition alone)"

@@ -5,7 +5,7 @@
 
 A transaction is hanging if it is open in a partition and its coordinator does not know it, or not
 with this partition.  It blocks the last stable offset until it is aborted.  A transaction may
-become known only after its partition was asked, so only old ones are looked at.
+become known only after its partition was described, so only old ones are looked at.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from kafkalite.cli.clients import ClusterClients
 from kafkalite.cli.reading import PartitionKey
 from kafkalite.cli.wire import WireClient
+from kafkalite.client.net.cluster import TRANSACTION_KEY
 from kafkalite.client.net.topology import Address
 from kafkalite.errors import (
     BY_CODE,
@@ -41,7 +42,6 @@ from kafkalite.protocol.schemas.transactions import (
 
 PARTITIONS_AT_ONCE = 500
 """Maximum number of partitions in a request."""
-TRANSACTION_COORDINATOR = 1
 LOAD_S_MAX, LOAD_PAUSE_S = 10.0, 0.1
 """Time to wait for a coordinator that is loading, and the interval between two requests."""
 NONE = -1
@@ -85,7 +85,7 @@ class ActiveProducer(NamedTuple):
 
 
 class TransactionAdmin:
-    """Sends the requests, each to the broker that can answer it; see the module."""
+    """Sends the requests, each to the broker that serves it; see the module."""
 
     def __init__(self, cluster: ClusterClients) -> None:
         self._wire = WireClient(cluster)
@@ -145,7 +145,7 @@ class TransactionAdmin:
             _check(response.error_code, f"node {node_id}")
             if response.unknown_state_filters:
                 unknown = ", ".join(response.unknown_state_filters)
-                raise Refusal(f"there is no transaction state {unknown}")
+                raise Refusal(f"node {node_id} does not know the transaction state {unknown}")
             found += [
                 ListedTransaction(
                     each.transactional_id, node_id, each.producer_id, each.transaction_state
@@ -263,7 +263,7 @@ class TransactionAdmin:
             self.partitions([])
 
     def _coordinator(self, transactional_id: str) -> tuple[int, Address]:
-        request = {"coordinator_keys": [transactional_id], "key_type": TRANSACTION_COORDINATOR}
+        request = {"coordinator_keys": [transactional_id], "key_type": TRANSACTION_KEY}
         (found,) = self._wire.request(FIND_COORDINATOR, request).coordinators
         _check(found.error_code, f"transactional id {transactional_id}")
         return found.node_id, (found.host, found.port)

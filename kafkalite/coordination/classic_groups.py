@@ -68,9 +68,8 @@ class ClassicGroups:
         bound = SIZE_MAX if size <= SMALL_SIZE else SIZE_MAX // 2
         if size > before and self.size + size - before > bound:
             raise GroupMaxSizeReached(
-                "The metadata and assignments of all groups have reached their memory limit;"
-                " use fewer"
-                " members, or smaller subscriptions."
+                "The metadata and assignments of all groups have reached their memory limit; use"
+                " fewer members, or smaller subscriptions."
             )
 
     def update_size(self, group: ClassicGroup, *, is_recording: bool = False) -> None:

@@ -221,7 +221,9 @@ class ExpressionParser:
         low = int(least)
         high = int(most) if most else (None if comma else low)
         if max(low, high or 0) > REPEAT_MAX or (high is not None and high < low):
-            raise self._error(f"a repetition is {least}{comma}{most}")
+            raise self._error(
+                f"the bounds of {{{least}{comma}{most}}} are reversed or above {REPEAT_MAX}"
+            )
         return low, high
 
     def _atom(self) -> SyntaxNode:
@@ -244,7 +246,7 @@ class ExpressionParser:
                     return ASSERTIONS[self._next()]
                 return self._escape()._replace(ignores_case=self._flags.ignores_case)
             case "*" | "+" | "?":
-                raise self._error("a quantifier follows nothing")
+                raise self._error("a quantifier follows no expression")
         return self._literal(character)
 
     def _literal(self, character: str) -> CharacterSet:
@@ -336,7 +338,7 @@ class ExpressionParser:
         is_negated = self._takes("^")
         pairs = POSIX.get(self._until(":]"))
         if pairs is None:
-            raise self._error("there is no such class")
+            raise self._error("unknown character class")
         ranges = tuple(zip(pairs[::2], pairs[1::2], strict=True))
         return CharacterSet(ranges, is_negated=is_negated)
 
@@ -379,7 +381,7 @@ class ExpressionParser:
         if name == "Any":
             return CharacterSet(is_negated=not is_negated)
         if name not in CATEGORIES:
-            raise self._error("there is no such category of characters")
+            raise self._error(f"unknown character category {name}")
         return CharacterSet(categories=(name,), is_negated=is_negated)
 
 

@@ -130,7 +130,7 @@ class Supervisor:
             send=self._bus.send,
             fence=self._fence,
             is_running=is_running,
-            ask_transactions=node.verification.verify,
+            verify_transactions=node.verification.verify,
             incarnation=spec.incarnation,
             heartbeat_ms=spec.settings[BROKER_HEARTBEAT_INTERVAL_MS],
         )

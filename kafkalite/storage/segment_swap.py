@@ -123,8 +123,9 @@ def check(directory: Path, group: CleanedGroup) -> Iterator[None]:
         except OSError as error:
             raise KafkaStorageError(f"{path} cannot be opened: {error.strerror}") from error
         try:
-            if os.fstat(descriptor).st_size != segment.size:
-                raise KafkaStorageError(f"{path} is not of the size that was written")
+            size = os.fstat(descriptor).st_size
+            if size != segment.size:
+                raise KafkaStorageError(f"{path} has {size} bytes, not {segment.size}")
             code, position, next_offset = WHOLE, 0, segment.base_offset
             while code == WHOLE:
                 yield
@@ -133,7 +134,7 @@ def check(directory: Path, group: CleanedGroup) -> Iterator[None]:
                     CHECK_STEP_BYTES,
                 )  # fmt: skip
             if code != AT_END or next_offset != segment.end_offset:
-                raise KafkaStorageError(f"{path} is not sound at byte {position}")
+                raise KafkaStorageError(f"{path} is damaged at byte {position}")
         finally:
             os.close(descriptor)
 

@@ -21,6 +21,7 @@ WORDS = {
     "loan": "segment grant",
     "nobody": "none, no client, no member",
     "patience": "deadline, timeout",
+    "question": "request",
     "roster": "desired processes",
     "somebody": "a client, a member, another process",
     "upkeep": "housekeeping",

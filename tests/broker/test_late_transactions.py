@@ -119,23 +119,23 @@ def test_transaction_is_left_alone_while_a_coordinator_is_not_loaded(transacting
     assert is_stable(cluster, "t")
 
 
-def test_transaction_that_was_written_to_after_the_question_is_left_alone(transacting):
+def test_transaction_written_to_after_the_report_is_left_alone(transacting):
     transaction = transacting()
     cluster = transaction.cluster
     node = cluster.node(cluster.leader("t"))
     partition = node.replicas.leader("t", 0)
-    asked = LateTransaction(
+    reported = LateTransaction(
         partition.topic_id, 0, *transaction.producer, first_offset=0, last_offset=0
     )
-    later = asked._replace(last_offset=-1)
-    node.late_transactions._asked([later, asked._replace(producer_epoch=5)], None)
-    node.late_transactions._asked([asked._replace(partition=7)], None)
+    later = reported._replace(last_offset=-1)
+    node.late_transactions._abort_orphans([later, reported._replace(producer_epoch=5)], None)
+    node.late_transactions._abort_orphans([reported._replace(partition=7)], None)
     assert partition.log.end_offset == 1
-    node.late_transactions._asked([asked], None)
+    node.late_transactions._abort_orphans([reported], None)
     assert partition.log.end_offset == 2 and is_stable(cluster, "t")
 
 
-def test_question_without_a_response_is_repeated(transacting):
+def test_report_without_a_response_is_repeated(transacting):
     transaction = transacting()
     cluster = transaction.cluster
     cluster.kill(0, stay_down=True)

@@ -123,7 +123,7 @@ class Model:
         """Deliver the oldest response, and leave it to be delivered again."""
         if node.responses:
             response = node.responses[0] if twice else node.responses.popleft()
-            self.queue.answered(node.node_id, *response, self.now_ms)
+            self.queue.received(node.node_id, *response, self.now_ms)
 
     def kill(self, node: Leader) -> None:
         node.is_alive = False
@@ -308,9 +308,9 @@ def test_response_of_another_node_or_size_is_not_taken():
     model.add([0])
     model.work(10)
     ((request_id, _),) = model.nodes[0].requests
-    model.queue.answered(1, request_id, [0], 0)
-    model.queue.answered(0, request_id + 1, [0], 0)
-    model.queue.answered(0, request_id, [0, 0], 0)
+    model.queue.received(1, request_id, [0], 0)
+    model.queue.received(0, request_id + 1, [0], 0)
+    model.queue.received(0, request_id, [0, 0], 0)
     model.work(10)
     assert not model.completed
     model.heal()

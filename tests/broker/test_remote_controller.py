@@ -497,15 +497,15 @@ VERIFICATIONS = [
 
 
 def answered(request_id: int, codes: list[list[int]], error_code: int = 0) -> bus.TypedRecord:
-    return bus.TRANSACTIONS_ANSWERED(
+    return bus.TRANSACTIONS_VERIFIED(
         request_id=request_id, error_code=error_code, error_message=None,
         transactions=[{"error_codes": each} for each in codes],
     )  # fmt: skip
 
 
 def test_verifications_are_one_message_and_have_its_codes(followed, controller):
-    came = outcome(controller.ask_transactions(VERIFICATIONS))
-    (message,) = [sent for sent in followed.sent if sent.kind is bus.ASK_TRANSACTIONS]
+    came = outcome(controller.verify_transactions(VERIFICATIONS))
+    (message,) = [sent for sent in followed.sent if sent.kind is bus.VERIFY_TRANSACTIONS]
     assert [each["transactional_id"] for each in message.fields["transactions"]] == ["a", "b"]
     controller.received(answered(last_id(followed), [[0, 51], [120]]))
     assert came == [[[0, 51], [120]]]
@@ -513,14 +513,14 @@ def test_verifications_are_one_message_and_have_its_codes(followed, controller):
 
 @pytest.mark.parametrize("codes", [[], [[0, 0]], [[0], [0]], [[0, 0], [0], [0]]])
 def test_verification_response_that_does_not_fit_is_an_error(followed, controller, codes):
-    came = outcome(controller.ask_transactions(VERIFICATIONS))
+    came = outcome(controller.verify_transactions(VERIFICATIONS))
     controller.received(answered(last_id(followed), codes))
     assert [type(each) for each in came] == [errors.UnknownServerError]
 
 
 def test_verifications_wait_for_the_supervisor_for_a_time(followed, controller):
     controller.connection_changed(False)
-    came = outcome(controller.ask_transactions(VERIFICATIONS))
+    came = outcome(controller.verify_transactions(VERIFICATIONS))
     followed.pass_ms(TRANSACTIONS_TIMEOUT_MS - 1)
     assert came == []
     followed.pass_ms(1)
@@ -528,6 +528,6 @@ def test_verifications_wait_for_the_supervisor_for_a_time(followed, controller):
 
 
 def test_verifications_sent_to_a_dead_supervisor_fail(followed, controller):
-    came = outcome(controller.ask_transactions(VERIFICATIONS))
+    came = outcome(controller.verify_transactions(VERIFICATIONS))
     controller.received(welcome(2, incarnation=9))
     assert [type(each) for each in came] == [errors.RequestTimedOut]

@@ -525,7 +525,7 @@ def answering(host: LocalNode) -> list[tuple[list, Future]]:
         asked.append((requests, Future()))
         return asked[-1][1]
 
-    host.node.replicas.verifier.ask = ask
+    host.node.replicas.verifier.send = ask
     return asked
 
 

@@ -113,7 +113,7 @@ def verified(tmp_path):
     node = InProcess(tmp_path / "data")
     node.create("t", 3)
     coordinator = Coordinator()
-    node.node.replicas.verifier.ask = coordinator.ask
+    node.node.replicas.verifier.send = coordinator.ask
     yield Verified(node, coordinator)
     node.close()
 
@@ -283,7 +283,7 @@ def test_disabled_verification_only_adds(tmp_path):
     node = InProcess(tmp_path / "data", **{"transaction.partition.verification.enable": "false"})
     node.create("t", 2)
     verified = Verified(node, Coordinator())
-    node.node.replicas.verifier.ask = verified.coordinator.ask
+    node.node.replicas.verifier.send = verified.coordinator.ask
     assert verified.codes(verified.send()) == [0]
     assert verified.asked() == []
     wire = verified.send(version=ADDING, index=1)

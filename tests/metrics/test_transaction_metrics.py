@@ -88,7 +88,7 @@ def test_verifications_are_timed_and_their_failures_counted(metered):
     name = "kafka_server_addpartitionstotxnmanager_verification"
     verifier = metered.broker.node.replicas.verifier
     assert metered.sample(f"{name}failurerate_total") == 0
-    verifier.ask = lambda requests: Future.of([[0] if each.adds else [120] for each in requests])
+    verifier.send = lambda requests: Future.of([[0] if each.adds else [120] for each in requests])
     for adds in (True, False):
         verifier.verify("id", ProducerEpoch(7, 0), ("a", 0), adds=adds)
     metered.broker.reactor.tick(0)

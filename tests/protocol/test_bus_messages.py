@@ -36,7 +36,7 @@ MESSAGES = {
     "RenewEpochs": bus.RENEW_EPOCHS(
         partitions=[{"topic_id": bytes(range(16)), "partition": 3, "leader_epoch": 5}]
     ),
-    "AskTransactions": bus.ASK_TRANSACTIONS(
+    "VerifyTransactions": bus.VERIFY_TRANSACTIONS(
         request_id=4,
         transactions=[
             {
@@ -48,7 +48,7 @@ MESSAGES = {
             }
         ],
     ),
-    "TransactionsAnswered": bus.TRANSACTIONS_ANSWERED(
+    "TransactionsVerified": bus.TRANSACTIONS_VERIFIED(
         request_id=4,
         error_code=0,
         error_message=None,

@@ -109,10 +109,10 @@ class ControllerClient(ABC):
         """Return the next block of producer ids for this node."""
 
     @abstractmethod
-    def ask_transactions(
+    def verify_transactions(
         self, requests: Sequence[VerificationRequest]
     ) -> Future[VerificationResults]:
-        """Ask the transaction coordinators, which are on the controller's node.
+        """Have the transaction coordinators, on the controller's node, verify partitions.
 
         Not called on that node.
         """

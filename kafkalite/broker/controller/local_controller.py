@@ -161,15 +161,15 @@ class LocalController(MachineHost[Controller], ControllerClient):
         """Refuse: the dispatcher serves these requests on this node."""
         raise AssertionError("the controller's own node forwards no request")
 
-    def ask_transactions(
+    def verify_transactions(
         self, requests: Sequence[VerificationRequest]
     ) -> Future[VerificationResults]:
         """Refuse: the transaction coordinators are on this node."""
-        raise AssertionError("the controller's own node asks its coordinators directly")
+        raise AssertionError("the controller's own node calls its coordinators directly")
 
     def find_orphans(self, late: Sequence[LateTransaction]) -> Future[Sequence[LateTransaction]]:
         """Refuse: the coordinators are on this node."""
-        raise AssertionError("the controller's own node asks its coordinators")
+        raise AssertionError("the controller's own node calls its coordinators directly")
 
     def auto_create_topics(
         self, names: Sequence[str], client_id: str | None

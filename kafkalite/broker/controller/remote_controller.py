@@ -7,8 +7,8 @@
     Heartbeat ─▶                  the offset this node has applied, its load, missing partitions
     Forward   ─▶  ◀─ Response     a request that only the controller serves, with its header
     AllocateIds ─▶ ◀─ Ids         producer ids
-    AskTransactions ─▶            partitions of transactions, to be verified or added
-              ◀─ TransactionsAnswered
+    VerifyTransactions ─▶            partitions of transactions, to be verified or added
+              ◀─ TransactionsVerified
     RenewEpochs ─▶                partitions that need a new leader epoch; a Delta brings it
                ◀─ WriteMarkers    transaction markers for partitions of this node
     MarkersWritten ─▶             the error code of each, once they are committed
@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any
 
 from kafkalite.broker.controller.controller_client import ControllerClient
 from kafkalite.broker.controller.marker_messages import read_markers
-from kafkalite.broker.controller.verification_messages import ask_transactions, read_results
+from kafkalite.broker.controller.verification_messages import read_results, verify_transactions
 from kafkalite.broker.future import Future
 from kafkalite.broker.replica.late_transactions import LateTransaction
 from kafkalite.coordination.features import SUPPORTED_LEVELS
@@ -398,13 +398,16 @@ class RemoteController(ControllerClient):
             lambda request_id: bus.ALLOCATE_IDS(request_id=request_id), CONTROLLER_TIMEOUT_MS
         )
 
-    def ask_transactions(
+    def verify_transactions(
         self, requests: Sequence[VerificationRequest]
     ) -> Future[VerificationResults]:
-        """Ask the transaction coordinators; fail with RequestTimedOut while there is no supervisor
-        for TRANSACTIONS_TIMEOUT_MS, or if it dies."""
+        """Have the transaction coordinators verify partitions.
+
+        Fails with RequestTimedOut if there is no supervisor for TRANSACTIONS_TIMEOUT_MS, or if it
+        dies.
+        """
         return self._request(
-            lambda request_id: ask_transactions(request_id, requests), TRANSACTIONS_TIMEOUT_MS
+            lambda request_id: verify_transactions(request_id, requests), TRANSACTIONS_TIMEOUT_MS
         )
 
     def find_orphans(self, late: Sequence[LateTransaction]) -> Future[Sequence[LateTransaction]]:
@@ -489,11 +492,11 @@ class RemoteController(ControllerClient):
 
         self._complete(bus.ALLOCATE_IDS, fields, block)
 
-    def _transactions_answered(self, fields: dict[str, Any]) -> None:
+    def _transactions_verified(self, fields: dict[str, Any]) -> None:
         request = self._requests.get(fields["request_id"])
         if request is not None:
             self._complete(
-                bus.ASK_TRANSACTIONS, fields, lambda: read_results(request.message, fields)
+                bus.VERIFY_TRANSACTIONS, fields, lambda: read_results(request.message, fields)
             )
 
     def _orphans(self, fields: dict[str, Any]) -> None:
@@ -509,7 +512,7 @@ class RemoteController(ControllerClient):
         bus.RESPONSE.key: _forward_response,
         bus.IDS.key: _producer_ids,
         bus.WRITE_MARKERS.key: _markers,
-        bus.TRANSACTIONS_ANSWERED.key: _transactions_answered,
+        bus.TRANSACTIONS_VERIFIED.key: _transactions_verified,
         bus.ORPHANS.key: _orphans,
     }
 

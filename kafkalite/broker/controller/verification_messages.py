@@ -1,4 +1,4 @@
-"""Verifications of transactions as messages of the bus: AskTransactions and TransactionsAnswered.
+"""Verifications of transactions as messages of the bus: VerifyTransactions, TransactionsVerified.
 
 The response has the error codes in the order of the request's partitions.
 """
@@ -16,9 +16,9 @@ from kafkalite.protocol.schemas import bus
 from kafkalite.protocol.schemas.bus import TypedRecord
 
 
-def ask_transactions(request_id: int, requests: Sequence[VerificationRequest]) -> TypedRecord:
+def verify_transactions(request_id: int, requests: Sequence[VerificationRequest]) -> TypedRecord:
     """Return the message with these requests."""
-    return bus.ASK_TRANSACTIONS(
+    return bus.VERIFY_TRANSACTIONS(
         request_id=request_id,
         transactions=[
             {
@@ -36,7 +36,7 @@ def ask_transactions(request_id: int, requests: Sequence[VerificationRequest]) -
 
 
 def read_requests(fields: Mapping[str, Any]) -> list[VerificationRequest]:
-    """Return the requests of an AskTransactions."""
+    """Return the requests of a VerifyTransactions."""
     return [
         VerificationRequest(
             each["transactional_id"],
@@ -48,11 +48,11 @@ def read_requests(fields: Mapping[str, Any]) -> list[VerificationRequest]:
     ]
 
 
-def transactions_answered(
+def transactions_verified(
     request_id: int, results: VerificationResults | None, error: KafkaError | None
 ) -> TypedRecord:
     """Return the message with the results, or with the error of the whole request."""
-    return bus.TRANSACTIONS_ANSWERED(
+    return bus.TRANSACTIONS_VERIFIED(
         request_id=request_id,
         **outcome_fields(error),
         transactions=[{"error_codes": [*codes]} for codes in results or ()],
@@ -60,7 +60,7 @@ def transactions_answered(
 
 
 def read_results(request: TypedRecord, fields: Mapping[str, Any]) -> VerificationResults:
-    """Return the results of a TransactionsAnswered; raise if they do not fit the request."""
+    """Return the results of a TransactionsVerified; raise if they do not fit the request."""
     results = [each["error_codes"] for each in fields["transactions"]]
     counts = [len(each["partitions"]) for each in request.fields["transactions"]]
     if [*map(len, results)] != counts:

@@ -6,7 +6,7 @@
     metadata   ─▶ changed      ─▶ Delta to every worker that was welcomed
     worker     ─▶ Forward      ─▶ Response, as if the client had connected here
     markers of transactions    ─▶ WriteMarkers; the worker responds with MarkersWritten
-    worker     ─▶ AskTransactions ─▶ TransactionsAnswered, by the coordinators on this node
+    worker     ─▶ VerifyTransactions ─▶ TransactionsVerified, by the coordinators on this node
 
 Only messages of the incarnation that the launcher started last are accepted; those of an older one
 are refused.  Until it is welcomed a worker sends only Hello, so no request of it is lost before
@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from kafkalite.broker.controller.marker_messages import write_markers
 from kafkalite.broker.controller.verification_messages import (
     read_requests,
-    transactions_answered,
+    transactions_verified,
 )
 from kafkalite.broker.error_responses import outcome_fields
 from kafkalite.broker.future import Future
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from kafkalite.broker.client_context import ClientConnection
     from kafkalite.broker.controller.local_controller import LocalController
     from kafkalite.broker.replica.marker_writer import MarkerTargets
-    from kafkalite.broker.replica.transaction_verifier import AskCoordinator, VerificationResults
+    from kafkalite.broker.replica.transaction_verifier import SendVerifications, VerificationResults
     from kafkalite.coordination.features import SupportedLevels
     from kafkalite.coordination.sessions import NodeSessions
     from kafkalite.protocol.record_kinds import RecordKind
@@ -132,7 +132,7 @@ class WorkerManager:
         send: WorkerSender,
         fence: Callable[[Peer], None],
         is_running: Callable[[int], bool],
-        ask_transactions: AskCoordinator,
+        verify_transactions: SendVerifications,
         incarnation: int,
         heartbeat_ms: int,
     ) -> None:
@@ -149,7 +149,7 @@ class WorkerManager:
         self._send = send
         self._fence = fence
         self._is_running = is_running
-        self._ask_transactions = ask_transactions
+        self._verify_transactions = verify_transactions
         self._busy: set[int] = set()
         self._incarnation = incarnation
         self._heartbeat_ms = heartbeat_ms
@@ -387,12 +387,12 @@ class WorkerManager:
                 worker.peer.node_id, fields["request_id"], fields["error_codes"]
             )
 
-    def _transactions_asked(self, worker: Worker, fields: dict[str, Any]) -> None:
+    def _verification_requested(self, worker: Worker, fields: dict[str, Any]) -> None:
         def respond(results: VerificationResults | None, error: KafkaError | None) -> None:
-            response = transactions_answered(fields["request_id"], results, error)
+            response = transactions_verified(fields["request_id"], results, error)
             self._send(identity_of(worker.peer), response)
 
-        self._ask_transactions(read_requests(fields)).then(respond)
+        self._verify_transactions(read_requests(fields)).then(respond)
 
     _HANDLERS: dict[int, Callable[[WorkerManager, Worker, dict[str, Any]], None]] = {
         bus.HELLO.key: _hello,
@@ -402,7 +402,7 @@ class WorkerManager:
         bus.RENEW_EPOCHS.key: _renew_epochs,
         bus.SUPPORTED_FEATURES.key: _supported_features,
         bus.MARKERS_WRITTEN.key: _markers_written,
-        bus.ASK_TRANSACTIONS.key: _transactions_asked,
+        bus.VERIFY_TRANSACTIONS.key: _verification_requested,
         bus.FIND_ORPHANS.key: _late_transactions,
     }
 

@@ -135,7 +135,7 @@ class MarkerChannel:
 
     def written(self, node_id: int, request_id: int, codes: Sequence[int]) -> None:
         """Handle a node's response."""
-        self.queue.answered(node_id, request_id, codes, self._now_ms())
+        self.queue.received(node_id, request_id, codes, self._now_ms())
         self._schedule()
 
     def node_connected(self, node_id: int) -> None:

@@ -1,4 +1,4 @@
-"""MarkerQueue: the transaction markers that are to be written, sent, and not answered yet.
+"""MarkerQueue: the transaction markers that are to be written, sent, and without a response yet.
 
     Prepare committed ─▶ routed ─▶ waits for its node ─▶ sent ─▶ written ─▶ last one: completed
                            ▲                              │
@@ -217,7 +217,7 @@ class MarkerQueue:
         else:
             self._completed.append(added)
 
-    def answered(
+    def received(
         self, node_id: int, request_id: int, error_codes: Sequence[int], now_ms: int
     ) -> None:
         """Handle a response; one to a request that is not open is ignored."""

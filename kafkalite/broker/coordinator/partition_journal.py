@@ -5,7 +5,7 @@ last one of a key is valid.  A decision is committed when the high watermark has
 as safe as the topic's `durability` makes it.
 
 The records of a transaction are one batch of its producer; its marker is written in their order by
-the leader of the partition, with a MarkerListener to tell the machine.
+the leader of the partition, with a MarkerListener that passes it to the machine.
 
 In place of compaction the journal rewrites itself.  Once enough was written since the last time,
 the machine's live records are appended to the log in steps between other work, and when they are on

@@ -1,8 +1,9 @@
 """PartitionVerification: the transaction coordinators' responses to the leaders of partitions.
 
-A leader asks before the first records of a transaction (replica/transaction_verifier.py), on this
-node or on another one, over the bus.  The responses are those of AddPartitionsToTxn 4 and newer,
-also for partitions that are verified only, and are given once all that they depend on is committed.
+A leader sends a request before the first records of a transaction, by a call on this node or over
+the bus (replica/transaction_verifier.py).  The responses are those of AddPartitionsToTxn 4 and
+newer, also for partitions that are verified only, and are sent once all that they depend on is
+committed.
 The leader has the partition, so it is not looked up, and its principal has been authorized.
 """
 

@@ -19,7 +19,6 @@ happens here in one step of the event loop.
 
 from __future__ import annotations
 
-import enum
 import logging
 import os
 from collections.abc import Callable, Iterator
@@ -44,6 +43,7 @@ from kafkalite.errors import (
     RequestTimedOut,
     UnknownServerError,
 )
+from kafkalite.protocol.schemas.cleaning import CleaningState
 from kafkalite.storage import cleaner_candidates, cleaning_files, segment_swap
 from kafkalite.storage.cleaner_candidates import CleanableRange, OffsetMapLimits
 from kafkalite.storage.cleaning_job import CleaningCounts, CleaningJob, CleaningResult
@@ -59,15 +59,6 @@ CHECK_MS = 1_000
 
 RETRY_MS = 15_000
 """Delay before a log is offered again after a pass that failed."""
-
-
-class CleaningState(enum.IntEnum):
-    """The state of a partition; the numbers are those of CLEANER_STATUS."""
-
-    NONE = 0
-    CLEANING = 1
-    ABORTING = 2
-    UNCLEANABLE = 3
 
 
 class CleaningOffer(NamedTuple):
@@ -101,7 +92,7 @@ class ActivePass:
         self.job = job
         self.start_ms = start_ms
         self.cancel = cancel
-        """Tells the cleaner to stop."""
+        """Function that stops the cleaner, with the reason."""
         self.descriptor = os.memfd_create("cleaning-job", os.MFD_CLOEXEC)
         self.is_swapping = False
         self.reason = ""
@@ -129,7 +120,7 @@ class CleaningJobs:
         self.cleaners: dict[object, Callable[[], object]] = {}
         """The connected cleaner threads, with the functions that wake them up."""
         self.last_offer_ms = -1
-        """Monotonic time of the last offer; -1 if no cleaner has asked yet."""
+        """Monotonic time of the last offer; -1 if no cleaner has requested one yet."""
         self.max_dirty_ratio = 0.0
         self.max_overdue_ms = 0
         """The largest dirty ratio and delay of all compacted logs, when they were last offered."""
@@ -160,7 +151,7 @@ class CleaningJobs:
             try:
                 found = self._range(partition, now_ms)
             except (OSError, KafkaStorageError) as error:
-                self._failed(partition, f"it cannot be read: {error}", retriable=True)
+                self._failed(partition, f"The log cannot be read: {error}", retriable=True)
                 continue
             ratio = max(ratio, found.dirty_ratio)
             overdue_ms = max(overdue_ms, found.overdue_ms)
@@ -254,11 +245,14 @@ class CleaningJobs:
         """Begin a pass over a log; raise KafkaError if it is not possible."""
         partition = self._node.replicas.leader(topic_id, index)
         if not self._is_free(partition) or not partition.log.config.compacts:
-            raise RequestTimedOut(f"{_name(partition)} is not to be cleaned now.")
+            raise RequestTimedOut(
+                f"{_name(partition)} cannot be cleaned now: it is being cleaned, or has failed, or"
+                " is not compacted any more."
+            )
         now_ms = self._node.clock.wall_ms()
         found = self._range(partition, now_ms)
         if not found.cleanable_size:
-            raise RequestTimedOut(f"{_name(partition)} has nothing to clean.")
+            raise RequestTimedOut(f"{_name(partition)} has no cleanable segment.")
         job = cleaner_candidates.job_of(
             partition.log, found, self._limits(),
             last_stable_offset=partition.last_stable_offset,
@@ -284,7 +278,9 @@ class CleaningJobs:
                 yield
             cleaning_files.write_job(active.descriptor, active.job, bytes(aborted))
         except OSError as error:
-            raise KafkaStorageError(f"The job cannot be written: {error.strerror}") from None
+            raise KafkaStorageError(
+                f"The cleaning job cannot be written: {error.strerror}"
+            ) from None
 
     def _limits(self) -> OffsetMapLimits:
         settings = self._node.settings
@@ -314,7 +310,10 @@ class CleaningJobs:
         partition = active.partition
         result = cleaning_files.read_result(active.descriptor)
         if not active.job.first_dirty_offset <= result.end_offset <= active.job.upper_offset:
-            raise CorruptMessage(f"{_name(partition)} was cleaned to {result.end_offset}.")
+            raise CorruptMessage(
+                f"The result for {_name(partition)} ends at offset {result.end_offset}, outside of"
+                f" {active.job.first_dirty_offset} to {active.job.upper_offset}."
+            )
         for group in result.groups:
             for _ in segment_swap.check(partition.log.directory, group):
                 self._check(active)

@@ -4,11 +4,11 @@
 
 An open transaction holds back the last stable offset.  Its coordinator ends it after a timeout at
 the latest, unless it has forgotten it: a power cut can take the coordinator's records and leave
-those of the partition (`durability=os`).  So each node asks about the transactions that are open
-for longer than any timeout allows, and about all that were open when the host lost power.
+those of the partition (`durability=os`).  So each node reports to the coordinators the transactions
+that are open for longer than any timeout allows, and all that were open when the host lost power.
 
 What is unknown is aborted as Kafka's tool aborts a hanging transaction (KIP-664): a marker with the
-producer's epoch.  It is left alone if the producer has written since the question, because then it
+producer's epoch.  It is left alone if the producer has written since the report, because then it
 may have added the partition again.
 """
 
@@ -35,11 +35,11 @@ CHECK_MS = 10_000
 LATE_MS = 300_000
 """Time after the longest transaction timeout from which a transaction is late, as in Kafka."""
 REPORT_COUNT_MAX = 500
-"""Maximum number of transactions in one question, and of those that are aborted in one tick."""
+"""Maximum number of transactions in one report, and of those that are aborted in one tick."""
 
 
 class LateTransaction(NamedTuple):
-    """An open transaction of a partition, as it was when the coordinator was asked."""
+    """An open transaction of a partition, as it was when it was reported."""
 
     topic_id: bytes
     partition: int
@@ -51,7 +51,7 @@ class LateTransaction(NamedTuple):
 
 
 FindOrphans = Callable[[Sequence[LateTransaction]], Future[Sequence[LateTransaction]]]
-"""Asks the coordinators; returns the transactions that none of them knows."""
+"""Returns those of these open transactions that no coordinator knows."""
 
 
 class LateTransactions:
@@ -104,11 +104,11 @@ class LateTransactions:
 
     def _found(self, late: list[LateTransaction] | None, _: KafkaError | None) -> None:
         if late:
-            self._find_orphans(late).then(self._asked)
+            self._find_orphans(late).then(self._abort_orphans)
         else:
             self._reactor.call_later(CHECK_MS, self._check)
 
-    def _asked(
+    def _abort_orphans(
         self, orphans: Sequence[LateTransaction] | None, error: KafkaError | None
     ) -> None:
         if error is not None:
@@ -118,7 +118,7 @@ class LateTransactions:
         self._reactor.call_later(CHECK_MS, self._check)
 
     def _abort(self, orphan: LateTransaction) -> None:
-        """Abort a transaction, unless its producer has written since the question."""
+        """Abort a transaction, unless its producer has written since the report."""
         try:
             partition = self._replicas.leader(orphan.topic_id, orphan.partition)
             producer = partition.log.producers.get(orphan.producer_id)

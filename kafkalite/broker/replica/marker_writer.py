@@ -6,8 +6,8 @@
 
 The coordinator repeats what it has no response to, and takes only the response to its last request
 for a partition.  Requests of coordinators are therefore handled in the order in which they arrive:
-once a request is answered, no marker of an earlier one can follow, which might end the producer's
-next transaction (before transaction version 2 both have the same epoch).
+once a request has its response, no marker of an earlier one can follow, which might end the
+producer's next transaction (before transaction version 2 both have the same epoch).
 """
 
 from __future__ import annotations

@@ -323,7 +323,9 @@ class ReplicaManager:
             raise InvalidRecord("A produce request must have exactly one batch per partition.")
         if len(batch) > ATTRIBUTES_LOW and batch[ATTRIBUTES_LOW] & TRANSACTIONAL:
             if transaction is None:
-                raise TransactionalIdAuthorizationFailed("Records of a transaction need its id.")
+                raise TransactionalIdAuthorizationFailed(
+                    "The request has records of a transaction, but no transactional id."
+                )
             if self.verifies_transactions or transaction.adds:
                 return partition, self.verification_queue.append(partition, batch, transaction)
         return partition, self.append_queue.append(partition, batch)

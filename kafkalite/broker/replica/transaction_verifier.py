@@ -1,12 +1,12 @@
-"""TransactionVerifier: asks the transaction coordinator about a partition before its first records.
+"""TransactionVerifier: verifies partitions with the transaction coordinator, before their records.
 
     verify ─▶ pending, one for each producer ─▶ message of a tick ─▶ coordinator ─▶ Futures
                   ▲                                                      │
                   └──────── after `add.partitions.to.txn.retry.backoff.ms`, if another
                             transaction of the producer is not completed yet
 
-A request below transaction version 2 asks whether the coordinator knows the partition; from version
-2 on it adds the partition, which the client no longer does itself (KIP-890).  With version 2 the
+Below transaction version 2 the coordinator verifies that it knows the partition; from version 2 on
+it adds the partition, which the client no longer does itself (KIP-890).  With version 2 the
 client continues before the markers of its last transaction are written, so an addition that is
 refused with CONCURRENT_TRANSACTIONS is repeated here for a short time before the client gets it.
 
@@ -72,7 +72,7 @@ UNREACHABLE = (
     NotCoordinator,
     RequestTimedOut,
 )
-"""Errors of a coordinator that could not be asked; the client repeats its request."""
+"""Errors of a coordinator that could not be reached; the client repeats its request."""
 
 
 class RequestTransaction(NamedTuple):
@@ -136,7 +136,7 @@ class VerificationRequest(NamedTuple):
 VerificationResults: TypeAlias = Sequence[Sequence[int]]
 """For each request, the error codes of its partitions."""
 
-AskCoordinator: TypeAlias = Callable[
+SendVerifications: TypeAlias = Callable[
     [Sequence[VerificationRequest]], "Future[VerificationResults]"
 ]
 
@@ -175,11 +175,10 @@ class SentVerification(NamedTuple):
 class TransactionVerifier:
     """The verifications of a node; see the module.
 
-    `ask` sends a message of requests, on the coordinator's node or on another one; it is set by the
-    node.
+    `send` sends a message of requests, on the coordinator's node or to it; it is set by the node.
     """
 
-    ask: AskCoordinator
+    send: SendVerifications
 
     def __init__(self, scheduler: Scheduler, now_ns: Callable[[], int]) -> None:
         self._scheduler = scheduler
@@ -193,7 +192,7 @@ class TransactionVerifier:
         self._ready: dict[VerifiedProducer, PendingVerification] = {}
         self._held: dict[VerifiedProducer, PendingVerification | None] = {}
         """The producers with a request in flight, or about to be repeated; with the next one."""
-        self._is_asking = False
+        self._is_in_flight = False
         self._is_scheduled = False
 
     def reconfigure(self, settings: Settings) -> None:
@@ -212,7 +211,7 @@ class TransactionVerifier:
         """Verify that a partition is in the producer's transaction, or add it.
 
         The Future fails with the coordinator's error, or with a retriable one if the coordinator
-        could not be asked.
+        could not be reached.
         """
         waiting = WaitingPartition(partition, self._now_ns(), Future())
         key = VerifiedProducer(transactional_id, producer.producer_id, adds)
@@ -246,7 +245,7 @@ class TransactionVerifier:
 
     def _schedule(self, delay_ms: int) -> None:
         """Send a message at the end of this tick's requests, or later."""
-        if not self._is_scheduled and not self._is_asking:
+        if not self._is_scheduled and not self._is_in_flight:
             self._is_scheduled = True
             self._scheduler.call_later(delay_ms, self._send)
 
@@ -260,7 +259,7 @@ class TransactionVerifier:
             sent.append(SentVerification(key, pending, partitions))
         if not sent:
             return
-        self._is_asking = True
+        self._is_in_flight = True
         requests = [
             VerificationRequest(
                 each.producer.transactional_id,
@@ -270,7 +269,7 @@ class TransactionVerifier:
             )
             for each in sent
         ]
-        self.ask(requests).then(partial(self._received, sent))
+        self.send(requests).then(partial(self._received, sent))
 
     def _received(
         self,
@@ -278,7 +277,7 @@ class TransactionVerifier:
         results: VerificationResults | None,
         error: KafkaError | None,
     ) -> None:
-        self._is_asking = False
+        self._is_in_flight = False
         for number, each in enumerate(sent):
             if results is not None:
                 codes = dict(zip(each.partitions, results[number], strict=True))

@@ -1,7 +1,7 @@
 """VerificationQueue: holds the first batches of a transaction until the coordinator has responded.
 
     batch ─▶ transaction open in the partition? ── yes ─▶ AppendQueue
-                    └ no: take the producer's guard, ask (TransactionVerifier)
+                    └ no: take the producer's guard, verify (TransactionVerifier)
                               └┄┄ response ┄┄▶ AppendQueue, with the guard
 
 Producers have several batches in flight.  Those of the same partition and producer id are held
@@ -112,7 +112,7 @@ class VerificationQueue:
         return held.future
 
     def _verify(self, key: PartitionProducer) -> None:
-        """Ask the coordinator for the first batch of a queue."""
+        """Verify the partition for the first batch of a queue."""
         partition, held = key[0], self._queues[key][0]
         self._verifier.verify(
             held.transaction.transactional_id,

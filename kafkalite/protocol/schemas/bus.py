@@ -104,9 +104,9 @@ SUPPORTED_FEATURES = MESSAGES.declare(
     Struct(features=Array(Struct(name=String(), level_max=Int16()))),
 )  # fmt: skip
 
-ASK_TRANSACTIONS = MESSAGES.declare(
-    18, "AskTransactions", "0",
-    # Of the transaction coordinator: to verify partitions, or to add them (AddPartitionsToTxn 5).
+VERIFY_TRANSACTIONS = MESSAGES.declare(
+    18, "VerifyTransactions", "0",
+    # To the transaction coordinators: to verify partitions, or to add them (AddPartitionsToTxn 5).
     Struct(
         request_id=Int64(),
         transactions=Array(
@@ -189,9 +189,9 @@ WRITE_MARKERS = MESSAGES.declare(
     ),
 )  # fmt: skip
 
-TRANSACTIONS_ANSWERED = MESSAGES.declare(
-    19, "TransactionsAnswered", "0",
-    # To an ASK_TRANSACTIONS: for each transaction, the error codes of its partitions.
+TRANSACTIONS_VERIFIED = MESSAGES.declare(
+    19, "TransactionsVerified", "0",
+    # To a VERIFY_TRANSACTIONS: for each transaction, the error codes of its partitions.
     Struct(
         request_id=Int64(),
         error_code=Int16(),

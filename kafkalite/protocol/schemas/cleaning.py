@@ -20,8 +20,25 @@ Only processes of the broker's own user may send them: a job names files of the 
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 from kafkalite.protocol.schemas.local import MESSAGES
 from kafkalite.protocol.types import Bool, Float64, Int8, Int16, Int32, Int64, String, Struct, Uuid
+
+
+class CleaningState(IntEnum):
+    """State of a partition in CLEANER_STATUS."""
+
+    NONE = 0
+    CLEANING = 1
+    ABORTING = 2
+    UNCLEANABLE = 3
+
+    @property
+    def title(self) -> str:
+        """Return the state's name on the command line, such as `cleaning`."""
+        return self.name.lower()
+
 
 # Cleaner to node.
 
@@ -104,7 +121,7 @@ CLEANER_STATUS = MESSAGES.declare(
         request_id=Int64(),
         error_code=Int16(),
         error_message=String(nullable="0+", default=None),
-        # 0 none, 1 cleaning, 2 aborting, 3 uncleanable.
+        # A CleaningState.
         state=Int8(),
         # The reason why it is uncleanable, or why the last pass failed.
         reason=String(nullable="0+", default=None),
