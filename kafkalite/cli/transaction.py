@@ -168,7 +168,7 @@ def find_hanging(
       kafkalite transaction find-hanging -t flights --max-timeout 1m
     """
     admin = TransactionAdmin(ClusterClients(**connection))
-    found = admin.hanging(admin.producers(selected(admin, spans)), max_timeout_ms)
+    found = admin.hanging(admin.producers(admin.selected(spans)), max_timeout_ms)
     if as_json:
         print(json.dumps([each._asdict() for each in found]))
     elif found:
@@ -207,11 +207,8 @@ def abort(
     """
     admin = TransactionAdmin(ClusterClients(**connection))
     name = f"{partition[0]}-{partition[1]}"
-    topic = PartitionSelection(partition[0], (partition[1],))
-    for producer in admin.producers(selected(admin, [topic])):
-        if producer.start_offset == start_offset >= 0:
-            break
-    else:
+    producer = admin.transaction_at(partition, start_offset)
+    if producer is None:
         raise Refusal(
             f"no transaction of {name} begins at offset {start_offset}"
             " (see: kafkalite transaction find-hanging)"
@@ -226,25 +223,6 @@ def abort(
         print(json.dumps({**producer._asdict(), "aborted": True}))
     else:
         print(f"transaction of producer {producer.producer_id} in {name} aborted")
-
-
-def selected(
-    admin: TransactionAdmin, spans: Sequence[PartitionSelection]
-) -> Sequence[PartitionKey]:
-    """Return the selected partitions, or all; raise Refusal if one does not exist."""
-    known = admin.partitions([each.topic for each in spans] or None)
-    if not spans:
-        return known
-    chosen: list[PartitionKey] = []
-    for topic, indexes in spans:
-        of_topic = [key for key in known if key[0] == topic]
-        for index in indexes or ():
-            if (topic, index) not in of_topic:
-                raise Refusal(
-                    f"topic {topic!r} has no partition {index}; it has {len(of_topic)} partitions"
-                )
-        chosen += of_topic if indexes is None else [(topic, index) for index in indexes]
-    return list(dict.fromkeys(chosen))
 
 
 def fields(transaction: DescribedTransaction) -> dict[str, Any]:

@@ -16,12 +16,14 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from kafkalite.cli.clients import ClusterClients
+from kafkalite.cli.group_offsets import PartitionSelection
 from kafkalite.cli.reading import PartitionKey
 from kafkalite.cli.wire import WireClient
 from kafkalite.client.net.cluster import TRANSACTION_KEY
 from kafkalite.client.net.topology import Address
 from kafkalite.errors import (
     BY_CODE,
+    ConcurrentTransactions,
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
     InvalidTxnState,
@@ -36,14 +38,22 @@ from kafkalite.protocol.schemas.groups import FIND_COORDINATOR
 from kafkalite.protocol.schemas.transactions import (
     DESCRIBE_PRODUCERS,
     DESCRIBE_TRANSACTIONS,
+    INIT_PRODUCER_ID,
     LIST_TRANSACTIONS,
     WRITE_TXN_MARKERS,
 )
 
 PARTITIONS_AT_ONCE = 500
 """Maximum number of partitions in a request."""
-LOAD_S_MAX, LOAD_PAUSE_S = 10.0, 0.1
+RETRY_S_MAX, RETRY_PAUSE_S = 10.0, 0.1
 """Time to wait for a coordinator that is loading, and the interval between two requests."""
+RETRIED = {
+    CoordinatorLoadInProgress.code,
+    CoordinatorNotAvailable.code,
+    ConcurrentTransactions.code,
+}
+FENCED_TIMEOUT_MS = 30_000
+"""Transaction timeout that a fenced id gets: as in Kafka, the client's request timeout."""
 NONE = -1
 
 
@@ -91,6 +101,7 @@ class TransactionAdmin:
         self._wire = WireClient(cluster)
         self._nodes: dict[int, Address] = {}
         self._leaders: dict[PartitionKey, int] = {}
+        self._replicas: dict[PartitionKey, Sequence[int]] = {}
 
     def partitions(self, topics: Sequence[str] | None = None) -> list[PartitionKey]:
         """Return the partitions of these topics, or of all; look up their leaders.
@@ -108,8 +119,38 @@ class TransactionAdmin:
             for partition in topic.partitions:
                 key = (topic.name, partition.partition_index)
                 self._leaders[key] = partition.leader_id
+                self._replicas[key] = partition.replica_nodes
                 found.append(key)
         return sorted(found)
+
+    def selected(
+        self, spans: Sequence[PartitionSelection], node_id: int | None = None
+    ) -> Sequence[PartitionKey]:
+        """Return the selected partitions, or all; look up their leaders.
+
+        Args:
+            spans: Topics, or partitions of topics; () for all.
+            node_id: Only partitions with a replica on this node; None for all.
+
+        Raises:
+            Refusal: A selected topic or partition does not exist.
+        """
+        known = self.partitions([each.topic for each in spans] or None)
+        chosen: list[PartitionKey] = [] if spans else known
+        for topic, indexes in spans:
+            of_topic = [key for key in known if key[0] == topic]
+            for index in indexes or ():
+                if (topic, index) not in of_topic:
+                    raise Refusal(
+                        f"topic {topic!r} has no partition {index};"
+                        f" it has {len(of_topic)} partitions"
+                    )
+            chosen += of_topic if indexes is None else [(topic, index) for index in indexes]
+        return [
+            key
+            for key in dict.fromkeys(chosen)
+            if node_id is None or node_id in self._replicas[key]
+        ]
 
     def listed(
         self,
@@ -141,7 +182,7 @@ class TransactionAdmin:
             request["transactional_id_pattern"] = pattern
         found = []
         for node_id, address in sorted(self._nodes.items()):
-            response = self._loaded(LIST_TRANSACTIONS, request, address)
+            response = self._retried(LIST_TRANSACTIONS, request, address)
             _check(response.error_code, f"node {node_id}")
             if response.unknown_state_filters:
                 unknown = ", ".join(response.unknown_state_filters)
@@ -163,7 +204,7 @@ class TransactionAdmin:
         found = []
         for transactional_id in dict.fromkeys(transactional_ids):
             node_id, address = self._coordinator(transactional_id)
-            response = self._loaded(
+            response = self._retried(
                 DESCRIBE_TRANSACTIONS, {"transactional_ids": [transactional_id]}, address
             )
             for state in response.transaction_states:
@@ -173,21 +214,24 @@ class TransactionAdmin:
                 found.append(_described(state, node_id))
         return found
 
-    def producers(self, partitions: Sequence[PartitionKey]) -> list[ActiveProducer]:
-        """Return the producers that the leaders of these partitions know.
+    def producers(
+        self, partitions: Sequence[PartitionKey], node_id: int | None = None
+    ) -> list[ActiveProducer]:
+        """Return the producers that the leaders of these partitions know, or that one node knows.
 
         Raises:
-            Refusal: A partition has no leader, or it refused.
+            Refusal: A partition has no leader, or a node does not exist or refused.
         """
-        by_leader: dict[Address, list[PartitionKey]] = {}
+        by_node: dict[Address, list[PartitionKey]] = {}
         for key in partitions:
-            by_leader.setdefault(self.leader_of(key), []).append(key)
+            address = self.leader_of(key) if node_id is None else self._node(node_id)
+            by_node.setdefault(address, []).append(key)
         found: list[ActiveProducer] = []
-        for leader, keys in sorted(by_leader.items()):
+        for address, keys in sorted(by_node.items()):
             remaining = iter(keys)
             while some := list(islice(remaining, PARTITIONS_AT_ONCE)):
                 response = self._wire.request(
-                    DESCRIBE_PRODUCERS, {"topics": _by_topic(some)}, leader
+                    DESCRIBE_PRODUCERS, {"topics": _by_topic(some)}, address
                 )
                 found += _producers(response)
         return sorted(found)
@@ -221,6 +265,35 @@ class TransactionAdmin:
             for each in candidates
             if (each.producer_id, (each.topic, each.partition)) not in known
         ]
+
+    def transaction_at(self, partition: PartitionKey, start_offset: int) -> ActiveProducer | None:
+        """Return the producer whose open transaction begins at this offset, or None.
+
+        Raises:
+            Refusal: The partition does not exist or has no leader, or the leader refused.
+        """
+        topic, index = partition
+        partitions = self.selected([PartitionSelection(topic, (index,))])
+        for producer in self.producers(partitions):
+            if producer.start_offset == start_offset >= 0:
+                return producer
+        return None
+
+    def fence(self, transactional_id: str) -> None:
+        """Fence the producers of a transactional id, and abort its open transaction.
+
+        As in Kafka, an unknown id is created.
+
+        Raises:
+            Refusal: A coordinator is not available, or refused.
+        """
+        _, address = self._coordinator(transactional_id)
+        request = {
+            "transactional_id": transactional_id,
+            "transaction_timeout_ms": FENCED_TIMEOUT_MS,
+        }
+        response = self._retried(INIT_PRODUCER_ID, request, address)
+        _check(response.error_code, f"transactional id {transactional_id}")
 
     def abort(self, producer: ActiveProducer) -> None:
         """Abort the open transaction of a producer in one partition, at the partition's leader.
@@ -258,6 +331,11 @@ class TransactionAdmin:
 
     # Internals.
 
+    def _node(self, node_id: int) -> Address:
+        if node_id not in self._nodes:
+            raise Refusal(f"there is no broker {node_id}")
+        return self._nodes[node_id]
+
     def _look_up_nodes(self) -> None:
         if not self._nodes:
             self.partitions([])
@@ -268,16 +346,15 @@ class TransactionAdmin:
         _check(found.error_code, f"transactional id {transactional_id}")
         return found.node_id, (found.host, found.port)
 
-    def _loaded(self, api: Api, request: Mapping[str, Any], at: Address) -> Fields:
-        """Send a request until its coordinator has loaded its transactions."""
-        deadline = time.monotonic() + LOAD_S_MAX
+    def _retried(self, api: Api, request: Mapping[str, Any], at: Address) -> Fields:
+        """Send a request until its coordinator is loaded and has ended the id's transaction."""
+        deadline = time.monotonic() + RETRY_S_MAX
         while True:
             response = self._wire.request(api, request, at)
             codes = {each.error_code for each in _results(response)}
-            is_loading = codes & {CoordinatorLoadInProgress.code, CoordinatorNotAvailable.code}
-            if not is_loading or time.monotonic() >= deadline:
+            if not codes & RETRIED or time.monotonic() >= deadline:
                 return response
-            time.sleep(LOAD_PAUSE_S)
+            time.sleep(RETRY_PAUSE_S)
 
 
 def _results(response: Fields) -> Iterable[Fields]:

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 
 from kafkalite.cli import main
 from kafkalite.cli.shell_tools import MARK, TOOLS, flags, start
-from kafkalite.cli.shell_tools.flags import Flag, parse, whole
+from kafkalite.cli.shell_tools.flags import Flag, ShellTool, ToolCommand, parse, whole
 from kafkalite.errors import Refusal
 from tests.oracle import shell_recording
 
@@ -84,6 +84,62 @@ def test_invalid_arguments_are_one_sentence(words, sentence):
         parse(words, FLAGS)
     assert sentence in str(refused.value)
     assert refused.value.exit_code == 1
+
+
+COMMANDS = {
+    "list": ToolCommand("list things", (Flag("state", "STATE"),)),
+    "abort": ToolCommand("abort a thing"),
+}
+
+
+def test_command_has_flags_of_its_own():
+    options = parse(["--topic", "a", "list", "--state", "open"], FLAGS, COMMANDS)
+    assert (options.command, options.one("topic"), options.one("state")) == ("list", "a", "open")
+    assert parse(["abort"], FLAGS, COMMANDS).command == "abort"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--topic", "a"], "specify a command: list, abort"),
+        (["forget"], "unknown command 'forget'; the commands are list, abort"),
+        (["list", "--topic", "a"], "unknown flag --topic"),
+        (["list", "stray"], "unexpected argument 'stray'"),
+        (["abort", "--state", "a"], "unknown flag --state"),
+    ],
+)
+def test_command_and_its_flags_are_checked(words, sentence):
+    with pytest.raises(Refusal) as refused:
+        parse(words, FLAGS, COMMANDS)
+    assert sentence in str(refused.value)
+
+
+def test_help_lists_commands_with_their_flags():
+    tool = ShellTool(FLAGS, lambda options: 0, COMMANDS)
+    page = flags.page("a.sh", "Does things.", "Examples:", tool)
+    assert page.startswith("usage: a.sh --FLAG VALUE … COMMAND --FLAG VALUE …\n")
+    assert "\n\nlist: list things\n  --state STATE " in page
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("describe-producers --topic TOPIC --partition 0 --broker-id 99", "there is no broker 99"),
+        ("describe-producers --topic TOPIC --partition 9", "has no partition 9"),
+        ("find-hanging --topic no-such-topic", "topic no-such-topic"),
+        ("abort --topic TOPIC --partition 0 --start-offset 7", "begins at offset 7"),
+        ("abort --topic TOPIC --partition 0 --producer-id 7", "--producer-epoch, or"),
+    ],
+)
+def test_transactions_that_cannot_be_found_are_one_sentence(
+    kafka_broker, kafka_topic, capsys, words, sentence
+):
+    command = words.replace("TOPIC", kafka_topic).split()
+    connection = ["--bootstrap-server", kafka_broker.bootstrap]
+    assert start.main(["kafka-transactions", *connection, *command]) == 1
+    result = capsys.readouterr()
+    assert result.out == "" and result.err.count("\n") == 1
+    assert sentence in result.err
 
 
 @pytest.fixture(scope="module")

@@ -37,6 +37,7 @@ CLASSES = {
     "kafka-get-offsets": f"{PACKAGE}.GetOffsetShell",
     "kafka-delete-records": f"{PACKAGE}.DeleteRecordsCommand",
     "kafka-dump-log": f"{PACKAGE}.DumpLogSegments",
+    "kafka-transactions": f"{PACKAGE}.TransactionsCommand",
 }
 
 

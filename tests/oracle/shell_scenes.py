@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from kafkalite.records.batch import Record, build
 from kafkalite.records.compression import Codec
+from tests.oracle.shell_transactions import write_transactions
 
 Run = Callable[[str, list[str], bytes], tuple[int, bytes]]
 """Runs a tool with words and input; returns its exit code and standard output."""
@@ -271,6 +272,63 @@ DUMP = steps(
     "--files {d}/sound/00000000000000000000.log --offsets-decoder",
 )
 
+STALE = "--producer-id 4711 --producer-epoch 1 --coordinator-epoch 0"
+AGAIN = "--producer-id 4711 --producer-epoch 3 --coordinator-epoch -1"
+TRANSACTIONS = steps(
+    "transactions",
+    "list --transactional-id-pattern {x}.*",
+    "list --transactional-id-pattern {x}o..n",
+    "list --transactional-id-pattern {x}",
+    "list --transactional-id-pattern '{x}('",
+    "list --transactional-id-pattern {x}.* --duration-filter 3600000",
+    "list --transactional-id-pattern {x}.* --duration-filter -5",
+    "list --duration-filter soon",
+    "list --bogus",
+    "list {x}open",
+    "list --bootstrap-server {b}",
+    "describe --transactional-id {x}committed",
+    "describe --transactional-id {x}open",
+    "describe --transactional-id {x}nobody",
+    "describe",
+    "describe-producers --topic {x}t --partition 0",
+    "describe-producers --topic {x}t --partition 0 --broker-id 0",
+    "describe-producers --topic {x}t",
+    "find-hanging",
+    "find-hanging --broker-id 0 --partition 0",
+    "find-hanging --topic {x}t",
+    "find-hanging --topic {x}t --max-transaction-timeout 0",
+    "find-hanging --topic {x}hanging",
+    "find-hanging --topic {x}hanging --max-transaction-timeout 120",
+    "find-hanging --topic {x}hanging --partition 0 --broker-id 0",
+    "find-hanging --broker-id 0",
+    "describe-producers --topic {x}hanging --partition 0",
+    "abort --topic {x}hanging --partition 0",
+    "abort --topic {x}hanging --partition 0 --start-offset 9",
+    "abort --topic {x}hanging --partition 0 --producer-id 4711",
+    f"abort --topic {{x}}hanging --partition 0 {STALE}",
+    "abort --topic {x}hanging --partition 0 --start-offset 0",
+    f"abort --topic {{x}}hanging --partition 0 {AGAIN}",
+    "find-hanging --topic {x}hanging",
+    "describe-producers --topic {x}hanging --partition 0",
+    "forceTerminateTransaction --transactionalId {x}open",
+    "describe --transactional-id {x}open",
+    "forceTerminateTransaction --transactionalId {x}nobody",
+    "describe --transactional-id {x}nobody",
+    "forceTerminateTransaction",
+    "--bogus list",
+    "forget",
+    "",
+)
+
+NUMBERS = {
+    "ProducerId",
+    "LastTimestamp",
+    "CurrentTransactionStartTimeMs",
+    "TransactionDurationMs",
+    "Duration(min)",
+}
+"""Titles of the columns whose numbers differ between runs."""
+
 FAMILIES = {
     "topics": TOPICS,
     "configs": CONFIGS,
@@ -278,12 +336,15 @@ FAMILIES = {
     "offsets": OFFSETS,
     "groups": GROUPS,
     "dump": DUMP,
+    "transactions": TRANSACTIONS,
 }
 
 
 def play(run: Run, family: str, bootstrap: str, names: str, directory: Path) -> list[Printed]:
     """Return the result of each step of a family; `names` is the prefix of every name it makes."""
     write_files(directory, names)
+    if family == "transactions":
+        write_transactions(bootstrap, names)
     said = []
     for step in FAMILIES[family]:
         words = [word.format(b=bootstrap, x=names, d=directory) for word in shlex.split(step.words)]
@@ -298,7 +359,20 @@ def kept(printed: bytes, bootstrap: str, names: str, directory: Path) -> list[st
     text = printed.decode(errors="backslashreplace")
     text = text.replace(str(directory), "{d}").replace(bootstrap, "{b}").replace(names, "{x}")
     text = re.sub(r"TopicId: \S+", "TopicId: {id}", text)
-    return sorted(text.splitlines())
+    return sorted(without_numbers(text.splitlines()))
+
+
+def without_numbers(lines: list[str]) -> list[str]:
+    """Replace digits in the columns of a table of kafka-transactions that differ between runs."""
+    titles = lines[0].split("\t") if lines and lines[0].endswith("\t") else []
+    at = {number for number, title in enumerate(titles) if title.strip() in NUMBERS}
+    return [
+        "\t".join(
+            re.sub("[0-9 ]", "#", cell) if number in at and line is not lines[0] else cell
+            for number, cell in enumerate(line.split("\t"))
+        )
+        for line in lines
+    ]
 
 
 # -- files -----------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import pytest
 
 from tests.oracle import shell_recording
 from tests.oracle.shell_differences import DIFFERENCES, judge
+from tests.oracle.shell_transactions import UNVERIFIED
 from tools import apache_kafka
 
 pytestmark = pytest.mark.oracle
@@ -13,7 +14,11 @@ pytestmark = pytest.mark.oracle
 
 def test_shell_tools_print_as_kafka_or_are_listed(tmp_path, monkeypatch):
     monkeypatch.setattr(apache_kafka, "HEAP", ("-Xms128M", "-Xmx256M"))
-    properties = {"group.initial.rebalance.delay.ms": "0", "offsets.topic.num.partitions": "1"}
+    properties = {
+        "group.initial.rebalance.delay.ms": "0",
+        "offsets.topic.num.partitions": "1",
+        **UNVERIFIED,
+    }
     before = shell_recording.recorded()
     scratch = tmp_path / "files"
     scratch.mkdir()

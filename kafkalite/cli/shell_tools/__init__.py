@@ -28,6 +28,7 @@ TOOLS = {
     "kafka-get-offsets": "get_offsets",
     "kafka-delete-records": "delete_records",
     "kafka-dump-log": "dump_log",
+    "kafka-transactions": "transactions",
 }
 """The module of each script."""
 

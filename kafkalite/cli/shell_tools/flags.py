@@ -1,5 +1,8 @@
 """Flags of Kafka's own tools: `--flag value` or `--flag=value`, in any order.
 
+A tool may have commands: its own flags come first, then the name of a command, then the flags of
+the command.
+
 A flag must be complete, since Kafka accepts no abbreviations; one dash is equivalent to two.  The
 word after a flag with a value is its value, even with a leading dash.  If the value is optional,
 the next word is the value unless it begins with a dash.
@@ -11,7 +14,8 @@ that names the replacement.  No flag is ignored.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from kafkalite.cli.command import nearest, warn
@@ -42,18 +46,27 @@ class Flag(NamedTuple):
 SWITCH = ""
 
 
+class ToolCommand(NamedTuple):
+    """A command of a tool: its description and its flags."""
+
+    help: str
+    flags: Sequence[Flag] = ()
+
+
 class ShellTool(NamedTuple):
-    """One of Kafka's tools: its flags and its function."""
+    """One of Kafka's tools: its flags, its function and its commands."""
 
     flags: Sequence[Flag]
     run: Callable[[ParsedFlags], int | None]
+    commands: Mapping[str, ToolCommand] = MappingProxyType({})
 
 
 class ParsedFlags:
-    """The flags of a command line with their values."""
+    """The flags of a command line with their values, and the command of a tool with commands."""
 
-    def __init__(self, values: dict[str, list[Any]]) -> None:
+    def __init__(self, values: dict[str, list[Any]], command: str = "") -> None:
         self._values = values
+        self.command = command
 
     def __contains__(self, name: str) -> bool:
         return name in self._values
@@ -113,17 +126,37 @@ def property_value(text: str) -> tuple[str, str]:
     return key, value
 
 
-def parse(arguments: Sequence[str], flags: Sequence[Flag]) -> ParsedFlags:
+def parse(
+    arguments: Sequence[str],
+    flags: Sequence[Flag],
+    commands: Mapping[str, ToolCommand] = MappingProxyType({}),
+) -> ParsedFlags:
     """Parse a command line; raise Refusal with a message if it is invalid."""
-    known = {flag.name: flag for flag in flags}
     values: dict[str, list[Any]] = {}
-    warned: set[str] = set()
     remaining = deque(arguments)
+    take_flags(remaining, flags, values)
+    command = ""
+    if commands and not ("help" in values or "version" in values):
+        if not remaining:
+            raise Refusal(f"specify a command: {', '.join(commands)}")
+        command = remaining.popleft()
+        if command not in commands:
+            raise Refusal(f"unknown command {command!r}; the commands are {', '.join(commands)}")
+        take_flags(remaining, commands[command].flags, values)
+    if remaining:
+        raise Refusal(f"unexpected argument {remaining[0]!r}: it is not the value of a flag")
+    return ParsedFlags(values, command)
+
+
+def take_flags(remaining: deque[str], flags: Sequence[Flag], values: dict[str, list[Any]]) -> None:
+    """Move flags with their values from the words to `values`, up to a word that is no flag."""
+    known = {flag.name: flag for flag in flags}
+    warned: set[str] = set()
     while remaining:
-        word = remaining.popleft()
-        name, equals, text = word.removeprefix("-").removeprefix("-").partition("=")
-        if not word.startswith("-") or not name:
-            raise Refusal(f"unexpected argument {word!r}: it is not the value of a flag")
+        name, equals, text = remaining[0].removeprefix("-").removeprefix("-").partition("=")
+        if not remaining[0].startswith("-") or not name:
+            return
+        remaining.popleft()
         flag = known.get(name)
         if flag is None:
             raise Refusal(unknown(name, known))
@@ -138,7 +171,6 @@ def parse(arguments: Sequence[str], flags: Sequence[Flag]) -> ParsedFlags:
         if found and not flag.repeated:
             raise Refusal(f"--{name} was specified more than once")
         found.append(value_of(flag, text if equals else None, remaining))
-    return ParsedFlags(values)
 
 
 def value_of(flag: Flag, text: str | None, remaining: deque[str]) -> Any:
@@ -191,10 +223,14 @@ def listed(names: Sequence[str]) -> str:
     return f"{', '.join(first)} or {last}" if first else last
 
 
-def page(name: str, opening: str, examples: str, flags: Sequence[Flag]) -> str:
+def page(name: str, opening: str, examples: str, tool: ShellTool) -> str:
     """Return a tool's help page."""
-    lines = [line for flag in flags if is_shown(flag) for line in entry(flag)]
-    return "\n".join([f"usage: {name} --FLAG VALUE …", "", opening, "", *lines, "", examples])
+    lines = [line for flag in tool.flags if is_shown(flag) for line in entry(flag)]
+    for command, (described, flags) in tool.commands.items():
+        lines += ["", f"{command}: {described}"]
+        lines += [line for flag in flags if is_shown(flag) for line in entry(flag)]
+    usage = "--FLAG VALUE … COMMAND --FLAG VALUE …" if tool.commands else "--FLAG VALUE …"
+    return "\n".join([f"usage: {name} {usage}", "", opening, "", *lines, "", examples])
 
 
 def entry(flag: Flag) -> Iterator[str]:

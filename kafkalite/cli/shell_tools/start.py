@@ -25,12 +25,12 @@ def run(argv: Sequence[str]) -> int:
     if name not in TOOLS:
         raise Refusal(f"unknown tool {name!r}; the tools are {', '.join(TOOLS)}")
     tool: flags.ShellTool = import_module(f"kafkalite.cli.shell_tools.{TOOLS[name]}").TOOL
-    every = (*tool.flags, HELP, VERSION)
+    tool = tool._replace(flags=(*tool.flags, HELP, VERSION))
     if not arguments or any(word in ("--help", "-help", "-h") for word in arguments):
-        page = flags.page(f"{name}.sh", *described(tool.run.__doc__), every)
+        page = flags.page(f"{name}.sh", *described(tool.run.__doc__), tool)
         print(page, file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else 1
-    parsed = flags.parse(arguments, every)
+    parsed = flags.parse(arguments, tool.flags, tool.commands)
     if "version" in parsed:
         from importlib.metadata import version
 
