@@ -4,8 +4,9 @@ kafkalite has two shapes: one process, and a supervisor with workers.  No client
 difference.
 
 To save time not every client runs against each shape: all but two run against several processes;
-librdkafka and kafkalite's command alternate, so that every scenario runs against both shapes; and
-each of the native client's two transports has every other scenario.  `make clients` runs all.
+librdkafka and kafkalite's command alternate, so that every scenario runs against both shapes; each
+of the native client's two transports has every other scenario; and so have kafka-python and Java's
+client, of those that both can run.  `make clients` runs all.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from tests.conformance import (
 )
 from tests.conformance.clients import (
     CLIENTS,
+    JAVA,
     KAFKA_PYTHON,
     LIBRDKAFKA,
     NATIVE,
@@ -107,8 +109,9 @@ def asked(shape: str, client: Client, scenario: Scenario) -> bool:
     if client in pair:
         both = all(scenario.needs <= each.can for each in pair)
         return not both or one_process is (turn is (client is OURS))
-    if client in (NATIVE, NATIVE_TCP):
-        return not one_process and turn is (client is NATIVE)
+    for alternating in ((NATIVE, NATIVE_TCP), (KAFKA_PYTHON, JAVA)):
+        if client in alternating and all(scenario.needs <= each.can for each in alternating):
+            return not one_process and turn is (client is alternating[0])
     return not one_process
 
 

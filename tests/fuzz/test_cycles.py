@@ -23,7 +23,7 @@ from kafkalite.transport.connection import Disconnect
 from tests.fuzz.requests import TOPICS, Read, Sparing, World, request
 from tests.handlers.conftest import InProcess
 
-REQUESTS = 8
+REQUESTS = 4
 
 
 @pytest.fixture(scope="module")
