@@ -4,6 +4,7 @@ end the transaction, and which end the producer."""
 from __future__ import annotations
 
 import os
+import threading
 from collections import Counter
 
 import pytest
@@ -340,6 +341,63 @@ def test_forked_child_leaves_the_transaction_to_its_parent(scripted, producer):
         assert os.waitpid(child, 0)[1] == 0
         ended = scripted.used[END_TXN]
     assert scripted.used[END_TXN] == ended + 1
+
+
+@pytest.mark.parametrize("name", ["begin", "commit", "abort"])
+def test_call_in_a_delivery_callback_is_refused_at_once(scripted, name):
+    errors = []
+
+    def on_delivery(*_):
+        try:
+            getattr(transaction, name)()
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    # Nothing is sent, and no callback runs, before the commit.
+    settings = QUICK | {"linger_ms": 60_000}
+    with Producer(scripted.address, transactional_id="id", **settings) as producer:
+        transaction = producer.transaction()
+        transaction.begin()
+        producer.send("t", b"0", on_delivery=on_delivery)
+        transaction.commit(2)
+    assert "A delivery callback cannot wait" in errors[0]
+
+
+@pytest.mark.parametrize("name", ["commit", "abort"])
+def test_late_call_of_an_ended_transaction_leaves_the_next_one_open(
+    scripted, producer, monkeypatch, name
+):
+    calls = producer._transactions
+    called, may_go_on = threading.Event(), threading.Event()
+    deadline = calls.deadline
+
+    def deadline_later(timeout):
+        if threading.current_thread() is late:
+            called.set()
+            assert may_go_on.wait(WAIT_S)
+        return deadline(timeout)
+
+    monkeypatch.setattr(calls, "deadline", deadline_later)
+    first, second = producer.transaction(), producer.transaction()
+    errors = []
+
+    def call():
+        try:
+            getattr(first, name)()
+        except RuntimeError as error:
+            errors.append(str(error))
+
+    late = threading.Thread(target=call)
+    first.begin()
+    late.start()
+    assert called.wait(WAIT_S)
+    first.abort()
+    second.begin()
+    producer.send("t", b"0")
+    may_go_on.set()
+    late.join()
+    assert "was not begun, or has ended" in errors[0]
+    second.commit()
 
 
 def test_second_transaction_of_a_failed_join_is_refused(scripted, producer):

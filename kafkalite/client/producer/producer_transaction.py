@@ -117,7 +117,7 @@ class ProducerTransaction:
             each: offset if isinstance(offset, tuple) else (offset, "")
             for each, offset in offsets_to_commit(given).items()
         }
-        self._calls.commit_offsets(metadata, wanted, deadline)
+        self._calls.commit_offsets(self, metadata, wanted, deadline)
 
     def commit(self, timeout: float | None = None) -> None:
         """Wait until all records are written, and commit the transaction.
@@ -135,8 +135,7 @@ class ProducerTransaction:
                 transaction.timeout.ms and was aborted.
             RuntimeError: The transaction is not open.
         """
-        self._calls.check_owner(self)
-        self._calls.commit(self._calls.deadline(_limit(timeout)))
+        self._calls.commit(self, self._calls.deadline(_limit(timeout)))
 
     def abort(self, timeout: float | None = None) -> None:
         """Abort the transaction; records that were not sent yet fail with TransactionAborted.
@@ -153,8 +152,7 @@ class ProducerTransaction:
             ProducerFenced: A newer producer has the transactional id.
             RuntimeError: The transaction is not open, or the outcome of its commit is not known.
         """
-        self._calls.check_owner(self)
-        self._calls.abort(self._calls.deadline(_limit(timeout)))
+        self._calls.abort(self, self._calls.deadline(_limit(timeout)))
 
     def __enter__(self) -> Self:
         self.begin()

@@ -110,7 +110,8 @@ class TransactionCalls:
         )
 
     def check_owner(self, owner: object) -> None:
-        """Raise RuntimeError unless the owner's transaction is the one that is open."""
+        """Raise RuntimeError unless the owner's transaction is the one that is open; another thread
+        may end it before the caller has the lock."""
         self._check_process()
         if self._owner is not owner:
             raise RuntimeError("The transaction is not open: it was not begun, or has ended.")
@@ -119,7 +120,7 @@ class TransactionCalls:
 
     def init(self, deadline: Deadline) -> None:
         """Request a producer id, once; fences other producers, and ends their transactions."""
-        self._check_process()
+        self._check_may_wait()
         with LockGuard(self._lock):
             self.check_fatal()
             if self._transaction.identity == NO_IDENTITY:
@@ -133,7 +134,7 @@ class TransactionCalls:
         shared: bool,
     ) -> None:
         """Open a transaction, a joined one under another producer's identity."""
-        self._check_process()
+        self._check_may_wait()
         with LockGuard(self._lock):
             transaction = self._transaction
             self.check_fatal()
@@ -201,6 +202,7 @@ class TransactionCalls:
 
     def commit_offsets(
         self,
+        owner: object,
         group: GroupMetadata,
         offsets: Mapping[tuple[str, int], tuple[int, str | None]],
         deadline: Deadline,
@@ -208,7 +210,9 @@ class TransactionCalls:
         """Commit offsets of a group with the open transaction."""
         if not offsets:
             return
+        self._check_may_wait()
         with LockGuard(self._lock):
+            self.check_owner(owner)
             transaction, requests = self._transaction, self._requests
             self._locked(transaction.check_writable)
             identity = transaction.identity
@@ -228,9 +232,11 @@ class TransactionCalls:
 
     # Commit.
 
-    def commit(self, deadline: Deadline) -> None:
-        """Commit the open transaction, or raise its first error."""
+    def commit(self, owner: object, deadline: Deadline) -> None:
+        """Commit the owner's transaction, or raise its first error."""
+        self._check_may_wait()
         with LockGuard(self._lock):
+            self.check_owner(owner)
             transaction = self._transaction
             self.check_fatal()
             if transaction.phase is Phase.ABORTING:
@@ -250,15 +256,18 @@ class TransactionCalls:
 
     # Abort.
 
-    def abort(self, deadline: Deadline) -> None:
-        """Abort the open transaction; records that are not sent yet fail."""
+    def abort(self, owner: object, deadline: Deadline) -> None:
+        """Abort the owner's transaction; records that are not sent yet fail."""
+        self._check_may_wait()
         with LockGuard(self._lock):
+            self.check_owner(owner)
             self.check_fatal()
             self._start_abort()
             self._finish_abort(deadline)
 
     def close(self, timeout: float | None) -> None:
         """Abort the open transaction, if there is one whose commit was not requested."""
+        self._waiter.check_may_wait()
         with LockGuard(self._lock):
             transaction = self._transaction
             if (
@@ -280,7 +289,6 @@ class TransactionCalls:
     def _start_abort(self) -> None:
         if self._transaction.end_requested:
             raise RuntimeError(UNKNOWN_OUTCOME)
-        self._waiter.check_may_wait()
         self._locked(self._set_phase, Phase.ABORTING)
         self._locked(self._sender.state.drop_unsent)
 
@@ -340,6 +348,12 @@ class TransactionCalls:
     def _check_process(self) -> None:
         if self._lifetime.forked:
             raise RuntimeError(FORKED)
+
+    def _check_may_wait(self) -> None:
+        """Raise RuntimeError in a forked child, and in a delivery callback: the thread that has the
+        lock may wait for that."""
+        self._check_process()
+        self._waiter.check_may_wait()
 
     def check_fatal(self) -> None:
         """Raise the fatal error of the producer, if there is one."""
