@@ -6,6 +6,8 @@ batch that holds the upper offset given by the caller: the high watermark for co
 
 from __future__ import annotations
 
+import sys
+
 from kafkalite.errors import KafkaStorageError, OffsetOutOfRange
 from kafkalite.records.file_slice import FileSlice
 from kafkalite.storage.log import Log
@@ -53,16 +55,18 @@ def aborted_transactions(
 
 
 def aborted_between(
-    aborting: list[LogSegment], offset: int, upper_offset: int
+    aborting: list[LogSegment], offset: int, upper_offset: int, count_max: int = sys.maxsize
 ) -> list[tuple[int, int]]:
     """Return (producer id, first offset) of the aborted transactions with records from `offset` to
-    `upper_offset`, in the order of their markers."""
-    found = []
+    `upper_offset`, in the order of their markers; the first `count_max` of them."""
+    found: list[tuple[int, int]] = []
     for segment in aborting:
         index = segment.transaction_index
         assert index is not None
         for aborted in index.from_offset(offset):
             if aborted.first_offset < upper_offset:
+                if len(found) == count_max:
+                    return found
                 found.append((aborted.producer_id, aborted.first_offset))
             if aborted.last_stable_offset >= upper_offset:
                 return found  # all later ones begin at or after it

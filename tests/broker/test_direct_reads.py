@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from kafkalite.broker.local import direct_reads
+from kafkalite.broker.replica.partition import READ_COMMITTED
 from kafkalite.broker.security import AclOperation
 from kafkalite.errors import (
     ClusterAuthorizationFailed,
@@ -20,6 +21,7 @@ from kafkalite.errors import (
     KafkaStorageError,
     NotLeaderOrFollower,
     OffsetOutOfRange,
+    ThrottlingQuotaExceeded,
     TopicAuthorizationFailed,
     UnknownLeaderEpoch,
     UnknownTopicId,
@@ -27,9 +29,11 @@ from kafkalite.errors import (
 )
 from kafkalite.protocol.schemas.offsets import DELETE_RECORDS
 from kafkalite.protocol.schemas.topics import DELETE_TOPICS
-from kafkalite.records.batch import batches
+from kafkalite.records.batch import Record, batches, build
+from kafkalite.records.control import TransactionMarker
 from kafkalite.storage.cleaning import clean
 from kafkalite.storage.log_reader import read
+from kafkalite.storage.verification import NOT_REQUIRED
 from tests.broker.local_harness import LocalClient, LocalNode, batch_of, descriptor_count
 from tests.handlers.denying import Denying
 from tests.storage.cleaning_harness import job_of, no_throttle
@@ -109,6 +113,53 @@ def test_file_is_sent_once_and_referenced_later(host, local_client):
     second = local_client.read(host.topic, offset=first["end_offset"])
     assert (second["file"], second["fresh"]) == (first["file"], False)
     assert values(local_client, second) == [b"b"]
+
+
+def abort_transactions(host: LocalNode, producer_ids: range, *, together: bool = False) -> None:
+    """Write a record in a transaction of each producer, and abort it."""
+    partition = host.node.replicas.leader("t", 0)
+    record = Record(timestamp=host.clock.wall_ms(), value=b"aborted")
+
+    def write(producer_id: int) -> None:
+        batch = build([record], producer_id=producer_id, producer_epoch=0, base_sequence=0,
+                      transactional=True)  # fmt: skip
+        host.node.replicas.append_own(partition, batch, NOT_REQUIRED)
+
+    def abort(producer_id: int) -> None:
+        partition.log.append_marker(TransactionMarker(producer_id, 0, False, 0), 0)
+
+    if together:
+        for producer_id in producer_ids:
+            write(producer_id)
+    for producer_id in producer_ids:
+        if not together:
+            write(producer_id)
+        abort(producer_id)
+    host.reactor.tick(0)
+
+
+def test_grant_is_smaller_the_more_aborted_transactions_it_has(host, local_client):
+    abort_transactions(host, range(5_000))
+    offset, found = 0, []
+    while offset < 10_000:
+        grant = local_client.read(
+            host.topic, offset=offset, size_max=16 << 20, isolation_level=READ_COMMITTED
+        )
+        assert grant["error_code"] == 0
+        assert is_whole(local_client.content(grant))
+        found += [each.producer_id for each in grant["aborted"]]
+        offset = grant["end_offset"]
+    assert [*dict.fromkeys(found)] == [*range(5_000)]
+
+
+def test_read_of_too_many_aborted_transactions_is_refused(host, local_client, monkeypatch):
+    monkeypatch.setattr(direct_reads, "ABORTED_MAX", 3)
+    abort_transactions(host, range(4), together=True)
+    read = {"isolation_level": READ_COMMITTED}
+    assert len(local_client.read(host.topic, **read)["aborted"]) <= 3
+    refused = local_client.read(host.topic, offset=3, **read)
+    assert refused["error_code"] == ThrottlingQuotaExceeded.code
+    assert local_client.read(host.topic, offset=3)["error_code"] == 0
 
 
 def test_each_connection_has_its_own_file_numbers(host, local_client):

@@ -5,11 +5,13 @@
                  └─▶ purgatory, until there are bytes or the wait times out ─▶ grant
 
 A grant ends at a batch boundary and, like a fetch, does not pass the high watermark or the last
-stable offset.  The files of a connection are numbered from 0 in the order in which they are
-granted.  Each file's descriptor is sent once; it is a new open of the file, read-only.  A file is
-dropped when its segment was removed, its partition is led elsewhere, or too many other files were
-granted since.  Its number is listed as dropped in the next response (at the end of a log, when the
-read's wait ends) and is never reused.
+stable offset.  It ends before it has more aborted transactions than fit a packet, too.
+
+The files of a connection are numbered from 0 in the order in which they are granted.  Each file's
+descriptor is sent once; it is a new open of the file, read-only.  A file is dropped when its
+segment was removed, its partition is led elsewhere, or too many other files were granted since.
+Its number is listed as dropped in the next response (at the end of a log, when the read's wait
+ends) and is never reused.
 
 Granted bytes are counted as bytes out.
 """
@@ -51,6 +53,12 @@ DESCRIPTORS_RESERVED = 128
 
 WAITING_MAX = 10_000
 """Maximum number of waiting reads of all connections together."""
+
+ABORTED_MAX = 2_000
+"""Maximum number of aborted transactions of a grant, which are sent in its packet."""
+
+ABORTED_SHRINKING = 4
+"""A grant with more aborted transactions is made smaller, each time by this factor."""
 
 PartitionKey = tuple[bytes, int]
 """A partition: topic id and index."""
@@ -166,7 +174,7 @@ class DirectReads:
     def _grant(self, partition: Partition, read: dict[str, Any]) -> bool:
         """Respond with a grant of the readable bytes; return False if no bytes are readable yet."""
         partition.check_epoch(read["leader_epoch"])
-        grant = partition.grant(read["offset"], max(0, read["size_max"]), read["isolation_level"])
+        grant, aborted = _range(partition, read)
         # Also without a grant: a reader at the log end gets the dropped files when its wait ends.
         self._drop_removed(partition)
         if grant is None:
@@ -184,7 +192,7 @@ class DirectReads:
         partition.traffic.bytes_out += grant.size
         self._counts["read_bytes"] += grant.size
         self._counts["descriptors"] += len(new_files)
-        self._respond(read, partition, grant, granted[0], new_files)
+        self._respond(read, partition, grant, granted[0], new_files, aborted)
         return True
 
     def _evict_files(self) -> None:
@@ -216,6 +224,7 @@ class DirectReads:
         grant: SegmentGrant | None = None,
         file: int = -1,
         new_files: list[OpenFile] | None = None,
+        aborted: list[tuple[int, int]] | None = None,
     ) -> None:
         self._granted(
             read,
@@ -229,7 +238,10 @@ class DirectReads:
             position=grant.position if grant else 0,
             size=grant.size if grant else 0,
             end_offset=grant.end_offset if grant else -1,
-            aborted=_aborted(partition, read, grant),
+            aborted=[
+                {"producer_id": producer_id, "first_offset": first_offset}
+                for producer_id, first_offset in aborted or ()
+            ],
         )
 
     def refuse(self, read: dict[str, Any], error: KafkaError) -> None:
@@ -278,15 +290,32 @@ class DirectReads:
         )
 
 
+def _range(
+    partition: Partition, read: dict[str, Any]
+) -> tuple[SegmentGrant | None, list[tuple[int, int]]]:
+    """Return a grant of the readable bytes, and the aborted transactions in it; it is the smaller
+    the more there are."""
+    size_max = max(0, read["size_max"])
+    while True:
+        grant = partition.grant(read["offset"], size_max, read["isolation_level"])
+        aborted = _aborted(partition, read, grant)
+        if grant is None or len(aborted) <= ABORTED_MAX:
+            return grant, aborted
+        if not size_max:
+            raise ThrottlingQuotaExceeded(
+                f"More than {ABORTED_MAX} aborted transactions overlap at offset {read['offset']}:"
+                " read over TCP."
+            )
+        size_max = min(size_max, grant.size) // ABORTED_SHRINKING
+
+
 def _aborted(
     partition: Partition, read: dict[str, Any], grant: SegmentGrant | None
-) -> list[dict[str, int]]:
-    """Return the aborted transactions in the granted records, for a read_committed reader."""
+) -> list[tuple[int, int]]:
+    """Return the aborted transactions in the granted records, for a read_committed reader, up to
+    one more than are sent."""
     if grant is None or read["isolation_level"] != READ_COMMITTED:
         return []
     offset, end_offset = read["offset"], grant.end_offset
     aborting = partition.log.segments.with_aborted(offset)
-    return [
-        {"producer_id": producer_id, "first_offset": first_offset}
-        for producer_id, first_offset in aborted_between(aborting, offset, end_offset)
-    ]
+    return aborted_between(aborting, offset, end_offset, ABORTED_MAX + 1)
