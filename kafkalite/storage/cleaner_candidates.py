@@ -126,6 +126,7 @@ def job_of(
         segment_bytes=config.segment_bytes,
         segment_index_bytes=config.segment_index_bytes,
         index_interval_bytes=config.index_interval_bytes,
+        kept_free_bytes=log.kept_free_bytes,
         **limits._asdict(),
     )
 

@@ -67,8 +67,13 @@ class CleanerCheckpoint:
         self._offsets.pop((topic, partition), None)
 
     def write(self, flusher: Flusher | None) -> None:
-        """Write the entries if they have changed, synchronously if there is no flusher."""
-        if self._in_flight is not None or self._offsets == self._written:
+        """Write the entries if they have changed; without a flusher synchronously, after the
+        threads of the one before have ended."""
+        if self._in_flight is not None:
+            if flusher is not None:
+                return
+            self.done(self)
+        if self._offsets == self._written:
             return
         self._in_flight = dict(self._offsets), self._changed
         self._changed = set()

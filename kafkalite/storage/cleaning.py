@@ -21,6 +21,7 @@ has replaced them (segment_swap.py).  Source: LogCleaner and Cleaner of Apache K
 
 from __future__ import annotations
 
+import errno
 import os
 from bisect import bisect_right
 from collections.abc import Callable
@@ -50,6 +51,9 @@ from kafkalite.storage.transaction_index import AbortedTransaction
 Throttle = Callable[[int], None]
 """Called for about each window with the number of bytes read and written since the last call.  It
 may sleep, and cancels the pass by raising CleaningCancelled."""
+
+HORIZON_MS_MAX = (1 << 62) - 1
+"""The latest delete horizon: any timestamp relative to it has 64 bits."""
 
 WRITTEN = (layout.CLEANED,)
 """Kind of the files that a pass writes and deletes; the owner may be renaming other ones."""
@@ -124,7 +128,7 @@ class CleaningPass:
         if offsets.end_offset <= job.first_dirty_offset:
             counts = CleaningCounts(map_bytes_read=self._map_bytes_read)
             return CleaningResult(job.first_dirty_offset, (), counts)
-        horizon_ms = job.now_ms + job.delete_retention_ms
+        horizon_ms = min(job.now_ms + job.delete_retention_ms, HORIZON_MS_MAX)
         self._batches = BatchFilter(offsets, job.now_ms, horizon_ms, job.high_watermark)
         groups = [self._clean_group(group) for group in groups_of(job, offsets.end_offset)]
         counts = CleaningCounts(
@@ -197,6 +201,9 @@ class CleaningPass:
                 file = self._open(source)
                 try:
                     self._filter(source, is_last=source is filled[-1])
+                    # A swapped group lacks records that a later group replaces: a power cut
+                    # before that is swapped must not take the later group's sources.
+                    self._disk.fdatasync(file.fileno())
                     modified_ns = os.fstat(file.fileno()).st_mtime_ns
                 finally:
                     file.close()
@@ -210,7 +217,7 @@ class CleaningPass:
         reader, before = self._reader, 0
         while True:
             code = self._batches.run(reader, is_last)
-            while code == cleaner.DECIDE:
+            while code == cleaner.DECIDE and reader.position - before < reader.window_size:
                 self._decide(is_last=is_last and reader.is_at_last)
                 code = self._batches.run(reader, is_last)
             if code == cleaner.ROLL:
@@ -219,7 +226,7 @@ class CleaningPass:
             read = reader.position - before
             self._bytes_read += read
             before = reader.position
-            self._throttle(read + self._writer.write())
+            self._throttle(read + self._write())
             if code == cleaner.AT_END:
                 return
             self._check(code, source)
@@ -315,6 +322,14 @@ class CleaningPass:
         return header.is_control and header.producer_epoch == producer.epoch
 
     # -- files -------------------------------------------------------------------------------
+
+    def _write(self) -> int:
+        """Write the output that the filter has, and return its size; raise OSError if less space
+        than appends need would be left."""
+        found = os.statvfs(self._directory)
+        if found.f_bavail * found.f_frsize < self._job.kept_free_bytes:
+            raise OSError(errno.ENOSPC, "storage.min.free.bytes would not be left free")
+        return self._writer.write()
 
     def _open(self, source: SourceSegment) -> OpenFile:
         """Open a segment, and have the reader begin with it."""

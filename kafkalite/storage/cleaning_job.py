@@ -59,6 +59,8 @@ class CleaningJob(NamedTuple):
     load_factor: float
     io_buffer_bytes: int
     """Size of the window that is read at a time, and about that of a write."""
+    kept_free_bytes: int = 0
+    """Size of the disk space that the pass must leave free, for appends."""
 
     def spans(self) -> list[tuple[SourceSegment, int]]:
         """Return the sources, each with the base offset of the segment after it."""

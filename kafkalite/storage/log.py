@@ -203,6 +203,11 @@ class Log:
         return self.flush_state.is_released
 
     @property
+    def kept_free_bytes(self) -> int:
+        """Size of the disk space that is kept free."""
+        return self._space.kept_free
+
+    @property
     def unflushed_size(self) -> int:
         """Number of bytes that a power cut now would lose."""
         return self.written_size - self.flush_state.flushed_size

@@ -23,6 +23,7 @@ from kafkalite.storage import cleaning_files, segment_swap
 from kafkalite.storage.cleaning import clean
 from kafkalite.storage.cleaning_job import CleaningJob, CleaningResult
 from kafkalite.storage.disk import DiskFailed
+from kafkalite.storage.layout import CLEANER_CHECKPOINT
 from kafkalite.storage.log_reader import read
 from tests.broker.local_harness import LocalClient, LocalNode, descriptor_count
 from tests.handlers.test_compacted_topics import set_policy
@@ -219,6 +220,28 @@ def test_swap_that_fails_once_committed_is_completed_by_the_next_start(
     restarted.close()
 
 
+def test_log_that_was_cleaned_in_part_is_sound_under_another_policy(host, cleaner, monkeypatch):
+    fill(host, rounds=4)
+    job = cleaner.take(host.topic)
+    result = clean(job._replace(segment_bytes=job.sources[0].size), lambda size: None)
+    replace = type(host.log).replace_segments
+
+    def replaced(log, group):
+        if group is not result.groups[0]:
+            raise errors.KafkaStorageError("a segment cannot be renamed")
+        replace(log, group)
+
+    monkeypatch.setattr(type(host.log), "replace_segments", replaced)
+    monkeypatch.setattr(cleaning_files, "read_result", lambda _: result)
+    assert cleaner.hand_in(result)["error_code"] == errors.KafkaStorageError.code
+    assert set_policy(host, "delete") == 0
+    host.until((host.node.logs.data / CLEANER_CHECKPOINT).exists)
+    restarted = host.killed("copy")
+    assert restarted.node.replicas.leader("a", 0).log.failure is None
+    assert records(restarted)[-10:] == latest(rounds=4)
+    restarted.close()
+
+
 def test_policy_change_cancels_the_pass(host, cleaner):
     fill(host)
     result = clean(cleaner.take(host.topic), lambda size: None)
@@ -265,6 +288,19 @@ def test_records_deleted_during_a_pass_are_not_brought_back(host, cleaner):
     assert cleaner.hand_in(result)["error_code"] == errors.KafkaStorageError.code
     assert host.log.log_start_offset == 15 and len(records(host)) == 15
     assert cleaner.offer()["partition"] == -1, "it is tried again later"
+    host.clock.advance(15_000)
+    assert cleaner.offer()["partition"] == 0
+    cleaner.clean(host.topic)
+    assert records(host) == latest()
+
+
+def test_removed_segment_that_cannot_be_read_does_not_end_the_cleaning_of_a_log(host, cleaner):
+    assert set_policy(host, "compact,delete") == 0
+    fill(host)
+    cleaner.take(host.topic)
+    host.log.delete_records(15)
+    cleaner.hand_in(None, error=errors.KafkaStorageError.code)
+    assert cleaner.status(host.topic)["state"] == 0
     host.clock.advance(15_000)
     assert cleaner.offer()["partition"] == 0
     cleaner.clean(host.topic)

@@ -19,6 +19,7 @@ from kafkalite.records.compression import Codec
 from kafkalite.records.control import TransactionMarker
 from kafkalite.storage import layout
 from kafkalite.storage.cleaning import CleaningCancelled, clean
+from kafkalite.storage.disk import DISK_FULL_ERRORS
 from kafkalite.storage.log import Log
 from kafkalite.storage.verification import NOT_REQUIRED
 from tests.simulation.disk import QuickDisk
@@ -225,6 +226,17 @@ def test_tombstone_is_kept_until_its_delete_horizon(tmp_path):
     assert pairs(log) == [(2, b"b", b"2")]
 
 
+def test_tombstone_is_kept_for_the_longest_retention(tmp_path):
+    log = open_log(tmp_path, COMPACT)
+    put(log, (b"a", b"1"))
+    put(log, (b"a", None))
+    log.roll()
+    for _ in range(2):
+        log.cleaner_offset = 0
+        run_pass(log, now_ms=NOW + DELETE_RETENTION_MS, delete_retention_ms=(1 << 63) - 1)
+        assert [(r.key, r.value, r.timestamp) for r in records_of(log)] == [(b"a", None, NOW)]
+
+
 def test_reader_of_a_vanished_offset_gets_the_next_batch(tmp_path):
     log = open_log(tmp_path, COMPACT)
     for i in range(40):
@@ -401,6 +413,30 @@ def test_cancelled_pass_deletes_its_files(tmp_path):
         with pytest.raises(CleaningCancelled):
             clean(job_of(log), cancel_later, QuickDisk())
         assert files_of(tmp_path) == before
+
+
+def test_pass_leaves_the_space_free_that_appends_need(tmp_path):
+    log = open_log(tmp_path, COMPACT)
+    for i in range(20):
+        put(log, (b"a", b"%d" % i))
+    log.roll()
+    with pytest.raises(OSError, match="storage.min.free.bytes") as full:
+        clean(job_of(log, kept_free_bytes=1 << 62), no_throttle, QuickDisk())
+    assert full.value.errno in DISK_FULL_ERRORS
+    assert not list(tmp_path.glob("*.cleaned"))
+    run_pass(log)
+
+
+def test_pass_over_dropped_batches_calls_the_throttle_for_each_window(tmp_path):
+    log = open_log(tmp_path, {**COMPACT, keys.SEGMENT_BYTES: 1 << 20})
+    for i in range(200):
+        put_txn(log, 7, i, (b"%d" % i, bytes(1000)))
+    end_txn(log, 7, commit=False)
+    log.roll()
+    sizes: list[int] = []
+    clean(job_of(log, io_buffer_bytes=1), sizes.append, QuickDisk())
+    assert sum(sizes) > 2 * 200_000
+    assert max(sizes) < 40_000
 
 
 def test_damaged_segment_is_not_cleaned(tmp_path):

@@ -9,6 +9,8 @@ import random
 import shutil
 import struct
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -52,7 +54,7 @@ from tests.storage.test_cleaning import COMPACT, end_txn, pairs, put, put_txn
 SWAP_CALLS = ("open", "pwrite", "fdatasync", "fsync", "rename", "unlink")
 
 
-def filled(directory: Path, disk: Disk | None = None) -> Log:
+def filled(directory: Path, disk: Disk | None = None, *, is_flushed: bool = True) -> Log:
     """Return a log of several segments with updates, tombstones and an aborted transaction."""
     log = open_log(directory, COMPACT, disk=disk or QuickDisk())
     for i in range(30):
@@ -61,7 +63,8 @@ def filled(directory: Path, disk: Disk | None = None) -> Log:
     end_txn(log, 8, commit=False)
     log.roll()
     put(log, (b"dirty", b"1"))
-    log.flush()
+    if is_flushed:
+        log.flush()
     return log
 
 
@@ -103,7 +106,7 @@ def crash_at(tmp_path: Path, every: int, seed: int) -> None:
     new, expected = pairs(log), kept(log)
     chance, seen = random.Random(seed), set()
     bounds = [group[0][0] for group in old] + [log.active.base_offset]
-    for point in range(begin + 1 + seed % every, len(journal) + 1, every):
+    for point in [*range(begin + 1 + seed % every, len(journal), every), len(journal)]:
         crash = Crash(journal, point)
         for kind, image in crash.images(chance):
             target.mkdir()
@@ -143,6 +146,29 @@ def test_crash_at_sampled_calls_of_a_swap_leaves_old_or_new_segments(tmp_path):
 @pytest.mark.parametrize("seed", range(10))
 def test_crash_at_every_call_of_a_swap_leaves_old_or_new_segments(tmp_path, seed):
     crash_at(tmp_path, every=1, seed=seed)
+
+
+def test_power_cut_between_two_groups_of_an_unflushed_log_loses_no_last_value(tmp_path):
+    source, target = tmp_path / "t-0", tmp_path / "crashed"
+    disk = RecordingDisk()
+    log = filled(source, disk, is_flushed=False)
+    end_offset = log.active.base_offset
+    expected = [record for record in kept(log) if record[0] < end_offset]
+    result = clean(job_of(log), no_throttle, disk)
+    assert len(result.groups) > 1
+    begin = len(disk.journal)
+    replace(log, result)
+    chance = random.Random(1)
+    for point in range(begin + 1, len(disk.journal) + 1, 5):
+        crash = Crash(disk.journal, point)
+        for kind, image in crash.images(chance):
+            target.mkdir()
+            crash.restore(image, source, target)
+            found = open_log(target, COMPACT)
+            where = f"{kind} after {point}: {disk.journal[point - 1][:3]}"
+            assert [record for record in kept(found) if record[0] < end_offset] == expected, where
+            found.release()
+            shutil.rmtree(target)
 
 
 def is_of_a_swap(name: str) -> bool:
@@ -395,6 +421,18 @@ def test_full_disk_delays_the_checkpoint(tmp_path):
     assert cleaner_checkpoint.read(checkpoint.where) == {}
     checkpoint.write(None)
     assert cleaner_checkpoint.read(checkpoint.where) == {("t", 0): 5}
+
+
+def test_shutdown_writes_the_checkpoint_after_a_write_in_flight(tmp_path):
+    checkpoint = CleanerCheckpoint(tmp_path, disk := QuickDisk())
+    flusher: Any = SimpleNamespace(submit=lambda jobs: [each.run(disk) for each in jobs])
+    checkpoint.set("t", 0, 5)
+    checkpoint.write(flusher)
+    checkpoint.set("t", 0, 6)
+    checkpoint.write(flusher)
+    assert cleaner_checkpoint.read(checkpoint.where) == {("t", 0): 5}
+    checkpoint.write(None)
+    assert cleaner_checkpoint.read(checkpoint.where) == {("t", 0): 6}
 
 
 def test_checkpoint_entry_lives_as_long_as_its_log(tmp_path):

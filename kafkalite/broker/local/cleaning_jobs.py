@@ -314,6 +314,11 @@ class CleaningJobs:
                 f"The result for {_name(partition)} ends at offset {result.end_offset}, outside of"
                 f" {active.job.first_dirty_offset} to {active.job.upper_offset}."
             )
+        self._check(active)
+        if result.groups and partition.log.cleaner_offset < 0:
+            # Recovery accepts missing offsets in a log that was cleaned in part, too, also once
+            # its topic is not compacted any more.
+            self._node.logs.note_cleaned(partition.log, active.job.first_dirty_offset)
         for group in result.groups:
             for _ in segment_swap.check(partition.log.directory, group):
                 self._check(active)
@@ -359,7 +364,10 @@ class CleaningJobs:
         self._discard(active)
         self._end(active)
         if not active.reason:
-            self._failed(active.partition, reason, retriable=retriable)
+            # The file of a removed segment is truncated in time, which looks like damage.
+            first = active.job.sources[0].base_offset
+            is_removed = not active.partition.log.segments.has_base_offset(first)
+            self._failed(active.partition, reason, retriable=retriable or is_removed)
 
     def abandon(self, active: ActivePass) -> None:
         """End a pass whose cleaner has disconnected; an outstanding swap is not affected."""
