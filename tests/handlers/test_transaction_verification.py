@@ -267,6 +267,12 @@ def test_older_epoch_is_refused_at_once(verified):
     assert verified.asked() == []
 
 
+def test_id_that_no_producer_can_have_is_refused_without_a_request(verified):
+    wire = verified.send(version=ADDING, transactional_id="x" * (1 << 15))
+    assert verified.codes(wire, version=ADDING) == [errors.InvalidProducerIdMapping.code]
+    assert not verified.coordinator.requests
+
+
 @pytest.mark.parametrize("other", [(8, 0), (7, 1)])
 def test_request_of_several_producers_is_refused_as_a_whole(verified, other):
     batches = [batch_of(verified.node), batch_of(verified.node, 0, other)]

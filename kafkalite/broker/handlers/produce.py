@@ -33,6 +33,7 @@ from kafkalite.broker.replica.transaction_verifier import RequestTransaction, pr
 from kafkalite.broker.replica.verification_queue import names_one_producer
 from kafkalite.broker.security import TRANSACTIONAL_ID, WRITE
 from kafkalite.broker.served_apis import ApiCodec, ServingNode, serves
+from kafkalite.coordination.commit_records import is_storable
 from kafkalite.errors import (
     InvalidProducerIdMapping,
     KafkaError,
@@ -78,8 +79,9 @@ def produce(
     refusal: KafkaError | None = None
     transaction: RequestTransaction | None = None
     if transactional_id is not None:
-        transaction = produce_transaction(transactional_id, client.version)
         refusal = _refusal(client, transactional_id, topics)
+        if refusal is None:
+            transaction = produce_transaction(transactional_id, client.version)
     for topic, partitions in topics:
         results: list[PartitionAppendResult] = []
         builder.topics.append((topic, results))
@@ -104,6 +106,8 @@ def _refusal(client: ClientContext, transactional_id: str, topics: Any) -> Kafka
     """Return the error of a whole request with a transactional id, or None."""
     if not client.may(WRITE, TRANSACTIONAL_ID, transactional_id):
         return TransactionalIdAuthorizationFailed()
+    if not is_storable(transactional_id):
+        return InvalidProducerIdMapping("No producer can have this transactional id.")
     is_single = len(topics) == 1 and len(topics[0][1]) == 1
     if not is_single and not names_one_producer(
         batch for _, partitions in topics for _, batch in partitions
