@@ -72,14 +72,18 @@ class OpenTransactions:
         stable = next(iter(self._first_offsets.values()), marker_offset + 1)
         return CompletedTransaction(producer_id, first_offset, marker_offset, stable, is_commit)
 
-    def last_stable_offset(self, high_watermark: int, log_start_offset: int) -> int:
-        """Return the last stable offset; it never moves back as the high watermark advances."""
+    def forget_committed(self, high_watermark: int) -> None:
+        """Forget the ended transactions whose markers are committed."""
         ended = self._ended
         while ended and ended[0].last_offset < high_watermark:
             ended.popleft()
+
+    def last_stable_offset(self, high_watermark: int, log_start_offset: int) -> int:
+        """Return the last stable offset; it never moves back as the high watermark advances."""
+        self.forget_committed(high_watermark)
         stable = min(
             next(iter(self._first_offsets.values()), high_watermark),
-            min((each.first_offset for each in ended), default=high_watermark),
+            min((each.first_offset for each in self._ended), default=high_watermark),
             high_watermark,
         )
         return max(stable, min(log_start_offset, high_watermark))

@@ -17,10 +17,12 @@ from kafkalite.broker.replica.replica_manager import ReplicaManager
 from kafkalite.clock import ManualClock
 from kafkalite.config import topic as keys
 from kafkalite.errors import KafkaStorageError
+from kafkalite.records.control import TransactionMarker
 from kafkalite.storage import log_flushes
 from kafkalite.storage.disk import Disk
 from kafkalite.storage.flusher import Flusher
 from kafkalite.storage.log import Log
+from kafkalite.storage.verification import NOT_REQUIRED
 from kafkalite.transport.reactor import Reactor
 from tests.simulation.disk import FaultyDisk, QuickDisk
 from tests.storage.factories import batch, open_log, settings
@@ -61,6 +63,21 @@ def test_high_watermark_of_an_opened_partition_is_durable(
     flusher.close()
     opener.close()
     timers.close()
+
+
+def test_ended_transactions_are_forgotten_without_readers(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "t-0", LARGE)
+    partition = Partition(log, 0, settings({keys.DURABILITY: "os"}))
+    for sequence in range(3):
+        begun = batch(
+            b"v", producer_id=7, producer_epoch=0, base_sequence=sequence, transactional=True
+        )
+        partition.append(begun, guard=NOT_REQUIRED)
+        assert len(log.producers.transactions) == 1
+        partition.append_marker(TransactionMarker(7, 0, True, 0))
+        assert len(log.producers.transactions) == 0
+    assert partition.last_stable_offset == log.end_offset == 6
+    log.release()
 
 
 class Served:

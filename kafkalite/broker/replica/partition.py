@@ -70,6 +70,7 @@ class Partition:
         self.flushing = False
         self.flush_timer: object | None = None
         self.reconfigure(settings)
+        self._forget_transactions()
 
     def __repr__(self) -> str:
         return f"Partition({self.topic}-{self.index})"
@@ -141,7 +142,12 @@ class Partition:
             listener.marker_appended(marker, self.log.size - size)
         if not self.flushes_always:
             self.high_watermark = self.log.end_offset
+        self._forget_transactions()
         return appended
+
+    def _forget_transactions(self) -> None:
+        # Without readers there is no query of the last stable offset.
+        self.log.producers.transactions.forget_committed(self.high_watermark)
 
     def advance(self) -> bool:
         """Advance the high watermark to the end of the durable records; return whether it moved."""
