@@ -53,7 +53,8 @@ class PendingResponse(NamedTuple):
 
     end_offset: int
     records: Sequence[Any]
-    settle: Callable[[], None]
+    settle: Callable[[KafkaError | None], None]
+    """Settles the response with an error, or with None as it was decided."""
 
 
 class MachineHost(Generic[M]):
@@ -83,15 +84,24 @@ class MachineHost(Generic[M]):
             if records:
                 self.write(records)
         except KafkaError as raised:
-            error = raised
-            self._wait((), lambda: future.fail(error))
+            refusal = raised
+            self._wait((), lambda _: future.fail(refusal))
         else:
-            self._wait(records, lambda: future.resolve(result.response))
+
+            def settle(error: KafkaError | None) -> None:
+                if error is not None:
+                    future.fail(error)
+                else:
+                    future.resolve(result.response)
+
+            self._wait(records, settle)
         self.journal.push()
         self._release()
         return future
 
-    def _wait(self, records: Sequence[Any], settle: Callable[[], None]) -> None:
+    def _wait(
+        self, records: Sequence[Any], settle: Callable[[KafkaError | None], None]
+    ) -> None:
         self._responses.append(PendingResponse(self.journal.end_offset, records, settle))
 
     def write(self, records: Sequence[Any]) -> None:
@@ -106,4 +116,10 @@ class MachineHost(Generic[M]):
             if pending.records:
                 for listener in self._listeners:
                     listener(pending.records, pending.end_offset)
-            pending.settle()
+            pending.settle(None)
+
+    def _fail_responses(self, error: KafkaError) -> None:
+        """Fail all responses: the journal commits nothing more."""
+        responses, self._responses = self._responses, deque()
+        for pending in responses:
+            pending.settle(error.copy())

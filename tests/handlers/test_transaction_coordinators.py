@@ -6,11 +6,14 @@ import pytest
 
 from kafkalite import errors
 from kafkalite.broker.security import DESCRIBE
+from kafkalite.coordination.placement import coordinator_partition
 from kafkalite.protocol.schemas.cluster import METADATA
 from kafkalite.protocol.schemas.groups import FIND_COORDINATOR
+from kafkalite.protocol.schemas.transactions import INIT_PRODUCER_ID
 from tests.handlers.conftest import InProcess
 from tests.handlers.denying import Denying
 from tests.handlers.grouping import find
+from tests.handlers.transacting import host, init
 
 TRANSACTION_STATE = "__transaction_state"
 
@@ -47,6 +50,37 @@ def test_topic_has_the_configured_settings(tmp_path):
     find(node, key_type=1)
     topic = node.node.image.topic(TRANSACTION_STATE)
     assert (len(topic.partitions), topic.config["segment.bytes"]) == (7, "2097152")
+    node.close()
+
+
+def test_coordinator_may_be_loaded_while_others_are_listed(tmp_path):
+    node = InProcess(tmp_path / "data", **{"transaction.state.log.num.partitions": "2"})
+    find(node, key_type=1)
+    names = {coordinator_partition(name, 2): name for name in "abcdef"}
+    first = host(node, names[0])
+    listed = iter(node.node.transactions)
+    assert next(listed) is first
+    second = host(node, names[1])
+    assert [*listed] == []
+    assert {*node.node.transactions} == {first, second}
+    node.close()
+
+
+def test_requests_that_wait_fail_when_the_partition_does(tmp_path):
+    node = InProcess(tmp_path / "data", durability="fsync")
+    find(node, key_type=1)
+    assert init(node)[0] == 0
+    waiting = node.send(
+        INIT_PRODUCER_ID, 5, transactional_id="payments", transaction_timeout_ms=1_000,
+        producer_id=-1, producer_epoch=-1,
+    )  # fmt: skip
+    assert waiting.sent is None
+    partition = host(node).partition
+    partition.error = errors.KafkaStorageError("Its directory was removed.")
+    node.node.replicas.purgatory.wake(partition)
+    refused = errors.NotCoordinator.code
+    assert node.response(waiting, INIT_PRODUCER_ID, 5).error_code == refused
+    assert init(node)[0] == refused
     node.close()
 
 

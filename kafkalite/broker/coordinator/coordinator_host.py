@@ -175,6 +175,11 @@ class CoordinatorHost(MachineHost[M]):
         self.schedule()
         return token
 
+    def _release(self) -> None:
+        super()._release()
+        if self.partition.error is not None:
+            self._fail_responses(self.partition.error)
+
     def read(self, query: Callable[[M], T]) -> Future[T]:
         """Return what `query` reads of the machine, once all it depends on is committed."""
         return self.decide(lambda machine: DecisionResult(query(machine)))
@@ -252,8 +257,8 @@ class Coordinators(Generic[M]):
         """The partitions that could not be read, with the error; only a restart retries them."""
 
     def __iter__(self) -> Iterator[CoordinatorHost[M]]:
-        """Return the coordinators that are loaded."""
-        return (host for host in self._hosts.values() if not host.is_loading)
+        """Return the coordinators that are loaded now."""
+        return iter([host for host in self._hosts.values() if not host.is_loading])
 
     @property
     def error_code(self) -> int:
