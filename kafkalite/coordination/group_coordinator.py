@@ -66,6 +66,7 @@ from kafkalite.errors import (
     GroupSubscribedToTopic,
     IllegalGeneration,
     InvalidGroupId,
+    InvalidProducerIdMapping,
     InvalidRequest,
     InvalidSessionTimeout,
     KafkaError,
@@ -274,6 +275,8 @@ class GroupCoordinator:
         """
         group_id = request.group_id
         _check_id(group_id)
+        if min(request.producer_id, request.producer_epoch) < 0:
+            raise InvalidProducerIdMapping("No transaction has this producer id and epoch.")
         draft = self._draft(now_ms, wall_ms)
         group = self.groups.get(group_id)
         if group is not None:

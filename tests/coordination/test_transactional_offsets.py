@@ -35,6 +35,12 @@ def test_pending_offset_is_shown_after_the_commit_marker(harness, settled):
     assert harness.unstable("g", FIRST, SECOND) == []
 
 
+def test_commit_of_no_producer_is_refused(harness):
+    refused = harness.commit_in_transaction("g", {FIRST: 5}, producer_id=-1)
+    assert refused.code == errors.InvalidProducerIdMapping.code
+    assert harness.unstable("g", FIRST) == []
+
+
 def test_abort_marker_drops_pending_offsets(harness, settled):
     harness.commit("g", {FIRST: 1})
     harness.commit_in_transaction("g", {FIRST: 5, SECOND: 6})
