@@ -68,5 +68,7 @@ class StateMachine(Protocol):
     def records(self) -> Iterator[Any]:
         """Yield the fewest records that reproduce this state in an empty machine.
 
-        None means that the rest has to wait for the end of a transaction.
+        Each is as of the time it is yielded: decisions may be replayed in between, and their
+        records are older than those that are yielded afterwards.  None means that the rest has to
+        wait for the end of a transaction.
         """

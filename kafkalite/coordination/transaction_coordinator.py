@@ -287,9 +287,11 @@ class TransactionCoordinator:
             self._start_ms[transactional_id] = transaction.start_ms
 
     def records(self) -> Iterator[TransactionRecord]:
-        """Yield the fewest records that reproduce this state in an empty machine."""
-        for transactional_id, transaction in self.transactions():
-            yield self._record(transactional_id, transaction)
+        """Yield the records of this state, each as of the time it is yielded."""
+        for transactional_id in [*self._transactions]:
+            transaction = self._transactions.get(transactional_id)
+            if transaction is not None:
+                yield self._record(transactional_id, transaction)
 
     def loaded(self, now_ms: int, wall_ms: int) -> None:
         """Begin after the last record of the log was replayed."""

@@ -322,6 +322,19 @@ def test_many_timeouts_are_handled_in_parts(host):
     assert host.tick() == 1
 
 
+# -- records -------------------------------------------------------------------------------------
+
+
+def test_records_are_those_of_the_time_they_are_yielded(host):
+    for name in ("first", "changed", "expired"):
+        host.init(name=name)
+    records = host.machine.records()
+    assert next(records).transactional_id == "first"
+    host.add(host.init(name="changed"), name="changed")
+    host.write(Decision([], [TransactionRecord("expired", None)]))
+    assert [each[:2] for each in records] == [("changed", host.machine.describe("changed"))]
+
+
 # -- expiry --------------------------------------------------------------------------------------
 
 
