@@ -59,6 +59,9 @@ Decision: TypeAlias = DecisionResult[list[Reply]]
 
 TICK_COUNT_MAX = 100
 """Maximum number of transactions that one tick aborts."""
+TICK_PARTITIONS_MAX = 5_000
+"""Number of partitions in these, of which a record is written, after which the tick aborts no
+more."""
 SWEEP_COUNT = 1_000
 """Maximum number of transactional ids that one tick searches for expired ones."""
 RETRY_MS = 1_000
@@ -237,6 +240,7 @@ class TransactionCoordinator:
         If there are many, handle a part and leave `next_due_ms` in the past.
         """
         records: list[TransactionRecord] = []
+        partition_count = 0
         due = self._timeouts.due(now_ms)
         for transactional_id in islice(due, TICK_COUNT_MAX):
             stored = self._transactions.get(transactional_id)
@@ -247,6 +251,9 @@ class TransactionCoordinator:
             try:
                 records.append(self._record(transactional_id, self._fenced(stored, wall_ms)))
             except CoordinatorNotAvailable:
+                break
+            partition_count += len(stored.partitions)
+            if partition_count >= TICK_PARTITIONS_MAX:
                 break
         if self._next_sweep_ms is not None and self._next_sweep_ms <= now_ms:
             records += self._expired(now_ms, wall_ms)

@@ -12,6 +12,7 @@ from tests.broker.transacting import (
     UNVERIFIED,
     Transactions,
     create_coordinator,
+    create_state_topic,
     is_stable,
     markers,
 )
@@ -115,6 +116,18 @@ def test_transaction_is_left_alone_while_a_coordinator_is_not_loaded(transacting
     pass_checks(cluster, 2)
     assert not markers(cluster, "t") and late_counts(cluster) == 1
     monkeypatch.undo()
+    pass_checks(cluster, 2)
+    assert is_stable(cluster, "t")
+
+
+def test_coordinators_without_requests_are_loaded_for_the_check(begun):
+    cluster = begun(2, **UNVERIFIED)
+    create_state_topic(cluster.node(0), partitions=2)
+    cluster.create("t", at=0)
+    transaction = Transactions(cluster)
+    assert transaction.init(TIMEOUT_MAX_MS) == 0
+    transaction.produce("t")
+    become_late(cluster)
     pass_checks(cluster, 2)
     assert is_stable(cluster, "t")
 

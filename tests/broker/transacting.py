@@ -20,10 +20,10 @@ UNVERIFIED = {"transaction.partition.verification.enable": "false"}
 TIMEOUT_MS = 60_000
 
 
-def create_state_topic(node: Node) -> None:
-    """Have node 0 create the topic of the coordinator."""
+def create_state_topic(node: Node, partitions: int = 1) -> None:
+    """Have node 0 create the topic of the coordinators."""
     node.local_controller.execute(
-        lambda machine: machine.create_internal_topic(STATE_TOPIC, new_id(), 1, {})
+        lambda machine: machine.create_internal_topic(STATE_TOPIC, new_id(), partitions, {})
     )
 
 

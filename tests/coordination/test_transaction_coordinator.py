@@ -21,6 +21,7 @@ from kafkalite.coordination.transaction import (
 from kafkalite.coordination.transaction_coordinator import (
     SWEEP_COUNT,
     TICK_COUNT_MAX,
+    TICK_PARTITIONS_MAX,
     Decision,
     TransactionCoordinator,
     TransactionLimits,
@@ -318,6 +319,15 @@ def test_many_timeouts_are_handled_in_parts(host):
     for index in range(TICK_COUNT_MAX + 1):
         host.add(host.init(name=str(index)), name=str(index))
     assert host.tick(TIMEOUT_MS) == TICK_COUNT_MAX
+    assert host.machine.next_due_ms == host.now_ms
+    assert host.tick() == 1
+
+
+def test_timeouts_of_large_transactions_are_handled_in_parts(host):
+    partitions = frozenset(("a", index) for index in range(TICK_PARTITIONS_MAX // 2))
+    for name in ("1", "2", "3"):
+        host.add(host.init(name=name), partitions, name)
+    assert host.tick(TIMEOUT_MS) == 2
     assert host.machine.next_due_ms == host.now_ms
     assert host.tick() == 1
 

@@ -132,6 +132,7 @@ class TransactionCoordinators(Coordinators[TransactionCoordinator]):
         return orphans
 
     def _orphans(self, late: Sequence[LateTransaction]) -> Work[Sequence[LateTransaction]]:
+        self.open()  # also those of which no request has come yet
         hosts = [*self]
         topic = self._metadata.topic(TRANSACTION_STATE)
         if topic is not None and len(hosts) < len(topic.partitions):
