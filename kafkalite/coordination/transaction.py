@@ -77,11 +77,14 @@ def init_producer(
     transaction_version: int,
     take_producer_id: Callable[[], int],
     now_ms: int,
+    *,
+    is_uncertain: bool = False,
 ) -> Transaction:
     """Return the state in which the producer can begin a transaction.
 
     `current` is the pair that the client names, or NO_PRODUCER.  An Ongoing transaction is aborted
-    first: the state is PrepareAbort, and the client repeats its request.
+    first: the state is PrepareAbort, and the client repeats its request.  `is_uncertain`: records
+    with higher epochs may be lost, so that only a new producer id is sure to be unused.
 
     Raises:
         ProducerFenced: The pair is of a producer that another one has replaced.
@@ -101,7 +104,7 @@ def init_producer(
         start_ms=NO_TIME,
         last_epoch=epoch if is_named else NO_PRODUCER_EPOCH,
     )
-    if epoch >= EPOCH_MAX and (not is_named or current.epoch == epoch):
+    if (epoch >= EPOCH_MAX or is_uncertain) and (not is_named or current.epoch == epoch):
         return ready._replace(producer_id=take_producer_id(), producer_epoch=0)
     if not is_named or current.epoch == epoch or epoch == NO_PRODUCER_EPOCH:
         return ready._replace(producer_epoch=epoch + 1)

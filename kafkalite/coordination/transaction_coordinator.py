@@ -97,6 +97,9 @@ class TransactionCoordinator:
         self._start_ms: dict[str, int] = {}
         """The starts of the Ongoing transactions, the oldest first."""
         self._timeouts: Deadlines[str] = Deadlines()
+        self._uncertain: set[str] = set()
+        """The transactional ids whose last records may be lost, until they have another producer
+        id."""
         self._next_sweep_ms: int | None = None
         self._sweep: Iterator[str] | None = None
 
@@ -129,6 +132,7 @@ class TransactionCoordinator:
             self.limits.transaction_version,
             self._take_producer_id,
             wall_ms,
+            is_uncertain=transactional_id in self._uncertain,
         )
         if state.state in PREPARED:
             response = {"error_code": ConcurrentTransactions.code, **_pair(NO_PRODUCER)}
@@ -282,6 +286,8 @@ class TransactionCoordinator:
         before = self._transactions.get(transactional_id)
         if before is not None:
             self.counts[before.state] -= 1
+            if transaction is None or transaction.producer_id != before.producer_id:
+                self._uncertain.discard(transactional_id)
         if transaction is None:
             self._transactions.pop(transactional_id, None)
         else:
@@ -309,6 +315,15 @@ class TransactionCoordinator:
                 self._timeouts.set(transactional_id, now_ms + min(max(left_ms, 0), timeout_ms))
         self._start_ms = dict(sorted(self._start_ms.items(), key=lambda each: each[1]))
         self._next_sweep_ms = now_ms + self.limits.expiration_check_ms
+
+    def replace_producer_ids(self) -> None:
+        """Give each present transactional id a new producer id at its next InitProducerId.
+
+        For a log that may have lost its last records, and with them epochs that were returned to
+        producers.  If one were returned again, it would not fence the producer that has it, and
+        partitions would take the first batches for repeated ones.  A restart forgets this.
+        """
+        self._uncertain = {*self._transactions}
 
     def drop_token(self, token: Any) -> None:
         """Do nothing: no request of this machine waits for another one."""

@@ -100,6 +100,25 @@ def test_x16_transaction_lost_by_its_coordinator_is_aborted_after_a_power_cut(tr
     assert is_stable(cluster, "t", 1) and markers(cluster, "t", 1)[0][2] is True
 
 
+@pytest.mark.parametrize("durability, is_replaced", [("os", True), ("fsync", False)])
+def test_x16_transactional_id_gets_a_new_producer_id_after_a_power_cut(
+    begun, durability, is_replaced
+):
+    cluster = begun(2, durability=durability)
+    create_coordinator(cluster)
+    transaction = Transactions(cluster)
+    assert transaction.init() == 0
+    first = transaction.producer
+    cut_power(cluster)
+    assert transaction.init() == 0
+    second = transaction.producer
+    assert (second.producer_id != first.producer_id) is is_replaced
+    assert second.epoch == (0 if is_replaced else first.epoch + 1)
+    cluster.restart(2, killed=True)
+    assert transaction.init() == 0
+    assert transaction.producer == (second.producer_id, second.epoch + 1)
+
+
 def test_restart_without_power_cut_aborts_nothing(transacting):
     transaction = transacting()
     cluster = transaction.cluster

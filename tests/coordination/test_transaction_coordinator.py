@@ -345,6 +345,44 @@ def test_records_are_those_of_the_time_they_are_yielded(host):
     assert [each[:2] for each in records] == [("changed", host.machine.describe("changed"))]
 
 
+# -- after a power cut ---------------------------------------------------------------------------
+
+
+def test_lost_tail_replaces_the_producer_id_once(host):
+    first = host.init()
+    host.reload()
+    host.machine.replace_producer_ids()
+    second = host.init()
+    assert second.producer_id != first.producer_id and second.epoch == 0
+    assert host.init() == (second.producer_id, 1)
+    with pytest.raises(ProducerFenced):
+        host.init(first)
+
+
+def test_lost_tail_replaces_the_producer_id_after_the_abort_of_an_open_transaction(host):
+    first = host.init()
+    host.add(first)
+    host.machine.replace_producer_ids()
+    with pytest.raises(ConcurrentTransactions):
+        host.init(first)
+    host.complete()
+    second = host.init()
+    assert second.producer_id != first.producer_id and second.epoch == 0
+
+
+def test_lost_tail_leaves_producers_and_new_ids_alone(host):
+    producer = host.init()
+    host.machine.replace_producer_ids()
+    host.add(producer)
+    after = host.end(producer, is_commit=True)
+    host.complete()
+    assert after == (producer.producer_id, producer.epoch + 1)
+    new = host.init(name="new")
+    assert host.init(name="new") == (new.producer_id, new.epoch + 1)
+    recovered = host.init(after)
+    assert recovered.producer_id != after.producer_id and recovered.epoch == 0
+
+
 # -- expiry --------------------------------------------------------------------------------------
 
 

@@ -161,5 +161,8 @@ class TransactionCoordinators(Coordinators[TransactionCoordinator]):
         host.schedule()
 
     def _host_loaded(self, host: TransactionHost) -> None:
+        partition = host.partition
+        if partition.log.producers.transactions.uncertain_below and not partition.flushes_always:
+            host.machine.replace_producer_ids()
         self._reconfigure(host)
         self.markers.attach(host)
