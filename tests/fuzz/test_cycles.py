@@ -13,8 +13,11 @@ import struct
 
 import pytest
 
+from kafkalite.broker.security import CREATE
 from kafkalite.broker.served_apis import SERVED
+from kafkalite.ids import NO_ID
 from kafkalite.protocol.frame import write_header
+from kafkalite.protocol.schemas.cluster import METADATA
 from kafkalite.protocol.schemas.fetch import FETCH
 from kafkalite.protocol.schemas.groups import FIND_COORDINATOR
 from kafkalite.protocol.schemas.produce import PRODUCE
@@ -22,6 +25,7 @@ from kafkalite.records.batch import Record, build
 from kafkalite.transport.connection import Disconnect
 from tests.fuzz.requests import TOPICS, Read, Sparing, World, request
 from tests.handlers.conftest import InProcess
+from tests.handlers.denying import Denying
 
 REQUESTS = 4
 
@@ -66,6 +70,18 @@ def test_requests_leave_no_reference_cycle(node, key):
             gc.enable()
 
 
+def assert_no_cycle(node, frame):
+    """Send a frame twice, and check that the second one left no reference cycle."""
+    serve(node, frame)
+    gc.collect()
+    gc.disable()
+    try:
+        serve(node, frame)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
 def test_refused_transactional_records_leave_no_reference_cycle(node):
     batches = [
         build([Record(timestamp=1, value=b"v")], producer_id=producer_id, transactional=True)
@@ -77,14 +93,14 @@ def test_refused_transactional_records_leave_no_reference_cycle(node):
         "topic_data": [{"name": TOPICS[0], "partition_data": partitions}],
     }  # fmt: skip
     frame = bytes(write_header(PRODUCE.key, 12, 0, "c", True) + PRODUCE.request.write(12, body))
-    serve(node, frame)
-    gc.collect()
-    gc.disable()
-    try:
-        serve(node, frame)
-        assert gc.collect() == 0
-    finally:
-        gc.enable()
+    assert_no_cycle(node, frame)
+
+
+def test_refused_creation_of_topics_leaves_no_reference_cycle(node, monkeypatch):
+    monkeypatch.setattr(node.node, "authorizer", Denying(CREATE))
+    body = {"topics": [{"topic_id": NO_ID, "name": "none"}], "allow_auto_topic_creation": True}
+    frame = bytes(write_header(METADATA.key, 12, 0, "c", True) + METADATA.request.write(12, body))
+    assert_no_cycle(node, frame)
 
 
 def visit(node, frame):

@@ -264,7 +264,7 @@ def _describable_topic(
     if name not in node.image.topics:
         topic_names.check(name)
         if name in errors:
-            raise errors[name]
+            raise errors[name].copy()
     return node.image.topic(name)
 
 
