@@ -36,7 +36,7 @@ def test_feature_is_finalized_once_all_workers_support_it(begun, monkeypatch):
     assert [told(cluster, node_id)[0] for node_id in range(3)] == [2, 2, 2]
 
 
-def test_update_at_any_node_is_told_by_all(begun):
+def test_update_at_any_node_is_returned_by_all(begun):
     cluster = begun(2)
     cluster.until(lambda: told(cluster, 2)[0] == 2)
     for at, level, upgrade_type in ((1, 1, 2), (0, 2, 1), (2, 0, 2)):

@@ -87,7 +87,7 @@ def cut_power(cluster) -> None:
     cluster.begin(2)
 
 
-def test_x16_transaction_lost_by_its_coordinator_is_aborted_after_a_power_cut(transacting):
+def test_transaction_lost_by_its_coordinator_is_aborted_after_a_power_cut(transacting):
     transaction = transacting(added=[("t", 1)], written=[("t", 0), ("t", 1)])
     cluster = transaction.cluster
     cut_power(cluster)

@@ -274,7 +274,7 @@ def test_refused_markers_wait_longer_each_time():
     assert waits[:7] == [100, 200, 400, 800, 1_600, 3_000, 3_000]
 
 
-def test_fenced_transaction_is_given_up():
+def test_transaction_of_a_fenced_coordinator_stays_prepared():
     model = Model()
     model.failing = errors.TransactionCoordinatorFenced.code
     model.add([0, 1])
@@ -303,7 +303,7 @@ def test_marker_for_a_newer_producer_epoch_counts_as_written():
     assert model.completed == ["id-0"]
 
 
-def test_response_of_another_node_or_size_is_not_taken():
+def test_response_of_another_node_or_size_is_ignored():
     model = Model()
     model.add([0])
     model.work(10)

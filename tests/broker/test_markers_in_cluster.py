@@ -1,7 +1,7 @@
 """Transaction markers from the coordinator at node 0 to the leaders, and what may die meanwhile.
 
-The crash points X5 to X9, X12 and X13 are those of the specification: each transaction must end as
-it was decided, and the last stable offset reach the log end.
+A process dies at each point between the decision and the Complete record: the transaction must end
+as it was decided, and the last stable offset reach the log end.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def completions(log, offset):
 # -- crash points ----------------------------------------------------------------------------------
 
 
-def test_x5_supervisor_dies_before_prepare_is_committed(transacting):
+def test_commit_completes_after_a_supervisor_died_with_prepare_unflushed(transacting):
     transaction = transacting(durability="fsync")
     cluster = transaction.cluster
     partition = transaction.host.partition
@@ -162,7 +162,7 @@ def test_x5_supervisor_dies_before_prepare_is_committed(transacting):
     cluster.until(lambda: 0 in cluster.running and has_ended(transaction))
 
 
-def test_x6_x7_supervisor_dies_after_some_markers(transacting):
+def test_commit_completes_after_a_supervisor_died_between_markers(transacting):
     transaction = transacting()
     cluster = transaction.cluster
     paused = cluster.running[cluster.leader("t", 0)]
@@ -195,7 +195,7 @@ def test_coordinator_epoch_grows_with_each_start(transacting):
 
 
 @pytest.mark.parametrize("version", [0, 2])
-def test_x16_coordinator_that_lost_its_last_records_completes(transacting, version):
+def test_coordinator_that_lost_its_last_records_completes_the_transaction(transacting, version):
     """The partitions have the markers of the next transaction; the coordinator is in Prepare."""
     transaction = transacting(version=version)
     cluster = transaction.cluster
@@ -216,7 +216,7 @@ def test_x16_coordinator_that_lost_its_last_records_completes(transacting, versi
 
 
 @pytest.mark.parametrize("appended", [False, True])
-def test_x8_x9_worker_dies_with_a_marker(transacting, appended):
+def test_marker_is_sent_again_to_a_worker_that_died_with_it(transacting, appended):
     transaction = transacting()
     cluster = transaction.cluster
     held = hold_markers(cluster, written=appended)
@@ -231,7 +231,7 @@ def test_x8_x9_worker_dies_with_a_marker(transacting, appended):
 
 
 @pytest.mark.parametrize("appended", [False, True])
-def test_x11_supervisor_and_worker_die_at_once(transacting, appended):
+def test_commit_completes_after_supervisor_and_worker_died_at_once(transacting, appended):
     transaction = transacting()
     cluster = transaction.cluster
     held = hold_markers(cluster, written=appended)
@@ -244,7 +244,7 @@ def test_x11_supervisor_and_worker_die_at_once(transacting, appended):
     cluster.until(lambda: has_ended(transaction))
 
 
-def test_complete_record_that_cannot_be_written_is_tried_again(transacting, monkeypatch):
+def test_complete_record_that_cannot_be_written_is_retried(transacting, monkeypatch):
     transaction = transacting()
     cluster = transaction.cluster
     transaction.end()
@@ -274,7 +274,7 @@ def test_markers_without_a_response_are_sent_again(transacting):
     assert 1_500 < cluster.clock.monotonic_ms() - begin_ms < 2_500
 
 
-def test_x12_supervisor_dies_before_complete(transacting):
+def test_commit_completes_after_a_supervisor_died_before_complete(transacting):
     transaction = transacting()
     cluster = transaction.cluster
     held = hold_markers(cluster, written=True)
@@ -287,7 +287,7 @@ def test_x12_supervisor_dies_before_complete(transacting):
     assert [each[1] for each in markers(cluster, "t", 0)] == [0, 1]
 
 
-def test_x13_partition_moves_between_prepare_and_marker(transacting):
+def test_marker_follows_a_partition_that_moves_after_prepare(transacting):
     transaction = transacting()
     cluster = transaction.cluster
     held = hold_markers(cluster)
@@ -300,7 +300,7 @@ def test_x13_partition_moves_between_prepare_and_marker(transacting):
     cluster.until(lambda: has_ended(transaction), pace_ms=5)
 
 
-def test_x14_marker_of_a_deleted_topic_counts_as_written(transacting):
+def test_marker_of_a_deleted_topic_counts_as_written(transacting):
     transaction = transacting()
     cluster = transaction.cluster
     held = hold_markers(cluster)
@@ -311,7 +311,7 @@ def test_x14_marker_of_a_deleted_topic_counts_as_written(transacting):
     cluster.until(lambda: transaction.state is COMPLETE_COMMIT, pace_ms=5)
 
 
-def test_prepared_transaction_waits_for_a_leader_that_is_away(transacting):
+def test_prepared_transaction_waits_for_a_leader_that_is_down(transacting):
     transaction = transacting()
     cluster = transaction.cluster
     node_id = cluster.leader("t", 0)

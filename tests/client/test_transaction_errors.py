@@ -197,7 +197,7 @@ def test_abortable_error_is_raised_and_the_next_transaction_works(
     assert scripted.epoch == epoch + (1 if scripted.version == 1 else 0) + (scripted.version == 2)
 
 
-def test_abortable_errors_of_added_partitions(scripted, producer):
+def test_error_of_an_added_partition_is_abortable(scripted, producer):
     if scripted.version == 2:
         return
     for code in (29, 55, 120):
@@ -302,7 +302,7 @@ def test_failed_batch_fails_the_others_of_its_transaction(scripted, producer):
     producer.check_unseen()  # the commit has raised it
 
 
-def test_misuse_is_refused(scripted, producer):
+def test_calls_out_of_order_are_refused(scripted, producer):
     transaction = producer.transaction()
     for call in (transaction.commit, transaction.abort):
         with pytest.raises(RuntimeError, match="not open"):

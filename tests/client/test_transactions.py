@@ -203,7 +203,7 @@ def test_second_producer_fences_the_first(kafka, producer, topic):
     assert committed(kafka, topic) == [b"second", b"third"]
 
 
-def test_fenced_producer_that_writes_is_told_so(kafka, producer, topic):
+def test_fenced_producer_that_writes_gets_producer_fenced(kafka, producer, topic):
     with (
         kafka.producer(transactional_id=topic) as second,
         pytest.raises(ProducerFenced),
@@ -319,7 +319,7 @@ def test_empty_shared_transactions_end(kafka, producer, topic):
     assert committed(kafka, topic) == [b"0"]
 
 
-def test_asyncio(kafka, topic):
+def test_async_transactions_commit_abort_and_commit_offsets(kafka, topic):
     async def main():
         async with AsyncProducer(kafka.bootstrap, transactional_id=topic) as producer:
             async with AsyncConsumer(kafka.bootstrap, group=topic) as consumer:

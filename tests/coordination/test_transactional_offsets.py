@@ -219,7 +219,7 @@ def test_commit_during_a_rebalance_is_accepted(harness):
     ("version", "error"), [(3, errors.IllegalGeneration), (5, errors.IllegalGeneration),
                            (6, errors.GroupIdNotFound)],
 )  # fmt: skip
-def test_unknown_group_with_a_generation(harness, version, error):
+def test_generation_for_an_unknown_group_is_refused(harness, version, error):
     request = {"member_id": "m", "generation": 0, "version": version}
     assert harness.commit_in_transaction("g", {FIRST: 1}, **request).code == error.code
 

@@ -91,7 +91,7 @@ def test_refused_update_has_one_error_for_the_request(transactional, version):
     assert version == 2 or answer.results == []
 
 
-def test_downgrade_must_be_asked_for(transactional):
+def test_downgrade_as_an_upgrade_is_refused(transactional):
     for version in (0, 2):
         answer = update(transactional, 1, UPGRADE, version)
         assert answer.error_code == errors.InvalidUpdateVersion.code

@@ -121,7 +121,7 @@ IDLE = [EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT]
         (HIGHER, (FENCED, -1, -1)),
     ],
 )
-def test_init_in_an_idle_state(coordinator, state, pair, expected):
+def test_init_in_an_idle_state_has_the_result_of_its_pair(coordinator, state, pair, expected):
     assert init(coordinator, 5, given(coordinator, state), pair=pair) == expected
 
 
@@ -318,7 +318,7 @@ def test_verification_without_a_transaction_is_abortable(coordinator, state):
     assert found == {WHERE: errors.TransactionAbortable.code}
 
 
-def test_a_request_of_a_broker_has_many_transactions(coordinator):
+def test_add_of_a_broker_has_many_transactions(coordinator):
     names = [given(coordinator, state) for state in (EMPTY, PREPARE_COMMIT, ONGOING)]
     answer = coordinator.request(
         ADD_PARTITIONS_TO_TXN, 5,
@@ -392,7 +392,7 @@ ENDS_V2 = {
 
 @pytest.mark.parametrize("version", range(5))
 @pytest.mark.parametrize("committed", [True, False])
-def test_end_of_version_1(coordinator, version, committed):
+def test_end_in_version_1_has_the_code_of_the_state(coordinator, version, committed):
     for state, code in zip(STATES, ENDS_V1[committed], strict=True):
         name = given(coordinator, state)
         assert end(coordinator, version, CURRENT, name, committed)[0] == code, state
@@ -404,7 +404,7 @@ def test_end_of_version_1(coordinator, version, committed):
 
 
 @pytest.mark.parametrize("committed, is_repeated", ENDS_V2)
-def test_end_of_version_2(coordinator, committed, is_repeated):
+def test_end_in_version_2_has_the_code_of_the_state(coordinator, committed, is_repeated):
     for state, code in zip(STATES, ENDS_V2[committed, is_repeated], strict=True):
         name = given(coordinator, state)
         pair = LOWER if is_repeated else CURRENT
@@ -449,7 +449,7 @@ def test_end_of_an_exhausted_epoch_returns_the_pair_of_a_new_producer_id(coordin
     assert end(coordinator, 5, (PID, EXHAUSTED), name) == (0, producer_id, 0)
 
 
-def test_end_is_answered_when_its_record_is_committed(transactional):
+def test_end_responds_when_its_record_is_committed(transactional):
     transactional.restart(durability="fsync")
     find(transactional, key_type=1)
     transactional.create("t")
@@ -470,7 +470,7 @@ def test_end_is_answered_when_its_record_is_committed(transactional):
 # -- all of them ---------------------------------------------------------------------------------
 
 
-def test_a_node_without_the_coordinator_is_not_coordinator(transactional):
+def test_node_without_the_coordinator_is_not_coordinator(transactional):
     transactional.create("t")
     code = errors.NotCoordinator.code
     assert init(transactional)[0] == code
@@ -518,7 +518,7 @@ def test_state_survives_a_restart(transactional):
     assert stored(transactional) == before
 
 
-def test_an_expired_id_is_unknown(transactional):
+def test_expired_id_is_unknown(transactional):
     transactional.restart(
         **{
             "transactional.id.expiration.ms": "1000",

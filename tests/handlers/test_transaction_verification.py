@@ -285,7 +285,7 @@ def test_request_of_several_producers_is_refused_as_a_whole(verified, other):
     assert len(verified.asked()) == 1
 
 
-def test_disabled_verification_only_adds(tmp_path):
+def test_disabled_verification_still_adds_partitions(tmp_path):
     node = InProcess(tmp_path / "data", **{"transaction.partition.verification.enable": "false"})
     node.create("t", 2)
     verified = Verified(node, Coordinator())
@@ -347,7 +347,7 @@ def test_error_of_a_commit_is_one_that_the_client_knows(version, error, expected
     assert type(transaction.commit_error(error())) is expected
 
 
-def test_failed_message_is_retriable_and_the_retry_is_verified(verified):
+def test_error_of_a_failed_message_is_retriable_and_the_retry_is_verified(verified):
     wire = verified.send()
     verified.tick()
     verified.coordinator.messages.pop()[1].fail(errors.RequestTimedOut())
@@ -396,7 +396,7 @@ def test_older_epoch_among_pending_requests_is_fenced(verified, epochs):
     assert 0 in verified.codes(*wires)
 
 
-def test_message_is_bounded(verified, monkeypatch):
+def test_message_has_a_bounded_number_of_requests(verified, monkeypatch):
     monkeypatch.setattr(transaction_verifier, "REQUESTS_MAX", 2)
     wires = [
         verified.send(producer=(producer_id, 0), transactional_id=f"id-{producer_id}")

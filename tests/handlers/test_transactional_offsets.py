@@ -302,14 +302,14 @@ def test_later_commit_of_the_group_waits_for_the_verification(own, monkeypatch):
     assert not own.node.groups.commit_queues
 
 
-def test_failed_log_sends_the_client_to_look_for_the_coordinator(own):
+def test_commit_to_a_failed_log_is_not_coordinator(own):
     app = TransactionalApp(own, 3).begin()
     own.node.groups.host_of(app.group).partition.log.failure = "its disk is gone"
     assert app.commit() == [errors.NotCoordinator.code]
 
 
 @pytest.mark.parametrize("version", [3, 5])
-def test_previous_transaction_that_ends_is_concurrent(own, version):
+def test_commit_while_the_previous_transaction_ends_is_concurrent(own, version):
     app = TransactionalApp(own, version).begin()
     assert app.commit() == [0]
     hold_markers(own)
@@ -403,7 +403,7 @@ def test_metadata_too_large_is_an_error_of_the_partition(coordinator):
 
 
 @pytest.mark.parametrize("version", [3, 4, 5, 6])
-def test_unknown_group_with_a_generation(coordinator, version):
+def test_generation_for_an_unknown_group_is_refused(coordinator, version):
     app = TransactionalApp(coordinator, version).begin()
     error = errors.GroupIdNotFound if version >= 6 else errors.IllegalGeneration
     zombie = {"generation_id_or_member_epoch": 3, "member_id": "m"}
@@ -411,12 +411,12 @@ def test_unknown_group_with_a_generation(coordinator, version):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_empty_group_id(coordinator, version):
+def test_empty_group_id_is_refused(coordinator, version):
     app = TransactionalApp(coordinator, version)
     assert app.commit(group_id="") == [errors.InvalidGroupId.code]
 
 
-def test_zombie_member_is_refused(own):
+def test_replaced_member_is_refused(own):
     joined = member(own, group_instance_id="i")
     app = TransactionalApp(own, 3, "g").begin()
     current = {
@@ -436,7 +436,7 @@ def test_zombie_member_is_refused(own):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_group_that_is_loading(coordinator, version):
+def test_commit_and_marker_while_the_group_is_loading_are_retriable(coordinator, version):
     app = TransactionalApp(coordinator, version).begin()
     groups = coordinator.node.groups.host_of(app.group)
     groups.is_loading = True
@@ -451,7 +451,7 @@ def test_group_that_is_loading(coordinator, version):
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_transaction_coordinator_elsewhere_does_not_send_the_client_away(
+def test_transaction_coordinator_elsewhere_is_not_available(
     coordinator, version, monkeypatch
 ):
     app = TransactionalApp(coordinator, version).begin()

@@ -90,7 +90,7 @@ def test_segment_cleaned_in_part_counts_as_clean_and_as_dirty(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("checkpoint", "first_dirty"), [(-1, 10), (4, 10), (12, 12), (99, 10)])
-def test_checkpoint_outside_the_log_is_not_believed(
+def test_checkpoint_outside_the_log_is_ignored(
     tmp_path: Path, checkpoint: int, first_dirty: int
 ) -> None:
     log = segmented(tmp_path, NOW, NOW, NOW)
@@ -154,7 +154,7 @@ def test_job_and_result_cross_a_file(tmp_path: Path) -> None:
      b'{"end_offset": 1, "groups": [[[[0, "x"]], [[0, 1, 2]]]], "counts": []}',
      b'{"end_offset": 1, "groups": [], "counts": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]}'],
 )  # fmt: skip
-def test_result_that_is_none_is_refused(content: bytes) -> None:
+def test_invalid_result_is_refused(content: bytes) -> None:
     descriptor = os.memfd_create("job")
     os.write(descriptor, content)
     with pytest.raises(CorruptMessage):

@@ -237,7 +237,7 @@ def test_tombstone_is_kept_for_the_longest_retention(tmp_path):
         assert [(r.key, r.value, r.timestamp) for r in records_of(log)] == [(b"a", None, NOW)]
 
 
-def test_reader_of_a_vanished_offset_gets_the_next_batch(tmp_path):
+def test_read_at_a_removed_offset_returns_the_next_batch(tmp_path):
     log = open_log(tmp_path, COMPACT)
     for i in range(40):
         put(log, (b"a", b"%d" % i), timestamp=NOW + i)
@@ -264,7 +264,7 @@ def test_segments_are_joined_and_end_where_the_next_one_begins(tmp_path):
     assert ends == [segment.base_offset for segment in log.segments[1:]]
 
 
-def test_map_of_two_slots_gets_on_with_each_pass(tmp_path):
+def test_map_of_two_slots_cleans_further_with_each_pass(tmp_path):
     log = open_log(tmp_path, COMPACT)
     put(log, *[(b"%d" % (i % 5), b"%d" % i) for i in range(20)])
     log.roll()

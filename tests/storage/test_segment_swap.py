@@ -298,7 +298,7 @@ def test_group_of_other_segments_is_refused(tmp_path):
     assert log.failure is None
 
 
-def test_result_that_is_not_sound_is_refused(tmp_path):
+def test_result_that_does_not_match_its_files_is_refused(tmp_path):
     log = filled(tmp_path)
     group = clean(job_of(log), no_throttle, QuickDisk()).groups[0]
     (segment,) = group.segments
@@ -377,7 +377,7 @@ def test_time_index_of_an_emptied_batch_is_rebuilt(tmp_path):
     assert (found.timestamp, found.offset) == (NOW + 20, 2)
 
 
-def test_snapshot_of_a_vanished_segment_is_deleted(tmp_path):
+def test_snapshot_of_a_removed_segment_is_deleted(tmp_path):
     log = filled(tmp_path)
     run_pass(log)
     log.cleaner_offset = 0
@@ -407,7 +407,7 @@ def test_checkpoint_has_the_text_format_of_kafka(tmp_path):
     "text",
     ["", "1\n0\n", "0\n2\na 0 1\n", "0\n1\na 0\n", "0\n1\na 0 -1\n", "0\nx\n", "0\n1\na b c\n"],
 )
-def test_damaged_checkpoint_is_not_believed(tmp_path, text):
+def test_damaged_checkpoint_is_ignored(tmp_path, text):
     path = tmp_path / layout.CLEANER_CHECKPOINT
     path.write_text(text)
     assert cleaner_checkpoint.read(path) == {}
