@@ -63,6 +63,25 @@ class PendingEntries:
         self.topics.append({**identity, "partitions": partitions})
         return partitions
 
+    def open_partition(
+        self,
+        partitions: list[Response],
+        image: TopicImage | None,
+        error: KafkaError | None,
+        index: int,
+    ) -> TopicImage | None:
+        """Add the entry of a partition; return its topic if the coordinator completes the entry.
+
+        There is either an `image` or an `error`; with an unknown partition the entry is complete.
+        """
+        code = UnknownTopicOrPartition.code if error is None else error.code
+        if image is None or error is not None or index not in image.partitions:
+            partitions.append({"partition_index": index, "error_code": code})
+            return None
+        partitions.append({"partition_index": index, "error_code": 0})
+        self.open.append((partitions[-1], (image.name, index)))
+        return image
+
     def completion(self) -> Callable[[Response], None]:
         """Return a function that completes the entries opened since the last call.
 
@@ -104,21 +123,9 @@ def offset_commit(
             results = entries.topic(**topic_identity(topic))
             image, error = readable_topic(node, client, topic)
             for requested in topic.partitions:
-                index = requested.partition_index
-                code = partition_error_code(image, error, index)
-                results.append({"partition_index": index, "error_code": code})
-                if image is not None and not code:
-                    entries.open.append((results[-1], (image.name, index)))
-                    commits.append(
-                        OffsetToCommit(
-                            image.name,
-                            index,
-                            requested.committed_offset,
-                            requested.committed_leader_epoch,
-                            requested.committed_metadata or "",
-                            image.topic_id,
-                        )  # fmt: skip
-                    )
+                known = entries.open_partition(results, image, error, requested.partition_index)
+                if known is not None:
+                    commits.append(offset_to_commit(known, requested))
                     if len(commits) == ENTRIES_AT_ONCE:
                         decide()
                 yield
@@ -145,12 +152,16 @@ def _commit(
     return groups.commit_offsets(request, commits, token, now_ms, wall_ms, version)
 
 
-def partition_error_code(image: TopicImage | None, error: KafkaError | None, index: int) -> int:
-    """Return the error code of a partition before the coordinator is involved, 0 if none."""
-    if error is not None:
-        return error.code
-    assert image is not None, "either a topic or an error"
-    return 0 if index in image.partitions else UnknownTopicOrPartition.code
+def offset_to_commit(image: TopicImage, requested: Any) -> OffsetToCommit:
+    """Return the offset that an OffsetCommit or TxnOffsetCommit has for a partition."""
+    return OffsetToCommit(
+        image.name,
+        requested.partition_index,
+        requested.committed_offset,
+        requested.committed_leader_epoch,
+        requested.committed_metadata or "",
+        image.topic_id,
+    )
 
 
 def topic_identity(topic: Any) -> Response:
@@ -416,12 +427,9 @@ def offset_delete(node: GroupsNode, request: Any, client: ClientContext) -> Work
         results = entries.topic(name=topic.name)
         image, error = readable_topic(node, client, topic)
         for requested in topic.partitions:
-            index = requested.partition_index
-            code = partition_error_code(image, error, index)
-            results.append({"partition_index": index, "error_code": code})
-            if image is not None and not code:
-                entries.open.append((results[-1], (image.name, index)))
-                partitions.append((image.name, index))
+            known = entries.open_partition(results, image, error, requested.partition_index)
+            if known is not None:
+                partitions.append((known.name, requested.partition_index))
                 if len(partitions) == ENTRIES_AT_ONCE:
                     decide()
             yield

@@ -22,7 +22,7 @@ from kafkalite.broker.future import Future, all_of
 from kafkalite.broker.handlers.groups import GroupsNode
 from kafkalite.broker.handlers.offset_commits import (
     PendingEntries,
-    partition_error_code,
+    offset_to_commit,
     readable_topic,
     topic_identity,
 )
@@ -170,21 +170,9 @@ def _commits(
         if refusal is None:
             image, error = readable_topic(node, client, topic)
         for requested in topic.partitions:
-            index = requested.partition_index
-            code = partition_error_code(image, error, index)
-            results.append({"partition_index": index, "error_code": code})
-            if image is not None and not code:
-                entries.open.append((results[-1], (image.name, index)))
-                commits.append(
-                    OffsetToCommit(
-                        image.name,
-                        index,
-                        requested.committed_offset,
-                        requested.committed_leader_epoch,
-                        requested.committed_metadata or "",
-                        image.topic_id,
-                    )  # fmt: skip
-                )
+            known = entries.open_partition(results, image, error, requested.partition_index)
+            if known is not None:
+                commits.append(offset_to_commit(known, requested))
             yield
         yield
     return commits
