@@ -268,7 +268,7 @@ cdef class BatchFilter:
         self.time_entered = self.max_timestamp
         return True
 
-    # -- what is decided by the caller -------------------------------------------------------
+    # -- calls after `run` has returned DECIDE -----------------------------------------------
 
     def filter_batch(self, BatchReader reader not None, payload, bint keep_all=False,
                      bint rebase=False) -> int:

@@ -68,6 +68,7 @@ def transaction_families(node: Node) -> Iterator[Family]:
         [({}, queue.delayed_count)],
     )  # fmt: skip
     yield Family(
-        "kafkalite_transactions_given_up_total", COUNTER,
-        "Transactions that a leader refused to end; see the log.", [({}, queue.given_up)],
+        "kafkalite_transactions_fenced_total", COUNTER,
+        "Transactions that a leader with a newer coordinator epoch refused to end; see the log.",
+        [({}, queue.fenced_count)],
     )  # fmt: skip

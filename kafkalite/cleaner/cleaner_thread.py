@@ -36,6 +36,8 @@ RECONNECT_MS = 1_000
 CANCEL_CHECK_S = 0.1
 """Interval of checks for a cancelled job while the throttle waits."""
 
+LOST = "Log cleaner lost its connection to a node. node=%d error=%r"
+
 RETRIABLE_ERRORS = DISK_FULL_ERRORS | {errno.EMFILE, errno.ENFILE, errno.ENOENT, errno.ENOMEM}
 
 
@@ -139,7 +141,7 @@ class CleanerThread:
                 offer = cleaning.OFFER(request_id=connection.next_id())
                 fields, _ = connection.request(offer, cleaning.OFFERED)
             except KafkaError as error:
-                log.info("Cleaner lost its connection to a node. node=%d error=%r", node_id, error)
+                log.info(LOST, node_id, str(error))
                 self._disconnect(node_id)
                 continue
             offers.append(fields)
@@ -178,7 +180,7 @@ class CleanerThread:
                     connection.node_id, swapped["error_message"],
                 )  # fmt: skip
         except NetworkException as lost:
-            log.info("Cleaner lost its connection. node=%d error=%r", connection.node_id, lost)
+            log.info(LOST, connection.node_id, str(lost))
             if self._connections.get(connection.node_id) is connection:
                 self._disconnect(connection.node_id)
         finally:

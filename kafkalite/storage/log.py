@@ -554,7 +554,10 @@ class Log:
             self._disk.unlink(self.producers.snapshot_path(offset))
         except OSError as error:
             # Recovery ignores a snapshot at which no batch begins.
-            log.debug("Producer snapshot is left. path=%s error=%r", self.directory, error.strerror)
+            log.debug(
+                "Producer snapshot cannot be deleted. path=%s error=%r",
+                self.directory, error.strerror,
+            )  # fmt: skip
 
     # -- closing -----------------------------------------------------------------------------
 

@@ -287,7 +287,7 @@ def test_transaction_of_a_fenced_coordinator_stays_prepared():
     model.now_ms += 10 * RESPONSE_MS_MAX
     model.work(10)
     assert not model.completed and not len(model.queue)
-    assert model.queue.given_up == 1
+    assert model.queue.fenced_count == 1
     assert model.queue.next_due_ms(model.now_ms) is None
 
 

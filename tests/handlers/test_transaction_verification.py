@@ -423,7 +423,7 @@ def test_addition_is_repeated_until_the_previous_transaction_is_completed(verifi
     assert verified.codes(wire, version=ADDING) == [0]
 
 
-def test_repeated_addition_is_given_up_after_the_maximum(verified):
+def test_repeated_addition_fails_after_the_maximum(verified):
     wire = verified.send(version=ADDING)
     count = 0
     while wire.sent is None:

@@ -108,7 +108,7 @@ class PreparedTransaction:
     unwritten: set[TopicPartition]
     attempts: int = 0
     is_current: bool = True
-    """False once it is completed, given up or replaced."""
+    """False once it is completed, fenced or replaced."""
 
     def marker(self) -> TransactionMarker:
         prepared = self.prepared
@@ -167,8 +167,8 @@ class MarkerQueue:
             send: Sends markers to a node.
             complete: Called with transactions that have all their markers, of one coordinator.
         """
-        self.given_up = 0
-        """Metrics: the number of transactions that a leader has refused."""
+        self.fenced_count = 0
+        """Metrics: the number of transactions whose coordinator a leader has fenced."""
         self._leader_of = leader_of
         self._send = send
         self._complete = complete
@@ -241,7 +241,7 @@ class MarkerQueue:
                     _log_older_epoch(marker)
                 self._written(marker.transaction, marker.partition)
             elif code == TransactionCoordinatorFenced.code:
-                self._give_up(marker)
+                self._fenced(marker)
             else:
                 refused.append(marker)
                 if code not in RETRIABLE and not marker.transaction.attempts:
@@ -370,8 +370,8 @@ class MarkerQueue:
         if not transaction.unwritten:
             self._completed.append(transaction)
 
-    def _give_up(self, marker: QueuedMarker) -> None:
-        self.given_up += 1
+    def _fenced(self, marker: QueuedMarker) -> None:
+        self.fenced_count += 1
         transaction = marker.transaction
         self._remove(transaction)
         log.error(

@@ -7,9 +7,9 @@ as safe as the topic's `durability` makes it.
 The records of a transaction are one batch of its producer; its marker is written in their order by
 the leader of the partition, with a MarkerListener that passes it to the machine.
 
-In place of compaction the journal rewrites itself.  Once enough was written since the last time,
-the machine's live records are appended to the log in steps between other work, and when they are on
-the disk the log start moves to the first of them:
+The log cleaner skips internal topics: the journal rewrites itself.  Once enough was written since
+the last time, the machine's live records are appended to the log in steps between other work, and
+when they are on the disk the log start moves to the first of them:
 
     ░░░░░░░░░░░░░ old ░░░░░░░░░░░░░│ live records, and decisions made meanwhile │ …
                                    ╰ the new log start
@@ -49,7 +49,7 @@ REWRITE_COUNT = 200
 """Number of live records written per step: about a millisecond."""
 REWRITE_PAUSE_MS = 5
 REWRITE_WAIT_MS = 50
-"""Time between two looks whether the transactions have ended that a rewrite waits for."""
+"""Interval of checks whether the transactions that a rewrite waits for have ended."""
 REWRITE_RETRY_MS = 60_000
 
 log = logging.getLogger("kafkalite.broker")
@@ -186,13 +186,13 @@ class PartitionJournal:
             )  # fmt: skip
         else:
             log.info(
-                "Coordinator log was compacted. partition=%s log_start_offset=%d",
+                "Coordinator log was rewritten. partition=%s log_start_offset=%d",
                 self.partition, offset,
             )  # fmt: skip
 
     def _retry_later(self, error: KafkaError) -> None:
         log.warning(
-            "Coordinator log cannot be compacted now; retrying later. partition=%s error=%r",
+            "Coordinator log cannot be rewritten now; retrying later. partition=%s error=%r",
             self.partition, str(error),
         )  # fmt: skip
 

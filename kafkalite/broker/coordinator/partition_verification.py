@@ -3,8 +3,7 @@
 A leader sends a request before the first records of a transaction, by a call on this node or over
 the bus (replica/transaction_verifier.py).  The responses are those of AddPartitionsToTxn 4 and
 newer, also for partitions that are verified only, and are sent once all that they depend on is
-committed.
-The leader has the partition, so it is not looked up, and its principal has been authorized.
+committed.  The leader has the partition and has authorized the client, so neither is checked here.
 """
 
 from __future__ import annotations

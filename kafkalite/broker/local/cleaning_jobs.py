@@ -360,7 +360,7 @@ class CleaningJobs:
         )  # fmt: skip
 
     def fail(self, active: ActivePass, reason: str, *, retriable: bool) -> None:
-        """End a pass that the cleaner has given up."""
+        """End a pass that has failed in the cleaner."""
         self._discard(active)
         self._end(active)
         if not active.reason:

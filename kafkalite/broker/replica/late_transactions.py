@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from kafkalite.broker.future import Future
 from kafkalite.broker.stepping import Work, in_steps
 from kafkalite.errors import KafkaError
+from kafkalite.ids import written_id
 from kafkalite.records.control import TransactionMarker
 
 if TYPE_CHECKING:
@@ -132,8 +133,8 @@ class LateTransactions:
         except KafkaError as error:
             log.warning(
                 "Transaction without a coordinator could not be aborted; retrying later."
-                " partition=%d producer_id=%d error=%r",
-                orphan.partition, orphan.producer_id, str(error),
+                " topic_id=%s partition=%d producer_id=%d error=%r",
+                written_id(orphan.topic_id), orphan.partition, orphan.producer_id, str(error),
             )  # fmt: skip
             return
         log.warning(

@@ -188,7 +188,7 @@ class ProducerTransaction:
             try:
                 self.abort()
             except KafkaError as error:
-                log.warning("A transaction could not be aborted.  error=%s", error)
+                log.warning("Transaction could not be aborted. error=%r", str(error))
 
 
 def _limit(timeout: float | None) -> float | None:

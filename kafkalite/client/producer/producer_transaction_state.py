@@ -112,7 +112,7 @@ class ProducerTransactionState:
             raise error.copy()
         raise InvalidTxnState(
             "A producer with a transactional id sends only inside a transaction: use `with"
-            f" producer.transaction():`.  Now {self.phase.value}."
+            f" producer.transaction():`. Now {self.phase.value}."
         )
 
     def may_send(self, queue: PartitionQueue) -> bool:

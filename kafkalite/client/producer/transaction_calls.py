@@ -39,11 +39,9 @@ UNKNOWN_OUTCOME = (
     "The outcome of the last commit is not known: call commit() of that transaction again, or close"
     " the producer and continue from the committed offsets."
 )
-
-
 ENDED_BY_OTHERS = (
     "The coordinator has ended the transaction already: another producer has the transactional id,"
-    " or transaction.timeout.ms has passed.  This producer cannot continue."
+    " or transaction.timeout.ms has passed. This producer cannot continue."
 )
 
 log = logging.getLogger(__name__)
@@ -148,7 +146,7 @@ class TransactionCalls:
                 self._check_joined(joined)
                 self._cluster.coordinator(
                     self._requests.transactional_id, deadline.left_s, TRANSACTION_KEY
-                )  # its connection tells the features
+                )  # its connection has the finalized features
                 identity = joined
             else:
                 identity = self._next_identity(deadline, shared)
@@ -281,9 +279,9 @@ class TransactionCalls:
                 self._finish_abort(self.deadline(timeout))
             except KafkaError as error:
                 log.warning(
-                    "The producer was closed, but its transaction not aborted; the broker does that"
-                    " after transaction.timeout.ms.  transactional_id=%s error=%s",
-                    self._requests.transactional_id, error,
+                    "Transaction of a closed producer could not be aborted; the broker aborts it"
+                    " after transaction.timeout.ms. transactional_id=%s error=%r",
+                    self._requests.transactional_id, str(error),
                 )  # fmt: skip
 
     def _start_abort(self) -> None:

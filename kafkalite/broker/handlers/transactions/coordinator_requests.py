@@ -1,6 +1,6 @@
 """Requests to the transaction coordinator: the partitions of a transaction, and its end.
 
-AddPartitionsToTxn   v0–v5   v0–v3 are of clients; v4–v5 of brokers, for many transactions (KIP-890)
+AddPartitionsToTxn   v0–v5   clients send v0–v3, brokers v4–v5, for many transactions (KIP-890)
 AddOffsetsToTxn      v0–v4   adds the partition of __consumer_offsets that stores the group
 EndTxn               v0–v5   v5 raises the epoch, and returns it for the next transaction (KIP-890)
 
@@ -32,7 +32,7 @@ from kafkalite.broker.served_apis import Response, ServingNode, serves
 from kafkalite.broker.stepping import Work, in_steps
 from kafkalite.coordination.placement import coordinator_partition
 from kafkalite.coordination.topic_names import CONSUMER_OFFSETS, INTERNAL_TOPICS
-from kafkalite.coordination.transaction import ProducerEpoch
+from kafkalite.coordination.transaction import BUMPS_EPOCH_SINCE, ProducerEpoch
 from kafkalite.coordination.transaction_coordinator import check_id
 from kafkalite.errors import (
     CoordinatorNotAvailable,
@@ -139,14 +139,14 @@ def _add_partitions(
         check_id(transactional_id)
         host = node.transactions.host_of(transactional_id)
         if added.verify_only:
-            answered = host.request(
+            result = host.request(
                 lambda machine, token, _, __: machine.verify_partitions(
                     transactional_id, added.producer, partitions, token
                 )
             )
         else:
-            transaction_version = 0 if is_client else 2
-            answered = host.request(
+            transaction_version = 0 if is_client else BUMPS_EPOCH_SINCE
+            result = host.request(
                 lambda machine, token, now_ms, wall_ms: machine.add_partitions(
                     transactional_id,
                     added.producer,
@@ -159,7 +159,7 @@ def _add_partitions(
             )
     except KafkaError as error:
         return Future.of(refuse(error))
-    return answered.map(
+    return result.map(
         lambda reply: AddResult(reply["error_code"], reply.get("codes", {}))
     ).recover(refuse)
 
@@ -272,7 +272,7 @@ def end_txn(
     """Decide the outcome of a transaction; respond once the decision is committed."""
     transactional_id, version = request.transactional_id, client.version
     producer = ProducerEpoch(request.producer_id, request.producer_epoch)
-    transaction_version = 2 if version >= RAISES_EPOCH_SINCE else 0
+    transaction_version = BUMPS_EPOCH_SINCE if version >= RAISES_EPOCH_SINCE else 0
 
     def refuse(error: KafkaError) -> Response:
         return {"error_code": fenced_code(error, version, FENCED_SINCE)}
