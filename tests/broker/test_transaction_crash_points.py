@@ -171,7 +171,7 @@ def leader_log(cluster):
     return cluster.node(1).replicas.leader("t", 0).log
 
 
-def test_x1_supervisor_dies_before_the_added_partition_is_committed(application):
+def test_partition_lost_by_the_supervisor_before_its_commit_is_added_again(application):
     app = application(durability="fsync")
     cluster = app.cluster
     cluster.running[0].flusher.held = True
@@ -187,7 +187,7 @@ def test_x1_supervisor_dies_before_the_added_partition_is_committed(application)
     assert [each[2] for each in markers(cluster, "t")] == [COMMITTED]
 
 
-def test_x2_worker_dies_after_its_question_was_answered(application):
+def test_partition_added_by_a_worker_that_died_is_verified_again(application):
     app = application()
     cluster = app.cluster
     sent = app.send_records()
@@ -207,7 +207,7 @@ def test_x2_worker_dies_after_its_question_was_answered(application):
 
 
 @pytest.mark.parametrize("is_commit", [ABORTED, COMMITTED])
-def test_x3_worker_dies_between_the_first_records_and_their_response(application, is_commit):
+def test_first_records_of_a_worker_that_died_are_appended_once(application, is_commit):
     app = application(durability="fsync")
     cluster = app.cluster
     cluster.running[1].flusher.held = True
@@ -225,7 +225,7 @@ def test_x3_worker_dies_between_the_first_records_and_their_response(application
 
 
 @pytest.mark.parametrize("is_repeated", [False, True])
-def test_x4_supervisor_dies_before_the_end_is_decided(application, is_repeated, monkeypatch):
+def test_end_lost_by_the_supervisor_is_repeated_or_times_out(application, is_repeated, monkeypatch):
     app = application()
     cluster = app.cluster
     app.produce()
@@ -247,7 +247,7 @@ def test_x4_supervisor_dies_before_the_end_is_decided(application, is_repeated, 
     assert is_stable(cluster, "t") and [each[2] for each in markers(cluster, "t")] == [is_repeated]
 
 
-def test_x10_worker_dies_between_a_marker_and_its_index_entry(application):
+def test_index_entry_lost_by_a_worker_is_rebuilt_from_the_marker(application):
     app = application()
     cluster = app.cluster
     app.produce()
@@ -281,7 +281,7 @@ def test_x10_worker_dies_between_a_marker_and_its_index_entry(application):
     assert found == aborted
 
 
-def test_x15_supervisor_dies_between_the_offset_s_partition_and_its_record(application):
+def test_offset_lost_by_the_supervisor_leaves_nothing_pending(application):
     app = application(durability="fsync")
     cluster = app.cluster
     cluster.running[0].flusher.held = True
@@ -302,7 +302,7 @@ def test_x15_supervisor_dies_between_the_offset_s_partition_and_its_record(appli
     cluster.until(lambda: app.offset() == (0, 7))
 
 
-def test_x17_worker_of_older_code_gets_the_markers_when_it_is_replaced(application, monkeypatch):
+def test_worker_of_older_code_gets_the_markers_when_it_is_replaced(application, monkeypatch):
     """In a rolling upgrade the supervisor is the first; a worker drops messages it cannot know."""
     app = application()
     cluster = app.cluster
