@@ -76,7 +76,7 @@ def serve(
     """Run a service until all orders have ended."""
     with (
         Producer(bootstrap, transactional_id=name) as producer,
-        Consumer(bootstrap, group_id=name, isolation_level="read_committed") as consumer,
+        Consumer(bootstrap, group=name, isolation_level="read_committed") as consumer,
     ):
         producer.init_transactions()  # an earlier run can write nothing from here on
         decide = start(read(bootstrap))

@@ -31,7 +31,6 @@ def run(
         signal.signal(number, lambda *_: os._exit(0))
     if until is not None:
         threading.Thread(target=_end_with, args=[until], name="until", daemon=True).start()
-    stop, _ = os.pipe2(os.O_CLOEXEC)
     throttle = Throttle()
     threads: list[tuple[CleanerThread, threading.Thread]] = []
     wanted = 1
@@ -41,7 +40,7 @@ def run(
         if threads:
             wanted = threads[0][0].threads_wanted
         for missing in sorted(set(range(wanted)) - {each.number for each, _ in threads}):
-            threads.append(_started(CleanerThread(missing, broker, throttle, stop)))
+            threads.append(_started(CleanerThread(missing, broker, throttle)))
         threads.sort(key=lambda pair: pair[0].number)
         threads[0][1].join(CHECK_S)
 

@@ -64,14 +64,12 @@ class CleanerThread:
         number: int,
         broker: Callable[[], CleanedBroker | None],
         throttle: Throttle,
-        stop: int,
     ) -> None:
         self.number = number
         self.threads_wanted = number + 1
         """log.cleaner.threads, as of the last offer."""
         self._broker = broker
         self._throttle = throttle
-        self._stop = stop
         self._connections: dict[int, NodeConnection] = {}
         self._backoff_ms = RECONNECT_MS
 
@@ -116,9 +114,8 @@ class CleanerThread:
         self._connections.pop(node_id).close()
 
     def _sleep(self, timeout_ms: int) -> int:
-        """Sleep until a node sends a packet or the process ends; return the time given."""
+        """Sleep until a node sends a packet; return the time given."""
         waiting = select.poll()
-        waiting.register(self._stop, select.POLLIN)
         for connection in self._connections.values():
             waiting.register(connection, select.POLLIN)
         if waiting.poll(max(1, timeout_ms)):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 
 from kafkalite.cli.command import COMMANDS, Command, UsageError, described, nearest, warn
@@ -144,18 +144,20 @@ def commands_of(word: str) -> dict[str, Command]:
 
 def overview() -> str:
     """Return the page of `kafkalite --help`: every command with its summary."""
-    lines = []
+    commands: dict[str, Command] = {}
     for word in MODULES:
         verbs = commands_of(word)
-        chosen = {word: verbs[word]} if word in verbs else {f"{word} {v}": verbs[v] for v in verbs}
-        lines += [f"  {name:<16} {verb.summary}" for name, verb in chosen.items()]
+        if word in verbs:
+            commands[word] = verbs[word]
+        else:
+            commands |= {f"{word} {name}": verb for name, verb in verbs.items()}
     return "\n".join(
         [
             "usage: kafkalite COMMAND …",
             "",
             "Run and administer Apache Kafka on one host, without a JVM.",
             "",
-            *lines,
+            *summaries(commands),
             "",
             "Run kafkalite COMMAND --help for the flags and examples of a command.",
         ]
@@ -167,8 +169,13 @@ def noun_page(word: str, verbs: dict[str, Command]) -> str:
     opening, _ = described(sys.modules[f"{__name__}.{MODULES[word]}"].__doc__)
     opening = opening.removeprefix(f"kafkalite {word}: ")
     opening = opening[0].upper() + opening[1:]
-    lines = [f"  {name:<12} {verb.summary}" for name, verb in verbs.items()]
-    return "\n".join([f"usage: kafkalite {word} COMMAND …", "", opening, "", *lines])
+    return "\n".join([f"usage: kafkalite {word} COMMAND …", "", opening, "", *summaries(verbs)])
+
+
+def summaries(commands: Mapping[str, Command]) -> list[str]:
+    """Return a line for each command: its name, in a column, and its summary."""
+    width = max(map(len, commands))
+    return [f"  {name:<{width}}  {command.summary}" for name, command in commands.items()]
 
 
 def failed(error: BaseException, message: str, code: int) -> int:

@@ -470,7 +470,7 @@ def compaction(ready: Ready | None) -> Iterator[CheckResult]:
             yield CheckResult(
                 WARNING, "compaction", f"node {node_id}: {value} logs cannot be compacted",
                 "see `kafkalite topic describe TOPIC` and the broker's log; a restart of the node"
-                " tries again",
+                " retries it",
             )  # fmt: skip
         elif value:
             wrong = True

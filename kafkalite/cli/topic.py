@@ -230,7 +230,10 @@ def compact(
     if as_json:
         print(json.dumps(results))
     else:
-        heads = ["TOPIC", "PARTITION", "BEFORE", "AFTER", "DIRTY BEFORE", "AFTER", "CLEAN TO"]
+        heads = [
+            "TOPIC", "PARTITION", "SIZE BEFORE", "SIZE AFTER", "DIRTY BEFORE", "DIRTY AFTER",
+            "CLEAN OFFSET",
+        ]  # fmt: skip
         print(columns(heads, map(result_row, results)))
 
 

@@ -1,6 +1,6 @@
 """kafkalite transaction: list and describe transactions, find hanging ones and abort them.
 
-Works with any Kafka broker from 3.0 on.  Requests are sent without TLS and logins (cli/wire.py).
+Works with any Kafka broker from 3.0 on, without TLS and logins.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def job_file(log: Log) -> Iterator[int]:
 
 
 def cleaned(connection: Connection, job_file: int, throttle: Throttle | None = None) -> Any:
-    thread = CleanerThread(0, lambda: None, throttle or Throttle(), -1)
+    thread = CleanerThread(0, lambda: None, throttle or Throttle())
     return thread._clean(connection, REQUEST, job_file)  # type: ignore[arg-type]
 
 
