@@ -3,7 +3,7 @@
     connection = NodeConnection(path, cluster_id, node_id)
     offered = connection.request(OFFER(request_id=connection.next_id()), OFFERED)
 
-Packets that come unasked are kept: WAKE_UP in `is_awake`, CANCEL_JOB in `cancelled`.  Not
+Packets that are not a response are kept: WAKE_UP in `is_awake`, CANCEL_JOB in `cancelled`.  Not
 thread-safe; an error makes the connection unusable.
 """
 
@@ -75,7 +75,7 @@ class NodeConnection:
             self._note(received)
 
     def read_available(self) -> None:
-        """Read the packets that have come unasked."""
+        """Read the packets that have come, of which none is a response."""
         while self._is_readable(0):
             received, descriptor = self._receive(0)
             if descriptor >= 0:

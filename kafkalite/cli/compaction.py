@@ -1,4 +1,4 @@
-"""Compaction, as the command line sees it: a client of the log cleaner's state on the nodes.
+"""CompactionClient: the command line's requests to compact topics, and for the log cleaner's state.
 
 The messages have no counterpart in Kafka's protocol, so they go over the nodes' local sockets
 (protocol/schemas/cleaning.py): the command runs on the broker's host, as the broker's user.

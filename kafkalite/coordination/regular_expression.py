@@ -155,7 +155,7 @@ def _state_count(node: SyntaxNode) -> int:
 
 
 def _kind(character: str) -> str:
-    """Return what assertions need to know of a character before them."""
+    """Return the kind of a character, by which assertions beside it hold or not."""
     if character == "\n":
         return "\n"
     return "w" if WORD.has(character) else "."

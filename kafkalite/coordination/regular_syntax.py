@@ -343,7 +343,7 @@ class ExpressionParser:
         return CharacterSet(ranges, is_negated=is_negated)
 
     def _escape(self) -> CharacterSet:
-        """Return what an escape sequence stands for; the backslash is passed."""
+        """Return the characters that an escape sequence matches; its backslash was read."""
         character = self._next()
         if character in PERL:
             return PERL[character]

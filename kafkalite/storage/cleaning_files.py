@@ -71,7 +71,7 @@ def write_result(descriptor: int, result: CleaningResult) -> None:
 
 
 def read_result(descriptor: int) -> CleaningResult:
-    """Read a result; raise CorruptMessage if it is none."""
+    """Read a result; raise CorruptMessage if it is not valid."""
     if os.fstat(descriptor).st_size > RESULT_SIZE_MAX:
         raise CorruptMessage("The result of a cleaning is too large.")
     try:

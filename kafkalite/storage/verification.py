@@ -35,7 +35,7 @@ NOT_REQUIRED = VerificationGuard()
 
 
 class VerificationEntry:
-    """The guard of one producer, and what its requests named."""
+    """The guard of one producer, with the epoch and the lowest sequence of its requests."""
 
     __slots__ = ("epoch", "guard", "is_implicit", "lowest_sequence", "time_ms")
 

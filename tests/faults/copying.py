@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import subprocess
 import sys
@@ -33,7 +32,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.conformance.java_client import SMALL
 from tests.faults.prober import guarded
-from tests.faults.run import RECORD, commit
+from tests.faults.run import recorded, write_down
 from tests.faults.victims import Victim, victims
 from tools.apache_kafka import CLIENTS_V1, TOOLS, classpath, java_executable
 
@@ -65,22 +64,19 @@ class Copying:
 
     def line(self) -> dict[str, Any]:
         """Return the run's line of the record file."""
-        return {
-            "day": time.strftime("%Y-%m-%d"),
-            "commit": commit(),
-            "fault": "F23",
-            "count": sum(self.kills.values()),
-            "seed": self.seed,
-            "workers": 2,
-            "durability": self.durability,
-            "transactions": self.version,
-            "copier": self.copier,
-            "acked": self.messages,
-            "acked_per_second": round(self.messages / max(self.seconds, 0.001)),
-            "violations": len(self.complaints),
-            "acts": dict(self.kills),
-            "load": round(os.getloadavg()[0], 1),
-        }
+        return recorded(
+            "F23",
+            count=sum(self.kills.values()),
+            seed=self.seed,
+            workers=2,
+            durability=self.durability,
+            transactions=self.version,
+            copier=self.copier,
+            acked=self.messages,
+            acked_per_second=round(self.messages / max(self.seconds, 0.001)),
+            violations=len(self.complaints),
+            acts=dict(self.kills),
+        )
 
 
 def copier_words(bootstrap: str, partition: int, version: int) -> list[str]:
@@ -262,8 +258,7 @@ def main(arguments: list[str]) -> int:
         run = Copying(words.messages, seed, words.version, words.durability, words.copier)
         played(run, words.against)
         if words.against == "kafkalite":
-            with RECORD.open("a") as file:
-                print(json.dumps(run.line()), file=file)
+            write_down(run)
         print(
             f"{'BAD ' if run.complaints else 'good'} F23 seed {seed}  {run.messages} messages"
             f"  {run.seconds:.0f} s  kills {dict(run.kills)}",

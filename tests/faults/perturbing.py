@@ -18,8 +18,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
-import os
 import random
 import sys
 import tempfile
@@ -47,7 +45,7 @@ from tests.conformance.clients import JAVA, JAVA_V1, KAFKA_PYTHON, LIBRDKAFKA
 from tests.conformance.driven import Driven
 from tests.conformance.table import Kafka, Refused, Transactions, until
 from tests.faults.processes import free_address
-from tests.faults.run import RECORD, commit
+from tests.faults.run import recorded, write_down
 from tools.apache_kafka import ApacheKafka
 
 CLIENTS = {client.name: client for client in (JAVA, JAVA_V1, LIBRDKAFKA, KAFKA_PYTHON)}
@@ -169,21 +167,18 @@ class Perturbing:
 
     def line(self) -> dict[str, Any]:
         """Return the run's line of the record file."""
-        return {
-            "day": time.strftime("%Y-%m-%d"),
-            "commit": commit(),
-            "fault": "F15",
-            "count": self.acts.total(),
-            "seed": self.seed,
-            "workers": 0,
-            "durability": "os",
-            "client": self.client,
-            "transactions": 2 if self.client in VERSION_2 else 1,
-            "acked": sum(outcome != "unknown" for outcome in self.outcomes.values()),
-            "torn": len(self.torn),
-            "violations": len(self.complaints),
-            "load": round(os.getloadavg()[0], 1),
-        }
+        return recorded(
+            "F15",
+            count=self.acts.total(),
+            seed=self.seed,
+            workers=0,
+            durability="os",
+            client=self.client,
+            transactions=2 if self.client in VERSION_2 else 1,
+            acked=sum(outcome != "unknown" for outcome in self.outcomes.values()),
+            torn=len(self.torn),
+            violations=len(self.complaints),
+        )
 
 
 def run_transactions(run: Perturbing, client: Driven, kafka: Kafka, topic: str) -> None:
@@ -302,8 +297,7 @@ def main(arguments: list[str]) -> int:
     words = parser.parse_args(arguments)
     run = played(Perturbing(words.transactions, words.seed, words.client), words.against)
     if words.against == "kafkalite":
-        with RECORD.open("a") as file:
-            print(json.dumps(run.line()), file=file)
+        write_down(run)
     print(
         f"{'BAD ' if run.complaints else 'good'} F15 {run.client} seed {run.seed}"
         f"  {run.count} transactions, {len(run.torn)} torn  {run.seconds:.0f} s",

@@ -14,7 +14,7 @@ import subprocess
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from kafkalite.testing import Broker
 from tests.faults import group_workload, rings
@@ -80,23 +80,20 @@ class Run:
 
     def line(self) -> dict[str, Any]:
         """Return the run's line of the record file."""
-        return {
-            "day": time.strftime("%Y-%m-%d"),
-            "commit": commit(),
-            "fault": self.plan.fault,
-            "count": self.done,
-            "seed": self.plan.seed,
-            "workers": self.plan.workers,
-            "durability": self.plan.mode,
-            "acked": self.history.acked,
-            "acked_per_second": round(self.acked_per_second),
-            "read": len(self.history.final),
-            "violations": len(self.complaints),
-            "void": self.void,
+        return recorded(
+            self.plan.fault,
+            count=self.done,
+            seed=self.plan.seed,
+            workers=self.plan.workers,
+            durability=self.plan.mode,
+            acked=self.history.acked,
+            acked_per_second=round(self.acked_per_second),
+            read=len(self.history.final),
+            violations=len(self.complaints),
+            void=self.void,
             **({"acts": self.acts} if self.acts else {}),
-            "load": round(os.getloadavg()[0], 1),
-            "recovery_s": {kind: spread(times) for kind, times in sorted(self.recoveries.items())},
-        }
+            recovery_s={kind: spread(times) for kind, times in sorted(self.recoveries.items())},
+        )
 
 
 def spread(times: list[float]) -> list[float]:
@@ -202,7 +199,25 @@ def keep(came: Run, directory: Path) -> None:
     (directory / "diary").write_text("\n".join([*came.diary, *came.complaints, ""]))
 
 
-def write_down(came: Run, record: Path = RECORD) -> None:
+class RecordedRun(Protocol):
+    """A run that the record file lists."""
+
+    def line(self) -> dict[str, Any]:
+        """Return the run's line of the record file."""
+
+
+def recorded(fault: str, **fields: Any) -> dict[str, Any]:
+    """Return the line of a run of this fault, with the fields that every line has."""
+    return {
+        "day": time.strftime("%Y-%m-%d"),
+        "commit": commit(),
+        "fault": fault,
+        **fields,
+        "load": round(os.getloadavg()[0], 1),
+    }
+
+
+def write_down(came: RecordedRun, record: Path = RECORD) -> None:
     """Append the run's line to the record file."""
     with record.open("a") as file:
         print(json.dumps(came.line()), file=file)

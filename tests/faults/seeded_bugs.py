@@ -3,9 +3,9 @@
     python -m tests.faults.seeded_bugs              all of them
     python -m tests.faults.seeded_bugs B7 B14       some
 
-The numbers are those of the exactly-once specification.  Each bug replaces a text that is in its
-file once; the tests named beside it must then fail, and pass without it.  Left out are bugs of
-compiled modules, which would have to be built each time.
+The numbers are names that do not change.  Each bug replaces a text that is in its file once; the
+tests named beside it must then fail, and pass without it.  Left out are bugs of compiled modules,
+which would have to be built each time.
 """
 
 from __future__ import annotations

@@ -11,8 +11,6 @@ the number of times that the word was sent.  Every run appends a line to record.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import random
 import shutil
 import subprocess
@@ -28,7 +26,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.conformance.java_client import SMALL, compiled
-from tests.faults.run import RECORD, commit
+from tests.faults.run import recorded, write_down
 from tests.faults.victims import Victim, victims
 from tools.apache_kafka import STREAMS, classpath, java_executable
 
@@ -59,20 +57,17 @@ class Streaming:
 
     def line(self) -> dict[str, Any]:
         """Return the run's line of the record file."""
-        return {
-            "day": time.strftime("%Y-%m-%d"),
-            "commit": commit(),
-            "fault": "STREAMS",
-            "count": sum(self.kills.values()),
-            "seed": self.seed,
-            "workers": 2,
-            "durability": self.durability,
-            "acked": self.sent.total(),
-            "acked_per_second": round(self.sent.total() / max(self.seconds, 0.001)),
-            "violations": len(self.complaints),
-            "acts": dict(self.kills),
-            "load": round(os.getloadavg()[0], 1),
-        }
+        return recorded(
+            "STREAMS",
+            count=sum(self.kills.values()),
+            seed=self.seed,
+            workers=2,
+            durability=self.durability,
+            acked=self.sent.total(),
+            acked_per_second=round(self.sent.total() / max(self.seconds, 0.001)),
+            violations=len(self.complaints),
+            acts=dict(self.kills),
+        )
 
 
 class Counting:
@@ -218,8 +213,7 @@ def main(arguments: list[str]) -> int:
     for seed in range(words.seed, words.seed + words.runs):
         run = played(Streaming(words.kills, seed, words.durability), words.against)
         if words.against == "kafkalite":
-            with RECORD.open("a") as file:
-                print(json.dumps(run.line()), file=file)
+            write_down(run)
         print(
             f"{'BAD ' if run.complaints else 'good'} STREAMS seed {seed}  {run.sent.total()} words"
             f"  {run.seconds:.0f} s  kills {dict(run.kills)}",

@@ -179,7 +179,7 @@ def _commits(
 
 
 def _authorization_error(request: Any, client: ClientContext) -> KafkaError | None:
-    """Return the error of the whole request."""
+    """Return the error of a principal without the right to the id or the group, or None."""
     try:
         client.must(WRITE, TRANSACTIONAL_ID, request.transactional_id)
         client.must(READ, GROUP, request.group_id)

@@ -52,7 +52,7 @@ class CleaningSession:
         }
 
     def received(self, message: TypedRecord) -> None:
-        """Handle a request; raise Disconnect if it is none of a cleaner."""
+        """Handle a request; raise Disconnect for other packets."""
         handler = self._handlers.get(message.kind)
         if handler is None:
             raise Disconnect(f"an unexpected {message.kind} packet")

@@ -40,7 +40,7 @@ class MarkerListener(Protocol):
         """Raise NotLeaderOrFollower if the coordinator cannot take a marker yet."""
 
     def marker_appended(self, marker: TransactionMarker, size: int) -> None:
-        """Take a marker that was appended, of `size` bytes."""
+        """Replay a marker of `size` bytes that was appended."""
 
 
 class Partition:

@@ -142,7 +142,7 @@ SendVerifications: TypeAlias = Callable[
 
 
 class VerifiedProducer(NamedTuple):
-    """Of these, one request at a time is in flight."""
+    """A producer of a transactional id, with one request in flight at a time."""
 
     transactional_id: str
     producer_id: int
