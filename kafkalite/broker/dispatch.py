@@ -30,8 +30,6 @@ from kafkalite.broker.handlers import (  # noqa: F401  (a family enters SERVED w
     reassignments,
     telemetry,
     topics,
-    transaction_markers,
-    transactional_offsets,
     transactions,
 )
 from kafkalite.broker.handlers.transactions.transactions_node import TransactionsNode
@@ -59,7 +57,6 @@ class ServedNode(
     produce.ProduceNode,
     reassignments.ReassignmentsNode,
     telemetry.TelemetryNode,
-    transaction_markers.MarkersNode,
     TransactionsNode,
     Protocol,
 ):

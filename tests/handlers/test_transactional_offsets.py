@@ -9,7 +9,7 @@ import pytest
 from kafkalite import errors
 from kafkalite.broker.coordinator import partition_journal
 from kafkalite.broker.future import Future
-from kafkalite.broker.handlers import transactional_offsets
+from kafkalite.broker.handlers.transactions import transactional_offsets
 from kafkalite.broker.security import READ, WRITE
 from kafkalite.ids import NO_ID
 from kafkalite.protocol.schemas.groups import OFFSET_COMMIT, OFFSET_FETCH

@@ -8,7 +8,7 @@ A handler adds what the coordinator does not know: which topics exist, and autho
 request is passed to the coordinator ENTRIES_AT_ONCE partitions at a time.
 
 With `require_stable` (v7), OffsetFetch has no offset of a partition whose offset a transaction may
-change (KIP-447).  Commits in transactions are in transactional_offsets.py.
+change (KIP-447).  Commits in transactions are in transactions/transactional_offsets.py.
 """
 
 from __future__ import annotations
