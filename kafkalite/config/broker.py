@@ -278,17 +278,17 @@ TRANSACTION_STATE_LOG_NUM_PARTITIONS = BROKER.declare(
 )
 TRANSACTION_STATE_LOG_REPLICATION_FACTOR = BROKER.declare(
     "transaction.state.log.replication.factor", Type.SHORT, 1,
-    """Number of replicas of that topic's partitions.""",
+    """Number of replicas of the partitions of __transaction_state.""",
     check=OnlyValue(1, "a partition has one replica in this version"),
 )
 TRANSACTION_STATE_LOG_MIN_ISR = BROKER.declare(
     "transaction.state.log.min.isr", Type.INT, 1,
-    """min.insync.replicas of that topic.""",
+    """min.insync.replicas of __transaction_state.""",
     check=OnlyValue(1, "a partition has one replica in this version"),
 )
 TRANSACTION_STATE_LOG_SEGMENT_BYTES = BROKER.declare(
     "transaction.state.log.segment.bytes", Type.INT, 100 << 20,
-    """segment.bytes of that topic.""",
+    """segment.bytes of __transaction_state.""",
     check=at_least(1 << 20),
 )
 TRANSACTION_PARTITION_VERIFICATION_ENABLE = BROKER.declare(
@@ -308,7 +308,8 @@ ADD_PARTITIONS_TO_TXN_RETRY_BACKOFF_MS = BROKER.declare(
 )
 ADD_PARTITIONS_TO_TXN_RETRY_BACKOFF_MAX_MS = BROKER.declare(
     "add.partitions.to.txn.retry.backoff.max.ms", Type.INT, 100,
-    """Time after which the leader stops to repeat it; the producer then repeats its request.""",
+    """Time for which a partition's leader repeats a request to add the partition to a transaction.
+    After it the producer gets CONCURRENT_TRANSACTIONS and repeats its own request.""",
     check=at_least(0),
 )
 
@@ -390,12 +391,12 @@ OFFSETS_TOPIC_NUM_PARTITIONS = BROKER.declare(
 )
 OFFSETS_TOPIC_REPLICATION_FACTOR = BROKER.declare(
     "offsets.topic.replication.factor", Type.SHORT, 1,
-    """Number of replicas of that topic's partitions.""",
+    """Number of replicas of the partitions of __consumer_offsets.""",
     check=OnlyValue(1, "a partition has one replica in this version"),
 )
 OFFSETS_TOPIC_SEGMENT_BYTES = BROKER.declare(
     "offsets.topic.segment.bytes", Type.INT, 100 << 20,
-    """segment.bytes of that topic.""",
+    """segment.bytes of __consumer_offsets.""",
     check=at_least(1 << 20),
 )
 
