@@ -8,6 +8,7 @@ partitions then has its marker, and none gets one after that.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from hypothesis import given, settings
@@ -21,6 +22,7 @@ from kafkalite.broker.coordinator.marker_queue import (
     RETRY_MS,
     MarkerQueue,
     PartitionLeader,
+    PreparedTransaction,
 )
 from kafkalite.broker.replica.marker_writer import MarkerTargets
 from kafkalite.protocol.schemas.transaction_records import Transaction, TransactionState
@@ -31,6 +33,7 @@ PARTITIONS = 5
 
 @dataclass
 class Coordinator:
+    complete: Callable[[Sequence[PreparedTransaction]], None]
     coordinator_epoch: int = 0
     is_closed: bool = False
 
@@ -50,7 +53,7 @@ class Model:
 
     def __init__(self) -> None:
         self.now_ms = 0
-        self.coordinator = Coordinator()
+        self.coordinator = Coordinator(self.complete)
         self.nodes = [Leader(node_id) for node_id in range(NODES)]
         self.leaders = {("t", index): index % NODES for index in range(PARTITIONS)}
         self.logs: dict[tuple[str, int], list[int]] = {each: [] for each in self.leaders}
@@ -58,7 +61,7 @@ class Model:
         """The error code of appends, or 0."""
         self.added: dict[str, Transaction] = {}
         self.completed: list[str] = []
-        self.queue = MarkerQueue(self.leader_of, self.send, self.complete)
+        self.queue = MarkerQueue(self.leader_of, self.send)
 
     def leader_of(self, partition):
         leader = self.leaders.get(partition)

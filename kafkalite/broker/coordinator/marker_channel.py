@@ -98,7 +98,7 @@ class MarkerChannel:
         self._send_to_worker: Send | None = None
         self._timer: Timer | None = None
         self._due_ms = 0
-        self.queue = MarkerQueue(self._leader_of, self._send, self._complete)
+        self.queue = MarkerQueue(self._leader_of, self._send)
 
     def attach(self, host: CoordinatorHost[TransactionCoordinator]) -> None:
         """Have the markers of a coordinator's transactions written, from its load on."""
@@ -167,11 +167,6 @@ class MarkerChannel:
 
         self._writer.write(targets).then(respond)
         return True
-
-    def _complete(self, transactions: Sequence[PreparedTransaction]) -> None:
-        coordinator = transactions[0].coordinator
-        assert isinstance(coordinator, CoordinatedTransactions)
-        coordinator.complete(transactions)
 
     # -- the timer ---------------------------------------------------------------------------
 

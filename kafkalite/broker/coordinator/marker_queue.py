@@ -90,6 +90,9 @@ class MarkerCoordinator(Protocol):
     def is_closed(self) -> bool:
         """True if the transactions are no longer coordinated here."""
 
+    def complete(self, transactions: Sequence[PreparedTransaction]) -> None:
+        """Record that these transactions have all their markers."""
+
 
 class PartitionLeader(NamedTuple):
     """The leader of a partition, and the id of its topic."""
@@ -158,20 +161,17 @@ class MarkerQueue:
         self,
         leader_of: Callable[[TopicPartition], PartitionLeader | None],
         send: Send,
-        complete: Callable[[Sequence[PreparedTransaction]], object],
     ) -> None:
         """Create an empty queue.
 
         Args:
             leader_of: Returns the leader of a partition; None if the partition does not exist.
             send: Sends markers to a node.
-            complete: Called with transactions that have all their markers, of one coordinator.
         """
         self.fenced_count = 0
         """Metrics: the number of transactions whose coordinator a leader has fenced."""
         self._leader_of = leader_of
         self._send = send
-        self._complete = complete
         self._transactions: dict[str, PreparedTransaction] = {}
         self._unrouted: deque[Unrouted] = deque()
         self._nodes: dict[int, NodeQueue] = {}
@@ -356,7 +356,7 @@ class MarkerQueue:
                 self._remove(transaction)
                 completed.append(transaction)
         if completed and not coordinator.is_closed:
-            self._complete(completed)
+            coordinator.complete(completed)
 
     # -- internals ---------------------------------------------------------------------------
 
