@@ -13,13 +13,14 @@ Two keys with the same digest would be one key, as in Apache Kafka, whose digest
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
-from libc.stdlib cimport calloc, free, realloc
+from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy
 
 from batch_check cimport check_batch, crc32c
 from batch_layout cimport *
 from batch_walk cimport Batch, timestamp_of
 from big_endian cimport load_i16, load_i32, load_i64, store_i16, store_i32, store_i64, store_u32
+from byte_array cimport Bytes, reserve
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from file_bytes cimport pread_whole
 from record_walk cimport Record, take_record
@@ -70,25 +71,6 @@ ROLL = ROLL_
 UNCHANGED = UNCHANGED_
 REWRITTEN = REWRITTEN_
 EMPTIED = EMPTIED_
-
-
-cdef struct Bytes:
-    uint8_t* at
-    Py_ssize_t size
-    Py_ssize_t room
-
-
-cdef bint reserve(Bytes* bytes, Py_ssize_t size) noexcept nogil:
-    """Make room for `size` more bytes; return False if memory ran out."""
-    cdef Py_ssize_t room = bytes.room
-    cdef uint8_t* at
-    if bytes.size + size > room:
-        room = 2 * room + size
-        at = <uint8_t*> realloc(bytes.at, room)
-        if at == NULL:
-            return False
-        bytes.at, bytes.room = at, room
-    return True
 
 
 cdef class BatchReader:

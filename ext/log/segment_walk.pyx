@@ -11,12 +11,13 @@ offsets of leader epochs, and the batches of producers, of which only the last f
 
 from libc.errno cimport errno
 from libc.stdint cimport INT64_MAX, int16_t, int32_t, int64_t, uint8_t
-from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcmp, memset
 
 from batch_check cimport check_batch
 from batch_layout cimport *
 from big_endian cimport load_i16, load_i32, load_i64, store_i32, store_i64
+from byte_array cimport Bytes, extended
 from control_record cimport NO_CONTROL_TYPE, read_control
 from file_bytes cimport data_end_of, pread_whole
 
@@ -254,28 +255,6 @@ cdef struct Produced:
 cdef struct EpochStart:
     int32_t leader_epoch
     int64_t base_offset
-
-
-# A growing array: `size` bytes used of `room`.
-cdef struct Bytes:
-    uint8_t* at
-    Py_ssize_t size
-    Py_ssize_t room
-
-
-cdef uint8_t* extended(Bytes* bytes, Py_ssize_t size) noexcept nogil:
-    """Return where to write `size` more bytes; NULL if memory ran out."""
-    cdef Py_ssize_t room = bytes.room
-    cdef uint8_t* at
-    if bytes.size + size > room:
-        room = 2 * room + size
-        at = <uint8_t*> realloc(bytes.at, room)
-        if at == NULL:
-            return NULL
-        bytes.at, bytes.room = at, room
-    at = bytes.at + bytes.size
-    bytes.size += size
-    return at
 
 
 cdef struct Scan:
