@@ -325,7 +325,7 @@ def test_commit_accepts_the_former_name_of_its_argument(served):
         assert consumer.committed(place) == {place: 3}
         consumer.commit(offsets={place: 4})
         assert consumer.committed(place) == {place: 4}
-        with pytest.raises(TypeError, match="both given"):
+        with pytest.raises(TypeError, match="not both"):
             consumer.commit({place: 5}, offsets_to_keep={place: 6})
         assert consumer.committed(place) == {place: 4}
 

@@ -542,7 +542,7 @@ class Consumer:
                 they may commit.
         """
         if None not in (offsets, offsets_to_keep):
-            raise TypeError("offsets and its former name, offsets_to_keep, are both given")
+            raise TypeError("pass either offsets or offsets_to_keep, its former name, not both")
         self._offsets.commit(offsets_to_keep if offsets is None else offsets, timeout)
 
     def committed(
