@@ -1,7 +1,7 @@
 """kafka-transactions.sh: list and describe transactions, find hanging ones, end them.
 
 Left out: TLS and SASL (cli/wire.py).  A topic or a partition that does not exist is an error at
-once; Kafka's tool asks for it again for a minute.
+once; Kafka's tool retries for a minute.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ UNSET = "None"
 
 TOPIC = Flag("topic", "NAME", "name of the topic")
 PARTITION = Flag("partition", "ID", "number of the partition", whole)
-BROKER = Flag("broker-id", "ID", "the broker to ask, instead of the leader", whole)
+BROKER = Flag("broker-id", "ID", "the broker that responds, instead of the leader", whole)
 COMMANDS = {
     "list": ToolCommand(
         "list transactional ids with their coordinators and states",
