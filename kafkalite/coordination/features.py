@@ -65,7 +65,7 @@ def finalize(
     records = [
         FEATURE(name=name, level=min(by_node[node_id][name] for node_id in image.nodes))
         for name in by_node[SUPERVISOR_ID]
-        if name not in image.features and _unsupported(image, name, 0, by_node) is None
+        if name not in image.features and _unsupported(image, name, 1, by_node) is None
     ]
     return DecisionResult(None, records)
 
@@ -111,17 +111,19 @@ def _refusal(
         )
     if wanted.level > current and wanted.upgrade_type != UpgradeType.UPGRADE:
         return "Can't downgrade to a newer version."
+    if name not in SUPPORTED_LEVELS:
+        return f"Feature {name} not found."
     return None
 
 
 def _unsupported(
     image: ClusterImage, name: str, level: int, by_node: Mapping[int, SupportedLevels]
 ) -> str | None:
-    """Return why some node does not support this level, or None if all do."""
+    """Return why some node does not support this level, or None if all do; level 0 always is."""
     for node_id in sorted(image.nodes):
         what = "Local controller" if node_id == SUPERVISOR_ID else "Broker"
-        level_max = by_node.get(node_id, {}).get(name)
-        if level_max is None:
+        level_max = by_node.get(node_id, {}).get(name, 0)
+        if level and not level_max:
             return f"{what} {node_id} does not support this feature."
         if level > level_max:
             return f"{what} {node_id} only supports versions 0-{level_max}"

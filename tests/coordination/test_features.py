@@ -90,6 +90,7 @@ NEITHER = (
         (7, {}, "Local controller 0 only supports versions 0-2"),
         (7, {"upgrade_type": SAFE}, "Local controller 0 only supports versions 0-2"),
         (1, {"name": "no.such"}, "Local controller 0 does not support this feature."),
+        (0, {"name": "no.such", "upgrade_type": SAFE}, "Feature no.such not found."),
         (1, {"by_node": {}}, "Local controller 0 does not support this feature."),
         (1, {"by_node": {0: LEVELS, 1: LEVELS}}, "Broker 2 does not support this feature."),
         (

@@ -63,6 +63,7 @@ MINIMUM = (
     "Kafka writes min.insync.replicas into the cluster's own configuration; here it is a default"
 )
 SYNONYM = "a default is told as a synonym too"
+FEATURE = "the metadata log and the groups have no features here"
 
 BROKERS = (
     Brokers("topics", "* --create --topic {x}flights", WORDS),
@@ -71,6 +72,8 @@ BROKERS = (
     Brokers("topics", "* --describe --topic *", MINIMUM),
     Brokers("configs", "* --describe * {x}set", SYNONYM),
     Brokers("configs", "* --describe --topic {x}set", SYNONYM),
+    Brokers("features", "* describe", FEATURE),
+    Brokers("features", "* describe --node-id 0", FEATURE),
 )
 
 

@@ -38,6 +38,7 @@ CLASSES = {
     "kafka-delete-records": f"{PACKAGE}.DeleteRecordsCommand",
     "kafka-dump-log": f"{PACKAGE}.DumpLogSegments",
     "kafka-transactions": f"{PACKAGE}.TransactionsCommand",
+    "kafka-features": f"{PACKAGE}.FeatureCommand",
 }
 
 

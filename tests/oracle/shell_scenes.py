@@ -320,6 +320,37 @@ TRANSACTIONS = steps(
     "",
 )
 
+FEATURES = steps(
+    "features",
+    "describe",
+    "describe --node-id 0",
+    "describe --node-id -1",
+    "describe --bogus",
+    "upgrade",
+    "upgrade --feature transaction.version",
+    "upgrade --feature transaction.version=soon",
+    "upgrade --feature transaction.version=0",
+    "upgrade --feature transaction.version=1 --feature transaction.version=2",
+    "upgrade --feature transaction.version=1",
+    "upgrade --feature transaction.version=2",
+    "upgrade --feature transaction.version=7",
+    "upgrade --feature transaction.version=7 --dry-run",
+    "upgrade --feature transaction.version=2 --feature no.such=1",
+    "downgrade --feature transaction.version=1 --dry-run",
+    "downgrade --feature transaction.version=1",
+    "downgrade --feature transaction.version=1 --unsafe",
+    "downgrade --feature transaction.version=2",
+    "downgrade --feature no.such=1",
+    "upgrade --feature transaction.version=2 --unsafe",
+    "disable",
+    "disable --feature transaction.version=1",
+    "disable --feature transaction.version --dry-run",
+    "disable --feature transaction.version",
+    "disable --feature transaction.version --unsafe",
+    "upgrade --feature transaction.version=2",
+    "",
+)
+
 NUMBERS = {
     "ProducerId",
     "LastTimestamp",
@@ -337,6 +368,7 @@ FAMILIES = {
     "groups": GROUPS,
     "dump": DUMP,
     "transactions": TRANSACTIONS,
+    "features": FEATURES,
 }
 
 
@@ -359,6 +391,7 @@ def kept(printed: bytes, bootstrap: str, names: str, directory: Path) -> list[st
     text = printed.decode(errors="backslashreplace")
     text = text.replace(str(directory), "{d}").replace(bootstrap, "{b}").replace(names, "{x}")
     text = re.sub(r"TopicId: \S+", "TopicId: {id}", text)
+    text = re.sub(r"\bEpoch: \d+", "Epoch: {epoch}", text)
     return sorted(without_numbers(text.splitlines()))
 
 

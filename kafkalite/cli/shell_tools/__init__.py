@@ -29,6 +29,7 @@ TOOLS = {
     "kafka-delete-records": "delete_records",
     "kafka-dump-log": "dump_log",
     "kafka-transactions": "transactions",
+    "kafka-features": "features",
 }
 """The module of each script."""
 
