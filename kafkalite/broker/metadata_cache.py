@@ -14,6 +14,7 @@ from kafkalite.broker.node_settings import NodeSettings
 from kafkalite.config.broker import ADVERTISED_LISTENERS
 from kafkalite.config.listener import parse_listener
 from kafkalite.config.settings import Settings
+from kafkalite.config.topic import CLEANUP_POLICY
 from kafkalite.coordination.image import SUPERVISOR_ID, ClusterImage, NodeImage, TopicImage
 
 Topic = str | bytes
@@ -72,6 +73,16 @@ class MetadataCache:
         if settings is None:
             settings = self._topic_settings[key] = base.for_topic(dict(overrides))
         return settings
+
+    def log_settings_of(self, topic: TopicImage) -> Settings:
+        """Return the settings of a topic's logs.
+
+        The coordinator of an internal topic compacts its logs (partition_journal.py), so that
+        neither the log cleaner nor retention may.
+        """
+        if topic.internal:
+            return self.settings_of({**topic.config, CLEANUP_POLICY.name: ""})
+        return self.settings_of(topic.config)
 
     def leader_of(self, topic: Topic, index: int) -> tuple[int, int] | None:
         """Return the leader and leader epoch of a partition, for a stale client (KIP-951)."""

@@ -351,7 +351,7 @@ class Node:
 
     def _topic_settings(self, topic: str) -> Settings:
         known = self.image.topics.get(topic)
-        return self.metadata.settings_of(known.config if known else {})
+        return self.metadata.log_settings_of(known) if known else self.metadata.settings_of({})
 
     def _topic_id_of(self, record: TypedRecord) -> bytes | None:
         if record.kind is CONFIG:

@@ -381,7 +381,7 @@ def described(
 ) -> dict[str, Any]:
     """Return a topic's description as `--json` prints it."""
     configs = configs_of(admin, topic.name)
-    is_compacted = has_compaction(configs)
+    is_compacted = has_compaction(configs) and not topic.is_internal
     statuses = client.statuses(list(addresses_of(topic))) if is_compacted else {}
     starts = offsets(admin, topic, OffsetSpec.earliest())
     ends = offsets(admin, topic, OffsetSpec.latest())
@@ -448,7 +448,7 @@ def configs_set(configs: Mapping[str, Any] | None) -> dict[str, str] | None:
 
 
 def has_compaction(configs: Mapping[str, Any] | None) -> bool:
-    """Return whether the log cleaner compacts a topic with these configs."""
+    """Return whether a topic with these configs is compacted."""
     policy = (configs or {}).get("cleanup.policy")
     return policy is not None and "compact" in (policy.value or "").split(",")
 

@@ -26,6 +26,7 @@ from kafkalite.storage.disk import DiskFailed
 from kafkalite.storage.layout import CLEANER_CHECKPOINT
 from kafkalite.storage.log_reader import read
 from tests.broker.local_harness import LocalClient, LocalNode, descriptor_count
+from tests.handlers.grouping import find
 from tests.handlers.test_compacted_topics import set_policy
 
 
@@ -377,6 +378,17 @@ def test_requested_log_is_rolled_and_cleaned_whatever_its_ratio(host, cleaner):
 def test_topic_that_is_not_compacted_cannot_be_requested(host, cleaner):
     plain = host.create("b", 1)
     assert "is not compacted" in cleaner.status(plain, cleaning.COMPACT)["error_message"]
+
+
+def test_internal_topic_is_left_to_its_coordinator(host, cleaner):
+    find(host)
+    name = "__consumer_offsets"
+    topic = host.node.image.topic(name)
+    assert topic.config["cleanup.policy"] == "compact"
+    fill(host, topic=name)
+    assert cleaner.offer()["topic_id"] == NO_ID
+    refused = cleaner.status(topic.topic_id, cleaning.COMPACT)
+    assert f"{name} is compacted by its coordinator" in refused["error_message"]
 
 
 def test_small_map_cleans_a_requested_log_in_several_passes(host, cleaner):

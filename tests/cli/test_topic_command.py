@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 
+from confluent_kafka import Consumer, TopicPartition
+
 from tests.cli.conftest import Run
 
 
@@ -102,6 +104,17 @@ def test_topic_alter_changes_partitions_and_configs(run_command, kafka_topic):
     ]
     (topic,) = run_command("topic", "describe", kafka_topic, "--json").json
     assert topic["configs"] == {"retention.ms": "60000"}
+
+
+def test_internal_topic_is_described_without_the_state_of_the_log_cleaner(
+    run_command, kafka_broker
+):
+    consumer = Consumer({"bootstrap.servers": kafka_broker.bootstrap, "group.id": "internal"})
+    consumer.committed([TopicPartition("any", 0)], timeout=30)
+    consumer.close()
+    (topic,) = run_command("topic", "describe", "__consumer_offsets", "--json").json
+    assert topic["internal"] and topic["configs"]["cleanup.policy"] == "compact"
+    assert "compaction" not in topic["partitions"][0]
 
 
 def test_dry_run_of_topic_alter_changes_nothing(run_command, kafka_topic):

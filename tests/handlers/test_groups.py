@@ -10,8 +10,11 @@ import pytest
 from kafkalite import errors
 from kafkalite.broker.coordinator.coordinator_host import LATE_TIMER_PAUSE_MS
 from kafkalite.broker.security import DELETE, DESCRIBE, READ
+from kafkalite.config.resources import Resource
+from kafkalite.config.settings import Source
 from kafkalite.errors import KafkaStorageError
 from kafkalite.protocol.schemas.cluster import METADATA
+from kafkalite.protocol.schemas.configs import DESCRIBE_CONFIGS
 from kafkalite.protocol.schemas.groups import (
     DELETE_GROUPS,
     DESCRIBE_GROUPS,
@@ -57,7 +60,7 @@ def test_find_coordinator_creates_the_offsets_topic_once(broker):
     assert "__consumer_offsets" not in broker.node.image.topics
     find(broker)
     topic = broker.node.image.topic("__consumer_offsets")
-    assert len(topic.partitions) == 1 and topic.config["retention.ms"] == "-1"
+    assert len(topic.partitions) == 1 and topic.config["cleanup.policy"] == "compact"
     find(broker, 4, "another")
     assert broker.node.image.topic("__consumer_offsets").topic_id == topic.topic_id
     (answer,) = broker.request(METADATA, 12, topics=[{"name": topic.name}]).topics
@@ -95,6 +98,26 @@ def test_find_coordinator_without_offsets_topic_is_not_available(broker, monkeyp
 
     monkeypatch.setattr(type(broker.node.local_controller.log), "append", full)
     assert find(broker, 2).error_code == errors.CoordinatorNotAvailable.code
+
+
+@pytest.mark.parametrize(
+    ("name", "key_type", "compression"),
+    [("__consumer_offsets", 0, "producer"), ("__transaction_state", 1, "uncompressed")],
+)
+def test_internal_topic_is_described_as_compacted_and_its_logs_keep_all(
+    broker, name, key_type, compression
+):
+    find(broker, key_type=key_type)
+    keys = ["cleanup.policy", "compression.type"]
+    resource = {"resource_type": Resource.TOPIC, "resource_name": name, "configuration_keys": keys}
+    (described,) = broker.request(DESCRIBE_CONFIGS, 4, resources=[resource]).results
+    values = [(each.name, each.value, each.config_source) for each in described.configs]
+    source = Source.TOPIC
+    assert values == [
+        ("cleanup.policy", "compact", source), ("compression.type", compression, source),
+    ]  # fmt: skip
+    config = broker.node.replicas.leader(name, 0).log.config
+    assert (config.compacts, config.deletes) == (False, False)
 
 
 def test_find_coordinator_without_permission_is_refused(broker):

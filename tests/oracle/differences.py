@@ -229,10 +229,6 @@ DIFFERENCES = (
             ),
             ("Produce *", "*.error_message", SAYS_WHY),
             ("DescribeConfigs *", "*.error_message", SAYS_WHY),
-            (
-                "DescribeConfigs *", "*.configs.c*",
-                "its coordinator keeps it small, and no compaction; codecs are the default",
-            ),
         )
     ),
     # Looking behind the topics

@@ -20,10 +20,10 @@ from kafkalite.config.broker import (
     TRANSACTION_STATE_LOG_SEGMENT_BYTES,
 )
 from kafkalite.config.topic import (
+    CLEANUP_POLICY,
+    COMPACT,
     COMPRESSION_TYPE,
     MIN_INSYNC_REPLICAS,
-    RETENTION_BYTES,
-    RETENTION_MS,
     SEGMENT_BYTES,
     UNCLEAN_LEADER_ELECTION_ENABLE,
 )
@@ -50,19 +50,19 @@ class InternalTopic(NamedTuple):
     """Keys of the topic, with the keys of the broker that set them."""
 
 
-# The coordinator decides what to retain, never time or size: partition_journal.py in
-# broker/coordinator.
-UNLIMITED: Mapping[ConfigKey[Any], str] = {RETENTION_MS: "-1", RETENTION_BYTES: "-1"}
-
 INTERNAL_TOPICS = {
     CONSUMER_OFFSETS: InternalTopic(
         OFFSETS_TOPIC_NUM_PARTITIONS,
-        UNLIMITED,
+        {CLEANUP_POLICY: COMPACT, COMPRESSION_TYPE: "producer"},
         {SEGMENT_BYTES: OFFSETS_TOPIC_SEGMENT_BYTES},
     ),
     TRANSACTION_STATE: InternalTopic(
         TRANSACTION_STATE_LOG_NUM_PARTITIONS,
-        {**UNLIMITED, COMPRESSION_TYPE: "uncompressed", UNCLEAN_LEADER_ELECTION_ENABLE: "false"},
+        {
+            CLEANUP_POLICY: COMPACT,
+            COMPRESSION_TYPE: "uncompressed",
+            UNCLEAN_LEADER_ELECTION_ENABLE: "false",
+        },
         {
             SEGMENT_BYTES: TRANSACTION_STATE_LOG_SEGMENT_BYTES,
             MIN_INSYNC_REPLICAS: TRANSACTION_STATE_LOG_MIN_ISR,

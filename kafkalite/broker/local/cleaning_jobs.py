@@ -130,9 +130,9 @@ class CleaningJobs:
     # -- choosing ----------------------------------------------------------------------------
 
     def compacted(self) -> Iterator[Partition]:
-        """Yield the partitions that are compacted; those of internal topics are not."""
+        """Yield the partitions that the log cleaner compacts."""
         for partition in list(self._node.replicas):
-            if partition.log.config.compacts and partition.topic not in INTERNAL_TOPICS:
+            if partition.log.config.compacts:
                 yield partition
 
     def best_offer(self) -> CleaningOffer | None | Future[CleaningOffer | None]:
@@ -192,7 +192,11 @@ class CleaningJobs:
         partition = self._node.replicas.leader(topic_id, index)
         if not self._node.settings[LOG_CLEANER_ENABLE]:
             raise PolicyViolation(f"{LOG_CLEANER_ENABLE.name} is false: no log is compacted.")
-        if not partition.log.config.compacts or partition.topic in INTERNAL_TOPICS:
+        if partition.topic in INTERNAL_TOPICS:
+            raise InvalidConfig(
+                f"{partition.topic} is compacted by its coordinator, not by the log cleaner."
+            )
+        if not partition.log.config.compacts:
             raise InvalidConfig(
                 f"{partition.topic} is not compacted: its cleanup.policy has no `compact`."
             )

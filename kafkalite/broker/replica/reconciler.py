@@ -175,7 +175,7 @@ class Reconciler:
             if topic.partitions[renewal.partition].leader != self._metadata.node_id:
                 self._renewals.remove(found, topic_id)
                 self._transfer(found, topic_id)
-        settings = self._metadata.settings_of(topic.config)
+        settings = self._metadata.log_settings_of(topic)
         self._enqueue([
             (topic_id, index)
             for index, partition in topic.partitions.items()
@@ -224,7 +224,7 @@ class Reconciler:
         topic = self._metadata.image.topics_by_id.get(topic_id)
         if topic is None:
             return
-        settings = self._metadata.settings_of(topic.config)
+        settings = self._metadata.log_settings_of(topic)
         partition = self._replicas.of_topic(topic_id).get(index)
         if partition is None:
             self._open_or_create(topic, index, settings)
@@ -246,7 +246,7 @@ class Reconciler:
 
     def open_topic(self, topic: TopicImage, loaded: dict[tuple[str, int], Log]) -> None:
         """Lead the topic's partitions that were loaded at startup; create missing logs."""
-        settings = self._metadata.settings_of(topic.config)
+        settings = self._metadata.log_settings_of(topic)
         for index, partition in topic.partitions.items():
             if partition.leader != self._metadata.node_id:
                 continue
@@ -378,7 +378,7 @@ class Reconciler:
             return self._discard(name, index, topic_id) or late
         if topic.partitions[index].leader != self._metadata.node_id:
             return True
-        self._open_or_create(topic, index, self._metadata.settings_of(topic.config))
+        self._open_or_create(topic, index, self._metadata.log_settings_of(topic))
         return index in self._replicas.of_topic(topic_id)
 
     def _discard(self, topic: str, index: int, topic_id: bytes) -> bool:
