@@ -47,10 +47,10 @@ OFFSETS = "tests/coordination/test_transactional_offsets.py tests/broker/test_pe
 
 BUGS = (
     SeededBug(
-        "B1", "EndTxn is answered before Prepare is committed",
+        "B1", "EndTxn gets its response before Prepare is committed",
         "kafkalite/broker/machine_host.py",
-        "            self._wait(records, lambda: future.resolve(result.response))",
-        "            self._wait(records, lambda: None)\n"
+        "            self._wait(records, settle)",
+        "            self._wait(records, lambda _: None)\n"
         "            future.resolve(result.response)",
         "tests/broker/test_machine_host.py",
     ),
@@ -99,7 +99,8 @@ BUGS = (
     SeededBug(
         "B8", "ended transactions do not hold back the last stable offset",
         "kafkalite/storage/open_transactions.py",
-        "            min((each.first_offset for each in ended), default=high_watermark),\n", "",
+        "            min((each.first_offset for each in self._ended), default=high_watermark),\n",
+        "",
         LOG,
     ),
     SeededBug(
