@@ -96,7 +96,10 @@ class Dispatcher:
         handler = SERVED.get(header.api_key)
         if handler is None:
             raise Disconnect(f"unsupported API key {header.api_key}")
-        if not handler.low <= header.version <= handler.high:
+        version = header.version
+        if not handler.low <= version <= handler.high and (
+            version != handler.highest(self._node.settings)
+        ):
             return self._unsupported_version(handler, header)
         counts = self._counts.get(header.api_key)
         if counts is None:

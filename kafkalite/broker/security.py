@@ -35,6 +35,7 @@ class AclOperation(IntEnum):
     DESCRIBE_CONFIGS = 10
     ALTER_CONFIGS = 11
     IDEMPOTENT_WRITE = 12
+    TWO_PHASE_COMMIT = 15
 
 
 class ResourceType(IntEnum):
@@ -58,6 +59,7 @@ CLUSTER_ACTION = AclOperation.CLUSTER_ACTION
 DESCRIBE_CONFIGS = AclOperation.DESCRIBE_CONFIGS
 ALTER_CONFIGS = AclOperation.ALTER_CONFIGS
 IDEMPOTENT_WRITE = AclOperation.IDEMPOTENT_WRITE
+TWO_PHASE_COMMIT = AclOperation.TWO_PHASE_COMMIT
 
 TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = (
     ResourceType.TOPIC,
@@ -84,7 +86,7 @@ OPERATIONS = {
         ALTER_CONFIGS,
         IDEMPOTENT_WRITE,
     ),
-    TRANSACTIONAL_ID: (WRITE, DESCRIBE),
+    TRANSACTIONAL_ID: (WRITE, DESCRIBE, TWO_PHASE_COMMIT),
 }
 """The operations supported by each type of resource; KIP-430's bit field consists of these."""
 

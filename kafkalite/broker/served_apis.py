@@ -11,8 +11,9 @@ the class Node.
 A handler whose request may name thousands of entries is a generator and runs in steps
 (broker/stepping.py): it yields after each entry and returns its response at the end.
 
-ApiVersions lists the entries of SERVED: an API without a handler is not advertised.  The table is
-complete once `kafkalite.broker.dispatch` is imported.
+ApiVersions lists the entries of SERVED: an API without a handler is not advertised.  A version that
+Kafka has not declared stable is served and advertised while a key is true.  The table is complete
+once `kafkalite.broker.dispatch` is imported.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from kafkalite.broker.client_context import ClientContext
 from kafkalite.broker.stepping import in_steps
+from kafkalite.config.key import ConfigKey
+from kafkalite.config.settings import Settings
 from kafkalite.errors import KafkaError
 from kafkalite.protocol.schema import Api
 
@@ -68,6 +71,13 @@ class ApiCodec(NamedTuple):
     fail: Callable[[KafkaError], Any] | None = None
 
 
+class UnstableVersion(NamedTuple):
+    """The version after the last stable one of an API, and the key that enables it."""
+
+    version: int
+    key: ConfigKey[bool]
+
+
 class Handler(NamedTuple):
     """A served API: its handler function, its versions and the kind of node that serves it."""
 
@@ -77,6 +87,13 @@ class Handler(NamedTuple):
     at: ServingNode
     handle: HandlerFunction
     codec: ApiCodec | None
+    unstable: UnstableVersion | None = None
+
+    def highest(self, settings: Settings) -> int:
+        """Return the highest version that a node with these settings serves."""
+        if self.unstable is not None and settings[self.unstable.key]:
+            return self.unstable.version
+        return self.high
 
 
 SERVED: dict[int, Handler] = {}
@@ -90,19 +107,21 @@ def serves(
     codec: ApiCodec | None = None,
     *,
     is_cancellable: bool = True,
+    unstable: UnstableVersion | None = None,
 ) -> Callable[[F], F]:
     """Register a function in SERVED as the handler of `api` in `versions` ("2-7" or "0").
 
     `is_cancellable` is passed to `in_steps`: False runs a generator to its end even if the client
-    disconnects.
+    disconnects.  `unstable` is not one of the versions.
     """
 
     def register(function: F) -> F:
         assert api.key not in SERVED, f"{api.name} has two handlers"
         low, _, high = versions.partition("-")
         handle = _in_steps(function, is_cancellable)
-        handler = Handler(api, int(low), int(high or low), at, handle, codec)
+        handler = Handler(api, int(low), int(high or low), at, handle, codec, unstable)
         assert api.versions[0] <= handler.low <= handler.high <= api.versions[1]
+        assert unstable is None or handler.high + 1 == unstable.version == api.versions[1]
         SERVED[api.key] = handler
         return function
 

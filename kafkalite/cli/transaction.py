@@ -19,7 +19,7 @@ from kafkalite.cli.start_position import UNIT_MS
 from kafkalite.cli.transaction_admin import ActiveProducer, DescribedTransaction, TransactionAdmin
 from kafkalite.config.broker import TRANSACTION_MAX_TIMEOUT_MS
 from kafkalite.errors import Refusal
-from kafkalite.protocol.schemas.transaction_records import TransactionState
+from kafkalite.protocol.schemas.transaction_records import NO_TIMEOUT_MS, TransactionState
 
 STATES = tuple(state.title for state in TransactionState)
 ANY_AGE_MS = -1 << 62
@@ -241,7 +241,7 @@ def page(transaction: DescribedTransaction) -> str:
         ("state", transaction.state),
         ("producer", f"{transaction.producer_id}, epoch {transaction.producer_epoch}"),
         ("coordinator", f"node {transaction.coordinator}"),
-        ("timeout", f"{transaction.timeout_ms / 1000:g} s"),
+        ("timeout", timeout(transaction.timeout_ms)),
     ]
     if transaction.start_ms >= 0:
         age_s = max(0.0, time.time() - transaction.start_ms / 1000)
@@ -259,6 +259,11 @@ def row(producer: ActiveProducer) -> Sequence[object]:
         producer.start_offset,
         clock_time(producer.last_timestamp_ms),
     ]
+
+
+def timeout(timeout_ms: int) -> str:
+    """Return a transaction timeout; with two-phase commit there is none."""
+    return "none" if timeout_ms == NO_TIMEOUT_MS else f"{timeout_ms / 1000:g} s"
 
 
 def clock_time(at_ms: int) -> str:

@@ -299,6 +299,12 @@ TRANSACTION_PARTITION_VERIFICATION_ENABLE = BROKER.declare(
     consumers.""",
     update=UpdateMode.CLUSTER_WIDE,
 )
+TRANSACTION_TWO_PHASE_COMMIT_ENABLE = BROKER.declare(
+    "transaction.two.phase.commit.enable", Type.BOOLEAN, False,
+    """Experimental: let producers take part in two-phase commit (KIP-939).  Their transactions have
+    no timeout, and a restarted producer may keep its transaction to commit or abort it.  Until then
+    `read_committed` consumers wait.""",
+)
 
 ADD_PARTITIONS_TO_TXN_RETRY_BACKOFF_MS = BROKER.declare(
     "add.partitions.to.txn.retry.backoff.ms", Type.INT, 20,

@@ -29,9 +29,6 @@ UNSUPPORTED_KEYS: dict[tuple[str, ...], str] = {
     ("transaction.abort.timed.out.transaction.cleanup.interval.ms",): (
         "a transaction is aborted as soon as its timeout has passed; remove the line"
     ),
-    ("transaction.two.phase.commit.enable",): (
-        "two-phase commit comes with a later version; remove the line"
-    ),
     (
         "ssl.", "sasl.", "security.", "listener.", "authorizer.", "super.users",
         "allow.everyone.", "principal.", "delegation.",

@@ -13,7 +13,12 @@ in the Prepare record, so that a delayed request of an earlier transaction canno
 An epoch of EPOCH_MAX or above is exhausted: no client gets a higher one, so that the coordinator
 can always raise it once more to fence the client.
 
-Source: KIP-98, KIP-360, KIP-588, KIP-890.  Left out: two-phase commit (KIP-939).
+With two-phase commit (KIP-939) a restarted producer may keep its Ongoing transaction.  It gets the
+next pair of producer id and epoch, and ends the transaction under it; earlier pairs are fenced, and
+nothing can be added.  The markers still have the pair under which the records were written, its
+epoch raised by one.
+
+Source: KIP-98, KIP-360, KIP-588, KIP-890, KIP-939.
 """
 
 from __future__ import annotations
@@ -78,13 +83,15 @@ def init_producer(
     take_producer_id: Callable[[], int],
     now_ms: int,
     *,
+    keep_prepared: bool = False,
     is_uncertain: bool = False,
 ) -> Transaction:
     """Return the state in which the producer can begin a transaction.
 
-    `current` is the pair that the client names, or NO_PRODUCER.  An Ongoing transaction is aborted
-    first: the state is PrepareAbort, and the client repeats its request.  `is_uncertain`: records
-    with higher epochs may be lost, so that only a new producer id is sure to be unused.
+    `current` is the pair that the client names, or NO_PRODUCER.  An Ongoing transaction is kept for
+    the producer to end it with `keep_prepared`.  Otherwise it is aborted first: the state is
+    PrepareAbort, and the client repeats its request.  `is_uncertain`: records with higher epochs
+    may be lost, so that only a new producer id is sure to be unused.
 
     Raises:
         ProducerFenced: The pair is of a producer that another one has replaced.
@@ -96,6 +103,10 @@ def init_producer(
     if stored.state in PREPARED:
         raise ConcurrentTransactions()
     if stored.state is TransactionState.ONGOING:
+        if keep_prepared:
+            if is_named and current != producer_after(stored):
+                raise ProducerFenced()
+            return _kept(stored, take_producer_id, now_ms, is_uncertain=is_uncertain)
         return fence(stored, transaction_version, take_producer_id, now_ms)
     epoch = stored.producer_epoch
     ready = _updated(stored, TransactionState.EMPTY, now_ms)._replace(
@@ -114,9 +125,40 @@ def init_producer(
 
 
 def _may_continue(stored: Transaction, current: ProducerEpoch) -> bool:
+    if is_kept(stored):
+        return current == producer_after(stored)
     if stored.producer_epoch == NO_PRODUCER_EPOCH or current.producer_id == stored.producer_id:
         return True
     return current.producer_id == stored.previous_producer_id and current.epoch >= EPOCH_MAX
+
+
+def is_kept(stored: Transaction) -> bool:
+    """Return whether a restarted producer has kept the transaction (KIP-939)."""
+    return stored.next_producer_epoch != NO_PRODUCER_EPOCH
+
+
+def _kept(
+    stored: Transaction,
+    take_producer_id: Callable[[], int],
+    now_ms: int,
+    *,
+    is_uncertain: bool,
+) -> Transaction:
+    """Return an Ongoing transaction with a new pair for the producer that ends it."""
+    if is_uncertain:
+        next_producer = ProducerEpoch(take_producer_id(), 0)
+    else:
+        next_producer = _raised(producer_after(stored), take_producer_id)
+    return _updated(stored, stored.state, now_ms)._replace(
+        next_producer_id=next_producer.producer_id, next_producer_epoch=next_producer.epoch
+    )
+
+
+def _raised(producer: ProducerEpoch, take_producer_id: Callable[[], int]) -> ProducerEpoch:
+    """Return the pair after this one."""
+    if producer.epoch >= EPOCH_MAX:
+        return ProducerEpoch(take_producer_id(), 0)
+    return ProducerEpoch(producer.producer_id, producer.epoch + 1)
 
 
 # -- partitions ------------------------------------------------------------------------------------
@@ -135,6 +177,7 @@ def add_partitions(
         InvalidProducerIdMapping: The transactional id is unknown, or has another producer id.
         ProducerFenced: The producer has another epoch.
         ConcurrentTransactions: The previous transaction is not completed.
+        InvalidTxnState: The transaction was kept; its producer can only end it.
     """
     stored = check_producer(stored, producer)
     is_ongoing = stored.state is TransactionState.ONGOING
@@ -149,13 +192,32 @@ def add_partitions(
 
 def check_producer(stored: Transaction | None, producer: ProducerEpoch) -> Transaction:
     """Return the state of a transactional id whose producer this is; raise as add_partitions."""
-    if stored is None or stored.producer_id != producer.producer_id:
+    if stored is None:
         raise InvalidProducerIdMapping()
-    if stored.producer_epoch != producer.epoch:
-        raise ProducerFenced()
+    has_next = stored.next_producer_id != NO_PRODUCER_ID
+    current = _by_next_producer(stored) if has_next else stored
+    if current[:2] != producer:
+        raise _other_producer(stored, current, producer)
     if stored.state in PREPARED:
         raise ConcurrentTransactions()
+    if has_next:
+        raise InvalidTxnState()
     return stored
+
+
+def _by_next_producer(stored: Transaction) -> Transaction:
+    """Return the state as the next producer knows it, with its own pair."""
+    producer_id, epoch = producer_after(stored)
+    return stored._replace(producer_id=producer_id, producer_epoch=epoch)
+
+
+def _other_producer(
+    stored: Transaction, current: Transaction, producer: ProducerEpoch
+) -> KafkaError:
+    """Return the error for a producer that is not the current one."""
+    if producer.producer_id in (current.producer_id, stored.producer_id):
+        return ProducerFenced()
+    return InvalidProducerIdMapping()
 
 
 # -- the end ---------------------------------------------------------------------------------------
@@ -240,12 +302,12 @@ def end_transaction(
     if stored is None:
         raise InvalidProducerIdMapping()
     bumps = transaction_version >= BUMPS_EPOCH_SINCE
-    if bumps and _is_repeated_end(stored, producer):
+    has_next = stored.next_producer_id != NO_PRODUCER_ID
+    current = _by_next_producer(stored) if has_next else stored
+    if bumps and _is_repeated_end(current, producer):
         actions = REPEATED_COMMIT if is_commit else REPEATED_ABORT
-    elif stored.producer_id != producer.producer_id:
-        raise InvalidProducerIdMapping()
-    elif stored.producer_epoch != producer.epoch:
-        raise ProducerFenced()
+    elif current[:2] != producer:
+        raise _other_producer(stored, current, producer)
     elif bumps:
         actions = COMMIT_WITH_EPOCH if is_commit else ABORT_WITH_EPOCH
     else:
@@ -284,6 +346,15 @@ def prepare(
         start_ms=stored.start_ms if is_ongoing else now_ms,
         transaction_version=transaction_version,
     )
+    if is_kept(stored):
+        next_producer = _raised(producer_after(stored), take_producer_id)
+        return prepared._replace(
+            producer_epoch=min(stored.producer_epoch + 1, FENCING_EPOCH),
+            last_epoch=stored.next_producer_epoch,
+            previous_producer_id=stored.next_producer_id,
+            next_producer_id=next_producer.producer_id,
+            next_producer_epoch=next_producer.epoch,
+        )
     if transaction_version < BUMPS_EPOCH_SINCE:
         return prepared
     if stored.producer_epoch >= EPOCH_MAX:
@@ -314,18 +385,25 @@ def complete(prepared: Transaction, now_ms: int) -> Transaction:
     is_commit = prepared.state is TransactionState.PREPARE_COMMIT
     state = TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT
     next_producer = producer_after(prepared)
-    return _updated(prepared, state, now_ms)._replace(
+    completed = _updated(prepared, state, now_ms)._replace(
         producer_id=next_producer.producer_id,
         producer_epoch=next_producer.epoch,
         next_producer_id=NO_PRODUCER_ID,
         partitions=frozenset(),
     )
+    if not is_kept(prepared):
+        return completed
+    # The producer that ended the transaction may repeat its request.
+    return completed._replace(
+        next_producer_epoch=NO_PRODUCER_EPOCH, previous_producer_id=prepared.previous_producer_id
+    )
 
 
 def producer_after(transaction: Transaction) -> ProducerEpoch:
-    """Return the pair with which the producer continues after the end of this transaction."""
+    """Return the pair with which the producer continues after the end of this transaction; before
+    its end, the pair of the producer for which it was kept."""
     if transaction.next_producer_id != NO_PRODUCER_ID:
-        return ProducerEpoch(transaction.next_producer_id, 0)
+        return ProducerEpoch(transaction.next_producer_id, max(transaction.next_producer_epoch, 0))
     return ProducerEpoch(transaction.producer_id, transaction.producer_epoch)
 
 

@@ -11,9 +11,8 @@ The host replays a decision's records before the next decision, or has failed to
 the machine has no pending state: the next request sees the result of the one before.
 
 Timeouts are monotonic, so that a change of the wall clock does not abort a transaction; a restart
-continues them by the wall clock, within the bounds of the timeout.
-
-Left out: two-phase commit (KIP-939).
+continues them by the wall clock, within the bounds of the timeout.  With two-phase commit (KIP-939)
+a transaction has no timeout.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from kafkalite.coordination.commit_records import TEXT_SIZE_MAX, is_storable
 from kafkalite.coordination.deadlines import Deadlines
 from kafkalite.coordination.machine import DecisionResult, Reply
 from kafkalite.coordination.transaction import (
+    BUMPS_EPOCH_SINCE,
     IDLE,
     NO_PRODUCER,
     PREPARED,
@@ -47,8 +47,10 @@ from kafkalite.errors import (
     InvalidTransactionTimeout,
     TransactionAbortable,
     TransactionalIdNotFound,
+    UnsupportedVersion,
 )
 from kafkalite.protocol.schemas.transaction_records import (
+    NO_TIMEOUT_MS,
     TopicPartition,
     Transaction,
     TransactionRecord,
@@ -79,6 +81,16 @@ class TransactionLimits(NamedTuple):
     expiration_check_ms: int
     transaction_version: int
     """The finalized level of the feature: the version of records, and of the broker's aborts."""
+
+
+class InitOptions(NamedTuple):
+    """The options of an InitProducerId request."""
+
+    timeout_ms: int
+    enable_2pc: bool = False
+    """The transactions of the producer have no timeout."""
+    keep_prepared: bool = False
+    """An Ongoing transaction is kept for the producer, instead of aborted."""
 
 
 class TransactionCoordinator:
@@ -112,16 +124,18 @@ class TransactionCoordinator:
         self,
         transactional_id: str,
         current: ProducerEpoch,
-        timeout_ms: int,
+        options: InitOptions,
         token: Any,
         wall_ms: int,
     ) -> Decision:
         """InitProducerId: begin to use a transactional id, and fence its earlier producer.
 
-        An Ongoing transaction is aborted, and the request refused with CONCURRENT_TRANSACTIONS: the
-        client repeats it, and is served once the abort is complete.
+        An Ongoing transaction is kept, if that is requested.  Otherwise it is aborted, and the
+        request refused with CONCURRENT_TRANSACTIONS: the client repeats it, and is served once the
+        abort is complete.
         """
-        check_init(transactional_id, timeout_ms, self.limits)
+        check_init(transactional_id, options, self.limits)
+        timeout_ms = NO_TIMEOUT_MS if options.enable_2pc else options.timeout_ms
         stored = self._transactions.get(transactional_id)
         if stored is None:
             stored = new_transaction(self._take_producer_id(), timeout_ms, wall_ms)
@@ -132,12 +146,16 @@ class TransactionCoordinator:
             self.limits.transaction_version,
             self._take_producer_id,
             wall_ms,
+            keep_prepared=options.keep_prepared,
             is_uncertain=transactional_id in self._uncertain,
         )
         if state.state in PREPARED:
             response = {"error_code": ConcurrentTransactions.code, **_pair(NO_PRODUCER)}
         else:
             response = {"error_code": 0, **_pair(producer_after(state))}
+        if state.state is TransactionState.ONGOING:
+            response["ongoing_txn_producer_id"] = state.producer_id
+            response["ongoing_txn_producer_epoch"] = state.producer_epoch
         return DecisionResult([Reply(token, response)], [self._record(transactional_id, state)])
 
     def add_partitions(
@@ -161,7 +179,7 @@ class TransactionCoordinator:
         if changed is None:
             return DecisionResult(replies)
         if stored is None or stored.state is not TransactionState.ONGOING:
-            self._timeouts.set(transactional_id, now_ms + changed.timeout_ms)
+            self._set_timeout(transactional_id, changed, now_ms + changed.timeout_ms)
         return DecisionResult(replies, [self._record(transactional_id, changed)])
 
     def verify_partitions(
@@ -311,8 +329,8 @@ class TransactionCoordinator:
         for transactional_id, transaction in self._transactions.items():
             if transaction.state is TransactionState.ONGOING:
                 timeout_ms = transaction.timeout_ms
-                left_ms = transaction.start_ms + timeout_ms - wall_ms
-                self._timeouts.set(transactional_id, now_ms + min(max(left_ms, 0), timeout_ms))
+                left_ms = min(max(transaction.start_ms + timeout_ms - wall_ms, 0), timeout_ms)
+                self._set_timeout(transactional_id, transaction, now_ms + left_ms)
         self._start_ms = dict(sorted(self._start_ms.items(), key=lambda each: each[1]))
         self._next_sweep_ms = now_ms + self.limits.expiration_check_ms
 
@@ -336,6 +354,10 @@ class TransactionCoordinator:
 
     # -- internals ---------------------------------------------------------------------------
 
+    def _set_timeout(self, transactional_id: str, transaction: Transaction, due_ms: int) -> None:
+        if transaction.timeout_ms != NO_TIMEOUT_MS:
+            self._timeouts.set(transactional_id, due_ms)
+
     def _record(self, transactional_id: str, transaction: Transaction | None) -> TransactionRecord:
         version = int(self.limits.transaction_version >= FLEXIBLE_RECORDS_SINCE)
         return TransactionRecord(transactional_id, transaction, version)
@@ -350,12 +372,27 @@ def check_id(transactional_id: str) -> None:
         raise InvalidRequest("The transactional id is empty.")
 
 
-def check_init(transactional_id: str, timeout_ms: int, limits: TransactionLimits) -> None:
-    """Raise InvalidRequest for a transactional id that no record can have, or
-    InvalidTransactionTimeout for a timeout outside of the limits."""
+def check_init(transactional_id: str, options: InitOptions, limits: TransactionLimits) -> None:
+    """Check what InitProducerId refuses in any state of the transactional id.
+
+    Raises:
+        InvalidRequest: No record can have the transactional id.
+        UnsupportedVersion: A transaction cannot be kept before transaction.version 2.
+        InvalidTransactionTimeout: The timeout is outside of the limits.
+    """
     check_id(transactional_id)
     if not is_storable(transactional_id):
         raise InvalidRequest(f"The transactional id is longer than {TEXT_SIZE_MAX} bytes.")
+    # Earlier records have no next epoch, and the response to EndTxn has no pair to continue with.
+    if options.keep_prepared and limits.transaction_version < BUMPS_EPOCH_SINCE:
+        raise UnsupportedVersion(
+            f"Keeping a transaction requires transaction.version={BUMPS_EPOCH_SINCE}."
+        )
+    if not options.enable_2pc:
+        _check_timeout(options.timeout_ms, limits)
+
+
+def _check_timeout(timeout_ms: int, limits: TransactionLimits) -> None:
     if not 0 < timeout_ms <= limits.timeout_max_ms:
         raise InvalidTransactionTimeout(
             f"Transaction timeout {timeout_ms} ms is not between 1 and"

@@ -27,12 +27,12 @@ def transacting(begun):
     The coordinator knows only those of `added`.
     """
 
-    def begin(workers=2, added=(), written=(("t", 0),)):
+    def begin(workers=2, added=(), written=(("t", 0),), enable_2pc=False):
         cluster = begun(workers, **UNVERIFIED)
         create_coordinator(cluster)
         cluster.create("t", 2, at=0)
         transaction = Transactions(cluster)
-        assert transaction.init(TIMEOUT_MAX_MS) == 0
+        assert transaction.init(TIMEOUT_MAX_MS, enable_2pc=enable_2pc) == 0
         if added:
             transaction.add(*added)
         for topic, partition in written:
@@ -73,6 +73,17 @@ def test_transaction_without_coordinator_is_aborted_once_it_is_late(transacting,
     assert is_stable(cluster, "t")
     pass_checks(cluster)
     assert late_counts(cluster) == 0
+
+
+def test_transaction_of_two_phase_commit_is_late_and_left_alone(transacting):
+    transaction = transacting(added=[("t", 0)], enable_2pc=True)
+    cluster = transaction.cluster
+    become_late(cluster)
+    pass_checks(cluster, 2)
+    assert not markers(cluster, "t") and late_counts(cluster) == 1
+    transaction.end()
+    transaction.wait_for(TransactionState.COMPLETE_COMMIT)
+    assert is_stable(cluster, "t")
 
 
 def cut_power(cluster) -> None:

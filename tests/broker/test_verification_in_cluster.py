@@ -9,6 +9,7 @@ import pytest
 from kafkalite import errors
 from kafkalite.coordination.topic_names import TRANSACTION_STATE
 from kafkalite.coordination.transaction import NO_PRODUCER, ProducerEpoch
+from kafkalite.coordination.transaction_coordinator import InitOptions
 from kafkalite.protocol.schemas.groups import FIND_COORDINATOR
 from kafkalite.protocol.schemas.produce import PRODUCE
 from kafkalite.records.batch import Record, build
@@ -37,7 +38,7 @@ def begin(cluster: Clients) -> ProducerEpoch:
     def is_initialized() -> bool:
         request = coordinator(cluster).request(
             lambda machine, token, _, wall_ms: machine.init_producer_id(
-                "id", NO_PRODUCER, 60_000, token, wall_ms
+                "id", NO_PRODUCER, InitOptions(60_000), token, wall_ms
             )
         )
         found[:] = [response(cluster, request)]

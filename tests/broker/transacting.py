@@ -6,7 +6,7 @@ from typing import Any
 
 from kafkalite.broker.node import Node
 from kafkalite.coordination.transaction import NO_PRODUCER, ProducerEpoch
-from kafkalite.coordination.transaction_coordinator import TransactionCoordinator
+from kafkalite.coordination.transaction_coordinator import InitOptions, TransactionCoordinator
 from kafkalite.ids import new_id
 from kafkalite.protocol.schemas.produce import PRODUCE
 from kafkalite.protocol.schemas.transaction_records import Transaction, TransactionState
@@ -63,14 +63,15 @@ class Transactions:
         assert isinstance(outcome[0], dict), outcome[0]
         return outcome[0]
 
-    def init(self, timeout_ms: int = TIMEOUT_MS) -> int:
+    def init(self, timeout_ms: int = TIMEOUT_MS, *, enable_2pc: bool = False) -> int:
         """Send InitProducerId and return the error code."""
         # The first one may find no producer id at hand.
-        outcome = self.begin_request("init_producer_id", NO_PRODUCER, timeout_ms)
+        options = InitOptions(timeout_ms, enable_2pc)
+        outcome = self.begin_request("init_producer_id", NO_PRODUCER, options)
         self.cluster.until(lambda: outcome)
         if not isinstance(outcome[0], dict):
             self.cluster.steps(20)
-            return self.init(timeout_ms)
+            return self.init(timeout_ms, enable_2pc=enable_2pc)
         if not outcome[0]["error_code"]:
             self._take(outcome[0])
         return int(outcome[0]["error_code"])

@@ -11,7 +11,8 @@ import pytest
 from confluent_kafka import Producer
 
 from kafkalite.cli.clients import ClusterClients
-from kafkalite.cli.transaction_admin import TransactionAdmin
+from kafkalite.cli.transaction import page
+from kafkalite.cli.transaction_admin import DescribedTransaction, TransactionAdmin
 from kafkalite.protocol.schemas.produce import PRODUCE
 from kafkalite.records.batch import Record, build
 from kafkalite.testing import Broker
@@ -158,3 +159,9 @@ def test_young_transaction_is_not_looked_at(command, hanging):
 def test_wrong_arguments_are_refused_with_the_reason(command, hanging, words, expected):
     result = command(*(word.replace("TOPIC", hanging) for word in words))
     assert result.code in (1, 2) and expected in result.err and "Traceback" not in result.err
+
+
+@pytest.mark.parametrize("timeout_ms, expected", [(60_500, "60.5 s"), ((1 << 31) - 1, "none")])
+def test_timeout_of_two_phase_commit_is_described_as_none(timeout_ms, expected):
+    described = DescribedTransaction("a", 0, 7, 3, "Ongoing", timeout_ms, -1, frozenset())
+    assert f"timeout           {expected}" in page(described).splitlines()

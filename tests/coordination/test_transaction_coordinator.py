@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from itertools import count
 from typing import Any
 
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from kafkalite.coordination.machine import Reply
 from kafkalite.coordination.transaction import (
     EPOCH_MAX,
     IDLE,
     NO_PRODUCER,
+    PREPARED,
     ProducerEpoch,
+    is_kept,
+    producer_after,
 )
 from kafkalite.coordination.transaction_coordinator import (
     SWEEP_COUNT,
@@ -24,11 +25,9 @@ from kafkalite.coordination.transaction_coordinator import (
     TICK_PARTITIONS_MAX,
     Decision,
     TransactionCoordinator,
-    TransactionLimits,
 )
 from kafkalite.errors import (
     ConcurrentTransactions,
-    CoordinatorNotAvailable,
     InvalidProducerIdMapping,
     InvalidRequest,
     InvalidTransactionTimeout,
@@ -37,110 +36,21 @@ from kafkalite.errors import (
     TransactionAbortable,
     TransactionalIdNotFound,
 )
-from kafkalite.protocol.schemas import transaction_records
 from kafkalite.protocol.schemas.transaction_records import (
     Transaction,
     TransactionRecord,
     TransactionState,
 )
+from tests.coordination.transactions import LIMITS, TIMEOUT_MS, A, B, TransactionHarness
 
 EMPTY, ONGOING = TransactionState.EMPTY, TransactionState.ONGOING
 PREPARE_COMMIT, PREPARE_ABORT = TransactionState.PREPARE_COMMIT, TransactionState.PREPARE_ABORT
 COMPLETE_COMMIT, COMPLETE_ABORT = TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT
 
-LIMITS = TransactionLimits(900_000, 604_800_000, 3_600_000, 2)
-TIMEOUT_MS = 60_000
-A, B = frozenset({("a", 0)}), frozenset({("b", 0), ("b", 1)})
-BEGIN_WALL_MS = 1_700_000_000_000
-
-
-class Host:
-    """Runs a machine as its host does: replays records at once, or loses them."""
-
-    def __init__(self, limits: TransactionLimits = LIMITS) -> None:
-        self.producer_ids = count(100)
-        self.now_ms, self.wall_ms = 1_000, BEGIN_WALL_MS
-        self.log: list[TransactionRecord] = []
-        self.machine = TransactionCoordinator(limits, self.take_producer_id)
-        self.machine.loaded(self.now_ms, self.wall_ms)
-        self.has_producer_ids = True
-
-    def take_producer_id(self) -> int:
-        if not self.has_producer_ids:
-            raise CoordinatorNotAvailable()
-        return next(self.producer_ids)
-
-    def write(self, decision: Decision) -> list[Reply]:
-        for record in decision.records:
-            key, value = transaction_records.write(record)
-            assert transaction_records.read(key, value) is not None
-            self.machine.replay(record)
-            self.log.append(record)
-        return decision.response
-
-    def respond(self, decision: Decision) -> dict[str, Any]:
-        (reply,) = self.write(decision)
-        assert reply.token == "token"
-        return reply.response
-
-    def init(self, current: ProducerEpoch = NO_PRODUCER, **options: Any) -> ProducerEpoch:
-        name, timeout_ms = options.get("name", "id"), options.get("timeout_ms", TIMEOUT_MS)
-        response = self.respond(
-            self.machine.init_producer_id(name, current, timeout_ms, "token", self.wall_ms)
-        )
-        if response["error_code"]:
-            assert response == {
-                "error_code": ConcurrentTransactions.code, "producer_id": -1, "producer_epoch": -1,
-            }  # fmt: skip
-            raise ConcurrentTransactions()
-        return ProducerEpoch(response["producer_id"], response["producer_epoch"])
-
-    def add(self, producer: ProducerEpoch, partitions: frozenset = A, name: str = "id") -> None:
-        response = self.respond(
-            self.machine.add_partitions(
-                name, producer, partitions, 2, "token", self.now_ms, self.wall_ms
-            )
-        )
-        assert response == {"error_code": 0}
-
-    def end(
-        self, producer: ProducerEpoch, is_commit: bool, version: int = 2, name: str = "id"
-    ) -> ProducerEpoch:
-        response = self.respond(
-            self.machine.end(name, producer, is_commit, version, "token", self.wall_ms)
-        )
-        assert response["error_code"] == 0
-        return ProducerEpoch(response["producer_id"], response["producer_epoch"])
-
-    def complete(self, name: str = "id") -> None:
-        prepared = self.machine.describe(name)
-        assert self.write(self.machine.complete(name, prepared, self.wall_ms)) == []
-
-    def tick(self, milliseconds: int = 0) -> int:
-        """Advance the clocks and handle what is due; return the number of records."""
-        self.now_ms += milliseconds
-        self.wall_ms += milliseconds
-        decision = self.machine.tick(self.now_ms, self.wall_ms)
-        assert self.write(decision) == []
-        return len(decision.records)
-
-    def reload(self) -> None:
-        """Replace the machine by one that replays the bytes of the last record of each id."""
-        latest = {transaction_records.write(each)[0]: each for each in self.log}
-        self.machine = TransactionCoordinator(self.machine.limits, self.take_producer_id)
-        for record in latest.values():
-            found = transaction_records.read(*transaction_records.write(record))
-            assert found is not None
-            self.machine.replay(found)
-        self.machine.loaded(self.now_ms, self.wall_ms)
-
-    def state(self, name: str = "id") -> TransactionState:
-        return self.machine.describe(name).state
-
 
 @pytest.fixture
-def host() -> Host:
-    return Host()
+def host() -> TransactionHarness:
+    return TransactionHarness()
 
 
 def test_transaction_is_committed_and_followed_by_another(host):
@@ -388,7 +298,7 @@ def test_lost_tail_leaves_producers_and_new_ids_alone(host):
 
 def test_idle_id_expires(host):
     limits = LIMITS._replace(expiration_ms=10_000, expiration_check_ms=1_000)
-    host = Host(limits)
+    host = TransactionHarness(limits)
     host.init(name="idle")
     producer = host.init(name="prepared")
     host.add(producer, name="prepared")
@@ -405,7 +315,7 @@ def test_idle_id_expires(host):
 
 
 def test_expired_id_begins_with_a_new_producer_id(host):
-    host = Host(LIMITS._replace(expiration_ms=1_000, expiration_check_ms=1_000))
+    host = TransactionHarness(LIMITS._replace(expiration_ms=1_000, expiration_check_ms=1_000))
     before = host.init()
     assert host.tick(1_000) == 1
     after = host.init()
@@ -414,7 +324,7 @@ def test_expired_id_begins_with_a_new_producer_id(host):
 
 
 def test_expired_ids_are_searched_in_parts(host):
-    host = Host(LIMITS._replace(expiration_ms=1_000, expiration_check_ms=1_000))
+    host = TransactionHarness(LIMITS._replace(expiration_ms=1_000, expiration_check_ms=1_000))
     for index in range(SWEEP_COUNT + 1):
         host.init(name=str(index))
     assert host.tick(1_000) == SWEEP_COUNT
@@ -478,9 +388,14 @@ class AnyOrder(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.host = Host(LIMITS._replace(expiration_ms=500_000, expiration_check_ms=100_000))
+        limits = LIMITS._replace(expiration_ms=500_000, expiration_check_ms=100_000)
+        self.host = TransactionHarness(limits)
         self.pairs: dict[str, list[ProducerEpoch]] = {"one": [], "two": []}
         self.owners: dict[int, str] = {}
+        self.keepers: dict[str, ProducerEpoch] = {}
+        """The producer that has kept the last transaction that was kept."""
+        self.writers: dict[str, ProducerEpoch] = {}
+        """The producer of the records of the last transaction."""
         self.outcomes: dict[tuple[int, int], bool] = {}
         self.states: dict[str, TransactionState] = {}
         self.checked_count = 0
@@ -503,10 +418,34 @@ class AnyOrder(RuleBasedStateMachine):
             assert self.owners.setdefault(producer.producer_id, name) == name
             self.pairs[name].append(producer)
 
-    @rule(name=names, data=st.data(), is_named=st.booleans())
-    def init(self, name: str, data: st.DataObject, is_named: bool) -> None:
+    @rule(
+        name=names, data=st.data(), is_named=st.booleans(),
+        enable_2pc=st.booleans(), keep_prepared=st.booleans(),
+    )  # fmt: skip
+    def init(
+        self,
+        name: str,
+        data: st.DataObject,
+        is_named: bool,
+        enable_2pc: bool,
+        keep_prepared: bool,
+    ) -> None:
         current = self.pair(name, data) if is_named else None
-        found = self.attempt(lambda: self.host.init(current or NO_PRODUCER, name=name))
+        before = dict(self.host.machine.transactions()).get(name)
+        found = self.attempt(
+            lambda: self.host.init(
+                current or NO_PRODUCER,
+                name=name,
+                enable_2pc=enable_2pc,
+                keep_prepared=keep_prepared,
+            )  # fmt: skip
+        )
+        if found is not None and before is not None and before.state is ONGOING:
+            after = self.host.machine.describe(name)
+            assert keep_prepared and self.host.kept == before[:2] == after[:2]
+            assert after.partitions == before.partitions and after.start_ms == before.start_ms
+            assert found not in self.pairs[name]
+            self.keepers[name] = found
         self.learn(name, found)
 
     @rule(name=names, data=st.data(), partitions=st.sampled_from([A, B]))
@@ -519,7 +458,11 @@ class AnyOrder(RuleBasedStateMachine):
     def end(self, name: str, data: st.DataObject, is_commit: bool, version: int) -> None:
         producer = self.pair(name, data)
         if producer is not None:
+            before = dict(self.host.machine.transactions()).get(name)
             found = self.attempt(lambda: self.host.end(producer, is_commit, version, name))
+            if found is not None and before is not None and is_kept(before):
+                assert producer == self.keepers[name]
+                assert found not in self.pairs[name]
             self.learn(name, found)
 
     @rule(name=names)
@@ -533,12 +476,19 @@ class AnyOrder(RuleBasedStateMachine):
 
     @rule(name=names)
     def exhaust(self, name: str) -> None:
-        """Raise the epoch of an idle id to the last ones, as thousands of transactions would."""
+        """Raise an epoch to the last ones, as thousands of transactions or restarts would."""
         found = dict(self.host.machine.transactions()).get(name)
         if found is not None and found.state in IDLE and found.producer_epoch < EPOCH_MAX - 1:
             raised = found._replace(state=EMPTY, producer_epoch=EPOCH_MAX - 1, last_epoch=-1)
             self.host.write(Decision([], [TransactionRecord(name, raised)]))
             self.learn(name, ProducerEpoch(raised.producer_id, raised.producer_epoch))
+        elif found is not None and found.state is ONGOING and is_kept(found):
+            raised = found._replace(
+                next_producer_epoch=max(found.next_producer_epoch, EPOCH_MAX - 1)
+            )
+            self.host.write(Decision([], [TransactionRecord(name, raised)]))
+            self.keepers[name] = producer_after(raised)
+            self.learn(name, self.keepers[name])
 
     @rule()
     def reload(self) -> None:
@@ -553,8 +503,19 @@ class AnyOrder(RuleBasedStateMachine):
                 continue
             assert (before, after.state) in LEGAL or (before, after.state) == (None, EMPTY)
             self.states[name] = after.state
+            pair = ProducerEpoch(*after[:2])
+            if after.state is ONGOING:
+                self.writers[name] = pair
+            elif after.state in PREPARED and is_kept(after):
+                # The markers' pair is above that of the records, and below that of the next ones.
+                writer = self.writers[name]
+                assert pair == (writer.producer_id, writer.epoch + 1)
+                assert pair.producer_id != after.next_producer_id or (
+                    pair.epoch < after.next_producer_epoch
+                )
+                assert after.previous_producer_id == self.keepers[name].producer_id
             if after.state in (COMPLETE_COMMIT, COMPLETE_ABORT) and after.transaction_version == 2:
-                pair, is_commit = after[:2], after.state is COMPLETE_COMMIT
+                is_commit = after.state is COMPLETE_COMMIT
                 assert self.outcomes.setdefault(pair, is_commit) is is_commit
         self.checked_count = len(self.host.log)
 

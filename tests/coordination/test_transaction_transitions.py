@@ -345,3 +345,152 @@ def test_ten_transactions_across_the_last_epoch_never_repeat_a_pair():
         # The response was lost: the client repeats its request.
         assert end(transaction, producer, is_commit, 2) == REPEATED
     assert len(set(pairs)) == 10
+
+
+# -- two-phase commit ------------------------------------------------------------------------------
+
+
+def keep(
+    before: Transaction, current: ProducerEpoch = NO_PRODUCER, pid: int = NEW_PID
+) -> Transaction:
+    return init_producer(before, current, 1_000, 2, lambda: pid, NOW_MS, keep_prepared=True)
+
+
+def test_kept_transaction_has_a_next_pair_and_is_otherwise_as_before():
+    kept = keep(stored(ONGOING))
+    assert kept == stored(ONGOING)._replace(
+        next_producer_id=PID, next_producer_epoch=6, last_update_ms=NOW_MS
+    )
+    assert producer_after(kept) == (PID, 6)
+    again = keep(kept)
+    assert again == kept._replace(next_producer_epoch=7)
+
+
+def test_kept_transaction_of_an_exhausted_epoch_has_a_new_producer_id():
+    kept = keep(stored(ONGOING, EPOCH_MAX))
+    assert (kept.producer_id, kept.producer_epoch) == (PID, EPOCH_MAX)
+    assert producer_after(kept) == (NEW_PID, 0)
+    assert producer_after(keep(kept)) == (NEW_PID, 1)
+    exhausted = kept._replace(next_producer_epoch=EPOCH_MAX)
+    assert producer_after(keep(exhausted, pid=NEW_PID + 1)) == (NEW_PID + 1, 0)
+
+
+@pytest.mark.parametrize("state", [EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT])
+def test_keep_without_a_transaction_is_an_ordinary_request(state):
+    ordinary = init_producer(stored(state), NO_PRODUCER, 1_000, 2, no_producer_id, NOW_MS)
+    assert keep(stored(state)) == ordinary
+
+
+@pytest.mark.parametrize("state", [PREPARE_COMMIT, PREPARE_ABORT])
+def test_keep_before_the_end_is_complete_is_concurrent(state):
+    with pytest.raises(ConcurrentTransactions):
+        keep(stored(state))
+
+
+def test_keep_with_the_pair_of_another_producer_is_fenced():
+    for other in (ProducerEpoch(PID, 4), ProducerEpoch(PID, 6), ProducerEpoch(PID + 1, 5)):
+        with pytest.raises(ProducerFenced):
+            keep(stored(ONGOING), other)
+    assert producer_after(keep(stored(ONGOING), ProducerEpoch(PID, 5))) == (PID, 6)
+
+
+@pytest.mark.parametrize("keep_prepared", [True, False])
+def test_only_the_newest_producer_of_a_kept_transaction_may_name_its_pair(keep_prepared):
+    kept = keep(keep(stored(ONGOING)))
+    for old in (ProducerEpoch(PID, 5), ProducerEpoch(PID, 6), ProducerEpoch(PID, 8)):
+        with pytest.raises(ProducerFenced):
+            init_producer(kept, old, 1_000, 2, no_producer_id, NOW_MS, keep_prepared=keep_prepared)
+    found = init_producer(
+        kept, ProducerEpoch(PID, 7), 1_000, 2, no_producer_id, NOW_MS, keep_prepared=keep_prepared
+    )
+    assert found.state is (ONGOING if keep_prepared else PREPARE_ABORT)
+
+
+def test_nothing_is_added_to_a_kept_transaction():
+    kept = keep(stored(ONGOING))
+    more = frozenset({("c", 0)})
+    for producer, error in (
+        (ProducerEpoch(PID, 5), ProducerFenced),
+        (ProducerEpoch(PID, 6), InvalidTxnState),
+        (ProducerEpoch(PID + 1, 6), InvalidProducerIdMapping),
+    ):
+        for partitions in (more, PARTITIONS):
+            with pytest.raises(error):
+                add_partitions(kept, producer, partitions, 2, NOW_MS)
+
+
+@pytest.mark.parametrize("version", [0, 2])
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_kept_transaction_is_ended_by_its_newest_producer_only(version, is_commit):
+    kept = keep(keep(stored(ONGOING)))
+    for old in (ProducerEpoch(PID, 5), ProducerEpoch(PID, 6), ProducerEpoch(PID, 8)):
+        check(FENCED, kept, old, is_commit, version)
+    check(InvalidProducerIdMapping, kept, ProducerEpoch(PID + 1, 7), is_commit, version)
+    check(PREPARED, kept, ProducerEpoch(PID, 7), is_commit, version)
+
+
+@pytest.mark.parametrize("version", [0, 2])
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_end_of_a_kept_transaction_raises_both_epochs(version, is_commit):
+    kept = keep(keep(stored(ONGOING)))
+    prepared = end_transaction(
+        kept, ProducerEpoch(PID, 7), is_commit, version, no_producer_id, NOW_MS
+    )
+    assert prepared is not None
+    assert prepared.partitions == PARTITIONS
+    # Of the markers: the pair of the records, its epoch raised by one.
+    assert (prepared.producer_id, prepared.producer_epoch) == (PID, 6)
+    # Of the next transaction: a delayed request of the producer that ended this one is fenced.
+    assert producer_after(prepared) == (PID, 8)
+    completed = complete(prepared, NOW_MS + 1)
+    assert completed.state is (COMPLETE_COMMIT if is_commit else COMPLETE_ABORT)
+    assert (completed.producer_id, completed.producer_epoch, completed.last_epoch) == (PID, 8, 7)
+    assert (completed.next_producer_id, completed.next_producer_epoch) == (-1, -1)
+
+
+@pytest.mark.parametrize("epoch, next_pid", [(7, PID), (EPOCH_MAX, NEW_PID)])
+def test_repeated_end_of_a_kept_transaction(epoch, next_pid):
+    kept = stored(ONGOING, next_producer_id=PID, next_producer_epoch=epoch)
+    producer = ProducerEpoch(PID, epoch)
+    prepared = end_transaction(kept, producer, True, 2, new_producer_id, NOW_MS)
+    assert prepared is not None
+    check(BUSY, prepared, producer, True, 2)
+    check(BAD, prepared, producer, False, 2)
+    check(FENCED, prepared, ProducerEpoch(PID, 5), True, 2)
+    completed = complete(prepared, NOW_MS)
+    assert completed.producer_id == next_pid
+    check(REPEATED, completed, producer, True, 2)
+    check(BAD, completed, producer, False, 2)
+
+
+def test_repeated_end_by_a_producer_whose_id_is_not_of_the_records():
+    kept = keep(stored(ONGOING, EPOCH_MAX))._replace(next_producer_epoch=EPOCH_MAX)
+    producer = ProducerEpoch(NEW_PID, EPOCH_MAX)
+    prepared = end_transaction(kept, producer, True, 2, lambda: NEW_PID + 1, NOW_MS)
+    assert prepared is not None
+    assert (prepared.producer_id, prepared.producer_epoch) == (PID, FENCING_EPOCH)
+    assert producer_after(prepared) == (NEW_PID + 1, 0)
+    check(BUSY, prepared, producer, True, 2)
+    check(FENCED, prepared, ProducerEpoch(PID, EPOCH_MAX), True, 2)
+    check(REPEATED, complete(prepared, NOW_MS), producer, True, 2)
+
+
+@pytest.mark.parametrize("before", [stored(ONGOING, EPOCH_MAX), keep(keep(stored(ONGOING)))])
+def test_next_transaction_waits_until_the_end_is_complete(before):
+    prepared = prepare(before, True, 2, new_producer_id, NOW_MS)
+    after = producer_after(prepared)
+    with pytest.raises(ConcurrentTransactions):
+        add_partitions(prepared, after, PARTITIONS, 2, NOW_MS)
+    assert add_partitions(complete(prepared, NOW_MS), after, PARTITIONS, 2, NOW_MS) is not None
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_init_producer_aborts_a_kept_transaction_and_fences_its_producer(version):
+    kept = keep(keep(stored(ONGOING)))
+    aborted = init_producer(kept, NO_PRODUCER, 1_000, version, no_producer_id, NOW_MS)
+    assert aborted.state is PREPARE_ABORT
+    assert (aborted.producer_id, aborted.producer_epoch, aborted.last_epoch) == (PID, 6, -1)
+    assert aborted.partitions == PARTITIONS
+    completed = complete(aborted, NOW_MS)
+    assert (completed.producer_id, completed.producer_epoch) == (PID, 8)
+    check(FENCED if version < 2 else BAD, completed, ProducerEpoch(PID, 7), True, version)

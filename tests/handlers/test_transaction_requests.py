@@ -442,6 +442,8 @@ def test_end_requires_write_on_the_id(coordinator, monkeypatch):
 
 def test_end_of_an_exhausted_epoch_returns_the_pair_of_a_new_producer_id(coordinator):
     name = given(coordinator, ONGOING, producer_epoch=EXHAUSTED)
+    prepared = coordinator.node.transactions.prepare_producer_id()
+    coordinator.until(lambda: prepared.settled)
     code, producer_id, epoch = end(coordinator, 5, (PID, EXHAUSTED), name)
     assert (code, epoch) == (0, 0) and producer_id not in (-1, PID)
     assert end(coordinator, 5, (PID, EXHAUSTED), name) == (BUSY, -1, -1)

@@ -15,6 +15,7 @@ from kafkalite.broker.replica import transaction_verifier, verification_queue
 from kafkalite.broker.replica.transaction_verifier import RequestTransaction, VerificationRequest
 from kafkalite.coordination.topic_names import TRANSACTION_STATE
 from kafkalite.coordination.transaction import NO_PRODUCER, ProducerEpoch
+from kafkalite.coordination.transaction_coordinator import InitOptions
 from kafkalite.protocol.schemas.produce import PRODUCE
 from kafkalite.protocol.schemas.topics import DELETE_TOPICS
 from kafkalite.records.batch import Record, build
@@ -466,7 +467,7 @@ def begin(node: InProcess) -> ProducerEpoch:
     def is_initialized() -> bool:
         response[:] = [
             request(node, lambda machine, token, _, wall_ms: machine.init_producer_id(
-                "id", NO_PRODUCER, 60_000, token, wall_ms
+                "id", NO_PRODUCER, InitOptions(60_000), token, wall_ms
             ))
         ]  # fmt: skip
         return isinstance(response[0], dict)

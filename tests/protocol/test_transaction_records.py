@@ -33,6 +33,7 @@ def transactions(draw: st.DrawFn, version: int) -> Transaction:
         previous_producer_id=draw(ids),
         next_producer_id=draw(ids),
         transaction_version=draw(st.integers(0, 2)),
+        next_producer_epoch=draw(epochs),
     )
 
 
@@ -69,14 +70,14 @@ def test_version_1_is_flexible_and_omits_default_tags():
     )
 
 
-def test_version_1_has_producer_ids_and_version_as_tags():
+def test_version_1_has_producer_ids_version_and_next_epoch_as_tags():
     transaction = Transaction(
-        7, 3, 1, TransactionState.COMPLETE_ABORT, frozenset(), 11, 10, 6, 8, 2
+        7, 3, 1, TransactionState.COMPLETE_ABORT, frozenset(), 11, 10, 6, 8, 2, 5
     )
     _, value = transaction_records.write(TransactionRecord("id", transaction))
     assert value is not None
     assert value.endswith(
-        bytes.fromhex("03 00 08 0000000000000006 01 08 0000000000000008 02 02 0002")
+        bytes.fromhex("04 00 08 0000000000000006 01 08 0000000000000008 02 02 0002 03 02 0005")
     )
 
 
@@ -84,7 +85,7 @@ def test_tags_of_later_versions_are_ignored():
     transaction = Transaction(7, 3, 1, TransactionState.EMPTY, last_update_ms=11)
     key, value = transaction_records.write(TransactionRecord("id", transaction))
     assert value is not None
-    found = transaction_records.read(key, value[:-1] + bytes.fromhex("02 03 02 0005 09 01 ff"))
+    found = transaction_records.read(key, value[:-1] + bytes.fromhex("02 04 02 0005 09 01 ff"))
     assert found is not None
     assert found.transaction == transaction
 

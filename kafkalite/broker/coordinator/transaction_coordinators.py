@@ -25,6 +25,7 @@ from kafkalite.config.broker import (
 from kafkalite.coordination.features import TRANSACTION_VERSION, finalized_levels
 from kafkalite.coordination.topic_names import TRANSACTION_STATE
 from kafkalite.coordination.transaction_coordinator import (
+    InitOptions,
     TransactionCoordinator,
     TransactionLimits,
     check_init,
@@ -116,9 +117,9 @@ class TransactionCoordinators(Coordinators[TransactionCoordinator]):
         )
         super().__init__(kind, metadata, replicas, flusher, reactor)
 
-    def check_init(self, transactional_id: str, timeout_ms: int) -> None:
+    def check_init(self, transactional_id: str, options: InitOptions) -> None:
         """Raise what InitProducerId refuses before it looks for the coordinator."""
-        check_init(transactional_id, timeout_ms, self._limits)
+        check_init(transactional_id, options, self._limits)
 
     def prepare_producer_id(self) -> Future[None]:
         """Return once a producer id is at hand for the next decision."""

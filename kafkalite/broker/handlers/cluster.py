@@ -127,7 +127,7 @@ def _api_keys(node: ClusterNode) -> list[dict[str, int]]:
             "api_key": key,
             # librdkafka infers the message format from Produce's versions, which must begin at 0.
             "min_version": 0 if handler.api is PRODUCE else handler.low,
-            "max_version": handler.high,
+            "max_version": handler.highest(node.settings),
         }
         for key, handler in sorted(SERVED.items())
         if key not in hidden

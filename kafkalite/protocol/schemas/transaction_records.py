@@ -24,6 +24,8 @@ from kafkalite.protocol.types import Array, Int8, Int16, Int32, Int64, String, S
 NO_PRODUCER_ID = -1
 NO_PRODUCER_EPOCH = -1
 NO_TIME = -1
+NO_TIMEOUT_MS = (1 << 31) - 1
+"""The timeout of a transaction with two-phase commit: it never times out (KIP-939)."""
 
 TopicPartition: TypeAlias = tuple[str, int]
 """Topic name and partition index."""
@@ -56,8 +58,13 @@ class Transaction(NamedTuple):
     last_update_ms: int = NO_TIME
     start_ms: int = NO_TIME  # of the transaction
     previous_producer_id: int = NO_PRODUCER_ID  # the producer id before this record
-    next_producer_id: int = NO_PRODUCER_ID  # of the next transaction, if the epochs are used up
+    next_producer_id: int = NO_PRODUCER_ID
+    """The producer id after this transaction: if the epochs are used up, or the next epoch is
+    set."""
     transaction_version: int = 0  # of the client, or of the broker if it aborted
+    next_producer_epoch: int = NO_PRODUCER_EPOCH
+    """The epoch of the producer that ends a transaction kept for it, and after Prepare of the one
+    that continues (KIP-939)."""
     last_epoch: int = NO_PRODUCER_EPOCH
     """The epoch before the present one, which a repeated InitProducerId names.  Not in the record:
     after a restart the repeated request is refused, as in Kafka."""
@@ -123,6 +130,7 @@ def write(record: TransactionRecord) -> tuple[bytes, bytes | None]:
         "previous_producer_id": transaction.previous_producer_id,
         "next_producer_id": transaction.next_producer_id,
         "client_transaction_version": transaction.transaction_version,
+        "next_producer_epoch": transaction.next_producer_epoch,
     })  # fmt: skip
     return key, VERSION.pack(record.version) + value
 
@@ -164,6 +172,7 @@ def read(key: bytes, value: bytes | None) -> TransactionRecord | None:
         fields["previous_producer_id"],
         fields["next_producer_id"],
         fields["client_transaction_version"],
+        fields["next_producer_epoch"],
     )
     return TransactionRecord(transactional_id, transaction, version)
 

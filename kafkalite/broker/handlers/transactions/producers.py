@@ -1,12 +1,13 @@
 """Producers: producer ids and epochs, and the active producers of a partition.
 
-InitProducerId         v0–v5   v3 sends the current producer id and epoch (KIP-360)
+InitProducerId         v0–v6   v3 sends the current producer id and epoch (KIP-360),
+                               v6 has two-phase commit (KIP-939)
 DescribeProducers      v0      the active producers of a partition on its leader (KIP-664)
 
 An idempotent producer gets a new producer id with epoch 0 on each request, even if the request has
 a current id: such a producer counts its epochs itself, and no other producer has used a new id.
 
-Left out: two-phase commit, and with it InitProducerId v6 (KIP-939).
+Kafka has not declared version 6 stable: it is served if two-phase commit is enabled.
 """
 
 from __future__ import annotations
@@ -26,11 +27,14 @@ from kafkalite.broker.security import (
     READ,
     TOPIC,
     TRANSACTIONAL_ID,
+    TWO_PHASE_COMMIT,
     WRITE,
 )
-from kafkalite.broker.served_apis import Response, ServingNode, serves
+from kafkalite.broker.served_apis import Response, ServingNode, UnstableVersion, serves
 from kafkalite.broker.stepping import Work
+from kafkalite.config.broker import TRANSACTION_TWO_PHASE_COMMIT_ENABLE
 from kafkalite.coordination.transaction import ProducerEpoch
+from kafkalite.coordination.transaction_coordinator import InitOptions
 from kafkalite.errors import (
     ClusterAuthorizationFailed,
     InvalidProducerEpoch,
@@ -56,7 +60,12 @@ def fenced_code(error: KafkaError, version: int, since: int) -> int:
     return error.code
 
 
-@serves(INIT_PRODUCER_ID, versions="0-5", at=ServingNode.ANY)
+@serves(
+    INIT_PRODUCER_ID,
+    versions="0-5",
+    at=ServingNode.ANY,
+    unstable=UnstableVersion(6, TRANSACTION_TWO_PHASE_COMMIT_ENABLE),
+)
 def init_producer_id(
     node: TransactionsNode, request: Any, client: ClientContext
 ) -> Response | Future[Response]:
@@ -67,7 +76,7 @@ def init_producer_id(
         return {"error_code": code, "producer_id": NONE, "producer_epoch": NONE}
 
     try:
-        _check_rights(node, request.transactional_id, client)
+        _check_rights(node, request, client)
         if (request.producer_id == NONE) != (request.producer_epoch == NONE):
             raise InvalidRequest("Producer id and producer epoch must both be set, or neither.")
         if request.transactional_id is not None:
@@ -81,11 +90,11 @@ def init_producer_id(
     )
 
 
-def _check_rights(
-    node: TransactionsNode, transactional_id: str | None, client: ClientContext
-) -> None:
-    if transactional_id is not None:
-        client.must(WRITE, TRANSACTIONAL_ID, transactional_id)
+def _check_rights(node: TransactionsNode, request: Any, client: ClientContext) -> None:
+    if request.transactional_id is not None:
+        client.must(WRITE, TRANSACTIONAL_ID, request.transactional_id)
+        if request.enable_2pc:
+            client.must(TWO_PHASE_COMMIT, TRANSACTIONAL_ID, request.transactional_id)
     elif not _may_write(node, client):
         raise ClusterAuthorizationFailed()
 
@@ -99,7 +108,10 @@ def _may_write(node: TransactionsNode, client: ClientContext) -> bool:
 
 def _init_transactional(node: TransactionsNode, request: Any) -> Future[Response]:
     transactional_id: str = request.transactional_id
-    node.transactions.check_init(transactional_id, request.transaction_timeout_ms)
+    options = InitOptions(
+        request.transaction_timeout_ms, request.enable_2pc, request.keep_prepared_txn
+    )
+    node.transactions.check_init(transactional_id, options)
     host = node.transactions.host_of(transactional_id)
     current = ProducerEpoch(request.producer_id, request.producer_epoch)
     response: Future[Response] = Future()
@@ -111,7 +123,7 @@ def _init_transactional(node: TransactionsNode, request: Any) -> Future[Response
         response.follow(
             host.request(
                 lambda machine, token, _, wall_ms: machine.init_producer_id(
-                    transactional_id, current, request.transaction_timeout_ms, token, wall_ms
+                    transactional_id, current, options, token, wall_ms
                 )
             )
         )
