@@ -98,6 +98,7 @@ def init_producer(
         ConcurrentTransactions: The previous transaction is not completed.
     """
     is_named = current != NO_PRODUCER
+    _check_not_next(stored, current)
     if is_named and not _may_continue(stored, current):
         raise ProducerFenced()
     if stored.state in PREPARED:
@@ -159,6 +160,16 @@ def _raised(producer: ProducerEpoch, take_producer_id: Callable[[], int]) -> Pro
     if producer.epoch >= EPOCH_MAX:
         return ProducerEpoch(take_producer_id(), 0)
     return ProducerEpoch(producer.producer_id, producer.epoch + 1)
+
+
+def _check_not_next(stored: Transaction, producer: ProducerEpoch) -> None:
+    """Raise ConcurrentTransactions for a producer id that is to follow a prepared transaction.
+
+    A client of version 2 knows it from the response to EndTxn, before the markers are written.
+    """
+    is_next = stored.next_producer_id == producer.producer_id >= 0 and not is_kept(stored)
+    if stored.state in PREPARED and is_next:
+        raise ConcurrentTransactions()
 
 
 # -- partitions ------------------------------------------------------------------------------------
@@ -301,6 +312,7 @@ def end_transaction(
     """
     if stored is None:
         raise InvalidProducerIdMapping()
+    _check_not_next(stored, producer)
     bumps = transaction_version >= BUMPS_EPOCH_SINCE
     has_next = stored.next_producer_id != NO_PRODUCER_ID
     current = _by_next_producer(stored) if has_next else stored

@@ -212,6 +212,20 @@ def test_partitions_before_the_end_is_complete_are_concurrent(state):
         add_partitions(stored(state), ProducerEpoch(PID, 5), PARTITIONS, 0, NOW_MS)
 
 
+@pytest.mark.parametrize("is_commit", [False, True])
+def test_next_producer_id_is_concurrent_before_the_end_is_complete(is_commit):
+    """The response to EndTxn names the next pair before the markers are written."""
+    before = prepare(stored(ONGOING, EPOCH_MAX), is_commit, 2, lambda: 9, NOW_MS)
+    following = ProducerEpoch(9, 0)
+    with pytest.raises(ConcurrentTransactions):
+        add_partitions(before, following, PARTITIONS, 2, NOW_MS)
+    with pytest.raises(ConcurrentTransactions):
+        init_producer(before, following, 1_000, 2, no_producer_id, NOW_MS)
+    for repeated in (False, True):
+        with pytest.raises(ConcurrentTransactions):
+            end_transaction(before, following, repeated, 2, no_producer_id, NOW_MS)
+
+
 # -- EndTxn ----------------------------------------------------------------------------------------
 
 PREPARED, REPEATED = "prepared", "repeated"
