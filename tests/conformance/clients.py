@@ -22,6 +22,7 @@ from tests.conformance.table import (
     INTERLEAVED,
     LONG_LIVED,
     LOOKS_ONLY,
+    MEMBER_OFFSETS,
     METADATA,
     NO_RESET,
     NULL_HEADERS,
@@ -79,7 +80,7 @@ LIBRDKAFKA = python(
     "confluent-kafka",
     "librdkafka",
     {*CODECS, *RECORDS, NULL_HEADERS, LOOKS_ONLY, *TOPICS, YOUNGEST, *CONFIGS}
-    | {TRANSACTIONS, INTERLEAVED, VERSION_1}
+    | {TRANSACTIONS, INTERLEAVED, VERSION_1, MEMBER_OFFSETS}
     | {*MEMBERS, ASYNC_COMMITS, FENCED, "range", "roundrobin", "cooperative-sticky"}
     | GROUP_ADMIN - {"delete_group_offsets"},
 )
@@ -87,6 +88,7 @@ KAFKA_PYTHON = python(
     "kafka-python",
     "kafka_python",
     {*CODECS, *RECORDS, *TOPICS, YOUNGEST, *CONFIGS, *GROUP_ADMIN, TRANSACTIONS, INTERLEAVED}
+    # An offset that was refused is sent again in its next transaction, so no MEMBER_OFFSETS.
     | {VERSION_1, *MEMBERS, ASYNC_COMMITS, *ASSIGNORS},
 )
 AIOKAFKA = python(
@@ -101,7 +103,7 @@ JAVA = Driven(
     "java",
     java_words,
     frozenset({*CODECS, *RECORDS, NULL_HEADERS, LOOKS_ONLY, *TOPICS, YOUNGEST})
-    | {"describe_config", "alter_config", TRANSACTIONS, INTERLEAVED, ABORTABLE}
+    | {"describe_config", "alter_config", TRANSACTIONS, INTERLEAVED, ABORTABLE, MEMBER_OFFSETS}
     # Without any broker it forgets its topics, and rejoins when metadata names them again.
     | MEMBERS - {STEADY}
     | {ASYNC_COMMITS, FENCED, *ASSIGNORS, *GROUP_ADMIN},
@@ -111,7 +113,7 @@ JAVA = Driven(
 JAVA_V1 = Driven(
     "java-v1",
     java_v1_words,
-    frozenset({TRANSACTIONS, INTERLEAVED, VERSION_1, ABORTABLE}),
+    frozenset({TRANSACTIONS, INTERLEAVED, VERSION_1, ABORTABLE, MEMBER_OFFSETS}),
     only=frozenset({TRANSACTIONS}),
 )
 KAFKAJS = Driven(

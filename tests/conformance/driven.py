@@ -38,7 +38,8 @@ Commands of a transactional producer, one in a program:
     init         id, timeout_ms: null                   begin         null
     send         topic, records [[partition, value]…]: [[partition, offset]…], in no order, once
                  all are acknowledged
-    add_offsets  group, offsets [[topic, partition, offset]…]: null
+    add_offsets  group, offsets [[topic, partition, offset]…], as_member: null
+    keep_membership  keep what identifies the member of `join` for add_offsets as_member: null
     end          commit (False aborts): null            retire        close it: null
 
 Optional commands (`can`), and their results:
@@ -263,13 +264,16 @@ class DrivenMember(Member):
         group: str,
         topics: Sequence[str],
         settings: Mapping[str, str],
+        shared: Program | None = None,
     ) -> None:
+        """`shared` is a program that does more than this."""
         self.client = client
+        self.is_shared = shared is not None
         self.read: list[Read] = []
         self.assigned: frozenset[Place] = frozenset()
         self.changes: list[tuple[str, frozenset[Place]]] = []
         self.faults: list[str] = []
-        self.program = client.program()
+        self.program = client.program() if shared is None else shared
         self.program.heard = self.hear
         self.program.order(
             "join",
@@ -309,7 +313,8 @@ class DrivenMember(Member):
             raise
         self.program.heard = ignored
         self.assigned = frozenset()
-        self.client.idle.append(self.program)
+        if not self.is_shared:
+            self.client.idle.append(self.program)
 
     def kill(self) -> None:
         self.program.kill()
@@ -372,9 +377,22 @@ class DrivenTransactions:
             placed.setdefault(partition, []).append(offset)
         return placed
 
-    def add_offsets(self, group: str, offsets: Mapping[Place, int]) -> None:
+    def join(
+        self, kafka: Kafka, group: str, topics: Sequence[str], settings: Mapping[str, str] = {}
+    ) -> DrivenMember:
+        return DrivenMember(self.client, kafka, group, topics, settings, self.program)
+
+    def keep_membership(self) -> None:
+        self.program.order("keep_membership")
+
+    def add_offsets(
+        self, group: str, offsets: Mapping[Place, int], *, as_member: bool = False
+    ) -> None:
         lines = [[*place, offset] for place, offset in offsets.items()]
-        self.program.order("add_offsets", bootstrap=self.bootstrap, group=group, offsets=lines)
+        more = {"as_member": True} if as_member else {}
+        self.program.order(
+            "add_offsets", bootstrap=self.bootstrap, group=group, offsets=lines, **more
+        )
 
     def end(self, *, commit: bool) -> None:
         self.program.order("end", commit=commit)

@@ -42,6 +42,7 @@ TOOLS = {
     "kafka-topics": "TopicCommand",
     "kafka-transactions": "TransactionsCommand",
     "kafka-verifiable-consumer": "VerifiableConsumer",
+    "kafka-verifiable-producer": "VerifiableProducer",
 }
 
 
@@ -134,6 +135,12 @@ Topic: {t} Partition: 1 Leader: * Replicas: * Isr: * Elr: LastKnownElr:
             f"{PERF_COLUMNS}\n*, 0.0*, *",
         ),
         Says("kafka-get-offsets --topic {t} --time latest", "{t}:0:503"),
+        Says(
+            "kafka-verifiable-producer --topic {t} --max-messages 5 --value-prefix 7",
+            '*"startup_complete"*\n...',
+        ),
+        # It does not wait for its records: a hook of the JVM's end does.
+        Says("kafka-get-offsets --topic {t} --time latest", "{t}:0:508", soon=True),
         Says(
             "kafka-e2e-latency --topic {t} --num-records 5 --producer-acks all --record-size 9",
             "0 *\nAvg latency: * ms\nPercentiles: 50th = *, 99th = *, 99.9th = *",

@@ -13,6 +13,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from confluent_kafka import (
@@ -46,6 +47,7 @@ ORDERLY = "a member that leaves has handed on all that it commits"
 TRANSACTIONS = "transactions"
 INTERLEAVED = "aborted transactions in the order of their ends"
 VERSION_1 = "transactions of version 1, whatever version the cluster has"
+MEMBER_OFFSETS = "offsets in a transaction as a member of the group (KIP-447)"
 ABORTABLE = "a transaction with a refused record is aborted, and its producer goes on"
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -151,7 +153,17 @@ class Transactions(Protocol):
         kafkajs returns only the first offset of each.
         """
 
-    def add_offsets(self, group: str, offsets: Mapping[Place, int]) -> None:
+    def join(
+        self, kafka: Kafka, group: str, topics: Sequence[str], settings: Mapping[str, str] = ...
+    ) -> Member:
+        """Become a member of a group in the same process; needs MEMBER_OFFSETS."""
+
+    def keep_membership(self) -> None:
+        """Keep what now identifies its member, for `add_offsets`; needs MEMBER_OFFSETS."""
+
+    def add_offsets(
+        self, group: str, offsets: Mapping[Place, int], *, as_member: bool = False
+    ) -> None:
         """Commit a group's offsets as a part of the transaction."""
 
     def end(self, *, commit: bool) -> None: ...
@@ -215,6 +227,9 @@ class Lifetime(Protocol):
     """The part of kafkalite.testing.Broker that ends and restarts it."""
 
     workers: int
+
+    @property
+    def data(self) -> Path: ...
 
     def kill(self, node_id: int | None = None) -> None: ...
     def stop(self) -> None: ...

@@ -3,7 +3,9 @@ that are committed with the records."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
@@ -12,16 +14,22 @@ from kafkalite.client.net.connection import BrokerConnection
 from kafkalite.client.net.settings import producer_settings
 from kafkalite.protocol.schemas.cluster import UPDATE_FEATURES
 from kafkalite.protocol.schemas.groups import OFFSET_FETCH
+from kafkalite.protocol.schemas.transactions import INIT_PRODUCER_ID
+from tests.conformance.members import MEMBER
+from tests.conformance.restarts import coordinator_killed, killed
 from tests.conformance.table import (
     ABORTABLE,
     INTERLEAVED,
+    MEMBER_OFFSETS,
     TRANSACTIONS,
     VERSION_1,
     Client,
     Kafka,
+    Lifetime,
     Refused,
     Sent,
     Transactions,
+    done,
     scenario,
     until,
 )
@@ -32,6 +40,12 @@ FENCED = "old epoch|fenced|Fenced|newer producer|InvalidProducerEpoch|PRODUCER_F
 TIMEOUT_MS = 60_000
 UNSTABLE_OFFSET_COMMIT = 88
 TRANSACTIONS_COUNT = 50
+ENDS_S_MAX = 10.0
+"""Time in which a transaction must have ended after a fault, or what it has lost."""
+EPOCH_MAX = 32_766
+"""A producer epoch from here on is exhausted: another producer id follows."""
+UNCOMMITTING = {**MEMBER, "enable.auto.commit": "false"}
+RETRIABLE = {14, 15, 16, 51}
 OUTCOMES = [True, False]
 
 
@@ -47,6 +61,18 @@ def producer(
         made.kill()
         raise
     made.retire()
+
+
+@contextmanager
+def connected(kafka: Kafka) -> Iterator[BrokerConnection]:
+    """Yield a connection for requests that the clients do not make."""
+    settings = producer_settings(kafka.bootstrap, {})
+    connection = BrokerConnection(settings.addresses[0], settings)
+    connection.open()
+    try:
+        yield connection
+    finally:
+        connection.close()
 
 
 def shown(client: Client, kafka: Kafka, topic: str, partition: int = 0) -> list[bytes | None]:
@@ -222,15 +248,10 @@ def an_offset_of_an_open_transaction_is_unstable_until_it_ends(
 
 def fetched(kafka: Kafka, group: str, topic: str, *, stable: bool = True) -> tuple[int, int]:
     """Return the error and the offset that OffsetFetch returns for a partition."""
-    settings = producer_settings(kafka.bootstrap, {})
-    connection = BrokerConnection(settings.addresses[0], settings)
-    connection.open()
-    try:
-        topics = [{"name": topic, "partition_indexes": [0]}]
-        asked = {"group_id": group, "topics": topics, "require_stable": stable}
+    topics = [{"name": topic, "partition_indexes": [0]}]
+    asked = {"group_id": group, "topics": topics, "require_stable": stable}
+    with connected(kafka) as connection:
         response = connection.request(OFFSET_FETCH, asked, at_most=7)
-    finally:
-        connection.close()
     (partition,) = response.topics[0].partitions
     return partition.error_code, partition.committed_offset
 
@@ -279,14 +300,9 @@ def set_transaction_version(kafka: Kafka, level: int, upgrade_type: int) -> None
     update = {
         "feature": "transaction.version", "max_version_level": level, "upgrade_type": upgrade_type
     }
-    settings = producer_settings(kafka.bootstrap, {})
-    connection = BrokerConnection(settings.addresses[0], settings)
-    connection.open()
-    try:
-        asked = {"timeout_ms": 10_000, "feature_updates": [update]}
+    asked = {"timeout_ms": 10_000, "feature_updates": [update]}
+    with connected(kafka) as connection:
         assert connection.request(UPDATE_FEATURES, asked).error_code == 0
-    finally:
-        connection.close()
 
 
 @scenario(TRANSACTIONS, ABORTABLE)
@@ -307,3 +323,156 @@ def a_producer_goes_on_after_aborting_a_transaction_that_failed(
     await_markers(kafka, topic, range(2))
     for partition in range(2):
         assert shown(client, kafka, topic, partition) == [b"kept 0", b"kept 1", b"kept 2"]
+
+
+@scenario(TRANSACTIONS, MEMBER_OFFSETS)
+def a_zombie_member_cannot_commit_offsets_in_a_transaction(client: Client, kafka: Kafka) -> None:
+    source = kafka.topic(partitions=2)
+    group = f"{source}-group"
+    with producer(client, kafka, group) as transactional:
+        member = transactional.join(kafka, group, [source], UNCOMMITTING)
+        until(lambda: len(member.assigned) == 2)
+        transactional.keep_membership()
+        transactional.begin()
+        transactional.add_offsets(group, {(source, 0): 1}, as_member=True)
+        transactional.end(commit=True)
+        other = client.join(kafka, group, [source], UNCOMMITTING)
+        try:
+            until(lambda: len(member.assigned) == len(other.assigned) == 1)
+            transactional.begin()
+            with pytest.raises(Refused, match="(?i)generation|CommitFailed"):
+                transactional.add_offsets(group, {(source, 0): 2}, as_member=True)
+            transactional.end(commit=False)
+            member.leave()
+            until(lambda: len(other.assigned) == 2)
+            transactional.begin()
+            with pytest.raises(Refused, match="(?i)member|CommitFailed"):
+                transactional.add_offsets(group, {(source, 0): 3}, as_member=True)
+            transactional.end(commit=False)
+            # Without a member it is not fenced, as before KIP-447.
+            transactional.begin()
+            transactional.add_offsets(group, {(source, 1): 4})
+            transactional.end(commit=True)
+        finally:
+            other.kill()
+    until(lambda: kafka.committed(group) == {(source, 0): (1, ""), (source, 1): (4, "")})
+
+
+@scenario(TRANSACTIONS)
+def an_exhausted_epoch_is_followed_by_another_producer_id(client: Client, kafka: Kafka) -> None:
+    topic = kafka.topic()
+    with producer(client, kafka, topic):
+        pass
+    first = raise_epoch(kafka, topic, EPOCH_MAX - 4)
+    wanted = []
+    for number in range(6):
+        with producer(client, kafka, topic) as transactional:
+            for commit in OUTCOMES:
+                value = b"%d %d" % (number, commit)
+                transactional.begin()
+                transactional.send(topic, [(0, value)])
+                transactional.end(commit=commit)
+                wanted += [value] if commit else []
+    await_markers(kafka, topic)
+    assert shown(client, kafka, topic) == wanted
+    assert raise_epoch(kafka, topic, 0) != first
+
+
+def raise_epoch(kafka: Kafka, id: str, epoch: int) -> int:
+    """Repeat InitProducerId until it returns this epoch or a higher one; return the producer id."""
+    asked = {"transactional_id": id, "transaction_timeout_ms": TIMEOUT_MS}
+    found = -1
+    with connected(kafka) as connection:
+        while True:
+            # Each request may raise it by one.
+            for _ in range(in_flight := max(1, min(100, epoch - found))):
+                connection.send(INIT_PRODUCER_ID, 2, asked)
+            for _ in range(in_flight):
+                _, content = connection.receive()
+                response = INIT_PRODUCER_ID.response.read(2, content)
+                assert response.error_code in {0, *RETRIABLE}
+                if response.error_code == 0:
+                    found = response.producer_epoch
+            if found >= epoch and response.error_code == 0:
+                return int(response.producer_id)
+
+
+@scenario(TRANSACTIONS, commit=OUTCOMES)
+def a_transaction_ends_although_one_of_its_topics_is_deleted(
+    client: Client, kafka: Kafka, commit: bool
+) -> None:
+    kept, gone = kafka.topic(), kafka.topic()
+    with producer(client, kafka, kept) as transactional:
+        transactional.begin()
+        for topic in (kept, gone):
+            transactional.send(topic, [(0, b"before")])
+        done(kafka.admin.delete_topics([gone]))
+        transactional.end(commit=commit)
+        until(lambda: settled(kafka, kept), ENDS_S_MAX)
+        transactional.begin()
+        transactional.send(kept, [(0, b"after")])
+        transactional.end(commit=True)
+    await_markers(kafka, kept)
+    assert shown(client, kafka, kept) == [b"before", b"after"][not commit :]
+
+
+def worker_killed(lifetime: Lifetime) -> None:
+    """Kill the leader of some partitions; the launcher restarts it."""
+    if lifetime.workers:
+        lifetime.kill(1)
+    else:
+        killed(lifetime)
+
+
+def drained(lifetime: Lifetime) -> None:
+    """Move all partitions of a worker to the others."""
+    command = [sys.executable, "-m", "kafkalite", "node", "drain", "1", "--data"]
+    subprocess.run([*command, str(lifetime.data)], check=True, capture_output=True)
+
+
+STRIKES: dict[str, Callable[[Lifetime], None]] = {
+    "a worker killed": worker_killed,
+    "its coordinator killed": coordinator_killed,
+    "all killed": killed,
+    "a worker drained": drained,
+}
+
+
+@scenario(TRANSACTIONS, restarts=True, strike=[*STRIKES])
+def a_transaction_has_one_outcome_and_ends(client: Client, kafka: Kafka, strike: str) -> None:
+    assert kafka.lifetime is not None
+    topic = kafka.topic(partitions=3)
+    everywhere = range(3)
+    first = client.transactional(kafka, topic, TIMEOUT_MS)
+    is_committed = False
+    try:
+        first.begin()
+        first.send(topic, [(at, b"before") for at in everywhere])
+        STRIKES[strike](kafka.lifetime)
+        first.send(topic, [(at, b"during") for at in everywhere])
+        first.end(commit=True)
+        is_committed = True
+        first.retire()
+    except Refused:
+        first.kill()  # some clients give a transaction up for a lost connection
+    except BaseException:
+        first.kill()
+        raise
+    with producer(client, kafka, topic) as second:
+        # If the first has not ended its transaction, the second has aborted it.
+        until(lambda: all(has_settled(kafka, topic, at) for at in everywhere), ENDS_S_MAX)
+        second.begin()
+        second.send(topic, [(at, b"after") for at in everywhere])
+        second.end(commit=True)
+    await_markers(kafka, topic, everywhere)
+    found = [shown(client, kafka, topic, at) for at in everywhere]
+    whole = [b"before", b"during", b"after"]
+    assert found == [whole] * 3 or (not is_committed and found == [[b"after"]] * 3)
+
+
+def has_settled(kafka: Kafka, topic: str, partition: int) -> bool:
+    """Return whether no transaction is open; False while a leader does not respond."""
+    try:
+        return settled(kafka, topic, partition)
+    except Refused:
+        return False

@@ -8,6 +8,7 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Properties;
+import org.apache.kafka.clients.consumer.ConsumerGroupMetadata;
 import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
@@ -18,11 +19,13 @@ final class Groups {
     private static final Duration TURN = Duration.ofMillis(20);
 
     private KafkaConsumer<byte[], byte[]> consumer;
+    private ConsumerGroupMetadata membership;
     private boolean awake;
 
     void enter(Map<String, Lines.Order> orders) {
         orders.put("join", this::join);
         orders.put("commit", this::commit);
+        orders.put("keep_membership", this::keepMembership);
         orders.put("leave", this::leave);
     }
 
@@ -88,6 +91,15 @@ final class Groups {
             offsets.put(place, new OffsetAndMetadata(line.get(2).asLong(), metadata));
         }
         return offsets;
+    }
+
+    private Object keepMembership(JsonNode order) {
+        membership = consumer.groupMetadata();
+        return null;
+    }
+
+    ConsumerGroupMetadata membership() {
+        return membership;
     }
 
     private Object leave(JsonNode order) {

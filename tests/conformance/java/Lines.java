@@ -30,7 +30,7 @@ public final class Lines {
     private final Map<String, Order> orders = new HashMap<>();
     private final Streams streams = new Streams();
     private final Groups groups = new Groups();
-    private final Transactions transactions = new Transactions();
+    private final Transactions transactions = new Transactions(groups);
 
     private Lines() {
         Records.enter(orders);

@@ -16,7 +16,12 @@ import org.apache.kafka.clients.producer.RecordMetadata;
 import org.apache.kafka.common.TopicPartition;
 
 final class Transactions {
+    private final Groups groups;
     private KafkaProducer<byte[], byte[]> producer;
+
+    Transactions(Groups groups) {
+        this.groups = groups;
+    }
 
     void enter(Map<String, Lines.Order> orders) {
         orders.put("init", this::init);
@@ -61,6 +66,10 @@ final class Transactions {
             offsets.put(
                 new TopicPartition(line.get(0).asText(), line.get(1).asInt()),
                 new OffsetAndMetadata(line.get(2).asLong()));
+        }
+        if (order.path("as_member").asBoolean()) {
+            producer.sendOffsetsToTransaction(offsets, groups.membership());
+            return null;
         }
         Properties words = Settings.consumer(order);
         words.put("group.id", order.get("group").asText());

@@ -253,6 +253,10 @@ class Groups:
             if place.error is not None:
                 raise KafkaException(place.error)
 
+    def keep_membership(self) -> None:
+        assert self.consumer is not None
+        self.membership = self.consumer.consumer_group_metadata()
+
     def leave(self) -> None:
         self.awake = False
         assert self.consumer is not None
@@ -270,6 +274,8 @@ def partitions_of(offsets: Iterable[Sequence[Any]]) -> list[TopicPartition]:
 
 class Transactions:
     """A transactional producer."""
+
+    membership: Any
 
     def init(self, bootstrap: str, id: str, timeout_ms: int) -> None:
         self.transactional = Producer({
@@ -302,10 +308,15 @@ class Transactions:
             raise KafkaException(faults[0])
         return placed
 
-    def add_offsets(self, bootstrap: str, group: str, offsets: Sequence[Any]) -> None:
+    def add_offsets(
+        self, bootstrap: str, group: str, offsets: Sequence[Any], as_member: bool = False
+    ) -> None:
+        places = [TopicPartition(topic, at, offset) for topic, at, offset in offsets]
+        if as_member:
+            self.transactional.send_offsets_to_transaction(places, self.membership, CONSUME_S_MAX)
+            return
         consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, **QUICK})
         try:
-            places = [TopicPartition(topic, at, offset) for topic, at, offset in offsets]
             metadata = consumer.consumer_group_metadata()
             self.transactional.send_offsets_to_transaction(places, metadata, CONSUME_S_MAX)
         finally:
