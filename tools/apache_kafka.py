@@ -45,6 +45,7 @@ TOOLS = ("kafka-tools", "4.3.1")
 TOOLS_CORE = ("kafka_2.13", TOOLS[1])
 # As with the tools, its release 4.4.0 was never published.
 STREAMS = ("kafka-streams", TOOLS[1])
+CONNECT_FILE = ("connect-file", TOOLS[1])
 TOOLS_API = ("kafka-tools-api", "4.3.1")
 # The last client that has no second version of transactions (KIP-890).
 CLIENTS_V1 = ("kafka-clients", "3.9.1")

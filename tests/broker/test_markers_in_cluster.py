@@ -1,7 +1,7 @@
 """Transaction markers from the coordinator at node 0 to the leaders, and what may die meanwhile.
 
 A process dies at each point between the decision and the Complete record: the transaction must end
-as it was decided, and the last stable offset reach the log end.  tests/faults/test_crash_points.py
+as it was decided, and the last stable offset reach the log end.  tests/faults/test_fault_table.py
 lists the points.
 """
 

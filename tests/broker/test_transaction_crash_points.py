@@ -1,6 +1,6 @@
 """Crash points of a transaction before its end is decided, and of what follows it at a leader.
 
-tests/faults/test_crash_points.py lists the points and the tests of each.
+tests/faults/test_fault_table.py lists the points and the tests of each.
 """
 
 from __future__ import annotations
