@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -149,12 +150,13 @@ _client: list[Path] = []
 
 
 def client_program() -> Path:
-    """Return client.c's program, compiled if its source is newer; needs cc, librdkafka-dev."""
+    """Return client.c's program, compiled once for each source; needs cc, librdkafka-dev."""
     if not _client:
         place = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kafkalite"
         place.mkdir(parents=True, exist_ok=True)
-        program = place / "bench-client"
-        if not program.exists() or program.stat().st_mtime < CLIENT_SOURCE.stat().st_mtime:
+        # Named for its source: trees of different ages share the directory.
+        program = place / f"bench-client-{zlib.crc32(CLIENT_SOURCE.read_bytes()):08x}"
+        if not program.exists():
             fresh = place / f"bench-client.{os.getpid()}"
             command = ["cc", "-O2", "-Wall", "-pthread", "-o", str(fresh), str(CLIENT_SOURCE)]
             command += ["-lrdkafka"]

@@ -94,7 +94,8 @@ class InProcess:
     def killed(self, name: str = "copy") -> InProcess:
         """Return a node on a copy of the directory, as if this node had been killed now."""
         copy = self.directory.with_name(name)
-        shutil.copytree(self.directory, copy)
+        # A checkpoint that another thread is writing may be renamed meanwhile.
+        shutil.copytree(self.directory, copy, ignore=shutil.ignore_patterns("*.tmp"))
         return InProcess(copy)
 
     def restart(self, **settings: str) -> None:
