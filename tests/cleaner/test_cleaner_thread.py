@@ -1,4 +1,4 @@
-"""What a cleaner thread reports to the node when a job ends one way or another."""
+"""Reports of a cleaner thread to the node at the end of a job."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class GroupHarness:
         self.now_ms = 0
         self.log: list[tuple[bytes, bytes | None]] = []
         self.transactional: dict[int, TransactionalRecord | TransactionEnd] = {}
-        """What the entries of the log are that belong to a transaction, by index."""
+        """The transactional records and ends of transactions in the log, by index."""
         self.writable = True
         self.failed_count = 0
         self.limits = LIMITS._replace(**limits)

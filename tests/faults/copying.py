@@ -60,7 +60,7 @@ class Copying:
     kills: Counter[str] = field(default_factory=Counter)
     complaints: list[str] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
-    """What copiers that failed wrote."""
+    """The output of copiers that failed."""
 
     def line(self) -> dict[str, Any]:
         """Return the run's line of the record file."""

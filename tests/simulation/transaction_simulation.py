@@ -52,7 +52,7 @@ class TransactionalClient:
         self.name = name
         self.version = version
         self.outcomes: dict[bytes, bool] = {}
-        """Whether a transaction was committed, where the client knows it."""
+        """By transaction: True if committed, False if aborted; without those of unknown outcome."""
         self.acknowledged: dict[bytes, set[int]] = {}
         """The partitions in which the records of a transaction were acknowledged."""
         self.offset_commits: list[bytes] = []

@@ -1,4 +1,4 @@
-"""What of a log the cleaner may clean, and when it should."""
+"""The part of a log that the cleaner may clean, and when it should."""
 
 from __future__ import annotations
 
