@@ -79,9 +79,9 @@ def read_result(descriptor: int) -> CleaningResult:
         return CleaningResult(
             end_offset=_integer(fields["end_offset"]),
             groups=tuple(_group(*each) for each in fields["groups"]),
-            counts=CleaningCounts(*fields["counts"]),
+            counts=_counts(*fields["counts"]),
         )
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise CorruptMessage(f"The result of a cleaning is not valid: {error!r}.") from None
 
 
@@ -93,6 +93,16 @@ def _group(sources: list[Any], segments: list[Any]) -> CleanedGroup:
     if not group.sources or not group.segments:
         raise ValueError("an empty group")
     return group
+
+
+def _counts(*values: Any) -> CleaningCounts:
+    counts = CleaningCounts(*values)
+    for total in counts[:-1]:
+        _integer(total)
+    share = counts.map_utilization
+    if type(share) not in (int, float) or not 0 <= share <= 1:
+        raise ValueError(f"{share!r} is not a share")
+    return counts
 
 
 def _integer(value: object) -> int:

@@ -147,12 +147,21 @@ def test_job_and_result_cross_a_file(tmp_path: Path) -> None:
     os.close(descriptor)
 
 
+def last_characters(content: bytes) -> str:
+    return content[-40:].decode() or "empty"
+
+
 @pytest.mark.parametrize(
     "content",
     [b"", b"[]", b"{}", b'{"end_offset": -1, "groups": [], "counts": []}',
      b'{"end_offset": 1, "groups": [[[], []]], "counts": []}',
      b'{"end_offset": 1, "groups": [[[[0, "x"]], [[0, 1, 2]]]], "counts": []}',
-     b'{"end_offset": 1, "groups": [], "counts": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]}'],
+     b'{"end_offset": 1, "groups": [], "counts": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10]}',
+     b'{"end_offset": 1, "groups": [], "counts": ["1"]}',
+     b'{"end_offset": 1, "groups": [], "counts": [1, 2, 3, 4, 5, 6, 7, "x"]}',
+     b'{"end_offset": 1, "groups": [], "counts": [1, 2, 3, 4, 5, 6, 7, NaN]}',
+     b"[" * 100_000],
+    ids=last_characters,
 )  # fmt: skip
 def test_invalid_result_is_refused(content: bytes) -> None:
     descriptor = os.memfd_create("job")
