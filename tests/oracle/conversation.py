@@ -20,8 +20,7 @@ from kafkalite.protocol.schema import Api, Fields
 from kafkalite.protocol.schemas import cluster, offsets, topics, transactions
 from tests.oracle.batches import described
 
-PATIENCE_S = 3.0
-# For conditions that must become true, however busy the machine is.
+# For responses and conditions that must come, however busy the machine is.
 WAIT_S = 20.0
 # Long enough for any broker to close a connection that it will close.
 SILENCE_S = 1.0
@@ -261,7 +260,7 @@ class Conversation:
 
     def line(self) -> socket.socket:
         if self.connection is None:
-            self.connection = socket.create_connection(self.address, PATIENCE_S)
+            self.connection = socket.create_connection(self.address, WAIT_S)
         return self.connection
 
     def hang_up(self) -> None:
