@@ -11,8 +11,9 @@ ISOLATION ?=
 COPYING ?=
 PERTURBING ?=
 STREAMING ?=
-# Tests wait as much as they compute: one process more than there are cores keeps two busy.
-JOBS ?= 3
+SHARING ?=
+# Tests wait as much as they compute: more processes than cores keep two cores busy.
+JOBS ?= 4
 # How much `make fuzz` does.
 CONNECTS ?= 5e4
 FRAMES ?= 1e6
@@ -73,7 +74,7 @@ quick: build .venv/developer
 		records protocol coordination storage) $(ARGS)
 
 test: check
-	$(BIN)/python -m pytest -q -n $(JOBS) --ignore=tests/test_architecture.py $(ARGS)
+	$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal --ignore=tests/test_architecture.py $(ARGS)
 
 test-spark: build .venv/developer
 	$(BIN)/python -m pytest -q -m "spark or not spark" tests/spark \
@@ -82,7 +83,8 @@ test-spark: build .venv/developer
 		"benchmarks/test_tiny.py::test_benchmark_writes_its_figures[spark]" $(ARGS)
 
 clients: build .venv/developer
-	CONFORMANCE_WHOLE=1 $(BIN)/python -m pytest -q -n $(JOBS) tests/conformance $(ARGS)
+	CONFORMANCE_WHOLE=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal \
+		tests/conformance $(ARGS)
 
 bench: build .venv/developer
 	$(BIN)/python -m benchmarks $(ARGS)
@@ -96,6 +98,7 @@ faults: build .venv/developer
 	$(BIN)/python -m tests.faults.copying $(COPYING)
 	$(BIN)/python -m tests.faults.perturbing $(PERTURBING)
 	$(BIN)/python -m tests.faults.streaming $(STREAMING)
+	$(BIN)/python -m tests.faults.sharing $(SHARING)
 
 disks: build .venv/developer
 	$(BIN)/python -m pytest -q -m faults -n $(JOBS) tests $(ARGS)
@@ -105,6 +108,8 @@ fuzz: build .venv/developer
 	$(BIN)/python -m tests.fuzz.sockets --frames $(FRAMES)
 	$(BIN)/python -m tests.fuzz.decoders --runs $(RUNS)
 	$(BIN)/python -m pytest -q -m fuzz tests $(ARGS)
+	$(BIN)/python -m pytest -q --hypothesis-profile=deep tests/test_twins.py tests/records \
+		tests/storage/test_segment_walk.py $(ARGS)
 
 pythons:
 	@RELEASES="$(RELEASES)" JOBS=$(JOBS) sh tools/pythons.sh $(ARGS)

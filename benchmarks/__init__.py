@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 ALL = (
     "startup", "produce", "fetch", "end_to_end", "append", "growth", "durability",
-    "workers", "leading", "dedicated", "thousand", "failover", "groups", "native",
-    "gateway", "transactions", "spark",
+    "workers", "leading", "dedicated", "thousand", "failover", "groups",
+    "consumer_groups", "share_groups", "native", "gateway", "transactions", "compaction", "spark",
 )  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from kafkalite._ext.record_reader import KEY, OFFSET, TIMESTAMP, VALUE, ColumnBu
 from kafkalite.client.consumer.decoding import decode
 from kafkalite.client.consumer.positions import Position
 from kafkalite.client.consumer.record_range import BufferedRange
-from kafkalite.client.consumer.record_sets import Builder
+from kafkalite.client.decoding.record_sets import Builder
 from kafkalite.client.net.topology import TopicPartition
 from kafkalite.records.batch import Record, build
 from kafkalite.records.control import TransactionMarker

@@ -17,6 +17,7 @@
  *
  * With --transactional-id, produce sends transactions of --transaction-records, of which every
  * --abort-every-th is aborted.  --isolation is the consumer's isolation.level.
+ * With --keys, produce sends keys of 16 bytes, at random of so many, with different values.
  *
  * Options are pairs `--name value`; the answer is one line of JSON on stdout.  A record that was
  * refused, lost or came twice ends the program with exit code 1: a fast wrong answer is no figure.
@@ -26,6 +27,7 @@
 #include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <librdkafka/rdkafka.h>
 #include <netinet/tcp.h>
 #include <pthread.h>
@@ -44,17 +46,20 @@
 #define VARIED_MAX 4
 #define LEADERS_MAX 64
 #define SILENCE_MS_MAX 60000
+#define KEY_SIZE 16
+#define POOL_SIZE (1 << 20)
 
 static struct {
     const char *broker, *topic, *acks, *linger_ms, *batch_bytes, *batch_records, *frame, *answer;
-    const char *fetch_frame, *transactional_id, *isolation;
+    const char *fetch_frame, *transactional_id, *isolation, *compression;
     const char *vary[VARIED_MAX], *leaders[LEADERS_MAX];
     int partitions, connections, vary_count, leader_count;
-    int64_t records, warm_up, size, offset_at, partition_at, transaction_records, abort_every;
+    int64_t records, warm_up, size, offset_at, partition_at, transaction_records, abort_every, keys;
 } asked = {
     .broker = "127.0.0.1:9092", .topic = "bench", .acks = "1", .linger_ms = "5",
     .batch_bytes = "1000000", .batch_records = "1000000", .partitions = 1, .connections = 1,
     .records = 1000, .size = 100, .isolation = "read_uncommitted", .transaction_records = 1000,
+    .compression = "none",
 };
 
 static void die(const char *format, ...) {
@@ -129,6 +134,7 @@ static rd_kafka_topic_t *producing(rd_kafka_t **handle) {
     set(conf, "batch.num.messages", asked.batch_records);
     set(conf, "queue.buffering.max.messages", "1000000");
     set(conf, "queue.buffering.max.kbytes", "1048576");
+    set(conf, "compression.type", asked.compression);
     rd_kafka_conf_set_dr_msg_cb(conf, on_delivery);
     if (asked.transactional_id != NULL)
         set(conf, "transactional.id", asked.transactional_id);
@@ -146,9 +152,22 @@ static void must(const char *what, rd_kafka_error_t *error) {
         die("%s: %s", what, rd_kafka_error_string(error));
 }
 
+static uint64_t chance(void) {
+    static uint64_t state = 1;
+    state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return state >> 33;
+}
+
 static void send_record(rd_kafka_t *handle, rd_kafka_topic_t *topic, int64_t number, char *bytes) {
     int partition = number % asked.partitions;
-    while (rd_kafka_produce(topic, partition, 0, bytes, asked.size, NULL, 0, NULL) != 0) {
+    char key[KEY_SIZE + 1];
+    int key_size = 0;
+    if (asked.keys) {
+        key_size = snprintf(key, sizeof key, "key-%012" PRIu64, chance() % asked.keys);
+        bytes += chance() % POOL_SIZE;
+    }
+    while (rd_kafka_produce(topic, partition, 0, bytes, asked.size, asked.keys ? key : NULL,
+                            key_size, NULL) != 0) {
         if (rd_kafka_last_error() != RD_KAFKA_RESP_ERR__QUEUE_FULL)
             die("produce: %s", rd_kafka_err2str(rd_kafka_last_error()));
         rd_kafka_poll(handle, 10);
@@ -168,9 +187,10 @@ static void await_delivery(rd_kafka_t *handle, int64_t count) {
 }
 
 static char *payload(void) {
-    char *bytes = malloc(asked.size);
+    int64_t size = asked.size + (asked.keys ? POOL_SIZE : 0);
+    char *bytes = malloc(size);
     uint32_t state = 1; /* letters that do not compress to nothing, the same in every run */
-    for (int64_t i = 0; i < asked.size; i++) {
+    for (int64_t i = 0; i < size; i++) {
         state = state * 1664525 + 1013904223;
         bytes[i] = 'a' + (state >> 24) % 26;
     }
@@ -635,6 +655,8 @@ static void read_option(const char *name, const char *value) {
     else if (!strcmp(name, "--transaction-records")) asked.transaction_records = atoll(value);
     else if (!strcmp(name, "--abort-every")) asked.abort_every = atoll(value);
     else if (!strcmp(name, "--isolation")) asked.isolation = value;
+    else if (!strcmp(name, "--compression")) asked.compression = value;
+    else if (!strcmp(name, "--keys")) asked.keys = atoll(value);
     else if (!strcmp(name, "--vary") && asked.vary_count < VARIED_MAX)
         asked.vary[asked.vary_count++] = value;
     else if (!strcmp(name, "--leader") && asked.leader_count < LEADERS_MAX)

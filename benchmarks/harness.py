@@ -116,11 +116,12 @@ class Bench:
         budgets: Mapping[str, Budget] | None = None,
         subjects: Sequence[Subject] | None = None,
         at: float | None = None,
+        repeats_max: int = 5,
     ) -> None:
         """Measure every subject in turn; each key of the result ("name, unit") is a figure."""
         chosen = subjects if subjects is not None else self.subjects
         taken: dict[str, dict[str, list[float]]] = {}
-        for _ in range(self.scale.repeats):
+        for _ in range(min(self.scale.repeats, repeats_max)):
             for subject in chosen:
                 for key, value in measure(subject).items():
                     taken.setdefault(key, {}).setdefault(subject.name, []).append(value)

@@ -345,11 +345,44 @@ def poll(bootstrap: str, topic: str, records: int, ready: Wait = at_once) -> dic
     return told_by_ones(records, begun_s, first_s, ended_s)
 
 
+# Receiving as a member of a share group: the time ends when the last record is acknowledged.
+
+
+def share_batches(bootstrap: str, topic: str, records: int, group: str) -> dict[str, float]:
+    from kafkalite import ShareConsumer
+
+    stamps, begun_s = Stamps(), time.monotonic()
+    with ShareConsumer(bootstrap, topics=[topic], group=group) as consumer:
+        for batch in consumer.batches(timeout=PATIENCE_S):
+            stamps.add(len(batch))
+            if stamps.count >= records:
+                break
+        assert stamps.count >= records, f"{stamps.count} of {records} records came"
+        assert not any(consumer.commit(PATIENCE_S).values())
+    stamps.add(0)
+    return stamps.told(begun_s)
+
+
+def share_consume(bootstrap: str, topic: str, records: int, group: str) -> dict[str, float]:
+    from confluent_kafka import ShareConsumer
+
+    stamps, begun_s = Stamps(), time.monotonic()
+    with closing(ShareConsumer({"bootstrap.servers": bootstrap, "group.id": group})) as consumer:
+        consumer.subscribe([topic])
+        while stamps.count < records:
+            found = sum(message.error() is None for message in consumer.poll(PATIENCE_S))
+            assert found, f"{stamps.count} of {records} records came"
+            stamps.add(found)
+        assert not any(consumer.commit_sync(PATIENCE_S).values())
+        stamps.add(0)
+    return stamps.told(begun_s)
+
+
 MODES: dict[str, Callable[..., dict[str, float]]] = {
     mode.__name__: mode
     for mode in (
         send_arrow, send_tables, send, produce, produce_batch, write, round_trips, idle, batches,
-        iterate, consume, poll,
+        iterate, consume, poll, share_batches, share_consume,
     )
 }  # fmt: skip
 

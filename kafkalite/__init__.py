@@ -25,7 +25,14 @@ if TYPE_CHECKING:
     from kafkalite.client.net.topology import TopicPartition
     from kafkalite.client.producer.async_producer import AsyncProducer
     from kafkalite.client.producer.producer import Producer
-    from kafkalite.config.client_keywords import ConsumerConfig, ProducerConfig
+    from kafkalite.client.share.async_share_consumer import AsyncShareConsumer
+    from kafkalite.client.share.share_consumer import ShareConsumer
+    from kafkalite.client.share.share_messages import ShareBatch, ShareMessage
+    from kafkalite.config.client_keywords import (
+        ConsumerConfig,
+        ProducerConfig,
+        ShareConsumerConfig,
+    )
     from kafkalite.testing import Broker
     from kafkalite.version import __version__
 
@@ -33,6 +40,7 @@ __all__ = [
     "Admin",
     "AsyncConsumer",
     "AsyncProducer",
+    "AsyncShareConsumer",
     "Broker",
     "Consumer",
     "ConsumerConfig",
@@ -43,6 +51,10 @@ __all__ = [
     "ProducerIdentity",
     "RangeReader",
     "RecordsLost",
+    "ShareBatch",
+    "ShareConsumer",
+    "ShareConsumerConfig",
+    "ShareMessage",
     "TopicPartition",
     "__version__",
 ]
@@ -51,6 +63,7 @@ _HOME = {
     "Admin": "kafkalite.client.admin.admin",
     "AsyncConsumer": "kafkalite.client.consumer.async_consumer",
     "AsyncProducer": "kafkalite.client.producer.async_producer",
+    "AsyncShareConsumer": "kafkalite.client.share.async_share_consumer",
     "Broker": "kafkalite.testing",
     "Consumer": "kafkalite.client.consumer.consumer",
     "ConsumerConfig": "kafkalite.config.client_keywords",
@@ -61,6 +74,10 @@ _HOME = {
     "ProducerIdentity": "kafkalite.client.net.producer_identity",
     "RangeReader": "kafkalite.client.consumer.range_reader",
     "RecordsLost": "kafkalite.client.consumer.range_reader",
+    "ShareBatch": "kafkalite.client.share.share_messages",
+    "ShareConsumer": "kafkalite.client.share.share_consumer",
+    "ShareConsumerConfig": "kafkalite.config.client_keywords",
+    "ShareMessage": "kafkalite.client.share.share_messages",
     "TopicPartition": "kafkalite.client.net.topology",
     "__version__": "kafkalite.version",
 }

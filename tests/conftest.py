@@ -6,11 +6,15 @@ import gc
 import os
 import signal
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-# A busy machine may stop in the middle of an example, and no example tests time.
-settings.register_profile("untimed", deadline=None)
-settings.register_profile("quick", deadline=None, max_examples=20)
+# A busy machine may stop in the middle of an example, or while one is generated; no example tests
+# time.  `make quick` and `make fuzz` set the other profiles: they change how many examples a test
+# tries that sets no number of its own.
+UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("untimed", UNTIMED)
+settings.register_profile("quick", UNTIMED, max_examples=20)
+settings.register_profile("deep", UNTIMED, max_examples=2_000)
 settings.load_profile("untimed")
 
 DESCRIPTORS_MORE = 200

@@ -24,10 +24,13 @@ PROGRAMS = {
     "README.md": 2,
     "docs/quickstart.md": 2,
     "docs/tutorials/ingestion.md": 1,
-    "docs/tutorials/pandas-and-polars.md": 4,
+    "docs/tutorials/pandas-and-polars.md": 5,
+    "docs/tutorials/groups.md": 2,
+    "docs/tutorials/queue.md": 4,
     "docs/tutorials/reading.md": 1,
     "docs/tutorials/asyncio.md": 1,
     "docs/tutorials/transactions.md": 3,
+    "docs/tutorials/administration.md": 1,
     "docs/tutorials/test-suite.md": 2,
     "docs/tutorials/zeromq.md": 3,
 }
@@ -100,16 +103,25 @@ def test_programs_run_as_written(broker):
             outputs[page].append(ended.stdout)
     assert {page: len(each) for page, each in outputs.items()} == PROGRAMS
 
-    sent, read = outputs["README.md"]
-    assert "offset=1000" in sent
-    assert len(read.splitlines()) == 1001
+    written, done = outputs["README.md"]
+    assert "offset=1000" in written
+    assert len(written.splitlines()) == 1002
+    assert sorted(done.splitlines()) == sorted(f"1 mail {number}" for number in range(100))
     member, read = outputs["docs/quickstart.md"]
     assert member == "b'hello 0'\n"
     assert len(read.splitlines()) == 1003
-    as_json, _, tables, fetched_range = outputs["docs/tutorials/pandas-and-polars.md"]
+    as_json, _, tables, as_group, fetched_range = outputs["docs/tutorials/pandas-and-polars.md"]
     assert "ABC" in as_json
     assert sum(int(line) for line in tables.splitlines() if line.isdecimal()) == 1_001_000
+    assert "1001" in as_group
     assert fetched_range == "4000\n"
+    in_group, _ = outputs["docs/tutorials/groups.md"]
+    assert len(in_group.splitlines()) == 1000
+    once, dead_letter, columns, in_loop = outputs["docs/tutorials/queue.md"]
+    assert sorted(once.splitlines()) == sorted(f"job {number}" for number in range(100))
+    assert dead_letter.startswith("b'job ")
+    assert columns == "100\n"
+    assert in_loop == "100\n"
     assert "offset=999990" in outputs["docs/tutorials/reading.md"][0]
     assert outputs["docs/tutorials/asyncio.md"][0].splitlines()[-1] == "b'event 99'"
     assert outputs["docs/tutorials/test-suite.md"][1] == "1\n"

@@ -172,9 +172,10 @@ def environment_of_a_user():
 
 
 def link(distribution, site):
-    """Link the files of a distribution; its scripts, outside site-packages, are left out."""
+    """Link the files of a distribution, compiled ones included, which would be compiled again;
+    its scripts, outside site-packages, are left out."""
     for file in distribution.files:
-        if ".." not in file.parts and "__pycache__" not in file.parts:
+        if ".." not in file.parts:
             target = site / file
             target.parent.mkdir(parents=True, exist_ok=True)
             target.symlink_to(file.locate())

@@ -9,7 +9,7 @@ import tracemalloc
 import crc32c as packaged
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kafkalite._ext import record_batch, records, zstd_blocks
@@ -18,8 +18,6 @@ from tests.twins import crc32c as crc_twin
 from tests.twins import record_batch as batch_twin
 from tests.twins import records as records_twin
 from tests.twins import zstd_blocks as zstd_twin
-
-RUNS = settings(max_examples=200, deadline=None)
 
 I16, I32, I64 = (st.integers(-(1 << bits - 1), (1 << bits - 1) - 1) for bits in (16, 32, 64))
 FIELD = st.none() | st.binary(max_size=40)
@@ -43,7 +41,6 @@ def test_crc_is_equal_for_each_number_of_streams(size):
         assert record_batch.crc32c_by(way, data) == twin
 
 
-@RUNS
 @given(st.binary(max_size=600), st.integers(0, 9))
 def test_crc_equals_the_twin_at_any_alignment(data, start):
     part = memoryview(data)[start:]
@@ -65,7 +62,6 @@ def both_judge(batch):
     assert record_batch.check_client_batch(batch) == batch_twin.check_client_batch(bytes(batch))
 
 
-@RUNS
 @given(payload=st.binary(min_size=7, max_size=60), at=st.integers(0, 130), flip=st.integers(1, 255))
 def test_batch_with_a_changed_byte_is_validated_as_by_the_twin(payload, at, flip):
     batch = batch_twin.build(payload)
@@ -74,7 +70,6 @@ def test_batch_with_a_changed_byte_is_validated_as_by_the_twin(payload, at, flip
     both_judge(batch)
 
 
-@RUNS
 @given(payload=st.binary(max_size=30), end=st.integers(0, 91), more=st.binary(max_size=80))
 def test_batch_of_wrong_length_is_validated_as_by_the_twin(payload, end, more):
     batch = batch_twin.build(payload)
@@ -83,7 +78,6 @@ def test_batch_of_wrong_length_is_validated_as_by_the_twin(payload, end, more):
     both_judge(batch + batch)
 
 
-@RUNS
 @given(
     payload=st.binary(max_size=30),
     fields=st.fixed_dictionaries(
@@ -114,7 +108,6 @@ def test_batch_with_changed_fields_is_validated_as_by_the_twin(
     assert record_batch.header(batch) == batch_twin.header(batch)
 
 
-@RUNS
 @given(payload=st.binary(max_size=30), offset=st.integers(0, (1 << 63) - 1), epoch=I32, when=I64)
 def test_placed_header_equals_the_twin(payload, offset, epoch, when):
     ours, twins = batch_twin.build(payload), batch_twin.build(payload)
@@ -128,7 +121,6 @@ def test_placed_header_equals_the_twin(payload, offset, epoch, when):
     assert record_batch.check(ours) == 0
 
 
-@RUNS
 @given(payload=st.binary(max_size=30), when=I64)
 def test_corrected_max_timestamp_equals_the_twin(payload, when):
     ours, twins = batch_twin.build(payload), batch_twin.build(payload)
@@ -160,7 +152,6 @@ def zstd_frames(draw):
     return frames
 
 
-@RUNS
 @given(
     payload=zstd_frames() | st.binary(max_size=40).map(b"\x28\xb5\x2f\xfd".__add__),
     cut=st.integers(0, 60), output_max=st.sampled_from([131072, 131080, 1 << 20]),
@@ -184,7 +175,6 @@ def test_zstd_divide_stops_at_the_frame_limit():
     assert peak < 1 << 20
 
 
-@RUNS
 @given(st.binary(max_size=50), st.integers(0, 5), st.integers(0, 3000), st.booleans())
 def test_compressed_frames_are_divided_as_by_the_twin(text, frames, times, checked):
     encoder = zstandard.ZstdCompressor(write_checksum=checked)
@@ -202,7 +192,6 @@ def both_decode(payload, count, last_offset_delta=None):
     )
 
 
-@RUNS
 @given(RECORDS)
 def test_records_are_encoded_and_decoded_as_by_the_twin(given_records):
     payload = records.encode(given_records)
@@ -210,7 +199,6 @@ def test_records_are_encoded_and_decoded_as_by_the_twin(given_records):
     assert records.decode(payload, len(given_records)) == given_records
 
 
-@RUNS
 @given(RECORDS, st.integers(0, 400), st.integers(1, 255))
 def test_records_with_a_changed_byte_are_read_as_by_the_twin(drawn, at, flip):
     payload = bytearray(records.encode(drawn))
@@ -219,7 +207,6 @@ def test_records_with_a_changed_byte_are_read_as_by_the_twin(drawn, at, flip):
     both_decode(bytes(payload), len(drawn))
 
 
-@RUNS
 @given(RECORDS, st.integers(0, 400), st.binary(max_size=9), I32 | st.integers(0, 8))
 def test_records_of_wrong_length_or_count_are_read_as_by_the_twin(drawn, end, more, count):
     payload = records.encode(drawn)
@@ -229,7 +216,6 @@ def test_records_of_wrong_length_or_count_are_read_as_by_the_twin(drawn, end, mo
     both_decode(payload, count if count < 10_000 else len(drawn) + 1)
 
 
-@RUNS
 @given(
     RECORDS, st.sampled_from([-1, 0, 1 << 40, (1 << 63) - 1]), I64, I64, st.integers(1, 4),
     st.booleans(), st.integers(1, 40), st.integers(0, 400), st.integers(0, 3),
@@ -252,14 +238,12 @@ def test_scan_in_pieces_equals_the_twin(
         assert (code or scan.hits) == twins
 
 
-@RUNS
 @given(st.lists(st.integers(-2, 9), max_size=5), st.integers(-1, 9) | st.none())
 def test_offset_gaps_are_accepted_up_to_the_last_delta(deltas, last):
     payload = records_twin.encode([(delta, 0, b"k", b"v", ()) for delta in deltas])
     both_decode(payload, len(deltas), last)
 
 
-@RUNS
 @given(st.lists(st.sampled_from([0, 1, 2, 3, 6, 12, 14, 16, 0x7F, 0x80, 0xFF]), max_size=40))
 def test_bytes_like_lengths_are_read_as_by_the_twin(digits):
     for count in range(4):

@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from kafkalite.client.net.settings import consumer_settings, producer_settings
-from kafkalite.config.client import CONSUMER, PRODUCER
-from kafkalite.config.client_keywords import ConsumerConfig, ProducerConfig
+from kafkalite.client.net.settings import (
+    consumer_settings,
+    producer_settings,
+    share_consumer_settings,
+)
+from kafkalite.config.client import CONSUMER, PRODUCER, SHARE_CONSUMER
+from kafkalite.config.client_keywords import ConsumerConfig, ProducerConfig, ShareConsumerConfig
 from tools import gen_keywords
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -110,9 +114,18 @@ def test_keywords_file_is_current():
     assert gen_keywords.PATH.read_text() == gen_keywords.text(), "run: make reference"
 
 
+def share_settings(bootstrap, keywords):
+    """Return the settings of a share consumer, whose group has no default."""
+    return share_consumer_settings(bootstrap, {**keywords, "group_id": "g"})
+
+
 @pytest.mark.parametrize(
     ("config", "scope", "settings"),
-    [(ProducerConfig, PRODUCER, producer_settings), (ConsumerConfig, CONSUMER, consumer_settings)],
+    [
+        (ProducerConfig, PRODUCER, producer_settings),
+        (ConsumerConfig, CONSUMER, consumer_settings),
+        (ShareConsumerConfig, SHARE_CONSUMER, share_settings),
+    ],
 )
 def test_each_keyword_is_a_key(config, scope, settings):
     names = config.__annotations__

@@ -247,7 +247,7 @@ def classpath(
     """Return the class path of the artifact with its run-time dependencies, for `java -cp`."""
     jars = _jars(artifact)
     if not jars.is_dir():
-        with _lock(_cache() / "lock"):
+        with _lock(cache_directory() / "lock"):
             if not jars.is_dir():
                 _fetch(artifact, managed, jars, group)
     return f"{jars}/*"
@@ -259,7 +259,7 @@ def fetched(artifact: tuple[str, str]) -> bool:
 
 
 def _jars(artifact: tuple[str, str]) -> Path:
-    return _cache() / "-".join(artifact)
+    return cache_directory() / "-".join(artifact)
 
 
 def _fetch(
@@ -286,7 +286,8 @@ def _fetch(
         Path(scratch, "jars").rename(jars)
 
 
-def _cache() -> Path:
+def cache_directory() -> Path:
+    """Return the directory of what is fetched and built once for all working copies."""
     place = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kafkalite"
     place.mkdir(parents=True, exist_ok=True)
     return place

@@ -37,8 +37,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 )
 
 INNER_LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
-    "broker": (("replica",), ("controller", "coordinator", "local"), ("handlers",)),
-    "client": (("net",), ("producer", "consumer", "admin")),
+    "broker": (("replica",), ("controller", "coordinator", "local", "share"), ("handlers",)),
+    "client": (("net", "decoding"), ("group",), ("producer", "consumer", "share", "admin")),
+    "coordination/groups": (("assignment", "offsets"), ("classic",), ("consumer", "share")),
 }
 """The order of packages inside a package; files directly in it may be imported from each."""
 

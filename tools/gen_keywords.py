@@ -21,6 +21,7 @@ from kafkalite.config.client import (
     KEY_SERIALIZER,
     PARTITIONER,
     PRODUCER,
+    SHARE_CONSUMER,
     VALUE_SERIALIZER,
     own,
 )
@@ -64,9 +65,12 @@ Partitioner: TypeAlias = Callable[[str, bytes | None, int], int]
 def text() -> str:
     """Return the text of the generated file."""
     lines = [HEAD]
-    lines += kind("ClientConfig", "TypedDict", "Keys of both clients.", CLIENT)
+    lines += kind("ClientConfig", "TypedDict", "Keys of every client.", CLIENT)
     lines += kind("ProducerConfig", "ClientConfig", "Keys of a producer.", own(PRODUCER))
     lines += kind("ConsumerConfig", "ClientConfig", "Keys of a consumer.", own(CONSUMER))
+    lines += kind(
+        "ShareConsumerConfig", "ClientConfig", "Keys of a share consumer.", own(SHARE_CONSUMER)
+    )
     return "\n".join(lines)
 
 

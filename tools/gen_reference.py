@@ -20,9 +20,11 @@ from pathlib import Path
 
 import kafkalite.broker.dispatch  # noqa: F401  (with it every family enters SERVED)
 from kafkalite.broker.served_apis import SERVED
+from kafkalite.config.client import CLIENT, CONSUMER, SHARE_CONSUMER
 from kafkalite.config.client import SCOPES as CLIENT_SCOPES
 from kafkalite.config.key import Scope
 from kafkalite.config.resources import SCOPES
+from kafkalite.coordination.features import SUPPORTED_LEVELS
 from kafkalite.errors import BY_CODE, StaleMetadata
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -51,7 +53,11 @@ def keys() -> Iterator[str]:
     yield "A read-only key is set when the broker starts or the topic is created.  A cluster-wide"
     yield "key of a broker can be changed while it runs, for all nodes or for one.  A cluster-only"
     yield "key has one value for all nodes; tools that must name a node set it for node 0.  Keys of"
-    yield "a client are arguments of Producer and Consumer, with dots or underscores."
+    yield "a client are arguments of Producer, Consumer and ShareConsumer, with dots or"
+    yield "underscores."
+    yield ""
+    shared = sorted(name for name in SHARE_CONSUMER if name in CONSUMER and name not in CLIENT)
+    yield f"A share consumer has these keys of a consumer too: {', '.join(map(code, shared))}."
     scopes = (*SCOPES.values(), *CLIENT_SCOPES)
     for scope in scopes:
         if scope:
@@ -104,6 +110,7 @@ def apis() -> Iterator[str]:
             handler.at.value,
         )
         for _, handler in sorted(SERVED.items())
+        if handler.feature is None or handler.feature in SUPPORTED_LEVELS
     ]
     yield from table(("key", "API", "versions served", "versions known", "served by"), rows)
 

@@ -355,6 +355,7 @@ cdef class Gatherer:
             MessageTooLarge: The record is larger than max.request.size or buffer.memory.
             KafkaError: The topic does not exist, or was not looked up within max.block.ms.
             BufferExhausted: buffer.memory was used up for max.block.ms.
+            InvalidTxnState: No transaction is open, or it ended while the call waited.
             RuntimeError: The producer is closed, or was created before a fork.
         """
         if value is not None:
@@ -407,7 +408,7 @@ cdef class Gatherer:
                     if on_delivery is not None:
                         batch.call_on_delivery(delivery, on_delivery)
                     return delivery
-            if queue is not None and (key is not None or self.partitioner is not None):
+            if queue is not None and self.partitioner is not None:
                 partition = queue.index      # the partitioner is called once per record
         return self._send_slowly(topic, value, key, headers, timestamp, partition, on_delivery)
 

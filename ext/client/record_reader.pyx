@@ -27,7 +27,7 @@ cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_FillInfo, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport INT64_MAX, INT64_MIN, int32_t, int64_t, uint8_t
 from libc.stdlib cimport realloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memset
 
 from aborted_transactions cimport Aborted, open_aborted
 from batch_layout cimport *
@@ -35,7 +35,8 @@ from batch_walk cimport (
     AT_END, COMPRESSED, Batch, Walk, end_of_whole, has_no_records, miscounted, next_batch,
     open_only_batch, pass_batch, timestamp_of,
 )
-from growing_bytes cimport STEP_SIZE, Bytes, free_bytes, make_room
+from field_columns cimport Fields, append_field, free_fields, make_rows, truncate_fields
+from growing_bytes cimport Bytes, free_bytes, make_room
 from record_walk cimport Field, Record, take_field, take_record
 from utf8 cimport GROWTH_MAX, store_text
 
@@ -51,7 +52,6 @@ cdef enum:
     GIL_SIZE_MIN = 32 * 1024
     # Maximum of 32-bit offsets.
     ROOM_MAX = 0x7FFFFFFF
-    COPY_BY_STEPS_MAX = 512
 
 cdef enum:
     KEY = 1
@@ -111,85 +111,6 @@ cdef Memory move_bytes(Bytes* bytes):
     memory.bytes = bytes[0]
     bytes[0] = Bytes(NULL, 0, 0)
     return memory
-
-
-# A column of variable-size values.
-cdef struct Fields:
-    Bytes offsets
-    Bytes data
-    Bytes validity      # all ones up to the row; a null clears its bit
-    Py_ssize_t null_count
-
-
-cdef bint make_rows(
-    Fields* column, Py_ssize_t row, Py_ssize_t count, Py_ssize_t likely
-) noexcept nogil:
-    """Reserve space for `count` rows after `row`; return False if out of memory."""
-    cdef Py_ssize_t bits_size = (row + count + 7) // 8
-    cdef Py_ssize_t more = bits_size - column.validity.size
-    column.offsets.size = 4 * row
-    if not (
-        make_room(&column.offsets, 4 * (count + 1), 4 * (likely + 1))
-        and make_room(&column.data, 0, 0)
-        and make_room(&column.validity, more, more + likely // 8)
-    ):
-        return False
-    if row == 0:
-        (<int32_t*> column.offsets.at)[0] = 0
-    if more > 0:
-        memset(column.validity.at + column.validity.size, 0xFF, more)
-        column.validity.size = bits_size
-    return True
-
-
-cdef void reset_validity(Fields* column, Py_ssize_t row) noexcept nogil:
-    """Set the validity bits from this row on, after a batch that was not appended."""
-    cdef Py_ssize_t place = row >> 3
-    if place < column.validity.size:
-        column.validity.at[place] |= <uint8_t> (0xFF << (row & 7))
-        memset(column.validity.at + place + 1, 0xFF, column.validity.size - place - 1)
-
-
-cdef inline void copy(
-    uint8_t* to, const uint8_t* at, Py_ssize_t size, const uint8_t* end
-) noexcept nogil:
-    """Copy, in fixed steps if the bytes up to `end` allow it, which is faster for short fields."""
-    cdef Py_ssize_t done = 0
-    if size > COPY_BY_STEPS_MAX or end - at < size + STEP_SIZE:
-        memcpy(to, at, size)
-        return
-    while done < size:
-        memcpy(to + done, at + done, STEP_SIZE)
-        done += STEP_SIZE
-
-
-cdef inline bint append_field(
-    Fields* column, Py_ssize_t row, const Field* field, const uint8_t* end
-) noexcept nogil:
-    """Append a field, whose row must be reserved; return False if out of memory."""
-    if field.size > 0:
-        if not make_room(&column.data, field.size, 0):
-            return False
-        copy(column.data.at + column.data.size, field.at, field.size, end)
-        column.data.size += field.size
-    elif field.size < 0:
-        column.validity.at[row >> 3] &= <uint8_t> ~(1 << (row & 7))
-        column.null_count += 1
-    (<int32_t*> column.offsets.at)[row + 1] = <int32_t> column.data.size
-    return True
-
-
-cdef void truncate_fields(Fields* column, Py_ssize_t row, const Fields* before) noexcept nogil:
-    """Restore the column to this number of rows; keep the allocated memory."""
-    column.data.size = before.data.size
-    column.null_count = before.null_count
-    reset_validity(column, row)
-
-
-cdef void free_fields(Fields* column) noexcept:
-    free_bytes(&column.offsets)
-    free_bytes(&column.data)
-    free_bytes(&column.validity)
 
 
 cdef object move_fields(Fields* column, Py_ssize_t count, str name, dict columns):

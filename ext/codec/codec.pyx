@@ -251,8 +251,8 @@ cdef object read_value(Step* step, Cursor* cursor, object owner, const uint8_t* 
     if step.kind == KIND_ARRAY:
         return read_array(step, cursor, owner, start)
     if step.kind == KIND_STRUCT:
-        # A nullable struct has a byte before it: negative for null.
-        if step.nullable and take_i8(cursor) < 0:
+        # A nullable struct has a byte before it: negative for null, or 0 if the field is tagged.
+        if step.nullable and take_i8(cursor) < (step.tag != UNTAGGED):
             return None
         return read_struct(<Plan> step.plan, cursor, owner, start)
     return read_scalar(step.kind, step.nullable, cursor, owner, start)
@@ -453,7 +453,7 @@ cdef int write_value(Step* step, Sink* sink, object value) except -1:
 
 cdef int write_null(Step* step, Sink* sink) except -1:
     if step.kind == KIND_STRUCT:
-        return put_i8(sink, -1)
+        return put_i8(sink, -1 if step.tag == UNTAGGED else 0)
     return put_length(sink, NULL_LENGTH, 2 if step.kind == KIND_STRING else 4)
 
 

@@ -14,6 +14,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.tuple cimport PyTuple_Check, PyTuple_GET_ITEM, PyTuple_GET_SIZE
 from libc.stdint cimport int16_t, int32_t, uint8_t, uint32_t
 
+from batch_layout cimport ATTRIBUTES, TRANSACTIONAL
 from wire_bytes cimport (
     INVALID_REQUEST, NULL_LENGTH, REQUEST_UNITS_MAX, Cursor, Sink, put_i16, put_i32, put_i64,
     put_length, put_no_tags, put_sized, put_text, put_uvarint, sink_bytes, sink_close, sink_open,
@@ -89,15 +90,16 @@ def decode_header(frame, bytes flexible_from not None):
 # ---- Produce
 
 def decode_produce(int version, frame, Py_ssize_t position):
-    """Return `(transactional_id, acks, timeout_ms, topics)`, or an error code.
+    """Return `(transactional_id, acks, timeout_ms, topics, is_transactional)`, or an error code.
 
     Topics are `(name or id, partitions)`, partitions `(partition_index, records)`; records are a
-    memoryview of the frame, or None.
+    memoryview of the frame, or None.  It is transactional if a batch is, by its header.
     """
     cdef Py_buffer view
     cdef Cursor cursor
     cdef int16_t acks
     cdef int32_t timeout_ms
+    cdef bint transactional = False
     assert PRODUCE_LOW <= version <= PRODUCE_HIGH
     assert position >= 0
     if type(frame) is not memoryview:
@@ -109,31 +111,35 @@ def decode_produce(int version, frame, Py_ssize_t position):
         acks = take_i16(&cursor)
         timeout_ms = take_i32(&cursor)
         topics = produce_topics(
-            &cursor, version >= PRODUCE_TOPIC_IDS, frame, <const uint8_t*> view.buf
+            &cursor, version >= PRODUCE_TOPIC_IDS, frame, <const uint8_t*> view.buf, &transactional
         )
         skip_tags(&cursor)
         if cursor.invalid:
             return INVALID_REQUEST
-        return (transactional_id, acks, timeout_ms, topics)
+        return (transactional_id, acks, timeout_ms, topics, transactional)
     finally:
         PyBuffer_Release(&view)
 
 
-cdef list produce_topics(Cursor* cursor, bint by_id, object frame, const uint8_t* start):
+cdef list produce_topics(
+    Cursor* cursor, bint by_id, object frame, const uint8_t* start, bint* transactional
+):
     cdef list topics = []
     cdef Py_ssize_t size_min = 3 if cursor.flexible else 6
     cdef Py_ssize_t count
     count = take_count(cursor, size_min + (UUID_SIZE - 1 if by_id else 0), TOPIC_UNITS, False)
     while count > 0 and not cursor.invalid:
         topic = take_topic(cursor, by_id)
-        partitions = produce_partitions(cursor, frame, start)
+        partitions = produce_partitions(cursor, frame, start, transactional)
         skip_tags(cursor)
         topics.append((topic, partitions))
         count -= 1
     return topics
 
 
-cdef list produce_partitions(Cursor* cursor, object frame, const uint8_t* start):
+cdef list produce_partitions(
+    Cursor* cursor, object frame, const uint8_t* start, bint* transactional
+):
     cdef list partitions = []
     cdef Py_ssize_t count = take_count(
         cursor, 6 if cursor.flexible else 8, PRODUCE_PARTITION_UNITS, False
@@ -149,6 +155,8 @@ cdef list produce_partitions(Cursor* cursor, object frame, const uint8_t* start)
             partitions.append((index, None))
         else:
             at = take(cursor, length) - start
+            if length > ATTRIBUTES + 1 and start[at + ATTRIBUTES + 1] & TRANSACTIONAL:
+                transactional[0] = True
             partitions.append((index, frame[at:at + length]))
         skip_tags(cursor)
         count -= 1

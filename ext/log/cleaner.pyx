@@ -13,7 +13,7 @@ Two keys with the same digest would be one key, as in Apache Kafka, whose digest
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport free
 from libc.string cimport memcpy
 
 from batch_check cimport check_batch, crc32c
@@ -32,6 +32,13 @@ cdef extern from "xxh3.h" nogil:
         uint64_t high
     xxh3_digest xxh3_128(const uint8_t* at, size_t size)
     uint64_t xxh3_scaled(uint64_t hash, uint64_t count)
+
+cdef extern from "<sys/mman.h>" nogil:
+    void* mmap(void* at, size_t size, int protection, int flags, int fd, long offset)
+    int munmap(void* at, size_t size)
+    int madvise(void* at, size_t size, int advice)
+    void* MAP_FAILED
+    int PROT_READ, PROT_WRITE, MAP_PRIVATE, MAP_ANONYMOUS, MADV_HUGEPAGE
 
 cdef extern from *:
     void prefetch "__builtin_prefetch" (const void* at) noexcept nogil

@@ -25,7 +25,13 @@ class OffsetMap:
     end_offset: int
     records_read: int
     def __init__(
-        self, size: int, load_factor: float, first_offset: int, upper_offset: int
+        self,
+        size: int,
+        load_factor: float,
+        first_offset: int,
+        upper_offset: int,
+        *,
+        huge_pages: bool = False,
     ) -> None: ...
     @property
     def utilization(self) -> float: ...

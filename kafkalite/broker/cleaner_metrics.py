@@ -20,9 +20,9 @@ CLEANER = "kafka_log_logcleaner_"
 
 
 def cleaner_families(node: Node) -> Iterator[Family]:
-    """Yield the metrics of a node's passes; nothing without a compacted topic on it."""
+    """Yield the metrics of a node's passes; nothing if it needs no log cleaner."""
     local = node.local_listener
-    if local is None or next(local.cleaning.compacted(), None) is None:
+    if local is None or not any(partition.needs_cleaner for partition in list(node.replicas)):
         return
     jobs, now_ms = local.cleaning, node.clock.monotonic_ms()
     wanted = node.settings[LOG_CLEANER_THREADS] if node.settings[LOG_CLEANER_ENABLE] else 0

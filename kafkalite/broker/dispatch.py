@@ -21,6 +21,7 @@ from kafkalite.broker.handlers import (  # noqa: F401  (a family enters SERVED w
     acls,
     cluster,
     configs,
+    consumer_groups,
     features,
     fetch,
     groups,
@@ -28,10 +29,13 @@ from kafkalite.broker.handlers import (  # noqa: F401  (a family enters SERVED w
     offsets,
     produce,
     reassignments,
+    share,
     telemetry,
     topics,
     transactions,
 )
+from kafkalite.broker.handlers.share.share_fetches import ShareNode
+from kafkalite.broker.handlers.share.share_states import ShareStatesNode
 from kafkalite.broker.handlers.transactions.transactions_node import TransactionsNode
 from kafkalite.broker.request_metrics import RequestCounts
 from kafkalite.broker.security import Authorizer
@@ -52,10 +56,12 @@ class ServedNode(
     configs.ConfigsNode,
     features.FeaturesNode,
     fetch.FetchNode,
-    groups.GroupsNode,
+    consumer_groups.ConsumerGroupsNode,
     offsets.OffsetsNode,
     produce.ProduceNode,
     reassignments.ReassignmentsNode,
+    ShareNode,
+    ShareStatesNode,
     telemetry.TelemetryNode,
     TransactionsNode,
     Protocol,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from kafkalite.errors import InvalidRequest, KafkaError
+from kafkalite.errors import BY_CODE, InvalidRequest, KafkaError, UnknownServerError
 
 MESSAGE_LENGTH_MAX = 1_000
 """Maximum length of an error message: it may quote what a client sent, which can be longer than a
@@ -55,3 +55,8 @@ def error_fields(error: KafkaError, messages: bool = True) -> dict[str, Any]:
 def outcome_fields(error: KafkaError | None) -> dict[str, Any]:
     """Return the response fields of a success or an error."""
     return error_fields(error) if error is not None else {"error_code": 0, "error_message": None}
+
+
+def error_of(code: int, message: str | None = None) -> KafkaError | None:
+    """Return the error that such fields report, or None."""
+    return BY_CODE.get(code, UnknownServerError)(message) if code else None

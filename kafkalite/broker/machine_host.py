@@ -53,8 +53,10 @@ class PendingResponse(NamedTuple):
 
     end_offset: int
     records: Sequence[Any]
-    settle: Callable[[KafkaError | None], None]
-    """Settles the response with an error, or with None as it was decided."""
+    future: Future[Any]
+    response: Any
+    refusal: KafkaError | None
+    """The error in place of the response, if the request was refused."""
 
 
 class MachineHost(Generic[M]):
@@ -77,32 +79,20 @@ class MachineHost(Generic[M]):
     def decide(self, decision: Callable[[M], DecisionResult[T]]) -> Future[T]:
         """Make a decision; return its response once all that it depends on is committed."""
         future: Future[T] = Future()
+        response: Any = None
         records: Sequence[Any] = ()
+        refusal: KafkaError | None = None
         try:
-            result = decision(self.machine)
-            records = result.records
+            response, records = decision(self.machine)
             if records:
                 self.write(records)
         except KafkaError as raised:
-            refusal = raised
-            self._wait((), lambda _: future.fail(refusal))
-        else:
-
-            def settle(error: KafkaError | None) -> None:
-                if error is not None:
-                    future.fail(error)
-                else:
-                    future.resolve(result.response)
-
-            self._wait(records, settle)
+            records, refusal = (), raised
+        end_offset = self.journal.end_offset
+        self._responses.append(PendingResponse(end_offset, records, future, response, refusal))
         self.journal.push()
         self._release()
         return future
-
-    def _wait(
-        self, records: Sequence[Any], settle: Callable[[KafkaError | None], None]
-    ) -> None:
-        self._responses.append(PendingResponse(self.journal.end_offset, records, settle))
 
     def write(self, records: Sequence[Any]) -> None:
         """Append records to the journal and replay them."""
@@ -116,10 +106,13 @@ class MachineHost(Generic[M]):
             if pending.records:
                 for listener in self._listeners:
                     listener(pending.records, pending.end_offset)
-            pending.settle(None)
+            if pending.refusal is None:
+                pending.future.resolve(pending.response)
+            else:
+                pending.future.fail(pending.refusal)
 
     def _fail_responses(self, error: KafkaError) -> None:
         """Fail all responses: the journal commits nothing more."""
         responses, self._responses = self._responses, deque()
         for pending in responses:
-            pending.settle(error.copy())
+            pending.future.fail(pending.refusal or error.copy())

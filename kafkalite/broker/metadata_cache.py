@@ -10,12 +10,14 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from kafkalite.broker.client_context import ClientContext
+from kafkalite.broker.internal_topics import internal_config
 from kafkalite.broker.node_settings import NodeSettings
 from kafkalite.config.broker import ADVERTISED_LISTENERS
 from kafkalite.config.listener import parse_listener
 from kafkalite.config.settings import Settings
-from kafkalite.config.topic import CLEANUP_POLICY
+from kafkalite.config.topic import CLEANUP_POLICY, COMPACT
 from kafkalite.coordination.image import SUPERVISOR_ID, ClusterImage, NodeImage, TopicImage
+from kafkalite.coordination.topic_names import SHARE_GROUP_STATE
 
 Topic = str | bytes
 """A topic as in a request: its name, or its id of 16 bytes."""
@@ -74,15 +76,26 @@ class MetadataCache:
             settings = self._topic_settings[key] = base.for_topic(dict(overrides))
         return settings
 
+    def config_of(self, topic: TopicImage) -> Mapping[str, str]:
+        """Return the config of a topic.
+
+        A key that an internal topic lacks has the value with which the topic would be created.
+        """
+        if not topic.internal:
+            return topic.config
+        return internal_config(topic.name, self._settings.current) | topic.config
+
     def log_settings_of(self, topic: TopicImage) -> Settings:
         """Return the settings of a topic's logs.
 
-        The coordinator of an internal topic compacts its logs (partition_journal.py), so that
-        neither the log cleaner nor retention may.
+        The logs of an internal topic are compacted, whatever the broker's default is.  Those of
+        __share_group_state are not, and have no retention: the share coordinator prunes them.
         """
+        config = self.config_of(topic)
         if topic.internal:
-            return self.settings_of({**topic.config, CLEANUP_POLICY.name: ""})
-        return self.settings_of(topic.config)
+            policy = "" if topic.name == SHARE_GROUP_STATE else COMPACT
+            return self.settings_of({**config, CLEANUP_POLICY.name: policy})
+        return self.settings_of(config)
 
     def leader_of(self, topic: Topic, index: int) -> tuple[int, int] | None:
         """Return the leader and leader epoch of a partition, for a stale client (KIP-951)."""

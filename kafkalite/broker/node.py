@@ -20,14 +20,17 @@ from socket import socket
 from kafkalite.broker.client_telemetry import ClientTelemetry
 from kafkalite.broker.controller.controller_client import ControllerClient, HeartbeatState
 from kafkalite.broker.controller.local_controller import LocalController
+from kafkalite.broker.coordinator.end_offsets import EndOffsets
 from kafkalite.broker.coordinator.group_coordinators import GroupCoordinators
 from kafkalite.broker.coordinator.partition_verification import PartitionVerification
 from kafkalite.broker.coordinator.producer_ids import ProducerIdBlocks
+from kafkalite.broker.coordinator.share_coordinators import ShareCoordinators
 from kafkalite.broker.coordinator.transaction_coordinators import TransactionCoordinators
 from kafkalite.broker.dispatch import Dispatcher
 from kafkalite.broker.local.local_listener import LocalListener, open_local_listener
 from kafkalite.broker.metadata_cache import MetadataCache
 from kafkalite.broker.node_settings import NodeSettings, reactor_limits
+from kafkalite.broker.replica.batch_appends import BatchAppends
 from kafkalite.broker.replica.batch_opener import BatchOpener
 from kafkalite.broker.replica.epoch_renewals import EpochRenewals
 from kafkalite.broker.replica.fetch_sessions import FetchSessions
@@ -36,6 +39,9 @@ from kafkalite.broker.replica.marker_writer import MarkerWriter
 from kafkalite.broker.replica.reconciler import Reconciler
 from kafkalite.broker.replica.replica_manager import ReplicaManager
 from kafkalite.broker.security import Authorizer
+from kafkalite.broker.share.dead_letter_queue import DeadLetterQueue
+from kafkalite.broker.share.dead_letter_topics import DeadLetterTopics
+from kafkalite.broker.share.share_partition_manager import SharePartitionManager
 from kafkalite.clock import Clock
 from kafkalite.config.broker import (
     MAX_INCREMENTAL_FETCH_SESSION_CACHE_SLOTS,
@@ -120,12 +126,31 @@ class Node:
         """Add the coordinators, and what ends transactions in the partitions of this node."""
         self.producer_ids = ProducerIdBlocks(self.controller, self.node_id)
         self.groups = GroupCoordinators(
-            self.settings, self.metadata, self.replicas, self.flusher, self.reactor
+            self.settings, self.metadata, self.replicas, self.reactor
         )
         self.marker_writer = MarkerWriter(self.replicas, self.reactor)
         self.transactions = TransactionCoordinators(
             self.settings, self.metadata, self.replicas, self.producer_ids, self.marker_writer,
-            self.flusher, self.reactor,
+            self.reactor,
+        )  # fmt: skip
+        self.share_coordinators = ShareCoordinators(
+            self.settings, self.metadata, self.replicas, self.reactor
+        )
+        self.end_offsets = EndOffsets(self.metadata, self.replicas, self.reactor)
+        self.batch_appends = BatchAppends(
+            self.metadata, self.replicas, self.reactor,
+            None if self.controller.is_local else self.controller.append_batch,
+        )  # fmt: skip
+        dead_letters = DeadLetterQueue(
+            DeadLetterTopics(self.metadata, self._settings, self.controller.auto_create_topics),
+            self.groups.configs.of_share_group, self.batch_appends.append, self.opener,
+            self.reactor,
+        )  # fmt: skip
+        self.share_partitions = SharePartitionManager(
+            self.groups.configs.of_share_group,
+            self.share_coordinators.outcomes if self.controller.is_local
+            else self.controller.share_states,
+            dead_letters, self.opener, self.replicas.purgatory, self.reactor,
         )  # fmt: skip
         self.verification = PartitionVerification(self.transactions)
         self.late_transactions = LateTransactions(
@@ -184,12 +209,16 @@ class Node:
             heartbeat_state=self._heartbeat_state,
             on_welcome=self._on_welcome,
             write_markers=self.marker_writer.write,
+            end_offset_of=self.end_offsets.here,
+            append_batch=self.batch_appends.append_here,
         )
         if self.controller.is_local:
             self.logs.set_strays()
         self.groups.open()
         self.add_settings_listener(self.groups.reconfigure)
         self.transactions.open()
+        self.share_coordinators.open()
+        self.add_settings_listener(self.share_coordinators.reconfigure)
         is_here = self.controller.is_local
         self.replicas.verifier.send = (
             self.verification.verify if is_here else self.controller.verify_transactions
@@ -322,6 +351,7 @@ class Node:
             self._settings.apply_change(kind, name, self.image)
         if any(record.kind is FEATURE for record in records):
             self.transactions.reconfigure(self.settings)
+            self.groups.reconfigure(self.settings)
         topic_ids = dict.fromkeys(
             topic_id for record in records if (topic_id := self._topic_id_of(record)) is not None
         )
@@ -334,6 +364,13 @@ class Node:
                 deleted.setdefault(known[topic_id], set()).add(topic_id)
         if deleted:
             self.groups.delete_topics(deleted)
+            self.share_coordinators.delete_topics(
+                {topic_id for topic_ids in deleted.values() for topic_id in topic_ids}
+            )
+        found = (self.metadata.topic(topic_id) for topic_id in topic_ids)
+        names = {*deleted, *(topic.name for topic in found if topic is not None)}
+        if names:
+            self.groups.topics_changed(names)
         if any(record.kind is not CONFIG for record in records):
             self.transactions.markers.wake()  # leaders may have changed
         self._applied_offset = end_offset

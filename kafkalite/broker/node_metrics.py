@@ -31,6 +31,7 @@ from kafkalite.broker.local.direct_reads import DelayedRead
 from kafkalite.broker.replica.delayed_fetch import DelayedFetch
 from kafkalite.broker.replica.delayed_produce import DelayedProduce
 from kafkalite.broker.request_metrics import TopicTraffic
+from kafkalite.broker.share_metrics import share_families
 from kafkalite.broker.transaction_metrics import transaction_families
 from kafkalite.errors import BY_CODE
 from kafkalite.metrics import (
@@ -215,6 +216,7 @@ class NodeMetrics:
         yield from self._local()
         yield from self._groups()
         yield from transaction_families(self.node)
+        yield from share_families(self.node)
         yield from cleaner_families(self.node)
         yield from self._telemetry()
         yield from self._logs()

@@ -11,9 +11,9 @@ the class Node.
 A handler whose request may name thousands of entries is a generator and runs in steps
 (broker/stepping.py): it yields after each entry and returns its response at the end.
 
-ApiVersions lists the entries of SERVED: an API without a handler is not advertised.  A version that
-Kafka has not declared stable is served and advertised while a key is true.  The table is complete
-once `kafkalite.broker.dispatch` is imported.
+ApiVersions lists the entries of SERVED: an API without a handler is not advertised, nor is one
+whose feature is not finalized.  A version that Kafka has not declared stable is served and
+advertised while a key is true.  The table is complete once `kafkalite.broker.dispatch` is imported.
 """
 
 from __future__ import annotations
@@ -88,6 +88,8 @@ class Handler(NamedTuple):
     handle: HandlerFunction
     codec: ApiCodec | None
     unstable: UnstableVersion | None = None
+    feature: str | None = None
+    """The feature (coordination/features.py) without which the API is not advertised."""
 
     def highest(self, settings: Settings) -> int:
         """Return the highest version that a node with these settings serves."""
@@ -108,6 +110,7 @@ def serves(
     *,
     is_cancellable: bool = True,
     unstable: UnstableVersion | None = None,
+    feature: str | None = None,
 ) -> Callable[[F], F]:
     """Register a function in SERVED as the handler of `api` in `versions` ("2-7" or "0").
 
@@ -119,7 +122,7 @@ def serves(
         assert api.key not in SERVED, f"{api.name} has two handlers"
         low, _, high = versions.partition("-")
         handle = _in_steps(function, is_cancellable)
-        handler = Handler(api, int(low), int(high or low), at, handle, codec, unstable)
+        handler = Handler(api, int(low), int(high or low), at, handle, codec, unstable, feature)
         assert api.versions[0] <= handler.low <= handler.high <= api.versions[1]
         assert unstable is None or handler.high + 1 == unstable.version == api.versions[1]
         SERVED[api.key] = handler

@@ -84,20 +84,17 @@ class CleanerThread:
                     continue
             waited_ms += self._sleep(min(RECONNECT_MS, self._backoff_ms - waited_ms))
             is_awake = any(each.is_awake for each in self._connections.values())
-            if is_awake or waited_ms >= self._backoff_ms or self._lacks_connections():
+            if self._connect() or is_awake or waited_ms >= self._backoff_ms:
                 waited_ms = 0
         for node_id in list(self._connections):
             self._disconnect(node_id)
 
     # -- connections -------------------------------------------------------------------------
 
-    def _lacks_connections(self) -> bool:
+    def _connect(self) -> bool:
+        """Connect to the nodes that exist now, as far as they listen; return whether one is new."""
         broker = self._broker()
-        return broker is not None and not set(broker.node_ids) <= self._connections.keys()
-
-    def _connect(self) -> None:
-        """Connect to the nodes that exist now, as far as they listen."""
-        broker = self._broker()
+        is_new = False
         node_ids = set(broker.node_ids) if broker is not None else set()
         for node_id in self._connections.keys() - node_ids:
             self._disconnect(node_id)
@@ -109,6 +106,8 @@ class CleanerThread:
                     with contextlib.suppress(KafkaError):
                         connection = NodeConnection(path, broker.cluster_id, node_id)
                         self._connections[node_id] = connection
+                        is_new = True
+        return is_new
 
     def _disconnect(self, node_id: int) -> None:
         self._connections.pop(node_id).close()

@@ -213,7 +213,7 @@ class ClusterClients:
             " (start one with: kafkalite start; or choose another with -b)"
         )
 
-    def topic(self, client: Producer | Consumer, name: str) -> TopicMetadata:
+    def topic(self, client: AdminClient | Producer | Consumer, name: str) -> TopicMetadata:
         """Return a topic's partitions; raise Refusal if the topic does not exist.
 
         A producer's Metadata request creates the topic where the broker allows that; the response

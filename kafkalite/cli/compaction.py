@@ -23,6 +23,8 @@ from kafkalite.protocol.schemas.cleaning import CleaningState
 
 POLL_S = 0.05
 REDRAW_S = 0.2
+STILL_S = 10.0
+"""Time without a change after which a line is printed where stderr is not a terminal."""
 CLEANER_TIMEOUT_S = 15.0
 """Time for a log cleaner to connect to a node."""
 RESPONSE_TIMEOUT_S = 10.0
@@ -238,12 +240,16 @@ def age(seconds: float) -> str:
 
 
 class CompactionLine:
-    """A line on a terminal's stderr with the partition that is being compacted."""
+    """The partition that is being compacted, on stderr: a line that is redrawn on a terminal, or a
+    line each time nothing has changed for STILL_S."""
 
     def __init__(self, total: int) -> None:
         self.done = 0
         self._total = total
-        self._draw_at = time.monotonic() + 1.0 if sys.stderr.isatty() else float("inf")
+        self._is_terminal = sys.stderr.isatty()
+        self._draw_at = time.monotonic() + 1.0
+        self._changed_at = time.monotonic()
+        self._last: tuple[object, ...] = ()
         self._is_drawn = False
 
     def __enter__(self) -> CompactionLine:
@@ -256,9 +262,21 @@ class CompactionLine:
     def draw(self, address: PartitionAddress, status: Mapping[str, Any]) -> None:
         """Draw the line, unless it was drawn just before."""
         now = time.monotonic()
-        if now < self._draw_at:
-            return
-        self._draw_at, self._is_drawn = now + REDRAW_S, True
         state = CleaningState(status["state"]).title
         text = f"{self.done}/{self._total} partitions; {address}: {state}"
-        print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+        if not self._is_terminal:
+            self._print_if_still((text, status["log_size"], status["passes"]), text, now)
+        elif now >= self._draw_at:
+            self._draw_at, self._is_drawn = now + REDRAW_S, True
+            print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
+
+    def _print_if_still(self, seen: tuple[object, ...], text: str, now: float) -> None:
+        if seen != self._last:
+            self._last, self._changed_at = seen, now
+        elif now - self._changed_at >= STILL_S:
+            self._changed_at = now
+            print(
+                f"{text}; no change for {STILL_S:g} s: the pass is long, or the log cleaner hangs;"
+                " see `kafkalite doctor` and the broker's log",
+                file=sys.stderr, flush=True,
+            )  # fmt: skip

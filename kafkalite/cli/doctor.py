@@ -46,6 +46,8 @@ VOLATILE = {"tmpfs", "ramfs"}
 LINES_SHOWN = 3
 UNCLEANABLE = "kafka_log_logcleanermanager_uncleanable_partitions_count"
 DEAD_THREADS = "kafka_log_logcleaner_deadthreadcount"
+SINCE_LAST_RUN = "kafka_log_logcleanermanager_time_since_last_run_ms"
+LAST_RUN_MS_MAX = 600_000
 
 
 class CheckResult(NamedTuple):
@@ -458,13 +460,24 @@ def compaction(ready: Ready | None) -> Iterator[CheckResult]:
         (page.node_id, family.name): value
         for page in read_pages(bus_path(ready).parent, int(time.monotonic() * 1000))
         for family in page.families
-        if family.name in (UNCLEANABLE, DEAD_THREADS)
+        if family.name in (UNCLEANABLE, DEAD_THREADS, SINCE_LAST_RUN)
         for _, value in family.samples
     }
     if not values:
         return  # no topic is compacted
     wrong = False
     for (node_id, name), value in sorted(values.items()):
+        if name == SINCE_LAST_RUN:
+            if value > LAST_RUN_MS_MAX:
+                wrong = True
+                yield CheckResult(
+                    WARNING, "compaction",
+                    f"node {node_id}: no cleaner has looked for dirty logs for"
+                    f" {value // 60_000:.0f} min",
+                    "it is in a long pass, or hangs: if the broker's log has no recent line about a"
+                    " compacted log, kill the process of the log cleaner; the launcher restarts it",
+                )  # fmt: skip
+            continue
         if value and name == UNCLEANABLE:
             wrong = True
             yield CheckResult(

@@ -1,6 +1,6 @@
-"""kafkalite group: show consumer groups and their lag, reset and delete their offsets.
+"""kafkalite group: show consumer and share groups and their lag, reset and delete their offsets.
 
-Works with any Kafka broker.  Left out: groups other than consumer groups (Connect, share groups).
+Works with any Kafka broker.  Left out: other groups, such as those of Kafka Connect.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Unpack
 
 from confluent_kafka import ConsumerGroupType, KafkaError
-from confluent_kafka.admin import ConsumerGroupDescription, OffsetSpec
+from confluent_kafka.admin import AdminClient, ConsumerGroupDescription, OffsetSpec
 
 from kafkalite.cli.clients import (
     CONNECTION,
@@ -24,6 +24,7 @@ from kafkalite.cli.clients import (
 )
 from kafkalite.cli.command import UsageError, argument, columns, command, print_stderr, printable
 from kafkalite.cli.group_offsets import (
+    STATE_NAMES,
     STATES,
     Destination,
     GroupCommit,
@@ -36,8 +37,10 @@ from kafkalite.cli.group_offsets import (
     span,
 )
 from kafkalite.cli.membership import by_topic, format_partitions
+from kafkalite.cli.native_groups import NativeGroups, epochs, share_page, state_of
 from kafkalite.cli.reading import PartitionKey
 from kafkalite.cli.topic import raise_errors
+from kafkalite.client.admin.group_requests import SHARE, GroupListing
 from kafkalite.errors import Refusal
 
 NAMES = argument("names", nargs="+", metavar="GROUP", type=printable, help="name of a group")
@@ -52,7 +55,12 @@ SPANS = argument(
     metavar="TOPIC[:PARTITIONS]",
     help="only this topic, or these partitions of it (flights:0,2-5); may be repeated",
 )
-TYPES = {"classic": ConsumerGroupType.CLASSIC, "consumer": ConsumerGroupType.CONSUMER}
+TYPES = {
+    "classic": ConsumerGroupType.CLASSIC,
+    "consumer": ConsumerGroupType.CONSUMER,
+    "share": None,
+}
+"""librdkafka's names of the types; it does not know share groups."""
 
 
 @command(
@@ -61,9 +69,9 @@ TYPES = {"classic": ConsumerGroupType.CLASSIC, "consumer": ConsumerGroupType.CON
         "--state",
         dest="states",
         action="append",
-        choices=list(STATES.values()),
+        choices=STATE_NAMES,
         metavar="STATE",
-        help=f"only groups in this state; may be repeated ({', '.join(STATES.values())})",
+        help=f"only groups in this state; may be repeated ({', '.join(STATE_NAMES)})",
     ),
     argument("--type", dest="type", choices=list(TYPES), help="only groups of this protocol"),
     argument(
@@ -85,26 +93,30 @@ def list_groups(
 
     Examples:
       kafkalite group list
+      kafkalite group list --type share
       kafkalite group list --state Empty --names | xargs kafkalite group delete
     """
-    admin = ClusterClients(**connection).connected_admin()
-    filters: dict[str, Any] = {"request_timeout": REQUEST_TIMEOUT_S}
-    if states:
-        filters["states"] = {state for state, word in STATES.items() if word in states}
-    if type:
-        filters["types"] = {TYPES[type]}
-    with kafka_errors_as_refusals():
-        found = admin.list_consumer_groups(**filters).result()
-    groups = [
-        {
-            "name": group.group_id,
-            "state": STATES[group.state],
-            "type": group.type.name.lower(),
-            "simple": group.is_simple_consumer_group,
-        }
-        for group in sorted(found.valid, key=lambda group: group.group_id)
-        if pattern in group.group_id
-    ]
+    cluster = ClusterClients(**connection)
+    groups: list[dict[str, Any]] = []
+    errors: list[str] = []
+    admin = cluster.connected_admin()
+    newer = NativeGroups(cluster).listed()
+    if type != "share":
+        groups, errors = listed(admin, TYPES[type] if type else None, newer)
+    if type in (None, "share"):
+        groups += [
+            {"name": each.group_id, "state": each.state, "type": each.type, "simple": False}
+            for each in newer.values()
+            if each.type == SHARE
+        ]
+    groups = sorted(
+        (
+            group
+            for group in groups
+            if pattern in group["name"] and (not states or group["state"] in states)
+        ),
+        key=lambda group: group["name"],
+    )
     if as_json:
         print(json.dumps(groups))
     elif only_names:
@@ -112,10 +124,32 @@ def list_groups(
     else:
         rows = [[group["name"], group["state"], group["type"]] for group in groups]
         print(columns(["GROUP", "STATE", "TYPE"], rows))
-    if found.errors:
-        raise Refusal(
-            f"the list is incomplete, a node did not respond: {found.errors[0].args[0].str()}"
-        )
+    if errors:
+        raise Refusal(f"the list is incomplete, a node did not respond: {errors[0]}")
+
+
+def listed(
+    admin: AdminClient, type: ConsumerGroupType | None, newer: Mapping[str, GroupListing]
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the groups that librdkafka knows, and the errors of nodes.
+
+    The states are those of `newer` if it has them: librdkafka does not know all.
+    """
+    filters: dict[str, Any] = {"request_timeout": REQUEST_TIMEOUT_S}
+    if type:
+        filters["types"] = {type}
+    with kafka_errors_as_refusals():
+        found = admin.list_consumer_groups(**filters).result()
+    groups = [
+        {
+            "name": group.group_id,
+            "state": state_of(newer.get(group.group_id)) or STATES[group.state],
+            "type": group.type.name.lower(),
+            "simple": group.is_simple_consumer_group,
+        }
+        for group in found.valid
+    ]
+    return groups, [error.args[0].str() for error in found.errors]
 
 
 @command(NAMES, JSON, *CONNECTION)
@@ -129,17 +163,22 @@ def describe(
       kafkalite group describe readers --json | jq '.[0].lag'
     """
     groups = GroupOffsets(ClusterClients(**connection))
+    native = NativeGroups(groups.cluster)
     found, missing = [], []
     for name in names:
         group = groups.described(name)
-        if group is None:
-            missing.append(name)
+        share_group = native.share_group(name) if group is None else None
+        if group is not None:
+            found.append(described(groups, group, native))
+        elif share_group is not None:
+            found.append(share_group)
         else:
-            found.append(described(groups, group))
+            missing.append(name)
     if as_json:
         print(json.dumps(found))
     elif found:
-        print("\n\n".join(map(page, found)))
+        pages = (share_page(each) if each["type"] == SHARE else page(each) for each in found)
+        print("\n\n".join(pages))
     if missing:
         raise Refusal(f"group {', '.join(missing)} does not exist (see: kafkalite group list)")
 
@@ -196,9 +235,16 @@ def delete_offsets(
     as_json: bool,
 ) -> None:
     """Delete committed offsets of groups, and print them."""
-    rows = []
+    rows: list[tuple[Any, ...]] = []
+    native = NativeGroups(groups.cluster)
     for name in names:
-        group = groups.described(name) if if_exists else groups.existing(name)
+        group = groups.described(name)
+        share_group = native.share_group(name) if group is None else None
+        if share_group is not None:
+            rows += deleted_share_offsets(native, share_group, spans)
+            continue
+        if group is None and not if_exists:
+            groups.existing(name)  # raises the refusal
         if group is None:
             continue
         topic_partitions = []
@@ -217,6 +263,21 @@ def delete_offsets(
         print(json.dumps([dict(zip(fields, row, strict=True)) for row in rows]))
     else:
         print(columns(["GROUP", "TOPIC", "PARTITION", "DELETED"], rows))
+
+
+def deleted_share_offsets(
+    native: NativeGroups, group: Mapping[str, Any], spans: Sequence[PartitionSelection]
+) -> list[tuple[Any, ...]]:
+    """Delete the state of topics of a share group; return the deleted rows."""
+    name = group["name"]
+    if any(partitions is not None for _, partitions in spans):
+        raise Refusal(f"group {name} is a share group: only whole topics can be deleted from it")
+    topics = [topic for topic, _ in spans]
+    found = [each for each in group["partitions"] if each["topic"] in topics]
+    if not found:
+        raise Refusal(f"group {name} has no offsets for the selected topics")
+    native.delete_offsets(name, sorted({each["topic"] for each in found}))
+    return [(name, each["topic"], each["partition"], each["start"]) for each in found]
 
 
 @command(
@@ -290,7 +351,7 @@ def reset(
     ]
     if not dry_run:
         for each in plans:
-            groups.commit(each.group, each.offsets)
+            each.commit(groups)
     else:
         print_stderr("dry run: no offsets were committed")
     rows = [row for each in plans for row in each.rows()]
@@ -308,13 +369,20 @@ class ResetPlan(NamedTuple):
     """The new offsets of a group."""
 
     group: str
-    committed: Mapping[PartitionKey, GroupCommit]
+    committed: Mapping[PartitionKey, int | None]
     offsets: Mapping[PartitionKey, int]
+    is_share_group: bool
+
+    def commit(self, groups: GroupOffsets) -> None:
+        """Set the new offsets."""
+        if self.is_share_group:
+            NativeGroups(groups.cluster).reset(self.group, self.offsets)
+        else:
+            groups.commit(self.group, self.offsets)
 
     def rows(self) -> Iterator[tuple[str, str, int, int | None, int]]:
         for key, offset in sorted(self.offsets.items()):
-            old = self.committed.get(key)
-            yield self.group, *key, old.offset if old else None, offset
+            yield self.group, *key, self.committed.get(key), offset
 
 
 def plan(
@@ -323,20 +391,35 @@ def plan(
     """Return the new offsets of a group; raise Refusal if it has members."""
     assert where is not None
     found = groups.described(name)
-    if found is not None and found.members:
-        count = len(found.members)
-        raise Refusal(
-            f"group {name} is {STATES[found.state]} with {count} member{'' if count == 1 else 's'};"
-            " stop its members before resetting it"
-        )
-    committed = groups.committed(name) if found else {}
+    share_group = NativeGroups(groups.cluster).share_group(name) if found is None else None
+    if found is not None:
+        check_empty(name, STATES[found.state], len(found.members))
+        committed = groups.committed(name)
+    elif share_group is not None:
+        check_empty(name, share_group["state"], len(share_group["members"]))
+        committed = {
+            (each["topic"], each["partition"]): GroupCommit(each["start"] or 0, None, None)
+            for each in share_group["partitions"]
+        }
+    else:
+        committed = {}
     if isinstance(where, ListedOffsets):
         spans = [PartitionSelection(topic, (partition,)) for topic, partition in where.offsets]
     topic_partitions = groups.selected(spans) if spans else list(committed)
     if not topic_partitions:
         raise Refusal(f"group {name} has no committed offsets; select topics with -t")
     offsets = groups.destinations(topic_partitions, where, committed)
-    return ResetPlan(name, committed, offsets)
+    old_offsets = {key: commit.offset for key, commit in committed.items()}
+    return ResetPlan(name, old_offsets, offsets, share_group is not None)
+
+
+def check_empty(name: str, state: str, count: int) -> None:
+    """Raise Refusal if a group has members."""
+    if count:
+        raise Refusal(
+            f"group {name} is {state} with {count} member{'' if count == 1 else 's'};"
+            " stop its members before resetting it"
+        )
 
 
 def offsets_in(file: str, names: Sequence[str]) -> dict[str, dict[PartitionKey, int]]:
@@ -350,8 +433,13 @@ def offsets_in(file: str, names: Sequence[str]) -> dict[str, dict[PartitionKey, 
         raise Refusal(f"{file} is not valid UTF-8") from None
 
 
-def described(groups: GroupOffsets, group: ConsumerGroupDescription) -> dict[str, Any]:
+def described(
+    groups: GroupOffsets, group: ConsumerGroupDescription, native: NativeGroups
+) -> dict[str, Any]:
     """Return a group's description as `--json` prints it."""
+    has_epochs = group.type is ConsumerGroupType.CONSUMER
+    details = native.described(group.group_id) if has_epochs else None
+    member_epochs = {each.member_id: each.epoch for each in details.members} if details else {}
     committed = groups.committed(group.group_id)
     owners = {
         (each.topic, each.partition): member
@@ -380,9 +468,10 @@ def described(groups: GroupOffsets, group: ConsumerGroupDescription) -> dict[str
         )
     return {
         "name": group.group_id,
-        "state": STATES[group.state],
+        "state": state_of(details) or STATES[group.state],
         "type": group.type.name.lower(),
         "assignor": group.partition_assignor,
+        **epochs(details),
         "coordinator": {
             "id": group.coordinator.id,
             "host": group.coordinator.host,
@@ -396,6 +485,7 @@ def described(groups: GroupOffsets, group: ConsumerGroupDescription) -> dict[str
                 "instance_id": member.group_instance_id,
                 "client_id": member.client_id,
                 "host": member.host,
+                "epoch": member_epochs.get(member.member_id),
                 "partitions": by_topic(member.assignment.topic_partitions),
             }
             for member in sorted(group.members, key=lambda member: member.member_id)
@@ -407,6 +497,8 @@ def page(group: Mapping[str, Any]) -> str:
     """Return a group's description as text."""
     node = group["coordinator"]
     assignor = f", {group['assignor']}" if group["assignor"] else ""
+    if group["epoch"] is not None:
+        assignor += f", epoch {group['epoch']}"
     uncommitted = sum(each["committed"] is None for each in group["partitions"])
     lines = [
         f"group {group['name']}",
@@ -422,13 +514,15 @@ def page(group: Mapping[str, Any]) -> str:
             columns(titles, ([each[key] for key in keys] for each in group["partitions"])),
         ]
     if group["members"]:
-        titles = ["MEMBER", "CLIENT", "HOST", "INSTANCE", "PARTITIONS"]
+        has_epochs = group["epoch"] is not None
+        titles = ["MEMBER", "CLIENT", "HOST", "INSTANCE", *["EPOCH"] * has_epochs, "PARTITIONS"]
         rows = [
             [
                 member["id"],
                 member["client_id"],
                 member["host"],
                 member["instance_id"],
+                *[member["epoch"]] * has_epochs,
                 format_partitions(member["partitions"]) or None,
             ]
             for member in group["members"]

@@ -57,7 +57,9 @@ STATES: dict[Enum, str] = {
     ConsumerGroupState.DEAD: "Dead",
     ConsumerGroupState.EMPTY: "Empty",
 }
-"""Names of the states in Kafka."""
+"""Names of the states in Kafka, of those that librdkafka knows."""
+STATE_NAMES = (*STATES.values(), "Assigning", "Reconciling")
+"""Names of all states; the last two are of consumer groups only (KIP-848)."""
 
 PARTITION_LIST = re.compile(r"[0-9]{1,9}(-[0-9]{1,9})?(,[0-9]{1,9}(-[0-9]{1,9})?)*")
 NUMBER = re.compile(r"[0-9]{1,18}")

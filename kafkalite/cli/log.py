@@ -26,7 +26,8 @@ from kafkalite.records.file_slice import OpenFile
 from kafkalite.storage import layout
 from kafkalite.storage.leader_epochs import LeaderEpochCache
 from kafkalite.storage.producer_state import decoded
-from kafkalite.storage.segment import LEADER_EPOCHS_KNOWN, RELATIVE_OFFSET_MAX, SegmentScan
+from kafkalite.storage.segment import RELATIVE_OFFSET_MAX
+from kafkalite.storage.segment_scan import LEADER_EPOCHS_KNOWN, SegmentScan
 
 KINDS = (layout.LOG, layout.OFFSET_INDEX, layout.TIME_INDEX, layout.SNAPSHOT)
 PROGRESS_S = 0.2

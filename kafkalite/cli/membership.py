@@ -50,6 +50,7 @@ class GroupMember:
         topics: Sequence[str],
         begin: str,
         verbose: bool = False,
+        protocol: str | None = None,
     ) -> None:
         self.cluster = cluster
         self.group = group
@@ -60,6 +61,7 @@ class GroupMember:
         self.consumer: Consumer = cluster.consumer(
             {
                 **SETTINGS,
+                **({} if protocol is None else {"group.protocol": protocol}),
                 "group.id": group,
                 "auto.offset.reset": begin,
                 "on_commit": self._on_commit,
@@ -134,11 +136,15 @@ class GroupMember:
             warn(f"offset commit of group {self.group} failed: {clean_error(error.str())}")
 
 
-def by_topic(topic_partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+def by_topic(topic_partitions: Iterable[TopicPartition | PartitionKey]) -> dict[str, list[int]]:
     """Return partition numbers by topic."""
+    keys = [
+        (each.topic, each.partition) if isinstance(each, TopicPartition) else each
+        for each in topic_partitions
+    ]
     topics = defaultdict(list)
-    for topic_partition in sorted(topic_partitions):
-        topics[topic_partition.topic].append(topic_partition.partition)
+    for topic, partition in sorted(keys):
+        topics[topic].append(partition)
     return dict(topics)
 
 

@@ -44,9 +44,11 @@ from kafkalite.cli.command import (
     write_stdout,
 )
 from kafkalite.cli.membership import GroupMember
+from kafkalite.cli.native_groups import check_group_type
 from kafkalite.cli.progress import Progress
 from kafkalite.cli.reading import NO_RECORDS, POLL_S, assigned, batches
 from kafkalite.cli.record_format import Writer, delimiter, formatted, json_lines, template
+from kafkalite.cli.share_member import ShareMember
 from kafkalite.errors import Refusal
 
 TOPIC = argument("-t", "--topic", required=True, type=printable, help="name of the topic")
@@ -64,8 +66,9 @@ KEY_DELIMITER = argument(
 Column = Sequence[bytes | None]
 
 CHUNK_SIZE = 128 << 10
-BEGIN: dict[start_position.StartPosition, str] = {
-    start_position.SinceTimestamp(start_position.BEGINNING): "earliest",
+BEGIN = start_position.SinceTimestamp(start_position.BEGINNING)
+RESETS: dict[start_position.StartPosition, str] = {
+    BEGIN: "earliest",
     start_position.SinceTimestamp(start_position.END): "latest",
 }
 """Values of auto.offset.reset for start positions."""
@@ -341,6 +344,18 @@ def closed_pipe_size(fd: int) -> int | None:
         "-G", "--group", type=printable, help="read as a member of this group, and commit offsets"
     ),
     argument(
+        "--protocol",
+        choices=["classic", "consumer"],
+        help="with -G, the group's protocol: classic, or consumer (KIP-848), in which the broker"
+        " assigns the partitions (default: classic)",
+    ),
+    argument(
+        "--share",
+        action="store_true",
+        help="with -G, join a share group: each record goes to one of the members, whatever its"
+        " partition",
+    ),
+    argument(
         "-p",
         "--partition",
         type=int,
@@ -351,7 +366,7 @@ def closed_pipe_size(fd: int) -> int | None:
         "-o",
         "--offset",
         type=start_position.start,
-        default="beginning",
+        default=None,
         help="start position: beginning, end, OFFSET, -COUNT, @-10m, @2013-01-01, s@MILLISECONDS "
         "(default: beginning); with -G, of partitions without committed offset: beginning or end",
     ),
@@ -384,8 +399,10 @@ def consume(
     named: Sequence[str],
     topics: Sequence[str],
     group: str | None,
+    protocol: str | None,
+    share: bool,
     partition: Sequence[int] | None,
-    offset: start_position.StartPosition,
+    offset: start_position.StartPosition | None,
     to_end: bool,
     count: int | None,
     format: bytes | None,
@@ -402,15 +419,18 @@ def consume(
     -f, -J and -G are those of kcat.  The tokens of -f are %t topic, %p partition, %o offset,
     %k key, %K size of the key, %s value, %S size of the value, %T timestamp in ms, %h headers, and
     the bytes \\n \\t \\xNN.  With -G, the members of a group share the partitions, and continue at
-    the committed offsets.
+    the committed offsets.  With --share they share the records: printed ones are acknowledged.
 
     Examples:
       kafkalite consume -t numbers -o -5 -e
       kafkalite consume -t people -o @-10m -f '%T %k: %s\\n'
       kafkalite consume -t flights -J -c 10 | jq .key
       kafkalite consume -G readers flights audit -v
+      kafkalite consume -G readers --protocol consumer flights
+      kafkalite consume -G workers --share jobs -c 10
     """
     check(group, partition, offset, count, verbose)
+    check_group_kind(group, protocol, share, offset, to_end, verbose)
     names = list(dict.fromkeys([*named, *topics]))
     if not names:
         raise UsageError("specify the topic: -t TOPIC")
@@ -419,29 +439,45 @@ def consume(
     write = json_lines if as_json else writer(format, key_delimiter, delimiter, show_null)
     progress = Progress(f"from {', '.join(names)}", drawn=not quiet and not sys.stdout.isatty())
     with kafka_errors_as_refusals():
-        source = (
-            read_partitions(cluster, names, partition, offset, to_end, count)
-            if group is None
-            else read_group(cluster, names, group, offset, verbose, to_end, count)
-        )
-        try:
-            with progress, closing(source):
-                for batch in source:
-                    lines = write(batch)
-                    write_stdout(lines)
-                    progress.add(len(batch), len(lines))
-        except KeyboardInterrupt:
-            if sys.stderr.isatty() and not quiet:
-                warn(f"interrupted after {progress.summary()}")
-            raise
-    if sys.stderr.isatty() and not quiet:
+        begin = offset or BEGIN
+        if group is not None:
+            cluster.connected_admin()
+            check_group_type(cluster, group, is_share=share)
+        if group is None:
+            source = read_partitions(cluster, names, partition, begin, to_end, count)
+        elif share:
+            source = read_share_group(ShareMember(cluster, group, names), count)
+        else:
+            member = GroupMember(cluster, group, names, RESETS[begin], verbose, protocol)
+            source = read_group(member, to_end, count)
+        print_records(source, write, progress, is_quiet=quiet or not sys.stderr.isatty())
+
+
+def print_records(
+    source: Generator[list[Message], None, None],
+    write: Writer,
+    progress: Progress,
+    is_quiet: bool,
+) -> None:
+    """Print records batch by batch, and a summary at the end or when interrupted."""
+    try:
+        with progress, closing(source):
+            for batch in source:
+                lines = write(batch)
+                write_stdout(lines)
+                progress.add(len(batch), len(lines))
+    except KeyboardInterrupt:
+        if not is_quiet:
+            warn(f"interrupted after {progress.summary()}")
+        raise
+    if not is_quiet:
         print_stderr(progress.summary())
 
 
 def check(
     group: str | None,
     partitions: Sequence[int] | None,
-    where: start_position.StartPosition,
+    where: start_position.StartPosition | None,
     count: int | None,
     verbose: bool,
 ) -> None:
@@ -452,11 +488,42 @@ def check(
         raise UsageError("-p and -G exclude each other: the group assigns the partitions")
     if group is None and verbose:
         raise UsageError("-v requires -G")
-    if group is not None and where not in BEGIN:
+    if group is not None and where is not None and where not in RESETS:
         raise UsageError(
             "-o with -G must be beginning or end: it applies to partitions without committed offset"
             " (see: kafkalite group reset)"
         )
+
+
+def check_group_kind(
+    group: str | None,
+    protocol: str | None,
+    share: bool,
+    where: start_position.StartPosition | None,
+    to_end: bool,
+    verbose: bool,
+) -> None:
+    """Raise Refusal if --protocol or --share contradict other flags."""
+    if not share and protocol is None:
+        return
+    if group is None:
+        raise UsageError(f"{'--share' if share else '--protocol'} requires -G")
+    if not share:
+        return
+    if protocol is not None:
+        raise UsageError("--protocol and --share exclude each other")
+    if where is not None:
+        raise UsageError(
+            "-o and --share exclude each other: a share group begins where its configuration"
+            f" share.auto.offset.reset says (see: kafkalite config set group {group}"
+            " share.auto.offset.reset=earliest)"
+        )
+    if to_end:
+        raise UsageError(
+            "-e and --share exclude each other: released records may come again; use -c"
+        )
+    if verbose:
+        raise UsageError("-v and --share exclude each other: no partition is assigned to a member")
 
 
 def writer(
@@ -492,14 +559,16 @@ def read_partitions(
 
 
 def read_group(
-    cluster: ClusterClients,
-    topics: Sequence[str],
-    group: str,
-    where: start_position.StartPosition,
-    verbose: bool,
-    to_end: bool,
-    count: int | None,
+    member: GroupMember, to_end: bool, count: int | None
 ) -> Generator[list[Message], None, None]:
     """Yield the records of this member of a group, and leave the group at the end."""
-    with GroupMember(cluster, group, topics, BEGIN[where], verbose) as member:
+    with member:
         yield from member.batches(to_end, count)
+
+
+def read_share_group(
+    member: ShareMember, count: int | None
+) -> Generator[list[Message], None, None]:
+    """Yield the records of this member of a share group, and leave the group at the end."""
+    with member:
+        yield from member.batches(count)

@@ -4,7 +4,10 @@ Works with any Kafka broker: rates are computed from periodic samples of end off
 offsets.  For a kafkalite broker on this machine, the metrics of its nodes are shown too: bytes in
 and out, CPU time, memory, connections, requests.
 
-Left out: groups other than consumer groups; topic sizes over SASL or TLS of a remote broker.
+The lag of share groups is counted by the broker.
+
+Left out: groups other than consumer and share groups; over SASL or TLS, share groups, and topic
+sizes of a remote broker.
 """
 
 from __future__ import annotations

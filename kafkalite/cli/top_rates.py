@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from kafkalite.cli.top_sampling import ClusterSample
+from kafkalite.client.admin.group_requests import SHARE
 from kafkalite.metrics import Read
 
 Measurements = dict[str, Any]
@@ -158,10 +159,11 @@ class RateMeter:
             lags = [max(0, sample.ends[key] - group.committed[key]) for key in known]
             yield {
                 "name": name,
+                "type": group.type,
                 "state": group.state,
                 "members": group.members,
                 "topics": len({topic for topic, _ in group.committed}),
-                "lag": sum(lags) if lags else None,
+                "lag": group.lag if group.type == SHARE else sum_known(lags),
                 "records_per_s": sum_known(
                     self.rates.of(("committed", name, key), offset, group.at_s)
                     for key, offset in group.committed.items()

@@ -28,9 +28,11 @@ from confluent_kafka.admin import ClusterMetadata, ConsumerGroupDescription, Off
 from kafkalite.cli.broker import local_broker
 from kafkalite.cli.clients import ClusterClients, clean_error
 from kafkalite.cli.group_offsets import STATES
+from kafkalite.cli.native_groups import NativeGroups, state_of
 from kafkalite.cli.reading import PartitionKey
 from kafkalite.cli.wire import WireClient
-from kafkalite.errors import Refusal
+from kafkalite.client.admin.group_requests import SHARE, GroupListing
+from kafkalite.errors import GroupIdNotFound, Refusal
 from kafkalite.metrics import Read, read_pages
 from kafkalite.process.run_directory import bus_path
 from kafkalite.process.status.ready import Ready
@@ -55,12 +57,18 @@ class SampledNode(NamedTuple):
 
 
 class SampledGroup(NamedTuple):
-    """A group's state, members and committed offsets."""
+    """A group's type, state, members and offsets.
 
+    The offsets of a share group are its start offsets: records after them may be processed, so the
+    broker counts the lag.
+    """
+
+    type: str
     state: str
     members: int
     committed: dict[PartitionKey, int]
     at_s: float
+    lag: int | None = None
 
 
 class ClusterSample(NamedTuple):
@@ -92,6 +100,7 @@ class ClusterSampler:
         self.directory = directory
         self.admin = cluster.connected_admin()
         self.wire = WireClient(cluster, REQUEST_TIMEOUT_S)
+        self.newer = NativeGroups(cluster, REQUEST_TIMEOUT_S)
         # From here on, lost connections are reported by SampleRounds, not by ClusterClients.
         cluster.is_connected = False
 
@@ -166,12 +175,29 @@ class ClusterSampler:
         except (KafkaException, TimeoutError) as error:
             left_out.append(f"groups: {error_text(error)}")
             return {}
-        names = sorted(each.group_id for each in found.valid if self.pattern in each.group_id)
+        listed: Mapping[str, GroupListing] = {}
+        try:
+            listed = self.newer.listed()
+        except Refusal as refusal:
+            left_out.append(f"share groups: {refusal}")
+        names = {each.group_id for each in found.valid}
+        names |= {name for name, each in listed.items() if each.type == SHARE}
+        chosen = sorted(name for name in names if self.pattern in name)
         if found.errors:
             left_out.append(f"groups of some nodes: {clean_error(found.errors[0].args[0].str())}")
-        if len(names) > GROUPS_MAX:
-            left_out.append(f"{len(names) - GROUPS_MAX:,} groups, the last by name")
-            names = names[:GROUPS_MAX]
+        if len(chosen) > GROUPS_MAX:
+            left_out.append(f"{len(chosen) - GROUPS_MAX:,} groups, the last by name")
+            chosen = chosen[:GROUPS_MAX]
+        share = [name for name in chosen if name in listed and listed[name].type == SHARE]
+        others = [name for name in chosen if name not in share]
+        return {
+            **self._consumer_groups(others, listed, left_out),
+            **share_groups(self.newer, share, left_out),
+        }
+
+    def _consumer_groups(
+        self, names: list[str], listed: Mapping[str, GroupListing], left_out: list[str]
+    ) -> dict[str, SampledGroup]:
         described = list(self._described(names, left_out))
         at_s = time.monotonic()
         futures = [
@@ -189,8 +215,10 @@ class ClusterSampler:
                     for each in future.result(REQUEST_TIMEOUT_S).topic_partitions
                     if each.error is None and each.offset >= 0
                 }
-            state = STATES.get(each.state, "Unknown")
-            groups[each.group_id] = SampledGroup(state, len(each.members), committed, at_s)
+            state = state_of(listed.get(each.group_id)) or STATES[each.state]
+            groups[each.group_id] = SampledGroup(
+                each.type.name.lower(), state, len(each.members), committed, at_s
+            )
         return groups
 
     def _described(
@@ -245,6 +273,33 @@ class ClusterSampler:
                 if leaders.get((name, index)) == number:
                     sizes[name] = sizes.get(name, 0) + size
         return sizes
+
+
+def share_groups(
+    newer: NativeGroups, names: Collection[str], left_out: list[str]
+) -> dict[str, SampledGroup]:
+    """Return the share groups of these names whose coordinators respond."""
+    groups: dict[str, SampledGroup] = {}
+    if not names:
+        return groups
+    try:
+        with newer.admin() as admin:
+            for name in names:
+                with suppress(GroupIdNotFound):  # deleted in the meantime
+                    found, offsets = admin.describe_group(name), admin.share_offsets(name)
+                    starts: dict[PartitionKey, int] = {
+                        key: each.start_offset
+                        for key, each in offsets.items()
+                        if each.start_offset is not None
+                    }
+                    lags = [each.lag for each in offsets.values() if each.lag is not None]
+                    lag = sum(lags) if lags else None
+                    groups[name] = SampledGroup(
+                        SHARE, found.state, len(found.members), starts, time.monotonic(), lag
+                    )
+    except Refusal as refusal:
+        left_out.append(f"share groups: {refusal}")
+    return groups
 
 
 def replicas(directories: Iterable[Any]) -> Iterator[tuple[str, int, int]]:

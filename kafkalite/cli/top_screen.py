@@ -71,7 +71,7 @@ def tables(round: Measurements) -> list[ScreenTable]:
     """Return the tables of nodes, groups and topics that are not empty."""
     every = [
         ScreenTable(NODE_TITLES, [node_row(each) for each in round["nodes"]], 3, 0.3),
-        ScreenTable(GROUP_TITLES, [group_row(each) for each in round["groups"]], 2, 0.5),
+        ScreenTable(GROUP_TITLES, [group_row(each) for each in round["groups"]], 3, 0.5),
         ScreenTable(TOPIC_TITLES, [topic_row(each) for each in round["topics"]], 1, 1.0),
     ]
     return [known(table) for table in every if table.rows]
@@ -111,12 +111,12 @@ def node_row(node: Mapping[str, Any]) -> list[str | None]:
     ]
 
 
-GROUP_TITLES = ("GROUP", "STATE", "MEMBERS", "TOPICS", "LAG", "RECORDS/S")
+GROUP_TITLES = ("GROUP", "TYPE", "STATE", "MEMBERS", "TOPICS", "LAG", "RECORDS/S")
 
 
 def group_row(group: Mapping[str, Any]) -> list[str | None]:
     counts = [number(group[key]) for key in ("members", "topics", "lag", "records_per_s")]
-    return [printed(group["name"]), group["state"], *counts]
+    return [printed(group["name"]), group["type"], group["state"], *counts]
 
 
 TOPIC_TITLES = ("TOPIC", "PARTITIONS", "LEADERLESS", "RECORDS/S", "IN/S", "OUT/S", "SIZE")

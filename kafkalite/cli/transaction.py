@@ -22,6 +22,14 @@ from kafkalite.errors import Refusal
 from kafkalite.protocol.schemas.transaction_records import NO_TIMEOUT_MS, TransactionState
 
 STATES = tuple(state.title for state in TransactionState)
+UNFINISHED = tuple(
+    state.title
+    for state in (
+        TransactionState.ONGOING,
+        TransactionState.PREPARE_COMMIT,
+        TransactionState.PREPARE_ABORT,
+    )
+)
 ANY_AGE_MS = -1 << 62
 """Longest timeout of a transaction for which none is too young to be looked at."""
 
@@ -63,7 +71,7 @@ def one_partition(text: str) -> PartitionKey:
         dest="min_duration_ms",
         default=-1,
         metavar="DURATION",
-        help="only transactions that began this long ago (30s, 15m, 2h)",
+        help="only transactions that are not completed and began this long ago (30s, 15m, 2h)",
     ),
     argument(
         "--names", action="store_true", dest="only_names", help="print only the ids, one per line"
@@ -87,6 +95,8 @@ def list_transactions(
       kafkalite transaction list --state Ongoing --longer-than 1m
     """
     admin = TransactionAdmin(ClusterClients(**connection))
+    if min_duration_ms >= 0 and not states:
+        states = UNFINISHED  # an id in another state has the start of its last transaction, or none
     found = [
         each
         for each in admin.listed(states=states, min_duration_ms=min_duration_ms)

@@ -23,6 +23,10 @@ from kafkalite.errors import KafkaError, NetworkException, Refusal, UnsupportedV
 from kafkalite.protocol.schema import Api, Fields
 
 
+class UnsupportedRequest(Refusal):
+    """The broker supports no version of a request."""
+
+
 class WireClient:
     """Sends single requests to a cluster's brokers."""
 
@@ -49,7 +53,7 @@ class WireClient:
             with contextlib.closing(open_connection(addresses, settings, deadline)) as connection:
                 return connection.request(api, dict(request), deadline.left_s)
         except UnsupportedVersion as error:
-            raise Refusal(
+            raise UnsupportedRequest(
                 f"the broker at {self.cluster.bootstrap} does not support this request: {error}"
             ) from None
         except KafkaError as error:

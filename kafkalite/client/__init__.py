@@ -2,12 +2,15 @@
 
     producer/    Producer, AsyncProducer; partition queues, batches, the send loop, transports
     consumer/    Consumer, AsyncConsumer, RangeReader; fetches, direct reads, decoding, tables
-    admin/       Admin: metadata, offsets and log sizes
+    share/       ShareConsumer, AsyncShareConsumer: members of share groups
+    admin/       Admin: topics, configurations, groups and offsets
+    group/       membership of a group: state machines, heartbeat thread
+    decoding/    record sets, decoded into messages and columns
     net/         the cluster's metadata, connections, the local socket, deadlines, settings
 
-`producer`, `consumer` and `admin` import `net`, and not each other.  The client knows a broker by
-its wire protocol alone, over TCP or the local socket, so it works against any Kafka.  A Producer
-has one thread of its own; a Consumer has none.
+`producer`, `consumer`, `share` and `admin` import the others, and not each other.  The client knows
+a broker by its wire protocol alone, over TCP or the local socket, so it works against any Kafka.  A
+Producer has one thread of its own, and so has a consumer that is a member of a group.
 
 `import kafkalite` has the public classes.  This module exports the types and functions that go with
 them, for libraries built on the client; each is imported when it is first used.
@@ -19,6 +22,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from kafkalite.client.admin.config_requests import ConfigValue
+    from kafkalite.client.admin.group_requests import (
+        GroupDescription,
+        GroupListing,
+        MemberDescription,
+    )
+    from kafkalite.client.admin.share_requests import ShareOffset
     from kafkalite.client.net.cluster import ClientClosed
     from kafkalite.client.net.settings import consumer_settings, producer_keys, producer_settings
     from kafkalite.client.net.topology import TopicMetadata
@@ -26,7 +36,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ClientClosed",
+    "ConfigValue",
     "Deliveries",
+    "GroupDescription",
+    "GroupListing",
+    "MemberDescription",
+    "ShareOffset",
     "TopicMetadata",
     "consumer_settings",
     "producer_keys",
@@ -35,7 +50,12 @@ __all__ = [
 
 _HOME = {
     "ClientClosed": "kafkalite.client.net.cluster",
+    "ConfigValue": "kafkalite.client.admin.config_requests",
     "Deliveries": "kafkalite.client.producer.column_batches",
+    "GroupDescription": "kafkalite.client.admin.group_requests",
+    "GroupListing": "kafkalite.client.admin.group_requests",
+    "MemberDescription": "kafkalite.client.admin.group_requests",
+    "ShareOffset": "kafkalite.client.admin.share_requests",
     "TopicMetadata": "kafkalite.client.net.topology",
     "consumer_settings": "kafkalite.client.net.settings",
     "producer_keys": "kafkalite.client.net.settings",

@@ -27,6 +27,7 @@ A group commit has no configurable delay: records appended while one is in progr
 from __future__ import annotations
 
 from kafkalite.config.endpoints import parse_endpoint
+from kafkalite.config.group import GROUP, GROUP_COORDINATOR
 from kafkalite.config.key import (
     Check,
     ConfigKey,
@@ -40,6 +41,7 @@ from kafkalite.config.key import (
 )
 from kafkalite.config.listener import parse_listener
 from kafkalite.config.log_cleaner import LOG_CLEANER
+from kafkalite.config.share_group import SHARE
 from kafkalite.config.topic import DURABILITY, TOPIC
 from kafkalite.config.unsupported_keys import UNSUPPORTED_KEYS
 
@@ -527,6 +529,8 @@ LOG_RETENTION_CHECK_INTERVAL_MS = BROKER.declare(
     update=UpdateMode.CLUSTER_WIDE,
 )
 BROKER.update(LOG_CLEANER)
+BROKER.update(GROUP_COORDINATOR)
+BROKER.update(SHARE)
 
 NUM_RECOVERY_THREADS_PER_DATA_DIR = BROKER.declare(
     "num.recovery.threads.per.data.dir", Type.INT, 2,
@@ -583,6 +587,12 @@ for key in TOPIC.values():
             doc = f"For topics without {key.name}.  {key.doc}"
             update = UpdateMode.READ_ONLY if key is DURABILITY else UpdateMode.CLUSTER_ONLY
             BROKER.declare(name, key.type, key.default, doc, check=key.check, update=update)
+
+for key in GROUP.values():
+    for name in key.overrides:
+        doc = f"For groups without {key.name}.  {key.doc}"
+        update = UpdateMode.CLUSTER_ONLY
+        BROKER.declare(name, key.type, key.default, doc, check=key.check, update=update)
 
 for names, reason in UNSUPPORTED_KEYS.items():
     BROKER.leave_out(*names, because=reason)

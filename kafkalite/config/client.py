@@ -1,7 +1,7 @@
-"""Keys of the native clients: a producer's and a consumer's, under Kafka's names.
+"""Keys of the native clients: of producers, consumers and share consumers, under Kafka's names.
 
-A key that both have is declared once and added to both scopes, so that shared code (connections,
-metadata) reads it from either.
+A key that several have is declared once and added to each scope, so that shared code
+(connections, metadata) reads it from any.
 
 Defaults that differ from Kafka's: `client.id` is kafkalite; `auto.offset.reset` is earliest, since
 a consumer without a group that started at the end would not see existing records; the socket
@@ -254,9 +254,54 @@ CONSUMER.left_out |= CLIENT.left_out
 
 GROUP_ID = CONSUMER.declare(
     "group.id", Type.STRING, None,
-    """Group under which offsets are committed and fetched.  The consumer does not join the group:
-    it reads the partitions it is assigned by the program.""",
+    """Group under which offsets are committed and fetched.  A consumer with topics joins it as a
+    member; one with assigned partitions does not.""",
     check=Check("a name of 1 to 32767 bytes", lambda name: 0 < len(name.encode()) <= 0x7FFF),
+)
+GROUP_PROTOCOL = CONSUMER.declare(
+    "group.protocol", Type.STRING, "auto",
+    """Protocol of a member: `consumer` (KIP-848), in which the broker assigns partitions, or
+    `classic`, in which a member does.  `auto`: `consumer` if the broker supports it.""",
+    check=one_of("auto", "consumer", "classic"),
+)
+GROUP_INSTANCE_ID = CONSUMER.declare(
+    "group.instance.id", Type.STRING, None,
+    """Name of a static member: after a restart within the session timeout it gets its partitions
+    back.  No two members of a group may have the same one.""",
+    check=Check("a name of 1 to 249 bytes", lambda name: 0 < len(name.encode()) <= 249),
+)
+GROUP_REMOTE_ASSIGNOR = CONSUMER.declare(
+    "group.remote.assignor", Type.STRING, None,
+    """Assignor that the broker uses for this group, with group.protocol=consumer: `uniform` or
+    `range`; by default the broker chooses.""",
+)
+PARTITION_ASSIGNMENT_STRATEGY = CONSUMER.declare(
+    "partition.assignment.strategy", Type.LIST, ("range", "cooperative-sticky"),
+    """Assignors that a member supports, with group.protocol=classic.  If cooperative-sticky is the
+    only one, a rebalance revokes only the partitions that move; otherwise it revokes all.""",
+    check=Check(
+        "a list of range, cooperative-sticky",
+        lambda names: bool(names) and {*names} <= {"range", "cooperative-sticky"}
+        and len({*names}) == len(names),
+    ),
+)
+SESSION_TIMEOUT_MS = CONSUMER.declare(
+    "session.timeout.ms", Type.INT, 45_000,
+    """Time without heartbeats after which the broker removes a member, with
+    group.protocol=classic; with `consumer` the broker's configuration sets it.""",
+    check=at_least(1),
+)
+HEARTBEAT_INTERVAL_MS = CONSUMER.declare(
+    "heartbeat.interval.ms", Type.INT, 3_000,
+    """Interval of heartbeats, with group.protocol=classic; with `consumer` the broker's
+    configuration sets it.""",
+    check=at_least(1),
+)
+MAX_POLL_INTERVAL_MS = CONSUMER.declare(
+    "max.poll.interval.ms", Type.INT, 300_000,
+    """Maximum time between two calls for records by a member, after which it leaves the group; and
+    the time for which a rebalance waits for a member.""",
+    check=at_least(1),
 )
 AUTO_OFFSET_RESET = CONSUMER.declare(
     "auto.offset.reset", Type.STRING, "earliest",
@@ -265,9 +310,15 @@ AUTO_OFFSET_RESET = CONSUMER.declare(
     check=one_of("earliest", "latest", "none"),
 )
 ENABLE_AUTO_COMMIT = CONSUMER.declare(
-    "enable.auto.commit", Type.BOOLEAN, False,
-    """Commit offsets periodically in the background.""",
-    check=OnlyValue(False, "the program commits offsets with commit()"),
+    "enable.auto.commit", Type.BOOLEAN, True,
+    """Commit the positions of a member of a group: at intervals, before partitions are revoked, and
+    when it is closed.  Only records that were returned before the current call are covered.
+    Positions of assigned partitions are committed by commit() only.""",
+)
+AUTO_COMMIT_INTERVAL_MS = CONSUMER.declare(
+    "auto.commit.interval.ms", Type.INT, 5_000,
+    """Interval of automatic commits; they are made by the calls for records.""",
+    check=at_least(0),
 )
 ISOLATION_LEVEL = CONSUMER.declare(
     "isolation.level", Type.STRING, "read_uncommitted",
@@ -318,10 +369,11 @@ MAX_PARTITION_FETCH_BYTES = CONSUMER.declare(
     check=at_least(0),
 )
 CONSUMER.leave_out(
-    "session.timeout.ms", "heartbeat.interval.ms", "max.poll.interval.ms", "group.instance.id",
-    "partition.assignment.strategy", "group.protocol", "group.remote.assignor",
-    "auto.commit.interval.ms", "internal.leave.group.on.close", "share.",
-    because="this consumer does not join groups in this version",
+    "internal.leave.group.on.close",
+    because="close() leaves the group, except for a static member by the classic protocol",
+)
+CONSUMER.leave_out(
+    "share.", because="share groups are read with ShareConsumer",
 )
 CONSUMER.leave_out(
     "key.deserializer", "value.deserializer", because="keys and values are bytes",
@@ -335,16 +387,69 @@ CONSUMER.leave_out(
     "max.poll.records", because="records are returned one at a time, or in batches by batches()",
 )
 
+SHARE_CONSUMER = Scope("share consumer")
+SHARE_CONSUMER.update(CLIENT)
+SHARE_CONSUMER.left_out |= CLIENT.left_out
+SHARE_CONSUMER.update(
+    (key.name, key)
+    for key in (
+        GROUP_ID, MAX_POLL_INTERVAL_MS, ALLOW_AUTO_CREATE_TOPICS, CHECK_CRCS,
+        DEFAULT_API_TIMEOUT_MS, CONSUMER_TIMEOUT_MS, FETCH_MIN_BYTES, FETCH_MAX_WAIT_MS,
+        FETCH_MAX_BYTES,
+    )
+)  # fmt: skip
+SHARE_ACKNOWLEDGEMENT_MODE = SHARE_CONSUMER.declare(
+    "share.acknowledgement.mode", Type.STRING, "implicit",
+    """Treatment of records that the program does not acknowledge itself: `implicit` accepts them
+    with the next call, `explicit` leaves them acquired until their locks end.""",
+    check=one_of("implicit", "explicit"),
+)
+SHARE_ACQUIRE_MODE = SHARE_CONSUMER.declare(
+    "share.acquire.mode", Type.STRING, "batch_optimized",
+    """Number of records that a fetch acquires: `batch_optimized` completes the last record batch,
+    and so may exceed max.poll.records; `record_limit` does not exceed it.""",
+    check=one_of("batch_optimized", "record_limit"),
+)
+MAX_POLL_RECORDS = SHARE_CONSUMER.declare(
+    "max.poll.records", Type.INT, 500,
+    """Number of records that a share consumer acquires from a broker at once.  If it is not set,
+    batches() acquires up to 10,000 while the program is done with them within 20 ms, if it
+    acknowledges implicitly and whole record batches are acquired.""",
+    check=at_least(1),
+)
+SHARE_CONSUMER.leave_out(
+    "auto.offset.reset", "isolation.level", "session.timeout.ms", "heartbeat.interval.ms",
+    because="the configuration of the group sets it, for all members",
+)
+SHARE_CONSUMER.leave_out(
+    "group.instance.id", "group.protocol", "group.remote.assignor",
+    "partition.assignment.strategy", because="share groups have no such thing",
+)
+SHARE_CONSUMER.leave_out(
+    "enable.auto.commit", "auto.commit.interval.ms",
+    because="records are acknowledged; see share.acknowledgement.mode",
+)
+SHARE_CONSUMER.leave_out(
+    "max.partition.fetch.bytes", because="the broker divides fetch.max.bytes among partitions",
+)
+SHARE_CONSUMER.leave_out(
+    "client.rack", "key.deserializer", "value.deserializer",
+    because="it is not supported for consumers either",
+)
 
-def own(scope: Scope) -> Scope:
-    """Return the keys of a scope that it does not share with the other."""
+
+def own(scope: Scope, *others: Scope) -> Scope:
+    """Return the keys of a scope that it does not share with all clients, or with these."""
+    shared = set(CLIENT).union(*others)
     result = Scope(scope.owner, scope.keys_update)
-    result.update({name: key for name, key in scope.items() if name not in CLIENT})
+    result.update({name: key for name, key in scope.items() if name not in shared})
     result.left_out = {
         name: because for name, because in scope.left_out.items() if name not in CLIENT.left_out
     }
     return result
 
 
-SCOPES: tuple[Scope, ...] = (CLIENT, own(PRODUCER), own(CONSUMER))
-"""Every key once: the shared ones, those of a producer, those of a consumer."""
+SCOPES: tuple[Scope, ...] = (
+    CLIENT, own(PRODUCER), own(CONSUMER), own(SHARE_CONSUMER, CONSUMER),
+)  # fmt: skip
+"""Every key once: the shared ones, and those of a producer, a consumer and a share consumer."""

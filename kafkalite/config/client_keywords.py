@@ -15,7 +15,7 @@ Partitioner: TypeAlias = Callable[[str, bytes | None, int], int]
 
 
 class ClientConfig(TypedDict, total=False):
-    """Keys of both clients."""
+    """Keys of every client."""
 
     bootstrap_servers: str | Sequence[str] | None
     """Brokers for the first connection, each as HOST:PORT. The others are discovered from the first
@@ -108,13 +108,38 @@ class ConsumerConfig(ClientConfig, total=False):
     """Keys of a consumer."""
 
     group_id: str | None
-    """Group under which offsets are committed and fetched. The consumer does not join the group: it
-    reads the partitions it is assigned by the program."""
+    """Group under which offsets are committed and fetched. A consumer with topics joins it as a
+    member; one with assigned partitions does not."""
+    group_protocol: str | None
+    """Protocol of a member: `consumer` (KIP-848), in which the broker assigns partitions, or
+    `classic`, in which a member does. `auto`: `consumer` if the broker supports it."""
+    group_instance_id: str | None
+    """Name of a static member: after a restart within the session timeout it gets its partitions
+    back. No two members of a group may have the same one."""
+    group_remote_assignor: str | None
+    """Assignor that the broker uses for this group, with group.protocol=consumer: `uniform` or
+    `range`; by default the broker chooses."""
+    partition_assignment_strategy: str | Sequence[str] | None
+    """Assignors that a member supports, with group.protocol=classic. If cooperative-sticky is the
+    only one, a rebalance revokes only the partitions that move; otherwise it revokes all."""
+    session_timeout_ms: int | str | None
+    """Time without heartbeats after which the broker removes a member, with group.protocol=classic;
+    with `consumer` the broker's configuration sets it."""
+    heartbeat_interval_ms: int | str | None
+    """Interval of heartbeats, with group.protocol=classic; with `consumer` the broker's
+    configuration sets it."""
+    max_poll_interval_ms: int | str | None
+    """Maximum time between two calls for records by a member, after which it leaves the group; and
+    the time for which a rebalance waits for a member."""
     auto_offset_reset: str | None
     """Start offset without a committed offset, or if that is out of range; `none` raises an error
     instead."""
     enable_auto_commit: bool | str | None
-    """Commit offsets periodically in the background."""
+    """Commit the positions of a member of a group: at intervals, before partitions are revoked, and
+    when it is closed. Only records that were returned before the current call are covered.
+    Positions of assigned partitions are committed by commit() only."""
+    auto_commit_interval_ms: int | str | None
+    """Interval of automatic commits; they are made by the calls for records."""
     isolation_level: str | None
     """Visibility of records of open and aborted transactions: `read_uncommitted` returns them,
     `read_committed` does not."""
@@ -135,3 +160,39 @@ class ConsumerConfig(ClientConfig, total=False):
     """Maximum bytes of records in a fetch response; the first batch is always returned whole."""
     max_partition_fetch_bytes: int | str | None
     """Maximum bytes of records of one partition in a fetch response."""
+
+
+class ShareConsumerConfig(ClientConfig, total=False):
+    """Keys of a share consumer."""
+
+    group_id: str | None
+    """Group under which offsets are committed and fetched. A consumer with topics joins it as a
+    member; one with assigned partitions does not."""
+    max_poll_interval_ms: int | str | None
+    """Maximum time between two calls for records by a member, after which it leaves the group; and
+    the time for which a rebalance waits for a member."""
+    allow_auto_create_topics: bool | str | None
+    """Let a metadata request create the topic, if the broker allows that."""
+    check_crcs: bool | str | None
+    """Verify the CRC of each batch before its records are returned."""
+    default_api_timeout_ms: int | str | None
+    """Default timeout of calls that take a timeout."""
+    consumer_timeout_ms: int | str | None
+    """Maximum time for which an iteration waits for a record before it ends; -1 disables the
+    timeout."""
+    fetch_min_bytes: int | str | None
+    """Minimum bytes of records in a fetch response, for which the broker waits."""
+    fetch_max_wait_ms: int | str | None
+    """Maximum time for which the broker waits for fetch.min.bytes."""
+    fetch_max_bytes: int | str | None
+    """Maximum bytes of records in a fetch response; the first batch is always returned whole."""
+    share_acknowledgement_mode: str | None
+    """Treatment of records that the program does not acknowledge itself: `implicit` accepts them
+    with the next call, `explicit` leaves them acquired until their locks end."""
+    share_acquire_mode: str | None
+    """Number of records that a fetch acquires: `batch_optimized` completes the last record batch,
+    and so may exceed max.poll.records; `record_limit` does not exceed it."""
+    max_poll_records: int | str | None
+    """Number of records that a share consumer acquires from a broker at once. If it is not set,
+    batches() acquires up to 10,000 while the program is done with them within 20 ms, if it
+    acknowledges implicitly and whole record batches are acquired."""

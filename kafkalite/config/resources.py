@@ -1,7 +1,6 @@
 """Resources: the kinds of resources that have configuration, and the keys of each.
 
-A group has no keys so far, since Kafka's belong to the newer protocols.  A logger's key is its
-name, and the value the lowest level of its log lines.
+A logger's key is its name, and the value the lowest level of its log lines.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ import enum
 
 from kafkalite.config.broker import BROKER
 from kafkalite.config.client_metrics import CLIENT_METRICS
+from kafkalite.config.group import GROUP
 from kafkalite.config.key import Scope, Type, UpdateMode, one_of
 from kafkalite.config.topic import TOPIC
 
@@ -23,12 +23,6 @@ class Resource(enum.IntEnum):
     CLIENT_METRICS = 16
     GROUP = 32
 
-
-GROUP = Scope("group", UpdateMode.CLUSTER_WIDE)
-GROUP.leave_out(
-    "consumer.", "share.", "streams.",
-    because="the newer group protocols come with a later version, and the classic one has no keys",
-)
 
 LOGGER = Scope("broker's logger", UpdateMode.CLUSTER_WIDE)
 LEVELS = {"FATAL": 50, "ERROR": 40, "WARN": 30, "INFO": 20, "DEBUG": 10, "TRACE": 5}

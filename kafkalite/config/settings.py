@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from kafkalite.config.broker import BROKER
+from kafkalite.config.group import GROUP
 from kafkalite.config.key import ConfigKey, Scope
 from kafkalite.config.topic import TOPIC
 from kafkalite.errors import Refusal
@@ -91,6 +92,10 @@ class Settings:
     def for_topic(self, overrides: Mapping[str, str] = {}) -> Settings:
         """Return the settings of a topic with these values of its own."""
         return Settings(((Source.TOPIC, TOPIC.parse(overrides)), *self._layers))
+
+    def for_group(self, overrides: Mapping[str, str] = {}) -> Settings:
+        """Return the settings of a group with these values of its own."""
+        return Settings(((Source.GROUP, GROUP.parse(overrides)), *self._layers))
 
     def replacing(self, values: Mapping[ConfigKey[Any], Any]) -> Settings:
         """Return a copy with values that skip their checks, such as small segments in a test."""

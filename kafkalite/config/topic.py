@@ -244,6 +244,13 @@ FOLLOWER_REPLICATION_THROTTLED_REPLICAS = TOPIC.declare(
     check=OnlyValue((), "a partition has one replica in this version"),
 )
 
+# Share groups.
+
+ERRORS_DEADLETTERQUEUE_GROUP_ENABLE = TOPIC.declare(
+    "errors.deadletterqueue.group.enable", Type.BOOLEAN, False,
+    """Permit share groups to write their dead letters to the topic (KIP-1191).""",
+)
+
 # Compaction.  These have no effect on a topic that is not compacted, as in Kafka.
 
 DELETE_RETENTION_MS = TOPIC.declare(

@@ -18,7 +18,10 @@ UNSUPPORTED_KEYS: dict[tuple[str, ...], str] = {
     ("num.replica.", "replica.", "auto.leader.", "leader.imbalance."): (
         "a partition has one replica in this version; remove the line"
     ),
-    ("group.", "share."): "the newer group protocols come with a later version; remove the line",
+    ("group.streams.",): "streams groups come with a later version; remove the line",
+    ("group.share.", "share."): (
+        "share groups run in the nodes' event loops and need no such setting; remove the line"
+    ),
     (
         "offsets.load.buffer.size", "offsets.commit.timeout.ms",
         "offsets.topic.compression.codec",

@@ -20,8 +20,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kafkalite.config.client_metrics import MATCH
+from kafkalite.config.group_bounds import check_group_configs
 from kafkalite.config.key import TEXT_LENGTH_MAX, ConfigKey, Type, UpdateMode, quoted
 from kafkalite.config.resources import SCOPES, Resource
+from kafkalite.config.settings import Settings
 from kafkalite.config.topic import check_compaction_lags
 from kafkalite.coordination import topic_names
 from kafkalite.coordination.image import SUPERVISOR_ID, ClusterImage, config_records
@@ -84,9 +86,12 @@ Config = Mapping[str, str]
 
 
 def alter(
-    image: ClusterImage, wanted: Sequence[ConfigAlteration]
+    image: ClusterImage, wanted: Sequence[ConfigAlteration], settings: Settings
 ) -> tuple[dict[tuple[int, str], KafkaError | None], list[TypedRecord]]:
-    """Alter resources; return None or an error for each, and the records."""
+    """Alter resources; return None or an error for each, and the records.
+
+    `settings` are the broker's.
+    """
     assert len({each.resource for each in wanted}) == len(wanted)
     results: dict[tuple[int, str], KafkaError | None] = {}
     records: list[TypedRecord] = []
@@ -94,7 +99,7 @@ def alter(
     configured = len(image.configs)
     for alteration in wanted:
         try:
-            difference = _difference(image, alteration)
+            difference = _difference(image, alteration, settings)
             size = sum(len(name) + len(text or "") for name, text in difference.items())
             size += len(difference) * len(alteration.name)
             if size > size_left:
@@ -135,7 +140,9 @@ def broker_id(name: str) -> int:
     return int(name)
 
 
-def _difference(image: ClusterImage, alteration: ConfigAlteration) -> dict[str, str | None]:
+def _difference(
+    image: ClusterImage, alteration: ConfigAlteration, settings: Settings
+) -> dict[str, str | None]:
     """Return the changed values by key, None for deleted keys."""
     kind = check_kind(alteration.kind)
     _check_changes(alteration)
@@ -152,6 +159,8 @@ def _difference(image: ClusterImage, alteration: ConfigAlteration) -> dict[str, 
         _apply(kind, alteration.name, change, before, after)
     if kind is Resource.TOPIC:
         check_compaction_lags(after)
+    elif kind is Resource.GROUP and after != before:
+        check_group_configs(settings.for_group(after))
     changed = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     return {name: after.get(name) for name in changed}
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from kafkalite.config.settings import Settings
 from kafkalite.config.topic import TOPIC as TOPIC_SCOPE
 from kafkalite.config.topic import check_compaction_lags
 from kafkalite.coordination import configs, features, leader_epochs, nodes, topic_names
@@ -70,6 +71,7 @@ NEW_PARTITIONS_MAX = 10_000
 
 DEFAULT = -1
 """In a request: use the broker's default."""
+DEFAULT_SETTINGS = Settings.broker()
 
 
 class NewTopic(NamedTuple):
@@ -314,10 +316,17 @@ class Controller:
     # -- configs -----------------------------------------------------------------------------
 
     def alter_configs(
-        self, wanted: Sequence[configs.ConfigAlteration], *, validate_only: bool = False
+        self,
+        wanted: Sequence[configs.ConfigAlteration],
+        settings: Settings = DEFAULT_SETTINGS,
+        *,
+        validate_only: bool = False,
     ) -> DecisionResult[dict[tuple[int, str], None | KafkaError]]:
-        """Alter configs of resources; return None or an error for each."""
-        results, records = configs.alter(self.image, wanted)
+        """Alter configs of resources; return None or an error for each.
+
+        `settings` are the broker's: they have the bounds of groups' values.
+        """
+        results, records = configs.alter(self.image, wanted, settings)
         return DecisionResult(results, [] if validate_only else records)
 
     # -- validation --------------------------------------------------------------------------

@@ -6,10 +6,14 @@ Clients decide by the finalized level of transaction.version how they run their 
     1   the same; the coordinator's records have the flexible format
     2   each transaction has an epoch of its own, and Produce adds its partitions (KIP-890)
 
+group.version 1 is the consumer protocol of groups (KIP-848), share.version 1 are share groups
+(KIP-932), and 2 has their dead letters (KIP-1191).  Below level 1 the APIs of a protocol are
+neither listed nor served.
+
 Every feature has minimum 0.  A level is finalized only if every node of the cluster supports it; a
 feature that was never finalized or disabled gets the highest one by itself.
 
-Left out: the features of Kafka's own metadata log and groups.
+Left out: the features of Kafka's own metadata log, of elections, and streams groups.
 """
 
 from __future__ import annotations
@@ -20,15 +24,32 @@ from typing import NamedTuple, TypeAlias
 
 from kafkalite.coordination.image import SUPERVISOR_ID, ClusterImage
 from kafkalite.coordination.machine import DecisionResult
-from kafkalite.errors import InvalidUpdateVersion
+from kafkalite.errors import InvalidUpdateVersion, UnsupportedVersion
 from kafkalite.protocol.schemas.internal import FEATURE
 
 TRANSACTION_VERSION = "transaction.version"
+GROUP_VERSION = "group.version"
+SHARE_VERSION = "share.version"
+
+GROUP_VERSION_MAX = 1
+"""The highest level of group.version."""
+SHARE_VERSION_MAX = 2
+"""The highest level of share.version."""
+DEAD_LETTERS_SINCE = 2
+"""The level of share.version that has dead letters."""
 
 SupportedLevels: TypeAlias = Mapping[str, int]
 """The highest level of each feature that a node supports."""
 
-SUPPORTED_LEVELS: SupportedLevels = {TRANSACTION_VERSION: 2}
+SUPPORTED_LEVELS: SupportedLevels = {
+    name: level_max
+    for name, level_max in (
+        (TRANSACTION_VERSION, 2),
+        (GROUP_VERSION, GROUP_VERSION_MAX),
+        (SHARE_VERSION, SHARE_VERSION_MAX),
+    )
+    if level_max
+}
 
 
 class UpgradeType(IntEnum):
@@ -53,6 +74,22 @@ def finalized_levels(image: ClusterImage) -> SupportedLevels:
         for name, level_max in SUPPORTED_LEVELS.items()
         if image.features.get(name, 0) > 0
     }
+
+
+def has_dead_letters(image: ClusterImage) -> bool:
+    """Return whether share groups have dead letters in this cluster (KIP-1191)."""
+    return finalized_levels(image).get(SHARE_VERSION, 0) >= DEAD_LETTERS_SINCE
+
+
+def is_finalized(image: ClusterImage, name: str | None) -> bool:
+    """Return whether a feature is supported and finalized at level 1 or higher; None always is."""
+    return name is None or (name in SUPPORTED_LEVELS and image.features.get(name, 0) > 0)
+
+
+def check_finalized(image: ClusterImage, name: str) -> None:
+    """Raise UnsupportedVersion unless a feature is supported and finalized at level 1 or higher."""
+    if not is_finalized(image, name):
+        raise UnsupportedVersion(f"The cluster has not enabled the feature {name}.")
 
 
 def finalize(

@@ -65,10 +65,9 @@ class StateMachine(Protocol):
         TransactionEnd as well.
         """
 
-    def records(self) -> Iterator[Any]:
-        """Yield the fewest records that reproduce this state in an empty machine.
 
-        Each is as of the time it is yielded: decisions may be replayed in between, and their
-        records are older than those that are yielded afterwards.  None means that the rest has to
-        wait for the end of a transaction.
-        """
+class SnapshotMachine(StateMachine, Protocol):
+    """A machine with snapshots of its state."""
+
+    def records(self) -> Iterator[Any]:
+        """Yield the fewest records that reproduce this state in an empty machine."""

@@ -26,7 +26,11 @@ from typing import NamedTuple
 
 from kafkalite.config.broker import WORKER_DEDICATED_MAX, WORKERS_MAX
 from kafkalite.coordination.image import ClusterImage
-from kafkalite.coordination.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
+from kafkalite.coordination.topic_names import (
+    CONSUMER_OFFSETS,
+    SHARE_GROUP_STATE,
+    TRANSACTION_STATE,
+)
 
 PartitionId = tuple[bytes, int]
 """A partition: topic id and partition index."""
@@ -58,6 +62,7 @@ class CoordinatorType(IntEnum):
 COORDINATOR_TOPICS = {
     CoordinatorType.GROUP: CONSUMER_OFFSETS,
     CoordinatorType.TRANSACTION: TRANSACTION_STATE,
+    CoordinatorType.SHARE: SHARE_GROUP_STATE,
 }
 """The internal topics of the coordinators that are served."""
 

@@ -22,7 +22,10 @@ CONSUMER_OFFSETS = "__consumer_offsets"
 TRANSACTION_STATE = "__transaction_state"
 """The topic that stores the state of each transactional id."""
 
-INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE, "__share_group_state"})
+SHARE_GROUP_STATE = "__share_group_state"
+"""The topic that stores the state of share partitions."""
+
+INTERNAL_TOPICS = frozenset({CONSUMER_OFFSETS, TRANSACTION_STATE, SHARE_GROUP_STATE})
 """Topics that coordinators write to and clients may only read."""
 
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)

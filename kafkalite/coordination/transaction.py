@@ -411,6 +411,20 @@ def complete(prepared: Transaction, now_ms: int) -> Transaction:
     )
 
 
+def was_committed(completed: Transaction, producer: ProducerEpoch) -> bool:
+    """Return whether the last transaction of a transactional id was committed, and this pair wrote
+    its records.
+
+    Before version 2 earlier transactions may have the same pair, and another outcome.  A
+    transaction that was kept for a restarted producer (KIP-939) is not found.
+    """
+    if completed.state is not TransactionState.COMPLETE_COMMIT:
+        return False
+    if completed.transaction_version < BUMPS_EPOCH_SINCE:
+        return completed[:2] == producer
+    return _is_repeated_end(completed, producer)
+
+
 def producer_after(transaction: Transaction) -> ProducerEpoch:
     """Return the pair with which the producer continues after the end of this transaction; before
     its end, the pair of the producer for which it was kept."""

@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
-from kafkalite.coordination.commit_records import TEXT_SIZE_MAX, is_storable
 from kafkalite.coordination.deadlines import Deadlines
+from kafkalite.coordination.groups.offsets.commit_records import TEXT_SIZE_MAX, is_storable
 from kafkalite.coordination.machine import DecisionResult, Reply
 from kafkalite.coordination.transaction import (
     BUMPS_EPOCH_SINCE,
@@ -112,6 +112,9 @@ class TransactionCoordinator:
         self._uncertain: set[str] = set()
         """The transactional ids whose last records may be lost, until they have another producer
         id."""
+        self.recovered: Sequence[Transaction] = ()
+        """The transactions that were committed when the log was read after a power cut, whose
+        markers may be lost."""
         self._next_sweep_ms: int | None = None
         self._sweep: Iterator[str] | None = None
 
@@ -170,7 +173,8 @@ class TransactionCoordinator:
     ) -> Decision:
         """AddPartitionsToTxn, AddOffsetsToTxn: add partitions, and begin a transaction if none is.
 
-        The partitions exist, and the principal may write to them.
+        The partitions exist, and the principal may write to them.  Raises UnsupportedVersion for
+        partitions of version 2 that are new, while version 0 is finalized.
         """
         check_id(transactional_id)
         stored = self._transactions.get(transactional_id)
@@ -178,6 +182,7 @@ class TransactionCoordinator:
         replies = [Reply(token, {"error_code": 0})]
         if changed is None:
             return DecisionResult(replies)
+        self._check_version(transaction_version)
         if stored is None or stored.state is not TransactionState.ONGOING:
             self._set_timeout(transactional_id, changed, now_ms + changed.timeout_ms)
         return DecisionResult(replies, [self._record(transactional_id, changed)])
@@ -317,13 +322,6 @@ class TransactionCoordinator:
         elif self._start_ms.get(transactional_id) != transaction.start_ms:
             self._start_ms[transactional_id] = transaction.start_ms
 
-    def records(self) -> Iterator[TransactionRecord]:
-        """Yield the records of this state, each as of the time it is yielded."""
-        for transactional_id in [*self._transactions]:
-            transaction = self._transactions.get(transactional_id)
-            if transaction is not None:
-                yield self._record(transactional_id, transaction)
-
     def loaded(self, now_ms: int, wall_ms: int) -> None:
         """Begin after the last record of the log was replayed."""
         for transactional_id, transaction in self._transactions.items():
@@ -333,6 +331,15 @@ class TransactionCoordinator:
                 self._set_timeout(transactional_id, transaction, now_ms + left_ms)
         self._start_ms = dict(sorted(self._start_ms.items(), key=lambda each: each[1]))
         self._next_sweep_ms = now_ms + self.limits.expiration_check_ms
+
+    def keep_committed(self) -> None:
+        """Keep the committed transactions as they are now, until the next restart: InitProducerId
+        removes the outcome of the last transaction from the state."""
+        self.recovered = [
+            transaction
+            for transaction in self._transactions.values()
+            if transaction.state is TransactionState.COMPLETE_COMMIT
+        ]
 
     def replace_producer_ids(self) -> None:
         """Give each present transactional id a new producer id at its next InitProducerId.
@@ -358,9 +365,26 @@ class TransactionCoordinator:
         if transaction.timeout_ms != NO_TIMEOUT_MS:
             self._timeouts.set(transactional_id, due_ms)
 
+    def _check_version(self, client_version: int) -> None:
+        """Raise UnsupportedVersion if the finalized level has no records for a client's version.
+
+        A client that began to use version 2 gets the error once version 0 is finalized, as in
+        Kafka, where records of version 0 cannot have the client's version.
+        """
+        level = self.limits.transaction_version
+        if client_version >= BUMPS_EPOCH_SINCE and level < FLEXIBLE_RECORDS_SINCE:
+            raise UnsupportedVersion(
+                f"The client uses transaction version {client_version}, and the finalized version"
+                f" is {level}: restart the client."
+            )
+
     def _record(self, transactional_id: str, transaction: Transaction | None) -> TransactionRecord:
-        version = int(self.limits.transaction_version >= FLEXIBLE_RECORDS_SINCE)
-        return TransactionRecord(transactional_id, transaction, version)
+        is_flexible = self.limits.transaction_version >= FLEXIBLE_RECORDS_SINCE or (
+            # A transaction of version 2 ends also where version 0 is finalized by now.  Its
+            # producer continues with ids that the earlier record has no fields for.
+            transaction is not None and transaction.transaction_version >= BUMPS_EPOCH_SINCE
+        )
+        return TransactionRecord(transactional_id, transaction, int(is_flexible))
 
     def _fenced(self, stored: Transaction, wall_ms: int) -> Transaction:
         return fence(stored, self.limits.transaction_version, self._take_producer_id, wall_ms)

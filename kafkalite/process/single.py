@@ -155,6 +155,8 @@ class SingleProcessBroker:
             CompactionDemand(
                 node.local_controller,
                 lambda: node.settings,
+                node.replicas,
+                self.reactor,
                 lambda: self.services.demand(CLEANER.key),
             )
             ReadinessProbe(self.reactor, listener, self.responded)

@@ -137,6 +137,9 @@ class Supervisor:
         self.worker_manager.serve_transactions(
             node.transactions.markers, node.transactions.find_orphans
         )
+        self.worker_manager.serve_shares(
+            node.share_coordinators.outcomes, node.end_offsets, node.batch_appends
+        )
         self.reassigner = Reassigner(
             controller,
             self.worker_manager,
@@ -147,16 +150,14 @@ class Supervisor:
         self._node = node
         self._data = spec.data
         self.admin_commands = AdminCommands(
-            controller,
-            lambda: node.settings,
-            self.worker_manager,
-            self.reassigner,
-            spec.data,
+            controller, lambda: node.settings, self.worker_manager, self.reassigner, spec.data
         )
         self._nodes_at_start = spec.nodes.keys()
         CompactionDemand(
             controller,
             lambda: node.settings,
+            node.replicas,
+            reactor,
             lambda: self._send(bus.DEMAND_SERVICE(key=CLEANER.key)),
         )
         controller.on_change(self._changed)

@@ -20,7 +20,7 @@ from kafkalite.records.compression import Codec, compress, output_size_max, piec
 
 T = TypeVar("T")
 
-Steps: TypeAlias = Generator[int, None, T]
+DecodeSteps: TypeAlias = Generator[int, None, T]
 """The cost of each step; the generator's return value is the result."""
 
 BATCH_COST = 8192
@@ -38,7 +38,7 @@ COMPRESSED_AT_ONCE_MAX = 64 << 10
 FAST_LEVELS = {Codec.GZIP: 6, Codec.LZ4: 9, Codec.ZSTD: 3}
 
 
-def finish(steps: Steps[T]) -> T:
+def finish(steps: DecodeSteps[T]) -> T:
     """Take all steps now and return the result."""
     while True:
         try:
@@ -63,7 +63,7 @@ def walk(
     kept: list[bytes] | None = None,
     size_max: int | None = None,
     strict: bool = False,
-) -> Steps[None]:
+) -> DecodeSteps[None]:
     """Pass the batch's records to a scan; raise the Kafka error if they are invalid.
 
     With `until_hit` the walk ends once the scan has found all that it collects.  The pieces of
@@ -94,7 +94,7 @@ def recompress(
     scan: RecordScan | None = None,
     size_max: int | None = None,
     strict: bool = False,
-) -> Steps[bytes]:
+) -> DecodeSteps[bytes]:
     """Return the batch with its records in another codec and all other fields unchanged."""
     kept: list[bytes] = []
     yield from walk(batch, scan or scan_of(batch), kept=kept, size_max=size_max, strict=strict)

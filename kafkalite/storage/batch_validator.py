@@ -66,7 +66,7 @@ from kafkalite.errors import (
 )
 from kafkalite.records.batch import RecordBatch
 from kafkalite.records.compression import Codec, output_size_max
-from kafkalite.records.decode_steps import Steps, finish, recompress, scan_of, walk
+from kafkalite.records.decode_steps import DecodeSteps, finish, recompress, scan_of, walk
 
 ATTRIBUTES_LOW = 22
 """Position in a batch of the low attributes byte, which holds the codec."""
@@ -121,7 +121,7 @@ class BatchValidator:
 
     def begin_validation(
         self, batch: bytes | bytearray | memoryview, clock: Clock
-    ) -> Steps[bytes] | None:
+    ) -> DecodeSteps[bytes] | None:
         """Return the steps that check a client's records and return the bytes to append as
         `validated`, or None if the records need not be decoded before the append.
 
@@ -144,7 +144,7 @@ class BatchValidator:
         """Return whether the header says that records are later than the topic allows."""
         return header(batch)[MAX_TIMESTAMP] - now_ms > self.after_max_ms
 
-    def _validate_records(self, batch: bytes, now_ms: int) -> Steps[bytes]:
+    def _validate_records(self, batch: bytes, now_ms: int) -> DecodeSteps[bytes]:
         client_batch = RecordBatch(batch)
         scan = scan_of(client_batch)
         # Kafka stores batches with timestamps before 1970, but cannot build them.

@@ -14,12 +14,14 @@ Source: LogCleanerManager of Apache Kafka.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from kafkalite.storage.cleaning_job import CleaningJob, LiveProducer, SourceSegment
 from kafkalite.storage.log import Log
 from kafkalite.storage.segment import LogSegment
-from kafkalite.storage.transaction_index import AbortedTransaction
+from kafkalite.storage.transaction_index import BLOCK_COUNT, AbortedTransaction
 
 
 class CleanableRange(NamedTuple):
@@ -102,7 +104,8 @@ def job_of(
     high_watermark: int,
     now_ms: int,
 ) -> CleaningJob:
-    """Return a pass over a log without its aborted transactions, which `aborted_in` finds."""
+    """Return a pass over a log without its producers and aborted transactions, of which there may
+    be many: `live_producers` and `aborted_in` find them."""
     closed = log.segments[: len(log.segments) - 1]
     sources = [each for each in closed if each.base_offset < found.first_uncleanable_offset]
     config = log.config
@@ -115,12 +118,7 @@ def job_of(
         last_stable_offset=last_stable_offset,
         high_watermark=high_watermark,
         aborted=(),
-        producers={
-            entry.producer_id: LiveProducer(
-                entry.batches[-1].last_offset if entry.batches else -1, entry.epoch
-            )
-            for entry in log.producers
-        },
+        producers={},
         now_ms=now_ms,
         delete_retention_ms=config.delete_retention_ms,
         segment_bytes=config.segment_bytes,
@@ -131,9 +129,20 @@ def job_of(
     )
 
 
-def aborted_in(segment: LogSegment, sources_end: int) -> list[AbortedTransaction]:
-    """Return the aborted transactions with markers in a segment and records in the sources."""
+def live_producers(log: Log) -> Iterator[tuple[int, LiveProducer]]:
+    """Yield the producers that the log remembers now, each as of the time it is yielded.
+
+    One that has written meanwhile has its last batch behind all sources.
+    """
+    for entry in [*log.producers]:
+        last_offset = entry.batches[-1].last_offset if entry.batches else -1
+        yield entry.producer_id, LiveProducer(last_offset, entry.epoch)
+
+
+def aborted_in(segment: LogSegment, sources_end: int) -> Iterator[list[AbortedTransaction]]:
+    """Yield the aborted transactions with markers in a segment and records in the sources, some at
+    a time."""
     index = segment.transaction_index
-    if index is None:
-        return []
-    return [each for each in index.from_offset(0) if each.first_offset < sources_end]
+    entries = index.from_offset(0) if index is not None else iter(())
+    while some := [*islice(entries, BLOCK_COUNT)]:
+        yield [each for each in some if each.first_offset < sources_end]

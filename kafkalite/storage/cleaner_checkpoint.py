@@ -51,6 +51,8 @@ class CleanerCheckpoint:
         self._written = dict(self._offsets)
         self._in_flight: tuple[dict[tuple[str, int], int], set[Path]] | None = None
         self._refused: OSError | None = None
+        self._next_flusher: Flusher | None = None
+        """Set if there is to be another write after the one in flight."""
 
     def offset_of(self, topic: str, partition: int) -> int:
         """Return the offset up to which a log was cleaned; -1 if it never was."""
@@ -67,9 +69,10 @@ class CleanerCheckpoint:
         self._offsets.pop((topic, partition), None)
 
     def write(self, flusher: Flusher | None) -> None:
-        """Write the entries if they have changed; without a flusher synchronously, after the
-        threads of the one before have ended."""
+        """Write the entries if they have changed, after a write in flight; without a flusher
+        synchronously, after the threads of the one before have ended."""
         if self._in_flight is not None:
+            self._next_flusher = flusher
             if flusher is not None:
                 return
             self.done(self)
@@ -101,11 +104,15 @@ class CleanerCheckpoint:
                 self.error = error
 
     def done(self, _: CleanerCheckpoint) -> None:
-        """Take the result of a write."""
+        """Take the result of a write, and begin the next one; one that was refused is repeated by
+        the next call of `write`."""
         assert self._in_flight is not None
         (offsets, directories), self._in_flight = self._in_flight, None
+        flusher, self._next_flusher = self._next_flusher, None
         if self._refused is None:
             self._written = offsets
+            if flusher is not None:
+                self.write(flusher)
             return
         log.warning(
             "Cleaner checkpoint cannot be written; the next write repeats it. path=%s error=%r",

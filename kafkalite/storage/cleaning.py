@@ -116,9 +116,13 @@ class CleaningPass:
         """The transaction of the current batch, if that is an abort marker that is kept."""
         self._reader = BatchReader(job.io_buffer_bytes)
         upper_offset = min(job.upper_offset, job.last_stable_offset)
-        self._offsets = OffsetMap(
-            job.map_bytes, job.load_factor, job.first_dirty_offset, upper_offset
+        dirty_size = sum(
+            source.size for source, next_base in job.spans() if next_base > job.first_dirty_offset
         )
+        self._offsets = OffsetMap(
+            job.map_bytes, job.load_factor, job.first_dirty_offset, upper_offset,
+            huge_pages=dirty_size >= job.map_bytes,
+        )  # fmt: skip
         self._upper_offset = upper_offset
         self._bytes_read = self._map_bytes_read = 0
 

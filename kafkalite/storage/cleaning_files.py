@@ -4,7 +4,9 @@ The log's owner writes the job into an anonymous file in memory and sends its de
 cleaner reads it there, and writes the result in its place.  So neither is bounded by the size of a
 packet: a log may have tens of thousands of producers and aborted transactions.
 
-    job       u32 size of the JSON, JSON, aborted transactions of 4 × i64 each
+    job       u32 size of the JSON, u32 number of producers, JSON,
+              producers of i64 id, i64 last data offset, i16 epoch each,
+              aborted transactions of 4 × i64 each
     result    JSON
 """
 
@@ -28,7 +30,8 @@ from kafkalite.storage.cleaning_job import (
 )
 from kafkalite.storage.transaction_index import AbortedTransaction
 
-_SIZE = struct.Struct("<I")
+_SIZES = struct.Struct("<II")
+_PRODUCER = struct.Struct("<qqh")
 _ABORTED = struct.Struct("<4q")
 RESULT_SIZE_MAX = 16 << 20
 
@@ -38,10 +41,18 @@ def packed(aborted: Iterable[AbortedTransaction]) -> bytes:
     return b"".join(_ABORTED.pack(*each) for each in aborted)
 
 
-def write_job(descriptor: int, job: CleaningJob, aborted: bytes) -> None:
-    """Write a job, whose aborted transactions are `packed`, to an empty file."""
+def packed_producers(producers: Iterable[tuple[int, LiveProducer]]) -> bytes:
+    """Return producers as bytes, which may be joined."""
+    return b"".join(_PRODUCER.pack(producer_id, *each) for producer_id, each in producers)
+
+
+def write_job(
+    descriptor: int, job: CleaningJob, producers: bytes | bytearray, aborted: bytes | bytearray
+) -> None:
+    """Write a job to an empty file, with the producers and aborted transactions as packed."""
     text = json.dumps(job._asdict()).encode()
-    content = b"".join((_SIZE.pack(len(text)), text, aborted))
+    sizes = _SIZES.pack(len(text), len(producers) // _PRODUCER.size)
+    content = b"".join((sizes, text, producers, aborted))
     if os.pwrite(descriptor, content, 0) != len(content):
         raise OSError("the job was written in part")
 
@@ -49,15 +60,17 @@ def write_job(descriptor: int, job: CleaningJob, aborted: bytes) -> None:
 def read_job(descriptor: int) -> CleaningJob:
     """Read a job."""
     content = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
-    (size,) = _SIZE.unpack_from(content)
-    fields = json.loads(content[_SIZE.size : _SIZE.size + size])
+    size, producer_count = _SIZES.unpack_from(content)
+    producers_at = _SIZES.size + size
+    aborted_at = producers_at + producer_count * _PRODUCER.size
+    fields = json.loads(content[_SIZES.size : producers_at])
     fields["sources"] = tuple(SourceSegment(*each) for each in fields["sources"])
     fields["producers"] = {
-        int(producer_id): LiveProducer(*each) for producer_id, each in fields["producers"].items()
+        producer_id: LiveProducer(*each)
+        for producer_id, *each in _PRODUCER.iter_unpack(content[producers_at:aborted_at])
     }
     fields["aborted"] = tuple(
-        AbortedTransaction(*each)
-        for each in _ABORTED.iter_unpack(content[_SIZE.size + size :])
+        AbortedTransaction(*each) for each in _ABORTED.iter_unpack(content[aborted_at:])
     )
     return CleaningJob(**fields)
 

@@ -21,13 +21,13 @@ from kafkalite.config.broker import (
 )
 from kafkalite.config.settings import Settings
 from kafkalite.errors import KafkaStorageError
-from kafkalite.ids import METADATA_TOPIC, written_id
+from kafkalite.ids import METADATA_TOPIC
 from kafkalite.storage.background_flush import BackgroundFlush
 from kafkalite.storage.deferred_delete import DeferredDeletes
 from kafkalite.storage.disk import Disk, failed
 from kafkalite.storage.flusher import Flusher
 from kafkalite.storage.log import Log
-from kafkalite.storage.recovery_points import CheckpointWrite, RecoveryPoints
+from kafkalite.storage.recovery_points import CheckpointWrite, RecoveryPoints, new_point
 
 log = logging.getLogger("kafkalite.storage")
 
@@ -202,5 +202,7 @@ class Housekeeping:
             return  # its known point stays
         if not found.is_left_to_kernel:  # the others take a snapshot with their flush
             found.take_snapshot_if_due()
-        point = [found.durable_offset, found.log_start_offset, written_id(found.topic_id)]
+        point = new_point(
+            found.durable_offset, found.log_start_offset, found.topic_id, found.gaps_to
+        )
         self._points.set_point(found.directory.name, point)

@@ -33,6 +33,9 @@ class KnownLogState(NamedTuple):
     flushed or not, and only the last write of a process that was killed may be torn."""
     cleaner_offset: int = -1
     """Offset up to which the log cleaner has cleaned it; -1 if it never has."""
+    gaps_to: int | None = None
+    """Offset up to which offsets are missing between its segments, as another broker's log cleaner
+    may leave them; None if it was not open here before."""
 
 
 NOTHING_KNOWN = KnownLogState()

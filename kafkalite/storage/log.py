@@ -39,7 +39,7 @@ from kafkalite._ext.record_batch import (
 from kafkalite.config.settings import Settings
 from kafkalite.errors import KafkaStorageError, OffsetOutOfRange, raise_for
 from kafkalite.records.control import TransactionMarker
-from kafkalite.records.decode_steps import Steps
+from kafkalite.records.decode_steps import DecodeSteps
 from kafkalite.storage import layout, retention, segment_swap
 from kafkalite.storage.batch_validator import BatchValidator
 from kafkalite.storage.cleaning_job import CleanedGroup, SourceSegment
@@ -128,6 +128,8 @@ class Log:
         self.log_start_offset = max(log_start_offset, self.segments[0].base_offset)
         self.cleaner_offset = -1
         """Offset up to which the log was cleaned; -1 if it never was."""
+        self.gaps_to = recovered.gaps_to
+        """Offset up to which offsets are missing between segments; 0 if none are."""
         self.is_being_cleaned = False
         """True while the log cleaner reads its segments, so that retention keeps them."""
         self.generation = 0
@@ -161,7 +163,7 @@ class Log:
             environment.clock.wall_ms(), options.lock,
         )  # fmt: skip
         recovery.list_segments(known.log_start_offset)
-        recovery.allow_gaps(known.cleaner_offset, is_compacted=config.compacts)
+        recovery.allow_gaps(known, is_compacted=config.compacts)
         if not options.is_new and (known.end is None or not recovery.open_at_known_end(known.end)):
             flushing = RecoveryFlush.SHARED if options.shares_flush else RecoveryFlush.NOW
             if config.durability.is_left_to_kernel and known.same_boot and not known.drop_cache:
@@ -220,7 +222,7 @@ class Log:
 
     # -- appending ---------------------------------------------------------------------------
 
-    def begin_validation(self, batch: bytes | memoryview) -> Steps[bytes] | None:
+    def begin_validation(self, batch: bytes | memoryview) -> DecodeSteps[bytes] | None:
         """Return the steps that check a client's batch before the append; see
         BatchValidator.begin_validation."""
         return self._validator.begin_validation(batch, self._clock)

@@ -65,6 +65,7 @@ class LogLoader:
         opened = Log.open(directory, identity, config, environment, known, options)
         if opened.cleaner_offset >= 0:
             self._cleaner_checkpoint.set(*identity.key, opened.cleaner_offset)
+        known = known._replace(gaps_to=opened.gaps_to)
         self._points.record_state(directory.name, identity.topic_id, known, opened.damaged_to)
         self._points.set_pending(directory.name, opened.may_have_lost_tail)
         if os.path.exists(directory / layout.HANDOVER):

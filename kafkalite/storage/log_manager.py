@@ -239,6 +239,11 @@ class LogManager:
                 remove_tree(self._disk, directory)
             failed(error, f"{directory} cannot be made")
         self._logs[key] = made
+        if made.config.compacts:
+            # Without an entry, recovery accepts missing offsets in the active segment, too.
+            made.cleaner_offset = 0
+            self._cleaner_checkpoint.set(*key, 0)
+            self._cleaner_checkpoint.write(self.flusher)
         return made
 
     def _write_topic_id(self, present: Log, topic_id: bytes) -> None:
@@ -457,7 +462,7 @@ class LogManager:
         same_boot = not log.may_have_lost_tail
         return KnownLogState(
             log.durable_offset, log.log_start_offset, end, same_boot=same_boot,
-            cleaner_offset=log.cleaner_offset,
+            cleaner_offset=log.cleaner_offset, gaps_to=log.gaps_to,
         )  # fmt: skip
 
     # -- periodic work -----------------------------------------------------------------------

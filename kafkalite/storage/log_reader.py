@@ -2,6 +2,9 @@
 
 A read begins with the batch that holds its offset, stays within one segment, and ends before the
 batch that holds the upper offset given by the caller: the high watermark for consumers.
+
+A read_committed reader gets the aborted transactions of its range as well.  There may be millions,
+so the range ends where a list of them would be too long.
 """
 
 from __future__ import annotations
@@ -10,8 +13,12 @@ import sys
 
 from kafkalite.errors import KafkaStorageError, OffsetOutOfRange
 from kafkalite.records.file_slice import FileSlice
+from kafkalite.storage.aborted_lookup import aborted_between
 from kafkalite.storage.log import Log
 from kafkalite.storage.segment import LogSegment
+
+ABORTED_SHRINKING = 4
+"""A range with too many aborted transactions is made smaller, each time by this factor."""
 
 
 def read(
@@ -32,14 +39,52 @@ def read(
     return FileSlice(segment.file, position, min(size_max, end - position))
 
 
-def aborted_transactions(
-    log: Log, offset: int, records: FileSlice, upper_offset: int
-) -> list[tuple[int, int]]:
-    """Return (producer id, first offset) of the aborted transactions that a read may contain.
+def read_committed(
+    log: Log,
+    offset: int,
+    size_max: int,
+    upper_offset: int,
+    aborted_max: int,
+    *,
+    whole_first: bool = True,
+) -> tuple[FileSlice | None, list[tuple[int, int]]]:
+    """Read as `read`; return the slice, and (producer id, first offset) of the aborted transactions
+    that it may contain.  None, too, if the lookup of these is to be repeated (AbortedLookup).
 
-    The read began at `offset`; its records end before `upper_offset`.  There may be more than those
-    of the slice, which its reader ignores, but none is missing.
+    There may be more than those of the slice, which its reader ignores, but none is missing.  The
+    slice is the smaller the more there are, so that they are at most `aborted_max`.  With
+    `whole_first` those that began before `offset`, one for each producer, are not counted: a
+    smaller slice would have them too, and a reader would get one batch at a time.
     """
+    counted_from = offset if whole_first else 0
+    while True:
+        records = read(log, offset, size_max, upper_offset, whole_first=whole_first)
+        if records is None:
+            return None, []
+        count_max = aborted_max + 1 if size_max or not whole_first else sys.maxsize
+        aborted = aborted_transactions(
+            log, offset, records, upper_offset, count_max, counted_from
+        )
+        if aborted is None:
+            return None, []
+        count = sum(first_offset >= counted_from for _, first_offset in aborted)
+        if count <= aborted_max or count_max == sys.maxsize:
+            return records, aborted
+        if not size_max:
+            return None, []
+        size_max = records.size // ABORTED_SHRINKING if records.size <= size_max else 0
+
+
+def aborted_transactions(
+    log: Log,
+    offset: int,
+    records: FileSlice,
+    upper_offset: int,
+    count_max: int = sys.maxsize,
+    counted_from: int = 0,
+) -> list[tuple[int, int]] | None:
+    """Return the aborted transactions that a read at `offset` may contain, up to a number as in
+    `aborted_between`; its records end before `upper_offset`."""
     aborting = log.segments.with_aborted(offset)
     if not aborting:
         return []
@@ -51,26 +96,7 @@ def aborted_transactions(
             bound = log.segments.end_offset_of(number)
         if bound is not None:
             upper_offset = min(upper_offset, bound)
-    return aborted_between(aborting, offset, upper_offset)
-
-
-def aborted_between(
-    aborting: list[LogSegment], offset: int, upper_offset: int, count_max: int = sys.maxsize
-) -> list[tuple[int, int]]:
-    """Return (producer id, first offset) of the aborted transactions with records from `offset` to
-    `upper_offset`, in the order of their markers; the first `count_max` of them."""
-    found: list[tuple[int, int]] = []
-    for segment in aborting:
-        index = segment.transaction_index
-        assert index is not None
-        for aborted in index.from_offset(offset):
-            if aborted.first_offset < upper_offset:
-                if len(found) == count_max:
-                    return found
-                found.append((aborted.producer_id, aborted.first_offset))
-            if aborted.last_stable_offset >= upper_offset:
-                return found  # all later ones begin at or after it
-    return found
+    return aborted_between(aborting, offset, upper_offset, count_max, counted_from)
 
 
 def available(log: Log, offset: int, upper_offset: int, size_max: int) -> int:

@@ -78,6 +78,7 @@ def read(directory: Path) -> tuple[TopicIdPartition, KnownLogState] | None:
             # The old owner may not have opened it since the machine was restarted.
             same_boot and content.get("same_boot", False),
             content.get("cleaner_offset", -1),
+            content.get("gaps_to", 0),
         )
     except FileNotFoundError:
         return None

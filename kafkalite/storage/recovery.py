@@ -25,7 +25,8 @@ Nothing that is already correct is written: the zeros of preallocated space stay
 append, and snapshots and indexes are written only if they save the next start a long scan.
 
 A segment swap that a crash interrupted is completed or undone first (segment_swap.py).  Offsets may
-be missing where the log cleaner has removed records; elsewhere a gap means that records are lost.
+be missing where the log cleaner has removed records; elsewhere a gap means that records are lost
+(`Recovery.allow_gaps`).
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ from kafkalite.storage.known_state import KnownEnd, KnownLogState
 from kafkalite.storage.leader_epochs import LeaderEpochCache
 from kafkalite.storage.opening_lock import OpeningLock
 from kafkalite.storage.producer_state import ProducerStateManager
-from kafkalite.storage.segment import OFFSET_MAX, LogSegment, SegmentScan
+from kafkalite.storage.segment import LogSegment
+from kafkalite.storage.segment_scan import OFFSET_MAX, SegmentScan
 
 log = logging.getLogger("kafkalite.storage")
 
@@ -117,8 +119,13 @@ class Recovery:
         self._scan_from_max = OFFSET_MAX
         """Base offset of the first segment that must be scanned whole."""
         self._opening_lock = opening_lock
-        self._gaps_to = 0
-        """Offset up to which the log may have been compacted, and offsets may be missing."""
+        self._cleaned_to = 0
+        """Offset up to which the log may have been compacted, and offsets may be missing within
+        its segments."""
+        self.gaps_to = 0
+        """Offset up to which offsets are missing between its segments, too; 0 if none are."""
+        self._is_foreign = False
+        """True if the log may have been compacted by another broker, and was not open here."""
 
     # -- the directory -----------------------------------------------------------------------
 
@@ -150,16 +157,36 @@ class Recovery:
         if not self.segments:
             self._create_segment(log_start_offset)
 
-    def allow_gaps(self, cleaner_offset: int, *, is_compacted: bool) -> None:
-        """Accept that offsets are missing where the log cleaner has removed records.
+    def allow_gaps(self, known: KnownLogState, *, is_compacted: bool) -> None:
+        """Accept that offsets are missing where a log cleaner has removed records.
 
         A crash may come between a swap and the checkpoint, so all closed segments may have been
         cleaned, and of a log without a checkpoint, which another broker may have cleaned, all.
+
+        Our log cleaner has each segment end where the next one begins, Apache Kafka's does not.  So
+        between segments offsets may be missing only in a log that was not open here before, or
+        where they were missing then; elsewhere a segment is lost.
         """
-        if cleaner_offset >= 0:
-            self._gaps_to = max(cleaner_offset, self.segments[-1].base_offset)
+        if known.cleaner_offset >= 0:
+            self._cleaned_to = max(known.cleaner_offset, self.segments[-1].base_offset)
         elif is_compacted:
-            self._gaps_to = OFFSET_MAX
+            self._cleaned_to = OFFSET_MAX
+        self._is_foreign = known.gaps_to is None and self._cleaned_to > 0
+        self.gaps_to = known.gaps_to or 0
+
+    def _accepts_gap(self, end_offset: int, segment: LogSegment) -> bool:
+        """Return whether offsets may be missing between this offset and the segment after it."""
+        base_offset = segment.base_offset
+        if end_offset >= base_offset:
+            return False
+        if self._is_foreign and base_offset <= self._cleaned_to and base_offset > self.gaps_to:
+            log.warning(
+                "Offsets are missing between two segments of a compacted log that was not open here"
+                " before; accepting it as cleaned by another broker. path=%s from=%d to=%d",
+                segment.path, end_offset, base_offset - 1,
+            )  # fmt: skip
+            self.gaps_to = base_offset
+        return base_offset <= self.gaps_to
 
     def _swapped_names(self) -> set[str]:
         """Complete an interrupted segment swap; return the names in the directory."""
@@ -239,8 +266,8 @@ class Recovery:
         for segment, later in zip(self.segments, self.segments[1:count], strict=False):
             end_offset = segment.end_offset()
             segment.release()
-            is_compacted = end_offset < later.base_offset <= self._gaps_to
-            if end_offset != later.base_offset and not is_compacted and self.failure is None:
+            is_lost = end_offset != later.base_offset and not self._accepts_gap(end_offset, later)
+            if is_lost and self.failure is None:
                 self._quarantine(
                     f"{segment.path} ends at offset {end_offset}, the next segment begins at"
                     f" {later.base_offset}"
@@ -453,7 +480,7 @@ class Recovery:
         position = start.position
         for number, segment in enumerate(self.segments[start.number :], start.number):
             if number > start.number and segment.base_offset != self.end_offset:
-                if not self.end_offset < segment.base_offset <= self._gaps_to:
+                if not self._accepts_gap(self.end_offset, segment):
                     self._handle_gap(segment, number, recovery_point)
                     return
                 self.end_offset = segment.base_offset
@@ -462,7 +489,7 @@ class Recovery:
             with self._scanning(segment.size - position):
                 ended = segment.scan(
                     position, self.end_offset, self.leader_epochs.latest,
-                    partial(self._replay, segment), gaps_to=self._gaps_to,
+                    partial(self._replay, segment), gaps_to=self._cleaned_to,
                 )  # fmt: skip
             self._scanned_size += ended.position - position
             self.end_offset, position = ended.next_offset, 0

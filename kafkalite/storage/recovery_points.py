@@ -1,6 +1,6 @@
 """RecoveryPoints: the state of a node's logs that is known before they are opened.
 
-    recovery-checkpoint  (.previous)   log → [recovery point, log start, topic id], and the boot
+    recovery-checkpoint  (.previous)   log → [recovery point, log start, topic id, …], and the boot
     clean-shutdown                     log → [end, size of its last segment, …]  (KnownEnd)
     write-failed                       a flush failed: the page cache may differ from the disk
     flights-0/handover                 the same for one log, from the node that had it before
@@ -41,7 +41,8 @@ BOOT_ID = "boot_id"
 """The checkpoint's key for the boot id; no log has this name."""
 
 Point = list[Any]
-"""A recovery point, a log start offset, and the topic id they are valid for, as text."""
+"""A recovery point, a log start offset, and the topic id they are valid for, as text; and the
+offset up to which offsets are missing between segments, if there are any."""
 
 
 class RecoveryPoints:
@@ -90,7 +91,9 @@ class RecoveryPoints:
         known = KnownLogState(drop_cache=self.drop_cache, same_boot=self._same_boot)
         point = self._points.get(name)
         if point is not None and _is_of_topic(point, topic_id):
-            known = known._replace(recovery_point=point[0], log_start_offset=point[1])
+            known = known._replace(
+                recovery_point=point[0], log_start_offset=point[1], gaps_to=_gaps_to(point)
+            )
         if name in self._clean:
             known = known._replace(end=KnownEnd(*self._clean[name]))
         if self._reads_other_nodes:
@@ -115,6 +118,7 @@ class RecoveryPoints:
                 known = known._replace(
                     recovery_point=max(known.recovery_point, points[name][0]),
                     log_start_offset=max(known.log_start_offset, points[name][1]),
+                    gaps_to=max(known.gaps_to or 0, _gaps_to(points[name])),
                 )
         return known
 
@@ -124,7 +128,9 @@ class RecoveryPoints:
         """Record the state of a log that was opened or transferred, until a checkpoint has newer
         points; a damaged log is not truncated below `damaged_to` by later starts either."""
         recovery_point = max(known.recovery_point, damaged_to)
-        self._points[name] = [recovery_point, known.log_start_offset, written_id(topic_id)]
+        self._points[name] = new_point(
+            recovery_point, known.log_start_offset, topic_id, known.gaps_to or 0
+        )
         self._clean.pop(name, None)
 
     def remove(self, name: str) -> None:
@@ -157,7 +163,7 @@ class RecoveryPoints:
 
     def remove_deleted(self, is_in_a_topic: Callable[[str, int, bytes], bool]) -> None:
         """Remove the points of logs that were transferred away and whose topics are deleted."""
-        for name, (_, _, of) in list(self._points.items()):
+        for name, (_, _, of, *_) in list(self._points.items()):
             key = layout.partition_of(name)
             if key is not None and not (self.directory / name).exists():
                 if not is_in_a_topic(*key, read_id(of)):
@@ -261,7 +267,7 @@ def _checked(content: Any) -> dict[str, Point]:
     points: dict[str, Point] = {}
     for name, point in content.items() if isinstance(content, dict) else ():
         match point:
-            case [int(), int(), str()] if is_id(point[2]):
+            case [int(), int(), str()] | [int(), int(), str(), int()] if is_id(point[2]):
                 points[name] = point
             case [int(), int()]:  # as written before topics' ids were
                 points[name] = [*point, written_id(NO_ID)]
@@ -270,6 +276,16 @@ def _checked(content: Any) -> dict[str, Point]:
                     "Checkpoint entry is invalid; ignoring it. log=%s entry=%r", name, point
                 )
     return points
+
+
+def new_point(recovery_point: int, log_start_offset: int, topic_id: bytes, gaps_to: int) -> Point:
+    """Return a point; without gaps as it is in most logs, so that the checkpoint stays small."""
+    point: Point = [recovery_point, log_start_offset, written_id(topic_id)]
+    return [*point, gaps_to] if gaps_to else point
+
+
+def _gaps_to(point: Point) -> int:
+    return int(point[3]) if len(point) > 3 else 0
 
 
 def is_id(text: str) -> bool:

@@ -30,6 +30,7 @@ from kafkalite.storage.flush_state import FlushState
 from kafkalite.storage.index import OffsetIndex, TimeIndex
 from kafkalite.storage.open_segments import OpenSegments
 from kafkalite.storage.open_transactions import CompletedTransaction
+from kafkalite.storage.segment_scan import LEADER_EPOCHS_KNOWN, OFFSET_MAX, SegmentScan
 from kafkalite.storage.transaction_index import TransactionIndex
 
 PREALLOCATED_MAX = 4 << 20
@@ -40,11 +41,6 @@ INDEX_PAGE = 4096
 
 RELATIVE_OFFSET_MAX = (1 << 31) - 1
 """Maximum relative offset in an index entry."""
-
-LEADER_EPOCHS_KNOWN = RELATIVE_OFFSET_MAX
-"""A leader epoch that is not older than any batch's."""
-
-OFFSET_MAX = (1 << 63) - 1
 
 TIMESTAMP_NOT_READ = -2
 """Marks that the first batch's timestamp was not read yet; no batch has this timestamp."""
@@ -63,24 +59,6 @@ class BatchPosition(NamedTuple):
     base_offset: int
     last_offset: int
     max_timestamp: int
-
-
-class SegmentScan(NamedTuple):
-    """The result of a scan, and the state from which the next one continues (segment_walk.scan)."""
-
-    code: int
-    position: int
-    next_offset: int
-    size_since_entry: int
-    max_timestamp: int
-    offset_of_max: int
-    indexed_timestamp: int
-    leader_epoch: int
-    batch_count: int
-    offset_entries: bytes
-    time_entries: bytes
-    produced: list[tuple[int, int, int, int, int, int, int, int, int]]
-    began: list[tuple[int, int]]
 
 
 class LogSegment:
@@ -489,12 +467,9 @@ class LogSegment:
         if next_offset < 0:
             next_offset = self.base_offset
         if code != AT_END:
-            ended = SegmentScan(
-                *segment_walk.scan(
-                    self.descriptor, at, self.size, self.base_offset, next_offset, 0, 0, 0, 0, 0,
-                    LEADER_EPOCHS_KNOWN,
-                )
-            )  # fmt: skip
+            ended = SegmentScan.begin(at, next_offset).step(
+                self.descriptor, self.size, self.base_offset
+            )
             if ended.code != ZEROS:
                 raise KafkaStorageError(self.error_text(code, at))
             # Preallocated space that was truncated, but came back with a power cut.
@@ -516,18 +491,14 @@ class LogSegment:
         `gaps_to` no offset may be missing.
         """
         self.resume(position, next_offset)
-        step = SegmentScan(
-            WHOLE, position, next_offset, self.size_since_entry, self.max_timestamp,
-            self.offset_of_max, self.indexed_timestamp, leader_epoch, 0, b"", b"", [], [],
+        step = SegmentScan.begin(
+            position, next_offset, self.size_since_entry, self.max_timestamp,
+            self.offset_of_max, self.indexed_timestamp, leader_epoch,
         )  # fmt: skip
         while step.code == WHOLE:
-            step = SegmentScan(
-                *segment_walk.scan(
-                    self.descriptor, step.position, self.size, self.base_offset, step.next_offset,
-                    self.index_interval, step.size_since_entry, step.max_timestamp,
-                    step.offset_of_max, step.indexed_timestamp, step.leader_epoch, gaps_to,
-                )
-            )  # fmt: skip
+            step = step.step(
+                self.descriptor, self.size, self.base_offset, self.index_interval, gaps_to
+            )
             self.offset_index.extend(step.offset_entries)
             self.time_index.extend(step.time_entries)
             if note is not None:
@@ -546,16 +517,12 @@ class LogSegment:
             return []
         begin = self.offset_index.floor_position(max(0, position - size))
         found: list[tuple[int, ...]] = []
-        code = WHOLE
-        while code == WHOLE:
-            step = SegmentScan(
-                *segment_walk.scan(
-                    self.descriptor, begin, position, self.base_offset, self.base_offset,
-                    self.index_interval, 0, 0, 0, 0, LEADER_EPOCHS_KNOWN,
-                )
-            )  # fmt: skip
+        step = SegmentScan.begin(begin, self.base_offset)
+        while step.code == WHOLE:
+            step = SegmentScan.begin(step.position, self.base_offset).step(
+                self.descriptor, position, self.base_offset, self.index_interval
+            )
             found += step.produced
-            code, begin = step.code, step.position
         return found
 
     def rebuild(self) -> None:

@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeAlias
 from kafkalite.config.topic import LONG_MAX
 from kafkalite.errors import KafkaStorageError, MessageTooLarge
 from kafkalite.records.batch import RecordBatch, TimestampType
-from kafkalite.records.decode_steps import Steps, scan_of, walk
+from kafkalite.records.decode_steps import DecodeSteps, scan_of, walk
 from kafkalite.storage.log import Log
 
 
@@ -32,7 +32,7 @@ class TimestampOffset(NamedTuple):
 
 
 Search: TypeAlias = Generator[
-    Steps[TimestampOffset | None], TimestampOffset | None, TimestampOffset | None
+    DecodeSteps[TimestampOffset | None], TimestampOffset | None, TimestampOffset | None
 ]
 
 
@@ -77,7 +77,7 @@ def search_max_timestamp(log: Log) -> Search:
 
 def _first_record(
     batch: RecordBatch, oldest: int, newest: int, start_offset: int
-) -> Steps[TimestampOffset | None]:
+) -> DecodeSteps[TimestampOffset | None]:
     """Return the batch's first record at or after `start_offset` with a timestamp from `oldest` to
     `newest`."""
     header = batch.header

@@ -26,8 +26,11 @@ from kafkalite.storage.open_transactions import CompletedTransaction
 
 VERSION = 0
 _ENTRY = struct.Struct(">hqqqq")
+_BLOCK_ENTRY = struct.Struct(">10xq8xq")
 READ_COUNT = 64
 """Number of entries that are read at a time."""
+BLOCK_COUNT = 256
+"""Number of entries of a block; the last one may have less."""
 
 
 class AbortedTransaction(NamedTuple):
@@ -39,6 +42,15 @@ class AbortedTransaction(NamedTuple):
     last_stable_offset: int
 
 
+class IndexBlock(NamedTuple):
+    """The offsets by which a lookup skips a block of entries."""
+
+    first_offset: int
+    """The lowest of its transactions."""
+    last_stable_offset: int
+    """The highest of its entries."""
+
+
 def packed(entry: AbortedTransaction) -> bytes:
     """Return the bytes of an entry."""
     return _ENTRY.pack(VERSION, *entry)
@@ -47,15 +59,18 @@ def packed(entry: AbortedTransaction) -> bytes:
 class TransactionIndex(SegmentIndex):
     """The aborted transactions of one segment."""
 
-    __slots__ = ("_is_damaged",)
+    __slots__ = ("_blocks", "_is_damaged")
     entry_size = _ENTRY.size
 
     def __init__(self, path: Path, disk: Disk) -> None:
         super().__init__(path, disk)
+        self._blocks: dict[int, IndexBlock] = {}
+        """The blocks that were computed, by number."""
         self._is_damaged = False
 
     def add(self, completed: CompletedTransaction) -> None:
         """Add a transaction that was aborted, after those before it."""
+        self._blocks.pop(self.count // BLOCK_COUNT, None)
         self.tail += _ENTRY.pack(
             VERSION, completed.producer_id, completed.first_offset, completed.last_offset,
             completed.last_stable_offset,
@@ -65,13 +80,30 @@ class TransactionIndex(SegmentIndex):
     def from_offset(self, offset: int) -> Iterator[AbortedTransaction]:
         """Yield the transactions whose markers are at this offset or later."""
         slot = self.count_before(offset)
-        while slot < self.count:
-            some = self._read_entries(slot, READ_COUNT)
-            if not some:
-                return
-            for entry in _ENTRY.iter_unpack(some):
-                yield AbortedTransaction(*entry[1:])
-            slot += len(some) // self.entry_size
+        while some := self.read(slot, READ_COUNT):
+            yield from some
+            slot += len(some)
+
+    def read(self, slot: int, count: int) -> list[AbortedTransaction]:
+        """Return up to `count` entries from a slot on; none only behind the last one."""
+        if slot >= self.count:
+            return []
+        some = self._read_entries(slot, count)
+        return [AbortedTransaction(*entry[1:]) for entry in _ENTRY.iter_unpack(some)]
+
+    def block(self, number: int) -> IndexBlock | None:
+        """Return a block that was computed, or None."""
+        return self._blocks.get(number)
+
+    def compute_block(self, number: int) -> IndexBlock:
+        """Return a block that has entries, and keep it until another one is added."""
+        first, end = BLOCK_COUNT * number, min(BLOCK_COUNT * (number + 1), self.count)
+        offsets: list[tuple[int, int]] = []
+        while (slot := first + len(offsets)) < end:
+            offsets += _BLOCK_ENTRY.iter_unpack(self._read_entries(slot, end - slot))
+        first_offsets, stable_offsets = zip(*offsets, strict=True)
+        block = self._blocks[number] = IndexBlock(min(first_offsets), max(stable_offsets))
+        return block
 
     def count_before(self, offset: int) -> int:
         """Return the number of transactions whose markers are before an offset."""
@@ -85,11 +117,13 @@ class TransactionIndex(SegmentIndex):
         """Remove the transactions whose markers are at this offset or later."""
         if self.count:
             self.truncate(self.count_before(offset))
+            self._blocks.clear()
 
     def discard(self) -> None:
         """Drop the entries of a damaged file; the file stays until `write` replaces it as a whole,
         so that a crash in between does not hide the damage."""
         self.tail.clear()
+        self._blocks.clear()
         self.count = self.written = 0
         self._is_damaged = True
 

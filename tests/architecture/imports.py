@@ -55,29 +55,23 @@ def spark_connector_uses_only_the_client(tree):
 
 
 def inner_packages_import_in_order(tree):
-    for name, module in sorted(tree.modules.items()):
-        ranks = inner_ranks(module.package)
-        inner = inner_package(name)
-        for other in sorted(tree.import_graph[name]):
-            to = inner_package(other)
-            same_package = other.startswith(f"{PACKAGE}.{module.package}.")
-            if same_package and to != inner and ranks.get(to, -1) >= ranks.get(inner, len(ranks)):
-                yield (
-                    f"{name} must not import {other}: {module.package}/{to} is not below"
-                    f" {module.package}/{inner}; hand it in, or move what both need lower"
-                )
+    for package, layers in INNER_LAYERS.items():
+        ranks = {inner: rank for rank, layer in enumerate(layers) for inner in layer}
+        for name in sorted(tree.modules):
+            inner = inner_package(name, package)
+            for other in sorted(tree.import_graph[name]) if inner is not None else ():
+                to = inner_package(other, package)
+                if to != inner and ranks.get(to, -1) >= ranks.get(inner, len(ranks)):
+                    yield (
+                        f"{name} must not import {other}: {package}/{to} is not below"
+                        f" {package}/{inner}; hand it in, or move what both need lower"
+                    )
 
 
-def inner_ranks(package):
-    """Return the rank of each inner package of a package."""
-    layers = INNER_LAYERS.get(package, ())
-    return {inner: rank for rank, layer in enumerate(layers) for inner in layer}
-
-
-def inner_package(name):
-    """Return the third part of a module's name, None if there are fewer."""
-    parts = name.split(".")
-    return parts[2] if len(parts) > 2 else None
+def inner_package(name, package):
+    """Return the part of a module's name after that of a package, None outside of the package."""
+    prefix = f"{PACKAGE}.{package.replace('/', '.')}."
+    return name.removeprefix(prefix).split(".")[0] if name.startswith(prefix) else None
 
 
 def modules_have_no_import_cycles(tree):
@@ -239,6 +233,18 @@ BREACHES = [
             "kafkalite/client/hosts.py": "",
         },
         "kafkalite.client.producer.sender must not import kafkalite.client.consumer.rows",
+    ),
+    (
+        inner_packages_import_in_order,
+        {
+            "kafkalite/coordination/groups/classic/group.py": "from kafkalite.coordination.groups"
+            ".consumer import member",
+            "kafkalite/coordination/groups/consumer/member.py": "from kafkalite.coordination"
+            ".groups import table",
+            "kafkalite/coordination/groups/table.py": "",
+        },
+        "kafkalite.coordination.groups.classic.group must not import"
+        " kafkalite.coordination.groups.consumer.member",
     ),
     *(
         (modules_have_no_import_cycles, files, "kafkalite.storage.index → kafkalite.storage.log")

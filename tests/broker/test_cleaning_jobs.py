@@ -15,11 +15,12 @@ import pytest
 
 from kafkalite import errors
 from kafkalite.broker.cleaner_metrics import cleaner_families
+from kafkalite.broker.stepping import ENTRIES_AT_ONCE
 from kafkalite.ids import NO_ID
 from kafkalite.protocol.schemas import cleaning
 from kafkalite.protocol.schemas.topics import DELETE_TOPICS
 from kafkalite.records.batch import Record, batches, build
-from kafkalite.storage import cleaning_files, segment_swap
+from kafkalite.storage import cleaner_candidates, cleaning_files, segment_swap
 from kafkalite.storage.cleaning import clean
 from kafkalite.storage.cleaning_job import CleaningJob, CleaningResult
 from kafkalite.storage.disk import DiskFailed
@@ -28,6 +29,7 @@ from kafkalite.storage.log_reader import read
 from tests.broker.local_harness import LocalClient, LocalNode, descriptor_count
 from tests.handlers.grouping import find
 from tests.handlers.test_compacted_topics import set_policy
+from tests.storage.test_cleaning import end_txn, put_txn
 
 
 class Cleaner:
@@ -164,6 +166,40 @@ def test_log_is_not_offered_to_a_second_cleaner(host, cleaner):
     refused = second.ask(cleaning.TAKE_JOB(request_id=9, topic_id=host.topic, partition=0))
     assert refused["error_code"] == errors.RequestTimedOut.code
     assert second.status(host.topic)["state"] == 1
+
+
+def test_job_of_a_log_with_many_producers_is_written_in_steps(host, cleaner):
+    fill(host)
+    producers = host.log.producers
+    for producer_id in range(9_000):
+        producers.replay(29, 0, 0, 1_000, producer_id, 4, 0)
+    jobs = host.local_listener.cleaning
+    active = jobs.begin(host.topic, 0, lambda _: None)
+    assert not active.job.producers
+    assert sum(1 for _ in jobs._write_job(active)) >= 9_000 // ENTRIES_AT_ONCE
+    written = cleaning_files.read_job(active.descriptor).producers
+    assert written == dict.fromkeys(range(9_000), (29, 4))
+    jobs.abandon(active)
+
+
+def test_segments_deleted_while_a_job_is_written_end_the_pass(host, cleaner, monkeypatch):
+    monkeypatch.setattr(cleaner_candidates, "BLOCK_COUNT", 1)
+    for sequence in range(3):
+        put_txn(host.log, 7, sequence, (b"k", b"v"))
+        end_txn(host.log, 7, commit=False)
+        host.log.roll()
+    fill(host, rounds=1)
+    jobs = host.local_listener.cleaning
+    active = jobs.begin(host.topic, 0, lambda _: None)
+    steps = jobs._write_job(active)
+    next(steps)  # the producer
+    next(steps)  # the first aborted transaction
+    host.log.delete_records(5)
+    left = files(host, ".txnindex")
+    with pytest.raises(errors.RequestTimedOut):
+        next(steps)
+    assert files(host, ".txnindex") == left == ["00000000000000000004.txnindex"]
+    jobs.fail(active, "the job was not written", retriable=True)
 
 
 def test_end_of_the_connection_ends_the_pass(host, cleaner):
@@ -380,15 +416,21 @@ def test_topic_that_is_not_compacted_cannot_be_requested(host, cleaner):
     assert "is not compacted" in cleaner.status(plain, cleaning.COMPACT)["error_message"]
 
 
-def test_internal_topic_is_left_to_its_coordinator(host, cleaner):
+def test_internal_topic_is_offered_once_a_segment_is_closed(host, cleaner):
     find(host)
     name = "__consumer_offsets"
-    topic = host.node.image.topic(name)
-    assert topic.config["cleanup.policy"] == "compact"
+    topic_id = host.node.image.topic(name).topic_id
+    partition = host.node.replicas.leader(name, 0)
+    assert not partition.needs_cleaner and cleaner.offer()["topic_id"] == NO_ID
     fill(host, topic=name)
+    assert partition.needs_cleaner
+    partition.is_loading = True
     assert cleaner.offer()["topic_id"] == NO_ID
-    refused = cleaner.status(topic.topic_id, cleaning.COMPACT)
-    assert f"{name} is compacted by its coordinator" in refused["error_message"]
+    partition.is_loading = False
+    assert cleaner.offer()["topic_id"] == topic_id
+    cleaner.clean(topic_id)
+    assert records(host, name) == latest()
+    assert Cleaner(host).status(topic_id, cleaning.COMPACT)["passes"] == 1
 
 
 def test_small_map_cleans_a_requested_log_in_several_passes(host, cleaner):

@@ -1,4 +1,5 @@
-"""Group offsets loaded from a compacted log: any commits and transactions, cleaned at any point."""
+"""Coordinators loaded from a compacted log: any records and transactions, cleaned at any point,
+also during a load."""
 
 from __future__ import annotations
 
@@ -6,22 +7,33 @@ import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kafkalite.broker.coordinator import journal_loader
 from kafkalite.broker.coordinator.journal_loader import JournalLoader, RecordCodec
 from kafkalite.config import topic as keys
-from kafkalite.coordination.committed_offsets import UNSTABLE
-from kafkalite.coordination.group_coordinator import GroupCoordinator
+from kafkalite.coordination.groups.group_coordinator import GroupCoordinator
+from kafkalite.coordination.groups.offsets.committed_offsets import UNSTABLE
 from kafkalite.coordination.machine import TransactionalRecord, TransactionEnd
-from kafkalite.protocol.schemas import group_records
+from kafkalite.coordination.transaction_coordinator import (
+    TransactionCoordinator,
+    TransactionLimits,
+)
+from kafkalite.protocol.schemas import group_records, transaction_records
 from kafkalite.protocol.schemas.group_records import OffsetCommitValue, OffsetKey, offset_record
+from kafkalite.protocol.schemas.transaction_records import (
+    Transaction,
+    TransactionRecord,
+    TransactionState,
+)
 from kafkalite.records.batch import Record, build
 from kafkalite.records.control import TransactionMarker
 from kafkalite.storage.log import Log
 from kafkalite.storage.verification import NOT_REQUIRED
-from tests.coordination.groups import LIMITS
+from tests.coordination.groups.harness import LIMITS, coordinator
 from tests.storage.cleaning_harness import DELETE_RETENTION_MS, run_pass
 from tests.storage.factories import NOW, close, open_log
 
@@ -36,7 +48,7 @@ STEPS = st.lists(
         st.tuples(st.just("pend"), INDEXES, PRODUCERS),
         st.tuples(st.just("end"), st.booleans(), PRODUCERS),
         st.just(("roll",)),
-        st.just(("clean",)),
+        st.tuples(st.just("clean"), st.integers(0, 4)),
     ),
     min_size=5,
     max_size=30,
@@ -52,7 +64,7 @@ class CompactedOffsets:
         self.count = 0
 
     def new(self) -> GroupCoordinator:
-        return GroupCoordinator(LIMITS, lambda beginning: beginning)
+        return coordinator(LIMITS)
 
     def append(self, record: Any, **how: Any) -> None:
         key, value = group_records.write(record)
@@ -83,17 +95,27 @@ class CompactedOffsets:
     def roll(self) -> None:
         self.log.roll()
 
-    def clean(self) -> None:
-        """Clean twice, the second time past the delete horizons of the first."""
-        run_pass(self.log, now_ms=NOW)
-        run_pass(self.log, now_ms=NOW + 2 * DELETE_RETENTION_MS)
+    def clean(self, step: int) -> None:
+        """Clean twice, the second time past the delete horizons of the first.
 
-    def check_load(self) -> None:
-        """Compare the offsets with those of a coordinator that loads the log."""
+        The first pass ends after some steps of a load, and another load follows both.
+        """
+        self.check_load(step)
+        run_pass(self.log, now_ms=NOW + 2 * DELETE_RETENTION_MS)
+        self.check_load()
+
+    def check_load(self, clean_at: int | None = None) -> None:
+        """Compare the offsets with those of a coordinator that loads the log in small steps."""
         loaded = self.new()
         partition = SimpleNamespace(log=self.log)
-        for _ in JournalLoader(partition, CODEC, loaded).steps():  # type: ignore[arg-type]
-            pass
+        steps = JournalLoader(partition, CODEC, loaded).steps()  # type: ignore[arg-type]
+        with mock.patch.object(journal_loader, "READ_SIZE", 1):
+            for number, _ in enumerate(steps):
+                if number == clean_at:
+                    run_pass(self.log, now_ms=NOW)
+                    clean_at = None
+        if clean_at is not None:
+            run_pass(self.log, now_ms=NOW)
         assert offsets_of(loaded) == offsets_of(self.groups)
 
 
@@ -117,8 +139,40 @@ def test_load_of_a_compacted_log_restores_the_offsets(steps):
     with tempfile.TemporaryDirectory() as directory:
         log = open_log(Path(directory) / "log", COMPACT)
         offsets = CompactedOffsets(log)
-        for name, *arguments in [*steps, ("roll",), ("clean",)]:
+        for name, *arguments in [*steps, ("roll",), ("clean", 0)]:
             getattr(offsets, name)(*arguments)
-            if name == "clean":
-                offsets.check_load()
+        close(log)
+
+
+IDS = st.sampled_from(["a", "b"])
+STATES = st.none() | st.sampled_from(TransactionState)
+
+
+@given(steps=st.lists(st.tuples(IDS, STATES) | st.integers(0, 4), min_size=5, max_size=30))
+@settings(max_examples=40, deadline=None)
+def test_load_of_a_compacted_log_restores_the_transactional_ids(steps):
+    """A number is a step of a load at which the log is cleaned."""
+    codec = RecordCodec(transaction_records.write, transaction_records.read)
+    limits = TransactionLimits(1, 1, 1, 2)
+    with tempfile.TemporaryDirectory() as directory:
+        log = open_log(Path(directory) / "log", COMPACT)
+        expected = {}
+        for producer_id, step in enumerate([*steps, 0]):
+            if not isinstance(step, int):
+                name, state = step
+                transaction = None if state is None else Transaction(producer_id, 0, 1, state)
+                key, value = transaction_records.write(TransactionRecord(name, transaction))
+                log.append(build([Record(timestamp=NOW, key=key, value=value)]), 0)
+                expected[name] = transaction
+                continue
+            log.roll()
+            machine = TransactionCoordinator(limits, lambda: 0)
+            partition = SimpleNamespace(log=log)
+            loader = JournalLoader(partition, codec, machine)  # type: ignore[arg-type]
+            with mock.patch.object(journal_loader, "READ_SIZE", 1):
+                for number, _ in enumerate(loader.steps()):
+                    if number == step:
+                        run_pass(log, now_ms=NOW + producer_id * 2 * DELETE_RETENTION_MS)
+            found = dict(machine.transactions())
+            assert found == {name: each for name, each in expected.items() if each is not None}
         close(log)

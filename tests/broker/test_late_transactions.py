@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import os
+from unittest.mock import ANY
+
 import pytest
 
-from kafkalite.broker.replica.late_transactions import CHECK_MS, LATE_MS, LateTransaction
+from kafkalite.broker.replica import late_transactions
+from kafkalite.broker.replica.late_transactions import (
+    CHECK_MS,
+    LATE_MS,
+    LateTransaction,
+    OrphanTransaction,
+)
 from kafkalite.protocol.schemas.transaction_records import TransactionState
+from kafkalite.records.batch import batches
 from kafkalite.storage import checkpoint, layout
 from kafkalite.storage.recovery_points import BOOT_ID
 from tests.broker.transacting import (
@@ -18,6 +28,7 @@ from tests.broker.transacting import (
 )
 
 TIMEOUT_MAX_MS = 900_000
+COMPLETE = {True: TransactionState.COMPLETE_COMMIT, False: TransactionState.COMPLETE_ABORT}
 
 
 @pytest.fixture
@@ -86,10 +97,34 @@ def test_transaction_of_two_phase_commit_is_late_and_left_alone(transacting):
     assert is_stable(cluster, "t")
 
 
-def cut_power(cluster) -> None:
-    """Kill all processes, and start them on another boot of the machine."""
+@pytest.mark.parametrize("known", [0, 1])
+def test_transaction_behind_many_that_are_known_is_aborted(transacting, monkeypatch, known):
+    monkeypatch.setattr(late_transactions, "REPORT_COUNT_MAX", 1)
+    transaction = transacting(added=[("t", 0)][known:], enable_2pc=True)
+    cluster = transaction.cluster
+    cluster.create("u", 2, at=0)
+    at_same_node = [each for each in (0, 1) if cluster.leader("u", each) == cluster.leader("t")]
+    places = [("t", 0), ("u", at_same_node[0])]
+    if known:
+        transaction.add(places[known])
+    transaction.produce(*places[1])
+    become_late(cluster)
+    pass_checks(cluster, 4)
+    unknown = places[1 - known]
+    assert is_stable(cluster, *unknown) and markers(cluster, *unknown)[0][2] is False
+    assert not markers(cluster, *places[known])
+
+
+def cut_power(cluster, *, lost_markers=()) -> None:
+    """Kill all processes, and start them on another boot of the machine, with the last batch of
+    these partitions of `t` lost."""
     for node_id in list(cluster.running):
         cluster.kill(node_id)
+    for index in lost_markers:
+        (log,) = cluster.directory.rglob(f"t-{index}/*.log")
+        *_, last = batches(log.read_bytes())
+        assert last.header.is_control
+        os.truncate(log, log.stat().st_size - last.header.size)
     for path in cluster.directory.rglob(f"{layout.RECOVERY_CHECKPOINT}*"):
         content = checkpoint.unsealed(path.read_bytes())
         path.write_bytes(checkpoint.sealed({**content, BOOT_ID: "an earlier one"}))
@@ -109,6 +144,32 @@ def test_transaction_lost_by_its_coordinator_is_aborted_after_a_power_cut(transa
     transaction.end()
     transaction.wait_for(TransactionState.COMPLETE_COMMIT)
     assert is_stable(cluster, "t", 1) and markers(cluster, "t", 1)[0][2] is True
+
+
+@pytest.mark.parametrize("version", [0, 2])
+@pytest.mark.parametrize("is_commit", [True, False])
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_x16_marker_lost_in_a_power_cut_is_written_again(begun, version, is_commit, goes_on):
+    cluster = begun(2, **UNVERIFIED, durability="os")
+    create_coordinator(cluster)
+    cluster.create("t", 2)
+    transaction = Transactions(cluster, version=version)
+    assert transaction.init() == 0
+    transaction.add(("t", 0), ("t", 1))
+    for partition in (0, 1):
+        transaction.produce("t", partition)
+    ended_with = transaction.producer.epoch
+    transaction.end(is_commit)
+    transaction.wait_for(COMPLETE[is_commit])
+    cut_power(cluster, lost_markers=[1])
+    assert not is_stable(cluster, "t", 1)
+    if goes_on:  # the coordinator's record has another state then
+        assert transaction.init() == 0
+        assert transaction.state is TransactionState.EMPTY
+    pass_checks(cluster, 2)
+    assert is_stable(cluster, "t", 1)
+    assert [each[2] for each in markers(cluster, "t", 0)] == [is_commit]
+    assert markers(cluster, "t", 1) == [(ended_with, ANY, is_commit)]
 
 
 @pytest.mark.parametrize("durability, is_replaced", [("os", True), ("fsync", False)])
@@ -171,10 +232,10 @@ def test_transaction_written_to_after_the_report_is_left_alone(transacting):
         partition.topic_id, 0, *transaction.producer, first_offset=0, last_offset=0
     )
     later = reported._replace(last_offset=-1)
-    node.late_transactions._abort_orphans([later, reported._replace(producer_epoch=5)], None)
-    node.late_transactions._abort_orphans([reported._replace(partition=7)], None)
+    for changed in (later, reported._replace(producer_epoch=5), reported._replace(partition=7)):
+        node.late_transactions._end_orphans([OrphanTransaction(changed, False)], None)
     assert partition.log.end_offset == 1
-    node.late_transactions._abort_orphans([reported], None)
+    node.late_transactions._end_orphans([OrphanTransaction(reported, False)], None)
     assert partition.log.end_offset == 2 and is_stable(cluster, "t")
 
 

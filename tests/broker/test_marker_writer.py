@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from kafkalite import errors
-from kafkalite.broker.replica.marker_writer import COMMIT_MS_MAX, MarkerTargets
+from kafkalite.broker.replica.marker_writer import COORDINATOR_WAIT_MS, MarkerTargets
 from kafkalite.records.control import TransactionMarker
 from tests.handlers.conftest import InProcess
 
@@ -54,7 +54,7 @@ def test_marker_that_is_not_committed_in_time_has_timed_out(flushing, monkeypatc
     codes = flushing.node.marker_writer.write([MarkerTargets(MARKER, [("a", 0), ("a", 1)])])
     flushing.until(lambda: leader(flushing, 1).high_watermark == 1)
     assert not codes.settled
-    flushing.clock.advance(COMMIT_MS_MAX)
+    flushing.clock.advance(COORDINATOR_WAIT_MS)
     flushing.until(lambda: codes.settled)
     codes.then(lambda value, _: check_codes(value))
     assert leader(flushing, 0).log.end_offset == 1

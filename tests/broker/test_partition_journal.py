@@ -5,11 +5,9 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from types import SimpleNamespace
 
 import pytest
 
-from kafkalite.broker.coordinator import partition_journal
 from kafkalite.broker.coordinator.journal_loader import RecordCodec
 from kafkalite.broker.coordinator.partition_journal import PartitionJournal
 from kafkalite.broker.machine_host import MachineHost
@@ -33,9 +31,6 @@ class Dictionary:
         else:
             self.values[key] = value
 
-    def records(self):
-        return ((key, self.values[key]) for key in list(self.values) if key in self.values)
-
 
 def read(key, value):
     if key.startswith(b"foreign"):
@@ -56,7 +51,7 @@ class Kept:
     def open(self):
         self.partition = self.node.node.replicas.leader("kept", 0)
         self.journal = PartitionJournal(
-            self.partition, self.node.node.replicas, self.node.node.flusher, self.node.reactor,
+            self.partition, self.node.node.replicas, self.node.reactor,
             RecordCodec(lambda record: record, read),
         )  # fmt: skip
         self.machine = Dictionary()
@@ -91,26 +86,6 @@ def kept(tmp_path):
     node.close()
 
 
-@pytest.fixture
-def eager(monkeypatch):
-    """Compact the partition after a few records, one record at a time."""
-    monkeypatch.setattr(partition_journal, "REWRITE_AFTER_SIZE", 1_000)
-    monkeypatch.setattr(partition_journal, "REWRITE_COUNT", 1)
-
-
-def pass_time(kept, holds):
-    def look():
-        kept.node.clock.advance(10)
-        return holds()
-
-    kept.node.until(look)
-
-
-def fill(kept):
-    for number in range(20):
-        kept.set(a=b"%d" % number, b=b"x" * 50)
-
-
 def test_state_survives_a_restart(kept):
     assert kept.set(a=b"1", b=b"2") == [("done", None)]
     kept.set(a=b"3", c=b"4")
@@ -128,6 +103,16 @@ def test_journal_that_cannot_be_read_is_a_storage_error(kept, monkeypatch):
     monkeypatch.setattr(os, "pread", pread)
     with pytest.raises(KafkaStorageError, match="cannot be read at offset 0"):
         list(kept.journal.load(Dictionary()))
+
+
+@pytest.mark.parametrize("size, steps", [(20_000, 60), (0, 1)])
+def test_large_records_are_loaded_in_steps_of_their_own(kept, size, steps):
+    for number in range(60):
+        kept.set(**{f"key-{number}": bytes(size)})
+    loaded = Dictionary()
+    counts = [*kept.journal.load(loaded)]
+    assert len({count for count in counts if count}) == steps
+    assert loaded.values == kept.machine.values
 
 
 def test_durability_fsync_completes_decisions_after_the_flush(tmp_path):
@@ -159,86 +144,3 @@ def test_foreign_and_invalid_records_are_skipped(kept, caplog):
     assert "records=2" in caplog.text
 
 
-def test_rewrite_keeps_the_state_in_fewer_records(kept, eager):
-    fill(kept)
-    begin = kept.log.end_offset
-    kept.journal.rewrite_if_large(kept.machine)
-    pass_time(kept, lambda: kept.log.log_start_offset == begin)
-    assert [record.key for record in kept.stored()] == [b"a", b"b"]
-    assert [segment.base_offset for segment in kept.log.segments] == [begin]
-    kept.restart()
-    assert kept.machine.values == {b"a": b"19", b"b": b"x" * 50}
-
-
-def test_decisions_during_a_rewrite_are_kept(kept, eager):
-    fill(kept)
-    begin = kept.log.end_offset
-    kept.journal.rewrite_if_large(kept.machine)
-    kept.set(b=None, c=b"new")
-    pass_time(kept, lambda: kept.log.log_start_offset == begin)
-    kept.set(a=b"last")
-    kept.restart()
-    assert kept.machine.values == {b"a": b"last", b"c": b"new"}
-
-
-def test_kill_during_a_rewrite_loses_nothing(kept, eager):
-    fill(kept)
-    kept.journal.rewrite_if_large(kept.machine)
-    kept.set(c=b"1")
-    values = dict(kept.machine.values)
-    copy = kept.node.killed()
-    again = Kept.__new__(Kept)
-    again.node = copy
-    again.open()
-    assert again.machine.values == values
-    copy.close()
-
-
-def test_rewrite_deletes_old_records_after_the_flush(kept, eager):
-    fill(kept)
-    held = []
-    kept.journal._flusher = SimpleNamespace(submit=held.extend)
-    begin = kept.log.end_offset
-    kept.journal.rewrite_if_large(kept.machine)
-    pass_time(kept, lambda: held)
-    assert kept.log.log_start_offset == 0
-    kept.node.node.flusher.submit(held)
-    pass_time(kept, lambda: kept.log.log_start_offset == begin)
-
-
-def test_rewrite_waits_until_the_log_has_grown(kept, eager):
-    fill(kept)
-    kept.journal.rewrite_if_large(kept.machine)
-    pass_time(kept, lambda: kept.log.log_start_offset > 0)
-    start = kept.log.log_start_offset
-    kept.set(a=b"1")
-    kept.journal.rewrite_if_large(kept.machine)
-    for _ in range(20):
-        kept.node.clock.advance(10)
-        kept.node.reactor.tick(0)
-    assert kept.log.log_start_offset == start
-    while kept.log.size < 1_500:
-        kept.set(a=b"1")
-    kept.journal.rewrite_if_large(kept.machine)
-    pass_time(kept, lambda: kept.log.log_start_offset > start)
-
-
-def test_rewrite_on_a_full_disk_is_retried_later(kept, eager, monkeypatch):
-    fill(kept)
-    with monkeypatch.context() as patched:
-
-        def full(*_, **__):
-            raise KafkaStorageError("no room")
-
-        patched.setattr(type(kept.log), "append", full)
-        kept.journal.rewrite_if_large(kept.machine)
-        kept.node.clock.advance(10)
-        kept.node.reactor.tick(0)
-    assert kept.log.log_start_offset == 0
-    fill(kept)
-    kept.journal.rewrite_if_large(kept.machine)
-    assert kept.log.log_start_offset == 0
-    kept.node.clock.advance(partition_journal.REWRITE_RETRY_MS)
-    kept.node.reactor.tick(0)
-    kept.journal.rewrite_if_large(kept.machine)
-    pass_time(kept, lambda: kept.log.log_start_offset > 0)

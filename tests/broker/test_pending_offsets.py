@@ -1,4 +1,4 @@
-"""Offsets in transactions against a dictionary: any commits, markers, reloads and rewrites.
+"""Offsets in transactions against a dictionary: any commits, markers and reloads.
 
 The journal, its loader and the group coordinator are real; the log is a list of batches.  The model
 knows the log offset of each record and applies Kafka's rule literally: a commit marker makes a
@@ -13,22 +13,22 @@ from unittest import mock
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from kafkalite._ext.record_batch import HEADER_SIZE, assign_offset
-from kafkalite.broker.coordinator import journal_loader, partition_journal
+from kafkalite.broker.coordinator import journal_loader
 from kafkalite.broker.coordinator.journal_loader import RecordCodec
 from kafkalite.broker.coordinator.partition_journal import PartitionJournal
 from kafkalite.broker.machine_host import MachineHost
 from kafkalite.clock import ManualClock
-from kafkalite.coordination.committed_offsets import UNSTABLE
-from kafkalite.coordination.group_coordinator import GroupCoordinator, OffsetToCommit
+from kafkalite.coordination.groups.group_coordinator import OffsetToCommit
+from kafkalite.coordination.groups.offsets.committed_offsets import UNSTABLE
 from kafkalite.coordination.machine import TransactionEnd
 from kafkalite.protocol.schema import Fields
 from kafkalite.protocol.schemas import group_records
 from kafkalite.records.batch import batches
 from kafkalite.records.control import TransactionMarker
-from tests.coordination.groups import LIMITS
+from tests.coordination.groups.harness import LIMITS, coordinator
 
 GROUPS = st.sampled_from(["g", "g", "h"])
 INDEXES = st.integers(0, 1)
@@ -61,16 +61,6 @@ class ListLog:
         content = b"".join(batch for base, batch in self.batches if base >= offset)
         return SimpleNamespace(read=lambda: content)
 
-    def roll(self) -> None:
-        """Do nothing: the list has no segments."""
-
-    def flush_begin(self) -> None:
-        """Return None: there is nothing to flush."""
-
-    def delete_records(self, offset: int) -> None:
-        self.log_start_offset = offset
-        self.batches = [each for each in self.batches if each[0] >= offset]
-
 
 class Stored(NamedTuple):
     """An offset in the model, and the log offset of its record."""
@@ -86,34 +76,23 @@ class PendingOffsetsMachine(RuleBasedStateMachine):
         self.committed: dict[tuple[str, int], Stored] = {}
         self.pending: dict[int, dict[tuple[str, int], Stored]] = {}
         self.offset = 0
-        self.rewrites = 0
-        patched = mock.patch.multiple(
-            partition_journal, REWRITE_AFTER_SIZE=1, REWRITE_COUNT=1, REWRITE_PAUSE_MS=0
-        )
-        patched.start()
-        reading = mock.patch.object(journal_loader, "read", ListLog.read)
-        reading.start()
-        self.patches = [patched, reading]
+        self.patch = mock.patch.object(journal_loader, "read", ListLog.read)
+        self.patch.start()
         self.load()
 
     def teardown(self) -> None:
-        for each in self.patches:
-            each.stop()
+        self.patch.stop()
 
     def load(self) -> None:
-        self.timers: list[Any] = []
         log = self.log
         partition = SimpleNamespace(log=log, waiting={}, error=None, high_watermark=1 << 60)
         replicas = SimpleNamespace(append_own=lambda _, batch, __: log.append(batch))
-        clock = ManualClock()
-        reactor = SimpleNamespace(
-            clock=clock, call_later=lambda _, callback: self.timers.append(callback)
-        )
+        reactor = SimpleNamespace(clock=ManualClock())
         self.journal = PartitionJournal(
-            partition, replicas, None, reactor,  # type: ignore[arg-type]
+            partition, replicas, reactor,  # type: ignore[arg-type]
             RecordCodec(group_records.write, group_records.read, is_transactional=True),
         )  # fmt: skip
-        self.groups = GroupCoordinator(LIMITS, lambda beginning: beginning)
+        self.groups = coordinator(LIMITS)
         for _ in self.journal.load(self.groups):
             pass
         self.groups.loaded(0)
@@ -177,17 +156,6 @@ class PendingOffsetsMachine(RuleBasedStateMachine):
     def reload(self) -> None:
         self.load()
 
-    @rule()
-    def begin_rewrite(self) -> None:
-        self.journal.rewrite_if_large(self.groups)
-
-    @precondition(lambda self: self.timers)
-    @rule(count=st.integers(1, 8))
-    def rewrite(self, count: int) -> None:
-        for _ in range(count):
-            if self.timers:
-                self.timers.pop(0)()
-
     @invariant()
     def offsets_agree(self) -> None:
         for group in ("g", "h"):
@@ -210,11 +178,6 @@ class PendingOffsetsMachine(RuleBasedStateMachine):
         assert bool(pending) == any(self.pending.values())
         if not pending:
             assert (pending.size, pending._producers) == (0, {})
-
-    @invariant()
-    def undecided_records_are_in_the_log(self) -> None:
-        begun = [each.log_offset for keys in self.pending.values() for each in keys.values()]
-        assert self.log.log_start_offset <= min(begun, default=self.log.end_offset)
 
 
 PendingOffsetsMachine.TestCase.settings = settings(max_examples=100, stateful_step_count=30)

@@ -55,6 +55,7 @@ class Followed:
         self.sent: list[bus.TypedRecord] = []
         self.changes: list[int] = []
         self.markers: list[tuple[Sequence[MarkerTargets], Future[list[int]]]] = []
+        self.appends: list[tuple[tuple[bytes, int, bytes], Future[None]]] = []
         self.takes = True
 
     def write(self, *records: internal.TypedRecord) -> None:
@@ -79,6 +80,8 @@ class Followed:
             ),
             on_welcome=lambda: None,
             write_markers=self.write_markers,
+            end_offset_of=lambda topic_id, index: len(topic_id) + index if index < 9 else -1,
+            append_batch=self.append_batch,
         )
         controller.on_change(lambda records, end_offset: self.changes.append(end_offset))
         controller.connect(self.send)
@@ -88,6 +91,10 @@ class Followed:
     def write_markers(self, targets: Sequence[MarkerTargets]) -> Future[list[int]]:
         self.markers.append((targets, codes := Future()))
         return codes
+
+    def append_batch(self, topic_id: bytes, index: int, batch: bytes) -> Future[None]:
+        self.appends.append(((topic_id, index, batch), done := Future()))
+        return done
 
     def send(self, message: bus.TypedRecord) -> bool:
         self.sent.append(bus.read_frame(bus.write_frame(message)))
@@ -488,6 +495,55 @@ def test_markers_of_another_supervisor_are_dropped(followed, incarnation):
     controller.received(welcome(2, incarnation=4))
     controller.received(markers(incarnation))
     assert followed.markers == []
+
+
+def test_end_offsets_are_sent_to_the_supervisor_that_requests_them(followed):
+    controller = followed.begin()
+    partitions = [{"topic_id": b"a" * 16, "partition": index} for index in (0, 3, 9)]
+    query = bus.FIND_OFFSETS(request_id=7, incarnation=4, partitions=partitions)
+    controller.received(query)  # before the Welcome
+    assert "OffsetsFound" not in followed.kinds()
+    controller.received(welcome(2, incarnation=4))
+    controller.received(query)
+    assert followed.sent[-1].fields == {
+        "request_id": 7, "incarnation": 4, "offsets": [16, 19, -1],
+    }  # fmt: skip
+
+
+# -- batches -------------------------------------------------------------------------------------
+
+
+def test_batch_for_this_node_gets_its_response_once_committed(followed):
+    controller = followed.begin()
+    message = bus.APPEND_BATCH(
+        request_id=7, incarnation=4, topic_id=b"a" * 16, partition=3, batch=b"batch"
+    )
+    controller.received(message)  # before the Welcome
+    assert followed.appends == []
+    controller.received(welcome(2, incarnation=4))
+    controller.received(message)
+    ((appended, done),) = followed.appends
+    assert appended == (b"a" * 16, 3, b"batch")
+    assert "BatchAppended" not in followed.kinds()
+    done.fail(errors.NotLeaderOrFollower("moved"))
+    assert followed.sent[-1].fields == {
+        "request_id": 7, "incarnation": 4, "error_code": 6, "error_message": "moved",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("code", [0, 6])
+def test_batch_for_another_node_is_sent_to_the_supervisor(followed, controller, code):
+    came = outcome(controller.append_batch(b"a" * 16, 3, b"batch"))
+    (message,) = [sent for sent in followed.sent if sent.kind is bus.APPEND_BATCH]
+    assert (message.fields["partition"], message.fields["batch"]) == (3, b"batch")
+    controller.received(
+        bus.BATCH_APPENDED(
+            request_id=last_id(followed), incarnation=-1, error_code=code, error_message=None
+        )
+    )
+    assert [getattr(each, "code", None) for each in came] == [code or None]
+
+
 # -- transactions --------------------------------------------------------------------------------
 
 VERIFICATIONS = [

@@ -32,6 +32,7 @@ from kafkalite.errors import (
 )
 from kafkalite.protocol.schemas.produce import PRODUCE
 from kafkalite.protocol.schemas.topics import DELETE_TOPICS
+from kafkalite.records.batch import Record, build
 from kafkalite.storage.disk import DiskFailed
 from kafkalite.transport.ring import FRAMES_POSITION, REASONS, ProducerRing, RingError
 from tests.broker.local_harness import LocalClient, LocalNode, batch_of
@@ -241,7 +242,7 @@ def test_internal_topic_accepts_only_the_admin_client(host):
     local_client, admin = host.connect_client(), host.connect_client(client_id="__admin_client")
     for each in (local_client, admin):
         each.attach()
-        each.put(batch_of(b"v"), topic)
+        each.put(build([Record(timestamp=1_000, key=b"k", value=b"v")]), topic)
     assert local_client.wait_for_acks()[0][1] == InvalidTopicException.code
     assert admin.wait_for_acks()[0][1] == OK
 

@@ -16,7 +16,7 @@ from kafkalite.broker.replica import batch_opener as opener
 from kafkalite.errors import InvalidRecord, UnknownTopicId
 from kafkalite.protocol.schemas.topics import DELETE_TOPICS
 from kafkalite.records.compression import Codec
-from kafkalite.records.decode_steps import Steps
+from kafkalite.records.decode_steps import DecodeSteps
 from tests.broker.local_harness import LocalClient, LocalNode, batch_of
 
 OK = 0
@@ -46,7 +46,7 @@ def let_go(host: LocalNode) -> Iterator[Callable[[], None]]:
     """Block the opener's thread until the returned function is called."""
     gate = threading.Event()
 
-    def waiting() -> Steps[bytes]:
+    def waiting() -> DecodeSteps[bytes]:
         gate.wait(30)
         return b""
         yield 0

@@ -1,8 +1,9 @@
-"""Reports of a cleaner thread to the node at the end of a job."""
+"""A cleaner thread: offers of the nodes, and reports at the end of a job."""
 
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 
 from kafkalite.cleaner import cleaner_thread
-from kafkalite.cleaner.cleaner_thread import CleanerThread
+from kafkalite.cleaner.cleaner_thread import CleanedBroker, CleanerThread
+from kafkalite.cleaner.node_connection import NodeConnection
 from kafkalite.cleaner.throttle import Throttle
 from kafkalite.config import topic as keys
 from kafkalite.errors import NetworkException
@@ -56,7 +58,7 @@ def job_file(log: Log) -> Iterator[int]:
         last_stable_offset=20, high_watermark=20, now_ms=NOW,
     )  # fmt: skip
     descriptor = os.memfd_create("job")
-    cleaning_files.write_job(descriptor, job, b"")
+    cleaning_files.write_job(descriptor, job, b"", b"")
     yield descriptor
     os.close(descriptor)
 
@@ -113,3 +115,47 @@ def test_missing_directory_may_be_tried_again(log: Log, job_file: int) -> None:
     log.directory.rename(log.directory.with_name("moved"))
     ended = cleaned(Connection(), job_file)
     assert ended["error_code"] and ended["retriable"]
+
+
+class Offering(NodeConnection):
+    """A node that has no log to be cleaned."""
+
+    def __init__(self, path: Path, cluster_id: str, node_id: int) -> None:
+        if not path.name.endswith("listening"):
+            raise NetworkException("nobody listens")
+        self.node_id = node_id
+        self.is_awake = False
+        self.offers = 0
+        self._request_count = 0
+
+    def request(self, *_: Any, **__: Any) -> Any:
+        self.offers += 1
+        return {"partition": -1, "threads": 1, "backoff_ms": 5_000, "bytes_per_second": 1}, -1
+
+    def close(self) -> None:
+        pass
+
+
+def test_missing_node_does_not_shorten_the_pause_between_offers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = [tmp_path / "0.listening", tmp_path / "1"]
+    for path in nodes:
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(path))
+    monkeypatch.setattr(cleaner_thread, "NodeConnection", Offering)
+    monkeypatch.setattr(cleaner_thread, "local_path", lambda _, node_id: nodes[node_id])
+    monkeypatch.setattr(cleaner_thread, "cleaner_path", lambda _, node_id: nodes[node_id])
+    thread = CleanerThread(0, lambda: CleanedBroker("c", (0, 1), tmp_path), Throttle())
+    monkeypatch.setattr(thread, "_sleep", lambda timeout_ms: timeout_ms)
+    seen = []
+
+    def go_on() -> bool:
+        first = thread._connections.get(0)
+        seen.append(first.offers if first is not None else 0)
+        if len(seen) == 12:  # the node begins to listen in the second pause
+            nodes[1] = nodes[1].rename(tmp_path / "1.listening")
+        return len(seen) < 16
+
+    thread.run(go_on)
+    assert seen == [0] + [1] * 5 + [2] * 5 + [3, 3, 4, 4, 4]

@@ -54,6 +54,9 @@ def test_commands_and_flags_are_completed(offered):
     assert offered("kafkalite gro") == {"group"}
     assert offered("kafkalite group ") == {"list", "describe", "delete", "reset"}
     assert offered("kafkalite group reset g --to") == {"--to", "--topic"}
+    assert offered("kafkalite group list --type ") == {"classic", "consumer", "share"}
+    assert {"Assigning", "Reconciling"} <= offered("kafkalite group list --state ")
+    assert offered("kafkalite consume -G g --protocol ") == {"classic", "consumer"}
     assert offered("kafkalite start --durability ") == {"fsync", "interval", "os"}
 
 

@@ -11,10 +11,14 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from kafkalite import metrics
 from kafkalite.cli import doctor, main
+from kafkalite.metrics import GAUGE, Family
+from kafkalite.process import run_directory
 from kafkalite.testing import Broker
 from tests.process.waiting import until
 
@@ -180,3 +184,17 @@ def test_errors_in_the_log_are_repeated(tmp_path):
     (tmp_path / "kafkalite.log").write_text(log)
     found = examined(tmp_path)["log"]
     assert found.level == "warning" and "flights-0 is damaged" in found.advice
+
+
+@pytest.mark.parametrize(("since_ms", "level"), [(30_000, "ok"), (3_600_000, "warning")])
+def test_cleaner_that_has_not_run_for_long_is_a_warning(monkeypatch, since_ms, level):
+    families = [
+        Family(name, GAUGE, "", [({}, value)])
+        for name, value in ((doctor.SINCE_LAST_RUN, since_ms), (doctor.DEAD_THREADS, 0))
+    ]
+    page = SimpleNamespace(node_id=1, families=families)
+    monkeypatch.setattr(metrics, "read_pages", lambda *_: [page])
+    monkeypatch.setattr(run_directory, "bus_path", lambda _: Path("/run/bus"))
+    (found,) = doctor.compaction({})
+    assert found.level == level
+    assert level == "ok" or "no cleaner has looked for dirty logs for 60 min" in found.found

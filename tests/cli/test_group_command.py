@@ -93,6 +93,53 @@ def test_group_is_listed_and_described_with_lag_and_members(run_command, topic, 
     assert page[10].split() == [owner["id"], "sitter", owner["host"], "-", f"{topic}:0-1"]
 
 
+@pytest.fixture
+def consumer_member(kafka_broker: Broker, topic: str, group: str):
+    """A member of the consumer protocol with all partitions, for the duration of the test."""
+    settings = {"bootstrap.servers": kafka_broker.bootstrap, "group.id": group}
+    consumer = Consumer({**settings, "group.protocol": "consumer", "client.id": "sitter"})
+    consumer.subscribe([topic])
+
+    def has_all():
+        consumer.poll(0.05)
+        return len(consumer.assignment()) == 2
+
+    until(has_all)
+    yield consumer
+    consumer.close()
+
+
+def test_consumer_group_is_described_with_its_epochs(run_command, topic, group, consumer_member):
+    consumer_member.commit(offsets=[TopicPartition(topic, 0, 4)], asynchronous=False)
+    assert [group, "Stable", "consumer"] in run_command("group", "list").table
+    (found,) = run_command("group", "describe", group, "--json").json
+    assert (found["state"], found["type"], found["assignor"]) == ("Stable", "consumer", "uniform")
+    assert found["lag"] == 6
+    assert found["epoch"] == found["assignment_epoch"] > 0
+    (owner,) = found["members"]
+    assert owner["id"] == consumer_member.memberid()
+    assert (owner["epoch"], owner["partitions"]) == (found["epoch"], {topic: [0, 1]})
+    page = run_command("group", "describe", group).out.splitlines()
+    assert page[1] == f"state Stable (consumer, uniform, epoch {found['epoch']})"
+    titles, row = page[-2].split(), page[-1].split()
+    assert dict(zip(titles, row, strict=True))["EPOCH"] == str(found["epoch"])
+
+
+def test_consumer_group_without_members_keeps_its_epoch(run_command, topic, group, consumer_member):
+    consumer_member.commit(offsets=[TopicPartition(topic, 0, 4)], asynchronous=False)
+    (before,) = run_command("group", "describe", group, "--json").json
+    consumer_member.unsubscribe()
+
+    def has_left():
+        consumer_member.poll(0.01)
+        return [group, "Empty", "consumer"] in run_command("group", "list", group).table
+
+    until(has_left)
+    (after,) = run_command("group", "describe", group, "--json").json
+    assert after["members"] == []
+    assert after["epoch"] == after["assignment_epoch"] > before["epoch"]
+
+
 def test_group_list_is_filtered_by_name_state_and_type(run_command, topic, group, member):
     run_command("group", "reset", f"{group}-idle", "-t", topic, "--to", "end")
     assert run_command("group", "list", group, "--names").out == f"{group}\n{group}-idle\n"
@@ -102,9 +149,8 @@ def test_group_list_is_filtered_by_name_state_and_type(run_command, topic, group
     assert run_command("group", "list", group, "--state", "Stable", "--json").json == [
         {"name": group, "state": "Stable", "type": "classic", "simple": False}
     ]
-    assert run_command("group", "list", group, "--type", "consumer").table == [
-        ["GROUP", "STATE", "TYPE"]
-    ]
+    for words in ("--type", "consumer"), ("--type", "share"), ("--state", "Reconciling"):
+        assert run_command("group", "list", group, *words).table == [["GROUP", "STATE", "TYPE"]]
 
 
 def test_group_with_members_is_neither_reset_nor_deleted(run_command, topic, group, member):

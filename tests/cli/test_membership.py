@@ -202,6 +202,12 @@ def signal_is_handled(process: subprocess.Popen[bytes], number: signal.Signals) 
     [
         (["-G", "g", "nowhere"], 1, "topic 'nowhere': Unknown topic"),
         (["-G", "g", "t", "-p", "0"], 2, "-p and -G exclude each other"),
+        (["t", "--share"], 2, "--share requires -G"),
+        (["t", "--protocol", "consumer"], 2, "--protocol requires -G"),
+        (["-G", "g", "t", "--share", "-e"], 2, "-e and --share exclude each other"),
+        (["-G", "g", "t", "--share", "-v"], 2, "-v and --share exclude each other"),
+        (["-G", "g", "t", "--share", "-o", "end"], 2, "share.auto.offset.reset"),
+        (["-G", "g", "t", "--share", "--protocol", "classic"], 2, "exclude each other"),
         (["-G", "g", "t", "-o", "5"], 2, "-o with -G must be beginning or end: "),
         (["t", "-v"], 2, "-v requires -G"),
         (["-G", "g"], 2, "specify the topic: -t TOPIC"),

@@ -223,3 +223,23 @@ def test_signal_commits_printed_records_of_console_consumer(kafka_broker, kafka_
     start.main(["kafka-consumer-groups", "--bootstrap-server", kafka_broker.bootstrap, *options])
     row = capsys.readouterr().out.splitlines()[-1].split()
     assert row[1:6] == [kafka_topic, "0", "3", "3", "0"]
+
+
+def test_configs_of_a_group_that_does_not_exist_are_set_and_described(kafka_broker, capfd):
+    def run(*options):
+        at = ["--bootstrap-server", kafka_broker.bootstrap]
+        code = start.main(["kafka-configs", *at, *options, "--group", "configured"])
+        result = capfd.readouterr()
+        return code, result.out + result.err
+
+    name = "consumer.session.timeout.ms"
+    assert run("--alter", "--add-config", f"{name}=30000")[0] == 0
+    code, out = run("--describe")
+    assert code == 0
+    assert f"  {name}=30000 sensitive=false" in out
+    assert f"DEFAULT_CONFIG:group.{name}=45000" in out
+    code, out = run("--alter", "--add-config", f"{name}=5")
+    assert code == 1
+    assert f"{name} must be greater than or equal to group.consumer.min.session.timeout.ms" in out
+    assert run("--alter", "--delete-config", name)[0] == 0
+    assert name not in run("--describe")[1]

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
+from confluent_kafka import TopicPartition
 
 from kafkalite.cli.shell_tools.configs import pairs as config_pairs
 from kafkalite.cli.shell_tools.consumer_groups import age, moment
 from kafkalite.cli.shell_tools.get_offsets import rule
-from kafkalite.cli.shell_tools.group_tables import table
+from kafkalite.cli.shell_tools.group_tables import members, state, table
 from kafkalite.cli.shell_tools.java_properties import pairs, translated
 from kafkalite.cli.shell_tools.line_reader import LineReader, java_lines
 from kafkalite.cli.shell_tools.record_lines import default, nothing
+from kafkalite.client import GroupDescription, MemberDescription
 from kafkalite.errors import Refusal
 
 
 class FakeMessage:
     """A record as librdkafka returns it."""
 
-    def __init__(self, key=None, value=None, headers=None, timestamp=(1, 5), epoch=0):
+    def __init__(
+        self, key=None, value=None, headers=None, timestamp=(1, 5), epoch=0, delivery=None
+    ):
         self.fields = {"key": key, "value": value, "headers": headers, "timestamp": timestamp,
-                       "leader_epoch": epoch, "partition": 3, "offset": 7}  # fmt: skip
+                       "leader_epoch": epoch, "partition": 3, "offset": 7,
+                       "delivery_count": delivery}  # fmt: skip
 
     def __getattr__(self, name):
         return lambda: self.fields[name]
@@ -96,10 +103,19 @@ def test_record_is_formatted_by_formatter_properties(properties, line):
     assert nothing([record]) == b""
 
 
+def test_delivery_count_is_printed_after_the_offset():
+    every = {f"print.{name}": "true" for name in ("delivery", "epoch", "offset")}
+    record = FakeMessage(value=b"v", delivery=2)
+    assert default(every)([record]) == b"Offset:7\tDelivery:2\tEpoch:0\tv\n"
+
+
 def test_missing_fields_have_their_placeholders():
     record = FakeMessage(timestamp=(0, 0), epoch=None)
-    every = {f"print.{name}": "true" for name in ("timestamp", "epoch", "headers", "key")}
-    assert default(every)([record]) == b"NO_TIMESTAMP\tEpoch:NOT_PRESENT\tNO_HEADERS\tnull\tnull\n"
+    names = ("timestamp", "delivery", "epoch", "headers", "key")
+    every = {f"print.{name}": "true" for name in names}
+    assert default(every)([record]) == (
+        b"NO_TIMESTAMP\tDelivery:NOT_PRESENT\tEpoch:NOT_PRESENT\tNO_HEADERS\tnull\tnull\n"
+    )
     assert default({"null.literal": "-"})([record, FakeMessage(value=b"x")]) == b"-\nx\n"
 
 
@@ -214,3 +230,57 @@ def test_datetime_without_zone_is_utc():
 def test_table_columns_grow_where_allowed():
     shown = table([("A", 3), ("B", 2), ("C", 0)], [["long", "x", None]], grow="A C")
     assert shown == "A    B  C\nlong x  -"
+    assert table([("A B", 3), ("C", 0)], [["long", 1]], grow="A") == "A B  C\nlong 1"
+
+
+EPOCHS = {"epoch": 5, "assignment_epoch": 4}
+
+
+def consumer_group(*types):
+    """Return librdkafka's and the native description of a group with members of these types."""
+    members = [f"m{number}" for number in range(len(types))]
+    assignment = SimpleNamespace(topic_partitions=[TopicPartition("t", 1), TopicPartition("t", 0)])
+    theirs = SimpleNamespace(
+        group_id="g",
+        partition_assignor="uniform",
+        coordinator=SimpleNamespace(host="a-host-with-a-long.name", port=9092, id=1),
+        members=[
+            SimpleNamespace(
+                member_id=member_id, client_id="c", host="/h", group_instance_id=None,
+                assignment=assignment, target_assignment=assignment,
+            )
+            for member_id in members
+        ],
+    )  # fmt: skip
+    native = GroupDescription(
+        "g", "consumer", "Assigning", "uniform", **EPOCHS, coordinator=1,
+        members=tuple(
+            MemberDescription(member_id, None, "c", "/h", (), (), 3, kind)
+            for member_id, kind in zip(members, types, strict=True)
+        ),
+    )  # fmt: skip
+    return theirs, native
+
+
+def test_epochs_of_consumer_group_are_shown_with_verbose():
+    theirs, native = consumer_group("consumer")
+    titles, row = state(theirs, native, "Assigning", verbose=True).splitlines()
+    assert titles.split()[-3:] == ["GROUP-EPOCH", "TARGET-ASSIGNMENT-EPOCH", "#MEMBERS"]
+    assert row.split() == ["g", "a-host-with-a-long.name:9092", "(1)", "uniform", "Assigning",
+                           "5", "4", "1"]  # fmt: skip
+    assert titles.index("ASSIGNMENT-STRATEGY") == row.index("uniform")
+    titles, row = members(theirs, native, verbose=True).splitlines()
+    assert titles.split()[-4:] == ["CURRENT-EPOCH", "CURRENT-ASSIGNMENT", "TARGET-EPOCH",
+                                   "TARGET-ASSIGNMENT"]  # fmt: skip
+    assert row.split() == ["g", "m0", "/h", "c", "2", "3", "t:0,1", "4", "t:0,1"]
+    assert members(theirs, None, verbose=True).splitlines()[1].split()[-4:] == [
+        "-", "t:0,1", "-", "t:0,1",
+    ]  # fmt: skip
+
+
+def test_members_of_group_in_migration_show_whether_they_are_upgraded():
+    theirs, native = consumer_group("classic", "consumer")
+    titles, *rows = members(theirs, native, verbose=True).splitlines()
+    assert titles.split()[-1] == "UPGRADED"
+    assert [row.split()[-1] for row in rows] == ["false", "true"]
+    assert "UPGRADED" not in members(theirs, native, verbose=False)

@@ -10,15 +10,15 @@ import pytest
 from kafkalite.testing import Broker
 from tests.oracle import shell_recording
 from tests.oracle.shell_differences import BROKERS, DIFFERENCES, judge
+from tests.oracle.shell_members import BROKER
 from tests.oracle.shell_recording import Both
 from tests.oracle.shell_scenes import FAMILIES, Printed, play
-from tests.oracle.shell_transactions import UNVERIFIED
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_shell_tools_print_the_recorded_output(family, tmp_path):
     expected = shell_recording.recorded()[family]
-    with Broker(config=UNVERIFIED) as broker, shell_recording.our_own() as run:
+    with Broker(config=BROKER) as broker, shell_recording.our_own() as run:
         printed = play(run, family, broker.bootstrap, shell_recording.OURS, tmp_path)
     found = [
         Both(was.words, was.ours, now)

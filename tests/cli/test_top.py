@@ -16,6 +16,7 @@ import subprocess
 import sys
 import termios
 import time
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -24,17 +25,25 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from kafkalite.cli import main
 from kafkalite.cli.top import GROUP_ORDER, TOPIC_ORDER, SampleRounds, print_rounds
 from kafkalite.cli.top_rates import CPU, SLOW_TICKS, TRAFFIC, RateMeter
-from kafkalite.cli.top_sampling import ClusterSample, ClusterUnreachable, SampledGroup, SampledNode
+from kafkalite.cli.top_sampling import (
+    ClusterSample,
+    ClusterUnreachable,
+    SampledGroup,
+    SampledNode,
+    share_groups,
+)
 from kafkalite.cli.top_screen import (
     TOPIC_TITLES,
     ScreenTable,
     drawn,
+    group_row,
     heading,
     narrowed,
     node_row,
     text_of,
 )
-from kafkalite.errors import Refusal
+from kafkalite.client import GroupDescription, ShareOffset
+from kafkalite.errors import GroupIdNotFound, Refusal
 from kafkalite.metrics import COUNTER, GAUGE, Family, Read
 from kafkalite.testing import Broker
 from tests.process.waiting import WAIT_S_MAX, until
@@ -58,7 +67,7 @@ def sample(at_s: float, end: int, **more) -> ClusterSample:
         ends_at_s=at_s,
         sizes={},
         sizes_at_s=at_s,
-        groups={"g": SampledGroup("Stable", 1, {PLACE: 2}, at_s)},
+        groups={"g": SampledGroup("classic", "Stable", 1, {PLACE: 2}, at_s)},
         pages=[],
         left_out=[],
     )
@@ -95,8 +104,43 @@ def test_first_sample_and_recreated_topic_have_no_rate():
 
 
 def test_group_without_commits_has_no_lag():
-    output = measured(sample(1.0, 5, groups={"g": SampledGroup("Empty", 0, {}, 1.0)}))
+    output = measured(sample(1.0, 5, groups={"g": SampledGroup("classic", "Empty", 0, {}, 1.0)}))
     assert output["groups"][0]["lag"] is output["totals"]["lag"] is None
+
+
+def test_share_group_has_the_lag_that_the_broker_counts():
+    share = SampledGroup("share", "Stable", 2, {PLACE: 1}, 1.0, lag=3)
+    output = measured(sample(1.0, 5, groups={"g": share}))
+    assert output["groups"][0]["lag"] == output["totals"]["lag"] == 3
+    assert group_row(output["groups"][0])[:6] == ["g", "share", "Stable", "2", "1", "3"]
+    unknown = measured(sample(1.0, 5, groups={"g": share._replace(lag=None)}))
+    assert unknown["groups"][0]["lag"] is None
+
+
+class OneShareGroup:
+    """A cluster with one share group, and no response after it."""
+
+    @contextmanager
+    def admin(self):
+        yield self
+
+    def describe_group(self, name):
+        if name == "deleted":
+            raise GroupIdNotFound
+        if name == "lost":
+            raise Refusal("request timed out")
+        return GroupDescription(name, "share", "Stable", "simple", 3, 3, 0, members=(None, None))
+
+    def share_offsets(self, name):
+        return {PLACE: ShareOffset(5, 2, 0), ("t", 1): ShareOffset(None, None, None)}
+
+
+def test_share_groups_are_sampled_with_start_offsets_and_lag():
+    left_out = []
+    found = share_groups(OneShareGroup(), ["deleted", "g", "lost"], left_out)
+    (group,) = found.values()
+    assert group == SampledGroup("share", "Stable", 2, {PLACE: 5}, group.at_s, lag=2)
+    assert left_out == ["share groups: request timed out"]
 
 
 def test_byte_rate_without_pages_is_the_growth_of_files():
@@ -214,9 +258,8 @@ def test_unreachable_cluster_fails_a_single_round(samples):
 def round_of(count: int, name: str = "t"):
     """Return a round of `count` topics."""
     leaders = {(f"{name}{number:03}", 0): 1 for number in range(count)}
-    output = measured(
-        sample(1.0, 0, leaders=leaders, groups={"g\x1b[2J": SampledGroup("Dead", 0, {}, 1.0)})
-    )
+    groups = {"g\x1b[2J": SampledGroup("classic", "Dead", 0, {}, 1.0)}
+    output = measured(sample(1.0, 0, leaders=leaders, groups=groups))
     return {"at": "2026-01-02T03:04:05Z", "bootstrap": "h:1", **output}
 
 
@@ -308,11 +351,25 @@ def test_single_round_contains_topics_groups_and_nodes(run_command, kafka_broker
     assert topic["records_per_s"] == 0 and topic["size"] > 500
     assert (group["name"], group["state"], group["members"]) == (watched, "Empty", 0)
     assert (group["lag"], group["topics"], group["records_per_s"]) == (3, 1, 0)
+    assert group["type"] == "classic"
     assert f"{node['host']}:{node['port']}" == output["bootstrap"] == kafka_broker.bootstrap
     assert node["leaders"] == 2 and node["controller"]
     assert output["left_out"] == []
     # Without --data no metrics page is read: another broker may use the default directory.
     assert node["cpu"] is node["pid"] is node["role"] is None
+
+
+def test_group_of_the_consumer_protocol_is_shown(run_command, kafka_broker, watched):
+    name = f"{watched}-consumer"
+    settings = {"bootstrap.servers": kafka_broker.bootstrap, "group.id": name}
+    consumer = Consumer({**settings, "group.protocol": "consumer"})
+    consumer.subscribe([watched])
+    try:
+        until(lambda: consumer.poll(0.05) is None and len(consumer.assignment()) == 2)
+        (group,) = once(run_command, name)["groups"]
+    finally:
+        consumer.close()
+    assert (group["type"], group["state"], group["members"]) == ("consumer", "Stable", 1)
 
 
 def test_data_directory_adds_process_figures(run_command, kafka_broker, watched):

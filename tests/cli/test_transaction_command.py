@@ -18,6 +18,7 @@ from kafkalite.records.batch import Record, build
 from kafkalite.testing import Broker
 from tests.cli.conftest import RunCommand
 from tests.faults.raw_connection import RawConnection
+from tests.process.waiting import until
 
 _numbers = itertools.count(1)
 CONFIG = {"transaction.partition.verification.enable": "false"}
@@ -80,6 +81,19 @@ def hanging(broker: Broker) -> str:
         response = connection.request(PRODUCE, 9, request)
     assert [each.error_code for each in response.responses[0].partition_responses] == [0]
     return topic
+
+
+def test_ids_without_an_open_transaction_are_not_listed_by_its_age(
+    broker, command, transactional_id
+):
+    producer = producer_of(broker, transactional_id)
+    producer.begin_transaction()
+    producer.produce(broker.topic(1), b"x")
+    producer.commit_transaction(30)
+    # A commit returns once it is decided, before its markers are written.
+    until(lambda: command("list", transactional_id, "--state", "CompleteCommit", "--json").json)
+    for words in ((), ("--state", "Ongoing")):
+        assert command("list", transactional_id, "--longer-than", "0s", *words, "--json").json == []
 
 
 def test_ids_are_listed_with_state_and_producer(command, ongoing, transactional_id):

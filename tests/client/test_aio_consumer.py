@@ -198,5 +198,5 @@ def test_close_ends_iteration_and_fails_a_waiting_poll(served, native):
 
 
 def test_invalid_settings_are_rejected_on_construction():
-    with pytest.raises(InvalidConfig, match="comes with a later version"):
-        AsyncConsumer("127.0.0.1:1", topics=["t"], group="g")
+    with pytest.raises(InvalidConfig, match="given twice"):
+        AsyncConsumer("127.0.0.1:1", group="g", group_id="g")

@@ -11,8 +11,8 @@ import pyarrow.compute
 import pytest
 
 from kafkalite._ext.record_writer import encode_columns, seal
-from kafkalite.client.consumer import arrow_batches as arrow_out
-from kafkalite.client.consumer.arrow_batches import COLUMNS, ColumnReader
+from kafkalite.client.decoding import arrow_batches as arrow_out
+from kafkalite.client.decoding.arrow_batches import COLUMNS, ColumnReader
 from kafkalite.client.producer.arrow_columns import columns_of
 from kafkalite.errors import InvalidConfig, MessageTooLarge
 from kafkalite.records.batch import Record, RecordBatch, TimestampType, build

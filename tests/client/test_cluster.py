@@ -10,11 +10,10 @@ import time
 
 import pytest
 
-from kafkalite.client.net.cluster import ClientClosed, Cluster
-from kafkalite.client.net.settings import consumer_settings, producer_settings
+from kafkalite.client.net.cluster import ClientClosed
+from kafkalite.client.net.settings import consumer_settings
 from kafkalite.client.net.topology import NO_LEADER, PartitionMetadata
 from kafkalite.errors import (
-    GroupAuthorizationFailed,
     InvalidRequest,
     InvalidTopicException,
     LeaderNotAvailable,
@@ -25,26 +24,10 @@ from kafkalite.errors import (
     UnknownTopicOrPartition,
 )
 from kafkalite.protocol.schemas.cluster import API_VERSIONS, DESCRIBE_CLUSTER, METADATA
-from kafkalite.protocol.schemas.groups import FIND_COORDINATOR
 from kafkalite.testing import Broker
 from tests.client.scripted_broker import CloseConnection, ScriptedBroker, metadata
 
 TIMEOUT_S = 30
-QUICK = {"retry_backoff_ms": 1, "retry_backoff_max_ms": 2, "reconnect_backoff_ms": 1}
-
-
-@pytest.fixture
-def make_cluster():
-    """Return a factory of clusters, which are closed after the test."""
-    made = []
-
-    def make_cluster(*places, settings=producer_settings, **keywords):
-        made.append(Cluster(settings(list(places), QUICK | keywords)))
-        return made[-1]
-
-    yield make_cluster
-    for cluster in made:
-        cluster.close()
 
 
 def free_port():
@@ -335,6 +318,25 @@ def test_refused_connection_is_raised_at_the_timeout(make_cluster):
     assert 0.1 < time.monotonic() - began < TIMEOUT_S
 
 
+def test_warning_that_no_broker_is_reached_is_logged_once_until_one_is(make_cluster, caplog):
+    def warnings() -> int:
+        return sum("No broker can be reached" in text for text in caplog.messages)
+
+    there = ScriptedBroker({METADATA: lambda request: metadata({0: there.port})})
+    cluster = make_cluster(there.address, warn_unreachable=True)
+    there.close()
+    for _ in range(2):
+        with pytest.raises(NetworkException):
+            cluster.topic("t", 0.2)
+        assert warnings() == 1
+    assert f"error={there.address}: Connection refused" in caplog.text
+    with ScriptedBroker(there.responders, port=there.port):
+        cluster.describe(["t"], TIMEOUT_S)
+    with pytest.raises(NetworkException):
+        cluster.topic("u", 0.2)
+    assert warnings() == 2
+
+
 def test_unreachable_broker_is_not_retried_during_its_backoff(make_cluster):
     there = ScriptedBroker({METADATA: lambda request: metadata({0: there.port})})
     cluster = make_cluster(
@@ -477,51 +479,6 @@ def test_idle_connection_is_closed_when_another_is_opened(make_cluster):
         cluster.connection(0, "new")
         assert idle.closed
         assert not waiting.closed
-
-
-# Coordinators.
-
-
-def coordinators(port, code=0, message=None):
-    def respond(request):
-        told = {"node_id": 3, "host": "127.0.0.1", "port": port(), "error_code": code}
-        if request.version >= 4:
-            (key,) = request.body.coordinator_keys
-            return {"coordinators": [{"key": key, "error_message": message, **told}]}
-        return {"error_message": message, **told}
-
-    return respond
-
-
-@pytest.mark.parametrize("newest", [2, 6])
-def test_coordinator_is_cached_until_forgotten(make_cluster, newest):
-    with ScriptedBroker(
-        {
-            METADATA: lambda request: metadata({0: there.port}),
-            FIND_COORDINATOR: coordinators(lambda: there.port),
-        },
-        {FIND_COORDINATOR: (0, newest)},
-    ) as there:
-        cluster = make_cluster(there.address)
-        assert cluster.coordinator("readers") == 3
-        assert cluster.coordinator("readers") == 3
-        assert cluster.node(3).port == there.port
-        assert there.count(FIND_COORDINATOR) == 1
-        cluster.drop_coordinator("readers")
-        assert cluster.coordinator("readers") == 3
-        assert there.count(FIND_COORDINATOR) == 2
-
-
-def test_denied_group_raises_group_authorization_failed(make_cluster):
-    with ScriptedBroker(
-        {
-            METADATA: lambda request: metadata({0: there.port}),
-            FIND_COORDINATOR: coordinators(lambda: 1, GroupAuthorizationFailed.code, "not yours"),
-        }
-    ) as there:
-        with pytest.raises(GroupAuthorizationFailed, match="group 'readers': not yours"):
-            make_cluster(there.address).coordinator("readers", TIMEOUT_S)
-        assert there.count(FIND_COORDINATOR) == 1
 
 
 # Closing.

@@ -15,6 +15,7 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from kafkalite import AsyncConsumer, Consumer, Producer
+from kafkalite._ext.hashing import partition_of
 from kafkalite._ext.message_reader import Message
 from kafkalite.client.net.cluster import Cluster
 from kafkalite.client.net.settings import consumer_settings
@@ -205,6 +206,22 @@ def test_topic_recreated_with_fewer_partitions_is_written_at_once(broker):
         assert producer.partitions_for(topic) == 1
         again = [producer.send(topic, b"z", key=b"%d" % n) for n in range(20)]
         assert {each.result(TIMEOUT_S).partition for each in again} == {0}
+
+
+def test_record_whose_partition_disappears_goes_to_another(broker, monkeypatch):
+    topic = broker.topic(4)
+    key = next(b"%d" % n for n in range(100) if partition_of(b"%d" % n, 4) == 3)
+    with Producer(broker.bootstrap) as producer:
+        producer.send(topic, b"x", partition=0).result(TIMEOUT_S)
+        known, open_batch = producer.topics[topic], producer._waiter.open_batch
+
+        def drop_first(queue, *arguments):
+            monkeypatch.undo()
+            assert known.drop_queues(3) == [queue]
+            return open_batch(queue, *arguments)
+
+        monkeypatch.setattr(producer._waiter, "open_batch", drop_first)
+        assert producer.send(topic, b"y", key=key).result(TIMEOUT_S).partition < 3
 
 
 def test_message_without_timestamp_has_none():

@@ -299,12 +299,12 @@ def test_resent_columns_have_the_same_bytes(broker):
         sender = made._sender
         whole = ColumnSender.send
 
-        def lose_half_way(self, run, now_ms, block_s, batches):
+        def lose_half_way(self, run, now_ms, number, block_s, batches):
             middle = (run.first + run.end) // 2
-            whole(self, run._replace(end=middle), now_ms, block_s, batches)
+            whole(self, run._replace(end=middle), now_ms, number, block_s, batches)
             for node in list(sender.nodes.values()):
                 sender.locked(sender.abandon_ring, node, MessageTooLarge("on purpose"))
-            whole(self, run._replace(first=middle), now_ms, block_s, batches)
+            whole(self, run._replace(first=middle), now_ms, number, block_s, batches)
 
         made._columns.send = lose_half_way.__get__(made._columns)
         assert total(made.send_arrow(topic, pa.table({"value": values})).result(WAIT_S)) == 30_000
@@ -322,7 +322,7 @@ def test_columns_without_a_ring_are_counted_in_buffer_memory(tmp_path, row_count
     pieces = []
     try:
         for _ in range(max(1, 800 // row_count)):
-            harness.columns.send(run, 0, 0.0, pieces)
+            harness.columns.send(run, 0, 0, 0.0, pieces)
     except BufferExhausted:
         pass
     accumulator = harness.accumulator

@@ -220,7 +220,7 @@ def test_columns_changed_during_the_send_fail_alone(harness, change, monkeypatch
     )
     (columns,) = columns_of(pa.table({"value": value}))
     pieces = []
-    harness.columns.send(PartitionRows(harness.queue, columns, None, 0, 3), 1, 1.0, pieces)
+    harness.columns.send(PartitionRows(harness.queue, columns, None, 0, 3), 1, 0, 1.0, pieces)
     (batch,) = (piece.batch for piece in pieces)
     offsets[3] = -5 if change == "lying" else 8
     if change == "too large for the topic":
@@ -242,7 +242,7 @@ def test_small_columns_changed_after_measuring_are_rejected(harness):
     offsets[3] = 1 << 20
     pieces = []
     with pytest.raises(InvalidRecord, match="columns"):
-        harness.columns.send(PartitionRows(harness.queue, columns, None, 0, 3), 1, 1.0, pieces)
+        harness.columns.send(PartitionRows(harness.queue, columns, None, 0, 3), 1, 0, 1.0, pieces)
     assert sum(piece.row_count for piece in pieces) == 2
     values = gather(harness, 20)
     harness.finish()
@@ -396,7 +396,7 @@ def test_records_after_close_are_rejected(harness):
     harness.sender.locked(harness.state.fail_all, RequestTimedOut("closed"))
     for way in (harness.sender.open_batch_in, harness.sender.add_batch):
         with pytest.raises(RequestTimedOut, match="closed"):
-            harness.sender.locked(way, harness.queue, None, 200)
+            harness.sender.locked(way, harness.queue, None, 200, 0)
     assert not harness.queue.batches
 
 

@@ -157,7 +157,7 @@ def test_exception_in_a_with_block_is_kept_and_limits_close(caplog):
 
 
 def test_empty_failed_batch_is_not_reported(harness, caplog):
-    assert harness.sender.locked(harness.sender.open_batch_in, harness.queue, None, 200)
+    assert harness.sender.locked(harness.sender.open_batch_in, harness.queue, None, 200, 0)
     batch = harness.queue.open_batch
     harness.sender.locked(harness.state.fail_all, InvalidRecord("over"))
     assert batch.done and batch.error is not None
@@ -208,7 +208,7 @@ def test_topic_recreated_with_fewer_partitions_fails_records_of_the_others(harne
     assert len(topic.queues) == 3
     topic.sticky = lost = topic.queues[2]
     memory = harness.state.accumulator.memory_left
-    assert sender.locked(sender.open_batch_in, lost, None, 200)
+    assert sender.locked(sender.open_batch_in, lost, None, 200, 0)
     batch = lost.open_batch
     batch.content.builder.append(b"key", b"value", None, 1)
     anew = TopicMetadata("t", b"j" * 16, {0: PartitionMetadata(NODE, 0)})
@@ -220,7 +220,7 @@ def test_topic_recreated_with_fewer_partitions_fails_records_of_the_others(harne
     assert harness.state.accumulator.memory_left == memory
     for way in (sender.open_batch_in, sender.add_batch):
         with pytest.raises(UnknownTopicOrPartition):
-            sender.locked(way, lost, None, 200)
+            sender.locked(way, lost, None, 200, 0)
     assert harness.state.accumulator.memory_left == memory
 
 

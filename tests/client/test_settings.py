@@ -122,9 +122,9 @@ def test_default_call_timeout_is_max_block_or_default_api_timeout():
 @pytest.mark.parametrize(
     ("keywords", "words"),
     [
-        ({"enable_auto_commit": True}, r"the program commits offsets with commit\(\)"),
+        ({"partition_assignment_strategy": "sticky"}, "a list of range, cooperative-sticky"),
         ({"group_id": ""}, "a name of 1 to 32767 bytes"),
-        ({"session_timeout_ms": 1}, "does not join groups"),
+        ({"group_protocol": "streams"}, "one of auto, consumer, classic"),
         ({"max_poll_records": 1}, "records are returned one at a time"),
     ],
 )

@@ -3,13 +3,15 @@ end the transaction, and which end the producer."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from collections import Counter
 
 import pytest
 
-from kafkalite import Producer
+from kafkalite import AsyncConsumer, AsyncProducer, Consumer, GroupMetadata, Producer
+from kafkalite.client.producer.lifetime import EXIT_TIMEOUT_S
 from kafkalite.client.producer.producer_transaction_state import Phase
 from kafkalite.errors import (
     BY_CODE,
@@ -273,6 +275,8 @@ def test_records_that_cannot_be_written_in_time_can_be_waited_for_or_aborted(scr
         delivery = producer.send("t", b"0")
         with pytest.raises(RequestTimedOut, match="transaction is open"):
             transaction.commit(timeout=0.1)
+        with pytest.raises(RuntimeError, match="before its records were written"):
+            producer.transaction().begin()
         scripted.errors.clear()
         if ends == "commit":
             transaction.commit()
@@ -410,3 +414,135 @@ def test_second_transaction_of_a_failed_join_is_refused(scripted, producer):
         with pytest.raises(RuntimeError, match="join the next one"):
             writer.transaction(identity=identity).begin()
     assert scripted.used[INIT_PRODUCER_ID] == 1
+
+
+OFFSETS = {("t", 0): 1}
+UNSUITABLE = {
+    "a list": ([("t", 0, 1)], "g"),
+    "None": (None, "g"),
+    "a class": (Consumer, "g"),
+    "an integer as group": (OFFSETS, 5),
+    "bytes as group": (OFFSETS, b"g"),
+    "a tuple as group": (OFFSETS, ("g",)),
+}
+
+
+@pytest.mark.parametrize("name", UNSUITABLE)
+def test_offsets_and_groups_of_other_types_are_refused(scripted, producer, name):
+    offsets, group = UNSUITABLE[name]
+    with producer.transaction() as transaction:
+        with pytest.raises(TypeError, match=r"offsets must be|a group must be"):
+            transaction.commit_offsets(offsets, group)
+        transaction.commit_offsets(OFFSETS, GroupMetadata("g"))
+
+
+def test_offsets_of_a_consumer_of_the_other_kind_are_refused(scripted, producer):
+    async def commit():
+        async with (
+            AsyncConsumer(scripted.address, group="g") as awaited,
+            AsyncProducer(scripted.address, transactional_id="other", **QUICK) as another,
+        ):
+            with pytest.raises(TypeError, match="open Consumer"):
+                transaction.commit_offsets(awaited)
+            with Consumer(scripted.address, group="g") as consumer:
+                async with another.transaction() as of_tasks:
+                    with pytest.raises(TypeError, match="open AsyncConsumer"):
+                        await of_tasks.commit_offsets(consumer)
+
+    with producer.transaction() as transaction:
+        asyncio.run(commit())
+
+
+def test_timeout_includes_the_wait_for_a_call_of_another_thread(scripted, producer):
+    transaction = producer.transaction()
+    transaction.begin()
+    producer.send("t", b"0").result(WAIT_S)
+    scripted.errors[END_TXN] = [51] * 100_000
+    requested = scripted.used[END_TXN]
+    committing = threading.Thread(target=transaction.commit)
+    committing.start()
+    while scripted.used[END_TXN] == requested:
+        pass
+    try:
+        with pytest.raises(RequestTimedOut, match="Another thread's call"):
+            transaction.abort(timeout=0.05)
+        with pytest.raises(RequestTimedOut, match="Another thread's call"):
+            producer.init_transactions(timeout=0.05)
+    finally:
+        scripted.errors.clear()
+        committing.join()
+
+
+def test_timeout_of_close_holds_for_the_abort_and_the_records_together(
+    scripted, producer, monkeypatch
+):
+    transaction = producer.transaction()
+    transaction.begin()
+    producer.send("t", b"0").result(WAIT_S)
+    scripted.errors[END_TXN] = [51] * 100_000
+    left, close = [], producer._lifetime.close
+    monkeypatch.setattr(producer._lifetime, "close", left.append)
+    producer.close(0.2)
+    close(0)
+    assert left[0] < 0.2
+
+
+def test_closed_producer_begins_no_transaction(scripted, producer):
+    transact(producer)
+    transaction = producer.transaction()
+    producer.close()
+    with pytest.raises(RuntimeError, match="is closed"):
+        transaction.begin()
+
+
+def test_block_in_which_the_producer_was_closed_raises(scripted, producer):
+    with pytest.raises(RuntimeError, match="aborted, not committed"), producer.transaction():
+        producer.send("t", b"0")
+        producer.close()
+    with Producer(scripted.address, transactional_id="id", **QUICK) as another:
+        with another.transaction() as transaction:
+            transaction.commit()
+            another.close()  # nothing was lost
+
+
+@pytest.mark.parametrize(
+    ("error", "timeout"),
+    [(KeyboardInterrupt, EXIT_TIMEOUT_S), (SystemExit, EXIT_TIMEOUT_S), (ValueError, None)],
+)
+def test_program_that_is_ended_waits_only_briefly_for_its_abort(
+    scripted, producer, monkeypatch, error, timeout
+):
+    calls, timeouts = producer._transactions, []
+    deadline = calls.deadline
+    monkeypatch.setattr(calls, "deadline", lambda wait: (timeouts.append(wait), deadline(wait))[1])
+    with pytest.raises(error), producer.transaction():
+        producer.send("t", b"0")
+        raise error
+    assert timeouts[-1] == timeout
+    monkeypatch.setattr(calls, "_end", lambda *_: raise_error(error))
+    with pytest.raises(error), producer.transaction():
+        producer.send("t", b"0")
+    assert timeouts[-1] == timeout
+
+
+def raise_error(error):
+    raise error
+
+
+def test_next_transaction_of_a_task_begins_after_one_that_was_cancelled(scripted):
+    async def transact_after_cancelling():
+        async with AsyncProducer(scripted.address, transactional_id="id", **QUICK) as producer:
+            scripted.errors[INIT_PRODUCER_ID] = [51] * 100_000
+            beginning = asyncio.create_task(producer.transaction().__aenter__())
+            while not scripted.used[INIT_PRODUCER_ID]:
+                await asyncio.sleep(0.001)
+            beginning.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await beginning
+            scripted.errors.clear()
+            async with producer.transaction():
+                await producer.send("t", b"0")
+            assert producer._producer._state.transaction.phase is Phase.NONE
+
+    asyncio.run(transact_after_cancelling())
+    assert scripted.used[END_TXN] == 1

@@ -151,6 +151,54 @@ def test_unsent_records_of_an_aborted_transaction_fail(kafka, producer, topic):
     assert committed(kafka, topic) == [b"0", b"2"]
 
 
+def test_records_sent_during_a_commit_are_refused(producer, topic, monkeypatch):
+    flush = producer._lifetime.flush
+
+    def flush_and_send(timeout_s):
+        flush(timeout_s)
+        for send in (producer.send, partial(producer.send_batch, topic, 0)):
+            with pytest.raises(InvalidTxnState, match="being committed"):
+                send(*([topic, b"late"] if send == producer.send else [bytearray(69), 8, 1, 0, 0]))
+
+    with producer.transaction():
+        producer.send(topic, b"0")
+        monkeypatch.setattr(producer._lifetime, "flush", flush_and_send)
+    monkeypatch.undo()
+
+
+SENDS = {
+    "send": lambda producer, topic: producer.send(topic, b"late"),
+    "send_batch": lambda producer, topic: producer.send_batch(topic, 0, bytearray(69), 8, 1, 0, 0),
+    "a few rows": lambda producer, topic: producer.send_arrow(topic, pa.table({"value": ["late"]})),
+    "many rows": lambda producer, topic: producer.send_arrow(
+        topic, pa.table({"value": [bytes(1_000)] * 400})
+    ),
+}
+
+
+@pytest.mark.parametrize("send", SENDS.values(), ids=SENDS)
+def test_record_that_waits_while_its_transaction_ends_is_in_none(
+    kafka, producer, topic, monkeypatch, send
+):
+    first, following = producer.transaction(), producer.transaction()
+    first.begin()
+    producer.send(topic, b"0").result(WAIT_S)
+
+    def await_memory(*_):
+        monkeypatch.undo()
+        first.commit()
+        following.begin()
+
+    monkeypatch.setattr(producer._state.accumulator, "reserve", lambda size: False)
+    monkeypatch.setattr(producer._columns, "_may_send", lambda run: False)
+    monkeypatch.setattr(producer._waiter, "await_memory", await_memory)
+    with pytest.raises(InvalidTxnState, match="has ended while the call waited"):
+        send(producer, topic)
+    producer.send(topic, b"1")
+    following.commit()
+    assert committed(kafka, topic) == [b"0", b"1"]
+
+
 def test_records_outside_of_a_transaction_are_refused(kafka, producer, topic):
     with pytest.raises(InvalidTxnState, match="only inside a transaction"):
         producer.send(topic, b"0")
@@ -338,3 +386,30 @@ def test_async_transactions_commit_abort_and_commit_offsets(kafka, topic):
 
     asyncio.run(main())
     assert committed(kafka, topic) == [b"0", b"0"]
+
+
+def test_async_record_that_waits_while_its_transaction_ends_is_in_none(kafka, topic):
+    async def scenario():
+        async with AsyncProducer(
+            kafka.bootstrap, native=kafka.native, transactional_id=topic
+        ) as producer:
+            first, following = producer.transaction(), producer.transaction()
+            await first.begin()
+            await producer.send(topic, b"0")
+            await producer.flush()
+            accumulator = producer._producer._state.accumulator
+            memory, accumulator.memory_left = accumulator.memory_left, 0
+            late = asyncio.create_task(producer.send(topic, b"late"))
+            while producer._room is None:
+                await asyncio.sleep(0)
+            accumulator.memory_left = memory
+            await first.commit()
+            await following.begin()
+            await producer.send(topic, b"1")
+            await producer.flush()
+            with pytest.raises(InvalidTxnState, match="has ended while the call waited"):
+                await late
+            await following.commit()
+
+    asyncio.run(scenario())
+    assert committed(kafka, topic) == [b"0", b"1"]

@@ -7,14 +7,18 @@ import sys
 
 from tests.conformance.commands import CommandLine, kcat_heard, ours_heard
 from tests.conformance.driven import Driven
+from tests.conformance.go_client import franz_go_v1_words, franz_go_words
 from tests.conformance.java_client import java_v1_words, java_words
 from tests.conformance.node import kafkajs_words
 from tests.conformance.table import (
     ABORTABLE,
+    ANY_OFFSETS,
     ASSIGNORS,
     ASYNC_COMMITS,
     CODECS,
     COMMITS,
+    CONSUMER_PROTOCOL,
+    COPIES,
     FENCED,
     GROUPS,
     HEADER_TWICE,
@@ -28,11 +32,13 @@ from tests.conformance.table import (
     NULL_HEADERS,
     NULLS_AND_EMPTIES,
     ORDERLY,
+    SHARE_GROUPS,
     STATIC,
     STEADY,
     TIMESTAMPS,
     TRANSACTIONS,
     VERSION_1,
+    VERSION_2,
     YOUNGEST,
     Client,
 )
@@ -75,27 +81,29 @@ def python(name: str, module: str, can: set[str], *more: str) -> Driven:
     return Driven(name, lambda: words, frozenset(can))
 
 
+NEW_MEMBERS = {CONSUMER_PROTOCOL, SHARE_GROUPS}
 MEMBERS = {GROUPS, STEADY, ORDERLY, COMMITS, METADATA, STATIC}
 LIBRDKAFKA = python(
     "confluent-kafka",
     "librdkafka",
     {*CODECS, *RECORDS, NULL_HEADERS, LOOKS_ONLY, *TOPICS, YOUNGEST, *CONFIGS}
-    | {TRANSACTIONS, INTERLEAVED, VERSION_1, MEMBER_OFFSETS}
+    | {TRANSACTIONS, INTERLEAVED, VERSION_1, ANY_OFFSETS, MEMBER_OFFSETS}
     | {*MEMBERS, ASYNC_COMMITS, FENCED, "range", "roundrobin", "cooperative-sticky"}
-    | GROUP_ADMIN - {"delete_group_offsets"},
+    | GROUP_ADMIN - {"delete_group_offsets"}
+    | NEW_MEMBERS,
 )
 KAFKA_PYTHON = python(
     "kafka-python",
     "kafka_python",
     {*CODECS, *RECORDS, *TOPICS, YOUNGEST, *CONFIGS, *GROUP_ADMIN, TRANSACTIONS, INTERLEAVED}
     # An offset that was refused is sent again in its next transaction, so no MEMBER_OFFSETS.
-    | {VERSION_1, *MEMBERS, ASYNC_COMMITS, *ASSIGNORS},
+    | {VERSION_1, ANY_OFFSETS, *MEMBERS, ASYNC_COMMITS, *ASSIGNORS},
 )
 AIOKAFKA = python(
     "aiokafka",
     "aio_kafka",
     {*CODECS, *RECORDS, *TOPICS, "describe_config", "replace_config", TRANSACTIONS, INTERLEAVED}
-    | {VERSION_1}
+    | {VERSION_1, ANY_OFFSETS}
     | {*MEMBERS, "range", "roundrobin", "sticky"}
     | {"list_groups", "describe_group", "group_offsets"},
 )
@@ -103,17 +111,17 @@ JAVA = Driven(
     "java",
     java_words,
     frozenset({*CODECS, *RECORDS, NULL_HEADERS, LOOKS_ONLY, *TOPICS, YOUNGEST})
-    | {"describe_config", "alter_config", TRANSACTIONS, INTERLEAVED, ABORTABLE, MEMBER_OFFSETS}
+    | {"describe_config", "alter_config", TRANSACTIONS, VERSION_2, INTERLEAVED, ABORTABLE}
     # Without any broker it forgets its topics, and rejoins when metadata names them again.
     | MEMBERS - {STEADY}
-    | {ASYNC_COMMITS, FENCED, *ASSIGNORS, *GROUP_ADMIN},
+    | {ANY_OFFSETS, MEMBER_OFFSETS, ASYNC_COMMITS, FENCED, *ASSIGNORS, *GROUP_ADMIN, *NEW_MEMBERS},
 )
 # Java's client uses version 2 of transactions wherever a broker has it.  Its last release that
 # knows only version 1 runs the scenarios of transactions alone.
 JAVA_V1 = Driven(
     "java-v1",
     java_v1_words,
-    frozenset({TRANSACTIONS, INTERLEAVED, VERSION_1, ABORTABLE, MEMBER_OFFSETS}),
+    frozenset({TRANSACTIONS, INTERLEAVED, VERSION_1, ABORTABLE, ANY_OFFSETS, MEMBER_OFFSETS}),
     only=frozenset({TRANSACTIONS}),
 )
 KAFKAJS = Driven(
@@ -122,16 +130,36 @@ KAFKAJS = Driven(
     frozenset(
         {"none", "gzip", "snappy", "zstd", TIMESTAMPS, NULLS_AND_EMPTIES, LOOKS_ONLY}
         | {LONG_LIVED, *TOPICS, TRANSACTIONS, VERSION_1, ABORTABLE}
-        | {"describe_config", "replace_config", "roundrobin"}
+        | {ANY_OFFSETS, "describe_config", "replace_config", "roundrobin"}
         | MEMBERS - {STATIC, STEADY}
         # To set an offset it joins the group, and takes five seconds to leave.
         | GROUP_ADMIN - {"set_group_offsets", "delete_group_offsets"}
     ),
 )
-NATIVE = python("native", "native", {*CODECS, *RECORDS, NULL_HEADERS, LOOKS_ONLY})
-NATIVE_TCP = python("native-tcp", "native", set(NATIVE.can), "off")
+# Its transactions have the offsets of its own consumer, as a member of a group.
+FRANZ_GO = Driven(
+    "franz-go",
+    franz_go_words,
+    frozenset({*CODECS, *RECORDS, NULL_HEADERS, LOOKS_ONLY})
+    | {TRANSACTIONS, VERSION_2, INTERLEAVED, ABORTABLE, COPIES},
+)
+FRANZ_GO_V1 = Driven(
+    "franz-go-v1",
+    franz_go_v1_words,
+    frozenset({TRANSACTIONS, INTERLEAVED, VERSION_1, ABORTABLE, COPIES}),
+    only=frozenset({TRANSACTIONS}),
+)
+NATIVE = python(
+    "native",
+    "native",
+    {*CODECS, *RECORDS, NULL_HEADERS, LOOKS_ONLY, *MEMBERS, *NEW_MEMBERS}
+    | {"range", "cooperative-sticky"},
+)
+# A share consumer uses TCP in any case.
+NATIVE_TCP = python("native-tcp", "native", set(NATIVE.can) - {SHARE_GROUPS}, "off")
 CLIENTS: list[Client] = [
-    KCAT, OURS, LIBRDKAFKA, KAFKA_PYTHON, AIOKAFKA, KAFKAJS, JAVA, JAVA_V1, NATIVE, NATIVE_TCP,
+    KCAT, OURS, LIBRDKAFKA, KAFKA_PYTHON, AIOKAFKA, KAFKAJS, JAVA, JAVA_V1, FRANZ_GO, FRANZ_GO_V1,
+    NATIVE, NATIVE_TCP,
 ]  # fmt: skip
 
 

@@ -33,6 +33,17 @@ program translates those it gets.  A program ends when its stdin ends.
     {"acked": [[partition, offset, value]…]}
     {"fault": "…"}                          the error that ended its member or stream
 
+Commands of a member of a share group, one in a program, which does nothing between them:
+
+    share_join   group, topics, settings: null; "share.acknowledgement.mode" is "explicit" unless
+                 it is given
+    share_poll   timeout_ms: [[topic, partition, offset, value, delivery count]…], empty after the
+                 time
+    share_acknowledge  records [[topic, partition, offset, type]…] of the last share_poll, with a
+                 type "accept", "release" or "reject"; none in the implicit mode: [[topic,
+                 partition, error code]…] of the partitions that failed
+    share_leave  close it: null
+
 Commands of a transactional producer, one in a program:
 
     init         id, timeout_ms: null                   begin         null
@@ -41,6 +52,11 @@ Commands of a transactional producer, one in a program:
     add_offsets  group, offsets [[topic, partition, offset]…], as_member: null
     keep_membership  keep what identifies the member of `join` for add_offsets as_member: null
     end          commit (False aborts): null            retire        close it: null
+
+A command of a member that copies in transactions, one in a program:
+
+    copy         id, timeout_ms, group, source, sink, partitions (of the sink), count, how
+                 ("commit", "abort", "leave"): number of records committed, or left open
 
 Optional commands (`can`), and their results:
 
@@ -78,10 +94,20 @@ from typing import Any
 
 from confluent_kafka import KafkaError
 
-from tests.conformance.table import Kafka, Member, Place, Read, Record, Refused, Sent
+from tests.conformance.table import (
+    Delivered,
+    Kafka,
+    Member,
+    Place,
+    Read,
+    Record,
+    Refused,
+    Sent,
+)
 
 ROOT = Path(__file__).parent.parent.parent
 PATIENCE_S = 60
+COPY_TIMEOUT_MS = 60_000
 Event = dict[str, Any]
 
 
@@ -247,11 +273,24 @@ class Driven:
     ) -> DrivenMember:
         return DrivenMember(self, kafka, group, topics, settings)
 
+    def share(
+        self,
+        kafka: Kafka,
+        group: str,
+        topics: Sequence[str],
+        settings: Mapping[str, str] = {},
+    ) -> DrivenShareMember:
+        return DrivenShareMember(self, kafka, group, topics, settings)
+
     def stream(self, kafka: Kafka, topic: str, partitions: int) -> DrivenStream:
         return DrivenStream(self, kafka, topic, partitions)
 
     def transactional(self, kafka: Kafka, id: str, timeout_ms: int) -> DrivenTransactions:
         return DrivenTransactions(self, kafka, id, timeout_ms)
+
+    def copier(self, kafka: Kafka, id: str, group: str, source: str, sink: str) -> DrivenCopier:
+        place = {"bootstrap": kafka.bootstrap, "group": group, "source": source, "sink": sink}
+        return DrivenCopier(self.program(), {"id": id, **place})
 
 
 class DrivenMember(Member):
@@ -319,6 +358,47 @@ class DrivenMember(Member):
     def kill(self) -> None:
         self.program.kill()
         self.assigned = frozenset()
+
+
+class DrivenShareMember:
+    """A program that is a member of a share group."""
+
+    def __init__(
+        self,
+        client: Driven,
+        kafka: Kafka,
+        group: str,
+        topics: Sequence[str],
+        settings: Mapping[str, str],
+    ) -> None:
+        self.client = client
+        self.program = client.program()
+        self.program.order(
+            "share_join",
+            bootstrap=kafka.bootstrap,
+            group=group,
+            topics=list(topics),
+            settings=dict(settings),
+        )
+
+    def poll(self, timeout_ms: int) -> list[Delivered]:
+        lines = self.program.order("share_poll", timeout_ms=timeout_ms)
+        return [
+            Delivered(topic, partition, offset, raw(value), count)
+            for topic, partition, offset, value, count in lines
+        ]
+
+    def acknowledge(self, records: Mapping[Delivered, str]) -> dict[Place, int]:
+        lines = [[each.topic, each.partition, each.offset, kind] for each, kind in records.items()]
+        failed = self.program.order("share_acknowledge", records=lines)
+        return {(topic, partition): code for topic, partition, code in failed}
+
+    def leave(self) -> None:
+        self.program.order("share_leave")
+        self.client.idle.append(self.program)
+
+    def kill(self) -> None:
+        self.program.kill()
 
 
 class DrivenStream:
@@ -400,6 +480,24 @@ class DrivenTransactions:
     def retire(self) -> None:
         self.program.order("retire")
         self.client.idle.append(self.program)
+
+    def kill(self) -> None:
+        self.program.kill()
+
+
+class DrivenCopier:
+    """A program that copies in transactions; it is used for nothing else."""
+
+    def __init__(self, program: Program, words: Mapping[str, str]) -> None:
+        self.program = program
+        self.words = words
+
+    def copy(self, count: int, how: str) -> int:
+        return int(
+            self.program.order(
+                "copy", **self.words, timeout_ms=COPY_TIMEOUT_MS, partitions=2, count=count, how=how
+            )
+        )
 
     def kill(self) -> None:
         self.program.kill()

@@ -22,6 +22,7 @@ from tests.conformance.says import Says
 from tests.conformance.table import Kafka
 
 OF_ITS_OWN = "kafka.admin.ConfigCommand"
+ADDRESS_WORDS = {"kafka-transactional-message-copier": "--broker-list"}
 TOOLS = {
     "kafka-broker-api-versions": "BrokerApiVersionsCommand",
     "kafka-client-metrics": "ClientMetricsCommand",
@@ -40,6 +41,7 @@ TOOLS = {
     "kafka-metadata-quorum": "MetadataQuorumCommand",
     "kafka-producer-perf-test": "ProducerPerformance",
     "kafka-topics": "TopicCommand",
+    "kafka-transactional-message-copier": "TransactionalMessageCopier",
     "kafka-transactions": "TransactionsCommand",
     "kafka-verifiable-consumer": "VerifiableConsumer",
     "kafka-verifiable-producer": "VerifiableProducer",
@@ -413,7 +415,7 @@ def told(program: Program, bootstrap: str, says: Says, names: Mapping[str, str])
     if says.act:
         return transaction_stories.ACTS[says.act](bootstrap, names)
     tool, *words = shlex.split(filled(says.command, names))
-    where = ["--bootstrap-server", bootstrap]
+    where = [ADDRESS_WORDS.get(tool, "--bootstrap-server"), bootstrap]
     words = [*words, *where] if tool == "kafka-cluster" else [*where, *words]
     of = OF_ITS_OWN if tool == "kafka-configs" else f"org.apache.kafka.tools.{TOOLS[tool]}"
     answer = program.order("run", tool=of, words=words, given=says.given)

@@ -5,11 +5,16 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Self
 
 from confluent_kafka import ConsumerGroupState, Producer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+)
 
 from tests.conformance.table import (
     ANSWER_S_MAX,
@@ -35,12 +40,15 @@ FEED_PAUSE_S = 0.002
 class Group:
     """The members of a group, all of one client and topics; all are ended with the `with` block."""
 
+    member_settings = MEMBER
+
     def __init__(self, client: Client, kafka: Kafka, *topics: str, **settings: str) -> None:
         self.client = client
         self.kafka = kafka
         self.name = kafka.name()
         self.topics = topics
-        self.settings = MEMBER | dotted(settings)
+        self.subscription: Sequence[str] = topics
+        self.settings = self.member_settings | dotted(settings)
         self.members: list[Member] = []
         self.gone: list[Member] = []
 
@@ -61,7 +69,7 @@ class Group:
     def join(self, kafka: Kafka | None = None, **settings: str) -> Member:
         """Start a new member, which connects to this Kafka's address."""
         words = self.settings | dotted(settings)
-        member = self.client.join(kafka or self.kafka, self.name, self.topics, words)
+        member = self.client.join(kafka or self.kafka, self.name, self.subscription, words)
         self.members.append(member)
         return member
 
@@ -164,6 +172,16 @@ class Group:
 
 def dotted(settings: dict[str, str]) -> dict[str, str]:
     return {name.replace("_", "."): value for name, value in settings.items()}
+
+
+def configure(kafka: Kafka, group: str, texts: dict[str, str]) -> None:
+    """Set configs of a group, which need not exist."""
+    entries = [
+        ConfigEntry(name, text, incremental_operation=AlterConfigOpType.SET)
+        for name, text in texts.items()
+    ]
+    resource = ConfigResource(ConfigResource.Type.GROUP, group, incremental_configs=entries)
+    done(kafka.admin.incremental_alter_configs([resource]))
 
 
 class Feed:

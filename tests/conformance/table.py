@@ -47,7 +47,12 @@ ORDERLY = "a member that leaves has handed on all that it commits"
 TRANSACTIONS = "transactions"
 INTERLEAVED = "aborted transactions in the order of their ends"
 VERSION_1 = "transactions of version 1, whatever version the cluster has"
+VERSION_2 = "transactions of version 2, where the cluster has it"
 MEMBER_OFFSETS = "offsets in a transaction as a member of the group (KIP-447)"
+ANY_OFFSETS = "offsets of any group in a transaction"
+COPIES = "a member that commits its position in the transactions of its copies"
+CONSUMER_PROTOCOL = "members of the consumer protocol"
+SHARE_GROUPS = "members of share groups"
 ABORTABLE = "a transaction with a refused record is aborted, and its producer goes on"
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -102,6 +107,16 @@ Place = tuple[str, int]
 """A topic and a partition index."""
 
 
+class Delivered(NamedTuple):
+    """A record that a member of a share group has got, with its delivery count."""
+
+    topic: str
+    partition: int
+    offset: int
+    value: bytes | None
+    count: int
+
+
 class Member(Protocol):
     """A client that keeps reading in a group, in a process of its own."""
 
@@ -119,6 +134,25 @@ class Member(Protocol):
         self, offsets: Mapping[Place, tuple[int, str]] | None = None, wait: bool = True
     ) -> None:
         """Commit its position, or these offsets, each with its metadata."""
+
+    def leave(self) -> None:
+        """Leave the group in an orderly way."""
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+
+
+class ShareMember(Protocol):
+    """A member of a share group, in a process of its own."""
+
+    def poll(self, timeout_ms: int) -> list[Delivered]:
+        """Return records as soon as there are any, none after the time."""
+
+    def acknowledge(self, records: Mapping[Delivered, str]) -> dict[Place, int]:
+        """Accept, release or reject records of the last poll; return the codes of errors.
+
+        Without records, in the implicit mode, all of the last poll are accepted.
+        """
 
     def leave(self) -> None:
         """Leave the group in an orderly way."""
@@ -164,12 +198,26 @@ class Transactions(Protocol):
     def add_offsets(
         self, group: str, offsets: Mapping[Place, int], *, as_member: bool = False
     ) -> None:
-        """Commit a group's offsets as a part of the transaction."""
+        """Commit a group's offsets as a part of the transaction; needs ANY_OFFSETS."""
 
     def end(self, *, commit: bool) -> None: ...
 
     def retire(self) -> None:
         """Close the producer."""
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+
+
+class Copier(Protocol):
+    """A member of a group that copies what it reads in transactions, in a process of its own."""
+
+    def copy(self, count: int, how: str) -> int:
+        """Copy at most so many records in a transaction; return how many were committed.
+
+        `how` is "commit", "abort", or "leave" for a transaction that is left open.  A rebalance
+        aborts a transaction as well.
+        """
 
     def kill(self) -> None:
         """Send SIGKILL."""
@@ -213,11 +261,20 @@ class Client(Protocol):
     ) -> Member:
         """Become a member of a group, and keep reading; needs GROUPS."""
 
+    def share(
+        self, kafka: Kafka, group: str, topics: Sequence[str], settings: Mapping[str, str] = ...
+    ) -> ShareMember:
+        """Become a member of a share group; needs SHARE_GROUPS."""
+
     def stream(self, kafka: Kafka, topic: str, partitions: int) -> Stream:
         """Send to the partitions in turn until the stream is ended; needs LONG_LIVED."""
 
     def transactional(self, kafka: Kafka, id: str, timeout_ms: int) -> Transactions:
         """Start a producer with a transactional id; needs TRANSACTIONS."""
+
+    def copier(self, kafka: Kafka, id: str, group: str, source: str, sink: str) -> Copier:
+        """Start a copier; the number that is a record's value chooses one of two partitions of
+        `sink`.  Needs COPIES."""
 
     def ask(self, kafka: Kafka, what: str, **arguments: Any) -> Any:
         """Execute an admin command, named as in `can`; driven.py lists the results."""
@@ -249,9 +306,9 @@ class Kafka:
         """Return a topic name that is not in use."""
         return f"conformance-{os.getpid()}-{time.time_ns():x}-{next(self.topics)}"
 
-    def topic(self, partitions: int = 1, **config: str) -> str:
+    def topic(self, partitions: int = 1, name: str = "", **config: str) -> str:
         """Create a topic and wait for its leaders; `segment_bytes="…"` sets `segment.bytes`."""
-        name = self.name()
+        name = name or self.name()
         keys = {key.replace("_", "."): value for key, value in config.items()}
         done(self.admin.create_topics([NewTopic(name, partitions, 1, config=keys)]))
         until(lambda: self.led(name) == partitions)

@@ -3,10 +3,10 @@
 kafkalite has two shapes: one process, and a supervisor with workers.  No client may see a
 difference.
 
-To save time not every client runs against each shape: all but two run against several processes;
-librdkafka and kafkalite's command alternate, so that every scenario runs against both shapes; each
-of the native client's two transports has every other scenario; and so have kafka-python and Java's
-client, of those that both can run.  `make clients` runs all.
+`make clients` runs every scenario through every client that can, against several processes, and
+through librdkafka and kafkalite's command against one process as well, as are the newer groups
+through each of their clients.  `make test` runs each scenario once: the clients take turns, and so
+do the shapes.
 """
 
 from __future__ import annotations
@@ -23,33 +23,35 @@ import pytest
 from kafkalite.testing import Broker
 from tests.conformance import (
     configs,
+    consumer_groups,
     consuming,
     group_admin,
     groups,
     offsets,
     producing,
     restarts,
+    share_groups,
     topics,
     transactions,
 )
-from tests.conformance.clients import (
-    CLIENTS,
-    JAVA,
-    KAFKA_PYTHON,
-    LIBRDKAFKA,
-    NATIVE,
-    NATIVE_TCP,
-    OURS,
-    missing,
-)
+from tests.conformance.clients import CLIENTS, LIBRDKAFKA, NEW_MEMBERS, OURS, missing
 from tests.conformance.members import Group
-from tests.conformance.table import SCENARIOS, TRANSACTIONS, Client, Kafka, Read, Scenario, cases
+from tests.conformance.table import SCENARIOS, Client, Kafka, Read, Scenario, cases
 
 assert SCENARIOS, (configs, consuming, group_admin, groups, offsets, producing, restarts, topics)
 assert transactions
+assert consumer_groups and share_groups
 
 ELSEWHERE = os.environ.get("CONFORMANCE_BOOTSTRAP")
-CONFIG = {"group.min.session.timeout.ms": "500", "log.retention.ms": "-1"}
+CONFIG = {
+    "group.min.session.timeout.ms": "500",
+    "group.consumer.min.session.timeout.ms": "500",
+    "group.consumer.min.heartbeat.interval.ms": "50",
+    "group.share.min.session.timeout.ms": "1000",
+    "group.share.min.heartbeat.interval.ms": "50",
+    "group.share.min.record.lock.duration.ms": "1000",
+    "log.retention.ms": "-1",
+}
 """The session of a killed member expires soon, and records of 1970 are kept."""
 CPU_MS_MAX = 250
 """Processor time of one tick: five times the limit, because other tests run at the same time."""
@@ -59,13 +61,6 @@ that as the thread's time: a real cause of slow ticks occurs more often."""
 
 SHAPES = {"elsewhere": 0} if ELSEWHERE else {"one_process": 0, "workers": 3}
 WHOLE = bool(ELSEWHERE) or "CONFORMANCE_WHOLE" in os.environ
-OFTEN = {
-    "exactly_the_committed_transactions_are_shown",
-    "a_second_producer_of_the_id_fences_the_first_and_aborts_its_transaction",
-    "records_and_the_offsets_they_were_made_from_are_committed_together",
-}
-"""The scenarios of transactions that two clients run each time."""
-PLACES = {name: place for place, name in enumerate(SCENARIOS)}
 
 
 @pytest.fixture(scope="session")
@@ -96,23 +91,22 @@ def restarted(shape: str) -> Iterator[Kafka]:
         yield Kafka(broker.bootstrap, broker)
 
 
-def asked(shape: str, client: Client, scenario: Scenario) -> bool:
-    """Return True if this combination is run; see the module."""
-    one_process = shape == "one_process"
-    pair = (OURS, LIBRDKAFKA)
-    if TRANSACTIONS in scenario.needs:
-        often = scenario.name in OFTEN and client in (LIBRDKAFKA, KAFKA_PYTHON)
-        return not one_process and (WHOLE or often)
-    if WHOLE:
-        return not one_process or client in pair
-    turn = bool(PLACES[scenario.name] % 2)
-    if client in pair:
-        both = all(scenario.needs <= each.can for each in pair)
-        return not both or one_process is (turn is (client is OURS))
-    for alternating in ((NATIVE, NATIVE_TCP), (KAFKA_PYTHON, JAVA)):
-        if client in alternating and all(scenario.needs <= each.can for each in alternating):
-            return not one_process and turn is (client is alternating[0])
-    return not one_process
+def chosen_cases() -> Iterator[tuple[str, Client, Scenario]]:
+    """Yield the shapes, clients and scenarios of this run; see the module."""
+    by_scenario: dict[str, list[Client]] = {}
+    for client, scenario in cases(CLIENTS):
+        by_scenario.setdefault(scenario.name, []).append(client)
+    for place, (name, able) in enumerate(by_scenario.items()):
+        if not WHOLE:
+            # Each client has a scenario in either shape before the next client's turn.
+            turn, shape = divmod(place, len(SHAPES))
+            yield list(SHAPES)[shape], able[turn % len(able)], SCENARIOS[name]
+            continue
+        scenario = SCENARIOS[name]
+        for client in able:
+            if (client in (LIBRDKAFKA, OURS) or NEW_MEMBERS & scenario.needs) and not ELSEWHERE:
+                yield "one_process", client, scenario
+            yield ("elsewhere" if ELSEWHERE else "workers"), client, scenario
 
 
 @pytest.mark.parametrize(
@@ -124,9 +118,7 @@ def asked(shape: str, client: Client, scenario: Scenario) -> bool:
             scenario,
             id=f"{shape}-{client.name}-{scenario.name}",
         )
-        for shape in SHAPES
-        for client, scenario in cases(CLIENTS)
-        if asked(shape, client, scenario)
+        for shape, client, scenario in sorted(chosen_cases(), key=lambda case: case[0])
     ],
     indirect=["shape"],
     scope="session",

@@ -80,7 +80,8 @@ FEATURES = [
 ]
 
 TRANSACTIONS = [
-    Says("kafka-topics --create --topic {t} --partitions 2", "Created topic {t}."),
+    # One partition: records without a key can all go to the same one.
+    Says("kafka-topics --create --topic {t} --partitions 1", "Created topic {t}."),
     Says(
         "kafka-producer-perf-test --topic {t} --num-records 300 --record-size 100 --throughput -1"
         " --transactional-id {g} --transaction-duration-ms 20",
@@ -180,10 +181,49 @@ HANGING_TRANSACTIONS = [
     ),
 ]
 
+COPIER = (
+    "kafka-transactional-message-copier --input-topic {t} --output-topic {t}-copy"
+    " --consumer-group {g} --transaction-size 5 --use-group-metadata"
+)
+
+COPIES = [
+    Says("kafka-topics --create --topic {t} --partitions 2", "Created topic {t}."),
+    # Each record is copied to the partition that it comes from.
+    Says("kafka-topics --create --topic {t}-copy --partitions 2", "Created topic {t}-copy."),
+    Says(
+        "kafka-verifiable-producer --topic {t} --max-messages 20 --acks -1 --repeating-keys 3",
+        '*"startup_complete"*\n...',
+    ),
+    Says("kafka-get-offsets --topic {t}", "{t}:0:13\n{t}:1:7", soon=True),
+    Says(
+        f"{COPIER} --input-partition 0 --transactional-id {{g}}-0",
+        '...\n*"totalProcessed":13,"consumed":13,"remaining":0}\n...',
+    ),
+    # It is assigned both partitions, and goes on from the position of the first copier.
+    Says(
+        f"{COPIER} --input-partition 1 --transactional-id {{g}}-1 --group-mode --max-messages 7",
+        '...\n*"totalProcessed":7,"consumed":7,"remaining":0}\n...',
+    ),
+    Says(
+        "kafka-console-consumer --topic {t}-copy --from-beginning --isolation-level read_committed"
+        " --timeout-ms 2000",
+        "...",
+        "Processed a total of 20 messages",
+    ),
+    # 20 records, and a marker for each transaction: three and two.
+    Says("kafka-get-offsets --topic {t}-copy", "{t}-copy:0:16\n{t}-copy:1:9"),
+    Says(
+        "kafka-transactions list --transactional-id-pattern {g}.*",
+        f"{LISTED}\n{{g}}-* 0 * CompleteCommit\n{{g}}-* 0 * CompleteCommit",
+    ),
+    Says("kafka-transactions find-hanging --topic {t}-copy", HANGING),
+]
+
 STORIES = {
     "features": FEATURES,
     "transactions": TRANSACTIONS,
     "hanging transactions": HANGING_TRANSACTIONS,
+    "copies": COPIES,
 }
 
 

@@ -19,11 +19,15 @@ from tests.conformance.members import MEMBER
 from tests.conformance.restarts import coordinator_killed, killed
 from tests.conformance.table import (
     ABORTABLE,
+    ANY_OFFSETS,
+    COPIES,
     INTERLEAVED,
     MEMBER_OFFSETS,
     TRANSACTIONS,
     VERSION_1,
+    VERSION_2,
     Client,
+    Copier,
     Kafka,
     Lifetime,
     Refused,
@@ -192,7 +196,7 @@ def a_transaction_over_its_timeout_is_aborted_and_its_producer_fenced(
     assert shown(client, kafka, topic) == [b"the next one's"]
 
 
-@scenario(TRANSACTIONS)
+@scenario(TRANSACTIONS, ANY_OFFSETS)
 def records_and_the_offsets_they_were_made_from_are_committed_together(
     client: Client, kafka: Kafka
 ) -> None:
@@ -231,7 +235,7 @@ def records_and_the_offsets_they_were_made_from_are_committed_together(
         assert shown(client, kafka, sink, partition) == wanted
 
 
-@scenario(TRANSACTIONS, commit=OUTCOMES)
+@scenario(TRANSACTIONS, ANY_OFFSETS, commit=OUTCOMES)
 def an_offset_of_an_open_transaction_is_unstable_until_it_ends(
     client: Client, kafka: Kafka, commit: bool
 ) -> None:
@@ -259,24 +263,36 @@ def fetched(kafka: Kafka, group: str, topic: str, *, stable: bool = True) -> tup
 @scenario(TRANSACTIONS, commit=OUTCOMES)
 def a_transaction_may_be_empty(client: Client, kafka: Kafka, commit: bool) -> None:
     topic = kafka.topic()
-    group = f"{topic}-group"
     with producer(client, kafka, topic) as transactional:
         for _ in range(3):
             transactional.begin()
             transactional.end(commit=commit)
-        transactional.begin()
-        transactional.add_offsets(group, {(topic, 0): 7})
-        transactional.end(commit=commit)
         for number in range(2):
             transactional.begin()
             transactional.send(topic, [(0, b"%d" % number)])
             transactional.end(commit=number == 1)
     await_markers(kafka, topic)
     assert shown(client, kafka, topic) == [b"1"]
+
+
+@scenario(TRANSACTIONS, ANY_OFFSETS, commit=OUTCOMES)
+def a_transaction_may_have_offsets_alone(client: Client, kafka: Kafka, commit: bool) -> None:
+    topic = kafka.topic()
+    group = f"{topic}-group"
+    with producer(client, kafka, topic) as transactional:
+        transactional.begin()
+        transactional.end(commit=commit)
+        transactional.begin()
+        transactional.add_offsets(group, {(topic, 0): 7})
+        transactional.end(commit=commit)
+        transactional.begin()
+        transactional.send(topic, [(0, b"after")])
+        transactional.end(commit=True)
+    await_markers(kafka, topic)
+    assert shown(client, kafka, topic) == [b"after"]
     assert kafka.committed(group) == ({(topic, 0): (7, "")} if commit else {})
 
 
-# Apache Kafka answers a producer that knows version 2 with UNSUPPORTED_VERSION after a downgrade.
 @scenario(TRANSACTIONS, VERSION_1)
 def producers_go_on_while_the_transaction_version_changes(client: Client, kafka: Kafka) -> None:
     topic = kafka.topic()
@@ -294,6 +310,28 @@ def producers_go_on_while_the_transaction_version_changes(client: Client, kafka:
                         wanted += [value] if commit else []
     await_markers(kafka, topic)
     assert shown(client, kafka, topic) == wanted
+
+
+@scenario(TRANSACTIONS, VERSION_2)
+def a_lasting_producer_of_version_2_is_refused_once_version_0_is_finalized(
+    client: Client, kafka: Kafka
+) -> None:
+    topic = kafka.topic()
+    try:
+        with producer(client, kafka, topic) as lasting:
+            for level, upgrade_type in ((2, 1), (1, 2)):
+                set_transaction_version(kafka, level, upgrade_type)
+                lasting.begin()
+                lasting.send(topic, [(0, b"%d" % level)])
+                lasting.end(commit=True)
+            set_transaction_version(kafka, 0, 2)
+            lasting.begin()
+            with pytest.raises(Refused, match="UnsupportedVersion|UNSUPPORTED_VERSION"):
+                lasting.send(topic, [(0, b"refused")])
+    finally:
+        set_transaction_version(kafka, 2, 1)
+    await_markers(kafka, topic)
+    assert shown(client, kafka, topic) == [b"2", b"1"]
 
 
 def set_transaction_version(kafka: Kafka, level: int, upgrade_type: int) -> None:
@@ -356,6 +394,47 @@ def a_zombie_member_cannot_commit_offsets_in_a_transaction(client: Client, kafka
         finally:
             other.kill()
     until(lambda: kafka.committed(group) == {(source, 0): (1, ""), (source, 1): (4, "")})
+
+
+@scenario(TRANSACTIONS, COPIES)
+def copiers_that_come_and_go_copy_each_record_once(client: Client, kafka: Kafka) -> None:
+    source, sink = kafka.topic(partitions=2), kafka.topic(partitions=2)
+    group = f"{source}-group"
+    for partition in range(2):
+        values = [Sent(b"%d" % number) for number in range(partition, 60, 2)]
+        client.produce(kafka, source, values, partition)
+
+    def copier(id: str) -> Copier:
+        copiers.append(client.copier(kafka, f"{group}-{id}", group, source, sink))
+        return copiers[-1]
+
+    def has_committed(end: int) -> bool:
+        return [offset for offset, _ in kafka.committed(group).values()] == [end, end]
+
+    def has_copied(*those: Copier) -> bool:
+        return sum(each.copy(4, "commit") for each in those) > 0
+
+    copiers: list[Copier] = []
+    try:
+        first = copier("a")
+        until(lambda: has_copied(first))
+        assert first.copy(4, "abort") == 0
+        until(lambda: has_copied(first))
+        second = copier("b")
+        until(lambda: has_copied(second))
+        until(lambda: first.copy(4, "leave") > 0)
+        first.kill()
+        third = copier("a")
+        until(lambda: has_copied(third))
+        until(lambda: not has_copied(second, third) and has_committed(30))
+    finally:
+        for each in copiers:
+            each.kill()
+    await_markers(kafka, sink, range(2))
+    for partition in range(2):
+        found = shown(client, kafka, sink, partition)
+        wanted = [b"%d" % number for number in range(partition, 60, 2)]
+        assert sorted(found, key=lambda value: int(value or b"")) == wanted
 
 
 @scenario(TRANSACTIONS)
@@ -425,7 +504,10 @@ def worker_killed(lifetime: Lifetime) -> None:
 
 
 def drained(lifetime: Lifetime) -> None:
-    """Move all partitions of a worker to the others."""
+    """Move all partitions of a worker to the others; one process can only be killed."""
+    if not lifetime.workers:
+        killed(lifetime)
+        return
     command = [sys.executable, "-m", "kafkalite", "node", "drain", "1", "--data"]
     subprocess.run([*command, str(lifetime.data)], check=True, capture_output=True)
 

@@ -60,6 +60,7 @@ def controller() -> Controller:
         (BROKER, "2", "fetch.max.bytes", "3000"),
         (LOGGER, "1", "kafkalite.storage", "ERROR"),
         (METRICS, "s", "interval.ms", "1000"),
+        (GROUP, "g", "consumer.session.timeout.ms", "30000"),
     ],
 )
 def test_config_is_kept_until_it_is_deleted(controller, kind, name, key, text):
@@ -226,7 +227,12 @@ def test_append_to_a_config_that_is_not_a_list_is_refused(controller, operation)
         (METRICS, "s", ("metrics", "x" * 10_001), InvalidRequest, "at most 10000"),
         (METRICS, "s" * 250, ("metrics", "*"), InvalidRequest, "at most 249"),
         (GROUP, "", ("x", "1"), InvalidRequest, "name is empty"),
-        (GROUP, "g", ("consumer.session.timeout.ms", "1"), InvalidConfig, "later version"),
+        (GROUP, "g", ("streams.session.timeout.ms", "1"), InvalidConfig, "later version"),
+        (GROUP, "g", ("consumer.session.timeout.ms", "999"), InvalidConfig, "group.consumer.min."),
+        (GROUP, "g", ("consumer.session.timeout.ms", "60001"), InvalidConfig, "group.consumer.max"),
+        (GROUP, "g", ("consumer.session.timeout.ms", "5000"), InvalidConfig, "greater than consum"),
+        (GROUP, "g", ("consumer.heartbeat.interval.ms", "99"), InvalidConfig, "min.heartbeat"),
+        (GROUP, "g", ("consumer.assignment.interval.ms", "-1"), InvalidConfig, "at least 0"),
         (GROUP, "g", ("session.timeout.ms", "1"), InvalidConfig, "Unknown group config name"),
         (3, "x", ("x", "1"), InvalidRequest, "resource type 3"),
         (0, "", ("x", "1"), InvalidRequest, "resource type 0"),

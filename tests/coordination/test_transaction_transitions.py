@@ -19,6 +19,7 @@ from kafkalite.coordination.transaction import (
     new_transaction,
     prepare,
     producer_after,
+    was_committed,
 )
 from kafkalite.errors import (
     ConcurrentTransactions,
@@ -508,3 +509,22 @@ def test_init_producer_aborts_a_kept_transaction_and_fences_its_producer(version
     completed = complete(aborted, NOW_MS)
     assert (completed.producer_id, completed.producer_epoch) == (PID, 8)
     check(FENCED if version < 2 else BAD, completed, ProducerEpoch(PID, 7), True, version)
+
+
+# -- the outcome of the last transaction -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+@pytest.mark.parametrize("version", [0, 2])
+@pytest.mark.parametrize("epoch", [5, EPOCH_MAX])
+def test_outcome_is_known_by_the_pair_of_the_records(is_commit, version, epoch):
+    prepared = prepare(stored(ONGOING, epoch), is_commit, version, new_producer_id, NOW_MS)
+    assert not was_committed(prepared, ProducerEpoch(PID, epoch))
+    completed = complete(prepared, NOW_MS)
+    assert was_committed(completed, ProducerEpoch(PID, epoch)) is is_commit
+    for other in (
+        ProducerEpoch(PID, epoch - 1), ProducerEpoch(PID, epoch - 2), ProducerEpoch(PID + 1, epoch),
+    ):  # fmt: skip
+        assert not was_committed(completed, other)
+    if version == 2:
+        assert not was_committed(completed, ProducerEpoch(*completed[:2]))

@@ -22,7 +22,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.faults.run import GROUPS, RINGS, Plan, Run, keep, run, spread, write_down
+from tests.faults.record import write_down
+from tests.faults.run import GROUPS, RINGS, Plan, Run, keep, run, spread
 from tests.faults.scenarios import FOR_ONE_PROCESS, SCENARIOS
 
 COMPLAINT_SIZE_MAX = 300

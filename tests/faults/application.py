@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.faults.run import recorded
+from tests.faults.record import recorded
 from tests.faults.victims import Victim
 
 PARTITIONS = 2

@@ -2,6 +2,7 @@
 
     python -m tests.faults.copying --messages 5000                  a run of 5,000 messages
     python -m tests.faults.copying --messages 100000 --runs 10      the long form
+    python -m tests.faults.copying --workers 0                      a broker of one process
     python -m tests.faults.copying --against apache                 with Apache Kafka as the broker
     python -m tests.faults.copying --copier native                  native_copier.py copies
 
@@ -32,7 +33,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.conformance.java_client import SMALL
 from tests.faults.prober import guarded
-from tests.faults.run import recorded, write_down
+from tests.faults.record import recorded, write_down
 from tests.faults.victims import Victim, victims
 from tools.apache_kafka import CLIENTS_V1, TOOLS, classpath, java_executable
 
@@ -56,6 +57,7 @@ class Copying:
     version: int
     durability: str = "os"
     copier: str = "java"
+    workers: int = 2
     seconds: float = 0.0
     kills: Counter[str] = field(default_factory=Counter)
     complaints: list[str] = field(default_factory=list)
@@ -68,7 +70,7 @@ class Copying:
             "F23",
             count=sum(self.kills.values()),
             seed=self.seed,
-            workers=2,
+            workers=self.workers,
             durability=self.durability,
             transactions=self.version,
             copier=self.copier,
@@ -237,7 +239,7 @@ def compared(run: Copying, name: str, reader: Reader) -> None:
 
 def played(run: Copying, against: str) -> Copying:
     begun = time.monotonic()
-    with victims(against, run.durability) as victim:
+    with victims(against, run.durability, workers=run.workers) as victim:
         copy(run, victim)
         run.seconds = time.monotonic() - begun
     return run
@@ -250,12 +252,15 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 30))
     parser.add_argument("--version", type=int, choices=(1, 2), default=2, help="of transactions")
     parser.add_argument("--durability", default="os")
+    parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--copier", choices=("java", "native"), default="java")
     parser.add_argument("--against", choices=("kafkalite", "apache"), default="kafkalite")
     words = parser.parse_args(arguments)
     bad = 0
     for seed in range(words.seed, words.seed + words.runs):
-        run = Copying(words.messages, seed, words.version, words.durability, words.copier)
+        run = Copying(
+            words.messages, seed, words.version, words.durability, words.copier, words.workers
+        )
         played(run, words.against)
         if words.against == "kafkalite":
             write_down(run)

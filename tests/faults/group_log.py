@@ -3,9 +3,12 @@
 `__consumer_offsets` has in one order what the coordinator accepted: each generation with its
 assignments, and each commit with its metadata.  It is compared with the members' own events.
 
-    I11  in a generation a partition has one owner; generations only grow; a partition is committed
-         by its owner, or has none; committed offsets never decrease; a commit that succeeded at
-         the member is in the log, and one that failed is not
+    I11  at any time a partition has one owner; generations and epochs only grow; a partition is
+         committed by its owner, or has none; committed offsets never decrease; a commit that
+         succeeded at the member is in the log, and one that failed is not
+
+The owners in a group of the classic protocol are those of its generation.  In one of the consumer
+protocol each member's record has what it owns, with what it has yet to revoke.
 """
 
 from __future__ import annotations
@@ -24,12 +27,34 @@ class Generation(NamedTuple):
     owners: tuple[tuple[str, tuple[int, ...]], ...]
 
 
+class GroupEpoch(NamedTuple):
+    """An epoch of a group of the consumer protocol."""
+
+    number: int
+
+
+class CurrentAssignment(NamedTuple):
+    """Partitions that a member of the consumer protocol owns; none once it is removed."""
+
+    member_id: str
+    name: str
+    """Its client id."""
+    partitions: tuple[int, ...] = ()
+
+
+class GroupEnded(NamedTuple):
+    """The group was deleted, or is about to continue with the other protocol."""
+
+
 class Committed(NamedTuple):
     """A commit in the log."""
 
     partition: int
     offset: int
     word: str
+
+
+LogEntry = Generation | GroupEpoch | CurrentAssignment | GroupEnded | Committed
 
 
 class CommitResult(NamedTuple):
@@ -50,13 +75,13 @@ class GroupHistory:
     """
 
     interrupted: bool = False
-    log: list[Generation | Committed] = field(default_factory=list)
+    log: list[LogEntry] = field(default_factory=list)
     results: list[CommitResult] = field(default_factory=list)
 
     @property
     def generations(self) -> int:
-        """The number of generations, with and without members."""
-        return len({each.number for each in self.log if isinstance(each, Generation)})
+        """The number of generations and epochs, with and without members."""
+        return len({each.number for each in self.log if isinstance(each, Generation | GroupEpoch)})
 
 
 def violations(history: GroupHistory) -> Iterator[str]:
@@ -67,37 +92,70 @@ def violations(history: GroupHistory) -> Iterator[str]:
     yield from untrue(history)
 
 
-def doubly_owned(history: GroupHistory) -> Iterator[str]:
-    number = -1
-    for each in history.log:
-        if not isinstance(each, Generation):
-            continue
-        if each.number < number:
-            yield f"I11: generation {each.number} comes after {number}"
-        number = each.number
+class Owners:
+    """The owners of partitions, by client id, as the log's entries change them."""
+
+    def __init__(self) -> None:
+        self.number = -1
+        """The last generation or epoch."""
+        self.by_member: dict[str, tuple[str, tuple[int, ...]]] = {}
+        """Client id and partitions, by member id; in a generation by client id."""
+
+    def apply(self, entry: LogEntry) -> None:
+        if isinstance(entry, GroupEnded):
+            self.number = -1
+            self.by_member = {}
+        elif isinstance(entry, GroupEpoch):
+            self.number = entry.number
+        elif isinstance(entry, Generation):
+            self.number = entry.number
+            self.by_member = {name: (name, partitions) for name, partitions in entry.owners}
+        elif isinstance(entry, CurrentAssignment):
+            self.by_member[entry.member_id] = entry.name, entry.partitions
+
+    def owner(self, partition: int) -> str | None:
+        """Return an owner of the partition, or None."""
+        for name, partitions in self.by_member.values():
+            if partition in partitions:
+                return name
+        return None
+
+    def doubly_owned(self) -> Iterator[tuple[int, str, str]]:
+        """Yield the partitions that have two owners, with both."""
         owned: dict[int, str] = {}
-        for name, partitions in each.owners:
+        for name, partitions in self.by_member.values():
             for partition in partitions:
                 if partition in owned:
-                    yield (
-                        f"I11: in generation {each.number} partition {partition} is"
-                        f" {owned[partition]}'s and {name}'s"
-                    )
+                    yield partition, owned[partition], name
                 owned[partition] = name
 
 
-def stale(history: GroupHistory) -> Iterator[str]:
-    owners: dict[int, str] = {}
-    number = -1
+def doubly_owned(history: GroupHistory) -> Iterator[str]:
+    owners = Owners()
     for each in history.log:
-        if isinstance(each, Generation):
-            owners = {part: name for name, parts in each.owners for part in parts}
-            number = each.number
-            continue
-        committer = each.word.partition("/")[0]
-        owner = owners.get(each.partition, committer)
-        if committer != owner:
-            yield f"I11: {each} was accepted in generation {number}, where it is {owner}'s"
+        before = owners.number
+        owners.apply(each)
+        if owners.number < before and not isinstance(each, GroupEnded):
+            yield f"I11: generation {owners.number} comes after {before}"
+        if isinstance(each, Generation | CurrentAssignment):
+            for partition, one, other in owners.doubly_owned():
+                yield (
+                    f"I11: in generation {owners.number} partition {partition} is"
+                    f" {one}'s and {other}'s"
+                )
+
+
+def stale(history: GroupHistory) -> Iterator[str]:
+    owners = Owners()
+    for each in history.log:
+        owners.apply(each)
+        if isinstance(each, Committed):
+            committer = each.word.partition("/")[0]
+            owner = owners.owner(each.partition)
+            if owner not in (None, committer):
+                yield (
+                    f"I11: {each} was accepted in generation {owners.number}, where it is {owner}'s"
+                )
 
 
 def gone_back(history: GroupHistory) -> Iterator[str]:

@@ -1,8 +1,10 @@
 """F22: groups whose members join, leave, are killed, pause and return as zombies, all the time.
 
-Two groups of real clients read one topic: one with eager rebalances, one with cooperative ones;
-some members of each are static.  About every second a fault hits one of the groups, now and then
-the coordinator.  All that the coordinator accepted is read from `__consumer_offsets` by an
+Two groups of real clients read one topic; some members of each are static.  The first is of
+librdkafka's members of the classic protocol, with eager or cooperative rebalances.  The second is
+mixed of both protocols and several clients, and changes its protocol when the last member of the
+consumer protocol goes, or the first comes.  About every second a fault hits one of the groups, now
+and then the coordinator.  All that the coordinator accepted is read from `__consumer_offsets` by an
 ordinary consumer and checked (group_log.py); at the end every record must have been read by each
 group, and all must be committed soon after the faults end.
 """
@@ -18,23 +20,54 @@ import threading
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from kafkalite.coordination.topic_names import CONSUMER_OFFSETS
-from kafkalite.protocol.schemas import group_records
+from kafkalite.protocol.schemas import consumer_group_records, group_records
 from kafkalite.testing import Broker
 from tests.faults import group_log
-from tests.faults.group_log import CommitResult, Committed, Generation, GroupHistory, assigned
-from tests.faults.group_member import SESSION_MS
+from tests.faults.group_log import (
+    CommitResult,
+    Committed,
+    CurrentAssignment,
+    Generation,
+    GroupEnded,
+    GroupEpoch,
+    GroupHistory,
+    assigned,
+)
+from tests.faults.group_member import HEARTBEAT_MS, SESSION_MS
 from tests.faults.harness import load_factor
 from tests.faults.history import ACKED, History, Send
 from tests.faults.prober import guarded
 from tests.faults.processes import SUPERVISOR, Processes
 
-STRATEGIES = {"eager": "roundrobin", "cooperative": "cooperative-sticky"}
+EAGER, COOPERATIVE, MIXED = "eager", "cooperative", "mixed"
+LIBRDKAFKA, KAFKA_PYTHON, NATIVE = "librdkafka", "kafka_python", "native"
+
+
+class MemberKind(NamedTuple):
+    """The client of a member, and its assignor; "consumer" is the consumer protocol."""
+
+    client: str
+    strategy: str
+
+    @property
+    def is_classic(self) -> bool:
+        return self.strategy != "consumer"
+
+
+CLASSIC_KINDS = (MemberKind(LIBRDKAFKA, "range"), MemberKind(KAFKA_PYTHON, "range"))
+CONSUMER_KINDS = (MemberKind(LIBRDKAFKA, "consumer"), MemberKind(NATIVE, "consumer"))
+KINDS = {
+    EAGER: (MemberKind(LIBRDKAFKA, "roundrobin"),),
+    COOPERATIVE: (MemberKind(LIBRDKAFKA, "cooperative-sticky"),),
+    MIXED: (*CLASSIC_KINDS, *CONSUMER_KINDS),
+}
+"""The kinds of a group's members."""
 DYNAMIC, STATIC = 3, 2
 MEMBERS_MAX = 6
 PACE_S = (0.2, 1.2)
@@ -42,9 +75,17 @@ SHORT_PAUSE_S = 0.5
 STABLE_S_MAX = 10.0
 QUIET_S_MAX = 60.0
 """Maximum wait for events that are expected much sooner."""
+EXPECTED_ERRORS = ("fenced", "instance")
+"""Words of the errors of two members with one instance id."""
 PRODUCE_PAUSE_S = 0.02
 PRODUCE_COUNT = 40
-CONFIG = {"group.min.session.timeout.ms": "500"}
+CONFIG = {
+    "group.min.session.timeout.ms": "500",
+    "group.consumer.min.session.timeout.ms": "500",
+    "group.consumer.session.timeout.ms": str(SESSION_MS),
+    "group.consumer.min.heartbeat.interval.ms": str(HEARTBEAT_MS),
+    "group.consumer.heartbeat.interval.ms": str(HEARTBEAT_MS),
+}
 
 
 @dataclass(eq=False)
@@ -53,6 +94,7 @@ class Member:
 
     group: str
     name: str
+    kind: MemberKind
     instance: str
     process: subprocess.Popen[str]
     reader: threading.Thread | None = None
@@ -79,7 +121,12 @@ class Churn:
     def __post_init__(self) -> None:
         self.dice = random.Random(self.seed)
         self.processes = Processes(self.broker)
-        self.groups = {name: GroupHistory() for name in STRATEGIES}
+        names = ((EAGER, COOPERATIVE)[self.seed % 2], MIXED)
+        self.groups = {name: GroupHistory() for name in names}
+        self.static_kinds = (CLASSIC_KINDS, CONSUMER_KINDS)[self.seed // 2 % 2]
+        """The kinds of the static members of the mixed group."""
+        self.client_ids: dict[tuple[str, str], str] = {}
+        """By group and member id, of members of groups of the consumer protocol."""
         self.members: list[Member] = []
         self.turns: dict[str, int] = defaultdict(int)
         self.reads: dict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
@@ -137,34 +184,56 @@ class Churn:
     def accepted(self, key: bytes, value: bytes | None) -> None:
         record = group_records.read(key, value)
         assert record is not None, f"a record of an unknown kind: {key!r}"
-        if record.kind == group_records.OFFSET_COMMIT:
-            history = self.groups[record.key.group]
-            if record.value is not None:
-                word = record.value.metadata.rstrip("\0")  # librdkafka's terminating zero
-                history.log.append(Committed(record.key.partition, record.value.offset, word))
-        elif record.value is not None:
-            owners = tuple(
-                (each["client_id"], assigned(each["assignment"], self.topic))
-                for each in record.value["members"]
-            )
-            self.groups[record.key].log.append(Generation(record.value["generation"], owners))
+        history = self.groups[record.group_id]
+        value = record.value
+        match record.kind:
+            case group_records.OFFSET_COMMIT if value is not None:
+                word = value.metadata.rstrip("\0")  # librdkafka's terminating zero
+                history.log.append(Committed(record.key.partition, value.offset, word))
+            case group_records.GROUP_METADATA if value is not None:
+                owners = tuple(
+                    (each["client_id"], assigned(each["assignment"], self.topic))
+                    for each in value["members"]
+                )
+                history.log.append(Generation(value["generation"], owners))
+            case consumer_group_records.CONSUMER_GROUP if value is not None:
+                history.log.append(GroupEpoch(value["epoch"]))
+            case group_records.GROUP_METADATA | consumer_group_records.CONSUMER_GROUP:
+                history.log.append(GroupEnded())
+            case consumer_group_records.CONSUMER_MEMBER if value is not None:
+                self.client_ids[record.key] = value["client_id"]
+            case consumer_group_records.CURRENT_ASSIGNMENT:
+                self.owns(history, record.key, value)
+
+    def owns(
+        self, history: GroupHistory, member: tuple[str, str], value: dict[str, Any] | None
+    ) -> None:
+        """Note what a member of the consumer protocol owns; None: it was removed."""
+        parts: list[int] = []
+        if value is not None:
+            # The group reads one topic.
+            for each in (*value["assigned_partitions"], *value["partitions_pending_revocation"]):
+                parts += each["partitions"]
+        name = self.client_ids.get(member, "")
+        history.log.append(CurrentAssignment(member[1], name, tuple(sorted(parts))))
 
     # -- members -----------------------------------------------------------------------------
 
-    def start(self, group: str, instance: str = "") -> Member:
-        """Start a member, or restart a static one."""
+    def start(self, group: str, instance: str = "", kind: MemberKind | None = None) -> Member:
+        """Start a member, or restart a static one, of this kind or of one by chance."""
         self.names += 1
         name = instance or f"{group}-{self.names}"
+        kind = kind or self.dice.choice(KINDS[group])
         self.turns[name] += 1
         words = [self.broker.bootstrap, self.topic, group, name, str(self.turns[name]),
-                 STRATEGIES[group], *([instance] if instance else [])]  # fmt: skip
+                 kind.strategy, *([instance] if instance else [])]  # fmt: skip
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.group_member", *words],
+            [sys.executable, "-m", f"tests.faults.{kind.client}_member", *words],
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,  # librdkafka writes there that a second one fenced it
             text=True,
         )
-        member = Member(group, name, instance, process)
+        member = Member(group, name, kind, instance, process)
         member.reader = threading.Thread(
             target=guarded, args=(lambda: self.listen(member), self.faults)
         )
@@ -183,7 +252,7 @@ class Churn:
             elif word == "read":
                 partition, first, last = said
                 self.reads[member.group, partition].append((first, last))
-            elif word == "error" and "fenced" not in said[0].lower():
+            elif word == "error" and not any(each in said[0].lower() for each in EXPECTED_ERRORS):
                 self.faults.append(f"{member.name} was told: {said[0]}")
 
     def living(self, group: str, *, static: bool | None = None) -> list[Member]:
@@ -236,15 +305,23 @@ class Churn:
         member.resume_at = time.monotonic() + seconds
 
     def restart_static(self, group: str) -> None:
-        """Kill a static member and restart it within its session."""
+        """Kill a static member and restart it within its session.
+
+        With the consumer protocol it is terminated, because one that was killed keeps its instance
+        id until the session expires.
+        """
         member = self.dice.choice(self.living(group, static=True) or self.living(group))
-        self.send(member, signal.SIGKILL)
-        self.start(group, member.instance)
+        if member.kind.is_classic:
+            self.send(member, signal.SIGKILL)
+        else:
+            self.send(member, signal.SIGTERM)
+            member.process.wait(QUIET_S_MAX)
+        self.start(group, member.instance, member.kind)
 
     def conflict(self, group: str) -> None:
         """Start a second member with the instance id of a running one."""
         for member in self.living(group, static=True)[:1]:
-            self.start(group, member.instance)
+            self.start(group, member.instance, member.kind)
 
     def kill_coordinator(self, group: str) -> None:
         """Kill the supervisor."""
@@ -259,16 +336,18 @@ class Churn:
 
     def play(self, count: int) -> None:
         """Run until there were `count` rebalances, then wait until the groups are stable."""
-        for group in STRATEGIES:
+        for group in self.groups:
             for number in range(DYNAMIC + STATIC):
-                self.start(group, f"{group}-static-{number}" if number < STATIC else "")
+                is_static = number < STATIC
+                kind = self.static_kinds[number] if group == MIXED and is_static else None
+                self.start(group, f"{group}-static-{number}" if is_static else "", kind)
         for thread in self.threads:
             thread.start()
         deadline = time.monotonic() + 30 + 4 * count * load_factor()
         while self.generations < count and not self.faults:
             time.sleep(self.dice.uniform(*PACE_S))
             self.resume(time.monotonic())
-            group = self.dice.choice([*STRATEGIES])
+            group = self.dice.choice([*self.groups])
             if not self.living(group):
                 self.start(group)
             act = self.dice.choice(self.ACTS)
@@ -291,7 +370,7 @@ class Churn:
     def settle(self) -> None:
         """Let all members run; both groups must soon be stable and have committed everything."""
         self.resume(float("inf"))
-        for group in STRATEGIES:
+        for group in self.groups:
             if not self.living(group):
                 self.start(group)
         begun = time.monotonic()
@@ -353,7 +432,7 @@ class Churn:
     def judge(self) -> None:
         for group, history in self.groups.items():
             self.faults += [f"{group}: {each}" for each in group_log.violations(history)]
-        for group in STRATEGIES:
+        for group in self.groups:
             for partition in range(self.partitions):
                 self.all_read(group, partition)
 

@@ -45,7 +45,7 @@ from tests.conformance.clients import JAVA, JAVA_V1, KAFKA_PYTHON, LIBRDKAFKA
 from tests.conformance.driven import Driven
 from tests.conformance.table import Kafka, Refused, Transactions, until
 from tests.faults.processes import free_address
-from tests.faults.run import recorded, write_down
+from tests.faults.record import recorded, write_down
 from tools.apache_kafka import ApacheKafka
 
 CLIENTS = {client.name: client for client in (JAVA, JAVA_V1, LIBRDKAFKA, KAFKA_PYTHON)}

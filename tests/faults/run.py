@@ -7,14 +7,11 @@ faults included: an idle broker loses nothing.  A seed identifies a run.
 from __future__ import annotations
 
 import gc
-import json
-import os
 import statistics
-import subprocess
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from kafkalite.testing import Broker
 from tests.faults import group_workload, rings
@@ -23,13 +20,13 @@ from tests.faults.footprint import at_rest, grown
 from tests.faults.harness import FaultHarness
 from tests.faults.history import History, violations
 from tests.faults.processes import Processes, free_address
+from tests.faults.record import recorded
 from tests.faults.scenarios import CONFIG, MOVING, SCENARIOS
 
 ACKED_PER_SECOND_MIN = 500
 DURABILITIES = ("os", "fsync", "interval")
 GROUPS = "F22"
 RINGS = "F24"
-RECORD = Path(__file__).with_name("record.jsonl")
 
 
 @dataclass(frozen=True)
@@ -101,19 +98,6 @@ def spread(times: list[float]) -> list[float]:
     ranked = sorted(times)
     p99 = ranked[min(len(ranked) - 1, int(len(ranked) * 0.99))]
     return [len(ranked), *(round(s, 3) for s in (statistics.median(ranked), p99, ranked[-1]))]
-
-
-def commit() -> str:
-    """Return the commit of the sources, with a + if they have uncommitted changes."""
-    asked = (["rev-parse", "--short", "HEAD"], ["status", "--porcelain", "--", "kafkalite", "ext"])
-    try:
-        said = [
-            subprocess.run(["git", *words], capture_output=True, text=True, cwd=RECORD.parent)
-            for words in asked
-        ]
-    except OSError:
-        return ""
-    return said[0].stdout.strip() + ("+" if said[1].stdout.strip() else "")
 
 
 def run(plan: Plan) -> Run:
@@ -197,27 +181,3 @@ def keep(came: Run, directory: Path) -> None:
     came.history.write(directory / "history.jsonl")
     (directory / "kafkalite.log").write_text(came.log)
     (directory / "diary").write_text("\n".join([*came.diary, *came.complaints, ""]))
-
-
-class RecordedRun(Protocol):
-    """A run that the record file lists."""
-
-    def line(self) -> dict[str, Any]:
-        """Return the run's line of the record file."""
-
-
-def recorded(fault: str, **fields: Any) -> dict[str, Any]:
-    """Return the line of a run of this fault, with the fields that every line has."""
-    return {
-        "day": time.strftime("%Y-%m-%d"),
-        "commit": commit(),
-        "fault": fault,
-        **fields,
-        "load": round(os.getloadavg()[0], 1),
-    }
-
-
-def write_down(came: RecordedRun, record: Path = RECORD) -> None:
-    """Append the run's line to the record file."""
-    with record.open("a") as file:
-        print(json.dumps(came.line()), file=file)

@@ -43,15 +43,265 @@ COORDINATOR = "tests/coordination/test_transaction_coordinator.py"
 MARKERS = "tests/broker/test_marker_queue.py"
 LOG = "tests/storage/test_log_transactions.py"
 VERIFICATION = "tests/storage/test_verification.py"
-OFFSETS = "tests/coordination/test_transactional_offsets.py tests/broker/test_pending_offsets.py"
+OFFSETS = (
+    "tests/coordination/groups/offsets/test_transactional_offsets.py"
+    " tests/broker/test_pending_offsets.py"
+)
+
+GROUPS = "tests/coordination/groups/consumer/test_consumer_groups.py"
+GROUP_PROPERTIES = "tests/coordination/groups/consumer/test_consumer_group_properties.py"
+MIGRATION = "tests/coordination/groups/consumer/test_group_migration.py"
+MEMBER_EPOCHS = "tests/coordination/groups/consumer/test_member_epochs.py"
+
+GROUP_BUGS = (
+    SeededBug(
+        "G1", "a partition is granted before its owner has revoked it",
+        "kafkalite/coordination/groups/consumer/group_change.py",
+        "        return owner is None or owner == member_id or self.member(owner) is None",
+        "        return True",
+        GROUP_PROPERTIES,
+    ),
+    SeededBug(
+        "G2", "a heartbeat without owned partitions acknowledges a revocation",
+        "kafkalite/coordination/groups/consumer/reconciliation.py",
+        "    if owned is None:\n        return True", "    if owned is None:\n        return False",
+        GROUPS,
+    ),
+    SeededBug(
+        "G3", "the epoch of a member that has to revoke advances",
+        "kafkalite/coordination/groups/consumer/reconciliation.py",
+        "CurrentAssignment(current.epoch, current.epoch, UNREVOKED,",
+        "CurrentAssignment(target_epoch, current.epoch, UNREVOKED,",
+        GROUPS,
+    ),
+    SeededBug(
+        "G4", "the previous epoch is accepted with any partitions",
+        "kafkalite/coordination/groups/consumer/consumer_membership.py",
+        "(is_repeated and owned is not None and _is_within(owned, current))", "is_repeated",
+        GROUPS,
+    ),
+    SeededBug(
+        "G5", "the target is computed from what members have, not from the old target",
+        "kafkalite/coordination/groups/consumer/group_change.py",
+        "        before = {**self.group.target, **self._targets}\n",
+        "        before = {each.member_id: {topic: tuple(epochs) for topic, epochs in"
+        " each.current.assigned.items()} for each in self.members()}\n",
+        GROUPS,
+    ),
+    SeededBug(
+        "G6", "the rebalance timeout does not begin after a load",
+        "kafkalite/coordination/groups/consumer/consumer_membership.py",
+        "            if member.current.state is MemberState.UNREVOKED_PARTITIONS:",
+        "            if False:",
+        GROUPS,
+    ),
+    SeededBug(
+        "G7", "the return of a static member begins an epoch",
+        "kafkalite/coordination/groups/consumer/group_change.py",
+        "        self._targets[new_id] = target\n",
+        "        self._targets[new_id] = target\n        self.wants_epoch = True\n",
+        GROUPS,
+    ),
+    SeededBug(
+        "G8", "a second process takes the place of a static member that is there",
+        "kafkalite/coordination/groups/consumer/consumer_membership.py",
+        "        if not holder.is_classic and holder.current.epoch != LEAVE_STATIC_EPOCH:",
+        "        if False:",
+        GROUPS,
+    ),
+    SeededBug(
+        "G9", "an older epoch commits no partition that is to be revoked",
+        "kafkalite/coordination/groups/consumer/consumer_group.py",
+        "        for partitions in (current.assigned, current.pending):\n"
+        "            assigned_epoch",
+        "        for partitions in (current.assigned,):\n            assigned_epoch",
+        MEMBER_EPOCHS,
+    ),
+    SeededBug(
+        "G10", "the tombstone of a member precedes that of its assignment",
+        "kafkalite/coordination/groups/consumer/consumer_member.py",
+        "(CURRENT_ASSIGNMENT, TARGET_MEMBER, CONSUMER_MEMBER)",
+        "(CONSUMER_MEMBER, TARGET_MEMBER, CURRENT_ASSIGNMENT)",
+        GROUPS,
+    ),
+    SeededBug(
+        "G11", "the last leave keeps the assignment epoch",
+        "kafkalite/coordination/groups/consumer/group_change.py",
+        "        if not self.member_count:", "        if False:",
+        GROUPS,
+    ),
+    SeededBug(
+        "G12", "a regular expression is searched for in the names of topics",
+        "kafkalite/coordination/groups/assignment/topic_patterns.py",
+        "    return RegularExpression(text)", '    return RegularExpression(f".*({text}).*")',
+        "tests/coordination/groups/assignment/test_topic_patterns.py",
+    ),
+    SeededBug(
+        "G13", "a commit extends the session of its member",
+        "kafkalite/coordination/groups/consumer/consumer_group.py",
+        "            )\n        _check_commit_epoch(member, epoch, commits)\n",
+        "            )\n        _check_commit_epoch(member, epoch, commits)\n"
+        "        draft.set_deadline(self.deadline(SESSION, member.member_id), 45_000)\n",
+        MEMBER_EPOCHS,
+    ),
+    SeededBug(
+        "G14", "an upgrade loses the assignments of classic members",
+        "kafkalite/coordination/groups/consumer/group_migration.py",
+        "        assigned = _upgraded_assignment(member, topics, epoch)",
+        "        assigned: PartitionEpochs = {}",
+        MIGRATION,
+    ),
+)
+"""B1 to B14 of the design of groups."""
+
+SHARE_PARTITION = "tests/coordination/test_share_partition.py"
+
+SHARE_BUGS = (
+    SeededBug(
+        "S15", "a release takes the delivery back",
+        "kafkalite/coordination/share/share_partition.py",
+        "            self._ranges.move(each, each.target)\n",
+        "            each.delivery_count -= each.target is DeliveryState.AVAILABLE\n"
+        "            self._ranges.move(each, each.target)\n",
+        SHARE_PARTITION,
+    ),
+    SeededBug(
+        "S16", "the batches before an invalid one are acknowledged",
+        "kafkalite/coordination/share/share_partition.py",
+        "        spans = [span for batch in batches for span in self._checked(member_id, batch)]\n",
+        "        spans: list[Span] = []\n"
+        "        for batch in batches:\n"
+        "            try:\n"
+        "                spans += self._checked(member_id, batch)\n"
+        "            except InvalidRecordState:\n"
+        "                break\n",
+        SHARE_PARTITION,
+    ),
+    SeededBug(
+        "S17", "the start offset passes records that are Archiving",
+        "kafkalite/coordination/share/share_partition.py",
+        "            if each.state_after(write_id) not in TERMINAL:",
+        "            if each.state_after(write_id) not in {*TERMINAL, DeliveryState.ARCHIVING}:",
+        SHARE_PARTITION,
+    ),
+    SeededBug(
+        "S18", "the state is written for an earlier leader",
+        "kafkalite/coordination/share/share_coordinator.py",
+        "        if leader_epoch < known.leader_epoch:", "        if False:",
+        "tests/coordination/test_share_coordinator.py",
+    ),
+    SeededBug(
+        "S19", "the lock of a renewed record ends at its old time",
+        "kafkalite/coordination/share/share_partition.py",
+        "                    each.deadline_ms = now_ms + self.limits.lock_ms\n", "",
+        SHARE_PARTITION,
+    ),
+    SeededBug(
+        "S20", "a new partition of a known topic starts at its end",
+        "kafkalite/coordination/groups/share/share_membership.py",
+        "FROM_THE_BEGINNING if topic_id in known else LATEST_OR_CONFIGURED",
+        "LATEST_OR_CONFIGURED",
+        "tests/handlers/test_share_groups.py",
+    ),
+    SeededBug(
+        "S21", "records of aborted transactions are acquired",
+        "kafkalite/broker/share/fetched_batches.py",
+        "        return found.is_transactional and found.producer_id in self._aborting",
+        "        return False",
+        "tests/handlers/test_share_transactions.py",
+    ),
+)
+"""B15 to B21 of the design of groups."""
+
+MEMBER_EVENTS = "tests/client/test_group_events.py"
+CONSUMER_MEMBER = "tests/client/test_consumer_protocol_member.py"
+CLASSIC_MEMBER = "tests/client/test_classic_protocol_member.py"
+GROUP_CONSUMER = "tests/client/test_group_consumer.py"
+
+MEMBER_BUGS = (
+    SeededBug(
+        "M1", "a partition does not count as owned while its callback runs",
+        "kafkalite/client/group/consumer_protocol_member.py",
+        "            self._owned.update(change.partitions)\n        return change\n\n"
+        "    def applied(self, change: AssignmentChange, now_s: float) -> None:\n",
+        "            pass\n        return change\n\n"
+        "    def applied(self, change: AssignmentChange, now_s: float) -> None:\n"
+        "        if change.kind is ChangeKind.ASSIGNED:\n"
+        "            self._owned.update(change.partitions)\n",
+        CONSUMER_MEMBER,
+    ),
+    SeededBug(
+        "M2", "a revocation is acknowledged before its callback has returned",
+        "kafkalite/client/group/consumer_protocol_member.py",
+        "            self._owned.update(change.partitions)\n        return change",
+        "            self._owned.update(change.partitions)\n"
+        "        elif change is not None:\n"
+        "            self._sent_owned = None\n"
+        "            for partition in change.partitions:\n"
+        "                self._owned.pop(partition, None)\n"
+        "        return change",
+        CONSUMER_MEMBER,
+    ),
+    SeededBug(
+        "M3", "an eager member joins again without a revocation",
+        "kafkalite/client/group/classic_protocol_member.py",
+        "        if self.is_eager and (self._owned or self._applying is not None):",
+        "        if False:",
+        CLASSIC_MEMBER,
+    ),
+    SeededBug(
+        "M4", "what a cooperative member gives up is left without an owner",
+        "kafkalite/client/group/classic_protocol_member.py",
+        "        self._must_rejoin = self._must_rejoin or bool(self._sent_owned - assigned)",
+        "        pass",
+        CLASSIC_MEMBER,
+    ),
+    SeededBug(
+        "M5", "cooperative-sticky assigns a partition while its owner has it",
+        "kafkalite/client/group/client_assignors.py",
+        "        member.member_id: sorted(p for p in partitions if owners.get(p, index) == index)",
+        "        member.member_id: sorted(partitions)",
+        CLASSIC_MEMBER,
+    ),
+    SeededBug(
+        "M6", "after an error a heartbeat leaves out what has not changed",
+        "kafkalite/client/group/consumer_protocol_member.py",
+        '        """Handle the error of a heartbeat."""\n        self._sends_all = True',
+        '        """Handle the error of a heartbeat."""',
+        CONSUMER_MEMBER,
+    ),
+    SeededBug(
+        "M7", "an automatic commit covers a record that the current call returns",
+        "kafkalite/client/consumer/consumer.py",
+        "                if not (fill(deadline) if messages else self._fill(deadline, fill)):",
+        "                if not self._fill(deadline, fill):",
+        GROUP_CONSUMER,
+    ),
+    SeededBug(
+        "M8", "the heartbeat thread does not look after max.poll.interval.ms",
+        "kafkalite/client/group/consumer_protocol_member.py",
+        "            self._expire()",
+        "            self._poll_due_s = NEVER",
+        CONSUMER_MEMBER,
+    ),
+    SeededBug(
+        "M9", "a member commits partitions that it has revoked",
+        "kafkalite/client/consumer/group_reading.py",
+        "            self._reader.assign_member(left)\n", "",
+        GROUP_CONSUMER,
+    ),
+)
+"""Bugs of members in the native client; M9 is B22 of the design of groups."""
 
 BUGS = (
+    *GROUP_BUGS,
+    *SHARE_BUGS,
+    *MEMBER_BUGS,
     SeededBug(
         "B1", "EndTxn gets its response before Prepare is committed",
         "kafkalite/broker/machine_host.py",
-        "            self._wait(records, settle)",
-        "            self._wait(records, lambda _: None)\n"
-        "            future.resolve(result.response)",
+        "        end_offset = self.journal.end_offset\n",
+        "        end_offset = self.journal.committed_offset\n",
         "tests/broker/test_machine_host.py",
     ),
     SeededBug(
@@ -113,7 +363,7 @@ BUGS = (
     ),
     SeededBug(
         "B10", "the search for aborted transactions ends with the first segment",
-        "kafkalite/storage/log_reader.py",
+        "kafkalite/storage/aborted_lookup.py",
         "    for segment in aborting:", "    for segment in aborting[:1]:",
         LOG,
     ),
@@ -148,7 +398,7 @@ BUGS = (
     ),
     SeededBug(
         "B15", "a pending offset overwrites a newer one",
-        "kafkalite/coordination/pending_offsets.py",
+        "kafkalite/coordination/groups/offsets/pending_offsets.py",
         "            self._replace_offset(offsets, producer_id)\n\n    def drop",
         "            pass\n\n    def drop",
         OFFSETS,
@@ -156,12 +406,12 @@ BUGS = (
     SeededBug(
         "B16", "the journal is loaded by the last record of each key",
         "kafkalite/broker/coordinator/journal_loader.py",
-        "                    if not self._open:", "                    if True:",
+        "JournalScan(codec.is_transactional)", "JournalScan(False)",
         OFFSETS,
     ),
     SeededBug(
         "B17", "a partition is unstable by one producer only",
-        "kafkalite/coordination/pending_offsets.py",
+        "kafkalite/coordination/groups/offsets/pending_offsets.py",
         "        return key in self._groups.get(key.group, ())",
         "        return len(self._groups.get(key.group, {}).get(key, ())) == 1",
         OFFSETS,

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from tests.faults.application import Application, ApplicationRun
 from tests.faults.connect_application import FileSource
-from tests.faults.run import write_down
+from tests.faults.record import write_down
 from tests.faults.streams_applications import JoinAndSums, WordCount
 from tests.faults.victims import Victim, victims
 

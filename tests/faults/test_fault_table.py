@@ -1,7 +1,7 @@
-"""The tests of each crash point, fault and missing right of transactions and compaction.
+"""The tests of each crash point, fault and missing right of transactions, compaction and groups.
 
-A fault with a number that is not here (F1, F3 to F5, F22, F24) is a scenario of run.py.  The
-simulation of tests/simulation/test_transactions.py kills processes at random points, too.
+A fault with a number that is not here (F1, F3 to F5, F24) is a scenario of run.py.  The simulation
+of tests/simulation/test_transactions.py kills processes at random points, too.
 """
 
 from __future__ import annotations
@@ -118,6 +118,10 @@ FAULTS: Table = {
             "test_timeout_after_a_reload_is_within_its_bounds_whatever_the_clock",
         ],
     },
+    "F22: groups under churn, one of them with members of both protocols and three clients": {
+        "tests/faults/test_faults.py": ["test_groups_have_one_owner_per_partition_under_churn"],
+        "tests/client/test_mixed_groups.py": ["test_members_of_two_clients_read_each_record_once"],
+    },
     "F23: exactly-once copies under kills": {"tests/faults/copying.py": ["main"]},
     "F23: applications of Kafka under kills": {"tests/faults/streaming.py": ["main"]},
     "F26: compaction is interrupted": {
@@ -127,6 +131,7 @@ FAULTS: Table = {
         SWAP: ["test_process_killed_in_a_swap_of_several_segments_leaves_all_old_or_all_new"],
     },
     "F30: seeded bugs": {"tests/faults/test_seeded_bugs.py": ["test_seeded_bug_is_caught"]},
+    "F31: share groups under kills": {"tests/faults/sharing.py": ["main"]},
 }
 
 RIGHTS: Table = {

@@ -2,7 +2,16 @@
 
 import pytest
 
-from tests.faults.group_log import CommitResult, Committed, Generation, GroupHistory, violations
+from tests.faults.group_log import (
+    CommitResult,
+    Committed,
+    CurrentAssignment,
+    Generation,
+    GroupEnded,
+    GroupEpoch,
+    GroupHistory,
+    violations,
+)
 
 
 def generation(number, **owners):
@@ -76,3 +85,43 @@ def test_group_log_reports_invalid_member_responses(result, complaint):
 
 def test_group_log_ignores_errors_of_a_killed_coordinator():
     assert complaints(results=(CommitResult(1, 3, "b/1/1", 22),), interrupted=True) == []
+
+
+UPGRADED = (
+    generation(4, a=(0, 1)),
+    GroupEnded(),
+    GroupEpoch(4),
+    CurrentAssignment("m-a", "a", (0, 1)),
+    GroupEpoch(5),
+    Committed(1, 3, "a/1/1"),
+    CurrentAssignment("m-a", "a", (0,)),
+    CurrentAssignment("m-b", "b", (1,)),
+    Committed(0, 5, "a/1/2"),
+    Committed(1, 4, "b/1/1"),
+)
+
+
+def test_group_log_accepts_a_group_that_changes_its_protocol():
+    downgraded = (
+        CurrentAssignment("m-a", "a"),
+        CurrentAssignment("m-b", "b"),
+        GroupEnded(),
+        generation(6, b=(0, 1)),
+        Committed(0, 6, "b/1/2"),
+    )
+    assert complaints((*UPGRADED, *downgraded), ()) == []
+    assert GroupHistory(log=[*UPGRADED, *downgraded]).generations == 3
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        CurrentAssignment("m-b", "b", (0, 1)),
+        CurrentAssignment("m-c", "c", (1,)),
+        GroupEpoch(3),
+        Committed(1, 9, "a/1/3"),
+    ],
+    ids=["one that is not yet revoked", "a member too many", "an older epoch", "a former owner"],
+)
+def test_group_log_reports_invalid_records_of_the_consumer_protocol(wrong):
+    assert complaints((*UPGRADED, wrong), ()) == ["I11"]

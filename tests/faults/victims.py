@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -22,19 +22,26 @@ class Victim(Protocol):
     def strike(self, dice: random.Random) -> str:
         """Kill a process, and start it if nobody else does; return what it was."""
 
+    def strike_all(self, dice: random.Random) -> str:
+        """Kill every process, and start them; return what they were."""
+
 
 class Ours:
-    """kafkalite with workers; its launcher restarts a killed node."""
+    """kafkalite; its launcher restarts a killed node, except where one process is the broker."""
 
     def __init__(self, broker: Broker) -> None:
         self.bootstrap = broker.bootstrap
         self.processes = Processes(broker)
 
     def strike(self, dice: random.Random) -> str:
-        node = dice.choice([SUPERVISOR, *self.processes.workers, -1])
+        nodes = [] if self.processes.alone else [SUPERVISOR, *self.processes.workers]
+        node = dice.choice([*nodes, -1])
         if node >= 0:
             self.processes.kill(node)
             return "the supervisor" if node == SUPERVISOR else "a worker"
+        return self.strike_all(dice)
+
+    def strike_all(self, dice: random.Random) -> str:
         self.processes.kill_all(dice)
         self.processes.start()
         return "all processes"
@@ -52,13 +59,19 @@ class Apache:
         self.kafka.restart()
         return "the broker"
 
+    strike_all = strike
+
 
 @contextmanager
-def victims(against: str, durability: str) -> Iterator[Victim]:
-    """Start kafkalite with two workers, or Apache Kafka."""
+def victims(
+    against: str, durability: str, config: Mapping[str, str] | None = None, *, workers: int = 2
+) -> Iterator[Victim]:
+    """Start kafkalite, or Apache Kafka."""
     if against == "apache":
-        with tempfile.TemporaryDirectory() as scratch, ApacheKafka(Path(scratch)) as kafka:
+        with tempfile.TemporaryDirectory() as scratch, ApacheKafka(Path(scratch), config) as kafka:
             yield Apache(kafka)
         return
-    with Broker(workers=2, durability=durability, listen=free_address()) as broker:
+    with Broker(
+        workers=workers, durability=durability, listen=free_address(), config=config
+    ) as broker:
         yield Ours(broker)

@@ -14,7 +14,7 @@ from typing import Any
 from kafkalite._ext import record_writer, ring
 from kafkalite._ext.message_reader import RowBuilder
 from kafkalite._ext.record_reader import COMPRESSED, ColumnBuilder, Memory
-from kafkalite.client.consumer.record_sets import decode_set
+from kafkalite.client.decoding.record_sets import decode_set
 from kafkalite.errors import KafkaError
 from kafkalite.records.batch import Record, TimestampType, build
 from kafkalite.records.compression import Codec

@@ -3,8 +3,8 @@
     python -m tests.fuzz.connects --connects 50000 --a-minute 10000
 
 Some of the silent ones stay for a while, so that there are always many of them.  The other half
-send ApiVersions and must get a response.  Afterwards the broker has as many descriptors as before,
-its processes and its log are unaffected, and the healthy client was served.
+send ApiVersions and must get a response.  Afterwards the broker has no more descriptors than
+before, its processes and its log are unaffected, and the healthy client was served.
 """
 
 from __future__ import annotations
@@ -72,6 +72,12 @@ def descriptors(pids: list[int]) -> dict[int, int]:
     return {pid: sum(map(is_no_file, Path(f"/proc/{pid}/fd").iterdir())) for pid in pids}
 
 
+def additional(pids: list[int], before: dict[int, int]) -> dict[int, int]:
+    """Count the descriptors that each process has beyond those of `before`."""
+    now = descriptors(pids)
+    return {pid: now[pid] - before[pid] for pid in pids if now[pid] > before[pid]}
+
+
 def is_no_file(descriptor: Path) -> bool:
     with contextlib.suppress(FileNotFoundError):  # closed meanwhile
         return not str(descriptor.readlink()).startswith("/")
@@ -85,9 +91,12 @@ def weathered(workers: int, seed: int, connects: int, a_minute: float = 1e9) -> 
         broker.topic(name=HEALTHY)
         campaign = Campaign(broker, seed)
         with Healthy(broker.bootstrap, HEALTHY) as healthy:
+            healthy.phase()
+            # Counted before the first storm, and compared with "no more than": a connection whose
+            # end the broker has not read yet would be counted here, and be closed afterwards.
+            before = descriptors(campaign.processes)
             storm(broker, dice, connects // 10, a_minute)
             healthy.phase()
-            before = descriptors(campaign.processes)
             campaign.resident = resident(campaign.processes)
             time.sleep(1)
             alone = healthy.phase()
@@ -95,7 +104,10 @@ def weathered(workers: int, seed: int, connects: int, a_minute: float = 1e9) -> 
             storm(broker, dice, connects, a_minute)
             seconds = time.monotonic() - begun
             meanwhile = healthy.phase()
-            until(lambda: descriptors(campaign.processes) == before)
+            until(
+                lambda: not additional(campaign.processes, before),
+                explain=lambda: f"left open: {additional(campaign.processes, before)}",
+            )
             campaign.judge()
             assert campaign.growth < GROWTH_MAX
         return (

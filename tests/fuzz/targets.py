@@ -37,7 +37,7 @@ from kafkalite._ext.record_scan import RecordScan
 from kafkalite.errors import CorruptMessage, KafkaError
 from kafkalite.protocol.frame import FLEXIBLE_FROM, write_header
 from kafkalite.protocol.schema import BY_KEY, MessageSchema
-from kafkalite.protocol.schemas import bus, group_records, internal
+from kafkalite.protocol.schemas import bus, consumer_protocol, group_records, internal
 from kafkalite.protocol.schemas.fetch import FETCH
 from kafkalite.protocol.schemas.produce import PRODUCE
 from kafkalite.records.batch import Record, batches, build
@@ -127,7 +127,7 @@ def groups(given: memoryview) -> int:
     (size,) = KEY_SIZE.unpack_from(given)
     said = bytes(given[KEY_SIZE.size :])
     key, value = said[:size], said[size:]
-    named = group_records.subscribed_topics(said)
+    named = consumer_protocol.subscribed_topics(said)
     assert named is None or all(isinstance(name, str) for name in named)
     try:
         record = group_records.read(key, value or None)
@@ -163,7 +163,7 @@ def groups_seeds() -> Iterator[bytes]:
     for record in made:
         name, value = group_records.write(record)
         yield KEY_SIZE.pack(len(name)) + name + (value or b"")
-    yield KEY_SIZE.pack(0) + group_records.SUBSCRIPTION.write(0, {"topics": ["a", "b"]})
+    yield KEY_SIZE.pack(0) + consumer_protocol.SUBSCRIBED_TOPICS.write(0, {"topics": ["a", "b"]})
 
 
 # Input: a request, from its header on.

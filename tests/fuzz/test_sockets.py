@@ -1,4 +1,4 @@
-"""Twenty thousand fuzzed frames against brokers of both shapes; and self-tests of the checks.
+"""Twelve thousand fuzzed frames against brokers of both shapes; and self-tests of the checks.
 
 More frames, and other ones: python -m tests.fuzz.sockets.
 """
@@ -16,7 +16,7 @@ from tests.fuzz import conversations, sockets
 from tests.fuzz.conversations import Conversation, Fault, Talk, Tally
 from tests.fuzz.requests import World
 
-FRAMES = 10_000
+FRAMES = 6_000
 SEED = 1
 
 

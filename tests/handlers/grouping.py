@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kafkalite import errors
-from kafkalite.coordination.initial_rebalance import STATIC_GATHER_MS
+from kafkalite.coordination.groups.classic.initial_rebalance import STATIC_GATHER_MS
 from kafkalite.protocol.schemas.configs import INCREMENTAL_ALTER_CONFIGS
 from kafkalite.protocol.schemas.groups import (
     FIND_COORDINATOR,

@@ -27,7 +27,7 @@ from tests.handlers.denying import Denying
 
 SET, DELETE, APPEND, SUBTRACT = range(4)
 DYNAMIC_TOPIC, DYNAMIC_BROKER, DYNAMIC_DEFAULT, STATIC, DEFAULT = range(1, 6)
-DYNAMIC_LOGGER, DYNAMIC_METRICS = 6, 7
+DYNAMIC_LOGGER, DYNAMIC_METRICS, DYNAMIC_GROUP = 6, 7, 8
 A_TOPIC = (Resource.TOPIC, "a")
 ALL, THIS = (Resource.BROKER, ""), (Resource.BROKER, "0")
 
@@ -200,7 +200,26 @@ def test_describe_configs_accepts_unknown_subscription_and_group(broker):
         "*",
         DYNAMIC_METRICS,
     )
-    assert configs(broker, (Resource.GROUP, "g")) == {}
+    found = configs(broker, (Resource.GROUP, "g"))
+    assert found.keys() == SCOPES[Resource.GROUP].keys()
+    assert {entry.config_source for entry in found.values()} == {DEFAULT}
+
+
+def test_group_overrides_the_default_of_the_broker_within_its_bounds(broker):
+    group, key = (Resource.GROUP, "g"), "consumer.session.timeout.ms"
+    put(broker, ALL, group_consumer_session_timeout_ms="20000")
+    assert value_and_source(broker, group, key) == ("20000", DYNAMIC_DEFAULT)
+    put(broker, group, consumer_session_timeout_ms="30000")
+    assert value_and_source(broker, group, key) == ("30000", DYNAMIC_GROUP)
+    assert configs(broker, (Resource.GROUP, "other"))[key].value == "20000"
+    (listed,) = broker.request(LIST_CONFIG_RESOURCES, 1, resource_types=[32]).config_resources
+    assert listed.resource_name == "g"
+    put(broker, ALL, group_consumer_max_session_timeout_ms="25000")
+    (refused,) = alter(broker, (group, (key, "26000")))
+    assert refused.error_code == errors.InvalidConfig.code
+    assert refused.error_message.endswith("group.consumer.max.session.timeout.ms")
+    broker.restart()
+    assert value_and_source(broker, group, key) == ("30000", DYNAMIC_GROUP)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,10 @@ import pytest
 
 from kafkalite import errors
 from kafkalite.broker.security import ALTER
+from kafkalite.protocol.schemas import transaction_records
 from kafkalite.protocol.schemas.cluster import API_VERSIONS, UPDATE_FEATURES
+from kafkalite.records.batch import batches
+from kafkalite.storage.log_reader import read
 from tests.handlers.denying import Denying
 from tests.handlers.grouping import find
 from tests.handlers.transacting import add, end, hold_markers, host, init, stored
@@ -18,12 +21,12 @@ REFUSED = "The update failed for all features since the following feature had an
 
 
 def features(broker, version=4):
-    """Return (supported, finalized) as in ApiVersions."""
+    """Return (supported, finalized) of the feature, as in ApiVersions."""
     answer = broker.request(API_VERSIONS, version, **SOFTWARE)
     supported = [(each.name, each.min_version, each.max_version)
-                 for each in answer.supported_features]  # fmt: skip
+                 for each in answer.supported_features if each.name == NAME]  # fmt: skip
     finalized = [(each.name, each.max_version_level, each.min_version_level)
-                 for each in answer.finalized_features]  # fmt: skip
+                 for each in answer.finalized_features if each.name == NAME]  # fmt: skip
     return supported, finalized
 
 
@@ -35,6 +38,14 @@ def update(broker, level, upgrade_type=UPGRADE, version=2, name=NAME, **request)
     entry = {"feature": name, "max_version_level": level}
     entry |= {"upgrade_type": upgrade_type} if version else {"allow_downgrade": upgrade_type > 1}
     return broker.request(UPDATE_FEATURES, version, feature_updates=[entry], **request)
+
+
+def last_record(broker):
+    """Return the last record of the transaction coordinator."""
+    log = host(broker).partition.log
+    batch = next(batches(read(log, log.end_offset - 1, 1 << 20, log.end_offset).read()))
+    record = batch.records()[-1]
+    return transaction_records.read(record.key, record.value)
 
 
 @pytest.mark.parametrize("version", [4, 5])
@@ -121,8 +132,7 @@ def test_records_and_fencing_aborts_follow_the_level(transactional):
         name = f"id-{level}-{upgrade_type}"
         _, *pair = init(transactional, name=name)
         assert add(transactional, 3, pair, ("t", 0), name=name) == {("t", 0): 0}
-        records = [record.version for record in host(transactional).machine.records()]
-        assert set(records) == {version}
+        assert last_record(transactional).version == version
         assert init(transactional, name=name)[0] == errors.ConcurrentTransactions.code
         aborted = stored(transactional, name)
         assert (aborted.transaction_version, aborted.producer_epoch) == (level, 1)

@@ -18,7 +18,7 @@ def restart_slowly(groups, monkeypatch):
     """Return a function that restarts the node so that a tick loads one record."""
 
     def restart():
-        monkeypatch.setattr(journal_loader, "LOAD_COUNT", 1)
+        monkeypatch.setattr(journal_loader, "STEP_SIZE", 1)
         monkeypatch.setattr(coordinator_host, "LOAD_MS", 0)
         groups.restart()
 
@@ -77,13 +77,13 @@ def test_offsets_of_deleted_topics_are_removed_in_parts(groups, monkeypatch):
     (host,) = groups.node.groups
     assert host.machine.offsets.count == 4
     counts = []
-    forget = host.machine.write_tombstones
+    forget = host.machine.write_deletions
 
     def noted(tombstones, now_ms):
         counts.append(len(tombstones))
         return forget(tombstones, now_ms)
 
-    monkeypatch.setattr(host.machine, "write_tombstones", noted)
+    monkeypatch.setattr(host.machine, "write_deletions", noted)
     groups.request(DELETE_TOPICS, 5, topic_names=["t"], timeout_ms=1_000)
     groups.create("t", 2)
     assert host.machine.offsets.count > 0

@@ -12,6 +12,8 @@ from kafkalite.broker.coordinator.coordinator_host import LATE_TIMER_PAUSE_MS
 from kafkalite.broker.security import DELETE, DESCRIBE, READ
 from kafkalite.config.resources import Resource
 from kafkalite.config.settings import Source
+from kafkalite.config.topic import SEGMENT_BYTES
+from kafkalite.coordination.image import TopicImage
 from kafkalite.errors import KafkaStorageError
 from kafkalite.protocol.schemas.cluster import METADATA
 from kafkalite.protocol.schemas.configs import DESCRIBE_CONFIGS
@@ -104,7 +106,7 @@ def test_find_coordinator_without_offsets_topic_is_not_available(broker, monkeyp
     ("name", "key_type", "compression"),
     [("__consumer_offsets", 0, "producer"), ("__transaction_state", 1, "uncompressed")],
 )
-def test_internal_topic_is_described_as_compacted_and_its_logs_keep_all(
+def test_internal_topic_is_described_as_compacted_and_its_logs_are(
     broker, name, key_type, compression
 ):
     find(broker, key_type=key_type)
@@ -117,7 +119,32 @@ def test_internal_topic_is_described_as_compacted_and_its_logs_keep_all(
         ("cleanup.policy", "compact", source), ("compression.type", compression, source),
     ]  # fmt: skip
     config = broker.node.replicas.leader(name, 0).log.config
-    assert (config.compacts, config.deletes) == (False, False)
+    assert (config.compacts, config.deletes) == (True, False)
+    assert config.segment_bytes == 104_857_600
+
+
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
+def test_internal_topic_of_an_earlier_version_has_the_segment_size_of_its_kind(broker, name):
+    # Its config is that with which it was created, and cannot be altered.
+    settings = broker.node.metadata.log_settings_of(TopicImage(name, bytes(16)))
+    assert settings[SEGMENT_BYTES] == 104_857_600
+    own = TopicImage(name, bytes(16), config={"segment.bytes": "2097152"})
+    assert broker.node.metadata.log_settings_of(own)[SEGMENT_BYTES] == 2_097_152
+
+
+@pytest.mark.parametrize(
+    ("name", "key_type"), [("__consumer_offsets", 0), ("__transaction_state", 1)]
+)
+def test_internal_topic_of_an_earlier_version_is_described_with_its_segment_size(
+    broker, name, key_type
+):
+    find(broker, key_type=key_type)
+    topic = broker.node.image.topic(name)
+    topic.config = {"cleanup.policy": "compact"}
+    keys = ["cleanup.policy", "segment.bytes"]
+    resource = {"resource_type": Resource.TOPIC, "resource_name": name, "configuration_keys": keys}
+    (described,) = broker.request(DESCRIBE_CONFIGS, 4, resources=[resource]).results
+    assert [each.value for each in described.configs] == ["compact", "104857600"]
 
 
 def test_find_coordinator_without_permission_is_refused(broker):

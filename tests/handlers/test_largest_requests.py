@@ -14,7 +14,8 @@ import pytest
 from kafkalite.broker.controller import decisions
 from kafkalite.broker.handlers import groups, offset_commits
 from kafkalite.clock import ManualClock
-from kafkalite.coordination import configs, group_coordinator
+from kafkalite.coordination import configs
+from kafkalite.coordination.groups import classic_membership
 from kafkalite.coordination.image import TopicImage, new_partition
 from kafkalite.errors import InvalidRequest
 from kafkalite.protocol.schema import BY_KEY, MessageSchema
@@ -198,7 +199,7 @@ def test_largest_request_has_no_long_tick(large, name, monkeypatch):
     version, request_of = REQUESTS[name]
     for module, bound in (
         (groups, "ENTRIES_AT_ONCE"), (offset_commits, "ENTRIES_AT_ONCE"),
-        (decisions, "WEIGHT_MAX"), (configs, "CHANGES_MAX"), (group_coordinator, "PROTOCOLS_MAX"),
+        (decisions, "WEIGHT_MAX"), (configs, "CHANGES_MAX"), (classic_membership, "PROTOCOLS_MAX"),
     ):  # fmt: skip
         monkeypatch.setattr(module, bound, getattr(module, bound) // SCALE)
     monkeypatch.setattr(api.request, "units_max", api.request.units_max // SCALE)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kafkalite import errors
+from kafkalite.broker.replica import delayed_fetch
 from kafkalite.broker.security import ALTER, CLUSTER_ACTION, WRITE
 from kafkalite.protocol.schemas.fetch import FETCH
 from kafkalite.protocol.schemas.offsets import LIST_OFFSETS
@@ -18,14 +19,16 @@ READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 LATEST = -1
 
 
-def produce(node: InProcess, producer_id=7, sequence=0, epoch=0, transactional=True, **fields):
+def produce(
+    node: InProcess, producer_id=7, sequence=0, epoch=0, transactional=True, index=0, **fields
+):
     """Produce a record of a transaction and return the partition's response."""
     batch = build(
         [Record(timestamp=node.clock.wall_ms(), value=b"v")], producer_id=producer_id,
         producer_epoch=epoch, base_sequence=sequence, transactional=transactional,
     )  # fmt: skip
     request = {"transactional_id": "id", "acks": -1, "timeout_ms": 1_000, **fields}
-    data = [{"name": "a", "partition_data": [{"index": 0, "records": batch}]}]
+    data = [{"name": "a", "partition_data": [{"index": index, "records": batch}]}]
     response = node.request(PRODUCE, 9, topic_data=data, **request)
     (entry,) = response.responses[0].partition_responses
     return entry
@@ -200,6 +203,24 @@ def test_records_of_a_transaction_without_its_id_are_refused(unverified):
     assert end_offset(unverified, READ_UNCOMMITTED) == 1
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_request_with_records_of_a_transaction_without_its_id_is_refused_whole(unverified, first):
+    data = [
+        {"name": "a", "partition_data": [
+            {"index": index, "records": build(
+                [Record(timestamp=unverified.clock.wall_ms(), value=b"v")], producer_id=7,
+                producer_epoch=0, base_sequence=0, transactional=is_transactional,
+            )}
+            for index, is_transactional in enumerate([first, not first])
+        ]},
+    ]  # fmt: skip
+    response = unverified.request(
+        PRODUCE, 9, topic_data=data, acks=-1, timeout_ms=5000, transactional_id=None
+    )
+    codes = [each.error_code for each in response.responses[0].partition_responses]
+    assert codes == [errors.TransactionalIdAuthorizationFailed.code] * 2
+
+
 def test_records_of_another_principals_transaction_are_refused(unverified):
     unverified.node.authorizer = Denying(WRITE, names="id")
     assert produce(unverified).error_code == errors.TransactionalIdAuthorizationFailed.code
@@ -231,3 +252,59 @@ def test_aborted_records_are_skipped_after_a_restart(unverified):
     ]
     write(unverified, marker(8))
     assert fetch(unverified, 0, READ_COMMITTED).last_stable_offset == 8
+
+
+def abort_in_turn(node: InProcess, count: int) -> None:
+    for producer_id in range(count):
+        assert produce(node, producer_id).error_code == 0
+        assert write(node, marker(producer_id, commit=False)) == [[0]]
+
+
+def test_fetch_returns_a_bounded_number_of_aborted_transactions(unverified, monkeypatch):
+    monkeypatch.setattr(delayed_fetch, "ABORTED_MAX", 100)
+    abort_in_turn(unverified, 400)
+    offset, met = 0, set()
+    while offset < 800:
+        entry = fetch(unverified, offset, READ_COMMITTED)
+        listed = {(each.producer_id, each.first_offset) for each in entry.aborted_transactions}
+        assert len(listed) <= 100
+        for each in batches(entry.records):
+            record = each.header.producer_id, each.header.base_offset
+            assert each.header.is_control or record in listed
+            offset = each.header.last_offset + 1
+        met |= listed
+    assert met == {(number, 2 * number) for number in range(400)}
+
+
+def test_transactions_that_overlap_a_fetch_do_not_make_it_smaller(unverified, monkeypatch):
+    monkeypatch.setattr(delayed_fetch, "ABORTED_MAX", 100)
+    for producer_id in range(350):
+        assert produce(unverified, producer_id).error_code == 0
+    for producer_id in range(350):
+        assert write(unverified, marker(producer_id, commit=False)) == [[0]]
+    entry = fetch(unverified, 149, READ_COMMITTED)
+    listed = {each.producer_id for each in entry.aborted_transactions}
+    found = [each.header for each in batches(entry.records)]
+    assert 149 < len(listed) <= 250 and listed >= {*range(150)}
+    assert len(found) > 25
+    assert {header.producer_id for header in found if not header.is_control} <= listed
+    entry = fetch(unverified, 349, READ_COMMITTED)
+    assert len(entry.aborted_transactions) == 350
+    assert [*batches(entry.records)][-1].header.base_offset == 699
+
+
+def test_partition_behind_many_aborted_transactions_is_read_later(unverified, monkeypatch):
+    monkeypatch.setattr(delayed_fetch, "ABORTED_MAX", 3)
+    abort_in_turn(unverified, 3)
+    assert produce(unverified, 9, index=1).error_code == 0
+    assert write(unverified, marker(9, commit=False, partitions=[1])) == [[0]]
+    partitions = [
+        {"partition": index, "fetch_offset": 0, "partition_max_bytes": 1 << 20} for index in (0, 1)
+    ]
+    response = unverified.request(
+        FETCH, 12, replica_id=-1, max_wait_ms=0, min_bytes=1, max_bytes=1 << 20, session_epoch=-1,
+        isolation_level=READ_COMMITTED, topics=[{"topic": "a", "partitions": partitions}],
+    )  # fmt: skip
+    first, second = response.responses[0].partitions
+    assert len(first.aborted_transactions) == 3 and record_count(first) == 6
+    assert not second.aborted_transactions and not second.records

@@ -13,9 +13,11 @@ from kafkalite import errors
 from kafkalite.broker.future import Future
 from kafkalite.broker.replica import transaction_verifier, verification_queue
 from kafkalite.broker.replica.transaction_verifier import RequestTransaction, VerificationRequest
+from kafkalite.coordination.features import TRANSACTION_VERSION
 from kafkalite.coordination.topic_names import TRANSACTION_STATE
 from kafkalite.coordination.transaction import NO_PRODUCER, ProducerEpoch
 from kafkalite.coordination.transaction_coordinator import InitOptions
+from kafkalite.protocol.schemas.cluster import UPDATE_FEATURES
 from kafkalite.protocol.schemas.produce import PRODUCE
 from kafkalite.protocol.schemas.topics import DELETE_TOPICS
 from kafkalite.records.batch import Record, build
@@ -511,6 +513,16 @@ def test_new_clients_add_their_partitions(coordinated):
     coordinated.until(lambda: wire.sent is not None)
     assert codes_of(coordinated, wire, ADDING) == [0, 0]
     assert partitions_of(coordinated) == {("t", 0), ("t", 1)}
+
+
+def test_new_clients_are_refused_while_version_0_is_finalized(coordinated):
+    producer = begin(coordinated)
+    level = {"feature": TRANSACTION_VERSION, "max_version_level": 0, "upgrade_type": 2}
+    assert coordinated.request(UPDATE_FEATURES, 2, feature_updates=[level]).error_code == 0
+    wire = send(coordinated, [(0, batch_of(coordinated, 0, producer))], ADDING)
+    coordinated.until(lambda: wire.sent is not None)
+    assert codes_of(coordinated, wire, ADDING) == [errors.UnsupportedVersion.code]
+    assert partitions_of(coordinated) == set()
 
 
 def test_topic_of_a_request_with_topic_ids_is_added_by_its_name(coordinated):

@@ -7,7 +7,6 @@ from itertools import count
 import pytest
 
 from kafkalite import errors
-from kafkalite.broker.coordinator import partition_journal
 from kafkalite.broker.future import Future
 from kafkalite.broker.handlers.transactions import transactional_offsets
 from kafkalite.broker.security import READ, WRITE
@@ -202,25 +201,6 @@ def test_pending_offset_survives_a_restart_and_bounds_the_last_stable_offset(own
     own.restart()
     own.until(lambda: [*own.node.groups])
     assert [each[0] for each in app.fetch(indexes=(0, 1))] == [5, 2]
-
-
-def test_log_start_does_not_pass_a_pending_offset(own, monkeypatch):
-    monkeypatch.setattr(partition_journal, "REWRITE_AFTER_SIZE", 1_000)
-    app = TransactionalApp(own, 3, "g").begin()
-    assert plain_commit(own, offset=1) == 0
-    partition = own.node.replicas.leader(CONSUMER_OFFSETS, 0)
-    assert app.commit() == [0]
-    begun = partition.last_stable_offset
-    for offset in range(20):
-        assert plain_commit(own, offset=offset, index=1) == 0
-    pass_time(own, 1_000)
-    assert partition.log.log_start_offset <= begun
-    app.end()
-    pass_time(own, 1_000)
-    own.until(lambda: partition.log.log_start_offset > begun)
-    own.restart()
-    own.until(lambda: [*own.node.groups])
-    assert [each[0] for each in app.fetch(indexes=(0, 1))] == [5, 19]
 
 
 # -- verification ---------------------------------------------------------------------------------

@@ -38,6 +38,9 @@ MADE_UP = ("topic_id", "member_id", "producer_id")
 WHERE_IT_IS = (
     "listeners", "advertised.listeners", "log.dir", "log.dirs", "controller.quorum.voters",
 )  # fmt: skip
+TEXTS = (
+    "error_message", "batch_index_error_message", "acknowledge_error_message", "documentation",
+)  # fmt: skip
 UNTOLD = (-1, "", None, "none")
 NAMES = ("name", "topic", "group_id", "resource_name")
 
@@ -178,10 +181,11 @@ class Conversation:
         assert len(answer) == int.from_bytes(prefix, "big"), "an answer was cut short"
         return answer
 
-    def topic(self, partitions: int = 1, **configs: str) -> Topic:
+    def topic(self, partitions: int = 1, prefix: str = "", **configs: str) -> Topic:
         """Create a topic and await its leaders; its name is the same on every broker."""
         self.topic_count += 1
         name = f"{self.scene}-{self.topic_count}".translate(str.maketrans("[]", "--", "\"' "))
+        name = prefix + name
         wanted = {
             "name": name, "num_partitions": partitions, "replication_factor": 1,
             "configs": [
@@ -277,7 +281,7 @@ class Conversation:
             return {**plain, "value": "here"} if here else plain
         if isinstance(value, list):
             return self.plain_list(value, name)
-        if name in ("error_message", "batch_index_error_message", "documentation"):
+        if name in TEXTS:
             return value and "text"
         if name in ("host", "port", "cluster_id", "client_host"):
             return value if value in ("", -1) else "here"

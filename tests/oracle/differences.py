@@ -53,7 +53,9 @@ TEXT = "a string is text, or the request is refused; Kafka puts signs of doubt i
 ONE_NULL = "null is -1; any other negative length is a lie, and Kafka believes it"
 ECHOED = "a topic without partitions is answered as it was sent"
 AT_RUN_TIME = "what nothing stands against may be changed while it runs; Kafka wants a restart"
+PERMITS_DEAD_LETTERS = "errors.deadletterqueue.group.enable"
 NEWER = "the newer group protocols: " + LATER
+LOW_BOUND = "members on the same host may be quick to find out that one has died"
 IN_A_FILE = "the oracle was told in its file of properties; ours was told nothing, or by flags"
 ITS_OWN_DEFAULT = (
     "a key that nobody set is told with the default that it has, where Kafka tells no synonyms of "
@@ -182,7 +184,6 @@ DIFFERENCES = (
     Listed("topics.*", "*", "*.configs.worker.dedicated", "a process for a partition is ours"),
     Listed("topics.*", "*", "*.configs.compressed.records.validate", UNOPENED_BY_CHOICE),
     Listed("topics.*", "*", "*.configs.remote.copy.lag.*", "tiers: " + LATER),
-    Listed("topics.*", "*", "*.configs.errors.deadletterqueue.*", "share groups: " + LATER),
     Listed(
         "topics.*", "*", "*.configs.max.decompressed.message.bytes",
         UNPACKED,
@@ -200,9 +201,9 @@ DIFFERENCES = (
         "membership.a_group_has_a_coordinator*", "*", "error_message",
         "where nothing is wrong nothing is said; Kafka says NONE", ours="",
     ),
-    *(
-        Listed("membership.a_group_has_*", "* a share *", path, "share groups: " + LATER)
-        for path in ("*error_code", "coordinators.0.error_message")
+    Listed(
+        "membership.a_group_has_*", "* a share *", "coordinators.0.error_message",
+        "the message says what the key of a share partition looks like",
     ),
     Listed(
         "membership.odd_wishes*", "JoinGroup * a protocol without a name", "protocol_name",
@@ -249,7 +250,6 @@ DIFFERENCES = (
     Listed("configs.*", "*", "*.configs.worker.dedicated", "a process for a partition is ours"),
     Listed("configs.*", "*", "*.configs.compressed.records.validate", UNOPENED_BY_CHOICE),
     Listed("configs.*", "*", "*.configs.remote.copy.lag.*", "tiers: " + LATER),
-    Listed("configs.*", "*", "*.configs.errors.deadletterqueue.*", "share groups: " + LATER),
     Listed(
         "configs.*", "*", "*.configs.max.decompressed.message.bytes",
         UNPACKED,
@@ -265,22 +265,14 @@ DIFFERENCES = (
         Listed(
             "configs.what_groups_and_metrics*", "*", f"*.configs.{kind}.*", NEWER, ours=ABSENT
         )
-        for kind in ("consumer", "share", "streams")
-    ),
-    *(
-        Listed("configs.metrics_and_groups*", asked, path, NEWER)
-        for asked, path in (
-            ("* a group's consumer.*", "*.error_code"),
-            ("DescribeConfigs * afterwards", "*.configs.consumer.session.timeout.ms"),
-            ("ListConfigResources v1", "config_resources"),
-        )
+        for kind in ("share", "streams")
     ),
     *(
         Listed("configs.*", "*", f"*.configs.{key}.synonyms", ITS_OWN_DEFAULT)
         for key in (
             "*.replication.throttled.replicas", "remote.*", "flush.ms", "log.flush.interval.ms",
             "log.retention.ms", "retention.ms", "segment.jitter.ms", "segment.ms", "interval.ms",
-            "match", "metrics",
+            "match", "metrics", PERMITS_DEAD_LETTERS,
         )
     ),
     *(
@@ -289,7 +281,17 @@ DIFFERENCES = (
             "group.initial.rebalance.delay.ms", "offsets.topic.num.partitions",
             "offsets.topic.replication.factor", "transaction.state.log.min.isr",
             "transaction.state.log.replication.factor",
+            "share.coordinator.state.topic.min.isr",
+            "share.coordinator.state.topic.replication.factor",
         )
+    ),
+    *(
+        Listed(
+            "configs.a_node_*", "*",
+            f"*.configs.share.coordinator.state.topic.num.partitions{path}",
+            "one process coordinates all share groups, so their log needs no more partitions",
+        )
+        for path in (".value", ".synonyms.0.value")
     ),
     *(
         Listed(
@@ -310,6 +312,8 @@ DIFFERENCES = (
             ("node.id.config_source", IN_A_FILE),
             ("node.id.synonyms.0.source", IN_A_FILE),
             ("offsets.topic.replication.factor.config_source", IN_A_FILE),
+            ("share.coordinator.state.topic.min.isr.config_source", IN_A_FILE),
+            ("share.coordinator.state.topic.replication.factor.config_source", IN_A_FILE),
             ("transaction.state.log.min.isr.config_source", IN_A_FILE),
             ("transaction.state.log.replication.factor.config_source", IN_A_FILE),
         )
@@ -353,13 +357,54 @@ DIFFERENCES = (
                 "Kafka does not limit the producers that a partition remembers", ANYTHING,
             ),
             ("worker*", "processes of a host are ours", ANYTHING),
+            ("group.consumer.regex.refresh.interval.ms", "Kafka does not describe it", ANYTHING),
+            ("group.consumer.min.session.timeout.ms.*", LOW_BOUND, "1000"),
+            ("group.consumer.min.heartbeat.interval.ms.*", LOW_BOUND, "100"),
+            ("group.share.min.session.timeout.ms.*", LOW_BOUND, "1000"),
+            ("group.share.min.heartbeat.interval.ms.*", LOW_BOUND, "100"),
+            ("group.share.min.record.lock.duration.ms.*", LOW_BOUND, "1000"),
         )
+    ),
+    # Groups of the consumer protocol
+    Listed(
+        "consumer_groups.offsets_*", "OffsetFetch * an epoch alone", "groups.0.error_code",
+        "a member that is not named is unknown; Kafka has an unexpected error", ours=25,
+    ),
+    Listed(
+        "consumer_groups.groups_are_*", "ConsumerGroupDescribe *", "groups.0.error_message",
+        "the error of an empty group id has a message", ours=ANYTHING,
     ),
     # Telemetry
     Listed(
         "telemetry.pushes_are_looked_at", "* bytes that are not compressed", "error_code",
         "what nobody receives is dropped as it came, and not opened first", ours=0,
     ),
+    # Share groups
+    Listed("share_groups.*", "ShareGroupHeartbeat *", "error_message", SAYS_WHY),
+    Listed("share_groups.start_offsets_are_described*", "* no partitions", "*", ACCIDENT),
+    Listed(
+        "share_groups.start_offsets_are_altered", "DescribeShareGroupOffsets *", "*.lag",
+        "no record is left of a start offset beyond the end; in Kafka the lag is negative", ours=0,
+    ),
+    Listed("share_records.*", "Share* *", "*error_message", SAYS_WHY),
+    *(
+        Listed(
+            "share_records.requests_are_checked_first", asked, "responses",
+            "the first response of a session names all its partitions, loaded or not",
+        )
+        for asked in ("* no records wanted", "* a group that is not there")
+    ),
+    Listed(
+        "share_records.*", "DescribeShareGroupOffsets *", "*.start_offset",
+        "the stored start offset passes acknowledged records at once, in Kafka at the next write",
+    ),
+    Listed(
+        "share_records.deleted_records*", "DescribeShareGroupOffsets *", "*.lag",
+        "the stored start offset passes deleted records at once, in Kafka at the next write",
+    ),
+    # Dead letters
+    Listed("dead_letters.*", "DescribeConfigs *", "*.error_message", SAYS_WHY),
+    Listed("dead_letters.*", "*", f"*.configs.{PERMITS_DEAD_LETTERS}.synonyms", ITS_OWN_DEFAULT),
     # The wire
     Listed("wire.headers_may_be_odd", "*client id that is no UTF-8", "", TEXT),
     Listed("wire.headers_may_be_odd", "*client id of negative length", "", ONE_NULL),

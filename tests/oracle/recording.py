@@ -1,6 +1,6 @@
 """Records of the scenes: run against a broker, stored, and compared with each other.
 
-python -m tests.oracle.recording record    Apache Kafka's responses, into recorded.json.gz
+python -m tests.oracle.recording record [SCENE...]    Apache Kafka's responses, into the file
 python -m tests.oracle.recording compare BOOTSTRAP [SCENE...]    the differences, line by line
 """
 
@@ -62,17 +62,22 @@ def play(bootstrap: str, names: Iterable[str] | None = None) -> dict[str, Said]:
     return said
 
 
-def record() -> dict[str, Said]:
-    """Run the scenes against a new Apache Kafka, and store the record."""
+def record(names: Iterable[str] | None = None) -> dict[str, Said]:
+    """Run the scenes against a new Apache Kafka, and store the record; all of them without names.
+
+    With names, the other scenes keep their records.
+    """
     plugins = compiled(PLUGINS, [classpath(BROKER, managed=[TOOLS_API])])
     with (
         tempfile.TemporaryDirectory() as scratch,
         ApacheKafka(Path(scratch), PROPERTIES | TELEMETRY, plugins) as kafka,
     ):
-        said = play(kafka.bootstrap)
+        said = play(kafka.bootstrap, names)
     broken = [name for name, lines in said.items() if "broke off" in str(lines[-1]["answer"])]
     if broken:
         raise RuntimeError(f"scenes broke off at Apache Kafka itself: {broken}")
+    if names is not None:
+        said = {name: said.get(name, kept) for name, kept in {**recorded(), **said}.items()}
     text = json.dumps({"kafka": BROKER[1], "scenes": said}, separators=(",", ":"), sort_keys=True)
     # Without a time, so that the same responses give the same file.
     RECORDED.write_bytes(gzip.compress(text.encode(), mtime=0))
@@ -118,16 +123,17 @@ def short(value: object) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description="Apache Kafka's answers, and ours beside them.")
     verbs = parser.add_subparsers(dest="verb", required=True)
-    verbs.add_parser("record", help="renew the recording")
+    renew = verbs.add_parser("record", help="renew the recording")
+    renew.add_argument("scenes", nargs="*", help="their names, or the beginnings of them")
     compare = verbs.add_parser("compare", help="lay a broker's answers beside the recording")
     compare.add_argument("bootstrap")
     compare.add_argument("scenes", nargs="*", help="their names, or the beginnings of them")
     asked = parser.parse_args()
-    if asked.verb == "record":
-        print(f"{len(record())} scenes recorded")
-        return 0
     begin = tuple(asked.scenes) or ("",)
     chosen = [name for name in scenes.load() if name.startswith(begin)]
+    if asked.verb == "record":
+        print(f"{len(record(chosen if asked.scenes else None))} scenes recorded")
+        return 0
     found = list(differences(recorded(), play(asked.bootstrap, chosen)))
     print("\n".join(map(str, found)))
     return 1 if found else 0

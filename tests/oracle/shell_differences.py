@@ -54,6 +54,19 @@ DIFFERENCES = (
     Listed("kafka-consumer-groups * --topic {x}g:9 --to-latest", FAILED),
     Listed("kafka-consumer-groups * --delete-offsets --group {x}nobody *", FAILED),
     Listed("kafka-consumer-groups * --delete --group {x}nobody*", FAILED),
+    Listed("kafka-consumer-groups * --reset-offsets --group {x}e *", FAILED),
+    Listed("kafka-consumer-groups * --delete --group {x}e", FAILED),
+    Listed("kafka-share-groups * --describe --group {x}nobody", FAILED),
+    Listed("kafka-share-groups * --to-datetime 2020 *", FAILED),
+    Listed("kafka-share-groups * --topic {x}nobody", FAILED),
+    Listed("kafka-share-groups * --topic {x}s:9", FAILED),
+    Listed("kafka-share-groups * --delete --group *", FAILED),
+    Listed("kafka-share-groups * --delete-offsets --group {x}nobody *", FAILED),
+    Listed("kafka-share-groups * --delete-offsets --group {x}m *", FAILED),
+    Listed(
+        "kafka-share-groups * --reset-offsets --group {x}m *",
+        "a group with members is an error on stdout as well",
+    ),
     Listed("kafka-dump-log --files {d}/nothing", FAILED),
     Listed("kafka-dump-log * --offsets-decoder", NOTHING),
 )
@@ -63,6 +76,7 @@ MINIMUM = (
     "Kafka writes min.insync.replicas into the cluster's own configuration; here it is a default"
 )
 SYNONYM = "a default is told as a synonym too"
+STARTS = "the stored start offset passes acknowledged records at once, in Kafka at the next write"
 FEATURE = "the metadata log and the groups have no features here"
 
 BROKERS = (
@@ -72,6 +86,11 @@ BROKERS = (
     Brokers("topics", "* --describe --topic *", MINIMUM),
     Brokers("configs", "* --describe * {x}set", SYNONYM),
     Brokers("configs", "* --describe --topic {x}set", SYNONYM),
+    Brokers("share", "* --describe --group {x}w", STARTS),
+    Brokers("share", "* --describe --group {x}w --offsets --verbose", STARTS),
+    Brokers("share", "* --delete-offsets --group {x}w --topic {x}nobody", WORDS),
+    Brokers("share", "* --delete-offsets --group {x}nobody *", WORDS),
+    Brokers("share-members", "* --delete-offsets --group {x}m *", WORDS),
     Brokers("features", "* describe", FEATURE),
     Brokers("features", "* describe --node-id 0", FEATURE),
 )

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from kafkalite.records.batch import Record, build
 from kafkalite.records.compression import Codec
+from tests.oracle.shell_members import MEMBERS, member_ids, no_member
 from tests.oracle.shell_transactions import write_transactions
 
 Run = Callable[[str, list[str], bytes], tuple[int, bytes]]
@@ -255,6 +256,107 @@ GROUPS = [
     ),
 ]
 
+EPOCHS = [
+    *steps(
+        "consumer-groups",
+        "--describe --group {x}e",
+        "--describe --group {x}e --offsets --verbose",
+        "--describe --group {x}e --members",
+        "--describe --group {x}e --members --verbose",
+        "--describe --group {x}e --state",
+        "--describe --group {x}e --state --verbose",
+        "--list --type consumer",
+        "--list --type consumer --state stable",
+        "--list --type consumer --state assigning,reconciling",
+        "--reset-offsets --group {x}e --all-topics --to-earliest --dry-run",
+        "--delete --group {x}e",
+    ),
+    *steps(
+        "groups",
+        "--list --group-type consumer",
+        "--list --group-type CONSUMER --protocol consumer",
+        "--list --group-type consumer --protocol connect",
+        "--list --streams",
+        "--list --group-type none",
+        "--list --consumer --share",
+        "--list --share --protocol consumer",
+        "--share",
+        "--list --bogus",
+    ),
+]
+
+SHARE_RESET = "--reset-offsets --group {x}w --dry-run"
+SHARE = [
+    *steps("topics", "--create --topic {x}s --partitions 1"),
+    *steps("configs", "--alter --group {x}w --add-config share.auto.offset.reset=earliest"),
+    *steps("console-producer", ("--topic {x}s --sync", b"1\n2\n3\n4\n5\n6\n7\n8\n")),
+    *steps(
+        "console-share-consumer",
+        f"--topic {{x}}s --group {{x}}w --max-messages 2 {SHOW}delivery=true {SHOW}offset=true",
+        "--topic {x}s --group {x}w --max-messages 1 --reject",
+        "--topic {x}s --group {x}w --max-messages 1 --release",
+        "--topic {x}s --group {x}w --max-messages 2",
+        "--topic {x}s --release --reject",
+        "--group {x}w",
+        "--topic {x}s --group {x}w --command-property group.id=other",
+        "--topic {x}s --no-such-flag",
+    ),
+    *steps(
+        "share-groups",
+        "--list",
+        "--list --state",
+        "--list --state empty",
+        "--list --state stable,dead",
+        "--list --state foo",
+        "--list --group {x}w",
+        "--describe --group {x}w",
+        "--describe --group {x}w --offsets --verbose",
+        "--describe --group {x}w --members",
+        "--describe --group {x}w --state",
+        "--describe --all-groups --state",
+        "--describe --group {x}nobody",
+        "--describe",
+        "--describe --group {x}w --members --state",
+        f"{SHARE_RESET} --to-earliest",
+        f"{SHARE_RESET} --to-latest --all-topics",
+        f"{SHARE_RESET} --to-earliest --topic {{x}}s:0",
+        f"{SHARE_RESET} --to-datetime 2020-01-01T00:00:00.000 --topic {{x}}s",
+        f"{SHARE_RESET} --to-datetime 2020 --topic {{x}}s",
+        f"{SHARE_RESET} --to-latest --topic {{x}}nobody",
+        f"{SHARE_RESET} --to-latest --topic {{x}}s:9",
+        f"{SHARE_RESET} --to-latest --to-earliest",
+        f"{SHARE_RESET} --execute --to-latest --all-topics",
+        f"{SHARE_RESET}",
+        "--reset-offsets --group {x}w --to-latest",
+        "--reset-offsets --group {x}nobody --all-topics --to-latest --dry-run",
+        "--reset-offsets --group {x}w --to-earliest --execute --topic {x}s",
+        "--describe --group {x}w",
+        "--delete-offsets --group {x}w --topic {x}s",
+        "--delete-offsets --group {x}w --topic {x}nobody",
+        "--delete-offsets --group {x}nobody --topic {x}s",
+        "--describe --group {x}w",
+        "--delete --group {x}nobody --group {x}w",
+        "--delete --group {x}w",
+        "--delete",
+        "--list",
+    ),
+]
+
+SHARE_MEMBERS = [
+    *steps(
+        "share-groups",
+        "--describe --group {x}m --members",
+        "--describe --group {x}m --members --verbose",
+        "--describe --group {x}m --state",
+        "--describe --group {x}m --state --verbose",
+        "--list --state stable",
+        "--reset-offsets --group {x}m --all-topics --to-earliest --execute",
+        "--delete --group {x}m",
+        "--delete-offsets --group {x}m --topic {x}m",
+    ),
+    *steps("groups", "--list --share", "--list --group-type share"),
+]
+
 DUMP = steps(
     "dump-log",
     "--files {d}/sound/00000000000000000000.log",
@@ -366,6 +468,9 @@ FAMILIES = {
     "console": CONSOLE,
     "offsets": OFFSETS,
     "groups": GROUPS,
+    "epochs": EPOCHS,
+    "share": SHARE,
+    "share-members": SHARE_MEMBERS,
     "dump": DUMP,
     "transactions": TRANSACTIONS,
     "features": FEATURES,
@@ -378,11 +483,16 @@ def play(run: Run, family: str, bootstrap: str, names: str, directory: Path) -> 
     if family == "transactions":
         write_transactions(bootstrap, names)
     said = []
-    for step in FAMILIES[family]:
-        words = [word.format(b=bootstrap, x=names, d=directory) for word in shlex.split(step.words)]
-        tool, *rest = words
-        code, printed = run(tool, rest, step.given)
-        said.append(Printed(code, kept(printed, bootstrap, names, directory)))
+    with MEMBERS.get(family, no_member)(bootstrap, names):
+        ids = member_ids(bootstrap, names) if family in MEMBERS else []
+        for step in FAMILIES[family]:
+            tool, *words = [
+                word.format(b=bootstrap, x=names, d=directory) for word in shlex.split(step.words)
+            ]
+            code, printed = run(tool, words, step.given)
+            for member_id in ids:
+                printed = printed.replace(member_id.encode(), b"{member}")
+            said.append(Printed(code, kept(printed, bootstrap, names, directory)))
     return said
 
 

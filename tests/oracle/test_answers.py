@@ -13,17 +13,16 @@ from tests.oracle.differences import DIFFERENCES, judge
 from tests.oracle.recording import Difference
 
 PLAYS = scenes.load()
-
-
 FAMILIES = sorted({name.partition(".")[0] for name in PLAYS})
 
 
 # Families that node 0 handles even if other nodes have the partitions.
-OF_NODE_0 = ("committed", "configs", "groups", "membership", "telemetry")
+OF_NODE_0 = {"committed", "configs", "consumer_groups", "groups", "membership", "telemetry"}
 
 
 @pytest.mark.parametrize(
-    ("family", "workers"), [(each, 0) for each in FAMILIES] + [(each, 2) for each in OF_NODE_0]
+    ("family", "workers"),
+    [(each, 0) for each in FAMILIES] + [(each, 2) for each in FAMILIES if each in OF_NODE_0],
 )
 def test_responses_equal_apache_kafka_or_are_listed(family, workers):
     names = [name for name in PLAYS if name.startswith(f"{family}.")]
@@ -35,7 +34,8 @@ def test_responses_equal_apache_kafka_or_are_listed(family, workers):
 
 
 def test_every_listed_difference_belongs_to_a_family():
-    assert {entry.scenes.partition(".")[0] for entry in DIFFERENCES} <= set(FAMILIES)
+    known = {name.partition(".")[0] for name in PLAYS}
+    assert {entry.scenes.partition(".")[0] for entry in DIFFERENCES} <= known
 
 
 def test_recording_contains_exactly_the_scenes():

@@ -2,7 +2,8 @@
 
 A scenario that Apache Kafka fails is a wrong scenario; so is a story of its own tools.
 
-Left out: the scenarios that restart the broker, which test guarantees of kafkalite.
+Left out: the scenarios that restart the broker, but for that of a transaction under a kill.  They
+need several processes, or clients wait for less time than Apache Kafka takes to start.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ TRANSACTIONS = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
     "transaction.state.log.num.partitions": "1",
 }
+RESTART = "a_transaction_has_one_outcome_and_ends[all killed]"
 assert SCENARIOS, "importing the test of the table fills it"
 
 
@@ -42,20 +44,52 @@ def apache_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
         kafka.stop()
 
 
+class Restarted:
+    """The lifetime of an Apache Kafka."""
+
+    workers = 0
+
+    def __init__(self, kafka: ApacheKafka) -> None:
+        self.kafka = kafka
+        self.data = kafka.data
+
+    def kill(self, _: int | None = None) -> None:
+        self.kafka.kill()
+
+    def stop(self) -> None:
+        self.kafka.stop()
+
+    def start(self) -> None:
+        self.kafka.restart()
+
+
+@pytest.fixture(scope="module")
+def restarted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
+    """An Apache Kafka that may be restarted."""
+    directory = tmp_path_factory.mktemp("restarted")
+    try:
+        with ApacheKafka(directory, recording.PROPERTIES | CONFIG | TRANSACTIONS) as kafka:
+            yield Kafka(kafka.bootstrap, Restarted(kafka))
+    except Unavailable as missing_part:
+        pytest.skip(str(missing_part))
+
+
 @pytest.mark.parametrize(
     ("client", "scenario"),
     [
         pytest.param(client, scenario, id=f"{client.name}-{scenario.name}")
         for client, scenario in cases(CLIENTS)
-        if not scenario.restarts
+        if not scenario.restarts or scenario.name == RESTART
     ],
 )
 def test_a_scenario_holds_for_apache_kafka(
-    client: Client, scenario: Scenario, apache_kafka: Kafka
+    client: Client, scenario: Scenario, request: pytest.FixtureRequest
 ) -> None:
     if why := missing(client):
         pytest.skip(why)
-    scenario.run(client, apache_kafka)
+    scenario.run(
+        client, request.getfixturevalue("restarted" if scenario.restarts else "apache_kafka")
+    )
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import pytest
 
 from tests.oracle import shell_recording
 from tests.oracle.shell_differences import DIFFERENCES, judge
-from tests.oracle.shell_transactions import UNVERIFIED
+from tests.oracle.shell_members import BROKER
 from tools import apache_kafka
 
 pytestmark = pytest.mark.oracle
@@ -17,7 +17,8 @@ def test_shell_tools_print_as_kafka_or_are_listed(tmp_path, monkeypatch):
     properties = {
         "group.initial.rebalance.delay.ms": "0",
         "offsets.topic.num.partitions": "1",
-        **UNVERIFIED,
+        "share.coordinator.state.topic.num.partitions": "1",
+        **BROKER,
     }
     before = shell_recording.recorded()
     scratch = tmp_path / "files"

@@ -34,7 +34,8 @@ PARTITIONS = 3
 @pytest.fixture(scope="module")
 def kafka(tmp_path_factory):
     try:
-        with ApacheKafka(tmp_path_factory.mktemp("kafka")) as kafka:
+        # Its first retention pass, after 30 seconds, would delete records of BEGUN_MS.
+        with ApacheKafka(tmp_path_factory.mktemp("kafka"), {"log.retention.ms": "-1"}) as kafka:
             yield kafka
     except Unavailable as missing:
         pytest.skip(str(missing))

@@ -6,11 +6,14 @@ from pathlib import Path
 WAIT_S_MAX = 30
 
 
-def until(condition, process=None):
-    """Wait for a condition; fail if the process that should make it true has ended."""
+def until(condition, process=None, explain=lambda: "it never came true"):
+    """Wait for a condition; fail if the process that should make it true has ended.
+
+    `explain` returns the message of the failure after the last attempt.
+    """
     deadline = time.monotonic() + WAIT_S_MAX
     while not condition():
-        assert time.monotonic() < deadline, "it never came true"
+        assert time.monotonic() < deadline, explain()
         assert process is None or process.poll() is None, process.stderr.read()
         time.sleep(0.002)
 

@@ -16,8 +16,10 @@ ID = bytes(range(16))
 
 LATE_TRANSACTION = {
     "topic_id": ID, "partition": 1, "producer_id": 7, "producer_epoch": 3, "first_offset": 4,
-    "last_offset": 9,
+    "last_offset": 9, "is_uncertain": True,
 }  # fmt: skip
+
+STATE_BATCH = {"first_offset": 4, "last_offset": 9, "delivery_state": 2, "delivery_count": 1}
 
 MESSAGES = {
     "Hello": bus.HELLO(image_offset=7),
@@ -100,7 +102,36 @@ MESSAGES = {
     ),
     "FindOrphans": bus.FIND_ORPHANS(request_id=1, transactions=[LATE_TRANSACTION]),
     "Orphans": bus.ORPHANS(
-        request_id=1, error_code=0, error_message=None, transactions=[LATE_TRANSACTION]
+        request_id=1, error_code=0, error_message=None, transactions=[LATE_TRANSACTION],
+        committed=[0],
+    ),  # fmt: skip
+    "ShareStates": bus.SHARE_STATES(
+        request_id=1,
+        reads=[{"group_id": "g", "topic_id": ID, "partition": 2, "leader_epoch": 3}],
+        changes=[
+            {
+                "group_id": "g", "topic_id": ID, "partition": 2, "state_epoch": 1,
+                "leader_epoch": 3, "start_offset": 4, "delivery_complete_count": 5,
+                "state_batches": [STATE_BATCH],
+            },
+        ],
+    ),  # fmt: skip
+    "ShareOutcomes": bus.SHARE_OUTCOMES(
+        request_id=1, error_code=0, error_message=None,
+        reads=[
+            {"error_code": 0, "state_epoch": 1, "start_offset": 4, "state_batches": [STATE_BATCH]},
+        ],
+        changes=[0, 74],
+    ),  # fmt: skip
+    "FindOffsets": bus.FIND_OFFSETS(
+        request_id=1, incarnation=5, partitions=[{"topic_id": ID, "partition": 2}]
+    ),
+    "OffsetsFound": bus.OFFSETS_FOUND(request_id=1, incarnation=5, offsets=[1 << 40, -1]),
+    "AppendBatch": bus.APPEND_BATCH(
+        request_id=1, incarnation=5, topic_id=ID, partition=2, batch=b"batch"
+    ),
+    "BatchAppended": bus.BATCH_APPENDED(
+        request_id=1, incarnation=5, error_code=6, error_message="moved"
     ),
     "DemandService": bus.DEMAND_SERVICE(key="cleaner"),
     "Fence": bus.FENCE(node_id=2, incarnation=1_700_000_000_000),

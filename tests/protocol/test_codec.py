@@ -140,6 +140,17 @@ def test_struct_may_be_null():
         assert read.next_cursor == cursor
 
 
+@pytest.mark.parametrize(
+    ("value", "content"),
+    [(None, b"\1\0\1\0"), ({"at": 5}, b"\1\0\3\1\5\0"), ({"at": 0}, b"\0")],
+)
+def test_null_of_a_tagged_struct_is_zero(value, content):
+    struct = Struct(one=Struct(nullable="0+", tag=0, at=Int8()))
+    schema = MessageSchema("Tagged", struct, versions="0", flexible="0+")
+    assert schema.write(0, {"one": value}) == content
+    assert schema.read(0, content).one == value
+
+
 def test_request_with_field_of_a_later_version_raises_unsupported_version():
     with pytest.raises(UnsupportedVersion, match="Event version 0 has no field count"):
         EVENT.write(0, {"name": "a", "count": 5})

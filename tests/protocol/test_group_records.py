@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kafkalite.errors import CorruptMessage
 from kafkalite.ids import NO_ID
 from kafkalite.protocol.schemas import group_records
+from kafkalite.protocol.schemas.consumer_protocol import subscribed_topics
 from kafkalite.protocol.schemas.group_records import (
     GROUP_METADATA_KEY,
     OFFSET_COMMIT_KEY,
@@ -19,7 +20,6 @@ from kafkalite.protocol.schemas.group_records import (
     OffsetKey,
     group_record,
     offset_record,
-    subscribed_topics,
 )
 
 ID = bytes(range(16))
@@ -174,7 +174,7 @@ def test_group_metadata_key_equals_its_schema(group_id):
     assert GROUP_METADATA_KEY.read(2, key, 2) == {"group": group_id}
 
 
-@pytest.mark.parametrize("kind", [*range(3, 20), 30_000, -1])
+@pytest.mark.parametrize("kind", [9, *range(17, 24), 30_000, -1])
 def test_record_of_another_kind_is_ignored(kind):
     assert group_records.read(kind.to_bytes(2, "big", signed=True) + b"rest", b"value") is None
 

@@ -32,6 +32,8 @@ TABLE = """
 71 GetTelemetrySubscriptions 0 0; 72 PushTelemetry 0 0; 74 ListConfigResources 0-1 0
 75 DescribeTopicPartitions 0 0; 76 ShareGroupHeartbeat 1 0; 77 ShareGroupDescribe 1 0
 78 ShareFetch 1-2 0; 79 ShareAcknowledge 1-2 0; 80 AddRaftVoter 0-1 0; 81 RemoveRaftVoter 0 0
+83 InitializeShareGroupState 0 0; 84 ReadShareGroupState 0 0; 85 WriteShareGroupState 0-1 0
+86 DeleteShareGroupState 0 0; 87 ReadShareGroupStateSummary 0-1 0
 88 StreamsGroupHeartbeat 0-1 0; 89 StreamsGroupDescribe 0-1 0; 90 DescribeShareGroupOffsets 0-1 0
 91 AlterShareGroupOffsets 0 0; 92 DeleteShareGroupOffsets 0 0
 93 StreamsGroupTopologyDescriptionUpdate 0 0; 94 UnregisterController 0 0
@@ -58,8 +60,8 @@ EVERY_FIELD = [
 ]
 
 
-def test_schemas_cover_seventy_four_client_apis():
-    assert len(BY_KEY) == len(ROWS) == 74
+def test_schemas_cover_seventy_nine_client_apis():
+    assert len(BY_KEY) == len(ROWS) == 79
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[1])

@@ -265,7 +265,7 @@ def test_missing_records_are_encoded_as_empty():
 def test_records_view_shares_the_memory_of_the_frame():
     values = {"topic_data": [{"name": "a", "partition_data": [{"index": 1, "records": b"rrrr"}]}]}
     frame = bytearray(PRODUCE.request.write(9, values))
-    _, _, _, [(_, [(_, records)])] = wire.decode_produce(9, memoryview(frame), 0)
+    _, _, _, [(_, [(_, records)])], _ = wire.decode_produce(9, memoryview(frame), 0)
     frame[frame.index(b"rrrr")] = ord("x")
     assert records == b"xrrr"
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kafkalite._ext.message_reader import RowBuilder
 from kafkalite._ext.record_reader import OFFSET, ColumnBuilder
 from kafkalite.client.consumer.record_range import aborted_list
-from kafkalite.client.consumer.record_sets import decode_set
+from kafkalite.client.decoding.record_sets import decode_set
 from kafkalite.errors import CorruptMessage
 from kafkalite.records.batch import Record, build
 from kafkalite.records.compression import Codec

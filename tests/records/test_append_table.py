@@ -9,11 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafkalite._ext import record_writer
-from tests.records.test_record_writer import NOW, ROWS, RUNS, column, columns_of, times_column
+from tests.records.columns import NOW, ROWS, column, columns_of, times_column
 from tests.twins import record_writer as twin
 
 
-@RUNS
 @given(
     ROWS, ROWS, st.sampled_from([pa.binary(), pa.large_binary()]), st.integers(60, 3_000),
     st.integers(0, 5),

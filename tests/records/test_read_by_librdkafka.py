@@ -7,7 +7,7 @@ from confluent_kafka import Consumer
 
 from benchmarks.wire import Wire
 from kafkalite.protocol.schemas.produce import PRODUCE
-from tests.records.test_record_writer import built, columns_of, encoded
+from tests.records.columns import built, columns_of, encoded
 
 VERSION = 9
 NOW = 1_700_000_000_000

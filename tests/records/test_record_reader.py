@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from kafkalite._ext import record_batch, record_reader
 from kafkalite._ext.message_reader import Message, RowBuilder
 from kafkalite._ext.record_reader import AT_END, COMPRESSED, FULL, ColumnBuilder
-from kafkalite.client.consumer.record_sets import decode_set
+from kafkalite.client.decoding.record_sets import decode_set
 from kafkalite.errors import CorruptMessage, InvalidRecord, KafkaError, MessageTooLarge
 from kafkalite.records.batch import Record, RecordBatch, TimestampType, build
 from kafkalite.records.compression import Codec
@@ -25,8 +25,6 @@ from tests.records.test_other_clients import EACH, RECORDS, theirs
 from tests.twins import record_batch as batch_twin
 from tests.twins import record_reader as twin
 from tests.twins import records as records_twin
-
-RUNS = settings(max_examples=100, deadline=None)
 
 
 @pytest.fixture(autouse=True)
@@ -153,33 +151,28 @@ def read_both(data, first_offset, size_max=PLENTY, *, wanted=ALL, ticks=1, check
 # Whole batches.
 
 
-@RUNS
 @given(record_sets(), st.integers(-3, 12), WANTED, TICKS, st.booleans())
 def test_record_set_is_read_as_by_the_twin(data, skipped, wanted, ticks, check_crcs):
     base = int.from_bytes(data[:8], "big")
     read_both(data, base + skipped, wanted=wanted, ticks=ticks, check_crcs=check_crcs)
 
 
-@RUNS
 @given(record_sets(size_max=8), st.sampled_from([0, 1, 50, 300, 3_000]), WANTED)
 def test_record_set_is_read_in_the_steps_of_the_twin(data, size_max, wanted):
     read_both(data, 0, size_max, wanted=wanted)
 
 
-@RUNS
 @given(record_sets(OPEN | PACKED), st.integers(0, 4_000))
 def test_truncated_record_set_is_read_as_by_the_twin(data, end):
     read_both(data[: end % (len(data) + 1)], 0)
 
 
-@RUNS
 @given(st.lists(st.tuples(FIELD, FIELD), min_size=1, max_size=90), st.integers(0, 90))
 def test_nulls_at_any_bit_are_read_as_by_the_twin(fields, first_offset):
     rows = [(0, NOW, key, value, (("h", key),)) for key, value in fields]
     read_both(built(rows, 0), first_offset)
 
 
-@RUNS
 @given(st.lists(st.integers(1, 90), min_size=2, max_size=6), st.sampled_from([1, 30, 1 << 30]))
 def test_columns_of_many_batches_equal_the_twin(counts, size_max):
     data, base = b"", 0
@@ -205,7 +198,6 @@ def test_large_record_set_is_read_as_by_the_twin():
     read_both(data, 123, 70_000)
 
 
-@settings(max_examples=1_000, deadline=None)
 @given(st.binary(max_size=40))
 def test_header_name_that_is_not_utf8_is_decoded_with_replacement(name):
     body = b"\0\0\0\1\1" + records_twin.varint(1) + records_twin.field(name) + b"\1"
@@ -237,7 +229,6 @@ def resealed(batch):
     return bytes(batch)
 
 
-@RUNS
 @given(ROWS, ROWS, st.integers(0, 1_000), st.integers(1, 255), st.booleans(), WANTED)
 def test_batch_with_changed_byte_is_read_as_by_the_twin(rows, others, at, flip, seal, wanted):
     damaged = bytearray(built(rows, 500))
@@ -250,7 +241,6 @@ def test_batch_with_changed_byte_is_read_as_by_the_twin(rows, others, at, flip, 
         read_both(data, 0, wanted=wanted, check_crcs=check_crcs)
 
 
-@RUNS
 @given(ROWS, ROWS, st.integers(1, 60))
 def test_rejected_batch_leaves_columns_unchanged(rows, damaged, less):
     """The last record is cut short, so all others were decoded before the error is found."""
@@ -264,7 +254,6 @@ def test_rejected_batch_leaves_columns_unchanged(rows, damaged, less):
         agree(ours, twins)
 
 
-@RUNS
 @given(
     rows=ROWS,
     fields=st.fixed_dictionaries(
@@ -290,14 +279,12 @@ def test_header_fields_with_valid_crc_are_read_as_by_the_twin(rows, fields, more
             read_both(bytes(data) + end, 0, check_crcs=check_crcs)
 
 
-@RUNS
 @given(st.lists(st.sampled_from([0, 1, 2, 3, 6, 12, 14, 16, 0x7F, 0x80, 0xFF]), max_size=40))
 def test_bytes_like_lengths_are_read_as_by_the_twin(digits):
     for count in range(4):
         read_both(bytes(batch_twin.build(bytes(digits), count=count, last_offset_delta=9)), 0)
 
 
-@RUNS
 @given(record_sets(), st.integers(0, 10))
 def test_descending_offsets_are_not_repeated(data, skipped):
     read_both(data + data, skipped)
@@ -318,7 +305,6 @@ def test_add_accepts_exactly_one_batch():
         assert builder.count == 1
 
 
-@RUNS
 @given(record_sets(UNPACKED | PACKED), st.integers(0, 4_000), st.integers(1, 255), st.booleans())
 def test_whole_batches_end_where_the_twin_finds_them(data, at, flip, spoil):
     data = bytearray(data)
@@ -486,7 +472,6 @@ def test_incomplete_first_batch_raises_corrupt_message():
     assert decode_set(builder, batch + batch[:-1], 0, 9, PLENTY) == (2 * len(batch) - 1, 10)
 
 
-@RUNS
 @given(record_sets(OPEN | PACKED, size_max=3), st.integers(0, 4_000), st.integers(1, 255))
 def test_damaged_record_set_raises_kafka_errors_only(data, at, flip):
     damaged = bytearray(data or b"\0")

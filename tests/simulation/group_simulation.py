@@ -15,10 +15,17 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from kafkalite.coordination.classic_group import ClassicGroup
-from kafkalite.coordination.decision_draft import JOIN, NO_TOKEN, SESSION, SYNC, DeadlineKey
-from kafkalite.coordination.group_members import GroupState
-from tests.coordination.groups import RETENTION_MS, Client, GroupHarness, GroupRequest, subscription
+from kafkalite.coordination.groups.classic.classic_group import ClassicGroup
+from kafkalite.coordination.groups.decision_draft import JOIN, NO_TOKEN, SESSION, SYNC, DeadlineKey
+from kafkalite.coordination.groups.group import GroupState
+from kafkalite.protocol.schemas import group_records
+from tests.coordination.groups.harness import (
+    RETENTION_MS,
+    Client,
+    GroupHarness,
+    GroupRequest,
+    subscription,
+)
 
 PARTITIONS = range(12)
 GROUP = "g"
@@ -405,7 +412,8 @@ class GroupSimulation:
         machine = self.harness.machine
         kept = hard_state(machine)
         assert hard_state(self.harness.replayed(self.harness.read_log())) == kept
-        assert hard_state(self.harness.replayed(machine.records())) == kept
+        last = [group_records.read(*entry) for entry in dict(self.harness.log).items()]
+        assert hard_state(self.harness.replayed(last)) == kept
 
     def end(self) -> None:
         """Stop all clients; every request gets a response, and then the group is empty."""

@@ -160,7 +160,7 @@ class Harness:
             if batch is not None and batch.content.builder.append(None, value, None, 1) >= 0:
                 self.sent.append((value, batch))
                 return
-            assert self.sender.locked(self.sender.open_batch_in, self.queue, batch, 200)
+            assert self.sender.locked(self.sender.open_batch_in, self.queue, batch, 200, 0)
             if self.queue.open_batch not in self.batches and self.queue.open_batch is not None:
                 self.batches.append(self.queue.open_batch)
 

@@ -12,13 +12,14 @@ import textwrap
 
 import pytest
 
-from kafkalite.coordination.classic_generation import ClassicGeneration
-from kafkalite.coordination.classic_group import ClassicGroup
-from kafkalite.coordination.classic_groups import ClassicGroups
-from kafkalite.coordination.committed_offsets import CommittedOffsets
-from kafkalite.coordination.decision_draft import DecisionDraft
-from kafkalite.coordination.group_coordinator import GroupCoordinator
-from kafkalite.coordination.group_members import ClassicMembers
+from kafkalite.coordination.groups.classic.classic_generation import ClassicGeneration
+from kafkalite.coordination.groups.classic.classic_group import ClassicGroup
+from kafkalite.coordination.groups.classic.classic_members import ClassicMembers
+from kafkalite.coordination.groups.classic.join_phase import JoinPhase
+from kafkalite.coordination.groups.decision_draft import DecisionDraft
+from kafkalite.coordination.groups.group_coordinator import GroupCoordinator
+from kafkalite.coordination.groups.group_table import GroupTable
+from kafkalite.coordination.groups.offsets.committed_offsets import CommittedOffsets
 from tests.simulation.group_simulation import GroupSimulation
 
 SEEDS = int(os.environ.get("KAFKALITE_GROUP_SEEDS", "60"))
@@ -38,18 +39,17 @@ def test_group_keeps_invariants_under_random_events(part):
 
 BUGS = [
     # (class, method, source text, its replacement)
-    (ClassicGroup, "check_commit", "generation != self.generation.generation_id", "False"),
     (ClassicGroup, "check_commit", "and self.state is GroupState.EMPTY", ""),
-    (ClassicGroup, "_current", "request.generation_id != self.generation.generation_id", "False"),
+    (ClassicGeneration, "member", "generation_id != self.generation_id", "False"),
     (ClassicGeneration, "begin", "self.generation_id + 1", "self.generation_id"),
     (ClassicGroup, "_complete_join", "self._extend_session(member, draft)", "pass"),
-    (ClassicGroup, "_complete_join", "draft.set_deadline(self._due(SYNC),", "print("),
+    (ClassicGroup, "_complete_join", "draft.set_deadline(self._sync_deadline,", "print("),
     (
         ClassicGeneration, "join_response",
         "self.members if member is self.leader else ()", "self.members",
     ),
     (ClassicGeneration, "join_response", "self.leader.member_id", "member.member_id"),
-    (ClassicGroup, "_prepare", "self._due(JOIN), self.members", "self._due('x'), self.members"),
+    (JoinPhase, "begin", "draft.set_deadline(self.deadline, wait_ms)", "pass"),
     (ClassicGroup, "_prepare", "self._complete_sync(", "print("),
     (
         ClassicGroup, "_assign",
@@ -70,15 +70,16 @@ BUGS = [
     (CommittedOffsets, "_commit", "partitions[index] = offset", "partitions[0] = offset"),
     (CommittedOffsets, "_remove", ".pop(index, None)", ".get(index)"),
     (CommittedOffsets, "expired", "wall_ms >= end_ms", "wall_ms >= begin_ms"),
-    (CommittedOffsets, "_record", "offset is not None", "offset.offset % 7"),
     (GroupCoordinator, "_fail_unwritten", "if reply.token is not token", "if False"),
     (
         GroupCoordinator, "_decided",
         "self.groups.update_size(group, is_recording=bool(draft.records))", "pass",
     ),
-    (GroupCoordinator, "replay", "self.groups.drop(group)", "pass"),
-    (GroupCoordinator, "records", "group.recorded is not None", "group.recorded[\"members\"]"),
-    (ClassicGroups, "drop", "self.size -= self._sizes.pop(group.group_id, 0)", "pass"),
+    (
+        GroupCoordinator, "_replay_group",
+        "self.groups.drop(group)\n        return", "pass\n        return",
+    ),
+    (GroupTable, "drop", "self.size -= self._sizes.pop(group.group_id, 0)", "pass"),
     (DecisionDraft, "complete", "self.waiting.pop(token, None)", "pass"),
 ]  # fmt: skip
 

@@ -324,6 +324,7 @@ def bad_rows_directories():
 
 
 @pytest.mark.spark_session
+@pytest.mark.spark
 def test_bad_rows_of_a_stream_reach_the_driver(spark, broker, listener, tmp_path, caplog):
     topic = broker.topic(2)
     numbers(broker, topic, good=8, bad=4, partition=0)

@@ -185,6 +185,7 @@ def test_read_without_columns_equals_the_data_source(spark, broker, flights):
 
 
 @pytest.mark.spark_session
+@pytest.mark.spark
 def test_offsets_are_fixed_when_read_is_called(spark, broker):
     topic = broker.topic()
     assert read(spark, topic, bootstrap=broker.bootstrap).count() == 0
@@ -273,6 +274,7 @@ def test_nested_types_are_read_in_spark(spark, broker):
 
 
 @pytest.mark.spark_session
+@pytest.mark.spark
 def test_lost_records_fail_the_query_unless_allowed(spark, broker):
     topic = broker.topic()
     produce(broker.bootstrap, topic, numbered(100))

@@ -69,6 +69,7 @@ def consumed(broker, topic):
 # The jobs' own functions, in the tests' session.
 
 
+@pytest.mark.spark
 def test_delays_equal_those_counted_in_python(spark, broker, flights):
     topic = produced(broker, flights)
     table = delays.delays(delays.flights(spark, broker.bootstrap, topic)).collect()
@@ -89,6 +90,7 @@ def test_delays_equal_those_counted_in_python(spark, broker, flights):
             assert mean == (pytest.approx(fmean(known), abs=0.051) if known else None)
 
 
+@pytest.mark.spark
 def test_tutorial_batch_job_runs_as_written(spark, broker, flights, capsys):
     page = (ROOT / "docs/tutorials/spark.md").read_text()
     section = page.partition("\n## A batch job\n")[2].partition("\n## ")[0]

@@ -126,6 +126,7 @@ def test_invalid_options_raise_on_the_driver(spark, broker, options, words):
         batch(spark.sql("select 'v' as value"), broker, **options)
 
 
+@pytest.mark.spark
 def test_only_append_mode_is_accepted(spark, broker):
     topic = broker.topic()
     rows = spark.sql("select 'v' as value")
@@ -150,6 +151,7 @@ def test_sql_insert_writes_a_record(spark, broker):
     assert records_in(broker, topic, ["key", "value"]) == [(None, b"by sql")]
 
 
+@pytest.mark.spark
 def test_row_without_topic_fails_the_write(spark, broker):
     rows = spark.sql("select 'v' as value, cast(null as string) as topic")
     with pytest.raises(PythonException, match="KAFKA_NULL_TOPIC_IN_DATA"):
@@ -166,6 +168,7 @@ def test_records_nearly_as_large_as_the_buffer_are_written(spark, broker):
     assert sorted(found) == sorted([b"%d" % (number % 10) * 15_000 for number in range(40)])
 
 
+@pytest.mark.spark
 def test_unreachable_broker_raises_in_time(spark):
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
@@ -285,6 +288,7 @@ def test_every_output_mode_appends(spark, broker, tmp_path, mode):
     assert sorted(records_in(broker, topic)) == wanted[mode]
 
 
+@pytest.mark.spark
 def test_stream_writes_to_topics_of_its_column_with_headers(spark, broker, tmp_path):
     left, right = broker.topic(), broker.topic()
     rows = lines(spark, tmp_path / "in").selectExpr(

@@ -86,6 +86,7 @@ def test_empty_topic_is_an_empty_frame(frame):
     assert frame().count() == 0
 
 
+@pytest.mark.spark
 def test_offsets_timestamps_and_assignments_bound_a_batch(broker, topic, frame):
     produce(broker, topic, numbers(0, 10), 0, timestamp=5_000)
     produce(broker, topic, numbers(10, 20), 2, timestamp=6_000)
@@ -100,6 +101,7 @@ def test_offsets_timestamps_and_assignments_bound_a_batch(broker, topic, frame):
         frame(startingTimestamp="6000").count()
 
 
+@pytest.mark.spark
 def test_partitions_are_split(broker, topic, frame):
     produce(broker, topic, numbers(0, 100), 0)
     assert frame().rdd.getNumPartitions() == 1
@@ -110,10 +112,12 @@ def test_partitions_are_split(broker, topic, frame):
 
 
 @pytest.mark.parametrize("where", [
-    "partition = 1", "partition in (0, 2)", "offset >= 5 and offset < 7", "offset = 3",
-    "timestamp >= timestamp_millis(1005)", "timestamp > timestamp_millis(1005)",
     "timestamp < timestamp_millis(1005) and partition <=> 2", "offset in (1, 9) or value = '4'",
-    "topic like 'topic%' and offset > 8", "partition = 7", "value is null",
+    *(pytest.param(where, marks=pytest.mark.spark) for where in (
+        "partition = 1", "partition in (0, 2)", "offset >= 5 and offset < 7", "offset = 3",
+        "timestamp >= timestamp_millis(1005)", "timestamp > timestamp_millis(1005)",
+        "topic like 'topic%' and offset > 8", "partition = 7", "value is null",
+    )),
 ])  # fmt: skip
 def test_pushed_filters_return_the_same_rows(broker, topic, frame, spark, where):
     for partition in range(3):
@@ -134,6 +138,7 @@ def test_filters_without_pushdown_return_the_same_rows(broker, topic, frame, spa
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
 
 
+@pytest.mark.spark
 def test_trimmed_records_are_data_loss_or_skipped(broker, topic, frame):
     produce(broker, topic, numbers(0, 10), 0)
     trim(broker, topic, {0: 4})
@@ -149,14 +154,16 @@ def test_trimmed_records_are_data_loss_or_skipped(broker, topic, frame):
     ({"startingOffsets": "latest"}, "cannot be latest"),
     ({"subscribe": "nowhere-to-be-found"}, "nowhere-to-be-found"),
     ({"columns": "size"}, "columns must be a list"),
-    ({"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.default.api.timeout.ms": "2000",
-      "kafka.request.timeout.ms": "1000"}, "127.0.0.1:1"),
+    pytest.param(
+        {"kafka.bootstrap.servers": "127.0.0.1:1", "kafka.default.api.timeout.ms": "2000",
+         "kafka.request.timeout.ms": "1000"}, "127.0.0.1:1", marks=pytest.mark.spark),
 ])  # fmt: skip
 def test_invalid_options_raise_on_the_driver(frame, options, words):
     with pytest.raises(Exception, match=words):
         frame(**options).count()
 
 
+@pytest.mark.spark
 def test_user_schema_is_rejected(spark, broker, topic):
     reader = spark.read.format("kafkalite").schema("a int")
     reader = reader.option("kafka.bootstrap.servers", broker.bootstrap).option("subscribe", topic)
@@ -164,6 +171,7 @@ def test_user_schema_is_rejected(spark, broker, topic):
         reader.load().count()
 
 
+@pytest.mark.spark
 def test_sql_view_reads_a_topic(spark, broker, topic):
     produce(broker, topic, numbers(0, 5))
     spark.sql(
@@ -173,6 +181,7 @@ def test_sql_view_reads_a_topic(spark, broker, topic):
     assert spark.sql("select count(*) from records").first()[0] == 5
 
 
+@pytest.mark.spark
 def test_values_become_typed_columns(broker, topic, frame, collected, spark):
     produce(broker, topic, [b'{"carrier": "UA", "delay": 5}', b'{"carrier": "AA"}', b"{"], 0)
     options = {"value_format": "json", "value_schema": "carrier STRING, delay INT",
@@ -225,6 +234,7 @@ def test_stream_reads_new_records(spark, broker, topic, frame, collected):
     assert await_rows(spark, query, 25) == list(range(25))
 
 
+@pytest.mark.spark
 def test_available_now_reads_in_batches_and_continues_from_checkpoint(
     spark, broker, topic, frame, tmp_path
 ):
@@ -246,6 +256,7 @@ def test_available_now_reads_in_batches_and_continues_from_checkpoint(
     assert run() == []
 
 
+@pytest.mark.spark
 def test_checkpoint_has_the_offset_format_of_spark_kafka(
     spark, broker, topic, frame, collected, tmp_path
 ):

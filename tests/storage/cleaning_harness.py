@@ -9,6 +9,7 @@ from typing import Any
 
 from kafkalite.records.batch import Record, RecordBatch, batches
 from kafkalite.storage import segment_swap
+from kafkalite.storage.aborted_lookup import aborted_between
 from kafkalite.storage.cleaning import clean
 from kafkalite.storage.cleaning_job import (
     CleaningJob,
@@ -18,7 +19,7 @@ from kafkalite.storage.cleaning_job import (
 )
 from kafkalite.storage.disk import Disk
 from kafkalite.storage.log import Log
-from kafkalite.storage.log_reader import aborted_between, read
+from kafkalite.storage.log_reader import read
 from tests.simulation.disk import QuickDisk
 from tests.storage.factories import NOW
 

@@ -18,6 +18,7 @@ from kafkalite.storage.cleaner_candidates import (
     cleanable_range,
     is_due,
     job_of,
+    live_producers,
 )
 from kafkalite.storage.cleaning_job import (
     CleanedGroup,
@@ -135,11 +136,15 @@ def test_job_and_result_cross_a_file(tmp_path: Path) -> None:
     log.append(build(records, producer_id=7, producer_epoch=3, base_sequence=0), 0)
     found = found_in(log)
     job = job_of(log, found, LIMITS, last_stable_offset=20, high_watermark=21, now_ms=LATER)
-    assert job.producers[7] == (21, 3)
+    producers = [*live_producers(log)]
+    assert producers == [(7, (21, 3))]
     aborted = [AbortedTransaction(7, 1, 5, 6), AbortedTransaction(8, 2, 9, 10)]
     descriptor = os.memfd_create("job")
-    cleaning_files.write_job(descriptor, job, cleaning_files.packed(aborted))
-    assert cleaning_files.read_job(descriptor) == job._replace(aborted=tuple(aborted))
+    cleaning_files.write_job(
+        descriptor, job, cleaning_files.packed_producers(producers), cleaning_files.packed(aborted)
+    )
+    expected = job._replace(aborted=tuple(aborted), producers=dict(producers))
+    assert cleaning_files.read_job(descriptor) == expected
     group = CleanedGroup((SourceSegment(0, 5), SourceSegment(10, 5)), (CleanedSegment(0, 20, 4),))
     result = CleaningResult(20, (group,), CleaningCounts(records_read=20, map_utilization=0.5))
     cleaning_files.write_result(descriptor, result)
@@ -173,4 +178,4 @@ def test_invalid_result_is_refused(content: bytes) -> None:
 
 def test_segment_without_aborted_transactions_has_none(tmp_path: Path) -> None:
     log = segmented(tmp_path, NOW)
-    assert aborted_in(log.segments[0], 10) == []
+    assert [*aborted_in(log.segments[0], 10)] == []

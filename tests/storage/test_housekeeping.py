@@ -21,7 +21,8 @@ from kafkalite.storage.flusher import Flusher
 from kafkalite.storage.housekeeping import LOGS_PER_RETENTION_STEP
 from kafkalite.storage.layout import LEADER_EPOCHS, RECOVERY_CHECKPOINT
 from kafkalite.storage.log_manager import LogManager
-from kafkalite.storage.segment import LogSegment, SegmentScan
+from kafkalite.storage.segment import LogSegment
+from kafkalite.storage.segment_scan import SegmentScan
 from tests.simulation.disk import QuickDisk
 from tests.storage.factories import TOPIC_ID, batch, manager, produced, settings
 from tests.storage.nodes import Nodes

@@ -22,8 +22,10 @@ from kafkalite.errors import (
 )
 from kafkalite.records.batch import batches
 from kafkalite.records.control import TransactionMarker
+from kafkalite.storage import log_reader
+from kafkalite.storage.aborted_lookup import aborted_between
 from kafkalite.storage.log import Log
-from kafkalite.storage.log_reader import aborted_between, aborted_transactions, read
+from kafkalite.storage.log_reader import aborted_transactions, read
 from kafkalite.storage.transaction_index import AbortedTransaction
 from kafkalite.storage.verification import NOT_REQUIRED
 from tests.simulation.disk import QuickDisk
@@ -536,12 +538,14 @@ class AnyHistory(RuleBasedStateMachine):
         if log.log_start_offset >= upper:
             return
         offset = data.draw(st.integers(log.log_start_offset, upper - 1))
+        aborted_max = data.draw(st.sampled_from([0, 1, 3, 1 << 30]))
         shown: list[int] = []
         position = offset
         while position < upper:
-            found = read(log, position, 200, upper)
+            found, lookup = log_reader.read_committed(log, position, 200, upper, aborted_max)
             assert found is not None
-            lookup = aborted_transactions(log, position, found, upper)
+            began = [first for _, first in lookup if first >= position]
+            assert len(began) <= aborted_max or len([*batches(found.read())]) == 1
             skipped = dict(reversed(lookup))
             for whole in batches(found.read()):
                 header = whole.header

@@ -423,6 +423,27 @@ def test_full_disk_delays_the_checkpoint(tmp_path):
     assert cleaner_checkpoint.read(checkpoint.where) == {("t", 0): 5}
 
 
+def test_checkpoint_is_written_again_when_the_write_in_flight_has_ended(tmp_path):
+    checkpoint = CleanerCheckpoint(tmp_path, disk := QuickDisk())
+    submitted: list[CleanerCheckpoint] = []
+    flusher: Any = SimpleNamespace(submit=submitted.extend)
+
+    def end_write() -> None:
+        submitted.pop().run(disk)
+        checkpoint.done(checkpoint)
+
+    checkpoint.set("t", 0, 5)
+    checkpoint.write(flusher)
+    checkpoint.set("t", 0, 6)
+    checkpoint.write(flusher)
+    assert len(submitted) == 1
+    end_write()
+    assert cleaner_checkpoint.read(checkpoint.where) == {("t", 0): 5}
+    end_write()
+    assert cleaner_checkpoint.read(checkpoint.where) == {("t", 0): 6}
+    assert not submitted
+
+
 def test_shutdown_writes_the_checkpoint_after_a_write_in_flight(tmp_path):
     checkpoint = CleanerCheckpoint(tmp_path, disk := QuickDisk())
     flusher: Any = SimpleNamespace(submit=lambda jobs: [each.run(disk) for each in jobs])

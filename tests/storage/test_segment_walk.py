@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from kafkalite._ext import offset_index, segment_walk
@@ -94,7 +94,6 @@ def scan(fd: int, size: int, interval: int, gaps_to: int = OFFSET_MAX) -> tuple[
     return segment_walk.scan(fd, 0, size, 1000, 1000, interval, 0, -1, 1000, -1, -1, gaps_to)
 
 
-@settings(max_examples=300, deadline=None)
 @given(content=damaged(), offset=st.integers(995, 1040), late=st.integers(-60, 60))
 def test_walks_match_their_twins(content: bytes, offset: int, late: int) -> None:
     size = len(content)
@@ -111,7 +110,6 @@ def test_walks_match_their_twins(content: bytes, offset: int, late: int) -> None
         assert segment_walk.walk_to_end(fd, 0, size) == walk_twin.walk_to_end(content, 0)
 
 
-@settings(max_examples=300, deadline=None)
 @given(content=damaged(), interval=st.sampled_from([0, 100, 4096]), gaps_to=GAPS_TO)
 def test_scan_matches_its_twin(content: bytes, interval: int, gaps_to: int) -> None:
     with File(content) as fd:
@@ -157,7 +155,6 @@ def test_scan_stops_between_batches_after_its_limit() -> None:
         assert 0 < found[1] < len(content)
 
 
-@settings(max_examples=100, deadline=None)
 @given(content=segments(), garbage=st.binary(max_size=200))
 def test_next_whole_finds_the_batch_after_damage(content: bytes, garbage: bytes) -> None:
     tail = batch(b"tail", base_offset=5000, codec=Codec.LZ4)
@@ -192,7 +189,6 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 numbers = st.lists(st.integers(0, 200), unique=True, max_size=40).map(sorted)
 
 
-@settings(max_examples=200, deadline=None)
 @given(keys=numbers, split=st.integers(0, 40), wanted=st.integers(-1, 201))
 def test_index_floor_is_found_in_file_and_tail(keys: list[int], split: int, wanted: int) -> None:
     for pack, floor, twin in (
@@ -226,7 +222,6 @@ def test_unreadable_index_has_no_floor() -> None:
         assert offset_index.floor_offset(fd, 9, b"", 3) == (-1, 0)
 
 
-@settings(max_examples=200, deadline=None)
 @given(
     entries=st.lists(st.tuples(st.integers(-2, 30), st.integers(-2, 30)), max_size=12),
     bound=st.integers(0, 30),

@@ -90,7 +90,7 @@ def field_tokens(field: Field, version: int, flexible: bool, value: Any) -> Toke
     nullable = version in field.nullable
     if isinstance(field, Struct):
         if value is None:
-            return [b"\xff"]
+            return [b"\xff" if field.tag is None else b"\0"]
         there = [b"\1"] if nullable else []
         return [*there, *struct_tokens(field, version, flexible, value)]
     if isinstance(field, Array):

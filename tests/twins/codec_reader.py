@@ -72,7 +72,8 @@ class Reader:
     def value(self, field: Field) -> Any:
         nullable = self.version in field.nullable
         if isinstance(field, Struct):
-            return None if nullable and self.number(">b") < 0 else self.struct(field)
+            lowest = 0 if field.tag is None else 1
+            return None if nullable and self.number(">b") < lowest else self.struct(field)
         if isinstance(field, Array):
             count = self.length(">i", nullable)
             return None if count is None else [self.value(field.element) for _ in range(count)]

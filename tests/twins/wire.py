@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from kafkalite._ext.record_batch import TRANSACTIONAL
 from kafkalite._ext.wire import FETCH_NAMES_MAX
 from kafkalite.errors import InvalidRequest
 from kafkalite.protocol.schemas.fetch import FETCH
 from kafkalite.protocol.schemas.produce import PRODUCE
+from kafkalite.storage.batch_validator import ATTRIBUTES_LOW
 
 
 def topic_of(struct: dict[str, Any], version: int, name: str) -> str | bytes:
@@ -26,7 +28,12 @@ def decode_produce(version: int, frame: bytes, position: int) -> Any:
         )
         for topic in request.topic_data
     ]
-    return (request.transactional_id, request.acks, request.timeout_ms, topics)
+    is_transactional = any(
+        len(records or b"") > ATTRIBUTES_LOW and records[ATTRIBUTES_LOW] & TRANSACTIONAL
+        for _, partitions in topics
+        for _, records in partitions
+    )
+    return (request.transactional_id, request.acks, request.timeout_ms, topics, is_transactional)
 
 
 def decode_fetch(version: int, frame: bytes, position: int) -> Any:

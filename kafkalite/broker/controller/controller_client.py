@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from kafkalite.broker.future import Future
-    from kafkalite.broker.replica.late_transactions import LateTransaction
+    from kafkalite.broker.replica.batch_appends import AppendBatch
+    from kafkalite.broker.replica.late_transactions import LateTransaction, OrphanTransaction
     from kafkalite.broker.replica.marker_writer import MarkerTargets
     from kafkalite.broker.replica.transaction_verifier import (
         VerificationRequest,
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from kafkalite.coordination.image import ClusterImage, TopicImage
     from kafkalite.coordination.leader_epochs import EpochRenewal
     from kafkalite.coordination.producer_ids import ProducerIdBlock
+    from kafkalite.coordination.share.state_requests import Outcome, StateRequest
     from kafkalite.errors import KafkaError
     from kafkalite.protocol.record_kinds import TypedRecord
     from kafkalite.transport.connection import Address
@@ -33,6 +35,9 @@ MetadataListener: TypeAlias = "Callable[[Sequence[TypedRecord], int], None]"
 
 WriteMarkers: TypeAlias = "Callable[[Sequence[MarkerTargets]], Future[list[int]]]"
 """Writes transaction markers; returns the error code of each partition, in order."""
+
+EndOffsetOf: TypeAlias = Callable[[bytes, int], int]
+"""Returns the high watermark of a partition, by topic id and index; -1 if it is unknown."""
 
 TopicOutcome: TypeAlias = "TopicImage | KafkaError | None"
 """The new topic, an error, or None if the topic was created and is not in this image yet."""
@@ -77,6 +82,8 @@ class ControllerClient(ABC):
         heartbeat_state: Callable[[], HeartbeatState],
         on_welcome: Callable[[], object],
         write_markers: WriteMarkers,
+        end_offset_of: EndOffsetOf,
+        append_batch: AppendBatch,
     ) -> None:
         """Attach the node.
 
@@ -85,6 +92,8 @@ class ControllerClient(ABC):
             heartbeat_state: Returns its state; called for each heartbeat.
             on_welcome: Called each time a controller on another node has confirmed the image.
             write_markers: Called for the markers of transaction coordinators on that node.
+            end_offset_of: Returns the high watermark of a partition of the node, otherwise -1.
+            append_batch: Appends a batch to a partition of the node.
         """
 
     @abstractmethod
@@ -100,9 +109,10 @@ class ControllerClient(ABC):
 
     @abstractmethod
     def auto_create_topics(
-        self, names: Sequence[str], client_id: str | None
+        self, names: Sequence[str], client_id: str | None, config: Mapping[str, str] = {}
     ) -> Future[Mapping[str, TopicOutcome]]:
-        """Create topics with all defaults, for a Metadata request; an error is each topic's own."""
+        """Create topics with default numbers of partitions and replicas, for a Metadata request or
+        this node; an error is each topic's own."""
 
     @abstractmethod
     def allocate_producer_ids(self, node_id: int) -> Future[ProducerIdBlock]:
@@ -118,12 +128,28 @@ class ControllerClient(ABC):
         """
 
     @abstractmethod
+    def share_states(self, requests: Sequence[StateRequest]) -> Future[list[Outcome]]:
+        """Have the share coordinators, on the controller's node, read and write states.
+
+        Reads are first in the requests, then changes.  Not called on that node.
+        """
+
+    @abstractmethod
+    def append_batch(self, topic_id: bytes, partition: int, batch: bytes) -> Future[None]:
+        """Have the supervisor append a batch to a partition of any other node.
+
+        Not called on the controller's node.
+        """
+
+    @abstractmethod
     def renew_epochs(self, node_id: int, wanted: Sequence[EpochRenewal]) -> None:
         """Request the next leader epochs of these partitions; the image brings them."""
 
     @abstractmethod
-    def find_orphans(self, late: Sequence[LateTransaction]) -> Future[Sequence[LateTransaction]]:
-        """Return those of these open transactions that no coordinator knows.
+    def find_orphans(
+        self, late: Sequence[LateTransaction]
+    ) -> Future[Sequence[OrphanTransaction]]:
+        """Return those of these open transactions that no coordinator will end.
 
         Not called on the controller's node, which hosts the coordinators.
         """

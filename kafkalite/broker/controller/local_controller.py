@@ -24,11 +24,13 @@ from kafkalite.errors import KafkaError, Refusal
 
 if TYPE_CHECKING:
     from kafkalite.broker.controller.controller_client import (
+        EndOffsetOf,
         HeartbeatState,
         TopicOutcome,
         WriteMarkers,
     )
-    from kafkalite.broker.replica.late_transactions import LateTransaction
+    from kafkalite.broker.replica.batch_appends import AppendBatch
+    from kafkalite.broker.replica.late_transactions import LateTransaction, OrphanTransaction
     from kafkalite.broker.replica.transaction_verifier import (
         VerificationRequest,
         VerificationResults,
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from kafkalite.clock import Clock
     from kafkalite.config.settings import Settings
     from kafkalite.coordination.leader_epochs import EpochRenewal
+    from kafkalite.coordination.share.state_requests import Outcome, StateRequest
     from kafkalite.storage.flusher import Flusher
     from kafkalite.storage.log import Log
     from kafkalite.transport.connection import Address
@@ -96,6 +99,8 @@ class LocalController(MachineHost[Controller], ControllerClient):
         heartbeat_state: Callable[[], HeartbeatState],
         on_welcome: Callable[[], object],
         write_markers: WriteMarkers,
+        end_offset_of: EndOffsetOf,
+        append_batch: AppendBatch,
     ) -> None:
         """Attach the node; its state is read by `report_applied` only."""
         self._settings = settings
@@ -167,15 +172,26 @@ class LocalController(MachineHost[Controller], ControllerClient):
         """Refuse: the transaction coordinators are on this node."""
         raise AssertionError("the controller's own node calls its coordinators directly")
 
-    def find_orphans(self, late: Sequence[LateTransaction]) -> Future[Sequence[LateTransaction]]:
+    def share_states(self, requests: Sequence[StateRequest]) -> Future[list[Outcome]]:
+        """Refuse: the share coordinators are on this node."""
+        raise AssertionError("the controller's own node calls its coordinators directly")
+
+    def append_batch(self, topic_id: bytes, partition: int, batch: bytes) -> Future[None]:
+        """Refuse: this node sends batches to the workers itself."""
+        raise AssertionError("the controller's own node calls its BatchAppends")
+
+    def find_orphans(
+        self, late: Sequence[LateTransaction]
+    ) -> Future[Sequence[OrphanTransaction]]:
         """Refuse: the coordinators are on this node."""
         raise AssertionError("the controller's own node calls its coordinators directly")
 
     def auto_create_topics(
-        self, names: Sequence[str], client_id: str | None
+        self, names: Sequence[str], client_id: str | None, config: Mapping[str, str] = {}
     ) -> Future[Mapping[str, TopicOutcome]]:
-        """Create topics with all defaults."""
-        return create_topics(self, self._settings(), [NewTopic(name) for name in names]).map(dict)
+        """Create topics with default numbers of partitions and replicas."""
+        wanted = [NewTopic(name, config=config) for name in names]
+        return create_topics(self, self._settings(), wanted).map(dict)
 
     def features_by_node(self) -> dict[int, SupportedLevels]:
         """Return the levels of features that this node and the workers support, as far as known."""

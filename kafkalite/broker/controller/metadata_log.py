@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 import xxhash
 
-from kafkalite.coordination.machine import StateMachine
+from kafkalite.coordination.machine import SnapshotMachine
 from kafkalite.errors import CorruptMessage, Fatal, KafkaError, KafkaStorageError, Refusal
 from kafkalite.protocol.schemas import internal
 from kafkalite.records import batch as record_batch
@@ -136,7 +136,7 @@ class MetadataLog:
 
     # -- loading -----------------------------------------------------------------------------
 
-    def load(self, machine: StateMachine) -> None:
+    def load(self, machine: SnapshotMachine) -> None:
         """Restore a machine from snapshot and log; raise Refusal if they cannot be read."""
         if self.log.failure is not None:
             raise self._unreadable(self.log.end_offset, self.log.failure)
@@ -159,7 +159,7 @@ class MetadataLog:
             " another one"
         )
 
-    def _load_from(self, machine: StateMachine, offset: int) -> int:
+    def _load_from(self, machine: SnapshotMachine, offset: int) -> int:
         found = read(self.log, offset, READ_SIZE, self.log.end_offset)
         next_offset = offset
         for batch in record_batch.batches(found.read()) if found is not None else ():
@@ -173,7 +173,7 @@ class MetadataLog:
             raise CorruptMessage("records are missing at this offset.")
         return next_offset
 
-    def _load_snapshot(self, machine: StateMachine) -> int:
+    def _load_snapshot(self, machine: SnapshotMachine) -> int:
         """Replay the newest valid snapshot; return the offset at which the log continues."""
         for path in sorted(self._snapshots(), reverse=True):
             try:
@@ -186,7 +186,7 @@ class MetadataLog:
             return int(path.stem)
         return 0
 
-    def _write_snapshot(self, machine: StateMachine, offset: int) -> None:
+    def _write_snapshot(self, machine: SnapshotMachine, offset: int) -> None:
         path = self.log.directory / file_name(offset, SNAPSHOT)
         try:
             write_snapshot(path, machine.records(), self._clock.wall_ms())

@@ -12,7 +12,11 @@
     RenewEpochs ─▶                partitions that need a new leader epoch; a Delta brings it
                ◀─ WriteMarkers    transaction markers for partitions of this node
     MarkersWritten ─▶             the error code of each, once they are committed
-    FindOrphans ─▶ ◀─ Orphans     open transactions of which no coordinator knows
+    FindOrphans ─▶ ◀─ Orphans     open transactions that no coordinator ends
+               ◀─ FindOffsets     partitions of this node
+    OffsetsFound ─▶               the high watermark of each
+    ShareStates ─▶ ◀─ ShareOutcomes  states of share partitions, to be read or written
+    AppendBatch ─▶ ◀─ BatchAppended  a batch for a partition of another node, or the other way
 
 An image offset is an offset of the metadata log, so a delta that does not begin where this image
 ends is detected: the missing records are read from the files.
@@ -28,19 +32,25 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kafkalite.broker.controller.append_messages import (
+    NO_INCARNATION,
+    append_batch,
+    batch_appended,
+)
 from kafkalite.broker.controller.controller_client import ControllerClient
+from kafkalite.broker.controller.controller_request import ControllerRequest
 from kafkalite.broker.controller.marker_messages import read_markers
+from kafkalite.broker.controller.share_messages import read_outcomes, share_states
 from kafkalite.broker.controller.verification_messages import read_results, verify_transactions
+from kafkalite.broker.error_responses import error_of
 from kafkalite.broker.future import Future
-from kafkalite.broker.replica.late_transactions import LateTransaction
+from kafkalite.broker.replica.late_transactions import LateTransaction, OrphanTransaction
 from kafkalite.coordination.features import SUPPORTED_LEVELS
 from kafkalite.coordination.image import ClusterImage
 from kafkalite.coordination.producer_ids import ProducerIdBlock
 from kafkalite.errors import (
-    BY_CODE,
     CorruptMessage,
     Fatal,
     KafkaError,
@@ -56,12 +66,14 @@ from kafkalite.protocol.schemas.topics import CREATE_TOPICS
 
 if TYPE_CHECKING:
     from kafkalite.broker.controller.controller_client import (
+        EndOffsetOf,
         HeartbeatState,
         MetadataListener,
         TopicOutcome,
         WriteMarkers,
     )
     from kafkalite.broker.controller.metadata_reader import MetadataReader
+    from kafkalite.broker.replica.batch_appends import AppendBatch
     from kafkalite.broker.replica.transaction_verifier import (
         VerificationRequest,
         VerificationResults,
@@ -69,6 +81,7 @@ if TYPE_CHECKING:
     from kafkalite.broker.scheduler import ScheduledCall, Scheduler
     from kafkalite.config.settings import Settings
     from kafkalite.coordination.leader_epochs import EpochRenewal
+    from kafkalite.coordination.share.state_requests import Outcome, StateRequest
     from kafkalite.protocol.record_kinds import RecordKind
     from kafkalite.protocol.schema import Api, Fields
     from kafkalite.transport.connection import Address
@@ -87,19 +100,13 @@ AUTO_CREATE_MS_MAX = 1_000
 TRANSACTIONS_TIMEOUT_MS = 5_000
 """Maximum wait for the transaction coordinators; the producer then repeats its request."""
 
+SHARE_STATES_TIMEOUT_MS = 5_000
+"""Maximum wait for the share coordinators; an acknowledgement fails then."""
+
+APPEND_TIMEOUT_MS = 15_000
+"""Maximum wait for a batch that another node is to append; longer than the supervisor's own."""
+
 Send = Callable[[TypedRecord], bool]
-
-
-@dataclass(slots=True)
-class ControllerRequest:
-    """A request to the supervisor without a response yet."""
-
-    message: TypedRecord
-    future: Future[Any]
-    timer: Any
-    size: int
-    """Size of the client's frame."""
-    sent: bool = False
 
 
 class RemoteController(ControllerClient):
@@ -116,6 +123,8 @@ class RemoteController(ControllerClient):
         self._listeners: list[MetadataListener] = []
         self._on_welcome: Callable[[], object] = lambda: None
         self._write_markers: WriteMarkers | None = None
+        self._end_offset_of: EndOffsetOf | None = None
+        self._append_batch: AppendBatch | None = None
         self._marker_request_id = 0
         self._supervisor = -1
         self._is_welcomed = False
@@ -150,11 +159,15 @@ class RemoteController(ControllerClient):
         heartbeat_state: Callable[[], HeartbeatState],
         on_welcome: Callable[[], object],
         write_markers: WriteMarkers,
+        end_offset_of: EndOffsetOf,
+        append_batch: AppendBatch,
     ) -> None:
         """Attach the node; of its settings, those that determine features are reported."""
         self._heartbeat_state = heartbeat_state
         self._on_welcome = on_welcome
         self._write_markers = write_markers
+        self._end_offset_of = end_offset_of
+        self._append_batch = append_batch
 
     # -- messages of the supervisor ----------------------------------------------------------
 
@@ -294,6 +307,33 @@ class RemoteController(ControllerClient):
 
         self._write_markers(read_markers(fields)).then(respond)
 
+    def _offsets(self, fields: dict[str, Any]) -> None:
+        """Respond with the high watermarks of partitions of this node."""
+        end_offset_of, send = self._end_offset_of, self._send
+        if self._is_welcomed and end_offset_of is not None and send is not None:
+            send(
+                bus.OFFSETS_FOUND(
+                    request_id=fields["request_id"],
+                    incarnation=fields["incarnation"],
+                    offsets=[
+                        end_offset_of(each["topic_id"], each["partition"])
+                        for each in fields["partitions"]
+                    ],
+                )
+            )
+
+    def _append(self, fields: dict[str, Any]) -> None:
+        """Append a batch to a partition of this node, and respond."""
+        if not self._is_welcomed or self._append_batch is None:
+            return  # sent by a supervisor that is dead
+
+        def respond(_: None, error: KafkaError | None) -> None:
+            if self._is_welcomed and self._send is not None:
+                self._send(batch_appended(fields, error))
+
+        target = fields["topic_id"], fields["partition"]
+        self._append_batch(*target, bytes(fields["batch"])).then(respond)
+
     def _notify(self, records: Sequence[TypedRecord]) -> None:
         for listener in self._listeners:
             listener(records, self.offset)
@@ -373,10 +413,12 @@ class RemoteController(ControllerClient):
         ).map(lambda response: api.response.read(version, response, begin))
 
     def auto_create_topics(
-        self, names: Sequence[str], client_id: str | None
+        self, names: Sequence[str], client_id: str | None, config: Mapping[str, str] = {}
     ) -> Future[Mapping[str, TopicOutcome]]:
-        """Create topics with all defaults, by a CreateTopics request to the controller."""
-        topics = [{"name": name, "num_partitions": -1, "replication_factor": -1} for name in names]
+        """Create topics by a CreateTopics request to the controller."""
+        configs = [{"name": key, "value": value} for key, value in config.items()]
+        counts = {"num_partitions": -1, "replication_factor": -1}
+        topics = [{"name": name, **counts, "configs": configs} for name in names]
         outcomes: Future[Mapping[str, TopicOutcome]] = Future()
 
         def on_response(created: Fields | None, error: KafkaError | None) -> None:
@@ -384,7 +426,10 @@ class RemoteController(ControllerClient):
                 # The controller cannot be reached; the client retries, as for a topic in creation.
                 outcomes.resolve(dict.fromkeys(names, LeaderNotAvailable(str(error))))
             else:
-                outcomes.resolve({topic.name: _error_of(topic) for topic in created.topics})
+                outcomes.resolve(
+                    {topic.name: error_of(topic.error_code, topic.error_message)
+                     for topic in created.topics}
+                )  # fmt: skip
 
         self.request(
             CREATE_TOPICS, {"topics": topics, "timeout_ms": AUTO_CREATE_MS_MAX},
@@ -410,8 +455,27 @@ class RemoteController(ControllerClient):
             lambda request_id: verify_transactions(request_id, requests), TRANSACTIONS_TIMEOUT_MS
         )
 
-    def find_orphans(self, late: Sequence[LateTransaction]) -> Future[Sequence[LateTransaction]]:
-        """Return those of these open transactions that no coordinator knows."""
+    def share_states(self, requests: Sequence[StateRequest]) -> Future[list[Outcome]]:
+        """Have the share coordinators read and write states.
+
+        Fails with RequestTimedOut if there is no supervisor for SHARE_STATES_TIMEOUT_MS, or if it
+        dies.
+        """
+        return self._request(
+            lambda request_id: share_states(request_id, requests), SHARE_STATES_TIMEOUT_MS
+        )
+
+    def append_batch(self, topic_id: bytes, partition: int, batch: bytes) -> Future[None]:
+        """Have the supervisor append a batch to a partition of any other node."""
+        return self._request(
+            lambda request_id: append_batch(request_id, NO_INCARNATION, topic_id, partition, batch),
+            APPEND_TIMEOUT_MS,
+        )
+
+    def find_orphans(
+        self, late: Sequence[LateTransaction]
+    ) -> Future[Sequence[OrphanTransaction]]:
+        """Return those of these open transactions that no coordinator will end."""
         return self._request(
             lambda request_id: bus.FIND_ORPHANS(
                 request_id=request_id, transactions=[each._asdict() for each in late]
@@ -499,12 +563,25 @@ class RemoteController(ControllerClient):
                 bus.VERIFY_TRANSACTIONS, fields, lambda: read_results(request.message, fields)
             )
 
+    def _share_outcomes(self, fields: dict[str, Any]) -> None:
+        request = self._requests.get(fields["request_id"])
+        if request is not None:
+            self._complete(
+                bus.SHARE_STATES, fields, lambda: read_outcomes(request.message, fields)
+            )
+
+    def _batch_appended(self, fields: dict[str, Any]) -> None:
+        self._complete(bus.APPEND_BATCH, fields, lambda: None)
+
     def _orphans(self, fields: dict[str, Any]) -> None:
-        self._complete(
-            bus.FIND_ORPHANS,
-            fields,
-            lambda: [LateTransaction(**each) for each in fields["transactions"]],
-        )
+        def orphans() -> list[OrphanTransaction]:
+            committed = {*fields["committed"]}
+            return [
+                OrphanTransaction(LateTransaction(**each), position in committed)
+                for position, each in enumerate(fields["transactions"])
+            ]
+
+        self._complete(bus.FIND_ORPHANS, fields, orphans)
 
     _HANDLERS: dict[int, Callable[[RemoteController, dict[str, Any]], None]] = {
         bus.WELCOME.key: _welcome,
@@ -512,12 +589,10 @@ class RemoteController(ControllerClient):
         bus.RESPONSE.key: _forward_response,
         bus.IDS.key: _producer_ids,
         bus.WRITE_MARKERS.key: _markers,
+        bus.FIND_OFFSETS.key: _offsets,
         bus.TRANSACTIONS_VERIFIED.key: _transactions_verified,
         bus.ORPHANS.key: _orphans,
+        bus.SHARE_OUTCOMES.key: _share_outcomes,
+        bus.APPEND_BATCH.key: _append,
+        bus.BATCH_APPENDED.key: _batch_appended,
     }
-
-
-def _error_of(result: Fields) -> KafkaError | None:
-    """Return the error of one entry of a response, or None."""
-    code = result.error_code
-    return BY_CODE.get(code, UnknownServerError)(result.error_message) if code else None

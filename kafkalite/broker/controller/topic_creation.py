@@ -6,69 +6,22 @@ The functions run on the controller's node and use that node's settings as defau
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 from kafkalite.broker.controller.decisions import DecisionSequence
+from kafkalite.broker.internal_topics import INTERNAL_TOPICS, internal_config
 from kafkalite.broker.node_settings import placement_limits
-from kafkalite.config.broker import (
-    DEFAULT_REPLICATION_FACTOR,
-    NUM_PARTITIONS,
-    OFFSETS_TOPIC_NUM_PARTITIONS,
-    OFFSETS_TOPIC_SEGMENT_BYTES,
-    TRANSACTION_STATE_LOG_MIN_ISR,
-    TRANSACTION_STATE_LOG_NUM_PARTITIONS,
-    TRANSACTION_STATE_LOG_SEGMENT_BYTES,
-)
-from kafkalite.config.topic import (
-    CLEANUP_POLICY,
-    COMPACT,
-    COMPRESSION_TYPE,
-    MIN_INSYNC_REPLICAS,
-    SEGMENT_BYTES,
-    UNCLEAN_LEADER_ELECTION_ENABLE,
-)
+from kafkalite.config.broker import DEFAULT_REPLICATION_FACTOR, NUM_PARTITIONS
 from kafkalite.coordination.controller import Controller, NewTopic, TopicDefaults
 from kafkalite.coordination.image import TopicImage
 from kafkalite.coordination.machine import DecisionResult
-from kafkalite.coordination.topic_names import CONSUMER_OFFSETS, TRANSACTION_STATE
 from kafkalite.errors import KafkaError
 from kafkalite.ids import new_id
 
 if TYPE_CHECKING:
     from kafkalite.broker.controller.decisions import DecisionMaker
     from kafkalite.broker.future import Future
-    from kafkalite.config.key import ConfigKey
     from kafkalite.config.settings import Settings
-
-
-class InternalTopic(NamedTuple):
-    """The settings of a coordinator's topic."""
-
-    partition_count: ConfigKey[int]
-    config: Mapping[ConfigKey[Any], str]
-    from_broker: Mapping[ConfigKey[Any], ConfigKey[Any]]
-    """Keys of the topic, with the keys of the broker that set them."""
-
-
-INTERNAL_TOPICS = {
-    CONSUMER_OFFSETS: InternalTopic(
-        OFFSETS_TOPIC_NUM_PARTITIONS,
-        {CLEANUP_POLICY: COMPACT, COMPRESSION_TYPE: "producer"},
-        {SEGMENT_BYTES: OFFSETS_TOPIC_SEGMENT_BYTES},
-    ),
-    TRANSACTION_STATE: InternalTopic(
-        TRANSACTION_STATE_LOG_NUM_PARTITIONS,
-        {
-            CLEANUP_POLICY: COMPACT,
-            COMPRESSION_TYPE: "uncompressed",
-            UNCLEAN_LEADER_ELECTION_ENABLE: "false",
-        },
-        {
-            SEGMENT_BYTES: TRANSACTION_STATE_LOG_SEGMENT_BYTES,
-            MIN_INSYNC_REPLICAS: TRANSACTION_STATE_LOG_MIN_ISR,
-        },
-    ),
-}
 
 
 def create_topics(
@@ -118,9 +71,7 @@ def create_topics(
 def create_internal_topic(controller: DecisionMaker, settings: Settings, name: str) -> Future[None]:
     """Create a coordinator's topic, unless it exists."""
     topic = INTERNAL_TOPICS[name]
-    config = {key.name: value for key, value in topic.config.items()}
-    config |= {key.name: str(settings[source]) for key, source in topic.from_broker.items()}
-    topic_id = new_id()
+    topic_id, config = new_id(), internal_config(name, settings)
     return controller.execute(
         lambda machine: machine.create_internal_topic(
             name, topic_id, settings[topic.partition_count], config

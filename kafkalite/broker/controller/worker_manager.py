@@ -7,6 +7,9 @@
     worker     ─▶ Forward      ─▶ Response, as if the client had connected here
     markers of transactions    ─▶ WriteMarkers; the worker responds with MarkersWritten
     worker     ─▶ VerifyTransactions ─▶ TransactionsVerified, by the coordinators on this node
+    worker     ─▶ ShareStates  ─▶ ShareOutcomes, by the share coordinators on this node
+    the lag of share groups    ─▶ FindOffsets; the worker responds with OffsetsFound
+    worker     ─▶ AppendBatch  ─▶ BatchAppended, by this node or the worker that leads the partition
 
 Only messages of the incarnation that the launcher started last are accepted; those of an older one
 are refused.  Until it is welcomed a worker sends only Hello, so no request of it is lost before
@@ -23,16 +26,27 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from kafkalite.broker.controller.append_messages import (
+    append_batch,
+    append_error,
+    batch_appended,
+)
 from kafkalite.broker.controller.marker_messages import write_markers
+from kafkalite.broker.controller.share_messages import read_requests as read_state_requests
+from kafkalite.broker.controller.share_messages import share_outcomes
 from kafkalite.broker.controller.verification_messages import (
     read_requests,
     transactions_verified,
 )
 from kafkalite.broker.error_responses import outcome_fields
 from kafkalite.broker.future import Future
-from kafkalite.broker.replica.late_transactions import FindOrphans, LateTransaction
+from kafkalite.broker.replica.late_transactions import (
+    FindOrphans,
+    LateTransaction,
+    OrphanTransaction,
+)
 from kafkalite.broker.served_apis import SERVED, ServingNode
 from kafkalite.coordination.image import SUPERVISOR_ID
 from kafkalite.coordination.leader_epochs import EpochRenewal
@@ -45,10 +59,17 @@ from kafkalite.transport.connection import Disconnect
 if TYPE_CHECKING:
     from kafkalite.broker.client_context import ClientConnection
     from kafkalite.broker.controller.local_controller import LocalController
+    from kafkalite.broker.controller.worker_channels import (
+        BatchSink,
+        EndOffsetSource,
+        MarkerSource,
+        WorkerSender,
+    )
     from kafkalite.broker.replica.marker_writer import MarkerTargets
     from kafkalite.broker.replica.transaction_verifier import SendVerifications, VerificationResults
     from kafkalite.coordination.features import SupportedLevels
     from kafkalite.coordination.sessions import NodeSessions
+    from kafkalite.coordination.share.state_requests import Outcome, StateRequest
     from kafkalite.protocol.record_kinds import RecordKind
     from kafkalite.protocol.schemas.bus import TypedRecord
     from kafkalite.transport.reactor import Reactor
@@ -65,24 +86,8 @@ LATE_CHECK_MS = 500
 STARTING, READY, ENDING, BACKOFF = "starting", "ready", "ending", "backoff"
 
 
-class WorkerSender(Protocol):
-    """Queues a message to a worker (BusServer.send)."""
-
-    def __call__(self, identity: bytes, message: TypedRecord, *, quiet: bool = False) -> bool:
-        """Return False if the worker is not connected or its queue is full."""
-
-
-class MarkerSource(Protocol):
-    """The transaction coordinators' markers (MarkerChannel)."""
-
-    def connect(self, send: Callable[[int, int, Sequence[MarkerTargets]], bool]) -> None:
-        """Send markers to workers by `send(node_id, request_id, targets)` from now on."""
-
-    def written(self, node_id: int, request_id: int, codes: Sequence[int]) -> None:
-        """Handle a worker's response."""
-
-    def node_connected(self, node_id: int) -> None:
-        """Handle the welcome of a worker, which may have lost what was sent before."""
+DecideShareStates: TypeAlias = "Callable[[Sequence[StateRequest]], Future[list[Outcome]]]"
+"""Returns the outcome of each request (ShareCoordinators.outcomes)."""
 
 
 class ProcessReport(NamedTuple):
@@ -156,11 +161,25 @@ class WorkerManager:
         self._apply_waits: list[ApplyWait] = []
         self._markers: MarkerSource | None = None
         self._find_orphans: FindOrphans | None = None
+        self._decide_share_states: DecideShareStates | None = None
+        self._offsets: EndOffsetSource | None = None
+        self._appends: BatchSink | None = None
         self._checked_ms = reactor.clock.monotonic_ms()
         controller.on_change(self._changed)
         controller.applied_everywhere = self.applied_everywhere
         controller.worker_features = self._features
         reactor.call_later(CHECK_MS, self._check)
+
+    def serve_shares(
+        self, decide: DecideShareStates, offsets: EndOffsetSource, appends: BatchSink
+    ) -> None:
+        """Pass requests of workers to the share coordinators; find end offsets for `offsets`, and
+        have workers append batches for `appends`."""
+        self._decide_share_states = decide
+        self._appends = appends
+        appends.connect(self._send_batch)
+        self._offsets = offsets
+        offsets.connect(self._send_offset_query)
 
     def serve_transactions(self, markers: MarkerSource, find_orphans: FindOrphans) -> None:
         """Pass messages between the transaction coordinators and the workers."""
@@ -366,14 +385,17 @@ class WorkerManager:
 
     def _late_transactions(self, worker: Worker, fields: dict[str, Any]) -> None:
         def respond(
-            orphans: Sequence[LateTransaction] | None, error: KafkaError | None
+            orphans: Sequence[OrphanTransaction] | None, error: KafkaError | None
         ) -> None:
             self._send(
                 identity_of(worker.peer),
                 bus.ORPHANS(
                     request_id=fields["request_id"],
                     **outcome_fields(error),
-                    transactions=[each._asdict() for each in orphans or ()],
+                    transactions=[each.transaction._asdict() for each in orphans or ()],
+                    committed=[
+                        position for position, each in enumerate(orphans or ()) if each.is_committed
+                    ],
                 ),
             )
 
@@ -394,6 +416,30 @@ class WorkerManager:
 
         self._verify_transactions(read_requests(fields)).then(respond)
 
+    def _share_states(self, worker: Worker, fields: dict[str, Any]) -> None:
+        def respond(outcomes: Sequence[Outcome] | None, error: KafkaError | None) -> None:
+            self._send(identity_of(worker.peer), share_outcomes(fields, outcomes, error))
+
+        if self._decide_share_states is not None:
+            self._decide_share_states(read_state_requests(fields)).then(respond)
+
+    def _offsets_found(self, worker: Worker, fields: dict[str, Any]) -> None:
+        if self._offsets is not None and fields["incarnation"] == self._incarnation:
+            self._offsets.received(worker.peer.node_id, fields["request_id"], fields["offsets"])
+
+    def _append_requested(self, worker: Worker, fields: dict[str, Any]) -> None:
+        def respond(_: None, error: KafkaError | None) -> None:
+            self._send(identity_of(worker.peer), batch_appended(fields, error))
+
+        if self._appends is not None:
+            target = fields["topic_id"], fields["partition"]
+            self._appends.append(*target, bytes(fields["batch"])).then(respond)
+
+    def _batch_appended(self, worker: Worker, fields: dict[str, Any]) -> None:
+        if self._appends is not None and fields["incarnation"] == self._incarnation:
+            error = append_error(fields)
+            self._appends.received(worker.peer.node_id, fields["request_id"], error)
+
     _HANDLERS: dict[int, Callable[[WorkerManager, Worker, dict[str, Any]], None]] = {
         bus.HELLO.key: _hello,
         bus.HEARTBEAT.key: _heartbeat,
@@ -404,6 +450,10 @@ class WorkerManager:
         bus.MARKERS_WRITTEN.key: _markers_written,
         bus.VERIFY_TRANSACTIONS.key: _verification_requested,
         bus.FIND_ORPHANS.key: _late_transactions,
+        bus.SHARE_STATES.key: _share_states,
+        bus.OFFSETS_FOUND.key: _offsets_found,
+        bus.APPEND_BATCH.key: _append_requested,
+        bus.BATCH_APPENDED.key: _batch_appended,
     }
 
     # -- messages to workers -----------------------------------------------------------------
@@ -424,11 +474,31 @@ class WorkerManager:
     def _send_markers(
         self, node_id: int, request_id: int, targets: Sequence[MarkerTargets]
     ) -> bool:
-        """Send markers to a worker; return False if it cannot receive them now."""
+        return self._send_to(node_id, write_markers(request_id, self._incarnation, targets))
+
+    def _send_offset_query(
+        self, node_id: int, request_id: int, partitions: Sequence[tuple[bytes, int]]
+    ) -> bool:
+        message = bus.FIND_OFFSETS(
+            request_id=request_id,
+            incarnation=self._incarnation,
+            partitions=[
+                {"topic_id": topic_id, "partition": index} for topic_id, index in partitions
+            ],
+        )
+        return self._send_to(node_id, message)
+
+    def _send_batch(
+        self, node_id: int, request_id: int, topic_id: bytes, partition: int, batch: bytes
+    ) -> bool:
+        message = append_batch(request_id, self._incarnation, topic_id, partition, batch)
+        return self._send_to(node_id, message)
+
+    def _send_to(self, node_id: int, message: TypedRecord) -> bool:
+        """Send a message to a worker; return False if it cannot receive it now."""
         worker = self.workers.get(node_id)
         if worker is None or not worker.welcomed:
             return False
-        message = write_markers(request_id, self._incarnation, targets)
         return self._send(identity_of(worker.peer), message, quiet=True)
 
     def applied_everywhere(self, end_offset: int) -> Future[None]:

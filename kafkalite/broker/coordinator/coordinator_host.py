@@ -16,6 +16,9 @@ afterwards waits until the marker is committed, as for the records of a decision
 
 A process that was stopped for a while has received no heartbeats, which must not expire sessions:
 after a late timer, requests waiting in the sockets are read first.
+
+The coordinators of a kind share the time for deadlines in a tick of the event loop: a machine
+bounds what one of its ticks does, and a node may have many coordinators.
 """
 
 from __future__ import annotations
@@ -45,13 +48,15 @@ if TYPE_CHECKING:
     from kafkalite.broker.replica.partition import Partition
     from kafkalite.broker.replica.replica_manager import ReplicaManager
     from kafkalite.records.control import TransactionMarker
-    from kafkalite.storage.flusher import Flusher
     from kafkalite.transport.reactor import Reactor, Timer
 
 LATE_TIMER_MS = 500
 """A timer that is late by this much means that this process itself did not run."""
 LATE_TIMER_PAUSE_MS = 1_000
 """Time for which waiting requests are then read before sessions can expire."""
+DEADLINES_MS, DEADLINES_PAUSE_MS = 10, 1
+"""Time in a tick of the event loop after which no other coordinator begins to handle its deadlines,
+and the pause until it does."""
 LOAD_MS, LOAD_PAUSE_MS = 10, 1
 """Duration of a step of loading, and of the pause between two."""
 
@@ -90,6 +95,44 @@ class CoordinatorKind(NamedTuple, Generic[M]):
     new_machine: Callable[[], M]
 
 
+class DeadlineQueue:
+    """The coordinators of a kind whose deadlines are due, in turn.
+
+    Each handles its deadlines at once while the tick of the event loop has time left for them.
+    """
+
+    def __init__(self, reactor: Reactor) -> None:
+        self._reactor = reactor
+        self._waiting: dict[Callable[[], object], None] = {}
+        self._is_paused = False
+        self._tick_number = -1
+        self._end_ns = 0
+
+    def add(self, handle: Callable[[], object]) -> None:
+        """Call `handle()` now or in a later tick, unless it is waiting already."""
+        self._waiting[handle] = None
+        if not self._is_paused:
+            self._run()
+
+    def _run(self) -> None:
+        self._is_paused = False
+        while self._waiting:
+            if not self._has_time():
+                self._is_paused = True
+                self._reactor.call_later(DEADLINES_PAUSE_MS, self._run)
+                return
+            handle = next(iter(self._waiting))
+            del self._waiting[handle]
+            handle()
+
+    def _has_time(self) -> bool:
+        now_ns = self._reactor.clock.monotonic_ns()
+        if self._tick_number != self._reactor.tick_number:
+            self._tick_number = self._reactor.tick_number
+            self._end_ns = now_ns + DEADLINES_MS * 1_000_000
+        return now_ns < self._end_ns
+
+
 class CoordinatorHost(MachineHost[M]):
     """One coordinator: a state machine with its partition and timer."""
 
@@ -100,13 +143,15 @@ class CoordinatorHost(MachineHost[M]):
         machine: M,
         journal: PartitionJournal,
         reactor: Reactor,
+        deadlines: DeadlineQueue,
         on_loaded: Callable[[CoordinatorHost[M]], object],
         on_load_failed: Callable[[Partition, KafkaError], object],
     ) -> None:
         super().__init__(machine, journal)
         self.partition = journal.partition
-        self.is_loading = True
+        self.is_loading = self.partition.is_loading = True
         self._reactor = reactor
+        self._deadlines = deadlines
         self._on_loaded = on_loaded
         self._on_load_failed = on_load_failed
         self._timer: Timer | None = None
@@ -139,7 +184,7 @@ class CoordinatorHost(MachineHost[M]):
             if self._reactor.clock.monotonic_ns() >= end_ns:
                 self._reactor.call_later(LOAD_PAUSE_MS, lambda: self._load_more(remaining))
                 return
-        self.is_loading = False
+        self.is_loading = self.partition.is_loading = False
         self.machine.loaded(self.now_ms(), self._reactor.clock.wall_ms())
         if self._loaded_count:
             log.info(
@@ -175,6 +220,12 @@ class CoordinatorHost(MachineHost[M]):
         self.schedule()
         return token
 
+    def submit(self, decide: RequestDecision[M]) -> None:
+        """Make a decision without a response, unless the host is closed."""
+        if not self.is_closed:
+            # Without a response, nothing else ends the token's reference to itself.
+            self.request(decide).abandoned = None
+
     def _release(self) -> None:
         super()._release()
         if self.partition.error is not None:
@@ -191,18 +242,16 @@ class CoordinatorHost(MachineHost[M]):
         if self.is_loading:
             raise NotLeaderOrFollower("The coordinator in this partition is loading; retry later.")
 
-    def marker_appended(self, marker: TransactionMarker, size: int) -> None:
+    def marker_appended(self, marker: TransactionMarker) -> None:
         """Replay a marker that was appended to the partition."""
-        self.journal.note_written(size)
         self.machine.replay(TransactionEnd(marker.producer_id, marker.is_commit))
 
     # -- timer -------------------------------------------------------------------------------
 
     def schedule(self) -> None:
-        """Set the timer to the machine's next deadline, and compact the journal if it is due."""
-        self.journal.rewrite_if_large(self.machine)
+        """Set the timer to the machine's next deadline."""
         next_ms = self.machine.next_due_ms
-        if next_ms is None:
+        if next_ms is None or (self._timer is not None and next_ms >= self._due_ms):
             return
         # Clamp to now, so that only the timer's own delay counts as late in `_tick`.
         now_ms = self.now_ms()
@@ -220,6 +269,10 @@ class CoordinatorHost(MachineHost[M]):
             self._not_before_ms = now_ms + LATE_TIMER_PAUSE_MS
             self.schedule()
             return
+        self._deadlines.add(self._handle_deadlines)
+
+    def _handle_deadlines(self) -> None:
+        """Let the machine handle its expired deadlines."""
 
         def decided(replies: list[Reply] | None, error: KafkaError | None) -> None:
             if error is not None:
@@ -231,7 +284,7 @@ class CoordinatorHost(MachineHost[M]):
             else:
                 complete(replies or ())
 
-        wall_ms = self._reactor.clock.wall_ms()
+        now_ms, wall_ms = self.now_ms(), self._reactor.clock.wall_ms()
         self.decide(lambda machine: machine.tick(now_ms, wall_ms)).then(decided)
         self.schedule()
 
@@ -244,14 +297,13 @@ class Coordinators(Generic[M]):
         kind: CoordinatorKind[M],
         metadata: MetadataCache,
         replicas: ReplicaManager,
-        flusher: Flusher,
         reactor: Reactor,
     ) -> None:
         self._kind = kind
         self._metadata = metadata
         self._replicas = replicas
-        self._flusher = flusher
         self._reactor = reactor
+        self._deadlines = DeadlineQueue(reactor)
         self._hosts: dict[int, CoordinatorHost[M]] = {}
         self.unreadable: dict[int, CoordinatorNotAvailable] = {}
         """The partitions that could not be read, with the error; only a restart retries them."""
@@ -301,10 +353,10 @@ class Coordinators(Generic[M]):
     def _load(self, partition: Partition) -> CoordinatorHost[M]:
         try:
             journal = PartitionJournal(
-                partition, self._replicas, self._flusher, self._reactor, self._kind.codec
+                partition, self._replicas, self._reactor, self._kind.codec
             )
             host = CoordinatorHost(
-                self._kind.new_machine(), journal, self._reactor,
+                self._kind.new_machine(), journal, self._reactor, self._deadlines,
                 self._host_loaded, self._load_failed,
             )  # fmt: skip
             self._hosts[partition.index] = host
@@ -327,6 +379,7 @@ class Coordinators(Generic[M]):
         )  # fmt: skip
         self._hosts.pop(partition.index, None)
         partition.marker_listener = None
+        partition.is_loading = False
         self.unreadable[partition.index] = CoordinatorNotAvailable(str(error))
         return self.unreadable[partition.index].copy()
 

@@ -18,7 +18,10 @@ from kafkalite.broker.coordinator.coordinator_host import (
     Coordinators,
     RequestDecision,
 )
+from kafkalite.broker.coordinator.group_configs import GroupConfigs
+from kafkalite.broker.coordinator.image_topics import ImageTopics
 from kafkalite.broker.coordinator.journal_loader import RecordCodec
+from kafkalite.broker.coordinator.pattern_lookups import PatternLookups
 from kafkalite.broker.stepping import WorkQueues
 from kafkalite.config.broker import (
     GROUP_INITIAL_REBALANCE_DELAY_MS,
@@ -29,7 +32,18 @@ from kafkalite.config.broker import (
     OFFSETS_RETENTION_CHECK_INTERVAL_MS,
     OFFSETS_RETENTION_MINUTES,
 )
-from kafkalite.coordination.group_coordinator import GroupCoordinator, GroupLimits
+from kafkalite.config.group import (
+    GROUP_CONSUMER_ASSIGNORS,
+    GROUP_CONSUMER_MAX_SIZE,
+    GROUP_CONSUMER_MIGRATION_POLICY,
+    GROUP_CONSUMER_REGEX_REFRESH_INTERVAL_MS,
+)
+from kafkalite.coordination.groups.assignment.assignors import ASSIGNORS
+from kafkalite.coordination.groups.group_coordinator import (
+    GROUP_KINDS,
+    GroupCoordinator,
+)
+from kafkalite.coordination.groups.group_limits import GroupLimits
 from kafkalite.coordination.machine import TransactionalRecord
 from kafkalite.coordination.topic_names import CONSUMER_OFFSETS
 from kafkalite.protocol.schemas import group_records
@@ -40,15 +54,14 @@ if TYPE_CHECKING:
     from kafkalite.broker.replica.replica_manager import ReplicaManager
     from kafkalite.config.settings import Settings
     from kafkalite.errors import KafkaError
-    from kafkalite.storage.flusher import Flusher
     from kafkalite.transport.reactor import Reactor
 
 GroupHost: TypeAlias = CoordinatorHost[GroupCoordinator]
 GroupDecision: TypeAlias = RequestDecision[GroupCoordinator]
 
 DELETE_COUNT, DELETE_PAUSE_MS = 500, 2
-"""Number of offsets of deleted topics, and of groups without any, in a step; milliseconds between
-two steps."""
+"""Number of offsets of deleted topics, of groups, and of topics of share groups examined in a step;
+milliseconds between two steps."""
 LOGGED_MEMBERS_MAX, LOGGED_LENGTH_MAX = 20, 100
 """Limits of a log line: number of members, and length of a name."""
 
@@ -65,6 +78,10 @@ def group_limits(settings: Settings) -> GroupLimits:
         metadata_size_max=settings[OFFSET_METADATA_MAX_BYTES],
         retention_ms=settings[OFFSETS_RETENTION_MINUTES] * 60_000,
         retention_check_ms=settings[OFFSETS_RETENTION_CHECK_INTERVAL_MS],
+        consumer_max_size=settings[GROUP_CONSUMER_MAX_SIZE],
+        consumer_assignors={name: ASSIGNORS[name] for name in settings[GROUP_CONSUMER_ASSIGNORS]},
+        migration_policy=settings[GROUP_CONSUMER_MIGRATION_POLICY].lower(),
+        pattern_refresh_ms=settings[GROUP_CONSUMER_REGEX_REFRESH_INTERVAL_MS],
     )
 
 
@@ -81,24 +98,32 @@ class GroupCoordinators(Coordinators[GroupCoordinator]):
         settings: Settings,
         metadata: MetadataCache,
         replicas: ReplicaManager,
-        flusher: Flusher,
         reactor: Reactor,
     ) -> None:
+        self.configs = GroupConfigs(settings, metadata)
         kind = CoordinatorKind(
             CONSUMER_OFFSETS,
             RecordCodec(group_records.write, group_records.read, is_transactional=True),
-            lambda: GroupCoordinator(self._limits, new_member_id),
+            lambda: GroupCoordinator(
+                self._limits,
+                new_member_id,
+                ImageTopics(metadata),
+                self.configs.of,
+                self.configs.of_share_group,
+            ),
         )
-        super().__init__(kind, metadata, replicas, flusher, reactor)
+        super().__init__(kind, metadata, replicas, reactor)
         self._limits = group_limits(settings)
         self._deleted: dict[int, dict[str, set[bytes]]] = {}
         """Topics that were deleted while a partition was loading, by name with their ids."""
         self.commit_queues = WorkQueues()
         """Keeps the OffsetCommits of a group in order until they are decided."""
+        self.lookups = PatternLookups(reactor)
 
     def reconfigure(self, settings: Settings) -> None:
         """Apply new limits; a coordinator that is loading gets them afterwards."""
         self._limits = group_limits(settings)
+        self.configs.reconfigure(settings)
         for host in self:
             self._reconfigure(host)
 
@@ -111,53 +136,60 @@ class GroupCoordinators(Coordinators[GroupCoordinator]):
         self._reconfigure(host)
         deleted = self._deleted.pop(host.partition.index, None)
         if deleted:
-            self._delete_offsets(host, deleted)
+            self._removal_step(host, host.machine.topic_deletions(deleted))
+        self._removal_step(host, host.machine.missing_topic_deletions())
 
     def _load_failed(self, partition: Partition, error: KafkaError) -> KafkaError:
         self._deleted.pop(partition.index, None)
         return super()._load_failed(partition, error)
 
+    def topics_changed(self, names: Collection[str]) -> None:
+        """Note that topics were created or deleted, or have more partitions.
+
+        A coordinator that is loading need not know: it compares the topics' metadata afterwards.
+        """
+        for host in self:
+            host.machine.topics_changed(names)
+
     # -- deleted topics ----------------------------------------------------------------------
 
     def delete_topics(self, topics: Mapping[str, Collection[bytes]]) -> None:
-        """Delete the committed offsets of deleted topics, given by name and ids, in steps."""
+        """Delete the committed offsets of deleted topics, given by name and ids, and remove the
+        topics from share groups, in steps."""
         for index, host in self._hosts.items():
             if host.is_loading:
                 deleted = self._deleted.setdefault(index, {})
                 for name, topic_ids in topics.items():
                     deleted.setdefault(name, set()).update(topic_ids)
             else:
-                self._delete_offsets(host, topics)
+                self._removal_step(host, host.machine.topic_deletions(topics))
 
-    def _delete_offsets(self, host: GroupHost, topics: Mapping[str, Collection[bytes]]) -> None:
-        self._delete_step(host, host.machine.topic_tombstones(topics))
-
-    def _delete_step(
+    def _removal_step(
         self, host: GroupHost, remaining: Iterator[group_records.GroupRecord | None]
     ) -> None:
         if host.is_closed:
             return
         some = list(islice(remaining, DELETE_COUNT))
-        tombstones = [record for record in some if record is not None]
-        if tombstones:
-            response = host.request(
-                lambda groups, _, now_ms, __: groups.write_tombstones(tombstones, now_ms)
-            )
-            response.abandoned = None  # it gets no response, and would keep a reference to itself
+        records = [record for record in some if record is not None]
+        if records:
+            host.submit(lambda groups, _, now_ms, __: groups.write_deletions(records, now_ms))
         if len(some) == DELETE_COUNT:
-            self._reactor.call_later(DELETE_PAUSE_MS, lambda: self._delete_step(host, remaining))
+            self._reactor.call_later(DELETE_PAUSE_MS, lambda: self._removal_step(host, remaining))
 
 
 def log_changes(records: Sequence[group_records.GroupRecord | TransactionalRecord], _: int) -> None:
     """Log the changes of groups; committed offsets are too many to log."""
     for record in records:
-        if isinstance(record, TransactionalRecord) or record.kind is group_records.OFFSET_COMMIT:
+        if isinstance(record, TransactionalRecord) or record.kind not in GROUP_KINDS:
             continue
-        group_id, value = record.key, record.value
+        value = record.value
         # A name may contain anything, including line ends, and be long.
-        name = group_id[:LOGGED_LENGTH_MAX]
+        name = record.group_id[:LOGGED_LENGTH_MAX]
         if value is None:
             log.info("Group %r was deleted. group=%r", name, name)
+        elif record.kind is not group_records.GROUP_METADATA:
+            epoch = value["epoch"]
+            log.info("Group %r is in epoch %d. group=%r epoch=%d", name, epoch, name, epoch)
         else:
             members = [each["member_id"][:LOGGED_LENGTH_MAX] for each in value["members"]]
             log.info(

@@ -1,8 +1,9 @@
 """JournalLoader: replays the records of a coordinator's partition into its state machine.
 
-Without transactions, only the last record of each key is replayed.  From a transaction's first
-record to its marker, the records of all keys are replayed in the order of the log, because whether
-a record is valid depends on the outcome of the transaction and on what came in between.
+Only the last valid record of each key is replayed.  A record of a transaction is valid if the
+transaction was committed, and replaces only records that are before it in the log.  Records of
+transactions that are still open are replayed as pending ones.  So the log cleaner may remove all
+other records, before a load and once during it.  If records are cumulative, all are replayed.
 
 A record that cannot be decoded is skipped and logged, so that the others can be loaded.
 """
@@ -13,20 +14,27 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from kafkalite._ext.record_batch import control_record
-from kafkalite.coordination.machine import TransactionalRecord, TransactionEnd
-from kafkalite.errors import CorruptMessage, KafkaStorageError, UnsupportedVersion
-from kafkalite.records import batch as record_batch
-from kafkalite.records.control import ControlType
+from kafkalite._ext import journal_scan
+from kafkalite._ext.journal_scan import JournalScan
+from kafkalite.coordination.machine import TransactionalRecord
+from kafkalite.errors import (
+    CorruptMessage,
+    KafkaStorageError,
+    UnsupportedVersion,
+    raise_for,
+)
+from kafkalite.records.batch import RECORDS_DIFFER, batches
 from kafkalite.storage.log_reader import read
 
 if TYPE_CHECKING:
     from kafkalite.broker.replica.partition import Partition
     from kafkalite.coordination.machine import StateMachine
 
-READ_SIZE = 1 << 20
-LOAD_COUNT = 100
-"""Number of records in a step of loading."""
+READ_SIZE = 256 << 10
+"""Number of bytes in a step of reading."""
+STEP_SIZE, RECORD_SIZE = 16 << 10, 160
+"""Size of the records in a step of replaying, and size of a record besides its value: a step has
+about a hundred small records, or a single large one."""
 
 log = logging.getLogger("kafkalite.broker")
 
@@ -40,6 +48,18 @@ class RecordCodec(NamedTuple):
     is_transactional: bool = False
     """Records can be part of transactions; the machine replays TransactionalRecord and
     TransactionEnd."""
+    is_cumulative: bool = False
+    """A record adds to the earlier ones of its key, so all of them are replayed."""
+
+
+class PendingRecord(NamedTuple):
+    """A record of a transaction that is open at the end of the log."""
+
+    offset: int
+    key: bytes
+    value: bytes | None
+    producer_id: int
+    producer_epoch: int
 
 
 class JournalLoader:
@@ -49,10 +69,9 @@ class JournalLoader:
         self._partition = partition
         self._codec = codec
         self._machine = machine
-        self._latest: dict[bytes, bytes | None] = {}
-        """The last record of each key since the last transaction."""
-        self._open: set[int] = set()
-        """The producers with an open transaction."""
+        self._scan = JournalScan(codec.is_transactional)
+        self._next_offset = 0
+        self._step_size = 0
         self._replayed_count = 0
         self._skipped_count = 0
 
@@ -62,27 +81,10 @@ class JournalLoader:
         Nothing may be appended meanwhile.  A KafkaError means that the log is damaged and its
         content unknown.
         """
-        read_count = 0
-        for batch in self._batches():
-            header = batch.header
-            if header.is_control:
-                self._end_transaction(batch)
-                continue
-            if header.is_transactional and self._codec.is_transactional:
-                yield from self._replay_latest()
-                self._open.add(header.producer_id)
-            for record in batch.records():
-                if record.key is not None:
-                    if not self._open:
-                        self._latest[record.key] = record.value
-                    elif header.is_transactional:
-                        self._replay(record.key, record.value, header)
-                    else:
-                        self._replay(record.key, record.value)
-                if read_count % LOAD_COUNT == 0:
-                    yield self._replayed_count
-                read_count += 1
-        yield from self._replay_latest()
+        if self._codec.is_cumulative:
+            yield from self._replay_all()
+        else:
+            yield from self._replay_last()
         if self._skipped_count > 1:
             log.error(
                 "Coordinator records are skipped: they cannot be decoded. partition=%s records=%d",
@@ -90,46 +92,83 @@ class JournalLoader:
             )  # fmt: skip
         yield self._replayed_count
 
-    def _batches(self) -> Iterator[record_batch.RecordBatch]:
+    def _replay_all(self) -> Iterator[int]:
+        for content in self._contents():
+            for batch in batches(content):
+                for record in () if batch.header.is_control else batch.records():
+                    if record.key is not None:
+                        self._replay(record.key, record.value)
+                        if self._ends_step(record.value):
+                            yield self._replayed_count
+                self._next_offset = batch.header.last_offset + 1
+            yield self._replayed_count
+
+    def _replay_last(self) -> Iterator[int]:
+        for content in self._contents():
+            self._scan_batches(content)
+            self._next_offset = self._scan.next_offset
+            yield 0
+        for key, value, pending in self._last_records():
+            self._replay(key, value, pending)
+            if self._ends_step(value):
+                yield self._replayed_count
+
+    def _ends_step(self, value: bytes | None) -> bool:
+        self._step_size += RECORD_SIZE + len(value or b"")
+        if self._step_size < STEP_SIZE:
+            return False
+        self._step_size = 0
+        return True
+
+    def _contents(self) -> Iterator[bytes]:
+        """Yield the bytes from the next offset on, until it is the end of the log."""
         stored = self._partition.log
         if stored.failure is not None:
             raise KafkaStorageError(stored.failure)
-        offset = stored.log_start_offset
-        while offset < stored.end_offset:
+        self._next_offset = stored.log_start_offset
+        while self._next_offset < stored.end_offset:
+            offset = self._next_offset
             try:
                 found = read(stored, offset, READ_SIZE, stored.end_offset)
                 content = found.read() if found is not None else b""
             except OSError as error:
                 reason = f"{stored.directory} cannot be read at offset {offset}: {error.strerror}"
                 raise KafkaStorageError(reason) from error
-            next_offset = offset
-            for batch in record_batch.batches(content):
-                yield batch
-                next_offset = batch.header.last_offset + 1
-            if next_offset == offset:
+            yield content
+            if self._next_offset <= offset:
                 raise CorruptMessage(f"{stored.directory} cannot be read at offset {offset}.")
-            offset = next_offset
 
-    def _end_transaction(self, batch: record_batch.RecordBatch) -> None:
-        control_type, _ = control_record(batch.view)
-        if control_type not in (ControlType.ABORT, ControlType.COMMIT):
-            return  # emptied by compaction, or of a type that readers ignore
-        if batch.header.producer_id in self._open:
-            self._open.remove(batch.header.producer_id)
-            is_commit = control_type == ControlType.COMMIT
-            self._machine.replay(TransactionEnd(batch.header.producer_id, is_commit))
+    def _scan_batches(self, content: bytes) -> None:
+        """Scan whole batches; an incomplete last one is ignored."""
+        scan = self._scan
+        code, position = scan.run(content)
+        while code == journal_scan.COMPRESSED:
+            batch = next(batches(memoryview(content)[position:]))
+            raise_for(scan.add_payload(batch.view, batch.payload()), RECORDS_DIFFER)
+            code, position = scan.run(content, position + len(batch))
+        if code != journal_scan.AT_END:
+            raise_for(code)
 
-    def _replay_latest(self) -> Iterator[int]:
-        latest, self._latest = self._latest, {}
-        for number, (key, value) in enumerate(latest.items()):
-            self._replay(key, value)
-            if number % LOAD_COUNT == 0:
-                yield self._replayed_count
+    def _last_records(self) -> Iterator[tuple[bytes, bytes | None, PendingRecord | None]]:
+        """Yield the last record of each key, and the pending ones before and after it."""
+        latest = self._scan.latest
+        pending = sorted(
+            PendingRecord(offset, key, value, producer_id, epoch)
+            for producer_id, records in self._scan.pending.items()
+            for key, (offset, value, epoch) in records.items()
+        )
+        for each in pending:
+            if each.key in latest and each.offset < latest[each.key][0]:
+                yield each.key, each.value, each
+        for key, (_, value) in latest.items():
+            yield key, value, None
+        for each in pending:
+            if each.key not in latest or each.offset > latest[each.key][0]:
+                yield each.key, each.value, each
 
     def _replay(
-        self, key: bytes, value: bytes | None, header: record_batch.BatchHeader | None = None
+        self, key: bytes, value: bytes | None, pending: PendingRecord | None = None
     ) -> None:
-        """Replay a record, which is part of a transaction if a header is given."""
         try:
             record = self._codec.read(key, value)
         except (CorruptMessage, UnsupportedVersion) as error:
@@ -141,7 +180,7 @@ class JournalLoader:
                 )  # fmt: skip
             return
         if record is not None:
-            if header is not None:
-                record = TransactionalRecord(record, header.producer_id, header.producer_epoch)
+            if pending is not None:
+                record = TransactionalRecord(record, pending.producer_id, pending.producer_epoch)
             self._machine.replay(record)
         self._replayed_count += 1

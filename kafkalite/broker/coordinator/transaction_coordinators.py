@@ -16,6 +16,7 @@ from kafkalite.broker.coordinator.coordinator_host import (
 from kafkalite.broker.coordinator.journal_loader import RecordCodec
 from kafkalite.broker.coordinator.marker_channel import MarkerChannel
 from kafkalite.broker.future import Future
+from kafkalite.broker.replica.late_transactions import OrphanTransaction
 from kafkalite.broker.stepping import Work, in_steps
 from kafkalite.config.broker import (
     TRANSACTION_MAX_TIMEOUT_MS,
@@ -24,6 +25,7 @@ from kafkalite.config.broker import (
 )
 from kafkalite.coordination.features import TRANSACTION_VERSION, finalized_levels
 from kafkalite.coordination.topic_names import TRANSACTION_STATE
+from kafkalite.coordination.transaction import ProducerEpoch, was_committed
 from kafkalite.coordination.transaction_coordinator import (
     InitOptions,
     TransactionCoordinator,
@@ -42,7 +44,6 @@ if TYPE_CHECKING:
     from kafkalite.config.settings import Settings
     from kafkalite.coordination.image import ClusterImage
     from kafkalite.protocol.schemas.transaction_records import TopicPartition
-    from kafkalite.storage.flusher import Flusher
     from kafkalite.transport.reactor import Reactor
 
 TransactionHost: TypeAlias = CoordinatorHost[TransactionCoordinator]
@@ -104,7 +105,6 @@ class TransactionCoordinators(Coordinators[TransactionCoordinator]):
         replicas: ReplicaManager,
         producer_ids: ProducerIdBlocks,
         marker_writer: MarkerWriter,
-        flusher: Flusher,
         reactor: Reactor,
     ) -> None:
         self.markers = MarkerChannel(metadata, marker_writer, reactor)
@@ -115,7 +115,7 @@ class TransactionCoordinators(Coordinators[TransactionCoordinator]):
             RecordCodec(transaction_records.write, transaction_records.read),
             lambda: TransactionCoordinator(self._limits, spare.take),
         )
-        super().__init__(kind, metadata, replicas, flusher, reactor)
+        super().__init__(kind, metadata, replicas, reactor)
 
     def check_init(self, transactional_id: str, options: InitOptions) -> None:
         """Raise what InitProducerId refuses before it looks for the coordinator."""
@@ -125,14 +125,16 @@ class TransactionCoordinators(Coordinators[TransactionCoordinator]):
         """Return once a producer id is at hand for the next decision."""
         return self._spare.prepare()
 
-    def find_orphans(self, late: Sequence[LateTransaction]) -> Future[Sequence[LateTransaction]]:
-        """Return those of these open transactions that no coordinator knows; none of them while a
-        coordinator is not loaded."""
-        orphans: Future[Sequence[LateTransaction]] = Future()
+    def find_orphans(
+        self, late: Sequence[LateTransaction]
+    ) -> Future[Sequence[OrphanTransaction]]:
+        """Return those of these open transactions that no coordinator will end; none of them while
+        a coordinator is not loaded."""
+        orphans: Future[Sequence[OrphanTransaction]] = Future()
         orphans.follow(in_steps(self._reactor, self._orphans(late)))
         return orphans
 
-    def _orphans(self, late: Sequence[LateTransaction]) -> Work[Sequence[LateTransaction]]:
+    def _orphans(self, late: Sequence[LateTransaction]) -> Work[Sequence[OrphanTransaction]]:
         self.open()  # also those of which no request has come yet
         hosts = [*self]
         topic = self._metadata.topic(TRANSACTION_STATE)
@@ -144,12 +146,30 @@ class TransactionCoordinators(Coordinators[TransactionCoordinator]):
                 if transaction.producer_id in known:
                     known[transaction.producer_id] |= transaction.partitions
                 yield
-        orphans: list[LateTransaction] = []
+        committed = yield from self._committed(late)
+        orphans: list[OrphanTransaction] = []
         for each in late:
             led = self._metadata.topic(each.topic_id)
             if led is not None and (led.name, each.partition) not in known[each.producer_id]:
-                orphans.append(each)
+                orphans.append(OrphanTransaction(each, each in committed))
         return orphans
+
+    def _committed(self, late: Sequence[LateTransaction]) -> Work[set[LateTransaction]]:
+        """Return those that were committed before a power cut, which took their markers."""
+        uncertain: dict[int, list[LateTransaction]] = {}
+        for each in late:
+            if each.is_uncertain:
+                uncertain.setdefault(each.producer_id, []).append(each)
+        committed: set[LateTransaction] = set()
+        for host in self:
+            for completed in host.machine.recovered:
+                for producer_id in {completed.producer_id, completed.previous_producer_id}:
+                    for each in uncertain.get(producer_id, ()):
+                        producer = ProducerEpoch(each.producer_id, each.producer_epoch)
+                        if was_committed(completed, producer):
+                            committed.add(each)
+                yield
+        return committed
 
     def reconfigure(self, settings: Settings) -> None:
         """Apply new limits or features; a coordinator that is loading gets them afterwards."""
@@ -163,7 +183,9 @@ class TransactionCoordinators(Coordinators[TransactionCoordinator]):
 
     def _host_loaded(self, host: TransactionHost) -> None:
         partition = host.partition
-        if partition.log.producers.transactions.uncertain_below and not partition.flushes_always:
-            host.machine.replace_producer_ids()
+        if partition.log.producers.transactions.uncertain_below:
+            host.machine.keep_committed()
+            if not partition.flushes_always:
+                host.machine.replace_producer_ids()
         self._reconfigure(host)
         self.markers.attach(host)

@@ -37,7 +37,7 @@ from kafkalite.broker.served_apis import SERVED, EncodedResponse, Response, Serv
 from kafkalite.broker.stepping import ENTRIES_AT_ONCE, PAUSE, Work, in_steps
 from kafkalite.config.broker import AUTO_CREATE_TOPICS_ENABLE, MAX_REQUEST_PARTITION_SIZE_LIMIT
 from kafkalite.coordination import topic_names
-from kafkalite.coordination.features import SUPPORTED_LEVELS, finalized_levels
+from kafkalite.coordination.features import SUPPORTED_LEVELS, finalized_levels, is_finalized
 from kafkalite.coordination.image import PartitionImage, TopicImage
 from kafkalite.errors import (
     InvalidRequest,
@@ -131,6 +131,7 @@ def _api_keys(node: ClusterNode) -> list[dict[str, int]]:
         }
         for key, handler in sorted(SERVED.items())
         if key not in hidden
+        and is_finalized(node.image, handler.feature)
     ]
 
 

@@ -139,7 +139,7 @@ class ConfigDescriptions:
         shared_key: tuple[Any, ...] | None = None
         if kind is Resource.TOPIC:
             topic_names.check(name)
-            overrides = self._node.image.topic(name).config
+            overrides = self._node.metadata.config_of(self._node.image.topic(name))
             shared_key = tuple(overrides.items()), tuple(keys or ())
             if shared_key in self._shared_configs:
                 return self._shared_configs[shared_key]
@@ -227,25 +227,33 @@ def _logger_entries(node: ConfigsNode, client: ClientContext, name: str) -> Iter
         yield ConfigEntry(SCOPES[Resource.BROKER_LOGGER][logger], level, [], Source.BROKER_LOGGER)
 
 
-def _named_resource_entries(
-    kind: Resource, source: Source
-) -> Callable[[ConfigsNode, ClientContext, str], Iterable[ConfigEntry]]:
-    def entries(node: ConfigsNode, client: ClientContext, name: str) -> Iterable[ConfigEntry]:
-        if not name:
-            raise InvalidRequest("The resource name is empty.")
-        settings = Settings.of(source, SCOPES[kind], node.image.config_of(kind, name))
-        return _effective_entries(SCOPES[kind].values(), settings)
+def _subscription_entries(
+    node: ConfigsNode, client: ClientContext, name: str
+) -> Iterable[ConfigEntry]:
+    keys = SCOPES[Resource.CLIENT_METRICS]
+    return _effective_entries(
+        keys.values(),
+        Settings.of(Source.CLIENT_METRICS, keys, _texts(node, Resource.CLIENT_METRICS, name)),
+    )
 
-    return entries
+
+def _group_entries(node: ConfigsNode, client: ClientContext, name: str) -> Iterable[ConfigEntry]:
+    settings = node.settings.for_group(_texts(node, Resource.GROUP, name))
+    return _effective_entries(SCOPES[Resource.GROUP].values(), settings)
+
+
+def _texts(node: ConfigsNode, kind: Resource, name: str) -> Mapping[str, str]:
+    """Return what is set on a resource that exists by its configs only."""
+    if not name:
+        raise InvalidRequest("The resource name is empty.")
+    return node.image.config_of(kind, name)
 
 
 _DESCRIBE: dict[Resource, Callable[[ConfigsNode, ClientContext, str], Iterable[ConfigEntry]]] = {
     Resource.BROKER: _broker_entries,
     Resource.BROKER_LOGGER: _logger_entries,
-    Resource.CLIENT_METRICS: _named_resource_entries(
-        Resource.CLIENT_METRICS, Source.CLIENT_METRICS
-    ),
-    Resource.GROUP: _named_resource_entries(Resource.GROUP, Source.GROUP),
+    Resource.CLIENT_METRICS: _subscription_entries,
+    Resource.GROUP: _group_entries,
 }
 
 
@@ -317,7 +325,9 @@ def _alter(
         DecisionSequence(
             node.local_controller,
             authorized,
-            lambda controller, batch: controller.alter_configs(batch, validate_only=validate_only),
+            lambda controller, batch: controller.alter_configs(
+                batch, node.settings, validate_only=validate_only
+            ),
             name_of=lambda alteration: alteration.resource,
             weigh=lambda alteration: 1 + len(alteration.changes),
             on_decided=on_decided,

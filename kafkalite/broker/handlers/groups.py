@@ -13,27 +13,29 @@ Group state and rebalances belong to the group coordinator (coordination/).  A h
 coordinator does not know: which topics exist, authorization, and the differences between versions.
 A node that does not coordinate the group responds with NOT_COORDINATOR to all of these.
 
-Committed offsets are in offset_commits.py.
-
-Left out: the coordinators of share groups; the newer protocols' groups.
+Committed offsets are in offset_commits.py, groups of the consumer protocol in consumer_groups.py.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
 from kafkalite.broker.client_context import ClientContext
 from kafkalite.broker.controller.local_controller import LocalController
+from kafkalite.broker.coordinator.end_offsets import EndOffsets
 from kafkalite.broker.coordinator.group_coordinators import GroupCoordinators, GroupDecision
+from kafkalite.broker.coordinator.share_coordinators import ShareCoordinators
 from kafkalite.broker.error_responses import check_repetitions, error_fields
 from kafkalite.broker.future import Future, all_of
 from kafkalite.broker.handler_node import HandlerNode
 from kafkalite.broker.replica.replica_manager import ReplicaManager
 from kafkalite.broker.security import (
     CLUSTER,
+    CLUSTER_ACTION,
     CLUSTER_NAME,
     DELETE,
     DESCRIBE,
@@ -44,7 +46,7 @@ from kafkalite.broker.security import (
 )
 from kafkalite.broker.served_apis import Response, ServingNode, serves
 from kafkalite.broker.stepping import ENTRIES_AT_ONCE, Work, in_steps
-from kafkalite.coordination.group_coordinator import (
+from kafkalite.coordination.groups.group_coordinator import (
     Decision,
     GroupClient,
     GroupCoordinator,
@@ -54,14 +56,18 @@ from kafkalite.coordination.placement import (
     CoordinatorType,
     coordinator_of,
 )
+from kafkalite.coordination.share.state_requests import (
+    Outcome,
+    StateDeletion,
+)
 from kafkalite.errors import (
+    ClusterAuthorizationFailed,
     CoordinatorNotAvailable,
     GroupAuthorizationFailed,
     InconsistentGroupProtocol,
     InvalidRequest,
     KafkaError,
     TransactionalIdAuthorizationFailed,
-    UnsupportedVersion,
 )
 from kafkalite.protocol.schemas.groups import (
     DELETE_GROUPS,
@@ -73,12 +79,18 @@ from kafkalite.protocol.schemas.groups import (
     LIST_GROUPS,
     SYNC_GROUP,
 )
+from kafkalite.protocol.schemas.share_records import SharePartitionKey
+
+SHARE_COORDINATOR_SINCE = 6
+"""The FindCoordinator version that knows share coordinators (KIP-932)."""
 
 
 class GroupsNode(HandlerNode, Protocol):
     """The components that group requests use."""
 
     groups: GroupCoordinators
+    share_coordinators: ShareCoordinators
+    end_offsets: EndOffsets
     replicas: ReplicaManager
 
     @property
@@ -138,10 +150,20 @@ def _coordinator_error(client: ClientContext, key_type: int, key: str) -> KafkaE
         may_describe = client.may(DESCRIBE, TRANSACTIONAL_ID, key)
         return None if may_describe else TransactionalIdAuthorizationFailed()
     if key_type == CoordinatorType.SHARE:
-        return UnsupportedVersion("Share groups are not supported.")
+        return _share_coordinator_error(client, key)
     if key_type != CoordinatorType.GROUP:
         return InvalidRequest(f"Unsupported coordinator type {key_type}.")
     return None if client.may(DESCRIBE, GROUP, key) else GroupAuthorizationFailed()
+
+
+def _share_coordinator_error(client: ClientContext, key: str) -> KafkaError | None:
+    if client.version < SHARE_COORDINATOR_SINCE:
+        return InvalidRequest(f"Version {client.version} does not know share coordinators.")
+    if not client.may(CLUSTER_ACTION, CLUSTER, CLUSTER_NAME):
+        return ClusterAuthorizationFailed()
+    if SharePartitionKey.of_text(key) is None:
+        return InvalidRequest(f"{key!r} is not of the form group:topicId:partition.")
+    return None
 
 
 def _coordinator(
@@ -340,6 +362,50 @@ def delete_groups(node: GroupsNode, request: Any, client: ClientContext) -> Work
 
 
 def _delete_group(node: GroupsNode, client: ClientContext, group_id: str) -> Future[Response]:
+    """Delete a group; of a share group, first the states of its partitions.
+
+    The group records first that it has no initialized partitions, so that a member that joins
+    meanwhile has them initialized again.
+    """
+    topics: set[str] = set()
+    if client.may(DELETE, GROUP, group_id):
+        with suppress(KafkaError):
+            host = node.groups.host_of(group_id)
+            topics = host.machine.topics_with_share_states(group_id)
+    if not topics:
+        return _delete_records(node, client, group_id)
+    deleted: Future[Response] = Future()
+
+    def refuse(error: KafkaError) -> None:
+        deleted.resolve({"group_id": group_id, **error_fields(error, messages=False)})
+
+    def begun(_: Response | None, error: KafkaError | None) -> None:
+        if error is not None:
+            refuse(error)
+            return
+        try:
+            keys = node.share_coordinators.keys_of(group_id)
+        except KafkaError as raised:
+            refuse(raised)
+            return
+        node.share_coordinators.outcomes([*map(StateDeletion, keys)]).then(states_deleted)
+
+    def states_deleted(outcomes: list[Outcome] | None, _: KafkaError | None) -> None:
+        failed = [each for each in outcomes or () if isinstance(each, KafkaError)]
+        if failed:
+            refuse(failed[0])
+        else:
+            deleted.follow(_delete_records(node, client, group_id))
+
+    host.request(
+        lambda groups, token, now_ms, wall_ms: groups.begin_share_deletion(
+            group_id, topics, token, now_ms, wall_ms
+        )
+    ).then(begun)
+    return deleted
+
+
+def _delete_records(node: GroupsNode, client: ClientContext, group_id: str) -> Future[Response]:
     def respond(response: Response) -> Response:
         error = response[group_id]
         return {"group_id": group_id, **(error_fields(error) if error is not None else {})}

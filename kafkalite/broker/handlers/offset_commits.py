@@ -27,13 +27,13 @@ from kafkalite.broker.handlers.groups import GroupsNode, error_response, request
 from kafkalite.broker.security import DELETE, DESCRIBE, GROUP, READ, TOPIC
 from kafkalite.broker.served_apis import Response, ServingNode, serves
 from kafkalite.broker.stepping import ENTRIES_AT_ONCE, Work
-from kafkalite.coordination.committed_offsets import UNSTABLE
-from kafkalite.coordination.group_coordinator import (
+from kafkalite.coordination.groups.group_coordinator import (
     CommittedOffset,
     Decision,
     GroupCoordinator,
     OffsetToCommit,
 )
+from kafkalite.coordination.groups.offsets.committed_offsets import UNSTABLE
 from kafkalite.coordination.image import TopicImage
 from kafkalite.errors import (
     KafkaError,
@@ -233,6 +233,9 @@ def _fetch_group_offsets(
         client.must(DESCRIBE, GROUP, group_id)
         check_repetitions(repetitions)
         host = node.groups.host_of(group_id)
+        # Versions below 8 have one group and no members.
+        member_id, epoch = getattr(group, "member_id", None), getattr(group, "member_epoch", -1)
+        host.machine.check_fetch(group_id, member_id, epoch)
         lookup = OffsetLookup(
             node, host, group_id,
             only_committed=group.topics is None, require_stable=require_stable,

@@ -33,7 +33,7 @@ from kafkalite.broker.replica.transaction_verifier import RequestTransaction, pr
 from kafkalite.broker.replica.verification_queue import names_one_producer
 from kafkalite.broker.security import TRANSACTIONAL_ID, WRITE
 from kafkalite.broker.served_apis import ApiCodec, ServingNode, serves
-from kafkalite.coordination.commit_records import is_storable
+from kafkalite.coordination.groups.offsets.commit_records import is_storable
 from kafkalite.errors import (
     InvalidProducerIdMapping,
     KafkaError,
@@ -73,7 +73,7 @@ def produce(
     node: ProduceNode, request: Any, client: ClientContext
 ) -> ProduceResponse | Future[ProduceResponse] | None:
     """Append each partition's batch; respond once the acks condition holds."""
-    transactional_id, required_acks, timeout_ms, topics = request
+    transactional_id, required_acks, timeout_ms, topics, is_transactional = request
     builder = ProduceResponseBuilder(node, client, required_acks, timeout_ms)
     append = node.replicas.append
     refusal: KafkaError | None = None
@@ -82,6 +82,10 @@ def produce(
         refusal = _refusal(client, transactional_id, topics)
         if refusal is None:
             transaction = produce_transaction(transactional_id, client.version)
+    elif is_transactional:
+        refusal = TransactionalIdAuthorizationFailed(
+            "The request has records of a transaction, but no transactional id."
+        )
     for topic, partitions in topics:
         results: list[PartitionAppendResult] = []
         builder.topics.append((topic, results))

@@ -22,10 +22,11 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from kafkalite.broker.future import Future
-from kafkalite.broker.stepping import Work, in_steps
+from kafkalite.broker.stepping import ENTRIES_AT_ONCE, Work, in_steps
 from kafkalite.config.log_cleaner import (
     LOG_CLEANER_DEDUPE_BUFFER_SIZE,
     LOG_CLEANER_ENABLE,
@@ -33,7 +34,6 @@ from kafkalite.config.log_cleaner import (
     LOG_CLEANER_IO_BUFFER_SIZE,
     LOG_CLEANER_THREADS,
 )
-from kafkalite.coordination.topic_names import INTERNAL_TOPICS
 from kafkalite.errors import (
     CorruptMessage,
     InvalidConfig,
@@ -173,6 +173,7 @@ class CleaningJobs:
             partition not in self._passes
             and partition not in self.uncleanable
             and partition.log.failure is None
+            and not partition.is_loading
         )
 
     def _is_waiting(self, partition: Partition) -> bool:
@@ -192,10 +193,6 @@ class CleaningJobs:
         partition = self._node.replicas.leader(topic_id, index)
         if not self._node.settings[LOG_CLEANER_ENABLE]:
             raise PolicyViolation(f"{LOG_CLEANER_ENABLE.name} is false: no log is compacted.")
-        if partition.topic in INTERNAL_TOPICS:
-            raise InvalidConfig(
-                f"{partition.topic} is compacted by its coordinator, not by the log cleaner."
-            )
         if not partition.log.config.compacts:
             raise InvalidConfig(
                 f"{partition.topic} is not compacted: its cleanup.policy has no `compact`."
@@ -274,17 +271,29 @@ class CleaningJobs:
         return in_steps(self._node.reactor, self._write_job(active))
 
     def _write_job(self, active: ActivePass) -> Work[None]:
-        aborted = bytearray()
+        producers, aborted = bytearray(), bytearray()
+        live = cleaner_candidates.live_producers(active.partition.log)
+        while some := [*islice(live, ENTRIES_AT_ONCE)]:
+            producers += cleaning_files.packed_producers(some)
+            yield
         try:
             for segment in active.partition.log.segments.with_aborted(0):
-                found = cleaner_candidates.aborted_in(segment, active.job.sources_end)
-                aborted += cleaning_files.packed(found)
-                yield
-            cleaning_files.write_job(active.descriptor, active.job, bytes(aborted))
+                for found in cleaner_candidates.aborted_in(segment, active.job.sources_end):
+                    aborted += cleaning_files.packed(found)
+                    yield
+                    self._check_sources(active)
+            cleaning_files.write_job(active.descriptor, active.job, producers, aborted)
         except OSError as error:
             raise KafkaStorageError(
                 f"The cleaning job cannot be written: {error.strerror}"
             ) from None
+
+    @staticmethod
+    def _check_sources(active: ActivePass) -> None:
+        """Raise RequestTimedOut if records were deleted with their segments since the pass began:
+        to read the transaction index of such a segment would create an empty file."""
+        if not _has_sources(active):
+            raise RequestTimedOut("The oldest segment was deleted meanwhile.")
 
     def _limits(self) -> OffsetMapLimits:
         settings = self._node.settings
@@ -369,9 +378,8 @@ class CleaningJobs:
         self._end(active)
         if not active.reason:
             # The file of a removed segment is truncated in time, which looks like damage.
-            first = active.job.sources[0].base_offset
-            is_removed = not active.partition.log.segments.has_base_offset(first)
-            self._failed(active.partition, reason, retriable=retriable or is_removed)
+            retriable = retriable or not _has_sources(active)
+            self._failed(active.partition, reason, retriable=retriable)
 
     def abandon(self, active: ActivePass) -> None:
         """End a pass whose cleaner has disconnected; an outstanding swap is not affected."""
@@ -457,6 +465,11 @@ class CleaningJobs:
         if not partition.log.config.compacts:
             return "the topic is not compacted any more"
         return ""
+
+
+def _has_sources(active: ActivePass) -> bool:
+    """Return whether the segments of a pass are still in the log; the first is deleted first."""
+    return active.partition.log.segments.has_base_offset(active.job.sources[0].base_offset)
 
 
 def _name(partition: Partition) -> str:

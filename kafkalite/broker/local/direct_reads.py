@@ -35,7 +35,8 @@ from kafkalite.errors import (
 )
 from kafkalite.protocol.schemas import local
 from kafkalite.records.file_slice import OpenFile
-from kafkalite.storage.log_reader import aborted_between
+from kafkalite.storage.aborted_lookup import aborted_between
+from kafkalite.storage.log_reader import ABORTED_SHRINKING
 
 if TYPE_CHECKING:
     from kafkalite.broker.client_context import ClientContext
@@ -56,9 +57,6 @@ WAITING_MAX = 10_000
 
 ABORTED_MAX = 2_000
 """Maximum number of aborted transactions of a grant, which are sent in its packet."""
-
-ABORTED_SHRINKING = 4
-"""A grant with more aborted transactions is made smaller, each time by this factor."""
 
 PartitionKey = tuple[bytes, int]
 """A partition: topic id and index."""
@@ -294,28 +292,34 @@ def _range(
     partition: Partition, read: dict[str, Any]
 ) -> tuple[SegmentGrant | None, list[tuple[int, int]]]:
     """Return a grant of the readable bytes, and the aborted transactions in it; it is the smaller
-    the more there are."""
-    size_max = max(0, read["size_max"])
+    the more there are.  No grant, if their lookup is to be repeated."""
+    offset, size_max = read["offset"], max(0, read["size_max"])
+    is_first = True
     while True:
-        grant = partition.grant(read["offset"], size_max, read["isolation_level"])
-        aborted = _aborted(partition, read, grant)
-        if grant is None or len(aborted) <= ABORTED_MAX:
+        grant = partition.grant(offset, size_max, read["isolation_level"])
+        if grant is None or read["isolation_level"] != READ_COMMITTED:
+            return grant, []
+        aborted = _aborted(partition, offset, grant.end_offset)
+        if aborted is None:
+            return None, []
+        if len(aborted) <= ABORTED_MAX:
             return grant, aborted
-        if not size_max:
+        # A smaller range does not have fewer than its first record.
+        least = _aborted(partition, offset, offset + 1) if is_first else []
+        if least is None:
+            return None, []
+        if not size_max or len(least) > ABORTED_MAX:
             raise ThrottlingQuotaExceeded(
-                f"More than {ABORTED_MAX} aborted transactions overlap at offset {read['offset']}:"
-                " read over TCP."
+                f"More than {ABORTED_MAX} aborted transactions overlap at offset {offset}: read"
+                " over TCP."
             )
+        is_first = False
         size_max = min(size_max, grant.size) // ABORTED_SHRINKING
 
 
 def _aborted(
-    partition: Partition, read: dict[str, Any], grant: SegmentGrant | None
-) -> list[tuple[int, int]]:
-    """Return the aborted transactions in the granted records, for a read_committed reader, up to
-    one more than are sent."""
-    if grant is None or read["isolation_level"] != READ_COMMITTED:
-        return []
-    offset, end_offset = read["offset"], grant.end_offset
+    partition: Partition, offset: int, end_offset: int
+) -> list[tuple[int, int]] | None:
+    """Return the aborted transactions with records in a range, up to one more than are sent."""
     aborting = partition.log.segments.with_aborted(offset)
     return aborted_between(aborting, offset, end_offset, ABORTED_MAX + 1)

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from kafkalite.broker.future import Future
 from kafkalite.errors import KafkaError, UnknownServerError
-from kafkalite.records.decode_steps import Steps
+from kafkalite.records.decode_steps import DecodeSteps
 from kafkalite.storage.timestamps import Search, TimestampOffset
 
 log = logging.getLogger("kafkalite.broker")
@@ -43,7 +43,8 @@ class BatchOpener:
     def __init__(self, tick_number: Callable[[], int] = int) -> None:
         self._tick_number = tick_number
         self._event = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._jobs: queue.SimpleQueue[tuple[Steps[Any], Future[Any]] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[tuple[DecodeSteps[Any], Future[Any]] | None]
+        self._jobs = queue.SimpleQueue()
         self._done: queue.SimpleQueue[tuple[Future[Any], Any, KafkaError | None]]
         self._done = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -57,7 +58,7 @@ class BatchOpener:
         """Return the eventfd that is readable when `collect` has results."""
         return self._event
 
-    def run(self, steps: Steps[T]) -> T | Future[T]:
+    def run(self, steps: DecodeSteps[T]) -> T | Future[T]:
         """Run these steps; return their result, or a Future of it if the tick's budget is spent."""
         tick = self._tick_number()
         if tick != self._budget_tick:
@@ -142,7 +143,7 @@ class BatchOpener:
             os.close(self._event)
             self._event = -1
 
-    def _submit(self, steps: Steps[Any], future: Future[Any]) -> None:
+    def _submit(self, steps: DecodeSteps[Any], future: Future[Any]) -> None:
         if self._thread is None:
             # Started on first use, so never before the launcher has forked.
             self._thread = threading.Thread(target=self._work, name="opener", daemon=True)
@@ -159,7 +160,7 @@ class BatchOpener:
             os.eventfd_write(self._event, 1)
 
 
-def _outcome(steps: Steps[T]) -> tuple[T | None, KafkaError | None]:
+def _outcome(steps: DecodeSteps[T]) -> tuple[T | None, KafkaError | None]:
     try:
         while True:
             next(steps)

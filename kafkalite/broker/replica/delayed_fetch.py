@@ -25,6 +25,13 @@ if TYPE_CHECKING:
     from kafkalite.broker.replica.partition import Partition
 
 
+ABORTED_MAX = 5_000
+"""Maximum number of aborted transactions of the partitions that are read in one step, besides those
+that are open where the first one is read.  Beyond it less is read."""
+ABORTED_SIZE = 16
+"""Size of an aborted transaction in the response, which counts as that of records does."""
+
+
 class FetchItem(NamedTuple):
     """One partition of a fetch: the partition or the lookup error, and the offset to read from."""
 
@@ -248,6 +255,7 @@ def read(items: Sequence[FetchItem], limits: FetchLimits, size: int = 0) -> Read
     _, max_bytes, isolation_level, _ = limits
     is_committed = isolation_level == READ_COMMITTED
     none_aborted = () if is_committed else None
+    aborted_left = ABORTED_MAX
     results: list[PartitionFetchResult] = []
     failed = False
     for item in items:
@@ -266,11 +274,18 @@ def read(items: Sequence[FetchItem], limits: FetchLimits, size: int = 0) -> Read
                 left = max_bytes - size
                 if left < size_max:
                     size_max = left
-                records = partition.read(
-                    offset, max(0, size_max), isolation_level, whole_first=not size
-                )
-                if is_committed and records is not None:
-                    aborted = partition.aborted_transactions(offset, records)
+                size_max = max(0, size_max)
+                if is_committed:
+                    records, aborted = partition.read_committed(
+                        offset, size_max, aborted_left, whole_first=not size
+                    )
+                    if aborted:
+                        aborted_left = max(0, aborted_left - len(aborted))
+                        size += ABORTED_SIZE * len(aborted)
+                else:
+                    records = partition.read(
+                        offset, size_max, isolation_level, whole_first=not size
+                    )
             else:
                 failed = True
         except (KafkaError, OSError) as raised:
@@ -279,23 +294,11 @@ def read(items: Sequence[FetchItem], limits: FetchLimits, size: int = 0) -> Read
             continue
         if records is not None:
             size += records.size
-        results.append(
-            new_tuple(
-                PartitionFetchResult,
-                (
-                    index,
-                    0,
-                    partition.high_watermark,
-                    partition.last_stable_offset,
-                    partition.log.log_start_offset,
-                    aborted,
-                    -1,
-                    records,
-                    None,
-                    diverging,
-                ),
-            )
-        )
+        fields = (
+            index, 0, partition.high_watermark, partition.last_stable_offset,
+            partition.log.log_start_offset, aborted, -1, records, None, diverging,
+        )  # fmt: skip
+        results.append(new_tuple(PartitionFetchResult, fields))
     return results, size, failed
 
 

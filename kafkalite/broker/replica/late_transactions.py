@@ -1,11 +1,17 @@
-"""LateTransactions: finds transactions that no coordinator will end, and aborts them.
+"""LateTransactions: finds transactions that no coordinator will end, and ends them.
 
-    open for too long, or since before a power cut ─▶ does the coordinator know it? ─▶ no: abort
+    open for too long,                does a coordinator      ╭▶ it is open: nothing
+    or since before a power cut ─▶    know it?               ─┼▶ it was committed: commit
+                                                              ╰▶ unknown: abort
 
 An open transaction holds back the last stable offset.  Its coordinator ends it after a timeout at
 the latest, unless it has forgotten it: a power cut can take the coordinator's records and leave
 those of the partition (`durability=os`).  So each node reports to the coordinators the transactions
 that are open for longer than any timeout allows, and all that were open when the host lost power.
+
+The same power cut can take a partition's marker and leave the coordinator's record that all markers
+are written.  Such a transaction is committed here as well, if the coordinator still knows that it
+was.
 
 What is unknown is aborted as Kafka's tool aborts a hanging transaction (KIP-664): a marker with the
 producer's epoch.  It is left alone if the producer has written since the report, because then it
@@ -49,10 +55,20 @@ class LateTransaction(NamedTuple):
     first_offset: int
     last_offset: int
     """Offset of the producer's last record."""
+    is_uncertain: bool = False
+    """True if it began before an unclean end of the host, which may have taken its marker."""
 
 
-FindOrphans = Callable[[Sequence[LateTransaction]], Future[Sequence[LateTransaction]]]
-"""Returns those of these open transactions that no coordinator knows."""
+class OrphanTransaction(NamedTuple):
+    """An open transaction that no coordinator will end."""
+
+    transaction: LateTransaction
+    is_committed: bool
+    """True if its coordinator had committed it, False if none knows it."""
+
+
+FindOrphans = Callable[[Sequence[LateTransaction]], Future[Sequence[OrphanTransaction]]]
+"""Returns those of these open transactions that no coordinator will end."""
 
 
 class LateTransactions:
@@ -70,6 +86,8 @@ class LateTransactions:
         self._find_orphans = find_orphans
         self._seen_ms: dict[tuple[Partition, int, int], int] = {}
         """Since when a transaction is known to be open, by partition, producer and first offset."""
+        self._passed_count = 0
+        """Number of late transactions before the next report: the earlier reports had them."""
 
     def open(self) -> None:
         """Begin to check periodically."""
@@ -81,8 +99,12 @@ class LateTransactions:
         found.follow(in_steps(self._reactor, self._find()))
 
     def _find(self) -> Work[list[LateTransaction]]:
-        """Return the late transactions; all steps together look once at each partition."""
+        """Return the next late transactions; all steps together look once at each partition.
+
+        Coordinators may know the first ones for long, so each report continues behind the last one.
+        """
         late: list[LateTransaction] = []
+        late_count = 0
         seen_ms: dict[tuple[Partition, int, int], int] = {}
         now_ms = self._reactor.clock.monotonic_ms()
         late_since_ms = now_ms - self.timeout_max_ms - LATE_MS
@@ -95,56 +117,63 @@ class LateTransactions:
                 if since_ms <= late_since_ms or first_offset < transactions.uncertain_below:
                     partitions.add(partition)
                     producer = partition.log.producers.get(producer_id)
-                    if producer is not None and len(late) < REPORT_COUNT_MAX:
-                        late.append(_described(partition, producer))
+                    if producer is not None:
+                        late_count += 1
+                        if late_count > self._passed_count and len(late) < REPORT_COUNT_MAX:
+                            late.append(_described(partition, producer))
                 yield
             yield
         self._seen_ms = seen_ms
         self.partition_count = len(partitions)
+        self._passed_count += len(late)
+        if self._passed_count >= late_count:
+            self._passed_count = 0
         return late
 
     def _found(self, late: list[LateTransaction] | None, _: KafkaError | None) -> None:
         if late:
-            self._find_orphans(late).then(self._abort_orphans)
+            self._find_orphans(late).then(self._end_orphans)
         else:
             self._reactor.call_later(CHECK_MS, self._check)
 
-    def _abort_orphans(
-        self, orphans: Sequence[LateTransaction] | None, error: KafkaError | None
+    def _end_orphans(
+        self, orphans: Sequence[OrphanTransaction] | None, error: KafkaError | None
     ) -> None:
         if error is not None:
             log.debug("Late transactions could not be checked. error=%r", str(error))
         for orphan in orphans or ():
-            self._abort(orphan)
+            self._end(*orphan)
         self._reactor.call_later(CHECK_MS, self._check)
 
-    def _abort(self, orphan: LateTransaction) -> None:
-        """Abort a transaction, unless its producer has written since the report."""
+    def _end(self, orphan: LateTransaction, is_commit: bool) -> None:
+        """Commit or abort a transaction, unless its producer has written since the report."""
         try:
             partition = self._replicas.leader(orphan.topic_id, orphan.partition)
             producer = partition.log.producers.get(orphan.producer_id)
             if producer is None or _described(partition, producer) != orphan:
                 return
             marker = TransactionMarker(
-                orphan.producer_id, orphan.producer_epoch, False,
+                orphan.producer_id, orphan.producer_epoch, is_commit,
                 max(producer.coordinator_epoch, 0),
             )  # fmt: skip
             self._replicas.append_marker(partition, marker)
         except KafkaError as error:
             log.warning(
-                "Transaction without a coordinator could not be aborted; retrying later."
+                "Transaction without a coordinator could not be ended; retrying later."
                 " topic_id=%s partition=%d producer_id=%d error=%r",
                 written_id(orphan.topic_id), orphan.partition, orphan.producer_id, str(error),
             )  # fmt: skip
             return
         log.warning(
-            "Transaction was aborted: its coordinator does not know it. partition=%s"
-            " producer_id=%d producer_epoch=%d first_offset=%d",
+            "Transaction was %s. partition=%s producer_id=%d producer_epoch=%d first_offset=%d",
+            "committed: its marker was lost" if is_commit
+            else "aborted: its coordinator does not know it",
             partition, orphan.producer_id, orphan.producer_epoch, orphan.first_offset,
         )  # fmt: skip
 
 
 def _described(partition: Partition, producer: ProducerStateEntry) -> LateTransaction:
+    transactions = partition.log.producers.transactions
     return LateTransaction(
         partition.topic_id,
         partition.index,
@@ -152,4 +181,5 @@ def _described(partition: Partition, producer: ProducerStateEntry) -> LateTransa
         producer.epoch,
         producer.txn_first_offset,
         producer.batches[-1].last_offset if producer.batches else -1,
+        producer.txn_first_offset < transactions.uncertain_below,
     )

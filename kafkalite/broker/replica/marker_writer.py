@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from kafkalite.records.control import TransactionMarker
     from kafkalite.transport.reactor import Reactor
 
-COMMIT_MS_MAX = 1_000
-"""Time after which a coordinator gets REQUEST_TIMED_OUT for a marker that is not committed."""
+COORDINATOR_WAIT_MS, CLIENT_WAIT_MS = 1_000, 30_000
+"""Time after which a coordinator of this broker, or a client, gets REQUEST_TIMED_OUT for a marker
+that is not committed.  Only a coordinator repeats its request by itself."""
 
 
 class MarkerTargets(NamedTuple):
@@ -115,6 +116,6 @@ class MarkerWriter:
             for topic, index in partitions:
                 appends.append(marker, topic, index, results)
                 yield
-        appends.committed(COMMIT_MS_MAX).then(
+        appends.committed(COORDINATOR_WAIT_MS).then(
             lambda _, __: request.codes.resolve([result.error_code for result in results])
         )

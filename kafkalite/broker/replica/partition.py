@@ -15,16 +15,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from kafkalite.broker.request_metrics import TopicTraffic
+from kafkalite.coordination.topic_names import INTERNAL_TOPICS
 from kafkalite.errors import FencedLeaderEpoch, KafkaError, OffsetOutOfRange, UnknownLeaderEpoch
 from kafkalite.storage.durability import Durability
-from kafkalite.storage.log_reader import aborted_transactions, available, read
+from kafkalite.storage.log_reader import available, read, read_committed
 from kafkalite.storage.segment_grants import SegmentGrant, grant
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kafkalite.broker.replica.delayed_operation import DelayedOperation
     from kafkalite.config.settings import Settings
     from kafkalite.records.control import TransactionMarker
-    from kafkalite.records.decode_steps import Steps
+    from kafkalite.records.decode_steps import DecodeSteps
     from kafkalite.records.file_slice import FileSlice
     from kafkalite.storage.log import Log, LogAppendResult
     from kafkalite.storage.verification import VerificationGuard
@@ -39,16 +42,16 @@ class MarkerListener(Protocol):
     def check_marker(self) -> None:
         """Raise NotLeaderOrFollower if the coordinator cannot take a marker yet."""
 
-    def marker_appended(self, marker: TransactionMarker, size: int) -> None:
-        """Replay a marker of `size` bytes that was appended."""
+    def marker_appended(self, marker: TransactionMarker) -> None:
+        """Replay a marker that was appended."""
 
 
 class Partition:
     """One partition led by this node."""
 
     __slots__ = ("error", "flush_timer", "flushes_always", "flushing", "high_watermark", "index",
-                 "leader_epoch", "log", "marker_listener", "topic", "topic_id", "traffic",
-                 "waiting")  # fmt: skip
+                 "is_loading", "leader_epoch", "log", "marker_listener", "topic", "topic_id",
+                 "traffic", "waiting")  # fmt: skip
 
     def __init__(
         self, log: Log, leader_epoch: int, settings: Settings, traffic: TopicTraffic | None = None
@@ -66,6 +69,9 @@ class Partition:
         self.waiting: dict[DelayedOperation, int | None] = {}
         """Delayed operations that wait for this partition; for a fetch, its position there."""
         self.marker_listener: MarkerListener | None = None
+        self.is_loading = False
+        """True while a coordinator loads its records.  No pass of the log cleaner begins then: a
+        second one could remove markers and tombstones of records that were already read."""
         self.error: KafkaError | None = None
         self.flushing = False
         self.flush_timer: object | None = None
@@ -95,7 +101,7 @@ class Partition:
             return self.high_watermark
         return transactions.last_stable_offset(self.high_watermark, self.log.log_start_offset)
 
-    def begin_validation(self, batch: memoryview | bytes) -> Steps[bytes] | None:
+    def begin_validation(self, batch: memoryview | bytes) -> DecodeSteps[bytes] | None:
         """Return the steps that open a client's batch for `append`, or None if it needs none."""
         if self.error is not None:
             raise self.error.copy()
@@ -136,10 +142,9 @@ class Partition:
         listener = self.marker_listener
         if listener is not None:
             listener.check_marker()
-        size = self.log.size
         appended = self.log.append_marker(marker, self.leader_epoch)
         if listener is not None:
-            listener.marker_appended(marker, self.log.size - size)
+            listener.marker_appended(marker)
         if not self.flushes_always:
             self.high_watermark = self.log.end_offset
         self._forget_transactions()
@@ -148,6 +153,12 @@ class Partition:
     def _forget_transactions(self) -> None:
         # Without readers there is no query of the last stable offset.
         self.log.producers.transactions.forget_committed(self.high_watermark)
+
+    @property
+    def needs_cleaner(self) -> bool:
+        """True if the log cleaner must run: for an internal topic, once a segment is closed."""
+        is_small = self.topic in INTERNAL_TOPICS and len(self.log.segments) == 1
+        return self.log.config.compacts and not is_small
 
     def advance(self) -> bool:
         """Advance the high watermark to the end of the durable records; return whether it moved."""
@@ -173,10 +184,18 @@ class Partition:
             return None
         return read(self.log, offset, size_max, upper, whole_first=whole_first)
 
-    def aborted_transactions(self, offset: int, records: FileSlice) -> list[tuple[int, int]]:
-        """Return (producer id, first offset) of the aborted transactions in what a read_committed
-        read at `offset` returned."""
-        return aborted_transactions(self.log, offset, records, self.last_stable_offset)
+    def read_committed(
+        self, offset: int, size_max: int, aborted_max: int, *, whole_first: bool
+    ) -> tuple[FileSlice | None, Sequence[tuple[int, int]]]:
+        """Return the bytes as `read` for a read_committed reader, and (producer id, first offset)
+        of the aborted transactions in them, at most `aborted_max` (log_reader.read_committed)."""
+        upper = self.last_stable_offset
+        if offset > upper:
+            self._refuse_beyond(offset)
+            return None, ()
+        return read_committed(
+            self.log, offset, size_max, upper, aborted_max, whole_first=whole_first
+        )
 
     def grant(self, offset: int, size_max: int, isolation_level: int) -> SegmentGrant | None:
         """Return a segment grant of whole batches for the same range, or None if it is empty."""

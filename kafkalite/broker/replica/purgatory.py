@@ -81,6 +81,10 @@ class Purgatory:
         delayed.timer = self._scheduler.call_later(wait_ms, partial(self._expire, delayed))
         return future
 
+    def add(self, steps: Iterator[int]) -> None:
+        """Run these steps from the end of this tick on."""
+        self.steps.append((None, steps))
+
     def wake(self, partition: WatchedPartition) -> None:
         """Check the requests that wait for a partition that changed."""
         if not partition.waiting:
@@ -98,7 +102,7 @@ class Purgatory:
                     self._complete_when_due(delayed)
         elif partition not in self._changed:
             self._changed.add(partition)
-            self.steps.append((None, self._check_all(partition)))
+            self.add(self._check_all(partition))
 
     def run(self) -> None:
         """Run queued steps up to UNITS_PER_TICK; called at the end of each tick."""

@@ -263,9 +263,9 @@ class ReplicaManager:
         """Remove the offline partitions of a deleted topic."""
         self._offline.remove_topic(topic_id)
 
-    def of_topic(self, topic_id: bytes) -> dict[int, Partition]:
+    def of_topic(self, topic: Topic) -> dict[int, Partition]:
         """Return the topic's partitions led here, by index."""
-        return self._topics.get(topic_id, {})
+        return self._topics.get(topic, {})
 
     def reconfigure(self, partition: Partition, settings: Settings) -> None:
         """Apply new topic settings to a partition."""

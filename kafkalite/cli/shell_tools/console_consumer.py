@@ -60,6 +60,31 @@ def level(text: str) -> str:
     return text
 
 
+OUTPUT = (
+    Flag(
+        "formatter-property",
+        "KEY=VALUE",
+        f"{', '.join(record_lines.DEFAULTS)}; may be repeated",
+        property_value,
+        repeated=True,
+    ),
+    Flag("formatter-config", "FILE", "file with formatter properties"),
+    Flag("formatter", "CLASS", "DefaultMessageFormatter or NoOpMessageFormatter"),
+    Flag("key-deserializer", "CLASS", "deserializer of keys"),
+    Flag("value-deserializer", "CLASS", "deserializer of values"),
+    Flag(
+        "command-property",
+        "KEY=VALUE",
+        "consumer property; may be repeated",
+        property_value,
+        repeated=True,
+    ),
+    Flag("property", "KEY=VALUE", instead="formatter-property"),
+    Flag("consumer-property", "KEY=VALUE", instead="command-property"),
+    Flag("enable-systest-events", refused="is not supported: it is for Kafka's system tests"),
+)
+"""Flags of every console consumer: how records are printed, and the consumer's properties."""
+
 FLAGS = (
     *CONNECTION,
     Flag("topic", "NAME", "name of the topic"),
@@ -73,29 +98,9 @@ FLAGS = (
     Flag("max-messages", "COUNT", "exit after this number of records", whole),
     Flag("timeout-ms", "MS", "exit if no record arrives for this time", whole),
     Flag("isolation-level", "LEVEL", f"{' or '.join(LEVELS)} (default {LEVELS[0]})", level),
-    Flag(
-        "formatter-property",
-        "KEY=VALUE",
-        f"{', '.join(record_lines.DEFAULTS)}; may be repeated",
-        property_value,
-        repeated=True,
-    ),
-    Flag("formatter-config", "FILE", "file with formatter properties"),
-    Flag("formatter", "CLASS", "DefaultMessageFormatter or NoOpMessageFormatter"),
-    Flag("key-deserializer", "CLASS", "deserializer of keys"),
-    Flag("value-deserializer", "CLASS", "deserializer of values"),
     Flag("skip-message-on-error", help="skip records that cannot be printed"),
-    Flag(
-        "command-property",
-        "KEY=VALUE",
-        "consumer property; may be repeated",
-        property_value,
-        repeated=True,
-    ),
-    Flag("property", "KEY=VALUE", instead="formatter-property"),
-    Flag("consumer-property", "KEY=VALUE", instead="command-property"),
+    *OUTPUT,
     Flag("consumer.config", "FILE", instead="command-config"),
-    Flag("enable-systest-events", refused="is not supported: it is for Kafka's system tests"),
 )
 
 
@@ -133,6 +138,10 @@ def check(options: ParsedFlags) -> None:
     options.only_with("partition", "topic")
     options.excludes("partition", ["group"])
     options.excludes("offset", ["from-beginning"])
+    check_numbers(options)
+
+
+def check_numbers(options: ParsedFlags) -> None:
     for flag in ("max-messages", "timeout-ms", "partition"):
         if options.one(flag, 0) < 0 and not (flag == "max-messages" and options.one(flag) == -1):
             raise Refusal(f"--{flag} must not be negative")

@@ -9,16 +9,17 @@ Left out: --validate-regex, which requires RE2.  If a partition has no record si
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
-from confluent_kafka import KafkaException
+from confluent_kafka import ConsumerGroupType, KafkaException
 from confluent_kafka.admin import ConsumerGroupDescription, OffsetSpec
 
 from kafkalite.cli import start_position
 from kafkalite.cli.clients import REQUEST_TIMEOUT_S, clean_error, settled
 from kafkalite.cli.command import print_stderr, warn
 from kafkalite.cli.group_offsets import (
+    STATE_NAMES,
     STATES,
     CurrentPosition,
     Destination,
@@ -27,6 +28,7 @@ from kafkalite.cli.group_offsets import (
     ShiftedPosition,
     read_offsets,
 )
+from kafkalite.cli.native_groups import NativeGroups, state_of
 from kafkalite.cli.reading import PartitionKey
 from kafkalite.cli.shell_tools import group_tables
 from kafkalite.cli.shell_tools.cluster import CONNECTION, brokers, errors_as_refusals
@@ -38,12 +40,13 @@ from kafkalite.protocol.schemas.groups import OFFSET_DELETE
 ACTIONS = ("list", "describe", "reset-offsets", "delete", "delete-offsets")
 VIEWS = ("offsets", "members", "state")
 TYPES = {"classic": "Classic", "consumer": "Consumer"}
+REBALANCING = ("PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling")
 MILLISECOND = timedelta(milliseconds=1)
 
 
 def states(text: str) -> list[str]:
     """Parse the argument of --state: names of states, in any case."""
-    known = {state.lower(): state for state in (*STATES.values(), "Assigning", "Reconciling")}
+    known = {state.lower(): state for state in STATE_NAMES}
     names = [part.strip().lower() for part in text.split(",")]
     if not set(names) <= known.keys():
         raise ValueError(f"a list of {', '.join(known.values())}")
@@ -211,8 +214,13 @@ def every(groups: GroupOffsets) -> list[tuple[str, str, str]]:
     found = groups.admin.list_consumer_groups().result()
     for error in found.errors:
         raise KafkaException(error.args[0])
+    newer = NativeGroups(groups.cluster).listed()
     return sorted(
-        (group.group_id, group.type.name.capitalize(), STATES.get(group.state, "Unknown"))
+        (
+            group.group_id,
+            group.type.name.capitalize(),
+            state_of(newer.get(group.group_id)) or STATES[group.state],
+        )
         for group in found.valid
     )
 
@@ -240,16 +248,18 @@ def describe(groups: GroupOffsets, options: ParsedFlags) -> int:
         group = groups.described(name)
         if group is None:
             raise Refusal(f"Group {name} not found.")
+        has_epochs = group.type is ConsumerGroupType.CONSUMER
+        newer = NativeGroups(groups.cluster).described(name) if has_epochs else None
+        state = state_of(newer) or STATES[group.state]
         if "state" in options:
-            shown: str | None = group_tables.state(group, verbose)
+            shown: str | None = group_tables.state(group, newer, state, verbose)
         elif "members" in options:
-            shown = group_tables.members(group, verbose)
+            shown = group_tables.members(group, newer, verbose)
         else:
             shown = offsets(groups, group, verbose)
-        state = STATES.get(group.state, "Unknown")
         if state == "Empty":
             print_stderr(f"\nConsumer group '{name}' has no active members.")
-        elif state.endswith("Rebalance"):
+        elif state in REBALANCING:
             print_stderr(f"\nWarning: Consumer group '{name}' is rebalancing.")
         if shown is not None:
             print(f"\n{shown}", flush=True)
@@ -258,11 +268,7 @@ def describe(groups: GroupOffsets, options: ParsedFlags) -> int:
 
 def offsets(groups: GroupOffsets, group: ConsumerGroupDescription, verbose: bool) -> str | None:
     committed = groups.committed(group.group_id)
-    owned = {
-        (each.topic, each.partition)
-        for member in group.members
-        for each in group_tables.assigned(member)
-    }
+    owned = {key for member in group.members for key in group_tables.assigned(member)}
     ends = groups.bounds({*committed, *owned}, OffsetSpec.latest())
     return group_tables.offsets(group, committed, ends, verbose)
 
@@ -279,7 +285,9 @@ def reset(groups: GroupOffsets, options: ParsedFlags) -> int:
     code = 0
     for name in chosen:
         found = groups.described(name)
-        state = STATES.get(found.state, "Unknown") if found else "Dead"
+        state = STATES[found.state] if found else "Dead"
+        if found and found.members:
+            state = state_of(NativeGroups(groups.cluster).described(name)) or state
         if state not in ("Empty", "Dead"):
             print(
                 f"\nError: Assignments can only be reset if the group '{name}' is inactive,"
@@ -346,15 +354,21 @@ def named(groups: GroupOffsets, options: ParsedFlags) -> Iterator[PartitionKey]:
 def delete(groups: GroupOffsets, options: ParsedFlags) -> int:
     chosen = names(groups, options)
     done, errors = settled(groups.admin.delete_consumer_groups(chosen)) if chosen else ({}, {})
+    texts = {name: clean_error(error.str()) for name, error in errors.items()}
+    return print_deletions("consumer", done, texts)
+
+
+def print_deletions(kind: str, done: Iterable[str], errors: Mapping[str, str]) -> int:
+    """Print which groups of a kind were deleted, and return the exit code."""
     quoted = ", ".join(f"'{name}'" for name in done)
     if not errors:
-        print(f"Deletion of requested consumer groups ({quoted}) was successful.")
+        print(f"Deletion of requested {kind} groups ({quoted}) was successful.")
         return 0
-    print("\nError: Deletion of some consumer groups failed:")
+    print(f"\nError: Deletion of some {kind} groups failed:")
     for name, error in errors.items():
-        print(f"* Group '{name}' could not be deleted due to: {clean_error(error.str())}")
-    if done:
-        print(f"\nThese consumer groups were deleted successfully: {quoted}")
+        print(f"* Group '{name}' could not be deleted due to: {error}")
+    if quoted:
+        print(f"\nThese {kind} groups were deleted successfully: {quoted}")
     return 1
 
 

@@ -1,6 +1,6 @@
 """Records in the format of kafka-console-consumer.sh.
 
-    CreateTime:1 TAB Partition:0 TAB Offset:5 TAB Epoch:0 TAB h:v TAB key TAB value
+    CreateTime:1 TAB Partition:0 TAB Offset:5 TAB Delivery:1 TAB Epoch:0 TAB h:v TAB key TAB value
 
 A part is printed if its print.* property is true, in this order.  The default is the value alone.
 """
@@ -25,6 +25,7 @@ DEFAULTS = {
     "print.timestamp": "false",
     "print.partition": "false",
     "print.offset": "false",
+    "print.delivery": "false",
     "print.epoch": "false",
     "print.headers": "false",
     "print.key": "false",
@@ -100,6 +101,10 @@ def parts(known: Mapping[str, str]) -> list[Part]:
         kind, timestamp_ms = record.timestamp()
         return KINDS[kind] % timestamp_ms if kind in KINDS else b"NO_TIMESTAMP"
 
+    def delivery(record: Message) -> bytes:
+        count = record.delivery_count()
+        return b"Delivery:NOT_PRESENT" if count is None else b"Delivery:%d" % count
+
     def epoch(record: Message) -> bytes:
         number = record.leader_epoch()
         return b"Epoch:NOT_PRESENT" if number is None else b"Epoch:%d" % number
@@ -116,6 +121,7 @@ def parts(known: Mapping[str, str]) -> list[Part]:
         "print.timestamp": timestamp,
         "print.partition": lambda record: b"Partition:%d" % (record.partition() or 0),
         "print.offset": lambda record: b"Offset:%d" % (record.offset() or 0),
+        "print.delivery": delivery,
         "print.epoch": epoch,
         "print.headers": headers,
         "print.key": lambda record: content(key, record.key()),

@@ -1,21 +1,35 @@
-"""Admin: metadata, offsets and log sizes of a cluster, as clients plan reads with them.
+"""Admin: topics, configurations, groups and offsets of a cluster.
 
     with Admin("127.0.0.1:9092") as admin:
+        admin.create_topic("flights", partitions=3, configs={"retention.ms": 86_400_000})
         partitions = admin.describe_topics(["flights"])["flights"].partitions
         ends = admin.list_offsets({("flights", number): admin.LATEST for number in partitions})
+        print(admin.describe_group("readers").members)
 
-Each call sends its requests and waits for the responses.  No call creates a topic, whatever
-`allow.auto.create.topics` is.
+Each call sends its requests, waits for the responses, and raises an error of the cluster.
+Retriable errors are retried until the timeout.  No call but create_topic() creates a topic,
+whatever `allow.auto.create.topics` is.
 
-Left out: creating, altering and deleting topics, configurations, groups and ACLs.
+Left out: ACLs, quotas, reassignment of replicas, election of leaders, transactions; replica
+assignments of a new topic; removal of single members of a group.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Self
 
+from kafkalite.client.admin import (
+    config_requests,
+    group_requests,
+    share_requests,
+    topic_requests,
+)
+from kafkalite.client.admin.config_requests import ConfigValue
+from kafkalite.client.admin.group_requests import GroupDescription, GroupListing
+from kafkalite.client.admin.share_requests import ShareOffset
 from kafkalite.client.net import offset_requests
+from kafkalite.client.net.arguments import checked_offset, checked_partition, checked_size
 from kafkalite.client.net.cluster import Cluster
 from kafkalite.client.net.deadline import limit_s
 from kafkalite.client.net.offset_requests import OffsetAt
@@ -26,9 +40,12 @@ from kafkalite.errors import KafkaError
 from kafkalite.protocol.schemas import offsets
 from kafkalite.protocol.schemas.topics import DESCRIBE_LOG_DIRS
 
+DEFAULT = -1
+"""The broker's default, in place of a number of partitions or replicas."""
+
 
 class Admin:
-    """Reads the metadata of a cluster.  Thread-safe; not usable after a fork.
+    """Reads and changes a cluster.  Thread-safe; not usable after a fork.
 
     A timeout is in seconds; None means default.api.timeout.ms.
     """
@@ -103,6 +120,97 @@ class Admin:
         """
         return self._cluster.all_topics(self._limit_s(timeout))
 
+    def create_topic(
+        self,
+        name: str,
+        partitions: int | None = None,
+        replication_factor: int | None = None,
+        configs: Mapping[str, Any] | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Create a topic.
+
+        Args:
+            name: Name of the topic.
+            partitions: Number of partitions; None: the broker's `num.partitions`.
+            replication_factor: Replicas of each partition; None: the broker's
+                `default.replication.factor`.
+            configs: The topic's configuration, by Kafka's keys; a list is joined by commas.
+            timeout: Seconds to wait.
+
+        Raises:
+            TopicAlreadyExists: There is a topic of this name.
+            InvalidTopicException: The name is not valid.
+            InvalidConfig, InvalidPartitions, InvalidReplicationFactor: A value is not valid.
+            KafkaError: Another error that is not retriable, or that lasts until the timeout.
+        """
+        topic = {
+            "name": name,
+            "num_partitions": _count(partitions, "partitions"),
+            "replication_factor": _count(replication_factor, "replication_factor"),
+            "configs": [
+                {"name": key, "value": config_requests.config_text(value)}
+                for key, value in (configs or {}).items()
+            ],
+        }
+        topic_requests.create_topic(self._cluster, topic, self._limit_s(timeout))
+
+    def delete_topic(self, name: str, timeout: float | None = None) -> None:
+        """Delete a topic and its records.
+
+        Args:
+            name: Name of the topic.
+            timeout: Seconds to wait.
+
+        Raises:
+            UnknownTopicOrPartition: The topic does not exist.
+            TopicDeletionDisabled: The brokers have `delete.topic.enable=false`.
+            KafkaError: Another error that is not retriable, or that lasts until the timeout.
+        """
+        topic_requests.delete_topic(self._cluster, name, self._limit_s(timeout))
+
+    def create_partitions(self, name: str, count: int, timeout: float | None = None) -> None:
+        """Add partitions to a topic.
+
+        Records with a key may go to another partition than before.
+
+        Args:
+            name: Name of the topic.
+            count: Number of partitions that the topic has afterwards.
+            timeout: Seconds to wait.
+
+        Raises:
+            InvalidPartitions: The topic has as many partitions, or more.
+            UnknownTopicOrPartition: The topic does not exist.
+            KafkaError: Another error that is not retriable, or that lasts until the timeout.
+        """
+        wanted = checked_size(count, "count")
+        topic_requests.create_partitions(self._cluster, name, wanted, self._limit_s(timeout))
+
+    def delete_records(
+        self, before: Mapping[tuple[str, int], int], timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """Delete the records before an offset, for each partition.
+
+        Args:
+            before: For each (topic, partition) the offset of the first record to keep.
+            timeout: Seconds to wait.
+
+        Returns:
+            The log start offset of each partition.
+
+        Raises:
+            OffsetOutOfRange: An offset is beyond the high watermark.
+            UnknownTopicOrPartition: A topic or partition does not exist.
+            PolicyViolation: The topic is compacted only.
+            KafkaError: Another error that is not retriable, or that lasts until the timeout.
+        """
+        offsets_before: dict[tuple[str, int], int] = {
+            checked_partition(place): checked_offset(offset, "an offset")
+            for place, offset in before.items()
+        }
+        return topic_requests.delete_records(self._cluster, offsets_before, self._limit_s(timeout))
+
     def log_sizes(
         self, topics: Iterable[str], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
@@ -140,6 +248,110 @@ class Admin:
                         sizes[partition] = max(sizes.get(partition, 0), entry.partition_size)
         return sizes
 
+    # Configurations.
+
+    def describe_config(
+        self, kind: str, name: str, timeout: float | None = None
+    ) -> dict[str, ConfigValue]:
+        """Return the configuration of a topic, broker, group or of clients' metrics.
+
+        Args:
+            kind: "topic", "broker", "broker-logger", "group" or "client-metrics".
+            name: Name of the topic or group, or node id of the broker as text; '' for the values
+                of all brokers.
+            timeout: Seconds to wait.
+
+        Returns:
+            ConfigValue(value, source, is_read_only, is_sensitive) by key.
+
+        Raises:
+            UnknownTopicOrPartition: The topic does not exist.
+            KafkaError: Another error that is not retriable, or that lasts until the timeout.
+        """
+        resource = config_requests.resource_of(kind)
+        return config_requests.describe_config(
+            self._cluster, resource, name, self._limit_s(timeout)
+        )
+
+    def alter_config(
+        self, kind: str, name: str, values: Mapping[str, Any], timeout: float | None = None
+    ) -> None:
+        """Change some keys of a configuration; all of these changes are made, or none.
+
+        Args:
+            kind: The same as in describe_config().
+            name: The same as in describe_config().
+            values: The new value of each key; None returns the key to its default.
+            timeout: Seconds to wait.
+
+        Raises:
+            InvalidConfig: A key is unknown, or a value is not valid.
+            UnknownTopicOrPartition: The topic does not exist.
+            KafkaError: Another error that is not retriable, or that lasts until the timeout.
+        """
+        resource = config_requests.resource_of(kind)
+        texts = {
+            key: None if value is None else config_requests.config_text(value)
+            for key, value in values.items()
+        }
+        config_requests.alter_config(self._cluster, resource, name, texts, self._limit_s(timeout))
+
+    # Groups.
+
+    def list_groups(
+        self,
+        types: Collection[str] = (),
+        states: Collection[str] = (),
+        timeout: float | None = None,
+    ) -> list[GroupListing]:
+        """Return the groups of the cluster.
+
+        Args:
+            types: Only groups of these types: "classic", "consumer", "share" (Kafka 3.8 or newer).
+            states: Only groups in these states, such as "Empty" (Kafka 2.6 or newer).
+            timeout: Seconds to wait.
+
+        Returns:
+            GroupListing(group_id, type, state, protocol_type), sorted by name.
+
+        Raises:
+            KafkaError: A broker did not respond, or with an error that is not retriable.
+        """
+        limit_s = self._limit_s(timeout)
+        return group_requests.list_groups(
+            self._cluster, _texts(types, "types"), _texts(states, "states"), limit_s
+        )
+
+    def describe_group(self, group: str, timeout: float | None = None) -> GroupDescription:
+        """Return a group and its members.
+
+        Args:
+            group: Name of a group of any type.
+            timeout: Seconds to wait.
+
+        Returns:
+            GroupDescription with the members and the partitions each is assigned.
+
+        Raises:
+            GroupIdNotFound: The group does not exist.
+            KafkaError: Another error that is not retriable, or that lasts until the timeout.
+        """
+        return group_requests.describe_group(self._cluster, group, self._limit_s(timeout))
+
+    def delete_group(self, group: str, timeout: float | None = None) -> None:
+        """Delete a group and its committed offsets.
+
+        Args:
+            group: Name of the group.
+            timeout: Seconds to wait.
+
+        Raises:
+            NonEmptyGroup: The group has members.
+            GroupIdNotFound: The group does not exist.
+            KafkaError: Another error that is not retriable, or that lasts until the timeout.
+        """
+        group_requests.delete_group(self._cluster, group, self._limit_s(timeout))
+
     # Offsets.
 
     def list_offsets(
@@ -164,13 +376,16 @@ class Admin:
         )
 
     def committed_offsets(
-        self, group: str, partitions: Iterable[tuple[str, int]], timeout: float | None = None
+        self,
+        group: str,
+        partitions: Iterable[tuple[str, int]] | None = None,
+        timeout: float | None = None,
     ) -> dict[TopicPartition, int | None]:
         """Return the committed offsets of a group.
 
         Args:
             group: Name of the group.
-            partitions: (topic, partition) pairs.
+            partitions: (topic, partition) pairs; None: all that have an offset.
             timeout: Seconds to wait.
 
         Returns:
@@ -179,6 +394,10 @@ class Admin:
         Raises:
             KafkaError: An error that is not retriable, or that lasts until the timeout.
         """
+        if partitions is None:
+            return group_requests.all_committed_offsets(
+                self._cluster, group, self._limit_s(timeout)
+            )
         return offset_requests.committed_offsets(
             self._cluster, group, partitions, self._limit_s(timeout)
         )
@@ -203,5 +422,93 @@ class Admin:
             self._cluster, group, dict(positions), self._limit_s(timeout)
         )
 
+    def share_offsets(
+        self, group: str, timeout: float | None = None
+    ) -> dict[TopicPartition, ShareOffset]:
+        """Return how far a share group has processed its partitions.
+
+        Args:
+            group: Name of the share group.
+            timeout: Seconds to wait.
+
+        Returns:
+            ShareOffset(start_offset, lag, leader_epoch) by partition; empty if the share group
+            does not exist.
+
+        Raises:
+            KafkaError: An error that is not retriable, or that lasts until the timeout.
+        """
+        return share_requests.share_offsets(self._cluster, group, self._limit_s(timeout))
+
+    def alter_share_offsets(
+        self, group: str, offsets: Mapping[tuple[str, int], int], timeout: float | None = None
+    ) -> None:
+        """Let a share group begin at other offsets; it has no members.
+
+        Args:
+            group: Name of the share group; it is created if it does not exist.
+            offsets: For each (topic, partition) the offset of the next record.
+            timeout: Seconds to wait.
+
+        Raises:
+            NonEmptyGroup: The group has members.
+            UnknownTopicOrPartition: A topic or partition does not exist.
+            KafkaError: Another error that is not retriable, or that lasts until the timeout.
+        """
+        wanted = {
+            checked_partition(place): checked_offset(offset, "an offset")
+            for place, offset in offsets.items()
+        }
+        share_requests.alter_share_offsets(self._cluster, group, wanted, self._limit_s(timeout))
+
+    def delete_share_offsets(
+        self, group: str, topics: Collection[str], timeout: float | None = None
+    ) -> None:
+        """Delete the state of topics in a share group, which has no members.
+
+        Args:
+            group: Name of the share group.
+            topics: Names of topics.
+            timeout: Seconds to wait.
+
+        Raises:
+            NonEmptyGroup: The group has members.
+            UnknownTopicOrPartition: The group has no state of a topic.
+            KafkaError: Another error that is not retriable, or that lasts until the timeout.
+        """
+        names = _texts(topics, "topics")
+        share_requests.delete_share_offsets(self._cluster, group, names, self._limit_s(timeout))
+
+    def delete_offsets(
+        self, group: str, partitions: Iterable[tuple[str, int]], timeout: float | None = None
+    ) -> None:
+        """Delete committed offsets of a group.
+
+        Args:
+            group: Name of the group.
+            partitions: (topic, partition) pairs.
+            timeout: Seconds to wait.
+
+        Raises:
+            GroupSubscribedToTopic: A member of the group consumes one of the topics.
+            GroupIdNotFound: The group does not exist.
+            UnknownTopicOrPartition: A topic or partition does not exist.
+            KafkaError: Another error that is not retriable, or that lasts until the timeout.
+        """
+        places = [checked_partition(each) for each in partitions]
+        group_requests.delete_offsets(self._cluster, group, places, self._limit_s(timeout))
+
     def _limit_s(self, timeout: float | None) -> float | None:
         return None if timeout is None else limit_s(timeout)
+
+
+def _count(value: int | None, name: str) -> int:
+    """Return a number of partitions or replicas; None is the broker's default."""
+    return DEFAULT if value is None else checked_size(value, name)
+
+
+def _texts(values: Collection[str], name: str) -> list[str]:
+    """Return a list of texts; raise TypeError for a single text."""
+    if isinstance(values, str):
+        raise TypeError(f"{name} must be a list of texts, not {values!r}")
+    return [*values]

@@ -22,7 +22,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from kafkalite.client.consumer.fetch_transport import NEVER, FetchOutcome
 from kafkalite.client.consumer.positions import (
@@ -33,11 +33,12 @@ from kafkalite.client.consumer.positions import (
     Position,
 )
 from kafkalite.client.consumer.record_range import RecordRange
-from kafkalite.client.consumer.subscription import Subscription
 from kafkalite.client.consumer.transport_pool import TransportPool
+from kafkalite.client.group.subscription import Subscription
 from kafkalite.client.net import offset_requests
 from kafkalite.client.net.cluster import Cluster
 from kafkalite.client.net.deadline import Backoff, Deadline
+from kafkalite.client.net.group_metadata import GroupMetadata
 from kafkalite.client.net.settings import ClientSettings
 from kafkalite.client.net.topology import (
     NO_LEADER,
@@ -57,10 +58,13 @@ from kafkalite.config.client import (
 )
 from kafkalite.errors import (
     CorruptMessage,
+    FencedMemberEpoch,
     KafkaError,
     LeaderNotAvailable,
     OffsetOutOfRange,
     RequestTimedOut,
+    StaleMemberEpoch,
+    UnknownMemberId,
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
@@ -78,6 +82,10 @@ LAG_S_MAX = 30.0
 RESETS = {"earliest": EARLIEST, "latest": LATEST, "none": NO_START}
 
 log = logging.getLogger(__name__)
+
+
+def no_member() -> None:
+    """Return None: the partitions are not a group member's."""
 
 
 class NonRetriableError(Exception):
@@ -111,6 +119,8 @@ class AssignmentReader:
         """Offsets that were deleted before they were read."""
         self._cluster = cluster
         self._settings = settings
+        self.member_of: Callable[[], GroupMetadata | None] = no_member
+        """Returns the identity of the member whose partitions these are, if they are a member's."""
         self._waker = waker
         self._reset = NO_START if strict else RESETS[settings[AUTO_OFFSET_RESET]]
         self._strict = strict
@@ -165,6 +175,16 @@ class AssignmentReader:
         self._known &= set(self.assignment.topics)
         self._unknown.clear()
         self._mark_unknown(p.partition.topic for p in self.assignment if p.leader == NO_LEADER)
+
+    def assign_member(self, partitions: Collection[TopicPartition]) -> None:
+        """Read exactly these partitions, which a group has assigned.
+
+        Metadata of a topic may lag behind the group coordinator's, so a missing partition is
+        waited for.
+        """
+        self.assign(partitions)
+        for position in self.assignment:
+            position.is_known = True
 
     def assign_position(self, position: Position) -> None:
         """Read exactly the partition of this position, and from it."""
@@ -250,7 +270,7 @@ class AssignmentReader:
             self._unknown.update(p.partition.topic for p in self.assignment.unresolved())
             self._back_off(error)
             return self._backoff.left_s
-        if self._unknown:
+        if self._unknown or self._backoff.left_s:
             return self._backoff.left_s
         age_s = time.monotonic() - self._requested_s
         return max(0.0, self._settings[METADATA_MAX_AGE_MS] / 1000 - age_s)
@@ -294,6 +314,7 @@ class AssignmentReader:
     def _refresh_metadata(self, call_deadline: Deadline) -> None:
         age_s = time.monotonic() - self._requested_s
         if age_s >= self._settings[METADATA_MAX_AGE_MS] / 1000:
+            self._requested_s = time.monotonic()
             self._unknown.update(self.topics)
             self.subscription.expire()
         if self.subscription.is_due:
@@ -391,20 +412,10 @@ class AssignmentReader:
 
     def _resolve_offsets(self, call_deadline: Deadline) -> None:
         waiting = [p for p in self.assignment.unresolved() if p.leader != NO_LEADER]
-        group = self._settings[GROUP_ID]
         grouped = [p for p in waiting if p.start == COMMITTED]
-        if grouped and group is not None:
-            found = offset_requests.committed_offsets(
-                self._cluster, group, [p.partition for p in grouped], call_deadline.left_s,
-                require_stable=True,
-            )  # fmt: skip
-            for position in grouped:
-                offset = found[position.partition]
-                if offset is None:
-                    position.start = self._reset
-                else:
-                    position.seek(offset)
-        waiting = [p for p in waiting if p.offset is None]
+        if grouped:
+            self._resolve_committed(grouped, call_deadline)
+        waiting = [p for p in waiting if p.offset is None and p.start != COMMITTED]
         for position in waiting:
             if position.start == NO_START:
                 raise OffsetOutOfRange(
@@ -425,6 +436,28 @@ class AssignmentReader:
                 if position.partition in lows:
                     self._count_missed(position, lows[position.partition], offset)
                 position.seek(offset)
+
+    def _resolve_committed(self, positions: list[Position], call_deadline: Deadline) -> None:
+        """Set positions to the group's committed offsets, or have them begin at the reset's.
+
+        If the coordinator refuses the member's epoch, they stay unresolved: the epoch follows with
+        the next heartbeat, or the partitions are lost.
+        """
+        try:
+            found = offset_requests.committed_offsets(
+                self._cluster, str(self._settings[GROUP_ID]), [p.partition for p in positions],
+                call_deadline.left_s, require_stable=True, member=self.member_of(),
+            )  # fmt: skip
+        except (StaleMemberEpoch, UnknownMemberId, FencedMemberEpoch) as error:
+            self._back_off(error)
+            return
+        for position in positions:
+            offset = found[position.partition]
+            if offset is None:
+                position.start = self._reset
+            else:
+                position.seek(offset)
+                position.committed = offset
 
     def _count_missed(self, position: Position, low: int, offset: int) -> None:
         """Count the records below `low` that were deleted before they were read.

@@ -9,12 +9,14 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from kafkalite.client.consumer.fetch_buffer import FetchBuffer
+from kafkalite.client.consumer.group_reading import commit_as_member
 from kafkalite.client.net import offset_requests
 from kafkalite.client.net.arguments import (
     OffsetsToCommit,
     checked_partition,
     offsets_to_commit,
 )
+from kafkalite.client.net.group_metadata import GroupMetadata
 from kafkalite.client.net.offset_requests import OffsetAt
 from kafkalite.client.net.topology import TopicPartition
 from kafkalite.config.client import GROUP_ID
@@ -95,14 +97,17 @@ class ConsumerOffsets:
         with self._buffer.locked() as buffer:
             if wanted is None:
                 wanted = dict(self._positions(buffer).items())
+            limit_s = buffer.limit_s(timeout)
+            if buffer.group is not None:
+                commit_as_member(buffer.cluster, buffer.group.member, wanted, limit_s)
+                return
             try:
-                offset_requests.commit_offsets(
-                    buffer.cluster, group, wanted, buffer.limit_s(timeout)
-                )
+                offset_requests.commit_offsets(buffer.cluster, group, wanted, limit_s)
             except (UnknownMemberId, IllegalGeneration, RebalanceInProgress) as error:
                 raise type(error)(
                     f"Group {group!r} has members; only they may commit its offsets, and this"
-                    " consumer is not one.  Choose another group, or stop the members."
+                    " consumer is not one.  Join it with topics, choose another group, or stop the"
+                    " members."
                 ) from None
 
     def positions(self) -> dict[TopicPartition, int]:
@@ -131,6 +136,11 @@ class ConsumerOffsets:
             return offset_requests.committed_offsets(
                 buffer.cluster, group, chosen, buffer.limit_s(timeout), require_stable=True
             )
+
+    def identity(self) -> GroupMetadata:
+        """Return the group, and the membership in it if the consumer is a member."""
+        reading = self._buffer.group
+        return GroupMetadata(self.group()) if reading is None else reading.member.identity
 
     def group(self) -> str:
         """Return the consumer's group, or raise InvalidGroupId."""

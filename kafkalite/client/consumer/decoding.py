@@ -8,14 +8,9 @@ first offset of the transaction its producer's batches are skipped up to the abo
 from __future__ import annotations
 
 from kafkalite.client.consumer.record_range import RecordRange, ShortRead
-from kafkalite.client.consumer.record_sets import Builder, decode_set
+from kafkalite.client.decoding.record_sets import UNPACKED_SIZE_MAX, Builder, decode_set
 from kafkalite.client.net.topology import partition_name
 from kafkalite.errors import KafkaError
-
-UNPACKED_SIZE_MAX = 1 << 30
-"""Maximum decompressed size of a batch in bytes.  Producers limit a batch before compression,
-mostly to far less; this only prevents a decompression bomb from using all memory.
-"""
 
 
 def decode(record_range: RecordRange, builder: Builder, size_max: int) -> bool:

@@ -15,23 +15,31 @@ One thread runs a call at a time; another thread may only take what is ready, an
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+import select
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from kafkalite._ext.locking import LockGuard
 from kafkalite._ext.message_reader import Message, RowBuilder
-from kafkalite.client.consumer.arrow_batches import ColumnReader
-from kafkalite.client.consumer.assignment_reader import AssignmentReader
+from kafkalite.client.consumer.assignment_reader import AssignmentReader, no_member
 from kafkalite.client.consumer.decoding import decode
+from kafkalite.client.consumer.group_reading import (
+    GroupReading,
+    RebalanceCall,
+    RebalanceCallbacks,
+)
 from kafkalite.client.consumer.positions import Position
 from kafkalite.client.consumer.record_range import RecordRange, ShortRead
-from kafkalite.client.consumer.record_sets import Builder
 from kafkalite.client.consumer.rows import NO_ROWS, DecodedRows
-from kafkalite.client.consumer.subscription import Subscription
+from kafkalite.client.decoding.arrow_batches import ColumnReader
+from kafkalite.client.decoding.record_sets import Builder
+from kafkalite.client.group.member_session import MemberSession
+from kafkalite.client.group.subscription import Subscription, Topics
 from kafkalite.client.net.arguments import checked_partition
 from kafkalite.client.net.cluster import ClientClosed, Cluster
 from kafkalite.client.net.deadline import FOREVER, Deadline, limit_s
@@ -39,7 +47,12 @@ from kafkalite.client.net.requirements import require_pyarrow
 from kafkalite.client.net.settings import Bootstrap, consumer_settings
 from kafkalite.client.net.topology import TopicMetadata, TopicPartition
 from kafkalite.client.net.waker import Waker
-from kafkalite.config.client import CHECK_CRCS, CONSUMER_TIMEOUT_MS, GROUP_ID
+from kafkalite.config.client import (
+    CHECK_CRCS,
+    CONSUMER_TIMEOUT_MS,
+    ENABLE_AUTO_COMMIT,
+    GROUP_ID,
+)
 from kafkalite.errors import InvalidConfig, KafkaError
 
 if TYPE_CHECKING:
@@ -47,6 +60,8 @@ if TYPE_CHECKING:
 
 ROWS_SIZE = 64 << 10
 """Approximate size in bytes of the records that are decoded into messages at once."""
+
+POLL_S_MAX = 1e6
 
 LAG_S = 1.0
 """Seconds for a new topic to become known to every node before it counts as missing."""
@@ -80,16 +95,22 @@ class FetchBuffer:
     def __init__(
         self,
         bootstrap: Bootstrap,
-        topics: str | Iterable[str] | None,
+        topics: Topics | None,
         group: str | None,
         settings: Mapping[str, Any],
+        callbacks: RebalanceCallbacks,
     ) -> None:
         if group is not None:
             if any(name.replace("_", ".") == GROUP_ID.name for name in settings):
                 raise InvalidConfig(f"{GROUP_ID.name} is given twice.")
             settings = {**settings, GROUP_ID.name: group}
         self.settings = consumer_settings(bootstrap, settings)
-        subscription = self._subscription(topics)
+        subscription = Subscription(topics)
+        self._callbacks = callbacks
+        self.group: GroupReading | None = None
+        """The membership in a group; None while the consumer is no member."""
+        self._polling_thread: int | None = None
+        """Id of the thread that called for records last, as a member of a group."""
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._delivery_lock = threading.Lock()
@@ -104,29 +125,134 @@ class FetchBuffer:
         self._rows = NO_ROWS
         self._columns: DecodedColumns | None = None
         self._builders: dict[TopicPartition, RowBuilder] = {}
-        self.cluster = Cluster(self.settings)
+        self.cluster = Cluster(self.settings, warn_unreachable=True)
         self.waker = Waker()
         self.assignment_reader = AssignmentReader(self.cluster, self.settings, "fetch", self.waker)
-        self.assignment_reader.subscribe(subscription)
+        self._subscribe(subscription)
         _buffers.add(self)
 
-    def _subscription(self, topics: str | Iterable[str] | None) -> Subscription:
+    def subscribe(self, topics: Topics) -> None:
+        """Read all partitions of these topics instead of the current ones, or join the group."""
         subscription = Subscription(topics)
-        if subscription and self.settings[GROUP_ID] is not None:
-            raise InvalidConfig(
-                "Group membership comes with a later version: leave out group to read all"
-                " partitions of the topics, or leave out topics and assign() partitions."
-            )
-        return subscription
+        if self.group is None:
+            self.discard()
+        elif not subscription:
+            raise ValueError("there are no topics to subscribe to; unsubscribe() leaves the group")
+        self._subscribe(subscription)
 
-    def subscribe(self, topics: str | Iterable[str]) -> None:
-        """Read all partitions of these topics instead of the current ones."""
-        subscription = self._subscription(topics)
+    def _subscribe(self, subscription: Subscription) -> None:
+        if self.settings[GROUP_ID] is None:
+            self.assignment_reader.subscribe(subscription)
+            return
+        if not subscription:
+            return
+        if self.group is None:
+            member = MemberSession(self.cluster, self.settings, self.waker)
+            self.assignment_reader.assign(())
+            self.assignment_reader.member_of = member.identity_to_fetch
+            commits = self.settings[ENABLE_AUTO_COMMIT]
+            self.group = GroupReading(
+                member, self.cluster, self.assignment_reader, self._callbacks, commits
+            )
+        self.group.member.subscribe(subscription)
+
+    def assign(self, partitions: Collection[TopicPartition]) -> None:
+        """Read exactly these partitions, as no member of a group."""
+        if self.group is not None:
+            raise RuntimeError(
+                "The consumer is a member of its group, which assigns the partitions; call"
+                " unsubscribe() first."
+            )
         self.discard()
-        self.assignment_reader.subscribe(subscription)
+        self.assignment_reader.assign(partitions)
+
+    # Membership.
+
+    def prepare(self) -> RebalanceCall | None:
+        """Apply what the group has decided; return the callback to run first, or None.
+
+        The callback runs without the lock, between `begin` and `finish`.
+        """
+        if self.group is None:
+            return None
+        with self.locked():
+            self._polling_thread = threading.get_ident()
+            self.settle()
+            return self.group.prepare(self.discard)
+
+    def polled(self) -> None:
+        """Note that a call that takes long goes on, which counts as polling for a member."""
+        if self.group is not None:
+            self.group.member.polled()
+
+    def begin(self, call: RebalanceCall) -> bool:
+        """Note that a callback begins to run; no record is returned before it ends.
+
+        Return False if another task runs it, or has run it.
+        """
+        self.waker.set()  # ends the shortcut to messages that are ready
+        return self.group is not None and self.group.begin(call)
+
+    @property
+    def is_in_callback(self) -> bool:
+        """True while a rebalance callback runs."""
+        return self.group is not None and self.group.is_in_callback
+
+    def finish(self, call: RebalanceCall) -> None:
+        """Complete the change of a callback that has returned or raised."""
+        with self.locked():
+            if self.group is not None and self.group.call is call:  # else the group was left
+                self.group.finish(call)
+
+    def stop_commits(self) -> None:
+        """Commit nothing more automatically: the last record was perhaps not processed."""
+        if self.group is not None:
+            self.group.commits = False
+
+    def begin_leave(self, closes: bool) -> bool:
+        """Begin to leave the group; return False if that is not for this thread to do.
+
+        A consumer that `closes` may do so in any thread.  If another one called for records last,
+        it may still process what it was given; then nothing is committed or revoked, and the
+        session timeout ends the membership.
+        """
+        if self.group is None or self.closed or os.getpid() != self._pid:
+            return False
+        is_other_thread = self._polling_thread != threading.get_ident()
+        if closes and (is_other_thread or self._owner_thread is not None):
+            return False
+        with self.locked():
+            self.settle()
+            self.group.member.begin_leave()
+        return True
+
+    def end_leave(self, deadline: Deadline) -> None:
+        """Wait for the response to the leave, and be no member any more."""
+        group, self.group = self.group, None
+        try:
+            if group is not None:
+                group.member.await_left(deadline)
+        finally:  # also after an interrupt: a session that is not closed closes the cluster
+            if group is not None:
+                group.member.close()
+            self.discard()
+            self.assignment_reader.assign(())
+            self.assignment_reader.member_of = no_member
+
+    def await_stable(self, deadline: Deadline) -> bool:
+        """Wait until a member has its whole assignment; return False if the waker was set."""
+        with self.locked():
+            if self.group is None or self.group.member.is_stable:
+                return True
+            poll = select.poll()
+            poll.register(self.waker, select.POLLIN)
+            poll.poll(math.ceil(min(deadline.left_s, POLL_S_MAX) * 1000))
+            return False
 
     def check_assigned(self) -> None:
         """Raise RuntimeError if nothing is subscribed or assigned."""
+        if self.group is not None:
+            return
         if not self.assignment_reader.subscription and not self.assignment_reader.assignment:
             raise RuntimeError(
                 "Nothing is subscribed or assigned: give the consumer topics, or assign()"
@@ -187,7 +313,8 @@ class FetchBuffer:
     def close(self) -> None:
         """Close it, from any thread; a second call does nothing."""
         self.closed = True
-        self.waker.set()
+        if os.getpid() == self._pid:  # a forked child shares the waker with its parent
+            self.waker.set()
         if self._owner_thread == threading.get_ident():
             # A signal handler that interrupted a call with its locks held: another thread closes
             # the cluster, which ends that call, and the call frees the rest when it leaves.
@@ -202,6 +329,8 @@ class FetchBuffer:
 
     def _release(self) -> None:
         self.discard()
+        if self.group is not None:
+            self.group.member.close()
         self.assignment_reader.close()
         self.waker.close()
 
@@ -210,6 +339,7 @@ class FetchBuffer:
     def fill(self, deadline: Deadline) -> bool:
         """Decode messages into `ready`; return False if the time is up or the waker was set."""
         with self.locked():
+            self.check_no_callback()
             self.settle()
             if self._rows.left:
                 return True
@@ -227,6 +357,11 @@ class FetchBuffer:
                     break
             return False
 
+    def check_no_callback(self) -> None:
+        """Raise RuntimeError while a rebalance callback runs."""
+        if self.group is not None:
+            self.group.check_no_callback()
+
     def _builder_of(self, partition: TopicPartition) -> RowBuilder:
         builder = self._builders.get(partition)
         if builder is None:
@@ -240,6 +375,7 @@ class FetchBuffer:
     def fill_columns(self, deadline: Deadline, reader: ColumnReader, max_bytes: int) -> bool:
         """Decode columns; return False if the time is up or the waker was set."""
         with self.locked():
+            self.check_no_callback()
             if self._columns is not None and self._columns.reader is reader:
                 return True
             self.discard()
@@ -314,6 +450,17 @@ class FetchBuffer:
         if resolved:
             self.assignment_reader.await_offsets(positions, deadline)
         return positions
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the consumer's metrics."""
+        reader = self.assignment_reader
+        kinds = reader.transports.kinds
+        return {
+            "transports": kinds,
+            "lanes": dict(kinds),
+            "offset_resets": reader.resets,
+            "missed_records": reader.missed_records,
+        }
 
     # Timeouts.
 

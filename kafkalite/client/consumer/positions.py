@@ -34,6 +34,7 @@ class Position:
 
     __slots__ = (
         "ahead",
+        "committed",
         "leader",
         "leader_epoch",
         "offset",
@@ -52,6 +53,8 @@ class Position:
         self.start = start
         self.offset: int | None = None
         self.ahead = -1
+        self.committed: int | None = None
+        """The offset that was committed last, or fetched as committed, as far as it is known."""
         self.epoch = 0
         self.paused = False
         self.out_of_range_at = NOT_OUT_OF_RANGE

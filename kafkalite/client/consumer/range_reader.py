@@ -30,12 +30,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
-from kafkalite.client.consumer.arrow_batches import ColumnReader, rows_below
 from kafkalite.client.consumer.assignment_reader import AssignmentReader
 from kafkalite.client.consumer.decoding import decode
 from kafkalite.client.consumer.log_state import LogState, fetch_log_state
 from kafkalite.client.consumer.positions import BoundedPosition
 from kafkalite.client.consumer.record_range import RecordRange, ShortRead
+from kafkalite.client.decoding.arrow_batches import ColumnReader, rows_below
 from kafkalite.client.net import offset_requests
 from kafkalite.client.net.arguments import checked_offset, checked_partition, checked_size
 from kafkalite.client.net.cluster import ClientClosed, Cluster

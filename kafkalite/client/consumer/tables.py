@@ -14,11 +14,11 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from kafkalite.client.consumer.arrow_batches import ColumnReader, rows_below
 from kafkalite.client.consumer.assignment_reader import AssignmentReader
 from kafkalite.client.consumer.decoding import decode
 from kafkalite.client.consumer.fetch_buffer import FetchBuffer
 from kafkalite.client.consumer.record_range import ShortRead
+from kafkalite.client.decoding.arrow_batches import ColumnReader, rows_below
 from kafkalite.client.net import offset_requests
 from kafkalite.client.net.arguments import checked_integer, checked_partition
 from kafkalite.client.net.cluster import ClientClosed
@@ -87,6 +87,7 @@ def next_columns(
 ) -> tuple[TopicPartition, list[pa.RecordBatch]]:
     """Return the next decoded columns of any partition, and advance its position past them."""
     while not deadline.passed:
+        buffer.polled()
         record_range = assignment_reader.next_range(deadline)
         if buffer.closed or buffer.call.is_cancelled:
             raise ClientClosed

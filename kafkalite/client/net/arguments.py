@@ -47,7 +47,7 @@ def checked_offset(value: Any, name: str) -> int:
 
 
 def checked_size(value: Any, name: str) -> int:
-    """Return a size in bytes; raise TypeError or ValueError if it is not at least 1."""
+    """Return a size or a count; raise TypeError or ValueError if it is not at least 1."""
     size = checked_integer(value, f"{name} must be an integer")
     if size < 1:
         raise ValueError(f"{name} must be at least 1, not {size}")

@@ -20,6 +20,7 @@ purpose, so that a fetch that waits for records does not delay metadata requests
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import threading
@@ -68,6 +69,8 @@ from kafkalite.protocol.schema import Api, Fields
 from kafkalite.protocol.schemas.cluster import METADATA
 from kafkalite.protocol.schemas.groups import FIND_COORDINATOR
 
+log = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
 Use = Callable[[BrokerConnection, Deadline], T]
@@ -99,10 +102,16 @@ class MetadataResponse(NamedTuple):
     topics: dict[str, TopicMetadata | KafkaError]
 
 
-def parse_metadata(response: Fields, names: list[str] | None) -> MetadataResponse:
+def parse_metadata(
+    response: Fields, names: list[str] | None, with_internal: bool
+) -> MetadataResponse:
     nodes = parse_nodes(response.brokers)
     if names is None:
-        names = [topic.name for topic in response.topics if topic.name and not topic.is_internal]
+        names = [
+            topic.name
+            for topic in response.topics
+            if topic.name and (with_internal or not topic.is_internal)
+        ]
     return MetadataResponse(response.cluster_id, nodes, parse_topics(response, names, nodes))
 
 
@@ -119,7 +128,7 @@ class CachedTopic:
 class Cluster:
     """A client's metadata of a cluster, and its connections."""
 
-    def __init__(self, settings: ClientSettings) -> None:
+    def __init__(self, settings: ClientSettings, warn_unreachable: bool = False) -> None:
         self.settings = settings
         self._pid = os.getpid()
         self._lock = threading.Lock()
@@ -133,6 +142,8 @@ class Cluster:
         self._names: dict[bytes, str] = {}
         self._coordinators: dict[tuple[int, str], int] = {}
         self._features = FinalizedFeatures(-1, {})
+        self._warn_unreachable = warn_unreachable
+        self._is_unreachable = False
 
     # Topics.
 
@@ -224,9 +235,12 @@ class Cluster:
         requested = list(dict.fromkeys(names))
         return self._register(self._metadata(requested, create, self.deadline(timeout_s)))
 
-    def all_topics(self, timeout_s: float | None = None) -> dict[str, TopicMetadata | KafkaError]:
-        """Request the metadata of all visible topics once, without internal topics."""
-        return self._register(self._metadata(None, False, self.deadline(timeout_s)))
+    def all_topics(
+        self, timeout_s: float | None = None, *, with_internal: bool = False
+    ) -> dict[str, TopicMetadata | KafkaError]:
+        """Request the metadata of all visible topics once."""
+        deadline = self.deadline(timeout_s)
+        return self._register(self._metadata(None, False, deadline, with_internal))
 
     def _register(
         self, found: dict[str, TopicMetadata | KafkaError]
@@ -243,9 +257,16 @@ class Cluster:
         return found
 
     def _metadata(
-        self, names: list[str] | None, create: bool, deadline: Deadline
+        self,
+        names: list[str] | None,
+        create: bool,
+        deadline: Deadline,
+        with_internal: bool = False,
     ) -> dict[str, TopicMetadata | KafkaError]:
-        """Request metadata, register the brokers, and return that of the topics (None: all)."""
+        """Request metadata, register the brokers, and return that of the topics.
+
+        With None as names these are all topics, the internal ones only if that is requested.
+        """
         body = {
             "topics": None if names is None else [{"name": name} for name in names],
             "allow_auto_topic_creation": create and self.settings[ALLOW_AUTO_CREATE_TOPICS],
@@ -257,7 +278,9 @@ class Cluster:
             response = connection.request(METADATA, body, deadline.left_s)
             if response.error_code:
                 raise error_of(response.error_code, "the cluster")
-            found = connection.validated(lambda: parse_metadata(response, names))
+            found = connection.validated(
+                lambda: parse_metadata(response, names, with_internal)
+            )
             return found, connection.features
 
         (cluster_id, nodes, topics), features = self._try_any(request, deadline)
@@ -509,12 +532,19 @@ class Cluster:
         addresses = self._addresses()
         for number, address in enumerate(addresses):
             share_s = deadline.left_s / (len(addresses) - number)
+            limit = deadline.within(min(share_s, self._request_timeout_s))
             try:
-                return self._at(
-                    address, "", use, deadline.within(min(share_s, self._request_timeout_s))
-                )
+                found = self._at(address, "", use, limit)
             except (NetworkException, RequestTimedOut, InvalidRequest) as error:
                 errors.append(error)
+            else:
+                self._is_unreachable = False
+                return found
+        is_new = self._warn_unreachable and not self._is_unreachable
+        if is_new and all(isinstance(e, NetworkException) for e in errors):
+            # Once: a consumer only waits meanwhile; its calls return no records, and no error.
+            self._is_unreachable = True
+            log.warning("No broker can be reached.  error=%s", errors[0])
         retriable_errors = [error for error in errors if error.retriable]
         raise (retriable_errors or errors)[0]
 

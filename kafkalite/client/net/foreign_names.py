@@ -8,7 +8,6 @@ from typing import NoReturn, TypeVar
 T = TypeVar("T")
 
 _TRANSACTIONS = "use `with producer.transaction():`, which begins, commits and aborts"
-_MEMBERSHIP = "group membership comes with a later version; use assign() and a group"
 _START = (
     "it connects when it is first used; use it in a with block (asynchronous clients: async with),"
     " or close() it at the end"
@@ -41,7 +40,7 @@ CONSUMER = {
     "incremental_unassign": "use assign() with the partitions to keep",
     "last_stable_offset": "use watermarks(partition).high with isolation_level='read_committed'",
     "list_topics": "use `kafkalite topic list`",
-    "memberid": _MEMBERSHIP,
+    "memberid": "use group_metadata().member_id",
     "partitions_for_topic": "use assignment, or Producer.partitions_for(topic)",
     "seek_to_committed": "use committed(partition) and seek(partition, offset)",
     "start": _START,
@@ -49,7 +48,6 @@ CONSUMER = {
     "store_offsets": "use commit({partition: offset})",
     "subscription": "use assignment, which lists the partitions that are read",
     "topics": "use `kafkalite topic list`",
-    "unsubscribe": "use subscribe() with the topics to read, or close()",
 }
 
 

@@ -6,7 +6,7 @@ was replaced cannot commit what its successor has processed already.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class GroupMetadata(NamedTuple):
@@ -23,3 +23,12 @@ class GroupMetadata(NamedTuple):
     generation_id: int = -1
     member_id: str = ""
     group_instance_id: str | None = None
+
+
+def checked_group(group: Any) -> GroupMetadata:
+    """Return the metadata of a group given by name or metadata; TypeError for another type."""
+    if isinstance(group, str):
+        return GroupMetadata(group)
+    if not isinstance(group, GroupMetadata):
+        raise TypeError(f"a group must be its name or a GroupMetadata, not {group!r}")
+    return group

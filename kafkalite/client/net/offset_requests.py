@@ -1,4 +1,4 @@
-"""Offsets by timestamp and committed offsets, without membership of the group.
+"""Offsets by timestamp and committed offsets of a group, by a member or without membership.
 
     list_offsets(cluster, {("flights", 0): LATEST, ("flights", 1): 1_700_000_000_000})
     commit_offsets(cluster, "readers", {("flights", 0): 1312})
@@ -11,10 +11,11 @@ changed leader or coordinator, until its timeout.  Other errors of a partition a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from kafkalite.client.net.cluster import Cluster
 from kafkalite.client.net.deadline import Deadline
+from kafkalite.client.net.group_metadata import GroupMetadata
 from kafkalite.client.net.topology import TopicPartition, error_of
 from kafkalite.config.client import INT_MAX
 from kafkalite.errors import (
@@ -40,11 +41,14 @@ REQUIRE_STABLE_SINCE = 7
 CONSUMER = -1
 """Replica id of a consumer."""
 
-NO_GENERATION = -1
+MEMBER_EPOCH_SINCE = 9
+"""The version of OffsetFetch that has a member's id and epoch (KIP-848)."""
 VERSION_MAX = {OFFSET_COMMIT: 9, OFFSET_FETCH: 9}
 """Last versions that name topics by name: offsets are committed under topic names."""
 
 PartitionKey = tuple[str, int]
+Offsets: TypeAlias = Mapping[PartitionKey, int | tuple[int, str | None]]
+"""Offset, or offset and metadata, by partition."""
 
 
 class OffsetAt(NamedTuple):
@@ -120,19 +124,29 @@ def request_offsets(
 def commit_offsets(
     cluster: Cluster,
     group: str,
-    offsets: Mapping[PartitionKey, int | tuple[int, str | None]],
+    offsets: Offsets,
     timeout_s: float | None = None,
+    *,
+    member: GroupMetadata | None = None,
 ) -> None:
-    """Commit an offset, or an offset and metadata, for each partition of the group."""
+    """Commit an offset, or an offset and metadata, for each partition of the group.
+
+    A `member` commits in its generation; without one, the group must have no members.
+    """
+    identity = member or GroupMetadata(group)
     entries = {}
     for address, given in offsets.items():
         offset, metadata = given if isinstance(given, tuple) else (given, "")
         entries[address] = {"committed_offset": offset, "committed_metadata": metadata}
     body = {
         "group_id": group,
-        "generation_id_or_member_epoch": NO_GENERATION,
+        "generation_id_or_member_epoch": identity.generation_id,
+        "member_id": identity.member_id,
         "topics": by_topic(entries),
     }
+
+    if identity.group_instance_id is not None:
+        body["group_instance_id"] = identity.group_instance_id
 
     def attempt(deadline: Deadline) -> KafkaError | None:
         response = request_coordinator(
@@ -160,10 +174,12 @@ def committed_offsets(
     timeout_s: float | None = None,
     *,
     require_stable: bool = False,
+    member: GroupMetadata | None = None,
 ) -> dict[TopicPartition, int | None]:
     """Return the committed offset of each partition, or None.
 
-    With `require_stable`, wait for the end of transactions that may change one (KIP-447).
+    With `require_stable`, wait for the end of transactions that may change one (KIP-447).  The
+    coordinator checks the epoch of a `member` (KIP-848).
     """
     addresses = [TopicPartition(*address) for address in partitions]
     topics: dict[str, list[int]] = {}
@@ -175,7 +191,10 @@ def committed_offsets(
         stable = {"require_stable": require_stable} if version >= REQUIRE_STABLE_SINCE else {}
         if version < 8:
             return {"group_id": group, "topics": requested, **stable}
-        return {"groups": [{"group_id": group, "topics": requested}], **stable}
+        entry: dict[str, Any] = {"group_id": group, "topics": requested}
+        if member is not None and version >= MEMBER_EPOCH_SINCE:
+            entry |= {"member_id": member.member_id, "member_epoch": member.generation_id}
+        return {"groups": [entry], **stable}
 
     def attempt(deadline: Deadline) -> dict[TopicPartition, int | None]:
         response = request_coordinator(cluster, group, OFFSET_FETCH, body, deadline)
@@ -202,7 +221,7 @@ def request_coordinator(
     node_id = cluster.coordinator(group, deadline.left_s)
     try:
         connection = cluster.connection(node_id, timeout_s=deadline.left_s)
-        version = connection.version(api, VERSION_MAX[api])
+        version = connection.version(api, VERSION_MAX.get(api))
         response = connection.request(api, body(version), deadline.left_s, version)
     except NetworkException:
         cluster.drop_coordinator(group)
@@ -214,12 +233,12 @@ def request_coordinator(
     return response
 
 
-def check_group(cluster: Cluster, group: str, code: int) -> None:
+def check_group(cluster: Cluster, group: str, code: int, message: str | None = None) -> None:
     """Raise the error of the whole group, if there is one."""
     if code in (NotCoordinator.code, CoordinatorNotAvailable.code):
         cluster.drop_coordinator(group)
     if code:
-        raise error_of(code, f"group {group!r}")
+        raise error_of(code, f"group {group!r}", message)
 
 
 def by_topic(entries: Mapping[PartitionKey, Mapping[str, Any]]) -> list[dict[str, Any]]:

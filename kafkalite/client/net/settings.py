@@ -24,6 +24,7 @@ from kafkalite.config.client import (
     DEFAULT_API_TIMEOUT_MS,
     DELIVERY_TIMEOUT_MS,
     ENABLE_IDEMPOTENCE,
+    GROUP_ID,
     KEY_SERIALIZER,
     LINGER_MS,
     MAX_BLOCK_MS,
@@ -33,6 +34,7 @@ from kafkalite.config.client import (
     REQUEST_TIMEOUT_MS,
     RETRIES,
     SECURITY_PROTOCOL,
+    SHARE_CONSUMER,
     TRANSACTIONAL_ID,
     VALUE_SERIALIZER,
 )
@@ -130,6 +132,14 @@ def producer_keys() -> frozenset[str]:
 def consumer_settings(bootstrap: Bootstrap, keywords: Mapping[str, Any]) -> ClientSettings:
     """Return the consumer settings."""
     return ClientSettings(CONSUMER, parse_settings(CONSUMER, bootstrap, keywords))
+
+
+def share_consumer_settings(bootstrap: Bootstrap, keywords: Mapping[str, Any]) -> ClientSettings:
+    """Return the settings of a share consumer, which must name the group."""
+    values = parse_settings(SHARE_CONSUMER, bootstrap, keywords)
+    if values.get(GROUP_ID) is None:
+        raise InvalidConfig(f"A share consumer needs {GROUP_ID.name}: group=\"...\".")
+    return ClientSettings(SHARE_CONSUMER, values)
 
 
 def required_acks(settings: ClientSettings) -> int:

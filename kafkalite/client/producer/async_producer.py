@@ -87,6 +87,15 @@ class NonBlockingProducer(Producer):
         sender.locked(self._state.callbacks.gates.append, gate)
         sender.locked(sender.flush_lingering)
 
+    @property
+    def transaction_number(self) -> int:
+        """Number of transactions begun."""
+        return self._state.transaction_number
+
+    def check_transaction(self, number: int) -> None:
+        """Raise InvalidTxnState if another transaction was begun since."""
+        self._state.check_transaction(number)
+
     def check_open(self) -> None:
         """Raise RuntimeError if it is closed, or was created before a fork."""
         self._check_open()
@@ -196,6 +205,8 @@ class AsyncProducer:
         """
         self._producer = NonBlockingProducer(bootstrap, **keywords)
         self._threads = ThreadPoolExecutor(THREADS, "kafkalite-async-producer")
+        self._transaction_thread = ThreadPoolExecutor(1, "kafkalite-async-transactions")
+        """Runs the calls of transactions in their order, not behind other calls that wait."""
         self._lookups: dict[str, asyncio.Future[int]] = {}
         self._turns = asyncio.Lock()
         """Held by the task that waits for memory; the others queue for it in order."""
@@ -255,8 +266,10 @@ class AsyncProducer:
 
     async def _send_deferred(self, topic: str, deferred: DeferredSend) -> Delivery:
         """Append the record once its topic is known and there is memory."""
+        transaction_number = self._producer.transaction_number
 
         def attempt() -> Delivery | None:
+            self._producer.check_transaction(transaction_number)
             try:
                 delivery: Delivery = self._producer.gather(*deferred.record)
             except DeferredSend:
@@ -315,6 +328,17 @@ class AsyncProducer:
 
     def _in_thread(self, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
         """Run a call in a thread; RuntimeError if the producer is closed before it begins."""
+        return self._in_thread_of(self._threads, function, *arguments)
+
+    def _in_transaction_thread(
+        self, function: Callable[..., T], *arguments: Any
+    ) -> asyncio.Future[T]:
+        """Run a call of a transaction after the earlier ones; RuntimeError as _in_thread()."""
+        return self._in_thread_of(self._transaction_thread, function, *arguments)
+
+    def _in_thread_of(
+        self, threads: ThreadPoolExecutor, function: Callable[..., T], *arguments: Any
+    ) -> asyncio.Future[T]:
         self._producer.check_open()
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[T] = loop.create_future()
@@ -331,7 +355,7 @@ class AsyncProducer:
 
         # The thread's own future is cancelled: one of the loop's passes it on an iteration later,
         # and a thread could begin the call meanwhile.
-        job = self._threads.submit(function, *arguments)
+        job = threads.submit(function, *arguments)
         asyncio.wrap_future(job, loop=loop).add_done_callback(ended)
         outcome.add_done_callback(lambda done: job.cancel() if done.cancelled() else None)
         return outcome
@@ -396,7 +420,7 @@ class AsyncProducer:
         Raises:
             KafkaError: The coordinator refused, or was not available in time.
         """
-        await self._in_thread(self._producer.init_transactions, timeout)
+        await self._in_transaction_thread(self._producer.init_transactions, timeout)
 
     def transaction(
         self, *, identity: ProducerIdentity | None = None, shared: bool = False
@@ -411,7 +435,7 @@ class AsyncProducer:
             An AsyncTransaction that is not begun.
         """
         transaction = self._producer.transaction(identity=identity, shared=shared)
-        return AsyncTransaction(transaction, self._in_thread)
+        return AsyncTransaction(transaction, self._in_transaction_thread)
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until all records sent so far are delivered or failed.
@@ -437,7 +461,8 @@ class AsyncProducer:
             await asyncio.get_running_loop().run_in_executor(closing, self._producer.close, timeout)
         finally:
             closing.shutdown(wait=False)
-            self._threads.shutdown(wait=False, cancel_futures=True)
+            for threads in (self._threads, self._transaction_thread):
+                threads.shutdown(wait=False, cancel_futures=True)
 
     async def __aenter__(self) -> Self:
         return self

@@ -1,4 +1,7 @@
-"""AsyncTransaction: a transaction of an AsyncProducer; its calls run in the producer's threads.
+"""AsyncTransaction: a transaction of an AsyncProducer; its calls run in a thread of the producer.
+
+The thread runs the calls of all transactions of the producer one after another.  So after a block
+that was cancelled, the next transaction begins when the cancelled one has ended.
 
 async with producer.transaction() as transaction:
     await producer.send("bills", bill)
@@ -8,6 +11,7 @@ async with producer.transaction() as transaction:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -16,7 +20,10 @@ from kafkalite.client.net.arguments import OffsetsToCommit
 from kafkalite.client.net.group_metadata import GroupMetadata
 from kafkalite.client.net.producer_identity import ProducerIdentity
 from kafkalite.client.net.topology import TopicPartition
-from kafkalite.client.producer.producer_transaction import ProducerTransaction
+from kafkalite.client.producer.producer_transaction import (
+    ProducerTransaction,
+    check_offset_source,
+)
 
 InThread = Callable[..., "asyncio.Future[Any]"]
 
@@ -65,6 +72,7 @@ class AsyncTransaction:
             KafkaError: The offsets were refused.
         """
         if not isinstance(offsets, Mapping):
+            check_offset_source(offsets, "AsyncConsumer", is_async=True)
             group = offsets.group_metadata() if group is None else group
             given: OffsetsToCommit = dict((await offsets.positions()).items())
         else:
@@ -99,14 +107,11 @@ class AsyncTransaction:
             await asyncio.shield(begun)
         except asyncio.CancelledError:
             # The block does not run, so nothing else would end the transaction.
-            begun.add_done_callback(self._abort_unused)
+            begun.add_done_callback(_retrieve)
+            with contextlib.suppress(RuntimeError):  # the producer was closed
+                self._in_thread(self._transaction.abort).add_done_callback(_retrieve)
             raise
         return self
-
-    def _abort_unused(self, begun: asyncio.Future[Any]) -> None:
-        if not begun.cancelled() and begun.exception() is None:
-            ended = self._in_thread(self._transaction.abort)
-            ended.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def __aexit__(
         self,
@@ -119,5 +124,11 @@ class AsyncTransaction:
         try:
             await asyncio.shield(ending)
         except asyncio.CancelledError:
-            ending.add_done_callback(lambda done: done.cancelled() or done.exception())
+            ending.add_done_callback(_retrieve)
             raise
+
+
+def _retrieve(done: asyncio.Future[Any]) -> None:
+    """Retrieve the error of a call that nothing waits for any more."""
+    if not done.cancelled():
+        done.exception()

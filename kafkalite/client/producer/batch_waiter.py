@@ -192,28 +192,38 @@ class BatchWaiter:
     # Memory.
 
     def open_batch(
-        self, queue: PartitionQueue, seen: Batch | None, size: int, block_s: float
+        self,
+        queue: PartitionQueue,
+        seen: Batch | None,
+        size: int,
+        block_s: float,
+        transaction_number: int,
     ) -> None:
         """Open a batch in place of `seen` once there is memory for it."""
-        if self._sender.locked(self._sender.open_batch_in, queue, seen, size):
+        wanted = queue, seen, size, transaction_number
+        if self._sender.locked(self._sender.open_batch_in, *wanted):
             return
         deadline = Deadline(block_s)
-        while not self._sender.locked(self._sender.open_batch_in, queue, seen, size):
+        while not self._sender.locked(self._sender.open_batch_in, *wanted):
             self.await_memory(
                 lambda: self._state.accumulator.memory_left >= size or queue.open_batch is not seen,
                 deadline,
             )
 
     def add_batch(
-        self, queue: PartitionQueue, content: BatchContent, size: int, block_s: float
+        self,
+        queue: PartitionQueue,
+        content: BatchContent,
+        size: int,
+        block_s: float,
+        transaction_number: int,
     ) -> Batch:
         """Queue a complete batch once there is memory for it."""
-        batch = self._sender.locked(self._sender.add_batch, queue, content, size)
+        wanted = queue, content, size, transaction_number
+        batch = self._sender.locked(self._sender.add_batch, *wanted)
         if batch is None:
             deadline = Deadline(block_s)
-            while (
-                batch := self._sender.locked(self._sender.add_batch, queue, content, size)
-            ) is None:
+            while (batch := self._sender.locked(self._sender.add_batch, *wanted)) is None:
                 self.await_memory(lambda: self._state.accumulator.memory_left >= size, deadline)
         return batch
 

@@ -43,16 +43,24 @@ class ColumnSender:
         """Maximum size of a batch with one record."""
         self.chunk_size = min(max(CHUNK_SIZE_MAX, accumulator.batch_size), self.record_size_max)
 
-    def send(self, run: PartitionRows, now_ms: int, block_s: float, pieces: list[Piece]) -> None:
+    def send(
+        self,
+        run: PartitionRows,
+        now_ms: int,
+        transaction_number: int,
+        block_s: float,
+        pieces: list[Piece],
+    ) -> None:
         """Send a run in as many batches as needed, and append its pieces to the list."""
         if self._is_small(run):
-            self._send_gathered(run, now_ms, block_s, pieces)
+            self._send_gathered(run, now_ms, transaction_number, block_s, pieces)
             return
+        locked, send = self._sender.locked, self._send_through_ring
         while run.first < run.end:
-            batch = self._sender.locked(self._send_through_ring, run, now_ms)
+            batch = locked(send, run, now_ms, transaction_number)
             if batch is None:
                 deadline = Deadline(block_s)
-                while (batch := self._sender.locked(self._send_through_ring, run, now_ms)) is None:
+                while (batch := locked(send, run, now_ms, transaction_number)) is None:
                     self._waiter.await_memory(partial(self._may_send, run), deadline)
             pieces.append(Piece(batch, 0, batch.count))
             run = run._replace(first=run.first + batch.count)
@@ -64,11 +72,18 @@ class ColumnSender:
         return columns.size_max * (run.end - run.first) <= GATHERED_SIZE_MAX * columns.row_count
 
     def _send_gathered(
-        self, run: PartitionRows, now_ms: int, block_s: float, pieces: list[Piece]
+        self,
+        run: PartitionRows,
+        now_ms: int,
+        transaction_number: int,
+        block_s: float,
+        pieces: list[Piece],
     ) -> None:
         """Append rows to open batches, as send() does; only opening a batch takes the lock."""
         queue, first = run.queue, run.first
         while True:
+            if self._state.transaction_number != transaction_number:
+                self._state.check_transaction(transaction_number)
             batch: Batch | None = queue.open_batch
             content = None if batch is None else batch.content
             if batch is not None and isinstance(content, BuilderContent):
@@ -82,7 +97,9 @@ class ColumnSender:
                     raise InvalidRecord(CHANGED_COLUMNS)
             if first == run.end:
                 break
-            self._waiter.open_batch(queue, batch, self._open_size(run), block_s)
+            self._waiter.open_batch(
+                queue, batch, self._open_size(run), block_s, transaction_number
+            )
         if not self._state.accumulator.linger_s:
             self._sender.locked(self._sender.send_ready_now, queue)
 
@@ -137,11 +154,13 @@ class ColumnSender:
                 return True
         return state.accumulator.memory_left >= self._reserved_size(run.columns)
 
-    def _send_through_ring(self, run: PartitionRows, now_ms: int) -> Batch | None:
+    def _send_through_ring(
+        self, run: PartitionRows, now_ms: int, transaction_number: int
+    ) -> Batch | None:
         """Send as many rows as one batch takes; return None if there is no space now."""
         sender, state = self._sender, self._state
         queue, now_s = run.queue, time.monotonic()
-        state.check_open(queue)
+        state.check_open(queue, transaction_number)
         if queue.open_batch is not None:
             sender.close_open_batch(queue, now_s)
         if queue.in_flight:

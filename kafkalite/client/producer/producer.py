@@ -25,6 +25,7 @@ are needed about once per batch.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -64,7 +65,7 @@ from kafkalite.config.client import (
     VALUE_SERIALIZER,
 )
 from kafkalite.config.client_keywords import ProducerConfig
-from kafkalite.errors import KafkaError, MessageTooLarge
+from kafkalite.errors import KafkaError, MessageTooLarge, UnknownTopicOrPartition
 
 
 def closed() -> RuntimeError:
@@ -134,6 +135,8 @@ class Producer(Gatherer):
     ) -> Delivery:
         """Append a record that the open batch could not take, to a new batch."""
         self._check_open()
+        state = self._state
+        transaction_number = state.transaction_number
         deadline = Deadline(self._max_block_s())
         topic = self._topic(name)
         if partition is None and key is None and self.partitioner is None:
@@ -142,9 +145,19 @@ class Producer(Gatherer):
                 return self.gather(name, value, key, headers, timestamp, queue.index, on_delivery)
         else:
             queue = self._queue_of(topic, key, partition)
-        accumulator = self._state.accumulator
+        accumulator = state.accumulator
         size = accumulator.batch_size_for(key, value, headers)
-        self._waiter.open_batch(queue, queue.open_batch, size, deadline.left_s)
+        try:
+            self._waiter.open_batch(
+                queue, queue.open_batch, size, deadline.left_s, transaction_number
+            )
+        except UnknownTopicOrPartition:
+            if partition is not None or not queue.dropped:
+                raise
+            # The topic was created again with fewer partitions: another one is chosen.
+            return self._send_slowly(name, value, key, headers, timestamp, None, on_delivery)
+        if state.transaction_number != transaction_number:  # begun after the batch was opened
+            state.check_transaction(transaction_number)
         delivery: Delivery = self.gather(
             name, value, key, headers, timestamp, queue.index, on_delivery
         )
@@ -218,7 +231,7 @@ class Producer(Gatherer):
         """Send rows that are not a small table for an open batch (Gatherer.gather_table)."""
         self._check_open()
         require_pyarrow("send_arrow() and send_table() take Arrow columns")
-        columns = self._columns
+        columns, transaction_number = self._columns, self._state.transaction_number
         self._gather_tables()
         parts = columns_of(rows)
         check_sizes(parts, columns.record_size_max)
@@ -228,7 +241,7 @@ class Producer(Gatherer):
         pieces: list[Piece] = []
         try:
             for run in runs:
-                columns.send(run, now_ms, self._block_s, pieces)
+                columns.send(run, now_ms, transaction_number, self._block_s, pieces)
         except Exception as error:
             error.deliveries = Deliveries(pieces)  # type: ignore[attr-defined]
             raise
@@ -364,6 +377,7 @@ class Producer(Gatherer):
             ValueError: The partition does not exist.
         """
         self._check_open()
+        transaction_number = self._state.transaction_number
         queue = self._queue_of(self._topic(topic), None, partition)
         size = HEADER_SIZE + payload_size
         accumulator = self._state.accumulator
@@ -372,7 +386,8 @@ class Producer(Gatherer):
                 f"A batch of {size} bytes is larger than max.request.size or buffer.memory allows."
             )
         content = EncodedContent(batch, payload_size, count, base_timestamp, max_timestamp)
-        made = self._waiter.add_batch(queue, content, size, self._max_block_s())
+        block_s = self._max_block_s()
+        made = self._waiter.add_batch(queue, content, size, block_s, transaction_number)
         delivery = Delivery(made, 0, base_timestamp)
         if on_delivery is not None:
             made.call_on_delivery(delivery, on_delivery)
@@ -457,10 +472,13 @@ class Producer(Gatherer):
             RuntimeError: Called inside a delivery callback; nothing is closed.
         """
         limit_s(timeout)
-        if not self._lifetime.forked:
-            if self._transactions is not None and self.is_open:
-                self._transactions.close(timeout)
-            self._lifetime.close(timeout)
+        if self._lifetime.forked:
+            return
+        if self._transactions is not None and self.is_open:
+            deadline = Deadline(math.inf if timeout is None else timeout)
+            self._transactions.close(timeout)
+            timeout = None if timeout is None else deadline.left_s
+        self._lifetime.close(timeout)
 
     def __enter__(self) -> Self:
         return self

@@ -19,16 +19,18 @@ on older brokers, from Apache Kafka 2.5 on.  It is chosen when a transaction beg
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 from kafkalite.client.net.arguments import OffsetsToCommit, offsets_to_commit
 from kafkalite.client.net.deadline import limit_s
-from kafkalite.client.net.group_metadata import GroupMetadata
+from kafkalite.client.net.group_metadata import GroupMetadata, checked_group
 from kafkalite.client.net.producer_identity import ProducerIdentity
 from kafkalite.client.net.topology import TopicPartition
+from kafkalite.client.producer.lifetime import EXIT_TIMEOUT_S
 from kafkalite.client.producer.transaction_calls import TransactionCalls
 from kafkalite.errors import KafkaError
 
@@ -42,8 +44,28 @@ class OffsetSource(Protocol):
     def group_metadata(self) -> GroupMetadata: ...
 
 
+def check_offset_source(offsets: Any, expected: str, *, is_async: bool) -> None:
+    """Raise TypeError unless this is a consumer of the expected kind."""
+    positions = getattr(offsets, "positions", None)
+    if (
+        not callable(positions)
+        or not hasattr(offsets, "group_metadata")
+        or inspect.iscoroutinefunction(positions) is not is_async
+        or isinstance(offsets, type)
+    ):
+        raise TypeError(
+            f"offsets must be those of an open {expected}, or {{(topic, number): offset}} with the"
+            f" group, not {offsets!r}"
+        )
+
+
 class ProducerTransaction:
-    """A transaction of a Producer; made by Producer.transaction()."""
+    """A transaction of a Producer; made by Producer.transaction().
+
+    Records that other threads send while it is being committed or aborted are refused with
+    InvalidTxnState, and so is a record whose call waited while the transaction ended: no record
+    gets into the next transaction instead.
+    """
 
     def __init__(
         self, calls: TransactionCalls, joined: ProducerIdentity | None, shared: bool
@@ -51,6 +73,8 @@ class ProducerTransaction:
         self._calls = calls
         self._joined = joined
         self._shared = shared
+        self._is_open = False
+        """True from begin() until commit() or abort()."""
 
     @property
     def identity(self) -> ProducerIdentity:
@@ -81,6 +105,7 @@ class ProducerTransaction:
             KafkaError: The coordinator refused, or was not available in time.
         """
         self._calls.begin(self, self._calls.deadline(_limit(timeout)), self._joined, self._shared)
+        self._is_open = True
 
     def commit_offsets(
         self,
@@ -110,9 +135,10 @@ class ProducerTransaction:
                     "offsets as a mapping need the group: commit_offsets(offsets, group)"
                 )
         else:
+            check_offset_source(offsets, "Consumer", is_async=False)
             given = dict(offsets.positions().items())
             group = offsets.group_metadata() if group is None else group
-        metadata = GroupMetadata(group) if isinstance(group, str) else group
+        metadata = checked_group(group)
         wanted = {
             each: offset if isinstance(offset, tuple) else (offset, "")
             for each, offset in offsets_to_commit(given).items()
@@ -136,6 +162,7 @@ class ProducerTransaction:
             RuntimeError: The transaction is not open.
         """
         self._calls.commit(self, self._calls.deadline(_limit(timeout)))
+        self._is_open = False
 
     def abort(self, timeout: float | None = None) -> None:
         """Abort the transaction; records that were not sent yet fail with TransactionAborted.
@@ -153,6 +180,7 @@ class ProducerTransaction:
             RuntimeError: The transaction is not open, or the outcome of its commit is not known.
         """
         self._calls.abort(self, self._calls.deadline(_limit(timeout)))
+        self._is_open = False
 
     def __enter__(self) -> Self:
         self.begin()
@@ -166,29 +194,37 @@ class ProducerTransaction:
     ) -> None:
         """Commit, or abort after an exception, which is never replaced.
 
-        A commit that fails is aborted, if its outcome is known; its error is raised.
+        A commit that fails is aborted, if its outcome is known; its error is raised.  After
+        KeyboardInterrupt and SystemExit the abort has EXIT_TIMEOUT_S.
         """
         if not self._calls.is_open(self):
-            return  # the block has ended it
+            if kind is None:
+                self._calls.check_ended(self._is_open)
+            return
         if kind is None:
             try:
                 self.commit()
-            except BaseException:
-                self._abort_quietly()
+            except BaseException as failure:
+                self._abort_quietly(_abort_timeout_s(type(failure)))
                 self._calls.check_fatal()
                 raise
         else:
-            self._abort_quietly()
+            self._abort_quietly(_abort_timeout_s(kind))
 
-    def _abort_quietly(self) -> None:
+    def _abort_quietly(self, timeout_s: float | None) -> None:
         """Abort after an error, which is raised instead of those of the abort."""
         if not self._calls.may_abort(self):
             return
         with contextlib.suppress(RuntimeError):  # the producer was closed, or forked
             try:
-                self.abort()
+                self.abort(timeout_s)
             except KafkaError as error:
                 log.warning("Transaction could not be aborted. error=%r", str(error))
+
+
+def _abort_timeout_s(kind: type[BaseException]) -> float | None:
+    """Return the timeout of the abort at the end of a block that this exception ends."""
+    return None if issubclass(kind, Exception) else EXIT_TIMEOUT_S
 
 
 def _limit(timeout: float | None) -> float | None:

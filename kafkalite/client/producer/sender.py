@@ -65,12 +65,14 @@ class Sender:
 
     # Gathering: the steps of send() that are needed about once per batch.
 
-    def open_batch_in(self, queue: PartitionQueue, seen: Batch | None, size: int) -> bool:
+    def open_batch_in(
+        self, queue: PartitionQueue, seen: Batch | None, size: int, transaction_number: int
+    ) -> bool:
         """Open a batch of `size` bytes in place of `seen`; return False if there is no memory."""
         state = self.state
         accumulator = state.accumulator
         now_s = time.monotonic()
-        state.check_open(queue)
+        state.check_open(queue, transaction_number)
         if seen is not None and queue.in_flight:
             self.read_unleased_ring(queue, now_s)
         if queue.open_batch is not seen:
@@ -89,10 +91,12 @@ class Sender:
         if self.state.close_batch(queue):
             self.send_ready(queue, now_s)
 
-    def add_batch(self, queue: PartitionQueue, content: BatchContent, size: int) -> Batch | None:
+    def add_batch(
+        self, queue: PartitionQueue, content: BatchContent, size: int, transaction_number: int
+    ) -> Batch | None:
         """Queue a complete batch; return None if there is no memory."""
         state = self.state
-        state.check_open(queue)
+        state.check_open(queue, transaction_number)
         if not state.accumulator.reserve(size):
             return None
         now_s = time.monotonic()

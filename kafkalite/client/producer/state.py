@@ -50,6 +50,7 @@ from kafkalite.config.client import (
 from kafkalite.errors import (
     ConcurrentTransactions,
     InvalidRecord,
+    InvalidTxnState,
     KafkaError,
     NetworkException,
     RequestTimedOut,
@@ -89,6 +90,8 @@ class ProducerState:
         """Partition queues with batches."""
         self.identity: ProducerIdentity = NO_IDENTITY
         self.transaction = ProducerTransactionState(wakeup) if settings[TRANSACTIONAL_ID] else None
+        self.transaction_number = 0
+        """Number of transactions begun."""
         self.attributes = TRANSACTIONAL if self.transaction is not None else 0
         """Attributes of all batches, besides the codec."""
         self.stale_topics: set[str] = set()
@@ -130,14 +133,24 @@ class ProducerState:
 
     # Batches.
 
-    def check_open(self, queue: PartitionQueue) -> None:
-        """Raise the error with which the queue refuses batches, if it does."""
+    def check_open(self, queue: PartitionQueue, transaction_number: int) -> None:
+        """Raise the error with which the queue refuses records that were sent in a transaction, if
+        it does."""
         if self.closed_error is not None:
             raise self.closed_error.copy()
         if queue.dropped:
             raise self._dropped_error(queue)
         if self.transaction is not None:
+            self.check_transaction(transaction_number)
             self.transaction.check_writable()
+
+    def check_transaction(self, number: int) -> None:
+        """Raise InvalidTxnState if another transaction was begun since a call began that sends."""
+        if number != self.transaction_number:
+            raise InvalidTxnState(
+                "The transaction in which the record was sent has ended while the call waited; the"
+                " record was not sent."
+            )
 
     def open_batch(self, queue: PartitionQueue, size: int, now_s: float) -> None:
         """Open a batch in memory that was reserved."""

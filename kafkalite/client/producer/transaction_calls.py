@@ -4,9 +4,9 @@ Each runs in the calling thread: it changes the state (producer_transaction_stat
 sections, waits for the batches (batch_waiter.py), and sends the requests to the coordinator
 (client/net/transaction_requests.py).  Partitions are added by the background thread, version 1.
 
-A call that exceeds its timeout raises RequestTimedOut and can be repeated.  After a commit whose
-outcome is not known only the commit can be repeated: an abort would hide that records and offsets
-may be committed.
+A call that exceeds its timeout raises RequestTimedOut and can be repeated, also if it waited for a
+call of another thread.  After a commit whose outcome is not known only the commit can be repeated:
+an abort would hide that records and offsets may be committed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kafkalite.client.net.group_metadata import GroupMetadata
 from kafkalite.client.net.producer_identity import NO_IDENTITY, ProducerIdentity
 from kafkalite.client.net.transaction_requests import TransactionRequests, TransactionVersion
 from kafkalite.client.producer.batch_waiter import BatchWaiter
-from kafkalite.client.producer.lifetime import FORKED, ProducerLifetime
+from kafkalite.client.producer.lifetime import EXIT_TIMEOUT_S, FORKED, ProducerLifetime
 from kafkalite.client.producer.producer_transaction_state import Phase, ProducerTransactionState
 from kafkalite.client.producer.sender import Sender
 from kafkalite.config.client import MAX_BLOCK_MS, TRANSACTION_TIMEOUT_MS, TRANSACTIONAL_ID
@@ -38,6 +38,10 @@ from kafkalite.errors import (
 UNKNOWN_OUTCOME = (
     "The outcome of the last commit is not known: call commit() of that transaction again, or close"
     " the producer and continue from the committed offsets."
+)
+UNFINISHED_COMMIT = (
+    "The commit of the open transaction has timed out before its records were written: commit() or"
+    " abort() it first."
 )
 ENDED_BY_OTHERS = (
     "The coordinator has ended the transaction already: another producer has the transactional id,"
@@ -107,6 +111,14 @@ class TransactionCalls:
             and transaction.fatal_error is None
         )
 
+    def check_ended(self, was_open: bool) -> None:
+        """Raise RuntimeError at the end of a block in which the producer was closed."""
+        if was_open and self._lifetime.closed:
+            raise RuntimeError(
+                "The producer was closed inside the transaction's block: the transaction was"
+                " aborted, not committed."
+            )
+
     def check_owner(self, owner: object) -> None:
         """Raise RuntimeError unless the owner's transaction is the one that is open; another thread
         may end it before the caller has the lock."""
@@ -119,7 +131,8 @@ class TransactionCalls:
     def init(self, deadline: Deadline) -> None:
         """Request a producer id, once; fences other producers, and ends their transactions."""
         self._check_may_wait()
-        with LockGuard(self._lock):
+        with LockGuard(self._lock, _wait_s(deadline)) as is_locked:
+            _check_locked(is_locked)
             self.check_fatal()
             if self._transaction.identity == NO_IDENTITY:
                 self._request_identity(deadline)
@@ -133,13 +146,17 @@ class TransactionCalls:
     ) -> None:
         """Open a transaction, a joined one under another producer's identity."""
         self._check_may_wait()
-        with LockGuard(self._lock):
+        with LockGuard(self._lock, _wait_s(deadline)) as is_locked:
+            _check_locked(is_locked)
+            self._check_open()
             transaction = self._transaction
             self.check_fatal()
             if transaction.phase is Phase.OPEN:
                 raise RuntimeError("A transaction is open: commit or abort it first.")
             if transaction.phase is Phase.COMMITTING:
-                raise RuntimeError(UNKNOWN_OUTCOME)
+                raise RuntimeError(
+                    UNKNOWN_OUTCOME if transaction.end_requested else UNFINISHED_COMMIT
+                )
             if transaction.phase is Phase.ABORTING:
                 self._finish_abort(deadline)
             if joined is not None:
@@ -157,6 +174,7 @@ class TransactionCalls:
         version = self._requests.version
         self._transaction.begin(identity, version, joined=joined, shared=shared)
         self._sender.state.identity = identity
+        self._sender.state.transaction_number += 1
 
     def _check_joined(self, joined: ProducerIdentity) -> None:
         transaction = self._transaction
@@ -209,7 +227,8 @@ class TransactionCalls:
         if not offsets:
             return
         self._check_may_wait()
-        with LockGuard(self._lock):
+        with LockGuard(self._lock, _wait_s(deadline)) as is_locked:
+            _check_locked(is_locked)
             self.check_owner(owner)
             transaction, requests = self._transaction, self._requests
             self._locked(transaction.check_writable)
@@ -233,7 +252,8 @@ class TransactionCalls:
     def commit(self, owner: object, deadline: Deadline) -> None:
         """Commit the owner's transaction, or raise its first error."""
         self._check_may_wait()
-        with LockGuard(self._lock):
+        with LockGuard(self._lock, _wait_s(deadline)) as is_locked:
+            _check_locked(is_locked)
             self.check_owner(owner)
             transaction = self._transaction
             self.check_fatal()
@@ -257,7 +277,8 @@ class TransactionCalls:
     def abort(self, owner: object, deadline: Deadline) -> None:
         """Abort the owner's transaction; records that are not sent yet fail."""
         self._check_may_wait()
-        with LockGuard(self._lock):
+        with LockGuard(self._lock, _wait_s(deadline)) as is_locked:
+            _check_locked(is_locked)
             self.check_owner(owner)
             self.check_fatal()
             self._start_abort()
@@ -266,23 +287,27 @@ class TransactionCalls:
     def close(self, timeout: float | None) -> None:
         """Abort the open transaction, if there is one whose commit was not requested."""
         self._waiter.check_may_wait()
-        with LockGuard(self._lock):
-            transaction = self._transaction
-            if (
-                transaction.phase is Phase.NONE
-                or transaction.end_requested
-                or transaction.fatal_error is not None
-            ):
-                return
-            self._start_abort()
-            try:
-                self._finish_abort(self.deadline(timeout))
-            except KafkaError as error:
-                log.warning(
-                    "Transaction of a closed producer could not be aborted; the broker aborts it"
-                    " after transaction.timeout.ms. transactional_id=%s error=%r",
-                    self._requests.transactional_id, str(error),
-                )  # fmt: skip
+        deadline = self.deadline(timeout)
+        try:
+            with LockGuard(self._lock, _wait_s(deadline)) as is_locked:
+                _check_locked(is_locked)
+                transaction = self._transaction
+                if (
+                    transaction.phase is Phase.NONE
+                    or transaction.end_requested
+                    or transaction.fatal_error is not None
+                ):
+                    return
+                if transaction.phase is Phase.ABORTING:  # an abort has exceeded its timeout
+                    deadline = deadline.within(EXIT_TIMEOUT_S)
+                self._start_abort()
+                self._finish_abort(deadline)
+        except KafkaError as error:
+            log.warning(
+                "Transaction of a closed producer could not be aborted; the broker aborts it"
+                " after transaction.timeout.ms. transactional_id=%s error=%r",
+                self._requests.transactional_id, str(error),
+            )  # fmt: skip
 
     def _start_abort(self) -> None:
         if self._transaction.end_requested:
@@ -347,6 +372,10 @@ class TransactionCalls:
         if self._lifetime.forked:
             raise RuntimeError(FORKED)
 
+    def _check_open(self) -> None:
+        if self._lifetime.closed:
+            raise RuntimeError("The producer is closed; create a new one for more transactions.")
+
     def _check_may_wait(self) -> None:
         """Raise RuntimeError in a forked child, and in a delivery callback: the thread that has the
         lock may wait for that."""
@@ -357,3 +386,16 @@ class TransactionCalls:
         """Raise the fatal error of the producer, if there is one."""
         if self._transaction.fatal_error is not None:
             raise self._transaction.fatal_error.copy()
+
+
+def _wait_s(deadline: Deadline) -> float:
+    """Return the time to wait for a call of another thread."""
+    return min(deadline.left_s, threading.TIMEOUT_MAX)
+
+
+def _check_locked(is_locked: bool) -> None:
+    """Raise RequestTimedOut for a call that waited in vain for that of another thread."""
+    if not is_locked:
+        raise RequestTimedOut(
+            "Another thread's call of this producer's transaction has not ended in time."
+        )

@@ -1,10 +1,10 @@
-"""Schemas of the APIs that clients may use, in ten modules.
+"""Schemas of the APIs that clients may use, in eleven modules.
 
 Importing this package fills `schema.BY_KEY`.  Each module has the formats; the module of the same
 name in broker/handlers/ serves the requests.
 
 Left out: the keys that only nodes of Kafka's own quorum use (52-54, 56, 58, 59, 62, 63, 67, 70, 73,
-82) and those of its share coordinator (83-87), since no client sends them.
+82), since no client sends them.
 """
 
 from kafkalite.protocol.schemas import (
@@ -16,6 +16,7 @@ from kafkalite.protocol.schemas import (
     produce,
     security,
     share,
+    share_state,
     topics,
     transactions,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "produce",
     "security",
     "share",
+    "share_state",
     "topics",
     "transactions",
 ]

@@ -11,8 +11,11 @@ does not know.
 
 from __future__ import annotations
 
+from typing import Any
+
 from kafkalite.protocol.record_kinds import RecordKinds
 from kafkalite.protocol.record_kinds import TypedRecord as TypedRecord
+from kafkalite.protocol.schemas.share_records import STATE_BATCHES
 from kafkalite.protocol.types import (
     Array,
     Bool,
@@ -84,6 +87,7 @@ LATE_TRANSACTION = Struct(
     producer_epoch=Int16(),
     first_offset=Int64(),
     last_offset=Int64(),
+    is_uncertain=Bool(tag=0),
 )
 
 FIND_ORPHANS = MESSAGES.declare(
@@ -119,6 +123,37 @@ VERIFY_TRANSACTIONS = MESSAGES.declare(
             )
         ),
     ),
+)  # fmt: skip
+
+SHARE_PARTITION: dict[str, Any] = {
+    "group_id": String(),
+    "topic_id": Uuid(),
+    "partition": Int32(),
+}
+SHARE_STATES = MESSAGES.declare(
+    30, "ShareStates", "0",
+    # To the share coordinators: reads and writes of the state of share partitions.
+    Struct(
+        request_id=Int64(),
+        reads=Array(Struct(**SHARE_PARTITION, leader_epoch=Int32())),
+        changes=Array(
+            Struct(
+                **SHARE_PARTITION,
+                state_epoch=Int32(),
+                leader_epoch=Int32(),
+                start_offset=Int64(),
+                delivery_complete_count=Int32(),
+                state_batches=STATE_BATCHES,
+            )
+        ),
+    ),
+)  # fmt: skip
+
+OFFSETS_FOUND = MESSAGES.declare(
+    33, "OffsetsFound", "0",
+    # To a FIND_OFFSETS, with the incarnation in it: the high watermark of each partition, in order,
+    # or -1 if the worker does not lead it.
+    Struct(request_id=Int64(), incarnation=Int64(), offsets=Array(Int64())),
 )  # fmt: skip
 
 
@@ -161,12 +196,13 @@ IDS = MESSAGES.declare(
 
 ORPHANS = MESSAGES.declare(
     22, "Orphans", "0",
-    # To a FIND_ORPHANS: those of its transactions that no coordinator knows.
+    # To a FIND_ORPHANS: those of its transactions that no coordinator will end.
     Struct(
         request_id=Int64(),
         error_code=Int16(),
         error_message=String(nullable="0+", default=None),
         transactions=Array(LATE_TRANSACTION),
+        committed=Array(Int32(), tag=0),  # positions of those that were committed
     ),
 )  # fmt: skip
 
@@ -189,6 +225,16 @@ WRITE_MARKERS = MESSAGES.declare(
     ),
 )  # fmt: skip
 
+FIND_OFFSETS = MESSAGES.declare(
+    32, "FindOffsets", "0",
+    # Partitions of the worker, for the lag of share groups; the incarnation is the supervisor's.
+    Struct(
+        request_id=Int64(),
+        incarnation=Int64(),
+        partitions=Array(Struct(topic_id=Uuid(), partition=Int32())),
+    ),
+)  # fmt: skip
+
 TRANSACTIONS_VERIFIED = MESSAGES.declare(
     19, "TransactionsVerified", "0",
     # To a VERIFY_TRANSACTIONS: for each transaction, the error codes of its partitions.
@@ -197,6 +243,52 @@ TRANSACTIONS_VERIFIED = MESSAGES.declare(
         error_code=Int16(),
         error_message=String(nullable="0+", default=None),
         transactions=Array(Struct(error_codes=Array(Int16()))),
+    ),
+)  # fmt: skip
+
+SHARE_OUTCOMES = MESSAGES.declare(
+    31, "ShareOutcomes", "0",
+    # To a SHARE_STATES: an error, or the state, of each read; the error of each change.
+    Struct(
+        request_id=Int64(),
+        error_code=Int16(),
+        error_message=String(nullable="0+", default=None),
+        reads=Array(
+            Struct(
+                error_code=Int16(),
+                state_epoch=Int32(),
+                start_offset=Int64(),
+                state_batches=STATE_BATCHES,
+            )
+        ),
+        changes=Array(Int16()),
+    ),
+)  # fmt: skip
+
+
+# Both directions.
+
+APPEND_BATCH = MESSAGES.declare(
+    34, "AppendBatch", "0",
+    # To the supervisor: a record batch for a partition of any other node.  To a worker: one for a
+    # partition that it leads; the incarnation is the supervisor's.
+    Struct(
+        request_id=Int64(),
+        incarnation=Int64(),
+        topic_id=Uuid(),
+        partition=Int32(),
+        batch=Bytes(),
+    ),
+)  # fmt: skip
+
+BATCH_APPENDED = MESSAGES.declare(
+    35, "BatchAppended", "0",
+    # To an APPEND_BATCH, with the incarnation in it, once the batch is committed.
+    Struct(
+        request_id=Int64(),
+        incarnation=Int64(),
+        error_code=Int16(),
+        error_message=String(nullable="0+", default=None),
     ),
 )  # fmt: skip
 

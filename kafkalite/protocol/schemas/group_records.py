@@ -5,13 +5,14 @@
 
     OFFSET_COMMIT     key 0-1   group, topic, partition        value 0-4   we write 3; 1 and 4 below
     GROUP_METADATA    key 2     group                          value 0-4   we write 3
+    key 3-8 and 16: consumer_group_records.py; key 10-15: share_group_records.py
 
 Kafka reads what is written here, and every version that Kafka wrote can be read.  Offsets are
 committed so often that their bytes are packed by hand; tests compare these with the schemas.  An
 offset with an expiry of its own is written in version 1, the only one that has that field (and no
 leader epoch), and one with a known topic id in version 4.
 
-Left out: the kinds of newer group protocols, which are skipped when read.
+Left out: the kinds of streams groups, which are skipped when read.
 """
 
 from __future__ import annotations
@@ -24,6 +25,12 @@ from typing import Any, NamedTuple
 from kafkalite.errors import CorruptMessage, InvalidRequest
 from kafkalite.ids import NO_ID
 from kafkalite.protocol.schema import RESPONSE_UNITS_MAX, MessageSchema
+from kafkalite.protocol.schemas.consumer_group_records import (
+    CONSUMER_FORMATS,
+    GroupMemberKey,
+    GroupRecordFormat,
+)
+from kafkalite.protocol.schemas.share_group_records import SHARE_FORMATS
 from kafkalite.protocol.types import Array, Bytes, Int32, Int64, String, Struct, Uuid
 
 OFFSET_COMMIT = "OffsetCommit"
@@ -53,11 +60,17 @@ class OffsetCommitValue(NamedTuple):
 
 
 class GroupRecord(NamedTuple):
-    """One record: an OffsetKey with its value, or a group id with its fields; None: deleted."""
+    """One record: a group id, OffsetKey or GroupMemberKey, with its value; None: deleted."""
 
     kind: str
     key: Any
     value: Any
+
+    @property
+    def group_id(self) -> str:
+        """The group that the record belongs to."""
+        key = self.key
+        return key if isinstance(key, str) else str(key.group)
 
 
 def offset_record(key: OffsetKey, value: OffsetCommitValue | None) -> GroupRecord:
@@ -113,17 +126,15 @@ GROUP_METADATA_VALUE = MessageSchema(
     flexible="4+",
     units_max=RESPONSE_UNITS_MAX,
 )  # fmt: skip
-SUBSCRIPTION = MessageSchema(
-    "subscription",
-    Struct(topics=Array(String())),
-    versions="0+",
-    units_max=1 << 16,
-)
-"""The common start of all versions of a consumer's metadata, after the version."""
-
 GROUP_METADATA_VERSION = 3
 
+FORMATS = (*CONSUMER_FORMATS, *SHARE_FORMATS)
+FORMATS_BY_KIND = {form.kind: form for form in FORMATS}
+FORMATS_BY_NUMBER = {form.number: form for form in FORMATS}
+
 SHORT = Packing(">h")
+VALUE_VERSION = SHORT.pack(0)
+"""Version of the values of FORMATS."""
 OFFSET_KEY_VERSION = SHORT.pack(1)
 GROUP_KEY_VERSION = SHORT.pack(2)
 PARTITION = Packing(">i")
@@ -154,13 +165,24 @@ def write(record: GroupRecord) -> tuple[bytes, bytes | None]:
             PARTITION.pack(partition),
         ))  # fmt: skip
         return key, None if record.value is None else _offset_bytes(record.value)
-    assert record.kind is GROUP_METADATA
+    if record.kind is not GROUP_METADATA:
+        return _write_format(FORMATS_BY_KIND[record.kind], record)
     group_bytes = record.key.encode()
     key = GROUP_KEY_VERSION + SHORT.pack(len(group_bytes)) + group_bytes
     if record.value is None:
         return key, None
     version = GROUP_METADATA_VERSION
     return key, SHORT.pack(version) + GROUP_METADATA_VALUE.write(version, record.value)
+
+
+def _write_format(form: GroupRecordFormat, record: GroupRecord) -> tuple[bytes, bytes | None]:
+    names = record.key if form.has_name else (record.key,)
+    parts = [SHORT.pack(form.number)]
+    for name in names:
+        name_bytes = name.encode()
+        parts += SHORT.pack(len(name_bytes)), name_bytes
+    value = None if record.value is None else VALUE_VERSION + form.value.write(0, record.value)
+    return b"".join(parts), value
 
 
 def _offset_bytes(value: OffsetCommitValue) -> bytes:
@@ -202,6 +224,10 @@ def read(key: bytes, value: bytes | None) -> GroupRecord | None:
             group_id = _group_id(key)
             fields = None if value is None else _versioned(GROUP_METADATA_VALUE, value)
             return GroupRecord(GROUP_METADATA, group_id, fields)
+        form = FORMATS_BY_NUMBER.get(version)
+        if form is not None:
+            fields = None if value is None else _versioned(form.value, value)
+            return GroupRecord(form.kind, _format_key(form, key), fields)
     except (Unpackable, UnicodeDecodeError):
         raise CorruptMessage(
             "A record of a group is too short, or its text is not valid UTF-8."
@@ -211,18 +237,18 @@ def read(key: bytes, value: bytes | None) -> GroupRecord | None:
 
 def _offset_key(key: bytes) -> OffsetKey:
     (partition,) = PARTITION.unpack_from(key, max(SHORT.size, len(key) - PARTITION.size))
-    return OffsetKey(*_group_and_topic(key[SHORT.size : -PARTITION.size]), partition)
+    return OffsetKey(*_group_and_name(key[SHORT.size : -PARTITION.size]), partition)
 
 
 @lru_cache(maxsize=1_000)  # partitions of one topic follow each other
-def _group_and_topic(names: bytes) -> tuple[str, str]:
+def _group_and_name(names: bytes) -> tuple[str, str]:
     (size,) = SHORT.unpack_from(names)
     group_end = SHORT.size + size
-    (topic_size,) = SHORT.unpack_from(names, max(0, group_end))
-    topic_begin = group_end + SHORT.size
-    if size < 0 or topic_size < 0 or topic_begin + topic_size != len(names):
-        raise CorruptMessage("The key of a committed offset has a wrong length.")
-    return names[SHORT.size : group_end].decode(), names[topic_begin:].decode()
+    (name_size,) = SHORT.unpack_from(names, max(0, group_end))
+    name_begin = group_end + SHORT.size
+    if size < 0 or name_size < 0 or name_begin + name_size != len(names):
+        raise CorruptMessage("The key of a group's record has a wrong length.")
+    return names[SHORT.size : group_end].decode(), names[name_begin:].decode()
 
 
 def _group_id(key: bytes) -> str:
@@ -230,6 +256,12 @@ def _group_id(key: bytes) -> str:
     if size < 0 or 4 + size != len(key):
         raise CorruptMessage("The key of a group has a wrong length.")
     return key[4:].decode()
+
+
+def _format_key(form: GroupRecordFormat, key: bytes) -> str | GroupMemberKey:
+    if not form.has_name:
+        return _group_id(key)
+    return GroupMemberKey(*_group_and_name(key[SHORT.size :]))
 
 
 def _offset(value: bytes) -> OffsetCommitValue:
@@ -268,13 +300,3 @@ def _whole(message: MessageSchema, version: int, content: bytes) -> dict[str, An
         return message.read(version, content, SHORT.size)
     except InvalidRequest as error:
         raise CorruptMessage(str(error)) from None
-
-
-def subscribed_topics(metadata: bytes) -> set[str] | None:
-    """Return the topics in a consumer's metadata; None if it is not such metadata."""
-    try:
-        if SHORT.unpack_from(metadata)[0] < 0:
-            return None
-        return set(SUBSCRIPTION.read(0, metadata, SHORT.size)["topics"])
-    except (Unpackable, InvalidRequest):
-        return None

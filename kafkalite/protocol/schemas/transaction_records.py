@@ -101,6 +101,9 @@ VALUE = MessageSchema(
     units_max=RESPONSE_UNITS_MAX,
 )
 
+STATES = {state.value: state for state in TransactionState}
+NO_PARTITIONS: frozenset[TopicPartition] = frozenset()
+
 VERSION = Packing(">h")
 KEY_VERSION = 0
 
@@ -150,23 +153,21 @@ def read(key: bytes, value: bytes | None) -> TransactionRecord | None:
     if version not in VALUE.versions:
         return None
     fields = _fields(VALUE, version, value)
-    try:
-        state = TransactionState(fields["transaction_status"])
-    except ValueError:
+    state = STATES.get(fields["transaction_status"])
+    if state is None:
         raise CorruptMessage(
             f"Transactional id {transactional_id!r} has the unknown state"
             f" {fields['transaction_status']}."
-        ) from None
+        )
+    topics = fields["transaction_partitions"]
     transaction = Transaction(
         fields["producer_id"],
         fields["producer_epoch"],
         fields["transaction_timeout_ms"],
         state,
         frozenset(
-            (topic["topic"], index)
-            for topic in fields["transaction_partitions"] or ()
-            for index in topic["partition_ids"]
-        ),
+            (topic["topic"], index) for topic in topics for index in topic["partition_ids"]
+        ) if topics else NO_PARTITIONS,
         fields["transaction_last_update_timestamp_ms"],
         fields["transaction_start_timestamp_ms"],
         fields["previous_producer_id"],

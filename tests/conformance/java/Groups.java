@@ -13,6 +13,7 @@ import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
+import org.apache.kafka.clients.consumer.SubscriptionPattern;
 import org.apache.kafka.common.TopicPartition;
 
 final class Groups {
@@ -46,7 +47,11 @@ final class Groups {
         consumer = new KafkaConsumer<>(words);
         List<String> topics = new ArrayList<>();
         order.get("topics").forEach(topic -> topics.add(topic.asText()));
-        consumer.subscribe(topics, new Told());
+        if (topics.get(0).startsWith("^")) {
+            consumer.subscribe(new SubscriptionPattern(topics.get(0)), new Told());
+        } else {
+            consumer.subscribe(topics, new Told());
+        }
         awake = true;
         return null;
     }

@@ -38,6 +38,7 @@ public final class Lines {
         GroupAdmin.enter(orders);
         streams.enter(orders);
         groups.enter(orders);
+        new ShareGroups().enter(orders);
         transactions.enter(orders);
     }
 

@@ -19,6 +19,7 @@ import org.apache.kafka.common.header.Header;
 
 final class Records {
     private static final Duration BLINK = Duration.ofMillis(100);
+    private static final Duration ANSWER = Duration.ofSeconds(60);
 
     private Records() {}
 
@@ -69,7 +70,10 @@ final class Records {
             long end = consumer.endOffsets(List.of(place)).get(place);
             long start = start(consumer, place, order.get("start"), end);
             consumer.seek(place, start);
-            return read(consumer, place, order.get("count"), start > end ? start : end);
+            if (start > end) {
+                consumer.poll(ANSWER);  // throws as soon as the broker has refused the offset
+            }
+            return read(consumer, place, order.get("count"), end);
         }
     }
 
@@ -89,7 +93,7 @@ final class Records {
         return word.equals("end") ? end : beginning;
     }
 
-    /** So many records, or all before an offset; past the end there is one poll that says so. */
+    /** So many records, or all before an offset. */
     private static List<Object> read(
             KafkaConsumer<byte[], byte[]> consumer, TopicPartition place, JsonNode count, long end) {
         List<Object> lines = new ArrayList<>();

@@ -7,12 +7,14 @@ from typing import Any
 
 from confluent_kafka import (
     OFFSET_END,
+    AcknowledgeType,
     Consumer,
     ConsumerGroupTopicPartitions,
     KafkaError,
     KafkaException,
     Message,
     Producer,
+    ShareConsumer,
     TopicCollection,
     TopicPartition,
 )
@@ -272,6 +274,41 @@ def partitions_of(offsets: Iterable[Sequence[Any]]) -> list[TopicPartition]:
     return [TopicPartition(topic, at, offset, text) for topic, at, offset, text in offsets]
 
 
+class ShareGroups:
+    """A member of a share group."""
+
+    def share_join(
+        self, bootstrap: str, group: str, topics: Sequence[str], settings: Mapping[str, str]
+    ) -> None:
+        words = {"share.acknowledgement.mode": "explicit", **QUICK, **settings}
+        self.member = ShareConsumer({"bootstrap.servers": bootstrap, "group.id": group, **words})
+        self.member.subscribe(list(topics))
+
+    def share_poll(self, timeout_ms: int) -> list[list[Any]]:
+        lines = []
+        for message in self.member.poll(timeout_ms / 1000):
+            fault = message.error()
+            if fault is None:
+                place = message.topic(), message.partition(), message.offset()
+                lines.append([*place, text(message.value()), message.delivery_count()])
+            elif not fault.retriable() and fault.code() != KafkaError._ALL_BROKERS_DOWN:
+                raise KafkaException(fault)
+        return lines
+
+    def share_acknowledge(self, records: Sequence[Any]) -> list[list[Any]]:
+        for *place, kind in records:
+            self.member.acknowledge_offset(*place, AcknowledgeType[kind.upper()])
+        outcomes = self.member.commit_sync(CONSUME_S_MAX)
+        return [
+            [place.topic, place.partition, fault.args[0].code()]
+            for place, fault in outcomes.items()
+            if fault is not None
+        ]
+
+    def share_leave(self) -> None:
+        self.member.close()
+
+
 class Transactions:
     """A transactional producer."""
 
@@ -473,7 +510,7 @@ def state_told(state: Any) -> str:
     return STATES.get(state.name, state.name.capitalize())
 
 
-class Librdkafka(Records, Streams, Groups, Transactions, Admin):
+class Librdkafka(Records, Streams, Groups, ShareGroups, Transactions, Admin):
     awake = False
 
     def turn(self) -> None:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kafkalite import Consumer, Producer
+from kafkalite import Consumer, Producer, ShareConsumer
 from kafkalite.errors import KafkaError
 from tests.conformance.programs.lines import (
     CONSUME_S_MAX,
@@ -18,9 +18,12 @@ from tests.conformance.programs.lines import (
     text,
     told_headers,
     translated,
+    yes,
 )
 
 IN_FLIGHT_MAX = 500
+SHARED_COUNT_MAX = 500
+READ_COUNT_MAX = 500
 QUICK = {
     "reconnect.backoff.ms": 10,
     "reconnect.backoff.max.ms": 50,
@@ -42,6 +45,17 @@ CONSUMER = {
     "auto.offset.reset": ("auto.offset.reset", lambda at: "none" if at == "error" else at),
     # Only librdkafka checks this key against the others.
     "message.max.bytes": None,
+}
+MEMBER = CONSUMER | {
+    "group.protocol": ("group.protocol", str),
+    "group.instance.id": ("group.instance.id", str),
+    "group.remote.assignor": ("group.remote.assignor", str),
+    "partition.assignment.strategy": ("partition.assignment.strategy", str),
+    "session.timeout.ms": ("session.timeout.ms", int),
+    "heartbeat.interval.ms": ("heartbeat.interval.ms", int),
+    "max.poll.interval.ms": ("max.poll.interval.ms", int),
+    "enable.auto.commit": ("enable.auto.commit", yes),
+    "auto.commit.interval.ms": ("auto.commit.interval.ms", int),
 }
 LANE = {"native": sys.argv[1] if sys.argv[1:] else "auto"}
 
@@ -130,7 +144,6 @@ class Streams:
     """A producer that keeps sending."""
 
     producer: Producer | None = None
-    awake = False
 
     def stream(self, bootstrap: str, topic: str, partitions: int) -> None:
         self.producer = Producer(bootstrap, linger_ms=1, **QUICK, **LANE)
@@ -140,7 +153,7 @@ class Streams:
         self.waiting: list[Any] = []
         self.awake = True
 
-    def turn(self) -> None:
+    def send_on(self) -> None:
         assert self.producer is not None
         while len(self.waiting) < IN_FLIGHT_MAX:
             value = b"%d" % self.sent
@@ -174,8 +187,89 @@ class Streams:
         return self.sent
 
 
-class Client(Records, Streams):
+class Groups:
+    """A member of a group."""
+
+    consumer: Consumer | None = None
+
+    def join(
+        self, bootstrap: str, group: str, topics: Sequence[str], settings: Mapping[str, str]
+    ) -> None:
+        words = {"fetch.max.wait.ms": 10, "group.protocol": "classic", **QUICK, **LANE}
+        words |= translated(settings, MEMBER)
+        self.consumer = Consumer(
+            bootstrap,
+            topics,
+            group,
+            on_assign=lambda places: say(assigned=places),
+            on_revoke=lambda places: say(revoked=places),
+            **words,
+        )
+        self.awake = True
+
+    def read_on(self) -> None:
+        assert self.consumer is not None
+        lines = [
+            [message.topic, message.partition, message.offset, text(message.value)]
+            for message in self.consumer.consume(READ_COUNT_MAX, TURN_S)
+        ]
+        if lines:
+            say(read=lines)
+
+    def commit(self, offsets: Sequence[Any] | None, wait: bool) -> None:
+        assert self.consumer is not None and wait
+        given = None if offsets is None else {(t, at): (offset, x) for t, at, offset, x in offsets}
+        self.consumer.commit(given, CONSUME_S_MAX)
+
+    def leave(self) -> None:
+        self.awake = False
+        assert self.consumer is not None
+        self.consumer.close(CONSUME_S_MAX)
+        self.consumer = None
+
+
+class ShareGroups:
+    """A member of a share group."""
+
+    def share_join(
+        self, bootstrap: str, group: str, topics: Sequence[str], settings: Mapping[str, str]
+    ) -> None:
+        words = {"share.acknowledgement.mode": "explicit", **QUICK, **settings}
+        self.member = ShareConsumer(bootstrap, topics, group, **words)
+        self.polled: dict[tuple[str, int, int], Any] = {}
+        # It joins with its first call.
+        self.first = self.member.consume(SHARED_COUNT_MAX, 0)
+
+    def share_poll(self, timeout_ms: int) -> list[list[Any]]:
+        messages = self.first or self.member.consume(SHARED_COUNT_MAX, timeout_ms / 1000)
+        self.first = []
+        self.polled = {(each.topic, each.partition, each.offset): each for each in messages}
+        return [
+            [*place, text(each.value), each.delivery_count] for place, each in self.polled.items()
+        ]
+
+    def share_acknowledge(self, records: Sequence[Any]) -> list[list[Any]]:
+        for *place, kind in records:
+            getattr(self.polled[tuple(place)], kind)()
+        outcomes = self.member.commit(CONSUME_S_MAX)
+        return [
+            [*place, error.code] for place, error in outcomes.items() if error is not None
+        ]
+
+    def share_leave(self) -> None:
+        self.member.close()
+
+
+class Client(Records, Streams, Groups, ShareGroups):
     """The program: all commands that the native client supports."""
+
+    awake = False
+
+    def turn(self) -> None:
+        if self.producer is not None:
+            self.send_on()
+        if self.consumer is not None:
+            self.read_on()
 
     def code(self, fault: BaseException) -> int | None:
         return fault.code if isinstance(fault, KafkaError) else None

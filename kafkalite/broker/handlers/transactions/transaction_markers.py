@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from kafkalite.broker.client_context import ClientContext
 from kafkalite.broker.future import Future
 from kafkalite.broker.handler_node import HandlerNode
-from kafkalite.broker.replica.marker_writer import MarkerAppends
+from kafkalite.broker.replica.marker_writer import CLIENT_WAIT_MS, MarkerAppends
 from kafkalite.broker.replica.replica_manager import ReplicaManager
 from kafkalite.broker.security import ALTER, CLUSTER, CLUSTER_ACTION, CLUSTER_NAME
 from kafkalite.broker.served_apis import Response, ServingNode, serves
@@ -23,9 +23,6 @@ from kafkalite.errors import ClusterAuthorizationFailed
 from kafkalite.protocol.results import PartitionAppendResult
 from kafkalite.protocol.schemas.transactions import WRITE_TXN_MARKERS
 from kafkalite.records.control import TransactionMarker
-
-COMMIT_MS_MAX = 30_000
-"""Time after which a marker that is not committed is reported as REQUEST_TIMED_OUT."""
 
 
 class MarkersNode(HandlerNode, Protocol):
@@ -72,7 +69,7 @@ def write_txn_markers(
                     results.append(refused)
                 yield
         yield
-    committed = appends.committed(COMMIT_MS_MAX)
+    committed = appends.committed(CLIENT_WAIT_MS)
     if committed.settled:
         return (yield from _response(markers))
     response: Future[Response] = Future()

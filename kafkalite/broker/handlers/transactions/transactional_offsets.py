@@ -31,22 +31,31 @@ from kafkalite.broker.replica.transaction_verifier import RequestTransaction
 from kafkalite.broker.security import GROUP, READ, TRANSACTIONAL_ID, WRITE
 from kafkalite.broker.served_apis import Response, ServingNode, serves
 from kafkalite.broker.stepping import ENTRIES_AT_ONCE, Work, in_steps
-from kafkalite.coordination.group_coordinator import Decision, GroupCoordinator, OffsetToCommit
+from kafkalite.coordination.groups.group_coordinator import (
+    Decision,
+    GroupCoordinator,
+    OffsetToCommit,
+)
 from kafkalite.coordination.transaction import ProducerEpoch
 from kafkalite.coordination.transaction_coordinator import check_id
 from kafkalite.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
+    IllegalGeneration,
     InvalidGroupId,
     KafkaError,
     KafkaStorageError,
     NotCoordinator,
+    StaleMemberEpoch,
 )
 from kafkalite.protocol.schemas.transactions import TXN_OFFSET_COMMIT
 from kafkalite.storage.verification import NOT_REQUIRED, VerificationGuard
 
 LOADING_SINCE = 2
 """The version since which clients know COORDINATOR_LOAD_IN_PROGRESS."""
+
+MEMBER_EPOCHS_SINCE = 6
+"""The version since which clients know STALE_MEMBER_EPOCH."""
 
 NO_SEQUENCE = -1
 
@@ -209,4 +218,6 @@ def _client_error(error: KafkaError, version: int) -> KafkaError:
         return NotCoordinator(str(error))
     if isinstance(error, CoordinatorLoadInProgress) and version < LOADING_SINCE:
         return CoordinatorNotAvailable(str(error))
+    if isinstance(error, StaleMemberEpoch) and version < MEMBER_EPOCHS_SINCE:
+        return IllegalGeneration(str(error))
     return error

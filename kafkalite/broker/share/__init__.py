@@ -1,0 +1,1 @@
+"""Share groups at the leaders of partitions: records in flight, sessions, and fetches."""

@@ -1,0 +1,1 @@
+"""Decoding of record sets into messages and columns, for consumers of every kind."""

@@ -1,0 +1,1 @@
+"""Group: membership of a consumer group, without the records that are read."""

@@ -1,0 +1,1 @@
+"""Share consumers: members of a share group, which acknowledge each record."""

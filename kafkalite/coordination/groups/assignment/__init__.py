@@ -1,0 +1,1 @@
+"""Assignment: the topics and partitions of the cluster, and their distribution over members."""

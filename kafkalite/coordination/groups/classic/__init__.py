@@ -1,0 +1,1 @@
+"""Classic groups: generations, and the members that join and synchronize."""

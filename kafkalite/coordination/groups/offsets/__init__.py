@@ -1,0 +1,1 @@
+"""Offsets: the committed offsets of all groups, and the records of a commit."""

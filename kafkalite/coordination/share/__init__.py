@@ -1,0 +1,1 @@
+"""Share groups: records in flight, and their stored state; state machines without I/O."""
