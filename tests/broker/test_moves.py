@@ -7,9 +7,12 @@ import pytest
 from kafkalite import errors
 from kafkalite.broker.controller.reassigner import MOVING_MAX
 from kafkalite.broker.replica.reconciler import ARRIVAL_WARNING_MS
+from kafkalite.config.resources import Resource
 from kafkalite.protocol.schemas.cluster import METADATA
 from kafkalite.protocol.schemas.fetch import FETCH
+from kafkalite.storage import layout
 from tests.broker.conftest import produced
+from tests.broker.test_settings import alter
 
 NOT_LEADER = errors.NotLeaderOrFollower.code
 
@@ -39,6 +42,32 @@ def test_producer_retry_after_a_transfer_is_a_duplicate(written):
     assert (again.error_code, again.base_offset) == (0, 0)
     gap = written.produce("a", b"2", producer_id=7, producer_epoch=0, base_sequence=2)
     assert gap.error_code == errors.OutOfOrderSequenceNumber.code
+    assert written.values("a") == [b"0"]
+
+
+def test_arrived_partition_opened_by_a_change_of_its_topic_is_kept(written):
+    """The next check for arrivals must not replace the Partition that requests wait on."""
+    topic_id = written.image.topics["a"].topic_id
+    written.running[1].paused = True
+    written.move("a", 2)
+    reconciler = written.node(2).reconciler
+    written.until(lambda: reconciler.awaited)
+    written.fenced.clear()
+    reconciler._check_arrivals, check = lambda: None, reconciler._check_arrivals
+    for _ in range(5):  # the scheduled check, which does nothing and schedules none
+        written.tick(2)
+        written.clock.advance(ARRIVAL_WARNING_MS // 100)
+    written.running[1].paused = False
+    written.until(
+        lambda: written.directories("a-0*") == [f"nodes/2/{layout.arrived('a', 0, topic_id)}"]
+    )
+    assert alter(written, 3, Resource.TOPIC, "a", retention_ms="12345678") == 0
+    opened = written.node(2).replicas.of_topic
+    written.until(lambda: opened(topic_id))
+    (partition,) = opened(topic_id).values()
+    check()
+    assert opened(topic_id) == {0: partition}
+    assert not reconciler.awaited
     assert written.values("a") == [b"0"]
 
 

@@ -276,10 +276,13 @@ class Reconciler:
                 self._reactor.call_later(CREATE_RETRY_MS, self._retry_creation)
             self._not_created.add(topic.topic_id)
             return
-        if found is not None:
-            self._lead(topic, index, found, settings)
-        else:
+        if found is None:
             self._await(topic, index)
+            return
+        # A change of the topic may open it before the next check does: the check must not add it
+        # a second time, which would replace the Partition object and end what waits on the first.
+        self.awaited.pop((topic.topic_id, index), None)
+        self._lead(topic, index, found, settings)
 
     def _lead(self, topic: TopicImage, index: int, found: Log, settings: Settings) -> None:
         """Lead a partition whose log is open, unless it must wait for its next leader epoch."""
@@ -361,7 +364,7 @@ class Reconciler:
         waited_ms = self._reactor.clock.monotonic_ms() - awaited.since_ms
         late = waited_ms >= ARRIVAL_WARNING_MS
         if self._has_arrived(topic_id, index, awaited.topic, late):
-            del self.awaited[topic_id, index]
+            self.awaited.pop((topic_id, index), None)
         elif late and not awaited.reported:
             self.awaited[topic_id, index] = awaited._replace(reported=True)
             log.error(
@@ -379,7 +382,7 @@ class Reconciler:
         if topic.partitions[index].leader != self._metadata.node_id:
             return True
         self._open_or_create(topic, index, self._metadata.log_settings_of(topic))
-        return index in self._replicas.of_topic(topic_id)
+        return (topic_id, index) not in self.awaited
 
     def _discard(self, topic: str, index: int, topic_id: bytes) -> bool:
         try:
