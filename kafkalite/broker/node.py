@@ -152,6 +152,7 @@ class Node:
             else self.controller.share_states,
             dead_letters, self.opener, self.replicas.purgatory, self.reactor,
         )  # fmt: skip
+        self.replicas.on_removed = self.share_partitions.led.drop_partition
         self.verification = PartitionVerification(self.transactions)
         self.late_transactions = LateTransactions(
             self.replicas, self.reactor,

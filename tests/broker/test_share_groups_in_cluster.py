@@ -207,6 +207,22 @@ def test_new_leader_delivers_what_was_not_acknowledged(cluster):
     assert described(cluster) == (COUNT, 0)
 
 
+@pytest.mark.parametrize("end", ["move", "delete"])
+def test_share_partitions_are_dropped_with_their_partition(cluster, end):
+    member = Member(cluster)
+    assert member.poll() == delivered(range(COUNT))
+    led = cluster.node(member.leader).share_partitions.led
+    assert len(led) == 1
+    if end == "move":
+        cluster.move("t", 3 - member.leader)
+    else:
+        cluster.delete("t")
+    cluster.settle()
+    assert len(led) == 0
+    assert not led._groups
+    assert not led._by_partition
+
+
 def test_records_of_a_killed_worker_are_delivered_again(cluster):
     member = Member(cluster)
     assert member.poll() == delivered(range(COUNT))

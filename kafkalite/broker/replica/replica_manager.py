@@ -136,6 +136,8 @@ class ReplicaManager:
         self._now_ns = now_ns
         self.on_led_count: Callable[[int], object] | None = None
         """Called with the number of partitions led here when it changes."""
+        self.on_removed: Callable[[Partition], object] = lambda partition: None
+        """Called with each partition that is no longer led here, once it has its error."""
         self.traffic: dict[str, TopicTraffic] = {}
         """Counters of each topic that has partitions led here."""
         self.verifies_transactions = True
@@ -217,6 +219,7 @@ class ReplicaManager:
         self._flush_rules.pop(partition, None)
         partition.error = error
         self.purgatory.wake(partition)
+        self.on_removed(partition)
 
     def _complete_retirements(self) -> None:
         for partition, then in list(self._retiring.items()):

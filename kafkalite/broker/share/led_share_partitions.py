@@ -23,6 +23,7 @@ class LedSharePartitions:
     def __init__(self, services: ShareServices) -> None:
         self._services = services
         self._groups: dict[str, dict[SharePartitionKey, LedSharePartition]] = {}
+        self._by_partition: dict[Partition, set[LedSharePartition]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._groups.values()))
@@ -33,10 +34,11 @@ class LedSharePartitions:
         shares = self._groups.setdefault(group_id, {})
         share = shares.get(key)
         if share is not None and (share.partition is not partition or not share.is_usable):
-            share.close()
+            self._close(share)
             share = None
         if share is None:
             share = shares[key] = LedSharePartition(key, partition, self._services)
+            self._by_partition.setdefault(partition, set()).add(share)
             share.load()
         return share
 
@@ -74,4 +76,20 @@ class LedSharePartitions:
     def drop(self, group_id: str) -> None:
         """Drop the share partitions of a group that has no sessions here any more."""
         for share in self._groups.pop(group_id, {}).values():
-            share.close()
+            self._close(share)
+
+    def drop_partition(self, partition: Partition) -> None:
+        """Drop the share partitions of a partition that is no longer led here."""
+        for share in [*self._by_partition.get(partition, ())]:
+            self._close(share)
+            shares = self._groups[share.key.group_id]
+            del shares[share.key]
+            if not shares:
+                del self._groups[share.key.group_id]
+
+    def _close(self, share: LedSharePartition) -> None:
+        share.close()
+        shares = self._by_partition[share.partition]
+        shares.remove(share)
+        if not shares:
+            del self._by_partition[share.partition]
