@@ -24,8 +24,8 @@ the options in the statement, since Spark does not pass on a table's own:
     INSERT INTO flights WITH ('kafka.bootstrap.servers' '127.0.0.1:9092', 'topic' 'flights')
         (value) SELECT ...
 
-Left out: exactlyOnce=true, planned with transactions; `includeHeaders`, which only the source
-needs: headers are written if there is such a column.
+Left out: `exactlyOnce=true`; `includeHeaders`, which only the source needs: headers are written if
+there is such a column.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """FindCoordinator, JoinGroup, SyncGroup, Heartbeat, LeaveGroup: members and leaders of groups.
 
-Left out: coordinators of transactions, which come with transactions; sessions that expire, which
-takes at least six seconds.
+Left out: coordinators of transactions (coordinator.py); sessions that expire, which takes at least
+six seconds.
 """
 
 from __future__ import annotations
