@@ -44,6 +44,7 @@ from typing import Any, Self
 
 from kafkalite.errors import Refusal, raise_for
 from kafkalite.process.log_file import LOG_FILE
+from kafkalite.process.nodes.process_state import has_ended
 from kafkalite.process.status.ready import STATUS_FILE
 from kafkalite.protocol.schemas.topics import CREATE_TOPICS
 
@@ -206,7 +207,8 @@ class Broker:
         while time.monotonic() < deadline:
             nodes = self.status["nodes"]
             pids = {node["id"]: node["pid"] for node in nodes}
-            if node_id in pids:
+            # The broker's status names a process that has ended until the launcher has reaped it.
+            if node_id in pids and not has_ended(pids[node_id]):
                 return int(pids[node_id])
             known = pids.keys() | {node["id"] for node in self.ready["nodes"]}
             if node_id not in known:

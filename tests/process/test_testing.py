@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,22 @@ def test_killed_and_restarted_broker_keeps_data_and_port():
         broker.restart()
         assert broker.bootstrap == bootstrap
         assert broker.topic() != topic
+
+
+def test_node_whose_process_has_ended_is_killed_when_it_is_ready_again(monkeypatch):
+    killed, kill = [], os.kill
+    with Broker(workers=1) as broker:
+        (ended,) = [node["pid"] for node in broker.nodes if node["id"] == 1]
+        os.kill(broker.pid, signal.SIGSTOP)  # so that the status goes on naming the process
+        os.kill(ended, signal.SIGKILL)
+        until(lambda: is_gone(ended))
+        timer = threading.Timer(0.2, os.kill, (broker.pid, signal.SIGCONT))
+        timer.start()
+        monkeypatch.setattr(os, "kill", lambda pid, number: [killed.append(pid), kill(pid, number)])
+        broker.kill(1)
+        monkeypatch.undo()
+        timer.join()
+    assert killed and ended not in killed
 
 
 FORKED = """

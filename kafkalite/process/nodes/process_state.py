@@ -11,15 +11,27 @@ from __future__ import annotations
 
 from pathlib import Path
 
-STOPPED_STATES = frozenset("TtZXx")
-"""Stopped by a signal or by a debugger, dead and not reaped, dead."""
+ENDED = "X"
+ENDED_STATES = frozenset("ZXx")
+"""Dead and not reaped, dead."""
+
+STOPPED_STATES = ENDED_STATES | frozenset("Tt")
+"""Ended, or stopped by a signal or by a debugger."""
 
 
 def is_running(pid: int) -> bool:
     """Return True if a process runs, or waits for something in the kernel."""
+    return _state(pid) not in STOPPED_STATES
+
+
+def has_ended(pid: int) -> bool:
+    """Return True if a process has ended, even if it is not reaped."""
+    return _state(pid) in ENDED_STATES
+
+
+def _state(pid: int) -> str:
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
     except OSError:
-        return False
-    state = stat.rpartition(b")")[2].split()[0].decode()
-    return state not in STOPPED_STATES
+        return ENDED
+    return stat.rpartition(b")")[2].split()[0].decode()
