@@ -17,6 +17,7 @@ import pytest
 from kafkalite.broker.replica.partition import Partition
 from kafkalite.broker.replica.reconciler import CREATE_RETRY_MS
 from kafkalite.broker.replica.replica_manager import flush_rule
+from kafkalite.clock import SystemClock
 from kafkalite.config.settings import Settings
 from kafkalite.errors import KafkaStorageError, UnknownTopicId, UnknownTopicOrPartition
 from kafkalite.protocol.schemas.topics import DELETE_TOPICS
@@ -213,7 +214,8 @@ def few_descriptors() -> Iterator[None]:
 
 @pytest.mark.parametrize("durability", ["fsync", "os"])
 def test_node_survives_more_partitions_than_descriptors(tmp_path, few_descriptors, durability):
-    node = InProcess(tmp_path / "data", durability=durability)
+    # The machine's clock: a flush that found no descriptor is tried again after a second.
+    node = InProcess(tmp_path / "data", SystemClock(), durability=durability)
     node.create("many", 60)
     written = []
     for index in range(60):
@@ -224,7 +226,9 @@ def test_node_survives_more_partitions_than_descriptors(tmp_path, few_descriptor
             continue
         written.append(index)
         node.reactor.tick(0)
-    assert 5 < len(written) < 60  # a first flush holds four files and its directory
+    assert len(written) > 5  # a first flush holds four files and its directory
+    if durability == "os":  # the threads that flush release descriptors, at a time of their own
+        assert len(written) < 60
     for index in written:
         node.until(lambda index=index: led(node, "many", index).high_watermark == 1)
     node.restart()

@@ -67,12 +67,12 @@ class Wire:
 
 
 class InProcess:
-    """One node on a directory, with a clock that does not advance."""
+    """One node on a directory; its clock does not advance unless another is given."""
 
-    def __init__(self, directory: Path, **settings: str) -> None:
+    def __init__(self, directory: Path, clock: Any = None, **settings: str) -> None:
         self.directory = directory
         self.settings = {"durability": "os", **settings}
-        self.clock = ManualClock()
+        self.clock: Any = ManualClock() if clock is None else clock
         self.open()
 
     def open(self) -> None:
