@@ -20,11 +20,11 @@ from socket import socket
 from kafkalite.broker.client_telemetry import ClientTelemetry
 from kafkalite.broker.controller.controller_client import ControllerClient, HeartbeatState
 from kafkalite.broker.controller.local_controller import LocalController
-from kafkalite.broker.coordinator.end_offsets import EndOffsets
 from kafkalite.broker.coordinator.group_coordinators import GroupCoordinators
 from kafkalite.broker.coordinator.partition_verification import PartitionVerification
 from kafkalite.broker.coordinator.producer_ids import ProducerIdBlocks
 from kafkalite.broker.coordinator.share_coordinators import ShareCoordinators
+from kafkalite.broker.coordinator.share_progress import ShareProgressFinder
 from kafkalite.broker.coordinator.transaction_coordinators import TransactionCoordinators
 from kafkalite.broker.dispatch import Dispatcher
 from kafkalite.broker.local.local_listener import LocalListener, open_local_listener
@@ -136,7 +136,6 @@ class Node:
         self.share_coordinators = ShareCoordinators(
             self.settings, self.metadata, self.replicas, self.reactor
         )
-        self.end_offsets = EndOffsets(self.metadata, self.replicas, self.reactor)
         self.batch_appends = BatchAppends(
             self.metadata, self.replicas, self.reactor,
             None if self.controller.is_local else self.controller.append_batch,
@@ -153,6 +152,9 @@ class Node:
             dead_letters, self.opener, self.replicas.purgatory, self.reactor,
         )  # fmt: skip
         self.replicas.on_removed = self.share_partitions.led.drop_partition
+        self.share_progress = ShareProgressFinder(
+            self.metadata, self.replicas, self.share_partitions.led.records_of, self.reactor
+        )
         self.verification = PartitionVerification(self.transactions)
         self.late_transactions = LateTransactions(
             self.replicas, self.reactor,
@@ -210,7 +212,7 @@ class Node:
             heartbeat_state=self._heartbeat_state,
             on_welcome=self._on_welcome,
             write_markers=self.marker_writer.write,
-            end_offset_of=self.end_offsets.here,
+            share_progress_of=self.share_progress.here,
             append_batch=self.batch_appends.append_here,
         )
         if self.controller.is_local:

@@ -442,7 +442,8 @@ def consume(
         begin = offset or BEGIN
         if group is not None:
             cluster.connected_admin()
-            check_group_type(cluster, group, is_share=share)
+            advice = f"read it {'without' if share else 'with'} --share"
+            check_group_type(cluster, group, is_share=share, advice=advice)
         if group is None:
             source = read_partitions(cluster, names, partition, begin, to_end, count)
         elif share:

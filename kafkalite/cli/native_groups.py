@@ -88,6 +88,8 @@ class NativeGroups:
                     "start": each.start_offset,
                     "end": ends[place].offset,
                     "lag": each.lag,
+                    "in_flight": each.in_flight,
+                    "deliveries": each.deliveries,
                 }
                 for place, each in sorted(offsets.items())
             ],
@@ -114,8 +116,8 @@ class NativeGroups:
             admin.delete_share_offsets(group, topics)
 
 
-def check_group_type(cluster: ClusterClients, group: str, *, is_share: bool) -> None:
-    """Raise Refusal if a group exists that only members of other types can join.
+def check_group_type(cluster: ClusterClients, group: str, *, is_share: bool, advice: str) -> None:
+    """Raise Refusal, with this advice, if a group exists that only members of other types can join.
 
     The broker's response to such a member says that the group does not exist.  A group that is not
     found, or not in time, is left to the member.
@@ -125,12 +127,10 @@ def check_group_type(cluster: ClusterClients, group: str, *, is_share: bool) -> 
         found = NativeGroups(cluster).described(group)
     if found is None or (found.type == SHARE) == is_share:
         return
-    if is_share:
-        raise Refusal(
-            f"group {group} is a {found.type} group: read it without --share, or choose another"
-            " name for a share group"
-        )
-    raise Refusal(f"group {group} is a share group: read it with --share, or choose another name")
+    wanted = " for a share group" if is_share else ""
+    raise Refusal(
+        f"group {group} is a {found.type} group: {advice}, or choose another name{wanted}"
+    )
 
 
 def state_of(found: GroupListing | GroupDescription | None) -> str:
@@ -156,9 +156,9 @@ def share_page(group: Mapping[str, Any]) -> str:
         f"lag {group['lag']}",
     ]
     if group["partitions"]:
-        keys = ["topic", "partition", "start", "end", "lag"]
+        keys = ["topic", "partition", "start", "end", "lag", "in_flight", "deliveries"]
         rows = [[each[key] for key in keys] for each in group["partitions"]]
-        lines += ["", columns([key.upper() for key in keys], rows)]
+        lines += ["", columns([key.replace("_", " ").upper() for key in keys], rows)]
     if group["members"]:
         rows = [
             [

@@ -138,7 +138,7 @@ class Supervisor:
             node.transactions.markers, node.transactions.find_orphans
         )
         self.worker_manager.serve_shares(
-            node.share_coordinators.outcomes, node.end_offsets, node.batch_appends
+            node.share_coordinators.outcomes, node.share_progress, node.batch_appends
         )
         self.reassigner = Reassigner(
             controller,

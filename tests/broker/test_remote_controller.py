@@ -23,17 +23,20 @@ from kafkalite.broker.controller.remote_controller import (
     TRANSACTIONS_TIMEOUT_MS,
     RemoteController,
 )
+from kafkalite.broker.controller.share_messages import find_share_progress, read_progress
 from kafkalite.broker.future import Future
 from kafkalite.broker.replica.marker_writer import MarkerTargets
 from kafkalite.broker.replica.transaction_verifier import VerificationRequest
 from kafkalite.clock import ManualClock
 from kafkalite.config.settings import Settings
 from kafkalite.coordination.controller import Controller
+from kafkalite.coordination.share.share_partition import ShareProgress
 from kafkalite.coordination.transaction import ProducerEpoch
 from kafkalite.errors import Fatal, Refusal
 from kafkalite.protocol.schemas import bus, internal
 from kafkalite.protocol.schemas.cluster import METADATA
 from kafkalite.protocol.schemas.internal import NODE, PRODUCER_IDS_BLOCK, REMOVE_NODE, TOPIC
+from kafkalite.protocol.schemas.share_records import SharePartitionKey
 from kafkalite.records.control import TransactionMarker
 from kafkalite.transport.reactor import Reactor
 
@@ -80,7 +83,9 @@ class Followed:
             ),
             on_welcome=lambda: None,
             write_markers=self.write_markers,
-            end_offset_of=lambda topic_id, index: len(topic_id) + index if index < 9 else -1,
+            share_progress_of=lambda keys: [
+                ShareProgress(key.partition, 2, 1 << 20) for key in keys
+            ],
             append_batch=self.append_batch,
         )
         controller.on_change(lambda records, end_offset: self.changes.append(end_offset))
@@ -497,17 +502,18 @@ def test_markers_of_another_supervisor_are_dropped(followed, incarnation):
     assert followed.markers == []
 
 
-def test_end_offsets_are_sent_to_the_supervisor_that_requests_them(followed):
+def test_share_progress_is_sent_to_the_supervisor_that_requests_it(followed):
     controller = followed.begin()
-    partitions = [{"topic_id": b"a" * 16, "partition": index} for index in (0, 3, 9)]
-    query = bus.FIND_OFFSETS(request_id=7, incarnation=4, partitions=partitions)
+    places = [("g", 0), ("g", 3), ("h", 9)]
+    keys = [SharePartitionKey(group_id, b"a" * 16, index) for group_id, index in places]
+    query = find_share_progress(7, 4, keys)
     controller.received(query)  # before the Welcome
-    assert "OffsetsFound" not in followed.kinds()
+    assert "ShareProgress" not in followed.kinds()
     controller.received(welcome(2, incarnation=4))
     controller.received(query)
-    assert followed.sent[-1].fields == {
-        "request_id": 7, "incarnation": 4, "offsets": [16, 19, -1],
-    }  # fmt: skip
+    sent = followed.sent[-1].fields
+    assert (sent["request_id"], sent["incarnation"]) == (7, 4)
+    assert read_progress(sent) == [ShareProgress(index, 2, (1 << 15) - 1) for index in (0, 3, 9)]
 
 
 # -- batches -------------------------------------------------------------------------------------

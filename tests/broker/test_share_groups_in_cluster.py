@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from kafkalite import errors
-from kafkalite.broker.coordinator import end_offsets
+from kafkalite.broker.coordinator import share_progress
 from kafkalite.coordination import features
+from kafkalite.coordination.share.share_partition import ShareProgress
 from kafkalite.protocol.schemas import bus
 from kafkalite.protocol.schemas.groups import FIND_COORDINATOR
 from kafkalite.protocol.schemas.share import (
@@ -15,8 +16,10 @@ from kafkalite.protocol.schemas.share import (
     SHARE_ACKNOWLEDGE,
     SHARE_FETCH,
 )
+from kafkalite.protocol.schemas.share_records import SharePartitionKey
 
 ACCEPT = 1
+FINAL_EPOCH = -1
 COUNT = 6
 LIMITS = {"max_wait_ms": 0, "min_bytes": 1, "max_records": 100, "batch_size": 100}
 
@@ -116,6 +119,33 @@ def test_worker_delivers_and_the_supervisor_stores(cluster):
     assert described(cluster) == (3, COUNT - 4)
 
 
+def counts(cluster):
+    """Return the number of records in flight and the greatest delivery count of `t`."""
+    groups = [{"group_id": "g", "topics": None}]
+    response = cluster.request(
+        0, DESCRIBE_SHARE_GROUP_OFFSETS, 1, groups=groups, includes_delivery_counts=True
+    )
+    (partition,) = response.groups[0].topics[0].partitions
+    return partition.in_flight_count, partition.delivery_count
+
+
+def test_description_counts_records_in_flight_and_deliveries(cluster, monkeypatch):
+    assert counts(cluster) == (-1, -1), "no member has fetched"
+    members = [Member(cluster), Member(cluster, "n" * 22)]
+    assert members[0].poll(3) == delivered(range(3))
+    assert members[1].poll(3) == delivered(range(3, COUNT))
+    assert counts(cluster) == (COUNT, 1)
+    assert members[0].acknowledge(0, 1) == 0
+    assert counts(cluster) == (COUNT - 2, 1)
+    members[0].epoch = FINAL_EPOCH
+    assert members[0].end(members[0].send(SHARE_ACKNOWLEDGE))[0] == 0
+    cluster.until(lambda: counts(cluster) == (COUNT - 3, 1))
+    assert members[0].poll() == delivered({2}, 2)
+    assert counts(cluster) == (COUNT - 2, 2)
+    monkeypatch.setattr(share_progress, "RANGES_MAX", 0)
+    assert counts(cluster) == (-1, -1)
+
+
 def test_lag_is_exact_after_acknowledgements_that_overlap(cluster):
     members = [Member(cluster), Member(cluster, "n" * 22)]
     assert members[0].poll(3) == delivered(range(3))
@@ -141,51 +171,52 @@ def test_lag_of_a_worker_that_does_not_respond_is_unknown(cluster):
     before = cluster.clock.monotonic_ms()
     assert described(cluster) == (0, -1)
     waited_ms = cluster.clock.monotonic_ms() - before
-    assert end_offsets.TIMEOUT_MS <= waited_ms <= end_offsets.TIMEOUT_MS + 10
+    assert share_progress.TIMEOUT_MS <= waited_ms <= share_progress.TIMEOUT_MS + 10
     worker.paused = False
     cluster.until(lambda: described(cluster) == (0, COUNT))
     assert cluster.faults == cluster.deaths == []
 
 
-def test_end_offsets_of_other_requests_are_dropped(cluster):
+def test_progress_of_other_requests_is_dropped(cluster):
     leader = cluster.leader("t")
     worker, other = cluster.running[leader], cluster.running[3 - leader]
-    source = cluster.node(0).end_offsets
-    partition = cluster.image.topics["t"].topic_id, 0
+    source = cluster.node(0).share_progress
+    key = SharePartitionKey("g", cluster.image.topics["t"].topic_id, 0)
+    five = ShareProgress(5, 0, 0)._asdict()
     worker.paused = True
     found = []
-    source.find([partition]).then(lambda offsets, _: found.append(offsets))
+    source.find([key]).then(lambda progress, _: found.append(progress))
     ((request_id, _),) = source._queries.items()
     incarnation = cluster.running[0].peer.incarnation
-    for there, number, by, offsets in [
-        (worker, request_id + 1, incarnation, [5]),
-        (worker, request_id, incarnation + 1, [5]),
-        (worker, request_id, incarnation, [5, 5]),
+    for there, number, by, partitions in [
+        (worker, request_id + 1, incarnation, [five]),
+        (worker, request_id, incarnation + 1, [five]),
+        (worker, request_id, incarnation, [five, five]),
         (worker, request_id, incarnation, []),
-        (other, request_id, incarnation, [5]),
+        (other, request_id, incarnation, [five]),
     ]:
-        message = bus.OFFSETS_FOUND(request_id=number, incarnation=by, offsets=offsets)
+        message = bus.SHARE_PROGRESS(request_id=number, incarnation=by, partitions=partitions)
         cluster.receive_from_worker(there.identity, bus.write_frame(message))
     assert found == []
-    message = bus.OFFSETS_FOUND(request_id=request_id, incarnation=incarnation, offsets=[5])
+    message = bus.SHARE_PROGRESS(request_id=request_id, incarnation=incarnation, partitions=[five])
     for _ in range(2):
         cluster.receive_from_worker(worker.identity, bus.write_frame(message))
-    assert found == [{partition: 5}]
+    assert found == [{key: ShareProgress(5, 0, 0)}]
     assert cluster.faults == []
 
 
 def test_messages_to_workers_are_bounded(cluster, monkeypatch):
-    monkeypatch.setattr(end_offsets, "QUERIES_MAX", 1)
-    monkeypatch.setattr(end_offsets, "PARTITIONS_MAX", 1)
+    monkeypatch.setattr(share_progress, "QUERIES_MAX", 1)
+    monkeypatch.setattr(share_progress, "PARTITIONS_MAX", 1)
     cluster.create("many", 4)
     topic = cluster.image.topics["many"]
-    source = cluster.node(0).end_offsets
+    source = cluster.node(0).share_progress
     found = []
     for _ in range(2):
-        partitions = [(topic.topic_id, index) for index in range(4)]
-        source.find(partitions).then(lambda offsets, _: found.append(offsets))
+        keys = [SharePartitionKey("g", topic.topic_id, index) for index in range(4)]
+        source.find(keys).then(lambda progress, _: found.append(progress))
     cluster.until(lambda: len(found) == 2)
-    assert [len(offsets) for offsets in found] == [0, 1]
+    assert [len(progress) for progress in found] == [0, 1]
     assert source._queries == {}
 
 

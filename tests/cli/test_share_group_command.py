@@ -8,6 +8,7 @@ import os
 import pytest
 from confluent_kafka import ShareConsumer
 
+from kafkalite.cli.shell_tools import start
 from tests.process.waiting import WAIT_S_MAX, until
 
 _numbers = itertools.count(1)
@@ -73,6 +74,18 @@ def test_consume_refuses_a_group_of_another_type(run, topic, group):
     )
 
 
+def test_console_share_consumer_refuses_a_group_of_another_type(run, topic, kafka_broker, capsys):
+    readers = f"readers-{topic}"
+    assert run("consume", "-G", readers, topic, "-e", "-q").returncode == 0
+    at = ["--bootstrap-server", kafka_broker.bootstrap]
+    tool = ["kafka-console-share-consumer", *at, "--topic", topic, "--group", readers]
+    assert start.main(tool) == 1
+    assert capsys.readouterr().err == (
+        f"kafkalite: group {readers} is a classic group: read it with kafka-console-consumer.sh, or"
+        " choose another name for a share group\n"
+    )
+
+
 def test_consume_names_the_address_at_which_no_broker_responds(run):
     found = run("consume", "-G", "g", "--share", "t", "-c", "1", bootstrap="127.0.0.1:1")
     (line,) = found.stderr.decode().splitlines()
@@ -107,13 +120,16 @@ def test_share_group_is_listed_and_described_with_members(
         assert (member["client_id"], member["partitions"]) == ("worker", {topic: [0]})
         assert found["epoch"] == found["assignment_epoch"] == member["epoch"]
         assert found["partitions"] == [
-            {"topic": topic, "partition": 0, "start": COUNT, "end": COUNT, "lag": 0}
+            {
+                "topic": topic, "partition": 0, "start": COUNT, "end": COUNT, "lag": 0,
+                "in_flight": 0, "deliveries": 0,
+            }
         ]
         page = run_command("group", "describe", group).out.splitlines()
         assert page[1] == f"state Stable (share, simple, epoch {found['epoch']})"
         assert page[3] == "lag 0"
-        assert page[5].split() == ["TOPIC", "PARTITION", "START", "END", "LAG"]
-        assert page[6].split() == [topic, "0", str(COUNT), str(COUNT), "0"]
+        assert page[5].split() == [*"TOPIC PARTITION START END LAG IN FLIGHT DELIVERIES".split()]
+        assert page[6].split() == [topic, "0", str(COUNT), str(COUNT), "0", "0", "0"]
         refused = run_command("group", "reset", group, "--all-topics", "--to", "beginning")
         assert refused.code == 1 and "stop its members" in refused.err
         assert run_command("group", "delete", group, "-t", topic).code == 1

@@ -18,7 +18,9 @@ from typing import NamedTuple
 from kafkalite.ids import NO_ID
 from kafkalite.protocol.schema import Api, Fields
 from kafkalite.protocol.schemas import cluster, offsets, topics, transactions
+from kafkalite.protocol.types import Array, Field, Struct
 from tests.oracle.batches import described
+from tests.protocol.values import is_own
 
 # For responses and conditions that must come, however busy the machine is.
 WAIT_S = 20.0
@@ -117,7 +119,11 @@ class Conversation:
         try:
             frame = self.receive_frame()
             answer = None if frame is None else self.read_answer(api, version, frame)
-            shown = "closed" if answer is None else veiled(self.plain(answer), veil)
+            if answer is None:
+                shown: object = "closed"
+            else:
+                compared = without_own_fields(api.response.struct, answer)
+                shown = veiled(self.plain(compared), veil)
         except TimeoutError:
             self.hang_up()
             shown = "silence"
@@ -324,6 +330,21 @@ class Conversation:
             number = sum(1 for kind, _ in self.symbols if kind == name)
             self.symbols[(name, value)] = f"{name}-{number + 1}"
         return self.symbols[(name, value)]
+
+
+def without_own_fields(field: Field, value: object) -> object:
+    """Return a decoded value without the fields that are ours and were not sent.
+
+    One that was sent stays, and so is a difference from Apache Kafka."""
+    if isinstance(field, Array) and isinstance(value, list):
+        return [without_own_fields(field.element, each) for each in value]
+    if isinstance(field, Struct) and isinstance(value, dict):
+        return {
+            name: without_own_fields(field.fields[name], each)
+            for name, each in value.items()
+            if not (is_own(field.fields[name]) and each == field.fields[name].default)
+        }
+    return value
 
 
 def place(entry: object, without: Sequence[str] = ()) -> tuple[str, ...]:

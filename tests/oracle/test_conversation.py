@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.oracle.conversation import Conversation, kept, veiled
+from kafkalite.protocol.types import Array, Int32, Struct
+from tests.oracle.conversation import Conversation, kept, veiled, without_own_fields
 
 TOPICS = {"brokers": [{"node_id": 0}], "topics": [{"name": "a", "error_code": 0}, {"name": "b"}]}
 
@@ -29,3 +30,10 @@ def test_ids_are_numbered_by_appearance_and_members_by_subscription():
         "leader": "member-2",
     }
     assert talk.plain({"member_id": "nobody"}) == {"member_id": "nobody"}
+
+
+def test_own_fields_that_were_not_sent_are_not_compared():
+    struct = Struct(topics=Array(Struct(lag=Int32(), ours=Int32(tag=1000, default=-1))))
+    absent, sent = {"lag": 1, "ours": -1}, {"lag": 1, "ours": 2}
+    found = without_own_fields(struct, {"topics": [absent, sent]})
+    assert found == {"topics": [{"lag": 1}, sent]}

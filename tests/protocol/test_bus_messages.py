@@ -123,10 +123,14 @@ MESSAGES = {
         ],
         changes=[0, 74],
     ),  # fmt: skip
-    "FindOffsets": bus.FIND_OFFSETS(
-        request_id=1, incarnation=5, partitions=[{"topic_id": ID, "partition": 2}]
-    ),
-    "OffsetsFound": bus.OFFSETS_FOUND(request_id=1, incarnation=5, offsets=[1 << 40, -1]),
+    "FindShareProgress": bus.FIND_SHARE_PROGRESS(
+        request_id=1, incarnation=5,
+        groups=[{"group_id": "g", "partitions": [{"topic_id": ID, "partition": 2}]}],
+    ),  # fmt: skip
+    "ShareProgress": bus.SHARE_PROGRESS(
+        request_id=1, incarnation=5,
+        partitions=[{"end_offset": 1 << 40, "in_flight_count": -1, "delivery_count": 3}],
+    ),  # fmt: skip
     "AppendBatch": bus.APPEND_BATCH(
         request_id=1, incarnation=5, topic_id=ID, partition=2, batch=b"batch"
     ),

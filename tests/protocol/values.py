@@ -44,9 +44,17 @@ def every_message() -> Iterator[tuple[MessageSchema, int]]:
             yield api.request, version
             yield api.response, version
 
+OWN_TAG_MIN = 1000
+"""The least tag of the fields that are ours."""
+
+
+def is_own(field: Field) -> bool:
+    """Return whether a field is a tagged one that Kafka does not have."""
+    return field.tag is not None and field.tag >= OWN_TAG_MIN
+
 
 def filled(message: MessageSchema, version: int, seed: int = 0, **how: Any) -> dict[str, Any]:
-    """Return a message with every field of its version."""
+    """Return a message with every field that Kafka has in this version."""
     dice = random.Random(f"{message.name} {version} {seed}")
     return Maker(dice, version, **how).struct(message.struct)
 
@@ -63,7 +71,7 @@ class Maker:
         return {
             name: self.value(name, field)
             for name, field in struct.fields.items()
-            if self.version in field.versions
+            if self.version in field.versions and not is_own(field)
         }
 
     def value(self, name: str, field: Field) -> Any:

@@ -25,9 +25,11 @@ if TYPE_CHECKING:
     from kafkalite.coordination.image import ClusterImage, TopicImage
     from kafkalite.coordination.leader_epochs import EpochRenewal
     from kafkalite.coordination.producer_ids import ProducerIdBlock
+    from kafkalite.coordination.share.share_partition import ShareProgress
     from kafkalite.coordination.share.state_requests import Outcome, StateRequest
     from kafkalite.errors import KafkaError
     from kafkalite.protocol.record_kinds import TypedRecord
+    from kafkalite.protocol.schemas.share_records import SharePartitionKey
     from kafkalite.transport.connection import Address
 
 MetadataListener: TypeAlias = "Callable[[Sequence[TypedRecord], int], None]"
@@ -36,8 +38,8 @@ MetadataListener: TypeAlias = "Callable[[Sequence[TypedRecord], int], None]"
 WriteMarkers: TypeAlias = "Callable[[Sequence[MarkerTargets]], Future[list[int]]]"
 """Writes transaction markers; returns the error code of each partition, in order."""
 
-EndOffsetOf: TypeAlias = Callable[[bytes, int], int]
-"""Returns the high watermark of a partition, by topic id and index; -1 if it is unknown."""
+ShareProgressOf: TypeAlias = "Callable[[Sequence[SharePartitionKey]], Sequence[ShareProgress]]"
+"""Returns the progress of share partitions of the node, in order."""
 
 TopicOutcome: TypeAlias = "TopicImage | KafkaError | None"
 """The new topic, an error, or None if the topic was created and is not in this image yet."""
@@ -82,7 +84,7 @@ class ControllerClient(ABC):
         heartbeat_state: Callable[[], HeartbeatState],
         on_welcome: Callable[[], object],
         write_markers: WriteMarkers,
-        end_offset_of: EndOffsetOf,
+        share_progress_of: ShareProgressOf,
         append_batch: AppendBatch,
     ) -> None:
         """Attach the node.
@@ -92,7 +94,7 @@ class ControllerClient(ABC):
             heartbeat_state: Returns its state; called for each heartbeat.
             on_welcome: Called each time a controller on another node has confirmed the image.
             write_markers: Called for the markers of transaction coordinators on that node.
-            end_offset_of: Returns the high watermark of a partition of the node, otherwise -1.
+            share_progress_of: Returns the progress of share partitions of the node, in order.
             append_batch: Appends a batch to a partition of the node.
         """
 

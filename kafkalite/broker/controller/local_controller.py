@@ -24,8 +24,8 @@ from kafkalite.errors import KafkaError, Refusal
 
 if TYPE_CHECKING:
     from kafkalite.broker.controller.controller_client import (
-        EndOffsetOf,
         HeartbeatState,
+        ShareProgressOf,
         TopicOutcome,
         WriteMarkers,
     )
@@ -99,7 +99,7 @@ class LocalController(MachineHost[Controller], ControllerClient):
         heartbeat_state: Callable[[], HeartbeatState],
         on_welcome: Callable[[], object],
         write_markers: WriteMarkers,
-        end_offset_of: EndOffsetOf,
+        share_progress_of: ShareProgressOf,
         append_batch: AppendBatch,
     ) -> None:
         """Attach the node; its state is read by `report_applied` only."""

@@ -13,8 +13,8 @@
                ◀─ WriteMarkers    transaction markers for partitions of this node
     MarkersWritten ─▶             the error code of each, once they are committed
     FindOrphans ─▶ ◀─ Orphans     open transactions that no coordinator ends
-               ◀─ FindOffsets     partitions of this node
-    OffsetsFound ─▶               the high watermark of each
+               ◀─ FindShareProgress  share partitions of this node
+    ShareProgress ─▶              their high watermarks and what members have acquired
     ShareStates ─▶ ◀─ ShareOutcomes  states of share partitions, to be read or written
     AppendBatch ─▶ ◀─ BatchAppended  a batch for a partition of another node, or the other way
 
@@ -42,7 +42,12 @@ from kafkalite.broker.controller.append_messages import (
 from kafkalite.broker.controller.controller_client import ControllerClient
 from kafkalite.broker.controller.controller_request import ControllerRequest
 from kafkalite.broker.controller.marker_messages import read_markers
-from kafkalite.broker.controller.share_messages import read_outcomes, share_states
+from kafkalite.broker.controller.share_messages import (
+    read_outcomes,
+    read_progress_keys,
+    share_progress,
+    share_states,
+)
 from kafkalite.broker.controller.verification_messages import read_results, verify_transactions
 from kafkalite.broker.error_responses import error_of
 from kafkalite.broker.future import Future
@@ -66,9 +71,9 @@ from kafkalite.protocol.schemas.topics import CREATE_TOPICS
 
 if TYPE_CHECKING:
     from kafkalite.broker.controller.controller_client import (
-        EndOffsetOf,
         HeartbeatState,
         MetadataListener,
+        ShareProgressOf,
         TopicOutcome,
         WriteMarkers,
     )
@@ -123,7 +128,7 @@ class RemoteController(ControllerClient):
         self._listeners: list[MetadataListener] = []
         self._on_welcome: Callable[[], object] = lambda: None
         self._write_markers: WriteMarkers | None = None
-        self._end_offset_of: EndOffsetOf | None = None
+        self._share_progress_of: ShareProgressOf | None = None
         self._append_batch: AppendBatch | None = None
         self._marker_request_id = 0
         self._supervisor = -1
@@ -159,14 +164,14 @@ class RemoteController(ControllerClient):
         heartbeat_state: Callable[[], HeartbeatState],
         on_welcome: Callable[[], object],
         write_markers: WriteMarkers,
-        end_offset_of: EndOffsetOf,
+        share_progress_of: ShareProgressOf,
         append_batch: AppendBatch,
     ) -> None:
         """Attach the node; of its settings, those that determine features are reported."""
         self._heartbeat_state = heartbeat_state
         self._on_welcome = on_welcome
         self._write_markers = write_markers
-        self._end_offset_of = end_offset_of
+        self._share_progress_of = share_progress_of
         self._append_batch = append_batch
 
     # -- messages of the supervisor ----------------------------------------------------------
@@ -307,20 +312,11 @@ class RemoteController(ControllerClient):
 
         self._write_markers(read_markers(fields)).then(respond)
 
-    def _offsets(self, fields: dict[str, Any]) -> None:
-        """Respond with the high watermarks of partitions of this node."""
-        end_offset_of, send = self._end_offset_of, self._send
-        if self._is_welcomed and end_offset_of is not None and send is not None:
-            send(
-                bus.OFFSETS_FOUND(
-                    request_id=fields["request_id"],
-                    incarnation=fields["incarnation"],
-                    offsets=[
-                        end_offset_of(each["topic_id"], each["partition"])
-                        for each in fields["partitions"]
-                    ],
-                )
-            )
+    def _share_progress(self, fields: dict[str, Any]) -> None:
+        """Respond with the progress of share partitions of this node."""
+        progress_of, send = self._share_progress_of, self._send
+        if self._is_welcomed and progress_of is not None and send is not None:
+            send(share_progress(fields, progress_of(read_progress_keys(fields))))
 
     def _append(self, fields: dict[str, Any]) -> None:
         """Append a batch to a partition of this node, and respond."""
@@ -589,7 +585,7 @@ class RemoteController(ControllerClient):
         bus.RESPONSE.key: _forward_response,
         bus.IDS.key: _producer_ids,
         bus.WRITE_MARKERS.key: _markers,
-        bus.FIND_OFFSETS.key: _offsets,
+        bus.FIND_SHARE_PROGRESS.key: _share_progress,
         bus.TRANSACTIONS_VERIFIED.key: _transactions_verified,
         bus.ORPHANS.key: _orphans,
         bus.SHARE_OUTCOMES.key: _share_outcomes,

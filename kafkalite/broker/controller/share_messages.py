@@ -1,14 +1,19 @@
-"""Requests about the state of share partitions as messages of the bus: ShareStates, ShareOutcomes.
+"""Share partitions in messages of the bus.
 
-A leader on a worker sends reads and changes; the outcomes are in the order of the requests.
+    ShareStates ─▶ ◀─ ShareOutcomes        the state: reads and changes by a leader on a worker
+    FindShareProgress ─▶ ◀─ ShareProgress  what the leaders on a worker know
+
+Outcomes and progress are in the order of the request.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from kafkalite.broker.error_responses import error_of, outcome_fields
+from kafkalite.coordination.share.share_partition import ShareProgress
 from kafkalite.coordination.share.state_requests import (
     Outcome,
     StateChange,
@@ -26,7 +31,55 @@ from kafkalite.protocol.schemas.share_records import (
     StateBatch,
 )
 
+PROGRESS_MAX = ShareProgress((1 << 63) - 1, (1 << 31) - 1, (1 << 15) - 1)
+"""The greatest values that a ShareProgress message can have."""
+
 NO_STATE = {"state_epoch": 0, "start_offset": NO_OFFSET, "state_batches": []}
+
+
+def find_share_progress(
+    request_id: int, incarnation: int, keys: Sequence[SharePartitionKey]
+) -> TypedRecord:
+    """Return the message with these keys; those of a group must be beside each other."""
+    return bus.FIND_SHARE_PROGRESS(
+        request_id=request_id,
+        incarnation=incarnation,
+        groups=[
+            {
+                "group_id": group_id,
+                "partitions": [
+                    {"topic_id": key.topic_id, "partition": key.partition} for key in of_group
+                ],
+            }
+            for group_id, of_group in groupby(keys, lambda key: key.group_id)
+        ],
+    )
+
+
+def read_progress_keys(fields: Mapping[str, Any]) -> list[SharePartitionKey]:
+    """Return the keys of a FindShareProgress."""
+    return [
+        SharePartitionKey(group["group_id"], each["topic_id"], each["partition"])
+        for group in fields["groups"]
+        for each in group["partitions"]
+    ]
+
+
+def share_progress(fields: Mapping[str, Any], progress: Sequence[ShareProgress]) -> TypedRecord:
+    """Return the response to a FindShareProgress with these fields."""
+    return bus.SHARE_PROGRESS(
+        request_id=fields["request_id"],
+        incarnation=fields["incarnation"],
+        partitions=[ShareProgress(*map(min, each, PROGRESS_MAX))._asdict() for each in progress],
+    )
+
+
+def read_progress(fields: Mapping[str, Any]) -> list[ShareProgress]:
+    """Return what a ShareProgress says of each share partition."""
+    return [
+        ShareProgress(each["end_offset"], each["in_flight_count"], each["delivery_count"])
+        for each in fields["partitions"]
+    ]
 
 
 def share_states(request_id: int, requests: Sequence[StateRequest]) -> TypedRecord:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from kafkalite.broker.future import Future
     from kafkalite.broker.replica.marker_writer import MarkerTargets
+    from kafkalite.coordination.share.share_partition import ShareProgress
     from kafkalite.errors import KafkaError
     from kafkalite.protocol.schemas.bus import TypedRecord
+    from kafkalite.protocol.schemas.share_records import SharePartitionKey
 
 
 class WorkerSender(Protocol):
@@ -32,13 +34,13 @@ class MarkerSource(Protocol):
         """Handle the welcome of a worker, which may have lost what was sent before."""
 
 
-class EndOffsetSource(Protocol):
-    """The end offsets of partitions of the workers (EndOffsets)."""
+class ShareProgressSource(Protocol):
+    """The progress of share partitions of the workers (ShareProgressFinder)."""
 
-    def connect(self, send: Callable[[int, int, Sequence[tuple[bytes, int]]], bool]) -> None:
-        """Send messages to workers by `send(node_id, request_id, partitions)` from now on."""
+    def connect(self, send: Callable[[int, int, Sequence[SharePartitionKey]], bool]) -> None:
+        """Send messages to workers by `send(node_id, request_id, keys)` from now on."""
 
-    def received(self, node_id: int, request_id: int, offsets: Sequence[int]) -> None:
+    def received(self, node_id: int, request_id: int, progress: Sequence[ShareProgress]) -> None:
         """Handle a worker's response."""
 
 

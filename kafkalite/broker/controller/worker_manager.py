@@ -8,7 +8,7 @@
     markers of transactions    ─▶ WriteMarkers; the worker responds with MarkersWritten
     worker     ─▶ VerifyTransactions ─▶ TransactionsVerified, by the coordinators on this node
     worker     ─▶ ShareStates  ─▶ ShareOutcomes, by the share coordinators on this node
-    the lag of share groups    ─▶ FindOffsets; the worker responds with OffsetsFound
+    progress of share groups   ─▶ FindShareProgress; the worker responds with ShareProgress
     worker     ─▶ AppendBatch  ─▶ BatchAppended, by this node or the worker that leads the partition
 
 Only messages of the incarnation that the launcher started last are accepted; those of an older one
@@ -34,8 +34,12 @@ from kafkalite.broker.controller.append_messages import (
     batch_appended,
 )
 from kafkalite.broker.controller.marker_messages import write_markers
+from kafkalite.broker.controller.share_messages import (
+    find_share_progress,
+    read_progress,
+    share_outcomes,
+)
 from kafkalite.broker.controller.share_messages import read_requests as read_state_requests
-from kafkalite.broker.controller.share_messages import share_outcomes
 from kafkalite.broker.controller.verification_messages import (
     read_requests,
     transactions_verified,
@@ -61,8 +65,8 @@ if TYPE_CHECKING:
     from kafkalite.broker.controller.local_controller import LocalController
     from kafkalite.broker.controller.worker_channels import (
         BatchSink,
-        EndOffsetSource,
         MarkerSource,
+        ShareProgressSource,
         WorkerSender,
     )
     from kafkalite.broker.replica.marker_writer import MarkerTargets
@@ -72,6 +76,7 @@ if TYPE_CHECKING:
     from kafkalite.coordination.share.state_requests import Outcome, StateRequest
     from kafkalite.protocol.record_kinds import RecordKind
     from kafkalite.protocol.schemas.bus import TypedRecord
+    from kafkalite.protocol.schemas.share_records import SharePartitionKey
     from kafkalite.transport.reactor import Reactor
 
 log = logging.getLogger("kafkalite.broker")
@@ -162,7 +167,7 @@ class WorkerManager:
         self._markers: MarkerSource | None = None
         self._find_orphans: FindOrphans | None = None
         self._decide_share_states: DecideShareStates | None = None
-        self._offsets: EndOffsetSource | None = None
+        self._progress: ShareProgressSource | None = None
         self._appends: BatchSink | None = None
         self._checked_ms = reactor.clock.monotonic_ms()
         controller.on_change(self._changed)
@@ -171,15 +176,15 @@ class WorkerManager:
         reactor.call_later(CHECK_MS, self._check)
 
     def serve_shares(
-        self, decide: DecideShareStates, offsets: EndOffsetSource, appends: BatchSink
+        self, decide: DecideShareStates, progress: ShareProgressSource, appends: BatchSink
     ) -> None:
-        """Pass requests of workers to the share coordinators; find end offsets for `offsets`, and
-        have workers append batches for `appends`."""
+        """Pass requests of workers to the share coordinators; query workers for `progress`, and
+        have them append batches for `appends`."""
         self._decide_share_states = decide
         self._appends = appends
         appends.connect(self._send_batch)
-        self._offsets = offsets
-        offsets.connect(self._send_offset_query)
+        self._progress = progress
+        progress.connect(self._send_progress_query)
 
     def serve_transactions(self, markers: MarkerSource, find_orphans: FindOrphans) -> None:
         """Pass messages between the transaction coordinators and the workers."""
@@ -423,9 +428,10 @@ class WorkerManager:
         if self._decide_share_states is not None:
             self._decide_share_states(read_state_requests(fields)).then(respond)
 
-    def _offsets_found(self, worker: Worker, fields: dict[str, Any]) -> None:
-        if self._offsets is not None and fields["incarnation"] == self._incarnation:
-            self._offsets.received(worker.peer.node_id, fields["request_id"], fields["offsets"])
+    def _share_progress_found(self, worker: Worker, fields: dict[str, Any]) -> None:
+        if self._progress is not None and fields["incarnation"] == self._incarnation:
+            found = read_progress(fields)
+            self._progress.received(worker.peer.node_id, fields["request_id"], found)
 
     def _append_requested(self, worker: Worker, fields: dict[str, Any]) -> None:
         def respond(_: None, error: KafkaError | None) -> None:
@@ -451,7 +457,7 @@ class WorkerManager:
         bus.VERIFY_TRANSACTIONS.key: _verification_requested,
         bus.FIND_ORPHANS.key: _late_transactions,
         bus.SHARE_STATES.key: _share_states,
-        bus.OFFSETS_FOUND.key: _offsets_found,
+        bus.SHARE_PROGRESS.key: _share_progress_found,
         bus.APPEND_BATCH.key: _append_requested,
         bus.BATCH_APPENDED.key: _batch_appended,
     }
@@ -476,17 +482,10 @@ class WorkerManager:
     ) -> bool:
         return self._send_to(node_id, write_markers(request_id, self._incarnation, targets))
 
-    def _send_offset_query(
-        self, node_id: int, request_id: int, partitions: Sequence[tuple[bytes, int]]
+    def _send_progress_query(
+        self, node_id: int, request_id: int, keys: Sequence[SharePartitionKey]
     ) -> bool:
-        message = bus.FIND_OFFSETS(
-            request_id=request_id,
-            incarnation=self._incarnation,
-            partitions=[
-                {"topic_id": topic_id, "partition": index} for topic_id, index in partitions
-            ],
-        )
-        return self._send_to(node_id, message)
+        return self._send_to(node_id, find_share_progress(request_id, self._incarnation, keys))
 
     def _send_batch(
         self, node_id: int, request_id: int, topic_id: bytes, partition: int, batch: bytes

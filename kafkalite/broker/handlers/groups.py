@@ -26,9 +26,9 @@ from typing import Any, Protocol
 
 from kafkalite.broker.client_context import ClientContext
 from kafkalite.broker.controller.local_controller import LocalController
-from kafkalite.broker.coordinator.end_offsets import EndOffsets
 from kafkalite.broker.coordinator.group_coordinators import GroupCoordinators, GroupDecision
 from kafkalite.broker.coordinator.share_coordinators import ShareCoordinators
+from kafkalite.broker.coordinator.share_progress import ShareProgressFinder
 from kafkalite.broker.error_responses import check_repetitions, error_fields
 from kafkalite.broker.future import Future, all_of
 from kafkalite.broker.handler_node import HandlerNode
@@ -90,7 +90,7 @@ class GroupsNode(HandlerNode, Protocol):
 
     groups: GroupCoordinators
     share_coordinators: ShareCoordinators
-    end_offsets: EndOffsets
+    share_progress: ShareProgressFinder
     replicas: ReplicaManager
 
     @property

@@ -15,6 +15,7 @@ from kafkalite.protocol.schemas.share_records import SharePartitionKey
 
 if TYPE_CHECKING:
     from kafkalite.broker.replica.partition import Partition
+    from kafkalite.coordination.share.share_partition import SharePartition
 
 
 class LedSharePartitions:
@@ -46,6 +47,11 @@ class LedSharePartitions:
         """Return a share partition, or None if it is not loaded."""
         shares = self._groups.get(group_id)
         return shares.get(SharePartitionKey(group_id, topic_id, index)) if shares else None
+
+    def records_of(self, key: SharePartitionKey) -> SharePartition | None:
+        """Return the records in flight of a share partition, or None if it is not loaded."""
+        share = self.find(*key)
+        return share.records if share is not None else None
 
     def release(
         self, member_id: str, acquired: Sequence[LedSharePartition], released: Callable[[], None]

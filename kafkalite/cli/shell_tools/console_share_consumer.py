@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from confluent_kafka import AcknowledgeType, Message
 
 from kafkalite.cli.command import print_stderr, warn, write_stdout
+from kafkalite.cli.native_groups import check_group_type
 from kafkalite.cli.share_member import ShareMember
 from kafkalite.cli.shell_tools.cluster import CONNECTION, brokers, errors_as_refusals
 from kafkalite.cli.shell_tools.console_consumer import (
@@ -59,6 +60,8 @@ def run(options: ParsedFlags) -> int | None:
     lines = formatter(options)
     cluster = brokers(options, options.all("command-property"))
     group = group_of(options, cluster) or GROUP_DEFAULT
+    advice = "read it with kafka-console-consumer.sh"
+    check_group_type(cluster, group, is_share=True, advice=advice)
     cluster.properties.setdefault("client.id", "console-share-consumer")
     # As in Kafka's tool, records are always acknowledged one by one.
     cluster.properties.pop("share.acknowledgement.mode", None)

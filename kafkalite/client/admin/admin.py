@@ -432,8 +432,8 @@ class Admin:
             timeout: Seconds to wait.
 
         Returns:
-            ShareOffset(start_offset, lag, leader_epoch) by partition; empty if the share group
-            does not exist.
+            ShareOffset(start_offset, lag, leader_epoch, in_flight, deliveries) by partition; empty
+            if the share group does not exist.
 
         Raises:
             KafkaError: An error that is not retriable, or that lasts until the timeout.

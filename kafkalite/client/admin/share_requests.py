@@ -27,18 +27,23 @@ class ShareOffset(NamedTuple):
             None before the first acknowledgement.
         lag: Number of records that are not processed; None if the broker does not know it.
         leader_epoch: Epoch of the leader that wrote the state last; None if there is none.
+        in_flight: Number of records that members have acquired and not acknowledged.
+        deliveries: Greatest delivery count of the records that are not processed.  Both are None
+            if the partition's leader has not loaded the group, and on brokers other than kafkalite.
     """
 
     start_offset: int | None
     lag: int | None
     leader_epoch: int | None
+    in_flight: int | None = None
+    deliveries: int | None = None
 
 
 def share_offsets(
     cluster: Cluster, group: str, timeout_s: float | None = None
 ) -> dict[TopicPartition, ShareOffset]:
     """Return the offsets of all partitions of a share group."""
-    body = {"groups": [{"group_id": group, "topics": None}]}
+    body = {"groups": [{"group_id": group, "topics": None}], "includes_delivery_counts": True}
 
     def attempt(deadline: Deadline) -> dict[TopicPartition, ShareOffset]:
         response = _requested(cluster, group, DESCRIBE_SHARE_GROUP_OFFSETS, body, deadline)
@@ -111,7 +116,10 @@ def _entries(topics: Iterable[Fields]) -> Iterable[tuple[TopicPartition, ShareOf
             partition = TopicPartition(topic.topic_name, entry.partition_index)
             if entry.error_code:
                 raise _error(entry, partition_name(partition))
-            values = entry.start_offset, entry.get("lag", -1), entry.leader_epoch
+            values = (
+                entry.start_offset, entry.get("lag", -1), entry.leader_epoch,
+                entry.get("in_flight_count", -1), entry.get("delivery_count", -1),
+            )  # fmt: skip
             yield partition, ShareOffset(*(value if value >= 0 else None for value in values))
 
 

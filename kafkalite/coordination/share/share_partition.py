@@ -96,6 +96,24 @@ class StateWrite(NamedTuple):
 Span = tuple[int, int, AcknowledgeType]
 
 
+class ShareProgress(NamedTuple):
+    """The progress of a share group in a partition, at the partition's leader.
+
+    Args:
+        end_offset: The high watermark of the partition.
+        in_flight_count: Number of records that are acquired by members.
+        delivery_count: Greatest delivery count of the records that are not done; 0 if none was
+            delivered.  Both counts are UNKNOWN_PROGRESS if the share partition is not loaded.
+    """
+
+    end_offset: int
+    in_flight_count: int
+    delivery_count: int
+
+
+UNKNOWN_PROGRESS = -1
+
+
 class SharePartition:
     """The in-flight records of one partition in one share group; see the module."""
 
@@ -134,6 +152,22 @@ class SharePartition:
     def start_offset(self) -> int:
         """The first offset that is not acknowledged or archived (SPSO)."""
         return self._ranges.start_offset
+
+    @property
+    def range_count(self) -> int:
+        """The number of ranges in the window."""
+        return len(self._ranges)
+
+    def delivery_counts(self) -> tuple[int, int]:
+        """Return the number of acquired records, and the greatest delivery count of those that are
+        not done."""
+        in_flight = deliveries = 0
+        for each in self._ranges:
+            if each.state is DeliveryState.ACQUIRED:
+                in_flight += len(each)
+            if not each.is_terminal and each.delivery_count > deliveries:
+                deliveries = each.delivery_count
+        return in_flight, deliveries
 
     @property
     def end_offset(self) -> int:

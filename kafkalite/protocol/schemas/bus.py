@@ -149,11 +149,17 @@ SHARE_STATES = MESSAGES.declare(
     ),
 )  # fmt: skip
 
-OFFSETS_FOUND = MESSAGES.declare(
-    33, "OffsetsFound", "0",
-    # To a FIND_OFFSETS, with the incarnation in it: the high watermark of each partition, in order,
-    # or -1 if the worker does not lead it.
-    Struct(request_id=Int64(), incarnation=Int64(), offsets=Array(Int64())),
+SHARE_PROGRESS = MESSAGES.declare(
+    33, "ShareProgress", "0",
+    # To a FIND_SHARE_PROGRESS, with the incarnation in it: of each share partition, in order, the
+    # high watermark, the number of acquired records and the greatest delivery count; -1 if unknown.
+    Struct(
+        request_id=Int64(),
+        incarnation=Int64(),
+        partitions=Array(
+            Struct(end_offset=Int64(), in_flight_count=Int32(), delivery_count=Int16())
+        ),
+    ),
 )  # fmt: skip
 
 
@@ -225,13 +231,18 @@ WRITE_MARKERS = MESSAGES.declare(
     ),
 )  # fmt: skip
 
-FIND_OFFSETS = MESSAGES.declare(
-    32, "FindOffsets", "0",
-    # Partitions of the worker, for the lag of share groups; the incarnation is the supervisor's.
+FIND_SHARE_PROGRESS = MESSAGES.declare(
+    32, "FindShareProgress", "0",
+    # Share partitions of the worker, by group; the incarnation is the supervisor's.
     Struct(
         request_id=Int64(),
         incarnation=Int64(),
-        partitions=Array(Struct(topic_id=Uuid(), partition=Int32())),
+        groups=Array(
+            Struct(
+                group_id=String(),
+                partitions=Array(Struct(topic_id=Uuid(), partition=Int32())),
+            )
+        ),
     ),
 )  # fmt: skip
 

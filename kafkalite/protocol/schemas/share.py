@@ -176,6 +176,8 @@ DESCRIBE_SHARE_GROUP_OFFSETS = Api(
             group_id=String(),
             topics=Array(Struct(topic_name=String(), partitions=Array(Int32())), nullable="0+"),
         )),
+        # Not Kafka's: whether the response has our tagged fields, which some clients refuse.
+        includes_delivery_counts=Bool("1+", tag=1000, default=False),
     ),
     response=Struct(
         throttle_time_ms=Int32(),
@@ -189,6 +191,9 @@ DESCRIBE_SHARE_GROUP_OFFSETS = Api(
                     start_offset=Int64(),
                     leader_epoch=Int32(),
                     lag=Int64("1+", default=-1),
+                    # Not Kafka's.
+                    in_flight_count=Int32("1+", tag=1000, default=-1),
+                    delivery_count=Int16("1+", tag=1001, default=-1),
                     error_code=Int16(),
                     error_message=String(nullable="0+", default=None),
                 )),

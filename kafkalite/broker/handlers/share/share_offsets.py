@@ -1,10 +1,10 @@
 """Start offsets of share groups, at the group coordinator.
 
-DescribeShareGroupOffsets   v0–v1   v1 has the lag (KIP-1226)
+DescribeShareGroupOffsets   v0–v1   v1 has the lag (KIP-1226), and our counts of deliveries
 AlterShareGroupOffsets      v0
 DeleteShareGroupOffsets     v0
 
-The lag needs the high watermarks of partitions that workers lead (coordinator/end_offsets.py).
+The lag and the counts come from the leaders of the partitions (coordinator/share_progress.py).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from kafkalite.broker.stepping import Work
 from kafkalite.coordination.features import SHARE_VERSION, check_finalized
 from kafkalite.coordination.groups.request_checks import check_group_id
 from kafkalite.coordination.groups.share.share_group import SharedTopic
+from kafkalite.coordination.share.share_partition import ShareProgress
 from kafkalite.coordination.share.state_requests import (
     Outcome,
     StateDeletion,
@@ -80,12 +81,17 @@ def describe_share_group_offsets(
             done.resolve(response)
             return
 
-        def add_lags(end_offsets: Mapping[tuple[bytes, int], int]) -> Response:
-            for topic_id, index, state, entry in states:
-                entry["lag"] = _lag(state, end_offsets.get((topic_id, index)))
+        def add_progress(found: Mapping[SharePartitionKey, ShareProgress]) -> Response:
+            for key, state, entry in states:
+                progress = found.get(key)
+                if progress is not None:
+                    entry["lag"] = _lag(state, progress.end_offset)
+                    if request.includes_delivery_counts:
+                        entry["in_flight_count"] = progress.in_flight_count
+                        entry["delivery_count"] = progress.delivery_count
             return response
 
-        done.follow(node.end_offsets.find([state[:2] for state in states]).map(add_lags))
+        done.follow(node.share_progress.find([state.key for state in states]).map(add_progress))
 
     all_of(groups).then(described)
     return done
@@ -94,8 +100,7 @@ def describe_share_group_offsets(
 class DescribedState(NamedTuple):
     """The stored state of a partition, and the entry of the response that describes it."""
 
-    topic_id: bytes
-    partition: int
+    key: SharePartitionKey
     state: ShareSnapshot
     entry: Response
 
@@ -156,16 +161,16 @@ def _describe(
             elif outcome is not None:
                 entry["start_offset"] = outcome.start_offset
                 entry["leader_epoch"] = outcome.leader_epoch
-                states.append(DescribedState(key.topic_id, key.partition, outcome, entry))
+                states.append(DescribedState(key, outcome, entry))
         response = {"group_id": group_id, "error_code": 0, "topics": described}
         return DescribedGroupOffsets(response, states)
 
     return node.share_coordinators.outcomes([StateSummary(key) for key in keys]).map(respond)
 
 
-def _lag(state: ShareSnapshot, end_offset: int | None) -> int:
+def _lag(state: ShareSnapshot, end_offset: int) -> int:
     """Return the number of records that are not done, or NO_LAG if it is not known."""
-    if state.start_offset == NO_OFFSET or end_offset is None:
+    if state.start_offset == NO_OFFSET:
         return NO_LAG
     done = 0 if state.delivery_complete_count == NO_COUNT else state.delivery_complete_count
     return max(0, end_offset - state.start_offset - done)
