@@ -78,7 +78,11 @@ CRASH_POINTS: Table = {
     },
     "X16: a power cut takes the records of the coordinator, or of a partition": {
         LATE: ["test_coordinator_that_lost_its_last_records_completes_the_transaction"],
-        SWEEP: ["test_transaction_lost_by_its_coordinator_is_aborted_after_a_power_cut"],
+        SWEEP: [
+            "test_transaction_lost_by_its_coordinator_is_aborted_after_a_power_cut",
+            "test_x16_marker_lost_in_a_power_cut_is_written_again",
+            "test_x16_transactional_id_gets_a_new_producer_id_after_a_power_cut",
+        ],
     },
     "X17: a worker of older code, a supervisor of newer code": {
         EARLY: ["test_worker_of_older_code_gets_the_markers_when_it_is_replaced"],
