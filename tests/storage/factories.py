@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +57,15 @@ def open_log(
     environment = environment._replace(**(shared or {}))
     config = LogConfig.of(settings(values))
     return Log.open(directory, IDENTITY, config, environment, KnownLogState(**known))
+
+
+def open_below(directory: Path) -> list[str]:
+    """Return the files below a directory that this process has open."""
+    paths = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # another thread has closed it since
+            paths.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return [path for path in paths if path.startswith(f"{directory}/")]
 
 
 def close(log: Log) -> KnownEnd | None:

@@ -27,7 +27,7 @@ from kafkalite.storage.log_reader import read
 from kafkalite.storage.write_back import flush_directory, write_back_failed
 from tests.process.waiting import until
 from tests.simulation.disk import FaultyDisk, QuickDisk, ReportingDisk
-from tests.storage.factories import TOPIC_ID, batch, manager, open_log, settings
+from tests.storage.factories import TOPIC_ID, batch, manager, open_below, open_log, settings
 
 OVERLAYFS, NFS, FUSE = 0x794C7630, 0x6969, 0x65735546
 
@@ -368,10 +368,6 @@ def test_exception_on_a_flusher_thread_is_raised_by_collect(tmp_path: Path) -> N
 
 
 def test_idle_thread_holds_no_file_open(tmp_path: Path) -> None:
-    def open_here() -> list[str]:
-        found = [os.path.realpath(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd")]
-        return [path for path in found if path.startswith(f"{tmp_path}/")]
-
     flusher = Flusher()
     log = open_log(tmp_path / "log")
     flusher.submit([begun(log)])
@@ -380,7 +376,7 @@ def test_idle_thread_holds_no_file_open(tmp_path: Path) -> None:
     del done
     log.release()
     del log
-    until(lambda: not open_here())
+    until(lambda: not open_below(tmp_path))
     flusher.close()
 
 

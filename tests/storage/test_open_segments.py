@@ -23,16 +23,11 @@ from tests.storage.factories import (
     close,
     found_since,
     manager,
+    open_below,
     open_log,
     settings,
     values_of,
 )
-
-
-def open_here(directory: Path) -> list[str]:
-    """Return the files below a directory that this process has open."""
-    found = [os.path.realpath(f"/proc/self/fd/{each}") for each in os.listdir("/proc/self/fd")]
-    return [path for path in found if path.startswith(f"{directory}/")]
 
 
 def of_segments(directory: Path, count: int, open_segments: OpenSegments) -> Log:
@@ -50,21 +45,21 @@ def test_few_segments_stay_open_after_reads(tmp_path: Path) -> None:
     for _ in range(2):
         assert values_of(log) == expected
         assert len(open_segments) == 5
-        assert len(open_here(tmp_path)) <= 3 * 6
+        assert len(open_below(tmp_path)) <= 3 * 6
     for offset in random.Random(1).choices(range(50), k=200):
         found = read(log, offset, 1000, 50)
         assert found is not None and found.read().endswith(b"%d\0" % offset)
     assert len(open_segments) == 5
     del found
     log.release()
-    assert len(open_segments) == 0 and not open_here(tmp_path)
+    assert len(open_segments) == 0 and not open_below(tmp_path)
 
 
 def test_least_recently_used_segment_is_closed_first(tmp_path: Path) -> None:
     log = of_segments(tmp_path, 4, OpenSegments(2))
     for offset in (0, 1, 0, 2):
         assert read(log, offset, 1000, 4) is not None
-    names = {Path(path).name for path in open_here(tmp_path) if path.endswith(".log")}
+    names = {Path(path).name for path in open_below(tmp_path) if path.endswith(".log")}
     assert names == {log.segments[number].path.name for number in (0, 2)}
 
 
@@ -76,10 +71,10 @@ def test_slice_of_a_deleted_segment_stays_readable(tmp_path: Path) -> None:
 
 def test_rolling_log_keeps_few_files_open(tmp_path: Path) -> None:
     log = of_segments(tmp_path, 100, OpenSegments(3))
-    assert len(open_here(tmp_path)) <= 3 * 4
+    assert len(open_below(tmp_path)) <= 3 * 4
     log.flush()
     assert log.durable_offset == 100
-    assert len(open_here(tmp_path)) <= 3 * 4
+    assert len(open_below(tmp_path)) <= 3 * 4
 
 
 def test_retention_leaves_no_segment_open(tmp_path: Path) -> None:
@@ -88,14 +83,14 @@ def test_retention_leaves_no_segment_open(tmp_path: Path) -> None:
     log = open_log(
         tmp_path, {keys.RETENTION_MS: 10**9}, end=end, shared={"open_segments": open_segments}
     )
-    assert not open_here(tmp_path)
+    assert not open_below(tmp_path)
     log.retain()
     assert len(log.segments) == 31
-    assert not open_here(tmp_path)
+    assert not open_below(tmp_path)
     assert len(values_of(log)) == 30
     assert len(open_segments) == 3
     assert found_since(log, NOW + 20) is not None
-    assert len(open_here(tmp_path)) <= 3 * 4
+    assert len(open_below(tmp_path)) <= 3 * 4
 
 
 def test_removed_segments_are_not_held(tmp_path: Path) -> None:
@@ -103,7 +98,7 @@ def test_removed_segments_are_not_held(tmp_path: Path) -> None:
     assert len(open_segments) == 10
     log.delete_records(10)
     assert len(open_segments) == 0
-    assert len(open_here(tmp_path)) <= 3
+    assert len(open_below(tmp_path)) <= 3
 
 
 @contextmanager
@@ -163,7 +158,7 @@ def test_unflushed_log_keeps_its_descriptor(tmp_path: Path) -> None:
             log.append(batch(b"on the disk"), 0)
             log.flush()
         assert all(log.active.descriptor >= 0 for log in unflushed)
-        held = open_here(tmp_path)
+        held = open_below(tmp_path)
         assert all(str(log.active.path) in held for log in unflushed)
         with pytest.raises(KafkaStorageError, match="too many open files"):  # no open file is idle
             for log in logs[30:]:
