@@ -18,6 +18,7 @@ from kafkalite.protocol.schemas.groups import (
 )
 from kafkalite.protocol.schemas.internal import FEATURE
 from kafkalite.protocol.schemas.share import (
+    ALTER_SHARE_GROUP_OFFSETS,
     SHARE_FETCH,
     SHARE_GROUP_DESCRIBE,
     SHARE_GROUP_HEARTBEAT,
@@ -200,11 +201,7 @@ def test_share_group_refuses_members_and_commits_of_other_groups(broker, topic_i
         member_id="", protocol_type="consumer", protocols=[{"name": "range", "metadata": b""}],
     )  # fmt: skip
     assert joined.error_code != 0
-    committed = broker.request(
-        OFFSET_COMMIT, 9, group_id="g", generation_id_or_member_epoch=-1, member_id="",
-        topics=[{"name": "t", "partitions": [{"partition_index": 0, "committed_offset": 1}]}],
-    )  # fmt: skip
-    assert committed.topics[0].partitions[0].error_code == errors.GroupIdNotFound.code
+    assert commit(broker, "g") == errors.GroupIdNotFound.code
     topics = [{"name": "t", "partitions": [{"partition_index": 0}]}]
     removed = broker.request(OFFSET_DELETE, 0, group_id="g", topics=topics)
     assert removed.error_code == errors.GroupIdNotFound.code
@@ -216,6 +213,32 @@ def test_group_of_another_type_is_not_a_share_group(broker, topic_id):
         member_id="", protocol_type="consumer", protocols=[{"name": "range", "metadata": b""}],
     )  # fmt: skip
     assert beat(broker, group_id="c").error_code == errors.GroupIdNotFound.code
+
+
+def commit(broker, group_id, offset=1):
+    """Commit an offset without a member; return the error code."""
+    committed = broker.request(
+        OFFSET_COMMIT, 9, group_id=group_id, generation_id_or_member_epoch=-1, member_id="",
+        topics=[{"name": "t", "partitions": [{"partition_index": 0, "committed_offset": offset}]}],
+    )  # fmt: skip
+    return committed.topics[0].partitions[0].error_code
+
+
+def test_group_with_offsets_alone_is_not_a_share_group(broker, topic_id):
+    assert commit(broker, "c") == 0
+    assert beat(broker, group_id="c").error_code == errors.GroupIdNotFound.code
+    starts = [{"partition_index": 0, "start_offset": 2}]
+    altered = broker.request(
+        ALTER_SHARE_GROUP_OFFSETS, 0, group_id="c",
+        topics=[{"topic_name": "t", "partitions": starts}],
+    )  # fmt: skip
+    assert altered.error_code == errors.GroupIdNotFound.code
+    assert describe(broker, "c").error_code == errors.GroupIdNotFound.code
+    assert commit(broker, "c", 2) == 0
+    topics = [{"name": "t", "partitions": [{"partition_index": 0}]}]
+    assert broker.request(OFFSET_DELETE, 0, group_id="c", topics=topics).error_code == 0
+    assert beat(broker, group_id="c").error_code == 0
+    assert commit(broker, "c") == errors.GroupIdNotFound.code
 
 
 def test_deleted_group_can_begin_again(broker, topic_id):

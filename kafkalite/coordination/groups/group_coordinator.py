@@ -152,7 +152,7 @@ class GroupCoordinator:
             return new_member_id(beginning[:MEMBER_ID_BEGINNING_MAX])
 
         self._consumer = ConsumerMembership(self.groups, topics, group_settings, new_id)
-        self._share = ShareMembership(self.groups, topics, share_group_settings)
+        self._share = ShareMembership(self.groups, self.offsets, topics, share_group_settings)
         mixed = MixedMembership(self._consumer, topics)
         self._classic = ClassicMembership(self.groups, mixed, new_id)
         self._changes = OffsetChanges(self.groups, self.offsets)

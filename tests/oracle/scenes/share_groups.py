@@ -249,6 +249,33 @@ def share_groups_have_a_type(talk):
     offsets(talk, 1, group, "deleted", (topic, [0]))
 
 
+@scene()
+def groups_with_offsets_alone_do_not_become_share_groups(talk):
+    group, sharing, other = prepared(talk), group_of(talk, "sharing"), group_of(talk, "other")
+    topic = talk.topic()
+    body = {"member_id": "m", "member_epoch": 0, "rebalance_timeout_ms": 60_000,
+            "subscribed_topic_names": [topic.name], "topic_partitions": []}  # fmt: skip
+    commit(talk, 9, group, "without a member", (topic, [at()]))
+    member = Sharing(talk, group, "m")
+    member.join(topic, note="joins a group with offsets")
+    alter(talk, group, "of a group with offsets", (topic, {0: 2}))
+    fetch(talk, 9, group, "afterwards", (topic, [0]))
+    describe(talk, group, note="of a group with offsets")
+    talk.ask(DELETE_GROUPS, 2, {"groups_names": [group]}, note="with offsets")
+    Sharing(talk, sharing, "m").join(topic)
+    Sharing(talk, sharing, "m").beat("leaves", member_epoch=-1)
+    talk.ask(CONSUMER_GROUP_HEARTBEAT, 1, {"group_id": sharing, **body},
+             note="joins an empty share group")  # fmt: skip
+    commit(talk, 9, other, "without a member", (topic, [at()]))
+    talk.ask(CONSUMER_GROUP_HEARTBEAT, 1, {"group_id": other, **body},
+             note="joins a group with offsets", veil=["heartbeat_interval_ms"])  # fmt: skip
+    Sharing(talk, other, "m").join(topic, note="joins a consumer group with offsets")
+    leave = {**body, "group_id": other, "member_epoch": -1}
+    talk.ask(CONSUMER_GROUP_HEARTBEAT, 1, leave, note="leaves")
+    Sharing(talk, other, "m").join(topic, note="joins an empty consumer group")
+    fetch(talk, 9, other, "afterwards", (topic, [0]))
+
+
 @scene(DESCRIBE_SHARE_GROUP_OFFSETS)
 def start_offsets_are_described(talk, version):
     group = prepared(talk)

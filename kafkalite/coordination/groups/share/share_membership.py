@@ -25,6 +25,7 @@ from kafkalite.coordination.groups.decision_draft import DecisionDraft, GroupCli
 from kafkalite.coordination.groups.descriptions import DescriptionSteps
 from kafkalite.coordination.groups.group import LEAVE_EPOCH, Group
 from kafkalite.coordination.groups.group_table import GroupTable
+from kafkalite.coordination.groups.offsets.committed_offsets import CommittedOffsets
 from kafkalite.coordination.groups.share.share_group import (
     SharedPartitions,
     SharedTopic,
@@ -69,10 +70,12 @@ class ShareMembership:
     def __init__(
         self,
         groups: GroupTable,
+        offsets: CommittedOffsets,
         topics: Topics,
         settings_of: Callable[[str], ShareGroupSettings],
     ) -> None:
         self._groups = groups
+        self._offsets = offsets
         self._topics = topics
         self._settings_of = settings_of
         self._initializing_until_ms: dict[str, int] = {}
@@ -132,7 +135,13 @@ class ShareMembership:
             return group
         if group is not None or request.member_epoch != 0:
             raise GroupIdNotFound(f"Share group {request.group_id} does not exist.")
-        return ShareGroup(request.group_id)
+        return self._new_group(request.group_id)
+
+    def _new_group(self, group_id: str) -> ShareGroup:
+        """Return a share group without members; a classic group may consist of offsets alone."""
+        if group_id in self._offsets:
+            raise GroupIdNotFound(f"Group {group_id} is not a share group: it has offsets.")
+        return ShareGroup(group_id)
 
     def _member(
         self, group: ShareGroup, request: Fields, settings: ShareGroupSettings
@@ -382,7 +391,7 @@ class ShareMembership:
         Partitions that have no state are initializing until `initialized` reports the outcome.
         """
         known = self._groups.get(group_id)
-        group = _unused(known if known is not None else ShareGroup(group_id))
+        group = _unused(known if known is not None else self._new_group(group_id))
         # A leader that has loaded the old state is fenced by its state epoch.  (In Kafka the epoch
         # stays.)
         epoch = group.epoch + 1 if group.is_recorded else group.epoch
