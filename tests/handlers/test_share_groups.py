@@ -7,7 +7,7 @@ import pytest
 from kafkalite import errors
 from kafkalite.broker.security import DESCRIBE, READ
 from kafkalite.coordination import features
-from kafkalite.coordination.groups import group_table
+from kafkalite.coordination.groups import group_table, request_checks
 from kafkalite.coordination.share.state_requests import StateInitialization
 from kafkalite.protocol.schemas.groups import (
     DELETE_GROUPS,
@@ -260,6 +260,19 @@ def test_subscription_beyond_the_memory_limit_is_refused(broker, topic_id, monke
     assert beat(broker, "b", topics=names).error_code == errors.GroupMaxSizeReached.code
     assert beat(broker, epoch=epoch, topics=names).error_code == errors.GroupMaxSizeReached.code
     assert beat(broker, epoch=epoch).error_code == 0
+
+
+def test_subscription_to_too_many_topics_is_refused_and_changes_nothing(broker, topic_id):
+    epoch = settled(broker).member_epoch
+    before = describe(broker)
+    names = [f"x{number}" for number in range(request_checks.SUBSCRIBED_TOPICS_MAX + 1)]
+    for member_id, sent in (("a", epoch), ("b", 0)):
+        response = beat(broker, member_id, sent, topics=names)
+        assert response.error_code == errors.InvalidRequest.code
+        assert "10001 topics; at most 10000" in response.error_message
+    assert beat(broker, "b", topics=["x"] * len(names)).error_code == errors.InvalidRequest.code
+    assert describe(broker) == before
+    assert beat(broker, "b", topics=names[1:]).error_code == 0
 
 
 @pytest.fixture

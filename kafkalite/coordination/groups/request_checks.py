@@ -40,7 +40,7 @@ def check_topic_count(names: Sized) -> None:
     if len(names) > SUBSCRIBED_TOPICS_MAX:
         raise InvalidRequest(
             f"A member of a group names {len(names)} topics; at most {SUBSCRIBED_TOPICS_MAX} are"
-            " allowed. A regular expression can match more."
+            " allowed. In a consumer group, a regular expression can match more."
         )
 
 

@@ -23,7 +23,10 @@ from kafkalite.broker.served_apis import Response, ServingNode, serves
 from kafkalite.broker.stepping import Work
 from kafkalite.coordination.features import SHARE_VERSION, check_finalized
 from kafkalite.coordination.groups.group_coordinator import GroupClient, GroupCoordinator
-from kafkalite.coordination.groups.request_checks import check_share_heartbeat
+from kafkalite.coordination.groups.request_checks import (
+    check_share_heartbeat,
+    check_topic_count,
+)
 from kafkalite.coordination.groups.share.share_membership import Initialization
 from kafkalite.coordination.share.state_requests import Outcome, StateInitialization
 from kafkalite.coordination.topic_names import SHARE_GROUP_STATE
@@ -41,7 +44,9 @@ def share_group_heartbeat(
     """Join a share group, stay in it, change the subscription, or leave."""
     check_finalized(node.image, SHARE_VERSION)
     client.must(READ, GROUP, request.group_id)
-    for name in request.subscribed_topic_names or ():
+    names = request.subscribed_topic_names or ()
+    check_topic_count(names)
+    for name in names:
         client.must(DESCRIBE, TOPIC, name)
     check_share_heartbeat(request)
     host = node.groups.host_of(request.group_id)
