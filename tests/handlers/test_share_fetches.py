@@ -11,7 +11,7 @@ from kafkalite import errors
 from kafkalite.broker.security import READ
 from kafkalite.broker.share import led_share_partition, share_sessions
 from kafkalite.coordination import features
-from kafkalite.coordination.share.state_requests import StateInitialization, StateSummary
+from kafkalite.coordination.share.state_requests import StateInitialization, StateRead, StateSummary
 from kafkalite.coordination.topic_names import SHARE_GROUP_STATE
 from kafkalite.protocol.frame import write_header
 from kafkalite.protocol.schemas.configs import INCREMENTAL_ALTER_CONFIGS
@@ -526,3 +526,20 @@ def test_settings_are_kept_only_of_groups_with_configs(broker, topic_id):
     alter(broker, share_delivery_count_limit="2")
     assert settings_of("g").limits.delivery_count_max == 2
     assert settings_of("a") is settings_of("b")
+
+
+def test_leader_of_an_older_epoch_is_fenced_and_its_clients_are_told(broker, topic_id, member):
+    """A read of the state with a newer leader epoch, as of a new leader, fences the old one."""
+    produce(broker, "t", b"a")
+    assert member.poll() == {0: [(0, 0, 1)]}
+    key = SharePartitionKey("g", topic_id, 0)
+    led = broker.node.share_partitions.led.find("g", topic_id, 0)
+    read = broker.node.share_coordinators.outcomes([StateRead(key, led.leader_epoch + 1)])
+    broker.until(lambda: read.settled)
+    assert member.acknowledge(0, 0, ACCEPT) == errors.NotLeaderOrFollower.code
+    assert not led.is_usable
+    assert summary(broker, topic_id).start_offset == 0
+    response = member.fetch(0, wait_ms=10_000)  # it waits until the state is read again
+    (partition,) = response.responses[0].partitions
+    assert partition.error_code == errors.NotLeaderOrFollower.code
+    assert not partition.acquired_records
