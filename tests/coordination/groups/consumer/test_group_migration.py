@@ -185,6 +185,30 @@ def test_waiting_members_of_an_upgraded_group_get_rebalance_in_progress(harness)
     assert classic[0].beat().code == 27
 
 
+def test_classic_group_is_upgraded_in_its_first_rebalance():
+    """Before its first generation, a group has generation 0 and no assignments."""
+    harness = with_topic(initial_rebalance_delay_ms=3_000)
+    classic = [ClassicConsumer(harness, name) for name in "ab"]
+    waiting = [client.join() for client in classic]
+    assert all(each.waits for each in waiting)
+    assert harness.machine.groups.get("g").generation.generation_id == 0
+    new = ConsumerClient(harness, "n", "t")
+    assert new.join().code == 0
+    assert [each.code for each in waiting] == [27, 27]
+    assert kind_of(harness) is ConsumerGroup
+    assert (new.epoch, len(new.partitions)) == (1, 1)
+    before = harness.described()
+    assert [each["member_epoch"] for each in before["members"]] == [0, 0, 1]
+    harness.restart()
+    assert harness.described() == before
+    for client in classic:
+        client.rejoin()
+        client.take_assignment()
+    go_on(harness, classic, new)
+    assert harness.machine.list()[0]["group_state"] == "Stable"
+    assert sorted([*classic[0].partitions, *classic[1].partitions, *new.partitions]) == [0, 1, 2, 3]
+
+
 def test_refused_upgrade_leaves_waiting_members_waiting(harness):
     classic_pair(harness, user_data=b"state")
     waiting = ClassicConsumer(harness, "late").join()
