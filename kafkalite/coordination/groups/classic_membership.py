@@ -67,8 +67,7 @@ class ClassicMembership:
         self._groups.check_memory(size, before)
         group.join(request, client, new_id, version, draft, token)
         if known is not None and known is not group:
-            draft.records += known.tombstones()
-            self._groups.drop(known)
+            self._groups.replace(known, group, draft)
         self._groups.add(group)
         return group
 

@@ -18,7 +18,6 @@ Memory is bounded for all groups together: for metadata and assignments of membe
 for committed offsets by commit_records.OFFSETS_SIZE_MAX.
 
 Offsets committed in transactions are pending until the marker of the transaction is in the log.
-
 Left out: streams groups.
 """
 
@@ -566,6 +565,7 @@ class GroupCoordinator:
     # -- internals ---------------------------------------------------------------------------
 
     def _draft(self, now_ms: int, wall_ms: int) -> DecisionDraft:
+        self.groups.end_replacement(is_written=self._unwritten is None)
         draft = DecisionDraft(now_ms, wall_ms, self.limits, self._deadlines, self._waiting)
         for group_id in self._downgraded:
             group = self.groups.get(group_id)

@@ -29,6 +29,8 @@ class GroupTable:
         self._deadlines = deadlines
         self._groups: dict[str, Group] = {}
         self._sizes: dict[str, int] = {}
+        self._replaced: Group | None = None
+        """The group that the last decision replaced by one of another type."""
 
     def __len__(self) -> int:
         return len(self._groups)
@@ -62,6 +64,23 @@ class GroupTable:
         group.drop_deadlines(self._deadlines)
         self._groups.pop(group.group_id, None)
         self.size -= self._sizes.pop(group.group_id, 0)
+
+    def replace(self, known: Group, group: Group, draft: DecisionDraft) -> None:
+        """Replace a group by one of another type, before the decision is written."""
+        draft.records += known.tombstones()
+        self.drop(known)
+        self.add(group)
+        self._replaced = known
+
+    def end_replacement(self, *, is_written: bool) -> None:
+        """Bring back the group that a decision replaced, if the decision was not written."""
+        known, self._replaced = self._replaced, None
+        if known is not None and not is_written:
+            other = self.get(known.group_id)
+            if other is not None:
+                self.drop(other)
+            self.add(known)
+            self.update_size(known)
 
     def delete(self, group: Group, draft: DecisionDraft) -> None:
         """Add the tombstones of a group; one that was never recorded is removed at once."""

@@ -459,3 +459,19 @@ def test_downgrade_ends_the_deadlines_of_classic_members(harness):
         harness.after(SESSION_MS // 2)
         assert other.beat().code == 27
     assert waiting.waits
+
+
+def test_classic_join_that_cannot_be_written_leaves_the_empty_consumer_group(harness):
+    new = ConsumerClient(harness, "n", "t")
+    new.join()
+    new.leave()
+    before = harness.described()
+    classic = ClassicConsumer(harness, "c")
+    harness.writable = False
+    classic.send_join()
+    harness.after(1)
+    assert harness.described() == before
+    assert harness.machine.groups.size == harness.machine.groups.get("g").size
+    harness.writable = True
+    assert new.join().code == 0
+    assert harness.described()["group_epoch"] == before["group_epoch"] + 1
