@@ -85,12 +85,13 @@ BUGS = [
 
 
 def with_bug(cls, name, there, bug):
-    """Return the method with one part of its source replaced."""
+    """Return the method, or the function of a module, with one part of its source replaced."""
+    module = cls if inspect.ismodule(cls) else sys.modules[cls.__module__]
     source = textwrap.dedent(inspect.getsource(getattr(cls, name)))
     assert source.count(there) == 1, f"{name} has no {there}"
     scope = {}
     code = "from __future__ import annotations\n" + source.replace(there, bug)
-    exec(compile(code, cls.__module__, "exec"), vars(sys.modules[cls.__module__]), scope)
+    exec(compile(code, module.__name__, "exec"), vars(module), scope)
     return scope[name]
 
 

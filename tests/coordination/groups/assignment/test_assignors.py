@@ -76,9 +76,7 @@ def test_range_assigns_contiguous_runs(partitions, member_count, owners):
 
 
 def test_range_puts_instance_ids_before_member_ids():
-    group = members(
-        {A}, {A}, {A}, {A}, ids=["d", "c", "b", "a"], instances=[None, "z", None, "y"]
-    )
+    group = members({A}, {A}, {A}, {A}, ids=["d", "c", "b", "a"], instances=[None, "z", None, "y"])
     assert assign_range(group, {A: 4}, {}) == {A: [3, 1, 2, 0][:4]}
 
 
