@@ -223,9 +223,7 @@ def test_table_as_the_first_call_has_the_topics_of_a_pattern(broker):
     topic = broker.topic()
     produce(broker.bootstrap, topic, numbered(3))
     pattern = re.compile(topic)
-    with Consumer(
-        broker.bootstrap, topics=pattern, group=f"g-{topic}", **broker.fast
-    ) as consumer:
+    with Consumer(broker.bootstrap, topics=pattern, group=f"g-{topic}", **broker.fast) as consumer:
         assert consumer.to_table(timeout=TIMEOUT_S).num_rows == 3
 
 
@@ -234,9 +232,7 @@ def test_internal_topic_is_read_by_a_pattern_that_the_broker_matches(broker):
     topic = broker.topic()
     produce(broker.bootstrap, topic, numbered(1))
     pattern = re.compile(f"__consumer_offsets|{topic}")
-    with Consumer(
-        broker.bootstrap, topics=pattern, group=f"g-{topic}", **broker.fast
-    ) as consumer:
+    with Consumer(broker.bootstrap, topics=pattern, group=f"g-{topic}", **broker.fast) as consumer:
         session = consumer.buffer.group and consumer.buffer.group.member
         assert session
         expected = {topic} if broker.protocol == "classic" else {topic, "__consumer_offsets"}
@@ -381,6 +377,42 @@ def test_async_members_share_partitions_and_await_their_callbacks(broker):
 
     first: AsyncConsumer
     asyncio.run(run())
+
+
+def test_async_batches_of_members_are_read_once_and_committed(broker, native):
+    topic = broker.topic(2)
+    for partition in range(2):
+        produce(broker.bootstrap, topic, numbered(20, 100 * partition), partition)
+    options = {"topics": topic, "group": f"g-{topic}", "native": native, **broker.fast}
+
+    async def rows(consumer: AsyncConsumer, count: int) -> set[tuple[int, int]]:
+        found: set[tuple[int, int]] = set()
+        async for batch in consumer.batches(timeout=TIMEOUT_S):
+            columns = batch.to_pydict()
+            new = {*zip(columns["partition"], columns["offset"], strict=True)}
+            assert not new & found
+            found |= new
+            if len(found) >= count:
+                break
+        return found
+
+    async def run() -> None:
+        async with AsyncConsumer(broker.bootstrap, **options) as first:
+            everything = {(partition, offset) for partition in range(2) for offset in range(20)}
+            assert await rows(first, 40) == everything
+            async with AsyncConsumer(broker.bootstrap, **options) as second:
+                while len(second.assignment) != 1 or len(first.assignment) != 1:
+                    await asyncio.gather(first.poll(0.05), second.poll(0.05))
+                for partition in range(2):
+                    produce(broker.bootstrap, topic, numbered(10), partition)
+                (mine,), (others,) = first.assignment, second.assignment
+                for member, at in ((first, mine), (second, others)):
+                    expected = {(at.partition, offset) for offset in range(20, 30)}
+                    assert await rows(member, 10) == expected
+
+    asyncio.run(run())
+    with Consumer(broker.bootstrap, group=options["group"]) as reader:
+        assert set(reader.committed((topic, 0), (topic, 1)).values()) == {30}
 
 
 def test_async_call_that_is_cancelled_in_a_callback_ends_it(broker):
