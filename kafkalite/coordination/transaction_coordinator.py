@@ -37,6 +37,7 @@ from kafkalite.coordination.transaction import (
     end_transaction,
     fence,
     init_producer,
+    is_kept,
     new_transaction,
     producer_after,
 )
@@ -380,9 +381,11 @@ class TransactionCoordinator:
 
     def _record(self, transactional_id: str, transaction: Transaction | None) -> TransactionRecord:
         is_flexible = self.limits.transaction_version >= FLEXIBLE_RECORDS_SINCE or (
-            # A transaction of version 2 ends also where version 0 is finalized by now.  Its
-            # producer continues with ids that the earlier record has no fields for.
-            transaction is not None and transaction.transaction_version >= BUMPS_EPOCH_SINCE
+            # A transaction of version 2 ends also where version 0 is finalized by now, and one that
+            # was kept is aborted.  The producer continues with a pair that the earlier record has
+            # no fields for.
+            transaction is not None
+            and (transaction.transaction_version >= BUMPS_EPOCH_SINCE or is_kept(transaction))
         )
         return TransactionRecord(transactional_id, transaction, int(is_flexible))
 

@@ -75,6 +75,19 @@ def test_producer_without_two_phase_commit_aborts_a_transaction_without_a_timeou
     assert host.machine.describe("id").timeout_ms == TIMEOUT_MS
 
 
+def test_abort_of_a_kept_transaction_fences_its_producers_once_version_0_is_finalized(host):
+    host.add(host.init(enable_2pc=True))
+    kept = [host.init(enable_2pc=True, keep_prepared=True) for _ in range(3)]
+    host.machine.reconfigure(LIMITS._replace(transaction_version=0), host.now_ms)
+    with pytest.raises(ConcurrentTransactions):
+        host.init()  # aborts it
+    host.reload()
+    host.complete()
+    host.reload()
+    assert host.machine.describe("id").producer_epoch > kept[-1].epoch
+    assert host.init().epoch > kept[-1].epoch + 1
+
+
 @pytest.mark.parametrize(
     "version, options, error",
     [
