@@ -22,6 +22,7 @@ import pytest
 
 from kafkalite.testing import Broker
 from tests.conformance import (
+    compaction,
     configs,
     consumer_groups,
     consuming,
@@ -39,7 +40,7 @@ from tests.conformance.members import Group
 from tests.conformance.table import SCENARIOS, Client, Kafka, Read, Scenario, cases
 
 assert SCENARIOS, (configs, consuming, group_admin, groups, offsets, producing, restarts, topics)
-assert transactions
+assert transactions and compaction
 assert consumer_groups and share_groups
 
 ELSEWHERE = os.environ.get("CONFORMANCE_BOOTSTRAP")

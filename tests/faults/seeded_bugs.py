@@ -438,6 +438,12 @@ BUGS = (
         CLEANING,
     ),
     SeededBug(
+        "B21", "the delete horizon of a marker is set anew in each pass",
+        "kafkalite/storage/cleaning.py",
+        "        if header.delete_horizon_ms is None:\n", "        if True:\n",
+        CLEANING,
+    ),
+    SeededBug(
         "B23", "the last batch of a live producer is dropped",
         "kafkalite/storage/cleaning.py",
         "return header.last_offset == producer.last_data_offset",

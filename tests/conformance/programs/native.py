@@ -43,6 +43,7 @@ CONSUMER = {
     "fetch.max.bytes": ("fetch.max.bytes", int),
     "max.partition.fetch.bytes": ("max.partition.fetch.bytes", int),
     "auto.offset.reset": ("auto.offset.reset", lambda at: "none" if at == "error" else at),
+    "isolation.level": ("isolation.level", str),
     # Only librdkafka checks this key against the others.
     "message.max.bytes": None,
 }
