@@ -126,8 +126,8 @@ class ProducerStateEntry:
 class ProducerStateManager:
     """The producers of one log."""
 
-    __slots__ = ("_count_max", "_directory", "_disk", "_expiration_ms", "_producers", "end_offset",
-                 "transactions", "verifications")  # fmt: skip
+    __slots__ = ("_count_max", "_directory", "_disk", "_evicts_from", "_expiration_ms",
+                 "_producers", "end_offset", "transactions", "verifications")  # fmt: skip
 
     def __init__(self, directory: Path, disk: Disk) -> None:
         self._directory = directory
@@ -135,7 +135,7 @@ class ProducerStateManager:
         self._producers: dict[int, ProducerStateEntry] = {}
         self.transactions = OpenTransactions()
         self.verifications = VerificationEntries()
-        self._count_max = self._expiration_ms = UNBOUNDED
+        self._count_max = self._expiration_ms = self._evicts_from = UNBOUNDED
         self.end_offset = 0
 
     def __iter__(self) -> Iterator[ProducerStateEntry]:
@@ -271,7 +271,7 @@ class ProducerStateManager:
             return None  # emptied by compaction, or of a type that readers ignore
         producer = self._producers.get(producer_id)
         if producer is None:
-            if len(self._producers) >= self._count_max:
+            if len(self._producers) >= self._evicts_from:
                 self._evict(self._count_max - 1)
             producer = self._producers[producer_id] = ProducerStateEntry(producer_id, epoch)
         elif producer.epoch != epoch:
@@ -359,7 +359,7 @@ class ProducerStateManager:
     def reconfigure(self, settings: Settings) -> None:
         """Apply the maximum number of producers and their expiration from these settings."""
         self._expiration_ms = settings[PRODUCER_ID_EXPIRATION_MS]
-        self._count_max = settings[PRODUCER_STATE_MAX_PER_PARTITION]
+        self._count_max = self._evicts_from = settings[PRODUCER_STATE_MAX_PER_PARTITION]
         if len(self._producers) > self._count_max:
             self._evict(self._count_max)
 
@@ -371,6 +371,9 @@ class ProducerStateManager:
         without = [each for each in self._producers.values() if each.txn_first_offset < 0]
         for producer in heapq.nsmallest(count, without, key=_last_offset):
             del self._producers[producer.producer_id]
+        # All of these may have open transactions.  They are not looked through for each new one.
+        left = len(self._producers)
+        self._evicts_from = max(self._count_max, left + max(1, left // EVICTED_SHARE))
 
     def clear(self) -> None:
         self._producers.clear()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kafkalite._ext.record_batch import CONTROL, TRANSACTIONAL
 from kafkalite.clock import ManualClock
 from kafkalite.config import topic as keys
 from kafkalite.config.broker import (
@@ -16,10 +17,10 @@ from kafkalite.config.broker import (
 )
 from kafkalite.config.settings import Settings
 from kafkalite.errors import InvalidConfig, InvalidProducerEpoch, OutOfOrderSequenceNumber
-from kafkalite.records.control import TransactionMarker
+from kafkalite.records.control import ControlType, TransactionMarker
 from kafkalite.storage import layout
 from kafkalite.storage.log import Log
-from kafkalite.storage.producer_state import SEQUENCE_MAX, after
+from kafkalite.storage.producer_state import SEQUENCE_MAX, ProducerStateManager, after
 from kafkalite.storage.verification import NOT_REQUIRED
 from tests.storage.factories import NOW, batch, close, open_log, produced, values_of
 
@@ -103,6 +104,26 @@ def test_idle_producer_expires(tmp_path: Path) -> None:
     clock.advance(2)
     log.retain()
     assert len(log.producers) == 0
+
+
+def test_producers_with_open_transactions_are_not_looked_through_for_each_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log(tmp_path, {PRODUCER_STATE_MAX_PER_PARTITION: 100})
+    looked, evict = [], ProducerStateManager._evict
+    monkeypatch.setattr(
+        ProducerStateManager, "_evict", lambda *given: looked.append(1) or evict(*given)
+    )
+    for number in range(1_000):
+        log.producers.replay(number, 0, TRANSACTIONAL, 1_000, number, 0, 0)
+    assert len(log.producers) == 1_000 and len(looked) < 100
+    for number in range(1_000):
+        log.producers.replay(
+            1_000 + number, 0, TRANSACTIONAL | CONTROL, 1_000, number, 0, -1, ControlType.ABORT
+        )
+    for number in range(300):
+        log.producers.replay(2_000 + number, 0, 0, 1_000, 1_000 + number, 0, 0)
+    assert len(log.producers) <= 100
 
 
 @pytest.mark.parametrize("how", ["closed", "crashed", "crashed without any snapshot"])
