@@ -188,13 +188,20 @@ def build(
 
     With LOG_APPEND_TIME every record has the latest of the given timestamps.
     """
-    placed = list(_placed(records, base_offset))
-    assert placed, "a batch holds at least one record"
-    base_timestamp = placed[0].timestamp
-    payload = record_bytes.encode(
-        (record.offset - base_offset, record.timestamp - base_timestamp, *record[2:])
-        for record in placed
-    )
+    entries: list[tuple[int, int, bytes | None, bytes | None, Headers]] = []
+    next_delta = 0
+    base_timestamp = max_timestamp = NO_TIMESTAMP
+    for offset, timestamp, key, value, headers in records:
+        delta = offset - base_offset if offset >= 0 else next_delta
+        assert delta >= next_delta, "records stand in the order of their offsets"
+        next_delta = delta + 1
+        if not entries:
+            base_timestamp = max_timestamp = timestamp
+        elif timestamp > max_timestamp:
+            max_timestamp = timestamp
+        entries.append((delta, timestamp - base_timestamp, key, value, headers))
+    assert entries, "a batch holds at least one record"
+    payload = record_bytes.encode(entries)
     attributes = (
         codec
         | (LOG_APPEND_TIME if timestamp_type is TimestampType.LOG_APPEND_TIME else 0)
@@ -208,31 +215,21 @@ def build(
         magic=2,
         crc=0,
         attributes=attributes,
-        last_offset_delta=placed[-1].offset - base_offset,
+        last_offset_delta=next_delta - 1,
         base_timestamp=base_timestamp,
-        max_timestamp=max(record.timestamp for record in placed),
+        max_timestamp=max_timestamp,
         producer_id=producer_id,
         producer_epoch=producer_epoch,
         base_sequence=base_sequence,
-        count=len(placed),
+        count=len(entries),
     )
     return sealed(header, compress(codec, payload, level))
-
-
-def _placed(records: Iterable[Record], base_offset: int) -> Iterator[Record]:
-    offset = base_offset
-    for record in records:
-        if record.offset < 0:
-            record = record._replace(offset=offset)
-        assert record.offset >= offset, "records stand in the order of their offsets"
-        offset = record.offset + 1
-        yield record
 
 
 def sealed(header: BatchHeader, payload: bytes) -> bytes:
     """Return header and payload as a batch, with its length and CRC."""
     length = HEADER_SIZE - PREFIX_SIZE + len(payload)
-    batch = bytearray(_HEADER.pack(*header._replace(batch_length=length)))
+    batch = bytearray(_HEADER.pack(header.base_offset, length, *header[2:]))
     batch += payload
     crc = record_batch.crc32c(memoryview(batch)[_CHECKED_POSITION:])
     struct.pack_into(">I", batch, _CRC_POSITION, crc)
