@@ -15,8 +15,10 @@
  *                     `--leader HOST:PORT=PARTITION` (repeated) each connection keeps to one
  *                     partition, written at --partition-at, and goes to its leader
  *
- * With --transactional-id, produce sends transactions of --transaction-records, of which every
- * --abort-every-th is aborted.  --isolation is the consumer's isolation.level.
+ * With `--idempotence true`, produce is an idempotent producer.  With --transactional-id it sends
+ * transactions of --transaction-records, of which every --abort-every-th is aborted; its time
+ * begins after the first record, and includes the last commit.  --isolation is the consumer's
+ * isolation.level.
  * With --keys, produce sends keys of 16 bytes, at random of so many, with different values.
  *
  * Options are pairs `--name value`; the answer is one line of JSON on stdout.  A record that was
@@ -51,7 +53,7 @@
 
 static struct {
     const char *broker, *topic, *acks, *linger_ms, *batch_bytes, *batch_records, *frame, *answer;
-    const char *fetch_frame, *transactional_id, *isolation, *compression;
+    const char *fetch_frame, *transactional_id, *idempotence, *isolation, *compression;
     const char *vary[VARIED_MAX], *leaders[LEADERS_MAX];
     int partitions, connections, vary_count, leader_count;
     int64_t records, warm_up, size, offset_at, partition_at, transaction_records, abort_every, keys;
@@ -135,6 +137,8 @@ static rd_kafka_topic_t *producing(rd_kafka_t **handle) {
     set(conf, "queue.buffering.max.messages", "1000000");
     set(conf, "queue.buffering.max.kbytes", "1048576");
     set(conf, "compression.type", asked.compression);
+    if (asked.idempotence != NULL)
+        set(conf, "enable.idempotence", asked.idempotence);
     rd_kafka_conf_set_dr_msg_cb(conf, on_delivery);
     if (asked.transactional_id != NULL)
         set(conf, "transactional.id", asked.transactional_id);
@@ -654,6 +658,7 @@ static void read_option(const char *name, const char *value) {
     else if (!strcmp(name, "--transactional-id")) asked.transactional_id = value;
     else if (!strcmp(name, "--transaction-records")) asked.transaction_records = atoll(value);
     else if (!strcmp(name, "--abort-every")) asked.abort_every = atoll(value);
+    else if (!strcmp(name, "--idempotence")) asked.idempotence = value;
     else if (!strcmp(name, "--isolation")) asked.isolation = value;
     else if (!strcmp(name, "--compression")) asked.compression = value;
     else if (!strcmp(name, "--keys")) asked.keys = atoll(value);
