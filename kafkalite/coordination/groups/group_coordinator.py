@@ -18,6 +18,7 @@ Memory is bounded for all groups together: for metadata and assignments of membe
 for committed offsets by commit_records.OFFSETS_SIZE_MAX.
 
 Offsets committed in transactions are pending until the marker of the transaction is in the log.
+
 Left out: streams groups.
 """
 
