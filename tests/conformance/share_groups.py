@@ -224,7 +224,9 @@ def a_record_held_too_long_goes_to_another_member(client: Client, kafka: Kafka) 
         assert other.acknowledge(dict.fromkeys(taken, ACCEPT)) == {}
         taken += group.take(len(TEN) - len(taken))
         assert offsets_of(taken) == [*range(len(TEN))]
-        assert {record.offset for record in taken if record.count == 2} >= {*offsets_of(held)}
+        counts = {record.offset: record.count for record in taken}
+        # On a busy host the lock may have expired before the first member's poll returned, too.
+        assert all(counts[record.offset] > record.count for record in held)
 
 
 @scenario(SHARE_GROUPS)
