@@ -68,6 +68,10 @@ class DeferredDeletes:
         """Note that another process may hold a descriptor of this file for any length of time."""
         self._granted.add(_file_id(os.fstat(file.fileno())))
 
+    def is_granted(self, path: Path) -> bool:
+        """Return whether another process may hold a descriptor of this file."""
+        return bool(self._granted) and _file_id(path.stat()) in self._granted
+
     def remove_due(self, flusher: Flusher | None = None) -> int | None:
         """Begin to delete the paths whose delay is over, or delete them synchronously if there is
         no flusher.  Return the time of the next call (monotonic, in ms), or None."""

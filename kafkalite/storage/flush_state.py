@@ -1,7 +1,7 @@
 """FlushState: the durable offset of a log, shared by its active segment and its flushes.
 
-Not thread-safe: used on the event loop of the worker that owns the log, except `lock`, `error` and
-`is_released`, which the thread that runs a flush uses too.
+Not thread-safe: used on the event loop of the worker that owns the log, except `lock`, `error`,
+`truncation_count` and `is_released`, which the thread that runs a flush uses too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ class FlushState:
     """The part of a log that is durable, and the state of the flushes in flight."""
 
     __slots__ = ("durable_offset", "durable_position", "error", "flushed_size", "in_flight",
-                 "is_released", "lock")  # fmt: skip
+                 "is_released", "lock", "truncation_count")  # fmt: skip
 
     def __init__(self, durable_offset: int, durable_position: int) -> None:
         self.durable_offset = durable_offset
@@ -28,5 +28,8 @@ class FlushState:
         """Held by the thread that runs a flush: flushes of one log run one after another."""
         self.error: OSError | None = None
         """The error of a failed flush, which all later flushes repeat."""
+        self.truncation_count = 0
+        """Number of truncations of the log; increased with `lock` held, so that no flush that was
+        begun before a truncation writes or counts after it."""
         self.is_released = False
         """True once the log is closed: it may be deleted or transferred, and is not flushed."""

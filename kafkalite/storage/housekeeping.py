@@ -163,6 +163,12 @@ class Housekeeping:
                 failed(write.error, f"{write.where} cannot be written")
             self._points.written(write)
 
+    def checkpoint_lowered(self, lowered: Log) -> None:
+        """Write the lower point of a log that is about to be truncated, synchronously; raise
+        KafkaStorageError or DiskFailed if it could not be written."""
+        self._set_point(lowered)
+        self._points.write_lowered()
+
     def _begin_checkpoint(self, flusher: Flusher | None) -> None:
         """Begin a checkpoint: a step per tick, written off the event loop if there is a flusher."""
         if flusher is None:
@@ -202,6 +208,9 @@ class Housekeeping:
             return  # its known point stays
         if not found.is_left_to_kernel:  # the others take a snapshot with their flush
             found.take_snapshot_if_due()
+        self._set_point(found)
+
+    def _set_point(self, found: Log) -> None:
         point = new_point(
             found.durable_offset, found.log_start_offset, found.topic_id, found.gaps_to
         )

@@ -40,7 +40,7 @@ from kafkalite.config.settings import Settings
 from kafkalite.errors import KafkaStorageError, OffsetOutOfRange, raise_for
 from kafkalite.records.control import TransactionMarker
 from kafkalite.records.decode_steps import DecodeSteps
-from kafkalite.storage import layout, retention, segment_swap
+from kafkalite.storage import layout, log_truncation, replicated_append, retention, segment_swap
 from kafkalite.storage.batch_validator import BatchValidator
 from kafkalite.storage.cleaning_job import CleanedGroup, SourceSegment
 from kafkalite.storage.disk import ERRORS_OF_ONE_LOG, TRANSIENT_ERRORS, DiskFailed, failed
@@ -49,10 +49,16 @@ from kafkalite.storage.known_state import NOTHING_KNOWN, KnownEnd, KnownLogState
 from kafkalite.storage.log_config import LogConfig
 from kafkalite.storage.log_environment import LogEnvironment
 from kafkalite.storage.log_flushes import LogFlush, LogFlushes
+from kafkalite.storage.log_truncation import LogCut, LogTruncation
 from kafkalite.storage.opening_lock import OpeningLock
 from kafkalite.storage.partition_metadata import TopicIdPartition
 from kafkalite.storage.recovery import SAVED_SIZE_MIN, Recovery, RecoveryFlush
-from kafkalite.storage.segment import LogSegment
+from kafkalite.storage.replicated_append import (
+    GAP_RESERVE,
+    InvalidReplicatedBatch,
+    ReplicatedAppendResult,
+)
+from kafkalite.storage.segment import RELATIVE_OFFSET_MAX, BatchPosition, LogSegment
 from kafkalite.storage.segments import Segments
 from kafkalite.storage.verification import VerificationGuard
 from kafkalite.storage.write_back import write_back_failed
@@ -139,6 +145,11 @@ class Log:
         self._snapshot_offset = 0
         self._clock = environment.clock
         self._disk = environment.disk
+        self._checkpoint = environment.checkpoint
+        self._truncation = LogTruncation(
+            self.segments, self.producers, self.leader_epochs, environment.deferred_deletes,
+            environment.disk,
+        )  # fmt: skip
         self._space = environment.space
         self._header = bytearray(HEADER_SIZE)
         self.deferred_deletes = environment.deferred_deletes
@@ -294,6 +305,65 @@ class Log:
         self.last_batch_offset = base_offset
         self.last_batch_position = self.segments.active.size - size
 
+    def append_replicated(self, batches: bytes | bytearray | memoryview) -> ReplicatedAppendResult:
+        """Append the batches that the leader sent, as they are; see replicated_append.py.
+
+        Nothing in the broker calls this yet: a partition has one replica, its leader.
+
+        Raises:
+            InvalidReplicatedBatch: One is invalid; those before it were appended.
+            KafkaStorageError: They could not be written; the log end offset tells how far they
+                were.
+        """
+        if self.failure is not None:
+            raise KafkaStorageError(self.failure)
+        view = memoryview(batches)
+        positions, headers, reason = replicated_append.checked(
+            view, self.end_offset, self.leader_epochs.latest
+        )
+        gap = replicated_append.last_gap(positions, self.end_offset, self.gaps_to)
+        if gap:
+            # Recovery takes a gap for lost records, unless the checkpoint allows it.
+            self.gaps_to = gap + GAP_RESERVE
+            self._checkpoint(self.topic, self.partition)
+        first = 0
+        while first < len(positions):
+            count = self._write_run(view, positions, first)
+            replicated_append.replay(
+                view, positions[first : first + count], headers[first : first + count],
+                self.segments, self.producers, self.leader_epochs,
+            )  # fmt: skip
+            first += count
+        result = ReplicatedAppendResult(len(positions), self.end_offset)
+        if reason:
+            raise InvalidReplicatedBatch(reason, result)
+        return result
+
+    def _write_run(self, view: memoryview, positions: list[BatchPosition], first: int) -> int:
+        """Write as many batches as fit into one segment, rolled before if that is due; return
+        their number."""
+        begin, size, base_offset, last_offset, timestamp = positions[first]
+        segments = self.segments
+        try:
+            if segments.is_roll_due(size, last_offset, timestamp):
+                if last_offset - self.end_offset > RELATIVE_OFFSET_MAX:
+                    # The gap does not fit into the next segment either, so that begins behind it.
+                    self.end_offset = base_offset
+                self._roll()
+            active = segments.active
+            count = segments.count_fitting(positions, first)
+            last = positions[first + count - 1]
+            size = last.position + last.size - begin
+            self._space.take(size)
+            segments.preallocate(size)
+            active.append_run(view[begin : begin + size], positions[first : first + count])
+        except DiskFailed as error:
+            self.failure = str(error)
+            raise
+        self._advance(last.base_offset, last.last_offset, size)
+        self.last_batch_position = active.size - last.size
+        return count
+
     def begin_verification(
         self, producer_id: int, epoch: int, sequence: int, *, is_implicit: bool
     ) -> VerificationGuard | None:
@@ -330,9 +400,7 @@ class Log:
             if segments.is_roll_due(size, last_offset, max_timestamp):
                 self._roll()
             active = segments.active
-            position = active.size
-            if position + size > active.allocated and position >= segments.preallocated_from:
-                active.preallocate(size, self.config.segment_bytes)
+            segments.preallocate(size)
             view = memoryview(batch)
             head = self._header
             head[:] = view[:HEADER_SIZE]
@@ -492,6 +560,59 @@ class Log:
             if offset < kept:
                 self._disk.unlink(self.producers.snapshot_path(offset))
         self.deferred_deletes.add(paths, self.config.file_delete_delay_ms)
+
+    # -- truncating --------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int) -> int:
+        """Remove the records from the last batch boundary at or before an offset on; return the
+        log end offset.  See log_truncation.py.
+
+        Raises KafkaStorageError if the checkpoint could not be written: no record was removed.
+        DiskFailed after any later error: the next start recovers the log.
+        """
+        if offset < self.segments[0].base_offset:
+            return self.truncate_fully_and_start_at(offset)
+        if offset < self.end_offset:
+            cut = log_truncation.find_cut(self.segments, offset)
+            self._truncate(cut, min(self.log_start_offset, cut.end_offset))
+        return self.end_offset
+
+    def truncate_fully_and_start_at(self, offset: int) -> int:
+        """Remove all records, and begin an empty log at an offset; else as `truncate_to`."""
+        self._truncate(LogCut(0, 0, offset, is_whole_log=True), offset)
+        self.flush_state.durable_offset = offset
+        return self.end_offset
+
+    def _truncate(self, cut: LogCut, log_start_offset: int) -> None:
+        if self.failure is not None:
+            raise KafkaStorageError(self.failure)
+        self._flushes.lower(cut.end_offset, cut.position, is_whole_log=cut.is_whole_log)
+        if self.cleaner_offset >= 0:
+            self.cleaner_offset = min(self.cleaner_offset, cut.end_offset)
+        before, self.log_start_offset = self.log_start_offset, log_start_offset
+        try:
+            self._checkpoint(self.topic, self.partition)
+        except KafkaStorageError:
+            self.log_start_offset = before
+            raise
+        try:
+            removed = self._truncation.run(cut, has_gaps=self.gaps_to > 0)
+        except (OSError, KafkaStorageError, DiskFailed) as error:
+            self.failure = f"{self.directory} cannot be truncated: {error}"
+            raise DiskFailed(self.failure) from error
+        self.generation += 1
+        self.end_offset = self.last_batch_offset = cut.end_offset
+        # Of the segment that was created, which holds no record.
+        self.last_batch_position = self.flush_state.durable_position = 0
+        self.gaps_to = min(self.gaps_to, cut.end_offset)
+        self._snapshot_offset = min(self._snapshot_offset, cut.end_offset)
+        self.deferred_deletes.add(removed.granted, 0)
+        self.deferred_deletes.add(removed.others, self.config.file_delete_delay_ms)
+
+    @property
+    def truncation_count(self) -> int:
+        """Number of times the log was truncated; a cleaning that began before is cancelled."""
+        return self.flush_state.truncation_count
 
     # -- compaction --------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,6 +10,13 @@ from kafkalite.clock import Clock
 from kafkalite.storage.deferred_delete import DeferredDeletes
 from kafkalite.storage.disk import Disk, FreeSpace
 from kafkalite.storage.open_segments import OpenSegments
+
+Checkpoint = Callable[[str, int], None]
+"""Called with a topic and partition; raises KafkaStorageError if the checkpoint is not written."""
+
+
+def _no_checkpoint(topic: str, partition: int) -> None:
+    """Do nothing, for a log that is opened without a LogManager."""
 
 
 class LogEnvironment(NamedTuple):
@@ -20,6 +28,8 @@ class LogEnvironment(NamedTuple):
     deferred_deletes: DeferredDeletes
     """The deferred deletes, which get the files of removed segments."""
     open_segments: OpenSegments
+    checkpoint: Checkpoint = _no_checkpoint
+    """Writes the recovery point of a log, before it is truncated."""
 
     @classmethod
     def of(cls, directory: Path, clock: Clock, disk: Disk) -> LogEnvironment:

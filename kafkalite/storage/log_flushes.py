@@ -59,7 +59,7 @@ class LogFlush:
     """The flush that makes one log durable up to `target` (flusher.Flushable)."""
 
     __slots__ = ("directories", "directory", "done", "epochs", "error", "files", "is_lost",
-                 "refused", "state", "target")  # fmt: skip
+                 "refused", "state", "target", "truncation_count")  # fmt: skip
 
     def __init__(
         self,
@@ -73,6 +73,7 @@ class LogFlush:
         self.directory = directory
         self.state = state
         self.target = target
+        self.truncation_count = state.truncation_count
         self.files = files
         self.epochs = epochs
         self.directories = directories
@@ -86,6 +87,11 @@ class LogFlush:
     @property
     def where(self) -> Path:
         return self.directory
+
+    @property
+    def is_superseded(self) -> bool:
+        """True if the log was truncated since the flush was begun: its target may not exist."""
+        return self.truncation_count != self.state.truncation_count
 
     def run(self, disk: Disk, *, files_flushed: bool = False) -> None:
         """Flush, on any thread; an error is kept for collect.
@@ -111,6 +117,8 @@ class LogFlush:
             self.error = state.error
 
     def _run(self, disk: Disk, files_flushed: bool) -> None:
+        if self.is_superseded:
+            return
         if not files_flushed:
             for file in self.files:
                 disk.fdatasync(file.fileno())
@@ -230,6 +238,8 @@ class LogFlushes:
         """
         assert flush.error is None, "a failed flush ends the process"
         self._state.in_flight -= 1
+        if flush.is_superseded:
+            return
         if flush.epochs is not None:
             self._is_epochs_in_flight = False
         if flush.refused is not None:
@@ -239,6 +249,24 @@ class LogFlushes:
             )
         if not flush.is_lost:
             self._advance(flush.target)
+
+    def lower(self, end_offset: int, position: int, *, is_whole_log: bool) -> None:
+        """Lower the durable offset, before the log is truncated to this end.  If the whole log is
+        removed, no record of it counts as durable any more.
+
+        The flushes in flight neither write the leader epochs nor advance the durable offset then;
+        waits for one that runs now.
+        """
+        state = self._state
+        with state.lock:
+            state.truncation_count += 1
+        if is_whole_log:
+            end_offset = min(end_offset, self._segments[0].base_offset)
+        if state.durable_offset > end_offset:
+            state.durable_offset, state.durable_position = end_offset, position
+        if self._is_epochs_in_flight:
+            self._is_epochs_in_flight = False
+            self._epochs.unsaved = True
 
     def _advance(self, target: FlushTarget) -> None:
         self._created_count_flushed = max(self._created_count_flushed, target.created_count)

@@ -123,6 +123,7 @@ class LogManager:
             self._space,
             self._housekeeping.deferred_deletes,
             OpenSegments(),
+            self._checkpoint_lowered,
         )
         self._cleaner_checkpoint = CleanerCheckpoint(self.data, self._disk)
         self._loader = LogLoader(
@@ -492,6 +493,13 @@ class LogManager:
     def checkpoint(self) -> None:
         """Write the durable offset and start offset of each log."""
         self._housekeeping.checkpoint()
+
+    def _checkpoint_lowered(self, topic: str, partition: int) -> None:
+        found = self._logs[topic, partition]
+        if found.cleaner_offset >= 0:
+            self._cleaner_checkpoint.set(topic, partition, found.cleaner_offset)
+            self._cleaner_checkpoint.write(self.flusher)
+        self._housekeeping.checkpoint_lowered(found)
 
     # -- shutdown ----------------------------------------------------------------------------
 

@@ -88,6 +88,12 @@ class OpenTransactions:
         )
         return max(stable, min(log_start_offset, high_watermark))
 
+    def keep_ended(self, earlier: OpenTransactions, end_offset: int) -> None:
+        """Add the ended transactions of an earlier state whose markers are before an offset: after
+        a truncation they are in the log, and may not be committed yet."""
+        kept = {each for each in earlier._ended if each.last_offset < end_offset}
+        self._ended = deque(sorted(kept.union(self._ended), key=lambda each: each.last_offset))
+
     def restore(self, first_offsets: dict[int, int]) -> None:
         """Replace everything by these open transactions, given by producer id."""
         self._first_offsets = dict(sorted(first_offsets.items(), key=lambda each: each[1]))

@@ -40,7 +40,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kafkalite._ext import segment_walk
-from kafkalite._ext.segment_walk import AT_END, GAP, STORAGE_ERROR, ZEROS
+from kafkalite._ext.segment_walk import AT_END, GAP, STORAGE_ERROR, WHOLE, ZEROS
 from kafkalite.errors import KafkaStorageError
 from kafkalite.storage import layout, segment_swap
 from kafkalite.storage.disk import DISK_FULL_ERRORS, Disk, DiskFailed, sync_directory
@@ -173,6 +173,8 @@ class Recovery:
             self._cleaned_to = OFFSET_MAX
         self._is_foreign = known.gaps_to is None and self._cleaned_to > 0
         self.gaps_to = known.gaps_to or 0
+        # Batches that a leader sent may have gaps before them (replicated_append.py).
+        self._cleaned_to = max(self._cleaned_to, self.gaps_to)
 
     def _accepts_gap(self, end_offset: int, segment: LogSegment) -> bool:
         """Return whether offsets may be missing between this offset and the segment after it."""
@@ -382,27 +384,72 @@ class Recovery:
         epochs = self._load_epochs()
         if epochs is not None:
             self.leader_epochs = epochs
-            for offset in reversed(self._snapshots()):
-                number = sum(segment.base_offset <= offset for segment in self.segments) - 1
-                # Nothing before the first segment can be scanned, so its snapshot is always used.
-                latest = min(recovery_point, self._scan_from_max)
-                if number < 0 or offset > max(latest, self.segments[0].base_offset):
-                    continue
-                try:
-                    position = self.segments[number].boundary(offset)
-                    if position is None or not self._are_epochs_known(number, offset):
-                        continue
-                except KafkaStorageError:
-                    continue
-                if self.producers.load_snapshot(offset):
-                    self._restore_batches(number, position)
-                    return ScanStart(number, position, offset)
+            start = self._load_latest_snapshot(min(recovery_point, self._scan_from_max))
+            if start is not None:
+                return start
         else:
             self.leader_epochs.unsaved = True
+        return self._load_first_snapshot()
+
+    def _load_latest_snapshot(self, latest: int) -> ScanStart | None:
+        """Load the newest valid snapshot at or before an offset; return its place, or None."""
+        for offset in reversed(self._snapshots()):
+            number = sum(segment.base_offset <= offset for segment in self.segments) - 1
+            # Nothing before the first segment can be scanned, so its snapshot is always used.
+            if number < 0 or offset > max(latest, self.segments[0].base_offset):
+                continue
+            try:
+                position = self.segments[number].boundary(offset)
+                if position is None or not self._are_epochs_known(number, offset):
+                    continue
+            except KafkaStorageError:
+                continue
+            if self.producers.load_snapshot(offset):
+                self._restore_batches(number, position)
+                return ScanStart(number, position, offset)
+        return None
+
+    def _load_first_snapshot(self) -> ScanStart:
         first_offset = self.segments[0].base_offset
         if not self.producers.load_snapshot(first_offset):
             self.producers.clear()
         return ScanStart(0, 0, first_offset)
+
+    @classmethod
+    def reload_producers(
+        cls,
+        segments: list[LogSegment],
+        producers: ProducerStateManager,
+        epochs: LeaderEpochCache,
+        end_offset: int,
+    ) -> None:
+        """Replace the state of a log's producers by that before `end_offset`, where these segments
+        end: from the newest snapshot, and the batches after it.
+
+        Raises KafkaStorageError if the batches cannot be read.
+        """
+        first = segments[0]
+        recovery = cls(first.directory, first.disk, first.index_interval, first.created_ms)
+        recovery.segments, recovery.leader_epochs = segments, epochs
+        recovery.producers = producers
+        recovery._names = set(os.listdir(first.directory))
+        earlier = producers.transactions
+        producers.clear()
+        start = recovery._load_latest_snapshot(end_offset) or recovery._load_first_snapshot()
+        position = start.position
+        for segment in segments[start.number :]:
+            step = SegmentScan.begin(position, max(start.offset, segment.base_offset))
+            while step.code == WHOLE:
+                step = step.step(
+                    segment.descriptor, segment.size, segment.base_offset, segment.index_interval
+                )
+                for batch in step.produced:
+                    producers.replay(*batch)
+            if step.code != AT_END:
+                raise KafkaStorageError(segment.error_text(step.code, step.position))
+            position = 0
+        producers.transactions.keep_ended(earlier, end_offset)
+        producers.transactions.uncertain_below = min(earlier.uncertain_below, end_offset)
 
     def _are_epochs_known(self, number: int, offset: int) -> bool:
         """Return whether the epochs file has the epoch of the record before `offset`, at which the

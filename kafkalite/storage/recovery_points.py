@@ -19,20 +19,33 @@ checkpoint holds its points.  A power cut may remove it earlier, or bring back a
 after an unclean shutdown the checkpoints of all nodes are read, which keep the points of logs
 transferred away.  A durable offset and a log start offset never decrease, so the greatest is right.
 
+Only a truncation lowers a durable offset (log_truncation.py), and has the checkpoint written at
+once.  Left out: the greater point of a log that was transferred here before it was truncated stays
+in the checkpoint of its earlier node, and after an unclean shutdown such a log is not served.
+
 A clean-shutdown file is used once: it is removed before the first log is opened.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from kafkalite.errors import KafkaStorageError
 from kafkalite.ids import NO_ID, read_id, written_id
 from kafkalite.records.file_slice import OpenFile
 from kafkalite.storage import checkpoint, layout, partition_transfer
-from kafkalite.storage.disk import FAILURE_MARK, TRANSIENT_ERRORS, Disk, put_file, sync_directory
+from kafkalite.storage.disk import (
+    FAILURE_MARK,
+    TRANSIENT_ERRORS,
+    Disk,
+    failed,
+    put_file,
+    sync_directory,
+)
 from kafkalite.storage.known_state import KnownEnd, KnownLogState
 
 log = logging.getLogger("kafkalite.storage")
@@ -59,6 +72,7 @@ class RecoveryPoints:
         self._same_boot, self._points = _read_points(self._path)
         self._pending: set[str] = set()
         self._is_all_known = False
+        self._write_order = WriteOrder()
         self._written: tuple[bool, dict[str, Point]] | None = None
         if self._same_boot and self._path.exists():
             self._written = True, dict(self._points)
@@ -196,11 +210,34 @@ class RecoveryPoints:
             self._remove_handover_files(handover_files)
             return None
         return CheckpointWrite(
-            self._path, dict(self._points), handover_files, of_this_boot=of_this_boot
-        )
+            self._path, dict(self._points), handover_files, self._write_order,
+            of_this_boot=of_this_boot,
+        )  # fmt: skip
+
+    def write_lowered(self) -> None:
+        """Write the checkpoint synchronously because a point was lowered, twice, so that its
+        previous version has the lower point too.
+
+        Raises KafkaStorageError if it could not be written, or DiskFailed.
+        """
+        for _ in range(2):
+            self._written = None
+            write = self.begin_write()
+            assert write is not None, "the points differ from nothing"
+            write.run(self._disk)
+            if write.error is not None:
+                failed(write.error, f"{write.where} cannot be written")
+            self.written(write)
+            if write.refused is not None:
+                raise KafkaStorageError(
+                    f"{write.where} cannot be written: {write.refused.strerror}"
+                )
 
     def written(self, write: CheckpointWrite) -> None:
         """Take the result of a write, which may have failed for lack of space."""
+        if write.is_superseded:
+            self._handover_files |= write.handover_files
+            return
         if write.refused is not None:
             log.warning(
                 "Checkpoint cannot be written; the previous one stays valid. path=%s error=%r",
@@ -228,11 +265,29 @@ class RecoveryPoints:
         put_file(self._disk, self.directory / layout.CLEAN_SHUTDOWN, checkpoint.sealed(ends))
 
 
+class WriteOrder:
+    """The order of the checkpoint's writes: one that runs late must not replace a later one."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        """Held by the thread that writes."""
+        self.begun = 0
+        """Number of the write that was begun last."""
+        self.written = 0
+        """Number of the last write that ran."""
+
+
 class CheckpointWrite:
     """A write of the checkpoint, on any thread (flusher.Flushable)."""
 
     def __init__(
-        self, path: Path, points: dict[str, Point], handover_files: set[str], *, of_this_boot: bool
+        self,
+        path: Path,
+        points: dict[str, Point],
+        handover_files: set[str],
+        order: WriteOrder,
+        *,
+        of_this_boot: bool,
     ) -> None:
         self.where = path
         self.of_this_boot = of_this_boot
@@ -243,9 +298,22 @@ class CheckpointWrite:
         self.error: OSError | None = None
         self.refused: OSError | None = None
         self.done: Callable[[CheckpointWrite], None] | None = None
+        self.is_superseded = False
+        """True if a later write ran before this one, which then wrote nothing."""
+        self._order = order
+        order.begun += 1
+        self._number = order.begun
 
     def run(self, disk: Disk, *, files_flushed: bool = False) -> None:
         """Write the checkpoint; on a full disk a later one may succeed."""
+        with self._order.lock:
+            if self._number < self._order.written:
+                self.is_superseded = True
+                return
+            self._order.written = self._number
+            self._run(disk)
+
+    def _run(self, disk: Disk) -> None:
         try:
             boot_id = partition_transfer.boot_id() if self.of_this_boot else ""
             checkpoint.write(disk, self.where, {BOOT_ID: boot_id, **self.points})

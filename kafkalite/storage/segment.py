@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -110,6 +110,10 @@ class LogSegment:
         for suffix in (layout.LOG, layout.OFFSET_INDEX, layout.TIME_INDEX):
             path = directory / layout.file_name(base_offset, suffix)
             disk.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC).close()
+        stale = directory / layout.file_name(base_offset, layout.TXN_INDEX)
+        if stale.exists():
+            # A crash came while a segment with this base offset was being removed.
+            disk.unlink(stale)
         segment = cls(directory, base_offset, disk, index_interval, now_ms)
         segment._is_timestamp_loaded = True
         return segment
@@ -129,6 +133,11 @@ class LogSegment:
 
     def file_path(self, suffix: str) -> Path:
         return self.directory / layout.file_name(self.base_offset, suffix)
+
+    @property
+    def disk(self) -> Disk:
+        """The disk that holds its files."""
+        return self._disk
 
     @property
     def file(self) -> OpenFile:
@@ -198,6 +207,22 @@ class LogSegment:
         except OSError as error:
             self._truncate_torn()
             failed(error, f"{self.path} cannot be written")
+        self._note_batch(size, last_offset, max_timestamp)
+
+    def append_run(self, run: memoryview, batches: Sequence[BatchPosition]) -> None:
+        """Append consecutive batches as they are, in one write; raise KafkaStorageError or
+        DiskFailed, and then none of them was written."""
+        try:
+            pwritev_all(self._disk, self.descriptor, [run], self.size)
+        except OSError as error:
+            self._truncate_torn()
+            failed(error, f"{self.path} cannot be written")
+        for batch in batches:
+            self._note_batch(batch.size, batch.last_offset, batch.max_timestamp)
+
+    def _note_batch(self, size: int, last_offset: int, max_timestamp: int) -> None:
+        """Count a batch that was written at the end."""
+        position = self.size
         if max_timestamp > self.max_timestamp:
             self.max_timestamp = max_timestamp
             self.offset_of_max = last_offset
@@ -535,6 +560,36 @@ class LogSegment:
         except OSError as error:
             if error.errno not in DISK_FULL_ERRORS:
                 raise
+
+    def end_before(self, position: int) -> int:
+        """Return the offset after the last batch before a position at which a batch begins."""
+        if position == 0:
+            return self.base_offset
+        begin = self.offset_index.floor_position(position - 1)
+        code, at, next_offset, _, _ = segment_walk.walk_to_end(self.descriptor, begin, position)
+        if code != AT_END and begin:
+            # The index is wrong, and is rebuilt by `cut`.
+            code, at, next_offset, _, _ = segment_walk.walk_to_end(self.descriptor, 0, position)
+        if code != AT_END:
+            raise KafkaStorageError(self.error_text(code, at))
+        return next_offset
+
+    def cut(self, position: int, end_offset: int) -> None:
+        """Remove the batches from a position on, and close the segment; flush its files."""
+        if not (
+            self.offset_index.is_sound(self.size) and self.time_index.is_sound(RELATIVE_OFFSET_MAX)
+        ):
+            self.rebuild()
+        self.resume(position, end_offset)
+        if self.transaction_index is not None:
+            self.transaction_index.truncate_to(end_offset)
+        self.truncate(position)
+        self.finish()
+        files = [self.file, self.offset_index.file, self.time_index.file]
+        if self.transaction_index is not None and self.transaction_index.written:
+            files.append(self.transaction_index.file)
+        for file in files:
+            self._disk.fdatasync(file.fileno())
 
     def truncate(self, position: int) -> None:
         """Truncate the file to `position`; the indexes must have no entry beyond it."""

@@ -23,7 +23,12 @@ from kafkalite.storage.index import OffsetIndex, TimeIndex
 from kafkalite.storage.log_config import LogConfig
 from kafkalite.storage.log_environment import LogEnvironment
 from kafkalite.storage.open_transactions import CompletedTransaction
-from kafkalite.storage.segment import PREALLOCATED_FIRST, RELATIVE_OFFSET_MAX, LogSegment
+from kafkalite.storage.segment import (
+    PREALLOCATED_FIRST,
+    RELATIVE_OFFSET_MAX,
+    BatchPosition,
+    LogSegment,
+)
 from kafkalite.storage.transaction_index import TransactionIndex
 
 
@@ -126,6 +131,12 @@ class Segments(Sequence[LogSegment]):
 
     # -- rolling -----------------------------------------------------------------------------
 
+    def preallocate(self, size: int) -> None:
+        """Preallocate file space for the next `size` bytes, if there is none and it is worth it."""
+        active = self.active
+        if active.size + size > active.allocated and active.size >= self.preallocated_from:
+            active.preallocate(size, self.config.segment_bytes)
+
     def is_roll_due(self, size: int, last_offset: int, max_timestamp: int) -> bool:
         """Return whether the active segment must be rolled before a batch is appended."""
         active = self.active
@@ -140,23 +151,34 @@ class Segments(Sequence[LogSegment]):
             or active.age_ms(max_timestamp, self._clock) > self._age_ms_max
         )
 
+    def count_fitting(self, batches: Sequence[BatchPosition], first: int) -> int:
+        """Return how many of these batches, from index `first` on, can be appended before a roll
+        may be due; the first one always can."""
+        active = self.active
+        size = active.size + batches[first].size
+        entries_max = min(
+            self._offset_entries_max - active.offset_index.count,
+            self._time_entries_max - active.time_index.count,
+        )
+        begun = active.timestamp_of_first_batch() if active.size else batches[first].max_timestamp
+        for number in range(first + 1, min(len(batches), first + max(1, entries_max))):
+            _, added, _, last_offset, timestamp = batches[number]
+            size += added
+            age_ms = timestamp - begun if min(timestamp, begun) >= 0 else -1
+            if (
+                size > self.config.segment_bytes
+                or last_offset - active.base_offset > RELATIVE_OFFSET_MAX
+                or age_ms > self._age_ms_max
+            ):
+                return number - first
+        return max(1, min(len(batches) - first, entries_max))
+
     def roll(self, end_offset: int) -> None:
         """Make a new active segment, which begins at the log end offset.
 
         Raises OSError if it cannot be created, and then nothing has changed.
         """
-        closed = self.active
-        created = LogSegment.create(
-            self.directory, end_offset, self._disk, closed.index_interval, self._clock.wall_ms()
-        )
-        closed.share(self._open_segments)
-        self._open_segments.used(closed)
-        created.share(self._open_segments, self._flush_state)
-        self._segments.append(created)
-        self._base_offsets.append(end_offset)
-        self.active = created
-        self.created_count += 1
-        self._age_ms_max = self._drawn_age_ms()
+        self.begin(end_offset)
 
     # -- aborted transactions ----------------------------------------------------------------
 
@@ -195,6 +217,31 @@ class Segments(Sequence[LogSegment]):
         first_offset = self._base_offsets[0]
         self._aborting = [each for each in self._aborting if each.base_offset >= first_offset]
         return [path for segment in removed for path in segment.mark_deleted()]
+
+    def remove_last(self, count: int) -> list[LogSegment]:
+        """Remove the last `count` segments; return them, their files unchanged.  If none is left
+        the log needs `begin` next."""
+        kept = len(self._segments) - count
+        removed, self._segments = self._segments[kept:], self._segments[:kept]
+        del self._base_offsets[kept:]
+        self._aborting = _with_entries(self._segments)
+        return removed
+
+    def begin(self, offset: int) -> None:
+        """Make a new active segment behind those that were kept, whose last one is closed."""
+        created = LogSegment.create(
+            self.directory, offset, self._disk, self.config.index_interval_bytes,
+            self._clock.wall_ms(),
+        )  # fmt: skip
+        if self._segments:
+            self._segments[-1].share(self._open_segments)
+            self._open_segments.used(self._segments[-1])
+        created.share(self._open_segments, self._flush_state)
+        self._segments.append(created)
+        self._base_offsets.append(offset)
+        self.active = created
+        self.created_count += 1
+        self._age_ms_max = self._drawn_age_ms()
 
     def replace(self, first: int, count: int, cleaned: list[LogSegment]) -> None:
         """Replace `count` closed segments from index `first` on by others that cover the same

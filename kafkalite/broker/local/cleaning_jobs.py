@@ -6,8 +6,9 @@
     SWAPPED ◀─ the cleaner checkpoint is set
 
 A pass is cancelled when its partition is deleted or led elsewhere, when its topic is not compacted
-any more, and at the end of the cleaner's connection.  Its .cleaned files are deleted then, and
-again when the cleaner has stopped: until that the state is ABORTING, and no other pass begins.
+any more, when its log is truncated, and at the end of the cleaner's connection.  Its .cleaned files
+are deleted then, and again when the cleaner has stopped: until that the state is ABORTING, and no
+other pass begins.
 Records may be deleted during a pass; the swap then finds other segments, and the pass is repeated.
 
 A log that cannot be cleaned for an unexpected reason is UNCLEANABLE until the node restarts; other
@@ -83,7 +84,8 @@ class LastPass(NamedTuple):
 class ActivePass:
     """A pass that a cleaner works on."""
 
-    __slots__ = ("cancel", "descriptor", "is_swapping", "job", "partition", "reason", "start_ms")
+    __slots__ = ("cancel", "descriptor", "is_swapping", "job", "partition", "reason", "start_ms",
+                 "truncation_count")  # fmt: skip
 
     def __init__(
         self, partition: Partition, job: CleaningJob, start_ms: int, cancel: Callable[[str], object]
@@ -91,6 +93,7 @@ class ActivePass:
         self.partition = partition
         self.job = job
         self.start_ms = start_ms
+        self.truncation_count = partition.log.truncation_count
         self.cancel = cancel
         """Function that stops the cleaner, with the reason."""
         self.descriptor = os.memfd_create("cleaning-job", os.MFD_CLOEXEC)
@@ -346,7 +349,7 @@ class CleaningJobs:
 
     def _check(self, active: ActivePass) -> None:
         """Raise RequestTimedOut if a pass must not go on."""
-        reason = active.reason or self._reason_to_cancel(active.partition)
+        reason = active.reason or self._reason_to_cancel(active)
         if reason:
             raise RequestTimedOut(f"The cleaning was cancelled: {reason}.")
 
@@ -433,7 +436,7 @@ class CleaningJobs:
         """Cancel the passes that must not go on."""
         self._is_checking = False
         for active in list(self._passes.values()):
-            reason = self._reason_to_cancel(active.partition)
+            reason = self._reason_to_cancel(active)
             if reason and not active.reason:
                 log.info(
                     "Compaction is cancelled. partition=%s reason=%r",
@@ -456,14 +459,17 @@ class CleaningJobs:
     def _is_led(self, partition: Partition) -> bool:
         return self._node.replicas.of_topic(partition.topic_id).get(partition.index) is partition
 
-    def _reason_to_cancel(self, partition: Partition) -> str:
-        """Return why a partition must not be cleaned any more; empty if it may be."""
+    def _reason_to_cancel(self, active: ActivePass) -> str:
+        """Return why a pass must not go on; empty if it may."""
+        partition = active.partition
         if not self._is_led(partition):
             return "the partition is deleted or led elsewhere"
         if partition.log.failure is not None:
             return partition.log.failure
         if not partition.log.config.compacts:
             return "the topic is not compacted any more"
+        if partition.log.truncation_count != active.truncation_count:
+            return "the log was truncated"
         return ""
 
 
