@@ -162,6 +162,30 @@ def test_removed_leader_epoch_is_not_known_after_a_restart(tmp_path: Path) -> No
     assert log.leader_epochs.epochs == [3, 8]
 
 
+def test_state_after_a_truncation_is_that_of_the_batches_left(tmp_path: Path) -> None:
+    batches: list[bytes] = []
+    for number in range(12):
+        producer = 7 + number % 2
+        for content in (
+            transactional(producer, number // 2, b"%d" % number),
+            batch(b"other"),
+            marker(producer, commit=number % 3 == 0),
+        ):
+            batches.append(placed(content, len(batches), number // 4))
+    for end in range(len(batches)):
+        log = open_log(tmp_path / "t-0", VALUES)
+        log.append_replicated(b"".join(batches))
+        log.active.write_indexes()
+        log.truncate_to(end)
+        built = open_log(tmp_path / "t-1", VALUES)
+        if end:
+            built.append_replicated(b"".join(batches[:end]))
+        assert state_of(log) == state_of(built)
+        for each in (log, built):
+            each.release()
+            shutil.rmtree(each.directory)
+
+
 def test_recovery_point_is_checkpointed_before_records_are_removed(tmp_path: Path) -> None:
     logs = manager(tmp_path)
     log = logs.create("t", TOPIC_ID, 0, settings(VALUES))
