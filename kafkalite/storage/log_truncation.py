@@ -160,5 +160,5 @@ class LogTruncation:
         if self._epochs.unsaved:
             self._epochs.save(self._disk, directory / layout.LEADER_EPOCHS)
         self._producers.take_snapshot(offset)
-        self._segments.begin(offset)
+        self._segments.roll(offset)
         sync_directory(self._disk, directory)

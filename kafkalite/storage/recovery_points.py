@@ -20,10 +20,12 @@ after an unclean shutdown the checkpoints of all nodes are read, which keep the 
 transferred away.  A durable offset and a log start offset never decrease, so the greatest is right.
 
 Only a truncation lowers a durable offset (log_truncation.py), and has the checkpoint written at
-once.  Left out: the greater point of a log that was transferred here before it was truncated stays
-in the checkpoint of its earlier node, and after an unclean shutdown such a log is not served.
+once.
 
 A clean-shutdown file is used once: it is removed before the first log is opened.
+
+Left out: the greater point of a log that was transferred here before it was truncated stays in the
+checkpoint of its earlier node, and after an unclean shutdown such a log is not served.
 """
 
 from __future__ import annotations

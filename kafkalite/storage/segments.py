@@ -174,11 +174,24 @@ class Segments(Sequence[LogSegment]):
         return max(1, min(len(batches) - first, entries_max))
 
     def roll(self, end_offset: int) -> None:
-        """Make a new active segment, which begins at the log end offset.
+        """Make a new active segment, which begins at the log end offset; the last one, if any is
+        left, is closed.
 
         Raises OSError if it cannot be created, and then nothing has changed.
         """
-        self.begin(end_offset)
+        created = LogSegment.create(
+            self.directory, end_offset, self._disk, self.config.index_interval_bytes,
+            self._clock.wall_ms(),
+        )  # fmt: skip
+        if self._segments:
+            self._segments[-1].share(self._open_segments)
+            self._open_segments.used(self._segments[-1])
+        created.share(self._open_segments, self._flush_state)
+        self._segments.append(created)
+        self._base_offsets.append(end_offset)
+        self.active = created
+        self.created_count += 1
+        self._age_ms_max = self._drawn_age_ms()
 
     # -- aborted transactions ----------------------------------------------------------------
 
@@ -220,28 +233,12 @@ class Segments(Sequence[LogSegment]):
 
     def remove_last(self, count: int) -> list[LogSegment]:
         """Remove the last `count` segments; return them, their files unchanged.  If none is left
-        the log needs `begin` next."""
+        the log needs `roll` next."""
         kept = len(self._segments) - count
         removed, self._segments = self._segments[kept:], self._segments[:kept]
         del self._base_offsets[kept:]
         self._aborting = _with_entries(self._segments)
         return removed
-
-    def begin(self, offset: int) -> None:
-        """Make a new active segment behind those that were kept, whose last one is closed."""
-        created = LogSegment.create(
-            self.directory, offset, self._disk, self.config.index_interval_bytes,
-            self._clock.wall_ms(),
-        )  # fmt: skip
-        if self._segments:
-            self._segments[-1].share(self._open_segments)
-            self._open_segments.used(self._segments[-1])
-        created.share(self._open_segments, self._flush_state)
-        self._segments.append(created)
-        self._base_offsets.append(offset)
-        self.active = created
-        self.created_count += 1
-        self._age_ms_max = self._drawn_age_ms()
 
     def replace(self, first: int, count: int, cleaned: list[LogSegment]) -> None:
         """Replace `count` closed segments from index `first` on by others that cover the same
