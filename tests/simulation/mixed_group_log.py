@@ -1,4 +1,4 @@
-"""What the log of a group says, for the checks of a simulation: kept by no code of the coordinator.
+"""The state of a group by its log alone, for a simulation to compare with the coordinator.
 
 owners      the partitions of each member of a consumer group, assigned or to be revoked
 commit      the error code of an OffsetCommit, by the epochs in the log
