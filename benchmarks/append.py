@@ -15,11 +15,11 @@ from benchmarks.harness import Bench
 from benchmarks.report import OURS, Figure
 from kafkalite.clock import SystemClock
 from kafkalite.config.settings import Settings
-from kafkalite.storage.disk import DISK
-from kafkalite.storage.log import Log
-from kafkalite.storage.log_config import LogConfig
-from kafkalite.storage.log_environment import LogEnvironment
-from kafkalite.storage.partition_metadata import TopicIdPartition
+from kafkalite.storage.files.disk import DISK
+from kafkalite.storage.log.log import Log
+from kafkalite.storage.state.log_config import LogConfig
+from kafkalite.storage.state.log_environment import LogEnvironment
+from kafkalite.storage.state.partition_metadata import TopicIdPartition
 
 SIZES = {"16 KiB": 16 << 10, "1 MB": 1_000_000}
 BYTES_A_REPEAT = 300_000_000

@@ -23,9 +23,9 @@ import pytest
 from benchmarks.bench_log import workplace
 from kafkalite.records.batch import Record, build
 from kafkalite.records.compression import Codec
-from kafkalite.storage import layout
-from kafkalite.storage.cleaning import clean
-from kafkalite.storage.cleaning_job import CleaningJob, CleaningResult, SourceSegment
+from kafkalite.storage.compaction.cleaning import clean
+from kafkalite.storage.compaction.cleaning_job import CleaningJob, CleaningResult, SourceSegment
+from kafkalite.storage.files import layout
 
 COUNT = 2_000_000
 RECORDS_PER_BATCH = 150

@@ -30,12 +30,12 @@ import pytest
 from kafkalite.clock import SystemClock
 from kafkalite.config.settings import Settings
 from kafkalite.records.batch import Record, build
-from kafkalite.storage.disk import DISK
-from kafkalite.storage.log import Log
-from kafkalite.storage.log_config import LogConfig
-from kafkalite.storage.log_environment import LogEnvironment
-from kafkalite.storage.log_reader import read
-from kafkalite.storage.partition_metadata import TopicIdPartition
+from kafkalite.storage.files.disk import DISK
+from kafkalite.storage.log.log import Log
+from kafkalite.storage.log.log_reader import read
+from kafkalite.storage.state.log_config import LogConfig
+from kafkalite.storage.state.log_environment import LogEnvironment
+from kafkalite.storage.state.partition_metadata import TopicIdPartition
 
 BATCH_SIZE = 16 << 10
 REPEATS = 7

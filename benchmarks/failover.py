@@ -28,7 +28,7 @@ from benchmarks.subjects import Kafkalite
 from benchmarks.wire import Wire, frame, leaders
 from kafkalite.errors import raise_for
 from kafkalite.protocol.schemas.produce import PRODUCE
-from kafkalite.storage import checkpoint, layout
+from kafkalite.storage.files import checkpoint, layout
 
 WORKERS = 2
 PARTITIONS = 8

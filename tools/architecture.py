@@ -28,7 +28,14 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("storage", "transport", "coordination"),
     ("broker", "client"),
     (
-        "process", "cleaner", "exporter", "gateway", "registry", "connect", "mirror", "sql",
+        "process",
+        "cleaner",
+        "exporter",
+        "gateway",
+        "registry",
+        "connect",
+        "mirror",
+        "sql",
         "console",
     ),
     ("cli",),
@@ -37,6 +44,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 )
 
 INNER_LAYERS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "storage": (("files",), ("state",), ("segment",), ("compaction",), ("log",), ("manager",)),
     "broker": (("replica",), ("controller", "coordinator", "local", "share"), ("handlers",)),
     "client": (("net", "decoding"), ("group",), ("producer", "consumer", "share", "admin")),
     "coordination/groups": (("assignment", "offsets"), ("classic",), ("consumer", "share")),

@@ -6,8 +6,8 @@
     BatchFilter     drops the records that have later ones, rewrites their batches into a buffer of
                     output, and collects the index entries of the new segment
 
-Both loops run without the GIL over uncompressed batches and return at each batch that
-storage/cleaning.py decides about: compressed ones, those of transactions, and empty ones.
+Both loops run without the GIL over uncompressed batches and return at each batch about which
+storage/compaction/cleaning.py decides: compressed ones, those of transactions, and empty ones.
 
 Two keys with the same digest would be one key, as in Apache Kafka, whose digest is MD5.
 """

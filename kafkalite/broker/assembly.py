@@ -17,11 +17,11 @@ from kafkalite.config.settings import Settings
 from kafkalite.coordination.controller import Controller
 from kafkalite.coordination.image import SUPERVISOR_ID
 from kafkalite.ids import METADATA_TOPIC
-from kafkalite.storage.flusher import Flusher
-from kafkalite.storage.layout import directory_name
-from kafkalite.storage.log_manager import LogManager
-from kafkalite.storage.node_directories import evacuate, make_never_made
-from kafkalite.storage.partition_metadata import TopicIdPartition
+from kafkalite.storage.files.flusher import Flusher
+from kafkalite.storage.files.layout import directory_name
+from kafkalite.storage.manager.log_manager import LogManager
+from kafkalite.storage.manager.node_directories import evacuate, make_never_made
+from kafkalite.storage.state.partition_metadata import TopicIdPartition
 from kafkalite.transport.reactor import Reactor
 
 log = logging.getLogger("kafkalite.broker")

@@ -55,11 +55,11 @@ from kafkalite.coordination.leader_epochs import EpochRenewal
 from kafkalite.coordination.topic_names import TRANSACTION_STATE
 from kafkalite.ids import NO_ID
 from kafkalite.protocol.schemas.internal import CONFIG, FEATURE, TypedRecord
-from kafkalite.storage.flusher import Flusher
-from kafkalite.storage.layout import node_directory
-from kafkalite.storage.log import Log
-from kafkalite.storage.log_loader import LogKey
-from kafkalite.storage.log_manager import LogManager
+from kafkalite.storage.files.flusher import Flusher
+from kafkalite.storage.files.layout import node_directory
+from kafkalite.storage.log.log import Log
+from kafkalite.storage.manager.log_loader import LogKey
+from kafkalite.storage.manager.log_manager import LogManager
 from kafkalite.transport.reactor import Reactor, Timer
 
 log = logging.getLogger("kafkalite.broker")
@@ -125,9 +125,7 @@ class Node:
     def _add_coordinators(self) -> None:
         """Add the coordinators, and what ends transactions in the partitions of this node."""
         self.producer_ids = ProducerIdBlocks(self.controller, self.node_id)
-        self.groups = GroupCoordinators(
-            self.settings, self.metadata, self.replicas, self.reactor
-        )
+        self.groups = GroupCoordinators(self.settings, self.metadata, self.replicas, self.reactor)
         self.marker_writer = MarkerWriter(self.replicas, self.reactor)
         self.transactions = TransactionCoordinators(
             self.settings, self.metadata, self.replicas, self.producer_ids, self.marker_writer,

@@ -23,9 +23,9 @@ from kafkalite.cleaner.node_connection import NodeConnection
 from kafkalite.cleaner.throttle import Throttle
 from kafkalite.errors import KafkaError, KafkaStorageError, NetworkException, UnknownServerError
 from kafkalite.protocol.schemas import cleaning
-from kafkalite.storage import cleaning_files
-from kafkalite.storage.cleaning import CleaningCancelled, clean
-from kafkalite.storage.disk import DISK_FULL_ERRORS
+from kafkalite.storage.compaction import cleaning_files
+from kafkalite.storage.compaction.cleaning import CleaningCancelled, clean
+from kafkalite.storage.files.disk import DISK_FULL_ERRORS
 from kafkalite.transport.run_directory import cleaner_path, local_path
 
 log = logging.getLogger("kafkalite.cleaner")

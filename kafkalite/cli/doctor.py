@@ -265,7 +265,7 @@ def file_system(directory: Path) -> str:
 
 def free_space(directory: Path) -> CheckResult:
     """Check the free space against the default of storage.min.free.bytes."""
-    from kafkalite.storage.log_manager import MIN_FREE_MAX, MIN_FREE_SHARE
+    from kafkalite.storage.manager.log_manager import MIN_FREE_MAX, MIN_FREE_SHARE
 
     existing = nearest_existing(directory)
     disk = os.statvfs(existing)
@@ -310,7 +310,7 @@ def flush_time_s(descriptor: int) -> float:
 def stray_files(directory: Path) -> Iterator[CheckResult]:
     """Check for stray partition directories, and for a clean shutdown of the last run."""
     from kafkalite.process.status.ready import is_locked
-    from kafkalite.storage.layout import CLEAN_SHUTDOWN
+    from kafkalite.storage.files.layout import CLEAN_SHUTDOWN
 
     if not directory.is_dir():
         return

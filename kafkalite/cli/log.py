@@ -23,11 +23,11 @@ from kafkalite.cli.command import argument, command
 from kafkalite.errors import KafkaError, Refusal
 from kafkalite.records.batch import BatchHeader, Record, RecordBatch
 from kafkalite.records.file_slice import OpenFile
-from kafkalite.storage import layout
-from kafkalite.storage.leader_epochs import LeaderEpochCache
-from kafkalite.storage.producer_state import decoded
-from kafkalite.storage.segment import RELATIVE_OFFSET_MAX
-from kafkalite.storage.segment_scan import LEADER_EPOCHS_KNOWN, SegmentScan
+from kafkalite.storage.files import layout
+from kafkalite.storage.segment.segment import RELATIVE_OFFSET_MAX
+from kafkalite.storage.segment.segment_scan import LEADER_EPOCHS_KNOWN, SegmentScan
+from kafkalite.storage.state.leader_epochs import LeaderEpochCache
+from kafkalite.storage.state.producer_state import decoded
 
 KINDS = (layout.LOG, layout.OFFSET_INDEX, layout.TIME_INDEX, layout.SNAPSHOT)
 PROGRESS_S = 0.2

@@ -44,8 +44,8 @@ class TransactionalRecord(NamedTuple):
     producer_id: int
     producer_epoch: int
     guard: Any = None
-    """Shows the log that the transaction coordinator knew the partition (storage/verification.py);
-    not stored."""
+    """Shows the log that the transaction coordinator knew the partition
+    (storage/state/verification.py); not stored."""
 
 
 class TransactionEnd(NamedTuple):

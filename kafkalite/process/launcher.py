@@ -57,8 +57,8 @@ from kafkalite.process.single import SHAPE as SINGLE
 from kafkalite.process.single import SingleProcessBroker
 from kafkalite.process.status.publisher import RunningNode, StatusPublisher, role_of
 from kafkalite.process.status.ready import Ready
-from kafkalite.storage.log_directory import LogDirectory
-from kafkalite.storage.node_directories import check_directories
+from kafkalite.storage.manager.log_directory import LogDirectory
+from kafkalite.storage.manager.node_directories import check_directories
 from kafkalite.transport.reactor import Reactor
 
 log = logging.getLogger("kafkalite.process")
@@ -376,7 +376,8 @@ class Launcher:
             log.error("Node %d exited: %s; restarting it. %s", node_id, description, fields)
         elif not self.was_ready and (node_id == SUPERVISOR_ID or exited.code == REFUSED):
             self.refusal = Refusal(
-                exited.reason or f"node {node_id} (process {exited.pid}) exited before it was"
+                exited.reason
+                or f"node {node_id} (process {exited.pid}) exited before it was"
                 f" ready: {description}; see {self.data / LOG_FILE}"
             )
             self.shut_down()

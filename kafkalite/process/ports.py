@@ -7,7 +7,7 @@
 A node keeps its port as long as it exists; then the next new node gets it.  Node ids only increase,
 and ports that increased with them would collide with other programs or pass the last port.
 
-The ports are stored in the data directory, with a checksum (storage/checkpoint.py):
+The ports are stored in the data directory, with a checksum (storage/files/checkpoint.py):
 
     listeners    {"dedicated": [5], "free": false, "ports": {"0": 9092, "1": 9093, …}}
 
@@ -29,8 +29,8 @@ from typing import Any, NamedTuple
 
 from kafkalite.config.listener import Listener
 from kafkalite.errors import Refusal
-from kafkalite.storage import checkpoint
-from kafkalite.storage.disk import DISK, put_file
+from kafkalite.storage.files import checkpoint
+from kafkalite.storage.files.disk import DISK, put_file
 
 LISTENERS_FILE = "listeners"
 PORT_MAX = 65_535

@@ -42,9 +42,9 @@ from kafkalite.process.services.service_process import StartReport
 from kafkalite.process.services.table import SOCKET_KEYS, ConfiguredService
 from kafkalite.process.status.publisher import RunningNode, StatusPublisher, role_of
 from kafkalite.process.status.ready import Ready
-from kafkalite.storage.log_directory import LogDirectory
-from kafkalite.storage.log_manager import LogManager
-from kafkalite.storage.node_directories import check_directories
+from kafkalite.storage.manager.log_directory import LogDirectory
+from kafkalite.storage.manager.log_manager import LogManager
+from kafkalite.storage.manager.node_directories import check_directories
 from kafkalite.transport.reactor import Reactor
 
 log = logging.getLogger("kafkalite.process")

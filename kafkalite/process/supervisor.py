@@ -49,8 +49,8 @@ from kafkalite.process.options import default_workers
 from kafkalite.process.services.cleaner_service import CLEANER
 from kafkalite.protocol.schemas import bus, internal
 from kafkalite.protocol.schemas.bus import FRAME_SIZE_MAX
-from kafkalite.storage.log_manager import LogManager
-from kafkalite.storage.node_directories import evacuate
+from kafkalite.storage.manager.log_manager import LogManager
+from kafkalite.storage.manager.node_directories import evacuate
 from kafkalite.transport.bus import BusServer, Peer
 from kafkalite.transport.reactor import Reactor
 from kafkalite.transport.run_directory import BUS
@@ -75,9 +75,7 @@ def run(spec: SpawnSpec) -> int:
     if spec.is_first_start:
         create_missing_logs(controller, spec.data)
     existing = {*controller.image.nodes, *spec.nodes}
-    evacuate(
-        spec.data, existing, node.directory_of, logs.file_system, is_deleted=node.is_deleted
-    )
+    evacuate(spec.data, existing, node.directory_of, logs.file_system, is_deleted=node.is_deleted)
     node.serve_locally(spec.run_directory)
     node.open()
     supervisor = Supervisor(spec, node, controller, reactor)
@@ -262,8 +260,8 @@ class Supervisor:
         self._reactor.call_later(EVACUATION_MS, self._evacuate_periodically)
 
     def _locate(self, node_id: int, process: ProcessReport) -> None:
-            # Without a listener the node has no address: another program may have its port by now
-            # and would receive the records of our clients.
+        # Without a listener the node has no address: another program may have its port by now
+        # and would receive the records of our clients.
         port = 0 if process.state == BACKOFF else process.port
         self._controller.decide(
             lambda machine: machine.set_node_address(node_id, process.host, port, self._rack)

@@ -19,7 +19,7 @@ from kafkalite.broker.node_settings import reactor_limits
 from kafkalite.clock import SystemClock
 from kafkalite.process.loop import disable_automatic_gc, handle_signals
 from kafkalite.process.nodes.spawn_spec import SpawnSpec
-from kafkalite.storage.log_manager import LogManager
+from kafkalite.storage.manager.log_manager import LogManager
 from kafkalite.transport.bus import BusClient, Peer, identity_of
 from kafkalite.transport.reactor import Reactor
 from kafkalite.transport.run_directory import BUS

@@ -13,7 +13,7 @@ from kafkalite.protocol.schema import Fields
 from kafkalite.protocol.schemas.produce import PRODUCE
 from kafkalite.protocol.schemas.topics import CREATE_TOPICS, DELETE_TOPICS
 from kafkalite.records.batch import Record, batches, build
-from kafkalite.storage.log_reader import read
+from kafkalite.storage.log.log_reader import read
 from tests.simulation.cluster import ClientRequest, Cluster
 
 ALL = -1

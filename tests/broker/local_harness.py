@@ -18,7 +18,7 @@ from kafkalite.protocol.schemas import local
 from kafkalite.protocol.schemas.local import TypedRecord, read_packet, write_packet
 from kafkalite.records.batch import Record as Row
 from kafkalite.records.batch import batches, build
-from kafkalite.storage.log_reader import read
+from kafkalite.storage.log.log_reader import read
 from kafkalite.transport.ring import ProducerRing
 from kafkalite.transport.run_directory import local_path
 from tests.handlers.conftest import InProcess
@@ -158,9 +158,7 @@ class LocalClient:
 
     # -- writing -----------------------------------------------------------------------------
 
-    def request_ring(
-        self, transactional_id: str | None = None
-    ) -> tuple[dict[str, Any], list[int]]:
+    def request_ring(self, transactional_id: str | None = None) -> tuple[dict[str, Any], list[int]]:
         self.send(local.ATTACH(request_id=next(self.ids), transactional_id=transactional_id))
         answer, descriptors = self.receive()
         assert answer.kind is local.ATTACHED

@@ -12,7 +12,7 @@ import pytest
 
 from kafkalite.broker.controller.compaction_demand import CompactionDemand
 from kafkalite.config import topic as keys
-from kafkalite.storage.disk import Disk
+from kafkalite.storage.files.disk import Disk
 from tests.broker.local_harness import LocalNode
 from tests.broker.test_cleaning_jobs import Cleaner
 from tests.handlers.conftest import InProcess

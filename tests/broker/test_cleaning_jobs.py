@@ -20,12 +20,13 @@ from kafkalite.ids import NO_ID
 from kafkalite.protocol.schemas import cleaning
 from kafkalite.protocol.schemas.topics import DELETE_TOPICS
 from kafkalite.records.batch import Record, batches, build
-from kafkalite.storage import cleaner_candidates, cleaning_files, segment_swap
-from kafkalite.storage.cleaning import clean
-from kafkalite.storage.cleaning_job import CleaningJob, CleaningResult
-from kafkalite.storage.disk import DiskFailed
-from kafkalite.storage.layout import CLEANER_CHECKPOINT
-from kafkalite.storage.log_reader import read
+from kafkalite.storage.compaction import cleaning_files, segment_swap
+from kafkalite.storage.compaction.cleaning import clean
+from kafkalite.storage.compaction.cleaning_job import CleaningJob, CleaningResult
+from kafkalite.storage.files.disk import DiskFailed
+from kafkalite.storage.files.layout import CLEANER_CHECKPOINT
+from kafkalite.storage.log.log_reader import read
+from kafkalite.storage.manager import cleaner_candidates
 from tests.broker.local_harness import LocalClient, LocalNode, descriptor_count
 from tests.handlers.grouping import find
 from tests.handlers.test_compacted_topics import set_policy
@@ -236,9 +237,7 @@ def test_node_killed_between_two_groups_keeps_every_last_value(host, cleaner, mo
         copy.close()
 
 
-def test_swap_that_fails_once_committed_is_completed_by_the_next_start(
-    host, cleaner, monkeypatch
-):
+def test_swap_that_fails_once_committed_is_completed_by_the_next_start(host, cleaner, monkeypatch):
     fill(host)
     result = clean(cleaner.take(host.topic), lambda size: None)
     cleaning_files.write_result(cleaner.job_file, result)

@@ -31,8 +31,8 @@ from kafkalite.protocol.schemas.transaction_records import (
 )
 from kafkalite.records.batch import Record, build
 from kafkalite.records.control import TransactionMarker
-from kafkalite.storage.log import Log
-from kafkalite.storage.verification import NOT_REQUIRED
+from kafkalite.storage.log.log import Log
+from kafkalite.storage.state.verification import NOT_REQUIRED
 from tests.coordination.groups.harness import LIMITS, coordinator
 from tests.storage.cleaning_harness import DELETE_RETENTION_MS, run_pass
 from tests.storage.factories import NOW, close, open_log

@@ -31,9 +31,9 @@ from kafkalite.protocol.schemas.offsets import DELETE_RECORDS
 from kafkalite.protocol.schemas.topics import DELETE_TOPICS
 from kafkalite.records.batch import Record, batches, build
 from kafkalite.records.control import TransactionMarker
-from kafkalite.storage.cleaning import clean
-from kafkalite.storage.log_reader import read
-from kafkalite.storage.verification import NOT_REQUIRED
+from kafkalite.storage.compaction.cleaning import clean
+from kafkalite.storage.log.log_reader import read
+from kafkalite.storage.state.verification import NOT_REQUIRED
 from tests.broker.local_harness import LocalClient, LocalNode, batch_of, descriptor_count
 from tests.handlers.denying import Denying
 from tests.storage.cleaning_harness import job_of, no_throttle

@@ -6,7 +6,7 @@ import pytest
 
 from kafkalite import errors
 from kafkalite.broker.replica.epoch_renewals import EpochRenewals
-from kafkalite.storage import partition_transfer
+from kafkalite.storage.manager import partition_transfer
 
 NOT_LEADER = errors.NotLeaderOrFollower.code
 

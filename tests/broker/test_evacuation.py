@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import os
 
-from kafkalite.storage import partition_transfer
-from kafkalite.storage.disk import DISK
-from kafkalite.storage.known_state import KnownLogState
-from kafkalite.storage.layout import directory_name, node_directory
-from kafkalite.storage.partition_metadata import TopicIdPartition
+from kafkalite.storage.files.disk import DISK
+from kafkalite.storage.files.layout import directory_name, node_directory
+from kafkalite.storage.manager import partition_transfer
+from kafkalite.storage.state.known_state import KnownLogState
+from kafkalite.storage.state.partition_metadata import TopicIdPartition
 from tests.handlers.conftest import InProcess
 
 

@@ -16,8 +16,8 @@ from kafkalite.broker.replica.late_transactions import (
 )
 from kafkalite.protocol.schemas.transaction_records import TransactionState
 from kafkalite.records.batch import batches
-from kafkalite.storage import checkpoint, layout
-from kafkalite.storage.recovery_points import BOOT_ID
+from kafkalite.storage.files import checkpoint, layout
+from kafkalite.storage.manager.recovery_points import BOOT_ID
 from tests.broker.transacting import (
     UNVERIFIED,
     Transactions,

@@ -23,12 +23,12 @@ from kafkalite.coordination.image import NodeImage
 from kafkalite.errors import Fatal, KafkaStorageError, Refusal
 from kafkalite.protocol.schemas import internal
 from kafkalite.records.file_slice import OpenFile
-from kafkalite.storage.disk import DISK
-from kafkalite.storage.known_state import KnownLogState
-from kafkalite.storage.log import Log
-from kafkalite.storage.log_config import LogConfig
-from kafkalite.storage.log_environment import LogEnvironment
-from kafkalite.storage.partition_metadata import TopicIdPartition
+from kafkalite.storage.files.disk import DISK
+from kafkalite.storage.log.log import Log
+from kafkalite.storage.state.known_state import KnownLogState
+from kafkalite.storage.state.log_config import LogConfig
+from kafkalite.storage.state.log_environment import LogEnvironment
+from kafkalite.storage.state.partition_metadata import TopicIdPartition
 
 
 class HeldFlusher:

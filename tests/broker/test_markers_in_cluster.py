@@ -13,7 +13,7 @@ from kafkalite.errors import ConcurrentTransactions, KafkaStorageError
 from kafkalite.protocol.schemas import bus
 from kafkalite.protocol.schemas.transaction_records import TransactionRecord, TransactionState
 from kafkalite.records.batch import batches
-from kafkalite.storage.log_reader import read
+from kafkalite.storage.log.log_reader import read
 from tests.broker.transacting import (
     STATE_TOPIC,
     UNVERIFIED,

@@ -12,7 +12,7 @@ from kafkalite.broker.controller.metadata_log import encode_batch
 from kafkalite.broker.controller.metadata_reader import MetadataReader
 from kafkalite.errors import Fatal
 from kafkalite.protocol.schemas import internal
-from kafkalite.storage.disk import FAILURE_MARK, WriteBackFailed
+from kafkalite.storage.files.disk import FAILURE_MARK, WriteBackFailed
 from tests.simulation.disk import FaultyDisk, QuickDisk
 
 RECORDS = [internal.REMOVE_NODE(node_id=number) for number in range(4)]

@@ -10,7 +10,7 @@ from kafkalite.broker.replica.reconciler import ARRIVAL_WARNING_MS
 from kafkalite.config.resources import Resource
 from kafkalite.protocol.schemas.cluster import METADATA
 from kafkalite.protocol.schemas.fetch import FETCH
-from kafkalite.storage import layout
+from kafkalite.storage.files import layout
 from tests.broker.conftest import produced
 from tests.broker.test_settings import alter
 

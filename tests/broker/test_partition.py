@@ -18,11 +18,11 @@ from kafkalite.clock import ManualClock
 from kafkalite.config import topic as keys
 from kafkalite.errors import KafkaStorageError
 from kafkalite.records.control import TransactionMarker
-from kafkalite.storage import log_flushes
-from kafkalite.storage.disk import Disk
-from kafkalite.storage.flusher import Flusher
-from kafkalite.storage.log import Log
-from kafkalite.storage.verification import NOT_REQUIRED
+from kafkalite.storage.files.disk import Disk
+from kafkalite.storage.files.flusher import Flusher
+from kafkalite.storage.log import log_flushes
+from kafkalite.storage.log.log import Log
+from kafkalite.storage.state.verification import NOT_REQUIRED
 from kafkalite.transport.reactor import Reactor
 from tests.simulation.disk import FaultyDisk, QuickDisk
 from tests.storage.factories import batch, open_log, settings

@@ -14,7 +14,7 @@ from kafkalite.broker.machine_host import MachineHost
 from kafkalite.coordination.machine import DecisionResult
 from kafkalite.errors import CorruptMessage, KafkaStorageError
 from kafkalite.records.batch import batches
-from kafkalite.storage import log_reader
+from kafkalite.storage.log import log_reader
 from tests.handlers.conftest import InProcess
 
 
@@ -142,5 +142,3 @@ def test_foreign_and_invalid_records_are_skipped(kept, caplog):
         kept.restart()
     assert kept.machine.values == {b"a": b"2"}
     assert "records=2" in caplog.text
-
-

@@ -33,7 +33,7 @@ from kafkalite.errors import (
 from kafkalite.protocol.schemas.produce import PRODUCE
 from kafkalite.protocol.schemas.topics import DELETE_TOPICS
 from kafkalite.records.batch import Record, build
-from kafkalite.storage.disk import DiskFailed
+from kafkalite.storage.files.disk import DiskFailed
 from kafkalite.transport.ring import FRAMES_POSITION, REASONS, ProducerRing, RingError
 from tests.broker.local_harness import LocalClient, LocalNode, batch_of
 from tests.handlers.denying import Denying

@@ -11,11 +11,11 @@ import pytest
 from kafkalite.broker.controller.metadata_reader import MetadataReader
 from kafkalite.ids import METADATA_TOPIC
 from kafkalite.protocol.schemas.topics import CREATE_TOPICS
-from kafkalite.storage import partition_transfer
-from kafkalite.storage.disk import DISK
-from kafkalite.storage.known_state import KnownLogState
-from kafkalite.storage.layout import directory_name, node_directory
-from kafkalite.storage.partition_metadata import TopicIdPartition
+from kafkalite.storage.files.disk import DISK
+from kafkalite.storage.files.layout import directory_name, node_directory
+from kafkalite.storage.manager import partition_transfer
+from kafkalite.storage.state.known_state import KnownLogState
+from kafkalite.storage.state.partition_metadata import TopicIdPartition
 from tests.simulation.cluster import Cluster
 from tests.storage.factories import batch
 

@@ -11,7 +11,7 @@ from kafkalite.ids import new_id
 from kafkalite.protocol.schemas.produce import PRODUCE
 from kafkalite.protocol.schemas.transaction_records import Transaction, TransactionState
 from kafkalite.records.batch import Record, batches, build
-from kafkalite.storage.log_reader import read
+from kafkalite.storage.log.log_reader import read
 from tests.broker.conftest import Clients
 
 STATE_TOPIC = "__transaction_state"

@@ -17,9 +17,9 @@ from kafkalite.cleaner.throttle import Throttle
 from kafkalite.config import topic as keys
 from kafkalite.errors import NetworkException
 from kafkalite.records.batch import Record, build
-from kafkalite.storage import cleaning_files
-from kafkalite.storage.cleaner_candidates import OffsetMapLimits, cleanable_range, job_of
-from kafkalite.storage.log import Log
+from kafkalite.storage.compaction import cleaning_files
+from kafkalite.storage.log.log import Log
+from kafkalite.storage.manager.cleaner_candidates import OffsetMapLimits, cleanable_range, job_of
 from tests.storage.factories import NOW, open_log
 
 REQUEST = 5

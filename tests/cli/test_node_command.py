@@ -25,7 +25,7 @@ from kafkalite.errors import InvalidRequest
 from kafkalite.process.run_directory import RunDirectory
 from kafkalite.process.status.ready import STATUS_FILE
 from kafkalite.protocol.schemas.bus import HEARTBEAT, NODE_REPORT
-from kafkalite.storage.layout import LOCK
+from kafkalite.storage.files.layout import LOCK
 from kafkalite.testing import Broker
 from kafkalite.transport.bus import BusServer
 from kafkalite.transport.reactor import Reactor

@@ -17,8 +17,8 @@ from kafkalite.protocol.frame import write_header
 from kafkalite.protocol.schema import Api, Fields
 from kafkalite.protocol.schemas.topics import CREATE_TOPICS
 from kafkalite.records.batch import Record, build
-from kafkalite.storage.log_directory import LogDirectory
-from kafkalite.storage.log_manager import LogManager
+from kafkalite.storage.manager.log_directory import LogDirectory
+from kafkalite.storage.manager.log_manager import LogManager
 from kafkalite.transport.reactor import Reactor
 from tests.handlers.grouping import find
 

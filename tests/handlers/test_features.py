@@ -9,7 +9,7 @@ from kafkalite.broker.security import ALTER
 from kafkalite.protocol.schemas import transaction_records
 from kafkalite.protocol.schemas.cluster import API_VERSIONS, UPDATE_FEATURES
 from kafkalite.records.batch import batches
-from kafkalite.storage.log_reader import read
+from kafkalite.storage.log.log_reader import read
 from tests.handlers.denying import Denying
 from tests.handlers.grouping import find
 from tests.handlers.transacting import add, end, hold_markers, host, init, stored

@@ -13,7 +13,7 @@ from kafkalite.broker.security import READ
 from kafkalite.protocol.schemas.fetch import FETCH
 from kafkalite.protocol.schemas.topics import DELETE_TOPICS
 from kafkalite.records.batch import Record, batches, build
-from kafkalite.storage import log_reader
+from kafkalite.storage.log import log_reader
 from tests.handlers.conftest import InProcess
 from tests.handlers.denying import Denying
 

@@ -16,7 +16,7 @@ from kafkalite.protocol.schemas.offsets import (
 from kafkalite.records.batch import Record, build
 from kafkalite.records.compression import Codec
 from kafkalite.records.decode_steps import finish
-from kafkalite.storage.timestamps import TimestampOffset, search_timestamp
+from kafkalite.storage.log.timestamps import TimestampOffset, search_timestamp
 from tests.handlers.denying import Denying
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3

@@ -14,7 +14,7 @@ from kafkalite.protocol.schemas.configs import INCREMENTAL_ALTER_CONFIGS
 from kafkalite.protocol.schemas.produce import PRODUCE
 from kafkalite.records.batch import Record, RecordBatch, batches, build
 from kafkalite.records.compression import Codec, compress, decompress
-from kafkalite.storage.log_reader import read
+from kafkalite.storage.log.log_reader import read
 from kafkalite.transport.connection import Disconnect
 from tests.handlers.conftest import InProcess
 from tests.handlers.denying import Denying

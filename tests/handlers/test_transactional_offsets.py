@@ -15,7 +15,7 @@ from kafkalite.protocol.schemas.groups import OFFSET_COMMIT, OFFSET_FETCH
 from kafkalite.protocol.schemas.transactions import DESCRIBE_PRODUCERS, TXN_OFFSET_COMMIT
 from kafkalite.records.batch import batches
 from kafkalite.records.control import TransactionMarker
-from kafkalite.storage import log_reader
+from kafkalite.storage.log import log_reader
 from tests.handlers.conftest import InProcess
 from tests.handlers.denying import Denying
 from tests.handlers.grouping import commit as plain_commit
@@ -431,9 +431,7 @@ def test_commit_and_marker_while_the_group_is_loading_are_retriable(coordinator,
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_transaction_coordinator_elsewhere_is_not_available(
-    coordinator, version, monkeypatch
-):
+def test_transaction_coordinator_elsewhere_is_not_available(coordinator, version, monkeypatch):
     app = TransactionalApp(coordinator, version).begin()
 
     def elsewhere(_):

@@ -13,7 +13,7 @@ from kafkalite.protocol.schemas.produce import PRODUCE
 from kafkalite.protocol.schemas.transaction_records import NO_TIMEOUT_MS, TransactionState
 from kafkalite.protocol.schemas.transactions import DESCRIBE_TRANSACTIONS, INIT_PRODUCER_ID
 from kafkalite.records.batch import Record, batches, build
-from kafkalite.storage.log_reader import read
+from kafkalite.storage.log.log_reader import read
 from kafkalite.transport.connection import Disconnect
 from tests.handlers.conftest import InProcess
 from tests.handlers.denying import Denying

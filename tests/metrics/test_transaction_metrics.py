@@ -15,7 +15,7 @@ from kafkalite.protocol.schemas.transaction_records import (
     TransactionState,
 )
 from kafkalite.records.batch import Record, build
-from kafkalite.storage.verification import NOT_REQUIRED
+from kafkalite.storage.state.verification import NOT_REQUIRED
 from tests.broker.transacting import create_state_topic
 
 WAITING = "kafkalite_transaction_markers_waiting"

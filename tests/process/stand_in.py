@@ -26,7 +26,7 @@ from kafkalite.process.loop import handle_signals
 from kafkalite.process.nodes import child_setup
 from kafkalite.process.options import Options
 from kafkalite.protocol.schemas.bus import DESIRED_NODES, read_frame, write_frame
-from kafkalite.storage.disk import WriteBackFailed
+from kafkalite.storage.files.disk import WriteBackFailed
 from kafkalite.transport.reactor import Reactor
 
 LOOK_MS = 5

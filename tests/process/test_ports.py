@@ -16,7 +16,7 @@ from kafkalite.process.ports import (
     load_ports,
     save_ports,
 )
-from kafkalite.storage import checkpoint
+from kafkalite.storage.files import checkpoint
 from tests.process.harness import LauncherHarness, free_range
 from tests.process.waiting import until
 

@@ -10,8 +10,9 @@ import confluent_kafka
 import pytest
 
 from kafkalite.records.batch import batches
-from kafkalite.storage import checkpoint, layout, partition_transfer
-from kafkalite.storage.recovery_points import BOOT_ID
+from kafkalite.storage.files import checkpoint, layout
+from kafkalite.storage.manager import partition_transfer
+from kafkalite.storage.manager.recovery_points import BOOT_ID
 from kafkalite.testing import Broker
 from tests.process.waiting import WAIT_S_MAX, until
 

@@ -14,7 +14,7 @@ import pytest
 from kafkalite.protocol.schemas import transaction_records
 from kafkalite.protocol.schemas.transaction_records import TransactionState
 from kafkalite.records.batch import batches
-from kafkalite.storage import layout
+from kafkalite.storage.files import layout
 from kafkalite.testing import Broker
 from tests.process.waiting import WAIT_S_MAX, until
 

@@ -12,9 +12,10 @@ from typing import Any
 
 from kafkalite.ids import METADATA_TOPIC
 from kafkalite.records.batch import batches
-from kafkalite.storage import layout, node_directories
-from kafkalite.storage.log_reader import read
-from kafkalite.storage.partition_metadata import TopicIdPartition
+from kafkalite.storage.files import layout
+from kafkalite.storage.log.log_reader import read
+from kafkalite.storage.manager import node_directories
+from kafkalite.storage.state.partition_metadata import TopicIdPartition
 from tests.simulation.cluster import Cluster
 from tests.simulation.workload import ClusterWorkload, PartitionKey
 

@@ -31,9 +31,9 @@ from kafkalite.protocol.frame import write_header
 from kafkalite.protocol.schema import Api, Fields
 from kafkalite.protocol.schemas import bus
 from kafkalite.protocol.schemas.bus import TypedRecord
-from kafkalite.storage.log_directory import LogDirectory
-from kafkalite.storage.log_manager import LogManager
-from kafkalite.storage.node_directories import check_directories, evacuate
+from kafkalite.storage.manager.log_directory import LogDirectory
+from kafkalite.storage.manager.log_manager import LogManager
+from kafkalite.storage.manager.node_directories import check_directories, evacuate
 from kafkalite.transport.bus import Peer, identity_of, peer_of
 from kafkalite.transport.reactor import Reactor
 from tests.handlers.conftest import Wire

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kafkalite.records.file_slice import OpenFile
-from kafkalite.storage.disk import Disk
+from kafkalite.storage.files.disk import Disk
 
 
 class RecordingDisk(Disk):

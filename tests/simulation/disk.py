@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from kafkalite.records.file_slice import OpenFile
-from kafkalite.storage.disk import Disk
-from kafkalite.storage.file_system import EXT4
+from kafkalite.storage.files.disk import Disk
+from kafkalite.storage.files.file_system import EXT4
 
 CALLS = ("open", "pwritev", "pwrite", "ftruncate", "posix_fallocate", "fdatasync", "fsync",
          "rename", "unlink", "mkdir", "rmdir", "syncfs")  # fmt: skip

@@ -32,8 +32,8 @@ from kafkalite.client.producer.sender import Sender
 from kafkalite.client.producer.state import ProducerState
 from kafkalite.errors import KafkaError
 from kafkalite.records.batch import RecordBatch
-from kafkalite.storage.disk import Disk
-from kafkalite.storage.producer_state import ProducerStateManager
+from kafkalite.storage.files.disk import Disk
+from kafkalite.storage.state.producer_state import ProducerStateManager
 
 NODE = 1
 

@@ -21,8 +21,8 @@ from kafkalite.clock import ManualClock
 from kafkalite.config import topic as keys
 from kafkalite.errors import OffsetOutOfRange, OutOfOrderSequenceNumber
 from kafkalite.records.batch import Codec
-from kafkalite.storage.log_reader import read
-from kafkalite.storage.segment import LogSegment
+from kafkalite.storage.log.log_reader import read
+from kafkalite.storage.segment.segment import LogSegment
 from tests.simulation.disk import QuickDisk
 from tests.storage.factories import NOW, batch, close, found_since, open_log, produced, records_of
 

@@ -29,7 +29,7 @@ from kafkalite.protocol.schemas.transactions import (
     TXN_OFFSET_COMMIT,
 )
 from kafkalite.records.batch import Record, batches, build
-from kafkalite.storage.log_reader import read
+from kafkalite.storage.log.log_reader import read
 from tests.simulation.cluster import ClientRequest, Cluster
 from tests.simulation.faults import ClusterFaults
 

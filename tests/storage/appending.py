@@ -9,8 +9,8 @@ from pathlib import Path
 from kafkalite.clock import SystemClock
 from kafkalite.config import topic as keys
 from kafkalite.config.settings import Settings
-from kafkalite.storage.log_directory import LogDirectory
-from kafkalite.storage.log_manager import LogManager
+from kafkalite.storage.manager.log_directory import LogDirectory
+from kafkalite.storage.manager.log_manager import LogManager
 from tests.storage.factories import TOPIC_ID, produced
 
 

@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from kafkalite.records.batch import Record, RecordBatch, batches
-from kafkalite.storage import segment_swap
-from kafkalite.storage.aborted_lookup import aborted_between
-from kafkalite.storage.cleaning import clean
-from kafkalite.storage.cleaning_job import (
+from kafkalite.storage.compaction import segment_swap
+from kafkalite.storage.compaction.cleaning import clean
+from kafkalite.storage.compaction.cleaning_job import (
     CleaningJob,
     CleaningResult,
     LiveProducer,
     SourceSegment,
 )
-from kafkalite.storage.disk import Disk
-from kafkalite.storage.log import Log
-from kafkalite.storage.log_reader import read
+from kafkalite.storage.files.disk import Disk
+from kafkalite.storage.log.log import Log
+from kafkalite.storage.log.log_reader import read
+from kafkalite.storage.segment.aborted_lookup import aborted_between
 from tests.simulation.disk import QuickDisk
 from tests.storage.factories import NOW
 

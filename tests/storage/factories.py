@@ -12,16 +12,16 @@ from kafkalite.config import topic as keys
 from kafkalite.config.settings import Settings
 from kafkalite.records.batch import Record, batches, build
 from kafkalite.records.decode_steps import finish
-from kafkalite.storage.disk import Disk
-from kafkalite.storage.known_state import KnownEnd, KnownLogState
-from kafkalite.storage.log import Log
-from kafkalite.storage.log_config import LogConfig
-from kafkalite.storage.log_directory import LogDirectory
-from kafkalite.storage.log_environment import LogEnvironment
-from kafkalite.storage.log_manager import LogManager
-from kafkalite.storage.log_reader import read
-from kafkalite.storage.partition_metadata import TopicIdPartition
-from kafkalite.storage.timestamps import Search, TimestampOffset, search_timestamp
+from kafkalite.storage.files.disk import Disk
+from kafkalite.storage.log.log import Log
+from kafkalite.storage.log.log_reader import read
+from kafkalite.storage.log.timestamps import Search, TimestampOffset, search_timestamp
+from kafkalite.storage.manager.log_directory import LogDirectory
+from kafkalite.storage.manager.log_manager import LogManager
+from kafkalite.storage.state.known_state import KnownEnd, KnownLogState
+from kafkalite.storage.state.log_config import LogConfig
+from kafkalite.storage.state.log_environment import LogEnvironment
+from kafkalite.storage.state.partition_metadata import TopicIdPartition
 from tests.simulation.disk import QuickDisk
 
 TOPIC_ID = bytes(range(16))

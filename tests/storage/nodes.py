@@ -6,10 +6,10 @@ from pathlib import Path
 
 from kafkalite.clock import ManualClock
 from kafkalite.ids import NO_ID
-from kafkalite.storage import layout
-from kafkalite.storage.disk import Disk
-from kafkalite.storage.log import Log
-from kafkalite.storage.log_manager import LogManager
+from kafkalite.storage.files import layout
+from kafkalite.storage.files.disk import Disk
+from kafkalite.storage.log.log import Log
+from kafkalite.storage.manager.log_manager import LogManager
 from tests.storage.factories import TOPIC_ID, manager, settings
 
 T = ("t", 0)

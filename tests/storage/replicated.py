@@ -6,7 +6,7 @@ from typing import Any
 
 from kafkalite._ext.record_batch import HEADER_SIZE, assign_offset, header
 from kafkalite.records.control import TransactionMarker
-from kafkalite.storage.log import Log
+from kafkalite.storage.log.log import Log
 from tests.storage.factories import NOW, batch
 
 

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kafkalite.config.topic import SEGMENT_BYTES
-from kafkalite.storage import aborted_lookup, log_reader, transaction_index
-from kafkalite.storage.aborted_lookup import aborted_between
-from kafkalite.storage.open_transactions import CompletedTransaction
-from kafkalite.storage.transaction_index import BLOCK_COUNT, TransactionIndex
+from kafkalite.storage.log import log_reader
+from kafkalite.storage.segment import aborted_lookup, transaction_index
+from kafkalite.storage.segment.aborted_lookup import aborted_between
+from kafkalite.storage.segment.transaction_index import BLOCK_COUNT, TransactionIndex
+from kafkalite.storage.state.open_transactions import CompletedTransaction
 from tests.simulation.disk import QuickDisk
 from tests.storage.factories import close, open_log
 from tests.storage.test_log_transactions import aborted, add, end

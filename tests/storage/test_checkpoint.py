@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kafkalite.storage import checkpoint
-from kafkalite.storage.disk import DISK
+from kafkalite.storage.files import checkpoint
+from kafkalite.storage.files.disk import DISK
 
 DAMAGED = b"kafkalite 1 0000000000000000\n{}\n"
 

@@ -10,8 +10,16 @@ import pytest
 from kafkalite.config import topic as keys
 from kafkalite.errors import CorruptMessage
 from kafkalite.records.batch import Record, build
-from kafkalite.storage import cleaning_files
-from kafkalite.storage.cleaner_candidates import (
+from kafkalite.storage.compaction import cleaning_files
+from kafkalite.storage.compaction.cleaning_job import (
+    CleanedGroup,
+    CleanedSegment,
+    CleaningCounts,
+    CleaningResult,
+    SourceSegment,
+)
+from kafkalite.storage.log.log import Log
+from kafkalite.storage.manager.cleaner_candidates import (
     CleanableRange,
     OffsetMapLimits,
     aborted_in,
@@ -20,15 +28,7 @@ from kafkalite.storage.cleaner_candidates import (
     job_of,
     live_producers,
 )
-from kafkalite.storage.cleaning_job import (
-    CleanedGroup,
-    CleanedSegment,
-    CleaningCounts,
-    CleaningResult,
-    SourceSegment,
-)
-from kafkalite.storage.log import Log
-from kafkalite.storage.transaction_index import AbortedTransaction
+from kafkalite.storage.segment.transaction_index import AbortedTransaction
 from tests.storage.factories import NOW, open_log, settings
 
 COMPACTED = {keys.CLEANUP_POLICY: ("compact",), keys.SEGMENT_BYTES: 1 << 20}

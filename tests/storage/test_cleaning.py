@@ -17,11 +17,11 @@ from kafkalite.errors import KafkaStorageError
 from kafkalite.records.batch import Record, RecordBatch, batches, build
 from kafkalite.records.compression import Codec
 from kafkalite.records.control import TransactionMarker
-from kafkalite.storage import layout
-from kafkalite.storage.cleaning import CleaningCancelled, clean
-from kafkalite.storage.disk import DISK_FULL_ERRORS
-from kafkalite.storage.log import Log
-from kafkalite.storage.verification import NOT_REQUIRED
+from kafkalite.storage.compaction.cleaning import CleaningCancelled, clean
+from kafkalite.storage.files import layout
+from kafkalite.storage.files.disk import DISK_FULL_ERRORS
+from kafkalite.storage.log.log import Log
+from kafkalite.storage.state.verification import NOT_REQUIRED
 from tests.simulation.disk import QuickDisk
 from tests.storage import cleaning_harness as harness
 from tests.storage.cleaning_harness import (

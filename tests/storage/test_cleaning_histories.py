@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from kafkalite.config import topic as keys
 from kafkalite.records.batch import Record, build
 from kafkalite.records.compression import Codec
-from kafkalite.storage.cleaning import clean
-from kafkalite.storage.log import Log
-from kafkalite.storage.verification import NOT_REQUIRED
+from kafkalite.storage.compaction.cleaning import clean
+from kafkalite.storage.log.log import Log
+from kafkalite.storage.state.verification import NOT_REQUIRED
 from tests.simulation.disk import QuickDisk
 from tests.storage import cleaning_harness as harness
 from tests.storage.cleaning_harness import (

@@ -16,10 +16,10 @@ import pytest
 
 from kafkalite.errors import KafkaError, KafkaStorageError
 from kafkalite.records.batch import batches
-from kafkalite.storage import layout
-from kafkalite.storage.known_state import KnownEnd
-from kafkalite.storage.log import Log
-from kafkalite.storage.log_reader import read
+from kafkalite.storage.files import layout
+from kafkalite.storage.log.log import Log
+from kafkalite.storage.log.log_reader import read
+from kafkalite.storage.state.known_state import KnownEnd
 from tests.storage.factories import NOW, batch, close, open_log, produced, values_of
 
 COUNT = 60

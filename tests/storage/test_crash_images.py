@@ -17,7 +17,7 @@ import pytest
 
 from kafkalite.clock import ManualClock
 from kafkalite.config import topic as keys
-from kafkalite.storage import layout
+from kafkalite.storage.files import layout
 from tests.simulation.crash import Crash, RecordingDisk
 from tests.storage.factories import batch, close, open_log, produced, values_of
 

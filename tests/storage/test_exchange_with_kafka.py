@@ -21,14 +21,14 @@ from kafkalite.config.settings import Settings
 from kafkalite.records.batch import Record, batches, build
 from kafkalite.records.compression import Codec
 from kafkalite.records.control import TransactionMarker
-from kafkalite.storage import cleaner_checkpoint
-from kafkalite.storage.disk import DISK
-from kafkalite.storage.log import Log
-from kafkalite.storage.log_config import LogConfig
-from kafkalite.storage.log_environment import LogEnvironment
-from kafkalite.storage.log_reader import read
-from kafkalite.storage.partition_metadata import TopicIdPartition
-from kafkalite.storage.verification import NOT_REQUIRED
+from kafkalite.storage.compaction import cleaner_checkpoint
+from kafkalite.storage.files.disk import DISK
+from kafkalite.storage.log.log import Log
+from kafkalite.storage.log.log_reader import read
+from kafkalite.storage.state.log_config import LogConfig
+from kafkalite.storage.state.log_environment import LogEnvironment
+from kafkalite.storage.state.partition_metadata import TopicIdPartition
+from kafkalite.storage.state.verification import NOT_REQUIRED
 from tests.storage import cleaning_harness as harness
 from tests.storage.factories import close
 from tools import apache_kafka

@@ -18,8 +18,8 @@ import pytest
 from kafkalite.clock import ManualClock
 from kafkalite.config import topic as keys
 from kafkalite.errors import KafkaStorageError
-from kafkalite.storage.disk import DISK, DiskFailed, FreeSpace
-from kafkalite.storage.log import Log
+from kafkalite.storage.files.disk import DISK, DiskFailed, FreeSpace
+from kafkalite.storage.log.log import Log
 from tests.simulation.disk import FaultyDisk, FullDisk
 from tests.storage.factories import batch, close, open_log, produced, values_of
 

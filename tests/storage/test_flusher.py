@@ -16,15 +16,15 @@ from kafkalite.config import topic as keys
 from kafkalite.errors import KafkaStorageError
 from kafkalite.records.batch import batches
 from kafkalite.records.file_slice import OpenFile
-from kafkalite.storage import file_system, layout
-from kafkalite.storage.disk import DISK, FAILURE_MARK, Disk, DiskFailed, WriteBackFailed
-from kafkalite.storage.file_system import FileSystem
-from kafkalite.storage.flusher import SYNCFS_FROM, Flusher, flush_all
-from kafkalite.storage.leader_epochs import LeaderEpochCache
-from kafkalite.storage.log import Log
-from kafkalite.storage.log_flushes import LogFlush
-from kafkalite.storage.log_reader import read
-from kafkalite.storage.write_back import flush_directory, write_back_failed
+from kafkalite.storage.files import file_system, layout
+from kafkalite.storage.files.disk import DISK, FAILURE_MARK, Disk, DiskFailed, WriteBackFailed
+from kafkalite.storage.files.file_system import FileSystem
+from kafkalite.storage.files.flusher import SYNCFS_FROM, Flusher, flush_all
+from kafkalite.storage.files.write_back import flush_directory, write_back_failed
+from kafkalite.storage.log.log import Log
+from kafkalite.storage.log.log_flushes import LogFlush
+from kafkalite.storage.log.log_reader import read
+from kafkalite.storage.state.leader_epochs import LeaderEpochCache
 from tests.process.waiting import until
 from tests.simulation.disk import FaultyDisk, QuickDisk, ReportingDisk
 from tests.storage.factories import TOPIC_ID, batch, manager, open_below, open_log, settings

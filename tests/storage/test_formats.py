@@ -10,11 +10,11 @@ import pytest
 from kafkalite._ext.record_batch import crc32c
 from kafkalite.config import topic as keys
 from kafkalite.ids import read_id, written_id
-from kafkalite.storage import checkpoint, layout
-from kafkalite.storage.disk import DISK, put_file
-from kafkalite.storage.leader_epochs import LeaderEpochCache
-from kafkalite.storage.log_manager import metadata_text
-from kafkalite.storage.producer_state import decoded
+from kafkalite.storage.files import checkpoint, layout
+from kafkalite.storage.files.disk import DISK, put_file
+from kafkalite.storage.manager.log_manager import metadata_text
+from kafkalite.storage.state.leader_epochs import LeaderEpochCache
+from kafkalite.storage.state.producer_state import decoded
 from tests.simulation.crash import RecordingDisk
 from tests.storage.factories import NOW, batch, close, open_log, produced
 

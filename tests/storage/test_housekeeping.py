@@ -15,14 +15,14 @@ from kafkalite.clock import ManualClock
 from kafkalite.config import topic as keys
 from kafkalite.config.settings import Settings
 from kafkalite.records.file_slice import OpenFile
-from kafkalite.storage import checkpoint, layout
-from kafkalite.storage.disk import FAILURE_MARK, DiskFailed
-from kafkalite.storage.flusher import Flusher
-from kafkalite.storage.housekeeping import LOGS_PER_RETENTION_STEP
-from kafkalite.storage.layout import LEADER_EPOCHS, RECOVERY_CHECKPOINT
-from kafkalite.storage.log_manager import LogManager
-from kafkalite.storage.segment import LogSegment
-from kafkalite.storage.segment_scan import SegmentScan
+from kafkalite.storage.files import checkpoint, layout
+from kafkalite.storage.files.disk import FAILURE_MARK, DiskFailed
+from kafkalite.storage.files.flusher import Flusher
+from kafkalite.storage.files.layout import LEADER_EPOCHS, RECOVERY_CHECKPOINT
+from kafkalite.storage.manager.housekeeping import LOGS_PER_RETENTION_STEP
+from kafkalite.storage.manager.log_manager import LogManager
+from kafkalite.storage.segment.segment import LogSegment
+from kafkalite.storage.segment.segment_scan import SegmentScan
 from tests.simulation.disk import QuickDisk
 from tests.storage.factories import TOPIC_ID, batch, manager, produced, settings
 from tests.storage.nodes import Nodes
@@ -176,8 +176,8 @@ def test_checkpoint_is_written_soon_after_logs_become_durable(tmp_path: Path) ->
 def test_recovery_of_an_os_log_starts_at_the_background_flush(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kafkalite.storage.log.SNAPSHOT_EVERY", 1)
-    monkeypatch.setattr("kafkalite.storage.log.SNAPSHOT_EVERY_PRODUCER", 0)
+    monkeypatch.setattr("kafkalite.storage.log.log.SNAPSHOT_EVERY", 1)
+    monkeypatch.setattr("kafkalite.storage.log.log.SNAPSHOT_EVERY_PRODUCER", 0)
     clock = ManualClock()
     logs = manager(tmp_path, clock)
     logs.flusher = Flusher(disk=QuickDisk())

@@ -15,8 +15,8 @@ import pytest
 
 from kafkalite.clock import SystemClock
 from kafkalite.config.settings import Settings
-from kafkalite.storage.log_directory import LogDirectory
-from kafkalite.storage.log_manager import LogManager
+from kafkalite.storage.manager.log_directory import LogDirectory
+from kafkalite.storage.manager.log_manager import LogManager
 from tests.storage.factories import settings, values_of
 
 

@@ -22,10 +22,10 @@ from kafkalite.errors import (
     RecordListTooLarge,
 )
 from kafkalite.records.batch import Codec, Record, RecordBatch, batches, build
-from kafkalite.storage.log import Log, LogAppendResult
-from kafkalite.storage.log_reader import available, read
-from kafkalite.storage.segment import PREALLOCATED_FIRST
-from kafkalite.storage.timestamps import TimestampOffset, search_max_timestamp
+from kafkalite.storage.log.log import Log, LogAppendResult
+from kafkalite.storage.log.log_reader import available, read
+from kafkalite.storage.log.timestamps import TimestampOffset, search_max_timestamp
+from kafkalite.storage.segment.segment import PREALLOCATED_FIRST
 from tests.storage.factories import (
     NOW,
     batch,

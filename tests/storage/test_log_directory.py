@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from kafkalite.errors import Refusal
-from kafkalite.storage import log_directory
-from kafkalite.storage.disk import DISK
-from kafkalite.storage.log_directory import LogDirectory, open_node_directory
+from kafkalite.storage.files.disk import DISK
+from kafkalite.storage.manager import log_directory
+from kafkalite.storage.manager.log_directory import LogDirectory, open_node_directory
 from tests.simulation.disk import QuickDisk
 
 NOBODY = 65534
@@ -111,7 +111,7 @@ def test_lock_is_kept_across_an_exec(tmp_path: Path) -> None:
     adopts = """
 import os, sys
 from pathlib import Path
-from kafkalite.storage.log_directory import LogDirectory
+from kafkalite.storage.manager.log_directory import LogDirectory
 found = LogDirectory(Path(sys.argv[1]))
 if len(sys.argv) == 2:
     found.lock()

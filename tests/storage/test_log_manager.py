@@ -16,14 +16,14 @@ from kafkalite.config.settings import Settings
 from kafkalite.errors import KafkaStorageError, Refusal
 from kafkalite.ids import METADATA_ID, NO_ID
 from kafkalite.records.file_slice import OpenFile
-from kafkalite.storage import layout
-from kafkalite.storage.disk import FAILURE_MARK, DiskFailed
-from kafkalite.storage.flusher import Flusher
-from kafkalite.storage.layout import CLEAN_SHUTDOWN, RECOVERY_CHECKPOINT
-from kafkalite.storage.log import Log
-from kafkalite.storage.log_manager import LogManager
-from kafkalite.storage.log_reader import read
-from kafkalite.storage.recovery import Recovery
+from kafkalite.storage.files import layout
+from kafkalite.storage.files.disk import FAILURE_MARK, DiskFailed
+from kafkalite.storage.files.flusher import Flusher
+from kafkalite.storage.files.layout import CLEAN_SHUTDOWN, RECOVERY_CHECKPOINT
+from kafkalite.storage.log.log import Log
+from kafkalite.storage.log.log_reader import read
+from kafkalite.storage.log.recovery import Recovery
+from kafkalite.storage.manager.log_manager import LogManager
 from tests.simulation.disk import QuickDisk
 from tests.storage.factories import TOPIC_ID, batch, manager, settings, values_of
 

@@ -22,12 +22,12 @@ from kafkalite.errors import (
 )
 from kafkalite.records.batch import batches
 from kafkalite.records.control import TransactionMarker
-from kafkalite.storage import log_reader
-from kafkalite.storage.aborted_lookup import aborted_between
-from kafkalite.storage.log import Log
-from kafkalite.storage.log_reader import aborted_transactions, read
-from kafkalite.storage.transaction_index import AbortedTransaction
-from kafkalite.storage.verification import NOT_REQUIRED
+from kafkalite.storage.log import log_reader
+from kafkalite.storage.log.log import Log
+from kafkalite.storage.log.log_reader import aborted_transactions, read
+from kafkalite.storage.segment.aborted_lookup import aborted_between
+from kafkalite.storage.segment.transaction_index import AbortedTransaction
+from kafkalite.storage.state.verification import NOT_REQUIRED
 from tests.simulation.disk import QuickDisk
 from tests.storage.factories import batch, close, open_log, produced
 

@@ -18,11 +18,12 @@ from kafkalite._ext.record_batch import header
 from kafkalite.clock import ManualClock
 from kafkalite.config import topic as keys
 from kafkalite.errors import KafkaStorageError
-from kafkalite.storage import layout, segment_grants
-from kafkalite.storage.deferred_delete import DeferredDeletes
-from kafkalite.storage.disk import DiskFailed
-from kafkalite.storage.log import Log
-from kafkalite.storage.replicated_append import InvalidReplicatedBatch
+from kafkalite.storage.files import layout
+from kafkalite.storage.files.deferred_delete import DeferredDeletes
+from kafkalite.storage.files.disk import DiskFailed
+from kafkalite.storage.log import segment_grants
+from kafkalite.storage.log.log import Log
+from kafkalite.storage.log.replicated_append import InvalidReplicatedBatch
 from tests.simulation.crash import Crash, RecordingDisk
 from tests.simulation.disk import FaultyDisk, QuickDisk
 from tests.storage.factories import (
@@ -344,9 +345,7 @@ def test_truncated_log_is_recovered_after_a_crash_at_sampled_writes(
 
 @pytest.mark.faults
 @pytest.mark.parametrize("seed", range(20))
-def test_truncated_log_is_recovered_after_a_crash_at_every_write(
-    tmp_path: Path, seed: int
-) -> None:
+def test_truncated_log_is_recovered_after_a_crash_at_every_write(tmp_path: Path, seed: int) -> None:
     assert enumerate_images(tmp_path, seed, steps=40 + seed, every=1) > 1000
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from kafkalite.config import topic as keys
 from kafkalite.records.batch import Record, build
-from kafkalite.storage.log import Log
-from kafkalite.storage.log_manager import LogManager
+from kafkalite.storage.log.log import Log
+from kafkalite.storage.manager.log_manager import LogManager
 from tests.storage.factories import NOW, TOPIC_ID, manager, open_log, settings
 
 COMPACTED = {keys.CLEANUP_POLICY: ("compact",)}

@@ -10,12 +10,12 @@ import pytest
 
 from kafkalite.config import topic as keys
 from kafkalite.errors import Refusal
-from kafkalite.storage import checkpoint, layout
-from kafkalite.storage.disk import FAILURE_MARK, Disk, WriteBackFailed
-from kafkalite.storage.file_system import EXT4, FileSystem
-from kafkalite.storage.node_directories import check_directories, evacuate
-from kafkalite.storage.recovery import Recovery
-from kafkalite.storage.recovery_points import RecoveryPoints
+from kafkalite.storage.files import checkpoint, layout
+from kafkalite.storage.files.disk import FAILURE_MARK, Disk, WriteBackFailed
+from kafkalite.storage.files.file_system import EXT4, FileSystem
+from kafkalite.storage.log.recovery import Recovery
+from kafkalite.storage.manager.node_directories import check_directories, evacuate
+from kafkalite.storage.manager.recovery_points import RecoveryPoints
 from tests.simulation.crash import RecordingDisk
 from tests.simulation.disk import CALLS, FaultyDisk, QuickDisk
 from tests.storage.factories import TOPIC_ID, batch, settings, values_of

@@ -14,9 +14,9 @@ import pytest
 
 from kafkalite.config import topic as keys
 from kafkalite.errors import KafkaStorageError
-from kafkalite.storage.log import Log
-from kafkalite.storage.log_reader import read
-from kafkalite.storage.open_segments import OpenSegments
+from kafkalite.storage.files.open_segments import OpenSegments
+from kafkalite.storage.log.log import Log
+from kafkalite.storage.log.log_reader import read
 from tests.storage.factories import (
     NOW,
     batch,

@@ -2,7 +2,7 @@
 
 import threading
 
-from kafkalite.storage.opening_lock import SCANNED_FROM, OpeningLock
+from kafkalite.storage.files.opening_lock import SCANNED_FROM, OpeningLock
 
 
 def is_free_to_others(lock):

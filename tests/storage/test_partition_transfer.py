@@ -15,13 +15,14 @@ import pytest
 from kafkalite.config import topic as keys
 from kafkalite.errors import KafkaStorageError, OutOfOrderSequenceNumber
 from kafkalite.ids import written_id
-from kafkalite.storage import checkpoint, layout, partition_transfer
-from kafkalite.storage.disk import FAILURE_MARK, Disk
-from kafkalite.storage.file_system import FileSystem
-from kafkalite.storage.log_manager import FOREIGN_CHECK_MS
-from kafkalite.storage.node_directories import evacuate
-from kafkalite.storage.producer_state import RETAINED_PRODUCERS_MAX
-from kafkalite.storage.recovery import Recovery
+from kafkalite.storage.files import checkpoint, layout
+from kafkalite.storage.files.disk import FAILURE_MARK, Disk
+from kafkalite.storage.files.file_system import FileSystem
+from kafkalite.storage.log.recovery import Recovery
+from kafkalite.storage.manager import partition_transfer
+from kafkalite.storage.manager.log_manager import FOREIGN_CHECK_MS
+from kafkalite.storage.manager.node_directories import evacuate
+from kafkalite.storage.state.producer_state import RETAINED_PRODUCERS_MAX
 from tests.simulation.disk import QuickDisk
 from tests.storage.factories import TOPIC_ID, batch, produced, settings, values_of
 from tests.storage.nodes import Nodes, T

@@ -18,9 +18,9 @@ import pytest
 from kafkalite.config import topic as keys
 from kafkalite.config.settings import Settings
 from kafkalite.errors import KafkaStorageError
-from kafkalite.storage import partition_transfer
-from kafkalite.storage.disk import DiskFailed
-from kafkalite.storage.log import Log
+from kafkalite.storage.files.disk import DiskFailed
+from kafkalite.storage.log.log import Log
+from kafkalite.storage.manager import partition_transfer
 from tests.simulation.crash import Crash, RecordingDisk
 from tests.simulation.disk import CALLS, FaultyDisk, QuickDisk
 from tests.storage.factories import TOPIC_ID, produced, settings, values_of

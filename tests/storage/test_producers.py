@@ -18,10 +18,10 @@ from kafkalite.config.broker import (
 from kafkalite.config.settings import Settings
 from kafkalite.errors import InvalidConfig, InvalidProducerEpoch, OutOfOrderSequenceNumber
 from kafkalite.records.control import ControlType, TransactionMarker
-from kafkalite.storage import layout
-from kafkalite.storage.log import Log
-from kafkalite.storage.producer_state import SEQUENCE_MAX, ProducerStateManager, after
-from kafkalite.storage.verification import NOT_REQUIRED
+from kafkalite.storage.files import layout
+from kafkalite.storage.log.log import Log
+from kafkalite.storage.state.producer_state import SEQUENCE_MAX, ProducerStateManager, after
+from kafkalite.storage.state.verification import NOT_REQUIRED
 from tests.storage.factories import NOW, batch, close, open_log, produced, values_of
 
 
@@ -159,7 +159,7 @@ def test_all_five_batches_are_restored_after_two_crashes(
     tmp_path: Path, segment_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A client may be slower than the second crash, and a snapshot holds only the last batch."""
-    monkeypatch.setattr("kafkalite.storage.recovery.SAVED_SIZE_MIN", 0)
+    monkeypatch.setattr("kafkalite.storage.log.recovery.SAVED_SIZE_MIN", 0)
     log = open_log(tmp_path, {keys.SEGMENT_BYTES: segment_size})
     write(log, 30)
     for _ in range(3):
@@ -171,8 +171,8 @@ def test_all_five_batches_are_restored_after_two_crashes(
 
 
 def test_restored_batches_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kafkalite.storage.recovery.RESTORED_SIZE", 1000)
-    monkeypatch.setattr("kafkalite.storage.recovery.SAVED_SIZE_MIN", 0)
+    monkeypatch.setattr("kafkalite.storage.log.recovery.RESTORED_SIZE", 1000)
+    monkeypatch.setattr("kafkalite.storage.log.recovery.SAVED_SIZE_MIN", 0)
     log = open_log(tmp_path, {keys.SEGMENT_BYTES: 1 << 20})
     write(log, 5)
     write(log, 100, producer_id=8)
@@ -193,8 +193,8 @@ def test_restored_batches_are_bounded(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_recovery_starts_at_the_last_snapshot_before_its_point(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kafkalite.storage.log.SNAPSHOT_EVERY", 1000)
-    monkeypatch.setattr("kafkalite.storage.log.SNAPSHOT_EVERY_PRODUCER", 0)
+    monkeypatch.setattr("kafkalite.storage.log.log.SNAPSHOT_EVERY", 1000)
+    monkeypatch.setattr("kafkalite.storage.log.log.SNAPSHOT_EVERY_PRODUCER", 0)
     log = open_log(tmp_path, {keys.SEGMENT_BYTES: 1 << 20})
     for first in range(0, 200, 10):
         write(log, 10, first)

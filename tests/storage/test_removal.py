@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from kafkalite.clock import ManualClock
-from kafkalite.storage import deferred_delete as module
-from kafkalite.storage.deferred_delete import DeferredDeletes
-from kafkalite.storage.flusher import Flusher
+from kafkalite.storage.files import deferred_delete as module
+from kafkalite.storage.files.deferred_delete import DeferredDeletes
+from kafkalite.storage.files.flusher import Flusher
 from tests.simulation.disk import QuickDisk
 from tests.storage.factories import TOPIC_ID, batch, manager, open_log, settings
 from tests.storage.test_housekeeping import collect, collect_from

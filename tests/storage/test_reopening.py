@@ -13,11 +13,11 @@ import pytest
 from kafkalite.clock import ManualClock
 from kafkalite.config import topic as keys
 from kafkalite.errors import OutOfOrderSequenceNumber
-from kafkalite.storage import checkpoint, layout
-from kafkalite.storage.flusher import Flusher
-from kafkalite.storage.housekeeping import STEP_MS
-from kafkalite.storage.log import Log
-from kafkalite.storage.recovery import RESTORED_FIRST, RESTORED_SIZE
+from kafkalite.storage.files import checkpoint, layout
+from kafkalite.storage.files.flusher import Flusher
+from kafkalite.storage.log.log import Log
+from kafkalite.storage.log.recovery import RESTORED_FIRST, RESTORED_SIZE
+from kafkalite.storage.manager.housekeeping import STEP_MS
 from tests.simulation.disk import QuickDisk
 from tests.storage.factories import NOW, TOPIC_ID, batch, manager, open_log, produced, settings
 from tests.storage.test_housekeeping import collect_from

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from kafkalite.config import topic as keys
-from kafkalite.storage import checkpoint, layout, partition_transfer
-from kafkalite.storage.disk import FAILURE_MARK
-from kafkalite.storage.log import Log
-from kafkalite.storage.log_manager import LogManager
+from kafkalite.storage.files import checkpoint, layout
+from kafkalite.storage.files.disk import FAILURE_MARK
+from kafkalite.storage.log.log import Log
+from kafkalite.storage.manager import partition_transfer
+from kafkalite.storage.manager.log_manager import LogManager
 from tests.storage.factories import TOPIC_ID, batch, manager, open_log, settings, values_of
 from tests.storage.nodes import Nodes
 

@@ -11,10 +11,10 @@ import pytest
 from kafkalite.clock import ManualClock
 from kafkalite.config import topic as keys
 from kafkalite.errors import KafkaStorageError, OffsetOutOfRange
-from kafkalite.storage import segment_grants
-from kafkalite.storage.deferred_delete import DeferredDeletes
-from kafkalite.storage.log import Log
-from kafkalite.storage.segment_grants import SegmentGrant
+from kafkalite.storage.files.deferred_delete import DeferredDeletes
+from kafkalite.storage.log import segment_grants
+from kafkalite.storage.log.log import Log
+from kafkalite.storage.log.segment_grants import SegmentGrant
 from tests.simulation.disk import QuickDisk
 from tests.storage.factories import batch, open_log
 

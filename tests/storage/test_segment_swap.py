@@ -19,14 +19,15 @@ from kafkalite.config import topic as keys
 from kafkalite.errors import KafkaStorageError
 from kafkalite.records.batch import batches
 from kafkalite.records.decode_steps import finish
-from kafkalite.storage import cleaner_checkpoint, layout, segment_swap
-from kafkalite.storage.cleaner_checkpoint import CleanerCheckpoint
-from kafkalite.storage.cleaning import clean
-from kafkalite.storage.cleaning_job import CleanedGroup
-from kafkalite.storage.disk import DISK, Disk, DiskFailed
-from kafkalite.storage.log import Log
-from kafkalite.storage.log_reader import read
-from kafkalite.storage.timestamps import search_max_timestamp, search_timestamp
+from kafkalite.storage.compaction import cleaner_checkpoint, segment_swap
+from kafkalite.storage.compaction.cleaner_checkpoint import CleanerCheckpoint
+from kafkalite.storage.compaction.cleaning import clean
+from kafkalite.storage.compaction.cleaning_job import CleanedGroup
+from kafkalite.storage.files import layout
+from kafkalite.storage.files.disk import DISK, Disk, DiskFailed
+from kafkalite.storage.log.log import Log
+from kafkalite.storage.log.log_reader import read
+from kafkalite.storage.log.timestamps import search_max_timestamp, search_timestamp
 from tests.simulation.crash import Crash, RecordingDisk
 from tests.simulation.disk import FaultyDisk, QuickDisk
 from tests.storage.cleaning_harness import (

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from kafkalite.config import topic as keys
-from kafkalite.storage.durability import Durability
-from kafkalite.storage.log import Log
-from kafkalite.storage.log_config import LogConfig
-from kafkalite.storage.segment import RELATIVE_OFFSET_MAX
+from kafkalite.storage.log.log import Log
+from kafkalite.storage.segment.segment import RELATIVE_OFFSET_MAX
+from kafkalite.storage.state.durability import Durability
+from kafkalite.storage.state.log_config import LogConfig
 from tests.storage.factories import NOW, batch, open_log, settings
 
 SEGMENT_BYTES = 1000

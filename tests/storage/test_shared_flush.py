@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 
 from kafkalite.config import topic as keys
-from kafkalite.storage import layout, partition_transfer
-from kafkalite.storage.disk import FAILURE_MARK, WriteBackFailed
-from kafkalite.storage.file_system import EXT4
-from kafkalite.storage.flusher import flush_all
-from kafkalite.storage.log import Log
-from kafkalite.storage.log_manager import LogManager
+from kafkalite.storage.files import layout
+from kafkalite.storage.files.disk import FAILURE_MARK, WriteBackFailed
+from kafkalite.storage.files.file_system import EXT4
+from kafkalite.storage.files.flusher import flush_all
+from kafkalite.storage.log.log import Log
+from kafkalite.storage.manager import partition_transfer
+from kafkalite.storage.manager.log_manager import LogManager
 from tests.simulation.disk import CALLS, QuickDisk
 from tests.storage.factories import TOPIC_ID, batch, manager, settings, values_of
 

@@ -12,11 +12,12 @@ import pytest
 from kafkalite.config import topic as keys
 from kafkalite.errors import KafkaStorageError
 from kafkalite.records.file_slice import OpenFile
-from kafkalite.storage import layout, segment_grants
-from kafkalite.storage.background_flush import BackgroundFlush
-from kafkalite.storage.log import Log
-from kafkalite.storage.log_flushes import LogFlush
-from kafkalite.storage.log_reader import read
+from kafkalite.storage.files import layout
+from kafkalite.storage.log import segment_grants
+from kafkalite.storage.log.background_flush import BackgroundFlush
+from kafkalite.storage.log.log import Log
+from kafkalite.storage.log.log_flushes import LogFlush
+from kafkalite.storage.log.log_reader import read
 from tests.simulation.disk import FaultyDisk
 from tests.storage.factories import batch, found_since, manager, open_log, settings, values_of
 

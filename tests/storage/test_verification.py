@@ -15,8 +15,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from kafkalite.config.broker import PRODUCER_ID_EXPIRATION_MS
 from kafkalite.errors import InvalidProducerEpoch, InvalidTxnState, OutOfOrderSequenceNumber
 from kafkalite.records.control import TransactionMarker
-from kafkalite.storage.log import Log
-from kafkalite.storage.verification import (
+from kafkalite.storage.log.log import Log
+from kafkalite.storage.state.verification import (
     COUNT_MAX,
     NOT_REQUIRED,
     VerificationEntries,

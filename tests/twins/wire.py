@@ -9,7 +9,7 @@ from kafkalite._ext.wire import FETCH_NAMES_MAX
 from kafkalite.errors import InvalidRequest
 from kafkalite.protocol.schemas.fetch import FETCH
 from kafkalite.protocol.schemas.produce import PRODUCE
-from kafkalite.storage.batch_validator import ATTRIBUTES_LOW
+from kafkalite.storage.log.batch_validator import ATTRIBUTES_LOW
 
 
 def topic_of(struct: dict[str, Any], version: int, name: str) -> str | bytes:

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from kafkalite.config.settings import Settings
     from kafkalite.coordination.leader_epochs import EpochRenewal
     from kafkalite.coordination.share.state_requests import Outcome, StateRequest
-    from kafkalite.storage.flusher import Flusher
-    from kafkalite.storage.log import Log
+    from kafkalite.storage.files.flusher import Flusher
+    from kafkalite.storage.log.log import Log
     from kafkalite.transport.connection import Address
 
 T = TypeVar("T")
@@ -180,9 +180,7 @@ class LocalController(MachineHost[Controller], ControllerClient):
         """Refuse: this node sends batches to the workers itself."""
         raise AssertionError("the controller's own node calls its BatchAppends")
 
-    def find_orphans(
-        self, late: Sequence[LateTransaction]
-    ) -> Future[Sequence[OrphanTransaction]]:
+    def find_orphans(self, late: Sequence[LateTransaction]) -> Future[Sequence[OrphanTransaction]]:
         """Refuse: the coordinators are on this node."""
         raise AssertionError("the controller's own node calls its coordinators directly")
 

@@ -27,16 +27,16 @@ from kafkalite.coordination.machine import SnapshotMachine
 from kafkalite.errors import CorruptMessage, Fatal, KafkaError, KafkaStorageError, Refusal
 from kafkalite.protocol.schemas import internal
 from kafkalite.records import batch as record_batch
-from kafkalite.storage.disk import DISK, put_file
-from kafkalite.storage.layout import file_name
-from kafkalite.storage.log_reader import read
-from kafkalite.storage.write_back import write_back_failed
+from kafkalite.storage.files.disk import DISK, put_file
+from kafkalite.storage.files.layout import file_name
+from kafkalite.storage.files.write_back import write_back_failed
+from kafkalite.storage.log.log_reader import read
 
 if TYPE_CHECKING:
     from kafkalite.clock import Clock
-    from kafkalite.storage.flusher import Flusher
-    from kafkalite.storage.log import Log
-    from kafkalite.storage.log_flushes import LogFlush
+    from kafkalite.storage.files.flusher import Flusher
+    from kafkalite.storage.log.log import Log
+    from kafkalite.storage.log.log_flushes import LogFlush
 
 LEADER_EPOCH = 0
 READ_SIZE = 1 << 20

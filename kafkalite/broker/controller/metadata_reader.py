@@ -23,9 +23,9 @@ from kafkalite.broker.controller.metadata_log import SNAPSHOT, read_snapshot
 from kafkalite.errors import CorruptMessage, Fatal, KafkaError, Refusal
 from kafkalite.protocol.schemas import internal
 from kafkalite.records.batch import RecordBatch
-from kafkalite.storage import layout
-from kafkalite.storage.disk import DISK, SHORTAGE_ERRORS, Disk, sync_directory
-from kafkalite.storage.write_back import write_back_failed
+from kafkalite.storage.files import layout
+from kafkalite.storage.files.disk import DISK, SHORTAGE_ERRORS, Disk, sync_directory
+from kafkalite.storage.files.write_back import write_back_failed
 
 log = logging.getLogger("kafkalite.broker")
 

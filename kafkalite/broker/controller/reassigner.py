@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kafkalite.coordination.image import ClusterImage
 from kafkalite.coordination.placement import PartitionMove, PlacementLimits, drain_moves
-from kafkalite.storage import layout
+from kafkalite.storage.files import layout
 
 if TYPE_CHECKING:
     from kafkalite.broker.controller.local_controller import LocalController

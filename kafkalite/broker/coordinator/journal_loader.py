@@ -24,7 +24,7 @@ from kafkalite.errors import (
     raise_for,
 )
 from kafkalite.records.batch import RECORDS_DIFFER, batches
-from kafkalite.storage.log_reader import read
+from kafkalite.storage.log.log_reader import read
 
 if TYPE_CHECKING:
     from kafkalite.broker.replica.partition import Partition

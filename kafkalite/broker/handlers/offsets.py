@@ -46,10 +46,10 @@ from kafkalite.protocol.schemas.offsets import (
     MAX_TIMESTAMP,
     OFFSET_FOR_LEADER_EPOCH,
 )
-from kafkalite.storage.timestamps import TimestampOffset, search_max_timestamp, search_timestamp
+from kafkalite.storage.log.timestamps import TimestampOffset, search_max_timestamp, search_timestamp
 
 if TYPE_CHECKING:
-    from kafkalite.storage.log import Log
+    from kafkalite.storage.log.log import Log
 
 READ_UNCOMMITTED = 0
 

@@ -48,7 +48,7 @@ from kafkalite.transport.connection import Disconnect
 
 if TYPE_CHECKING:
     from kafkalite.broker.replica.partition import Partition
-    from kafkalite.storage.log import LogAppendResult
+    from kafkalite.storage.log.log import LogAppendResult
 
 PENDING = PartitionAppendResult(-1, 0, -1, -1, -1)
 """Takes the place of a result until its batch is decompressed and appended."""

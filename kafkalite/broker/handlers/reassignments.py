@@ -36,7 +36,7 @@ from kafkalite.protocol.schemas.topics import (
     ALTER_REPLICA_LOG_DIRS,
     LIST_PARTITION_REASSIGNMENTS,
 )
-from kafkalite.storage.log_manager import LogManager
+from kafkalite.storage.manager.log_manager import LogManager
 
 
 class ReassignmentsNode(HandlerNode, Protocol):

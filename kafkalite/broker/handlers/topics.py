@@ -73,7 +73,7 @@ from kafkalite.protocol.schemas.topics import (
     DESCRIBE_LOG_DIRS,
     ELECT_LEADERS,
 )
-from kafkalite.storage.log_manager import LogManager
+from kafkalite.storage.manager.log_manager import LogManager
 
 PREFERRED, UNCLEAN = 0, 1
 

@@ -45,9 +45,10 @@ from kafkalite.errors import (
     UnknownServerError,
 )
 from kafkalite.protocol.schemas.cleaning import CleaningState
-from kafkalite.storage import cleaner_candidates, cleaning_files, segment_swap
-from kafkalite.storage.cleaner_candidates import CleanableRange, OffsetMapLimits
-from kafkalite.storage.cleaning_job import CleaningCounts, CleaningJob, CleaningResult
+from kafkalite.storage.compaction import cleaning_files, segment_swap
+from kafkalite.storage.compaction.cleaning_job import CleaningCounts, CleaningJob, CleaningResult
+from kafkalite.storage.manager import cleaner_candidates
+from kafkalite.storage.manager.cleaner_candidates import CleanableRange, OffsetMapLimits
 
 if TYPE_CHECKING:
     from kafkalite.broker.local.local_node import LocalNode
@@ -243,9 +244,7 @@ class CleaningJobs:
 
     # -- passes ------------------------------------------------------------------------------
 
-    def begin(
-        self, topic_id: bytes, index: int, cancel: Callable[[str], object]
-    ) -> ActivePass:
+    def begin(self, topic_id: bytes, index: int, cancel: Callable[[str], object]) -> ActivePass:
         """Begin a pass over a log; raise KafkaError if it is not possible."""
         partition = self._node.replicas.leader(topic_id, index)
         if not self._is_free(partition) or not partition.log.config.compacts:
@@ -484,5 +483,3 @@ def _name(partition: Partition) -> str:
 
 def _urgency(offer: CleaningOffer) -> tuple[bool, float]:
     return offer.is_requested, offer.range.dirty_ratio
-
-

@@ -35,16 +35,16 @@ from kafkalite.errors import (
 )
 from kafkalite.protocol.schemas import local
 from kafkalite.records.file_slice import OpenFile
-from kafkalite.storage.aborted_lookup import aborted_between
-from kafkalite.storage.log_reader import ABORTED_SHRINKING
+from kafkalite.storage.log.log_reader import ABORTED_SHRINKING
+from kafkalite.storage.segment.aborted_lookup import aborted_between
 
 if TYPE_CHECKING:
     from kafkalite.broker.client_context import ClientContext
     from kafkalite.broker.local.local_node import LocalNode
     from kafkalite.broker.replica.partition import Partition
-    from kafkalite.storage.log import Log
-    from kafkalite.storage.segment import LogSegment
-    from kafkalite.storage.segment_grants import SegmentGrant
+    from kafkalite.storage.log.log import Log
+    from kafkalite.storage.log.segment_grants import SegmentGrant
+    from kafkalite.storage.segment.segment import LogSegment
 
 FILES_MAX = 256
 """Maximum number of files granted to one connection at a time."""
@@ -317,9 +317,7 @@ def _range(
         size_max = min(size_max, grant.size) // ABORTED_SHRINKING
 
 
-def _aborted(
-    partition: Partition, offset: int, end_offset: int
-) -> list[tuple[int, int]] | None:
+def _aborted(partition: Partition, offset: int, end_offset: int) -> list[tuple[int, int]] | None:
     """Return the aborted transactions with records in a range, up to one more than are sent."""
     aborting = partition.log.segments.with_aborted(offset)
     return aborted_between(aborting, offset, end_offset, ABORTED_MAX + 1)

@@ -8,7 +8,7 @@ from typing import Protocol
 from kafkalite.broker.handler_node import HandlerNode
 from kafkalite.broker.replica.replica_manager import ReplicaManager
 from kafkalite.broker.security import Authorizer
-from kafkalite.storage.log_manager import LogManager
+from kafkalite.storage.manager.log_manager import LogManager
 
 
 class LocalNode(HandlerNode, Protocol):

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from kafkalite.broker.client_context import ClientContext
     from kafkalite.broker.local.local_node import LocalNode
     from kafkalite.broker.replica.partition import Partition
-    from kafkalite.storage.log import LogAppendResult
+    from kafkalite.storage.log.log import LogAppendResult
     from kafkalite.transport.reactor import Timer
 
 log = logging.getLogger("kafkalite.broker")

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from kafkalite.broker.metadata_cache import Topic
     from kafkalite.broker.replica.batch_opener import BatchOpener
     from kafkalite.broker.replica.partition import Partition
-    from kafkalite.storage.log import LogAppendResult
-    from kafkalite.storage.verification import VerificationGuard
+    from kafkalite.storage.log.log import LogAppendResult
+    from kafkalite.storage.state.verification import VerificationGuard
 
 WAITING_SIZE_MAX = 64 << 20
 """Maximum size in bytes of all queued batches, as clients sent them."""

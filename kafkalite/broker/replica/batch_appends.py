@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from kafkalite.broker.replica.partition import Partition
     from kafkalite.broker.replica.replica_manager import ReplicaManager
     from kafkalite.broker.scheduler import ScheduledCall, Scheduler
-    from kafkalite.storage.log import LogAppendResult
+    from kafkalite.storage.log.log import LogAppendResult
 
 COMMIT_TIMEOUT_MS = 10_000
 WORKER_TIMEOUT_MS = COMMIT_TIMEOUT_MS + 1_000

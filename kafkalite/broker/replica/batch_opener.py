@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 from kafkalite.broker.future import Future
 from kafkalite.errors import KafkaError, UnknownServerError
 from kafkalite.records.decode_steps import DecodeSteps
-from kafkalite.storage.timestamps import Search, TimestampOffset
+from kafkalite.storage.log.timestamps import Search, TimestampOffset
 
 log = logging.getLogger("kafkalite.broker")
 

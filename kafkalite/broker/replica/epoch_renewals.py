@@ -21,9 +21,9 @@ from kafkalite.coordination.leader_epochs import EpochRenewal
 
 if TYPE_CHECKING:
     from kafkalite.broker.metadata_cache import MetadataCache
-    from kafkalite.storage.log import Log
-    from kafkalite.storage.log_loader import LogKey
-    from kafkalite.storage.log_manager import LogManager
+    from kafkalite.storage.log.log import Log
+    from kafkalite.storage.manager.log_loader import LogKey
+    from kafkalite.storage.manager.log_manager import LogManager
     from kafkalite.transport.reactor import Reactor
 
 log = logging.getLogger("kafkalite.broker")

@@ -33,7 +33,7 @@ from kafkalite.records.control import TransactionMarker
 if TYPE_CHECKING:
     from kafkalite.broker.replica.partition import Partition
     from kafkalite.broker.replica.replica_manager import ReplicaManager
-    from kafkalite.storage.producer_state import ProducerStateEntry
+    from kafkalite.storage.state.producer_state import ProducerStateEntry
     from kafkalite.transport.reactor import Reactor
 
 log = logging.getLogger("kafkalite.broker")

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Protocol
 from kafkalite.broker.request_metrics import TopicTraffic
 from kafkalite.coordination.topic_names import INTERNAL_TOPICS
 from kafkalite.errors import FencedLeaderEpoch, KafkaError, OffsetOutOfRange, UnknownLeaderEpoch
-from kafkalite.storage.durability import Durability
-from kafkalite.storage.log_reader import available, read, read_committed
-from kafkalite.storage.segment_grants import SegmentGrant, grant
+from kafkalite.storage.log.log_reader import available, read, read_committed
+from kafkalite.storage.log.segment_grants import SegmentGrant, grant
+from kafkalite.storage.state.durability import Durability
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from kafkalite.records.control import TransactionMarker
     from kafkalite.records.decode_steps import DecodeSteps
     from kafkalite.records.file_slice import FileSlice
-    from kafkalite.storage.log import Log, LogAppendResult
-    from kafkalite.storage.verification import VerificationGuard
+    from kafkalite.storage.log.log import Log, LogAppendResult
+    from kafkalite.storage.state.verification import VerificationGuard
 
 READ_COMMITTED = 1
 """Kafka's isolation level for reads up to the last stable offset."""

@@ -25,15 +25,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from kafkalite.config.settings import Settings
 from kafkalite.coordination.image import TopicImage
 from kafkalite.errors import KafkaError, KafkaStorageError, NotLeaderOrFollower
-from kafkalite.storage.layout import node_directory
+from kafkalite.storage.files.layout import node_directory
 
 if TYPE_CHECKING:
     from kafkalite.broker.metadata_cache import MetadataCache
     from kafkalite.broker.replica.epoch_renewals import EpochRenewals
     from kafkalite.broker.replica.partition import Partition
     from kafkalite.broker.replica.replica_manager import ReplicaManager
-    from kafkalite.storage.log import Log
-    from kafkalite.storage.log_manager import LogManager
+    from kafkalite.storage.log.log import Log
+    from kafkalite.storage.manager.log_manager import LogManager
     from kafkalite.transport.reactor import Reactor
 
 log = logging.getLogger("kafkalite.broker")

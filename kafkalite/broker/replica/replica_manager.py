@@ -48,9 +48,9 @@ from kafkalite.errors import (
 )
 from kafkalite.metrics import Histogram
 from kafkalite.protocol.results import PartitionAppendResult, new_tuple
-from kafkalite.storage.batch_validator import ATTRIBUTES_LOW
-from kafkalite.storage.durability import Durability
-from kafkalite.storage.verification import NOT_REQUIRED, VerificationGuard
+from kafkalite.storage.log.batch_validator import ATTRIBUTES_LOW
+from kafkalite.storage.state.durability import Durability
+from kafkalite.storage.state.verification import NOT_REQUIRED, VerificationGuard
 
 if TYPE_CHECKING:
     from kafkalite.broker.client_context import ClientContext
@@ -58,9 +58,9 @@ if TYPE_CHECKING:
     from kafkalite.broker.scheduler import Scheduler
     from kafkalite.coordination.image import TopicImage
     from kafkalite.records.control import TransactionMarker
-    from kafkalite.storage.flusher import Flusher
-    from kafkalite.storage.log import Log, LogAppendResult
-    from kafkalite.storage.log_flushes import LogFlush
+    from kafkalite.storage.files.flusher import Flusher
+    from kafkalite.storage.log.log import Log, LogAppendResult
+    from kafkalite.storage.log.log_flushes import LogFlush
 
 
 log = logging.getLogger("kafkalite.broker")

@@ -22,7 +22,7 @@ from kafkalite._ext.record_batch import HEADER_SIZE, TRANSACTIONAL, check_client
 from kafkalite.broker.future import Future
 from kafkalite.coordination.transaction import ProducerEpoch
 from kafkalite.errors import KafkaError, NotEnoughReplicas, raise_for
-from kafkalite.storage.batch_validator import ATTRIBUTES_LOW
+from kafkalite.storage.log.batch_validator import ATTRIBUTES_LOW
 
 if TYPE_CHECKING:
     from kafkalite.broker.replica.append_queue import AppendQueue
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
         RequestTransaction,
         TransactionVerifier,
     )
-    from kafkalite.storage.log import LogAppendResult
-    from kafkalite.storage.verification import VerificationGuard
+    from kafkalite.storage.log.log import LogAppendResult
+    from kafkalite.storage.state.verification import VerificationGuard
 
 HELD_SIZE_MAX = 64 << 20
 """Maximum size in bytes of all held batches, as clients sent them."""

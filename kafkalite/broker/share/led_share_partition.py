@@ -47,7 +47,7 @@ from kafkalite.errors import (
     UnknownTopicOrPartition,
 )
 from kafkalite.protocol.schemas.share_records import NO_OFFSET, SharePartitionKey, ShareSnapshot
-from kafkalite.storage.timestamps import TimestampOffset, search_timestamp
+from kafkalite.storage.log.timestamps import TimestampOffset, search_timestamp
 
 if TYPE_CHECKING:
     from kafkalite.broker.replica.batch_opener import BatchOpener

@@ -19,8 +19,8 @@ from kafkalite.cli.command import warn
 from kafkalite.cli.shell_tools.flags import Flag, ParsedFlags, ShellTool, whole
 from kafkalite.errors import KafkaError, Refusal
 from kafkalite.records.batch import BatchHeader, Record, RecordBatch
-from kafkalite.storage import layout
-from kafkalite.storage.producer_state import decoded
+from kafkalite.storage.files import layout
+from kafkalite.storage.state.producer_state import decoded
 
 MAGIC = 2
 SEQUENCES = 1 << 31

@@ -22,7 +22,7 @@ from kafkalite.errors import Refusal
 from kafkalite.process.log_file import LOG_FILE, log_to
 from kafkalite.process.loop import SHUTDOWN_SIGNALS
 from kafkalite.process.nodes.spawn_spec import REFUSED, WRITE_BACK_FAILED, NodeMain, SpawnSpec
-from kafkalite.storage.disk import WriteBackFailed
+from kafkalite.storage.files.disk import WriteBackFailed
 
 log = logging.getLogger("kafkalite.process")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from kafkalite.config.settings import Settings
 from kafkalite.config.topic import FLUSH_BYTES, FLUSH_MS
 from kafkalite.process.status.ready import Ready
-from kafkalite.storage.durability import Durability
+from kafkalite.storage.state.durability import Durability
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 WARNINGS_MAX = 5

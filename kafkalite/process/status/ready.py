@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, NotRequired, TypedDict, cast
 
 from kafkalite.errors import Refusal
-from kafkalite.storage.layout import LOCK
+from kafkalite.storage.files.layout import LOCK
 
 STATUS_FILE = "status.json"
 

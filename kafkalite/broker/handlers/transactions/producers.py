@@ -45,7 +45,7 @@ from kafkalite.errors import (
 from kafkalite.protocol.schemas.transactions import DESCRIBE_PRODUCERS, INIT_PRODUCER_ID
 
 if TYPE_CHECKING:
-    from kafkalite.storage.producer_state import ProducerStateEntry
+    from kafkalite.storage.state.producer_state import ProducerStateEntry
 
 NONE = -1
 

@@ -49,7 +49,7 @@ from kafkalite.errors import (
     StaleMemberEpoch,
 )
 from kafkalite.protocol.schemas.transactions import TXN_OFFSET_COMMIT
-from kafkalite.storage.verification import NOT_REQUIRED, VerificationGuard
+from kafkalite.storage.state.verification import NOT_REQUIRED, VerificationGuard
 
 LOADING_SINCE = 2
 """The version since which clients know COORDINATOR_LOAD_IN_PROGRESS."""

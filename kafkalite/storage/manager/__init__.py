@@ -1,0 +1,1 @@
+"""All logs of a node: its directories, opening, housekeeping, partition transfer."""

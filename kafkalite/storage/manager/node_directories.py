@@ -1,0 +1,206 @@
+"""The directories of all nodes in a data directory, and the logs in each.
+
+    data/            node 0's logs
+    data/nodes/1/    node 1's, and so on; data/.node-1 marks that this directory was made
+
+Each log is in one node's directory.  A log moves by a rename, so no crash leaves it in two or in
+none; if it is found in two or in none, its directory was copied or removed by another program.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator
+from pathlib import Path
+
+from kafkalite.errors import KafkaStorageError, Refusal
+from kafkalite.ids import METADATA_TOPIC
+from kafkalite.storage.files import layout
+from kafkalite.storage.files.disk import DISK, SHORTAGE_ERRORS, Disk, remove_tree, write_file
+from kafkalite.storage.files.file_system import FileSystem
+from kafkalite.storage.files.write_back import flush_directory, write_back_failed
+from kafkalite.storage.manager import partition_transfer
+from kafkalite.storage.manager.log_directory import make_node_directory
+from kafkalite.storage.manager.recovery_points import RecoveryPoints
+from kafkalite.storage.state.partition_metadata import (
+    TopicIdPartition,
+    metadata_text,
+    read_topic_id,
+)
+
+log = logging.getLogger("kafkalite.storage")
+
+DirectoryOf = Callable[[str, int, bytes], Path | None]
+"""Returns the directory of the node that a partition (topic, number, topic id) belongs to, or None
+if it is in no topic."""
+
+
+def logs_in(directory: Path) -> Iterator[tuple[Path, TopicIdPartition]]:
+    """Yield the log directories in a node's directory and their owners, but the metadata log's."""
+    for name in sorted(os.listdir(directory)):
+        path = directory / name
+        identity = partition_transfer.identity_of(path)
+        if identity is not None and identity.topic != METADATA_TOPIC:
+            yield path, identity
+
+
+def check_directories(data: Path) -> None:
+    """Refuse a data directory that lacks a node's directory, or that has a partition twice.
+
+    Called before any node has a process: each node begins by moving foreign logs, and
+    would take a copy for a partition transfer.
+    """
+    directories = layout.node_directories(data)
+    for node_id in layout.marked_nodes(data):
+        path = layout.node_directory(data, node_id)
+        if node_id not in directories:
+            raise Refusal(
+                f"{path} is missing, the directory of node {node_id} with its partitions.  Restore"
+                f" it, or, if it is lost for good, create an empty one: mkdir {path}"
+            )
+    seen: dict[tuple[str, int], list[Path]] = {}
+    for directory in directories.values():
+        for path in directory.iterdir():
+            if (key := partition_transfer.key_of(path)) is not None:
+                seen.setdefault(key, []).append(path)
+    for (topic, partition), paths in seen.items():
+        for one, other in itertools.combinations(sorted(paths), 2):
+            if _are_the_same(one, other):
+                raise Refusal(
+                    f"Partition {topic}-{partition} exists twice, as {one} and as {other}.  Move"
+                    f" the copy out of {data}."
+                )
+
+
+def _are_the_same(one: Path, other: Path) -> bool:
+    """Return whether both directories hold records of the same topic."""
+    identity = partition_transfer.identity_of(one)
+    return (
+        identity is not None
+        and identity.is_also(read_topic_id(other))
+        and _holds_records(one)
+        and _holds_records(other)
+    )
+
+
+def _holds_records(directory: Path) -> bool:
+    return any(path.stat().st_size for path in directory.glob(f"*{layout.LOG}"))
+
+
+def holders(data: Path, identity: TopicIdPartition) -> list[Path]:
+    """Return the directories, of any node, that hold a partition, taken up or not."""
+    names = (layout.directory_name(*identity.key), layout.arrived(*identity))
+    return [
+        path
+        for directory in layout.node_directories(data).values()
+        for name in names
+        if (path := directory / name).is_dir() and identity.is_also(read_topic_id(path))
+    ]
+
+
+def make_never_made(
+    data: Path, moved: Iterable[tuple[TopicIdPartition, int]], disk: Disk = DISK
+) -> list[Path]:
+    """Make empty logs for moved partitions whose logs were never made, at the nodes that lead them
+    now; those nodes would wait for a transfer.  Called only at the start, when running nodes make
+    no log that another node leads.
+
+    A partition that some node remembers was made, and is lost: an operator must restore it.
+    """
+    directories = layout.node_directories(data)
+    # Listed twice, since a node that is starting may transfer a log from a directory that was not
+    # listed yet to one that was.
+    seen: dict[str, set[Path]] = {}
+    for directory in [*directories.values()] * 2:
+        for name in os.listdir(directory):
+            seen.setdefault(name, set()).add(directory / name)
+    made: list[Path] = []
+    points: list[RecoveryPoints] = []
+    for identity, node_id in moved:
+        name, arrived = layout.directory_name(*identity.key), layout.arrived(*identity)
+        # The log under this name may be of an older topic.
+        if arrived not in seen and not any(
+            identity.is_also(read_topic_id(path)) for path in seen.get(name, ())
+        ):
+            points = points or [RecoveryPoints(data, d, disk) for d in directories.values()]
+            if not any(known.has_point(name, identity.topic_id) for known in points):
+                made.append(_make(layout.node_directory(data, node_id) / arrived, identity, disk))
+    return made
+
+
+def _make(directory: Path, identity: TopicIdPartition, disk: Disk) -> Path:
+    make_node_directory(disk, directory.parent)
+    disk.mkdir(directory)
+    write_file(disk, directory / layout.PARTITION_METADATA, metadata_text(identity.topic_id))
+    return directory
+
+
+def evacuate(
+    data: Path,
+    node_ids: Collection[int],
+    belongs: DirectoryOf,
+    file_system: FileSystem,
+    disk: Disk = DISK,
+    is_deleted: Callable[[bytes], bool] = lambda topic_id: False,
+) -> bool:
+    """Transfer the logs of nodes that are not in `node_ids` and will not run again, and remove
+    their directories with the logs of deleted topics.  Return False if something is left and must
+    be retried."""
+    done = True
+    for node_id, directory in layout.node_directories(data).items():
+        if node_id and node_id not in node_ids:
+            try:
+                _evacuate(data, directory, belongs, file_system, disk, is_deleted)
+            except (OSError, KafkaStorageError) as error:
+                log.error(
+                    "Directory of a removed node cannot be evacuated yet; retrying."
+                    " path=%s error=%r", directory, str(error),
+                )  # fmt: skip
+                done = False
+    return done
+
+
+def _evacuate(
+    data: Path,
+    directory: Path,
+    belongs: DirectoryOf,
+    file_system: FileSystem,
+    disk: Disk,
+    is_deleted: Callable[[bytes], bool],
+) -> None:
+    moved = [data, directory]
+    points = RecoveryPoints(data, directory, disk)
+    for path, identity in logs_in(directory):
+        target_directory = belongs(*identity)
+        if target_directory is None and is_deleted(identity.topic_id):
+            remove_tree(disk, path)
+        elif target_directory is None:
+            log.warning("Log belongs to no topic; setting it aside as stray. path=%s", path)
+            disk.rename(path, data / layout.set_aside(*identity.key, layout.STRAY_DIRECTORY))
+        else:
+            known = points.known_state(path, identity.topic_id)
+            partition_transfer.send(disk, path, identity, known, target_directory)
+            arrived = target_directory / layout.arrived(*identity)
+            moved += [target_directory, arrived, arrived / layout.HANDOVER]
+    # The checkpoint that is removed next is needed if a power cut undoes the moves.
+    try:
+        file_system.sync_paths(path for path in moved if path.exists())
+    except OSError as error:
+        # ENOSPC is not retried: fsync reports it for pages that were written before and are lost,
+        # and the file system keeps the error.
+        if error.errno in SHORTAGE_ERRORS:
+            raise
+        raise write_back_failed(disk, directory / "*", error) from error
+    for path in list(directory.iterdir()):
+        if layout.is_set_aside(path.name, layout.DELETE_DIRECTORY):
+            remove_tree(disk, path)
+        elif path.is_dir():
+            disk.rename(path, data / path.name)
+        else:
+            disk.unlink(path)
+    flush_directory(disk, data)
+    if (mark := layout.node_mark(directory)).exists():
+        disk.unlink(mark)
+    disk.rmdir(directory)
