@@ -542,3 +542,11 @@ Truncations.TestCase.settings = hypothesis_settings(
     max_examples=20, stateful_step_count=25, deadline=None
 )
 test_log_agrees_with_its_batches_after_any_history = Truncations.TestCase
+
+
+def test_truncation_to_the_end_removes_an_epoch_without_records(tmp_path):
+    log = open_log(tmp_path / "t-0")
+    log.append(batch(b"a"), 3)
+    log.leader_epochs.assign(5, log.end_offset)
+    assert log.truncate_to(1) == 1
+    assert log.leader_epochs.epochs == [3]

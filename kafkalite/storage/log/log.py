@@ -578,6 +578,8 @@ class Log:
         if offset < self.end_offset:
             cut = log_truncation.find_cut(self.segments, offset)
             self._truncate(cut, min(self.log_start_offset, cut.end_offset))
+        else:  # its leader may not know an epoch that this node led without a record
+            self.leader_epochs.truncate_from_end(self.end_offset)
         return self.end_offset
 
     def truncate_fully_and_start_at(self, offset: int) -> int:
