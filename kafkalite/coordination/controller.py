@@ -8,8 +8,8 @@ whole state comes from its records.
 Decisions about nodes are in nodes.py, placement in placement.py, config changes in configs.py, and
 new leader epochs of logs that lost records in leader_epochs.py.
 
-Left out: more than one replica, and with it leader elections and the ISR; reassignment at a
-client's request.
+Left out: topics with more than one replica.  Decisions about replicas (replication/) have no caller
+in the broker.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from kafkalite.coordination.image import (
     SUPERVISOR_ID,
     ClusterImage,
     TopicImage,
-    new_partition,
     new_partition_records,
     node_record,
     topic_records,
@@ -42,6 +41,14 @@ from kafkalite.coordination.placement import (
     PlacementLimits,
 )
 from kafkalite.coordination.producer_ids import ProducerIdBlock, ProducerIds
+from kafkalite.coordination.replication import leadership, reassignment
+from kafkalite.coordination.replication.alter_partition import (
+    IsrDecision,
+    PartitionProposal,
+    RulesOf,
+    alter_partitions,
+)
+from kafkalite.coordination.replication.partition_image import PartitionImage, new_partition
 from kafkalite.errors import (
     InconsistentClusterId,
     InvalidConfig,
@@ -184,6 +191,28 @@ class Controller:
     ) -> DecisionResult[list[EpochRenewal]]:
         """Increase the leader epochs of partitions whose logs may have lost records."""
         return leader_epochs.renew(self.image, node_id, wanted)
+
+    # -- replicas ----------------------------------------------------------------------------
+
+    def alter_partitions(
+        self,
+        node_id: int,
+        node_epoch: int,
+        proposals: Sequence[PartitionProposal],
+        rules_of: RulesOf,
+    ) -> DecisionResult[list[IsrDecision]]:
+        """Decide about the ISRs that a leader proposes."""
+        return alter_partitions(self.image, node_id, node_epoch, proposals, rules_of)
+
+    def leave_isrs(self, node_id: int, rules_of: RulesOf) -> DecisionResult[int]:
+        """Remove a node that has ended, or shuts down, from ISRs, and elect other leaders."""
+        return leadership.leave(self.image, node_id, rules_of)
+
+    def reassign(
+        self, topic: TopicImage, index: int, target: Sequence[int] | None, rules_of: RulesOf
+    ) -> DecisionResult[PartitionImage]:
+        """Begin or cancel the reassignment of a partition to other replicas."""
+        return reassignment.reassign(self.image, topic, index, target, rules_of)
 
     # -- features ----------------------------------------------------------------------------
 

@@ -12,14 +12,21 @@ Left out: ACLs (they come with their APIs).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import groupby, islice
 from typing import Any, NamedTuple
 
 from kafkalite.config.resources import SCOPES, Resource
 from kafkalite.config.topic import WORKER_DEDICATED
+from kafkalite.coordination.replication.partition_image import (
+    PartitionImage,
+    change_record,
+    new_partition,
+    partition_of,
+    partition_record,
+    with_change,
+)
 from kafkalite.coordination.topic_names import INTERNAL_TOPICS
 from kafkalite.errors import UnknownTopicId, UnknownTopicOrPartition
 from kafkalite.protocol.schemas.internal import (
@@ -28,6 +35,7 @@ from kafkalite.protocol.schemas.internal import (
     FEATURE,
     NODE,
     PARTITION,
+    PARTITION_CHANGE,
     PARTITIONS,
     REMOVE_NODE,
     REMOVE_TOPIC,
@@ -57,31 +65,16 @@ class NodeImage(NamedTuple):
     # partitions
     dedicated: bool = False
     draining: bool = False
-
-
-class PartitionImage(NamedTuple):
-    """The leader, leader epoch and replicas of a partition."""
-
-    leader: int
-    leader_epoch: int
-    replicas: tuple[int, ...]
-    isr: tuple[int, ...]
-
-    def led_by(self, node_id: int) -> PartitionImage:
-        """Return this partition with a new leader, its only replica, in the next leader epoch."""
-        return PartitionImage(node_id, self.leader_epoch + 1, (node_id,), (node_id,))
+    node_epoch: int = 0
+    """Increases with every process of the node; "broker epoch" on the wire."""
+    fenced: bool = False
+    """True while no process of the node is known to run."""
+    shutting_down: bool = False
 
     @property
-    def is_new(self) -> bool:
-        """True if the partition is as it was created."""
-        return self.leader_epoch == 0 and self.replicas == self.isr == (self.leader,)
-
-
-@lru_cache(maxsize=1_000)
-def new_partition(leader: int) -> PartitionImage:
-    """Return a new partition on a node; equal partitions share one object."""
-    nodes = (leader,)
-    return PartitionImage(leader, 0, nodes, nodes)
+    def is_active(self) -> bool:
+        """True if replicas on the node may lead and join the ISR."""
+        return not (self.fenced or self.shutting_down)
 
 
 @dataclass(slots=True)
@@ -132,7 +125,9 @@ class ClusterImage:
         """Configs of resources other than topics; a resource without any has no entry."""
         self.features: dict[str, int] = {}
         """The finalized level of each feature; 0 of one that was disabled."""
-        self._led_count: dict[int, int] = {}
+        self._led_count: Counter[int] = Counter()
+        self._replica_count: dict[int, dict[bytes, int]] = {}
+        """By node and topic id, how many replicas a node has."""
 
     @property
     def controller_id(self) -> int:
@@ -162,7 +157,18 @@ class ClusterImage:
 
     def led_count(self, node_id: int) -> int:
         """Return the number of partitions that a node leads."""
-        return self._led_count.get(node_id, 0)
+        return self._led_count[node_id]
+
+    def replicas_on(self, node_id: int) -> Iterator[tuple[TopicImage, int, PartitionImage]]:
+        """Yield the partitions with a replica on a node, as (topic, index, partition)."""
+        for topic_id, count in self._replica_count.get(node_id, {}).items():
+            topic = self.topics_by_id[topic_id]
+            found = (
+                (topic, index, partition)
+                for index, partition in topic.partitions.items()
+                if node_id in partition.replicas
+            )
+            yield from islice(found, count)
 
     def topic(self, name: str) -> TopicImage:
         """Return a topic by name."""
@@ -233,19 +239,26 @@ class ClusterImage:
     def _partition(self, record: TypedRecord) -> None:
         fields = record.fields
         topic = self.topics_by_id[fields["topic_id"]]
-        topic.cached_partitions = None
         partitions = topic.partitions
         assert fields["partition"] <= len(partitions), "partitions come in their order"
-        before = partitions.get(fields["partition"])
+        self._set_partition(topic, fields["partition"], partition_of(fields))
+
+    def _partition_change(self, record: TypedRecord) -> None:
+        fields = record.fields
+        topic = self.topics_by_id[fields["topic_id"]]
+        index = fields["partition"]
+        self._set_partition(topic, index, with_change(topic.partitions[index], fields))
+
+    def _set_partition(self, topic: TopicImage, index: int, after: PartitionImage) -> None:
+        topic.cached_partitions = None
+        before = topic.partitions.get(index)
         if before is not None:
-            self._leads(before.leader, -1)
-        self._leads(fields["leader"], 1)
-        partitions[fields["partition"]] = PartitionImage(
-            fields["leader"],
-            fields["leader_epoch"],
-            tuple(fields["replicas"]),
-            tuple(fields["isr"]),
-        )
+            self._led_count[before.leader] -= 1
+        self._led_count[after.leader] += 1
+        if before is None or before.replicas != after.replicas:
+            self._count_replicas(topic.topic_id, before.replicas if before else (), -1)
+            self._count_replicas(topic.topic_id, after.replicas, 1)
+        topic.partitions[index] = after
 
     def _partitions(self, record: TypedRecord) -> None:
         fields = record.fields
@@ -255,7 +268,8 @@ class ClusterImage:
         assert fields["first"] == len(partitions), "new partitions come behind those there are"
         partitions.update(enumerate(map(new_partition, leaders), len(partitions)))
         for leader, count in Counter(leaders).items():
-            self._leads(leader, count)
+            self._led_count[leader] += count
+            self._count_replicas(topic.topic_id, (leader,), count)
 
     def _remove_topic(self, record: TypedRecord) -> None:
         topic = self.topics_by_id.pop(record.fields["topic_id"])
@@ -263,9 +277,9 @@ class ClusterImage:
         if len(self.deleted) > DELETED_MAX:
             del self.deleted[next(iter(self.deleted))]
         del self.topics[topic.name]
-        leaders = Counter(partition.leader for partition in topic.partitions.values())
-        for leader, count in leaders.items():
-            self._leads(leader, -count)
+        self._led_count.subtract(partition.leader for partition in topic.partitions.values())
+        for counts in self._replica_count.values():
+            counts.pop(topic.topic_id, None)
 
     def _config(self, record: TypedRecord) -> None:
         fields = record.fields
@@ -285,8 +299,12 @@ class ClusterImage:
     def _feature(self, record: TypedRecord) -> None:
         self.features[record.fields["name"]] = record.fields["level"]
 
-    def _leads(self, node_id: int, more: int) -> None:
-        self._led_count[node_id] = self._led_count.get(node_id, 0) + more
+    def _count_replicas(self, topic_id: bytes, node_ids: Iterable[int], more: int) -> None:
+        for node_id in node_ids:
+            counts = self._replica_count.setdefault(node_id, {})
+            counts[topic_id] = counts.get(topic_id, 0) + more
+            if not counts[topic_id]:
+                del counts[topic_id]
 
     _REPLAY: dict[int, Callable[[ClusterImage, TypedRecord], None]] = {
         CLUSTER.key: _cluster,
@@ -294,6 +312,7 @@ class ClusterImage:
         REMOVE_NODE.key: _remove_node,
         TOPIC.key: _topic,
         PARTITION.key: _partition,
+        PARTITION_CHANGE.key: _partition_change,
         REMOVE_TOPIC.key: _remove_topic,
         CONFIG.key: _config,
         PARTITIONS.key: _partitions,
@@ -329,16 +348,17 @@ def new_partition_records(
 def partition_records(
     topic_id: bytes, partitions: dict[int, PartitionImage]
 ) -> Iterator[TypedRecord]:
-    """Yield the records that change partitions, or add ones that are not new."""
+    """Yield the records that add partitions which are not new."""
     for index, partition in partitions.items():
-        yield PARTITION(
-            topic_id=topic_id,
-            partition=index,
-            leader=partition.leader,
-            leader_epoch=partition.leader_epoch,
-            replicas=list(partition.replicas),
-            isr=list(partition.isr),
-        )
+        yield partition_record(topic_id, index, partition)
+
+
+def change_records(
+    topic: TopicImage, changed: Mapping[int, PartitionImage]
+) -> Iterator[TypedRecord]:
+    """Yield the records that change partitions of a topic."""
+    for index, partition in changed.items():
+        yield change_record(topic.topic_id, index, topic.partitions[index], partition)
 
 
 def config_records(kind: int, name: str, config: Mapping[str, str | None]) -> Iterator[TypedRecord]:

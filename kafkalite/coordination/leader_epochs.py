@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from kafkalite.coordination.image import ClusterImage, PartitionImage, partition_records
+from kafkalite.coordination.image import ClusterImage, change_records
 from kafkalite.coordination.machine import DecisionResult
 from kafkalite.protocol.schemas.internal import TypedRecord
 
@@ -43,11 +43,6 @@ def renew(
             and (partition.leader, partition.leader_epoch) == (node_id, renewal.leader_epoch)
         ):
             granted.append(renewal)
-            records += partition_records(
-                topic.topic_id, {renewal.partition: _in_next_epoch(partition)}
-            )
+            records += change_records(topic, {renewal.partition: partition.in_next_epoch()})
     return DecisionResult(granted, records)
 
-
-def _in_next_epoch(partition: PartitionImage) -> PartitionImage:
-    return partition._replace(leader_epoch=partition.leader_epoch + 1)

@@ -23,8 +23,8 @@ from kafkalite.coordination.image import (
     ClusterImage,
     NodeImage,
     TopicImage,
+    change_records,
     node_record,
-    partition_records,
 )
 from kafkalite.coordination.machine import DecisionResult
 from kafkalite.coordination.placement import (
@@ -124,7 +124,7 @@ def register(
         changed = {
             index: topic.partitions[index].led_by(node_id) for index, node_id in leaders.items()
         }
-        moved += partition_records(topic.topic_id, changed)
+        moved += change_records(topic, changed)
     nodes |= {node.node_id: node for node in placer.created}
     changed_nodes = [node for node in nodes.values() if image.nodes.get(node.node_id) != node]
     removed = [REMOVE_NODE(node_id=node_id) for node_id in image.nodes if node_id not in nodes]
@@ -283,5 +283,5 @@ def move(
         ):
             granted[wanted[:2]] = wanted
             changed = {wanted.partition: partition.led_by(wanted.to_node)}
-            records += partition_records(topic.topic_id, changed)
+            records += change_records(topic, changed)
     return DecisionResult(list(granted.values()), records)

@@ -30,12 +30,14 @@ from kafkalite.broker.replica.transaction_verifier import VerificationRequest
 from kafkalite.clock import ManualClock
 from kafkalite.config.settings import Settings
 from kafkalite.coordination.controller import Controller
+from kafkalite.coordination.image import NodeImage, node_record
+from kafkalite.coordination.replication.partition_image import new_partition, partition_record
 from kafkalite.coordination.share.share_partition import ShareProgress
 from kafkalite.coordination.transaction import ProducerEpoch
 from kafkalite.errors import Fatal, Refusal
 from kafkalite.protocol.schemas import bus, internal
 from kafkalite.protocol.schemas.cluster import METADATA
-from kafkalite.protocol.schemas.internal import NODE, PRODUCER_IDS_BLOCK, REMOVE_NODE, TOPIC
+from kafkalite.protocol.schemas.internal import PRODUCER_IDS_BLOCK, REMOVE_NODE, TOPIC
 from kafkalite.protocol.schemas.share_records import SharePartitionKey
 from kafkalite.records.control import TransactionMarker
 from kafkalite.transport.reactor import Reactor
@@ -44,7 +46,7 @@ NOBODY = ("", 0)
 
 
 def node(node_id: int) -> internal.TypedRecord:
-    return NODE(node_id=node_id, host="", port=1, rack=None, dedicated=False, draining=False)
+    return node_record(NodeImage(node_id, "", 1))
 
 
 class Followed:
@@ -256,9 +258,7 @@ def test_undecodable_delta_is_read_from_the_log(followed, controller):
 @pytest.mark.parametrize(
     "contradiction",
     [
-        internal.PARTITION(
-            topic_id=b"?" * 16, partition=0, leader=1, leader_epoch=0, replicas=[1], isr=[1]
-        ),
+        partition_record(b"?" * 16, 0, new_partition(1)),
         internal.REMOVE_TOPIC(topic_id=b"?" * 16),
         internal.CONFIG(resource_type=2, resource_name="?", name="a", value="b"),
     ],

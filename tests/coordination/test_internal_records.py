@@ -6,27 +6,46 @@ import random
 
 import pytest
 
+from kafkalite.coordination.image import NodeImage, node_record
+from kafkalite.coordination.replication.partition_image import (
+    PartitionImage,
+    RecoveryState,
+    change_record,
+    partition_record,
+)
 from kafkalite.errors import CorruptMessage, UnsupportedVersion
 from kafkalite.protocol.schemas import internal
 
 ID = bytes(range(16))
+BEFORE = PartitionImage(1, 3, (1, 2), (1, 2), partition_epoch=5)
+AFTER = PartitionImage(
+    3, 4, (2, 3, 1), (3,), 6, (3,), (1,), elr=(2,), witnesses=(1,),
+    recovery_state=RecoveryState.RECOVERING,
+)  # fmt: skip
 
 WRITTEN = {
     "Cluster": (internal.CLUSTER(cluster_id="c"), "01 00 0263 00"),
     "Node": (
-        internal.NODE(node_id=1, host="h", port=9092, rack=None, dedicated=False, draining=False),
+        node_record(NodeImage(1, "h", 9092)),
         "02 00 00000001 0268 00002384 00 00",
     ),
     "Node 1": (
-        internal.NODE(node_id=4, host="", port=0, rack="r", dedicated=True, draining=False),
+        node_record(NodeImage(4, "", 0, rack="r", dedicated=True)),
         "02 01 00000004 01 00000000 0272 01 00 00",
+    ),
+    "Node 2": (
+        node_record(NodeImage(4, "h", 1, node_epoch=9, fenced=True)),
+        "02 02 00000004 0268 00000001 00 00 00 0000000000000009 01 00 00",
     ),
     "Topic": (internal.TOPIC(name="t", topic_id=ID), f"03 00 0274 {ID.hex()} 00"),
     "Partition": (
-        internal.PARTITION(
-            topic_id=ID, partition=2, leader=1, leader_epoch=3, replicas=[1], isr=[1]
-        ),
+        partition_record(ID, 2, PartitionImage(1, 3, (1,), (1,))),
         f"04 00 {ID.hex()} 00000002 00000001 00000003 0200000001 0200000001 00",
+    ),
+    "Partition 1": (
+        partition_record(ID, 2, AFTER),
+        f"04 01 {ID.hex()} 00000002 00000003 00000004 0400000002 00000003 00000001 0200000003"
+        " 00000006 0200000003 0200000001 0200000002 01 0200000001 01 00",
     ),
     "RemoveTopic": (internal.REMOVE_TOPIC(topic_id=ID), f"05 00 {ID.hex()} 00"),
     "Config": (
@@ -41,6 +60,12 @@ WRITTEN = {
     "Partitions": (
         internal.PARTITIONS(topic_id=ID, first=2, leaders=[1, 2]),
         f"09 00 {ID.hex()} 00000002 0300000001 00000002 00",
+    ),
+    "PartitionChange": (
+        change_record(ID, 2, BEFORE, AFTER),
+        f"0b 00 {ID.hex()} 00000002 08 00 04 00000003 01 05 0200000003"
+        " 02 0d 0400000002 00000003 00000001 03 05 0200000003 04 05 0200000001"
+        " 05 05 0200000002 07 05 0200000001 08 01 01",
     ),
     "Feature": (internal.FEATURE(name="f", level=2), "0a 00 0266 0002 00"),
 }

@@ -8,6 +8,7 @@ from kafkalite.config.broker import WORKERS_MAX
 from kafkalite.coordination.controller import Controller, NewTopic, PartitionGrowth, TopicDefaults
 from kafkalite.coordination.image import NodeImage, topic_records
 from kafkalite.coordination.placement import PartitionMove, PlacementLimits
+from kafkalite.coordination.replication.partition_image import PartitionImage
 from kafkalite.errors import InvalidReplicaAssignment, InvalidRequest, PolicyViolation
 from kafkalite.protocol.schemas import internal
 from tests.coordination.factories import (
@@ -212,7 +213,7 @@ def test_move_changes_the_leader_and_raises_the_epoch():
     moves = [PartitionMove(topic.topic_id, 1, 1, 2)]
     assert do(controller, controller.move(moves)) == moves
     moved = controller.image.topics["a"].partitions[1]
-    assert moved == (2, 1, (2,), (2,))
+    assert moved == PartitionImage(2, 1, (2,), (2,), partition_epoch=1)
     assert (controller.image.led_count(1), controller.image.led_count(2)) == (1, 1)
 
 

@@ -386,6 +386,18 @@ class ControllerMachine(RuleBasedStateMachine):
             assert self.image.led_count(node_id) == leaders.count(node_id)
 
     @invariant()
+    def replicas_are_found_by_node(self) -> None:
+        image = self.image
+        for node_id in range(image.next_node_id):
+            found = {(topic.name, index) for topic, index, _ in image.replicas_on(node_id)}
+            assert found == {
+                (topic.name, index)
+                for topic in image.topics.values()
+                for index, partition in topic.partitions.items()
+                if node_id in partition.replicas
+            }
+
+    @invariant()
     def dedicated_nodes_lead_their_partitions(self) -> None:
         dedicated = [node.node_id for node in self.image.nodes.values() if node.dedicated]
         assert all(self.image.led_count(node_id) == 1 for node_id in dedicated)

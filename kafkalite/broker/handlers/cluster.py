@@ -38,7 +38,8 @@ from kafkalite.broker.stepping import ENTRIES_AT_ONCE, PAUSE, Work, in_steps
 from kafkalite.config.broker import AUTO_CREATE_TOPICS_ENABLE, MAX_REQUEST_PARTITION_SIZE_LIMIT
 from kafkalite.coordination import topic_names
 from kafkalite.coordination.features import SUPPORTED_LEVELS, finalized_levels, is_finalized
-from kafkalite.coordination.image import PartitionImage, TopicImage
+from kafkalite.coordination.image import TopicImage
+from kafkalite.coordination.replication.partition_image import PartitionImage
 from kafkalite.errors import (
     InvalidRequest,
     KafkaError,

@@ -33,7 +33,7 @@ CLUSTER = KINDS.declare(
 )  # fmt: skip
 
 NODE = KINDS.declare(
-    2, "Node", "0-1",
+    2, "Node", "0-2",
     Struct(
         node_id=Int32(),
         host=String(),
@@ -41,6 +41,9 @@ NODE = KINDS.declare(
         rack=String(nullable="0+", default=None),
         dedicated=Bool("1+"),
         draining=Bool("1+"),
+        node_epoch=Int64("2+"),
+        fenced=Bool("2+"),
+        shutting_down=Bool("2+"),
     ),
 )  # fmt: skip
 
@@ -50,7 +53,7 @@ TOPIC = KINDS.declare(
 )  # fmt: skip
 
 PARTITION = KINDS.declare(
-    4, "Partition", "0",
+    4, "Partition", "0-1",
     Struct(
         topic_id=Uuid(),
         partition=Int32(),
@@ -58,6 +61,13 @@ PARTITION = KINDS.declare(
         leader_epoch=Int32(),
         replicas=Array(Int32()),
         isr=Array(Int32()),
+        partition_epoch=Int32("1+"),
+        adding=Array(Int32(), "1+"),
+        removing=Array(Int32(), "1+"),
+        elr=Array(Int32(), "1+"),
+        last_known_elr=Array(Int32(), "1+"),
+        witnesses=Array(Int32(), "1+"),
+        recovery_state=Int8("1+"),
     ),
 )  # fmt: skip
 
@@ -97,4 +107,23 @@ FEATURE = KINDS.declare(
     10, "Feature", "0",
     # The finalized level of a feature; 0 disables it.
     Struct(name=String(), level=Int16()),
+)  # fmt: skip
+
+PARTITION_CHANGE = KINDS.declare(
+    11, "PartitionChange", "0",
+    # What has changed of a partition.  Each one increases the partition epoch; one with a leader,
+    # also the same one, increases the leader epoch.
+    Struct(
+        topic_id=Uuid(),
+        partition=Int32(),
+        leader=Int32(tag=0, default=-2),
+        isr=Array(Int32(), nullable="0+", default=None, tag=1),
+        replicas=Array(Int32(), nullable="0+", default=None, tag=2),
+        adding=Array(Int32(), nullable="0+", default=None, tag=3),
+        removing=Array(Int32(), nullable="0+", default=None, tag=4),
+        elr=Array(Int32(), nullable="0+", default=None, tag=5),
+        last_known_elr=Array(Int32(), nullable="0+", default=None, tag=6),
+        witnesses=Array(Int32(), nullable="0+", default=None, tag=7),
+        recovery_state=Int8(tag=8, default=-1),
+    ),
 )  # fmt: skip

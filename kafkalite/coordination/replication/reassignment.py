@@ -1,0 +1,104 @@
+"""Reassignments: other replicas for a partition, which copy its records first (KIP-455).
+
+    replicas [1,2,3] ─▶ target [2,3,4]
+        replicas [2,3,4,1]  adding [4]  removing [1]      while 4 fetches
+        replicas [2,3,4]                                  once 2, 3 and 4 are in the ISR
+
+partition_change.py completes it.  A new target replaces one in progress; no target cancels it.
+
+Left out: internal topics and partitions of dedicated workers, which have one replica at one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from kafkalite.coordination.image import ClusterImage, TopicImage, change_records
+from kafkalite.coordination.machine import DecisionResult
+from kafkalite.coordination.replication.alter_partition import RulesOf
+from kafkalite.coordination.replication.partition_change import ReplicaSet, change
+from kafkalite.coordination.replication.partition_image import PartitionImage
+from kafkalite.errors import (
+    InvalidReplicaAssignment,
+    InvalidReplicationFactor,
+    NoReassignmentInProgress,
+)
+
+
+def reassign(
+    image: ClusterImage,
+    topic: TopicImage,
+    index: int,
+    target: Sequence[int] | None,
+    rules_of: RulesOf,
+    *,
+    may_change_factor: bool = True,
+) -> DecisionResult[PartitionImage]:
+    """Begin a reassignment of a partition, or cancel the one in progress if `target` is None.
+
+    Raises InvalidReplicaAssignment, InvalidReplicationFactor or NoReassignmentInProgress.
+    """
+    partition = topic.partitions[index]
+    if target is None:
+        wanted, isr = _cancelled(partition)
+    else:
+        _check_target(image, partition, target, may_change_factor=may_change_factor)
+        wanted, isr = replica_set(partition, target), partition.isr
+    changed = change(
+        partition,
+        rules_of(topic),
+        _active(image),
+        isr=isr,
+        replica_set=wanted,
+    )
+    if changed is partition:
+        return DecisionResult(partition)
+    return DecisionResult(changed, [*change_records(topic, {index: changed})])
+
+
+def _active(image: ClusterImage) -> Callable[[int], bool]:
+    return {n for n, node in image.nodes.items() if node.is_active}.__contains__
+
+
+def replica_set(partition: PartitionImage, target: Sequence[int]) -> ReplicaSet:
+    """Return the replicas while a partition is reassigned from its present ones to `target`."""
+    adding = tuple(n for n in target if n not in partition.replicas)
+    removing = tuple(n for n in partition.replicas if n not in target)
+    return ReplicaSet((*target, *removing), adding, removing)
+
+
+def _cancelled(partition: PartitionImage) -> tuple[ReplicaSet, tuple[int, ...]]:
+    if not partition.adding and not partition.removing:
+        raise NoReassignmentInProgress()
+    replicas = tuple(n for n in partition.replicas if n not in partition.adding)
+    isr = tuple(n for n in partition.isr if n not in partition.adding)
+    eligible = {*partition.isr, *partition.elr}
+    if eligible and eligible <= set(partition.adding):
+        raise InvalidReplicaAssignment(
+            "The reassignment cannot be cancelled: only replicas that it adds have all"
+            " acknowledged records."
+        )
+    return ReplicaSet(replicas), isr
+
+
+def _check_target(
+    image: ClusterImage,
+    partition: PartitionImage,
+    target: Sequence[int],
+    *,
+    may_change_factor: bool,
+) -> None:
+    if not target:
+        raise InvalidReplicaAssignment("The replica list of a partition is empty.")
+    if len(set(target)) != len(target):
+        raise InvalidReplicaAssignment("A node appears twice in the replica list of a partition.")
+    unknown = sorted(set(target) - {*image.placeable, *partition.replicas})
+    if unknown:
+        raise InvalidReplicaAssignment(
+            f"Node {unknown[0]} in the replica list does not exist or takes no partitions."
+        )
+    factor = partition.original_factor
+    if not may_change_factor and len(target) != factor:
+        raise InvalidReplicationFactor(
+            f"The replication factor would change from {factor} to {len(target)}."
+        )

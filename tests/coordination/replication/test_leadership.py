@@ -1,0 +1,101 @@
+"""Elections after a node fails, returns or shuts down, and at a client's request."""
+
+from __future__ import annotations
+
+from kafkalite import errors
+from kafkalite.coordination.image import node_record
+from kafkalite.coordination.replication import leadership
+from kafkalite.coordination.replication.election import ElectionType
+from kafkalite.coordination.replication.partition_image import NO_LEADER
+from tests.coordination.replication.factories import (
+    apply,
+    fence,
+    image_of,
+    part,
+    partitions_of,
+    rules_of,
+)
+
+
+def leave(image, node_id, count_max=1_000):
+    result = leadership.leave(image, node_id, rules_of, count_max)
+    apply(image, result)
+    return result.response
+
+
+def test_node_that_leaves_is_removed_from_each_isr():
+    image = image_of(part(1, (1, 2, 3)), part(2, (1, 2, 3)), part(2, (2, 3)))
+    assert leave(image, 1) == 2
+    assert [(p.leader, p.isr) for p in partitions_of(image)] == [
+        (2, (2, 3)), (2, (2, 3)), (2, (2, 3)),
+    ]  # fmt: skip
+    assert leave(image, 1) == 0
+
+
+def test_partitions_without_a_leader_come_first():
+    image = image_of(part(2, (1, 2)), part(2, (1, 2)), part(1, (1, 2)))
+    assert leave(image, 1, count_max=1) == 1
+    assert [p.leader for p in partitions_of(image)] == [2, 2, 2]
+    assert [len(p.isr) for p in partitions_of(image)] == [2, 2, 1]
+    assert leave(image, 1, count_max=5) == 2
+
+
+def test_partition_with_one_replica_keeps_its_leader():
+    image = image_of(part(1, (1,), replicas=(1,)))
+    assert leave(image, 1) == 0
+    assert partitions_of(image)[0].leader == 1
+
+
+def test_node_that_returns_leads_what_has_no_leader():
+    image = image_of(part(1, (1,), elr=(2,)), part(3, (3,)))
+    fence(image, 1, 2)
+    leave(image, 1)
+    assert partitions_of(image)[0].leader == NO_LEADER
+    image.replay(node_record(image.nodes[2]._replace(fenced=False)))
+    result = leadership.elect_missing(image, 2, rules_of)
+    apply(image, result)
+    assert result.response == 1
+    assert [p.leader for p in partitions_of(image)] == [2, 3]
+
+
+def test_node_that_lost_records_is_not_elected():
+    image = image_of(part(1, (1, 2)), part(3, (3,), elr=(1,)), part(1, (1,), replicas=(1,)))
+    result = leadership.lose_tail(image, 1, rules_of)
+    apply(image, result)
+    assert result.response == 2
+    assert [(p.leader, p.isr, p.elr) for p in partitions_of(image)] == [
+        (2, (2,), ()), (3, (3,), ()), (1, (1,), ()),
+    ]  # fmt: skip
+
+
+def elected(image, kind, *indexes):
+    result = leadership.elect_leaders(image, kind, {"t": indexes}, rules_of)
+    apply(image, result)
+    return [type(outcome.error) for outcome in result.response]
+
+
+def test_preferred_election_reports_an_error_for_each_partition():
+    image = image_of(part(2, (1, 2)), part(1, (1, 2)), part(2, (2, 3)))
+    assert elected(image, ElectionType.PREFERRED, 0, 1, 2, 3) == [
+        type(None), errors.ElectionNotNeeded, errors.PreferredLeaderNotAvailable,
+        errors.UnknownTopicOrPartition,
+    ]  # fmt: skip
+    assert [p.leader for p in partitions_of(image)] == [1, 1, 2]
+
+
+def test_unclean_election_needs_an_active_replica():
+    image = image_of(part(1, (1,)), part(NO_LEADER, ()), part(NO_LEADER, (), replicas=(4,)))
+    fence(image, 4)
+    assert elected(image, ElectionType.UNCLEAN, 0, 1, 2) == [
+        errors.ElectionNotNeeded, type(None), errors.EligibleLeadersNotAvailable,
+    ]  # fmt: skip
+    assert [p.leader for p in partitions_of(image)] == [1, 1, NO_LEADER]
+
+
+def test_leaderships_return_to_the_preferred_replicas():
+    image = image_of(part(2, (1, 2)), part(2, (1, 2)), part(2, (2, 3)))
+    located = [*image.replicas_on(1)]
+    result = leadership.prefer(image, located, rules_of, count_max=1)
+    apply(image, result)
+    assert result.response == 1
+    assert [p.leader for p in partitions_of(image)] == [1, 2, 2]
